@@ -6,7 +6,7 @@ use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
 use meshwright_ops::{GraphNote, Id};
-use meshwright_plan::{Dim, Phase, Plan, Prim, Provenance, Step};
+use meshwright_plan::{Dim, Phase, Plan, Prim, Provenance, Step, StepLoop};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,6 +90,9 @@ pub struct CollectiveReport {
     /// The innermost loop that it is in, by its position among those of the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_loop: Option<usize>,
+    /// How many iterations it runs ahead of what its loop computes; of what waits until later ones, below zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<i16>,
     /// Part of the step.
     pub phase: Phase,
     /// Path of the value, or those of a bucket joined by commas.
@@ -350,6 +353,16 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
     out
 }
 
+/// The lag of most of what a loop computes.
+fn usual_lag(plan: &Plan, computes: &[usize], l: &StepLoop) -> i16 {
+    let mut counts: BTreeMap<u8, usize> = BTreeMap::new();
+    computes
+        .iter()
+        .filter(|i| l.contains(**i))
+        .for_each(|i| *counts.entry(plan.steps[*i].lag).or_default() += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count).map_or(0, |(lag, _)| lag.into())
+}
+
 fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
     let g = &spmd.step.graph;
     let mut out = Vec::new();
@@ -359,6 +372,7 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
     let computes: Vec<usize> = steps().filter(|(_, s)| s.computes()).map(|(i, _)| i).collect();
     let (loops, times) = (plan.loops(), plan.times());
     let place = |step: usize| computes.partition_point(|i| *i < step);
+    let lags: Vec<i16> = loops.iter().map(|l| usual_lag(plan, &computes, l)).collect();
     for (start, step) in steps() {
         let Some(c) = step.collective() else { continue };
         let wait = step.async_id.and_then(|f| waits.get(&f)).copied().unwrap_or(start);
@@ -377,12 +391,14 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
         let mut told = BTreeSet::new();
         let reasons: Vec<&str> =
             parts.iter().map(|p| p.because.as_str()).filter(|because| told.insert(*because)).collect();
+        let in_loop = loops.iter().rposition(|l| l.contains(start));
         out.push(CollectiveReport {
             op: c.name().into(),
             axes: c.axes().iter().map(|a| plan.mesh.name(*a).to_string()).collect(),
             bytes: sizes.iter().sum(),
             times: times[start],
-            in_loop: loops.iter().rposition(|l| l.contains(start)),
+            in_loop,
+            ahead: in_loop.map(|l| lags[l] - i16::from(step.lag)),
             phase: step.phase,
             value: parts.iter().map(|p| p.value.as_str()).collect::<Vec<_>>().join(", "),
             line: parts.first().map_or(0, |p| p.line),

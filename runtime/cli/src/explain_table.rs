@@ -42,7 +42,8 @@ pub(crate) fn render(report: &Report, view: &View, screen: &Screen) -> String {
             shown.extend(phase_rows(report, view, phase, title, &widths, &mut t));
         }
     }
-    let table = if shown.is_empty() { String::new() } else { t.render_on(screen) + &legend(&shown) };
+    let table =
+        if shown.is_empty() { String::new() } else { t.render_on(screen) + &legend(&shown) + turns(report) };
     if view.only_collectives {
         return if table.is_empty() { "no collectives\n".into() } else { table };
     }
@@ -75,6 +76,13 @@ fn hidden(report: &Report, view: &View) -> String {
     format!(
         "\n{rest} without collectives not shown: `--all` shows every value, `--match GLOB` those of a path\n"
     )
+}
+
+/// What `1 ahead` means, where it occurs.
+fn turns(report: &Report) -> &'static str {
+    let staggered = report.collectives.iter().any(|c| c.ahead.is_some_and(|n| n != 0));
+    let text = "\n  1 ahead: in flight while the iteration before its own is computed; 1 behind: while the one after it is\n";
+    if staggered { text } else { "" }
 }
 
 /// What `+sum(r)` means, where it occurs.
@@ -136,6 +144,7 @@ mod tests {
             parts,
             start: 3,
             wait: 3,
+            ahead: None,
             meanwhile: 0,
             over: None,
         }
@@ -145,6 +154,7 @@ mod tests {
         let flying = CollectiveReport {
             start: 7,
             wait: 12,
+            ahead: None,
             meanwhile: 4,
             over: Some(("b2.h".into(), "d(h.w)".into())),
             ..of("all_reduce", "c", Phase::Forward, vec![part(3, "b2.h", 8, "`x` is summed")])

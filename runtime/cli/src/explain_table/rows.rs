@@ -227,9 +227,10 @@ fn value(v: &ValueReport, widths: &Widths) -> Vec<String> {
 
 /// The rows of buckets: one for each, or, of a kind with many, one for all of them.
 fn bucket_rows(buckets: &[(usize, &CollectiveReport)]) -> Vec<Vec<String>> {
+    let kind = |c: &CollectiveReport| (c.op.clone(), c.axes.clone(), c.ahead);
     let mut kinds: Vec<Vec<(usize, &CollectiveReport)>> = Vec::new();
     for b in buckets {
-        match kinds.iter_mut().find(|k| (&k[0].1.op, &k[0].1.axes) == (&b.1.op, &b.1.axes)) {
+        match kinds.iter_mut().find(|k| kind(k[0].1) == kind(b.1)) {
             Some(kind) => kind.push(*b),
             None => kinds.push(vec![*b]),
         }
@@ -247,8 +248,9 @@ fn bucket_rows(buckets: &[(usize, &CollectiveReport)]) -> Vec<Vec<String>> {
 fn bucket_row(name: String, buckets: &[(usize, &CollectiveReport)]) -> Vec<String> {
     let parts: Vec<&PartReport> = buckets.iter().flat_map(|b| &b.1.parts).collect();
     let of = counted(parts.len() as u64, "value");
-    let what =
-        buckets.first().map_or(String::new(), |b| format!("{} {}", dashed(&b.1.op), b.1.axes.join(",")));
+    let what = buckets
+        .first()
+        .map_or(String::new(), |b| format!("{} {}{}", dashed(&b.1.op), b.1.axes.join(","), ahead(b.1)));
     let size: usize = buckets.iter().map(|b| b.1.bytes).sum();
     let reasons: BTreeSet<&str> =
         parts.iter().map(|p| p.because.as_str()).filter(|r| !r.is_empty()).collect();
@@ -285,9 +287,18 @@ fn folded(rows: &[&ValueRow], depth: usize, t: &mut Table) {
     }
 }
 
+/// Of a collective in a loop, where it runs for another iteration than what the loop computes then.
+fn ahead(c: &CollectiveReport) -> String {
+    match c.ahead {
+        None | Some(0) => String::new(),
+        Some(n) if n > 0 => format!(", {n} ahead"),
+        Some(n) => format!(", {} behind", -n),
+    }
+}
+
 fn collective(m: &Moved) -> Vec<String> {
     let bucket = m.bucket.map(|n| format!(", bucket {n}")).unwrap_or_default();
-    let what = format!("{} {}{bucket}", dashed(&m.whole.op), m.whole.axes.join(","));
+    let what = format!("{} {}{bucket}{}", dashed(&m.whole.op), m.whole.axes.join(","), ahead(m.whole));
     let because =
         if m.part.because.is_empty() { String::new() } else { format!("because {}", m.part.because) };
     vec![what, thousands(m.part.bytes as u64), because]
