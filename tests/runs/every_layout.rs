@@ -8,7 +8,7 @@ use crate::support::{Sizes, Trained, apart, attempted, options, root, shapes, wr
 use meshwright_core::program::Reports;
 use meshwright_core::training_step;
 use meshwright_plan::DType;
-use meshwright_train::catalog::LAYOUTS;
+use meshwright_train::catalog::{LAYOUTS, MODELS};
 use meshwright_train::{Devices, Project, ProjectOptions};
 use std::path::Path;
 
@@ -223,6 +223,27 @@ fn every_layout_that_ships_has_its_meshes_here() {
         assert_eq!(&found[..], *axes, "{layout}");
     }
     assert_eq!(shipped(&[1, 2, 3, 4, 6, 8]).len(), 6 * 6 + 7 * 16);
+}
+
+/// Every model that ships has a plan under every layout that ships, on meshes of one, two and more devices an axis.
+#[test]
+fn every_model_fits_every_layout() {
+    let mut wrong = Vec::new();
+    for model in MODELS {
+        let preset = model.text.contains("size tiny").then(|| "tiny".to_string());
+        for (mesh, layout) in shipped(&[2, 6]) {
+            let fitted = options(model.name, &mesh, &layout, &[]);
+            let loaded = Project::load(&ProjectOptions { preset: preset.clone(), ..fitted });
+            let planned = loaded.project.as_ref().and_then(|project| {
+                let step = training_step(&project.program)?;
+                project.compile(&step, &loaded.sources).0
+            });
+            if planned.is_none() {
+                wrong.push(format!("{} under {layout} on {mesh}", model.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 fn images(model: &str, sizes: &[(&str, usize)], of: Sizes) {
