@@ -221,6 +221,8 @@ fn what_cannot_be_is_said_before_anything_runs() {
     refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--no-save"], 2, "--no-save");
     refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--seed", "3"], 2, "--seed");
     refused(&["sums.mw", "--timing", "--jobs", "2"], 2, "--jobs");
+    refused(&["sums.mw", "--run", "a"], 1, "there is no data for the inputs");
+    refused(&["sums.mw", "--data", "elsewhere", "--run", "a"], 1, "there is no data at `elsewhere`");
     refused(&["data"], 1, "holds no sweep");
     refused(&["nothing", "--run", "a", "--table"], 1, "no sweep in `a`");
     refused(&["sums.mw", "--data", "data", "--sort", "layuot"], 1, "did you mean `layout`?");

@@ -6,6 +6,7 @@ mod folder;
 mod report;
 mod runs;
 
+use super::project::data_roots;
 use crate::args::{DeviceChoice, SweepArgs};
 use crate::console::Console;
 use crate::signals;
@@ -17,6 +18,8 @@ use crate::sweep::results::{Problem, Problems, SweepRow, rows};
 use crate::sweep::spec::{FILE, SweepSpec, wrong};
 use ends::SweepEnd;
 use folder::SweepDir;
+use meshwright_core::{StepGraph, training_step};
+use meshwright_train::{Checked, Project, ProjectOptions, data};
 use runs::{Sweep, given, objective, train_args};
 use std::path::{Path, PathBuf};
 
@@ -140,6 +143,10 @@ fn prepare<'a>(
     if rejected == all.len() {
         return Err(Stop::Diagnosed.into());
     }
+    if args.runs.launch.is_none() {
+        let runs = all.iter().zip(&verdicts).find(|(_, v)| matches!(v, Verdict::Runs(_)));
+        runs.map_or(Ok(()), |(c, _)| data_is_there(train.data.data.as_deref(), &c.options(&given)))?;
+    }
     let dir = SweepDir::open(&dir, spec)?;
     let mut problems = Problems::read(dir.path())?;
     for (name, verdict) in names.iter().zip(&verdicts) {
@@ -150,6 +157,18 @@ fn prepare<'a>(
     let stop = signals::stop_of(&mut |text| console.note(text));
     let spec = spec.clone();
     Ok(Sweep { spec, dir, all, names, verdicts, problems, stop, own: 0.0 })
+}
+
+/// That there are files for the inputs, before each run says so; what is in them it says itself.
+fn data_is_there(given: Option<&str>, options: &ProjectOptions) -> Checked<()> {
+    let Some(project) = Project::load(options).project else { return Ok(()) };
+    let all: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
+    // Training needs only what its step reads.
+    let step = training_step(&project.program);
+    let read = step.as_ref().map(StepGraph::inputs_read).unwrap_or_default();
+    let some: Vec<_> = all.iter().filter(|i| read.contains(&*i.name)).cloned().collect();
+    let roots = data_roots();
+    data::find(given, &roots, &all).or_else(|_| data::find(given, &roots, &some)).map(drop)
 }
 
 /// Reports the combinations that do not compile, equal errors once; how many there are.
