@@ -7,6 +7,9 @@
 mod memory;
 mod placed;
 mod steps;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests;
 
 use crate::Page;
 use memory::HeldBuffer;

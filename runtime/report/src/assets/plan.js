@@ -213,7 +213,7 @@
     return { kind: "part", row, label: `Held from the start: ${count(rows.length, "value")}`, children: rows, folded: true, text: "" };
   };
 
-  const list = { nodes: [], items: new Map() };
+  const list = { nodes: [], ordered: [], byItem: new Map() };
 
   const fold = (node, folded) => {
     node.item.setAttribute("aria-expanded", String(!folded));
@@ -229,6 +229,7 @@
       node.children.forEach((child) => { child.parent = node; inner.append(treeItem(child, level + 1)); });
       node.item.append(inner);
       fold(node, node.folded);
+      if (node.kind === "loop") node.item.setAttribute("aria-selected", "false");
       node.row.addEventListener("click", () => { fold(node, node.item.getAttribute("aria-expanded") === "true"); focusOn(node); if (node.kind === "loop") select(node); });
     } else {
       node.item.setAttribute("aria-selected", "false");
@@ -250,7 +251,17 @@
     list.nodes.forEach((n) => n.item.setAttribute("tabindex", "-1"));
     node.item.setAttribute("tabindex", "0");
     node.item.focus({ preventScroll: true });
-    node.row.scrollIntoView({ block: "nearest" });
+    reveal(node);
+  };
+
+  /** Scrolls the list, and only the list, to a row. */
+  const reveal = (node) => {
+    const around = node.item.closest(".steps");
+    const [row, box] = [node.row.getBoundingClientRect(), around.getBoundingClientRect()];
+    // The heading of the part stays above its rows.
+    const above = row.top - box.top - 32;
+    const below = row.bottom - box.bottom + 4;
+    if (above < 0) around.scrollTop += above; else if (below > 0) around.scrollTop += below;
   };
 
   const treeKeys = (event) => {
@@ -322,7 +333,8 @@
     const node = list.ordered.find((n) => n.at === at);
     if (!node) return;
     for (let up = node.parent; up; up = up.parent) fold(up, false);
-    focusOn(node);
+    list.nodes.forEach((n) => n.item.setAttribute("tabindex", n === node ? "0" : "-1"));
+    reveal(node);
     select(node);
   };
 
@@ -335,6 +347,8 @@
 
   const fact = (name, ...text) => [element("dt", {}, name), element("dd", {}, ...text)];
 
+  const exactly = (n) => (n < 1024 ? bytes(n) : `${number(n)} (${bytes(n)})`);
+
   const collectiveFacts = (layout, step, at) => {
     const c = step.collective;
     const known = changesByKey();
@@ -345,7 +359,7 @@
     const between = layout.steps.slice(at + 1, c.wait).filter((s) => !s.collective && s.started === undefined).length;
     const out = [];
     out.push(...fact("group", `${count(c.devices, "device")} along ${overText(layout, c)}${groups > 1 ? `, in each of ${count(groups, "group")}` : ""}`));
-    out.push(...fact("bytes", `${number(own)} (${bytes(own)}) on each device${c.bytes.length > 1 ? `; ${bytes(all)} in the bucket` : ""}${step.times > 1 ? `, ${number(step.times)} times` : ""}`));
+    out.push(...fact("bytes", `${exactly(own)} on each device${c.bytes.length > 1 ? `; ${bytes(all)} in the bucket` : ""}${step.times > 1 ? `, ${number(step.times)} times` : ""}`));
     out.push(...fact("on the wire", `at least ${bytes(Math.round(c.factor * all))} to or from each device`));
     if (c.monoid) out.push(...fact("reduces by", c.monoid));
     out.push(...fact("overlap", c.wait === at ? "none: waited for where it starts" : `starts at step ${at}, waited for at step ${c.wait}, ${count(between, "step")} of compute in between`));
@@ -474,10 +488,21 @@
   const detail = element("div", { class: "detail", "aria-live": "polite" });
   const view = {};
 
+  /** The step that does the same in another layout; the first collective where none does. */
+  const alike = (layout, step) => {
+    const key = (l, s) => `${s.op} ${s.phase} ${s.of.map((o) => l.texts[o.path]).join()}`;
+    const wanted = step && key(layout, step);
+    const found = state.layout().steps.findIndex((s) => key(state.layout(), s) === wanted);
+    if (found >= 0) return list.ordered.find((n) => n.at === found);
+    return list.ordered.find((n) => n.kind === "collective" && isShown(n)) ?? list.ordered.find((n) => n.at !== undefined && !n.children);
+  };
+
   const choose = (at) => {
+    const before = state.layout();
+    const step = before.steps[state.selected];
     state.at = at;
     state.selected = undefined;
-    view.all();
+    view.all(before, step);
   };
 
   const build = () => {
@@ -506,13 +531,13 @@
     clicks(lanes.chart, stepOfTime);
     view.marks = () => { curve.instance.setOption({ series: curve.option().series }); lanes.chart.instance.setOption({ series: lanes.chart.option().series }); };
     view.held = () => heldTable(held);
-    view.all = () => {
+    view.all = (before, step) => {
       summary(sums);
       differs?.();
       stepList(listed);
       about.textContent = ranText();
-      const first = list.ordered.find((n) => n.kind === "collective" && isShown(n)) ?? list.ordered.find((n) => n.at !== undefined);
-      if (first) { first.item.setAttribute("tabindex", "0"); list.ordered[0].item.setAttribute("tabindex", "-1"); select(first); }
+      const first = alike(before, step);
+      if (first) selectStep(first.at);
       curve.draw();
       lanes.chart.draw();
       view.held();

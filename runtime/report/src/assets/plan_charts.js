@@ -8,7 +8,8 @@ const planCharts = (() => {
   const KINDS = [page.colors[0], page.colors[4], page.colors[3], page.colors[2], page.colors[1], page.colors[8], page.colors[5]];
   const dashed = (name) => name.replaceAll("_", "-");
   const paths = (layout, step) => {
-    const all = [...new Set(step.of.map((o) => layout.texts[o.path]))];
+    // A blank belongs to a loop; what it is made for is its buffer's.
+    const all = step.op === "blank" ? [layout.texts[layout.buffers[step.writes[0][0]][0]]] : [...new Set(step.of.map((o) => layout.texts[o.path]))];
     return step.collective && step.of.length > 1 ? `${step.of.length} values` : all.join(", ") || "(unnamed)";
   };
 
@@ -177,7 +178,9 @@ const planCharts = (() => {
       ? `${bytes(c.bytes.reduce((a, b) => a + b, 0))} over ${c.axes.map((a) => layout.mesh[a][0]).join(", ")}`
       : `${number(step.flops ?? 0)} FLOP, ${bytes(step.traffic ?? 0)} of memory traffic`;
     const times = step.times > 1 ? `${number(step.times)} times in a step` : "";
-    const parts = [named(layout, bar.at), `about ${time(bar.end - bar.start)}, from ${time(bar.start)}`, work, times];
+    const ends = c && c.wait !== bar.at ? `starts at step ${bar.at}, waited for at step ${c.wait}` : "";
+    const lag = step.lag ? `${step.lag} turn${step.lag === 1 ? "" : "s"} of the loop behind what runs ahead` : "";
+    const parts = [named(layout, bar.at), `about ${time(bar.end - bar.start)}, from ${time(bar.start)}`, work, times, ends, lag];
     return parts.filter(Boolean).map(echarts.format.encodeHTML).join("<br>");
   };
 

@@ -104,7 +104,7 @@ const planMesh = (() => {
   /** Where a part begins and how long it is, in pixels; what is there can be seen. */
   const pixels = ([from, to], size, length) => {
     if (from === to) return [0, 0];
-    const long = Math.max(2, ((to - from) / Math.max(size, 1)) * length);
+    const long = Math.max(3, ((to - from) / Math.max(size, 1)) * length);
     return [Math.min((from / Math.max(size, 1)) * length, length - long), long];
   };
 
