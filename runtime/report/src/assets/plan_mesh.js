@@ -4,10 +4,13 @@ const planTip = (() => {
   const box = page.element("div", { id: "tip", role: "tooltip", hidden: "" });
   document.body.append(box);
 
+  let shown;
+
   const show = (target, lines) => {
     box.replaceChildren(...lines.filter(Boolean).map((line) => page.element("div", {}, line)));
     box.hidden = false;
     const at = target.getBoundingClientRect();
+    shown = { target, at };
     const { width, height } = box.getBoundingClientRect();
     const left = Math.min(Math.max(8, at.left + Math.min(at.width / 2, 120) - width / 2), innerWidth - width - 8);
     // Below what it is about, or above where there is no room.
@@ -25,7 +28,12 @@ const planTip = (() => {
       target.addEventListener(event, does);
     }
   };
-  addEventListener("scroll", hide, { passive: true, capture: true });
+  // What moves away from under the pointer is not what the pointer is on.
+  const moved = () => {
+    const now = shown?.target.getBoundingClientRect();
+    if (now && (now.top !== shown.at.top || now.left !== shown.at.left)) hide();
+  };
+  addEventListener("scroll", moved, { passive: true, capture: true });
   addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   return { on, hide };
 })();

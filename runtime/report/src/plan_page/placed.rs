@@ -17,7 +17,7 @@ pub(super) fn shown(mesh: &Mesh) -> Vec<Vec<usize>> {
         *longest = longest.div_ceil(2);
     }
     let positions = |(count, size): (usize, usize)| -> Vec<usize> {
-        let first = if count == size { count } else { count - 1 };
+        let first = if count == size || count == 1 { count } else { count - 1 };
         (0..first).chain((first < count).then_some(size - 1)).collect()
     };
     counts.into_iter().zip(&mesh.axes).map(|(count, axis)| positions((count, axis.size))).collect()
