@@ -299,8 +299,9 @@ def any_number_of_axes_and_devices(driver):
     quiet(driver)
     name = made("large.html", "gpt", "--preset", "gpt3_175b", "--layout", "megatron_sp", "--layout", "zero3", "--mesh", "data=128,model=8")
     assert os.path.getsize(name) < 2_000_000
-    took = open_page(driver, name)
-    assert took < 4, took
+    # The best of some, and against a small page: others may share the machine.
+    small, took = (min(open_page(driver, page) for _ in range(3)) for page in ("axes.html", name))
+    assert took < max(2, 3 * small), (took, small)
     assert len(devices(driver, 0)) == 64
     assert "Of 1,024 devices, 64 are drawn: 8 of 128 along data." in text(driver, ".detail")
     assert hovered(driver, devices(driver, 0)[63])[0] == "data=127, model=7 (rank 1023)"

@@ -529,17 +529,17 @@
     lanes.chart = page.chart(times, { id: "timeline", title: "Compute and collectives, estimated", height: 230, option: planCharts.timeline(state) });
     clicks(curve, stepOfMemory);
     clicks(lanes.chart, stepOfTime);
-    view.marks = () => { curve.instance.setOption({ series: curve.option().series }); lanes.chart.instance.setOption({ series: lanes.chart.option().series }); };
+    view.marks = () => { for (const chart of [curve, lanes.chart]) chart.instance.setOption(planCharts.marksOf(chart.option())); };
     view.held = () => heldTable(held);
     view.all = (before, step) => {
       summary(sums);
       differs?.();
       stepList(listed);
       about.textContent = ranText();
-      const first = alike(before, step);
+      // They are drawn when they are made.
+      if (before) { curve.draw(); lanes.chart.draw(); }
+      const first = alike(before ?? state.layout(), step);
       if (first) selectStep(first.at);
-      curve.draw();
-      lanes.chart.draw();
       view.held();
     };
     view.all();

@@ -18,8 +18,15 @@ const planCharts = (() => {
     return `${Number((seconds * factor).toPrecision(3)).toLocaleString("en-US")} ${seconds === 0 ? "s" : unit}`;
   };
 
+  const curves = new Map();
+
   /** Bytes of each kind that a device holds during each step. */
   const curve = (layout, kinds) => {
+    if (!curves.has(layout)) curves.set(layout, summed(layout, kinds));
+    return curves.get(layout);
+  };
+
+  const summed = (layout, kinds) => {
     const count = layout.steps.length;
     const held = kinds.map(() => new Float64Array(count + 1));
     for (const [, type, kind, begin, end] of layout.buffers) {
@@ -58,8 +65,11 @@ const planCharts = (() => {
     const other = state.other();
     if (other) data.push({ yAxis: other.per_device.peak_bytes / size, lineStyle: { color: ink("faint"), type: "dotted" },
       label: { formatter: `peak of ${other.name}: ${bytes(other.per_device.peak_bytes)}`, color: ink("ink"), backgroundColor: ink("paper"), padding: [2, 5], borderRadius: 3, position: "insideStartTop" } });
-    return { type: "line", data: [], symbol: "none", silent: true, tooltip: { show: false }, markLine: line({ data }) };
+    return { id: "marks", type: "line", data: [], symbol: "none", silent: true, tooltip: { show: false }, markLine: line({ data }) };
   };
+
+  /** The marks of the charts again, after another step is selected: all else stays as it is drawn. */
+  const marksOf = (option) => ({ series: option.series.filter((s) => s.id === "marks") });
 
   /** An axis from 0 to a round number that is not less; zooming would otherwise give ticks that touch. */
   const upTo = (most) => {
@@ -195,7 +205,7 @@ const planCharts = (() => {
       renderItem: (params, api) => rectangle(params, api, group.lane, { fill: group.color, stroke: ink("paper"), lineWidth: 0.4 }),
       tooltip: { formatter: (p) => told(layout, group.data[p.dataIndex]) },
     }));
-    const mark = { type: "line", data: [], silent: true, markLine: { symbol: "none", silent: true, label: { show: false },
+    const mark = { id: "marks", type: "line", data: [], silent: true, markLine: { symbol: "none", silent: true, label: { show: false },
       data: selected ? [{ xAxis: selected.start * factor, lineStyle: { color: ink("ink"), type: "solid" } }] : [] } };
     return {
       grid: { left: 86, right: 24, top: 12, bottom: 48 },
@@ -206,5 +216,5 @@ const planCharts = (() => {
     };
   };
 
-  return { memory, timeline, simulate, curve, heldAt, time, dashed, paths, PHASES, COLLECTIVES, KINDS };
+  return { memory, timeline, marksOf, simulate, curve, heldAt, time, dashed, paths, PHASES, COLLECTIVES, KINDS };
 })();
