@@ -488,13 +488,15 @@
   const detail = element("div", { class: "detail", "aria-live": "polite" });
   const view = {};
 
-  /** The step that does the same in another layout; the first collective where none does. */
+  /** The step that does the same in another layout; where none does, the collective in sight that moves most. */
   const alike = (layout, step) => {
     const key = (l, s) => `${s.op} ${s.phase} ${s.of.map((o) => l.texts[o.path]).join()}`;
     const wanted = step && key(layout, step);
     const found = state.layout().steps.findIndex((s) => key(state.layout(), s) === wanted);
     if (found >= 0) return list.ordered.find((n) => n.at === found);
-    return list.ordered.find((n) => n.kind === "collective" && isShown(n)) ?? list.ordered.find((n) => n.at !== undefined && !n.children);
+    const moved = (n) => sum(state.layout().steps[n.at].collective.bytes);
+    const moving = list.ordered.filter((n) => n.kind === "collective" && isShown(n)).sort((a, b) => moved(b) - moved(a));
+    return moving[0] ?? list.ordered.find((n) => n.at !== undefined && !n.children);
   };
 
   const choose = (at) => {

@@ -177,7 +177,7 @@ const planCharts = (() => {
       if (!box) return undefined;
       const text = { text: api.value(3), width: box.shape.width - 8, overflow: "truncate", fill: ink("ink"), font: "12px system-ui, sans-serif",
         x: box.shape.x + 4, y: box.shape.y + box.shape.height / 2, verticalAlign: "middle" };
-      return { type: "group", children: [box, ...(box.shape.width > 24 ? [{ type: "text", style: text }] : [])] };
+      return { type: "group", children: [box, ...(box.shape.width > 48 ? [{ type: "text", style: text }] : [])] };
     },
   });
 
