@@ -223,17 +223,14 @@
     const attributes = { role: "treeitem", tabindex: "-1", "aria-level": level, "aria-label": node.label, class: node.kind };
     node.item = element("li", attributes, node.row);
     node.row.style.paddingInlineStart = `${(level - 1) * 14 + 6}px`;
-    planTip.on(node.row, () => (node.lines ? node.lines() : [node.label]));
     if (node.children) {
       const inner = element("ul", { role: "group" });
       node.children.forEach((child) => { child.parent = node; inner.append(treeItem(child, level + 1)); });
       node.item.append(inner);
       fold(node, node.folded);
       if (node.kind === "loop") node.item.setAttribute("aria-selected", "false");
-      node.row.addEventListener("click", () => { fold(node, node.item.getAttribute("aria-expanded") === "true"); focusOn(node); if (node.kind === "loop") select(node); });
     } else {
       node.item.setAttribute("aria-selected", "false");
-      node.row.addEventListener("click", () => { focusOn(node); select(node); });
     }
     list.nodes.push(node);
     return node.item;
@@ -277,11 +274,27 @@
       Enter: () => { if (now.children) fold(now, expanded === "true"); return now; },
     }[event.key];
     if (!go) return;
+    planTip.hide();
     event.preventDefault();
     const next = go();
     if (!next) return;
     focusOn(next);
     if (next.kind !== "part") select(next);
+  };
+
+  const nodeOf = (event) => list.byItem.get(event.target.closest(".row")?.parentElement);
+
+  const treeClick = (event) => {
+    const node = nodeOf(event);
+    if (!node) return;
+    if (node.children) fold(node, node.item.getAttribute("aria-expanded") === "true");
+    focusOn(node);
+    if (node.kind !== "part") select(node);
+  };
+
+  const treeHover = (event) => {
+    const node = nodeOf(event);
+    if (node) planTip.show(node.row, node.lines ? node.lines() : [node.label]); else planTip.hide();
   };
 
   const filterTree = (tree, words, movesOnly) => {
@@ -301,7 +314,7 @@
     const layout = state.layout();
     const tree = treeOf(layout);
     list.nodes = [];
-    const items = element("ul", { role: "tree", class: "steps", "aria-label": "Steps of the plan", onkeydown: treeKeys });
+    const items = element("ul", { role: "tree", class: "steps", "aria-label": "Steps of the plan", onkeydown: treeKeys, onclick: treeClick, onpointerover: treeHover, onpointerleave: planTip.hide });
     tree.forEach((node) => items.append(treeItem(node, 1)));
     const flat = (nodes) => nodes.flatMap((n) => [n, ...flat(n.children ?? [])]);
     list.ordered = flat(tree);
@@ -485,7 +498,7 @@
 
   // ---- The page.
 
-  const detail = element("div", { class: "detail", "aria-live": "polite" });
+  const detail = element("div", { class: "detail", role: "region", "aria-label": "What is selected" });
   const view = {};
 
   /** The step that does the same in another layout; where none does, the collective in sight that moves most. */

@@ -35,7 +35,7 @@ const planTip = (() => {
   };
   addEventListener("scroll", moved, { passive: true, capture: true });
   addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  return { on, hide };
+  return { on, show, hide };
 })();
 
 // A value on the mesh: a cell for each device, and in it the outline of the whole value with what the device holds of it.
