@@ -6,6 +6,7 @@
 
 mod memory;
 mod placed;
+mod pools;
 mod steps;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -15,9 +16,9 @@ use crate::Page;
 use memory::HeldBuffer;
 use meshwright_core::Compiled;
 use meshwright_core::explain::{DeviceReport, Report, TrafficReport};
-use meshwright_diag::{FileId, Sources, Span};
-use meshwright_ops::Id;
+use meshwright_diag::{FileId, Sources};
 use placed::{ExtentView, PlacedType, PlacedTypes};
+use pools::{LinePool, SourceLine, TextPool};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -45,17 +46,6 @@ pub struct PlannedLayout<'a> {
     pub rules: Option<FileId>,
 }
 
-/// A line of a text.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct SourceLine {
-    /// The file as messages name it.
-    file: String,
-    /// From 1.
-    line: usize,
-    /// What it says, without the blanks around it.
-    text: String,
-}
-
 /// What the page shows of a program under one layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayoutView {
@@ -80,51 +70,6 @@ pub struct LayoutView {
     rules: BTreeMap<u32, String>,
 }
 
-/// Texts of which each is kept once.
-#[derive(Debug, Default)]
-struct TextPool {
-    all: Vec<String>,
-    known: BTreeMap<String, usize>,
-}
-
-impl TextPool {
-    fn at(&mut self, text: &str) -> usize {
-        if let Some(at) = self.known.get(text) {
-            return *at;
-        }
-        self.known.insert(text.into(), self.all.len());
-        self.all.push(text.into());
-        self.all.len() - 1
-    }
-}
-
-/// Lines of the model of which each is kept once.
-struct LinePool<'a> {
-    of: &'a PlannedLayout<'a>,
-    all: Vec<SourceLine>,
-    known: BTreeMap<SourceLine, usize>,
-}
-
-impl LinePool<'_> {
-    /// The line that a value of the partitioned step comes from.
-    fn of_value(&mut self, id: u32) -> Option<usize> {
-        let graph = &self.of.compiled.spmd.step.graph;
-        let span = graph.node(Id(id)).origin.span;
-        if span == Span::default() {
-            return None;
-        }
-        let place = self.of.sources.locate(span);
-        let text = self.of.sources.text(span.file).lines().nth(place.line - 1).unwrap_or("").trim();
-        let line = SourceLine { file: place.file, line: place.line, text: text.into() };
-        let next = self.all.len();
-        let at = *self.known.entry(line.clone()).or_insert(next);
-        if at == next {
-            self.all.push(line);
-        }
-        Some(at)
-    }
-}
-
 impl LayoutView {
     /// Of a program under a layout.
     #[must_use]
@@ -133,11 +78,11 @@ impl LayoutView {
         let shown = placed::shown(&plan.mesh);
         let mut texts = TextPool::default();
         let mut types = PlacedTypes::new(plan, &shown);
-        let mut lines = LinePool { of: planned, all: Vec::new(), known: BTreeMap::new() };
+        let mut lines = LinePool::new(&planned.compiled.spmd.step.graph, planned.sources);
         let buffers = memory::held(planned.compiled, &mut types, &mut texts);
         let steps = steps::all(plan, &mut types, &mut texts, &mut lines);
         let rules = rules(planned, &steps);
-        let lines = lines.all;
+        let lines = lines.done();
         let (extents, types) = types.done();
         LayoutView {
             name: planned.name.into(),
@@ -147,7 +92,7 @@ impl LayoutView {
             per_device: planned.report.per_device,
             totals: planned.report.totals.clone(),
             loops: steps::loops(plan),
-            texts: texts.all,
+            texts: texts.done(),
             extents,
             types,
             buffers,

@@ -1,7 +1,7 @@
 //! What a device holds, and from when to when: a row for each buffer, of which the curve of memory is the sum.
 
-use super::TextPool;
 use super::placed::PlacedTypes;
+use super::pools::TextPool;
 use meshwright_core::Compiled;
 use meshwright_ops::{Class, Id};
 use meshwright_plan::{BufId, Dim, Phase, Plan, Prim, ProgramInput, ProgramInputKind, StepLoop};

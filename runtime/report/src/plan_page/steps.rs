@@ -1,7 +1,7 @@
 //! The steps of a Plan, each with what it reads and writes, what a collective moves and why, and what its time may be estimated from.
 
 use super::placed::PlacedTypes;
-use super::{LinePool, TextPool};
+use super::pools::{LinePool, TextPool};
 use meshwright_plan::{Operand, Phase, Plan, Prim, Step};
 use serde::Serialize;
 use std::collections::BTreeMap;
