@@ -132,7 +132,7 @@ impl<'a> Comparison<'a> {
 }
 
 /// What each variant has that the first lacks, and the other way round.
-fn differences(variants: &[Variant]) -> Vec<Differences> {
+pub(crate) fn differences(variants: &[Variant]) -> Vec<Differences> {
     let Some((first, others)) = variants.split_first() else { return Vec::new() };
     let to = |(i, v): (usize, &Variant)| Differences { from: 0, to: i + 1, changes: changes(first, v) };
     others.iter().enumerate().map(to).collect()

@@ -1,11 +1,12 @@
 //! The options of `explain`.
 
-use super::{FormatArgs, ModelArgs, PassArgs};
+use super::{FormatArgs, ModelArgs, PageLayouts, PassArgs};
 use crate::complete;
 use crate::value_parsers::passes_help;
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use meshwright_plan::Phase;
+use std::path::PathBuf;
 
 /// A program that is made of a model.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,7 @@ Examples:
   meshwright explain mlp --layout dp_tp --match 'h.*' --phase backward
   meshwright explain mlp --layout dp_tp --only collectives --program eval
   meshwright explain mlp --layout zero3 --format json
+  meshwright explain mlp --layout dp --layout zero3 --mesh 4 --html plan.html
   meshwright explain mlp --layout dp_tp --emit plan
   meshwright explain mlp --layout dp_tp --emit burn --rank 3
   meshwright explain mlp --layout dp_tp --why logits.classes
@@ -91,6 +93,7 @@ Examples:
 
 The report begins with totals. Then come the values that a collective moves; neighboring blocks whose rows are equal are shown
 once. With --format json, the report has everything.
+--html writes a page that needs nothing but itself: no network, and no other file.
 
 {}", passes_help()))]
 pub(crate) struct ExplainArgs {
@@ -99,7 +102,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "MODEL|CODE|WORD", add = ArgValueCompleter::new(complete::topics))]
     pub(crate) topic: String,
     #[command(flatten)]
-    pub(crate) project: ModelArgs,
+    pub(crate) project: ModelArgs<PageLayouts>,
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
     #[command(flatten)]
@@ -108,6 +111,10 @@ pub(crate) struct ExplainArgs {
     /// its dims; without DIM, explain all of its dims.
     #[arg(long, value_name = "PATH[.DIM]", conflicts_with_all = ["emit", "time_passes"])]
     pub(crate) why: Option<String>,
+    /// Write the plan as a page, to be opened in a browser: where each value is on the mesh, the collectives with their reasons,
+    /// memory over the step, compute and collectives on a timeline. With several layouts, it switches between them.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["emit", "why", "all", "phases", "globs", "only", "time_passes"], help_heading = "Output")]
+    pub(crate) html: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]

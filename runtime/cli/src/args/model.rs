@@ -61,6 +61,20 @@ impl LayoutArgs for Layouts {
     }
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct PageLayouts {
+    /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
+    /// May be repeated with --html: the page switches between the layouts and marks what differs.
+    #[arg(long, value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts))]
+    layout: Vec<String>,
+}
+
+impl LayoutArgs for PageLayouts {
+    fn all(&self) -> &[String] {
+        &self.layout
+    }
+}
+
 /// What a model is made with, beside its dims.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Model and layout")]
@@ -116,6 +130,11 @@ pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
 }
 
 impl<L: LayoutArgs> ModelArgs<L> {
+    /// All layouts that were given.
+    pub(crate) fn layouts(&self) -> &[String] {
+        self.layouts.all()
+    }
+
     /// What to load, for a model.
     pub(crate) fn options(&self, model: &str) -> ProjectOptions {
         ProjectOptions {

@@ -1,6 +1,6 @@
 //! `explain`: what a layout does to a model, or the page of a code, an op, a layer of the standard library or another word.
 
-use super::passes;
+use super::{passes, plan_page};
 use crate::args::ExplainArgs;
 use crate::console::Console;
 use crate::explain_table::{self, View};
@@ -32,6 +32,14 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         words.iter().enumerate().try_for_each(|(i, w)| word(w, before + i > 0, console))?;
         let before = before + words.len();
         return layers.iter().enumerate().try_for_each(|(i, l)| layer(l, before + i > 0, console));
+    }
+    if let Some(file) = &args.html {
+        return plan_page::write(args, file, console);
+    }
+    if args.project.layouts().len() > 1 {
+        return Err(Stop::Usage(
+            "several layouts make a page, `--html plan.html`; `meshwright compare` has tables of them".into(),
+        ));
     }
     let view = View {
         all: args.view.all,

@@ -18,6 +18,7 @@ pub(crate) mod launch;
 pub(crate) mod new;
 mod new_run;
 mod passes;
+mod plan_page;
 pub(crate) mod predict;
 mod project;
 pub(crate) mod shipped;

@@ -1,0 +1,79 @@
+//! `explain --html`: what the file has, against what `explain` and `compare` print; and what is refused.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use serde_json::{Value, json};
+use std::path::Path;
+use support::{folder, run_in};
+
+const DP: &str = "batch -> r";
+const BOTH: &str = "batch -> r; hidden1 -> c";
+const MESH: [&str; 3] = ["mnist_mlp", "--mesh", "r=2,c=2"];
+
+/// What the page draws.
+fn drawn(at: &Path, name: &str) -> Value {
+    let page = std::fs::read_to_string(at.join(name)).unwrap();
+    let (_, rest) = page.split_once("id=\"data\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+fn answer(at: &Path, args: &[&str]) -> Value {
+    let (code, out, err) = run_in(at, &[args, &["--format", "json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn a_page_has_what_explain_and_compare_say() {
+    let at = folder("plan_page");
+    let layouts = ["--layout", DP, "--layout", BOTH];
+    let html = ["--html", "plan.html"];
+    let (code, out, err) = run_in(&at, &[&["explain"], &MESH[..], &layouts, &html].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with("wrote plan.html: 2 layouts, "), "{out}");
+    let data = drawn(&at, "plan.html");
+    assert_eq!((&data["model"], &data["program"]), (&json!("mnist"), &json!("train")));
+    for (view, layout) in data["layouts"].as_array().unwrap().iter().zip([DP, BOTH]) {
+        let report = answer(&at, &[&["explain"], &MESH[..], &["--layout", layout]].concat());
+        assert_eq!(view["name"], layout);
+        assert_eq!(view["per_device"], report["per_device"]);
+        assert_eq!(view["totals"], report["totals"]);
+        // The rule that a collective comes from can be read.
+        assert_eq!(view["rules"], json!({ "1": layout }));
+    }
+    let compared = answer(&at, &[&["compare"], &MESH[..], &layouts].concat());
+    assert_eq!(data["differences"], compared["differences"]);
+    assert!(!data["differences"][0]["changes"].as_array().unwrap().is_empty());
+    // Another form of the same words, and another program.
+    let eval = ["--program", "eval", "--html", "eval.html"];
+    let said = answer(&at, &[&["explain"], &MESH[..], &eval].concat());
+    let size = std::fs::metadata(at.join("eval.html")).unwrap().len();
+    assert_eq!(said, json!({ "file": "eval.html", "bytes": size, "layouts": 1 }));
+    assert_eq!(drawn(&at, "eval.html")["program"], "eval");
+}
+
+#[test]
+fn a_page_that_cannot_be_made_is_not_written() {
+    let at = folder("no_plan_page");
+    let explain = |more: &[&str]| run_in(&at, &[&["explain"], &MESH[..], more].concat());
+    let (code, out, err) = explain(&["--layout", DP, "--layout", BOTH]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.contains("--html") && err.contains("compare"), "{err}");
+    for other in
+        [&["--all"][..], &["--emit", "plan"], &["--why", "h1"], &["--phase", "update"], &["--match", "h*"]]
+    {
+        let (code, _, err) = explain(&[&["--html", "plan.html"], other].concat());
+        assert_eq!(code, 2, "{other:?}: {err}");
+    }
+    let (code, _, err) = explain(&["--layout", DP, "--layout", "rowz -> c", "--html", "plan.html"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("E0302") && err.contains("rowz"), "{err}");
+    let (code, _, err) = explain(&["--html", "nowhere/plan.html"]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("E0524") && err.contains("nowhere/plan.html") && err.contains("--html plan.html"),
+        "{err}"
+    );
+    assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
+}

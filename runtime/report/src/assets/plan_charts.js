@@ -1,0 +1,220 @@
+"use strict";
+// Memory over the steps, and a timeline that is estimated.
+const planCharts = (() => {
+  const { bytes, number, ink } = page;
+  // Beside the colors of phases, those of collectives: the same in the list of steps.
+  const PHASES = { forward: page.colors[0], backward: page.colors[2], update: page.colors[4] };
+  const COLLECTIVES = { all_reduce: page.colors[1], reduce_scatter: page.colors[3], all_gather: page.colors[7], all_to_all: page.colors[5], permute: page.colors[6] };
+  const KINDS = [page.colors[0], page.colors[4], page.colors[3], page.colors[2], page.colors[1], page.colors[8], page.colors[5]];
+  const dashed = (name) => name.replaceAll("_", "-");
+  const paths = (layout, step) => {
+    // A blank belongs to a loop; what it is made for is its buffer's.
+    const all = step.op === "blank" ? [layout.texts[layout.buffers[step.writes[0][0]][0]]] : [...new Set(step.of.map((o) => layout.texts[o.path]))];
+    return step.collective && step.of.length > 1 ? `${step.of.length} values` : all.join(", ") || "(unnamed)";
+  };
+
+  const time = (seconds) => {
+    const [unit, factor] = seconds >= 1 ? ["s", 1] : seconds >= 1e-3 ? ["ms", 1e3] : seconds >= 1e-6 ? ["µs", 1e6] : ["ns", 1e9];
+    return `${Number((seconds * factor).toPrecision(3)).toLocaleString("en-US")} ${seconds === 0 ? "s" : unit}`;
+  };
+
+  const curves = new Map();
+
+  /** Bytes of each kind that a device holds during each step. */
+  const curve = (layout, kinds) => {
+    if (!curves.has(layout)) curves.set(layout, summed(layout, kinds));
+    return curves.get(layout);
+  };
+
+  const summed = (layout, kinds) => {
+    const count = layout.steps.length;
+    const held = kinds.map(() => new Float64Array(count + 1));
+    for (const [, type, kind, begin, end] of layout.buffers) {
+      held[kind][begin] += layout.types[type].bytes;
+      held[kind][end] -= layout.types[type].bytes;
+    }
+    held.forEach((all) => all.forEach((_, k) => { if (k > 0) all[k] += all[k - 1]; }));
+    const total = Array.from({ length: count }, (_, k) => held.reduce((sum, all) => sum + all[k], 0));
+    const peak = total.reduce((best, value, k) => (value > total[best] ? k : best), 0);
+    return { held: held.map((all) => Array.from(all.slice(0, count))), total, peak };
+  };
+
+  /** What is held during a step, the largest first. */
+  const heldAt = (layout, step) => layout.buffers
+    .map((row, buffer) => ({ buffer, path: layout.texts[row[0]], type: layout.types[row[1]], kind: row[2], begin: row[3], end: row[4] }))
+    .filter((b) => b.begin <= step && step < b.end)
+    .sort((a, b) => b.type.bytes - a.type.bytes || a.path.localeCompare(b.path));
+
+  const unitOf = (most) => {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    const power = Math.min(Math.floor(Math.log2(Math.max(most, 1)) / 10), units.length - 1);
+    return [units[power], 1024 ** power];
+  };
+
+  const named = (layout, at) => {
+    const step = layout.steps[Math.min(at, layout.steps.length - 1)];
+    return `step ${at}: ${dashed(step.op)} ${paths(layout, step)}`;
+  };
+
+  /** A line through the chart at the step that is selected, and what stands for the peaks. */
+  const marks = (state, layout, { total, peak }, size) => {
+    const line = (more) => ({ symbol: "none", silent: true, ...more });
+    const data = [{ xAxis: peak, lineStyle: { color: ink("bad"), type: "dashed" },
+      label: { formatter: `peak ${bytes(total[peak])}`, color: ink("bad"), position: "end", align: peak > layout.steps.length / 2 ? "right" : "left" } }];
+    if (state.selected !== undefined) data.push({ xAxis: state.selected, lineStyle: { color: ink("ink"), type: "solid" }, label: { show: false } });
+    const other = state.other();
+    if (other) data.push({ yAxis: other.per_device.peak_bytes / size, lineStyle: { color: ink("faint"), type: "dotted" },
+      label: { formatter: `peak of ${other.name}: ${bytes(other.per_device.peak_bytes)}`, color: ink("ink"), backgroundColor: ink("paper"), padding: [2, 5], borderRadius: 3, position: "insideStartTop" } });
+    return { id: "marks", type: "line", data: [], symbol: "none", silent: true, tooltip: { show: false }, markLine: line({ data }) };
+  };
+
+  /** The marks of the charts again, after another step is selected: all else stays as it is drawn. */
+  const marksOf = (option) => ({ series: option.series.filter((s) => s.id === "marks") });
+
+  /** An axis from 0 to a round number that is not less; zooming would otherwise give ticks that touch. */
+  const upTo = (most) => {
+    const power = 10 ** Math.floor(Math.log10(Math.max(most, 1e-9) / 4));
+    const interval = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n * 4 >= most);
+    return { min: 0, max: Math.ceil((most * 1.02) / interval) * interval, interval };
+  };
+
+  const memory = (state, kinds) => () => {
+    const layout = state.layout();
+    const found = curve(layout, kinds);
+    const [unit, size] = unitOf(found.total[found.peak]);
+    const areas = kinds.flatMap((name, k) => (found.held[k].some((v) => v > 0) ? [{ name, type: "line", stack: "memory", step: "end", symbol: "none",
+      lineStyle: { width: 0 }, areaStyle: { opacity: 0.85 }, color: KINDS[k], emphasis: { disabled: true },
+      data: [...found.held[k], found.held[k].at(-1) ?? 0].map((v, at) => [at, v / size]) }] : []));
+    const told = (all) => {
+      const at = all[0].value[0];
+      const sum = all.reduce((n, p) => n + p.value[1], 0);
+      const rows = [...all].reverse().filter((p) => p.value[1] > 0).map((p) => `${p.marker}${echarts.format.encodeHTML(p.seriesName)}: ${bytes(Math.round(p.value[1] * size))}`);
+      return [echarts.format.encodeHTML(named(layout, at)), `<b>${bytes(Math.round(sum * size))}</b>`, ...rows].join("<br>");
+    };
+    const other = state.other();
+    const most = Math.max(found.total[found.peak], other?.per_device.peak_bytes ?? 0) / size;
+    return {
+      grid: { left: 64, right: 24, top: 30, bottom: 48 },
+      tooltip: { trigger: "axis", formatter: told, order: "seriesDesc" },
+      xAxis: { type: "value", min: 0, max: layout.steps.length, name: "step of the plan", minInterval: 1 },
+      yAxis: { type: "value", name: `${unit} on a device`, nameGap: 44, ...upTo(most) },
+      series: [...areas, marks(state, layout, found, size)],
+    };
+  };
+
+  /** Seconds that a step takes at the rates that are given: an estimate. */
+  const seconds = (step, rates) => {
+    const c = step.collective;
+    if (c) return rates.latency + (c.factor * c.bytes.reduce((a, b) => a + b, 0)) / rates.link;
+    return Math.max((step.flops ?? 0) / rates.flops, (step.traffic ?? 0) / rates.memory);
+  };
+
+  /** Runs the plan on two lanes. A loop is run once; the sums count all of its iterations. */
+  const simulate = (layout, rates) => {
+    const begins = new Map(layout.loops.map((l) => [l.begin, l]));
+    const ends = new Set(layout.loops.map((l) => l.end));
+    const [bars, spans, done, open] = [[], [], new Map(), []];
+    const sums = { compute: 0, collectives: 0, waited: 0, more: 0 };
+    let [clock, wire] = [0, 0];
+    const waits = (until, times) => {
+      sums.waited += Math.max(0, until - clock) * times;
+      clock = Math.max(clock, until);
+    };
+    const endLoop = () => {
+      const l = open.pop();
+      spans.push({ loop: l.loop, start: l.start, end: clock });
+      const rest = (l.loop.iterations - 1) * (clock - l.start + l.more);
+      const around = open.at(-1) ?? sums;
+      around.more += l.more + rest;
+    };
+    layout.steps.forEach((step, at) => {
+      if (begins.has(at)) return open.push({ loop: begins.get(at), start: clock, more: 0 });
+      if (ends.has(at)) return endLoop();
+      if (step.started !== undefined) return waits(done.get(step.started) ?? clock, step.times);
+      const long = seconds(step, rates);
+      if (!step.collective) {
+        if (long > 0) bars.push({ at, lane: 0, start: clock, end: clock + long });
+        sums.compute += long * step.times;
+        clock += long;
+        return undefined;
+      }
+      const start = Math.max(clock, wire);
+      wire = start + long;
+      bars.push({ at, lane: 1, start, end: wire });
+      sums.collectives += long * step.times;
+      done.set(at, wire);
+      if (step.collective.wait === at) waits(wire, step.times);
+      return undefined;
+    });
+    const drawn = Math.max(clock, wire);
+    return { bars, spans, sums, drawn, whole: drawn + sums.more };
+  };
+
+  const rectangle = (params, api, lane, look) => {
+    const [from, to] = [api.coord([api.value(0), lane]), api.coord([api.value(1), lane])];
+    const high = api.size([0, 1])[1] * 0.7;
+    const shape = echarts.graphic.clipRectByRect({ x: from[0], y: from[1] - high / 2, width: Math.max(to[0] - from[0], 1), height: high }, params.coordSys);
+    return shape && { type: "rect", shape, style: look, emphasis: { style: { stroke: ink("ink"), lineWidth: 1 } } };
+  };
+
+  const lanes = (layout, ran) => {
+    const groups = new Map();
+    for (const bar of ran.bars) {
+      const step = layout.steps[bar.at];
+      const name = step.collective ? dashed(step.op) : step.phase;
+      const color = step.collective ? COLLECTIVES[step.op] : PHASES[step.phase];
+      if (!groups.has(name)) groups.set(name, { name, color, lane: bar.lane, data: [] });
+      groups.get(name).data.push(bar);
+    }
+    return [...groups.values()];
+  };
+
+  const loopBars = (ran, factor) => ({
+    type: "custom", tooltip: { show: false }, silent: true, encode: { x: [0, 1], y: 2 },
+    data: ran.spans.map((s) => [s.start * factor, s.end * factor, 2, `${s.loop.dim} × ${s.loop.iterations}`]),
+    renderItem: (params, api) => {
+      const box = rectangle(params, api, 2, { fill: "transparent", stroke: ink("faint"), lineWidth: 1 });
+      if (!box) return undefined;
+      const text = { text: api.value(3), width: box.shape.width - 8, overflow: "truncate", fill: ink("ink"), font: "12px system-ui, sans-serif",
+        x: box.shape.x + 4, y: box.shape.y + box.shape.height / 2, verticalAlign: "middle" };
+      return { type: "group", children: [box, ...(box.shape.width > 48 ? [{ type: "text", style: text }] : [])] };
+    },
+  });
+
+  const told = (layout, bar) => {
+    const step = layout.steps[bar.at];
+    const c = step.collective;
+    const work = c
+      ? `${bytes(c.bytes.reduce((a, b) => a + b, 0))} over ${c.axes.map((a) => layout.mesh[a][0]).join(", ")}`
+      : `${number(step.flops ?? 0)} FLOP, ${bytes(step.traffic ?? 0)} of memory traffic`;
+    const times = step.times > 1 ? `${number(step.times)} times in a step` : "";
+    const ends = c && c.wait !== bar.at ? `starts at step ${bar.at}, waited for at step ${c.wait}` : "";
+    const lag = step.lag ? `${step.lag} turn${step.lag === 1 ? "" : "s"} of the loop behind what runs ahead` : "";
+    const parts = [named(layout, bar.at), `about ${time(bar.end - bar.start)}, from ${time(bar.start)}`, work, times, ends, lag];
+    return parts.filter(Boolean).map(echarts.format.encodeHTML).join("<br>");
+  };
+
+  const timeline = (state) => () => {
+    const layout = state.layout();
+    const ran = state.ran();
+    const [unit, factor] = ran.drawn >= 1 ? ["s", 1] : ran.drawn >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6];
+    const selected = ran.bars.find((b) => b.at === state.selected);
+    const series = lanes(layout, ran).map((group) => ({
+      name: group.name, type: "custom", color: group.color, encode: { x: [0, 1], y: 2 },
+      data: group.data.map((b) => [b.start * factor, b.end * factor, b.lane, b.at]),
+      renderItem: (params, api) => rectangle(params, api, group.lane, { fill: group.color, stroke: ink("paper"), lineWidth: 0.4 }),
+      tooltip: { formatter: (p) => told(layout, group.data[p.dataIndex]) },
+    }));
+    const mark = { id: "marks", type: "line", data: [], silent: true, markLine: { symbol: "none", silent: true, label: { show: false },
+      data: selected ? [{ xAxis: selected.start * factor, lineStyle: { color: ink("ink"), type: "solid" } }] : [] } };
+    return {
+      grid: { left: 86, right: 24, top: 12, bottom: 48 },
+      tooltip: { trigger: "item" },
+      xAxis: { type: "value", min: 0, max: ran.drawn * factor, name: `estimated time in ${unit}, each loop once`, axisLabel: { showMaxLabel: false, color: ink("faint") } },
+      yAxis: { type: "category", data: ran.spans.length ? ["compute", "collectives", "loops"] : ["compute", "collectives"], inverse: true, splitLine: { show: false } },
+      series: [...series, ...(ran.spans.length ? [loopBars(ran, factor)] : []), mark],
+    };
+  };
+
+  return { memory, timeline, marksOf, simulate, curve, heldAt, time, dashed, paths, PHASES, COLLECTIVES, KINDS };
+})();

@@ -1,0 +1,190 @@
+//! The steps of a Plan, each with what it reads and writes, what a collective moves and why, and what its time may be estimated from.
+
+use super::placed::PlacedTypes;
+use super::pools::{LinePool, TextPool};
+use meshwright_plan::{Operand, Phase, Plan, Prim, Step};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct StepView {
+    /// Its primitive, or its collective.
+    op: &'static str,
+    phase: Phase,
+    /// The innermost loop around it, by its place among the loops.
+    #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
+    around: Option<usize>,
+    /// How often it runs in a step of training.
+    times: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    lag: u8,
+    /// Operations of the device with the largest shards.
+    #[serde(skip_serializing_if = "is_none")]
+    flops: u64,
+    /// Bytes that it reads and writes in memory.
+    #[serde(skip_serializing_if = "is_none")]
+    traffic: u64,
+    /// Each as a buffer and a type.
+    reads: Vec<(u32, usize)>,
+    writes: Vec<(u32, usize)>,
+    /// What each result is, or what is waited for.
+    of: Vec<OriginView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collective: Option<CollectiveView>,
+    /// Of a wait, the step that started its collective.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started: Option<usize>,
+}
+
+/// What a result is, and why it is there.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct OriginView {
+    /// Its path, by its place among the texts.
+    path: usize,
+    /// Its line, by its place among the lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    /// Why, by its place among the texts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    because: Option<usize>,
+    /// The line of the layout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<u32>,
+}
+
+/// What a collective moves.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct CollectiveView {
+    axes: Vec<u8>,
+    /// Devices of its group.
+    devices: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    monoid: Option<&'static str>,
+    /// Of each operand, as `explain` has it.
+    bytes: Vec<u64>,
+    /// What a device must send, or receive, for each of these bytes at least.
+    factor: f64,
+    /// The step that waits for it; itself where it goes on beside nothing.
+    wait: usize,
+}
+
+/// A loop.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct LoopView {
+    begin: usize,
+    end: usize,
+    dim: String,
+    iterations: usize,
+    reverse: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<usize>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(n: &u8) -> bool {
+    *n == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_none(n: &u64) -> bool {
+    *n == 0
+}
+
+impl StepView {
+    /// The lines of the layout that are behind it.
+    pub(super) fn rules(&self) -> impl Iterator<Item = u32> {
+        self.of.iter().filter_map(|o| o.rule)
+    }
+}
+
+/// The loops of a Plan, outer ones before those in them.
+pub(super) fn loops(plan: &Plan) -> Vec<LoopView> {
+    let all = plan.loops();
+    let around = |i: usize| all[..i].iter().rposition(|l| l.contains(all[i].begin));
+    let view = |i: usize| LoopView {
+        begin: all[i].begin,
+        end: all[i].end,
+        dim: plan.dims.name(all[i].dim).into(),
+        iterations: plan.dims.size(all[i].dim),
+        reverse: all[i].reverse,
+        parent: around(i),
+    };
+    (0..all.len()).map(view).collect()
+}
+
+/// The steps of a Plan.
+pub(super) fn all(
+    plan: &Plan,
+    types: &mut PlacedTypes<'_>,
+    texts: &mut TextPool,
+    lines: &mut LinePool<'_>,
+) -> Vec<StepView> {
+    let loops = plan.loops();
+    let starts = plan.steps.iter().enumerate().filter(|(_, s)| s.collective().is_some());
+    let starts: BTreeMap<u32, usize> = starts.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
+    let mut out = Vec::with_capacity(plan.steps.len());
+    for ((at, step), times) in plan.steps.iter().enumerate().zip(plan.times()) {
+        let mut operand = |o: &Operand| (o.buf.0, types.of(o.buf, &o.dims, texts));
+        let (reads, writes) =
+            (step.reads.iter().map(&mut operand).collect(), step.writes.iter().map(&mut operand).collect());
+        let origin = step.origin.iter().map(|o| OriginView {
+            path: texts.at(&o.path),
+            line: lines.of_value(o.id),
+            because: (!o.because.is_empty()).then(|| texts.at(&o.because)),
+            rule: o.rule,
+        });
+        out.push(StepView {
+            op: step.name(),
+            phase: step.phase,
+            around: loops.iter().rposition(|l| l.contains(at)),
+            times,
+            lag: step.lag,
+            flops: step.flops(plan),
+            traffic: traffic(plan, step),
+            reads,
+            writes,
+            of: origin.collect(),
+            collective: collective(plan, at),
+            started: started(step, &starts),
+        });
+    }
+    out
+}
+
+fn started(step: &Step, starts: &BTreeMap<u32, usize>) -> Option<usize> {
+    matches!(step.prim, Prim::Wait).then(|| starts.get(&step.async_id?).copied())?
+}
+
+fn collective(plan: &Plan, at: usize) -> Option<CollectiveView> {
+    let step = &plan.steps[at];
+    let c = step.collective()?;
+    let devices = c.devices(&plan.mesh);
+    Some(CollectiveView {
+        axes: c.axes().iter().map(|a| a.0).collect(),
+        devices,
+        monoid: c.spec().monoid.map(|m| m.name()),
+        bytes: step.collective_bytes(plan).into_iter().map(|b| b as u64).collect(),
+        factor: c.kind().bus_factor().of(devices),
+        wait: plan.end_of(at),
+    })
+}
+
+/// Bytes that a step that computes reads and writes in memory: all of its operands and results, but for those of which it touches a
+/// part alone.
+fn traffic(plan: &Plan, step: &Step) -> u64 {
+    let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as u64;
+    let sum = |all: &[Operand]| all.iter().map(bytes).sum::<u64>();
+    match &step.prim {
+        Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => 0,
+        // A view.
+        Prim::IterationSlice { .. } => 0,
+        Prim::Blank { zero } => u64::from(*zero) * sum(&step.writes),
+        Prim::IterationUpdate { .. } | Prim::DynamicUpdateSlice { .. } => {
+            step.reads.get(1).map_or(0, |o| 2 * bytes(o))
+        }
+        // Of the table, the rows that are looked up.
+        Prim::Lookup { .. } => 2 * sum(&step.writes) + sum(step.reads.get(1..).unwrap_or(&[])),
+        _ => sum(&step.reads) + sum(&step.writes),
+    }
+}

@@ -1,0 +1,351 @@
+"""The page of a plan: its list by keyboard, values on the mesh, memory and time, two layouts, and models of many devices."""
+
+import json
+import os
+import sys
+import time
+
+from browser import WIDTHS, browser, column, fits, is_drawn, meshwright, open_page, points, quiet, resize, shot, theme
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+BINARY = sys.argv[1]
+MLP = ["mnist_mlp", "--mesh", "r=2,c=2"]
+DP = "batch -> r"
+BOTH = "batch -> r; hidden1 -> c"
+
+
+def made(name, *words):
+    """Writes a page."""
+    meshwright(BINARY, "explain", *words, "--html", name)
+    return name
+
+
+def explained(*words):
+    return json.loads(meshwright(BINARY, "explain", *words, "--format", "json"))
+
+
+def planned(*words):
+    return json.loads(meshwright(BINARY, "explain", *words, "--emit", "plan", "--format", "json"))
+
+
+def text(driver, selector):
+    return driver.execute_script("return document.querySelector(arguments[0]).textContent", selector)
+
+
+def texts(driver, selector):
+    return driver.execute_script("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)
+
+
+def rows(driver, kind):
+    """The rows of a kind that can be seen: their labels."""
+    return driver.execute_script(
+        """return [...document.querySelectorAll(`.steps li.${arguments[0]}`)].filter(i => i.checkVisibility())
+        .map(i => i.getAttribute("aria-label"));""",
+        kind,
+    )
+
+
+def row(driver, label):
+    """The row of a step whose label begins so."""
+    found = driver.find_element(By.CSS_SELECTOR, f'.steps li[aria-label^="{label}"] > .row')
+    driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", found)
+    return found
+
+
+def keys(driver, *all_keys):
+    for key in all_keys:
+        driver.switch_to.active_element.send_keys(key)
+    return driver.execute_script("return document.activeElement.getAttribute('aria-label')")
+
+
+def facts(driver):
+    """What is said of the selected step."""
+    return dict(zip(texts(driver, ".detail dt"), texts(driver, ".detail dd")))
+
+
+def hovered(driver, element):
+    """What is shown while the pointer is on an element."""
+    driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", element)
+    # What is shown goes when the page scrolls, which a browser tells with the next frames.
+    driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    ActionChains(driver).move_to_element(element).perform()
+    tip = driver.find_element(By.ID, "tip")
+    assert tip.is_displayed()
+    left, top, right, bottom, width, height = driver.execute_script(
+        "const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom, innerWidth, innerHeight]", tip)
+    assert 0 <= left and 0 <= top and right <= width and bottom <= height, (left, top, right, bottom)
+    return tip.text.split("\n")
+
+
+def devices(driver, figure=0):
+    return driver.find_elements(By.CSS_SELECTOR, ".detail figure")[figure].find_elements(By.CSS_SELECTOR, "g.device")
+
+
+def filled(driver, device):
+    """What of its outline a device's shard takes: x, y, width, height of 1."""
+    return driver.execute_script(
+        """const [whole, held] = arguments[0].querySelectorAll("rect");
+        const of = (r, name) => Number(r.getAttribute(name) ?? 0);
+        return [of(held, "x") / of(whole, "width"), of(held, "y") / of(whole, "height"),
+            of(held, "width") / of(whole, "width"), of(held, "height") / of(whole, "height")];""",
+        device,
+    )
+
+
+def a_page_of_two_layouts_is_drawn(driver):
+    open_page(driver, made("two.html", *MLP, "--layout", DP, "--layout", BOTH))
+    quiet(driver)
+    plan, report = planned(*MLP, "--layout", DP), explained(*MLP, "--layout", DP)
+    count = len(plan["steps"])
+    memory = [(name, n) for name, n in points(driver, "memory") if n]
+    assert {n for _, n in memory} == {count + 1}, memory
+    assert {"parameters", "optimizer state", "gradients", "residuals", "workspace"} <= {name for name, _ in memory}
+    bars = [(name, n) for name, n in points(driver, "timeline") if n]
+    assert sum(n for name, n in bars if name == "all-reduce") == len(report["collectives"]) == 3
+    assert {"forward", "backward", "update"} <= {name for name, _ in bars}
+    assert is_drawn(driver, "memory") and is_drawn(driver, "timeline")
+    peak = driver.execute_script("return page.bytes(arguments[0])", report["per_device"]["peak_bytes"])
+    assert f"Largest of {peak}" in text(driver, "main")
+    cells = dict(zip(texts(driver, "#table-totals tbody th"), texts(driver, "#table-totals tbody td.now")))
+    moved = driver.execute_script("return page.bytes(arguments[0])", report["per_device"]["collective_bytes"])
+    assert (cells["mesh"], cells["collectives"], cells["peak memory"], cells["moved by collectives"]) == ("r=2 x c=2", "3", peak, moved)
+
+
+def the_switch_marks_what_differs(driver):
+    open_page(driver, made("two.html", *MLP, "--layout", DP, "--layout", BOTH))
+    compared = json.loads(meshwright(BINARY, "compare", *MLP, "--layout", DP, "--layout", BOTH, "--format", "json"))
+    changes = compared["differences"][0]["changes"]
+    shown = column(driver, "differences", "change")
+    assert [s.split()[1] for s in shown] == [c["change"] for c in changes] and len(changes) == 4
+    # Sorting and filtering are those of all tables.
+    driver.find_element(By.XPATH, "//div[@id='table-differences']//th/button[text()='value']").click()
+    values = column(driver, "differences", "value")
+    assert values == sorted(values)
+    driver.find_element(By.CSS_SELECTOR, "#differences input[type=search]").send_keys("appears")
+    assert column(driver, "differences", "value") == ["h2"]
+    before = rows(driver, "collective")
+    assert sum("none" in label for label in before) == 0
+    driver.find_element(By.XPATH, f"//label[span='{BOTH}']").click()
+    after = rows(driver, "collective")
+    assert len(after) == 2 and [DP + " has none" in label for label in after] == [True, False], after
+    assert texts(driver, ".steps .mark") == ["only here", "~"]
+    # The same step stays selected, where the other layout has it.
+    row(driver, "h1, contract").click()
+    driver.find_element(By.XPATH, f"//label[span='{DP}']").click()
+    assert texts(driver, ".steps [aria-selected=true] .path") == ["h1"]
+    assert texts(driver, "#table-totals thead .now") == [DP]
+    quiet(driver)
+
+
+def the_list_is_gone_through_by_keyboard(driver):
+    open_page(driver, made("two.html", *MLP, "--layout", BOTH))
+    tree = driver.find_element(By.CSS_SELECTOR, ".steps")
+    assert tree.get_attribute("role") == "tree"
+    assert driver.execute_script("return document.querySelectorAll('.steps [tabindex=\"0\"]').length") == 1
+    driver.execute_script("document.querySelector('.steps [tabindex=\"0\"]').focus()")
+    assert keys(driver, Keys.HOME).startswith("Held from the start")
+    assert driver.switch_to.active_element.get_attribute("aria-expanded") == "false"
+    hidden = len(rows(driver, "held"))
+    keys(driver, Keys.ARROW_RIGHT)
+    assert hidden == 0 and len(rows(driver, "held")) == len(planned(*MLP, "--layout", BOTH)["program_inputs"])
+    assert keys(driver, Keys.ARROW_RIGHT).startswith("image, inputs")
+    assert "held from the start" in text(driver, ".detail")
+    assert keys(driver, Keys.ARROW_LEFT).startswith("Held") and keys(driver, Keys.ARROW_LEFT).startswith("Held")
+    assert not rows(driver, "held")
+    assert keys(driver, Keys.ARROW_DOWN).startswith("Forward") and keys(driver, Keys.ARROW_DOWN).startswith("x, map")
+    assert facts(driver)["step"].startswith("0 of")
+    assert keys(driver, Keys.END).endswith("B") and driver.execute_script("return document.querySelectorAll('.steps [tabindex=\"0\"]').length") == 1
+    box = driver.find_element(By.CSS_SELECTOR, "#moves-only")
+    box.click()
+    assert len(rows(driver, "collective")) == 2 and not rows(driver, "compute")
+    driver.find_element(By.CSS_SELECTOR, ".listed input[type=search]").send_keys("h2 all-reduce")
+    assert [label.split(",")[0] for label in rows(driver, "collective")] == ["h2", "7 values"]
+    driver.find_element(By.CSS_SELECTOR, ".listed input[type=search]").send_keys(" nothing")
+    assert "No step is like that" in text(driver, ".listed")
+    quiet(driver)
+
+
+def values_are_drawn_on_the_mesh(driver):
+    open_page(driver, made("two.html", *MLP, "--layout", BOTH))
+    at = row(driver, "h2, all-reduce")
+    hover = hovered(driver, at)
+    assert any("204,800 bytes" in line for line in hover) and any("line std:nn:" in line for line in hover), hover
+    assert any("`hidden1` is summed" in line for line in hover) and any(f"rule {BOTH} (line 1" in line for line in hover), hover
+    at.click()
+    said = facts(driver)
+    assert said["bytes"].startswith("204,800 (200 KiB)") and said["because"] == "`hidden1` is summed", said
+    assert BOTH in said["rule"] and said["group"] == "2 devices along c, in each of 2 groups", said
+    assert len(devices(driver, 0)) == len(devices(driver, 1)) == 4
+    partial = driver.execute_script("return [...document.querySelectorAll('.detail figure')].map(f => f.querySelectorAll('[fill=\"url(#partial)\"]').length)")
+    assert partial == [4, 0]
+    # A quarter each, by rank: rows of the batch down, columns of the hidden dim across.
+    row(driver, "h1, contract").click()
+    last = len(driver.find_elements(By.CSS_SELECTOR, ".detail figure")) - 1
+    quarters = [filled(driver, d) for d in devices(driver, last)]
+    assert quarters == [[0, 0, 0.5, 0.5], [0.5, 0, 0.5, 0.5], [0, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]], quarters
+    told = hovered(driver, devices(driver, last)[2])
+    assert told == ["r=1, c=0 (rank 2)", "batch 50..100 of 100", "hidden1 0..512 of 1024"], told
+    # The keyboard goes from device to device.
+    driver.execute_script("arguments[0].focus()", devices(driver, last)[0])
+    assert keys(driver, Keys.ARROW_DOWN).startswith("r=1, c=0") and keys(driver, Keys.ARROW_RIGHT).startswith("r=1, c=1")
+    # Of a bucket, one value at a time.
+    row(driver, "7 values, all-reduce").click()
+    choice = driver.find_element(By.ID, "part")
+    assert len(choice.find_elements(By.TAG_NAME, "option")) == 7
+    driver.execute_script("arguments[0].value = '2'; arguments[0].dispatchEvent(new Event('change'))", choice)
+    assert driver.execute_script("return document.activeElement.id") == "part"
+    assert "overlap" in facts(driver) and "waited for at step" in facts(driver)["overlap"]
+    quiet(driver)
+
+
+def charts_can_be_used(driver):
+    open_page(driver, made("two.html", *MLP, "--layout", DP, "--layout", BOTH))
+    key = driver.find_element(By.XPATH, "//figure[@id='chart-memory']//div[@class='legend']/button[.='parameters']")
+    key.click()
+    shown = "return page.charts.get('memory').instance.getOption().legend[0].selected"
+    assert key.get_attribute("aria-pressed") == "false" and driver.execute_script(shown)["parameters"] is False
+    key.click()
+    assert driver.execute_script(shown)["parameters"] is True
+    for chart in ("memory", "timeline"):
+        drawing, picture = driver.execute_script("const c = page.charts.get(arguments[0]); return [page.svg(c), page.png(c)]", chart)
+        assert drawing.startswith("<svg") and drawing.count("<path") > 5 and picture.startswith("data:image/png;base64,") and len(picture) > 5000
+    # A click selects the step that is there.
+    driver.execute_script("document.getElementById('chart-memory').scrollIntoView({ block: 'center' })")
+    x, y = driver.execute_script("const c = page.charts.get('memory').instance; return c.convertToPixel({ gridIndex: 0 }, [20.5, 1])")
+    place = driver.find_element(By.CSS_SELECTOR, "#chart-memory .chart")
+    box = place.rect
+    ActionChains(driver).move_to_element_with_offset(place, int(x - box["width"] / 2), int(y - box["height"] / 2)).click().perform()
+    assert facts(driver)["step"].startswith("20 of"), facts(driver)
+    tip = driver.execute_script("return document.querySelector('#chart-memory .chart').textContent")
+    assert "step 20:" in tip and "parameters" in tip, tip
+    driver.find_element(By.XPATH, "//button[.='At the selected step']").click()
+    assert "at step 20" in text(driver, "main")
+    quiet(driver)
+
+
+def times_are_estimates_at_rates_that_are_told(driver):
+    open_page(driver, made("two.html", *MLP, "--layout", DP))
+    said = "//p[starts-with(., 'Nothing here is measured')]"
+    first = driver.find_element(By.XPATH, said).text
+    assert "100 TFLOP/s" in first and "50 GB/s between devices" in first, first
+    end = "return page.charts.get('timeline').instance.getOption().xAxis[0].max"
+    before = driver.execute_script(end)
+    link = driver.find_element(By.ID, "rate-link")
+    link.clear()
+    link.send_keys("500\n")
+    assert "500 GB/s between devices" in driver.find_element(By.XPATH, said).text
+    after = driver.execute_script(end)
+    assert after < before
+    link.clear()
+    link.send_keys("-1\n")
+    assert link.get_attribute("aria-invalid") == "true" and driver.execute_script(end) == after
+    # By hand: three all-reduces of two devices move as many bytes as their operands have, once their latency is over.
+    ran = driver.execute_script(
+        "return planCharts.simulate(page.data.layouts[0], { flops: 1e30, memory: 1e30, link: 1e9, latency: 1e-3 })")
+    moved = explained(*MLP, "--layout", DP)["per_device"]["collective_bytes"]
+    assert abs(ran["sums"]["collectives"] - (moved / 1e9 + 3e-3)) < 1e-9 and abs(ran["whole"] - ran["sums"]["collectives"]) < 1e-9, ran["sums"]
+    quiet(driver)
+
+
+def loops_are_folded(driver):
+    words = ["gpt", "--preset", "tiny", "--layout", "zero3", "--mesh", "data=4"]
+    open_page(driver, made("gpt.html", *words))
+    report = explained(*words)
+    loops = rows(driver, "loop")
+    assert loops == ["loop over layers, 4 iterations"] * len(report["loops"]) and len(loops) == 2
+    inside = sum("in_loop" in c for c in report["collectives"])
+    outside = len(report["collectives"]) - inside
+    assert inside > 0 and len(rows(driver, "collective")) == outside
+    at = driver.find_element(By.CSS_SELECTOR, ".steps li.loop")
+    assert at.get_attribute("aria-expanded") == "false"
+    driver.execute_script("arguments[0].focus()", at)
+    keys(driver, Keys.ARROW_RIGHT)
+    first = sum(c.get("in_loop") == 0 for c in report["collectives"])
+    assert at.get_attribute("aria-expanded") == "true" and len(rows(driver, "collective")) == outside + first
+    assert "repeat layers × 4" in texts(driver, ".steps li.loop > .row > .path")[0]
+    # What stands in a loop counts as often as that runs; so do the estimates.
+    ran = driver.execute_script(
+        "return planCharts.simulate(page.data.layouts[0], { flops: 1e30, memory: 1e30, link: 1e30, latency: 1 })")
+    counted = sum(t["count"] for t in report["totals"])
+    assert ran["sums"]["collectives"] == counted == sum(c["times"] for c in report["collectives"])
+    assert len(ran["spans"]) == 2 and abs(ran["whole"] - counted) < 1e-9, ran["whole"]
+    lags = [s for s in planned(*words)["steps"] if s.get("lag")]
+    driver.execute_script("document.querySelector('.listed input[type=search]').focus()")
+    row(driver, "layers.block.norm1.c, reduce").click()
+    assert lags and facts(driver)["lag"] == "1 turn of the loop behind what runs ahead"
+    quiet(driver)
+
+
+def halos_are_told(driver):
+    open_page(driver, made("unet.html", "unet", "--layout", "unet_tiles"))
+    row(driver, "small1, permute over y").click()
+    assert "Lighter" in text(driver, ".detail")
+    told = hovered(driver, devices(driver, 1)[0])
+    assert "mid_rows 0..9 of 16, its own shard is 0..8" in told, told
+    tall, own = driver.execute_script(
+        "return [...arguments[0].querySelectorAll('rect')].slice(1, 3).map(r => Number(r.getAttribute('height')))", devices(driver, 1)[0])
+    assert tall > own > 0
+    quiet(driver)
+
+
+def any_number_of_axes_and_devices(driver):
+    open_page(driver, made("axes.html", "mlp", "--layout", "batch -> a, b; hidden -> c", "--mesh", "a=2,b=3,c=2,d=2"))
+    row(driver, "h, contract").click()
+    assert len(devices(driver, 0)) == 24
+    assert texts(driver, ".detail figure:first-child .block") == [f"a={a}, b={b}" for a in range(2) for b in range(3)]
+    assert "16 to 17 each: uneven, nothing is padded" in text(driver, ".detail")
+    quiet(driver)
+    name = made("large.html", "gpt", "--preset", "gpt3_175b", "--layout", "megatron_sp", "--layout", "zero3", "--mesh", "data=128,model=8")
+    assert os.path.getsize(name) < 2_000_000
+    # The best of some, and against a small page: others may share the machine.
+    small, took = (min(open_page(driver, page) for _ in range(3)) for page in ("axes.html", name))
+    assert took < max(2, 3 * small), (took, small)
+    assert len(devices(driver, 0)) == 64
+    assert "Of 1,024 devices, 64 are drawn: 8 of 128 along data." in text(driver, ".detail")
+    assert hovered(driver, devices(driver, 0)[63])[0] == "data=127, model=7 (rank 1023)"
+    quiet(driver)
+
+
+def one_device_has_nothing_to_compare(driver):
+    open_page(driver, made("one.html", "mlp"))
+    assert not driver.find_elements(By.CSS_SELECTOR, "fieldset") and "What differs" not in text(driver, "main")
+    assert not rows(driver, "collective") and len(devices(driver, 0)) == 1
+    assert hovered(driver, devices(driver, 0)[0])[0] == "the device (rank 0)"
+    quiet(driver)
+
+
+def both_themes_and_widths(driver):
+    pages = [("two", MLP + ["--layout", DP, "--layout", BOTH]), ("gpt", ["gpt", "--preset", "tiny", "--layout", "dp", "--layout", "zero3", "--mesh", "data=4"]),
+             ("unet", ["unet", "--layout", "unet_tiles"]), ("bert", ["bert", "--preset", "tiny", "--layout", "dp", "--mesh", "data=4"]),
+             ("conv", ["mnist_conv", "--layout", "batch -> r; hidden1 -> c", "--mesh", "2x2"])]
+    for name, words in pages:
+        open_page(driver, made(f"{name}.html", *words))
+        for width in WIDTHS:
+            resize(driver, width)
+            time.sleep(0.3)
+            papers = set()
+            for _ in range(2):
+                papers.add(theme(driver))
+                fits(driver)
+                now = driver.execute_script("return document.documentElement.dataset.theme")
+                shot(driver, f"plan-{name}-{width}-{now}")
+                assert is_drawn(driver, "memory") and is_drawn(driver, "timeline")
+            assert len(papers) == 2
+        resize(driver, 1280)
+        quiet(driver)
+
+
+TESTS = [
+    a_page_of_two_layouts_is_drawn, the_switch_marks_what_differs, the_list_is_gone_through_by_keyboard, values_are_drawn_on_the_mesh,
+    charts_can_be_used, times_are_estimates_at_rates_that_are_told, loops_are_folded, halos_are_told, any_number_of_axes_and_devices,
+    one_device_has_nothing_to_compare, both_themes_and_widths,
+]
+
+with browser() as opened:
+    for test in TESTS:
+        resize(opened, 1280)
+        test(opened)
+        print(f"test {test.__name__} ... ok")
+print(f"test result: ok. {len(TESTS)} passed; 0 failed (the page of a plan)")
