@@ -6,5 +6,6 @@
 
 mod page;
 pub mod results;
+pub mod usage;
 
 pub use page::Page;
