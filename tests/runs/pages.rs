@@ -28,6 +28,7 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/gpt-from-nothing.md", 7),
     ("docs/sweeps.md", 4),
     ("docs/metrics.md", 2),
+    ("docs/runs.md", 10),
 ];
 
 /// Pages for which the data that ships lies where it does in the repository.

@@ -1,5 +1,6 @@
 //! What a shell completes: the names that ship, codes and words, and the dims of the model that a command line names.
 
+use crate::commands::new_run::RUNS;
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::{PathCompleter, ValueCompleter};
 use meshwright_core::reference::pages;
@@ -7,6 +8,7 @@ use meshwright_diag::codes;
 use meshwright_ops::families;
 use meshwright_ops::signature::Form;
 use meshwright_train::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
+use meshwright_train::runs::runs_below;
 use meshwright_train::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
 use std::collections::BTreeSet;
@@ -75,6 +77,16 @@ pub(crate) fn dims(current: &OsStr) -> Vec<CompletionCandidate> {
 pub(crate) fn consts(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(project) = model() else { return Vec::new() };
     beginning(current, project.program.consts.keys().map(|name| format!("{name}=")))
+}
+
+/// Runs in `runs`, by their names there, and folders.
+pub(crate) fn runs(current: &OsStr) -> Vec<CompletionCandidate> {
+    let root = Path::new(RUNS);
+    let found = runs_below(root).map(|f| f.0).unwrap_or_default();
+    let below = found.iter().filter_map(|r| Some(r.strip_prefix(root).ok()?.to_str()?.to_string()));
+    let mut all = beginning(current, below.filter(|n| !n.is_empty()));
+    all.extend(PathCompleter::dir().complete(current));
+    all
 }
 
 /// The words of the command line that is completed.

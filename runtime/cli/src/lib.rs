@@ -9,12 +9,14 @@ mod args;
 mod commands;
 mod compare;
 mod complete;
+mod condition;
 mod console;
 mod explain_table;
 mod json;
 mod launch;
 mod pager;
 mod panics;
+mod plot;
 mod progress;
 mod repeats;
 mod replace;
@@ -107,6 +109,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Data(a) => commands::data::run(&a, console),
         Command::Devices(a) => commands::devices::run(&a, console),
         Command::Sweep(a) => commands::sweep::run(&a, console),
+        Command::Runs(a) => commands::runs::run(&a, console),
         Command::Completions(a) => commands::completions::run(&a, console),
     }
 }

@@ -9,5 +9,6 @@
 mod page;
 pub mod plan_page;
 pub mod results;
+pub mod usage;
 
 pub use page::Page;

@@ -4,6 +4,8 @@ use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_train::Checked;
 use meshwright_train::runs::{EpochPoint, RunSummary};
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,17 +57,46 @@ pub struct RunRow {
     pub dims: Vec<(String, usize)>,
     /// Consts that were asked for.
     pub sets: Vec<(String, f64)>,
-    /// That of its random numbers.
-    pub seed: u64,
+    /// That of its random numbers; none where its folder holds something else.
+    pub seed: Option<u64>,
     /// What its folder says; none where there is none yet.
     pub summary: Option<RunSummary>,
 }
 
 impl RunRow {
-    /// Whether both have equal sizes, consts and seed: on different devices, they compute the same.
-    fn is_made_like(&self, other: &RunRow) -> bool {
-        (&self.dims, &self.sets, self.seed) == (&other.dims, &other.sets, other.seed)
+    /// A run that was read from its folder. It is called by its path below `root`, or by that of its folder.
+    pub fn of(summary: RunSummary, root: &Path) -> RunRow {
+        let below = summary.path.strip_prefix(root).ok().filter(|p| !p.as_os_str().is_empty());
+        let alone = || summary.path.file_name().map(Path::new).filter(|_| summary.path == root);
+        let name = below.or_else(alone).unwrap_or(&summary.path).display().to_string();
+        RunRow {
+            name,
+            state: summary.state.name(),
+            error: summary.error.clone(),
+            layout: layout_name(&summary),
+            mesh: Some(summary.mesh.clone()).filter(|m| !m.is_empty()),
+            dims: summary.dim.clone().into_iter().collect(),
+            sets: summary.set.clone().into_iter().collect(),
+            seed: summary.seed.parse().ok(),
+            summary: Some(summary),
+        }
     }
+}
+
+/// As a sweep calls it: the name of a layout that ships, the file without its extension, or the rules of the command line.
+fn layout_name(s: &RunSummary) -> Option<String> {
+    let file = s.layout_file.as_deref().and_then(|f| f.strip_suffix(".layout"));
+    let file = file.map(|f| f.strip_prefix("layouts/").unwrap_or(f).to_string());
+    file.or_else(|| (!s.rules.is_empty()).then(|| s.rules.join("; ")))
+}
+
+/// What two runs have alike that compute the same on different devices.
+type Sameness<'a> = (&'a str, &'a str, Vec<(&'a str, usize)>, Vec<(&'a str, u64)>, &'a str);
+
+fn sameness(s: &RunSummary) -> Sameness<'_> {
+    let dims = s.dims.iter().map(|(name, size)| (&**name, *size)).collect();
+    let consts = s.consts.iter().map(|(name, value)| (&**name, value.to_bits())).collect();
+    (&s.model, &s.precision, dims, consts, &s.seed)
 }
 
 /// All of it.
@@ -97,6 +128,7 @@ impl ResultTable {
         let text = |v: Option<&String>| v.map_or(Cell::Missing, |v| Cell::Text(v.clone()));
         t.add("run", Text, rows.iter().map(|r| Cell::Text(r.name.clone())));
         t.add("state", Text, rows.iter().map(|r| Cell::Text(r.state.into())));
+        t.programs(rows);
         t.add("layout", Text, rows.iter().map(|r| text(r.layout.as_ref())));
         let mesh = |r: &RunRow| {
             text(r.summary.as_ref().map(|s| &s.mesh).filter(|m| !m.is_empty()).or(r.mesh.as_ref()))
@@ -108,7 +140,7 @@ impl ResultTable {
             of(|s| s.costs.as_ref().map_or(Cell::Missing, |c| Cell::Count(c.devices as u64))),
         );
         t.given(rows);
-        t.add("seed", Count, rows.iter().map(|r| Cell::Count(r.seed)));
+        t.add("seed", Count, rows.iter().map(|r| count(r.seed)));
         t.add("steps", Count, of(|s| Cell::Count(s.steps)));
         t.add(
             "epochs",
@@ -132,6 +164,29 @@ impl ResultTable {
         t.add("step_seconds", Number, of(|s| number((s.steps > 0).then_some(s.step_seconds))));
         t.add("error", Text, rows.iter().map(|r| text(r.error.as_ref())));
         t
+    }
+
+    /// The model, its preset and the type of its numbers: a sweep has one of each, and no such column.
+    fn programs(&mut self, rows: &[RunRow]) {
+        type Get = fn(&RunSummary) -> Option<&String>;
+        let all: [(&str, Get); 3] = [
+            ("model", |s| Some(&s.model)),
+            ("preset", |s| s.preset.as_ref()),
+            ("precision", |s| Some(&s.precision)),
+        ];
+        for (name, get) in all {
+            let mut found: Vec<Option<&String>> =
+                rows.iter().filter_map(|r| r.summary.as_ref()).map(get).collect();
+            found.dedup();
+            if found.len() > 1 {
+                let of = |r: &RunRow| r.summary.as_ref().and_then(get).cloned();
+                self.add(
+                    name,
+                    ColumnKind::Text,
+                    rows.iter().map(|r| of(r).map_or(Cell::Missing, Cell::Text)),
+                );
+            }
+        }
     }
 
     /// What the sweep gives its runs: `batch`, then other dims and consts.
@@ -192,15 +247,16 @@ impl ResultTable {
     }
 
     /// How far each run is from the one on one device that has the same sizes, consts and seed.
-    fn compared(&mut self, rows: &[RunRow]) {
+    fn compared<'a>(&mut self, rows: &'a [RunRow]) {
         let alone = |s: &RunSummary| s.costs.as_ref().is_some_and(|c| c.devices == 1);
-        let reference = |r: &RunRow| {
-            let same = |o: &&RunRow| o.is_made_like(r);
-            let candidates = rows.iter().filter(same).filter_map(|o| o.summary.as_ref());
-            candidates.into_iter().find(|s| alone(s))
-        };
-        let pairs: Vec<_> =
-            rows.iter().map(|r| r.summary.as_ref().filter(|s| !alone(s)).zip(reference(r))).collect();
+        let mut alone_of = BTreeMap::new();
+        for s in rows.iter().filter_map(|r| r.summary.as_ref()).filter(|s| alone(s)) {
+            alone_of.entry(sameness(s)).or_insert(s);
+        }
+        let reference = |s: &RunSummary| alone_of.get(&sameness(s)).copied();
+        let pair =
+            |r: &'a RunRow| r.summary.as_ref().filter(|s| !alone(s)).and_then(|s| Some((s, reference(s)?)));
+        let pairs: Vec<_> = rows.iter().map(pair).collect();
         let loss = |s: &RunSummary| s.last().map(|e| e.train_loss);
         let difference = |(s, one): (&RunSummary, &RunSummary)| Some(loss(s)? - loss(one)?);
         let speedup =
@@ -258,4 +314,65 @@ fn order(a: &Cell, b: &Cell, descending: bool) -> Ordering {
         _ => Ordering::Equal,
     };
     if descending { compared.reverse() } else { compared }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir_all, write};
+
+    fn run(at: &Path, settings: &str, loss: f64, costs: &str) -> RunSummary {
+        create_dir_all(at).unwrap();
+        let settings = format!(
+            "file = \"m.mw\"\nprecision = \"f32\"\nexamples = 35\neval = true\nfingerprint = \"f\"\n{settings}[dims]\nbatch = 10\n[consts]\nlr = 0.5\n"
+        );
+        write(at.join("run.toml"), settings).unwrap();
+        let log = format!("{{\"event\":\"step\",\"step\":1,\"loss\":{loss},\"seconds\":0.5}}\n");
+        write(at.join("metrics.jsonl"), log).unwrap();
+        write(at.join("costs.json"), costs).unwrap();
+        RunSummary::read(at).unwrap()
+    }
+
+    #[test]
+    fn a_run_read_back_is_a_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let costs = |devices: u32| {
+            format!(
+                "{{\"devices\":{devices},\"batch\":10,\"flops\":1,\"collective_bytes\":0,\"peak_bytes\":1,\"parameter_bytes\":1,\"optimizer_state_bytes\":0,\"activation_bytes\":0,\"collectives\":[]}}"
+            )
+        };
+        let shipped = "model = \"m\"\nseed = \"3\"\nmesh = \"r=2\"\nlayout = [\"batch -> r\"]\nlayout_file = \"layouts/dp.layout\"\n[set]\nlr = 0.5\n[dim]\nbatch = 10\n";
+        let two = RunRow::of(run(&root.join("s/two"), shipped, 1.5, &costs(2)), root);
+        assert_eq!((two.name.as_str(), two.state, two.seed), ("s/two", "interrupted", Some(3)));
+        assert_eq!((two.layout.as_deref(), two.mesh.as_deref()), (Some("dp"), Some("r=2")));
+        assert_eq!(
+            (two.dims.clone(), two.sets.clone()),
+            (vec![("batch".into(), 10)], vec![("lr".into(), 0.5)])
+        );
+        // One that was asked for in other words, and computes the same.
+        let one = RunRow::of(
+            run(
+                &root.join("one"),
+                "model = \"m\"\nseed = \"3\"\nmesh = \"\"\nlayout = []\n[set]\n[dim]\n",
+                1.0,
+                &costs(1),
+            ),
+            root,
+        );
+        assert_eq!((one.layout.clone(), one.mesh.clone(), one.dims.len()), (None, None, 0));
+        // Another model, by rules; and the folder that was named itself.
+        let at = root.join("other");
+        let rules = "model = \"n\"\nseed = \"3\"\nmesh = \"r=2\"\nlayout = [\"a -> r\", \"b -> r\"]\nlayout_file = \"--layout\"\n[set]\n[dim]\n";
+        let other = RunRow::of(run(&at, rules, 9.0, &costs(2)), &at);
+        assert_eq!((other.name.as_str(), other.layout.as_deref()), ("other", Some("a -> r; b -> r")));
+
+        let table = ResultTable::of(&[two.clone(), one.clone(), other]);
+        let cell = |row: usize, name: &str| table.rows[row][table.column(name).unwrap()].clone();
+        assert_eq!(cell(0, "loss_difference"), Cell::Number(0.5));
+        assert_eq!(cell(2, "loss_difference"), Cell::Missing);
+        assert_eq!((cell(0, "model"), cell(2, "model")), (Cell::Text("m".into()), Cell::Text("n".into())));
+        assert_eq!(ResultTable::of(&[two, one]).column("model"), None);
+    }
 }

@@ -5,3 +5,13 @@ pub(crate) fn now() -> String {
     let now = jiff::Timestamp::now();
     format!("{now:.3}")
 }
+
+/// Seconds since 1970 of a time in RFC 3339.
+pub(crate) fn seconds_of(time: &str) -> Option<f64> {
+    Some(time.parse::<jiff::Timestamp>().ok()?.as_millisecond() as f64 / 1e3)
+}
+
+/// A time in seconds since 1970, in RFC 3339.
+pub(crate) fn time_of(seconds: i64) -> Option<String> {
+    jiff::Timestamp::from_second(seconds).ok().map(|t| t.to_string())
+}

@@ -53,6 +53,15 @@ impl Recorded {
         &self.settings.file
     }
 
+    /// The texts that it was made from, by the names of their files: the model, what it uses, and the layout where it has one.
+    pub fn texts(&self) -> Vec<(&str, &str)> {
+        let names = std::iter::once(&self.settings.file).chain(&self.settings.used);
+        let mut all: Vec<(&str, &str)> =
+            names.filter_map(|n| Some((n.as_str(), self.models.get(n)?.as_str()))).collect();
+        all.extend(self.settings.layout_file.as_deref().map(|file| (file, self.layout.as_str())));
+        all
+    }
+
     /// Whether it can go on: it has trained.
     ///
     /// # Errors

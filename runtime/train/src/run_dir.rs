@@ -7,7 +7,7 @@
 
 use crate::Checked;
 use crate::checkpoint::Store;
-use crate::checkpoint::fs::{Disk, Fs, open_regular, read_regular, remove_leftovers, write_durably};
+use crate::checkpoint::fs::{Disk, Fs, TEMP, open_regular, read_regular, remove_leftovers, write_durably};
 use crate::folder::entries;
 use crate::logs::EventSink;
 use crate::metrics_log::{LogLines, MetricsLog, Stands, cut_back};
@@ -33,6 +33,9 @@ const TOKENIZER: &str = "tokenizer.json";
 const HISTORY: &str = "history.jsonl";
 /// Lines of `metrics.jsonl` that are none.
 const ASIDE: &str = "metrics.damaged";
+/// What else lies beside them in the folder of a run.
+const BESIDE: [&str; 4] =
+    ["metrics.csv", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
 /// The folder of a run that this process may write to.
 #[derive(Debug)]
@@ -346,6 +349,23 @@ pub(crate) fn read_texts(run: &Path, used: usize) -> Checked<TextCopies> {
     let names = std::iter::once(MODEL.to_string()).chain((1..=used).map(used_name));
     let models = names.map(|n| read(&n)).collect::<Checked<Vec<String>>>()?;
     Ok(TextCopies { models, layout: read(LAYOUT)? })
+}
+
+/// Whether a run writes a file of that name into its folder.
+pub(crate) fn writes(name: &str) -> bool {
+    let own = [SETTINGS, PLAN, COSTS, METRICS, LOCK, MODEL, LAYOUT, TOKENIZER, HISTORY, ASIDE];
+    let used = || name.strip_prefix("used-")?.strip_suffix(".mw")?.parse::<usize>().ok();
+    own.contains(&name) || BESIDE.contains(&name) || name.starts_with(TEMP) || used().is_some()
+}
+
+/// When a file of a run goes, where the run is removed: as long as the settings are there the folder holds a run, and as long as the
+/// lock is, nobody else begins one.
+pub(crate) fn removal_order(name: &str) -> u8 {
+    match name {
+        LOCK => 2,
+        SETTINGS => 1,
+        _ => 0,
+    }
 }
 
 fn used_name(n: usize) -> String {

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Which;
 use crate::devices::{DataOptions, Devices};
+use crate::history::ClusterJob;
 use crate::init::InitFrom;
 use crate::logs::LogFormat;
 use crate::metrics::{self, Event};
@@ -57,6 +58,8 @@ pub struct TrainOptions {
     pub folder: Option<PathBuf>,
     /// The words of the command.
     pub arguments: Vec<String>,
+    /// The job of a cluster that this process is part of.
+    pub job: Option<ClusterJob>,
 }
 
 impl TrainOptions {

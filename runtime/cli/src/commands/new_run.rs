@@ -7,7 +7,8 @@ use meshwright_train::{Failure, agree_on_result};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-const RUNS: &str = "runs";
+/// The folder of runs that nobody named.
+pub(crate) const RUNS: &str = "runs";
 
 /// A folder that was made for a run before it is known whether the run can begin: it is taken away again if nothing was written
 /// to it, and with it `runs`, if it is alone there.

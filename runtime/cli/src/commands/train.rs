@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use meshwright_diag::Sources;
 use meshwright_train::folder::entries;
 use meshwright_train::run_dir::{checkpoints_in, no_run};
-use meshwright_train::{Failure, Finished, LogFormat, TrainOptions, agree_on_result, train};
+use meshwright_train::{ClusterJob, Failure, Finished, LogFormat, TrainOptions, agree_on_result, train};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -103,6 +103,7 @@ fn options(
         trace: args.trace.get(),
         folder: std::env::current_dir().ok(),
         arguments: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        job: ClusterJob::of(|name| std::env::var(name).ok()),
     })
 }
 

@@ -1,13 +1,15 @@
 //! The table of runs as text, CSV, JSON lines, Markdown and Parquet.
 
 mod parquet;
+mod writer;
+
+pub(crate) use writer::TableWriter;
 
 use crate::args::ResultFormat;
 use crate::table::{Align, Screen, Table, markdown_table};
 use crate::text::{bytes, measure, thousands};
 use anstyle::Style;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
-use serde_json::{Map, Value};
 
 /// How a column is shown to people: its title, and its place among those that a narrow screen loses first.
 struct Shown {
@@ -21,7 +23,10 @@ const fn shown(name: &'static str, title: &'static str, lost: Option<u8>) -> Sho
     Shown { name, title, lost }
 }
 
-const SHOWN: [Shown; 18] = [
+const SHOWN: [Shown; 21] = [
+    shown("run", "run", None),
+    shown("started", "started", Some(13)),
+    shown("model", "model", Some(19)),
     shown("state", "state", None),
     shown("layout", "layout", None),
     shown("mesh", "mesh", None),
@@ -43,16 +48,30 @@ const SHOWN: [Shown; 18] = [
 ];
 
 /// Columns that people are not shown: what is in the others.
-const HIDDEN: [&str; 4] = ["run", "epochs", "step_seconds", "error"];
+const HIDDEN: [&str; 3] = ["epochs", "step_seconds", "error"];
+
+/// What people are shown a table for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableView {
+    /// To compare the runs of a sweep: what each is made with says which it is.
+    Sweep,
+    /// To find runs: their names and states come with them.
+    List,
+}
 
 /// The table in a format; Parquet as the bytes of its file.
-pub(crate) fn written(t: &ResultTable, format: ResultFormat, screen: &Screen) -> Result<Vec<u8>, String> {
+pub(crate) fn written(
+    t: &ResultTable,
+    format: ResultFormat,
+    view: TableView,
+    screen: &Screen,
+) -> Result<Vec<u8>, String> {
     Ok(match format {
-        ResultFormat::Text => text(t, screen).into_bytes(),
-        ResultFormat::Csv => csv(t)?,
-        ResultFormat::Jsonl => jsonl(t).into_bytes(),
-        ResultFormat::Markdown => markdown(t).into_bytes(),
-        ResultFormat::Parquet => parquet::bytes(t)?,
+        ResultFormat::Text => text(t, view, screen).into_bytes(),
+        ResultFormat::Csv => in_a_file(t, TableWriter::csv)?,
+        ResultFormat::Jsonl => in_a_file(t, TableWriter::jsonl)?,
+        ResultFormat::Markdown => markdown(t, view).into_bytes(),
+        ResultFormat::Parquet => in_a_file(t, TableWriter::parquet)?,
     })
 }
 
@@ -65,7 +84,7 @@ struct Picture<'a> {
 }
 
 /// The columns that say something: not those without any value, nor those of what is the same for all runs.
-fn pictures(t: &ResultTable) -> Vec<Picture<'_>> {
+fn pictures(t: &ResultTable, view: TableView) -> Vec<Picture<'_>> {
     let says = |at: usize, name: &str| {
         let cells = || t.rows.iter().map(|r| &r[at]);
         if cells().all(|c| *c == Cell::Missing) || HIDDEN.contains(&name) {
@@ -73,6 +92,8 @@ fn pictures(t: &ResultTable) -> Vec<Picture<'_>> {
         }
         let varies = cells().any(|c| Some(c) != cells().next());
         match name {
+            "run" => view == TableView::List,
+            "state" if view == TableView::List => true,
             "state" => cells().any(|c| *c != Cell::Text("finished".into())),
             "seed" | "devices" | "best_epoch" | "steps" => varies,
             _ => true,
@@ -96,6 +117,8 @@ fn cell(column: &Column, cell: &Cell) -> String {
     let name = &*column.name;
     match cell {
         Cell::Missing => "-".into(),
+        // To the minute, in UTC as files have it.
+        Cell::Text(text) if name == "started" => text.get(..16).unwrap_or(text).replace('T', " "),
         Cell::Text(text) => text.clone(),
         Cell::Count(n) if name.ends_with("_bytes") => bytes(*n),
         Cell::Count(n) if name == "batch" || name == "seed" => n.to_string(),
@@ -112,8 +135,8 @@ fn cell(column: &Column, cell: &Cell) -> String {
 }
 
 /// For people: the columns that fit.
-fn text(t: &ResultTable, screen: &Screen) -> String {
-    let all = pictures(t);
+fn text(t: &ResultTable, view: TableView, screen: &Screen) -> String {
+    let all = pictures(t, view);
     let align = |p: &Picture| if p.column.kind == ColumnKind::Text { Align::Left } else { Align::Right };
     let mut lost: Vec<(u8, usize)> = all.iter().enumerate().filter_map(|(i, p)| Some((p.lost?, i))).collect();
     lost.sort_unstable();
@@ -129,8 +152,8 @@ fn text(t: &ResultTable, screen: &Screen) -> String {
 }
 
 /// A table of Markdown, of what people are shown.
-fn markdown(t: &ResultTable) -> String {
-    let mut all = pictures(t);
+fn markdown(t: &ResultTable, view: TableView) -> String {
+    let mut all = pictures(t, view);
     // Words come first: they are aligned to the left.
     all.sort_by_key(|p| p.column.kind != ColumnKind::Text);
     let words = all.iter().filter(|p| p.column.kind == ColumnKind::Text).count();
@@ -140,34 +163,12 @@ fn markdown(t: &ResultTable) -> String {
     markdown_table(&titles, &rows, words)
 }
 
-/// All columns, with numbers as they are.
-fn csv(t: &ResultTable) -> Result<Vec<u8>, String> {
-    let mut out = csv::Writer::from_writer(Vec::new());
-    let exact = |c: &Cell| match c {
-        Cell::Missing => String::new(),
-        Cell::Text(text) => text.clone(),
-        Cell::Count(n) => n.to_string(),
-        // Small ones with an exponent: readers lose digits behind many zeros.
-        Cell::Number(v) => format!("{v:?}"),
-    };
-    out.write_record(t.columns.iter().map(|c| &c.name)).map_err(|e| e.to_string())?;
-    for row in &t.rows {
-        out.write_record(row.iter().map(exact)).map_err(|e| e.to_string())?;
-    }
-    out.into_inner().map_err(|e| e.to_string())
-}
-
-/// One object a line; what is missing, and numbers that JSON lacks, are null.
-fn jsonl(t: &ResultTable) -> String {
-    let value = |c: &Cell| match c {
-        Cell::Missing => Value::Null,
-        Cell::Text(text) => text.clone().into(),
-        Cell::Count(n) => (*n).into(),
-        Cell::Number(v) => (*v).into(),
-    };
-    let line = |row: &Vec<Cell>| {
-        let fields = t.columns.iter().zip(row).map(|(c, cell)| (c.name.clone(), value(cell)));
-        format!("{}\n", Value::Object(fields.collect::<Map<_, _>>()))
-    };
-    t.rows.iter().map(line).collect()
+/// The bytes of a file of it.
+fn in_a_file(
+    t: &ResultTable,
+    open: fn(Vec<u8>, &[Column]) -> Result<TableWriter<Vec<u8>>, String>,
+) -> Result<Vec<u8>, String> {
+    let mut out = open(Vec::new(), &t.columns)?;
+    out.write(t)?;
+    out.finish()
 }

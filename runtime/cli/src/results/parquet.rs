@@ -1,4 +1,4 @@
-//! The table of runs as a file of Apache Parquet: one row group, columns that may lack values.
+//! Tables as files of Apache Parquet: columns that may lack values.
 
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
 use parquet::basic::{LogicalType, Repetition, Type as Physical};
@@ -7,42 +7,51 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
+use std::io::Write;
 use std::sync::Arc;
 
-/// The file.
-pub(super) fn bytes(t: &ResultTable) -> Result<Vec<u8>, String> {
-    file(t).map_err(|e| e.to_string())
-}
+/// A file that is being written.
+pub(crate) struct ParquetTable<W: Write + Send>(SerializedFileWriter<W>);
 
-fn file(t: &ResultTable) -> Result<Vec<u8>, ParquetError> {
-    let fields = t.columns.iter().map(|c| field(c).map(Arc::new)).collect::<Result<_, _>>()?;
-    let schema = Arc::new(Type::group_type_builder("runs").with_fields(fields).build()?);
-    let mut out = Vec::new();
-    let mut writer = SerializedFileWriter::new(&mut out, schema, Arc::new(WriterProperties::default()))?;
-    let mut group = writer.next_row_group()?;
-    for (at, column) in t.columns.iter().enumerate() {
-        let Some(mut into) = group.next_column()? else { break };
-        let cells: Vec<&Cell> = t.rows.iter().map(|r| &r[at]).collect();
-        match column.kind {
-            ColumnKind::Text => write::<ByteArrayType>(&mut into, &cells, |c| match c {
-                Cell::Text(text) => Some(ByteArray::from(text.as_str())),
-                _ => None,
-            })?,
-            // Seeds above 2^63 are no numbers of TOML, which sweeps are kept in.
-            ColumnKind::Count => write::<Int64Type>(&mut into, &cells, |c| match c {
-                Cell::Count(n) => i64::try_from(*n).ok(),
-                _ => None,
-            })?,
-            ColumnKind::Number => write::<DoubleType>(&mut into, &cells, |c| match c {
-                Cell::Number(v) => Some(*v),
-                _ => None,
-            })?,
-        }
-        into.close()?;
+impl<W: Write + Send> ParquetTable<W> {
+    /// One with these columns.
+    pub(super) fn new(out: W, columns: &[Column]) -> Result<Self, ParquetError> {
+        let fields = columns.iter().map(|c| field(c).map(Arc::new)).collect::<Result<_, _>>()?;
+        let schema = Arc::new(Type::group_type_builder("runs").with_fields(fields).build()?);
+        SerializedFileWriter::new(out, schema, Arc::new(WriterProperties::default())).map(ParquetTable)
     }
-    group.close()?;
-    writer.close()?;
-    Ok(out)
+
+    /// Adds the rows of a table as a row group.
+    pub(super) fn write(&mut self, t: &ResultTable) -> Result<(), ParquetError> {
+        let mut group = self.0.next_row_group()?;
+        for (at, column) in t.columns.iter().enumerate() {
+            let Some(mut into) = group.next_column()? else { break };
+            let cells: Vec<&Cell> = t.rows.iter().map(|r| &r[at]).collect();
+            match column.kind {
+                ColumnKind::Text => write::<ByteArrayType>(&mut into, &cells, |c| match c {
+                    Cell::Text(text) => Some(ByteArray::from(text.as_str())),
+                    _ => None,
+                })?,
+                // Seeds above 2^63 are no numbers of TOML, which sweeps are kept in.
+                ColumnKind::Count => write::<Int64Type>(&mut into, &cells, |c| match c {
+                    Cell::Count(n) => i64::try_from(*n).ok(),
+                    _ => None,
+                })?,
+                ColumnKind::Number => write::<DoubleType>(&mut into, &cells, |c| match c {
+                    Cell::Number(v) => Some(*v),
+                    _ => None,
+                })?,
+            }
+            into.close()?;
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub(super) fn finish(self) -> Result<W, ParquetError> {
+        self.0.into_inner()
+    }
 }
 
 fn field(column: &Column) -> Result<Type, ParquetError> {

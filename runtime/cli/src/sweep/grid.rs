@@ -1,10 +1,10 @@
 //! The combinations of a sweep: all that there are, or those that a search draws.
 
 use super::combination::Combination;
-use super::condition::Condition;
 use super::spec::{Choices, SeedList, SweepSpec, wrong};
 use super::values::{ConstValues, OneOrMany};
 use crate::args::SearchChoice;
+use crate::condition::Condition;
 use meshwright_plan::random::{Key, uniform01};
 use meshwright_train::Checked;
 use std::collections::BTreeMap;
@@ -195,7 +195,8 @@ fn chosen(spec: &SweepSpec, bases: &[Choices], all: Vec<Combination>) -> Checked
     };
     let (only, skip) = (read("--only", &spec.only)?, read("--skip", &spec.skip)?);
     let n = all.len();
-    let holds = |c: &Combination| only.iter().all(|o| o.holds(c)) && !skip.iter().any(|s| s.holds(c));
+    let one = |condition: &Condition, c: &Combination| condition.holds(|name| c.value(name));
+    let holds = |c: &Combination| only.iter().all(|o| one(o, c)) && !skip.iter().any(|s| one(s, c));
     let left: Vec<Combination> = all.into_iter().filter(holds).collect();
     if left.is_empty() {
         let d = wrong(format!("of {n} combinations the conditions leave none"));

@@ -3,7 +3,6 @@
 pub(crate) mod check;
 pub(crate) mod child;
 pub(crate) mod combination;
-mod condition;
 pub(crate) mod grid;
 pub(crate) mod halving;
 pub(crate) mod live;

@@ -101,7 +101,7 @@ impl SweepRow {
             mesh,
             dims,
             sets,
-            seed,
+            seed: Some(seed),
             summary: self.summary.clone(),
         }
     }

@@ -22,6 +22,6 @@ pub use edit::{Difference, Exported, compare, export, is_parameter};
 pub(crate) use encode::AVERAGE;
 pub use encode::{Checkpoint, EpochLosses, LogMark, Meta, TensorInfo, read_file};
 pub(crate) use saver::{Saver, not_finite};
-pub(crate) use store::one_only;
 pub use store::{Best, Entry, Loaded, Skipped, Store, Which};
+pub(crate) use store::{one_only, stores};
 pub(crate) use tensor_file::TensorFile;

@@ -1,7 +1,7 @@
 //! The folder of a run's checkpoints.
 
 use super::encode::{self, Checkpoint, FORMAT, Meta, TensorInfo};
-use super::fs::{Disk, FileReader, Fs, remove_leftovers, tried, write_durably};
+use super::fs::{Disk, FileReader, Fs, TEMP, remove_leftovers, tried, write_durably};
 use super::tensor_file::TensorFile;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes};
@@ -309,6 +309,19 @@ impl<F: Fs> Store<F> {
         Ok(())
     }
 
+    /// Removes all but the newest so many that are kept, beside the best.
+    ///
+    /// # Errors
+    ///
+    /// E0512 where the newest cannot be read: those before it are all that there is. E0514 where one cannot be removed.
+    pub fn remove_old(&self) -> Checked<()> {
+        let Some(newest) = self.newest_step()? else { return Ok(()) };
+        let (_, file) = self.manifest(newest).map_err(|e| match e {
+            Unusable::Damaged(why) | Unusable::Unread(why) => self.unreadable(&why),
+        })?;
+        self.prune(newest, &file.name).map_err(|e| failed(&self.name, &e))
+    }
+
     /// Loads a checkpoint; `None` where there has never been one.
     ///
     /// # Errors
@@ -554,6 +567,11 @@ fn sized(file: &File, len: u64) -> Result<(), String> {
 
 fn stem(step: u64) -> String {
     format!("step-{step:010}")
+}
+
+/// Whether a store writes a file of that name.
+pub(crate) fn stores(name: &str) -> bool {
+    manifest_step(name).is_some() || data_step(name).is_some() || name == BEST || name.starts_with(TEMP)
 }
 
 fn manifest_step(name: &str) -> Option<u64> {

@@ -5,10 +5,18 @@
 
 mod costs;
 mod curves;
+mod events;
+mod find;
 mod held;
 mod line;
+mod log;
 mod summary;
+mod usage;
 
 pub use costs::{CollectiveCost, RunCosts};
 pub use curves::{EpochPoint, EvaluationPoint, RunCurves, StepPoint};
+pub use events::RunEvent;
+pub use find::runs_below;
+pub use log::LogEvent;
 pub use summary::{RunLength, RunState, RunSummary, StepTimes, at_work, folders_in, planned_steps, read_all};
+pub use usage::{ProcessUsage, RunUsage};

@@ -16,6 +16,7 @@ use fit::Fit;
 use job::Job;
 pub(in crate::commands) use job::joined;
 use meshwright_diag::{Diagnostic, Sources, codes};
+pub(in crate::commands) use slurm::submitted;
 
 /// Runs the command.
 pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> {

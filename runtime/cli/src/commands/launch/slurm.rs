@@ -3,6 +3,7 @@
 use super::job::{Job, joined};
 use crate::args::LaunchSlurmArgs;
 use crate::stop::Stop;
+use meshwright_train::SUBMITTED;
 use std::fmt::Write;
 
 /// Shows a task the GPU of its local rank, among those that Slurm gave to the job on this node. A process that sees all
@@ -59,6 +60,7 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     for (name, value, why) in job.variables() {
         let _ = writeln!(out, "export {name}={}  # {why}", quoted(value)?);
     }
+    let _ = writeln!(out, "{}", submitted());
     let mut srun = format!("srun --mpi={} --kill-on-bad-exit=1", quoted(&args.mpi)?);
     if let Some(cores) = common.cores {
         // A step does not take it from the batch file since Slurm 22.05.
@@ -74,6 +76,14 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
         joined(&job.train)?
     );
     Ok(out)
+}
+
+/// Tells the processes when the job was submitted: `meshwright runs stats` has the time in the queue by it, and Slurm sets no such
+/// variable. A cluster that does not tell is no reason to fail.
+pub(in crate::commands) fn submitted() -> String {
+    format!(
+        "export {SUBMITTED}=$(SLURM_TIME_FORMAT=%s squeue -h -j \"$SLURM_JOB_ID\" -o %V 2>/dev/null | head -n 1 || true)"
+    )
 }
 
 fn quoted(word: &str) -> Result<String, Stop> {

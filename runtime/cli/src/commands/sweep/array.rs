@@ -1,11 +1,11 @@
 //! A Slurm array job: a task for each run that is not done.
 
-use super::ends::SweepEnd;
 use super::report;
 use super::runs::{Sweep, is_done};
 use crate::args::SearchChoice;
 use crate::args::SweepArgs;
-use crate::commands::launch::joined;
+use crate::commands::ends::CommandEnd;
+use crate::commands::launch::{joined, submitted};
 use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
@@ -19,7 +19,11 @@ use std::fmt::Write as _;
 const FILE: &str = "sweep.sbatch";
 
 /// Writes the job.
-pub(super) fn launch(sweep: &mut Sweep<'_>, args: &SweepArgs, console: &mut Console) -> Result<(), SweepEnd> {
+pub(super) fn launch(
+    sweep: &mut Sweep<'_>,
+    args: &SweepArgs,
+    console: &mut Console,
+) -> Result<(), CommandEnd> {
     if sweep.spec.search == SearchChoice::Halving {
         let d = wrong(
             "halving chooses among runs that are done, and the tasks of an array know nothing of each other"
@@ -88,6 +92,7 @@ fn file(sweep: &Sweep<'_>, todo: &[usize], args: &SweepArgs) -> Result<String, S
     if let Some(folder) = &sweep.spec.folder {
         line(format!("cd {}", joined(&[folder.display().to_string()])?));
     }
+    line(submitted());
     line("# One process a run: its devices are threads of it, or its GPUs.".into());
     line("case \"$SLURM_ARRAY_TASK_ID\" in".into());
     let program = args.runs.program.clone().unwrap_or_else(|| "meshwright".into());

@@ -1,13 +1,13 @@
 //! `sweep`: many runs of one model, and their table.
 
 mod array;
-mod ends;
 mod folder;
 mod report;
 mod runs;
 
 use super::project::data_roots;
 use crate::args::{DeviceChoice, SweepArgs};
+use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::signals;
 use crate::stop::Stop;
@@ -16,7 +16,6 @@ use crate::sweep::combination::Combination;
 use crate::sweep::grid::combinations;
 use crate::sweep::results::{Problem, Problems, SweepRow, rows};
 use crate::sweep::spec::{FILE, SweepSpec, wrong};
-use ends::SweepEnd;
 use folder::SweepDir;
 use meshwright_core::{StepGraph, training_step};
 use meshwright_train::{Checked, Project, ProjectOptions, data};
@@ -36,7 +35,7 @@ pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
 }
 
 /// What the command is about: the sweep, and its folder.
-fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), SweepEnd> {
+fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), CommandEnd> {
     let subject = args.subject.as_deref().unwrap_or_default();
     let from_file = match &args.file {
         Some(file) => Some(file.clone()),
@@ -79,7 +78,7 @@ fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), SweepEnd> {
 }
 
 /// The runs of a sweep that is there.
-fn of_folder(spec: &SweepSpec, dir: &Path) -> Result<Vec<SweepRow>, SweepEnd> {
+fn of_folder(spec: &SweepSpec, dir: &Path) -> Result<Vec<SweepRow>, CommandEnd> {
     if !dir.is_dir() {
         let d = wrong(format!("there is no sweep in `{}`", dir.display()));
         return Err(Box::new(d.help("leave `--table` out to run it")).into());
@@ -112,7 +111,7 @@ fn prepare<'a>(
     spec: &mut SweepSpec,
     dir: PathBuf,
     console: &mut Console,
-) -> Result<Sweep<'a>, SweepEnd> {
+) -> Result<Sweep<'a>, CommandEnd> {
     let from_folder = args.subject.as_deref().is_some_and(|s| Path::new(s).is_dir());
     match spec.folder.as_deref().filter(|_| from_folder) {
         // Its runs go on where they began.

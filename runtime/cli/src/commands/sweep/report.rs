@@ -1,9 +1,9 @@
 //! What a sweep says at its end: the table, in files and on standard output, and what went wrong.
 
-use super::ends::SweepEnd;
 use crate::args::{ResultArgs, ResultFormat};
+use crate::commands::ends::CommandEnd;
 use crate::console::Console;
-use crate::results::written;
+use crate::results::{TableView, written};
 use crate::stop::Stop;
 use crate::sweep::results::{SweepRow, write};
 use crate::sweep::spec::wrong;
@@ -54,10 +54,11 @@ fn table(rows: &[SweepRow], sort: Option<&str>) -> Checked<ResultTable> {
 }
 
 /// Prints the table, or writes it to the file that is asked for.
-pub(super) fn print(rows: &[SweepRow], args: &ResultArgs, console: &mut Console) -> Result<(), SweepEnd> {
+pub(super) fn print(rows: &[SweepRow], args: &ResultArgs, console: &mut Console) -> Result<(), CommandEnd> {
     let table = table(rows, args.sort.as_deref())?;
     let screen = if args.output.is_some() { Screen::default() } else { *console.screen() };
-    let bytes = written(&table, args.format, &screen).map_err(|why| Stop::Internal(Some(why)))?;
+    let bytes =
+        written(&table, args.format, TableView::Sweep, &screen).map_err(|why| Stop::Internal(Some(why)))?;
     match &args.output {
         Some(path) => Ok(write(path, &bytes)?),
         None => Ok(console.out(&String::from_utf8_lossy(&bytes))?),
@@ -65,10 +66,11 @@ pub(super) fn print(rows: &[SweepRow], args: &ResultArgs, console: &mut Console)
 }
 
 /// Writes the table to the folder of the sweep, in every format.
-pub(super) fn write_files(rows: &[SweepRow], dir: &Path, sort: Option<&str>) -> Result<(), SweepEnd> {
+pub(super) fn write_files(rows: &[SweepRow], dir: &Path, sort: Option<&str>) -> Result<(), CommandEnd> {
     let table = table(rows, sort)?;
     for (name, format) in FILES {
-        let bytes = written(&table, format, &Screen::default()).map_err(|why| Stop::Internal(Some(why)))?;
+        let bytes = written(&table, format, TableView::Sweep, &Screen::default())
+            .map_err(|why| Stop::Internal(Some(why)))?;
         write(&dir.join(name), &bytes)?;
     }
     Ok(())
@@ -126,6 +128,6 @@ pub(super) fn end(
 }
 
 /// There is nothing to write a job for.
-pub(super) fn nothing_to_launch() -> SweepEnd {
-    SweepEnd::Wrong(Box::new(wrong("all runs of the sweep are done: there is nothing to launch".into())))
+pub(super) fn nothing_to_launch() -> CommandEnd {
+    CommandEnd::Wrong(Box::new(wrong("all runs of the sweep are done: there is nothing to launch".into())))
 }

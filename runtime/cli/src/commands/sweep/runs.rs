@@ -1,9 +1,9 @@
 //! The runs of a sweep: which are to do, and how they come to their ends.
 
-use super::ends::SweepEnd;
 use super::folder::{self, SweepDir};
 use super::report;
 use crate::args::{Cli, Command, SearchChoice, TrainArgs};
+use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::stop::Stop;
 use crate::sweep::check::Verdict;
@@ -40,7 +40,7 @@ pub(super) struct Sweep<'a> {
 
 impl Sweep<'_> {
     /// Runs what is not done.
-    pub(super) fn runs(&mut self, console: &mut Console) -> Result<(), SweepEnd> {
+    pub(super) fn runs(&mut self, console: &mut Console) -> Result<(), CommandEnd> {
         let full = self.spec.length();
         let every: Vec<usize> =
             (0..self.all.len()).filter(|i| matches!(self.verdicts[*i], Verdict::Runs(_))).collect();
@@ -76,7 +76,7 @@ impl Sweep<'_> {
         (length, how_many): (RunLength, usize),
         (metric, greater): (&str, bool),
         console: &mut Console,
-    ) -> Result<Vec<Vec<usize>>, SweepEnd> {
+    ) -> Result<Vec<Vec<usize>>, CommandEnd> {
         let rows = rows(self.dir.path(), &self.all, &self.problems)?;
         let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, metric);
         let values: Vec<Vec<Option<f64>>> = left.iter().map(|t| t.iter().map(value).collect()).collect();
@@ -117,7 +117,7 @@ impl Sweep<'_> {
     }
 
     /// Runs some combinations to a length, as far as they are not there yet.
-    fn run(&mut self, these: &[usize], length: RunLength, console: &mut Console) -> Result<(), SweepEnd> {
+    fn run(&mut self, these: &[usize], length: RunLength, console: &mut Console) -> Result<(), CommandEnd> {
         let rows = rows(self.dir.path(), &self.all, &self.problems)?;
         let done = |i: &usize| rows[*i].summary.as_ref().is_some_and(|s| is_done(s, length));
         let (done, todo): (Vec<usize>, Vec<usize>) = these.iter().copied().partition(done);

@@ -1,23 +1,23 @@
-//! Why a sweep ends before its runs do.
+//! Why a command ends before its work is done.
 
 use crate::console::Console;
 use crate::stop::Stop;
 use meshwright_diag::{Diagnostic, Sources};
 
-/// Why a sweep ends before its runs.
-pub(super) enum SweepEnd {
+/// Why a command ends early.
+pub(crate) enum CommandEnd {
     /// Something is wrong, which is not said yet.
     Wrong(Box<Diagnostic>),
     /// All is said.
     Said(Stop),
 }
 
-impl SweepEnd {
+impl CommandEnd {
     /// Says what is not said yet.
-    pub(super) fn said(self, console: &mut Console) -> Stop {
+    pub(crate) fn said(self, console: &mut Console) -> Stop {
         match self {
-            SweepEnd::Said(stop) => stop,
-            SweepEnd::Wrong(d) => {
+            CommandEnd::Said(stop) => stop,
+            CommandEnd::Wrong(d) => {
                 console.diagnostics(&[*d], &Sources::new());
                 Stop::Diagnosed
             }
@@ -25,14 +25,14 @@ impl SweepEnd {
     }
 }
 
-impl From<Box<Diagnostic>> for SweepEnd {
+impl From<Box<Diagnostic>> for CommandEnd {
     fn from(d: Box<Diagnostic>) -> Self {
-        SweepEnd::Wrong(d)
+        CommandEnd::Wrong(d)
     }
 }
 
-impl From<Stop> for SweepEnd {
+impl From<Stop> for CommandEnd {
     fn from(stop: Stop) -> Self {
-        SweepEnd::Said(stop)
+        CommandEnd::Said(stop)
     }
 }

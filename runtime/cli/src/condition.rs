@@ -1,6 +1,5 @@
-//! Conditions on combinations: `batch >= 50 and layout != tp`.
+//! Conditions on what has values by name, such as a run: `batch >= 50 and layout != tp`.
 
-use super::combination::Combination;
 use meshwright_diag::nearest;
 use std::cmp::Ordering;
 
@@ -19,7 +18,7 @@ const OPERATORS: [(&str, Judge); 6] = [
 
 /// All of some comparisons.
 #[derive(Clone, Debug)]
-pub(super) struct Condition(Vec<Comparison>);
+pub(crate) struct Condition(Vec<Comparison>);
 
 #[derive(Clone, Debug)]
 struct Comparison {
@@ -31,14 +30,14 @@ struct Comparison {
 
 impl Condition {
     /// Reads a condition, of which the names must be among `names`.
-    pub(super) fn parse(text: &str, names: &[String]) -> Result<Condition, String> {
+    pub(crate) fn parse(text: &str, names: &[String]) -> Result<Condition, String> {
         let comparisons = text.split(" and ").map(|part| comparison(part.trim(), names));
         Ok(Condition(comparisons.collect::<Result<_, _>>().map_err(|why| format!("`{text}`: {why}"))?))
     }
 
-    /// Whether it holds for a combination.
-    pub(super) fn holds(&self, c: &Combination) -> bool {
-        self.0.iter().all(|p| p.holds(c))
+    /// Whether it holds where these are the values.
+    pub(crate) fn holds(&self, value: impl Fn(&str) -> Option<String>) -> bool {
+        self.0.iter().all(|p| p.holds(value(&p.name)))
     }
 }
 
@@ -56,9 +55,9 @@ fn comparison(text: &str, names: &[String]) -> Result<Comparison, String> {
 }
 
 impl Comparison {
-    fn holds(&self, c: &Combination) -> bool {
+    fn holds(&self, value: Option<String>) -> bool {
         // A run on one device has no layout: it is not any of them.
-        let Some(is) = c.value(&self.name) else { return self.operator == "!=" };
+        let Some(is) = value else { return self.operator == "!=" };
         let number = |t: &str| t.replace('_', "").parse::<f64>().ok();
         let order = match number(&is).zip(number(&self.value)) {
             Some((a, b)) => a.total_cmp(&b),
@@ -75,20 +74,17 @@ mod tests {
 
     #[test]
     fn conditions_compare_numbers_and_words() {
-        let c = Combination {
-            layout: Some("dp".into()),
-            mesh: Some("2x2".into()),
-            dims: vec![("batch".into(), 100)],
-            sets: vec![("lr".into(), 0.01)],
-            seed: 1,
-        };
         let names: Vec<String> = ["layout", "mesh", "seed", "batch", "lr"].map(String::from).into();
-        let holds = |text: &str| Condition::parse(text, &names).unwrap().holds(&c);
+        let values = [Some("dp"), Some("2x2"), Some("1"), Some("100"), Some("0.01")];
+        let of = |text: &str, values: [Option<&str>; 5]| {
+            let value = |name: &str| values[names.iter().position(|n| n == name).unwrap()].map(String::from);
+            Condition::parse(text, &names).unwrap().holds(value)
+        };
+        let holds = |text: &str| of(text, values);
         assert!(holds("batch >= 50 and layout != tp") && !holds("batch >= 50 and layout = tp"));
         assert!(holds("batch < 1_000") && !holds("batch < 20") && holds("lr <= 1e-2") && holds("mesh = 2x2"));
         assert!(holds("seed == 1") && holds("layout = 'dp'"));
-        let one = Combination { layout: None, mesh: None, ..c.clone() };
-        let on_one = |text: &str| Condition::parse(text, &names).unwrap().holds(&one);
+        let on_one = |text: &str| of(text, [None, None, Some("1"), Some("100"), Some("0.01")]);
         assert!(on_one("layout != tp") && !on_one("layout = tp") && !on_one("mesh < 4"));
         let wrong = Condition::parse("bacth > 5", &names).unwrap_err();
         assert!(wrong.contains("did you mean `batch`?") && wrong.contains("layout, mesh"), "{wrong}");

@@ -1,0 +1,118 @@
+//! `runs export`: the events of runs in one table.
+
+use super::chosen::{all_chosen, wrong};
+use crate::args::RunsExportArgs;
+use crate::commands::ends::CommandEnd;
+use crate::console::Console;
+use crate::results::TableWriter;
+use crate::stop::Stop;
+use crate::text::counted;
+use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
+use meshwright_train::Checked;
+use meshwright_train::runs::LogEvent;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+/// The columns that every event may have, before the others.
+const FIRST: [(&str, ColumnKind); 5] = [
+    ("run", ColumnKind::Text),
+    ("event", ColumnKind::Text),
+    ("step", ColumnKind::Count),
+    ("epoch", ColumnKind::Count),
+    ("set", ColumnKind::Text),
+];
+
+/// Runs the command.
+pub(super) fn export(args: &RunsExportArgs, console: &mut Console) -> Result<(), CommandEnd> {
+    let path = &args.output;
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    let writer: fn(_, &[Column]) -> _ = match extension {
+        "csv" => TableWriter::csv,
+        "jsonl" => TableWriter::jsonl,
+        "parquet" => TableWriter::parquet,
+        other => {
+            let said = if other.is_empty() { "none".into() } else { format!("`.{other}`") };
+            let text = format!("`--output` needs the extension .csv, .jsonl or .parquet, and has {said}");
+            return Err(Stop::Usage(text).into());
+        }
+    };
+    let runs = all_chosen(&args.runs)?;
+    let columns = columns(&runs)?;
+    // Under its name there is always the old or the new file.
+    let failed = |why: &dyn std::fmt::Display| {
+        Box::new(wrong(format!("`{}` cannot be written: {why}", path.display())))
+    };
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let temp = tempfile::NamedTempFile::new_in(folder).map_err(|e| failed(&e))?;
+    let into = BufWriter::new(temp.as_file().try_clone().map_err(|e| failed(&e))?);
+    let mut out = writer(into, &columns).map_err(|e| failed(&e))?;
+    let mut events = 0;
+    for run in &runs {
+        // Run by run: the logs of all may be more than fits into memory.
+        let table = table(run, &columns)?;
+        events += table.rows.len();
+        out.write(&table).map_err(|e| failed(&e))?;
+    }
+    out.finish().map_err(|e| failed(&e))?;
+    temp.as_file().sync_data().map_err(|e| failed(&e))?;
+    temp.persist(path).map_err(|e| failed(&e.error))?;
+    let (n, of) = (counted(events as u64, "event"), counted(runs.len() as u64, "run"));
+    Ok(console.out(&format!("wrote {n} of {of} to {}\n", path.display()))?)
+}
+
+/// The columns of all events, with a kind that fits all values of each.
+fn columns(runs: &[PathBuf]) -> Checked<Vec<Column>> {
+    let mut kinds: BTreeMap<String, ColumnKind> = BTreeMap::new();
+    for run in runs {
+        for (name, value) in LogEvent::read_all(run)?.into_iter().flat_map(|e| e.fields) {
+            let kind = match &value {
+                Value::String(_) => ColumnKind::Text,
+                v if v.is_u64() => ColumnKind::Count,
+                Value::Null | Value::Number(_) => ColumnKind::Number,
+                // Later versions may log lists.
+                _ => ColumnKind::Text,
+            };
+            let wider = match (kinds.get(&name), kind) {
+                (Some(ColumnKind::Text), _) | (_, ColumnKind::Text) => ColumnKind::Text,
+                (Some(ColumnKind::Number), _) | (_, ColumnKind::Number) => ColumnKind::Number,
+                _ => ColumnKind::Count,
+            };
+            kinds.insert(name, wider);
+        }
+    }
+    let first = FIRST.iter().map(|(name, kind)| Column { name: (*name).into(), kind: *kind });
+    let rest = kinds.into_iter().filter(|(name, _)| FIRST.iter().all(|f| f.0 != name));
+    Ok(first.chain(rest.map(|(name, kind)| Column { name, kind })).collect())
+}
+
+fn table(run: &Path, columns: &[Column]) -> Checked<ResultTable> {
+    let name = run.display().to_string();
+    let row = |e: &LogEvent| -> Vec<Cell> {
+        columns
+            .iter()
+            .map(|c| match c.name.as_str() {
+                "run" => Cell::Text(name.clone()),
+                "event" => Cell::Text(e.event.clone()),
+                "set" => e.set.clone().map_or(Cell::Missing, Cell::Text),
+                field => cell(e.fields.get(field), c.kind),
+            })
+            .collect()
+    };
+    let rows = LogEvent::read_all(run)?.iter().map(row).collect();
+    Ok(ResultTable { columns: columns.to_vec(), rows })
+}
+
+fn cell(value: Option<&Value>, kind: ColumnKind) -> Cell {
+    match (value, kind) {
+        (None, _) => Cell::Missing,
+        // What JSON lacks: it was measured, and is no number.
+        (Some(Value::Null), ColumnKind::Number) => Cell::Number(f64::NAN),
+        (Some(Value::Null), _) => Cell::Missing,
+        (Some(Value::String(text)), _) => Cell::Text(text.clone()),
+        (Some(v), ColumnKind::Count) => v.as_u64().map_or(Cell::Missing, Cell::Count),
+        (Some(v), ColumnKind::Number) => v.as_f64().map_or(Cell::Missing, Cell::Number),
+        (Some(v), ColumnKind::Text) => Cell::Text(v.to_string()),
+    }
+}

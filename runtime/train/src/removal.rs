@@ -1,0 +1,199 @@
+//! What a run wrote into its folder, and its removal. What somebody else has laid there stays.
+
+use crate::Checked;
+use crate::checkpoint::{Store, stores};
+use crate::folder::entries;
+use crate::run_dir::{RunDir, checkpoints_in, removal_order, writes};
+use crate::run_error::unusable;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The folder of event files for TensorBoard.
+const TENSORBOARD: &str = "tensorboard";
+
+/// A file that a run wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunFile {
+    /// Its path, below the folder of the run as that is called.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What lies in the folder of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunContents {
+    /// What the run wrote, in the order in which it can be removed: until the last file is gone, the folder holds a run.
+    pub files: Vec<RunFile>,
+    /// What else is there.
+    pub others: Vec<PathBuf>,
+}
+
+impl RunContents {
+    /// Looks into the folder of a run.
+    ///
+    /// # Errors
+    ///
+    /// E0511 where it cannot be read.
+    pub fn read(run: &Path) -> Checked<RunContents> {
+        let mut all = RunContents::default();
+        let checkpoints = checkpoints_in(run);
+        for (folder, own) in
+            [(checkpoints, stores as fn(&str) -> bool), (run.join(TENSORBOARD), is_event_file)]
+        {
+            match all.add(&folder, own) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(&folder, &e)),
+                _ => {}
+            }
+        }
+        all.add(run, writes).map_err(|e| unusable(run, &e))?;
+        let name = |f: &RunFile| f.path.file_name().map(|n| n.to_string_lossy().into_owned());
+        // A checkpoint counts by its manifest, which goes first.
+        let manifest = |f: &RunFile| f.path.extension().is_some_and(|e| e == "json");
+        all.files.sort_by_key(|f| (name(f).map_or(0, |n| removal_order(&n)), !manifest(f)));
+        all.others.retain(|o| *o != checkpoints_in(run) && *o != run.join(TENSORBOARD));
+        Ok(all)
+    }
+
+    fn add(&mut self, folder: &Path, own: fn(&str) -> bool) -> io::Result<()> {
+        for e in entries(folder)? {
+            if e.kind.is_file() && e.name.to_str().is_some_and(own) {
+                let bytes = e.path.symlink_metadata()?.len();
+                self.files.push(RunFile { path: e.path, bytes });
+            } else {
+                self.others.push(e.path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of what the run wrote.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|f| f.bytes).sum()
+    }
+}
+
+fn is_event_file(name: &str) -> bool {
+    name.starts_with("events.out.tfevents.") && name.ends_with(".meshwright")
+}
+
+/// Removes a run, whose folder nobody else can use meanwhile; the folder goes too where nothing else is in it. What was removed.
+///
+/// # Errors
+///
+/// E0510 where it holds no run or a process is at work in it, E0511 where something cannot be removed: the rest can be removed by
+/// another try.
+pub fn remove_run(run: &Path) -> Checked<RunContents> {
+    let held = RunDir::resume(run)?;
+    let all = RunContents::read(run)?;
+    for f in &all.files {
+        removed(std::fs::remove_file(&f.path)).map_err(|e| unusable(&f.path, &e))?;
+    }
+    drop(held);
+    for folder in [checkpoints_in(run), run.join(TENSORBOARD), run.to_path_buf()] {
+        // What is not empty stays.
+        let _others_are_there = std::fs::remove_dir(folder);
+    }
+    Ok(all)
+}
+
+/// Removes the checkpoints of a run but the newest, and the one that was noted as the best. What was removed.
+///
+/// # Errors
+///
+/// Those of [`remove_run`], and E0512 where the newest checkpoint cannot be read.
+pub fn remove_old_checkpoints(run: &Path) -> Checked<RunContents> {
+    let held = RunDir::resume(run)?;
+    let before = RunContents::read(run)?;
+    if checkpoints_in(run).is_dir() {
+        held.checkpoints()?.keeping(1).remove_old()?;
+    }
+    let left = RunContents::read(run)?;
+    let files = before.files.into_iter().filter(|f| !left.files.contains(f)).collect();
+    Ok(RunContents { files, others: Vec::new() })
+}
+
+/// What [`remove_old_checkpoints`] would remove.
+///
+/// # Errors
+///
+/// E0511 and E0512 where something cannot be read.
+pub fn old_checkpoints(run: &Path) -> Checked<RunContents> {
+    let store = Store::read_only(checkpoints_in(run));
+    if !checkpoints_in(run).is_dir() {
+        return Ok(RunContents::default());
+    }
+    let (listed, _) = store.list()?;
+    let best = store.best().map_err(|e| unusable(&checkpoints_in(run), &e))?.map(|b| b.step);
+    let newest = listed.last().map(|e| e.meta.step);
+    let stays = |step: u64| Some(step) == best || Some(step) == newest;
+    let kept: Vec<&str> = listed.iter().filter(|e| stays(e.meta.step)).map(|e| e.file.as_str()).collect();
+    let step = |p: &Path| {
+        let name = p.file_name()?.to_str()?;
+        name.strip_prefix("step-")?.get(..10)?.parse::<u64>().ok()
+    };
+    let mut all = RunContents::read(run)?;
+    all.others.clear();
+    all.files.retain(|f| {
+        let of_step = f.path.starts_with(checkpoints_in(run)).then(|| step(&f.path)).flatten();
+        let is_manifest = f.path.extension().is_some_and(|e| e == "json");
+        let named = f.path.file_name().is_some_and(|n| kept.iter().any(|k| n == *k));
+        of_step.is_some_and(|s| if is_manifest { !stays(s) } else { !named })
+    });
+    Ok(all)
+}
+
+fn removed(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir_all, write};
+
+    /// A folder with all that a run writes, and files of somebody else.
+    fn run_at(run: &Path) {
+        for folder in ["checkpoints", "tensorboard", "notes"] {
+            create_dir_all(run.join(folder)).unwrap();
+        }
+        for name in ["run.toml", "run.lock", "metrics.jsonl", "metrics.csv", "used-1.mw", ".tmp-plan.json"] {
+            write(run.join(name), "1234").unwrap();
+        }
+        let checkpoints = ["step-0000000001-00.safetensors", "step-0000000001.json", "best.json"];
+        checkpoints.iter().for_each(|n| write(run.join("checkpoints").join(n), "12").unwrap());
+        write(run.join("tensorboard/events.out.tfevents.1.2.meshwright"), "1").unwrap();
+    }
+
+    #[test]
+    fn what_a_run_wrote_goes_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        run_at(&run);
+        for other in ["paper.txt", "used-x.mw", "checkpoints/mine.safetensors", "notes/run.toml"] {
+            write(run.join(other), "mine").unwrap();
+        }
+        let all = RunContents::read(&run).unwrap();
+        assert_eq!((all.files.len(), all.bytes(), all.others.len()), (10, 31, 4));
+        let names: Vec<_> = all.files.iter().map(|f| f.path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names[8..], ["run.toml", "run.lock"]);
+        // Somebody at work is not disturbed.
+        let held = RunDir::resume(&run).unwrap();
+        assert_eq!(remove_run(&run).unwrap_err().code.id, "E0510");
+        drop(held);
+        remove_run(&run).unwrap();
+        assert_eq!(remove_run(&run).unwrap_err().code.id, "E0510");
+        let left: Vec<_> = entries(&run).unwrap().into_iter().map(|e| e.name).collect();
+        assert_eq!(left, ["checkpoints", "notes", "paper.txt", "used-x.mw"]);
+        assert!(run.join("checkpoints/mine.safetensors").is_file());
+        let plain = folder.path().join("plain");
+        run_at(&plain);
+        std::fs::remove_dir(plain.join("notes")).unwrap();
+        remove_run(&plain).unwrap();
+        assert!(!plain.exists());
+    }
+}

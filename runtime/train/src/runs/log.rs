@@ -1,0 +1,61 @@
+//! The log of a run, event by event, with all that each says.
+
+use crate::Checked;
+use crate::run_dir::read_log;
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// A line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogEvent {
+    /// Its kind: `step`, `evaluation`, `epoch`, `done`.
+    pub event: String,
+    /// The split of an evaluation.
+    pub set: Option<String>,
+    /// The rest by name.
+    pub fields: Map<String, Value>,
+}
+
+impl LogEvent {
+    /// Reads the log of the run in a folder. Lines that are damaged are left out; so is a last one that is being written.
+    ///
+    /// # Errors
+    ///
+    /// E0511 where it cannot be read.
+    pub fn read_all(run: &Path) -> Checked<Vec<LogEvent>> {
+        let text = read_log(run)?;
+        Ok(text.split(|b| *b == b'\n').filter_map(LogEvent::parse).collect())
+    }
+
+    fn parse(line: &[u8]) -> Option<LogEvent> {
+        let mut fields: Map<String, Value> = serde_json::from_slice(line).ok()?;
+        let mut text = |name: &str| match fields.remove(name) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        let (event, set) = (text("event")?, text("set"));
+        Some(LogEvent { event, set, fields })
+    }
+
+    /// A number by its name; one that JSON lacks is NaN.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        match self.fields.get(name)? {
+            Value::Null => Some(f64::NAN),
+            value => value.as_f64(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_all_their_fields() {
+        let e = LogEvent::parse(br#"{"event":"step","step":1,"loss":null,"time":"t"}"#).unwrap();
+        assert!(e.event == "step" && e.set.is_none() && e.number("loss").unwrap().is_nan());
+        assert_eq!((e.number("step"), e.number("time"), e.number("none")), (Some(1.0), None, None));
+        assert!(LogEvent::parse(b"{\"event\":\"st").is_none() && LogEvent::parse(b"{\"step\":1}").is_none());
+    }
+}

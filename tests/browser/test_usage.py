@@ -1,0 +1,86 @@
+"""The page of `runs stats`: how runs ended, device time by model, wall times, and the table."""
+
+import json
+import sys
+from pathlib import Path
+
+import browser as b
+from selenium.webdriver.common.by import By
+
+HISTORY = '{"event":"start","time":"2026-01-31T12:00:00.000Z","step":0,"job":{"launcher":"slurm","id":"%d","submitted":"2026-01-31T11:58:00Z","started":"2026-01-31T11:59:30Z"}}\n'
+FAILED = '{"event":"failed","time":"2026-01-31T13:00:00.000Z","error":"%s"}\n'
+STEP = '{"event":"step","step":1,"loss":1.5,"seconds":0.5,"mfu":0.3,"waiting":0.1,"time":"2026-01-31T%02d:%02d:00.000Z"}\n'
+DONE = '{"event":"done","steps":1,"epochs":0,"seconds":1,"peak_memory_bytes":1,"time":"2026-01-31T%02d:%02d:01.000Z"}\n'
+
+
+def made(folder, n):
+    """A run: every fourth failed, every seventh was interrupted; of three models, on meshes of 1 to 8 devices."""
+    run = Path(folder) / f"{['gpt', 'mnist_conv', 'bert'][n % 3]}-{n}"
+    run.mkdir(parents=True)
+    devices = 2 ** (n % 4)
+    model = ["gpt", "mnist_conv", "bert"][n % 3]
+    mesh = "" if devices == 1 else f"data={devices}"
+    run.joinpath("run.toml").write_text(
+        f'model = "{model}"\nfile = "{model}.mw"\nseed = "{n}"\nprecision = "f32"\nmesh = "{mesh}"\nlayout = []\n'
+        'epochs = 1\neval = true\nexamples = 35\nfingerprint = "f"\n[set]\n[dims]\nbatch = 10\n[consts]\n'
+    )
+    hour, minute = 12 + n % 9, (7 * n) % 59
+    failed = n % 4 == 3
+    errors = ["E0517: the loss is NaN", "E0520: rank 0 timed out after 300 s", "E0511: the disk is full"]
+    history = HISTORY % n + (FAILED % errors[n % 3] if failed else "")
+    run.joinpath("history.jsonl").write_text(history)
+    ended = "" if failed or n % 7 == 1 else DONE % (hour, minute)
+    run.joinpath("metrics.jsonl").write_text(STEP % (hour, minute) + ended)
+
+
+def main(binary):
+    for n in range(40):
+        made("runs", n)
+    b.meshwright(binary, "runs", "stats", "runs", "--html", "usage.html")
+    rows = [json.loads(line) for line in b.meshwright(binary, "runs", "stats", "runs", "--format", "jsonl").splitlines()]
+    for width in b.WIDTHS:
+        with b.browser(width) as driver:
+            b.open_page(driver, "usage.html")
+            charts = driver.execute_script("return [...page.charts.keys()]")
+            assert charts == ["ends", "models", "walls"], charts
+            for chart in charts:
+                assert b.is_drawn(driver, chart), chart
+            # All runs are in the bars.
+            ends = driver.execute_script("return page.charts.get('ends').instance.getOption().series[0].data.map(d => d.value)")
+            assert sum(ends) == len(rows), ends
+            walls = driver.execute_script(
+                "return page.charts.get('walls').instance.getOption().series.flatMap(s => s.data)"
+            )
+            assert sum(walls) == sum(1 for r in rows if r["wall_seconds"] > 0), walls
+            hours = driver.execute_script(
+                "return page.charts.get('models').instance.getOption().series.flatMap(s => s.data)"
+            )
+            assert abs(sum(hours) - sum(r["device_hours"] for r in rows)) < 1e-6, hours
+            # The legend takes a state out and in again.
+            key = driver.find_element(By.CSS_SELECTOR, "#chart-walls .legend button")
+            key.click()
+            assert key.get_attribute("aria-pressed") == "false"
+            key.click()
+            b.fits(driver)
+            # Sorting, and filtering by words and by a number.
+            head = driver.find_elements(By.CSS_SELECTOR, "#table-runs th button")[6]
+            head.click()
+            head.click()
+            assert len(b.column(driver, "runs", "run")) == len(rows)
+            box = driver.find_elements(By.CSS_SELECTOR, ".filter input")[1]
+            box.send_keys("failed devices>=4")
+            expected = [r for r in rows if r["state"] == "failed" and r["devices"] >= 4]
+            assert len(b.column(driver, "runs", "run")) == len(expected) > 0
+            box.clear()
+            box.send_keys(" ")
+            b.shot(driver, f"usage-{width}-light")
+            light = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+            assert b.theme(driver) != light
+            for chart in charts:
+                assert b.is_drawn(driver, chart), chart
+            b.shot(driver, f"usage-{width}-dark")
+            b.quiet(driver)
+    print("test result: ok. 1 passed; 0 failed: the page of `runs stats`")
+
+
+main(sys.argv[1])
