@@ -11,6 +11,7 @@ mod compare;
 mod complete;
 mod console;
 mod explain_table;
+mod found;
 mod json;
 mod launch;
 mod pager;
@@ -107,6 +108,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Data(a) => commands::data::run(&a, console),
         Command::Devices(a) => commands::devices::run(&a, console),
         Command::Sweep(a) => commands::sweep::run(&a, console),
+        Command::Report(a) => commands::report::run(&a, console),
         Command::Completions(a) => commands::completions::run(&a, console),
     }
 }

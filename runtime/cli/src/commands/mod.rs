@@ -20,6 +20,7 @@ mod new_run;
 mod passes;
 pub(crate) mod predict;
 mod project;
+pub(crate) mod report;
 pub(crate) mod shipped;
 pub(crate) mod sweep;
 pub(crate) mod train;

@@ -11,4 +11,6 @@ mod summary;
 
 pub use costs::{CollectiveCost, RunCosts};
 pub use curves::{EpochPoint, EvaluationPoint, RunCurves, StepPoint};
-pub use summary::{RunLength, RunState, RunSummary, StepTimes, at_work, folders_in, planned_steps, read_all};
+pub use summary::{
+    RunLength, RunState, RunSummary, StepTimes, at_work, folders_in, planned_steps, read_all, read_all_with,
+};
