@@ -8,6 +8,7 @@
 
 mod page;
 pub mod plan_page;
+pub mod report;
 pub mod results;
 pub mod usage;
 

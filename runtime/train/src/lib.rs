@@ -50,6 +50,7 @@ mod warnings;
 
 pub use arrays::PredictedOutput;
 pub use bench::{BenchOptions, BenchResult, bench};
+pub use clock::now as time_of_day;
 pub use consensus::agree_on_result;
 pub use devices::{Asked, Devices};
 pub use failure::Failure;

@@ -22,6 +22,7 @@ mod passes;
 mod plan_page;
 pub(crate) mod predict;
 mod project;
+pub(crate) mod report;
 pub(crate) mod runs;
 pub(crate) mod shipped;
 pub(crate) mod sweep;
