@@ -73,6 +73,7 @@ def main(binary):
             assert len(b.column(driver, "runs", "run")) == len(expected) > 0
             box.clear()
             box.send_keys(" ")
+            driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
             b.shot(driver, f"usage-{width}-light")
             light = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
             assert b.theme(driver) != light

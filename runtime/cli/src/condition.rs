@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 /// How an order of two values is judged.
 type Judge = fn(Ordering) -> bool;
 
-/// How a value is compared; longer ones first, since `<=` begins with `<`.
+/// How a value is compared.
 const OPERATORS: [(&str, Judge); 6] = [
     ("!=", Ordering::is_ne),
     ("<=", Ordering::is_le),
@@ -42,13 +42,16 @@ impl Condition {
 }
 
 fn comparison(text: &str, names: &[String]) -> Result<Comparison, String> {
-    let found = OPERATORS.iter().find_map(|(op, holds)| Some((text.split_once(op)?, *op, *holds)));
+    // The first one: values, such as rules of a layout, may hold others.
+    let at = OPERATORS.iter().filter_map(|(op, holds)| Some((text.find(op)?, *op, *holds)));
+    let first = at.min_by_key(|(at, op, _)| (*at, std::cmp::Reverse(op.len())));
+    let found = first.map(|(at, op, holds)| ((&text[..at], &text[at + op.len()..]), op, holds));
     let ((name, value), operator, holds) =
         found.ok_or_else(|| format!("`{text}` compares nothing: write for example `batch >= 50`"))?;
     let (name, value) = (name.trim(), value.trim_start_matches('=').trim().trim_matches(['"', '\'']));
     if !names.iter().any(|n| n == name) {
         let near = nearest(name, names.iter().map(String::as_str));
-        let near = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+        let near = near.map_or(".".into(), |n| format!("; did you mean `{n}`?"));
         return Err(format!("nothing here is called `{name}`{near} There are {}", names.join(", ")));
     }
     Ok(Comparison { name: name.into(), operator, holds, value: value.into() })
@@ -83,6 +86,7 @@ mod tests {
         let holds = |text: &str| of(text, values);
         assert!(holds("batch >= 50 and layout != tp") && !holds("batch >= 50 and layout = tp"));
         assert!(holds("batch < 1_000") && !holds("batch < 20") && holds("lr <= 1e-2") && holds("mesh = 2x2"));
+        assert!(holds("layout != 'batch -> r'") && holds("mesh <= 2x2") && !holds("layout = a<=b"));
         assert!(holds("seed == 1") && holds("layout = 'dp'"));
         let on_one = |text: &str| of(text, [None, None, Some("1"), Some("100"), Some("0.01")]);
         assert!(on_one("layout != tp") && !on_one("layout = tp") && !on_one("mesh < 4"));

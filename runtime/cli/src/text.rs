@@ -22,7 +22,40 @@ pub(crate) fn measure(v: f64) -> String {
     }
 }
 
+/// A time that may be long: `12.3 s`, `3 min 05 s`, `46 h 05 min`.
+pub(crate) fn duration(s: f64) -> String {
+    const LONG: f64 = 2.0 * 3600.0;
+    if s < LONG {
+        return seconds(s);
+    }
+    let minutes = (s / 60.0).round() as u64;
+    format!("{} h {:02} min", thousands(minutes / 60), minutes % 60)
+}
+
+/// A share: `12.3 %`, with more digits where it is small.
+pub(crate) fn percent(share: f64) -> String {
+    match share * 100.0 {
+        v if v == 0.0 || v.abs() >= 1.0 => format!("{v:.1} %"),
+        v => format!("{v:.3} %"),
+    }
+}
+
 /// A name as Unix tools spell it: `all_reduce` is `all-reduce`.
 pub(crate) fn dashed(name: &str) -> String {
     name.replace('_', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_times_are_in_hours_and_small_shares_have_digits() {
+        assert_eq!((duration(12.3), duration(7199.0)), ("12.3 s".into(), "119 min 59 s".into()));
+        assert_eq!(duration(46.0 * 3600.0 + 299.0), "46 h 05 min");
+        assert_eq!(
+            (percent(0.0), percent(0.25), percent(0.0001)),
+            ("0.0 %".into(), "25.0 %".into(), "0.010 %".into())
+        );
+    }
 }

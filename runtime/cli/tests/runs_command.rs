@@ -20,7 +20,7 @@ fn three(name: &str) -> PathBuf {
     let at = prepared(name);
     trained(&at, "one", &["--epochs", "2"]);
     trained(&at, "two", &["--epochs", "2", "--layout", "batch -> r", "--mesh", "2"]);
-    trained(&at, "deep/er/three", &["--steps", "7", "--dim", "batch=20", "--set", "lr=0.1", "--seed", "5"]);
+    trained(&at, "deep/er/three", &["--steps", "4", "--dim", "batch=20", "--set", "lr=0.1", "--seed", "5"]);
     at
 }
 
@@ -152,8 +152,8 @@ fn runs_are_compared() {
     assert!(settings.contains_key("dims.batch") && !settings.contains_key("dim.batch"), "{settings:?}");
     // The third differs from its first step on, and has no epoch.
     let third = &found["differences"][1];
-    assert_eq!((&third["first_step"], &third["common_steps"]), (&1.into(), &7.into()));
-    assert_eq!(found["losses"].as_array().unwrap().len(), 7);
+    assert_eq!((&third["first_step"], &third["common_steps"]), (&1.into(), &4.into()));
+    assert_eq!(found["losses"].as_array().unwrap().len(), 4);
     let all_reduce = &found["collectives"][0];
     assert_eq!((&all_reduce["op"], &all_reduce["change"]), (&"all_reduce".into(), &"new".into()));
     let costs: Value = serde_json::from_str(&file(&at, "runs/two/costs.json")).unwrap();
@@ -309,7 +309,7 @@ fn many_runs_are_summarized_with_their_jobs_and_causes() {
     trained(&at, "c", &["--steps", "5"]);
     let (code, _, _) = run(
         &at,
-        &["train", "sums.mw", "--data", "data", "--steps", "50", "--set", "lr=1e38", "--run", "runs/d"],
+        &["train", "sums.mw", "--data", "data", "--steps", "50", "--set", "lr=1e300", "--run", "runs/d"],
     );
     assert_eq!(code, 1);
 
@@ -335,4 +335,18 @@ fn many_runs_are_summarized_with_their_jobs_and_causes() {
         ok(&at, &["runs", "stats", "--only", "state = failed", "--skip", "state = failed"])
             .starts_with("0 runs")
     );
+}
+
+#[test]
+fn a_shell_completes_the_names_of_runs() {
+    let at = three("runs-complete");
+    let offers = |word: &str| {
+        let mut c = command(&["--", "meshwright", "runs", "show", word]);
+        let (code, out, err) = said(c.env("COMPLETE", "fish").current_dir(&at).output().unwrap());
+        assert_eq!((code, err.as_str()), (0, ""));
+        out.lines().map(|l| l.split('\t').next().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(offers("o"), ["one"]);
+    assert!(offers("deep").contains(&"deep/er/three".to_string()));
+    assert!(offers("runs/t").iter().any(|o| o.starts_with("runs/two")));
 }

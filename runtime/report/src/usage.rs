@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The script of the page.
 const SCRIPT: &str = include_str!("assets/usage.js");
+const STYLE: &str = include_str!("assets/usage.css");
 const HOUR: f64 = 3600.0;
 
 /// A run and what it took.
@@ -210,7 +211,7 @@ pub fn page(all: &[UsedRun], title: &str) -> String {
         "models": groups(by_model(all)),
         "runs": all.iter().map(run).collect::<Vec<_>>(),
     });
-    Page { title, data, script: SCRIPT, style: "" }.html()
+    Page { title, data, script: SCRIPT, style: STYLE }.html()
 }
 
 #[cfg(test)]

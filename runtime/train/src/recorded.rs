@@ -53,12 +53,14 @@ impl Recorded {
         &self.settings.file
     }
 
-    /// The texts that it was made from, by the names of their files: the model, what it uses, and the layout where it has one.
-    pub fn texts(&self) -> Vec<(&str, &str)> {
-        let names = std::iter::once(&self.settings.file).chain(&self.settings.used);
-        let mut all: Vec<(&str, &str)> =
-            names.filter_map(|n| Some((n.as_str(), self.models.get(n)?.as_str()))).collect();
-        all.extend(self.settings.layout_file.as_deref().map(|file| (file, self.layout.as_str())));
+    /// The texts that it was made from, each with what it is (`model`, `layout`, or the name of a file that the model uses) and the
+    /// name of its file.
+    pub fn texts(&self) -> Vec<(&str, &str, &str)> {
+        let of = |file: &'_ String| self.models.get(file).map_or("", String::as_str);
+        let main = &self.settings.file;
+        let mut all = vec![("model", main.as_str(), of(main))];
+        all.extend(self.settings.used.iter().map(|used| (used.as_str(), used.as_str(), of(used))));
+        all.extend(self.settings.layout_file.as_deref().map(|file| ("layout", file, self.layout.as_str())));
         all
     }
 

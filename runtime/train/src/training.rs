@@ -1,8 +1,8 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
 use crate::checkpoint::Which;
+use crate::cluster_job::ClusterJob;
 use crate::devices::{DataOptions, Devices};
-use crate::history::ClusterJob;
 use crate::init::InitFrom;
 use crate::logs::LogFormat;
 use crate::metrics::{self, Event};

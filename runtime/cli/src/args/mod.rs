@@ -470,7 +470,7 @@ Examples:
   echo 'source <(meshwright completions zsh)' >> ~/.zshrc
   meshwright completions fish > ~/.config/fish/completions/meshwright.fish
 
-The script asks the binary: it completes models, layouts, codes, and the dims and consts of the model on the command line.")]
+The script asks the binary: it completes models, layouts, runs, codes, and the dims and consts of the model on the command line.")]
 pub(crate) struct CompletionsArgs {
     /// The shell.
     #[arg(value_enum)]

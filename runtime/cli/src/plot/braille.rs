@@ -2,7 +2,7 @@
 //! several can be told apart without color too.
 
 use super::ticks::{log_ticks, ticks};
-use super::{Curve, Extent, Plot};
+use super::{Curve, Plot, PlotRange};
 use crate::table::Screen;
 use anstyle::{AnsiColor, Style};
 use ratatui_core::buffer::Buffer;
@@ -53,14 +53,14 @@ pub(crate) fn lines(plot: &Plot, (width, height): (usize, usize), screen: &Scree
         out.push('\n');
     }
     out += &horizontal(extent, (margin, inner));
-    out += &format!("{:>margin$}  {:^inner$}", "", plot.along).trim_end().to_string();
+    out += format!("{:>margin$}  {:^inner$}", "", plot.along).trim_end();
     out.push('\n');
     out += &legend(plot, screen);
     Some(out)
 }
 
 /// The curves, in their colors.
-fn drawn(plot: &Plot, extent: Extent, (width, height): (usize, usize)) -> Buffer {
+fn drawn(plot: &Plot, extent: PlotRange, (width, height): (usize, usize)) -> Buffer {
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let area = Rect::new(0, 0, side(width), side(height));
     let mut buffer = Buffer::empty(area);
@@ -97,7 +97,7 @@ fn drawn(plot: &Plot, extent: Extent, (width, height): (usize, usize)) -> Buffer
 }
 
 /// Where a curve has its letters: at other places than the others.
-fn letters_at(plot: &Plot, curve: &Curve, n: usize, extent: Extent) -> Vec<(f64, f64)> {
+fn letters_at(plot: &Plot, curve: &Curve, n: usize, extent: PlotRange) -> Vec<(f64, f64)> {
     let points = plot.stretches(curve).concat();
     let (low, high) = extent.x;
     let count = plot.curves.len() as f64;
@@ -130,7 +130,7 @@ fn colored(buffer: &Buffer, y: usize, width: usize, screen: &Screen) -> String {
 }
 
 /// The horizontal axis, and the names of its marks.
-fn horizontal(extent: Extent, (margin, width): (usize, usize)) -> String {
+fn horizontal(extent: PlotRange, (margin, width): (usize, usize)) -> String {
     let marks = ticks(extent.x, width / APART.1);
     let mut line = vec!['─'; width];
     let mut names = vec![' '; width + margin + 2];

@@ -27,7 +27,7 @@ pub(crate) struct Plot {
 
 /// The least and the greatest of each axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Extent {
+pub(crate) struct PlotRange {
     pub(crate) x: (f64, f64),
     /// In the scale of the plot: logarithms where it is one of these.
     pub(crate) y: (f64, f64),
@@ -54,14 +54,14 @@ impl Plot {
     }
 
     /// What all curves cover, with some room where that is a point or a line; none where nothing can be drawn.
-    pub(crate) fn extent(&self) -> Option<Extent> {
+    pub(crate) fn extent(&self) -> Option<PlotRange> {
         let all: Vec<(f64, f64)> = self.curves.iter().flat_map(|c| self.stretches(c).concat()).collect();
         let of = |get: fn(&(f64, f64)) -> f64| {
             let least = all.iter().map(get).min_by(f64::total_cmp)?;
             let most = all.iter().map(get).max_by(f64::total_cmp)?;
             Some(if least < most { (least, most) } else { roomy(least) })
         };
-        Some(Extent { x: of(|p| p.0)?, y: of(|p| p.1)? })
+        Some(PlotRange { x: of(|p| p.0)?, y: of(|p| p.1)? })
     }
 }
 
@@ -83,10 +83,10 @@ mod tests {
         let plot = |log| Plot { metric: "m".into(), along: "x".into(), log, curves: vec![curve.clone()] };
         let even = plot(false);
         assert_eq!(even.stretches(&curve), [vec![(1.0, 1.0)], vec![(3.0, 10.0), (4.0, 100.0), (5.0, 0.0)]]);
-        assert_eq!(even.extent(), Some(Extent { x: (1.0, 5.0), y: (0.0, 100.0) }));
+        assert_eq!(even.extent(), Some(PlotRange { x: (1.0, 5.0), y: (0.0, 100.0) }));
         let log = plot(true);
         assert_eq!(log.stretches(&curve), [vec![(1.0, 0.0)], vec![(3.0, 1.0), (4.0, 2.0)]]);
-        assert_eq!(log.extent(), Some(Extent { x: (1.0, 4.0), y: (0.0, 2.0) }));
+        assert_eq!(log.extent(), Some(PlotRange { x: (1.0, 4.0), y: (0.0, 2.0) }));
         let none = Plot { curves: vec![], ..even };
         assert_eq!(none.extent(), None);
         assert_eq!((roomy(0.0), roomy(10.0)), ((-1.0, 1.0), (9.0, 11.0)));

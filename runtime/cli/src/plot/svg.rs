@@ -72,7 +72,7 @@ impl ValueFormatter<f64> for MarkedAxis {
 
 type DrawingResult = Result<(), Box<dyn std::error::Error>>;
 
-fn drawn(plot: &Plot, extent: super::Extent, out: &mut String, height: u32) -> DrawingResult {
+fn drawn(plot: &Plot, extent: super::PlotRange, out: &mut String, height: u32) -> DrawingResult {
     let root = SVGBackend::with_string(out, (SIZE.0, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let (upper, lower) = root.split_vertically(SIZE.1);

@@ -26,14 +26,15 @@ pub(super) fn log_ticks((low, high): (f64, f64), most: usize) -> Vec<(f64, Strin
     };
     for (factors, every) in [(&[1.0, 2.0, 5.0][..], 1), (&[1.0][..], 1), (&[1.0][..], 2), (&[1.0][..], 5)] {
         let found = all(factors, every);
-        if found.len() <= most.max(2) && found.len() >= 2 {
+        // Within a decade few of these are in the range: even marks say more.
+        let enough = if decades > 1.0 { 2 } else { 4 };
+        if found.len() <= most.max(2) && found.len() >= enough {
             return found;
         }
     }
     if decades > 1.0 {
         return all(&[1.0], (decades as i32 / 2).max(1));
     }
-    // Less than a decade without two round numbers: even marks in it.
     let inside = ticks((10f64.powf(low), 10f64.powf(high)), most);
     inside.into_iter().filter(|t| t.0 > 0.0).map(|(v, name)| (v.log10(), name)).collect()
 }
@@ -84,6 +85,8 @@ mod tests {
         assert_eq!(names(&log_ticks((-2.0, 1.0), 5)), "0.01 0.1 1 10");
         assert_eq!(names(&log_ticks((-0.31, 0.71), 6)), "0.5 1 2 5");
         assert_eq!(names(&log_ticks((-12.0, 12.0), 6)), "1e-10 1e-5 1 1e5 1e10".replace("1e5", "100000"));
+        let decade = log_ticks((0.32f64.log10(), 1.3f64.log10()), 6);
+        assert_eq!(names(&decade), "0.4 0.6 0.8 1.0 1.2");
         // Less than from one round number to the next.
         let close = log_ticks((1.05f64.log10(), 1.45f64.log10()), 5);
         assert_eq!(names(&close), "1.1 1.2 1.3 1.4");

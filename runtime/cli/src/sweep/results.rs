@@ -9,6 +9,7 @@ use meshwright_train::runs::{RunState, RunSummary, read_all};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// The file of what no folder of a run tells.
@@ -66,11 +67,17 @@ fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Box<meshwright_diag::Di
     Box::new(wrong(format!("`{}` cannot be used: {why}", path.display())))
 }
 
+/// A file without a name yet, for those to read who may read what this process writes.
+pub(crate) fn new_file(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+    let all = std::fs::Permissions::from_mode(0o666);
+    tempfile::Builder::new().permissions(all).tempfile_in(folder)
+}
+
 /// Writes a file of a sweep: under its name there is always the old or the new one.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Checked<()> {
     let written = || {
         let folder = path.parent().unwrap_or(Path::new("."));
-        let mut temp = tempfile::NamedTempFile::new_in(folder)?;
+        let mut temp = new_file(folder)?;
         temp.write_all(bytes)?;
         temp.as_file().sync_data()?;
         temp.persist(path).map_err(|e| e.error)?;

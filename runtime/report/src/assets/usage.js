@@ -11,7 +11,10 @@
     const [size, name] = units.find((unit) => seconds >= unit[0]) ?? [0.001, "ms"];
     return `${Number((seconds / size).toPrecision(3))} ${name}`;
   };
-  const percent = (share) => (share === null || share === undefined ? "n/a" : `${(share * 100).toFixed(1)} %`);
+  const percent = (share) => {
+    if (share === null || share === undefined) return "n/a";
+    return `${(share * 100).toFixed(share === 0 || share >= 0.01 ? 1 : 3)} %`;
+  };
   const hours = (value) => (value === null || value === undefined ? "n/a" : duration(value * 3600).replace(/^0 ms$/, "0"));
   const stateColors = { finished: 2, failed: 7, interrupted: 5, running: 0, imported: 8 };
   const stateColor = (name) => page.colors[stateColors[name.split(":")[0]] ?? 8];
@@ -34,7 +37,7 @@
       ["in queues", duration(all.queue)],
       ["device time", hours(all.hours)],
       ["utilization (MFU)", percent(all.mfu)],
-      ["waiting in collectives", percent(all.waiting)],
+      ["waiting share", percent(all.waiting)],
     ];
     const place = section("In all");
     const list = element("dl", { class: "facts" });
@@ -42,18 +45,27 @@
     place.append(list);
   };
 
+  /** Room for the longest line of the names. */
+  const margin = (names) => {
+    const lines = names.flatMap((name) => folded(name, narrow() ? 16 : 30).split("\n"));
+    return 20 + Math.ceil(6.4 * Math.max(...lines.map((line) => line.length)));
+  };
+
   /** Horizontal bars, the longest on top. */
   const bars = ({ names, series, unit, show }) => () => ({
-    grid: { left: narrow() ? 118 : 210, right: 44, top: 8, bottom: 44 },
+    grid: { left: margin(names), right: 44, top: 8, bottom: 44 },
     tooltip: { trigger: "item", valueFormatter: show },
     xAxis: { type: "value", name: unit, minInterval: unit === "runs" ? 1 : undefined, splitNumber: narrow() ? 3 : 5 },
     yAxis: { type: "category", data: names, inverse: true, axisTick: { show: false },
-      axisLabel: { color: page.ink("ink"), formatter: (name) => folded(name, narrow() ? 16 : 30) } },
+      axisLabel: { color: page.ink("ink"), lineHeight: 15, formatter: (name) => folded(name, narrow() ? 16 : 30) } },
     series: series(),
   });
 
+  // Two charts stand beside each other.
+  const height = 90 + (narrow() ? 62 : 44) * Math.max(ends.length, models.length);
+
   const endChart = (parent) => chart(parent, {
-    id: "ends", title: "Runs by state and cause", zoom: "", legend: false, height: 90 + 44 * ends.length,
+    id: "ends", title: "Runs by state and cause", about: "those that failed by the code of their error", zoom: "", legend: false, height,
     option: bars({
       names: ends.map((end) => end.name), unit: "runs", show: number,
       series: () => [{ name: "runs", type: "bar", barMaxWidth: 24, label: { show: true, position: "right", color: page.ink("faint") },
@@ -70,7 +82,7 @@
     // Short runs are told in seconds, long ones in hours.
     const [unit, factor] = sorted[0].hours >= 1 ? ["device hours", 1] : sorted[0].hours >= 1 / 60 ? ["device minutes", 60] : ["device seconds", 3600];
     chart(parent, {
-      id: "models", title: "Device time by model", about: "wall time times devices", zoom: "", height: 90 + 44 * sorted.length,
+      id: "models", title: "Device time by model", about: "wall time times devices", zoom: "", height,
       option: bars({
         names: sorted.map((model) => model.name), unit, show: (value) => `${number(value)} ${unit}`,
         series: () => states.map((state) => ({ name: state, type: "bar", stack: "all", barMaxWidth: 24, color: stateColor(state),
@@ -129,18 +141,26 @@
   const runTable = () => {
     const place = section("Runs");
     const time = (text) => (text ? text.slice(0, 16).replace("T", " ") : "n/a");
+    const said = (get) => runs.some((run) => get(run) !== null && get(run) !== undefined);
+    const columns = [
+      [{ name: "run", title: "run", text: true }, (r) => r.name],
+      [{ name: "state", title: "state", text: true,
+        show: (state) => element("span", { class: state === "failed" ? "bad" : "" }, state) }, (r) => r.state],
+      [{ name: "model", title: "model", text: true }, (r) => r.model],
+      [{ name: "layout", title: "layout", text: true }, (r) => r.layout],
+      [{ name: "devices", title: "devices" }, (r) => r.devices],
+      [{ name: "started", title: "started (UTC)", text: true, show: time }, (r) => r.started],
+      [{ name: "wall", title: "wall time", show: duration }, (r) => r.wall],
+      [{ name: "queue", title: "in queue", show: duration }, (r) => r.queue],
+      [{ name: "hours", title: "device time", show: hours }, (r) => r.hours],
+      [{ name: "mfu", title: "MFU", show: percent }, (r) => r.mfu],
+      [{ name: "waiting", title: "waiting", show: percent }, (r) => r.waiting],
+      [{ name: "cause", title: "cause", text: true }, (r) => r.cause],
+    ].filter(([, get]) => said(get));
     table(place, {
       id: "runs",
-      columns: [
-        { name: "run", title: "run", text: true }, { name: "state", title: "state", text: true,
-          show: (state) => element("span", { class: state === "failed" ? "bad" : "" }, state) },
-        { name: "model", title: "model", text: true }, { name: "layout", title: "layout", text: true },
-        { name: "devices", title: "devices" }, { name: "started", title: "started (UTC)", text: true, show: time },
-        { name: "wall", title: "wall time", show: duration }, { name: "queue", title: "in queue", show: duration },
-        { name: "hours", title: "device time", show: hours }, { name: "mfu", title: "MFU", show: percent },
-        { name: "waiting", title: "waiting", show: percent }, { name: "cause", title: "cause", text: true },
-      ],
-      rows: runs.map((r) => [r.name, r.state, r.model, r.layout, r.devices, r.started, r.wall, r.queue, r.hours, r.mfu, r.waiting, r.cause]),
+      columns: columns.map(([column]) => column),
+      rows: runs.map((run) => columns.map(([, get]) => get(run))),
     });
   };
 

@@ -1,7 +1,7 @@
 //! The history of a run, read back: its starts, and its ends by an error.
 
 use crate::Checked;
-use crate::history::ClusterJob;
+use crate::cluster_job::ClusterJob;
 use crate::run_dir::read_history;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

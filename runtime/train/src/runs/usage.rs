@@ -3,7 +3,7 @@
 use super::events::RunEvent;
 use crate::Checked;
 use crate::clock::seconds_of;
-use crate::history::ClusterJob;
+use crate::cluster_job::ClusterJob;
 use crate::run_dir::read_log;
 use rayon::prelude::*;
 use serde::Deserialize;

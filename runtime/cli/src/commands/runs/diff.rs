@@ -28,7 +28,15 @@ struct ComparedRun {
     settings: BTreeMap<String, String>,
     summary: RunSummary,
     curves: RunCurves,
-    texts: Vec<(String, String)>,
+    texts: Vec<RunText>,
+}
+
+/// A text that a run was made from.
+struct RunText {
+    /// `model`, `layout`, or a file that the model uses.
+    role: String,
+    file: String,
+    text: String,
 }
 
 /// Runs the command.
@@ -69,7 +77,11 @@ fn read(n: usize, path: &Path) -> Checked<ComparedRun> {
     settings
         .retain(|name, _| !NOT_COMPARED.iter().any(|n| name == n || n.ends_with('.') && name.starts_with(n)));
     let recorded = Recorded::read(path)?;
-    let texts = recorded.texts().into_iter().map(|(name, text)| (name.to_string(), text.to_string()));
+    let texts = recorded.texts().into_iter().map(|(role, file, text)| RunText {
+        role: role.into(),
+        file: file.into(),
+        text: text.into(),
+    });
     Ok(ComparedRun {
         letter: letter.unwrap_or_else(|| (n + 1).to_string()),
         path: path.into(),
@@ -294,19 +306,20 @@ fn text_diffs(runs: &[ComparedRun]) -> Vec<(String, String)> {
     let mut out = Vec::new();
     let a = &runs[0];
     for b in &runs[1..] {
-        // The model's own text comes first, whatever its file is called.
-        let mut pairs: Vec<(&str, &str, &str, &str)> = Vec::new();
-        for (at, (name, text)) in b.texts.iter().enumerate() {
-            let same = if at == 0 { a.texts.first() } else { a.texts.iter().skip(1).find(|t| t.0 == *name) };
-            let (old_name, old) = same.map_or(("none", ""), |t| (t.0.as_str(), t.1.as_str()));
-            pairs.push((old_name, old, name, text));
-        }
-        let gone = a.texts.iter().skip(1).filter(|t| !b.texts.iter().any(|o| o.0 == t.0));
-        pairs.extend(gone.map(|t| (t.0.as_str(), t.1.as_str(), "none", "")));
-        for (old_name, old, name, new) in pairs.into_iter().filter(|p| p.1 != p.3) {
-            let (from, to) = (format!("{} {old_name}", a.letter), format!("{} {name}", b.letter));
-            let text = line_diff(old, new).unified_diff().header(&from, &to).to_string();
-            out.push((b.letter.clone(), text));
+        let mut roles: Vec<&str> = a.texts.iter().chain(&b.texts).map(|t| t.role.as_str()).collect();
+        let mut seen = BTreeSet::new();
+        roles.retain(|r| seen.insert(*r));
+        for role in roles {
+            let of = |run: &'_ ComparedRun| {
+                let found = run.texts.iter().find(|t| t.role == role);
+                let name = found.map_or("(none)", |t| t.file.as_str());
+                (format!("{} {name}", run.letter), found.map_or(String::new(), |t| t.text.clone()))
+            };
+            let ((from, old), (to, new)) = (of(a), of(b));
+            if old != new {
+                let text = line_diff(&old, &new).unified_diff().header(&from, &to).to_string();
+                out.push((b.letter.clone(), text));
+            }
         }
     }
     out

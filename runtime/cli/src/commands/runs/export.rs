@@ -6,6 +6,7 @@ use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::results::TableWriter;
 use crate::stop::Stop;
+use crate::sweep::results::new_file;
 use crate::text::counted;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
 use meshwright_train::Checked;
@@ -45,7 +46,7 @@ pub(super) fn export(args: &RunsExportArgs, console: &mut Console) -> Result<(),
         Box::new(wrong(format!("`{}` cannot be written: {why}", path.display())))
     };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let temp = tempfile::NamedTempFile::new_in(folder).map_err(|e| failed(&e))?;
+    let temp = new_file(folder).map_err(|e| failed(&e))?;
     let into = BufWriter::new(temp.as_file().try_clone().map_err(|e| failed(&e))?);
     let mut out = writer(into, &columns).map_err(|e| failed(&e))?;
     let mut events = 0;

@@ -57,7 +57,7 @@ fn found(dirs: &[PathBuf], console: &mut Console) -> Checked<Listing> {
     for (path, read) in paths.iter().zip(read_all(&paths)) {
         match read {
             // Called as a command can name it.
-            Ok(summary) => rows.push(RunRow::of(summary, Path::new(""))),
+            Ok(summary) => rows.push(RunRow::of(summary, Path::new("."))),
             Err(d) => console.warn(&format!("`{}` is left out: {}", path.display(), d.message)),
         }
     }

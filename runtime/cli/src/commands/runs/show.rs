@@ -6,7 +6,7 @@ use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::json::object;
 use crate::table::{Align, Table};
-use crate::text::{bytes, counted, dashed, flops, measure, seconds, thousands};
+use crate::text::{bytes, counted, dashed, duration, flops, measure, percent, thousands};
 use anstyle::Style;
 use meshwright_report::results::RunRow;
 use meshwright_train::Checked;
@@ -73,9 +73,9 @@ fn read(run: &Path) -> Checked<ShownRun> {
 }
 
 /// Two columns under headings.
-struct Report(Table);
+struct TwoColumns(Table);
 
-impl Report {
+impl TwoColumns {
     fn head(&mut self, title: &str) {
         self.0.text("", Style::new());
         self.0.text(title, Style::new().bold());
@@ -93,7 +93,7 @@ impl Report {
 }
 
 fn text(run: &ShownRun) -> Table {
-    let mut out = Report(Table::new(&[Align::Left, Align::Left]));
+    let mut out = TwoColumns(Table::new(&[Align::Left, Align::Left]));
     let error = run.summary.error.as_ref().map_or(String::new(), |e| format!(": {e}"));
     out.0.text(format!("{}: {}{error}", run.row.name, run.row.state), Style::new().bold());
     settings(&mut out, run);
@@ -115,7 +115,7 @@ fn setting(run: &ShownRun, name: &str) -> Option<String> {
     }
 }
 
-fn settings(out: &mut Report, run: &ShownRun) {
+fn settings(out: &mut TwoColumns, run: &ShownRun) {
     let s = &run.summary;
     out.head("Settings");
     let preset = s.preset.as_ref().map_or(String::new(), |p| format!(", preset {p}"));
@@ -144,7 +144,7 @@ fn settings(out: &mut Report, run: &ShownRun) {
     out.some("weights from", setting(run, "imported"));
 }
 
-fn results(out: &mut Report, s: &RunSummary) {
+fn results(out: &mut TwoColumns, s: &RunSummary) {
     let Some(last) = s.last() else { return };
     out.head("Results");
     let done = s.epochs.last().map_or(0, |e| e.epoch);
@@ -170,23 +170,22 @@ fn results(out: &mut Report, s: &RunSummary) {
     out.some("best epoch", best.map(|e| format!("{}: {}", e.epoch, loss(e))));
 }
 
-fn time(out: &mut Report, run: &ShownRun) {
+fn time(out: &mut TwoColumns, run: &ShownRun) {
     let s = &run.summary;
     let Some(t) = s.step_times else { return };
     out.head("Time");
     let ms = |v: f64| format!("{:.2} ms", v * 1e3);
     out.row("step", format!("{} (least {}, p90 {})", ms(t.median), ms(t.least), ms(t.p90)));
     out.some("speed", s.examples_per_second().map(|v| format!("{} examples/s", thousands(v.round() as u64))));
-    out.some("wall time", run.usage.wall_seconds().map(seconds));
+    out.some("wall time", run.usage.wall_seconds().map(duration));
     let queue: f64 = run.usage.processes.iter().filter_map(|p| p.queue_seconds).sum();
     let noted = run.usage.processes.iter().any(|p| p.queue_seconds.is_some());
-    out.some("in the queue", noted.then(|| seconds(queue)));
-    let percent = |v: f64| format!("{:.1} %", v * 100.0);
+    out.some("in the queue", noted.then(|| duration(queue)));
     out.some("utilization", run.usage.mfu.map(|v| format!("{} (MFU)", percent(v))));
     out.some("waiting", run.usage.waiting.map(|v| format!("{} of the steps, in collectives", percent(v))));
 }
 
-fn plan(out: &mut Report, c: &RunCosts, measured: Option<u64>) {
+fn plan(out: &mut TwoColumns, c: &RunCosts, measured: Option<u64>) {
     out.head("A step of a device, by the Plan");
     out.row("operations", flops(c.flops));
     out.row(
@@ -207,7 +206,7 @@ fn plan(out: &mut Report, c: &RunCosts, measured: Option<u64>) {
     }
 }
 
-fn history(out: &mut Report, run: &ShownRun) {
+fn history(out: &mut TwoColumns, run: &ShownRun) {
     out.head("History");
     for e in &run.history {
         let time = e.time.as_deref().unwrap_or("-");
@@ -225,7 +224,7 @@ fn history(out: &mut Report, run: &ShownRun) {
     }
 }
 
-fn files(out: &mut Report, run: &ShownRun) {
+fn files(out: &mut TwoColumns, run: &ShownRun) {
     out.head("Checkpoints");
     for e in &run.checkpoints {
         let best = run.best.as_ref().filter(|b| b.step == e.meta.step);
@@ -254,7 +253,13 @@ fn files(out: &mut Report, run: &ShownRun) {
 
 /// The words of a command as a shell takes them.
 fn shell(words: &[String]) -> String {
-    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
+    let plain = |c: char| c.is_ascii_alphanumeric() || "=_-./,:@%+".contains(c);
+    let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        // A word that no shell takes is shown as it is.
+        false => shlex::try_quote(word).map_or_else(|_| word.clone(), |w| w.into_owned()),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 fn made_by(run: &ShownRun) -> Option<String> {
@@ -272,7 +277,7 @@ fn resumed_by(run: &ShownRun) -> Option<String> {
     goes_on.then(|| shell(&words))
 }
 
-fn commands(out: &mut Report, run: &ShownRun) {
+fn commands(out: &mut TwoColumns, run: &ShownRun) {
     out.head("Commands");
     out.some("made by", made_by(run));
     out.some("in", setting(run, "folder"));

@@ -7,7 +7,7 @@ use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::sweep::results::write;
 use crate::table::{Align, Screen, Table};
-use crate::text::{counted, seconds, thousands};
+use crate::text::{counted, duration, percent, thousands};
 use anstyle::Style;
 use meshwright_report::results::RunRow;
 use meshwright_report::usage::{UsageGroup, UsedRun, by_end, by_model, in_all, page, table};
@@ -53,8 +53,8 @@ fn used(listing: Listing, console: &mut Console) -> Vec<UsedRun> {
     all
 }
 
-fn percent(share: Option<f64>) -> String {
-    share.map_or(UNKNOWN.into(), |v| format!("{:.1} %", v * 100.0))
+fn known(share: Option<f64>) -> String {
+    share.map_or(UNKNOWN.into(), percent)
 }
 
 fn summary(all: &[UsedRun], screen: &Screen) -> String {
@@ -62,7 +62,7 @@ fn summary(all: &[UsedRun], screen: &Screen) -> String {
     if total.runs == 0 {
         return "0 runs\n".into();
     }
-    let share = |n: usize| percent(Some(n as f64 / total.runs as f64));
+    let share = |n: usize| percent(n as f64 / total.runs as f64);
     let mut out =
         format!("{}, {} ended by an error\n", counted(total.runs as u64, "run"), share(total.failed));
     let mut ends =
@@ -103,10 +103,10 @@ fn row(g: &UsageGroup) -> [String; 9] {
         thousands(g.runs as u64),
         thousands(g.failed as u64),
         devices.join(", "),
-        seconds(g.wall_seconds),
-        g.queue_seconds.map_or(UNKNOWN.into(), seconds),
+        duration(g.wall_seconds),
+        g.queue_seconds.map_or(UNKNOWN.into(), duration),
         hours(g.device_hours),
-        percent(g.waiting),
-        percent(g.mfu),
+        known(g.waiting),
+        known(g.mfu),
     ]
 }
