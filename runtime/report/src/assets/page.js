@@ -147,7 +147,7 @@ const page = (() => {
     if (made.size) made.place.style.height = `${made.size()}px`;
     const option = complete(asked);
     // A finger scrolls the page.
-    const drags = matchMedia("(pointer: fine)").matches;
+    const drags = !matchMedia("(pointer: coarse)").matches;
     const inside = { type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: drags, preventDefaultMouseMove: drags };
     const given = ["x", "y"].filter((axis) => made.zoom && made.zoom.includes(axis)).map((axis) => ({ ...inside, [`${axis}AxisIndex`]: "all" }));
     option.dataZoom = option.dataZoom ?? given;

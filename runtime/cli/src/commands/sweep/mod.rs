@@ -122,10 +122,9 @@ fn swept(
     let rows = ended.map_err(|e| e.said(console))?;
     report::print(&rows, &args.report, console).map_err(|e| e.said(console))?;
     console.flush()?;
-    if let Some(page) = page {
-        write_page(&spec, sweep.dir.path(), page, console)?;
-    }
-    report::end(&rows, (begin.elapsed().as_secs_f64(), sweep.own), sweep.dir.path(), sweep.stop, console)
+    let times = (begin.elapsed().as_secs_f64(), sweep.own);
+    let paged = page.map_or(Ok(()), |page| write_page(&spec, sweep.dir.path(), page, console));
+    report::end(&rows, times, sweep.dir.path(), sweep.stop, console).and(paged)
 }
 
 /// All that can be known before one of them runs: nothing is written until it is.
