@@ -163,11 +163,11 @@ fn markdown(t: &ResultTable, view: TableView) -> String {
     markdown_table(&titles, &rows, words)
 }
 
+/// Begins a file of a table in memory.
+type BeginFile = fn(Vec<u8>, &[Column]) -> Result<TableWriter<Vec<u8>>, String>;
+
 /// The bytes of a file of it.
-fn in_a_file(
-    t: &ResultTable,
-    open: fn(Vec<u8>, &[Column]) -> Result<TableWriter<Vec<u8>>, String>,
-) -> Result<Vec<u8>, String> {
+fn in_a_file(t: &ResultTable, open: BeginFile) -> Result<Vec<u8>, String> {
     let mut out = open(Vec::new(), &t.columns)?;
     out.write(t)?;
     out.finish()
