@@ -122,6 +122,7 @@ fn of_many_epochs_some_are_drawn() {
 
 /// Making a report of a large study: with LONG set, 500 runs of 10,000 steps. `KEEP=DIR` keeps the page for a browser.
 #[test]
+#[expect(clippy::print_stdout, reason = "what a long run is for")]
 fn a_report_of_many_long_runs_is_small_and_quick() {
     let (runs, epochs, steps) =
         if std::env::var_os("LONG").is_some() { (500, 20, 500) } else { (40, 10, 100) };
