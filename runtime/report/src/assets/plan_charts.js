@@ -64,7 +64,7 @@ const planCharts = (() => {
     if (state.selected !== undefined) data.push({ xAxis: state.selected, lineStyle: { color: ink("ink"), type: "solid" }, label: { show: false } });
     const other = state.other();
     if (other) data.push({ yAxis: other.per_device.peak_bytes / size, lineStyle: { color: ink("faint"), type: "dotted" },
-      label: { formatter: `peak of ${other.name}: ${bytes(other.per_device.peak_bytes)}`, color: ink("ink"), backgroundColor: ink("paper"), padding: [2, 5], borderRadius: 3, position: "insideStartTop" } });
+      label: { formatter: `peak of ${other.name}: ${bytes(other.per_device.peak_bytes)}`, color: ink("ink"), backgroundColor: ink("paper"), padding: [4, 6], borderRadius: 3, distance: [8, 5], position: "insideStartTop" } });
     return { id: "marks", type: "line", data: [], symbol: "none", silent: true, tooltip: { show: false }, markLine: line({ data }) };
   };
 
@@ -98,7 +98,7 @@ const planCharts = (() => {
       tooltip: { trigger: "axis", formatter: told, order: "seriesDesc" },
       // A step is as wide as 1 around its number, so that what is nearest to the pointer is what is below it.
       xAxis: { type: "value", min: -0.5, max: layout.steps.length - 0.5, name: "step of the plan", minInterval: 1, axisLabel: { showMinLabel: false, showMaxLabel: false, color: ink("faint") } },
-      yAxis: { type: "value", name: `${unit} on a device`, nameGap: 44, ...upTo(most) },
+      yAxis: { type: "value", name: `${unit} on a device`, nameGap: 44, axisLine: { onZero: false, lineStyle: { color: ink("line") } }, ...upTo(most) },
       series: [...areas, marks(state, layout, found, size)],
     };
   };
