@@ -486,7 +486,7 @@
   };
 
   const stepOfMemory = ([x]) => {
-    const at = Math.floor(x);
+    const at = Math.round(x);
     return at >= 0 && at < state.layout().steps.length ? at : undefined;
   };
 

@@ -64,7 +64,7 @@ const planCharts = (() => {
     if (state.selected !== undefined) data.push({ xAxis: state.selected, lineStyle: { color: ink("ink"), type: "solid" }, label: { show: false } });
     const other = state.other();
     if (other) data.push({ yAxis: other.per_device.peak_bytes / size, lineStyle: { color: ink("faint"), type: "dotted" },
-      label: { formatter: `peak of ${other.name}: ${bytes(other.per_device.peak_bytes)}`, color: ink("ink"), backgroundColor: ink("paper"), padding: [2, 5], borderRadius: 3, position: "insideStartTop" } });
+      label: { formatter: `peak of ${other.name}: ${bytes(other.per_device.peak_bytes)}`, color: ink("ink"), backgroundColor: ink("paper"), padding: [4, 6], borderRadius: 3, distance: [8, 5], position: "insideStartTop" } });
     return { id: "marks", type: "line", data: [], symbol: "none", silent: true, tooltip: { show: false }, markLine: line({ data }) };
   };
 
@@ -82,9 +82,9 @@ const planCharts = (() => {
     const layout = state.layout();
     const found = curve(layout, kinds);
     const [unit, size] = unitOf(found.total[found.peak]);
-    const areas = kinds.flatMap((name, k) => (found.held[k].some((v) => v > 0) ? [{ name, type: "line", stack: "memory", step: "end", symbol: "none",
+    const areas = kinds.flatMap((name, k) => (found.held[k].some((v) => v > 0) ? [{ name, type: "line", stack: "memory", step: "middle", symbol: "none",
       lineStyle: { width: 0 }, areaStyle: { opacity: 0.85 }, color: KINDS[k], emphasis: { disabled: true },
-      data: [...found.held[k], found.held[k].at(-1) ?? 0].map((v, at) => [at, v / size]) }] : []));
+      data: found.held[k].map((v, at) => [at, v / size]) }] : []));
     const told = (all) => {
       const at = all[0].value[0];
       const sum = all.reduce((n, p) => n + p.value[1], 0);
@@ -96,8 +96,9 @@ const planCharts = (() => {
     return {
       grid: { left: 64, right: 24, top: 30, bottom: 48 },
       tooltip: { trigger: "axis", formatter: told, order: "seriesDesc" },
-      xAxis: { type: "value", min: 0, max: layout.steps.length, name: "step of the plan", minInterval: 1 },
-      yAxis: { type: "value", name: `${unit} on a device`, nameGap: 44, ...upTo(most) },
+      // A step is as wide as 1 around its number, so that what is nearest to the pointer is what is below it.
+      xAxis: { type: "value", min: -0.5, max: layout.steps.length - 0.5, name: "step of the plan", minInterval: 1, axisLabel: { showMinLabel: false, showMaxLabel: false, color: ink("faint") } },
+      yAxis: { type: "value", name: `${unit} on a device`, nameGap: 44, axisLine: { onZero: false, lineStyle: { color: ink("line") } }, ...upTo(most) },
       series: [...areas, marks(state, layout, found, size)],
     };
   };
