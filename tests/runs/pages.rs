@@ -27,6 +27,7 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/hugging-face.md", 6),
     ("docs/gpt-from-nothing.md", 7),
     ("docs/sweeps.md", 4),
+    ("docs/reports.md", 4),
     ("docs/metrics.md", 2),
     ("docs/runs.md", 10),
 ];

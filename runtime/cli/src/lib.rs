@@ -12,6 +12,7 @@ mod complete;
 mod condition;
 mod console;
 mod explain_table;
+mod found;
 mod json;
 mod launch;
 mod pager;
@@ -110,6 +111,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Devices(a) => commands::devices::run(&a, console),
         Command::Sweep(a) => commands::sweep::run(&a, console),
         Command::Runs(a) => commands::runs::run(&a, console),
+        Command::Report(a) => commands::report::run(&a, console),
         Command::Completions(a) => commands::completions::run(&a, console),
     }
 }

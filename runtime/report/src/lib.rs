@@ -5,6 +5,7 @@
 //! `assets/page.js` and `assets/page.css`; each kind of page adds a script of its own, which draws the data that Rust gives it.
 
 mod page;
+pub mod report;
 pub mod results;
 pub mod usage;
 

@@ -51,6 +51,7 @@ mod warnings;
 
 pub use arrays::PredictedOutput;
 pub use bench::{BenchOptions, BenchResult, bench};
+pub use clock::now as time_of_day;
 pub use cluster_job::{ClusterJob, SUBMITTED};
 pub use consensus::agree_on_result;
 pub use devices::{Asked, Devices};

@@ -12,6 +12,7 @@ mod launch;
 mod model;
 mod predict;
 mod renamed;
+mod report;
 mod runs;
 mod sweep;
 mod train;
@@ -27,6 +28,7 @@ pub(crate) use launch::*;
 pub(crate) use model::*;
 pub(crate) use predict::*;
 pub(crate) use renamed::renamed;
+pub(crate) use report::*;
 pub(crate) use runs::*;
 pub(crate) use sweep::*;
 pub(crate) use train::*;
@@ -78,6 +80,8 @@ pub(crate) enum Command {
     Train(TrainArgs),
     /// Train a model many times: over layouts, meshes, sizes, consts and seeds; and compare the runs in a table.
     Sweep(Box<SweepArgs>),
+    /// Make a page of runs: their table, curves, times and costs; or serve it while they go on.
+    Report(PageArgs),
     /// List, compare, plot, export and remove runs.
     Runs(Box<RunsArgs>),
     /// Evaluate the losses and metrics of a checkpoint on a data set.
@@ -131,7 +135,7 @@ impl Command {
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
             Command::Sweep(a) if a.report.format == ResultFormat::Jsonl => Format::Json,
-            Command::Sweep(_) => Format::Text,
+            Command::Sweep(_) | Command::Report(_) => Format::Text,
             Command::Runs(a) if a.what.json() => Format::Json,
             Command::Runs(_) => Format::Text,
             Command::Compare(a) if a.format == TableFormat::Json => Format::Json,

@@ -55,6 +55,7 @@ Examples:
   meshwright sweep sweep.toml
   meshwright sweep runs/study --table --sort test_loss
   meshwright sweep runs/study --table --format parquet --output study.parquet
+  meshwright sweep runs/study --table --report study.html
 
 The same command continues a sweep that was interrupted, and so does `meshwright sweep DIR`: runs that are finished stay, the
 others go on from their checkpoints. Combinations that do not compile are reported and left out before anything runs. A run that
@@ -190,4 +191,7 @@ pub(crate) struct ResultArgs {
     /// File to write the table to [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Also write a page with the table and its charts, as `meshwright report` makes it.
+    #[arg(long, value_name = "FILE.html", conflicts_with = "launch")]
+    pub(crate) report: Option<PathBuf>,
 }

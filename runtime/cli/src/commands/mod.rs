@@ -21,6 +21,7 @@ pub(crate) mod new_run;
 mod passes;
 pub(crate) mod predict;
 mod project;
+pub(crate) mod report;
 pub(crate) mod runs;
 pub(crate) mod shipped;
 pub(crate) mod sweep;

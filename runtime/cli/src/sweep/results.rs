@@ -97,6 +97,12 @@ pub(crate) struct SweepRow {
 }
 
 impl SweepRow {
+    /// The run of a combination.
+    pub(crate) fn of(c: &Combination, problems: &Problems, summary: Option<RunSummary>) -> SweepRow {
+        let name = c.name();
+        SweepRow { combination: c.clone(), problem: problems.of(&name).cloned(), summary, name }
+    }
+
     /// As a row of the table.
     pub(crate) fn run(&self) -> RunRow {
         let Combination { layout, mesh, dims, sets, seed } = self.combination.clone();
@@ -140,19 +146,17 @@ impl SweepRow {
     }
 }
 
+/// The folders of those runs of a sweep that are there.
+pub(crate) fn folders(dir: &Path, all: &[Combination]) -> Vec<PathBuf> {
+    all.iter().map(|c| dir.join(c.name())).filter(|p| holds_run(p)).collect()
+}
+
 /// Reads the runs of a sweep.
 pub(crate) fn rows(dir: &Path, all: &[Combination], problems: &Problems) -> Checked<Vec<SweepRow>> {
-    let names: Vec<String> = all.iter().map(Combination::name).collect();
-    let there: Vec<PathBuf> = names.iter().map(|n| dir.join(n)).filter(|p| holds_run(p)).collect();
+    let there = folders(dir, all);
     let mut read = BTreeMap::new();
     for (path, summary) in there.iter().zip(read_all(&there)) {
         read.insert(path.clone(), summary?);
     }
-    let row = |(name, c): (String, &Combination)| SweepRow {
-        summary: read.remove(&dir.join(&name)),
-        problem: problems.of(&name).cloned(),
-        combination: c.clone(),
-        name,
-    };
-    Ok(names.into_iter().zip(all).map(row).collect())
+    Ok(all.iter().map(|c| SweepRow::of(c, problems, read.remove(&dir.join(c.name())))).collect())
 }

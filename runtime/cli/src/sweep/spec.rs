@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// The file that a folder of a sweep has.
 pub(crate) const FILE: &str = "sweep.toml";
+/// Held while a sweep runs: its folder has this file from the first time on.
+pub(crate) const LOCK: &str = "sweep.lock";
 
 /// Epochs where neither epochs nor steps are given.
 const EPOCHS: u32 = 5;

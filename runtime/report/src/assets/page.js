@@ -100,54 +100,88 @@ const page = (() => {
   const png = (made) => made.instance.getDataURL({ pixelRatio: 2, backgroundColor: ink("paper") });
 
   /**
-   * A chart. `option()` gives an option of ECharts and is asked again when the theme changes; `zoom` may be "x", "y" or "xy".
-   * Series of one name share a button of the legend.
+   * A chart. `option(made)` gives an option of ECharts, or nothing where there is nothing to draw, and is asked again when the theme or
+   * the data change; `zoom` may be "x", "y" or "xy"; `log` adds a button for a logarithmic axis, of which `made.log` tells. Series of
+   * one name share a button of the legend; one that is `silent` belongs to another of its name. `size()` is the height in pixels.
    */
-  const chart = (parent, { id, title, about, height = 320, option, zoom = "x", legend = true }) => {
+  const chart = (parent, { id, title, about, height = 320, size, option, zoom = "x", legend = true, log = false }) => {
     const place = element("div", { class: "chart", style: `height:${height}px`, tabindex: "0", role: "img", "aria-label": title });
     const keys = element("div", { class: "legend", role: "group", "aria-label": `Series of ${title}` });
-    const made = { id, place, keys, hidden: new Set(), instance: undefined, option };
+    const status = element("span", { class: "unseen", role: "status" });
+    const made = { id, place, keys, status, hidden: new Set(), instance: undefined, option, size, zoom, legend, log: false, current: undefined };
+    const tool = (text, label, onclick, more = {}) => element("button", { type: "button", "aria-label": `${title}: ${label}`, onclick, ...more }, text);
     const tools = element("span", { class: "tools" },
-      element("button", { type: "button", "aria-label": `${title}: whole`, onclick: () => unzoom(made) }, "Whole"),
-      element("button", { type: "button", "aria-label": `${title} as SVG`, onclick: () =>
-        download(`${id}.svg`, `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg(made))}`) }, "SVG"),
-      element("button", { type: "button", "aria-label": `${title} as PNG`, onclick: () => download(`${id}.png`, png(made)) }, "PNG"));
+      ...(log ? [tool("Log", "logarithmic axis", (event) => {
+        made.log = !made.log;
+        event.currentTarget.setAttribute("aria-pressed", String(made.log));
+        draw(made);
+      }, { "aria-pressed": "false" })] : []),
+      ...(zoom ? [tool("Whole", "whole", () => unzoom(made))] : []),
+      tool("SVG", "download as SVG", () => download(`${id}.svg`, `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg(made))}`)),
+      tool("PNG", "download as PNG", () => download(`${id}.png`, png(made))));
     const caption = element("figcaption", {}, element("span", {}, title), tools);
     if (about) caption.append(element("small", {}, about));
-    parent.append(element("figure", { id: `chart-${id}` }, caption, place, keys));
-    made.draw = () => draw(made, zoom, legend);
+    made.figure = element("figure", { id: `chart-${id}` }, caption, place, keys, status);
+    parent.append(made.figure);
+    made.draw = () => draw(made);
     charts.set(id, made);
     place.addEventListener("keydown", (event) => walk(made, event));
-    made.draw();
-    new ResizeObserver(() => made.instance.resize()).observe(place);
+    draw(made);
+    new ResizeObserver(() => {
+      const same = made.instance?.getWidth() === place.clientWidth && made.instance?.getHeight() === place.clientHeight;
+      if (!same && place.clientWidth > 0) made.instance?.resize();
+    }).observe(place);
     return made;
   };
 
-  const unzoom = (made) => {
-    (made.instance.getOption().dataZoom ?? []).forEach((_, at) =>
-      made.instance.dispatchAction({ type: "dataZoom", dataZoomIndex: at, start: 0, end: 100 }));
+  const zooms = (made) => made.current?.dataZoom ?? [];
+  const zoomTo = (made, start, end) =>
+    zooms(made).forEach((_, at) => made.instance.dispatchAction({ type: "dataZoom", dataZoomIndex: at, start, end }));
+  const unzoom = (made) => zoomTo(made, 0, 100);
+
+  /** Draws a chart, or draws it again: what is zoomed and hidden stays so. */
+  const draw = (made) => {
+    const asked = made.option(made);
+    made.figure.hidden = !asked;
+    if (!asked) return;
+    if (made.size) made.place.style.height = `${made.size()}px`;
+    const option = complete(asked);
+    // A finger scrolls the page.
+    const drags = !matchMedia("(pointer: coarse)").matches;
+    const inside = { type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: drags, preventDefaultMouseMove: drags };
+    const given = ["x", "y"].filter((axis) => made.zoom && made.zoom.includes(axis)).map((axis) => ({ ...inside, [`${axis}AxisIndex`]: "all" }));
+    option.dataZoom = option.dataZoom ?? given;
+    option.legend.selected = Object.fromEntries([...made.hidden].map((name) => [name, false]));
+    made.instance ??= echarts.init(made.place);
+    made.instance.resize();
+    made.instance.setOption(option, { replaceMerge: ["series"] });
+    made.current = option;
+    fillLegend(made);
   };
 
-  const draw = (made, zoom, legend) => {
-    const option = complete(made.option());
-    const inside = { type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: true };
-    const zooms = [];
-    if (zoom.includes("x")) zooms.push({ ...inside, xAxisIndex: "all" });
-    if (zoom.includes("y")) zooms.push({ ...inside, yAxisIndex: "all" });
-    made.instance?.dispose();
-    made.instance = echarts.init(made.place);
-    made.instance.setOption({ ...option, dataZoom: option.dataZoom ?? zooms });
-    made.hidden.forEach((name) => made.instance.dispatchAction({ type: "legendUnSelect", name }));
-    const names = option.legend.data;
-    made.keys.replaceChildren();
-    if (!legend || names.length < 2) return;
-    for (const name of names) {
-      const first = option.series.findIndex((s) => s.name === name);
-      const color = made.instance.getVisual({ seriesIndex: first }, "color") ?? ink("faint");
-      const key = element("button", { type: "button", "aria-pressed": String(!made.hidden.has(name)), style: `--mark:${color}`,
-        onclick: () => toggle(made, key, name) }, element("i"), String(name));
-      made.keys.append(key);
-    }
+  const colorOf = (made, name) => {
+    const first = made.current.series.find((s) => s.name === name);
+    return first?.itemStyle?.color ?? first?.lineStyle?.color ?? colors[made.current.legend.data.indexOf(name) % colors.length];
+  };
+
+  const fillLegend = (made) => {
+    const names = made.current.legend.data;
+    made.keys.hidden = !made.legend || names.length < 2;
+    if (made.keys.hidden) return made.keys.replaceChildren();
+    const focused = document.activeElement?.dataset?.name;
+    const inside = made.keys.contains(document.activeElement);
+    const show = (which) => { made.hidden = new Set(names.filter((name) => !which(name))); draw(made); };
+    const key = (name) => element("button", {
+      type: "button", "data-name": name, "aria-pressed": String(!made.hidden.has(name)), style: `--mark:${colorOf(made, name)}`,
+      title: "Click hides or shows it, with Shift it alone",
+      onclick: (event) => event.shiftKey ? show((other) => other === name) : toggle(made, event.currentTarget, name),
+    }, element("i"), String(name));
+    // Where there are many, nobody hides all but one by hand.
+    const all = names.length < 7 ? [] : [
+      element("button", { type: "button", class: "all", onclick: () => show(() => true) }, "All"),
+      element("button", { type: "button", class: "all", onclick: () => show(() => false) }, "None")];
+    made.keys.replaceChildren(...all, ...names.map(key));
+    if (inside) [...made.keys.children].find((child) => child.dataset.name === focused)?.focus();
   };
 
   const toggle = (made, key, name) => {
@@ -159,23 +193,33 @@ const page = (() => {
   /** Arrow keys move from point to point and say what the mouse would; + and - zoom, Escape lets go. */
   const walk = (made, event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const shown = (made.instance.getOption().series ?? []).findIndex((s) => !made.hidden.has(s.name));
+    const shown = made.current.series.findIndex((s) => !s.silent && !made.hidden.has(s.name));
     if (step !== undefined && shown >= 0) {
-      const count = made.instance.getOption().series[shown].data?.length ?? 0;
+      const count = made.current.series[shown].data?.length ?? 0;
       made.at = Math.min(Math.max((made.at ?? -1) + step, 0), count - 1);
       made.instance.dispatchAction({ type: "showTip", seriesIndex: shown, dataIndex: made.at });
+      // What the tip says is drawn in the next frame.
+      requestAnimationFrame(() => { made.status.textContent = made.place.lastElementChild?.innerText.replace(/\s*\n\s*/g, ", ") ?? ""; });
     } else if (event.key === "+" || event.key === "-") {
       const now = made.instance.getOption().dataZoom?.[0];
       if (!now) return;
       const middle = (now.start + now.end) / 2;
       const half = (now.end - now.start) / (event.key === "+" ? 4 : 1);
-      made.instance.dispatchAction({ type: "dataZoom", start: Math.max(0, middle - half), end: Math.min(100, middle + half) });
+      zoomTo(made, Math.max(0, middle - half), Math.min(100, middle + half));
     } else if (event.key === "Escape") {
       made.instance.dispatchAction({ type: "hideTip" });
     } else {
       return;
     }
     event.preventDefault();
+  };
+
+  /** What a tip of a chart says: a heading, and rows of a color, a name and a value; of many the first ones. */
+  const tip = (heading, rows, most = 14) => {
+    const shown = rows.slice(0, most).map(([color, name, value]) => element("tr", {},
+      element("td", { class: "text" }, element("i", { style: `background:${color}` }), String(name)), element("td", {}, String(value))));
+    const more = rows.length > most ? [element("small", {}, `and ${rows.length - most} more`)] : [];
+    return element("div", { class: "tip" }, element("b", {}, String(heading)), element("table", {}, element("tbody", {}, ...shown)), ...more);
   };
 
   const order = (a, b) => {
@@ -187,40 +231,52 @@ const page = (() => {
   /**
    * A table. `columns`: `name`, `title`, and where wanted `show(value, row)` and `text` (aligned to the left); `rows`: arrays of values.
    * Words in the filter must all occur; `column>1.5`, `<`, `>=`, `<=`, `=` compare a column. `changed(rows)` hears which rows are shown.
+   * What it gives takes other columns and rows: the order and the filter stay.
    */
   const table = (parent, { id, columns, rows, changed }) => {
-    const state = { by: -1, down: false };
-    const body = element("tbody");
-    const heads = columns.map((column, at) => element("th", { scope: "col", class: column.text ? "text" : "", "aria-sort": "none" },
-      element("button", { type: "button", onclick: () => { state.down = state.by === at && !state.down; state.by = at; fill(); } }, column.title)));
+    const state = { by: undefined, down: false };
+    const [head, body] = [element("tr"), element("tbody")];
     const count = element("span", { class: "about", role: "status" });
     const input = element("input", { type: "search", "aria-label": "Filter rows", placeholder: "filter: words, or column>1.5", oninput: () => fill() });
-    const passes = (row) => input.value.split(/\s+/).filter(Boolean).every((word) => {
-      const compared = /^([\w.-]+?)(>=|<=|=|<|>)(.+)$/.exec(word);
-      const at = compared ? columns.findIndex((c) => c.name === compared[1] || c.title === compared[1]) : -1;
-      if (at < 0) return row.some((v) => String(v ?? "").toLowerCase().includes(word.toLowerCase()));
-      const by = Number.isNaN(Number(compared[3])) ? compared[3] : Number(compared[3]);
-      if (row[at] === null || row[at] === undefined) return false;
-      const sign = Math.sign(order(row[at], by));
-      return { ">": sign > 0, "<": sign < 0, ">=": sign >= 0, "<=": sign <= 0, "=": sign === 0 }[compared[2]];
-    });
-    const cell = (column, row, at) => element("td", { class: column.text ? "text" : "" },
+    const sortBy = (name) => { state.down = state.by === name && !state.down; state.by = name; fill(); };
+    const cell = (column, row, at) => element("td", { class: [column.text ? "text" : "", column.class ?? ""].join(" ").trim() },
       column.show ? column.show(row[at], row) : typeof row[at] === "number" ? number(row[at]) : String(row[at] ?? "-"));
+    const heads = () => head.replaceChildren(...columns.map((column) => element("th", { scope: "col", class: column.text ? "text" : "" },
+      element("button", { type: "button", onclick: () => sortBy(column.name) }, column.title))));
     const fill = () => {
-      const shown = rows.filter(passes);
+      const shown = rows.filter(filterOf(input.value, columns));
+      const by = columns.findIndex((c) => c.name === state.by);
       // What is missing comes last in both directions.
-      if (state.by >= 0) shown.sort((a, b) => {
-        const [x, y] = [a[state.by], b[state.by]];
-        return state.down && x !== null && y !== null ? order(y, x) : order(x, y);
-      });
-      heads.forEach((head, at) => head.setAttribute("aria-sort", at !== state.by ? "none" : state.down ? "descending" : "ascending"));
+      if (by >= 0) shown.sort((a, b) => (state.down && a[by] !== null && b[by] !== null ? order(b[by], a[by]) : order(a[by], b[by])));
+      [...head.cells].forEach((c, at) => c.setAttribute("aria-sort", at !== by ? "none" : state.down ? "descending" : "ascending"));
       body.replaceChildren(...shown.map((row) => element("tr", {}, ...columns.map((c, at) => cell(c, row, at)))));
       count.textContent = `${shown.length} of ${rows.length}`;
       changed?.(shown);
     };
     parent.append(element("div", { class: "filter" }, input, count),
-      element("div", { class: "table", id: `table-${id}`, tabindex: "0" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body)));
+      element("div", { class: "table", id: `table-${id}`, tabindex: "0", role: "region", "aria-label": "Table" },
+        element("table", {}, element("thead", {}, head), body)));
+    heads();
     fill();
+    return { update: (newColumns, newRows) => {
+      const same = newColumns.length === columns.length && newColumns.every((c, at) => c.name === columns[at].name);
+      [columns, rows] = [newColumns, newRows];
+      if (!same) heads();
+      fill();
+    } };
+  };
+
+  /** Whether a row passes a filter. */
+  const filterOf = (text, columns) => {
+    const tests = text.split(/\s+/).filter(Boolean).map((word) => {
+      const compared = /^([\w.-]+?)(>=|<=|=|<|>)(.+)$/.exec(word);
+      const at = compared ? columns.findIndex((c) => c.name === compared[1] || c.title === compared[1]) : -1;
+      if (at < 0) return (row) => row.some((v) => String(v ?? "").toLowerCase().includes(word.toLowerCase()));
+      const by = Number.isNaN(Number(compared[3])) ? compared[3] : Number(compared[3]);
+      const holds = { ">": (s) => s > 0, "<": (s) => s < 0, ">=": (s) => s >= 0, "<=": (s) => s <= 0, "=": (s) => s === 0 }[compared[2]];
+      return (row) => row[at] !== null && row[at] !== undefined && holds(Math.sign(order(row[at], by)));
+    });
+    return (row) => tests.every((test) => test(row));
   };
 
   const setTheme = (name) => {
@@ -242,5 +298,5 @@ const page = (() => {
   addEventListener("beforeprint", () => { before = root.dataset.theme; setTheme("light"); });
   addEventListener("afterprint", () => setTheme(before));
 
-  return { data, main, colors, charts, element, section, chart, table, number, bytes, ink, dark, onTheme, svg, png };
+  return { data, main, colors, charts, element, section, chart, table, tip, number, bytes, ink, dark, onTheme, svg, png };
 })();

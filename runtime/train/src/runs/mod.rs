@@ -18,5 +18,7 @@ pub use curves::{EpochPoint, EvaluationPoint, RunCurves, StepPoint};
 pub use events::RunEvent;
 pub use find::runs_below;
 pub use log::LogEvent;
-pub use summary::{RunLength, RunState, RunSummary, StepTimes, at_work, folders_in, planned_steps, read_all};
+pub use summary::{
+    RunLength, RunState, RunSummary, StepTimes, at_work, folders_in, planned_steps, read_all, read_all_with,
+};
 pub use usage::{ProcessUsage, RunUsage};

@@ -129,14 +129,16 @@ impl RunSummary {
     ///
     /// E0511 where a file of it is missing or malformed.
     pub fn read(run: &Path) -> Checked<RunSummary> {
-        Self::with(run, &HeldLocks::now())
+        Ok(Self::with(run, &HeldLocks::now(), &|_| ())?.0)
     }
 
-    fn with(run: &Path, held: &HeldLocks) -> Checked<RunSummary> {
+    /// The summary, and what is kept of its curves: they are large, and the summary is made of them anyway.
+    fn with<T>(run: &Path, held: &HeldLocks, keep: &impl Fn(&RunCurves) -> T) -> Checked<(RunSummary, T)> {
         let settings: RunSettings = read_settings(run)?;
         // What is going on meanwhile is at worst seen as it was before.
         let running = lock_of(run).metadata().is_ok_and(|lock| held.has(&lock));
         let curves = RunCurves::read(run)?;
+        let kept = keep(&curves);
         let ending = ending(run)?;
         let state = match () {
             () if settings.imported.is_some() => RunState::Imported,
@@ -146,7 +148,7 @@ impl RunSummary {
             () => RunState::Interrupted,
         };
         let error = ending.error.clone().filter(|_| state == RunState::Failed);
-        Ok(RunSummary {
+        let summary = RunSummary {
             path: run.into(),
             state,
             error,
@@ -177,7 +179,8 @@ impl RunSummary {
             set: settings.set,
             examples: settings.examples,
             cores: settings.cores,
-        })
+        };
+        Ok((summary, kept))
     }
 
     /// The epoch that was last done, or what of it is done.
@@ -225,8 +228,16 @@ fn step_times(curves: &RunCurves, ending: &Ending) -> Option<StepTimes> {
 
 /// Reads runs, several at once, each as [`RunSummary::read`] does.
 pub fn read_all(runs: &[PathBuf]) -> Vec<Checked<RunSummary>> {
+    read_all_with(runs, |_| ()).into_iter().map(|run| Ok(run?.0)).collect()
+}
+
+/// Reads runs, several at once, each with what `keep` makes of its curves. At no time are there more curves than cores.
+pub fn read_all_with<T: Send>(
+    runs: &[PathBuf],
+    keep: impl Fn(&RunCurves) -> T + Sync,
+) -> Vec<Checked<(RunSummary, T)>> {
     let held = HeldLocks::now();
-    runs.par_iter().map(|run| RunSummary::with(run, &held)).collect()
+    runs.par_iter().map(|run| RunSummary::with(run, &held, &keep)).collect()
 }
 
 /// Whether a process is at work in the run of a folder; false where there is none.

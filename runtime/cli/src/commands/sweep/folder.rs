@@ -4,7 +4,7 @@ use crate::console::Console;
 use crate::sweep::check::Runnable;
 use crate::sweep::combination::Combination;
 use crate::sweep::results::write;
-use crate::sweep::spec::{FILE, SweepSpec, wrong};
+use crate::sweep::spec::{FILE, LOCK, SweepSpec, wrong};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_train::Checked;
 use meshwright_train::run_dir::holds_run;
@@ -15,8 +15,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Held while a sweep runs.
-const LOCK: &str = "sweep.lock";
 /// What runs say of themselves.
 const LOGS: &str = "logs";
 

@@ -7,7 +7,9 @@ mod runs;
 
 use crate::args::{DeviceChoice, SweepArgs};
 use crate::commands::ends::CommandEnd;
+use crate::commands::report::{page_of, title_of, writable};
 use crate::console::Console;
+use crate::found::{Place, ReadRuns, read};
 use crate::signals;
 use crate::stop::Stop;
 use crate::sweep::check::{Verdict, check};
@@ -22,13 +24,17 @@ use std::path::{Path, PathBuf};
 /// Runs the command.
 pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
     report::fits(&args.report, console)?;
+    let page = args.report.report.as_deref().map(folder::absolute).transpose();
+    let page = page.and_then(|p| p.map_or(Ok(None), |p| writable(&p).map(|()| Some(p))));
+    let page = page.map_err(|d| CommandEnd::from(d).said(console))?;
     let (spec, dir) = subject(args).map_err(|e| e.said(console))?;
     let spec = spec.overridden(args);
     if args.report.table {
         let printed = of_folder(&spec, &dir).and_then(|rows| report::print(&rows, &args.report, console));
-        return printed.map_err(|e| e.said(console));
+        printed.map_err(|e| e.said(console))?;
+        return page.map_or(Ok(()), |page| write_page(&spec, &dir, &page, console));
     }
-    swept(args, spec, dir, console)
+    swept(args, spec, dir, page.as_deref(), console)
 }
 
 /// What the command is about: the sweep, and its folder.
@@ -83,7 +89,21 @@ fn of_folder(spec: &SweepSpec, dir: &Path) -> Result<Vec<SweepRow>, CommandEnd> 
     Ok(rows(dir, &combinations(spec)?, &Problems::read(dir)?)?)
 }
 
-fn swept(args: &SweepArgs, mut spec: SweepSpec, dir: PathBuf, console: &mut Console) -> Result<(), Stop> {
+/// The page of a sweep, with what its folder says by now.
+fn write_page(spec: &SweepSpec, dir: &Path, page: &Path, console: &mut Console) -> Result<(), Stop> {
+    let places = [Place::Sweep { dir: dir.into(), spec: Box::new(spec.clone()) }];
+    let found = read(&places, dir, &mut ReadRuns::default());
+    let found = found.map_err(|d| CommandEnd::from(d).said(console))?;
+    page_of(&found, &title_of(&[dir.into()]), page, console)
+}
+
+fn swept(
+    args: &SweepArgs,
+    mut spec: SweepSpec,
+    dir: PathBuf,
+    page: Option<&Path>,
+    console: &mut Console,
+) -> Result<(), Stop> {
     let prepared = prepare(args, &mut spec, dir, console);
     let mut sweep = prepared.map_err(|e| e.said(console))?;
     let begin = std::time::Instant::now();
@@ -99,7 +119,9 @@ fn swept(args: &SweepArgs, mut spec: SweepSpec, dir: PathBuf, console: &mut Cons
     let rows = ended.map_err(|e| e.said(console))?;
     report::print(&rows, &args.report, console).map_err(|e| e.said(console))?;
     console.flush()?;
-    report::end(&rows, (begin.elapsed().as_secs_f64(), sweep.own), sweep.dir.path(), sweep.stop, console)
+    let times = (begin.elapsed().as_secs_f64(), sweep.own);
+    let paged = page.map_or(Ok(()), |page| write_page(&spec, sweep.dir.path(), page, console));
+    report::end(&rows, times, sweep.dir.path(), sweep.stop, console).and(paged)
 }
 
 /// All that can be known before one of them runs: nothing is written until it is.

@@ -1,0 +1,90 @@
+//! `report`: a page of runs, written or served.
+
+mod live;
+
+use crate::args::PageArgs;
+use crate::console::Console;
+use crate::found::{FoundRuns, ReadRuns, places, read};
+use crate::stop::Stop;
+use crate::sweep::results::write;
+use crate::sweep::spec::wrong;
+use crate::text::{bytes, counted};
+use meshwright_diag::{Diagnostic, Sources};
+use meshwright_report::report::Report;
+use meshwright_train::Checked;
+use std::path::{Path, PathBuf};
+
+/// The page where none is named.
+const PAGE: &str = "report.html";
+
+/// Runs the command.
+pub(crate) fn run(args: &PageArgs, console: &mut Console) -> Result<(), Stop> {
+    let title = args.title.clone().unwrap_or_else(|| title_of(&args.runs));
+    if args.live {
+        return live::serve(&args.runs, &title, args.port.unwrap_or(0), console);
+    }
+    let page = args.output.clone().unwrap_or_else(|| PAGE.into());
+    let found =
+        writable(&page).and_then(|()| read(&places(&args.runs)?, root(&args.runs), &mut ReadRuns::default()));
+    let found = found.map_err(|d| said(&d, console))?;
+    page_of(&found, &title, &page, console)
+}
+
+fn said(d: &Diagnostic, console: &mut Console) -> Stop {
+    console.diagnostics(std::slice::from_ref(d), &Sources::new());
+    Stop::Diagnosed
+}
+
+/// What names of runs are below: the folder, where one is named.
+fn root(paths: &[PathBuf]) -> &Path {
+    match paths {
+        [one] => one,
+        _ => Path::new(""),
+    }
+}
+
+/// The names of some folders.
+pub(crate) fn title_of(paths: &[PathBuf]) -> String {
+    let name = |p: &PathBuf| {
+        let full = p.canonicalize().unwrap_or_else(|_| p.clone());
+        full.file_name().map_or_else(|| p.display().to_string(), |n| n.to_string_lossy().into_owned())
+    };
+    let mut names: Vec<String> = paths.iter().take(3).map(name).collect();
+    if paths.len() > names.len() {
+        names.push(format!("{} more", paths.len() - names.len()));
+    }
+    names.join(", ")
+}
+
+/// Refuses a page that could not be written, before anything is done for it.
+pub(crate) fn writable(page: &Path) -> Checked<()> {
+    let folder = page.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let why = match () {
+        () if page.is_dir() => "it is a folder".to_string(),
+        () if !folder.is_dir() => format!("there is no folder `{}`", folder.display()),
+        () => return Ok(()),
+    };
+    let d = wrong(format!("the page `{}` cannot be written: {why}", page.display()));
+    Err(Box::new(d.help("name a file in a folder that is there, such as `report.html`")))
+}
+
+/// Writes the page of some runs. Those that cannot be read are left out, and the command fails.
+pub(crate) fn page_of(
+    found: &FoundRuns,
+    title: &str,
+    page: &Path,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let made = format!("Made at {}.", meshwright_train::time_of_day());
+    let report = Report { title, made: &made, runs: &found.runs };
+    let text = report.page(report.data());
+    write(page, text.as_bytes()).map_err(|d| said(&d, console))?;
+    console.note(&format!(
+        "`{}` shows {} in {}",
+        page.display(),
+        counted(found.runs.len() as u64, "run"),
+        bytes(text.len() as u64)
+    ));
+    console.diagnostics(&found.unreadable, &Sources::new());
+    if found.unreadable.is_empty() { Ok(()) } else { Err(Stop::Diagnosed) }
+}

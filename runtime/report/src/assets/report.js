@@ -1,0 +1,482 @@
+"use strict";
+// Draws runs: their table, and charts of those that pass its filter.
+(() => {
+  const { element, section, chart, table, tip, number, bytes, colors } = page;
+  let data = page.data;
+  /** Which runs pass the filter, by their place. */
+  let passing = new Set(data.runs.keys());
+  const shown = () => data.runs.filter((_, at) => passing.has(at));
+
+  // What runs are made with.
+
+  const meshOf = (run) => (run.mesh ? run.mesh.replace(/[^,=x]+=/g, "").replace(/[,x]/g, "×") : "");
+  const layoutOf = (run) => {
+    if (!run.layout && !run.mesh) return "one device";
+    return run.layout ? `${run.layout} on ${meshOf(run) || "one device"}` : `replicated on ${meshOf(run)}`;
+  };
+  const batchOf = (run) => run.batch ?? run.dims.batch;
+  /** All that tells runs apart but their seed, in words. */
+  const traits = (run) => {
+    const named = Object.entries({ ...run.dims, ...run.sets }).filter(([name]) => name !== "batch").map(([name, v]) => [name, `${name} ${number(v)}`]);
+    const all = [["model", run.model], ["preset", run.preset], ["precision", run.precision], ["batch", `batch ${batchOf(run) ?? "?"}`], ["layout", layoutOf(run)], ...named];
+    return new Map(all.filter(([, value]) => value !== undefined && value !== null));
+  };
+  const natural = (a, b) => a.localeCompare(b, "en", { numeric: true });
+
+  /** The traits of which there are several: lines are called by these. */
+  let varying = [];
+  const findVarying = () => {
+    const found = new Map();
+    const drawn = data.runs.filter((run) => run.epochs);
+    for (const run of drawn) for (const name of traits(run).keys()) found.set(name, new Set());
+    for (const run of drawn) for (const [name, values] of found) values.add(traits(run).get(name));
+    varying = [...found].filter(([, values]) => values.size > 1).map(([name]) => name);
+  };
+  const label = (run, but = []) => {
+    const of = traits(run);
+    const words = varying.filter((name) => !but.includes(name)).map((name) => of.get(name)).filter(Boolean);
+    return words.length > 0 ? words.join(", ") : "all runs";
+  };
+  /** Runs by a label, in the order of labels. */
+  const grouped = (runs, of) => {
+    const groups = new Map();
+    for (const run of runs) {
+      const name = of(run);
+      if (!groups.has(name)) groups.set(name, []);
+      groups.get(name).push(run);
+    }
+    return new Map([...groups].sort(([a], [b]) => natural(a, b)));
+  };
+  /** Colors of labels: those of all runs have a place, so that a filter changes no color. */
+  const palette = (of) => {
+    const names = [...new Set(data.runs.filter((run) => run.epochs).map(of))].sort(natural);
+    const hue = (at) => `hsl(${Math.round(215 + (at / names.length) * 330) % 360}, 55%, ${page.dark() ? 62 : 46}%)`;
+    return (name) => (names.length <= colors.length ? colors[names.indexOf(name)] : hue(names.indexOf(name)));
+  };
+
+  // Lines with their spread.
+
+  const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length;
+  /** [x, mean, least, greatest, how many] of pairs of x and value. */
+  const spread = (pairs) => {
+    const by = new Map();
+    for (const [x, y] of pairs) {
+      if (y === null || y === undefined) continue;
+      if (!by.has(x)) by.set(x, []);
+      by.get(x).push(y);
+    }
+    return [...by].sort(([a], [b]) => a - b).map(([x, ys]) => [x, mean(ys), Math.min(...ys), Math.max(...ys), ys.length]);
+  };
+
+  /** Between two points, from least to greatest. */
+  const band = (name, color, points) => ({
+    type: "custom", name, silent: true, z: 1, clip: true, itemStyle: { color }, tooltip: { show: false },
+    encode: { x: 0, y: [1, 2] },
+    data: points.map(([x, , low, high]) => [x, low, high]),
+    renderItem: (params, api) => {
+      const [here, next] = [points[params.dataIndex], points[params.dataIndex + 1]];
+      if (!next) return null;
+      const corners = [api.coord([here[0], here[2]]), api.coord([next[0], next[2]]), api.coord([next[0], next[3]]), api.coord([here[0], here[3]])];
+      return { type: "polygon", shape: { points: corners }, style: { fill: color, opacity: 0.18 } };
+    },
+  });
+
+  const line = (name, color, points, more = {}) => ({
+    type: "line", name, data: points.map(([x, y]) => [x, y]), z: 3, symbol: "circle", symbolSize: 5, showSymbol: points.length <= 40,
+    lineStyle: { width: 2, color }, itemStyle: { color }, emphasis: { disabled: true }, ...more,
+  });
+
+  const withSpread = ([name, color, points], more) =>
+    points.some(([, , low, high]) => high > low) ? [line(name, color, points, more), band(name, color, points)] : [line(name, color, points, more)];
+  // Of lines that lie on each other each is seen through the gaps of the next.
+  const DASHES = ["solid", [14, 10], [8, 8], [3, 7]];
+  const dashed = (l, at) => withSpread(l, { lineStyle: { width: 2, color: l[1], type: DASHES[at % DASHES.length] } });
+
+  const value = (point, unit = number) => (point[4] > 1 && point[3] > point[2] ? `${unit(point[1])} (${unit(point[2])} to ${unit(point[3])})` : unit(point[1]));
+
+  /** A tip for all lines at an x: [name, color, points] each. */
+  const lineTip = (lines, heading, unit) => ({
+    trigger: "axis",
+    formatter: (params) => {
+      const x = Number(params[0].axisValue);
+      const visible = new Set(params.map((p) => p.seriesName));
+      const at = lines.filter(([name]) => visible.has(name)).map(([name, color, points]) => [name, color, points.find((p) => p[0] === x)]);
+      const rows = at.filter(([, , point]) => point).sort((a, b) => b[2][1] - a[2][1]);
+      return tip(heading(x), rows.map(([name, color, point]) => [color, name, value(point, unit)]));
+    },
+  });
+
+  const axis = (name, more = {}) => ({ type: "value", name, ...more });
+  const valueAxis = (made, unit = number, more = {}) => ({
+    type: made.log ? "log" : "value", scale: true, ...more, axisLabel: { formatter: (v) => unit(v), color: page.ink("faint") },
+  });
+  const GRID = { left: 12, right: 20, top: 14, bottom: 26, containLabel: true };
+  const chartOf = (lines, made, xAxis, { unit, heading, series, scale = true, drawn = (l) => withSpread(l) } = {}) => (lines.length === 0 ? null : {
+    grid: GRID, xAxis, yAxis: valueAxis(made, unit, { scale }), tooltip: lineTip(lines, heading, unit), series: series ?? lines.flatMap(drawn),
+  });
+
+  // Curves by epoch.
+
+  const setsOf = () => {
+    const sets = new Map();
+    for (const run of data.runs) for (const [set, metrics] of Object.entries(run.epochs?.sets ?? {})) {
+      if (!sets.has(set)) sets.set(set, new Set());
+      Object.keys(metrics).forEach((name) => sets.get(set).add(name));
+    }
+    return sets;
+  };
+  /** [metric, set]: metrics before the loss, and what was evaluated before what was trained on. */
+  const measured = () => {
+    const sets = [...setsOf()].sort(([a], [b]) => (a === "train") - (b === "train") || natural(a, b));
+    const names = [...new Set(sets.flatMap(([, metrics]) => [...metrics]))].sort((a, b) => (a === "loss") - (b === "loss"));
+    return names.flatMap((name) => sets.filter(([, metrics]) => metrics.has(name)).map(([set]) => [name, set]));
+  };
+  const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+  const epochLines = (runs, of, set, metric) => {
+    const color = palette(of);
+    const pairs = (run) => (run.epochs?.sets[set]?.[metric] ?? []).map((y, at) => [run.epochs.at[at], y]);
+    return [...grouped(runs, of)].map(([name, some]) => [name, color(name), spread(some.flatMap(pairs))]).filter(([, , points]) => points.length > 0);
+  };
+
+  /** A choice of some values of a trait; `""` is all of them. */
+  const choice = (parent, text, values, first, changed) => {
+    const select = element("select", { onchange: () => changed() });
+    const fill = (now) => {
+      const before = select.value;
+      select.replaceChildren(...now.map(([v, title]) => element("option", { value: v }, title)));
+      select.value = now.some(([v]) => v === before) && before !== "" ? before : first(now);
+    };
+    const whole = element("label", {}, text, select);
+    parent.append(whole);
+    const update = () => { const now = values(); whole.hidden = now.length < 3; fill(now); };
+    update();
+    return { value: () => (whole.hidden ? "" : select.value), update };
+  };
+  const valuesOf = (trait, all) => () => {
+    const values = [...new Set(data.runs.filter((run) => run.epochs).map((run) => traits(run).get(trait)).filter(Boolean))].sort(natural);
+    return [["", all], ...values.map((v) => [v, v])];
+  };
+  const only = (runs, trait, picked) => (picked === "" ? runs : runs.filter((run) => traits(run).get(trait) === picked));
+
+  /** Sections add their charts again when there are new ones. */
+  const sections = [];
+  const part = (title, about, wanted) => {
+    const place = section(title, about);
+    const choices = element("div", { class: "choices" });
+    const grid = element("div", { class: "charts" });
+    place.append(choices, grid);
+    const made = { place, grid, choices, charts: [], picks: [] };
+    const redraw = () => made.charts.forEach((c) => c.draw());
+    made.pick = (...args) => { const picked = choice(choices, ...args, redraw); made.picks.push(picked); return picked; };
+    const list = wanted(made);
+    made.refresh = () => {
+      for (const given of list()) if (!page.charts.has(given.id)) made.charts.push(chart(grid, given));
+      made.settle();
+    };
+    made.settle = () => {
+      place.hidden = made.charts.every((c) => c.figure.hidden);
+      choices.hidden = made.picks.length === 0 || [...choices.children].every((c) => c.hidden);
+    };
+    sections.push(made);
+    made.refresh();
+    return made;
+  };
+
+  const id = (...words) => words.join("-").replace(/[^\w-]/g, "_");
+  const epochAxis = () => axis("epoch", { min: "dataMin", max: "dataMax", minInterval: 1 });
+  const bySection = (kind, title, about, others, trait, pickText, all, first, holds, drawn) => part(title, about, (made) => {
+    const picked = made.pick(pickText, valuesOf(trait, all), first);
+    const of = (run) => label(run, others);
+    return () => (holds() ? measured() : []).map(([metric, set]) => ({
+      id: id(kind, set, metric), title: `${upper(set)} ${metric} by epoch`, log: true,
+      option: (made) => chartOf(epochLines(only(shown(), trait, picked.value()), of, set, metric), made, epochAxis(), { heading: (x) => `epoch ${x}`, drawn }),
+    }));
+  });
+  const several = (name) => varying.includes(name);
+  const middle = (values) => values[Math.floor(values.length / 2)][0];
+
+  const curves = () => {
+    const line = data.every > 1 ? ` One epoch in ${data.every} is drawn.` : "";
+    bySection("batch", "Curves by batch size", `A line is the mean over seeds, and over layouts where all are shown; its band reaches from the least to the greatest.${line}`,
+      ["layout"], "layout", "Layout", "all layouts", () => "", () => several("batch") || !several("layout"));
+    bySection("layout", "Curves by layout", "A line is the mean over seeds; its band reaches from the least to the greatest. Layouts that compute the same lie on each other.",
+      ["batch"], "batch", "Batch size", "all batch sizes", middle, () => several("layout"), dashed);
+  };
+
+  // Losses by step.
+
+  const stepSection = () => part("Loss by step", "", (made) => {
+    const by = [["", "each combination"], ["batch", "batch size"], ["layout", "layout"], ["run", "run"]];
+    const few = () => grouped(data.runs.filter((r) => r.epochs), (run) => label(run)).size <= 12;
+    const color = made.pick("Colors by", () => by.filter(([v]) => v === "" || v === "run" || several(v)),
+      () => (few() ? "" : ["batch", "layout"].find(several) ?? ""));
+    const along = made.pick("Along", () => [["step", "steps"], ["examples", "examples"], ["share", "part of the run"]], () => "step");
+    const of = (run) => {
+      const trait = color.value();
+      return trait === "run" ? run.name : trait === "" ? label(run) : traits(run).get(trait) ?? "?";
+    };
+    return () => [{
+      id: "steps", title: "Train loss by step", about: stepAbout(), height: 400, log: true,
+      option: (made) => stepChart(made, of, along.value()),
+    }];
+  });
+  const stepAbout = () => {
+    const thinned = data.runs.map((run) => run.losses).filter((t) => t && t.of > t.steps.length);
+    if (thinned.length === 0) return "A line is a run.";
+    const most = (list) => number(Math.max(...list));
+    return `A line is a run, drawn by the least and the greatest loss of each stretch: up to ${most(thinned.map((t) => t.steps.length))} of ${most(thinned.map((t) => t.of))} steps.`;
+  };
+  const stepChart = (made, of, along) => {
+    const runs = shown().filter((run) => run.losses?.steps.length > 0);
+    if (runs.length === 0) return null;
+    const color = palette(of);
+    const x = (run, step) => (along === "examples" ? step * (batchOf(run) ?? 1) : along === "share" ? step / run.losses.steps.at(-1) : step);
+    const many = runs.length > 30;
+    const series = runs.map((run) => ({
+      type: "line", name: of(run), run: run.name, showSymbol: false, data: run.losses.steps.map((step, at) => [x(run, step), run.losses.losses[at]]),
+      lineStyle: { width: many ? 1 : 1.5, opacity: many ? 0.55 : 0.9, color: color(of(run)) }, itemStyle: { color: color(of(run)) },
+      emphasis: { disabled: true }, z: 3,
+    })).sort((a, b) => natural(a.name, b.name));
+    const heading = (v) => (along === "share" ? `${number(Math.round(v * 1000) / 10)} % of the run` : `${along === "step" ? "step" : "example"} ${number(Math.round(v))}`);
+    return {
+      grid: GRID, xAxis: axis(along === "share" ? "part of the run" : along === "step" ? "step" : "examples", { min: 0, max: "dataMax" }),
+      yAxis: valueAxis(made), series,
+      tooltip: { trigger: "axis", formatter: (params) => {
+        const rows = params.filter((p) => p.value[1] !== null).sort((a, b) => b.value[1] - a.value[1])
+          .map((p) => [p.color, series[p.seriesIndex]?.run ?? p.seriesName, number(p.value[1])]);
+        return tip(heading(params[0].axisValue), rows);
+      } },
+    };
+  };
+
+  // Times.
+
+  const seconds = (v) => (v >= 600 ? `${number(v / 60)} min` : v >= 1 || v === 0 ? `${number(v)} s` : v >= 1e-3 ? `${number(v * 1e3)} ms` : `${number(v * 1e6)} µs`);
+  const rate = (v) => (v >= 1e6 ? `${number(v / 1e6)} M/s` : v >= 1e4 ? `${number(v / 1e3)} k/s` : `${number(v)}/s`);
+  const categories = (lines) => [...new Set(lines.flatMap(([, , points]) => points.map((p) => p[0])))].sort((a, b) => a - b);
+  const onCategories = (names, [name, color, points]) => [name, color, points.map(([x, ...ys]) => [names.indexOf(x), ...ys])];
+
+  const timeChart = (made) => {
+    const of = (run) => label(run, ["batch"]);
+    const color = palette(of);
+    const runs = shown().filter((run) => run.step_seconds && batchOf(run) && run.examples);
+    const lines = [...grouped(runs, of)].map(([name, some]) => [name, color(name),
+      spread(some.map((run) => [batchOf(run), Math.floor(run.examples / batchOf(run)) * run.step_seconds]))]);
+    const sizes = categories(lines);
+    if (sizes.length < 2) return null;
+    // Batch sizes are even apart: 10 and 50 would be one point beside 1000.
+    const drawn = lines.flatMap((l) => withSpread(onCategories(sizes, l)));
+    const xAxis = axis("batch size", { type: "category", data: sizes.map(String), boundaryGap: false });
+    return chartOf(lines, made, xAxis, { unit: seconds, heading: (x) => `batch ${sizes[x] ?? x}`, series: drawn, scale: made.log });
+  };
+
+  /** Lines of examples a second against devices; of several meshes of equal size the fastest counts. */
+  const scaling = (work) => {
+    const usable = shown().filter((run) => run.per_second && run.devices && batchOf(run));
+    const alone = usable.filter((run) => run.devices === 1);
+    const name = (run) => [label(run, ["batch", "layout"]), run.layout ?? "replicated", work(run)].filter((w) => w && w !== "all runs").join(", ");
+    const groups = grouped(usable.filter((run) => run.devices > 1), name);
+    return [...groups].map(([title, runs]) => {
+      const same = (run) => work(run) === work(runs[0]) && label(run, ["batch", "layout"]) === label(runs[0], ["batch", "layout"]);
+      const meshes = [...grouped([...alone.filter(same), ...runs], (run) => `${run.devices} ${run.mesh}`).values()];
+      const all = meshes.map((some) => spread(some.map((run) => [run.devices, run.per_second]))[0]);
+      const best = new Map();
+      for (const point of all) if (!(best.get(point[0])?.[1] >= point[1])) best.set(point[0], point);
+      return [title, [...best.values()].sort((a, b) => a[0] - b[0])];
+    }).filter(([, points]) => points.length > 1);
+  };
+  const scalingChart = (made, work) => {
+    const found = scaling(work).map(([name, points], at) => [name, colors[at % colors.length], points]);
+    const ideal = ([name, color, points]) => {
+      const [first, last] = [points[0], points.at(-1)];
+      const more = { silent: true, symbol: "none", lineStyle: { type: "dotted", width: 1.5, color }, z: 2, tooltip: { show: false } };
+      return line(name, color, [first, [last[0], (first[1] * last[0]) / first[0]]], more);
+    };
+    const series = found.flatMap((l) => [...withSpread(l), ideal(l)]);
+    const xAxis = axis("devices", { type: made.log ? "log" : "value", logBase: 2, min: made.log ? "dataMin" : 0, max: "dataMax", minInterval: 1 });
+    return chartOf(found, made, xAxis, { unit: rate, heading: (x) => `${x} devices`, series, scale: made.log });
+  };
+
+  const speed = () => part("Speed", "By the median step of each run, with the wait for its data and without evaluations.", () => () => [
+    { id: "time", title: "Time per epoch by batch size", about: "Steps of an epoch times the median step.", log: true, option: timeChart },
+    { id: "strong", title: "Strong scaling: throughput by devices", about: "The batch is the same on more devices. Dotted: ideal, from the fewest devices.", log: true,
+      option: (made) => scalingChart(made, (run) => `batch ${batchOf(run)}`) },
+    { id: "weak", title: "Weak scaling: throughput by devices", about: "The batch grows with the devices. Dotted: ideal, from the fewest devices.", log: true,
+      option: (made) => scalingChart(made, (run) => `batch ${number(batchOf(run) / run.devices)} a device`) },
+  ]);
+
+  // Costs by the Plan.
+
+  /** One run of each kind: all seeds have one Plan. */
+  const kinds = (runs, picked) => [...grouped(runs, (run) => label(run, picked ? ["batch"] : []))].map(([name, some]) => [name, some[0]]);
+  /** Bytes have even ticks in powers of two. */
+  const byteAxis = (most) => {
+    const interval = 2 ** Math.max(Math.ceil(Math.log2(Math.max(most, 1) / 5)), 0);
+    return { type: "value", interval, max: Math.ceil(most / interval) * interval, axisLabel: { formatter: bytes, color: page.ink("faint"), hideOverlap: true } };
+  };
+  const bars = (runs, parts) => {
+    const names = runs.map(([name]) => name);
+    const total = (at) => parts.reduce((sum, [, values]) => sum + (values[at] ?? 0), 0);
+    return {
+      grid: { ...GRID, right: 32 },
+      xAxis: byteAxis(Math.max(...names.map((_, at) => total(at)))),
+      yAxis: { type: "category", data: names, inverse: true, axisLabel: { color: page.ink("faint"), width: page.main.clientWidth < 600 ? 110 : 190, overflow: "truncate" } },
+      tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, formatter: (params) => {
+        const at = params[0].dataIndex;
+        return tip(`${names[at]}: ${bytes(total(at))}`, params.filter((p) => p.value > 0).map((p) => [p.color, p.seriesName, bytes(p.value)]));
+      } },
+      series: parts.map(([name, values], at) => ({
+        type: "bar", stack: "all", name, data: values, barMaxWidth: 22, itemStyle: { color: colors[at % colors.length] }, emphasis: { disabled: true },
+      })),
+    };
+  };
+  const costs = () => part("Costs by the Plan", "Of a training step on a device, that with the largest blocks.", (made) => {
+    const picked = made.pick("Batch size", valuesOf("batch", "all batch sizes"), middle);
+    const runs = () => only(shown(), "batch", picked.value());
+    const talking = () => kinds(runs().filter((run) => run.collectives?.length > 0), picked.value());
+    const collectives = () => {
+      const some = talking();
+      const name = ([op, axes]) => `${op.replaceAll("_", "-")} over ${axes}`;
+      const names = [...new Set(some.flatMap(([, run]) => run.collectives.map(name)))].sort(natural);
+      if (names.length === 0) return null;
+      return bars(some, names.map((n) => [n, some.map(([, run]) => run.collectives.filter((c) => name(c) === n).reduce((sum, c) => sum + c[3], 0))]));
+    };
+    const planned = () => kinds(runs().filter((run) => run.memory), picked.value());
+    const memory = () => {
+      const some = planned();
+      if (some.length === 0) return null;
+      const names = ["parameters", "optimizer state", "activations and workspace"];
+      return bars(some, names.map((n, at) => [n, some.map(([, run]) => run.memory[at])]));
+    };
+    const tall = (list) => () => 70 + 30 * Math.max(list().length, 2);
+    return () => [
+      { id: "collectives", title: "Bytes given to collectives", about: "By collective and mesh axis.", zoom: "", size: tall(talking), option: collectives },
+      { id: "memory", title: "Peak memory by kind", about: "What a device holds at the peak of a step.", zoom: "", size: tall(planned), option: memory },
+    ];
+  });
+
+  // The table.
+
+  const BYTES = /_bytes$/;
+  const titleOf = (name) => name.replace(/^(step_ms)_(.+)$/, "step ms $2").replaceAll("_", " ").replace(/ bytes$/, "");
+  const cells = { state: (v) => element("span", {}, element("i", { class: `state ${v}` }), String(v)),
+    mesh: (v) => String(v ?? "-"), layout: (v) => String(v ?? "-"),
+    error: (v) => (v ? element("span", { title: v }, v.split("\n")[0]) : "-") };
+  /** Columns that say something: not those that are empty, or the same everywhere. */
+  const columns = () => {
+    const says = ({ name }, at) => {
+      const values = new Set(data.rows.map((row) => row[at]));
+      return name === "run" || name === "state" || (values.size > 1 || data.rows.length < 2) && [...values].some((v) => v !== null);
+    };
+    return data.columns.map((c, at) => [c, at]).filter(([c, at]) => says(c, at));
+  };
+  const same = () => {
+    const kept = new Set(columns().map(([, at]) => at));
+    const words = data.columns.map((c, at) => [c, at]).filter(([c, at]) => !kept.has(at) && data.rows[0]?.[at] !== null && data.rows.length > 0)
+      .map(([c, at]) => `${titleOf(c.name)} ${BYTES.test(c.name) ? bytes(data.rows[0][at]) : typeof data.rows[0][at] === "number" ? number(data.rows[0][at]) : data.rows[0][at]}`);
+    return words.length > 0 ? `The same in all: ${words.join(", ")}.` : "";
+  };
+  const tabled = () => {
+    const kept = columns();
+    const heads = kept.map(([{ name, kind }]) => ({
+      name, title: titleOf(name), text: kind === "text", class: name === "error" ? "error" : "",
+      show: cells[name] ?? (BYTES.test(name) ? bytes : undefined),
+    }));
+    const rows = data.rows.map((row) => kept.map(([, at]) => row[at]));
+    places = new Map(rows.map((row, at) => [row, at]));
+    return [heads, rows];
+  };
+  let places = new Map();
+  let waiting;
+  const filtered = (rows) => {
+    const now = new Set(rows.map((row) => places.get(row)));
+    const as = now.size === passing.size && [...now].every((at) => passing.has(at));
+    passing = now;
+    if (as) return;
+    // While somebody types, charts wait.
+    clearTimeout(waiting);
+    waiting = setTimeout(redraw, 120);
+  };
+  const redraw = () => sections.forEach((made) => { made.charts.forEach((c) => c.draw()); made.settle(); });
+
+  const about = element("p", { class: "about" });
+  const problems = element("details", { class: "problems" });
+  const tell = () => {
+    const states = grouped(data.runs, (run) => run.state);
+    const counts = [...states].map(([state, some]) => `${some.length} ${state}`).join(", ");
+    about.textContent = [`${data.runs.length} runs: ${counts}. ${best()}${same()}`, data.made].join(" ").trim();
+    const error = data.columns.findIndex((c) => c.name === "error");
+    const why = new Map();
+    data.rows.filter((row) => row[error]).forEach((row) => why.set(row[error], [...(why.get(row[error]) ?? []), row[0]]));
+    problems.hidden = why.size === 0;
+    const open = [...why].map(([text, runs]) => element("div", {}, element("p", {}, runs.length > 6 ? `${runs.slice(0, 6).join(", ")} and ${runs.length - 6} more` : runs.join(", ")), element("pre", {}, text)));
+    problems.replaceChildren(element("summary", {}, `Why runs failed or were left out (${why.size})`), ...open);
+  };
+  const best = () => {
+    const at = data.columns.findIndex((c) => c.name === "test_loss");
+    const rows = data.rows.filter((row) => at >= 0 && typeof row[at] === "number");
+    if (rows.length < 2) return "";
+    const least = rows.reduce((a, b) => (b[at] < a[at] ? b : a));
+    return `Least test loss: ${number(least[at])} of ${least[0]}. `;
+  };
+
+  const start = () => {
+    findVarying();
+    const runs = section("Runs");
+    runs.append(about);
+    const [heads, rows] = tabled();
+    const made = table(runs, { id: "runs", columns: heads, rows, changed: filtered });
+    runs.append(problems);
+    tell();
+    curves();
+    stepSection();
+    speed();
+    costs();
+    main.append(element("p", { class: "about hint" }, "In charts, Ctrl and the wheel or + and − zoom, dragging moves, the arrow keys go from point to point; the filter of the table holds for charts too."));
+    return made;
+  };
+  const { main } = page;
+  const runs = start();
+
+  // A running job: what has changed is asked for again and again.
+
+  const update = (now) => {
+    const old = new Map(data.runs.map((run) => [run.name, run]));
+    const before = data.runs.length;
+    data = { ...data, ...now, runs: now.names.map((name) => now.changed[name] ?? old.get(name)) };
+    if (passing.size === before) passing = new Set(data.runs.keys());
+    findVarying();
+    runs.update(...tabled());
+    tell();
+    clearTimeout(waiting);
+    sections.forEach((made) => { made.picks.forEach((pick) => pick.update()); made.refresh(); });
+    redraw();
+  };
+  const follow = (live) => {
+    const sign = element("span", { class: "live", role: "status" }, element("i"), "live");
+    document.getElementById("theme").before(sign);
+    let version = live.version;
+    const ask = async () => {
+      let told;
+      try {
+        const answer = await fetch(`data.json?since=${version}`, { cache: "no-store" });
+        told = answer.ok;
+        if (answer.status === 200) {
+          const now = await answer.json();
+          version = now.version;
+          update(now);
+        }
+      } catch (error) {
+        told = false;
+        if (!(error instanceof TypeError)) throw error;
+      } finally {
+        sign.className = told ? "live" : "live lost";
+        sign.lastChild.textContent = told ? "live" : "not connected";
+        setTimeout(ask, live.every);
+      }
+    };
+    setTimeout(ask, live.every);
+  };
+  if (data.live) follow(data.live);
+})();

@@ -1,0 +1,427 @@
+"""The page of runs: of a sweep, of many long runs, and one that follows runs at work."""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from browser import WIDTHS, browser, column, fits, is_drawn, meshwright, open_page, points, quiet, resize, shot, theme
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+BINARY = sys.argv[1]
+SEEDS, EPOCHS, BATCHES, LAYOUTS = 3, 4, (25, 50, 100), ("dp on 2", "dp on 4", "dp_tp on 2×2", "one device")
+CURVES = [f"{kind}-{part}-{what}" for kind in ("batch", "layout") for what in ("accuracy", "loss") for part in ("test", "train")]
+CHARTS = [*CURVES, "steps", "time", "strong", "weak", "collectives", "memory"]
+
+
+def sweep():
+    """A small study: its folder, and its page."""
+    meshwright(BINARY, "new", "points")
+    words = ["sweep", "points/points.mw", "--data", "points/data", "--dim", "batch=25,50,100", "--layout", "dp,dp_tp", "--mesh", "2,4,2x2"]
+    meshwright(BINARY, *words, "--one-device", "--seeds", str(SEEDS), "--epochs", str(EPOCHS), "--run", "study", "--report", "study.html")
+    return Path("study"), Path("study.html")
+
+
+def rows(study):
+    return [json.loads(line) for line in (study / "table.jsonl").read_text().splitlines()]
+
+
+def events(run, kind):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def series(driver, chart):
+    """Name, kind and data of each series, as they were given."""
+    return driver.execute_script(
+        "return page.charts.get(arguments[0]).current.series.map(s => [s.name, s.type, Boolean(s.silent), s.data])", chart
+    )
+
+
+def lines(driver, chart):
+    return {name: data for name, kind, silent, data in series(driver, chart) if kind == "line" and not silent}
+
+
+def tip(driver, chart):
+    """What the tip of a chart says, where one is shown."""
+    return driver.execute_script(
+        "return [...document.querySelectorAll(`#chart-${arguments[0]} .tip`)].map(t => t.innerText).join('\\n')", chart
+    )
+
+
+def choose(driver, chart, text):
+    """Takes a choice of the section of a chart."""
+    driver.execute_script(
+        """const section = document.getElementById(`chart-${arguments[0]}`).closest("section");
+        const select = [...section.querySelectorAll("select")].find(s => [...s.options].some(o => o.text === arguments[1]));
+        select.value = [...select.options].find(o => o.text === arguments[1]).value;
+        select.dispatchEvent(new Event("change"));""",
+        chart,
+        text,
+    )
+
+
+def legend(driver, chart):
+    return driver.find_elements(By.CSS_SELECTOR, f"#chart-{chart} .legend button[data-name]")
+
+
+def every_chart_is_drawn(driver, study):
+    assert driver.execute_script("return [...page.charts.keys()]") == CHARTS
+    assert driver.execute_script("return [...page.charts.values()].every(c => !c.figure.hidden)")
+    for chart in CHARTS:
+        assert is_drawn(driver, chart), chart
+    for chart in CURVES[:4]:
+        assert {name: len(data) for name, data in lines(driver, chart).items()} == {f"batch {b}": EPOCHS for b in BATCHES}, chart
+    for chart in CURVES[4:]:
+        assert {name: len(data) for name, data in lines(driver, chart).items()} == dict.fromkeys(LAYOUTS, EPOCHS), chart
+    # What was given is what was taken: with a band for each line, of all seeds.
+    assert [n for _, n in points(driver, "batch-test-loss")] == [EPOCHS] * 2 * len(BATCHES)
+    steps = points(driver, "steps")
+    finished = [row for row in rows(study) if row["state"] == "finished"]
+    assert sorted(n for _, n in steps) == sorted(row["steps"] for row in finished) and len(finished) == 36
+
+
+def numbers_are_those_of_the_runs(driver, study):
+    """A line is the mean over seeds of what the runs' own logs say, and its band the least and the greatest."""
+    choose(driver, "batch-test-loss", "dp on 2")
+    for set_, metric, field in (("test", "loss", "eval_loss"), ("test", "accuracy", "eval_accuracy"), ("train", "loss", "train_loss")):
+        logs = [events(study / f"dp-2-batch=50-seed={seed}", "epoch") for seed in range(SEEDS)]
+        of = [[log[epoch][field] for log in logs] for epoch in range(EPOCHS)]
+        drawn = lines(driver, f"batch-{set_}-{metric}")["batch 50"]
+        assert [x for x, _ in drawn] == list(range(1, EPOCHS + 1))
+        assert all(abs(y - sum(v) / SEEDS) < 1e-5 for (_, y), v in zip(drawn, of)), (drawn, of)
+        bands = [data for name, kind, _, data in series(driver, f"batch-{set_}-{metric}") if kind == "custom" and name == "batch 50"]
+        assert all(abs(low - min(v)) < 1e-5 and abs(high - max(v)) < 1e-5 for (_, low, high), v in zip(bands[0], of)), bands
+    choose(driver, "batch-test-loss", "all layouts")
+    log = [event["loss"] for event in events(study / "one-device-batch=25-seed=1", "step")]
+    run = driver.execute_script("return page.charts.get('steps').current.series.find(s => s.run === 'one-device-batch=25-seed=1').data")
+    assert all(abs(y - loss) < 1e-4 for (_, y), loss in zip(run, log)) and len(run) == len(log)
+
+
+def costs_are_those_of_the_plans(driver, study):
+    choose(driver, "collectives", "batch 50")
+    plan = json.loads((study / "dp_tp-2x2-batch=50-seed=0" / "costs.json").read_text())
+    names = driver.execute_script("return page.charts.get('collectives').current.yAxis.data")
+    assert names == ["dp on 2", "dp on 4", "dp_tp on 2×2"], names
+    drawn = {name: data[2] for name, _, _, data in series(driver, "collectives")}
+    told = {f"{c['op'].replace('_', '-')} over {' and '.join(c['axes'])}": c["bytes"] for c in plan["collectives"]}
+    assert {name: n for name, n in drawn.items() if n} == told, (drawn, told)
+    memory = {name: data[2] for name, _, _, data in series(driver, "memory")}
+    assert sum(memory.values()) == plan["peak_bytes"] and memory["optimizer state"] == plan["optimizer_state_bytes"]
+
+
+def speeds_are_those_of_the_table(driver, study):
+    table = {row["run"]: row for row in rows(study)}
+    mean = lambda run: sum(table[f"{run}-seed={seed}"]["examples_per_second"] for seed in range(SEEDS)) / SEEDS
+    strong = lines(driver, "strong")["dp, batch 100"]
+    expected = [[1, mean("one-device-batch=100")], [2, mean("dp-2-batch=100")], [4, mean("dp-4-batch=100")]]
+    assert [x for x, _ in strong] == [1, 2, 4]
+    assert all(abs(y / e - 1) < 1e-4 for (_, y), (_, e) in zip(strong, expected)), (strong, expected)
+    # The ideal begins where the line does, and grows with the devices.
+    ideal = [data for name, _, silent, data in series(driver, "strong") if silent and name == "dp, batch 100" and len(data) == 2]
+    assert ideal[0][0] == strong[0] and ideal[0][1][0] == 4 and abs(ideal[0][1][1] / strong[0][1] - 4) < 1e-6
+    weak = lines(driver, "weak")["dp, batch 25 a device"]
+    assert abs(weak[0][1] / mean("one-device-batch=25") - 1) < 1e-4 and abs(weak[2][1] / mean("dp-4-batch=100") - 1) < 1e-4
+    epoch = lines(driver, "time")["one device"]
+    median = sum(table[f"one-device-batch=25-seed={s}"]["step_ms_median"] for s in range(SEEDS)) / SEEDS
+    assert abs(epoch[0][1] / (median / 1e3 * (600 // 25)) - 1) < 1e-4, epoch
+
+
+def legends_hide_and_show(driver, _):
+    chart = "batch-test-loss"
+    keys = legend(driver, chart)
+    assert [k.text for k in keys] == [f"batch {b}" for b in BATCHES]
+    shown = lambda: sorted(set(name for name, _ in points(driver, chart)))
+    before = len(points(driver, chart))
+    keys[0].click()
+    assert keys[0].get_attribute("aria-pressed") == "false" and shown() == ["batch 100", "batch 50"], shown()
+    # It stays hidden when the chart is drawn again.
+    theme(driver)
+    theme(driver)
+    assert shown() == ["batch 100", "batch 50"]
+    legend(driver, chart)[0].send_keys(Keys.ENTER)
+    assert len(points(driver, chart)) == before
+    ActionChains(driver).key_down(Keys.SHIFT).click(legend(driver, chart)[1]).key_up(Keys.SHIFT).perform()
+    assert shown() == ["batch 50"]
+    for key in (0, 2):
+        legend(driver, chart)[key].click()
+    assert len(points(driver, chart)) == before
+
+
+def rows_are_sorted(driver, study):
+    # The page has six digits.
+    short = lambda v: None if v is None else float(f"{v:.5e}")
+    table = {row["run"]: short(row["test_loss"]) for row in rows(study)}
+    click = lambda title: next(b for b in driver.find_elements(By.CSS_SELECTOR, "#table-runs th button") if b.text == title).click()
+    names = column(driver, "runs", "run")
+    assert names == [row["run"] for row in rows(study)]
+    click("test loss")
+    up = [table[name] for name in column(driver, "runs", "run")]
+    known = [v for v in up if v is not None]
+    assert known == sorted(known) and len(known) == 36 and up[36:] == [None] * (len(up) - 36), up
+    assert driver.find_element(By.CSS_SELECTOR, "#table-runs th[aria-sort=ascending]").text.startswith("test loss")
+    click("test loss")
+    down = [table[name] for name in column(driver, "runs", "run")]
+    assert down[:36] == known[::-1] and down[36:] == up[36:]
+
+
+def a_filter_holds_for_rows_and_charts(driver, study):
+    field = driver.find_element(By.CSS_SELECTOR, ".filter input")
+    field.send_keys("finished batch<=50 devices=4")
+    names = column(driver, "runs", "run")
+    chosen = [row["run"] for row in rows(study) if row["state"] == "finished" and row["batch"] <= 50 and row["devices"] == 4]
+    assert sorted(names) == sorted(chosen) and len(chosen) == 12
+    time.sleep(0.5)
+    assert sorted(lines(driver, "batch-test-loss")) == ["batch 25", "batch 50"]
+    assert sorted(lines(driver, "layout-test-loss")) == ["dp on 4", "dp_tp on 2×2"]
+    # Charts that are left with nothing are not shown.
+    assert driver.execute_script("return page.charts.get('strong').figure.hidden")
+    field.send_keys(Keys.CONTROL, "a")
+    field.send_keys("no such run")
+    time.sleep(0.5)
+    assert column(driver, "runs", "run") == [] and driver.execute_script("return [...page.charts.values()].every(c => c.figure.hidden)")
+    field.send_keys(Keys.CONTROL, "a")
+    field.send_keys(Keys.DELETE)
+    time.sleep(0.5)
+    every_chart_is_drawn(driver, study)
+
+
+def hover_says_what_is_there(driver, _):
+    place = driver.find_element(By.CSS_SELECTOR, "#chart-batch-test-loss .chart")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
+    ActionChains(driver).move_to_element_with_offset(place, 0, 0).perform()
+    time.sleep(0.5)
+    said = tip(driver, "batch-test-loss")
+    epoch = int(re.match(r"epoch (\d+)", said)[1])
+    for batch in BATCHES:
+        value = lines(driver, "batch-test-loss")[f"batch {batch}"][epoch - 1][1]
+        told = re.search(rf"batch {batch}\s+([\d.e-]+) \(", said)
+        assert told and abs(float(told[1]) / value - 1) < 1e-4, (said, value)
+    # The same by keyboard, said to those who do not see it.
+    place.send_keys(Keys.ARROW_RIGHT)
+    time.sleep(0.5)
+    status = driver.find_element(By.CSS_SELECTOR, "#chart-batch-test-loss [role=status]").get_attribute("textContent")
+    assert "epoch 1" in tip(driver, "batch-test-loss") and "epoch 1" in status and "batch 100" in status, status
+    place.send_keys(Keys.ARROW_RIGHT)
+    time.sleep(0.5)
+    assert "epoch 2" in tip(driver, "batch-test-loss")
+    place.send_keys(Keys.ESCAPE)
+
+
+def charts_zoom(driver, _):
+    zoom = lambda: driver.execute_script("const z = page.charts.get('steps').instance.getOption().dataZoom[0]; return [z.start, z.end]")
+    place = driver.find_element(By.CSS_SELECTOR, "#chart-steps .chart")
+    assert zoom() == [0, 100]
+    place.send_keys("+")
+    assert zoom() == [25, 75]
+    theme(driver)
+    theme(driver)
+    assert zoom() == [25, 75]
+    place.send_keys("-")
+    assert zoom() == [0, 100]
+    place.send_keys("+")
+    driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$=whole]").click()
+    assert zoom() == [0, 100]
+    # A wheel turned with Ctrl, which scrolls the page without.
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
+    at = ScrollOrigin.from_element(place)
+    ActionChains(driver).key_down(Keys.CONTROL).scroll_from_origin(at, 0, -240).key_up(Keys.CONTROL).perform()
+    time.sleep(0.3)
+    start, end = zoom()
+    assert 0 < start < end < 100, (start, end)
+    driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$=whole]").click()
+    log = driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$='logarithmic axis']")
+    kind = lambda: driver.execute_script("return page.charts.get('steps').instance.getOption().yAxis[0].type")
+    log.click()
+    assert (kind(), log.get_attribute("aria-pressed")) == ("log", "true")
+    assert is_drawn(driver, "steps")
+    log.click()
+    assert kind() == "value"
+
+
+def charts_are_downloaded(driver, folder):
+    driver.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
+    for chart in CHARTS:
+        for kind in ("SVG", "PNG"):
+            button = driver.find_element(By.CSS_SELECTOR, f"#chart-{chart} button[aria-label$='as {kind}']")
+            driver.execute_script("arguments[0].click()", button)
+            file = folder / f"{chart}.{kind.lower()}"
+            for _ in range(100):
+                if file.is_file() and file.stat().st_size > 0:
+                    break
+                time.sleep(0.1)
+            data = file.read_bytes()
+            if kind == "PNG":
+                assert data.startswith(b"\x89PNG") and len(data) > 5000, (chart, len(data))
+            else:
+                assert data.startswith(b"<svg") and len(re.findall(rb"<(?:path|circle|rect|polyline|polygon)", data)) > 3, chart
+
+
+def themes_change(driver, _):
+    light = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    dark = theme(driver)
+    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(20, 24, 31)")
+    picture = "return page.png(page.charts.get('batch-test-loss'))"
+    in_dark = driver.execute_script(picture)
+    theme(driver)
+    assert base64.b64decode(in_dark.split(",")[1]) != base64.b64decode(driver.execute_script(picture).split(",")[1])
+
+
+def paper_holds_all_of_it(driver, _):
+    paper = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert paper.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", paper)) >= 2
+    if os.environ.get("SHOTS"):
+        Path(os.environ["SHOTS"], "report.pdf").write_bytes(paper)
+
+
+def looks(driver, _):
+    for width in WIDTHS:
+        resize(driver, width)
+        time.sleep(0.5)
+        fits(driver)
+        for chart in CHARTS:
+            assert is_drawn(driver, chart), (width, chart)
+        shot(driver, f"report-light-{width}")
+        theme(driver)
+        shot(driver, f"report-dark-{width}")
+        theme(driver)
+    resize(driver, 1280)
+
+
+def live(study):
+    """A page that follows a run: what is new is drawn, and what was hidden and zoomed stays."""
+    command = [BINARY, "report", ".", "--live"]
+    serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=study.parent)
+    try:
+        address = serving.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address), address
+        ask = lambda path, **headers: urllib.request.urlopen(urllib.request.Request(address + path, headers=headers))
+        for path, headers, code in (("", {"Host": "example.com"}, 403), ("data.json", {"Host": "evil.test:80"}, 403), ("study/", {}, 404)):
+            try:
+                ask(path, **headers)
+                raise AssertionError((path, headers))
+            except urllib.error.HTTPError as error:
+                assert error.code == code, (path, error.code)
+        with browser() as driver:
+            driver.get(address)
+            assert driver.find_element(By.CSS_SELECTOR, ".live").text == "live"
+            hidden = legend(driver, "batch-test-loss")[0]
+            name = hidden.get_attribute("data-name")
+            hidden.click()
+            driver.find_element(By.CSS_SELECTOR, "#chart-steps .chart").send_keys("+")
+            before = len(column(driver, "runs", "run"))
+            meshwright(BINARY, "train", "points/points.mw", "--data", "points/data", "--dim", "batch=20", "--epochs", "2", "--run", "later")
+            for _ in range(200):
+                if "batch 20" in lines(driver, "batch-test-loss"):
+                    break
+                time.sleep(0.1)
+            assert len(lines(driver, "batch-test-loss")["batch 20"]) == 2
+            assert len(column(driver, "runs", "run")) == before + 1
+            assert name not in [n for n, _ in points(driver, "batch-test-loss")]
+            zoom = driver.execute_script("const z = page.charts.get('steps').instance.getOption().dataZoom[0]; return [z.start, z.end]")
+            assert zoom == [25, 75], zoom
+            quiet(driver)
+            serving.send_signal(2)
+            assert serving.wait(20) == 130
+            for _ in range(100):
+                if driver.find_element(By.CSS_SELECTOR, ".live").text == "not connected":
+                    break
+                time.sleep(0.1)
+            assert driver.find_element(By.CSS_SELECTOR, ".live.lost").text == "not connected"
+    finally:
+        serving.kill()
+        serving.wait()
+
+
+def copies(study, count, steps):
+    """Folders of runs of so many steps, made from one that ran: numbers of their own, under settings of their own."""
+    source = study / "dp-2-batch=25-seed=0"
+    log = events(source, "step")
+    logs = []
+    for kind in range(6):
+        text = []
+        for n in range(steps):
+            event = dict(log[n % len(log)], step=n + 1, loss=log[n % len(log)]["loss"] * (1.0 + kind / 7.0) / (1.0 + n / 300.0))
+            text.append(json.dumps(event))
+            if (n + 1) % (steps // 20) == 0:
+                epoch = (n + 1) // (steps // 20)
+                told = {"eval_loss": event["loss"], "eval_accuracy": 1 - 0.5 / (epoch + kind)}
+                text.append(json.dumps({"event": "evaluation", "step": n + 1, "set": "test", **told, "seconds": 0.1}))
+                text.append(json.dumps({"event": "epoch", "epoch": epoch, "step": n + 1, "train_loss": event["loss"], **told, "seconds": 1.0}))
+        text.append(json.dumps({"event": "done", "steps": steps, "epochs": 20, "seconds": 20.0}))
+        file = Path(f"log-{kind}.jsonl")
+        file.write_text("\n".join(text) + "\n")
+        logs.append(file)
+    settings = (source / "run.toml").read_text()
+    costs = json.loads((source / "costs.json").read_text())
+    for n in range(count):
+        batch = (10, 50, 100, 150, 200, 250)[n % 6]
+        run = Path("many") / f"run-{n:03}"
+        run.mkdir(parents=True)
+        text = re.sub(r"batch = 25", f"batch = {batch}", settings)
+        text = re.sub(r'seed = "0"', f'seed = "{n // 36}"', text)
+        text = text.replace("layouts/dp.layout", f"layouts/layout{n // 6 % 6}.layout")
+        (run / "run.toml").write_text(text)
+        (run / "costs.json").write_text(json.dumps(dict(costs, batch=batch)))
+        # The disk need not hold gigabytes.
+        os.link(logs[n % 6], run / "metrics.jsonl")
+    return Path("many")
+
+
+def many(study):
+    """With LONG set, 500 runs of 10,000 steps: under 5 MB, and open in under 2 s."""
+    count, steps = (500, 10_000) if os.environ.get("LONG") else (60, 1000)
+    folder = copies(study, count, steps)
+    begin = time.monotonic()
+    meshwright(BINARY, "report", str(folder), "--output", "many.html")
+    making = time.monotonic() - begin
+    size = Path("many.html").stat().st_size / 1e6
+    with browser() as driver:
+        opening = min(open_page(driver, "many.html") for _ in range(3))
+        assert driver.execute_script("return [...page.charts.values()].every(c => c.figure.hidden || c.instance)")
+        assert len(points(driver, "steps")) == count and len(lines(driver, "batch-test-loss")) == 6
+        assert len(column(driver, "runs", "run")) == count
+        fits(driver)
+        quiet(driver)
+        shot(driver, "many-light-1280")
+    print(f"{count} runs of {steps} steps: made in {making:.2f} s, {size:.2f} MB, open in {opening:.2f} s")
+    assert size < 5 and opening < 2, (size, opening)
+
+
+def main():
+    study, page = sweep()
+    begin = time.monotonic()
+    passed = 0
+    shared = (every_chart_is_drawn, numbers_are_those_of_the_runs, costs_are_those_of_the_plans, speeds_are_those_of_the_table,
+              legends_hide_and_show, rows_are_sorted, a_filter_holds_for_rows_and_charts, hover_says_what_is_there, charts_zoom,
+              themes_change, paper_holds_all_of_it, looks)
+    with browser() as driver:
+        open_page(driver, page)
+        for test in shared:
+            test(driver, study)
+            quiet(driver)
+            passed += 1
+            print(f"test report::{test.__name__} ... ok")
+        downloads = Path("downloads").resolve()
+        downloads.mkdir()
+        charts_are_downloaded(driver, downloads)
+        quiet(driver)
+        passed += 1
+        print("test report::charts_are_downloaded ... ok")
+    for test in (live, many):
+        test(study)
+        passed += 1
+        print(f"test report::{test.__name__} ... ok")
+    print(f"test result: ok. {passed} passed; 0 failed (report, {time.monotonic() - begin:.1f} s)")
+
+
+main()
