@@ -48,8 +48,13 @@ def open_page(driver, path):
     """Opens a file; gives the seconds until its charts are drawn."""
     start = time.monotonic()
     driver.get(Path(path).resolve().as_uri())
-    driver.execute_script("return page.charts.size")
+    settled(driver)
     return time.monotonic() - start
+
+
+def settled(driver):
+    """Waits until all charts are drawn as they are to be."""
+    driver.execute_async_script("page.settled().then(arguments[0])")
 
 
 def quiet(driver):
@@ -89,6 +94,7 @@ def fits(driver):
 def theme(driver):
     """Switches the theme; gives the color of the paper."""
     driver.find_element(By.ID, "theme").click()
+    settled(driver)
     return driver.execute_script("return getComputedStyle(document.body).backgroundColor")
 
 

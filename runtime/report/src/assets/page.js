@@ -36,7 +36,7 @@ const page = (() => {
     if (value === null || value === undefined || Number.isNaN(value)) return "-";
     if (Number.isInteger(value)) return value.toLocaleString("en-US");
     const size = Math.abs(value);
-    return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : String(Number(value.toPrecision(5)));
+    return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : Number(value.toPrecision(5)).toLocaleString("en-US", { maximumFractionDigits: 8 });
   };
 
   /** Bytes in units of 1024. */
@@ -102,13 +102,14 @@ const page = (() => {
   /**
    * A chart. `option(made)` gives an option of ECharts, or nothing where there is nothing to draw, and is asked again when the theme or
    * the data change; `zoom` may be "x", "y" or "xy"; `log` adds a button for a logarithmic axis, of which `made.log` tells. Series of
-   * one name share a button of the legend; one that is `silent` belongs to another of its name. `size()` is the height in pixels.
+   * one name share a button of the legend; one that is `silent` belongs to another of its name. `size()` is the height in pixels. One
+   * that is `lazy` is drawn when those in view are, and `settled` tells when; `drawn` hears of it each time.
    */
-  const chart = (parent, { id, title, about, height = 320, size, option, zoom = "x", legend = true, log = false }) => {
+  const chart = (parent, { id, title, about, height = 320, size, option, zoom = "x", legend = true, log = false, lazy = false, drawn }) => {
     const place = element("div", { class: "chart", style: `height:${height}px`, tabindex: "0", role: "img", "aria-label": title });
     const keys = element("div", { class: "legend", role: "group", "aria-label": `Series of ${title}` });
     const status = element("span", { class: "unseen", role: "status" });
-    const made = { id, place, keys, status, hidden: new Set(), instance: undefined, option, size, zoom, legend, log: false, current: undefined };
+    const made = { id, place, keys, status, hidden: new Set(), instance: undefined, option, size, zoom, legend, log: false, current: undefined, drawn };
     const tool = (text, label, onclick, more = {}) => element("button", { type: "button", "aria-label": `${title}: ${label}`, onclick, ...more }, text);
     const tools = element("span", { class: "tools" },
       ...(log ? [tool("Log", "logarithmic axis", (event) => {
@@ -117,22 +118,43 @@ const page = (() => {
         draw(made);
       }, { "aria-pressed": "false" })] : []),
       ...(zoom ? [tool("Whole", "whole", () => unzoom(made))] : []),
-      tool("SVG", "download as SVG", () => download(`${id}.svg`, `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg(made))}`)),
-      tool("PNG", "download as PNG", () => download(`${id}.png`, png(made))));
+      tool("SVG", "download as SVG", () => upToDate(made) && download(`${id}.svg`, `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg(made))}`)),
+      tool("PNG", "download as PNG", () => upToDate(made) && download(`${id}.png`, png(made))));
     const caption = element("figcaption", {}, element("span", {}, title), tools);
     if (about) caption.append(element("small", {}, about));
     made.figure = element("figure", { id: `chart-${id}` }, caption, place, keys, status);
     parent.append(made.figure);
-    made.draw = () => draw(made);
+    made.draw = lazy ? () => drawSoon(made) : () => draw(made);
     charts.set(id, made);
     place.addEventListener("keydown", (event) => walk(made, event));
-    draw(made);
-    new ResizeObserver(() => {
-      const same = made.instance?.getWidth() === place.clientWidth && made.instance?.getHeight() === place.clientHeight;
-      if (!same && place.clientWidth > 0) made.instance?.resize();
-    }).observe(place);
+    made.draw();
+    new ResizeObserver(() => { if (made.instance && place.clientWidth > 0 && !fitsPlace(made)) made.instance.resize(); }).observe(place);
     return made;
   };
+
+  const fitsPlace = ({ instance, place }) => instance.getWidth() === place.clientWidth && instance.getHeight() === place.clientHeight;
+
+  // Many large charts take a while: those in view come first, and between two of them the page answers.
+  const stale = new Set();
+  let [drawing, waiting] = [undefined, []];
+  const drawSoon = (made) => {
+    stale.add(made);
+    drawing ??= setTimeout(drawNext);
+  };
+  const inView = ({ figure }) => {
+    const box = figure.getBoundingClientRect();
+    return box.bottom > -200 && box.top < innerHeight + 200;
+  };
+  const drawNext = () => {
+    const next = [...stale].find(inView) ?? [...stale][0];
+    // One that fails keeps none of the others from being drawn.
+    drawing = stale.size > 1 ? setTimeout(drawNext) : undefined;
+    if (next) draw(next);
+    if (stale.size === 0) waiting.splice(0).forEach((tell) => tell());
+  };
+  /** When all charts are drawn as they are to be. */
+  const settled = () => (stale.size === 0 ? Promise.resolve() : new Promise((tell) => waiting.push(tell)));
+  const upToDate = (made) => { if (stale.has(made)) draw(made); return true; };
 
   const zooms = (made) => made.current?.dataZoom ?? [];
   const zoomTo = (made, start, end) =>
@@ -141,9 +163,14 @@ const page = (() => {
 
   /** Draws a chart, or draws it again: what is zoomed and hidden stays so. */
   const draw = (made) => {
+    stale.delete(made);
     const asked = made.option(made);
     made.figure.hidden = !asked;
-    if (!asked) return;
+    if (asked) drawOption(made, asked);
+    made.drawn?.();
+  };
+
+  const drawOption = (made, asked) => {
     if (made.size) made.place.style.height = `${made.size()}px`;
     const option = complete(asked);
     // A finger scrolls the page.
@@ -153,7 +180,7 @@ const page = (() => {
     option.dataZoom = option.dataZoom ?? given;
     option.legend.selected = Object.fromEntries([...made.hidden].map((name) => [name, false]));
     made.instance ??= echarts.init(made.place);
-    made.instance.resize();
+    if (!fitsPlace(made)) made.instance.resize();
     made.instance.setOption(option, { replaceMerge: ["series"] });
     made.current = option;
     fillLegend(made);
@@ -192,6 +219,7 @@ const page = (() => {
 
   /** Arrow keys move from point to point and say what the mouse would; + and - zoom, Escape lets go. */
   const walk = (made, event) => {
+    if (!made.current) return;
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const shown = made.current.series.findIndex((s) => !s.silent && !made.hidden.has(s.name));
     if (step !== undefined && shown >= 0) {
@@ -295,8 +323,8 @@ const page = (() => {
   button.addEventListener("click", () => setTheme(dark() ? "light" : "dark"));
   // Paper is white.
   let before;
-  addEventListener("beforeprint", () => { before = root.dataset.theme; setTheme("light"); });
+  addEventListener("beforeprint", () => { before = root.dataset.theme; setTheme("light"); [...stale].forEach(draw); });
   addEventListener("afterprint", () => setTheme(before));
 
-  return { data, main, colors, charts, element, section, chart, table, tip, number, bytes, ink, dark, onTheme, svg, png };
+  return { data, main, colors, charts, element, section, chart, table, tip, number, bytes, ink, dark, onTheme, settled, svg, png };
 })();

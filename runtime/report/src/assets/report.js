@@ -171,7 +171,7 @@
     made.pick = (...args) => { const picked = choice(choices, ...args, redraw); made.picks.push(picked); return picked; };
     const list = wanted(made);
     made.refresh = () => {
-      for (const given of list()) if (!page.charts.has(given.id)) made.charts.push(chart(grid, given));
+      for (const given of list()) if (!page.charts.has(given.id)) made.charts.push(chart(grid, { ...given, lazy: true, drawn: () => made.settle() }));
       made.settle();
     };
     made.settle = () => {
@@ -398,7 +398,7 @@
     clearTimeout(waiting);
     waiting = setTimeout(redraw, 120);
   };
-  const redraw = () => sections.forEach((made) => { made.charts.forEach((c) => c.draw()); made.settle(); });
+  const redraw = () => sections.forEach((made) => made.charts.forEach((c) => c.draw()));
 
   const about = element("p", { class: "about" });
   const problems = element("details", { class: "problems" });

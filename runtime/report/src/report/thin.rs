@@ -14,7 +14,7 @@ pub struct ThinCurve {
 }
 
 /// How many points a page holds of the losses of all its runs.
-const BUDGET: usize = 60_000;
+const BUDGET: usize = 30_000;
 /// The least and the most for one run.
 const EACH: (usize, usize) = (40, 2000);
 
@@ -99,6 +99,6 @@ mod tests {
         let numbers = diverged.losses.iter().filter(|l| !l.is_nan()).count();
         assert!(numbers > 10 && numbers < diverged.losses.len(), "{diverged:?}");
         assert_eq!(diverged.losses.iter().position(|l| l.is_nan()), Some(numbers));
-        assert!((points_each(500), points_each(1), points_each(100_000)) == (120, 2000, 40));
+        assert!((points_each(500), points_each(1), points_each(100_000)) == (60, 2000, 40));
     }
 }
