@@ -266,6 +266,7 @@ fn events_of_runs_become_one_table() {
     assert!(csv.starts_with("run,event,step,epoch,set,"), "{csv}");
     assert_eq!(csv.lines().count(), logs.len() + 1);
     to("a.jsonl");
+    assert!(file(&at, "a.jsonl").starts_with("{\"run\":\"runs/one\",\"event\":\"step\",\"step\":1,"));
     let rows = lines(&file(&at, "a.jsonl"));
     for (row, event) in rows.iter().zip(&logs) {
         for (name, value) in event.as_object().unwrap() {

@@ -1,8 +1,9 @@
 //! Tables in files, written part by part: all columns, with numbers as they are.
 
 use super::parquet::ParquetTable;
+use crate::json::object;
 use meshwright_report::results::{Cell, Column, ResultTable};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::io::Write;
 
 /// A file of a table that is being written.
@@ -44,7 +45,7 @@ impl<W: Write + Send> TableWriter<W> {
                 t.rows.iter().try_for_each(|row| out.write_record(row.iter().map(exact))).map_err(said)
             }
             TableWriter::Jsonl(out) => {
-                t.rows.iter().try_for_each(|row| writeln!(out, "{}", line(&t.columns, row))).map_err(said)
+                t.rows.iter().try_for_each(|row| writeln!(out, "{}", line(&t.columns, row)?).map_err(said))
             }
             TableWriter::Parquet(out) => out.write(t).map_err(said),
         }
@@ -70,7 +71,8 @@ fn exact(c: &Cell) -> String {
     }
 }
 
-fn line(columns: &[Column], row: &[Cell]) -> Value {
+/// Fields in the order of the columns.
+fn line(columns: &[Column], row: &[Cell]) -> Result<String, String> {
     let value = |c: &Cell| match c {
         Cell::Missing => Value::Null,
         Cell::Text(text) => text.clone().into(),
@@ -78,5 +80,5 @@ fn line(columns: &[Column], row: &[Cell]) -> Value {
         Cell::Number(v) => (*v).into(),
     };
     let fields = columns.iter().zip(row).map(|(c, cell)| (c.name.clone(), value(cell)));
-    Value::Object(fields.collect::<Map<_, _>>())
+    serde_json::to_string(&object(fields)).map_err(said)
 }
