@@ -21,7 +21,7 @@ const DEEP: usize = 8;
 
 /// Where there is something to read.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum RunPlace {
     /// The folder of a run.
     Run(PathBuf),
     /// The folder of a sweep.
@@ -33,7 +33,7 @@ pub(crate) enum Place {
 /// # Errors
 ///
 /// E0511 for a folder that holds neither runs nor sweeps, or cannot be read.
-pub(crate) fn places(paths: &[PathBuf]) -> Checked<Vec<Place>> {
+pub(crate) fn places(paths: &[PathBuf]) -> Checked<Vec<RunPlace>> {
     let mut found = Vec::new();
     for path in paths {
         let before = found.len();
@@ -52,15 +52,15 @@ pub(crate) fn places(paths: &[PathBuf]) -> Checked<Vec<Place>> {
     Ok(found)
 }
 
-fn walk(folder: &Path, deep: usize, found: &mut Vec<Place>) -> Checked<()> {
+fn walk(folder: &Path, deep: usize, found: &mut Vec<RunPlace>) -> Checked<()> {
     let spec = folder.join(FILE);
     if holds_run(folder) {
-        found.push(Place::Run(folder.into()));
+        found.push(RunPlace::Run(folder.into()));
         return Ok(());
     }
     // Somebody's own file of that name has no lock beside it.
     if spec.is_file() && folder.join(crate::sweep::spec::LOCK).is_file() {
-        found.push(Place::Sweep { dir: folder.into(), spec: Box::new(SweepSpec::read(&spec)?) });
+        found.push(RunPlace::Sweep { dir: folder.into(), spec: Box::new(SweepSpec::read(&spec)?) });
         return Ok(());
     }
     if deep == 0 {
@@ -74,6 +74,14 @@ fn walk(folder: &Path, deep: usize, found: &mut Vec<Place>) -> Checked<()> {
         }
     }
     Ok(())
+}
+
+/// What names of runs are below: the folder, where one is named.
+pub(crate) fn root(paths: &[PathBuf]) -> &Path {
+    match paths {
+        [one] => one,
+        _ => Path::new(""),
+    }
 }
 
 /// Runs as a report has them, and what could not be read.
@@ -124,14 +132,14 @@ impl ReadRuns {
 /// # Errors
 ///
 /// Where a sweep does not say what its runs are. A run that cannot be read is among the `unreadable`.
-pub(crate) fn read(places: &[Place], root: &Path, before: &mut ReadRuns) -> Checked<FoundRuns> {
+pub(crate) fn read(places: &[RunPlace], root: &Path, before: &mut ReadRuns) -> Checked<FoundRuns> {
     let mut sweeps: Vec<Vec<Combination>> = Vec::new();
     let mut paths = Vec::new();
     let mut planned = 0;
     for place in places {
         match place {
-            Place::Run(path) => paths.push(path.clone()),
-            Place::Sweep { dir, spec } => {
+            RunPlace::Run(path) => paths.push(path.clone()),
+            RunPlace::Sweep { dir, spec } => {
                 let all = combinations(spec)?;
                 paths.extend(folders(dir, &all));
                 planned += all.len();
@@ -144,8 +152,8 @@ pub(crate) fn read(places: &[Place], root: &Path, before: &mut ReadRuns) -> Chec
     let mut sweeps = sweeps.iter();
     for place in places {
         match place {
-            Place::Run(path) => found.add(before.of(path), |summary| summary.map(|s| RunRow::of(s, root))),
-            Place::Sweep { dir, .. } => {
+            RunPlace::Run(path) => found.add(before.of(path), |summary| summary.map(|s| RunRow::of(s, root))),
+            RunPlace::Sweep { dir, .. } => {
                 let problems = Problems::read(dir)?;
                 let below = dir.strip_prefix(root).unwrap_or(dir);
                 for c in sweeps.next().into_iter().flatten() {

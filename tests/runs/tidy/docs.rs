@@ -129,7 +129,7 @@ fn commands_in_the_documentation_exist() {
             let mut command: Vec<&str> = words.iter().take(1).filter(names).copied().collect();
             if matches!(
                 command.first(),
-                Some(&"bench" | &"ckpt" | &"data" | &"export" | &"import" | &"launch")
+                Some(&"bench" | &"ckpt" | &"data" | &"export" | &"import" | &"launch" | &"runs")
             ) {
                 command.extend(words.get(1));
             }

@@ -29,7 +29,7 @@ pub struct ReportedRun {
 
 /// Some runs, to be shown on a page.
 #[derive(Clone, Debug)]
-pub struct Report<'a> {
+pub struct RunsReport<'a> {
     /// The title of the page.
     pub title: &'a str,
     /// When it was made, for people.
@@ -38,7 +38,7 @@ pub struct Report<'a> {
     pub runs: &'a [ReportedRun],
 }
 
-impl Report<'_> {
+impl RunsReport<'_> {
     /// What the page draws.
     pub fn data(&self) -> Value {
         let rows: Vec<RunRow> = self.runs.iter().map(|r| r.row.clone()).collect();

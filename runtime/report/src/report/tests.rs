@@ -66,7 +66,7 @@ fn a_page_is_given_what_its_charts_draw() {
     let mut runs = read(&[root.join("a"), root.join("b")], root);
     let planned = RunRow { name: "c".into(), state: "planned", summary: None, ..runs[0].row.clone() };
     runs.push(ReportedRun { row: planned, losses: None });
-    let report = Report { title: "two <runs>", made: "", runs: &runs };
+    let report = RunsReport { title: "two <runs>", made: "", runs: &runs };
     let data = report.data();
     let a = &data["runs"][0];
     assert_eq!(
@@ -144,7 +144,7 @@ fn a_report_of_many_long_runs_is_small_and_quick() {
     let begin = Instant::now();
     let read = read(&paths, at.path());
     let reading = begin.elapsed();
-    let report = Report { title: "many", made: "", runs: &read };
+    let report = RunsReport { title: "many", made: "", runs: &read };
     let page = report.page(report.data());
     let making = begin.elapsed() - reading;
     let size = page.len() as f64 / 1e6;

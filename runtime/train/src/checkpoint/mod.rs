@@ -11,6 +11,7 @@
 mod edit;
 mod encode;
 pub mod fs;
+mod names;
 mod saver;
 mod store;
 mod tensor_file;
@@ -21,7 +22,8 @@ pub(crate) use edit::write_tensors;
 pub use edit::{Difference, Exported, compare, export, is_parameter};
 pub(crate) use encode::AVERAGE;
 pub use encode::{Checkpoint, EpochLosses, LogMark, Meta, TensorInfo, read_file};
+pub(crate) use names::stores;
 pub(crate) use saver::{Saver, not_finite};
+pub(crate) use store::one_only;
 pub use store::{Best, Entry, Loaded, Skipped, Store, Which};
-pub(crate) use store::{one_only, stores};
 pub(crate) use tensor_file::TensorFile;

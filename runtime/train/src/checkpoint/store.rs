@@ -1,7 +1,8 @@
 //! The folder of a run's checkpoints.
 
 use super::encode::{self, Checkpoint, FORMAT, Meta, TensorInfo};
-use super::fs::{Disk, FileReader, Fs, TEMP, remove_leftovers, tried, write_durably};
+use super::fs::{Disk, FileReader, Fs, remove_leftovers, tried, write_durably};
+use super::names::{BEST, data_step, manifest_step, stem};
 use super::tensor_file::TensorFile;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes};
@@ -14,7 +15,6 @@ use std::path::{Path, PathBuf};
 const KEEP: usize = 2;
 
 /// Which checkpoint is the best, beside the manifests.
-const BEST: &str = "best.json";
 
 /// Most bytes of a manifest.
 const MAX_MANIFEST: u64 = 1 << 20;
@@ -563,23 +563,6 @@ fn sized(file: &File, len: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("`{}` has {len} bytes instead of {}", file.name, file.bytes))
-}
-
-fn stem(step: u64) -> String {
-    format!("step-{step:010}")
-}
-
-/// Whether a store writes a file of that name.
-pub(crate) fn stores(name: &str) -> bool {
-    manifest_step(name).is_some() || data_step(name).is_some() || name == BEST || name.starts_with(TEMP)
-}
-
-fn manifest_step(name: &str) -> Option<u64> {
-    name.strip_prefix("step-")?.strip_suffix(".json")?.parse().ok()
-}
-
-fn data_step(name: &str) -> Option<u64> {
-    name.strip_prefix("step-")?.strip_suffix(".safetensors")?.split_once('-')?.0.parse().ok()
 }
 
 fn hex(hash: sha2::Sha256) -> String {

@@ -1,12 +1,12 @@
 //! A page that is served on this machine while runs go on. The page asks for what has changed; what it shows of them else stays.
 
-use super::{root, said};
+use crate::commands::ends::CommandEnd;
 use crate::console::Console;
-use crate::found::{ReadRuns, places, read};
+use crate::found::{ReadRuns, places, read, root};
 use crate::signals;
 use crate::stop::Stop;
 use crate::sweep::spec::wrong;
-use meshwright_report::report::Report;
+use meshwright_report::report::RunsReport;
 use meshwright_train::Checked;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -28,12 +28,17 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Serves the page until Ctrl-C.
-pub(super) fn serve(runs: &[PathBuf], title: &str, port: u16, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn serve(
+    runs: &[PathBuf],
+    title: &str,
+    port: u16,
+    console: &mut Console,
+) -> Result<(), CommandEnd> {
     // Versions of one server are not those of another: a page that is still open is sent all of it.
     let begin = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     let mut followed = Followed::new(runs, title, begin);
-    followed.refresh().map_err(|d| said(&d, console))?;
-    let server = bound(port).map_err(|d| said(&d, console))?;
+    followed.refresh()?;
+    let server = bound(port)?;
     let address = server.server_addr();
     console.out(&format!("http://{address}/\n"))?;
     console.flush()?;
@@ -44,11 +49,11 @@ pub(super) fn serve(runs: &[PathBuf], title: &str, port: u16, console: &mut Cons
             Ok(Some(request)) => answer(request, &mut followed, console),
             Ok(None) => {}
             Err(e) => {
-                return Err(said(&wrong(format!("the page at {address} is served no more: {e}")), console));
+                return Err(Box::new(wrong(format!("the page at {address} is served no more: {e}"))).into());
             }
         }
     }
-    Err(Stop::Interrupted)
+    Err(Stop::Interrupted.into())
 }
 
 fn bound(port: u16) -> Checked<Server> {
@@ -91,7 +96,7 @@ impl Followed {
         }
         let found = read(&places(&self.paths)?, root(&self.paths), &mut self.read)?;
         // A run that is just being made may lack a file: the next time it is there.
-        let report = Report { title: &self.title, made: "", runs: &found.runs };
+        let report = RunsReport { title: &self.title, made: "", runs: &found.runs };
         self.take(report.data());
         self.at = Some(Instant::now());
         Ok(())
@@ -115,7 +120,7 @@ impl Followed {
     fn page(&self) -> String {
         let mut data = self.data.clone();
         data["live"] = json!({ "version": self.version, "every": EVERY.as_millis() as u64 });
-        Report { title: &self.title, made: "", runs: &[] }.page(data)
+        RunsReport { title: &self.title, made: "", runs: &[] }.page(data)
     }
 
     /// What has changed since a version; none where nothing has.

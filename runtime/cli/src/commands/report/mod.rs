@@ -4,13 +4,13 @@ mod live;
 
 use crate::args::PageArgs;
 use crate::console::Console;
-use crate::found::{FoundRuns, ReadRuns, places, read};
+use crate::found::{FoundRuns, ReadRuns, places, read, root};
 use crate::stop::Stop;
 use crate::sweep::results::write;
 use crate::sweep::spec::wrong;
 use crate::text::{bytes, counted};
 use meshwright_diag::{Diagnostic, Sources};
-use meshwright_report::report::Report;
+use meshwright_report::report::RunsReport;
 use meshwright_train::Checked;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const PAGE: &str = "report.html";
 pub(crate) fn run(args: &PageArgs, console: &mut Console) -> Result<(), Stop> {
     let title = args.title.clone().unwrap_or_else(|| title_of(&args.runs));
     if args.live {
-        return live::serve(&args.runs, &title, args.port.unwrap_or(0), console);
+        return live::serve(&args.runs, &title, args.port.unwrap_or(0), console).map_err(|e| e.said(console));
     }
     let page = args.output.clone().unwrap_or_else(|| PAGE.into());
     let found =
@@ -33,14 +33,6 @@ pub(crate) fn run(args: &PageArgs, console: &mut Console) -> Result<(), Stop> {
 fn said(d: &Diagnostic, console: &mut Console) -> Stop {
     console.diagnostics(std::slice::from_ref(d), &Sources::new());
     Stop::Diagnosed
-}
-
-/// What names of runs are below: the folder, where one is named.
-fn root(paths: &[PathBuf]) -> &Path {
-    match paths {
-        [one] => one,
-        _ => Path::new(""),
-    }
 }
 
 /// The names of some folders.
@@ -76,7 +68,7 @@ pub(crate) fn page_of(
     console: &mut Console,
 ) -> Result<(), Stop> {
     let made = format!("Made at {}.", meshwright_train::time_of_day());
-    let report = Report { title, made: &made, runs: &found.runs };
+    let report = RunsReport { title, made: &made, runs: &found.runs };
     let text = report.page(report.data());
     write(page, text.as_bytes()).map_err(|d| said(&d, console))?;
     console.note(&format!(

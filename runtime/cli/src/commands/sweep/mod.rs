@@ -10,7 +10,7 @@ use crate::args::{DeviceChoice, SweepArgs};
 use crate::commands::ends::CommandEnd;
 use crate::commands::report::{page_of, title_of, writable};
 use crate::console::Console;
-use crate::found::{Place, ReadRuns, read};
+use crate::found::{ReadRuns, RunPlace, read};
 use crate::signals;
 use crate::stop::Stop;
 use crate::sweep::check::{Verdict, check};
@@ -94,7 +94,7 @@ fn of_folder(spec: &SweepSpec, dir: &Path) -> Result<Vec<SweepRow>, CommandEnd> 
 
 /// The page of a sweep, with what its folder says by now.
 fn write_page(spec: &SweepSpec, dir: &Path, page: &Path, console: &mut Console) -> Result<(), Stop> {
-    let places = [Place::Sweep { dir: dir.into(), spec: Box::new(spec.clone()) }];
+    let places = [RunPlace::Sweep { dir: dir.into(), spec: Box::new(spec.clone()) }];
     let found = read(&places, dir, &mut ReadRuns::default());
     let found = found.map_err(|d| CommandEnd::from(d).said(console))?;
     page_of(&found, &title_of(&[dir.into()]), page, console)
