@@ -14,8 +14,6 @@ use std::path::{Path, PathBuf};
 /// How many checkpoints are kept, unless more are asked for.
 const KEEP: usize = 2;
 
-/// Which checkpoint is the best, beside the manifests.
-
 /// Most bytes of a manifest.
 const MAX_MANIFEST: u64 = 1 << 20;
 
