@@ -56,6 +56,19 @@ def main(binary):
                 "return page.charts.get('models').instance.getOption().series.flatMap(s => s.data)"
             )
             assert abs(sum(hours) - sum(r["device_hours"] for r in rows)) < 1e-6, hours
+            # A state has one color: in the legend, in the bars, and in both charts.
+            for chart in ("models", "walls"):
+                keys, bars = driver.execute_script(
+                    """const plain = (color) => { const i = document.createElement("i"); i.style.color = color; return i.style.color; };
+                    const made = page.charts.get(arguments[0]);
+                    return [
+                      [...made.keys.querySelectorAll("button")].map(k => [k.textContent, getComputedStyle(k.querySelector("i")).backgroundColor]),
+                      made.instance.getModel().getSeries().map(s => [s.name, plain(s.getData().getVisual("style").fill)]),
+                    ];""",
+                    chart,
+                )
+                keys = dict(keys)
+                assert len(bars) == 3 and all(keys[name] == color for name, color in bars), (chart, keys, bars)
             # The legend takes a state out and in again.
             key = driver.find_element(By.CSS_SELECTOR, "#chart-walls .legend button")
             key.click()

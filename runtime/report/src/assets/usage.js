@@ -85,7 +85,7 @@
       id: "models", title: "Device time by model", about: "wall time times devices", zoom: "", height,
       option: bars({
         names: sorted.map((model) => model.name), unit, show: (value) => `${number(value)} ${unit}`,
-        series: () => states.map((state) => ({ name: state, type: "bar", stack: "all", barMaxWidth: 24, color: stateColor(state),
+        series: () => states.map((state) => ({ name: state, type: "bar", stack: "all", barMaxWidth: 24, itemStyle: { color: stateColor(state) },
           data: sorted.map((model) => sum(model.name, state) * factor) })),
       }),
     });
@@ -118,7 +118,7 @@
         xAxis: { type: "category", data: found.map((bin) => duration(bin.from)), name: "wall time, from", nameGap: 36,
           axisLabel: { color: page.ink("faint"), hideOverlap: true } },
         yAxis: { type: "value", name: "runs", minInterval: 1, nameGap: 34 },
-        series: states.map((state) => ({ name: state, type: "bar", stack: "all", barCategoryGap: "8%", color: stateColor(state),
+        series: states.map((state) => ({ name: state, type: "bar", stack: "all", barCategoryGap: "8%", itemStyle: { color: stateColor(state) },
           data: found.map((bin) => timed.filter((run) => run.state === state && bin.of(run.wall)).length) })),
       }),
     });
