@@ -20,7 +20,7 @@ from selenium.webdriver.common.keys import Keys
 BINARY = sys.argv[1]
 SEEDS, EPOCHS, BATCHES, LAYOUTS = 3, 4, (25, 50, 100), ("dp on 2", "dp on 4", "dp_tp on 2×2", "one device")
 CURVES = [f"{kind}-{part}-{what}" for kind in ("batch", "layout") for what in ("accuracy", "loss") for part in ("test", "train")]
-CHARTS = [*CURVES, "steps", "time", "strong", "weak", "collectives", "memory"]
+CHARTS = [*CURVES, "steps", "time", "bytes", "strong", "weak", "collectives", "memory"]
 
 
 def sweep():
@@ -135,6 +135,11 @@ def speeds_are_those_of_the_table(driver, study):
     epoch = lines(driver, "time")["one device"]
     median = sum(table[f"one-device-batch=25-seed={s}"]["step_ms_median"] for s in range(SEEDS)) / SEEDS
     assert abs(epoch[0][1] / (median / 1e3 * (600 // 25)) - 1) < 1e-4, epoch
+    by_bytes = {name: data for name, kind, _, data in series(driver, "bytes") if kind == "scatter"}
+    assert {name: len(data) for name, data in by_bytes.items()} == dict.fromkeys(LAYOUTS, len(BATCHES)), by_bytes
+    same = [table[f"dp_tp-2x2-batch=25-seed={s}"] for s in range(SEEDS)]
+    x, y = by_bytes["dp_tp on 2×2"][0]
+    assert x == same[0]["collective_bytes"] and abs(y / (sum(r["step_ms_median"] for r in same) / SEEDS / 1e3) - 1) < 1e-4, (x, y)
 
 
 def legends_hide_and_show(driver, _):

@@ -271,6 +271,31 @@
     return chartOf(lines, made, xAxis, { unit: seconds, heading: (x) => `batch ${sizes[x] ?? x}`, series: drawn, scale: made.log });
   };
 
+  /** A point for each layout and batch size, on as many bytes as its Plan gives to collectives. */
+  const bytesChart = (made) => {
+    const of = (run) => label(run, ["batch"]);
+    const color = palette(of);
+    const given = (run) => run.collectives.reduce((sum, c) => sum + c[3], 0);
+    const runs = shown().filter((run) => run.step_seconds && run.collectives && (!made.log || given(run) > 0));
+    if (new Set(runs.map(given)).size < 2) return null;
+    const series = [...grouped(runs, of)].map(([name, some]) => {
+      const sizes = [...grouped(some, (run) => label(run))].map(([title, same]) => [title, given(same[0]), spread(same.map((run) => [0, run.step_seconds]))[0]]);
+      return {
+        type: "scatter", name, data: sizes.map(([, x, point]) => [x, point[1]]), tips: sizes, symbolSize: 9, itemStyle: { color: color(name), opacity: 0.85 },
+        emphasis: { disabled: true }, z: 3,
+      };
+    });
+    const most = Math.max(...runs.map(given));
+    const xAxis = made.log ? { type: "log", logBase: 2, axisLabel: { formatter: bytes, color: page.ink("faint"), hideOverlap: true } } : byteAxis(most);
+    return {
+      grid: GRID, xAxis, yAxis: valueAxis(made, seconds, { scale: false }), series,
+      tooltip: { trigger: "item", formatter: (p) => {
+        const [title, x, point] = series[p.seriesIndex].tips[p.dataIndex];
+        return tip(title, [[p.color, "collectives", bytes(x)], [p.color, "a step", value(point, seconds)]]);
+      } },
+    };
+  };
+
   /** Lines of examples a second against devices; of several meshes of equal size the fastest counts. */
   const scaling = (work) => {
     const usable = shown().filter((run) => run.per_second && run.devices && batchOf(run));
@@ -300,6 +325,8 @@
 
   const speed = () => part("Speed", "By the median step of each run, with the wait for its data and without evaluations.", () => () => [
     { id: "time", title: "Time per epoch by batch size", about: "Steps of an epoch times the median step.", log: true, option: timeChart },
+    { id: "bytes", title: "Time of a step by the bytes of its collectives", about: "A point is a layout at a batch size; bytes are those that a device gives to collectives in a step, by the Plan.",
+      zoom: "xy", log: true, option: bytesChart },
     { id: "strong", title: "Strong scaling: throughput by devices", about: "The batch is the same on more devices. Dotted: ideal, from the fewest devices.", log: true,
       option: (made) => scalingChart(made, (run) => `batch ${batchOf(run)}`) },
     { id: "weak", title: "Weak scaling: throughput by devices", about: "The batch grows with the devices. Dotted: ideal, from the fewest devices.", log: true,
