@@ -7,6 +7,7 @@ use super::narrow::Half;
 use super::{KernelError, Slice, SliceMut, check_in, check_out};
 use half::{bf16, f16};
 use meshwright_plan::DType;
+use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
 /// Most rows.
@@ -49,24 +50,46 @@ pub struct ThinKernel {
 trait Widened: Element {
     type Wide: Element + std::ops::Mul<Output = Self::Wide> + std::ops::Add<Output = Self::Wide>;
     fn widened(self) -> Self::Wide;
+    /// All of it as it lies, where it is wide already.
+    fn lying(all: &[Self]) -> Option<&[Self::Wide]>;
 }
 
 macro_rules! widened {
-    ($($t:ty, $wide:ty, $how:expr;)*) => {$(
+    ($($t:ty, $wide:ty, $how:expr, $lying:expr;)*) => {$(
         impl Widened for $t {
             type Wide = $wide;
             #[inline(always)]
             fn widened(self) -> $wide {
                 $how(self)
             }
+            fn lying(all: &[$t]) -> Option<&[$wide]> {
+                $lying(all)
+            }
         }
     )*};
 }
 widened! {
-    f64, f64, |x| x;
-    f32, f32, |x| x;
-    bf16, f32, Half::wide;
-    f16, f32, Half::wide;
+    f64, f64, |x| x, Some;
+    f32, f32, |x| x, Some;
+    bf16, f32, Half::wide, |_| None;
+    f16, f32, Half::wide, |_| None;
+}
+
+/// Rows of so many elements one after the other, of rows and elements that lie so far apart.
+fn packed<T: Widened>(thin: &[T], inner: usize, [row, element]: [usize; 2]) -> Cow<'_, [T::Wide]> {
+    let rows = thin.len() / inner.max(1);
+    let dense = element == 1 && (rows == 1 || row == inner);
+    if let Some(as_it_is) = T::lying(thin).filter(|_| dense) {
+        return Cow::Borrowed(as_it_is);
+    }
+    let mut all = Vec::with_capacity(thin.len());
+    for r in 0..rows {
+        match element {
+            1 => all.extend(thin[r * row..][..inner].iter().map(|x| x.widened())),
+            _ => all.extend((0..inner).map(|s| thin[r * row + s * element].widened())),
+        }
+    }
+    Cow::Owned(all)
 }
 
 impl ThinKernel {
@@ -105,9 +128,8 @@ impl ThinKernel {
         let (Some(thin), Some(matrix), Some(out)) = (T::of(thin), T::of(matrix), T::Wide::of_mut(out)) else {
             return;
         };
-        let ThinShape { rows, inner, columns, by_columns, thin: [row, element], result } = self.shape;
-        let at = (0..rows).flat_map(|r| (0..inner).map(move |s| r * row + s * element));
-        let factor: Vec<T::Wide> = at.map(|i| thin[i].widened()).collect();
+        let ThinShape { rows, inner, columns, by_columns, thin: strides, result } = self.shape;
+        let factor = packed(thin, inner, strides);
         // What a task reads lies in one piece. Cuts depend on sizes alone, so sums do.
         let strips = if by_columns { 1 } else { columns.div_ceil(STRIP) };
         let wanted = tasks(inner * columns);
