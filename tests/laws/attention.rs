@@ -9,7 +9,7 @@ use crate::walk::{Bound, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
-use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_exec::{CpuBackend, DeviceKind, burn_graphs};
 use meshwright_ops::{
     Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Op, Random, Recognizer, Softmax, TANH, Type,
 };
@@ -158,11 +158,33 @@ fn attention_over_several_tiles_equals_its_equations() {
 #[test]
 fn attention_equals_its_equations_in_plain_operations() {
     let mut devices = Devices::of(DeviceKind::Cpu(CpuBackend::Burn));
+    let ways = |dims: &[Dim]| {
+        let split = |(i, d): (usize, &Dim)| way(&[2 + i % 2], vec![to(*d, &[0])]);
+        std::iter::once(way(&[], vec![])).chain(dims.iter().enumerate().map(split)).collect()
+    };
     for (name, has) in each() {
         for dtype in [DType::F64, DType::F32] {
-            check(name, dtype, [2, 9, 9], has, &mut devices, &one);
+            check(name, dtype, [2, 9, 9], has, &mut devices, &ways);
         }
     }
+}
+
+/// Where kernels are plain operations, no tensor has the scores of all queries and keys: tests compute 64 at a time there.
+#[test]
+fn plain_operations_hold_some_scores_at_a_time() {
+    let sizes = [2, 40, 30];
+    let e = equations(DType::F32, sizes, ALL, true);
+    let plan = plan(&step(&e.graph, &e.outputs), &layout(&way(&[], vec![]).mesh, vec![]), true).unwrap().plan;
+    let graphs = burn_graphs(&plan, 0, CpuBackend::Burn).unwrap();
+    let shape = |(at, _): (usize, &str)| {
+        let inside = graphs[at + 1..].split(']').next()?;
+        inside.split(", ").map(str::parse).collect::<Result<Vec<usize>, _>>().ok()
+    };
+    let shapes: Vec<_> = graphs.match_indices('[').filter_map(shape).collect();
+    let has = |s: &[usize], n: usize| s.contains(&n);
+    assert!(shapes.iter().any(|s| s.ends_with(&[2, 30])), "two queries with all keys: {shapes:?}");
+    let whole: Vec<_> = shapes.iter().filter(|s| has(s, 40) && has(s, 30)).collect();
+    assert!(whole.is_empty(), "{whole:?}");
 }
 
 /// Every dim over 2 and 4 devices (some of which hold nothing), every pair of dims over two axes.

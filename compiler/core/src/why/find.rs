@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most paths that an error lists.
 const LISTED: usize = 24;
 
-/// Every path with the values that it was given to: the one that bears it, then the others, the last first.
+/// Every path with the values that it was given to: the one that bears it, then the others, the last first. What only brings a value across
+/// the boundary of a loop comes behind the value.
 pub(super) fn paths(spmd: &Spmd, rows: &Rows) -> BTreeMap<String, Vec<Id>> {
     let g = &spmd.step.graph;
     let made = spmd.instrs.iter().filter(|i| !matches!(i, Instr::Reshard { .. }));
@@ -28,6 +29,7 @@ pub(super) fn paths(spmd: &Spmd, rows: &Rows) -> BTreeMap<String, Vec<Id>> {
             values.push(*id);
         }
     }
+    out.values_mut().for_each(|values| values.sort_by_key(|id| g.boundary(*id).is_some()));
     out
 }
 

@@ -5,7 +5,7 @@ use crate::layout::Layout;
 use crate::partition::{CopyId, Instr, Reason, Spmd};
 use crate::rows::Rows;
 use meshwright_diag::Location;
-use meshwright_ops::Id;
+use meshwright_ops::{Boundary, Crossing, Id};
 use meshwright_plan::{Axis, Dim, largest_shard};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,6 +91,9 @@ impl Teller<'_> {
         for reason in self.spmd.reasons(id) {
             self.facts(id, dim, reason, &mut facts, &mut next);
         }
+        if let Some(boundary) = g.boundary(id).filter(|_| facts.is_empty()) {
+            facts.push(self.crossing(id, dim, boundary, &mut next));
+        }
         chain.push(Link {
             value: self.describe(id),
             dim: g.dims.name(dim).into(),
@@ -101,5 +104,25 @@ impl Teller<'_> {
         for (id, dim) in next {
             self.tell(id, dim, chain, told);
         }
+    }
+
+    /// What crosses the boundary of a loop is split as it is on the other side.
+    fn crossing(&self, id: Id, dim: Dim, boundary: Boundary, next: &mut Vec<(Id, Dim)>) -> Fact {
+        let g = &self.spmd.step.graph;
+        let (of, over) = (g.node(id).inputs[0], g.dims.name(boundary.dim));
+        let value = self.describe(of);
+        let what = match boundary.how {
+            _ if dim == boundary.dim => {
+                let text = format!("`{over}` is the dim of the loop, whose iterations every device runs");
+                return Fact { kind: "loop", text, rule: None };
+            }
+            Crossing::Carry(_) => format!("the loop over `{over}` begins with `{value}` and carries it on"),
+            Crossing::Slice => format!("it is `{value}` at the position of the iteration of `{over}`"),
+            Crossing::Final => format!("it is `{value}` after the last iteration of `{over}`"),
+            Crossing::Stack => format!("it is `{value}` of all iterations of `{over}`"),
+            Crossing::Accumulate => format!("it is the sum of `{value}` over all iterations of `{over}`"),
+        };
+        next.push((of, dim));
+        Fact { kind: "loop", text: format!("{what}; it is split as that is"), rule: None }
     }
 }

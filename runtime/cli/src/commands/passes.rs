@@ -8,6 +8,7 @@ use crate::table::{Align, Table};
 use crate::value_parsers::Emit;
 use meshwright_core::{Compiled, Evaluation, PASSES, StepGraph, prediction, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
+use meshwright_exec::{CpuBackend, burn_graphs};
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -174,7 +175,8 @@ fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result
                 return Err(Stop::Usage(problem));
             }
             console.out(
-                &meshwright_exec::burn_graphs(plan, rank).map_err(|e| Stop::Internal(Some(e.to_string())))?,
+                &meshwright_exec::burn_graphs(plan, rank, meshwright_exec::CpuBackend::Native)
+                    .map_err(|e| Stop::Internal(Some(e.to_string())))?,
             )
         }
         Some(Emit::After(_)) | None => Ok(()),

@@ -99,6 +99,8 @@ pub(crate) struct Capabilities {
     /// Whether kernels work on the memory of the host. They take empty tensors, and pairs in one part; storage goes back to
     /// the backend, so what an operation of Burn reads last is dropped by an operation of its own.
     pub(crate) host_kernels: bool,
+    /// How many scores of an attention in plain operations there are at a time, about.
+    pub(crate) scores_at_once: usize,
 }
 
 /// A straight-line stretch of operations.

@@ -4,24 +4,35 @@ use super::builder::{CollectivePiece, Piece, build};
 use super::context::place;
 use super::graph::{Segment, TensorSlot};
 use crate::backend::native::Native;
+use crate::backend::{Backend, burn};
+use crate::cluster::devices::CpuBackend;
 use crate::collective::calls::TransportCall;
 use crate::error::ExecError;
 use burn_ir::{OperationIr, TensorIr, TensorStatus};
 use meshwright_plan::Plan;
 use std::fmt::Write;
 
-/// The graphs that the device of that rank runs, on the CPU: for each segment its operations, by step of the Plan, with the
+/// The graphs that the device of that rank runs, on a backend of CPUs: for each segment its operations, by step of the Plan, with the
 /// tensors that they read and write; the collectives between them; and what they are packed and unpacked by.
 ///
 /// # Errors
 /// Where the Plan contradicts itself.
-pub fn burn_graphs(plan: &Plan, rank: usize) -> Result<String, ExecError> {
-    let built = build(&Native::default(), plan, rank)?;
+pub fn burn_graphs(plan: &Plan, rank: usize, backend: CpuBackend) -> Result<String, ExecError> {
+    let (pieces, kernels) = match backend {
+        CpuBackend::Native => parts(&Native::default(), plan, rank)?,
+        CpuBackend::Burn => parts(&burn::flex(), plan, rank)?,
+    };
     let mut out = String::new();
     let mut printer = Printer { plan, rank, out: &mut out };
-    printer.head(&built.pieces, built.kernels.len());
-    printer.pieces(&built.pieces);
+    printer.head(&pieces, kernels);
+    printer.pieces(&pieces);
     Ok(out)
+}
+
+/// What a device runs, and how many kernels that has.
+fn parts<B: Backend>(backend: &B, plan: &Plan, rank: usize) -> Result<(Vec<Piece>, usize), ExecError> {
+    let built = build(backend, plan, rank)?;
+    Ok((built.pieces, built.kernels.len()))
 }
 
 fn count(n: usize, what: &str) -> String {

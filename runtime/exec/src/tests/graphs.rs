@@ -1,7 +1,7 @@
 //! The graphs of devices as text.
 
 use super::plans::Builder;
-use crate::burn_graphs;
+use crate::{CpuBackend, burn_graphs};
 use meshwright_plan::{Axis, DType, Mesh, Monoid, ProgramInputKind};
 
 #[test]
@@ -24,7 +24,7 @@ fn a_product_its_partial_sum_and_what_ends_are_shown() {
     b.output("y", &twice);
     let plan = b.finish();
     assert_eq!(
-        burn_graphs(&plan, 1).unwrap(),
+        burn_graphs(&plan, 1, CpuBackend::Native).unwrap(),
         "\
 rank 1 of 2: 2 segments with 2 operations (2 kernels), 1 collective
 b: buffer of the plan, t: temporary, *: ends here

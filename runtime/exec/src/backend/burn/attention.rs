@@ -1,4 +1,5 @@
-//! Attention in plain operations: the equations, with all scores of a device at once.
+//! Attention in plain operations: the equations, for so many scores at a time. What is kept between two tiles has either queries or keys,
+//! never both, as in FlashAttention (Dao et al. 2022, arXiv 2205.14135, algorithms 1 and 4), whose tiles are cut along the keys too.
 
 use super::lower::{Lower, Named};
 use crate::engine::context::Local;
@@ -7,19 +8,53 @@ use crate::engine::lowering::{LoweringError, extents, stored_as};
 use crate::engine::ops::Reduce;
 use crate::kernels::RandomKernel;
 use burn_ir::FloatOperationIr as FloatOp;
-use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Step};
+use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Step};
+use std::ops::Range;
 
 /// An attention on one device.
-struct Scores<'s> {
+struct Whole<'s> {
     spec: &'s AttentionSpec,
-    reads: Vec<Local>,
+    parts: &'s [AttentionPart],
     at: AttentionOperands,
+    reads: Vec<Local>,
+    writes: Vec<Local>,
+}
+
+/// Some of its scores: all keys of some queries.
+struct Scores<'s> {
+    whole: &'s Whole<'s>,
     /// What the scores are like.
     space: Local,
     /// Where the keys are among their dims.
     key: usize,
+    /// What of the operands and results belongs to them.
+    reads: Vec<Local>,
+    writes: Vec<Local>,
     /// What expressions read behind the product: extra operands, and what is drawn.
     loads: Vec<Val>,
+}
+
+/// How many positions along each dim of the scores are computed at a time, so that there are at most so many scores. The first dims are
+/// cut first: products of whole queries with whole keys are faster than narrow ones.
+fn tile(space: &Local, key: usize, most: usize) -> Vec<usize> {
+    let mut tile = space.shape.clone();
+    for i in (0..tile.len()).filter(|i| *i != key) {
+        let others = tile.iter().product::<usize>() / tile[i].max(1);
+        tile[i] = (most / others.max(1)).clamp(1, tile[i].max(1));
+    }
+    tile
+}
+
+/// What a block has of the ranges of some dims.
+fn within(block: &Local, space: &Local) -> Local {
+    let mut part = block.clone();
+    for (i, d) in block.dims.iter().enumerate() {
+        if let Ok(range) = space.range(*d) {
+            part.ranges[i] = range.clone();
+            part.shape[i] = range.len();
+        }
+    }
+    part
 }
 
 impl Lower<'_> {
@@ -50,30 +85,92 @@ impl Lower<'_> {
             }
             return Ok(());
         }
-        let key = space.position(spec.key)?;
-        let loads = self.attention_loads(spec, &reads[at.extras..], &space)?;
-        let scores = Scores { spec, reads, at, space, key, loads };
-        if at.scale.is_some() {
-            self.attention_gradients(&scores, parts, &writes)
+        let tile = tile(&space, space.position(spec.key)?, self.graph.capabilities.scores_at_once);
+        let whole = Whole { spec, parts, at, reads, writes };
+        let made = self.attention_tiles(&whole, &space, &tile, 0)?;
+        for (named, out) in made.iter().zip(&whole.writes) {
+            self.write(named, out);
+        }
+        Ok(())
+    }
+
+    /// The results for some scores, cut along the dims from that one on: results that have such a dim follow each other along it, those
+    /// that are summed over it are added.
+    fn attention_tiles(
+        &mut self,
+        whole: &Whole<'_>,
+        space: &Local,
+        tile: &[usize],
+        from: usize,
+    ) -> Result<Vec<Named>, LoweringError> {
+        let Some(i) = (from..tile.len()).find(|i| tile[*i] < space.shape[*i]) else {
+            return self.attention_tile(whole, space);
+        };
+        let Range { start, end } = space.ranges[i].clone();
+        let mut pieces: Vec<Vec<Named>> = vec![];
+        for first in (start..end).step_by(tile[i]) {
+            let mut piece = space.clone();
+            piece.ranges[i] = first..end.min(first + tile[i]);
+            piece.shape[i] = piece.ranges[i].len();
+            for (at, result) in self.attention_tiles(whole, &piece, tile, i + 1)?.into_iter().enumerate() {
+                match pieces.get_mut(at) {
+                    Some(of) => of.push(result),
+                    None => pieces.push(vec![result]),
+                }
+            }
+        }
+        Ok(pieces.into_iter().map(|of| self.put_together(of, space.dims[i])).collect())
+    }
+
+    fn put_together(&mut self, pieces: Vec<Named>, along: Dim) -> Named {
+        let dims = pieces[0].dims.clone();
+        let all: Vec<Val> = pieces.iter().map(|p| p.val).collect();
+        let val = match dims.iter().position(|d| *d == along) {
+            Some(axis) => self.graph.cat(all, axis),
+            None => {
+                let first = all[0];
+                all[1..].iter().fold(first, |sum, next| self.graph.add(sum, *next))
+            }
+        };
+        Named { val, dims }
+    }
+
+    fn attention_tile(&mut self, whole: &Whole<'_>, space: &Local) -> Result<Vec<Named>, LoweringError> {
+        let part = |all: &[Local]| all.iter().map(|l| within(l, space)).collect::<Vec<_>>();
+        let (reads, writes) = (part(&whole.reads), part(&whole.writes));
+        let mut scores = Scores {
+            whole,
+            key: space.position(whole.spec.key)?,
+            space: space.clone(),
+            reads,
+            writes,
+            loads: vec![],
+        };
+        scores.loads = self.attention_loads(&scores)?;
+        if whole.at.scale.is_some() {
+            self.attention_gradients(&scores)
         } else {
-            self.attention_forward(&scores, parts, &writes)
+            self.attention_forward(&scores)
         }
     }
 
-    fn attention_loads(
-        &mut self,
-        spec: &AttentionSpec,
-        extras: &[Local],
-        space: &Local,
-    ) -> Result<Vec<Val>, LoweringError> {
-        let mut loads = vec![];
-        for extra in extras {
-            let read = self.read(extra);
-            let val = self.align(&read, &space.dims);
-            let val = self.wide(val);
-            loads.push(if extra.dtype == DType::Bool { self.truth(val) } else { val });
+    /// An operand's elements in a tile.
+    fn tile_of(&mut self, s: &Scores<'_>, operand: usize) -> Named {
+        let (all, part) = (&s.whole.reads[operand], &s.reads[operand]);
+        let Named { mut val, dims } = self.read(all);
+        for (axis, (all, part)) in all.ranges.iter().zip(&part.ranges).enumerate() {
+            val = self.graph.slice(val, axis, part.start - all.start..part.end - all.start);
         }
-        for drawn in &spec.draws {
+        Named { val, dims }
+    }
+
+    fn attention_loads(&mut self, s: &Scores<'_>) -> Result<Vec<Val>, LoweringError> {
+        let (space, mut loads) = (&s.space, vec![]);
+        for extra in s.whole.at.extras..s.reads.len() {
+            let val = self.beside_scores(s, extra);
+            loads.push(if s.reads[extra].dtype == DType::Bool { self.truth(val) } else { val });
+        }
+        for drawn in &s.whole.spec.draws {
             let sizes = self.context.plan.dims.shape(&drawn.dims);
             let ranges: Vec<_> =
                 drawn.dims.iter().map(|d| space.range(*d).cloned()).collect::<Result<_, _>>()?;
@@ -92,19 +189,19 @@ impl Lower<'_> {
     }
 
     /// An operand in `f32` at least.
-    fn attention_operand(&mut self, of: &Local) -> Val {
-        let read = self.read(of).val;
+    fn attention_operand(&mut self, s: &Scores<'_>, operand: usize) -> Val {
+        let read = self.tile_of(s, operand).val;
         self.wide(read)
     }
 
     /// An operand with the dims of the scores, or 1 where it lacks one.
     fn beside_scores(&mut self, s: &Scores<'_>, operand: usize) -> Val {
-        let read = self.read(&s.reads[operand]);
+        let read = self.tile_of(s, operand);
         let val = self.align(&read, &s.space.dims);
         self.wide(val)
     }
 
-    /// A product of two tensors with the extents of `out`.
+    /// A product of two tensors with the extents of `out`, in `f32` at least.
     fn attention_product(
         &mut self,
         a: (Val, &Local),
@@ -121,69 +218,60 @@ impl Lower<'_> {
 
     /// The product of queries and keys, and the scores.
     fn attention_scores(&mut self, s: &Scores<'_>) -> Result<(Val, Val), LoweringError> {
-        let (q, k) = (self.attention_operand(&s.reads[0]), self.attention_operand(&s.reads[1]));
+        let (q, k) = (self.attention_operand(s, 0), self.attention_operand(s, 1));
         let product = self.attention_product((q, &s.reads[0]), (k, &s.reads[1]), &s.space)?;
         let loads = [&[product], s.loads.as_slice()].concat();
-        Ok((product, self.expression(&s.spec.score, &loads, &s.space)?))
+        Ok((product, self.expression(&s.whole.spec.score, &loads, &s.space)?))
     }
 
     /// Weights times their factors.
     fn weighed(&mut self, s: &Scores<'_>, x: Val) -> Result<Val, LoweringError> {
-        let Some(weight) = &s.spec.weight else { return Ok(x) };
+        let Some(weight) = &s.whole.spec.weight else { return Ok(x) };
         let loads = [&[x], s.loads.as_slice()].concat();
         let factor = self.expression(weight, &loads, &s.space)?;
         Ok(self.graph.mul(x, factor))
     }
 
-    fn attention_forward(
-        &mut self,
-        s: &Scores<'_>,
-        parts: &[AttentionPart],
-        writes: &[Local],
-    ) -> Result<(), LoweringError> {
+    fn attention_forward(&mut self, s: &Scores<'_>) -> Result<Vec<Named>, LoweringError> {
         let (_, score) = self.attention_scores(s)?;
-        let max = match s.at.max {
+        let max = match s.whole.at.max {
             Some(max) => self.beside_scores(s, max),
             None => self.graph.reduce(Reduce::Max, score, s.key),
         };
         let shifted = self.graph.sub(score, max);
         let e = self.graph.float(FloatOp::Exp, shifted);
-        for (part, out) in parts.iter().zip(writes) {
-            match part {
-                AttentionPart::Max => self.write_rows(s, max, out),
+        let mut made = vec![];
+        for (part, out) in s.whole.parts.iter().zip(&s.writes) {
+            made.push(match part {
+                AttentionPart::Max => self.without_keys(s, max),
                 AttentionPart::Sum => {
                     let sum = self.graph.reduce(Reduce::Sum, e, s.key);
-                    self.write_rows(s, sum, out);
+                    self.without_keys(s, sum)
                 }
                 _ => {
-                    let values = s.at.values.unwrap_or(0);
+                    let values = s.whole.at.values.unwrap_or(0);
                     let weights = self.weighed(s, e)?;
-                    let v = self.attention_operand(&s.reads[values]);
+                    let v = self.attention_operand(s, values);
                     let val = self.attention_product((weights, &s.space), (v, &s.reads[values]), out)?;
-                    self.write_val(val, out);
+                    Named { val, dims: out.dims.clone() }
                 }
-            }
+            });
         }
-        Ok(())
+        Ok(made)
     }
 
-    /// Writes what has one number for all keys.
-    fn write_rows(&mut self, s: &Scores<'_>, val: Val, out: &Local) {
-        let mut dims = s.space.dims.clone();
+    /// What has one number for all keys.
+    fn without_keys(&mut self, s: &Scores<'_>, val: Val) -> Named {
+        let (mut dims, mut shape) = (s.space.dims.clone(), s.space.shape.clone());
         dims.remove(s.key);
-        let shape: Vec<usize> =
-            dims.iter().filter_map(|d| s.space.at(*d)).map(|i| s.space.shape[i]).collect();
-        let val = self.graph.reshape(val, &extents(&shape));
-        self.write(&Named { val, dims }, out);
+        shape.remove(s.key);
+        Named { val: self.graph.reshape(val, &extents(&shape)), dims }
     }
 
-    fn attention_gradients(
-        &mut self,
-        s: &Scores<'_>,
-        parts: &[AttentionPart],
-        writes: &[Local],
-    ) -> Result<(), LoweringError> {
-        let (Some(max), Some(scale), Some(cotangent)) = (s.at.max, s.at.scale, s.at.cotangent) else {
+    fn attention_gradients(&mut self, s: &Scores<'_>) -> Result<Vec<Named>, LoweringError> {
+        let (Some(max), Some(scale), Some(cotangent)) =
+            (s.whole.at.max, s.whole.at.scale, s.whole.at.cotangent)
+        else {
             return Err(LoweringError::Plan("a gradient of attention without its operands".into()));
         };
         let (product, score) = self.attention_scores(s)?;
@@ -193,29 +281,30 @@ impl Lower<'_> {
         let scale = self.beside_scores(s, scale);
         let weights = self.graph.mul(e, scale);
         let mut back = None;
-        if let (Some(values), Some(delta)) = (s.at.values, s.at.delta) {
+        if let (Some(values), Some(delta)) = (s.whole.at.values, s.whole.at.delta) {
             let (v, dy) = (&s.reads[values], &s.reads[cotangent]);
-            let dy_val = self.attention_operand(dy);
-            let v_val = self.attention_operand(v);
+            let dy_val = self.attention_operand(s, cotangent);
+            let v_val = self.attention_operand(s, values);
             let by_weight = self.attention_product((dy_val, dy), (v_val, v), &s.space)?;
             let by_softmax = self.weighed(s, by_weight)?;
             let delta = self.beside_scores(s, delta);
             let inner = self.graph.sub(by_softmax, delta);
             let loads = [&[product], s.loads.as_slice()].concat();
-            let slope = self.expression(&s.spec.slope, &loads, &s.space)?;
+            let slope = self.expression(&s.whole.spec.slope, &loads, &s.space)?;
             let through = self.graph.mul(weights, inner);
             back = Some(self.graph.mul(through, slope));
         }
-        for (part, out) in parts.iter().zip(writes) {
+        let mut made = vec![];
+        for (part, out) in s.whole.parts.iter().zip(&s.writes) {
             let (of_scores, other) = match (part, back) {
                 (AttentionPart::Query, Some(back)) => (back, 1),
                 (AttentionPart::Key, Some(back)) => (back, 0),
                 _ => (self.weighed(s, weights)?, cotangent),
             };
-            let other_val = self.attention_operand(&s.reads[other]);
+            let other_val = self.attention_operand(s, other);
             let val = self.attention_product((of_scores, &s.space), (other_val, &s.reads[other]), out)?;
-            self.write_val(val, out);
+            made.push(Named { val, dims: out.dims.clone() });
         }
-        Ok(())
+        Ok(made)
     }
 }

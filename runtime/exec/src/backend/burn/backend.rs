@@ -41,6 +41,9 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         false
     }
 
+    /// How many scores of an attention there are at a time, about: 128 MiB of `f32`, and a few times as much while they are computed.
+    const SCORES_AT_ONCE: usize = 1 << 25;
+
     /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least.
     fn matmul(left: FloatTensor<Self>, right: FloatTensor<Self>, dtype: BurnType) -> FloatTensor<Self>;
 
@@ -59,6 +62,9 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
 
 impl BurnBackend for Flex {
     type Pinned = FlexTensor;
+
+    /// Few, since this is for tests: these are to go through several tiles.
+    const SCORES_AT_ONCE: usize = 64;
 
     fn matmul(left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
         let to: FloatDType = dtype.into();
@@ -160,7 +166,12 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
 
     fn capabilities(&self) -> Capabilities {
         let boolean = self.device.defaults().bool_dtype.into();
-        Capabilities { boolean, own_matmul: B::own_matmul(&self.device), host_kernels: false }
+        Capabilities {
+            boolean,
+            own_matmul: B::own_matmul(&self.device),
+            host_kernels: false,
+            scores_at_once: B::SCORES_AT_ONCE,
+        }
     }
 
     fn check(&self, plan: &Plan, rank: usize) -> Result<(), ExecError> {
