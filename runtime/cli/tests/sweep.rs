@@ -159,12 +159,17 @@ fn a_file_says_the_same_as_options() {
     std::fs::remove_dir_all(at.join("b/one-device-batch=10-lr=0.1-seed=0")).unwrap();
     let again = rows(&at.join("inside"), &["sweep", "../b"]);
     assert_eq!(again.iter().map(lasting).collect::<Vec<_>>(), both[1]);
+    // What it writes lies where the command was given.
+    let (code, _, err) = run(&at.join("inside"), &["sweep", "../b", "--format", "csv", "--output", "t.csv"]);
+    assert!(code == 0 && at.join("inside/t.csv").is_file() && !at.join("t.csv").exists(), "{err}");
 
     for (wrong, why) in [
         ("modl = \"x\"\n", "unknown field"),
         ("epochs = 1\n", "names no model"),
         ("model = \"sums.mw\"\nset.lr = true\n", "expected a number, a list"),
         ("model = \"sums.mw\"\nepochs = 1\nsteps = 1\n", "both epochs and steps"),
+        ("model = \"sums.mw\"\njobs = 0\n", "`jobs = 0`"),
+        ("model = \"sums.mw\"\nseeds = 4000000000\n", "`seeds = 4000000000`"),
     ] {
         std::fs::write(at.join("wrong.toml"), wrong).unwrap();
         let (code, _, err) = run(&at, &["sweep", "wrong.toml"]);
@@ -198,6 +203,11 @@ fn a_run_that_fails_does_not_end_the_sweep() {
     let all = rows(&at, &["sweep", "a", "--table"]);
     let failed = all.iter().find(|r| r["run"] == "one-device-batch=10-lr=1e300-seed=0").unwrap();
     assert!(failed["error"].as_str().unwrap().starts_with("E0517: "), "{failed}");
+    // Sorted by what no run has, the table is there all the same.
+    let sorted = ["sweep", "sums.mw", "--data", "data", "--steps", "40", "--set", "lr=1e300", "--run", "b"];
+    let (code, out, err) = run(&at, &[&sorted[..], &["--sort", "-test_accuracy"]].concat());
+    assert!(code == 1 && err.contains("no run has `test_accuracy`: the table is in the order"), "{err}");
+    assert!(out.contains("failed") && err.contains("` failed: E0517: "), "{out}{err}");
     // The run itself knows, without the sweep.
     let run_dir = at.join("a").join(failed["run"].as_str().unwrap());
     assert!(file(&run_dir, "history.jsonl").contains("\"event\":\"failed\""));
@@ -220,17 +230,34 @@ fn what_cannot_be_is_said_before_anything_runs() {
     refused(&["sums.mw", "--data", "data", "--set", "l=0.1"], 1, "E0");
     refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--no-save"], 2, "--no-save");
     refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--seed", "3"], 2, "--seed");
+    refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--cores", "2"], 2, "--cores");
     refused(&["sums.mw", "--timing", "--jobs", "2"], 2, "--jobs");
     refused(&["sums.mw", "--run", "a"], 1, "there is no data for the inputs");
     refused(&["sums.mw", "--data", "elsewhere", "--run", "a"], 1, "there is no data at `elsewhere`");
     refused(&["data"], 1, "holds no sweep");
     refused(&["nothing", "--run", "a", "--table"], 1, "no sweep in `a`");
     refused(&["sums.mw", "--data", "data", "--sort", "layuot"], 1, "did you mean `layout`?");
+    refused(&["sums.mw", "--data", "data", "--sort", "test_lss"], 1, "did you mean `test_loss`?");
+    refused(&["sums.mw", "--data", "data", "--output", "none/t.csv"], 1, "none/t.csv` cannot be written");
     assert!(!at.join("a").exists());
     // A folder with a run of other settings under the same name.
     let one = ["sums.mw", "--data", "data", "--steps", "2", "--run", "a"];
     assert_eq!(run(&at, &[&["sweep"], &one[..]].concat()).0, 0);
-    refused(&[&one[..], &["--precision", "f64"]].concat(), 1, "holds another run");
+    let spec = file(&at, "a/sweep.toml");
+    let f64 = [&one[..], &["--precision", "f64"]].concat();
+    refused(&f64, 1, "the precision was f32, and is f64");
+    refused(&[&f64[..], &["--launch", "slurm"]].concat(), 1, "holds another run");
+    refused(&[&one[..], &["--", "--no-eval"]].concat(), 1, "what follows `--` was ``, and is `--no-eval`");
+    support::data(&at.join("other"));
+    let other = ["sums.mw", "--data", "other/data", "--steps", "2", "--run", "a"];
+    refused(&other, 1, "the data was data, and is other/data");
+    // What is refused changes nothing: the sweep goes on as what it was.
+    assert_eq!(file(&at, "a/sweep.toml"), spec);
+    assert_eq!(run(&at, &["sweep", "a"]).0, 0);
+    // The same data by another path is the same.
+    let same = at.join("data").display().to_string();
+    assert_eq!(run(&at, &["sweep", "sums.mw", "--data", &same, "--steps", "2", "--run", "a"]).0, 0);
+    assert_eq!(run(&at, &[&["sweep"], &one[..]].concat()).0, 0);
     refused(&["sums.mw", "--data", "data", "--run", "a/one-device-seed=0"], 1, "a single run");
 }
 
@@ -271,6 +298,104 @@ fn halving_lets_the_best_go_on() {
     assert_eq!(again.iter().map(lasting).collect::<Vec<_>>(), all.iter().map(lasting).collect::<Vec<_>>());
 }
 
+/// By the path of its file, as a shell completes it.
+#[test]
+fn the_folder_of_a_run_is_never_hidden() {
+    let at = prepared("sweep-shown");
+    std::fs::write(at.join("dp.layout"), "batch -> r\n").unwrap();
+    let args = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--layout",
+        "./dp.layout",
+        "--mesh",
+        "2",
+        "--steps",
+        "2",
+        "--run",
+        "a",
+    ];
+    let all = rows(&at, &args);
+    assert_eq!(all[0]["run"], "dp-2-seed=0");
+    let (_, out, err) = run(&at, &["runs", "ls", "a", "--format", "csv"]);
+    assert_eq!(out.lines().count(), 2, "{out}{err}");
+}
+
+/// With `--timing` each run is alone, whatever the sweep did before.
+#[test]
+fn runs_that_are_timed_are_alone() {
+    let at = prepared("sweep-timing");
+    let toml =
+        "model = \"sums.mw\"\ndata = \"data\"\nepochs = 20\nrun = \"a\"\njobs = 2\ndim.batch = [5, 10]\n";
+    std::fs::write(at.join("sweep.toml"), toml).unwrap();
+    assert_eq!(rows(&at, &["sweep", "sweep.toml", "--timing"]).len(), 2);
+    let times = |batch: u32| {
+        let log = lines(&file(&at, &format!("a/one-device-batch={batch}-seed=0/metrics.jsonl")));
+        let time = |e: &Value| e["time"].as_str().unwrap().to_string();
+        (time(&log[0]), time(log.last().unwrap()))
+    };
+    let (five, ten) = (times(5), times(10));
+    assert!(five.1 <= ten.0 || ten.1 <= five.0, "{five:?} {ten:?}");
+    assert!(
+        file(&at, "a/sweep.toml").contains("timing = true") && !file(&at, "a/sweep.toml").contains("jobs")
+    );
+}
+
+/// Rungs end within the steps between two evaluations.
+#[test]
+fn halving_chooses_by_the_last_evaluation() {
+    let at = prepared("sweep-halving-every");
+    let args = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--set",
+        "lr=0.001,0.5",
+        "--search",
+        "halving",
+        "--reduction",
+        "2",
+    ];
+    let more = ["--epochs", "2", "--run", "a", "--format", "jsonl", "--", "--eval-every", "7"];
+    let (code, out, err) = run(&at, &[&args[..], &more].concat());
+    assert_eq!(code, 0, "{err}");
+    let all = lines(&out);
+    let state = |lr: f64| all.iter().find(|r| r["lr"] == lr).unwrap()["state"].clone();
+    assert_eq!((state(0.001), state(0.5)), ("stopped".into(), "finished".into()), "{all:?}");
+}
+
+/// Draws are runs like others: they are searched once, and go on from the folder.
+#[test]
+fn a_random_search_draws_what_it_has_drawn() {
+    let at = prepared("sweep-random");
+    let args = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--set",
+        "lr=log:1e-2..1",
+        "--search",
+        "random",
+        "--steps",
+        "3",
+        "--run",
+    ];
+    let names = |trials: &str, folder: &str| -> Vec<Value> {
+        let all = rows(&at, &[&args[..], &[folder, "--trials", trials]].concat());
+        assert!(all.iter().all(|r| r["state"] == "finished"));
+        all.into_iter().map(|r| r["run"].clone()).collect()
+    };
+    let (three, five) = (names("3", "a"), names("5", "a"));
+    assert_eq!((three.len(), &five[..3], names("5", "b")), (3, &three[..], five.clone()));
+    let history =
+        |run: &Value| file(&at.join("a").join(run.as_str().unwrap()), "history.jsonl").lines().count();
+    assert!(five.iter().all(|run| history(run) == 1));
+}
+
 #[test]
 fn a_slurm_array_has_a_task_for_each_run() {
     let at = prepared("sweep-slurm");
@@ -281,8 +406,12 @@ fn a_slurm_array_has_a_task_for_each_run() {
     .concat();
     let (code, out, err) = run(&at, &args);
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains("2 runs\nstart them with: sbatch a b/sweep.sbatch\n"), "{out}");
+    assert!(out.contains("2 runs\nstart them with: sbatch 'a b/sweep.sbatch'\n"), "{out}");
+    assert!(out.contains("meshwright sweep 'a b' --table\n"), "{out}");
     let job = file(&at, "a b/sweep.sbatch");
+    // From wherever `sbatch` is called.
+    let log = format!("#SBATCH --output=\"{}/a b/logs/slurm-%a.log\"", at.display());
+    assert!(job.lines().any(|l| l == log) && !job.contains("--gpus"), "{job}");
     for line in
         ["#SBATCH --array=0-1%3", "#SBATCH --cpus-per-task=4", "#SBATCH --time=1:00:00", "#SBATCH --requeue"]
     {
@@ -296,6 +425,9 @@ fn a_slurm_array_has_a_task_for_each_run() {
         shell.arg("a b/sweep.sbatch").current_dir(&at).env("SLURM_ARRAY_TASK_ID", task).env("PATH", &path);
         assert!(shell.output().unwrap().status.success());
     }
+    let gpus = ["sweep", "sums.mw", "--run", "g", "--launch", "slurm", "--", "--device", "cuda"];
+    assert_eq!(run(&at, &gpus).0, 0);
+    assert!(file(&at, "g/sweep.sbatch").contains("#SBATCH --gpus-per-task=1\n"));
     let all = rows(&at, &["sweep", "a b", "--table"]);
     assert!(all.len() == 2 && all.iter().all(|r| r["state"] == "finished"), "{all:?}");
     let (code, _, err) = run(&at, &args);
@@ -380,22 +512,60 @@ fn a_sweep_that_is_killed_goes_on_to_the_same_table() {
     }
 }
 
+/// The processes of a sweep, once there are some.
+fn first_runs(sweep: &Child) -> Vec<u32> {
+    let begin = Instant::now();
+    while children(sweep.id()).is_empty() && begin.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let runs = children(sweep.id());
+    assert!(!runs.is_empty());
+    runs
+}
+
+/// How a sweep and its runs end by a signal: none of them is left, and none has failed.
+fn ended_by(name: &str, sweep: &mut Child, runs: &[u32], at: &Path, folder: &str) {
+    signal(sweep.id(), name);
+    assert_eq!(sweep.wait().unwrap().code(), Some(130), "{name}");
+    assert!(runs.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{runs:?}");
+    let half = rows(at, &["sweep", folder, "--table"]);
+    assert!(half.iter().any(|r| r["state"] != "finished"), "{half:?}");
+    assert!(half.iter().all(|r| r["state"] != "failed" && r["state"] != "running"), "{half:?}");
+}
+
 /// Ctrl-C ends the runs with checkpoints, and the same command goes on.
 #[test]
 fn ctrl_c_leaves_a_sweep_that_goes_on() {
     let at = prepared("sweep-interrupted");
     let mut child = started(&at, "a");
-    let begin = Instant::now();
-    while children(child.id()).is_empty() && begin.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    first_runs(&child);
     std::thread::sleep(Duration::from_millis(100));
     let runs = children(child.id());
-    assert!(!runs.is_empty());
-    signal(child.id(), "INT");
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(runs.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{runs:?}");
-    let half = rows(&at, &["sweep", "a", "--table"]);
-    assert!(half.iter().any(|r| r["state"] != "finished"), "{half:?}");
+    ended_by("INT", &mut child, &runs, &at, "a");
+    // At once after their start, before they could say that they would stop.
+    for round in 0..3 {
+        let folder = format!("early-{round}");
+        let mut child = started(&at, &folder);
+        let runs = first_runs(&child);
+        ended_by("INT", &mut child, &runs, &at, &folder);
+    }
     assert_eq!(table(&at, "a"), table(&at, "whole"));
+}
+
+/// A script's sweep in the background ignores Ctrl-C, and so do its runs: a signal to end reaches them all the same.
+#[test]
+fn a_sweep_in_the_background_ends_by_a_signal() {
+    let at = prepared("sweep-background");
+    let words = long("a").join(" ");
+    let script = format!("trap '' INT; exec {} {words}", env!("CARGO_BIN_EXE_meshwright"));
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-c", &script]).current_dir(&at).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = shell.spawn().unwrap();
+    first_runs(&child);
+    std::thread::sleep(Duration::from_millis(300));
+    let runs = children(child.id());
+    signal(child.id(), "INT");
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none());
+    ended_by("TERM", &mut child, &runs, &at, "a");
 }

@@ -47,7 +47,7 @@ pub struct UsageGroup {
 
 impl UsedRun {
     fn model(&self) -> &str {
-        self.row.summary.as_ref().map_or("", |s| &s.model)
+        self.row.summary.as_ref().map_or("unknown", |s| &s.model)
     }
 
     /// Its devices; by its mesh where its Plan is not kept.
@@ -63,10 +63,13 @@ impl UsedRun {
         Some(self.usage.wall_seconds()? * self.devices()? as f64 / HOUR)
     }
 
-    /// By what it failed: the code of its error, with the title of that.
+    /// By what it failed: the code of its error, with the title of that, or the signal that ended it.
     pub fn cause(&self) -> Option<String> {
         let error = self.row.error.as_deref()?;
         let id = error.split(':').next().unwrap_or_default();
+        if id.starts_with("killed by signal ") {
+            return id.split(',').next().map(String::from);
+        }
         let known = codes::ALL.iter().find(|c| c.id == id);
         Some(known.map_or("another error".into(), |c| {
             let title = c.page.lines().next().unwrap_or_default().trim_start_matches('#').trim();
