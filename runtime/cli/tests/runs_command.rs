@@ -319,7 +319,7 @@ fn runs_that_were_killed_are_failed_and_those_without_a_folder_count() {
     std::fs::remove_dir_all(path(50)).unwrap();
     let killed = "killed by signal 9, as the system does where memory is short";
     let problems = format!(
-        r#"{{"one-device-batch=20-seed=0":{{"state":"failed","error":"{killed}"}},"one-device-batch=50-seed=0":{{"state":"failed","error":"E0516: why"}}}}"#
+        r#"{{"one-device-batch=20-seed=0":{{"state":"failed","error":"{killed}"}},"one-device-batch=50-seed=0":{{"state":"failed","error":"E0516: why"}},"one-device-batch=10-seed=0":{{"state":"stopped","error":"not the best"}}}}"#
     );
     std::fs::write(at.join("runs/s/problems.json"), problems).unwrap();
     let csv = ok(&at, &["runs", "ls", "--only", "state = failed", "--sort", "run", "--format", "csv"]);
@@ -328,6 +328,7 @@ fn runs_that_were_killed_are_failed_and_those_without_a_folder_count() {
     let text = ok(&at, &["runs", "stats"]);
     assert!(text.starts_with("3 runs, 66.7 % ended by an error\n"), "{text}");
     assert!(text.contains("failed: killed by signal 9 ") && text.contains("failed: E0516 "), "{text}");
+    assert!(text.contains("  stopped ") && !text.contains("another error"), "{text}");
     // A report has the same.
     let (code, _, err) =
         run(&at, &["report", "runs", "runs/s", "runs/s/one-device-batch=10-seed=0", "-o", "r.html"]);

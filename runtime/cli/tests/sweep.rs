@@ -516,7 +516,7 @@ fn a_sweep_that_is_killed_goes_on_to_the_same_table() {
 fn first_runs(sweep: &Child) -> Vec<u32> {
     let begin = Instant::now();
     while children(sweep.id()).is_empty() && begin.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(1));
     }
     let runs = children(sweep.id());
     assert!(!runs.is_empty());
@@ -542,21 +542,30 @@ fn ctrl_c_leaves_a_sweep_that_goes_on() {
     std::thread::sleep(Duration::from_millis(100));
     let runs = children(child.id());
     ended_by("INT", &mut child, &runs, &at, "a");
-    // At once after their start, before they could say that they would stop.
-    for round in 0..3 {
-        let folder = format!("early-{round}");
-        let mut child = started(&at, &folder);
-        let runs = first_runs(&child);
-        ended_by("INT", &mut child, &runs, &at, &folder);
-    }
     assert_eq!(table(&at, "a"), table(&at, "whole"));
+}
+
+/// A run that is told to stop as it begins, before it can say that it will, has not failed.
+#[test]
+fn a_run_that_is_stopped_as_it_begins_is_open() {
+    let at = prepared("sweep-early");
+    let mut child = started(&at, "a");
+    let first = first_runs(&child);
+    signal(first[0], "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let states: Vec<Value> =
+        rows(&at, &["sweep", "a", "--table"]).into_iter().map(|r| r["state"].clone()).collect();
+    let open = |s: &&Value| **s == "planned" || **s == "interrupted";
+    assert!(states.iter().filter(open).count() == 1 && !states.contains(&"failed".into()), "{states:?}");
+    assert_eq!(table(&at, "a").len(), 4);
 }
 
 /// A script's sweep in the background ignores Ctrl-C, and so do its runs: a signal to end reaches them all the same.
 #[test]
 fn a_sweep_in_the_background_ends_by_a_signal() {
     let at = prepared("sweep-background");
-    let words = long("a").join(" ");
+    // Longer than anybody waits for: runs that do not hear of it would go on.
+    let words = long("a").join(" ").replace("--epochs 60", "--epochs 2000");
     let script = format!("trap '' INT; exec {} {words}", env!("CARGO_BIN_EXE_meshwright"));
     let mut shell = std::process::Command::new("bash");
     shell.args(["-c", &script]).current_dir(&at).stdout(Stdio::null()).stderr(Stdio::null());
@@ -568,4 +577,6 @@ fn a_sweep_in_the_background_ends_by_a_signal() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(child.try_wait().unwrap().is_none());
     ended_by("TERM", &mut child, &runs, &at, "a");
+    let states = rows(&at, &["sweep", "a", "--table"]);
+    assert!(states.iter().all(|r| r["state"] != "finished"), "{states:?}");
 }

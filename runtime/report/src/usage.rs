@@ -4,7 +4,7 @@
 use crate::Page;
 use crate::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_diag::codes;
-use meshwright_train::runs::RunUsage;
+use meshwright_train::runs::{RunState, RunUsage};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +65,8 @@ impl UsedRun {
 
     /// By what it failed: the code of its error, with the title of that, or the signal that ended it.
     pub fn cause(&self) -> Option<String> {
-        let error = self.row.error.as_deref()?;
+        // Others tell in the same place why they were stopped.
+        let error = self.row.error.as_deref().filter(|_| self.row.state == RunState::Failed.name())?;
         let id = error.split(':').next().unwrap_or_default();
         if id.starts_with("killed by signal ") {
             return id.split(',').next().map(String::from);
@@ -106,7 +107,7 @@ fn group(name: String, runs: &[&UsedRun]) -> UsageGroup {
     UsageGroup {
         name,
         runs: runs.len(),
-        failed: runs.iter().filter(|r| r.row.state == "failed").count(),
+        failed: runs.iter().filter(|r| r.row.state == RunState::Failed.name()).count(),
         devices: runs.iter().filter_map(|r| r.devices()).collect(),
         wall_seconds: runs.iter().filter_map(|r| r.usage.wall_seconds()).sum(),
         queue_seconds: queued(runs),

@@ -140,14 +140,40 @@ impl SweepRow {
 
 /// Reads the runs of a sweep.
 pub(crate) fn rows(dir: &Path, all: &[Combination], problems: &Problems) -> Checked<Vec<SweepRow>> {
-    let there: Vec<PathBuf> = all.iter().map(|c| dir.join(c.name())).filter(|p| holds_run(p)).collect();
-    let mut read = BTreeMap::new();
-    for (path, summary) in there.iter().zip(read_all(&there)) {
-        read.insert(path.clone(), summary?);
+    ReadOnce::default().rows(dir, all, problems)
+}
+
+/// What was read of runs that are finished: their logs may be long, and are read once as long as they do not go on.
+#[derive(Default)]
+pub(crate) struct ReadOnce(BTreeMap<PathBuf, RunSummary>);
+
+impl ReadOnce {
+    /// Reads the runs of a sweep, as far as it has not.
+    pub(crate) fn rows(
+        &mut self,
+        dir: &Path,
+        all: &[Combination],
+        problems: &Problems,
+    ) -> Checked<Vec<SweepRow>> {
+        let new = |p: &PathBuf| !self.0.contains_key(p) && holds_run(p);
+        let there: Vec<PathBuf> = all.iter().map(|c| dir.join(c.name())).filter(new).collect();
+        let mut read = BTreeMap::new();
+        for (path, summary) in there.iter().zip(read_all(&there)) {
+            read.insert(path.clone(), summary?);
+        }
+        let finished = |s: &&RunSummary| s.state == RunState::Finished;
+        self.0.extend(read.iter().filter(|r| finished(&r.1)).map(|(p, s)| (p.clone(), s.clone())));
+        let row = |c: &Combination| {
+            let name = c.name();
+            let path = dir.join(&name);
+            let summary = read.remove(&path).or_else(|| self.0.get(&path).cloned());
+            SweepRow::of(c, problems.of(&name).cloned(), summary)
+        };
+        Ok(all.iter().map(row).collect())
     }
-    let row = |c: &Combination| {
-        let name = c.name();
-        SweepRow::of(c, problems.of(&name).cloned(), read.remove(&dir.join(name)))
-    };
-    Ok(all.iter().map(row).collect())
+
+    /// A run goes on: what was read of it will not hold.
+    pub(crate) fn goes_on(&mut self, run: &Path) {
+        self.0.remove(run);
+    }
 }

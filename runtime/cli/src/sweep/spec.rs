@@ -177,30 +177,27 @@ impl SweepSpec {
             return refused(format!("has both {what}"), "take one of them out");
         }
         let numbers = [
-            ("epochs", self.epochs.map(u64::from), 1, u64::from(u32::MAX)),
-            ("steps", self.steps, 1, u64::MAX),
-            ("trials", self.trials.map(u64::from), 1, MOST_TRIALS),
-            ("reduction", self.reduction.map(u64::from), 2, MOST_REDUCTION),
-            ("jobs", self.jobs.map(u64::from), 1, MOST_JOBS),
-            ("cores", self.cores.map(u64::from), 1, u64::from(u16::MAX)),
+            ("epochs", self.epochs.map(u64::from), 1..=u64::MAX),
+            ("steps", self.steps, 1..=u64::MAX),
+            ("trials", self.trials.map(u64::from), 1..=MOST_TRIALS),
+            ("reduction", self.reduction.map(u64::from), 2..=MOST_REDUCTION),
+            ("jobs", self.jobs.map(u64::from), 1..=MOST_JOBS),
+            ("cores", self.cores.map(u64::from), 1..=u64::MAX),
         ];
         let above = self.choices();
         for choices in std::iter::once(&above).chain(&self.combination) {
             let seeds = match &choices.seeds {
-                Some(SeedList::Count(n)) => ("seeds", Some(u64::from(*n)), 1, MOST_SEEDS),
-                _ => ("seeds", None, 1, MOST_SEEDS),
+                Some(SeedList::Count(n)) => Some(u64::from(*n)),
+                _ => None,
             };
-            let wrong = |(_, n, least, most): &&(&str, Option<u64>, u64, u64)| {
-                n.is_some_and(|n| !(*least..=*most).contains(&n))
-            };
-            if let Some((name, n, least, most)) = numbers.iter().chain([&seeds]).find(wrong) {
-                let n = n.unwrap_or_default();
-                let range = if *most >= u64::from(u16::MAX) && *name != "trials" {
-                    format!("at least {least}")
-                } else {
-                    format!("from {least} to {most}")
+            let seeds = ("seeds", seeds, 1..=MOST_SEEDS);
+            for (name, n, range) in numbers.iter().chain([&seeds]) {
+                let Some(n) = n.filter(|n| !range.contains(n)) else { continue };
+                let help = match (range.start(), range.end()) {
+                    (least, &u64::MAX) => format!("{name} are at least {least}"),
+                    (least, most) => format!("{name} are from {least} to {most}"),
                 };
-                return refused(format!("has `{name} = {n}`"), &format!("{name} are {range}"));
+                return refused(format!("has `{name} = {n}`"), &help);
             }
             if let Some((what, why)) = choices.wrong() {
                 return refused(format!("has {why} `{what}`"), "list values, or take the line out");

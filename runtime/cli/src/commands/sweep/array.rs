@@ -11,7 +11,6 @@ use crate::console::Console;
 use crate::json::object;
 use crate::replace::write;
 use crate::sweep::check::Verdict;
-use crate::sweep::results::rows;
 use crate::sweep::words::{self, TrainWords};
 use crate::text::counted;
 use crate::wrong::wrong;
@@ -34,7 +33,7 @@ pub(super) fn launch(
         );
         return Err(Box::new(d.help("launch a grid or a random search: `--search random`")).into());
     }
-    let all = rows(sweep.dir.path(), &sweep.all, &sweep.problems)?;
+    let all = sweep.rows()?;
     let todo = all.iter().enumerate().filter(|(i, r)| {
         let done = r.summary.as_ref().is_some_and(|s| is_done(s, sweep.spec.length()));
         matches!(sweep.verdicts[*i], Verdict::Runs(_)) && !done

@@ -17,7 +17,7 @@ use crate::stop::Stop;
 use crate::sweep::check::{Verdict, check};
 use crate::sweep::combination::Combination;
 use crate::sweep::grid::combinations;
-use crate::sweep::results::{Problem, Problems, SweepRow, rows};
+use crate::sweep::results::{Problem, Problems, ReadOnce, SweepRow, rows};
 use crate::sweep::spec::{FILE, SweepSpec};
 use crate::wrong::wrong;
 use folder::SweepDir;
@@ -113,7 +113,7 @@ fn swept(
         let written = array::launch(&mut sweep, args, console);
         return written.map_err(|e| e.said(console));
     }
-    let ended = sweep.runs(console).and_then(|()| Ok(rows(sweep.dir.path(), &sweep.all, &sweep.problems)?));
+    let ended = sweep.runs(console).and_then(|()| Ok(sweep.rows()?));
     let rows = ended.map_err(|e| e.said(console))?;
     asked.sort = report::sorted_by(&rows, asked.sort.as_deref(), console).map(String::from);
     let printed = report::write_files(&rows, sweep.dir.path(), asked.sort.as_deref());
@@ -174,7 +174,7 @@ fn prepare<'a>(
     problems.note_all(dir.path(), skipped)?;
     let stop = signals::stop_of(&mut |text| console.note(text));
     let spec = spec.clone();
-    Ok(Sweep { spec, dir, all, names, verdicts, problems, cuda, stop, own: 0.0 })
+    Ok(Sweep { spec, dir, all, names, verdicts, problems, read: ReadOnce::default(), cuda, stop, own: 0.0 })
 }
 
 /// That there are files for the inputs, before each run says so; what is in them it says itself.

@@ -11,7 +11,7 @@ use crate::sweep::child::{ProcessEnd, RunTask, Signal};
 use crate::sweep::combination::Combination;
 use crate::sweep::halving::{Rung, best, reached, rungs, trials};
 use crate::sweep::live::LiveView;
-use crate::sweep::results::{Problem, Problems, rows};
+use crate::sweep::results::{Problem, Problems, ReadOnce, SweepRow};
 use crate::sweep::runner::run_all;
 use crate::sweep::spec::SweepSpec;
 use crate::sweep::words::{self, TrainWords};
@@ -34,6 +34,8 @@ pub(super) struct Sweep<'a> {
     pub(super) names: Vec<String>,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) problems: Problems,
+    /// What was read of its runs.
+    pub(super) read: ReadOnce,
     /// Whether its runs compute on GPUs.
     pub(super) cuda: bool,
     pub(super) stop: &'a AtomicBool,
@@ -71,6 +73,11 @@ impl Sweep<'_> {
         Ok(())
     }
 
+    /// What is known of its runs now.
+    pub(super) fn rows(&mut self) -> Checked<Vec<SweepRow>> {
+        self.read.rows(self.dir.path(), &self.all, &self.problems)
+    }
+
     /// The trials that go on after a rung.
     fn chosen(
         &mut self,
@@ -79,7 +86,7 @@ impl Sweep<'_> {
         (metric, greater): (&str, bool),
         console: &mut Console,
     ) -> Result<Vec<Vec<usize>>, CommandEnd> {
-        let rows = rows(self.dir.path(), &self.all, &self.problems)?;
+        let rows = self.rows()?;
         let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, metric);
         let values: Vec<Vec<Option<f64>>> = left.iter().map(|t| t.iter().map(value).collect()).collect();
         let go_on = best(&values, how_many, greater);
@@ -107,7 +114,7 @@ impl Sweep<'_> {
 
     /// Runs some combinations to a length, as far as they are not there yet.
     fn run(&mut self, these: &[usize], length: RunLength, console: &mut Console) -> Result<(), CommandEnd> {
-        let rows = rows(self.dir.path(), &self.all, &self.problems)?;
+        let rows = self.rows()?;
         let done = |i: &usize| rows[*i].summary.as_ref().is_some_and(|s| is_done(s, length));
         let (done, todo): (Vec<usize>, Vec<usize>) = these.iter().copied().partition(done);
         self.problems.note_all(self.dir.path(), done.iter().map(|i| (self.names[*i].as_str(), None)))?;
@@ -116,6 +123,7 @@ impl Sweep<'_> {
         }
         let jobs = usize::from(self.spec.jobs.unwrap_or(1)).min(todo.len());
         let tasks = todo.iter().map(|i| self.task(*i, length, jobs)).collect::<Checked<Vec<RunTask>>>()?;
+        tasks.iter().for_each(|t| self.read.goes_on(&t.run));
         let mut view = LiveView::new(console, these.len(), done.len());
         let (mut failed, mut totals) = (None, vec![None; tasks.len()]);
         run_all(&tasks, jobs, self.stop, &mut |k, signal| {
