@@ -560,6 +560,31 @@ fn a_run_that_is_stopped_as_it_begins_is_open() {
     assert_eq!(table(&at, "a").len(), 4);
 }
 
+/// The second one ends them at once, whatever they do.
+#[test]
+fn a_second_ctrl_c_ends_a_sweep_at_once() {
+    let at = prepared("sweep-twice");
+    let mut child = started(&at, "a");
+    let runs = first_runs(&child);
+    // They cannot hear the first one.
+    runs.iter().for_each(|pid| signal(*pid, "STOP"));
+    signal(child.id(), "INT");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none());
+    signal(child.id(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let lives = |pid: &&u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().and_then(|s| s.split_whitespace().next()).is_some_and(|state| state != "Z")
+    };
+    let begin = Instant::now();
+    while runs.iter().any(|pid| lives(&pid)) && begin.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(runs.iter().filter(lives).count(), 0);
+    assert_eq!(table(&at, "a").len(), 4);
+}
+
 /// A script's sweep in the background ignores Ctrl-C, and so do its runs: a signal to end reaches them all the same.
 #[test]
 fn a_sweep_in_the_background_ends_by_a_signal() {

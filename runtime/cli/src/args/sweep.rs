@@ -2,12 +2,17 @@
 
 use super::{Precision, cluster};
 use crate::complete;
-use crate::sweep::spec::{MOST_JOBS, MOST_REDUCTION, MOST_SEEDS, MOST_TRIALS};
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+/// The greatest numbers that make sense, here and in the file of a sweep.
+pub(crate) const MOST_SEEDS: u64 = 10_000;
+pub(crate) const MOST_TRIALS: u64 = 100_000;
+pub(crate) const MOST_REDUCTION: u64 = 100;
+pub(crate) const MOST_JOBS: u64 = 1024;
 
 /// How the table of a sweep is written.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]

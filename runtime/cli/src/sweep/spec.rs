@@ -2,7 +2,7 @@
 //! it goes on.
 
 use super::values::{ConstValues, OneOrMany, layouts, meshes};
-use crate::args::{SearchChoice, SweepArgs};
+use crate::args::{MOST_JOBS, MOST_REDUCTION, MOST_SEEDS, MOST_TRIALS, SearchChoice, SweepArgs};
 use crate::wrong::wrong;
 use clap::ValueEnum;
 use meshwright_train::Checked;
@@ -15,12 +15,6 @@ use std::path::{Path, PathBuf};
 pub(crate) const FILE: &str = "sweep.toml";
 /// Held while a sweep runs: its folder has this file from the first time on.
 pub(crate) const LOCK: &str = "sweep.lock";
-
-/// The greatest numbers that make sense.
-pub(crate) const MOST_SEEDS: u64 = 10_000;
-pub(crate) const MOST_TRIALS: u64 = 100_000;
-pub(crate) const MOST_REDUCTION: u64 = 100;
-pub(crate) const MOST_JOBS: u64 = 1024;
 
 /// Epochs where neither epochs nor steps are given.
 const EPOCHS: u32 = 5;
