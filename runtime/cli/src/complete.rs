@@ -82,7 +82,7 @@ pub(crate) fn consts(current: &OsStr) -> Vec<CompletionCandidate> {
 /// Runs in `runs`, by their names there, and folders.
 pub(crate) fn runs(current: &OsStr) -> Vec<CompletionCandidate> {
     let root = Path::new(RUNS);
-    let found = runs_below(root).map(|f| f.0).unwrap_or_default();
+    let found = runs_below(root).unwrap_or_default().found;
     let below = found.iter().filter_map(|r| Some(r.strip_prefix(root).ok()?.to_str()?.to_string()));
     let mut all = beginning(current, below.filter(|n| !n.is_empty()));
     all.extend(PathCompleter::dir().complete(current));

@@ -1,6 +1,8 @@
 //! Conditions on what has values by name, such as a run: `batch >= 50 and layout != tp`.
 
+use crate::wrong::wrong;
 use meshwright_diag::nearest;
+use meshwright_train::Checked;
 use std::cmp::Ordering;
 
 /// How an order of two values is judged.
@@ -38,6 +40,31 @@ impl Condition {
     /// Whether it holds where these are the values.
     pub(crate) fn holds(&self, value: impl Fn(&str) -> Option<String>) -> bool {
         self.0.iter().all(|p| p.holds(value(&p.name)))
+    }
+}
+
+/// What `--only` and `--skip` leave.
+#[derive(Clone, Debug)]
+pub(crate) struct ConditionFilter {
+    only: Vec<Condition>,
+    skip: Vec<Condition>,
+}
+
+impl ConditionFilter {
+    /// Reads the conditions of both, of which the names must be among `names`.
+    pub(crate) fn read(only: &[String], skip: &[String], names: &[String]) -> Checked<ConditionFilter> {
+        let read = |option: &str, texts: &[String]| -> Checked<Vec<Condition>> {
+            let one = |text: &String| {
+                Condition::parse(text, names).map_err(|why| Box::new(wrong(format!("`{option}` {why}"))))
+            };
+            texts.iter().map(one).collect()
+        };
+        Ok(ConditionFilter { only: read("--only", only)?, skip: read("--skip", skip)? })
+    }
+
+    /// Whether they leave what has these values.
+    pub(crate) fn leaves(&self, value: impl Fn(&str) -> Option<String>) -> bool {
+        self.only.iter().all(|c| c.holds(&value)) && !self.skip.iter().any(|c| c.holds(&value))
     }
 }
 

@@ -3,29 +3,27 @@
 
 use crate::sweep::combination::Combination;
 use crate::sweep::grid::combinations;
-use crate::sweep::results::{Problems, SweepRow, folders};
-use crate::sweep::spec::{FILE, SweepSpec};
+use crate::sweep::results::{Problem, Problems, SweepRow};
+use crate::sweep::spec::{FILE, LOCK, SweepSpec};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_report::report::{ReportedRun, ThinCurve, points_each};
 use meshwright_report::results::RunRow;
 use meshwright_train::Checked;
-use meshwright_train::folder::entries;
 use meshwright_train::run_dir::holds_run;
-use meshwright_train::runs::{RunSummary, at_work, read_all_with};
-use std::collections::BTreeMap;
+use meshwright_train::runs::{FoundFolders, RunSummary, at_work_in, folders_below, read_all_with};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-
-/// How deep runs may lie below a folder that is named.
-const DEEP: usize = 8;
 
 /// Where there is something to read.
 #[derive(Clone, Debug)]
 pub(crate) enum RunPlace {
     /// The folder of a run.
     Run(PathBuf),
-    /// The folder of a sweep.
-    Sweep { dir: PathBuf, spec: Box<SweepSpec> },
+    /// The folder of a sweep, its runs, and what became of those that no folder tells of.
+    Sweep { dir: PathBuf, all: Vec<Combination>, problems: Problems },
+    /// What cannot be read: a warning where only something may be missing.
+    Unread(Box<Diagnostic>),
 }
 
 /// What is in some folders.
@@ -34,46 +32,112 @@ pub(crate) enum RunPlace {
 ///
 /// E0511 for a folder that holds neither runs nor sweeps, or cannot be read.
 pub(crate) fn places(paths: &[PathBuf]) -> Checked<Vec<RunPlace>> {
-    let mut found = Vec::new();
-    for path in paths {
-        let before = found.len();
-        if path.is_dir() {
-            walk(path, DEEP, &mut found)?;
-        }
-        if found.len() == before {
-            let why = if path.is_dir() { "it holds no run" } else { "there is no such folder" };
-            let d =
-                Diagnostic::error(codes::E0511, format!("`{}` has nothing to report: {why}", path.display()));
-            return Err(Box::new(
-                d.help("name the folder of a run, of a sweep, or one that holds some, such as `runs`"),
-            ));
-        }
+    let nothing = |path: &Path, why: &str| {
+        let message = format!("`{}` has nothing to report: {why}", path.display());
+        let d = Diagnostic::error(codes::E0511, message);
+        Box::new(d.help("name the folder of a run, of a sweep, or one that holds some, such as `runs`"))
+    };
+    if let Some(missing) = paths.iter().find(|p| !p.is_dir()) {
+        return Err(nothing(missing, "there is no such folder"));
     }
-    Ok(found)
+    places_in(paths, &mut |empty| Err(nothing(empty, "it holds no run")))
 }
 
-fn walk(folder: &Path, deep: usize, found: &mut Vec<RunPlace>) -> Checked<()> {
-    let spec = folder.join(FILE);
-    if holds_run(folder) {
-        found.push(RunPlace::Run(folder.into()));
-        return Ok(());
+/// What is in some folders, each run and sweep once. `empty` is told of a folder that holds none.
+///
+/// # Errors
+///
+/// E0511 for a folder that cannot be read, and those of `empty`.
+pub(crate) fn places_in(
+    paths: &[PathBuf],
+    empty: &mut dyn FnMut(&Path) -> Checked<()>,
+) -> Checked<Vec<RunPlace>> {
+    let real = |p: &Path| p.canonicalize().unwrap_or_else(|_| p.into());
+    let mut seen = BTreeSet::new();
+    let mut all = Vec::new();
+    for path in paths {
+        let FoundFolders { found, unread } = folders_below(path, |f| holds_run(f) || holds_sweep(f))?;
+        all.extend(unread.iter().map(|at| {
+            let message = format!("`{}` cannot be read: runs in it and below are left out", at.display());
+            RunPlace::Unread(Box::new(Diagnostic::warning(codes::E0511, message)))
+        }));
+        if found.is_empty() {
+            empty(path)?;
+        }
+        all.extend(found.into_iter().filter(|f| seen.insert(real(f))).map(place));
     }
-    // Somebody's own file of that name has no lock beside it.
-    if spec.is_file() && folder.join(crate::sweep::spec::LOCK).is_file() {
-        found.push(RunPlace::Sweep { dir: folder.into(), spec: Box::new(SweepSpec::read(&spec)?) });
-        return Ok(());
-    }
-    if deep == 0 {
-        return Ok(());
-    }
-    let unreadable =
-        |e| Box::new(Diagnostic::error(codes::E0511, format!("`{}` cannot be read: {e}", folder.display())));
-    for entry in entries(folder).map_err(unreadable)? {
-        if entry.kind.is_dir() {
-            walk(&entry.path, deep - 1, found)?;
+    // The runs of a sweep are told of by it.
+    let mut of_sweeps = BTreeSet::new();
+    for place in &all {
+        if let RunPlace::Sweep { dir, all, .. } = place {
+            let dir = real(dir);
+            of_sweeps.extend(all.iter().map(|c| dir.join(c.name())));
         }
     }
-    Ok(())
+    all.retain(|p| !matches!(p, RunPlace::Run(path) if of_sweeps.contains(&real(path))));
+    Ok(all)
+}
+
+/// Whether a folder is that of a sweep. Somebody's own file of that name has no lock beside it.
+fn holds_sweep(folder: &Path) -> bool {
+    [FILE, LOCK].iter().all(|name| folder.join(name).is_file())
+}
+
+fn place(folder: PathBuf) -> RunPlace {
+    if holds_run(&folder) {
+        return RunPlace::Run(folder);
+    }
+    let spec = SweepSpec::read(&folder.join(FILE));
+    spec.and_then(|spec| RunPlace::sweep(&folder, &spec)).unwrap_or_else(RunPlace::Unread)
+}
+
+impl RunPlace {
+    /// The folder of a sweep.
+    ///
+    /// # Errors
+    ///
+    /// Where it has no combinations, or what became of them cannot be read.
+    pub(crate) fn sweep(dir: &Path, spec: &SweepSpec) -> Checked<RunPlace> {
+        Ok(RunPlace::Sweep { all: combinations(spec)?, problems: Problems::read(dir)?, dir: dir.into() })
+    }
+}
+
+/// A run of some places.
+pub(crate) struct PlacedRun {
+    /// The folder that it has, or would have.
+    pub(crate) path: PathBuf,
+    /// Whether it is there.
+    pub(crate) there: bool,
+    /// What a sweep says of it.
+    of_sweep: Option<(Combination, Option<Problem>)>,
+}
+
+impl PlacedRun {
+    /// As a row of a table, with what its folder says. Runs are called by their paths below `root`.
+    pub(crate) fn row(&self, summary: Option<RunSummary>, root: &Path) -> Option<RunRow> {
+        let Some((c, problem)) = &self.of_sweep else { return summary.map(|s| RunRow::of(s, root)) };
+        let row = SweepRow::of(c, problem.clone(), summary).run();
+        let name = self.path.strip_prefix(root).unwrap_or(&self.path).display().to_string();
+        Some(RunRow { name, ..row })
+    }
+}
+
+/// The runs of some places, in their order.
+pub(crate) fn runs_of(places: &[RunPlace]) -> Vec<PlacedRun> {
+    let mut runs = Vec::new();
+    for place in places {
+        match place {
+            RunPlace::Run(path) => runs.push(PlacedRun { path: path.clone(), there: true, of_sweep: None }),
+            RunPlace::Sweep { dir, all, problems } => runs.extend(all.iter().map(|c| {
+                let name = c.name();
+                let path = dir.join(&name);
+                let of_sweep = Some((c.clone(), problems.of(&name).cloned()));
+                PlacedRun { there: holds_run(&path), path, of_sweep }
+            })),
+            RunPlace::Unread(_) => {}
+        }
+    }
+    runs
 }
 
 /// What names of runs are below: the folder, where one is named.
@@ -99,19 +163,20 @@ pub(crate) struct ReadRuns(BTreeMap<PathBuf, (Stamp, Checked<(RunSummary, ThinCu
 struct Stamp(Vec<Option<(u64, SystemTime)>>, bool);
 
 impl Stamp {
-    fn of(run: &Path) -> Stamp {
+    fn of(run: &Path, at_work: bool) -> Stamp {
         let of = |name: &str| {
             let about = run.join(name).metadata().ok()?;
             Some((about.len(), about.modified().ok()?))
         };
-        Stamp(["run.toml", "metrics.jsonl", "history.jsonl", "costs.json"].map(of).into(), at_work(run))
+        Stamp(["run.toml", "metrics.jsonl", "history.jsonl", "costs.json"].map(of).into(), at_work)
     }
 }
 
 impl ReadRuns {
     /// Reads those that are new or have changed.
     fn refresh(&mut self, runs: &[PathBuf], points: usize) {
-        let stamps: Vec<Stamp> = runs.iter().map(|r| Stamp::of(r)).collect();
+        let at_work = at_work_in(runs);
+        let stamps: Vec<Stamp> = runs.iter().zip(at_work).map(|(r, at_work)| Stamp::of(r, at_work)).collect();
         let changed = |(run, stamp): &(&PathBuf, &Stamp)| self.0.get(*run).is_none_or(|old| old.0 != **stamp);
         let stale: Vec<(PathBuf, Stamp)> =
             runs.iter().zip(&stamps).filter(changed).map(|(r, s)| (r.clone(), s.clone())).collect();
@@ -127,45 +192,21 @@ impl ReadRuns {
     }
 }
 
-/// Reads what is in some places. Runs are called by their paths below `root`.
-///
-/// # Errors
-///
-/// Where a sweep does not say what its runs are. A run that cannot be read is among the `unreadable`.
-pub(crate) fn read(places: &[RunPlace], root: &Path, before: &mut ReadRuns) -> Checked<FoundRuns> {
-    let mut sweeps: Vec<Vec<Combination>> = Vec::new();
-    let mut paths = Vec::new();
-    let mut planned = 0;
-    for place in places {
-        match place {
-            RunPlace::Run(path) => paths.push(path.clone()),
-            RunPlace::Sweep { dir, spec } => {
-                let all = combinations(spec)?;
-                paths.extend(folders(dir, &all));
-                planned += all.len();
-                sweeps.push(all);
-            }
-        }
-    }
-    before.refresh(&paths, points_each(paths.len().max(planned)));
+/// Reads what is in some places. Runs are called by their paths below `root`; what cannot be read is among the `unreadable`.
+pub(crate) fn read(places: &[RunPlace], root: &Path, before: &mut ReadRuns) -> FoundRuns {
+    let runs = runs_of(places);
+    let paths: Vec<PathBuf> = runs.iter().filter(|r| r.there).map(|r| r.path.clone()).collect();
+    before.refresh(&paths, points_each(runs.len()));
     let mut found = FoundRuns { runs: Vec::new(), unreadable: Vec::new() };
-    let mut sweeps = sweeps.iter();
-    for place in places {
-        match place {
-            RunPlace::Run(path) => found.add(before.of(path), |summary| summary.map(|s| RunRow::of(s, root))),
-            RunPlace::Sweep { dir, .. } => {
-                let problems = Problems::read(dir)?;
-                let below = dir.strip_prefix(root).unwrap_or(dir);
-                for c in sweeps.next().into_iter().flatten() {
-                    found.add(before.of(&dir.join(c.name())), |summary| {
-                        let row = SweepRow::of(c, &problems, summary).run();
-                        Some(RunRow { name: below.join(&row.name).display().to_string(), ..row })
-                    });
-                }
-            }
-        }
+    for run in &runs {
+        let read = if run.there { before.of(&run.path) } else { None };
+        found.add(read, |summary| run.row(summary, root));
     }
-    Ok(found)
+    found.unreadable.extend(places.iter().filter_map(|p| match p {
+        RunPlace::Unread(why) => Some((**why).clone()),
+        _ => None,
+    }));
+    found
 }
 
 impl FoundRuns {

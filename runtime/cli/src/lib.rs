@@ -29,6 +29,7 @@ mod table;
 mod templates;
 mod text;
 mod value_parsers;
+mod wrong;
 
 use args::{Cli, Command, renamed};
 use clap::{CommandFactory, Parser};

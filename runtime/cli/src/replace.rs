@@ -1,5 +1,8 @@
 //! Files whose text is replaced: all of it or nothing.
 
+use crate::wrong::wrong;
+use meshwright_train::{Checked, ReplacingFile, write_whole};
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -14,11 +17,26 @@ pub(crate) fn replace(path: &Path, old: &[u8], new: &str) -> io::Result<()> {
     if permissions.readonly() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is read-only"));
     }
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut temp = tempfile::NamedTempFile::new_in(folder)?;
-    temp.write_all(new.as_bytes())?;
-    temp.as_file().set_permissions(permissions)?;
-    temp.as_file().sync_all()?;
-    temp.persist(&path).map_err(|e| e.error)?;
-    Ok(())
+    let replacing = ReplacingFile::beside(&path)?;
+    replacing.file().write_all(new.as_bytes())?;
+    replacing.file().set_permissions(permissions)?;
+    replacing.replace_durably()
+}
+
+/// Writes what a command was asked for to a file: under its name there is always the old or the new one.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Checked<()> {
+    write_whole(path, bytes).map_err(|e| unwritten(path, &e))
+}
+
+/// Refuses a file that could not be written, before anything is done for it.
+pub(crate) fn writable(path: &Path) -> Checked<()> {
+    ReplacingFile::beside(path).map(drop).map_err(|e| {
+        let d = *unwritten(path, &e);
+        Box::new(d.help("name a file in a folder that is there and that you may write to"))
+    })
+}
+
+/// A file that is not written.
+pub(crate) fn unwritten(path: &Path, why: &dyn Display) -> Box<meshwright_diag::Diagnostic> {
+    Box::new(wrong(format!("`{}` cannot be written: {why}", path.display())))
 }

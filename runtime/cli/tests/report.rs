@@ -87,7 +87,7 @@ fn what_cannot_be_shown_is_said() {
     // A sweep says so before it runs anything.
     let (code, _, err) =
         run(&at, &["sweep", "sums.mw", "--data", "data", "--run", "s", "--report", "missing/page.html"]);
-    assert!(code == 1 && err.contains("there is no folder") && !at.join("s").exists(), "{err}");
+    assert!(code == 1 && err.contains("cannot be written") && !at.join("s").exists(), "{err}");
     // A run that is damaged is left out, and told of.
     std::fs::write(at.join("runs/a/run.toml"), "model = ").unwrap();
     let (code, _, err) = run(&at, &["report", "runs", "--output", "page.html"]);

@@ -49,6 +49,9 @@ fn runs_are_listed_filtered_and_sorted() {
     assert_eq!(names(&at, &[]), ["runs/deep/er/three", "runs/two", "runs/one"]);
     assert_eq!(names(&at, &["runs/deep"]), ["runs/deep/er/three"]);
     assert_eq!(names(&at, &["runs", "runs/deep", "--sort", "run"]).len(), 3);
+    // By whatever path, each counts once.
+    let whole = at.join("runs").display().to_string();
+    assert_eq!(names(&at, &["runs", "./runs", &whole, "runs/../runs/deep", "--sort", "run"]).len(), 3);
     assert_eq!(
         names(&at, &["--only", "batch = 10 and layout != none", "--sort", "run"]),
         ["runs/one", "runs/two"]
@@ -139,7 +142,9 @@ fn runs_are_compared() {
     let at = three("runs-diff");
     let text = ok(&at, &["runs", "diff", "one", "two"]);
     assert!(text.starts_with("A  runs/one\nB  runs/two\n"), "{text}");
-    assert!(text.contains("layout") && text.contains("batch -> r") && !text.contains("seed"), "{text}");
+    let settings = text.split("Settings that differ").nth(1).unwrap().split("\n\n").next().unwrap();
+    let layout = settings.lines().find(|l| l.trim_start().starts_with("layout")).unwrap();
+    assert!(layout.contains("batch -> r") && !settings.contains("seed"), "{text}");
     assert!(text.contains("all-reduce") && text.contains("new"), "{text}");
     let found =
         lines(&ok(&at, &["runs", "diff", "one", "two", "runs/deep/er/three", "--format", "json"])).remove(0);
@@ -252,6 +257,123 @@ fn old_checkpoints_are_removed_and_the_run_goes_on() {
     let (_, _, err) = run(&at, &["runs", "rm", "a", "--checkpoints", "--yes"]);
     assert!(err.contains("there is nothing to remove"), "{err}");
     ok(&at, &["train", "--run", "runs/a", "--resume", "--steps", "12"]);
+}
+
+/// Where the newest checkpoint is damaged, those before it are all that there is.
+#[test]
+fn a_damaged_checkpoint_costs_no_other_and_the_best_stays() {
+    let at = prepared("runs-rm-damaged");
+    let all = |run: &str| {
+        let folder = at.join("runs").join(run).join("checkpoints");
+        let names = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    let steps = ["--steps", "9", "--checkpoint-every", "3", "--keep", "5"];
+    trained(&at, "a", &steps);
+    let before = all("a");
+    let newest = before.iter().find(|n| n.starts_with("step-0000000009-")).unwrap();
+    let newest = at.join("runs/a/checkpoints").join(newest);
+    let bytes = std::fs::read(&newest).unwrap();
+    std::fs::write(&newest, &bytes[..bytes.len() / 2]).unwrap();
+    for how in ["--dry-run", "--yes"] {
+        let err = wrong(&at, &["runs", "rm", "a", "--checkpoints", how], 1);
+        assert!(
+            err.contains("E0512") && err.contains("step 9") && err.contains("those before it stay"),
+            "{err}"
+        );
+    }
+    assert_eq!(all("a"), before);
+    // As it says, the run goes on from the one before, and then there is a newest one again.
+    ok(&at, &["train", "--run", "runs/a", "--resume"]);
+    let dry =
+        lines(&ok(&at, &["runs", "rm", "a", "--checkpoints", "--dry-run", "--format", "json"])).remove(0);
+    ok(&at, &["runs", "rm", "a", "--checkpoints", "--yes"]);
+    assert_eq!((all("a").len(), dry["files"].as_array().unwrap().is_empty()), (2, false));
+
+    trained(&at, "b", &[&steps[..], &["--eval-every", "3", "--keep-best", "loss"]].concat());
+    let best = r#"{"step":3,"metric":"loss","value":0.5}"#;
+    std::fs::write(at.join("runs/b/checkpoints/best.json"), best).unwrap();
+    ok(&at, &["runs", "rm", "b", "--checkpoints", "--yes"]);
+    let left = all("b");
+    assert!(
+        left.contains(&"step-0000000003.json".into()) && left.contains(&"step-0000000009.json".into()),
+        "{left:?}"
+    );
+    assert_eq!(left.len(), 5, "{left:?}");
+}
+
+/// What a sweep knows of its runs, and their folders do not, is told too.
+#[test]
+fn runs_that_were_killed_are_failed_and_those_without_a_folder_count() {
+    let at = prepared("runs-problems");
+    let sweep =
+        ["sweep", "sums.mw", "--data", "data", "--dim", "batch=10,20,50", "--epochs", "1", "--run", "runs/s"];
+    ok(&at, &sweep);
+    let path = |batch: u32| at.join(format!("runs/s/one-device-batch={batch}-seed=0"));
+    // As the system ends one where memory is short, and one that failed before it had a folder.
+    let log = std::fs::read_to_string(path(20).join("metrics.jsonl")).unwrap();
+    let cut: String = log.lines().take(2).map(|l| format!("{l}\n")).collect();
+    std::fs::write(path(20).join("metrics.jsonl"), cut).unwrap();
+    std::fs::remove_dir_all(path(50)).unwrap();
+    let killed = "killed by signal 9, as the system does where memory is short";
+    let problems = format!(
+        r#"{{"one-device-batch=20-seed=0":{{"state":"failed","error":"{killed}"}},"one-device-batch=50-seed=0":{{"state":"failed","error":"E0516: why"}},"one-device-batch=10-seed=0":{{"state":"stopped","error":"not the best"}}}}"#
+    );
+    std::fs::write(at.join("runs/s/problems.json"), problems).unwrap();
+    let csv = ok(&at, &["runs", "ls", "--only", "state = failed", "--sort", "run", "--format", "csv"]);
+    assert!(csv.contains("batch=20-seed=0,failed,") && csv.contains("batch=50-seed=0,failed,"), "{csv}");
+    assert_eq!((csv.lines().count(), csv.contains(killed)), (3, true), "{csv}");
+    let text = ok(&at, &["runs", "stats"]);
+    assert!(text.starts_with("3 runs, 66.7 % ended by an error\n"), "{text}");
+    assert!(text.contains("failed: killed by signal 9 ") && text.contains("failed: E0516 "), "{text}");
+    assert!(text.contains("  stopped ") && !text.contains("another error"), "{text}");
+    // A report has the same.
+    let (code, _, err) =
+        run(&at, &["report", "runs", "runs/s", "runs/s/one-device-batch=10-seed=0", "-o", "r.html"]);
+    assert!(code == 0 && err.contains("shows 3 runs"), "{err}");
+    // A sweep that nobody can read is said, and its runs are runs.
+    std::fs::write(at.join("runs/s/sweep.toml"), "jobs = 0").unwrap();
+    let (code, out, err) = run(&at, &["runs", "ls", "--format", "csv"]);
+    assert!(code == 0 && out.lines().count() == 3 && err.contains("sweep.toml"), "{out}{err}");
+    let (code, _, err) = run(&at, &["report", "runs", "-o", "r.html"]);
+    assert!(code == 1 && err.contains("shows 2 runs") && err.contains("sweep.toml"), "{err}");
+}
+
+/// `report` and `runs ls` find the same: however deep, no hidden folder, and what is inside of a run.
+#[test]
+fn a_report_has_the_runs_that_a_list_has() {
+    let at = prepared("runs-same");
+    for name in ["a", "a/inside", "1/2/3/4/5/6/7/8/9/deep", ".hidden/b"] {
+        trained(&at, name, &["--steps", "2"]);
+    }
+    assert_eq!(names(&at, &["--sort", "run"]), ["runs/1/2/3/4/5/6/7/8/9/deep", "runs/a", "runs/a/inside"]);
+    let (code, _, err) = run(&at, &["report", "runs", "-o", "r.html"]);
+    assert!(code == 0 && err.contains("shows 3 runs"), "{err}");
+}
+
+/// What is no regular file is refused, whatever the command writes.
+#[test]
+fn devices_and_links_are_not_replaced() {
+    let at = three("runs-outputs");
+    assert!(std::process::Command::new("mkfifo").arg(at.join("pipe")).status().unwrap().success());
+    for file in ["table.csv", "loss.svg", "usage.html", "events.csv"] {
+        std::os::unix::fs::symlink("/dev/null", at.join(file)).unwrap();
+    }
+    for args in [
+        &["runs", "ls", "--output", "pipe"][..],
+        &["runs", "ls", "--output", "table.csv"],
+        &["runs", "plot", "one", "--svg", "loss.svg"],
+        &["runs", "stats", "--html", "usage.html"],
+        &["runs", "stats", "--output", "pipe"],
+        &["runs", "export", "one", "--output", "events.csv"],
+        &["report", "runs", "--output", "usage.html"],
+        &["sweep", "sums.mw", "--data", "data", "--run", "s", "--output", "pipe"],
+    ] {
+        assert!(wrong(&at, args, 1).contains("not a regular file"), "{args:?}");
+    }
+    assert!(at.join("loss.svg").is_symlink() && !at.join("pipe").is_file() && !at.join("s").exists());
 }
 
 #[test]

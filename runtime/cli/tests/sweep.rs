@@ -5,31 +5,11 @@ mod support;
 
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
-use support::{command, file, lines, prepared, run_in as run};
+use support::{file, lasting, lines, prepared, rows, run_in as run};
 
 /// What a sweep of the small model is given.
 const GRID: [&str; 9] =
     ["sweep", "sums.mw", "--data", "data", "--dim", "batch=10,20", "--epochs", "3", "--run"];
-
-fn rows(at: &Path, args: &[&str]) -> Vec<Value> {
-    let (code, out, err) = run(at, &[args, &["--format", "jsonl"]].concat());
-    assert_eq!(code, 0, "{args:?}: {err}");
-    lines(&out)
-}
-
-/// A row without what is another each time: times and memory.
-fn lasting(row: &Value) -> Value {
-    let changes = |name: &str| {
-        name.contains("seconds")
-            || name.contains("_ms_")
-            || ["speedup", "measured_peak_bytes"].contains(&name)
-            || name == "examples_per_second"
-    };
-    let fields = row.as_object().unwrap().iter().filter(|(name, _)| !changes(name));
-    Value::Object(fields.map(|(n, v)| (n.clone(), v.clone())).collect())
-}
 
 #[test]
 fn a_sweep_runs_what_compiles_and_prints_a_table() {
@@ -159,12 +139,17 @@ fn a_file_says_the_same_as_options() {
     std::fs::remove_dir_all(at.join("b/one-device-batch=10-lr=0.1-seed=0")).unwrap();
     let again = rows(&at.join("inside"), &["sweep", "../b"]);
     assert_eq!(again.iter().map(lasting).collect::<Vec<_>>(), both[1]);
+    // What it writes lies where the command was given.
+    let (code, _, err) = run(&at.join("inside"), &["sweep", "../b", "--format", "csv", "--output", "t.csv"]);
+    assert!(code == 0 && at.join("inside/t.csv").is_file() && !at.join("t.csv").exists(), "{err}");
 
     for (wrong, why) in [
         ("modl = \"x\"\n", "unknown field"),
         ("epochs = 1\n", "names no model"),
         ("model = \"sums.mw\"\nset.lr = true\n", "expected a number, a list"),
         ("model = \"sums.mw\"\nepochs = 1\nsteps = 1\n", "both epochs and steps"),
+        ("model = \"sums.mw\"\njobs = 0\n", "`jobs = 0`"),
+        ("model = \"sums.mw\"\nseeds = 4000000000\n", "`seeds = 4000000000`"),
     ] {
         std::fs::write(at.join("wrong.toml"), wrong).unwrap();
         let (code, _, err) = run(&at, &["sweep", "wrong.toml"]);
@@ -198,6 +183,11 @@ fn a_run_that_fails_does_not_end_the_sweep() {
     let all = rows(&at, &["sweep", "a", "--table"]);
     let failed = all.iter().find(|r| r["run"] == "one-device-batch=10-lr=1e300-seed=0").unwrap();
     assert!(failed["error"].as_str().unwrap().starts_with("E0517: "), "{failed}");
+    // Sorted by what no run has, the table is there all the same.
+    let sorted = ["sweep", "sums.mw", "--data", "data", "--steps", "40", "--set", "lr=1e300", "--run", "b"];
+    let (code, out, err) = run(&at, &[&sorted[..], &["--sort", "-test_accuracy"]].concat());
+    assert!(code == 1 && err.contains("no run has `test_accuracy`: the table is in the order"), "{err}");
+    assert!(out.contains("failed") && err.contains("` failed: E0517: "), "{out}{err}");
     // The run itself knows, without the sweep.
     let run_dir = at.join("a").join(failed["run"].as_str().unwrap());
     assert!(file(&run_dir, "history.jsonl").contains("\"event\":\"failed\""));
@@ -220,17 +210,34 @@ fn what_cannot_be_is_said_before_anything_runs() {
     refused(&["sums.mw", "--data", "data", "--set", "l=0.1"], 1, "E0");
     refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--no-save"], 2, "--no-save");
     refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--seed", "3"], 2, "--seed");
+    refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--cores", "2"], 2, "--cores");
     refused(&["sums.mw", "--timing", "--jobs", "2"], 2, "--jobs");
     refused(&["sums.mw", "--run", "a"], 1, "there is no data for the inputs");
     refused(&["sums.mw", "--data", "elsewhere", "--run", "a"], 1, "there is no data at `elsewhere`");
     refused(&["data"], 1, "holds no sweep");
     refused(&["nothing", "--run", "a", "--table"], 1, "no sweep in `a`");
     refused(&["sums.mw", "--data", "data", "--sort", "layuot"], 1, "did you mean `layout`?");
+    refused(&["sums.mw", "--data", "data", "--sort", "test_lss"], 1, "did you mean `test_loss`?");
+    refused(&["sums.mw", "--data", "data", "--output", "none/t.csv"], 1, "none/t.csv` cannot be written");
     assert!(!at.join("a").exists());
     // A folder with a run of other settings under the same name.
     let one = ["sums.mw", "--data", "data", "--steps", "2", "--run", "a"];
     assert_eq!(run(&at, &[&["sweep"], &one[..]].concat()).0, 0);
-    refused(&[&one[..], &["--precision", "f64"]].concat(), 1, "holds another run");
+    let spec = file(&at, "a/sweep.toml");
+    let f64 = [&one[..], &["--precision", "f64"]].concat();
+    refused(&f64, 1, "the precision was f32, and is f64");
+    refused(&[&f64[..], &["--launch", "slurm"]].concat(), 1, "holds another run");
+    refused(&[&one[..], &["--", "--no-eval"]].concat(), 1, "what follows `--` was ``, and is `--no-eval`");
+    support::data(&at.join("other"));
+    let other = ["sums.mw", "--data", "other/data", "--steps", "2", "--run", "a"];
+    refused(&other, 1, "the data was data, and is other/data");
+    // What is refused changes nothing: the sweep goes on as what it was.
+    assert_eq!(file(&at, "a/sweep.toml"), spec);
+    assert_eq!(run(&at, &["sweep", "a"]).0, 0);
+    // The same data by another path is the same.
+    let same = at.join("data").display().to_string();
+    assert_eq!(run(&at, &["sweep", "sums.mw", "--data", &same, "--steps", "2", "--run", "a"]).0, 0);
+    assert_eq!(run(&at, &[&["sweep"], &one[..]].concat()).0, 0);
     refused(&["sums.mw", "--data", "data", "--run", "a/one-device-seed=0"], 1, "a single run");
 }
 
@@ -271,6 +278,104 @@ fn halving_lets_the_best_go_on() {
     assert_eq!(again.iter().map(lasting).collect::<Vec<_>>(), all.iter().map(lasting).collect::<Vec<_>>());
 }
 
+/// By the path of its file, as a shell completes it.
+#[test]
+fn the_folder_of_a_run_is_never_hidden() {
+    let at = prepared("sweep-shown");
+    std::fs::write(at.join("dp.layout"), "batch -> r\n").unwrap();
+    let args = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--layout",
+        "./dp.layout",
+        "--mesh",
+        "2",
+        "--steps",
+        "2",
+        "--run",
+        "a",
+    ];
+    let all = rows(&at, &args);
+    assert_eq!(all[0]["run"], "dp-2-seed=0");
+    let (_, out, err) = run(&at, &["runs", "ls", "a", "--format", "csv"]);
+    assert_eq!(out.lines().count(), 2, "{out}{err}");
+}
+
+/// With `--timing` each run is alone, whatever the sweep did before.
+#[test]
+fn runs_that_are_timed_are_alone() {
+    let at = prepared("sweep-timing");
+    let toml =
+        "model = \"sums.mw\"\ndata = \"data\"\nepochs = 20\nrun = \"a\"\njobs = 2\ndim.batch = [5, 10]\n";
+    std::fs::write(at.join("sweep.toml"), toml).unwrap();
+    assert_eq!(rows(&at, &["sweep", "sweep.toml", "--timing"]).len(), 2);
+    let times = |batch: u32| {
+        let log = lines(&file(&at, &format!("a/one-device-batch={batch}-seed=0/metrics.jsonl")));
+        let time = |e: &Value| e["time"].as_str().unwrap().to_string();
+        (time(&log[0]), time(log.last().unwrap()))
+    };
+    let (five, ten) = (times(5), times(10));
+    assert!(five.1 <= ten.0 || ten.1 <= five.0, "{five:?} {ten:?}");
+    assert!(
+        file(&at, "a/sweep.toml").contains("timing = true") && !file(&at, "a/sweep.toml").contains("jobs")
+    );
+}
+
+/// Rungs end within the steps between two evaluations.
+#[test]
+fn halving_chooses_by_the_last_evaluation() {
+    let at = prepared("sweep-halving-every");
+    let args = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--set",
+        "lr=0.001,0.5",
+        "--search",
+        "halving",
+        "--reduction",
+        "2",
+    ];
+    let more = ["--epochs", "2", "--run", "a", "--format", "jsonl", "--", "--eval-every", "7"];
+    let (code, out, err) = run(&at, &[&args[..], &more].concat());
+    assert_eq!(code, 0, "{err}");
+    let all = lines(&out);
+    let state = |lr: f64| all.iter().find(|r| r["lr"] == lr).unwrap()["state"].clone();
+    assert_eq!((state(0.001), state(0.5)), ("stopped".into(), "finished".into()), "{all:?}");
+}
+
+/// Draws are runs like others: they are searched once, and go on from the folder.
+#[test]
+fn a_random_search_draws_what_it_has_drawn() {
+    let at = prepared("sweep-random");
+    let args = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--set",
+        "lr=log:1e-2..1",
+        "--search",
+        "random",
+        "--steps",
+        "3",
+        "--run",
+    ];
+    let names = |trials: &str, folder: &str| -> Vec<Value> {
+        let all = rows(&at, &[&args[..], &[folder, "--trials", trials]].concat());
+        assert!(all.iter().all(|r| r["state"] == "finished"));
+        all.into_iter().map(|r| r["run"].clone()).collect()
+    };
+    let (three, five) = (names("3", "a"), names("5", "a"));
+    assert_eq!((three.len(), &five[..3], names("5", "b")), (3, &three[..], five.clone()));
+    let history =
+        |run: &Value| file(&at.join("a").join(run.as_str().unwrap()), "history.jsonl").lines().count();
+    assert!(five.iter().all(|run| history(run) == 1));
+}
+
 #[test]
 fn a_slurm_array_has_a_task_for_each_run() {
     let at = prepared("sweep-slurm");
@@ -281,8 +386,12 @@ fn a_slurm_array_has_a_task_for_each_run() {
     .concat();
     let (code, out, err) = run(&at, &args);
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains("2 runs\nstart them with: sbatch a b/sweep.sbatch\n"), "{out}");
+    assert!(out.contains("2 runs\nstart them with: sbatch 'a b/sweep.sbatch'\n"), "{out}");
+    assert!(out.contains("meshwright sweep 'a b' --table\n"), "{out}");
     let job = file(&at, "a b/sweep.sbatch");
+    // From wherever `sbatch` is called.
+    let log = format!("#SBATCH --output=\"{}/a b/logs/slurm-%a.log\"", at.display());
+    assert!(job.lines().any(|l| l == log) && !job.contains("--gpus"), "{job}");
     for line in
         ["#SBATCH --array=0-1%3", "#SBATCH --cpus-per-task=4", "#SBATCH --time=1:00:00", "#SBATCH --requeue"]
     {
@@ -296,106 +405,11 @@ fn a_slurm_array_has_a_task_for_each_run() {
         shell.arg("a b/sweep.sbatch").current_dir(&at).env("SLURM_ARRAY_TASK_ID", task).env("PATH", &path);
         assert!(shell.output().unwrap().status.success());
     }
+    let gpus = ["sweep", "sums.mw", "--run", "g", "--launch", "slurm", "--", "--device", "cuda"];
+    assert_eq!(run(&at, &gpus).0, 0);
+    assert!(file(&at, "g/sweep.sbatch").contains("#SBATCH --gpus-per-task=1\n"));
     let all = rows(&at, &["sweep", "a b", "--table"]);
     assert!(all.len() == 2 && all.iter().all(|r| r["state"] == "finished"), "{all:?}");
     let (code, _, err) = run(&at, &args);
     assert!(code == 1 && err.contains("nothing to launch"), "{err}");
-}
-
-/// What is killed in the tests below: runs of some length, two at once.
-fn long(folder: &str) -> Vec<String> {
-    let words = [
-        "sweep",
-        "sums.mw",
-        "--data",
-        "data",
-        "--dim",
-        "batch=5,10",
-        "--set",
-        "lr=0.1,0.5",
-        "--epochs",
-        "60",
-    ];
-    let more = ["--jobs", "2", "--cores", "2", "--run", folder, "--format", "jsonl"];
-    words.iter().chain(&more).map(|w| w.to_string()).collect()
-}
-
-fn started(at: &Path, folder: &str) -> Child {
-    let words = long(folder);
-    let mut c = command(&words.iter().map(String::as_str).collect::<Vec<_>>());
-    c.current_dir(at).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-}
-
-fn table(at: &Path, folder: &str) -> Vec<Value> {
-    let words = long(folder);
-    rows(at, &words[..words.len() - 2].iter().map(String::as_str).collect::<Vec<_>>())
-        .iter()
-        .map(lasting)
-        .collect()
-}
-
-/// Processes that a process has started.
-fn children(of: u32) -> Vec<u32> {
-    let all =
-        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let parent = |pid: &u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
-    };
-    all.filter(|pid| parent(pid) == Some(of)).collect()
-}
-
-fn signal(pid: u32, name: &str) {
-    let _gone = std::process::Command::new("kill")
-        .args([&format!("-{name}"), &pid.to_string()])
-        .stderr(Stdio::null())
-        .status();
-}
-
-/// Killed at random moments, alone or with its runs, a sweep goes on to the same table.
-#[test]
-fn a_sweep_that_is_killed_goes_on_to_the_same_table() {
-    let at = prepared("sweep-killed");
-    let begin = Instant::now();
-    let whole = table(&at, "whole");
-    let took = begin.elapsed().as_secs_f64();
-    assert_eq!(whole.len(), 4);
-    let rounds = if std::env::var_os("LONG").is_some() { 20 } else { 4 };
-    let mut random = 11u64;
-    let mut share = move || {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 40) as f64 / (1u64 << 24) as f64
-    };
-    for round in 0..rounds {
-        let folder = format!("killed-{round}");
-        let mut child = started(&at, &folder);
-        std::thread::sleep(Duration::from_secs_f64(share() * took));
-        let runs = children(child.id());
-        child.kill().unwrap();
-        if round % 2 == 1 {
-            runs.iter().for_each(|pid| signal(*pid, "KILL"));
-        }
-        child.wait().unwrap();
-        assert_eq!(table(&at, &folder), whole, "round {round}");
-    }
-}
-
-/// Ctrl-C ends the runs with checkpoints, and the same command goes on.
-#[test]
-fn ctrl_c_leaves_a_sweep_that_goes_on() {
-    let at = prepared("sweep-interrupted");
-    let mut child = started(&at, "a");
-    let begin = Instant::now();
-    while children(child.id()).is_empty() && begin.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(Duration::from_millis(100));
-    let runs = children(child.id());
-    assert!(!runs.is_empty());
-    signal(child.id(), "INT");
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(runs.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{runs:?}");
-    let half = rows(&at, &["sweep", "a", "--table"]);
-    assert!(half.iter().any(|r| r["state"] != "finished"), "{half:?}");
-    assert_eq!(table(&at, "a"), table(&at, "whole"));
 }

@@ -90,15 +90,6 @@ fn layout_name(s: &RunSummary) -> Option<String> {
     file.or_else(|| (!s.rules.is_empty()).then(|| s.rules.join("; ")))
 }
 
-/// What two runs have alike that compute the same on different devices.
-type Sameness<'a> = (&'a str, &'a str, Vec<(&'a str, usize)>, Vec<(&'a str, u64)>, &'a str);
-
-fn sameness(s: &RunSummary) -> Sameness<'_> {
-    let dims = s.dims.iter().map(|(name, size)| (&**name, *size)).collect();
-    let consts = s.consts.iter().map(|(name, value)| (&**name, value.to_bits())).collect();
-    (&s.model, &s.precision, dims, consts, &s.seed)
-}
-
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResultTable {
@@ -246,21 +237,25 @@ impl ResultTable {
         }
     }
 
-    /// How far each run is from the one on one device that has the same sizes, consts and seed.
+    /// How far each run is from the one on one device that computes the same. Losses are compared after equally many steps.
     fn compared<'a>(&mut self, rows: &'a [RunRow]) {
         let alone = |s: &RunSummary| s.costs.as_ref().is_some_and(|c| c.devices == 1);
-        let mut alone_of = BTreeMap::new();
+        let mut alone_of: BTreeMap<&str, Vec<&RunSummary>> = BTreeMap::new();
         for s in rows.iter().filter_map(|r| r.summary.as_ref()).filter(|s| alone(s)) {
-            alone_of.entry(sameness(s)).or_insert(s);
+            alone_of.entry(&s.computes).or_default().push(s);
         }
-        let reference = |s: &RunSummary| alone_of.get(&sameness(s)).copied();
-        let pair =
-            |r: &'a RunRow| r.summary.as_ref().filter(|s| !alone(s)).and_then(|s| Some((s, reference(s)?)));
+        let pair = |r: &'a RunRow| {
+            let s = r.summary.as_ref().filter(|s| !alone(s))?;
+            Some((s, alone_of.get(s.computes.as_str())?))
+        };
         let pairs: Vec<_> = rows.iter().map(pair).collect();
         let loss = |s: &RunSummary| s.last().map(|e| e.train_loss);
-        let difference = |(s, one): (&RunSummary, &RunSummary)| Some(loss(s)? - loss(one)?);
-        let speedup =
-            |(s, one): (&RunSummary, &RunSummary)| Some(one.step_times?.median / s.step_times?.median);
+        let difference = |(s, all): (&RunSummary, &Vec<&RunSummary>)| {
+            Some(loss(s)? - loss(all.iter().find(|one| one.steps == s.steps)?)?)
+        };
+        let speedup = |(s, all): (&RunSummary, &Vec<&RunSummary>)| {
+            Some(all.iter().find_map(|one| one.step_times)?.median / s.step_times?.median)
+        };
         self.add("loss_difference", ColumnKind::Number, pairs.iter().map(|p| number(p.and_then(difference))));
         self.add("speedup", ColumnKind::Number, pairs.iter().map(|p| number(p.and_then(speedup))));
     }
@@ -373,6 +368,34 @@ mod tests {
         assert_eq!(cell(0, "loss_difference"), Cell::Number(0.5));
         assert_eq!(cell(2, "loss_difference"), Cell::Missing);
         assert_eq!((cell(0, "model"), cell(2, "model")), (Cell::Text("m".into()), Cell::Text("n".into())));
-        assert_eq!(ResultTable::of(&[two, one]).column("model"), None);
+        assert_eq!(ResultTable::of(&[two.clone(), one.clone()]).column("model"), None);
+
+        // Of another length, from another text, on other data: no difference. A speedup does not ask for the length.
+        let again = |name: &str, change: &dyn Fn(&Path)| {
+            let at = root.join(name);
+            run(&at, shipped, 1.5, &costs(2));
+            change(&at);
+            RunRow::of(RunSummary::read(&at).unwrap(), root)
+        };
+        let longer = again("longer", &|at| {
+            let log = std::fs::read_to_string(at.join("metrics.jsonl")).unwrap();
+            write(at.join("metrics.jsonl"), log.clone() + &log.replace("\"step\":1", "\"step\":2")).unwrap();
+        });
+        let text = again("text", &|at| {
+            write(at.join("model.mw"), "another").unwrap();
+            write(at.join("rules.layout"), "").unwrap();
+        });
+        let data = again("data", &|at| {
+            let settings = std::fs::read_to_string(at.join("run.toml")).unwrap();
+            write(at.join("run.toml"), settings.replace("fingerprint = \"f\"", "fingerprint = \"g\""))
+                .unwrap();
+        });
+        let table = ResultTable::of(&[one, two, longer, text, data]);
+        let column = |name: &str| {
+            let at = table.column(name).unwrap();
+            table.rows[1..].iter().map(|r| r[at] != Cell::Missing).collect::<Vec<_>>()
+        };
+        assert_eq!(column("loss_difference"), [true, false, false, false]);
+        assert_eq!(column("speedup"), [true, true, false, false]);
     }
 }

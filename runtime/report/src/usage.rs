@@ -4,7 +4,7 @@
 use crate::Page;
 use crate::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_diag::codes;
-use meshwright_train::runs::RunUsage;
+use meshwright_train::runs::{RunState, RunUsage};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ pub struct UsageGroup {
 
 impl UsedRun {
     fn model(&self) -> &str {
-        self.row.summary.as_ref().map_or("", |s| &s.model)
+        self.row.summary.as_ref().map_or("unknown", |s| &s.model)
     }
 
     /// Its devices; by its mesh where its Plan is not kept.
@@ -63,10 +63,14 @@ impl UsedRun {
         Some(self.usage.wall_seconds()? * self.devices()? as f64 / HOUR)
     }
 
-    /// By what it failed: the code of its error, with the title of that.
+    /// By what it failed: the code of its error, with the title of that, or the signal that ended it.
     pub fn cause(&self) -> Option<String> {
-        let error = self.row.error.as_deref()?;
+        // Others tell in the same place why they were stopped.
+        let error = self.row.error.as_deref().filter(|_| self.row.state == RunState::Failed.name())?;
         let id = error.split(':').next().unwrap_or_default();
+        if id.starts_with("killed by signal ") {
+            return id.split(',').next().map(String::from);
+        }
         let known = codes::ALL.iter().find(|c| c.id == id);
         Some(known.map_or("another error".into(), |c| {
             let title = c.page.lines().next().unwrap_or_default().trim_start_matches('#').trim();
@@ -103,7 +107,7 @@ fn group(name: String, runs: &[&UsedRun]) -> UsageGroup {
     UsageGroup {
         name,
         runs: runs.len(),
-        failed: runs.iter().filter(|r| r.row.state == "failed").count(),
+        failed: runs.iter().filter(|r| r.row.state == RunState::Failed.name()).count(),
         devices: runs.iter().filter_map(|r| r.devices()).collect(),
         wall_seconds: runs.iter().filter_map(|r| r.usage.wall_seconds()).sum(),
         queue_seconds: queued(runs),

@@ -2,14 +2,13 @@
 //! its name and renamed when it is whole, so that one that was there before is there until then.
 
 use crate::Checked;
+use crate::replacing::ReplacingFile;
 use crate::tensor::RawTensor;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_plan::DType;
 use safetensors::tensor::{Dtype, TensorView};
-use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -142,16 +141,12 @@ fn replaced(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // As any file that a user makes: the process's mask applies.
-    let temp = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
-    let mut to = BufWriter::new(temp.as_file());
+    let new = ReplacingFile::beside(path)?;
+    let mut to = BufWriter::new(new.file());
     write(&mut to)?;
     to.flush()?;
     drop(to);
-    temp.as_file().sync_all()?;
-    temp.persist(path).map_err(|e| e.error)?;
-    std::fs::File::open(folder)?.sync_all()
+    new.replace_durably()
 }
 
 /// NumPy's format 1.0. There is no bf16 in NumPy: such values are written as f32, which has all of them.

@@ -33,6 +33,7 @@ mod prediction;
 pub mod project;
 mod recorded;
 pub mod removal;
+mod replacing;
 pub mod run_dir;
 mod run_error;
 pub mod runs;
@@ -66,6 +67,7 @@ pub use policies::{EvaluationPolicy, Monitor, PolicySettings, SaveEvery, SavePol
 pub use prediction::{PredictOptions, Prediction, predict};
 pub use project::{Loaded, Project, ProjectOptions};
 pub use recorded::{Recorded, recorded};
+pub use replacing::{ReplacingFile, write_whole};
 pub use tensor::RawTensor;
 pub use trace::TraceOptions;
 pub use trainer::train;

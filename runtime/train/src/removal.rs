@@ -101,46 +101,38 @@ pub fn remove_run(run: &Path) -> Checked<RunContents> {
 ///
 /// # Errors
 ///
-/// Those of [`remove_run`], and E0512 where the newest checkpoint cannot be read.
+/// Those of [`remove_run`], and E0512 where the newest checkpoint is not whole: those before it are all that there is.
 pub fn remove_old_checkpoints(run: &Path) -> Checked<RunContents> {
     let held = RunDir::resume(run)?;
-    let before = RunContents::read(run)?;
-    if checkpoints_in(run).is_dir() {
-        held.checkpoints()?.keeping(1).remove_old()?;
+    let (names, old) = old_of(run)?;
+    if !names.is_empty() {
+        held.checkpoints()?.remove(&names)?;
     }
-    let left = RunContents::read(run)?;
-    let files = before.files.into_iter().filter(|f| !left.files.contains(f)).collect();
-    Ok(RunContents { files, others: Vec::new() })
+    Ok(old)
 }
 
 /// What [`remove_old_checkpoints`] would remove.
 ///
 /// # Errors
 ///
-/// E0511 and E0512 where something cannot be read.
+/// E0511 and E0512, where that would be refused too.
 pub fn old_checkpoints(run: &Path) -> Checked<RunContents> {
-    let store = Store::read_only(checkpoints_in(run));
-    if !checkpoints_in(run).is_dir() {
-        return Ok(RunContents::default());
+    Ok(old_of(run)?.1)
+}
+
+fn old_of(run: &Path) -> Checked<(Vec<String>, RunContents)> {
+    let folder = checkpoints_in(run);
+    if !folder.is_dir() {
+        return Ok(Default::default());
     }
-    let (listed, _) = store.list()?;
-    let best = store.best().map_err(|e| unusable(&checkpoints_in(run), &e))?.map(|b| b.step);
-    let newest = listed.last().map(|e| e.meta.step);
-    let stays = |step: u64| Some(step) == best || Some(step) == newest;
-    let kept: Vec<&str> = listed.iter().filter(|e| stays(e.meta.step)).map(|e| e.file.as_str()).collect();
-    let step = |p: &Path| {
-        let name = p.file_name()?.to_str()?;
-        name.strip_prefix("step-")?.get(..10)?.parse::<u64>().ok()
+    let names = Store::read_only(&folder).keeping(1).old()?;
+    let file = |name: &String| {
+        let path = folder.join(name);
+        let bytes = path.symlink_metadata().map_err(|e| unusable(&path, &e))?.len();
+        Ok(RunFile { path, bytes })
     };
-    let mut all = RunContents::read(run)?;
-    all.others.clear();
-    all.files.retain(|f| {
-        let of_step = f.path.starts_with(checkpoints_in(run)).then(|| step(&f.path)).flatten();
-        let is_manifest = f.path.extension().is_some_and(|e| e == "json");
-        let named = f.path.file_name().is_some_and(|n| kept.iter().any(|k| n == *k));
-        of_step.is_some_and(|s| if is_manifest { !stays(s) } else { !named })
-    });
-    Ok(all)
+    let files = names.iter().map(file).collect::<Checked<_>>()?;
+    Ok((names, RunContents { files, others: Vec::new() }))
 }
 
 fn removed(result: io::Result<()>) -> io::Result<()> {

@@ -8,6 +8,12 @@ use clap_complete::engine::ArgValueCompleter;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// The greatest numbers that make sense, here and in the file of a sweep.
+pub(crate) const MOST_SEEDS: u64 = 10_000;
+pub(crate) const MOST_TRIALS: u64 = 100_000;
+pub(crate) const MOST_REDUCTION: u64 = 100;
+pub(crate) const MOST_JOBS: u64 = 1024;
+
 /// How the table of a sweep is written.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ResultFormat {
@@ -98,7 +104,7 @@ pub(crate) struct VariantArgs {
     #[arg(long = "set", value_name = "NAME=VALUE,…", allow_hyphen_values = true, add = ArgValueCompleter::new(complete::consts))]
     pub(crate) sets: Vec<String>,
     /// Run everything with the seeds 0 to N-1 [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_SEEDS as i64))]
     pub(crate) seeds: Option<u32>,
     /// Also run each choice on one device, without a layout: the table shows how far the others are from it.
     #[arg(long)]
@@ -134,7 +140,7 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_enum)]
     pub(crate) search: Option<SearchChoice>,
     /// How many combinations are drawn; each is run with all seeds.
-    #[arg(long, value_name = "N", requires = "search", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", requires = "search", value_parser = clap::value_parser!(u32).range(1..=MOST_TRIALS as i64))]
     pub(crate) trials: Option<u32>,
     /// Seed of what is drawn [default: 0]
     #[arg(long, value_name = "N", requires = "search")]
@@ -143,7 +149,7 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_name = "METRIC", requires = "search")]
     pub(crate) objective: Option<String>,
     /// Of how many one goes on after each part of halving [default: 3]
-    #[arg(long, value_name = "N", requires = "search", value_parser = clap::value_parser!(u32).range(2..=100))]
+    #[arg(long, value_name = "N", requires = "search", value_parser = clap::value_parser!(u32).range(2..=MOST_REDUCTION as i64))]
     pub(crate) reduction: Option<u32>,
 }
 
@@ -154,7 +160,7 @@ pub(crate) struct SweepRunArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) run: Option<PathBuf>,
     /// How many runs go on at once, each in a process of its own; they share the cores [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_JOBS as i64))]
     pub(crate) jobs: Option<u16>,
     /// Cores for all runs together [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

@@ -1,8 +1,10 @@
 //! The table of runs as text, CSV, JSON lines, Markdown and Parquet.
 
+mod deliver;
 mod parquet;
 mod writer;
 
+pub(crate) use deliver::{deliver, fits};
 pub(crate) use writer::TableWriter;
 
 use crate::args::ResultFormat;

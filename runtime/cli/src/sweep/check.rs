@@ -27,8 +27,12 @@ pub(crate) struct Runnable {
     pub(crate) bytes: u64,
     /// The rules of the layout.
     pub(crate) rules: Vec<String>,
+    /// The type that it computes in.
+    pub(crate) precision: String,
     /// The metrics of the model.
     pub(crate) metrics: Vec<String>,
+    /// All that an evaluation or a step of it may tell: these, and the losses.
+    pub(crate) measured: Vec<String>,
 }
 
 /// Why a combination does not compile.
@@ -101,11 +105,15 @@ fn compiled(project: &Project, sources: &Sources, options: &ProjectOptions) -> V
         return Verdict::Rejected(Rejected { found, sources: Rc::new(sources) });
     }
     let (mesh, rules) = (&placed.layout.mesh, &placed.layout.rules);
+    let metrics: Vec<String> = placed.program.metrics.iter().map(|m| m.name.clone()).collect();
+    let losses = placed.program.losses.iter().map(|l| l.name.clone());
     Verdict::Runs(Runnable {
         mesh: mesh.option(),
         devices: mesh.devices(),
         bytes: peak.saturating_mul(mesh.devices() as u64),
         rules: rules.iter().map(|r| r.text.clone()).collect(),
-        metrics: placed.program.metrics.iter().map(|m| m.name.clone()).collect(),
+        precision: placed.program.float.name().into(),
+        measured: std::iter::once("loss".into()).chain(losses).chain(metrics.clone()).collect(),
+        metrics,
     })
 }

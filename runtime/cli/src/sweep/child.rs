@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -109,6 +110,8 @@ fn ended(status: ExitStatus, log: &Path) -> ProcessEnd {
     match (status.code(), status.signal()) {
         (Some(code), _) if code == i32::from(SUCCESS) => ProcessEnd::Well,
         (Some(code), _) if code == i32::from(INTERRUPTED) => ProcessEnd::Stopped,
+        // Before it could say that it would stop: it was told as it began.
+        (None, Some(SIGHUP | SIGINT | SIGTERM)) => ProcessEnd::Stopped,
         (None, Some(signal)) => ProcessEnd::Failed(killed(signal)),
         (code, _) => {
             ProcessEnd::Failed(said(log).unwrap_or_else(|| format!("exit code {}", code.unwrap_or(-1))))
@@ -121,7 +124,8 @@ fn killed(signal: i32) -> String {
     format!("killed by signal {signal}{memory}")
 }
 
-/// The first error that a process has reported; otherwise its last line.
+/// The first error that a process has reported, as a diagnostic or in a line of its own; otherwise its last line. The last lines of
+/// a panic and of a command line that is refused only say what to do about it.
 fn said(log: &Path) -> Option<String> {
     let text = std::fs::read_to_string(log).ok()?;
     let error = |line: &str| {
@@ -129,7 +133,9 @@ fn said(log: &Path) -> Option<String> {
         let d = said.get("diagnostic").filter(|d| d["severity"] == "error")?;
         Some(format!("{}: {}", d["code"].as_str()?, d["message"].as_str()?))
     };
-    text.lines().find_map(error).or_else(|| text.lines().rfind(|l| !l.trim().is_empty()).map(String::from))
+    let plain = |line: &&str| line.starts_with("error") || line.starts_with("internal error");
+    let last = || text.lines().rfind(|l| !l.trim().is_empty());
+    text.lines().find_map(error).or_else(|| text.lines().find(plain).or_else(last).map(String::from))
 }
 
 #[cfg(test)]
@@ -166,8 +172,14 @@ mod tests {
         assert_eq!(of(1 << 8, error), ProcessEnd::Failed("E0516: why".into()));
         assert_eq!(
             of(101 << 8, "internal error: x\n  please report\n"),
-            ProcessEnd::Failed("  please report".into())
+            ProcessEnd::Failed("internal error: x".into())
         );
+        let usage = "error: the argument '--cores <N>' cannot be used multiple times\n\nUsage: x\n\nFor more information, try '--help'.\n";
+        assert!(matches!(of(2 << 8, usage), ProcessEnd::Failed(why) if why.contains("--cores")));
+        assert_eq!(of(101 << 8, "first\nlast\n\n"), ProcessEnd::Failed("last".into()));
+        for told in [1, 2, 15] {
+            assert_eq!(of(told, ""), ProcessEnd::Stopped);
+        }
         assert_eq!(of(2 << 8, ""), ProcessEnd::Failed("exit code 2".into()));
         assert!(matches!(of(9, ""), ProcessEnd::Failed(why) if why.starts_with("killed by signal 9")));
     }

@@ -28,7 +28,9 @@ impl Combination {
         let word = |text: &str| {
             let text = text.strip_suffix(".layout").unwrap_or(text);
             let plain = text.replace(|c: char| !c.is_alphanumeric() && !"=._".contains(c), "-");
-            plain.split('-').filter(|p| !p.is_empty()).collect::<Vec<_>>().join("-")
+            let plain = plain.split('-').filter(|p| !p.is_empty()).collect::<Vec<_>>().join("-");
+            // A folder whose name begins with a dot is hidden.
+            plain.trim_start_matches(['.', '-']).to_string()
         };
         let mut parts = vec![self.layout.as_deref().map_or("one-device".into(), word)];
         if self.layout.is_none() && self.mesh.is_some() {
@@ -38,6 +40,7 @@ impl Combination {
         parts.extend(self.dims.iter().map(|(name, size)| format!("{name}={size}")));
         parts.extend(self.sets.iter().map(|(name, value)| format!("{name}={}", short(*value))));
         parts.push(format!("seed={}", self.seed));
+        parts.retain(|p| !p.is_empty());
         parts.join("-")
     }
 
@@ -73,6 +76,17 @@ impl Combination {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_folder_is_hidden() {
+        let of = |layout: &str| {
+            Combination { layout: Some(layout.into()), mesh: Some("2".into()), ..Combination::default() }
+                .name()
+        };
+        assert_eq!(of("./dp.layout"), "dp-2-seed=0");
+        assert_eq!(of("../mine/.dp.layout"), "mine-.dp-2-seed=0");
+        assert_eq!(of("..."), "2-seed=0");
+    }
 
     #[test]
     fn numbers_in_names_are_short() {

@@ -1,10 +1,11 @@
 //! The combinations of a sweep: all that there are, or those that a search draws.
 
 use super::combination::Combination;
-use super::spec::{Choices, SeedList, SweepSpec, wrong};
+use super::spec::{Choices, SeedList, SweepSpec};
 use super::values::{ConstValues, OneOrMany};
 use crate::args::SearchChoice;
-use crate::condition::Condition;
+use crate::condition::ConditionFilter;
+use crate::wrong::wrong;
 use meshwright_plan::random::{Key, uniform01};
 use meshwright_train::Checked;
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ pub(crate) fn combinations(spec: &SweepSpec) -> Checked<Vec<Combination>> {
             SearchChoice::Random | SearchChoice::Halving => trials(spec, base)?,
         };
         all.extend(drawn);
+        few(all.len())?;
     }
     let all = chosen(spec, &bases, all)?;
     let mut out: Vec<Combination> = Vec::new();
@@ -121,10 +123,7 @@ fn every(choices: &Choices) -> Checked<Vec<Combination>> {
             }
         }
     }
-    if count > MOST {
-        let d = wrong(format!("there are {count} combinations, more than {MOST}"));
-        return Err(Box::new(d.help("draw some of them: `--search random --trials 100`")));
-    }
+    few(count)?;
     all = cross(all, &layouts, |c, l| c.layout = l.clone());
     all = cross(all, &meshes, |c, m| c.mesh = m.clone());
     for (name, sizes) in &choices.dim {
@@ -135,6 +134,15 @@ fn every(choices: &Choices) -> Checked<Vec<Combination>> {
         all = cross(all, list, |c, v| c.sets.push((name.clone(), *v)));
     }
     Ok(cross(all, &seeds, |c, s| c.seed = *s))
+}
+
+/// Refuses more combinations than can be.
+fn few(count: usize) -> Checked<()> {
+    if count <= MOST {
+        return Ok(());
+    }
+    let d = wrong(format!("there are {count} combinations, more than {MOST}"));
+    Err(Box::new(d.help("draw some of them: `--search random --trials 100`")))
 }
 
 fn cross<T>(all: Vec<Combination>, values: &[T], with: impl Fn(&mut Combination, &T)) -> Vec<Combination> {
@@ -152,6 +160,7 @@ fn trials(spec: &SweepSpec, choices: &Choices) -> Checked<Vec<Combination>> {
         let d = wrong("a random search needs to know how many combinations to draw".into());
         return Err(Box::new(d.help("say it: `--trials 20`")));
     };
+    few((n as usize).saturating_mul(seeds(choices).len()))?;
     let mut out = Vec::new();
     for trial in 0..u64::from(n) {
         // A draw depends on the seed, what it is for and the number of the trial: more trials change none.
@@ -187,18 +196,10 @@ fn chosen(spec: &SweepSpec, bases: &[Choices], all: Vec<Combination>) -> Checked
         let mine = base.dim.keys().chain(base.set.keys()).filter(|n| !names.contains(n));
         names.extend(mine.cloned().collect::<Vec<_>>());
     }
-    let read = |option: &str, texts: &[String]| -> Checked<Vec<Condition>> {
-        let one = |text: &String| {
-            Condition::parse(text, &names).map_err(|why| Box::new(wrong(format!("`{option}` {why}"))))
-        };
-        texts.iter().map(one).collect()
-    };
-    let (only, skip) = (read("--only", &spec.only)?, read("--skip", &spec.skip)?);
+    let filter = ConditionFilter::read(&spec.only, &spec.skip, &names)?;
     let n = all.len();
-    let one = |condition: &Condition, c: &Combination| condition.holds(|name| c.value(name));
-    let holds = |c: &Combination| only.iter().all(|o| one(o, c)) && !skip.iter().any(|s| one(s, c));
-    let left: Vec<Combination> = all.into_iter().filter(holds).collect();
-    if left.is_empty() {
+    let left: Vec<Combination> = all.into_iter().filter(|c| filter.leaves(|name| c.value(name))).collect();
+    if left.is_empty() && n > 0 {
         let d = wrong(format!("of {n} combinations the conditions leave none"));
         return Err(Box::new(d.help("change `--only` or `--skip`")));
     }
@@ -272,6 +273,11 @@ mod tests {
         assert!(why("skip = [\"seed >= 0\"]\n").contains("leave none"));
         assert!(why("skip = [\"batch >= 0\"]\n").contains("nothing here is called `batch`"));
         assert!(why("layout = [\"a -> b\", \"a -> b;\"]\n").contains("two combinations"));
+        // Counted, not made.
+        let drawn = "search = \"random\"\ntrials = 100000\nseeds = 10000\n";
+        assert!(why(drawn).contains("1000000000 combinations, more than 100000"));
+        let lists = format!("seeds = 1000\n{}", "[[combination]]\nlayout = \"dp\"\n".repeat(101));
+        assert!(why(&lists).contains("more than 100000"));
         let many: Vec<String> = (1..400).map(|n| n.to_string()).collect();
         let many = many.join(",");
         assert!(why(&format!("seeds = 10000\ndim.batch = [{many}]\n")).contains("more than 100000"));

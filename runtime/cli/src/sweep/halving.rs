@@ -53,13 +53,14 @@ pub(crate) fn trials(all: &[Combination]) -> Vec<Vec<usize>> {
     out
 }
 
-/// What a run had reached at the end of a rung, however far it is by now; none where it did not get there.
+/// What a run had reached at the end of a rung, however far it is by now, by its last evaluation until then; none where it did not
+/// get there.
 pub(crate) fn reached(run: &RunSummary, length: RunLength, metric: &str) -> Option<f64> {
-    let evaluation = match length {
-        RunLength::Epochs(n) => run.epochs.iter().find(|e| e.epoch == n)?.evaluation.as_ref(),
-        RunLength::Steps(n) => run.evaluations.iter().find(|e| e.step == n).map(|e| &e.evaluation),
+    let step = match length {
+        RunLength::Epochs(n) => run.epochs.iter().find(|e| e.epoch == n)?.step,
+        RunLength::Steps(n) => Some(n).filter(|n| run.steps >= *n)?,
     };
-    evaluation?.value(metric).filter(|v| !v.is_nan())
+    run.evaluated_at(step)?.evaluation.value(metric).filter(|v| !v.is_nan())
 }
 
 /// The best of some trials by their values, those of runs with several seeds by the mean. One of which a run has no value is out.

@@ -1,15 +1,14 @@
 //! The rows of a sweep: what is known of each of its runs, read from their folders.
 
 use super::combination::Combination;
-use super::spec::wrong;
+use crate::replace::write;
+use crate::wrong::wrong;
 use meshwright_report::results::RunRow;
 use meshwright_train::Checked;
 use meshwright_train::run_dir::holds_run;
 use meshwright_train::runs::{RunState, RunSummary, read_all};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// The file of what no folder of a run tells.
@@ -50,12 +49,25 @@ impl Problems {
 
     /// Notes what is wrong with a run, or that nothing is; the folder knows at once.
     pub(crate) fn note(&mut self, dir: &Path, name: &str, problem: Option<Problem>) -> Checked<()> {
-        if self.0.get(name) == problem.as_ref() {
-            return Ok(());
+        self.note_all(dir, [(name, problem)])
+    }
+
+    /// The same of several runs: the file is written once, and not where nothing is new.
+    pub(crate) fn note_all<'a>(
+        &mut self,
+        dir: &Path,
+        all: impl IntoIterator<Item = (&'a str, Option<Problem>)>,
+    ) -> Checked<()> {
+        let mut changed = false;
+        for (name, problem) in all {
+            changed |= self.0.get(name) != problem.as_ref();
+            match problem {
+                Some(p) => drop(self.0.insert(name.into(), p)),
+                None => drop(self.0.remove(name)),
+            }
         }
-        match problem {
-            Some(p) => drop(self.0.insert(name.into(), p)),
-            None => drop(self.0.remove(name)),
+        if !changed {
+            return Ok(());
         }
         let path = dir.join(PROBLEMS);
         let text = serde_json::to_string_pretty(self).map_err(|e| unusable(&path, &e))?;
@@ -65,25 +77,6 @@ impl Problems {
 
 fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Box<meshwright_diag::Diagnostic> {
     Box::new(wrong(format!("`{}` cannot be used: {why}", path.display())))
-}
-
-/// A file without a name yet, for those to read who may read what this process writes.
-pub(crate) fn new_file(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    let all = std::fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().permissions(all).tempfile_in(folder)
-}
-
-/// Writes a file of a sweep: under its name there is always the old or the new one.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> Checked<()> {
-    let written = || {
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let mut temp = new_file(folder)?;
-        temp.write_all(bytes)?;
-        temp.as_file().sync_data()?;
-        temp.persist(path).map_err(|e| e.error)?;
-        std::io::Result::Ok(())
-    };
-    written().map_err(|e| Box::new(wrong(format!("`{}` cannot be written: {e}", path.display()))))
 }
 
 /// A run of a sweep.
@@ -98,9 +91,8 @@ pub(crate) struct SweepRow {
 
 impl SweepRow {
     /// The run of a combination.
-    pub(crate) fn of(c: &Combination, problems: &Problems, summary: Option<RunSummary>) -> SweepRow {
-        let name = c.name();
-        SweepRow { combination: c.clone(), problem: problems.of(&name).cloned(), summary, name }
+    pub(crate) fn of(c: &Combination, problem: Option<Problem>, summary: Option<RunSummary>) -> SweepRow {
+        SweepRow { name: c.name(), combination: c.clone(), summary, problem }
     }
 
     /// As a row of the table.
@@ -146,17 +138,42 @@ impl SweepRow {
     }
 }
 
-/// The folders of those runs of a sweep that are there.
-pub(crate) fn folders(dir: &Path, all: &[Combination]) -> Vec<PathBuf> {
-    all.iter().map(|c| dir.join(c.name())).filter(|p| holds_run(p)).collect()
-}
-
 /// Reads the runs of a sweep.
 pub(crate) fn rows(dir: &Path, all: &[Combination], problems: &Problems) -> Checked<Vec<SweepRow>> {
-    let there = folders(dir, all);
-    let mut read = BTreeMap::new();
-    for (path, summary) in there.iter().zip(read_all(&there)) {
-        read.insert(path.clone(), summary?);
+    ReadOnce::default().rows(dir, all, problems)
+}
+
+/// What was read of runs that are finished: their logs may be long, and are read once as long as they do not go on.
+#[derive(Default)]
+pub(crate) struct ReadOnce(BTreeMap<PathBuf, RunSummary>);
+
+impl ReadOnce {
+    /// Reads the runs of a sweep, as far as it has not.
+    pub(crate) fn rows(
+        &mut self,
+        dir: &Path,
+        all: &[Combination],
+        problems: &Problems,
+    ) -> Checked<Vec<SweepRow>> {
+        let new = |p: &PathBuf| !self.0.contains_key(p) && holds_run(p);
+        let there: Vec<PathBuf> = all.iter().map(|c| dir.join(c.name())).filter(new).collect();
+        let mut read = BTreeMap::new();
+        for (path, summary) in there.iter().zip(read_all(&there)) {
+            read.insert(path.clone(), summary?);
+        }
+        let finished = |s: &&RunSummary| s.state == RunState::Finished;
+        self.0.extend(read.iter().filter(|r| finished(&r.1)).map(|(p, s)| (p.clone(), s.clone())));
+        let row = |c: &Combination| {
+            let name = c.name();
+            let path = dir.join(&name);
+            let summary = read.remove(&path).or_else(|| self.0.get(&path).cloned());
+            SweepRow::of(c, problems.of(&name).cloned(), summary)
+        };
+        Ok(all.iter().map(row).collect())
     }
-    Ok(all.iter().map(|c| SweepRow::of(c, problems, read.remove(&dir.join(c.name())))).collect())
+
+    /// A run goes on: what was read of it will not hold.
+    pub(crate) fn goes_on(&mut self, run: &Path) {
+        self.0.remove(run);
+    }
 }

@@ -97,13 +97,14 @@ fn tell(running: &mut Running) {
     if std::mem::replace(&mut running.told, true) {
         return;
     }
-    running.pids.values().for_each(|pid| interrupt(*pid));
+    running.pids.values().for_each(|pid| end(*pid));
 }
 
-fn interrupt(pid: u32) {
+/// Not as Ctrl-C does: a process of a script in the background ignores that, and so do those that it starts.
+fn end(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // One that has just ended needs no telling.
-        let _gone = kill_process(pid, Kill::INT);
+        let _gone = kill_process(pid, Kill::TERM);
     }
 }
 
@@ -148,7 +149,7 @@ fn run(
         signals::started(pid);
         // Those who were told do not know of this one.
         if running.told {
-            interrupt(pid);
+            end(pid);
         }
     }
     tell(Signal::Starts);

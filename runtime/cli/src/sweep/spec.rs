@@ -2,9 +2,9 @@
 //! it goes on.
 
 use super::values::{ConstValues, OneOrMany, layouts, meshes};
-use crate::args::{SearchChoice, SweepArgs};
+use crate::args::{MOST_JOBS, MOST_REDUCTION, MOST_SEEDS, MOST_TRIALS, SearchChoice, SweepArgs};
+use crate::wrong::wrong;
 use clap::ValueEnum;
-use meshwright_diag::{Diagnostic, codes};
 use meshwright_train::Checked;
 use meshwright_train::runs::RunLength;
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,28 @@ pub(crate) struct Choices {
     pub(crate) seeds: Option<SeedList>,
     pub(crate) dim: BTreeMap<String, OneOrMany<usize>>,
     pub(crate) set: BTreeMap<String, ConstValues>,
+}
+
+impl Choices {
+    /// What has no values, or one that cannot be.
+    fn wrong(&self) -> Option<(String, &'static str)> {
+        const NONE: &str = "no values of";
+        if self.seeds == Some(SeedList::List(Vec::new())) {
+            return Some(("seeds".into(), NONE));
+        }
+        let mut dims = self.dim.iter().filter_map(|(name, sizes)| match &sizes.all()[..] {
+            [] => Some((format!("dim.{name}"), NONE)),
+            sizes => sizes.contains(&0).then(|| (format!("dim.{name}"), "a size of 0 of")),
+        });
+        let mut sets = self.set.iter().filter_map(|(name, values)| match values {
+            ConstValues::List(list) if list.is_empty() => Some((format!("set.{name}"), NONE)),
+            ConstValues::List(list) if list.iter().any(|v| !v.is_finite()) => {
+                Some((format!("set.{name}"), "a value that is no number of"))
+            }
+            _ => None,
+        });
+        dims.next().or_else(|| sets.next())
+    }
 }
 
 /// A sweep, as its file has it.
@@ -76,6 +98,11 @@ pub(crate) struct SweepSpec {
 impl SweepSpec {
     /// Of the options of a command that names a model.
     pub(crate) fn of(model: &str, args: &SweepArgs) -> Checked<SweepSpec> {
+        Self::given(model, args)?.checked("the command")
+    }
+
+    /// What the options say, whether it can be or not.
+    pub(crate) fn given(model: &str, args: &SweepArgs) -> Checked<SweepSpec> {
         let (v, search) = (&args.variants, &args.search);
         let mut dim: BTreeMap<String, OneOrMany<usize>> = BTreeMap::new();
         for (name, sizes) in &v.dims {
@@ -127,15 +154,50 @@ impl SweepSpec {
         let text = std::fs::read_to_string(path).map_err(|e| unreadable(e.to_string()))?;
         let spec: SweepSpec =
             toml::from_str(&text).map_err(|e| unreadable(e.to_string().trim_end().into()))?;
-        if spec.model.is_empty() {
-            let d = wrong(format!("the sweep `{}` names no model", path.display()));
-            return Err(Box::new(d.help("add a line such as `model = \"mlp\"`")));
+        spec.checked(&format!("the sweep `{}`", path.display()))
+    }
+
+    /// Refuses what cannot be, wherever it was said.
+    fn checked(self, named: &str) -> Checked<SweepSpec> {
+        let refused = |why: String, help: &str| Err(Box::new(wrong(format!("{named} {why}")).help(help)));
+        if self.model.is_empty() {
+            return refused("names no model".into(), "add a line such as `model = \"mlp\"`");
         }
-        if spec.epochs.is_some() && spec.steps.is_some() {
-            let d = wrong(format!("the sweep `{}` has both epochs and steps", path.display()));
-            return Err(Box::new(d.help("take one of them out")));
+        let both = [
+            ("epochs and steps", self.epochs.is_some() && self.steps.is_some()),
+            ("timing and jobs", self.timing && self.jobs.is_some_and(|n| n > 1)),
+        ];
+        if let Some((what, _)) = both.iter().find(|b| b.1) {
+            return refused(format!("has both {what}"), "take one of them out");
         }
-        Ok(spec)
+        let numbers = [
+            ("epochs", self.epochs.map(u64::from), 1..=u64::MAX),
+            ("steps", self.steps, 1..=u64::MAX),
+            ("trials", self.trials.map(u64::from), 1..=MOST_TRIALS),
+            ("reduction", self.reduction.map(u64::from), 2..=MOST_REDUCTION),
+            ("jobs", self.jobs.map(u64::from), 1..=MOST_JOBS),
+            ("cores", self.cores.map(u64::from), 1..=u64::MAX),
+        ];
+        let above = self.choices();
+        for choices in std::iter::once(&above).chain(&self.combination) {
+            let seeds = match &choices.seeds {
+                Some(SeedList::Count(n)) => Some(u64::from(*n)),
+                _ => None,
+            };
+            let seeds = ("seeds", seeds, 1..=MOST_SEEDS);
+            for (name, n, range) in numbers.iter().chain([&seeds]) {
+                let Some(n) = n.filter(|n| !range.contains(n)) else { continue };
+                let help = match (range.start(), range.end()) {
+                    (least, &u64::MAX) => format!("{name} are at least {least}"),
+                    (least, most) => format!("{name} are from {least} to {most}"),
+                };
+                return refused(format!("has `{name} = {n}`"), &help);
+            }
+            if let Some((what, why)) = choices.wrong() {
+                return refused(format!("has {why} `{what}`"), "list values, or take the line out");
+            }
+        }
+        Ok(self)
     }
 
     /// What the command says of how it runs takes precedence over the file.
@@ -183,7 +245,43 @@ impl SweepSpec {
     }
 }
 
-/// Something that a sweep is asked for and cannot be.
-pub(crate) fn wrong(message: String) -> Diagnostic {
-    Diagnostic::error(codes::E0516, message)
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// What clap refuses of options is refused of a file.
+    #[test]
+    fn a_file_has_the_ranges_of_the_options() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let read = |text: &str| {
+            std::fs::write(&path, format!("model = \"m\"\n{text}\n")).unwrap();
+            SweepSpec::read(&path).map_err(|d| format!("{} {:?}", d.message, d.helps))
+        };
+        for (text, why) in [
+            ("jobs = 0", "`jobs = 0` [\"jobs are from 1 to 1024\"]"),
+            ("jobs = 1025", "from 1 to 1024"),
+            ("cores = 0", "cores are at least 1"),
+            ("epochs = 0", "epochs are at least 1"),
+            ("steps = 0", "steps are at least 1"),
+            ("trials = 0", "from 1 to 100000"),
+            ("reduction = 1", "from 2 to 100"),
+            ("seeds = 0", "from 1 to 10000"),
+            ("seeds = 4000000000", "from 1 to 10000"),
+            ("seeds = []", "no values of `seeds`"),
+            ("dim.batch = []", "no values of `dim.batch`"),
+            ("dim.batch = [10, 0]", "a size of 0 of `dim.batch`"),
+            ("set.lr = []", "no values of `set.lr`"),
+            ("set.lr = [nan]", "no number of `set.lr`"),
+            ("timing = true\njobs = 4", "both timing and jobs"),
+            ("epochs = 1\nsteps = 1", "both epochs and steps"),
+            ("[[combination]]\nseeds = 20000", "from 1 to 10000"),
+        ] {
+            assert!(read(text).unwrap_err().contains(why), "{text}: {:?}", read(text));
+        }
+        for text in ["timing = true\njobs = 1", "seeds = 10000\nepochs = 3", "seeds = [5, 20000]"] {
+            assert!(read(text).is_ok(), "{text}: {:?}", read(text));
+        }
+    }
 }

@@ -114,3 +114,22 @@ pub(crate) fn prepared(name: &str) -> PathBuf {
     data(&at);
     at
 }
+
+/// The rows of a sweep, which must succeed.
+pub(crate) fn rows(at: &Path, args: &[&str]) -> Vec<Value> {
+    let (code, out, err) = run_in(at, &[args, &["--format", "jsonl"]].concat());
+    assert_eq!(code, 0, "{args:?}: {err}");
+    lines(&out)
+}
+
+/// A row without what is another each time: times and memory.
+pub(crate) fn lasting(row: &Value) -> Value {
+    let changes = |name: &str| {
+        name.contains("seconds")
+            || name.contains("_ms_")
+            || ["speedup", "measured_peak_bytes"].contains(&name)
+            || name == "examples_per_second"
+    };
+    let fields = row.as_object().unwrap().iter().filter(|(name, _)| !changes(name));
+    Value::Object(fields.map(|(n, v)| (n.clone(), v.clone())).collect())
+}

@@ -12,6 +12,7 @@ mod edit;
 mod encode;
 pub mod fs;
 mod names;
+mod old;
 mod saver;
 mod store;
 mod tensor_file;

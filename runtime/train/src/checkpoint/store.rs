@@ -34,8 +34,8 @@ impl Manifest {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    name: String,
+pub(super) struct File {
+    pub(super) name: String,
     bytes: u64,
     sha256: String,
 }
@@ -43,11 +43,11 @@ struct File {
 /// A folder of checkpoints.
 #[derive(Debug)]
 pub struct Store<F = Disk> {
-    fs: F,
+    pub(super) fs: F,
     /// As messages call it.
-    name: String,
+    pub(super) name: String,
     /// How many of the newest are kept.
-    keep: usize,
+    pub(super) keep: usize,
 }
 
 /// Which checkpoint of a folder.
@@ -89,7 +89,7 @@ pub struct Best {
 }
 
 /// Why a checkpoint cannot be loaded.
-enum Unusable {
+pub(super) enum Unusable {
     /// It is not what was written.
     Damaged(String),
     /// The system does not give it; it may be whole.
@@ -279,47 +279,6 @@ impl<F: Fs> Store<F> {
         remove().map_err(|e| failed(&self.name, &e))
     }
 
-    /// Removes all but the checkpoint of `step`, with its file `keep`, and those before it that are kept. Later steps are left
-    /// over from a run that went on from an earlier checkpoint because they are damaged.
-    fn prune(&self, step: u64, keep: &str) -> io::Result<()> {
-        let names = self.fs.list()?;
-        let mut steps: Vec<u64> =
-            names.iter().filter_map(|n| manifest_step(n)).filter(|s| *s <= step).collect();
-        steps.sort_unstable();
-        let mut kept = steps[steps.len().saturating_sub(self.keep)..].to_vec();
-        kept.extend(self.best()?.map(|b| b.step));
-        let old = |n: &&String| manifest_step(n).is_some_and(|s| !kept.contains(&s));
-        let mut removed = false;
-        for name in names.iter().filter(old) {
-            self.fs.remove(name)?;
-            removed = true;
-        }
-        if removed {
-            // No manifest may outlive its file.
-            self.fs.sync_folder()?;
-        }
-        let unused = |n: &&String| {
-            data_step(n).is_some_and(|s| if s == step { n.as_str() != keep } else { !kept.contains(&s) })
-        };
-        for name in names.iter().filter(unused) {
-            self.fs.remove(name)?;
-        }
-        Ok(())
-    }
-
-    /// Removes all but the newest so many that are kept, beside the best.
-    ///
-    /// # Errors
-    ///
-    /// E0512 where the newest cannot be read: those before it are all that there is. E0514 where one cannot be removed.
-    pub fn remove_old(&self) -> Checked<()> {
-        let Some(newest) = self.newest_step()? else { return Ok(()) };
-        let (_, file) = self.manifest(newest).map_err(|e| match e {
-            Unusable::Damaged(why) | Unusable::Unread(why) => self.unreadable(&why),
-        })?;
-        self.prune(newest, &file.name).map_err(|e| failed(&self.name, &e))
-    }
-
     /// Loads a checkpoint; `None` where there has never been one.
     ///
     /// # Errors
@@ -354,11 +313,13 @@ impl<F: Fs> Store<F> {
 
     /// Loads the checkpoint of a step.
     pub(super) fn at(&self, step: u64) -> Checked<Checkpoint> {
-        self.load(step).map_err(|unusable| {
-            let (Unusable::Damaged(why) | Unusable::Unread(why)) = unusable;
-            let message = format!("the checkpoint of step {step} in `{}` cannot be used: {why}", self.name);
-            Box::new(Diagnostic::error(codes::E0512, message))
-        })
+        self.load(step).map_err(|unusable| self.not_usable(step, unusable))
+    }
+
+    pub(super) fn not_usable(&self, step: u64, unusable: Unusable) -> Box<Diagnostic> {
+        let (Unusable::Damaged(why) | Unusable::Unread(why)) = unusable;
+        let message = format!("the checkpoint of step {step} in `{}` cannot be used: {why}", self.name);
+        Box::new(Diagnostic::error(codes::E0512, message))
     }
 
     /// Loads the newest checkpoint whose manifest and checksums are right, or `None` where there has never been one.
@@ -451,7 +412,7 @@ impl<F: Fs> Store<F> {
         Ok((checkpoint, File { name: name.into(), bytes, sha256 }))
     }
 
-    fn unreadable(&self, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
+    pub(super) fn unreadable(&self, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
         let message = format!("the checkpoints in `{}` cannot be read: {why}", self.name);
         Box::new(Diagnostic::error(codes::E0512, message))
     }
@@ -526,6 +487,11 @@ impl<F: Fs> Store<F> {
     }
 
     fn load(&self, step: u64) -> Result<Checkpoint, Unusable> {
+        Ok(self.loaded(step)?.1)
+    }
+
+    /// A checkpoint, and the file of its tensors.
+    pub(super) fn loaded(&self, step: u64) -> Result<(File, Checkpoint), Unusable> {
         let (manifest, file) = self.manifest(step)?;
         let opened = self.read(
             &file.name,
@@ -540,7 +506,7 @@ impl<F: Fs> Store<F> {
         if checkpoint.meta != manifest.meta {
             return Err(Unusable::Damaged("its manifest contradicts its file".into()));
         }
-        Ok(checkpoint)
+        Ok((file, checkpoint))
     }
 
     fn describe(&self, step: u64) -> Result<Entry, String> {
@@ -582,7 +548,7 @@ fn hashed(source: &mut dyn FileReader) -> io::Result<String> {
     Ok(hex(hash))
 }
 
-fn failed(place: &str, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
+pub(super) fn failed(place: &str, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
     let message = format!("the checkpoint in `{place}` cannot be written: {why}");
     Box::new(Diagnostic::error(codes::E0514, message))
 }

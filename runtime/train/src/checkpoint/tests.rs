@@ -313,21 +313,21 @@ fn damaged(files: &BTreeMap<String, Vec<u8>>, name: &str, f: impl Fn(&mut Vec<u8
     open(&memory)
 }
 
+fn files_of(memory: &Memory) -> BTreeMap<String, Vec<u8>> {
+    let read = |n: String| {
+        let mut bytes = Vec::new();
+        memory.open(&n).unwrap().0.read_to_end(&mut bytes).unwrap();
+        (n, bytes)
+    };
+    memory.list().unwrap().into_iter().map(read).collect()
+}
+
 #[test]
 fn damage_is_found_and_the_one_before_is_loaded() {
     let (old, new) = (checkpoint(100, 0), checkpoint(200, 0));
     let memory = Memory::default();
     [&old, &new].iter().for_each(|c| save(&open(&memory), c).unwrap());
-    let files: BTreeMap<String, Vec<u8>> = memory
-        .list()
-        .unwrap()
-        .into_iter()
-        .map(|n| {
-            let mut bytes = Vec::new();
-            memory.open(&n).unwrap().0.read_to_end(&mut bytes).unwrap();
-            (n, bytes)
-        })
-        .collect();
+    let files = files_of(&memory);
     for (name, bytes) in files.iter().filter(|(n, _)| n.starts_with("step-0000000200")) {
         for at in 0..bytes.len() {
             for bit in [1, 0x80] {
@@ -369,6 +369,29 @@ fn damage_is_found_and_the_one_before_is_loaded() {
     assert_eq!(error.code.id, "E0512");
     assert!(error.notes[0].starts_with("step 5: its manifest is malformed"), "{:?}", error.notes);
     assert_eq!(newest(&open(&Memory::default())), None);
+}
+
+#[test]
+fn old_ones_stay_where_the_newest_is_damaged() {
+    let memory = Memory::default();
+    let store = open(&memory).keeping(3);
+    for step in [100, 200, 300] {
+        save(&store, &checkpoint(step, 0)).unwrap();
+    }
+    let files = files_of(&memory);
+    let data = files.keys().find(|n| n.starts_with("step-0000000300-")).unwrap();
+    let cut = damaged(&files, data, |b| b.truncate(b.len() / 2)).keeping(1);
+    let error = cut.old().unwrap_err();
+    assert!(error.code.id == "E0512" && error.message.contains("step 300"), "{}", error.message);
+    assert_eq!(cut.list().unwrap().0.len() + cut.list().unwrap().1.len(), 3);
+    // The best stays, and of the others what is said goes.
+    store.mark_best(100, "loss", 0.5).unwrap();
+    let store = store.keeping(1);
+    let old = store.old().unwrap();
+    assert!(old.len() == 2 && old.iter().all(|n| n.starts_with("step-0000000200")), "{old:?}");
+    store.remove(&old).unwrap();
+    let steps: Vec<u64> = store.list().unwrap().0.iter().map(|e| e.meta.step).collect();
+    assert_eq!((steps, store.old().unwrap()), (vec![100, 300], vec![]));
 }
 
 #[test]

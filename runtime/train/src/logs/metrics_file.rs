@@ -3,11 +3,11 @@
 use super::prometheus::{Latest, RunFacts, RunState};
 use crate::Checked;
 use crate::metrics::Event;
+use crate::replacing::ReplacingFile;
 use meshwright_diag::{Diagnostic, codes};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tempfile::NamedTempFile;
 
 /// It is replaced so often, as lines of progress come.
 const EVERY: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ impl MetricsFile {
     ///
     /// E0511.
     pub(crate) fn writable(path: &Path) -> Checked<()> {
-        beside(path).map(drop).map_err(|e| refused(path, &e))
+        ReplacingFile::beside(path).map(drop).map_err(|e| refused(path, &e))
     }
 
     /// Writes the file of a run that stands after a step.
@@ -85,10 +85,10 @@ impl MetricsFile {
     fn write(&mut self) -> io::Result<()> {
         self.tried = Instant::now();
         let text = self.latest.text(&self.run, self.state).map_err(io::Error::other)?;
-        let mut file = beside(&self.path)?;
-        file.write_all(text.as_bytes())?;
+        let new = ReplacingFile::beside(&self.path)?;
+        new.file().write_all(text.as_bytes())?;
         // Not made durable: after a crash of the machine nothing in it is true any more.
-        file.persist(&self.path).map(drop).map_err(|e| e.error)
+        new.replace()
     }
 }
 
@@ -100,25 +100,6 @@ impl Drop for MetricsFile {
             let _ = self.end(RunState::Failed);
         }
     }
-}
-
-/// A file beside `path` that can take its place, with the rights of any new file: who reads it is another user. The textfile
-/// collector does not look at it, since its name ends otherwise.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let there = path.symlink_metadata().map(|m| m.file_type());
-    if there.is_ok_and(|kind| !kind.is_file()) {
-        return Err(io::Error::other("there is something that is not a regular file"));
-    }
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".meshwright-").suffix(".tmp");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    builder.tempfile_in(folder).map_err(|e| match e.raw_os_error() {
-        // Without the random name, which says nothing.
-        Some(code) => io::Error::from_raw_os_error(code),
-        None => e,
-    })
 }
 
 fn refused(path: &Path, why: &io::Error) -> Box<Diagnostic> {

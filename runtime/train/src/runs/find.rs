@@ -6,31 +6,50 @@ use crate::run_dir::{checkpoints_in, holds_run};
 use crate::run_error::unusable;
 use std::path::{Path, PathBuf};
 
-/// The runs in a folder, it among them, and in all folders below; and the folders that could not be read. Links are not followed,
-/// so that each run is found once, and hidden folders are left out.
+/// Folders that were found, and those that could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundFolders {
+    /// By their paths.
+    pub found: Vec<PathBuf>,
+    /// What lies below them is not known.
+    pub unread: Vec<PathBuf>,
+}
+
+/// The runs in a folder, it among them, and in all folders below, as [`folders_below`] finds them.
 ///
 /// # Errors
 ///
 /// E0511 where the folder itself cannot be read.
-pub fn runs_below(folder: &Path) -> Checked<(Vec<PathBuf>, Vec<PathBuf>)> {
+pub fn runs_below(folder: &Path) -> Checked<FoundFolders> {
+    folders_below(folder, holds_run)
+}
+
+/// The folders of which something holds: of a folder and all folders below, however deep. Links are not followed, so that each is
+/// found once; hidden folders, and those of the checkpoints of runs, are left out.
+///
+/// # Errors
+///
+/// E0511 where the folder itself cannot be read.
+pub fn folders_below(folder: &Path, holds: impl Fn(&Path) -> bool) -> Checked<FoundFolders> {
     entries(folder).map_err(|e| unusable(folder, &e))?;
-    let (mut runs, mut unread, mut open) = (Vec::new(), Vec::new(), vec![folder.to_path_buf()]);
+    let (mut all, mut open) = (FoundFolders::default(), vec![folder.to_path_buf()]);
     while let Some(at) = open.pop() {
         let is_run = holds_run(&at);
         match entries(&at) {
-            Ok(all) => {
-                let folders = all.into_iter().filter(|e| e.kind.is_dir());
+            Ok(inside) => {
+                let folders = inside.into_iter().filter(|e| e.kind.is_dir());
                 let shown = folders.filter(|e| !e.name.as_encoded_bytes().starts_with(b"."));
                 open.extend(shown.map(|e| e.path).filter(|p| !is_run || *p != checkpoints_in(&at)));
             }
-            Err(_) => unread.push(at.clone()),
+            Err(_) => all.unread.push(at.clone()),
         }
-        if is_run {
-            runs.push(at);
+        if holds(&at) {
+            all.found.push(at);
         }
     }
-    runs.sort();
-    Ok((runs, unread))
+    all.found.sort();
+    all.unread.sort();
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -49,10 +68,10 @@ mod tests {
         }
         create_dir_all(root.join("sweep/logs")).unwrap();
         std::os::unix::fs::symlink(root.join("a"), root.join("latest")).unwrap();
-        let (runs, unread) = runs_below(root).unwrap();
+        let FoundFolders { found: runs, unread } = runs_below(root).unwrap();
         let names: Vec<_> = runs.iter().map(|r| r.strip_prefix(root).unwrap().to_str().unwrap()).collect();
         assert_eq!((names, unread), (vec!["a", "a/inner", "sweep/b", "sweep/deeper/c"], vec![]));
-        assert_eq!(runs_below(&root.join("a")).unwrap().0.len(), 2);
+        assert_eq!(runs_below(&root.join("a")).unwrap().found.len(), 2);
         assert_eq!(runs_below(&root.join("none")).unwrap_err().code.id, "E0511");
     }
 }

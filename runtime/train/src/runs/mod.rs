@@ -3,6 +3,7 @@
 //!
 //! **Invariant:** nothing here writes to the folder of a run but `costs`, which a run calls for itself.
 
+mod computed;
 mod costs;
 mod curves;
 mod events;
@@ -16,9 +17,9 @@ mod usage;
 pub use costs::{CollectiveCost, RunCosts};
 pub use curves::{EpochPoint, EvaluationPoint, RunCurves, StepPoint};
 pub use events::RunEvent;
-pub use find::runs_below;
+pub use find::{FoundFolders, folders_below, runs_below};
 pub use log::LogEvent;
 pub use summary::{
-    RunLength, RunState, RunSummary, StepTimes, at_work, folders_in, planned_steps, read_all, read_all_with,
+    RunLength, RunState, RunSummary, StepTimes, at_work, at_work_in, planned_steps, read_all, read_all_with,
 };
 pub use usage::{ProcessUsage, RunUsage};

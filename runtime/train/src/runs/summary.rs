@@ -1,17 +1,17 @@
 //! A run in a few numbers, read from its folder.
 
+use super::computed::computed;
 use super::costs::RunCosts;
 use super::curves::{EpochPoint, EvaluationPoint, RunCurves};
 use super::held::HeldLocks;
 use crate::Checked;
-use crate::folder::entries;
 use crate::history::{Ending, ending};
-use crate::run_dir::{holds_run, lock_of, read_costs, read_settings};
-use crate::run_error::unusable;
+use crate::metrics::Evaluation;
+use crate::run_dir::{lock_of, read_costs, read_settings};
 use crate::settings::RunSettings;
 use rayon::prelude::*;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// How a run stands.
@@ -86,6 +86,8 @@ pub struct RunSummary {
     pub layout_file: Option<String>,
     /// The rules of the layout.
     pub rules: Vec<String>,
+    /// The SHA-256 of what it computes: equal for runs that differ in their layouts, lengths and rounding alone.
+    pub computes: String,
     /// The seed, as text: there are greater ones than many formats of numbers take.
     pub seed: String,
     /// All dims.
@@ -152,6 +154,7 @@ impl RunSummary {
             path: run.into(),
             state,
             error,
+            computes: computed(run, &settings),
             costs: read_costs(run)?,
             steps: curves.steps.last().map_or(0, |s| s.step),
             step_times: step_times(&curves, &ending),
@@ -188,6 +191,11 @@ impl RunSummary {
         self.rest.as_ref().or(self.epochs.last())
     }
 
+    /// The splits that were evaluated, by name.
+    pub fn evaluated_sets(&self) -> BTreeSet<&str> {
+        self.evaluations.iter().map(|e| &*e.set).collect()
+    }
+
     /// The last evaluation on a split.
     pub fn evaluated_on(&self, set: &str) -> Option<&EvaluationPoint> {
         self.evaluations.iter().rev().find(|e| e.set == set)
@@ -196,20 +204,49 @@ impl RunSummary {
     /// The epoch whose evaluation has the least loss, the first of equal ones; by the losses of its steps where nothing is
     /// evaluated.
     pub fn best_epoch(&self) -> Option<u32> {
-        let loss = |e: &EpochPoint| e.evaluation.as_ref().map_or(e.train_loss, |v| v.loss);
-        let mut best: Option<&EpochPoint> = None;
-        for e in self.epochs.iter().filter(|e| !loss(e).is_nan()) {
-            if best.is_none_or(|b| loss(e) < loss(b)) {
-                best = Some(e);
-            }
+        if let Some((epoch, _)) = self.best_evaluation() {
+            return Some(epoch);
         }
-        best.map(|e| e.epoch)
+        let evaluated = !self.evaluations.is_empty() || self.epochs.iter().any(|e| e.evaluation.is_some());
+        let steps = self.epochs.iter().filter(|_| !evaluated);
+        least(steps.map(|e| (e, e.train_loss))).map(|e| e.epoch)
+    }
+
+    /// The evaluation with the least loss, the first of equal ones, and the epoch in which it was.
+    pub fn best_evaluation(&self) -> Option<(u32, &Evaluation)> {
+        let epoch = |step: u64| self.epochs.iter().find(|e| e.step >= step).map(|e| e.epoch);
+        let of_steps = self.during().filter_map(|e| Some((epoch(e.step)?, &e.evaluation)));
+        let of_epochs = self.epochs.iter().filter_map(|e| Some((e.epoch, e.evaluation.as_ref()?)));
+        // Those of epochs are among those of steps, in logs that have them.
+        least(of_steps.chain(of_epochs).map(|found| (found, found.1.loss)))
+    }
+
+    /// The last evaluation when so many steps were done; none where none was.
+    pub fn evaluated_at(&self, step: u64) -> Option<&EvaluationPoint> {
+        self.during().take_while(|e| e.step <= step).last()
+    }
+
+    /// The evaluations on the split that training goes by: at the end, another may be evaluated too.
+    fn during(&self) -> impl Iterator<Item = &EvaluationPoint> {
+        let set = self.evaluations.first().map(|e| &e.set);
+        self.evaluations.iter().filter(move |e| Some(&e.set) == set)
     }
 
     /// Examples a second: of a batch, in the middle one of the steps.
     pub fn examples_per_second(&self) -> Option<f64> {
         Some(self.costs.as_ref()?.batch as f64 / self.step_times?.median)
     }
+}
+
+/// What has the least value, the first of equal ones; values that are no numbers do not count.
+fn least<T>(all: impl Iterator<Item = (T, f64)>) -> Option<T> {
+    let mut best: Option<(T, f64)> = None;
+    for (one, value) in all.filter(|(_, v)| !v.is_nan()) {
+        if best.as_ref().is_none_or(|(_, least)| value < *least) {
+            best = Some((one, value));
+        }
+    }
+    best.map(|b| b.0)
 }
 
 /// The first steps of processes prepare kernels and memory: they tell nothing of the others.
@@ -245,6 +282,12 @@ pub fn at_work(run: &Path) -> bool {
     lock_of(run).metadata().is_ok_and(|lock| HeldLocks::now().has(&lock))
 }
 
+/// The same of several runs, as they are at one moment.
+pub fn at_work_in(runs: &[PathBuf]) -> Vec<bool> {
+    let held = HeldLocks::now();
+    runs.iter().map(|run| lock_of(run).metadata().is_ok_and(|lock| held.has(&lock))).collect()
+}
+
 /// The last step of the run in a folder, as it was asked for; none where there is no run, or nobody said.
 pub fn planned_steps(run: &Path) -> Option<u64> {
     let settings: RunSettings = read_settings(run).ok()?;
@@ -253,20 +296,11 @@ pub fn planned_steps(run: &Path) -> Option<u64> {
     settings.steps.or(settings.epochs.map(|n| u64::from(n) * epoch))
 }
 
-/// The folders in a folder that hold runs, by name.
-///
-/// # Errors
-///
-/// E0511 where it cannot be read.
-pub fn folders_in(folder: &Path) -> Checked<Vec<PathBuf>> {
-    let found = entries(folder).map_err(|e| unusable(folder, &e))?;
-    Ok(found.into_iter().map(|e| e.path).filter(|p| holds_run(p)).collect())
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::runs::runs_below;
     use std::fs::write;
 
     const SETTINGS: &str = "model = \"m\"\nfile = \"m.mw\"\nseed = \"3\"\nprecision = \"f32\"\nmesh = \"r=2\"\nlayout = [\"batch -> r\"]\n\
@@ -282,7 +316,6 @@ mod tests {
         let run = folder.path();
         let at = |name: &str| run.join(name);
         assert_eq!(RunSummary::read(run).unwrap_err().code.id, "E0511");
-        assert!(folders_in(folder.path().parent().unwrap()).unwrap().iter().all(|f| f != run));
         write(at("run.toml"), SETTINGS).unwrap();
         let read = || RunSummary::read(run).unwrap();
         let new = read();
@@ -331,8 +364,35 @@ mod tests {
             )
         };
         let log = epoch(1, "0.5") + &epoch(2, "0.25") + &epoch(3, "null") + &epoch(4, "0.25");
-        write(folder.path().join("metrics.jsonl"), log).unwrap();
-        assert_eq!(RunSummary::read(folder.path()).unwrap().best_epoch(), Some(2));
+        let best = |log: &str| {
+            write(folder.path().join("metrics.jsonl"), log).unwrap();
+            RunSummary::read(folder.path()).unwrap().best_epoch()
+        };
+        assert_eq!(best(&log), Some(2));
+        // With `--eval-every`, an epoch that is not evaluated does not compete with the losses of its steps.
+        let plain = |n: u32, step: u64, loss: f64| {
+            format!(
+                "{{\"event\":\"epoch\",\"epoch\":{n},\"step\":{step},\"train_loss\":{loss},\"seconds\":1}}\n"
+            )
+        };
+        let evaluated = |step: u64, set: &str, loss: f64| {
+            format!(
+                "{{\"event\":\"evaluation\",\"step\":{step},\"set\":\"{set}\",\"eval_loss\":{loss},\"seconds\":1}}\n"
+            )
+        };
+        assert_eq!(best(&(plain(1, 10, 0.3) + &plain(2, 20, 0.1))), Some(2));
+        let some = evaluated(7, "validation", 0.9)
+            + &plain(1, 10, 0.01)
+            + &evaluated(14, "validation", 0.7)
+            + &plain(2, 20, 0.01)
+            + &evaluated(21, "validation", 0.8)
+            + &plain(3, 30, 0.001)
+            + &evaluated(30, "test", 0.1);
+        assert_eq!(best(&some), Some(2));
+        let s = RunSummary::read(folder.path()).unwrap();
+        assert_eq!(s.best_evaluation().map(|b| b.1.loss), Some(0.7));
+        let at = |step: u64| s.evaluated_at(step).map(|e| e.step);
+        assert_eq!((at(6), at(10), at(20), at(30)), (None, Some(7), Some(14), Some(21)));
     }
 
     /// What a report of a large sweep reads: with LONG set, 500 runs of 10,000 steps.
@@ -358,7 +418,7 @@ mod tests {
             }
         }
         let begin = std::time::Instant::now();
-        let all = read_all(&folders_in(folder.path()).unwrap());
+        let all = read_all(&runs_below(folder.path()).unwrap().found);
         let took = begin.elapsed();
         assert!(all.len() == runs && all.iter().all(|s| s.as_ref().unwrap().steps == steps));
         // A generous limit, for busy machines: 20 MB/s.

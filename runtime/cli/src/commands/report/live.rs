@@ -5,7 +5,7 @@ use crate::console::Console;
 use crate::found::{ReadRuns, places, read, root};
 use crate::signals;
 use crate::stop::Stop;
-use crate::sweep::spec::wrong;
+use crate::wrong::wrong;
 use meshwright_report::report::RunsReport;
 use meshwright_train::Checked;
 use serde_json::{Map, Value, json};
@@ -94,7 +94,7 @@ impl Followed {
         if self.at.is_some_and(|at| at.elapsed() < FRESH) {
             return Ok(());
         }
-        let found = read(&places(&self.paths)?, root(&self.paths), &mut self.read)?;
+        let found = read(&places(&self.paths)?, root(&self.paths), &mut self.read);
         // A run that is just being made may lack a file: the next time it is there.
         let report = RunsReport { title: &self.title, made: "", runs: &found.runs };
         self.take(report.data());

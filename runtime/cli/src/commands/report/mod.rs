@@ -5,13 +5,11 @@ mod live;
 use crate::args::PageArgs;
 use crate::console::Console;
 use crate::found::{FoundRuns, ReadRuns, places, read, root};
+use crate::replace::{writable, write};
 use crate::stop::Stop;
-use crate::sweep::results::write;
-use crate::sweep::spec::wrong;
 use crate::text::{bytes, counted};
-use meshwright_diag::{Diagnostic, Sources};
+use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_report::report::RunsReport;
-use meshwright_train::Checked;
 use std::path::{Path, PathBuf};
 
 /// The page where none is named.
@@ -24,9 +22,8 @@ pub(crate) fn run(args: &PageArgs, console: &mut Console) -> Result<(), Stop> {
         return live::serve(&args.runs, &title, args.port.unwrap_or(0), console).map_err(|e| e.said(console));
     }
     let page = args.output.clone().unwrap_or_else(|| PAGE.into());
-    let found =
-        writable(&page).and_then(|()| read(&places(&args.runs)?, root(&args.runs), &mut ReadRuns::default()));
-    let found = found.map_err(|d| said(&d, console))?;
+    let places = writable(&page).and_then(|()| places(&args.runs)).map_err(|d| said(&d, console))?;
+    let found = read(&places, root(&args.runs), &mut ReadRuns::default());
     page_of(&found, &title, &page, console)
 }
 
@@ -48,18 +45,6 @@ pub(crate) fn title_of(paths: &[PathBuf]) -> String {
     names.join(", ")
 }
 
-/// Refuses a page that could not be written, before anything is done for it.
-pub(crate) fn writable(page: &Path) -> Checked<()> {
-    let folder = page.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let why = match () {
-        () if page.is_dir() => "it is a folder".to_string(),
-        () if !folder.is_dir() => format!("there is no folder `{}`", folder.display()),
-        () => return Ok(()),
-    };
-    let d = wrong(format!("the page `{}` cannot be written: {why}", page.display()));
-    Err(Box::new(d.help("name a file in a folder that is there, such as `report.html`")))
-}
-
 /// Writes the page of some runs. Those that cannot be read are left out, and the command fails.
 pub(crate) fn page_of(
     found: &FoundRuns,
@@ -78,5 +63,5 @@ pub(crate) fn page_of(
         bytes(text.len() as u64)
     ));
     console.diagnostics(&found.unreadable, &Sources::new());
-    if found.unreadable.is_empty() { Ok(()) } else { Err(Stop::Diagnosed) }
+    if has_errors(&found.unreadable) { Err(Stop::Diagnosed) } else { Ok(()) }
 }

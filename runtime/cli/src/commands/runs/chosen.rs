@@ -8,11 +8,6 @@ use meshwright_train::run_dir::holds_run;
 use meshwright_train::runs::runs_below;
 use std::path::{Path, PathBuf};
 
-/// Something that is asked for and cannot be.
-pub(super) fn wrong(message: String) -> Diagnostic {
-    Diagnostic::error(codes::E0516, message)
-}
-
 /// The folder of a run that is named by its path, or by its name in `runs`.
 pub(super) fn chosen(run: &Path) -> Checked<PathBuf> {
     let below = Path::new(RUNS).join(run);
@@ -45,14 +40,14 @@ fn not_a_run(run: &Path) -> Diagnostic {
     let at = run.display();
     let why = if run.is_dir() { "there is no `run.toml` in it" } else { "there is no such folder" };
     let d = Diagnostic::error(codes::E0510, format!("`{at}` is not the folder of a run: {why}"));
-    if let Ok((inside, _)) = runs_below(run)
-        && let Some(first) = inside.first()
+    if let Ok(inside) = runs_below(run)
+        && let Some(first) = inside.found.first()
     {
-        let many = counted(inside.len() as u64, "run");
+        let many = counted(inside.found.len() as u64, "run");
         return d.help(format!("it has {many} below, such as `{}`", first.display()));
     }
     let root = Path::new(RUNS);
-    let there = runs_below(root).map(|f| f.0).unwrap_or_default();
+    let there = runs_below(root).unwrap_or_default().found;
     let names: Vec<String> = there.iter().map(|r| r.display().to_string()).collect();
     let short = names.iter().map(|n| n.strip_prefix("runs/").unwrap_or(n));
     let typed = at.to_string();

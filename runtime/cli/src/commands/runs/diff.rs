@@ -1,15 +1,16 @@
 //! `runs diff`: what runs have been made with, and what came of it, side by side.
 
-use super::chosen::{all_chosen, wrong};
+use super::chosen::all_chosen;
 use crate::args::RunsDiffArgs;
 use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::json::object;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, line_diff, measure, thousands};
+use crate::wrong::wrong;
 use anstyle::Style;
 use meshwright_train::run_dir::read_settings;
-use meshwright_train::runs::{RunCosts, RunCurves, RunSummary, StepPoint};
+use meshwright_train::runs::{RunCosts, RunCurves, RunSummary, StepPoint, read_all_with};
 use meshwright_train::{Checked, Recorded};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,9 @@ pub(super) fn diff(args: &RunsDiffArgs, console: &mut Console) -> Result<(), Com
         let d = wrong(format!("`{}` is compared with itself", paths[0].display()));
         return Err(Box::new(d.help("name another run")).into());
     }
-    let runs = paths.iter().enumerate().map(|(n, p)| read(n, p)).collect::<Checked<Vec<_>>>()?;
+    let logs = read_all_with(&paths, RunCurves::clone);
+    let runs = paths.iter().zip(logs).enumerate().map(|(n, (p, log))| read(n, p, log?));
+    let runs = runs.collect::<Checked<Vec<_>>>()?;
     if console.json() {
         return Ok(console.out_json(&in_json(&runs))?);
     }
@@ -70,7 +73,7 @@ pub(super) fn diff(args: &RunsDiffArgs, console: &mut Console) -> Result<(), Com
     Ok(console.out_paged(&out, true)?)
 }
 
-fn read(n: usize, path: &Path) -> Checked<ComparedRun> {
+fn read(n: usize, path: &Path, (summary, curves): (RunSummary, RunCurves)) -> Checked<ComparedRun> {
     let letter = u8::try_from(n).ok().filter(|n| *n < 26).map(|n| char::from(b'A' + n).to_string());
     let mut settings = BTreeMap::new();
     flatten("", &toml::Value::Table(read_settings(path)?), &mut settings);
@@ -86,8 +89,8 @@ fn read(n: usize, path: &Path) -> Checked<ComparedRun> {
         letter: letter.unwrap_or_else(|| (n + 1).to_string()),
         path: path.into(),
         settings,
-        summary: RunSummary::read(path)?,
-        curves: RunCurves::read(path)?,
+        summary,
+        curves,
         texts: texts.collect(),
     })
 }
@@ -196,8 +199,7 @@ fn measured(r: &ComparedRun) -> Vec<(String, f64)> {
         all.push(("train loss".into(), last.train_loss));
         all.extend(last.train.iter().map(|(name, v)| (format!("train {name}"), *v)));
     }
-    let sets: BTreeSet<&str> = r.summary.evaluations.iter().map(|e| &*e.set).collect();
-    for e in sets.into_iter().filter_map(|set| r.summary.evaluated_on(set)) {
+    for e in r.summary.evaluated_sets().into_iter().filter_map(|set| r.summary.evaluated_on(set)) {
         all.push((format!("{} loss", e.set), e.evaluation.loss));
         all.extend(e.evaluation.metrics.iter().map(|(name, v)| (format!("{} {name}", e.set), *v)));
     }

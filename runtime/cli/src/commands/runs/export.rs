@@ -1,16 +1,16 @@
 //! `runs export`: the events of runs in one table.
 
-use super::chosen::{all_chosen, wrong};
+use super::chosen::all_chosen;
 use crate::args::RunsExportArgs;
 use crate::commands::ends::CommandEnd;
 use crate::console::Console;
+use crate::replace::unwritten;
 use crate::results::TableWriter;
 use crate::stop::Stop;
-use crate::sweep::results::new_file;
 use crate::text::counted;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
-use meshwright_train::Checked;
 use meshwright_train::runs::LogEvent;
+use meshwright_train::{Checked, ReplacingFile};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::BufWriter;
@@ -42,12 +42,9 @@ pub(super) fn export(args: &RunsExportArgs, console: &mut Console) -> Result<(),
     let runs = all_chosen(&args.runs)?;
     let columns = columns(&runs)?;
     // Under its name there is always the old or the new file.
-    let failed = |why: &dyn std::fmt::Display| {
-        Box::new(wrong(format!("`{}` cannot be written: {why}", path.display())))
-    };
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let temp = new_file(folder).map_err(|e| failed(&e))?;
-    let into = BufWriter::new(temp.as_file().try_clone().map_err(|e| failed(&e))?);
+    let failed = |why: &dyn std::fmt::Display| unwritten(path, why);
+    let new = ReplacingFile::beside(path).map_err(|e| failed(&e))?;
+    let into = BufWriter::new(new.file().try_clone().map_err(|e| failed(&e))?);
     let mut out = writer(into, &columns).map_err(|e| failed(&e))?;
     let mut events = 0;
     for run in &runs {
@@ -57,8 +54,7 @@ pub(super) fn export(args: &RunsExportArgs, console: &mut Console) -> Result<(),
         out.write(&table).map_err(|e| failed(&e))?;
     }
     out.finish().map_err(|e| failed(&e))?;
-    temp.as_file().sync_data().map_err(|e| failed(&e))?;
-    temp.persist(path).map_err(|e| failed(&e.error))?;
+    new.replace_durably().map_err(|e| failed(&e))?;
     let (n, of) = (counted(events as u64, "event"), counted(runs.len() as u64, "run"));
     Ok(console.out(&format!("wrote {n} of {of} to {}\n", path.display()))?)
 }

@@ -1,18 +1,20 @@
 //! The runs of some folders as rows of a table, and which of them a condition leaves.
 
-use super::chosen::wrong;
 use crate::args::FoundArgs;
 use crate::commands::ends::CommandEnd;
 use crate::commands::new_run::RUNS;
-use crate::condition::Condition;
+use crate::condition::ConditionFilter;
 use crate::console::Console;
+use crate::found::{PlacedRun, RunPlace, places_in, runs_of};
 use crate::text::counted;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_train::Checked;
-use meshwright_train::runs::{RunEvent, read_all, runs_below};
+use meshwright_train::runs::{RunEvent, read_all};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+/// How a row calls a run that failed.
+const FAILED: &str = "failed";
 /// What a condition may call the loss at the end.
 const LOSS: &str = "loss";
 
@@ -41,26 +43,30 @@ fn found(dirs: &[PathBuf], console: &mut Console) -> Checked<Listing> {
         [] => &here[..],
         named => named,
     };
-    let mut paths = BTreeSet::new();
-    for dir in dirs {
-        let (runs, unread) = runs_below(dir)?;
-        for at in unread {
-            console.warn(&format!("`{}` cannot be read: runs below it are left out", at.display()));
+    let places = places_in(dirs, &mut |empty| {
+        console.note(&format!("there are no runs in `{}` or below", empty.display()));
+        Ok(())
+    })?;
+    for place in &places {
+        if let RunPlace::Unread(why) = place {
+            console.warn(&why.message);
         }
-        if runs.is_empty() {
-            console.note(&format!("there are no runs in `{}` or below", dir.display()));
-        }
-        paths.extend(runs);
     }
-    let paths: Vec<PathBuf> = paths.into_iter().collect();
+    let runs = runs_of(&places);
+    let (there, planned): (Vec<PlacedRun>, Vec<PlacedRun>) = runs.into_iter().partition(|r| r.there);
+    let paths: Vec<PathBuf> = there.iter().map(|r| r.path.clone()).collect();
+    // Called as a command can name it.
+    let here = Path::new(".");
     let mut rows = Vec::new();
-    for (path, read) in paths.iter().zip(read_all(&paths)) {
+    for (run, read) in there.iter().zip(read_all(&paths)) {
         match read {
-            // Called as a command can name it.
-            Ok(summary) => rows.push(RunRow::of(summary, Path::new("."))),
-            Err(d) => console.warn(&format!("`{}` is left out: {}", path.display(), d.message)),
+            Ok(summary) => rows.extend(run.row(Some(summary), here)),
+            Err(d) => console.warn(&format!("`{}` is left out: {}", run.path.display(), d.message)),
         }
     }
+    // One whose process failed before there was a folder has ended, too.
+    let failed = planned.iter().filter_map(|r| r.row(None, here)).filter(|r| r.state == FAILED);
+    rows.extend(failed);
     let mut table = ResultTable::of(&rows);
     if table.column("model").is_none() {
         let model = rows.iter().map(|r| r.summary.as_ref().map(|s| s.model.clone()));
@@ -88,19 +94,9 @@ fn insert(table: &mut ResultTable, at: usize, name: &str, cells: Vec<Option<Stri
 impl Listing {
     fn filter(&mut self, only: &[String], skip: &[String]) -> Checked<()> {
         let names = self.names();
-        let read = |option: &str, texts: &[String]| -> Checked<Vec<Condition>> {
-            let one = |text: &String| {
-                Condition::parse(text, &names).map_err(|why| Box::new(wrong(format!("`{option}` {why}"))))
-            };
-            texts.iter().map(one).collect()
-        };
-        let (only, skip) = (read("--only", only)?, read("--skip", skip)?);
-        let stays: Vec<bool> = (0..self.rows.len())
-            .map(|at| {
-                let holds = |c: &Condition| c.holds(|name| self.value(at, name));
-                only.iter().all(holds) && !skip.iter().any(holds)
-            })
-            .collect();
+        let filter = ConditionFilter::read(only, skip, &names)?;
+        let stays: Vec<bool> =
+            (0..self.rows.len()).map(|at| filter.leaves(|name| self.value(at, name))).collect();
         let mut left = stays.iter();
         self.rows.retain(|_| left.next().copied().unwrap_or(false));
         let mut left = stays.iter();

@@ -1,12 +1,13 @@
 //! `runs plot`: a metric of runs as curves.
 
-use super::chosen::{all_chosen, wrong};
+use super::chosen::all_chosen;
 use crate::args::{PlotAxis, RunsPlotArgs};
 use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::plot::{Curve, Plot, braille, svg};
+use crate::replace::write;
 use crate::stop::Stop;
-use crate::sweep::results::write;
+use crate::wrong::wrong;
 use meshwright_diag::nearest;
 use meshwright_train::Checked;
 use meshwright_train::runs::{LogEvent, RunSummary};
@@ -29,10 +30,8 @@ pub(super) fn plot(args: &RunsPlotArgs, console: &mut Console) -> Result<(), Com
         );
     }
     let mut curves = Vec::new();
-    let mut known = BTreeSet::new();
     for run in &runs {
         let events = LogEvent::read_all(run)?;
-        known.extend(events.iter().flat_map(names));
         let points = curve(&events, args, run)?;
         if points.is_empty() && runs.len() > 1 {
             console.note(&format!("`{}` has no {}", run.display(), args.metric));
@@ -41,6 +40,10 @@ pub(super) fn plot(args: &RunsPlotArgs, console: &mut Console) -> Result<(), Com
         }
     }
     if curves.iter().all(|c| c.points.is_empty()) {
+        let mut known = BTreeSet::new();
+        for run in &runs {
+            known.extend(LogEvent::read_all(run)?.iter().flat_map(names));
+        }
         return Err(Box::new(nothing(&args.metric, &known)).into());
     }
     let along = match args.by {

@@ -154,20 +154,19 @@ fn results(out: &mut TwoColumns, s: &RunSummary) {
     };
     let at = if s.rest.is_some() { "since the last epoch" } else { "in the last epoch" };
     out.row("train", format!("loss {}{} ({at})", measure(last.train_loss), named(&last.train)));
-    let mut sets: Vec<&str> = s.evaluations.iter().map(|e| &*e.set).collect();
-    sets.sort_unstable();
-    sets.dedup();
-    for e in sets.into_iter().filter_map(|set| s.evaluated_on(set)) {
+    for e in s.evaluated_sets().into_iter().filter_map(|set| s.evaluated_on(set)) {
         let metrics = named(&e.evaluation.metrics);
         let at = thousands(e.step);
         out.row(&e.set, format!("loss {}{metrics} (after step {at})", measure(e.evaluation.loss)));
     }
-    let best = s.best_epoch().and_then(|n| s.epochs.iter().find(|e| e.epoch == n));
-    let loss = |e: &meshwright_train::runs::EpochPoint| match &e.evaluation {
-        Some(v) => format!("evaluated loss {}{}", measure(v.loss), named(&v.metrics)),
-        None => format!("train loss {}", measure(e.train_loss)),
+    let best = match s.best_evaluation() {
+        Some((n, v)) => Some(format!("{n}: evaluated loss {}{}", measure(v.loss), named(&v.metrics))),
+        None => s.best_epoch().and_then(|n| {
+            let e = s.epochs.iter().find(|e| e.epoch == n)?;
+            Some(format!("{n}: train loss {}", measure(e.train_loss)))
+        }),
     };
-    out.some("best epoch", best.map(|e| format!("{}: {}", e.epoch, loss(e))));
+    out.some("best epoch", best);
 }
 
 fn time(out: &mut TwoColumns, run: &ShownRun) {
@@ -246,8 +245,11 @@ fn files(out: &mut TwoColumns, run: &ShownRun) {
         out.row(&format!("and {} more", plain.len() - LISTED), "");
     }
     if !run.contents.others.is_empty() {
-        let others = counted(run.contents.others.len() as u64, "file or folder");
-        out.row("not of the run", others.replace("folders", "folders of others"));
+        let others = run.contents.others.len();
+        out.row(
+            "not of the run",
+            if others == 1 { "1 file or folder".into() } else { format!("{others} files or folders") },
+        );
     }
 }
 
@@ -268,7 +270,7 @@ fn made_by(run: &ShownRun) -> Option<String> {
     Some(shell(&std::iter::once("meshwright".to_string()).chain(words).collect::<Vec<_>>()))
 }
 
-/// The command that goes on with it: from any folder.
+/// The command that goes on with it, from the folder in which this one was given.
 fn resumed_by(run: &ShownRun) -> Option<String> {
     let s = &run.summary;
     let goes_on = matches!(s.state, RunState::Interrupted | RunState::Failed);
@@ -294,10 +296,8 @@ fn in_json(run: &ShownRun) -> crate::json::Object {
         json!({ "epoch": e.epoch, "step": e.step, "train_loss": e.train_loss, "train": train,
             "evaluation": e.evaluation.as_ref().map(evaluation), "seconds": e.seconds })
     };
-    let mut sets: Vec<&str> = s.evaluations.iter().map(|e| &*e.set).collect();
-    sets.sort_unstable();
-    sets.dedup();
-    let evaluations: serde_json::Map<String, Value> = sets
+    let evaluations: serde_json::Map<String, Value> = s
+        .evaluated_sets()
         .into_iter()
         .filter_map(|set| Some((set.to_string(), evaluation(&s.evaluated_on(set)?.evaluation))))
         .collect();

@@ -1,11 +1,11 @@
 //! `runs stats`: what many runs took, and how they ended.
 
 use super::listing::{Listing, listing};
-use super::ls::{fits, print};
 use crate::args::{ResultFormat, RunsStatsArgs};
 use crate::commands::ends::CommandEnd;
 use crate::console::Console;
-use crate::sweep::results::write;
+use crate::replace::{writable, write};
+use crate::results::{TableView, deliver, fits};
 use crate::table::{Align, Screen, Table};
 use crate::text::{counted, duration, percent, thousands};
 use anstyle::Style;
@@ -21,6 +21,7 @@ const UNKNOWN: &str = "n/a";
 pub(super) fn stats(args: &RunsStatsArgs, console: &mut Console) -> Result<(), CommandEnd> {
     let output = args.output.as_deref();
     fits(args.format, output)?;
+    args.html.as_deref().map_or(Ok(()), writable)?;
     let listing = listing(&args.found, console)?;
     let title = format!("Usage of {}", listing.counted());
     let all = used(listing, console);
@@ -29,7 +30,7 @@ pub(super) fn stats(args: &RunsStatsArgs, console: &mut Console) -> Result<(), C
         console.note(&format!("wrote {}", path.display()));
     }
     if args.format != ResultFormat::Text {
-        return print(&table(&all), (args.format, output), console);
+        return deliver(&table(&all), TableView::List, (args.format, output), console);
     }
     let screen = if output.is_some() { Screen::default() } else { *console.screen() };
     let text = summary(&all, &screen);
@@ -41,10 +42,14 @@ pub(super) fn stats(args: &RunsStatsArgs, console: &mut Console) -> Result<(), C
 
 /// What each run took. One whose log cannot be read is said and left out.
 fn used(listing: Listing, console: &mut Console) -> Vec<UsedRun> {
-    let path = |r: &RunRow| r.summary.as_ref().map(|s| s.path.clone()).unwrap_or_default();
-    let paths: Vec<PathBuf> = listing.rows.iter().map(path).collect();
+    // One without a folder took nothing that anybody noted.
+    let path = |r: &RunRow| r.summary.as_ref().map(|s| s.path.clone());
+    let paths: Vec<PathBuf> = listing.rows.iter().filter_map(path).collect();
+    let mut read = RunUsage::read_all(&paths).into_iter();
     let mut all = Vec::new();
-    for (row, usage) in listing.rows.into_iter().zip(RunUsage::read_all(&paths)) {
+    for row in listing.rows {
+        let of_folder = row.summary.as_ref().and_then(|_| read.next());
+        let usage = of_folder.unwrap_or_else(|| Ok(RunUsage::default()));
         match usage {
             Ok(usage) => all.push(UsedRun { row, usage }),
             Err(d) => console.warn(&format!("`{}` is left out: {}", row.name, d.message)),

@@ -1,5 +1,6 @@
 //! A Slurm array job: a task for each run that is not done.
 
+use super::folder::absolute;
 use super::report;
 use super::runs::{Sweep, is_done};
 use crate::args::SearchChoice;
@@ -8,12 +9,13 @@ use crate::commands::ends::CommandEnd;
 use crate::commands::launch::{joined, submitted};
 use crate::console::Console;
 use crate::json::object;
-use crate::stop::Stop;
+use crate::replace::write;
 use crate::sweep::check::Verdict;
-use crate::sweep::results::{rows, write};
-use crate::sweep::spec::wrong;
-use crate::sweep::words;
+use crate::sweep::words::{self, TrainWords};
+use crate::text::counted;
+use crate::wrong::wrong;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// The file, in the folder of the sweep.
 const FILE: &str = "sweep.sbatch";
@@ -31,7 +33,7 @@ pub(super) fn launch(
         );
         return Err(Box::new(d.help("launch a grid or a random search: `--search random`")).into());
     }
-    let all = rows(sweep.dir.path(), &sweep.all, &sweep.problems)?;
+    let all = sweep.rows()?;
     let todo = all.iter().enumerate().filter(|(i, r)| {
         let done = r.summary.as_ref().is_some_and(|s| is_done(s, sweep.spec.length()));
         matches!(sweep.verdicts[*i], Verdict::Runs(_)) && !done
@@ -46,22 +48,26 @@ pub(super) fn launch(
         let fields = [("file", path.display().to_string().into()), ("runs", todo.len().into())];
         return Ok(console.out_json(&object(fields))?);
     }
-    let (path, dir) = (path.display(), sweep.dir.path().display());
+    let quoted = |path: &Path| joined(&[path.display().to_string()]);
+    let (job, dir) = (quoted(&path)?, quoted(sweep.dir.path())?);
     Ok(console.out(&format!(
-        "{path}: {} runs\nstart them with: sbatch {path}\nthen print the table with: meshwright sweep {dir} --table\n",
-        todo.len()
+        "{}: {}\nstart them with: sbatch {job}\nthen print the table with: meshwright sweep {dir} --table\n",
+        path.display(),
+        counted(todo.len() as u64, "run")
     ))?)
 }
 
-fn file(sweep: &Sweep<'_>, todo: &[usize], args: &SweepArgs) -> Result<String, Stop> {
+fn file(sweep: &Sweep<'_>, todo: &[usize], args: &SweepArgs) -> Result<String, CommandEnd> {
     let devices = todo.iter().filter_map(|i| match &sweep.verdicts[*i] {
         Verdict::Runs(r) => Some(r.devices),
         Verdict::Rejected(_) => None,
     });
-    let gpus = sweep.spec.train.iter().any(|w| w == "cuda" || w == "--device=cuda");
     let at_once = sweep.spec.jobs.map_or(String::new(), |n| format!("%{n}"));
     let name = sweep.dir.path().file_name().map_or("sweep".into(), |n| n.to_string_lossy().into_owned());
     let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_', "-");
+    // From wherever `sbatch` is called. Of a `%` in the path Slurm would make something else.
+    let log = absolute(&sweep.dir.log("slurm-TASK")?)?.display().to_string();
+    let log = log.replace('%', "%%").replace("slurm-TASK", "slurm-%a");
     let mut out = String::from("#!/bin/bash\n");
     let mut line = |text: String| {
         // A string takes every write.
@@ -73,7 +79,7 @@ fn file(sweep: &Sweep<'_>, todo: &[usize], args: &SweepArgs) -> Result<String, S
     if let Some(cores) = sweep.spec.cores {
         line(format!("#SBATCH --cpus-per-task={cores}"));
     }
-    if gpus {
+    if sweep.cuda {
         line(format!("#SBATCH --gpus-per-task={}", devices.max().unwrap_or(1)));
     }
     if sweep.spec.timing {
@@ -82,7 +88,6 @@ fn file(sweep: &Sweep<'_>, todo: &[usize], args: &SweepArgs) -> Result<String, S
     // A run that is started again goes on from its checkpoint.
     line("#SBATCH --requeue\n#SBATCH --open-mode=append".into());
     // Slurm reads these before any shell does: what is between quotes is the path.
-    let log = sweep.dir.log("slurm-%a").map(|p| p.display().to_string()).unwrap_or_default();
     line(format!("#SBATCH --output=\"{log}\""));
     args.runs.sbatch.iter().for_each(|option| line(format!("#SBATCH {option}")));
     line("\nset -eo pipefail".into());
@@ -102,10 +107,11 @@ fn file(sweep: &Sweep<'_>, todo: &[usize], args: &SweepArgs) -> Result<String, S
             Verdict::Rejected(_) => &[],
         };
         let run = sweep.dir.path().join(&sweep.names[*i]);
-        let train = words::train(&sweep.spec, &sweep.all[*i], &run, sweep.spec.length(), metrics);
+        let cores = sweep.spec.cores.map(usize::from);
+        let given = TrainWords { run: &run, length: sweep.spec.length(), metrics, cores };
+        let train = words::train(&sweep.spec, &sweep.all[*i], &given);
         let train = [vec![program.clone()], train].concat();
-        let cores = sweep.spec.cores.map_or(String::new(), |n| format!(" --cores={n}"));
-        line(format!("{task}) exec {}{cores} ;;", joined(&train)?));
+        line(format!("{task}) exec {} ;;", joined(&train)?));
     }
     line("esac".into());
     Ok(out)

@@ -1,15 +1,15 @@
 //! The folder of a sweep: `sweep.toml`, the lock of the process that works in it, a folder for each run, `logs/`, and the tables.
 
+use super::same::same_run;
 use crate::console::Console;
-use crate::sweep::check::Runnable;
+use crate::replace::write;
+use crate::sweep::check::Verdict;
 use crate::sweep::combination::Combination;
-use crate::sweep::results::write;
-use crate::sweep::spec::{FILE, LOCK, SweepSpec, wrong};
+use crate::sweep::spec::{FILE, LOCK, SweepSpec};
+use crate::wrong::wrong;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_train::Checked;
 use meshwright_train::run_dir::holds_run;
-use meshwright_train::runs::RunSummary;
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ const LOGS: &str = "logs";
 /// The folder of a sweep that this process works in.
 pub(super) struct SweepDir {
     path: PathBuf,
+    /// The sweep that it held.
+    before: Option<SweepSpec>,
     /// The system releases it when the process ends, however it ends.
     _lock: File,
 }
@@ -33,22 +35,11 @@ fn refused(path: &Path, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
 }
 
 impl SweepDir {
-    /// Opens the folder, which is made where it is missing, and notes what the sweep is.
-    pub(super) fn open(path: &Path, spec: &SweepSpec) -> Checked<SweepDir> {
+    /// Takes the folder, which is made where it is missing. What it says of the sweep stays as it is.
+    pub(super) fn lock(path: &Path, spec: &SweepSpec) -> Checked<SweepDir> {
         if holds_run(path) {
             let d = refused(path, &"it is the folder of a single run");
             return Err(Box::new(d.help("give another folder with `--run`")));
-        }
-        let before = path.join(FILE);
-        if before.is_file() {
-            let before = SweepSpec::read(&before)?;
-            if before.model != spec.model {
-                let d = refused(
-                    path,
-                    &format!("it holds a sweep of `{}`, not of `{}`", before.model, spec.model),
-                );
-                return Err(Box::new(d.help("give another folder with `--run`")));
-            }
         }
         std::fs::create_dir_all(path.join(LOGS)).map_err(|e| refused(path, &e))?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK));
@@ -63,8 +54,37 @@ impl SweepDir {
             }
             Err(TryLockError::Error(e)) => return Err(refused(path, &e)),
         }
-        write(&path.join(FILE), spec.text()?.as_bytes())?;
-        Ok(SweepDir { path: path.into(), _lock: lock })
+        let before = path.join(FILE);
+        let before = before.is_file().then(|| SweepSpec::read(&before)).transpose()?;
+        if let Some(before) = before.as_ref().filter(|b| b.model != spec.model) {
+            let d =
+                refused(path, &format!("it holds a sweep of `{}`, not of `{}`", before.model, spec.model));
+            return Err(Box::new(d.help("give another folder with `--run`")));
+        }
+        Ok(SweepDir { path: path.into(), before, _lock: lock })
+    }
+
+    /// Refuses a sweep whose runs would be others than those that are there under their names.
+    pub(super) fn same_runs(
+        &self,
+        spec: &SweepSpec,
+        all: &[Combination],
+        verdicts: &[Verdict],
+    ) -> Checked<()> {
+        for (c, verdict) in all.iter().zip(verdicts) {
+            let run = self.path.join(c.name());
+            let Verdict::Runs(asked) = verdict else { continue };
+            if holds_run(&run) {
+                let before = self.before.as_ref();
+                same_run(&run, before, (c, asked, spec))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what the sweep is: with this it goes on.
+    pub(super) fn remember(&self, spec: &SweepSpec) -> Checked<()> {
+        write(&self.path.join(FILE), spec.text()?.as_bytes())
     }
 
     /// The folder.
@@ -106,30 +126,6 @@ pub(super) fn enter(folder: &Path) -> Checked<()> {
 /// Cores of this machine for this process.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-/// Refuses a folder whose run was made with other settings: under a name there is one run.
-pub(super) fn same_run(s: &RunSummary, c: &Combination, asked: &Runnable, spec: &SweepSpec) -> Checked<()> {
-    let dims: BTreeMap<String, usize> = c.dims.iter().cloned().collect();
-    let sets: BTreeMap<String, f64> = c.sets.iter().cloned().collect();
-    let rules = |r: &[String]| r.join("; ");
-    let preset = |p: &Option<String>| p.clone().unwrap_or_else(|| "none".into());
-    let pairs = [
-        ("preset", preset(&s.preset), preset(&spec.preset)),
-        ("precision", s.precision.clone(), spec.precision.clone().unwrap_or_else(|| s.precision.clone())),
-        ("mesh", s.mesh.clone(), asked.mesh.clone()),
-        ("layout", rules(&s.rules), rules(&asked.rules)),
-        ("seed", s.seed.clone(), c.seed.to_string()),
-        ("dims", format!("{:?}", s.dim), format!("{dims:?}")),
-        ("consts", format!("{:?}", s.set), format!("{sets:?}")),
-    ];
-    let Some((what, was, is)) = pairs.into_iter().find(|(_, was, is)| was != is) else { return Ok(()) };
-    let message = format!(
-        "`{}` holds another run than the sweep asks for: {what} was {was}, and is {is}",
-        s.path.display()
-    );
-    let d = Diagnostic::error(codes::E0510, message);
-    Err(Box::new(d.help("give another folder with `--run`").help("or move the folder of that run away")))
 }
 
 /// Says so where something else uses this machine, and times would tell of that.

@@ -4,11 +4,12 @@ mod array;
 mod folder;
 mod report;
 mod runs;
+mod same;
 
 use super::project::data_roots;
 use crate::args::{DeviceChoice, SweepArgs};
 use crate::commands::ends::CommandEnd;
-use crate::commands::report::{page_of, title_of, writable};
+use crate::commands::report::{page_of, title_of};
 use crate::console::Console;
 use crate::found::{ReadRuns, RunPlace, read};
 use crate::signals;
@@ -16,28 +17,28 @@ use crate::stop::Stop;
 use crate::sweep::check::{Verdict, check};
 use crate::sweep::combination::Combination;
 use crate::sweep::grid::combinations;
-use crate::sweep::results::{Problem, Problems, SweepRow, rows};
-use crate::sweep::spec::{FILE, SweepSpec, wrong};
+use crate::sweep::results::{Problem, Problems, ReadOnce, SweepRow, rows};
+use crate::sweep::spec::{FILE, SweepSpec};
+use crate::wrong::wrong;
 use folder::SweepDir;
 use meshwright_core::{StepGraph, training_step};
 use meshwright_train::{Checked, Project, ProjectOptions, data};
+use report::AskedTable;
 use runs::{Sweep, given, objective, train_args};
 use std::path::{Path, PathBuf};
 
 /// Runs the command.
 pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
-    report::fits(&args.report, console)?;
-    let page = args.report.report.as_deref().map(folder::absolute).transpose();
-    let page = page.and_then(|p| p.map_or(Ok(None), |p| writable(&p).map(|()| Some(p))));
-    let page = page.map_err(|d| CommandEnd::from(d).said(console))?;
+    // Before the command goes to another folder.
+    let asked = AskedTable::of(&args.report).map_err(|e| e.said(console))?;
     let (spec, dir) = subject(args).map_err(|e| e.said(console))?;
     let spec = spec.overridden(args);
     if args.report.table {
-        let printed = of_folder(&spec, &dir).and_then(|rows| report::print(&rows, &args.report, console));
+        let printed = of_folder(&spec, &dir).and_then(|rows| asked.deliver(&rows, console));
         printed.map_err(|e| e.said(console))?;
-        return page.map_or(Ok(()), |page| write_page(&spec, &dir, &page, console));
+        return asked.page.map_or(Ok(()), |page| write_page(&spec, &dir, &page, console));
     }
-    swept(args, spec, dir, page.as_deref(), console)
+    swept(args, spec, dir, asked, console)
 }
 
 /// What the command is about: the sweep, and its folder.
@@ -57,7 +58,7 @@ fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), CommandEnd> {
         let dir = spec.clone().overridden(args).dir();
         return Ok((spec, dir));
     };
-    if !args.train.is_empty() || SweepSpec::of("", args)? != SweepSpec::default() {
+    if SweepSpec::given("", args)? != SweepSpec::default() {
         let at = file.display();
         return Err(
             Stop::Usage(format!("`{at}` says what varies and how runs are made: change it there")).into()
@@ -94,17 +95,15 @@ fn of_folder(spec: &SweepSpec, dir: &Path) -> Result<Vec<SweepRow>, CommandEnd> 
 
 /// The page of a sweep, with what its folder says by now.
 fn write_page(spec: &SweepSpec, dir: &Path, page: &Path, console: &mut Console) -> Result<(), Stop> {
-    let places = [RunPlace::Sweep { dir: dir.into(), spec: Box::new(spec.clone()) }];
-    let found = read(&places, dir, &mut ReadRuns::default());
-    let found = found.map_err(|d| CommandEnd::from(d).said(console))?;
-    page_of(&found, &title_of(&[dir.into()]), page, console)
+    let place = RunPlace::sweep(dir, spec).map_err(|d| CommandEnd::from(d).said(console))?;
+    page_of(&read(&[place], dir, &mut ReadRuns::default()), &title_of(&[dir.into()]), page, console)
 }
 
 fn swept(
     args: &SweepArgs,
     mut spec: SweepSpec,
     dir: PathBuf,
-    page: Option<&Path>,
+    mut asked: AskedTable,
     console: &mut Console,
 ) -> Result<(), Stop> {
     let prepared = prepare(args, &mut spec, dir, console);
@@ -114,16 +113,14 @@ fn swept(
         let written = array::launch(&mut sweep, args, console);
         return written.map_err(|e| e.said(console));
     }
-    let ended = sweep.runs(console).and_then(|()| {
-        let rows = rows(sweep.dir.path(), &sweep.all, &sweep.problems)?;
-        report::write_files(&rows, sweep.dir.path(), args.report.sort.as_deref())?;
-        Ok(rows)
-    });
+    let ended = sweep.runs(console).and_then(|()| Ok(sweep.rows()?));
     let rows = ended.map_err(|e| e.said(console))?;
-    report::print(&rows, &args.report, console).map_err(|e| e.said(console))?;
+    asked.sort = report::sorted_by(&rows, asked.sort.as_deref(), console).map(String::from);
+    let printed = report::write_files(&rows, sweep.dir.path(), asked.sort.as_deref());
+    printed.and_then(|()| asked.deliver(&rows, console)).map_err(|e| e.said(console))?;
     console.flush()?;
     let times = (begin.elapsed().as_secs_f64(), sweep.own);
-    let paged = page.map_or(Ok(()), |page| write_page(&spec, sweep.dir.path(), page, console));
+    let paged = asked.page.map_or(Ok(()), |page| write_page(&spec, sweep.dir.path(), &page, console));
     report::end(&rows, times, sweep.dir.path(), sweep.stop, console).and(paged)
 }
 
@@ -146,10 +143,8 @@ fn prepare<'a>(
         return Err(Box::new(wrong("there is no combination to run".into())).into());
     };
     let train = train_args(spec, first, &dir.join(name))?;
-    if spec.jobs.is_some_and(|n| n > 1)
-        && train.data.devices.device == Some(DeviceChoice::Cuda)
-        && args.runs.launch.is_none()
-    {
+    let cuda = train.data.devices.device == Some(DeviceChoice::Cuda);
+    if spec.jobs.is_some_and(|n| n > 1) && cuda && args.runs.launch.is_none() {
         // All would take the first GPUs.
         return Err(Stop::Usage("on GPUs runs go one after the other: leave `--jobs` out".into()).into());
     }
@@ -158,7 +153,7 @@ fn prepare<'a>(
     let verdicts = check(&all, &given);
     if let Some(by) = &args.report.sort {
         // A column that is not there is better known before the runs than after them.
-        report::sortable(&rows(&dir, &all, &Problems::default())?, by)?;
+        report::sortable(&rows(&dir, &all, &Problems::default())?, &verdicts, by)?;
     }
     let rejected = reject(&names, &verdicts, console);
     if rejected == all.len() {
@@ -168,16 +163,18 @@ fn prepare<'a>(
         let runs = all.iter().zip(&verdicts).find(|(_, v)| matches!(v, Verdict::Runs(_)));
         runs.map_or(Ok(()), |(c, _)| data_is_there(train.data.data.as_deref(), &c.options(&given)))?;
     }
-    let dir = SweepDir::open(&dir, spec)?;
+    let dir = SweepDir::lock(&dir, spec)?;
+    dir.same_runs(spec, &all, &verdicts)?;
+    dir.remember(spec)?;
     let mut problems = Problems::read(dir.path())?;
-    for (name, verdict) in names.iter().zip(&verdicts) {
-        if let Verdict::Rejected(why) = verdict {
-            problems.note(dir.path(), name, Some(Problem::Skipped(why.reason())))?;
-        }
-    }
+    let skipped = names.iter().zip(&verdicts).filter_map(|(name, verdict)| match verdict {
+        Verdict::Rejected(why) => Some((name.as_str(), Some(Problem::Skipped(why.reason())))),
+        Verdict::Runs(_) => None,
+    });
+    problems.note_all(dir.path(), skipped)?;
     let stop = signals::stop_of(&mut |text| console.note(text));
     let spec = spec.clone();
-    Ok(Sweep { spec, dir, all, names, verdicts, problems, stop, own: 0.0 })
+    Ok(Sweep { spec, dir, all, names, verdicts, problems, read: ReadOnce::default(), cuda, stop, own: 0.0 })
 }
 
 /// That there are files for the inputs, before each run says so; what is in them it says itself.

@@ -1,18 +1,21 @@
 //! What a sweep says at its end: the table, in files and on standard output, and what went wrong.
 
+use super::folder::absolute;
 use crate::args::{ResultArgs, ResultFormat};
 use crate::commands::ends::CommandEnd;
 use crate::console::Console;
-use crate::results::{TableView, written};
+use crate::replace::{writable, write};
+use crate::results::{TableView, deliver, fits, written};
 use crate::stop::Stop;
-use crate::sweep::results::{SweepRow, write};
-use crate::sweep::spec::wrong;
+use crate::sweep::check::Verdict;
+use crate::sweep::results::SweepRow;
 use crate::table::Screen;
 use crate::text::{counted, measure, seconds};
-use meshwright_report::results::{ResultTable, RunRow};
+use crate::wrong::wrong;
+use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_train::Checked;
 use meshwright_train::runs::RunSummary;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The tables that the folder of a sweep has at its end.
@@ -27,42 +30,75 @@ const FILES: [(&str, ResultFormat); 5] = [
 /// How many failures are listed.
 const LISTED: usize = 20;
 
-/// Refuses Parquet without a file: a terminal cannot show it.
-pub(super) fn fits(args: &ResultArgs, _: &Console) -> Result<(), Stop> {
-    if args.format == ResultFormat::Parquet && args.output.is_none() {
-        return Err(Stop::Usage("Parquet is written to a file: add `--output table.parquet`".into()));
+/// What a table is asked for as, from wherever the command goes on.
+pub(super) struct AskedTable {
+    /// The column that it is sorted by.
+    pub(super) sort: Option<String>,
+    format: ResultFormat,
+    output: Option<PathBuf>,
+    /// The page that is written too.
+    pub(super) page: Option<PathBuf>,
+}
+
+impl AskedTable {
+    /// Of the options. What could not be written is refused before anything is done for it.
+    pub(super) fn of(args: &ResultArgs) -> Result<AskedTable, CommandEnd> {
+        let place = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+        let (output, page) = (place(&args.output)?, place(&args.report)?);
+        fits(args.format, output.as_deref())?;
+        page.as_deref().map_or(Ok(()), writable)?;
+        Ok(AskedTable { sort: args.sort.clone(), format: args.format, output, page })
     }
-    Ok(())
+
+    /// Prints the table, or writes it to the file that is asked for.
+    pub(super) fn deliver(&self, rows: &[SweepRow], console: &mut Console) -> Result<(), CommandEnd> {
+        let table = table(rows, self.sort.as_deref())?;
+        deliver(&table, TableView::Sweep, (self.format, self.output.as_deref()), console)
+    }
 }
 
 fn of_runs(rows: &[SweepRow]) -> Vec<RunRow> {
     rows.iter().map(SweepRow::run).collect()
 }
 
-/// Whether a table of these runs has the column.
-pub(super) fn sortable(rows: &[SweepRow], by: &str) -> Checked<()> {
+/// Refuses a column that the table of these runs will not have, before they run. Losses and metrics are columns once a run has some.
+pub(super) fn sortable(rows: &[SweepRow], verdicts: &[Verdict], by: &str) -> Checked<()> {
     let mut table = ResultTable::of(&of_runs(rows));
-    // Metrics are columns once a run has some.
-    let later = ["train_", "test_", "validation_"].iter().any(|p| by.trim_start_matches('-').starts_with(p));
-    if later { Ok(()) } else { table.sort(by) }
+    let measured = verdicts.iter().find_map(|v| match v {
+        Verdict::Runs(r) => Some(&r.measured),
+        Verdict::Rejected(_) => None,
+    });
+    for set in ["train", "test", "validation"] {
+        for name in measured.into_iter().flatten() {
+            let name = format!("{set}_{name}");
+            if table.column(&name).is_none() {
+                table.columns.push(Column { name, kind: ColumnKind::Number });
+                table.rows.iter_mut().for_each(|r| r.push(Cell::Missing));
+            }
+        }
+    }
+    table.sort(by)
+}
+
+/// The column to sort by after the runs: none, which is said, where no run got so far as to have it.
+pub(super) fn sorted_by<'a>(
+    rows: &[SweepRow],
+    by: Option<&'a str>,
+    console: &mut Console,
+) -> Option<&'a str> {
+    let by = by?;
+    let found = table(rows, Some(by)).is_ok();
+    if !found {
+        let name = by.trim_start_matches('-');
+        console.warn(&format!("no run has `{name}`: the table is in the order in which runs were planned"));
+    }
+    found.then_some(by)
 }
 
 fn table(rows: &[SweepRow], sort: Option<&str>) -> Checked<ResultTable> {
     let mut table = ResultTable::of(&of_runs(rows));
     sort.map_or(Ok(()), |by| table.sort(by))?;
     Ok(table)
-}
-
-/// Prints the table, or writes it to the file that is asked for.
-pub(super) fn print(rows: &[SweepRow], args: &ResultArgs, console: &mut Console) -> Result<(), CommandEnd> {
-    let table = table(rows, args.sort.as_deref())?;
-    let screen = if args.output.is_some() { Screen::default() } else { *console.screen() };
-    let bytes =
-        written(&table, args.format, TableView::Sweep, &screen).map_err(|why| Stop::Internal(Some(why)))?;
-    match &args.output {
-        Some(path) => Ok(write(path, &bytes)?),
-        None => Ok(console.out(&String::from_utf8_lossy(&bytes))?),
-    }
 }
 
 /// Writes the table to the folder of the sweep, in every format.

@@ -11,11 +11,12 @@ use crate::sweep::child::{ProcessEnd, RunTask, Signal};
 use crate::sweep::combination::Combination;
 use crate::sweep::halving::{Rung, best, reached, rungs, trials};
 use crate::sweep::live::LiveView;
-use crate::sweep::results::{Problem, Problems, rows};
+use crate::sweep::results::{Problem, Problems, ReadOnce, SweepRow};
 use crate::sweep::runner::run_all;
-use crate::sweep::spec::{SweepSpec, wrong};
-use crate::sweep::words;
+use crate::sweep::spec::SweepSpec;
+use crate::sweep::words::{self, TrainWords};
 use crate::text::counted;
+use crate::wrong::wrong;
 use clap::Parser;
 use meshwright_train::runs::{RunLength, RunState, RunSummary, planned_steps};
 use meshwright_train::{Checked, Monitor, Project, ProjectOptions};
@@ -33,6 +34,10 @@ pub(super) struct Sweep<'a> {
     pub(super) names: Vec<String>,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) problems: Problems,
+    /// What was read of its runs.
+    pub(super) read: ReadOnce,
+    /// Whether its runs compute on GPUs.
+    pub(super) cuda: bool,
     pub(super) stop: &'a AtomicBool,
     /// Wall time of all processes.
     pub(super) own: f64,
@@ -44,7 +49,6 @@ impl Sweep<'_> {
         let full = self.spec.length();
         let every: Vec<usize> =
             (0..self.all.len()).filter(|i| matches!(self.verdicts[*i], Verdict::Runs(_))).collect();
-        self.same_runs(&every)?;
         if self.spec.timing {
             folder::note_busy(console);
         }
@@ -69,6 +73,11 @@ impl Sweep<'_> {
         Ok(())
     }
 
+    /// What is known of its runs now.
+    pub(super) fn rows(&mut self) -> Checked<Vec<SweepRow>> {
+        self.read.rows(self.dir.path(), &self.all, &self.problems)
+    }
+
     /// The trials that go on after a rung.
     fn chosen(
         &mut self,
@@ -77,7 +86,7 @@ impl Sweep<'_> {
         (metric, greater): (&str, bool),
         console: &mut Console,
     ) -> Result<Vec<Vec<usize>>, CommandEnd> {
-        let rows = rows(self.dir.path(), &self.all, &self.problems)?;
+        let rows = self.rows()?;
         let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, metric);
         let values: Vec<Vec<Option<f64>>> = left.iter().map(|t| t.iter().map(value).collect()).collect();
         let go_on = best(&values, how_many, greater);
@@ -89,12 +98,11 @@ impl Sweep<'_> {
             )
             .into());
         }
-        for (t, trial) in left.iter().enumerate().filter(|(t, _)| !go_on.contains(t)) {
-            for i in trial.iter().filter(|_| values[t].iter().all(Option::is_some)) {
-                let why = format!("not among the best {how_many} after {}", in_words(length));
-                self.problems.note(self.dir.path(), &self.names[*i], Some(Problem::Stopped(why)))?;
-            }
-        }
+        let why = format!("not among the best {how_many} after {}", in_words(length));
+        let out = |t: &usize| !go_on.contains(t) && values[*t].iter().all(Option::is_some);
+        let stopped = (0..left.len()).filter(out).flat_map(|t| &left[t]);
+        let stopped = stopped.map(|i| (self.names[*i].as_str(), Some(Problem::Stopped(why.clone()))));
+        self.problems.note_all(self.dir.path(), stopped)?;
         console.note(&format!(
             "{} of {} go on after {}",
             go_on.len(),
@@ -104,31 +112,18 @@ impl Sweep<'_> {
         Ok(left.into_iter().enumerate().filter(|(t, _)| go_on.contains(t)).map(|(_, trial)| trial).collect())
     }
 
-    /// Refuses folders that hold other runs than those of this sweep.
-    fn same_runs(&self, these: &[usize]) -> Checked<()> {
-        let rows = rows(self.dir.path(), &self.all, &self.problems)?;
-        for i in these {
-            let (Some(summary), Verdict::Runs(asked)) = (&rows[*i].summary, &self.verdicts[*i]) else {
-                continue;
-            };
-            folder::same_run(summary, &self.all[*i], asked, &self.spec)?;
-        }
-        Ok(())
-    }
-
     /// Runs some combinations to a length, as far as they are not there yet.
     fn run(&mut self, these: &[usize], length: RunLength, console: &mut Console) -> Result<(), CommandEnd> {
-        let rows = rows(self.dir.path(), &self.all, &self.problems)?;
+        let rows = self.rows()?;
         let done = |i: &usize| rows[*i].summary.as_ref().is_some_and(|s| is_done(s, length));
         let (done, todo): (Vec<usize>, Vec<usize>) = these.iter().copied().partition(done);
-        for i in &done {
-            self.problems.note(self.dir.path(), &self.names[*i], None)?;
-        }
+        self.problems.note_all(self.dir.path(), done.iter().map(|i| (self.names[*i].as_str(), None)))?;
         if todo.is_empty() {
             return Ok(());
         }
         let jobs = usize::from(self.spec.jobs.unwrap_or(1)).min(todo.len());
         let tasks = todo.iter().map(|i| self.task(*i, length, jobs)).collect::<Checked<Vec<RunTask>>>()?;
+        tasks.iter().for_each(|t| self.read.goes_on(&t.run));
         let mut view = LiveView::new(console, these.len(), done.len());
         let (mut failed, mut totals) = (None, vec![None; tasks.len()]);
         run_all(&tasks, jobs, self.stop, &mut |k, signal| {
@@ -160,10 +155,11 @@ impl Sweep<'_> {
             Verdict::Runs(runnable) => (&runnable.metrics[..], runnable.bytes),
             Verdict::Rejected(_) => (&[][..], 0),
         };
-        let mut words = words::train(&self.spec, &self.all[i], &run, length, metrics);
         let cores = self.spec.cores.map_or_else(folder::cores, usize::from);
         // Each has its share, at least one.
-        words.push(format!("--cores={}", (cores / jobs).max(1)));
+        let cores = Some((cores / jobs).max(1));
+        let mut words =
+            words::train(&self.spec, &self.all[i], &TrainWords { run: &run, length, metrics, cores });
         words.push("--format=json".into());
         Ok(RunTask { words, run, log: self.dir.log(name)?, bytes })
     }
@@ -196,7 +192,9 @@ pub(super) fn given(spec: &SweepSpec, train: &TrainArgs) -> ProjectOptions {
 
 /// The command of a run, read as its process will read it: a mistake in it is found here.
 pub(super) fn train_args(spec: &SweepSpec, c: &Combination, run: &Path) -> Result<TrainArgs, Stop> {
-    let words = words::train(spec, c, run, spec.length(), &[]);
+    // Each run is given its cores: nobody else may.
+    let given = TrainWords { run, length: spec.length(), metrics: &[], cores: Some(1) };
+    let words = words::train(spec, c, &given);
     let words = ["meshwright".to_string()].into_iter().chain(words).chain(["--format=json".into()]);
     match Cli::try_parse_from(words) {
         Ok(Cli { command: Command::Train(train), .. }) => Ok(train),

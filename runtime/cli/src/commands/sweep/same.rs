@@ -1,0 +1,76 @@
+//! Under a name there is one run: a folder that holds one which was made with something else is refused.
+
+use crate::sweep::check::Runnable;
+use crate::sweep::combination::Combination;
+use crate::sweep::spec::SweepSpec;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_train::Checked;
+use meshwright_train::run_dir::read_settings;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What a run was made with, of its `run.toml`.
+#[derive(Deserialize)]
+struct MadeWith {
+    #[serde(alias = "size")]
+    preset: Option<String>,
+    precision: String,
+    mesh: String,
+    layout: Vec<String>,
+    seed: String,
+    data: Option<String>,
+    folder: Option<PathBuf>,
+    #[serde(default)]
+    dim: BTreeMap<String, usize>,
+    set: BTreeMap<String, f64>,
+}
+
+/// Refuses the run of a folder where the sweep asks for another one. Arguments of `train` are those of the sweep `before`.
+pub(super) fn same_run(
+    run: &Path,
+    before: Option<&SweepSpec>,
+    (c, asked, spec): (&Combination, &Runnable, &SweepSpec),
+) -> Checked<()> {
+    let made: MadeWith = read_settings(run)?;
+    let dims: BTreeMap<String, usize> = c.dims.iter().cloned().collect();
+    let sets: BTreeMap<String, f64> = c.sets.iter().cloned().collect();
+    let rules = |r: &[String]| r.join("; ");
+    let or = |text: &Option<String>, none: &str| text.clone().unwrap_or_else(|| none.into());
+    let place = |data: &Option<String>| or(data, "the default place");
+    let same_data = made.data == spec.data
+        || places(&made.data, made.folder.as_deref()) == places(&spec.data, spec.folder.as_deref());
+    let is_data = if same_data { place(&made.data) } else { place(&spec.data) };
+    let train = |spec: &SweepSpec| format!("`{}`", spec.train.join(" "));
+    let pairs = [
+        ("the preset", or(&made.preset, "none"), or(&spec.preset, "none")),
+        ("the precision", made.precision.clone(), asked.precision.clone()),
+        ("the mesh", made.mesh.clone(), asked.mesh.clone()),
+        ("the layout", rules(&made.layout), rules(&asked.rules)),
+        ("the seed", made.seed.clone(), c.seed.to_string()),
+        ("the dims", format!("{:?}", made.dim), format!("{dims:?}")),
+        ("the consts", format!("{:?}", made.set), format!("{sets:?}")),
+        ("the data", place(&made.data), is_data),
+        ("what follows `--`", before.map_or_else(|| train(spec), train), train(spec)),
+    ];
+    let Some((what, was, is)) = pairs.into_iter().find(|(_, was, is)| was != is) else { return Ok(()) };
+    let message = format!(
+        "`{}` holds another run than the sweep asks for: {what} was {was}, and is {is}",
+        run.display()
+    );
+    let d = Diagnostic::error(codes::E0510, message);
+    Err(Box::new(d.help("give another folder with `--run`").help("or move the folder of that run away")))
+}
+
+/// Where the data is, wherever it was named from: of each input, or of all.
+fn places(data: &Option<String>, folder: Option<&Path>) -> Option<Vec<(String, PathBuf)>> {
+    let place = |path: &str| {
+        let path = folder.unwrap_or(Path::new("")).join(path);
+        path.canonicalize().unwrap_or(path)
+    };
+    let one = |part: &str| match part.split_once('=') {
+        Some((input, path)) => (input.to_string(), place(path)),
+        None => (String::new(), place(part)),
+    };
+    Some(data.as_deref()?.split(',').map(one).collect())
+}

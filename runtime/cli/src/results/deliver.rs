@@ -1,0 +1,37 @@
+//! Where a table goes: to a file, or to standard output.
+
+use super::{TableView, written};
+use crate::args::ResultFormat;
+use crate::commands::ends::CommandEnd;
+use crate::console::Console;
+use crate::replace::{writable, write};
+use crate::stop::Stop;
+use crate::table::Screen;
+use meshwright_report::results::ResultTable;
+use std::path::Path;
+
+/// Refuses what could not be delivered: Parquet on a terminal, which cannot show it, and a file that cannot be written.
+pub(crate) fn fits(format: ResultFormat, output: Option<&Path>) -> Result<(), CommandEnd> {
+    match output {
+        None if format == ResultFormat::Parquet => {
+            Err(Stop::Usage("Parquet is written to a file: add `--output table.parquet`".into()).into())
+        }
+        None => Ok(()),
+        Some(path) => Ok(writable(path)?),
+    }
+}
+
+/// Prints a table, or writes it to a file.
+pub(crate) fn deliver(
+    table: &ResultTable,
+    view: TableView,
+    (format, output): (ResultFormat, Option<&Path>),
+    console: &mut Console,
+) -> Result<(), CommandEnd> {
+    let screen = if output.is_some() { Screen::default() } else { *console.screen() };
+    let bytes = written(table, format, view, &screen).map_err(|why| Stop::Internal(Some(why)))?;
+    match output {
+        Some(path) => Ok(write(path, &bytes)?),
+        None => Ok(console.out(&String::from_utf8_lossy(&bytes))?),
+    }
+}
