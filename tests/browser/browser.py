@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import time
+import zlib
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
@@ -135,12 +137,13 @@ def stands_alone(driver, chart):
         };
         const empty = plain(file.option.series.map((s) => ({ ...s, data: [] })));
         const full = page.svg(made);
-        const count = (text, color) => text.split(`"${color}"`).length - 1;
+        const count = (text, color) => text.split("<").filter((e) => e.includes(`"${color}"`) && !e.includes('d=""')).length;
         const colors = [];
         made.instance.getModel().eachSeries((s) => {
-            const style = s.getData().getVisual("style");
+            if (s.getData().count() === 0) return;
+            const style = s.getData().getItemVisual(0, "style");
             const color = s.subType === "line" && !s.get("areaStyle") ? style.stroke ?? style.fill : style.fill;
-            if (s.getData().count() > 0) colors.push([s.name, color, count(full, color), count(empty, color)]);
+            colors.push([s.name, color, count(full, color), count(empty, color)]);
         });
         const names = made.legend ? made.current.legend.data.filter((n) => !made.hidden.has(n)) : [];
         return [full, names, axes.map((a) => a.name), made.title, page.ink("paper"), colors];""",
@@ -159,7 +162,7 @@ def stands_alone(driver, chart):
     width, height = float(parsed.get("width")), float(parsed.get("height"))
     assert width >= 640, (chart, width)
     for e in parsed.iter("{http://www.w3.org/2000/svg}text"):
-        at = re.search(r"translate\(([-\d.]+) ([-\d.]+)\)", e.get("transform") or "")
+        at = re.search(r"(?:translate\(|matrix\((?:[-\d.e]+[ ,]){4})([-\d.e]+)[ ,]([-\d.e]+)\)", e.get("transform") or "")
         x, y = (float(at[1]), float(at[2])) if at else (float(e.get("x") or 0), float(e.get("y") or 0))
         assert 0 <= x <= width and 0 <= y <= height, (chart, x, y, "".join(e.itertext()))
     picture = driver.execute_async_script(
@@ -188,9 +191,22 @@ def stands_alone(driver, chart):
     assert picture[2][0][0] == rgb and len(pixels) > 20, (chart, picture[2][0], rgb)
 
 
-def on_paper(driver, charts):
-    """A page as it is printed: light, with all charts, and nothing cut off or under something else."""
-    resize(driver, 794, 1123)
+def painted(paper):
+    """How often each color is painted with in a PDF."""
+    counts = Counter()
+    for part in re.finditer(rb"stream\r?\n(.*?)endstream", paper, re.DOTALL):
+        try:
+            text = zlib.decompress(part[1])
+        except zlib.error:
+            continue
+        for color in re.findall(rb"([\d.]+) ([\d.]+) ([\d.]+) (?:rg|RG)\b", text):
+            counts["#" + "".join(f"{round(float(part) * 255):02x}" for part in color)] += 1
+    return counts
+
+
+def on_paper(driver, width=718):
+    """A page as it is printed: light, with all charts, and nothing cut off or under something else. The width is what paper leaves."""
+    resize(driver, width, 1000)
     before = theme_of(driver)
     if before == "light":
         theme(driver)
@@ -216,8 +232,17 @@ def on_paper(driver, charts):
         if (document.documentElement.scrollWidth > innerWidth) found.push(`${document.documentElement.scrollWidth} of ${innerWidth} pixels`);
         return found;""")
     assert not found, found
-    paper = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True, "paperWidth": 8.27, "paperHeight": 11.7})["data"])
-    assert paper.startswith(b"%PDF") and len(re.findall(rb"/Subtype\s*/Image", paper)) >= charts, charts
+    used, dark = driver.execute_script(
+        """const used = [];
+        for (const { instance, figure } of page.charts.values()) if (!figure.hidden) instance.getModel().eachSeries((s) => {
+            if (s.getData().count() > 0) used.push(s.getData().getItemVisual(0, "style"));
+        });
+        return [used.map((style) => style.fill ?? style.stroke).filter((c) => c.startsWith("#")), "#14181f"];""")
+    options = {"printBackground": True, "paperWidth": 8.27, "paperHeight": 11.7, "preferCSSPageSize": True}
+    paper = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", options)["data"])
+    colors = painted(paper)
+    assert paper.startswith(b"%PDF") and used and all(colors[color] > 0 for color in used), (used, colors)
+    assert colors[dark] == 0, colors
     if os.environ.get("SHOTS"):
         name = re.sub(r"\W+", "-", driver.title)
         Path(os.environ["SHOTS"], f"paper-{name}.pdf").write_bytes(paper)

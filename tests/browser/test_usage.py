@@ -122,7 +122,7 @@ def main(binary):
                 assert b.is_drawn(driver, chart), chart
             b.shot(driver, f"usage-{width}-dark")
             b.theme(driver)
-            b.on_paper(driver, len(charts))
+            b.on_paper(driver)
             b.quiet(driver)
     print("test result: ok. 1 passed; 0 failed: the page of `runs stats`")
 

@@ -124,12 +124,15 @@ const page = (() => {
       textStyle: { color: ink("ink"), font: HEADING.font, fontSize: 15, fontWeight: "bold", lineHeight: HEADING.row, width: room, overflow: "break" },
       subtextStyle: { color: ink("faint"), fontSize: 12, lineHeight: NOTE.row, width: room, overflow: "break" },
     };
-    // An area has no line that could stand in the key.
-    const keyed = (name) => (made.current.series.find((s) => String(s.name) === name).areaStyle ? { name, icon: "roundRect" } : { name });
+    // An area has no line that could stand in the key; a name that is wider than the paper is cut.
+    const keyed = (name) => ({
+      name, icon: made.current.series.find((s) => String(s.name) === name).areaStyle && "roundRect",
+      textStyle: widthOf(name, KEY.font) > room - KEY.mark ? { width: room - KEY.mark, overflow: "truncate" } : {},
+    });
     const legend = {
       show: key.names.length > 0, type: "plain", data: key.names.map(keyed), left: MARGIN, right: MARGIN, bottom: 4, padding: 0, itemWidth: 22, itemHeight: 10,
       itemGap: KEY.gap, selected: option.legend[0].selected, selectedMode: false,
-      textStyle: { color: ink("ink"), fontSize: 12, lineHeight: KEY.row - KEY.gap, width: room - KEY.mark, overflow: "truncate" },
+      textStyle: { color: ink("ink"), fontSize: 12, lineHeight: KEY.row - KEY.gap },
     };
     // A file is drawn at once, however much it holds.
     const series = option.series.map((s) => ({ ...s, progressive: 0 }));
@@ -395,14 +398,15 @@ const page = (() => {
   // Paper is white, and nothing on it can be unfolded.
   let before;
   addEventListener("beforeprint", () => {
-    before = { theme: root.dataset.theme, closed: [...main.querySelectorAll("details:not([open])")] };
+    before ??= { theme: root.dataset.theme, closed: [...main.querySelectorAll("details:not([open])")] };
     before.closed.forEach((details) => { details.open = true; });
     setTheme("light");
     [...stale].forEach(draw);
   });
   addEventListener("afterprint", () => {
-    before.closed.forEach((details) => { details.open = false; });
-    setTheme(before.theme);
+    before?.closed.forEach((details) => { details.open = false; });
+    if (before) setTheme(before.theme);
+    before = undefined;
   });
 
   return { data, main, colors, charts, element, section, chart, table, tip, number, bytes, ink, dark, settled, exported, svg, png };
