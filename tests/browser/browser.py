@@ -159,6 +159,23 @@ def stands_alone(driver, chart):
     assert first.get("fill") == paper, (chart, first.attrib, paper)
     assert colors and all(full > empty for _, _, full, empty in colors), (chart, colors)
     # Nothing reaches beyond the paper, and the plot is below the title and above the key.
+    top, bottom, rows = driver.execute_script(
+        """const file = page.exported(page.charts.get(arguments[0]));
+        const instance = echarts.init(null, null, { renderer: "svg", ssr: true, width: file.width, height: file.height });
+        instance.setOption(file.option);
+        const plot = instance.getModel().getComponent("grid").coordinateSystem.getRect();
+        const box = (name) => {
+            const model = instance.getModel().getComponent(name);
+            const { group } = instance.getViewOfComponentModel(model);
+            const rect = group.getBoundingRect();
+            return [group.y + rect.y, group.y + rect.y + rect.height];
+        };
+        const found = [plot.y - box("title")[1], box("legend")[0] - (plot.y + plot.height), file.option.legend.data.length];
+        instance.dispose();
+        return found;""",
+        chart,
+    )
+    assert top > 0 and (rows == 0 or bottom > 0), (chart, top, bottom)
     width, height = float(parsed.get("width")), float(parsed.get("height"))
     assert width >= 640, (chart, width)
     for e in parsed.iter("{http://www.w3.org/2000/svg}text"):

@@ -92,8 +92,11 @@ const page = (() => {
   const HEADING = { font: "bold 15px sans-serif", row: 21 };
   const NOTE = { font: "12px sans-serif", row: 17 };
   const widthOf = (text, font) => echarts.format.getTextRect(text, font).width;
-  /** How many rows words take that are broken where they do not fit. */
-  const rowsOf = (text, font, width) => text.split("\n").reduce((sum, one) => sum + Math.max(1, Math.ceil((widthOf(one, font) * 1.05) / width)), 0);
+  /** Words in rows that are no wider than there is room, but for a word that is wider itself. */
+  const inRows = (text, font, room) => text.split("\n").flatMap((line) => line.split(" ").reduce((rows, word) => {
+    const longer = rows.length > 0 ? `${rows.at(-1)} ${word}` : word;
+    return rows.length > 0 && widthOf(longer, font) > room ? [...rows, word] : [...rows.slice(0, -1), longer];
+  }, []));
 
   /** The key of a file: the series that are shown, in rows, and how high these are. */
   const keyOf = (made, width) => {
@@ -115,14 +118,15 @@ const page = (() => {
     const key = keyOf(made, width);
     const notes = [made.says(made), key.left > 0 ? `${number(key.left)} more series are not in the key` : ""].filter(Boolean).join("\n");
     const room = width - 2 * MARGIN;
-    const above = MARGIN + HEADING.row * rowsOf(made.title, HEADING.font, room) + (notes ? 6 + NOTE.row * rowsOf(notes, NOTE.font, room) : 0);
+    const [heading, note] = [inRows(made.title, HEADING.font, room), notes ? inRows(notes, NOTE.font, room) : []];
+    const above = MARGIN + HEADING.row * heading.length + (notes ? 6 + NOTE.row * note.length : 0);
     const below = key.height ? key.height + 8 : 0;
     const option = made.instance.getOption();
     const grids = option.grid.map((grid) => ({ ...grid, top: grid.top + above, bottom: grid.bottom + below }));
     const title = {
-      text: made.title, subtext: notes, left: MARGIN, top: MARGIN, padding: 0, itemGap: 6,
-      textStyle: { color: ink("ink"), font: HEADING.font, fontSize: 15, fontWeight: "bold", lineHeight: HEADING.row, width: room, overflow: "break" },
-      subtextStyle: { color: ink("faint"), fontSize: 12, lineHeight: NOTE.row, width: room, overflow: "break" },
+      text: heading.join("\n"), subtext: note.join("\n"), left: MARGIN, top: MARGIN, padding: 0, itemGap: 6,
+      textStyle: { color: ink("ink"), fontSize: 15, fontWeight: "bold", lineHeight: HEADING.row },
+      subtextStyle: { color: ink("faint"), fontSize: 12, lineHeight: NOTE.row },
     };
     // An area has no line that could stand in the key; a name that is wider than the paper is cut.
     const keyed = (name) => ({

@@ -275,7 +275,7 @@ mod tests {
     fn what_cannot_be_read_is_said_once_and_when_it_lasts() {
         let (tell, told) = channel();
         let mut spoken = Spoken { tell, failure: None, unreadable: BTreeSet::new(), known: BTreeSet::new() };
-        let mut said = |spoken: &mut Spoken, unreadable: &[&str]| {
+        let said = |spoken: &mut Spoken, unreadable: &[&str]| {
             spoken.read(&unreadable.iter().map(|s| (*s).to_string()).collect::<Vec<_>>());
             told.try_iter().count()
         };
