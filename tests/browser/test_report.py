@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from xml.etree import ElementTree
 
 from browser import (WIDTHS, browser, can_fail, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said,
                      settled, shot, stands_alone, theme)
@@ -409,9 +410,15 @@ def names_are_text(driver, folder):
     told = said(driver, "steps", "-", Keys.ARROW_RIGHT)
     assert "step 1" in told, told
     assert driver.execute_script("return [window.harmed, document.querySelectorAll('main img, main b b').length]") == [None, 0]
+    # What every object has is as it was.
+    untouched = "return [Object.keys(Object), Object.keys(Object.prototype), Object.getOwnPropertyNames(Object.prototype).length]"
+    before = driver.execute_script(untouched)
+    file = ElementTree.fromstring(driver.execute_script("return page.svg(page.charts.get('steps'))"))
+    words = ["".join(e.itertext()).strip("\u2060") for e in file.iter("{http://www.w3.org/2000/svg}text")]
     for copy in copies:
-        stands_alone(driver, "steps")
+        assert copy.name in words, (copy.name, words)
         shutil.rmtree(copy)
+    assert driver.execute_script(untouched) == before and before[:2] == [[], []], before
     until(driver, lambda: not any(copy.name in column(driver, "runs", "run") for copy in copies))
     choose(driver, "steps", "each combination")
     quiet(driver)

@@ -48,6 +48,12 @@ const page = (() => {
     return `${Number(count.toPrecision(4))} ${units[unit]}`;
   };
 
+  /**
+   * A text that may be drawn. The library keeps widths of texts by these in a plain object, where names that every object has, such as
+   * `constructor`, would be taken for widths: they get a mark that is not seen.
+   */
+  const drawable = (text) => (text in Object.prototype ? `\u2060${text}` : text);
+
   /** What all charts have alike, under what a chart says itself. */
   const complete = (option) => {
     const axis = (given) => ({
@@ -91,7 +97,7 @@ const page = (() => {
   const KEY = { row: 22, mark: 30, gap: 12, most: 60, font: "12px sans-serif" };
   const HEADING = { font: "bold 15px sans-serif", row: 21 };
   const NOTE = { font: "12px sans-serif", row: 17 };
-  const widthOf = (text, font) => echarts.format.getTextRect(text, font).width;
+  const widthOf = (text, font) => echarts.format.getTextRect(drawable(text), font).width;
   /** Words in rows that are no wider than there is room, but for a word that is wider itself. */
   const inRows = (text, font, room) => text.split("\n").flatMap((line) => line.split(" ").reduce((rows, word) => {
     const longer = rows.length > 0 ? `${rows.at(-1)} ${word}` : word;
@@ -135,7 +141,7 @@ const page = (() => {
     });
     const legend = {
       show: key.names.length > 0, type: "plain", data: key.names.map(keyed), left: MARGIN, right: MARGIN, bottom: 4, padding: 0, itemWidth: 22, itemHeight: 10,
-      itemGap: KEY.gap, selected: option.legend[0].selected, selectedMode: false,
+      itemGap: KEY.gap, selected: option.legend[0].selected, selectedMode: false, formatter: drawable,
       textStyle: { color: ink("ink"), fontSize: 12, lineHeight: KEY.row - KEY.gap },
     };
     // A file is drawn at once, however much it holds.
@@ -167,7 +173,9 @@ const page = (() => {
    * that is `lazy` is drawn when those in view are, and `settled` tells when; `drawn` hears of it each time. `about` is words below the
    * title, or gives them for the chart as it is drawn; `says(made)` gives what its file says below the title, which is else around it.
    */
-  const chart = (parent, { id, title, about, height = 320, size, option, zoom = "x", legend = true, log = false, lazy = false, drawn, says = () => document.title }) => {
+  const chart = (parent, given) => {
+    const { id, title, about, height = 320, size, option, zoom = "x", legend = true, log = false, lazy = false, drawn } = given;
+    const says = given.says ?? (() => document.title);
     const place = element("div", { class: "chart", style: `height:${height}px`, tabindex: "0", role: "img", "aria-label": title });
     const keys = element("div", { class: "legend", role: "group", "aria-label": `Series of ${title}` });
     const status = element("span", { class: "unseen", role: "status" });
@@ -413,5 +421,5 @@ const page = (() => {
     before = undefined;
   });
 
-  return { data, main, colors, charts, element, section, chart, table, tip, number, bytes, ink, dark, settled, exported, svg, png };
+  return { data, main, colors, charts, element, section, chart, table, tip, number, bytes, drawable, ink, dark, settled, exported, svg, png };
 })();

@@ -575,7 +575,10 @@
     times.append(about);
     const lanes = {};
     rateFields(times, () => { lanes.chart.draw(); about.textContent = ranText(); });
-    lanes.chart = page.chart(times, { id: "timeline", title: "Compute and collectives, estimated", height: 230, option: planCharts.timeline(state), says: () => `${says()}\n${ranText()}` });
+    lanes.chart = page.chart(times, {
+      id: "timeline", title: "Compute and collectives, estimated", height: 230, option: planCharts.timeline(state),
+      says: () => `${says()}\n${ranText()}`,
+    });
     clicks(curve, stepOfMemory);
     clicks(lanes.chart, stepOfTime);
     view.marks = () => { for (const chart of [curve, lanes.chart]) chart.instance.setOption(planCharts.marksOf(chart.option())); };

@@ -418,7 +418,7 @@
       grid: { ...GRID, right: 32 },
       xAxis: { name: title, ...byteAxis(Math.max(...names.map((_, at) => total(at)))) },
       yAxis: { type: "category", data: names, inverse: true,
-        axisLabel: { color: page.ink("faint"), width: page.main.clientWidth < 600 ? 110 : 190, overflow: "truncate" } },
+        axisLabel: { formatter: page.drawable, color: page.ink("faint"), width: page.main.clientWidth < 600 ? 110 : 190, overflow: "truncate" } },
       tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, formatter: (params) => {
         const at = params[0].dataIndex;
         return tip(`${names[at]}: ${bytes(total(at))}`, params.filter((p) => p.value > 0).map((p) => [p.color, p.seriesName, bytes(p.value)]));

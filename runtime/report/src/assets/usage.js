@@ -57,7 +57,7 @@
     tooltip: { trigger: "item", valueFormatter: show },
     xAxis: { type: "value", name: unit, minInterval: unit === "runs" ? 1 : undefined, splitNumber: narrow() ? 3 : 5 },
     yAxis: { type: "category", data: names, inverse: true, axisTick: { show: false },
-      axisLabel: { color: page.ink("ink"), lineHeight: 15, formatter: (name) => folded(name, narrow() ? 16 : 30) } },
+      axisLabel: { color: page.ink("ink"), lineHeight: 15, formatter: (name) => page.drawable(folded(name, narrow() ? 16 : 30)) } },
     series: series(),
   });
 
