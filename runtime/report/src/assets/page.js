@@ -258,6 +258,9 @@ const page = (() => {
     // All names: what is set is merged with what was, so that a name that is left out stays hidden.
     option.legend.selected = Object.fromEntries(option.legend.data.map((name) => [name, !made.hidden.has(name)]));
     made.instance ??= echarts.init(made.place);
+    // A tip that is shown is brought up to date after drawing, which fails where its series is gone.
+    const names = ({ series }) => series.map((s) => `${s.type} ${s.name}`).join("\n");
+    if (made.current && names(made.current) !== names(option)) made.instance.dispatchAction({ type: "hideTip" });
     if (!fitsPlace(made)) made.instance.resize();
     made.instance.setOption(option, { replaceMerge: ["series"] });
     made.current = option;
