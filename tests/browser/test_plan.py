@@ -223,6 +223,11 @@ def charts_can_be_used(driver):
     assert driver.execute_script(shown)["parameters"] is True
     for chart in ("memory", "timeline"):
         stands_alone(driver, chart)
+        keys_, drawn = driver.execute_script(
+            """const made = page.charts.get(arguments[0]);
+            return [[...made.keys.querySelectorAll("button[data-name]")].map(k => [k.dataset.name, k.style.getPropertyValue("--mark")]),
+                made.current.series.filter(s => s.name).map(s => [s.name, s.color])];""", chart)
+        assert keys_ == drawn and len(keys_) > 2, (keys_, drawn)
         if os.environ.get("SHOTS"):
             open(f"{os.environ['SHOTS']}/file-plan-{chart}.svg", "w").write(driver.execute_script("return page.svg(page.charts.get(arguments[0]))", chart))
     # Up and down reach what else is on the timeline.

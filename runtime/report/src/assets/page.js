@@ -269,7 +269,7 @@ const page = (() => {
 
   const colorOf = (made, name) => {
     const first = made.current.series.find((s) => s.name === name);
-    return first?.itemStyle?.color ?? first?.lineStyle?.color ?? colors[made.current.legend.data.indexOf(name) % colors.length];
+    return first?.itemStyle?.color ?? first?.lineStyle?.color ?? first?.color ?? colors[made.current.legend.data.indexOf(name) % colors.length];
   };
 
   const fillLegend = (made) => {
