@@ -125,7 +125,11 @@ impl<'a> RulePool<'a> {
         let Some(line) = o.rule else { return Vec::new() };
         let spans = self.causes.get(&(o.id, &*o.because)).cloned().unwrap_or_default();
         let there = |span: &Span| self.sources.line(*span) == line as usize;
-        let spans: Vec<Span> = spans.into_iter().filter(there).collect();
+        let mut spans: BTreeSet<Span> = spans.into_iter().filter(there).collect();
+        if spans.is_empty() {
+            // Moved by another name than it was partitioned under: the rules of its line.
+            spans = self.layout.rules.iter().map(|r| r.span).filter(there).collect();
+        }
         spans.into_iter().filter_map(|span| self.place(span, line as usize)).collect()
     }
 
