@@ -4,14 +4,17 @@ import base64
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from xml.etree import ElementTree
 
-from browser import WIDTHS, browser, column, fits, is_drawn, meshwright, open_page, points, quiet, resize, settled, shot, theme
+from browser import (WIDTHS, browser, can_fail, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said,
+                     settled, shot, stands_alone, theme)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 from selenium.webdriver.common.by import By
@@ -80,6 +83,8 @@ def every_chart_is_drawn(driver, study):
     assert driver.execute_script("return [...page.charts.values()].every(c => !c.figure.hidden)")
     for chart in CHARTS:
         assert is_drawn(driver, chart), chart
+    for chart in ("batch-test-loss", "bytes", "collectives"):
+        can_fail(driver, chart)
     for chart in CURVES[:4]:
         assert {name: len(data) for name, data in lines(driver, chart).items()} == {f"batch {b}": EPOCHS for b in BATCHES}, chart
     for chart in CURVES[4:]:
@@ -158,9 +163,21 @@ def legends_hide_and_show(driver, _):
     assert len(points(driver, chart)) == before
     ActionChains(driver).key_down(Keys.SHIFT).click(legend(driver, chart)[1]).key_up(Keys.SHIFT).perform()
     assert shown() == ["batch 50"]
-    for key in (0, 2):
+    # Another one alone, and all of them again.
+    ActionChains(driver).key_down(Keys.SHIFT).click(legend(driver, chart)[0]).key_up(Keys.SHIFT).perform()
+    assert shown() == ["batch 25"], shown()
+    for key in (1, 2):
         legend(driver, chart)[key].click()
     assert len(points(driver, chart)) == before
+    # Where there are many, all at once: each run is a line, by its own color.
+    choose(driver, "steps", "run")
+    every = lambda text: driver.find_element(By.XPATH, f"//figure[@id='chart-steps']//button[.='{text}']").click()
+    many = len(points(driver, "steps"))
+    every("None")
+    assert points(driver, "steps") == []
+    every("All")
+    assert len(points(driver, "steps")) == many == 36 and is_drawn(driver, "steps")
+    choose(driver, "steps", "each combination")
 
 
 def rows_are_sorted(driver, study):
@@ -178,10 +195,22 @@ def rows_are_sorted(driver, study):
     click("test loss")
     down = [table[name] for name in column(driver, "runs", "run")]
     assert down[:36] == known[::-1] and down[36:] == up[36:]
+    # The order of the sweep again, for those who come after.
+    driver.refresh()
+    settled(driver)
 
 
 def a_filter_holds_for_rows_and_charts(driver, study):
+    colors = lambda chart: driver.execute_script(
+        "return Object.fromEntries(page.charts.get(arguments[0]).current.series.map(s => [s.name, s.itemStyle.color]))", chart)
+    before = colors("strong")
     field = driver.find_element(By.CSS_SELECTOR, ".filter input")
+    field.send_keys("batch=100")
+    time.sleep(0.5)
+    settled(driver)
+    some = colors("strong")
+    assert 0 < len(some) < len(before) and all(before[name] == color for name, color in some.items()), (before, some)
+    field.send_keys(Keys.CONTROL, "a")
     field.send_keys("finished batch<=50 devices=4")
     names = column(driver, "runs", "run")
     chosen = [row["run"] for row in rows(study) if row["state"] == "finished" and row["batch"] <= 50 and row["devices"] == 4]
@@ -209,12 +238,12 @@ def hover_says_what_is_there(driver, _):
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
     ActionChains(driver).move_to_element_with_offset(place, 0, 0).perform()
     time.sleep(0.5)
-    said = tip(driver, "batch-test-loss")
-    epoch = int(re.match(r"epoch (\d+)", said)[1])
+    hover = tip(driver, "batch-test-loss")
+    epoch = int(re.match(r"epoch (\d+)", hover)[1])
     for batch in BATCHES:
         value = lines(driver, "batch-test-loss")[f"batch {batch}"][epoch - 1][1]
-        told = re.search(rf"batch {batch}\s+([\d.e-]+) \(", said)
-        assert told and abs(float(told[1]) / value - 1) < 1e-4, (said, value)
+        told = re.search(rf"batch {batch}\s+([\d.e-]+) \(", hover)
+        assert told and abs(float(told[1]) / value - 1) < 1e-4, (hover, value)
     # The same by keyboard, said to those who do not see it.
     place.send_keys(Keys.ARROW_RIGHT)
     time.sleep(0.5)
@@ -224,6 +253,30 @@ def hover_says_what_is_there(driver, _):
     time.sleep(0.5)
     assert "epoch 2" in tip(driver, "batch-test-loss")
     place.send_keys(Keys.ESCAPE)
+    # Where a point is told alone, up and down reach the other layouts.
+    first = said(driver, "bytes", Keys.ARROW_RIGHT)
+    assert "dp on 2" in first and "a step" in first, first
+    told = {said(driver, "bytes", Keys.ARROW_DOWN).split(",")[1].strip() for _ in LAYOUTS[1:]}
+    assert told == set(LAYOUTS[1:]), told
+    assert "dp_tp on 2×2" in said(driver, "bytes", Keys.ARROW_UP)
+    # Of all runs, also those that have no point at that very step.
+    middle = driver.find_element(By.CSS_SELECTOR, "#chart-steps .chart")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", middle)
+    ActionChains(driver).move_to_element_with_offset(middle, -middle.rect["width"] // 4, 0).perform()
+    time.sleep(0.5)
+    every = tip(driver, "steps")
+    assert len(re.findall(r"seed=\d", every)) == 14 and "and 22 more" in every, every
+
+
+def heads_are_those_of_the_points(driver, _):
+    """The time of an epoch is told under its own batch size, though that may be the place of another one."""
+    meshwright(BINARY, "sweep", "points/points.mw", "--data", "points/data", "--dim", "batch=1,2,3", "--epochs", "1", "--run", "small",
+               "--report", "small.html")
+    with browser() as other:
+        open_page(other, "small.html")
+        heads = [said(other, "time", Keys.ARROW_RIGHT).split(",")[0] for _ in range(3)]
+        assert heads == ["batch 1", "batch 2", "batch 3"], heads
+        quiet(other)
 
 
 def charts_zoom(driver, _):
@@ -260,6 +313,7 @@ def charts_zoom(driver, _):
 def charts_are_downloaded(driver, folder):
     driver.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
     for chart in CHARTS:
+        stands_alone(driver, chart)
         for kind in ("SVG", "PNG"):
             button = driver.find_element(By.CSS_SELECTOR, f"#chart-{chart} button[aria-label$='as {kind}']")
             driver.execute_script("arguments[0].click()", button)
@@ -269,10 +323,31 @@ def charts_are_downloaded(driver, folder):
                     break
                 time.sleep(0.1)
             data = file.read_bytes()
+            same = driver.execute_script(f"return page.{kind.lower()}(page.charts.get(arguments[0]))", chart)
+            # Identifiers within a drawing are counted on.
+            plain = lambda text: re.sub(r"zr\d+-\w+(-\d+)?", "", text)
             if kind == "PNG":
-                assert data.startswith(b"\x89PNG") and len(data) > 5000, (chart, len(data))
+                assert data == base64.b64decode(same.split(",")[1]), chart
             else:
-                assert data.startswith(b"<svg") and len(re.findall(rb"<(?:path|circle|rect|polyline|polygon)", data)) > 3, chart
+                assert plain(data.decode()) == plain(same), chart
+    if os.environ.get("SHOTS"):
+        for file in folder.iterdir():
+            Path(os.environ["SHOTS"], f"file-{file.name}").write_bytes(file.read_bytes())
+    # What is hidden is not in the file, also not in its key; what was chosen and filtered stands in it.
+    choose(driver, "batch-test-loss", "dp on 2")
+    legend(driver, "batch-test-loss")[0].click()
+    stands_alone(driver, "batch-test-loss")
+    drawn = driver.execute_script("return page.svg(page.charts.get('batch-test-loss'))")
+    assert "batch 25" not in drawn and "batch 50" in drawn and "Layout: dp on 2" in drawn
+    legend(driver, "batch-test-loss")[0].click()
+    choose(driver, "batch-test-loss", "all layouts")
+    # A narrow window makes no narrow file, and dark paper is dark.
+    resize(driver, 390)
+    theme(driver)
+    time.sleep(0.3)
+    stands_alone(driver, "layout-test-loss")
+    theme(driver)
+    resize(driver, 1280)
 
 
 def themes_change(driver, _):
@@ -286,10 +361,7 @@ def themes_change(driver, _):
 
 
 def paper_holds_all_of_it(driver, _):
-    paper = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
-    assert paper.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", paper)) >= 2
-    if os.environ.get("SHOTS"):
-        Path(os.environ["SHOTS"], "report.pdf").write_bytes(paper)
+    on_paper(driver, 1032)
 
 
 def looks(driver, _):
@@ -304,6 +376,78 @@ def looks(driver, _):
         shot(driver, f"report-dark-{width}")
         theme(driver)
     resize(driver, 1280)
+
+
+def chosen(driver, chart):
+    """What is chosen in the section of a chart."""
+    return driver.execute_script(
+        """return [...document.getElementById(`chart-${arguments[0]}`).closest("section").querySelectorAll("select")]
+        .map(s => s.selectedOptions[0].text);""",
+        chart,
+    )
+
+
+def until(driver, holds):
+    """Waits until something holds of a page that follows runs."""
+    for _ in range(200):
+        if holds():
+            break
+        time.sleep(0.1)
+    settled(driver)
+    assert holds()
+
+
+def names_are_text(driver, folder):
+    """Whatever folders are called, the page shows it, and does nothing else with it."""
+    hostile = ["<img src=x onerror=window.harmed=1>", "a 'quoted' \"name\"", "constructor", "__proto__", "</script><b>bold"]
+    copies = [folder / name.replace("/", "\u2215") for name in hostile]
+    for copy in copies:
+        shutil.copytree(folder / "later", copy)
+    until(driver, lambda: all(copy.name in column(driver, "runs", "run") for copy in copies))
+    choose(driver, "steps", "run")
+    shown = [key.get_attribute("data-name") for key in legend(driver, "steps")]
+    assert all(copy.name in shown for copy in copies), shown
+    told = said(driver, "steps", "-", Keys.ARROW_RIGHT)
+    assert "step 1" in told, told
+    assert driver.execute_script("return [window.harmed, document.querySelectorAll('main img, main b b').length]") == [None, 0]
+    # What every object has is as it was.
+    untouched = "return [Object.keys(Object), Object.keys(Object.prototype), Object.getOwnPropertyNames(Object.prototype).length]"
+    before = driver.execute_script(untouched)
+    file = ElementTree.fromstring(driver.execute_script("return page.svg(page.charts.get('steps'))"))
+    words = ["".join(e.itertext()).strip("\u2060") for e in file.iter("{http://www.w3.org/2000/svg}text")]
+    for copy in copies:
+        assert copy.name in words, (copy.name, words)
+        shutil.rmtree(copy)
+    assert driver.execute_script(untouched) == before and before[:2] == [[], []], before
+    until(driver, lambda: not any(copy.name in column(driver, "runs", "run") for copy in copies))
+    choose(driver, "steps", "each combination")
+    quiet(driver)
+
+
+def what_fails_is_drawn_later(driver):
+    """An update that the page fails at is no lost connection, and is not lost."""
+    driver.execute_script("const made = page.charts.get('steps'); made.kept = made.draw; made.draw = () => { throw new TypeError('broken on purpose'); }")
+    before = len(points(driver, "steps"))
+    shutil.copytree("later", "again")
+    errors = []
+    until(driver, lambda: errors.extend(e for e in driver.get_log("browser") if "broken on purpose" in e["message"]) or errors)
+    assert driver.find_element(By.CSS_SELECTOR, ".live").text == "live"
+    driver.execute_script("const made = page.charts.get('steps'); made.draw = made.kept")
+    until(driver, lambda: len(points(driver, "steps")) == before + 1)
+    driver.get_log("browser")
+
+
+def unreadable_runs_are_told(driver):
+    Path("broken").mkdir()
+    for name in ("metrics.jsonl", "costs.json"):
+        shutil.copy(f"later/{name}", "broken")
+    Path("broken/run.toml").write_text("model = ")
+    text = lambda: driver.execute_script("const p = document.querySelector('.problems'); return p.hidden ? '' : p.textContent")
+    until(driver, lambda: "broken/run.toml" in text())
+    assert "cannot be read" in text() and "E0511" in text()
+    shutil.rmtree("broken")
+    until(driver, lambda: "broken/run.toml" not in text())
+    quiet(driver)
 
 
 def live(study):
@@ -328,6 +472,7 @@ def live(study):
             name = hidden.get_attribute("data-name")
             hidden.click()
             driver.find_element(By.CSS_SELECTOR, "#chart-steps .chart").send_keys("+")
+            choose(driver, "layout-test-loss", "all batch sizes")
             before = len(column(driver, "runs", "run"))
             meshwright(BINARY, "train", "points/points.mw", "--data", "points/data", "--dim", "batch=20", "--epochs", "2", "--run", "later")
             for _ in range(200):
@@ -340,7 +485,11 @@ def live(study):
             assert name not in [n for n, _ in points(driver, "batch-test-loss")]
             zoom = driver.execute_script("const z = page.charts.get('steps').instance.getOption().dataZoom[0]; return [z.start, z.end]")
             assert zoom == [25, 75], zoom
+            assert chosen(driver, "layout-test-loss") == ["all batch sizes"]
             quiet(driver)
+            names_are_text(driver, study.parent)
+            what_fails_is_drawn_later(driver)
+            unreadable_runs_are_told(driver)
             serving.send_signal(2)
             assert serving.wait(20) == 130
             for _ in range(100):
@@ -351,6 +500,42 @@ def live(study):
     finally:
         serving.kill()
         serving.wait()
+
+
+def settings_that_differ(_):
+    """Lines are told apart by what runs were made with, whoever said so; seeds that diverged are missing in words too."""
+    folder = Path("apart")
+    folder.mkdir()
+    text = Path("points/points.mw").read_text().replace("lr = 1e-2", "lr = lr")
+    model = folder / "points.mw"
+    train = lambda name, *more: meshwright(
+        BINARY, "train", str(model), "--data", "points/data", "--epochs", "4", "--run", str(folder / name), *more)
+    model.write_text(text.replace("model points", "const lr = 0.01\n\nmodel points"))
+    # A size that is asked for and is the model's own makes no other line.
+    for seed in range(3):
+        train(f"slow-{seed}", "--seed", str(seed), *(["--dim", "hidden=32"] if seed == 1 else []))
+    # Somebody edits the model between two runs.
+    model.write_text(text.replace("model points", "const lr = 0.02\n\nmodel points"))
+    train("quick", "--layout", "batch -> ctx", "--mesh", "ctx=2,x=1")
+    # One of three seeds ends in the middle.
+    log = folder / "slow-2" / "metrics.jsonl"
+    lines_ = log.read_text().splitlines()
+    ends = [n for n, line in enumerate(lines_) if json.loads(line)["event"] == "epoch"]
+    log.write_text("\n".join(lines_[:ends[1] + 1]) + "\n")
+    meshwright(BINARY, "report", str(folder), "--output", "apart.html")
+    with browser() as driver:
+        open_page(driver, "apart.html")
+        names = sorted(lines(driver, "layout-test-loss"))
+        assert names == ["batch -> ctx on 2×1, lr 0.02", "one device, lr 0.01"], names
+        chart = "layout-test-loss"
+        counts = [said(driver, chart, Keys.ARROW_RIGHT) for _ in range(4)]
+        assert ["2 of 3 seeds" in told for told in counts] == [False, False, True, True], counts
+        about = driver.find_element(By.CSS_SELECTOR, f"#chart-{chart} figcaption small").text
+        assert "one device, lr 0.01 (2 of 3 seeds)" in about, about
+        stands_alone(driver, chart)
+        assert "2 of 3" in driver.execute_script("return page.svg(page.charts.get(arguments[0]))", chart)
+        shot(driver, "apart-light-1280")
+        quiet(driver)
 
 
 def copies(study, count, steps):
@@ -425,23 +610,28 @@ def main():
     study, page = sweep()
     begin = time.monotonic()
     passed = 0
-    shared = (every_chart_is_drawn, numbers_are_those_of_the_runs, costs_are_those_of_the_plans, speeds_are_those_of_the_table,
-              legends_hide_and_show, rows_are_sorted, a_filter_holds_for_rows_and_charts, hover_says_what_is_there, charts_zoom,
-              themes_change, paper_holds_all_of_it, looks)
+    drawn = (every_chart_is_drawn, numbers_are_those_of_the_runs, costs_are_those_of_the_plans, speeds_are_those_of_the_table)
+    used = (legends_hide_and_show, rows_are_sorted, a_filter_holds_for_rows_and_charts, hover_says_what_is_there, charts_zoom, themes_change)
+    shared = [(1280, test) for test in (*drawn, heads_are_those_of_the_points)]
+    shared += [(width, test) for width in WIDTHS for test in used] + [(1280, paper_holds_all_of_it), (1280, looks)]
     with browser() as driver:
         open_page(driver, page)
-        for test in shared:
+        for width, test in shared:
+            resize(driver, width)
+            time.sleep(0.3)
+            settled(driver)
             test(driver, study)
             quiet(driver)
             passed += 1
-            print(f"test report::{test.__name__} ... ok")
+            print(f"test report::{test.__name__} at {width} ... ok")
+        resize(driver, 1280)
         downloads = Path("downloads").resolve()
         downloads.mkdir()
         charts_are_downloaded(driver, downloads)
         quiet(driver)
         passed += 1
         print("test report::charts_are_downloaded ... ok")
-    for test in (live, many):
+    for test in (settings_that_differ, live, many):
         test(study)
         passed += 1
         print(f"test report::{test.__name__} ... ok")

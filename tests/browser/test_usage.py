@@ -2,10 +2,13 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import browser as b
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 HISTORY = '{"event":"start","time":"2026-01-31T12:00:00.000Z","step":0,"job":{"launcher":"slurm","id":"%d","submitted":"2026-01-31T11:58:00Z","started":"2026-01-31T11:59:30Z"}}\n'
 FAILED = '{"event":"failed","time":"2026-01-31T13:00:00.000Z","error":"%s"}\n'
@@ -45,6 +48,24 @@ def main(binary):
             assert charts == ["ends", "models", "walls"], charts
             for chart in charts:
                 assert b.is_drawn(driver, chart), chart
+                b.can_fail(driver, chart)
+                b.stands_alone(driver, chart)
+            # Device time is told of each state, by keyboard.
+            first = b.said(driver, "models", Keys.ARROW_RIGHT)
+            others = [b.said(driver, "models", Keys.ARROW_DOWN) for _ in range(2)]
+            assert "failed" in first and "finished" in others[0] and "interrupted" in others[1], (first, others)
+            # The pointer is told the same.
+            x, y = driver.execute_script(
+                "const c = page.charts.get('ends').instance; return c.convertToPixel({ gridIndex: 0 }, [1, 0])")
+            place = driver.find_element(By.CSS_SELECTOR, "#chart-ends .chart")
+            driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
+            box = place.rect
+            ActionChains(driver).move_to_element_with_offset(place, int(x - box["width"] / 2), int(y - box["height"] / 2)).perform()
+            time.sleep(0.3)
+            tip = driver.execute_script("return document.querySelector('#chart-ends .chart').lastElementChild.innerText")
+            name, count = driver.execute_script(
+                "const { current } = page.charts.get('ends'); return [current.yAxis.data[0], current.series[0].data[0].value]")
+            assert name in tip and str(count) in tip, (tip, name, count)
             # All runs are in the bars.
             ends = driver.execute_script("return page.charts.get('ends').instance.getOption().series[0].data.map(d => d.value)")
             assert sum(ends) == len(rows), ends
@@ -75,15 +96,22 @@ def main(binary):
             assert key.get_attribute("aria-pressed") == "false"
             key.click()
             b.fits(driver)
-            # Sorting, and filtering by words and by a number.
-            head = driver.find_elements(By.CSS_SELECTOR, "#table-runs th button")[6]
-            head.click()
-            head.click()
-            assert len(b.column(driver, "runs", "run")) == len(rows)
+            # Sorting, and filtering by words and by numbers, under the names that the table has as CSV and JSON.
+            by_wall = next(h for h in driver.find_elements(By.CSS_SELECTOR, "#table-runs th button") if h.text == "wall time")
+            by_wall.click()
+            wall = {r["run"]: r["wall_seconds"] for r in rows}
+            order = [wall[name] for name in b.column(driver, "runs", "run")]
+            assert order == sorted(order) and len(order) == len(rows)
+            by_wall.click()
+            assert [wall[name] for name in b.column(driver, "runs", "run")] == order[::-1]
             box = driver.find_elements(By.CSS_SELECTOR, ".filter input")[1]
             box.send_keys("failed devices>=4")
             expected = [r for r in rows if r["state"] == "failed" and r["devices"] >= 4]
             assert len(b.column(driver, "runs", "run")) == len(expected) > 0
+            box.clear()
+            limit = order[len(order) // 2]
+            box.send_keys(f"wall_seconds>{limit} device_hours>0")
+            assert sorted(b.column(driver, "runs", "run")) == sorted(r["run"] for r in rows if r["wall_seconds"] > limit)
             box.clear()
             box.send_keys(" ")
             driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
@@ -93,6 +121,8 @@ def main(binary):
             for chart in charts:
                 assert b.is_drawn(driver, chart), chart
             b.shot(driver, f"usage-{width}-dark")
+            b.theme(driver)
+            b.on_paper(driver)
             b.quiet(driver)
     print("test result: ok. 1 passed; 0 failed: the page of `runs stats`")
 

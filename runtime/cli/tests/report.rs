@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use support::{command, file, prepared, run_in as run};
 
 const TRAIN: [&str; 6] = ["train", "sums.mw", "--data", "data", "--epochs", "2"];
@@ -118,9 +119,27 @@ impl Served {
         Served(child, address.unwrap_or_else(|| panic!("{line}")).into())
     }
 
+    fn open(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.1).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// Ctrl-C, and the code that the command then ends with.
+    fn interrupted(&mut self) -> Option<i32> {
+        Command::new("kill").args(["-INT", &self.0.id().to_string()]).status().unwrap();
+        for _ in 0..100 {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        None
+    }
+
     /// Status, head and body of an answer.
     fn ask(&self, request: &str) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(&self.1).unwrap();
+        let mut stream = self.open();
         stream.write_all(format!("{request}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -151,6 +170,7 @@ fn a_page_is_served_to_this_machine_alone_and_follows_runs() {
         (&all["names"], all["changed"]["a"]["losses"]["of"].as_u64()),
         (&serde_json::json!(["a"]), Some(20))
     );
+    assert_eq!(served.ask(&format!("HEAD / HTTP/1.1\r\nHost: {}", served.1)).2, "");
     let since = format!("/data.json?since={}", all["version"]);
     assert_eq!((served.get(&since).0, served.get("/runs/a/run.toml").0), (204, 404));
     for other in ["example.com", "127.0.0.1.example.com:80", "192.168.0.7"] {
@@ -166,12 +186,65 @@ fn a_page_is_served_to_this_machine_alone_and_follows_runs() {
     );
     // Only the new run is sent.
     trained(&at, &["runs/b"]);
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    std::thread::sleep(Duration::from_millis(1100));
     let (code, _, body) = served.get(&since);
     let now: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, &now["names"]), (200, &serde_json::json!(["a", "b"])));
     assert_eq!(now["changed"].as_object().unwrap().keys().collect::<Vec<_>>(), ["b"]);
-    // Ctrl-C.
-    Command::new("kill").args(["-INT", &served.0.id().to_string()]).status().unwrap();
-    assert_eq!(served.0.wait().unwrap().code(), Some(130));
+    // A run that cannot be read is told of, and is there again when it can.
+    let kept = std::fs::read(at.join("runs/b/run.toml")).unwrap();
+    std::fs::write(at.join("runs/b/run.toml"), "model = ").unwrap();
+    let fresh = || {
+        std::thread::sleep(Duration::from_millis(1100));
+        serde_json::from_str::<Value>(&served.get("/data.json").2).unwrap()
+    };
+    let now = fresh();
+    let why = now["unreadable"][0].as_str().unwrap();
+    assert!(
+        now["names"] == serde_json::json!(["a"]) && why.contains("E0511: ") && why.contains("b/run.toml"),
+        "{why}"
+    );
+    std::fs::write(at.join("runs/b/run.toml"), kept).unwrap();
+    let now = fresh();
+    assert_eq!((&now["names"], &now["unreadable"]), (&serde_json::json!(["a", "b"]), &serde_json::json!([])));
+    assert_eq!(served.interrupted(), Some(130));
+}
+
+#[test]
+fn clients_that_stall_hold_up_nobody() {
+    let at = prepared("report-stalled");
+    trained(&at, &["runs/a"]);
+    let mut served = Served::start(&at, &[]);
+    let get = format!("GET / HTTP/1.1\r\nHost: {}\r\n", served.1);
+    let other = "GET / HTTP/1.1\r\nHost: example.com\r\n";
+    let body = |length: &str| format!("Content-Length: {length}\r\n\r\nhalf of it");
+    let mut open = Vec::new();
+    for sent in [
+        String::new(),
+        "GET / HT".into(),
+        // The page again and again, of which nobody takes a byte.
+        format!("{get}\r\n").repeat(40),
+        get.clone() + &body("5000"),
+        get.clone() + &body("1000000000000000"),
+        other.to_string() + &body("1000000000000000"),
+        get.clone() + "Expect: 100-continue\r\n" + &body("2000"),
+        get.clone() + "Transfer-Encoding: chunked\r\n\r\nffffffffffff\r\n",
+    ] {
+        for _ in 0..3 {
+            let mut stream = served.open();
+            stream.write_all(sent.as_bytes()).unwrap();
+            open.push(stream);
+        }
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let begin = Instant::now();
+    assert_eq!((served.get("/data.json").0, served.get("/").0, served.get("/nothing").0), (200, 200, 404));
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // Whoever announces a body is answered nevertheless.
+    let length = "Content-Length: 1000000000000000";
+    assert_eq!(served.ask(&format!("POST / HTTP/1.1\r\nHost: {}\r\n{length}", served.1)).0, 405);
+    assert_eq!(served.ask(&format!("{other}{length}")).0, 403);
+    assert_eq!(served.ask(&format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(20_000))).0, 400);
+    assert_eq!(served.interrupted(), Some(130));
+    drop(open);
 }

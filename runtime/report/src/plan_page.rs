@@ -16,12 +16,12 @@ use crate::Page;
 use memory::HeldBuffer;
 use meshwright_core::Compiled;
 use meshwright_core::explain::{DeviceReport, Report, TrafficReport};
-use meshwright_diag::{FileId, Sources};
+use meshwright_core::layout::Layout;
+use meshwright_diag::Sources;
 use placed::{ExtentView, PlacedType, PlacedTypes};
-use pools::{LinePool, SourceLine, TextPool};
+use pools::{LinePool, RulePool, RuleView, SourceLine, TextPool};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use steps::{LoopView, StepView};
 
 const SCRIPT: &str = concat!(
@@ -42,8 +42,8 @@ pub struct PlannedLayout<'a> {
     pub report: &'a Report,
     /// All texts.
     pub sources: &'a Sources,
-    /// The layout's among them.
-    pub rules: Option<FileId>,
+    /// The layout itself, whose rules collectives come from.
+    pub layout: &'a Layout,
 }
 
 /// What the page shows of a program under one layout.
@@ -66,8 +66,8 @@ pub struct LayoutView {
     loops: Vec<LoopView>,
     /// Lines of the model, to which values refer by position.
     lines: Vec<SourceLine>,
-    /// Lines of the layout, by their numbers.
-    rules: BTreeMap<u32, String>,
+    /// Rules of the layout, to which collectives refer by position.
+    rules: Vec<RuleView>,
 }
 
 impl LayoutView {
@@ -80,9 +80,9 @@ impl LayoutView {
         let mut types = PlacedTypes::new(plan, &shown);
         let mut lines = LinePool::new(&planned.compiled.spmd.step.graph, planned.sources);
         let buffers = memory::held(planned.compiled, &mut types, &mut texts);
-        let steps = steps::all(plan, &mut types, &mut texts, &mut lines);
-        let rules = rules(planned, &steps);
-        let lines = lines.done();
+        let mut rules = RulePool::new(&planned.compiled.spmd, planned.layout, planned.sources);
+        let steps = steps::all(plan, &mut types, &mut texts, &mut lines, &mut rules);
+        let (lines, rules) = (lines.done(), rules.done());
         let (extents, types) = types.done();
         LayoutView {
             name: planned.name.into(),
@@ -103,14 +103,6 @@ impl LayoutView {
     }
 }
 
-/// The lines of the layout that brought collectives about.
-fn rules(planned: &PlannedLayout<'_>, steps: &[StepView]) -> BTreeMap<u32, String> {
-    let Some(file) = planned.rules else { return BTreeMap::new() };
-    let text = planned.sources.text(file);
-    let line = |n: u32| text.lines().nth(n as usize - 1).unwrap_or("").trim().to_string();
-    steps.iter().flat_map(StepView::rules).filter(|n| *n > 0).map(|n| (n, line(n))).collect()
-}
-
 /// What the page of a program draws: each layout, and how the first differs from each other one.
 #[must_use]
 pub fn data(model: &str, program: &str, layouts: &[LayoutView], differences: Value) -> Value {
@@ -120,7 +112,6 @@ pub fn data(model: &str, program: &str, layouts: &[LayoutView], differences: Val
         "kinds": memory::KINDS,
         "layouts": layouts,
         "differences": differences,
-        "most_devices": placed::MOST_DEVICES,
     })
 }
 

@@ -1,15 +1,18 @@
 //! `explain --html`: the plan as a page, of a program under one layout or under several.
 
+use super::report::said;
 use super::{passes, project};
 use crate::args::{ExplainArgs, PassArgs};
 use crate::compare::{self, Variant};
 use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
+use crate::sweep::results;
 use crate::text::{bytes, counted};
 use meshwright_core::Compiled;
 use meshwright_core::explain::explain;
-use meshwright_diag::{Diagnostic, FileId, Sources, codes, has_errors};
+use meshwright_core::layout::Layout;
+use meshwright_diag::{Sources, has_errors};
 use meshwright_report::plan_page::{self, LayoutView, PlannedLayout};
 use meshwright_train::project::line_of;
 use meshwright_train::{Project, ProjectOptions};
@@ -17,6 +20,7 @@ use std::path::Path;
 
 /// Writes the page.
 pub(super) fn write(args: &ExplainArgs, file: &Path, console: &mut Console) -> Result<(), Stop> {
+    writable(file).map_err(|d| said(&d, console))?;
     let asked = args.project.options(&args.topic);
     let given: Vec<Option<String>> = match args.project.layouts() {
         [] => vec![None],
@@ -38,7 +42,7 @@ pub(super) fn write(args: &ExplainArgs, file: &Path, console: &mut Console) -> R
     }
     let views = given.iter().zip(&made).map(|(name, (project, compiled))| {
         let name = name.as_deref().unwrap_or("no layout");
-        view(name, compiled, &sources, project.texts.layout)
+        view(name, compiled, &sources, &project.layout)
     });
     let (views, variants): (Vec<LayoutView>, Vec<Variant>) = views.unzip();
     let plan = &made[0].1.plan;
@@ -46,12 +50,7 @@ pub(super) fn write(args: &ExplainArgs, file: &Path, console: &mut Console) -> R
     let differences = differences.map_err(|e| Stop::Internal(Some(e.to_string())))?;
     let title = format!("The plan of {}", plan.model);
     let page = plan_page::html(&title, plan_page::data(&plan.model, &plan.program, &views, differences));
-    if let Err(e) = std::fs::write(file, &page) {
-        let found = Diagnostic::error(codes::E0524, format!("cannot write `{}`: {e}", file.display()))
-            .help("name a file in a folder that exists and that you may write to: `--html plan.html`");
-        console.diagnostics(&[found], &Sources::new());
-        return Err(Stop::Diagnosed);
-    }
+    results::write(file, page.as_bytes()).map_err(|d| said(&d, console))?;
     let (size, layouts) = (page.len() as u64, views.len() as u64);
     if console.json() {
         let fields =
@@ -77,9 +76,9 @@ fn compiled(
     }
 }
 
-fn view(name: &str, compiled: &Compiled, sources: &Sources, rules: Option<FileId>) -> (LayoutView, Variant) {
+fn view(name: &str, compiled: &Compiled, sources: &Sources, layout: &Layout) -> (LayoutView, Variant) {
     let report = explain(compiled, &|span| line_of(sources, span));
     let mesh = compiled.plan.mesh.option();
-    let view = LayoutView::of(&PlannedLayout { name, compiled, report: &report, sources, rules });
+    let view = LayoutView::of(&PlannedLayout { name, compiled, report: &report, sources, layout });
     (view, Variant::of(Some(name.into()), mesh, &[], &report))
 }

@@ -7,7 +7,6 @@ const page = (() => {
   // Distinct for people who see red and green alike, on light and on dark paper.
   const colors = ["#3b76c9", "#e08214", "#2a9d6f", "#c2478f", "#8565c4", "#b8a11a", "#3aa6c2", "#c4553b", "#6b7a8c", "#7fa83b"];
   const charts = new Map();
-  const followers = [];
 
   /** An element: attributes by name (`on` plus an event takes a function), then children or text. */
   const element = (tag, attributes = {}, ...children) => {
@@ -36,7 +35,8 @@ const page = (() => {
     if (value === null || value === undefined || Number.isNaN(value)) return "-";
     if (Number.isInteger(value)) return value.toLocaleString("en-US");
     const size = Math.abs(value);
-    return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : Number(value.toPrecision(5)).toLocaleString("en-US", { maximumFractionDigits: 8 });
+    if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(3);
+    return Number(value.toPrecision(5)).toLocaleString("en-US", { maximumFractionDigits: 8 });
   };
 
   /** Bytes in units of 1024. */
@@ -47,6 +47,12 @@ const page = (() => {
     while (Math.abs(count) >= 1024 && unit < units.length - 1) { count /= 1024; unit += 1; }
     return `${Number(count.toPrecision(4))} ${units[unit]}`;
   };
+
+  /**
+   * A text that may be drawn. The library keeps widths of texts by these in a plain object, where names that every object has, such as
+   * `constructor`, would be taken for widths: they get a mark that is not seen.
+   */
+  const drawable = (text) => (text in Object.prototype ? `\u2060${text}` : text);
 
   /** What all charts have alike, under what a chart says itself. */
   const complete = (option) => {
@@ -85,32 +91,102 @@ const page = (() => {
     link.remove();
   };
 
-  /** The chart as a drawing, with the series that are shown. */
-  const svg = (made) => {
-    const place = element("div");
-    const plain = echarts.init(place, null, {
-      renderer: "svg", ssr: true, width: made.place.clientWidth, height: made.place.clientHeight,
-    });
-    plain.setOption({ ...made.instance.getOption(), backgroundColor: ink("paper") });
-    const text = plain.renderToSVGString();
-    plain.dispose();
-    return text;
+  // A file stands by itself: what the page says around a chart is in it, and it is never as narrow as a phone.
+  const LEAST_WIDTH = 640;
+  const MARGIN = 12;
+  const KEY = { row: 22, mark: 30, gap: 12, most: 60, font: "12px sans-serif" };
+  const HEADING = { font: "bold 15px sans-serif", row: 21 };
+  const NOTE = { font: "12px sans-serif", row: 17 };
+  const widthOf = (text, font) => echarts.format.getTextRect(drawable(text), font).width;
+  /** Words in rows that are no wider than there is room, but for a word that is wider itself. */
+  const inRows = (text, font, room) => text.split("\n").flatMap((line) => line.split(" ").reduce((rows, word) => {
+    const longer = rows.length > 0 ? `${rows.at(-1)} ${word}` : word;
+    return rows.length > 0 && widthOf(longer, font) > room ? [...rows, word] : [...rows.slice(0, -1), longer];
+  }, []));
+
+  /** The key of a file: the series that are shown, in rows, and how high these are. */
+  const keyOf = (made, width) => {
+    const shown = made.legend ? made.current.legend.data.filter((name) => !made.hidden.has(name)) : [];
+    const names = shown.slice(0, KEY.most).map(String);
+    const room = width - 2 * MARGIN;
+    let [rows, at] = [names.length > 0 ? 1 : 0, 0];
+    for (const name of names) {
+      const wide = KEY.mark + Math.min(widthOf(name, KEY.font), room - KEY.mark) + KEY.gap;
+      if (at > 0 && at + wide > room) [rows, at] = [rows + 1, 0];
+      at += wide;
+    }
+    return { names, left: shown.length - names.length, height: rows * KEY.row };
   };
 
-  const png = (made) => made.instance.getDataURL({ pixelRatio: 2, backgroundColor: ink("paper") });
+  /** Of a chart, the option of its file and the size of that: under its title, with a key below it, as it is zoomed. */
+  const exported = (made) => {
+    const width = Math.max(made.place.clientWidth, LEAST_WIDTH);
+    const key = keyOf(made, width);
+    const notes = [made.says(made), key.left > 0 ? `${number(key.left)} more series are not in the key` : ""].filter(Boolean).join("\n");
+    const room = width - 2 * MARGIN;
+    const [heading, note] = [inRows(made.title, HEADING.font, room), notes ? inRows(notes, NOTE.font, room) : []];
+    const above = MARGIN + HEADING.row * heading.length + (notes ? 6 + NOTE.row * note.length : 0);
+    const below = key.height ? key.height + 8 : 0;
+    const option = made.instance.getOption();
+    const grids = option.grid.map((grid) => ({ ...grid, top: grid.top + above, bottom: grid.bottom + below }));
+    const title = {
+      text: heading.join("\n"), subtext: note.join("\n"), left: MARGIN, top: MARGIN, padding: 0, itemGap: 6,
+      textStyle: { color: ink("ink"), fontSize: 15, fontWeight: "bold", lineHeight: HEADING.row },
+      subtextStyle: { color: ink("faint"), fontSize: 12, lineHeight: NOTE.row },
+    };
+    // An area has no line that could stand in the key; a name that is wider than the paper is cut.
+    const keyed = (name) => ({
+      name, icon: made.current.series.find((s) => String(s.name) === name).areaStyle && "roundRect",
+      textStyle: widthOf(name, KEY.font) > room - KEY.mark ? { width: room - KEY.mark, overflow: "truncate" } : {},
+    });
+    const legend = {
+      show: key.names.length > 0, type: "plain", data: key.names.map(keyed), left: MARGIN, right: MARGIN, bottom: 4, padding: 0, itemWidth: 22, itemHeight: 10,
+      itemGap: KEY.gap, selected: option.legend[0].selected, selectedMode: false, formatter: drawable,
+      textStyle: { color: ink("ink"), fontSize: 12, lineHeight: KEY.row - KEY.gap },
+    };
+    // A file is drawn at once, however much it holds.
+    const series = option.series.map((s) => ({ ...s, progressive: 0 }));
+    return {
+      width, height: made.place.clientHeight + above + below,
+      option: { ...option, grid: grids, series, title, legend, animation: false, backgroundColor: ink("paper") },
+    };
+  };
+
+  /** Draws a file, and gives what `take` makes of it. */
+  const drawFile = ({ width, height, option }, how, take) => {
+    const plain = echarts.init(element("div"), null, { width, height, ...how });
+    plain.setOption(option);
+    const taken = take(plain);
+    plain.dispose();
+    return taken;
+  };
+
+  /** The chart as a file of its own, with the series that are shown. */
+  const svg = (made) => drawFile(exported(made), { renderer: "svg", ssr: true }, (plain) => plain.renderToSVGString());
+  const png = (made) => drawFile(exported(made), { renderer: "canvas", devicePixelRatio: 2 },
+    (plain) => plain.getDataURL({ pixelRatio: 2, backgroundColor: ink("paper") }));
 
   /**
    * A chart. `option(made)` gives an option of ECharts, or nothing where there is nothing to draw, and is asked again when the theme or
    * the data change; `zoom` may be "x", "y" or "xy"; `log` adds a button for a logarithmic axis, of which `made.log` tells. Series of
    * one name share a button of the legend; one that is `silent` belongs to another of its name. `size()` is the height in pixels. One
-   * that is `lazy` is drawn when those in view are, and `settled` tells when; `drawn` hears of it each time.
+   * that is `lazy` is drawn when those in view are, and `settled` tells when; `drawn` hears of it each time. `about` is words below the
+   * title, or gives them for the chart as it is drawn; `says(made)` gives what its file says below the title, which is else around it.
    */
-  const chart = (parent, { id, title, about, height = 320, size, option, zoom = "x", legend = true, log = false, lazy = false, drawn }) => {
+  const chart = (parent, given) => {
+    const { id, title, about, height = 320, size, option, zoom = "x", legend = true, log = false, lazy = false, drawn } = given;
+    const says = given.says ?? (() => document.title);
     const place = element("div", { class: "chart", style: `height:${height}px`, tabindex: "0", role: "img", "aria-label": title });
     const keys = element("div", { class: "legend", role: "group", "aria-label": `Series of ${title}` });
     const status = element("span", { class: "unseen", role: "status" });
-    const made = { id, place, keys, status, hidden: new Set(), instance: undefined, option, size, zoom, legend, log: false, current: undefined, drawn };
-    const tool = (text, label, onclick, more = {}) => element("button", { type: "button", "aria-label": `${title}: ${label}`, onclick, ...more }, text);
+    const words = element("small");
+    const made = {
+      id, title, place, keys, status, words, about, says, hidden: new Set(), instance: undefined, option, size, zoom, legend, log: false,
+      current: undefined, drawn,
+    };
+    const tool = (text, label, onclick, more = {}) =>
+      element("button", { type: "button", "aria-label": `${title}: ${label}`, onclick, ...more }, text);
+    const file = (kind, href) => tool(kind, `download as ${kind}`, () => upToDate(made) && download(`${id}.${kind.toLowerCase()}`, href()));
     const tools = element("span", { class: "tools" },
       ...(log ? [tool("Log", "logarithmic axis", (event) => {
         made.log = !made.log;
@@ -118,10 +194,9 @@ const page = (() => {
         draw(made);
       }, { "aria-pressed": "false" })] : []),
       ...(zoom ? [tool("Whole", "whole", () => unzoom(made))] : []),
-      tool("SVG", "download as SVG", () => upToDate(made) && download(`${id}.svg`, `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg(made))}`)),
-      tool("PNG", "download as PNG", () => upToDate(made) && download(`${id}.png`, png(made))));
-    const caption = element("figcaption", {}, element("span", {}, title), tools);
-    if (about) caption.append(element("small", {}, about));
+      file("SVG", () => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg(made))}`),
+      file("PNG", () => png(made)));
+    const caption = element("figcaption", {}, element("span", {}, title), tools, words);
     made.figure = element("figure", { id: `chart-${id}` }, caption, place, keys, status);
     parent.append(made.figure);
     made.draw = lazy ? () => drawSoon(made) : () => draw(made);
@@ -167,6 +242,8 @@ const page = (() => {
     const asked = made.option(made);
     made.figure.hidden = !asked;
     if (asked) drawOption(made, asked);
+    made.words.textContent = (typeof made.about === "function" ? made.about(made) : made.about) ?? "";
+    made.words.hidden = made.words.textContent === "";
     made.drawn?.();
   };
 
@@ -176,10 +253,14 @@ const page = (() => {
     // A finger scrolls the page.
     const drags = !matchMedia("(pointer: coarse)").matches;
     const inside = { type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: drags, preventDefaultMouseMove: drags };
-    const given = ["x", "y"].filter((axis) => made.zoom && made.zoom.includes(axis)).map((axis) => ({ ...inside, [`${axis}AxisIndex`]: "all" }));
-    option.dataZoom = option.dataZoom ?? given;
-    option.legend.selected = Object.fromEntries([...made.hidden].map((name) => [name, false]));
+    const zoomed = ["x", "y"].filter((axis) => made.zoom && made.zoom.includes(axis));
+    option.dataZoom = option.dataZoom ?? zoomed.map((axis) => ({ ...inside, [`${axis}AxisIndex`]: "all" }));
+    // All names: what is set is merged with what was, so that a name that is left out stays hidden.
+    option.legend.selected = Object.fromEntries(option.legend.data.map((name) => [name, !made.hidden.has(name)]));
     made.instance ??= echarts.init(made.place);
+    // A tip that is shown is brought up to date after drawing, which fails where its series is gone.
+    const names = ({ series }) => series.map((s) => `${s.type} ${s.name}`).join("\n");
+    if (made.current && names(made.current) !== names(option)) made.instance.dispatchAction({ type: "hideTip" });
     if (!fitsPlace(made)) made.instance.resize();
     made.instance.setOption(option, { replaceMerge: ["series"] });
     made.current = option;
@@ -188,7 +269,7 @@ const page = (() => {
 
   const colorOf = (made, name) => {
     const first = made.current.series.find((s) => s.name === name);
-    return first?.itemStyle?.color ?? first?.lineStyle?.color ?? colors[made.current.legend.data.indexOf(name) % colors.length];
+    return first?.itemStyle?.color ?? first?.lineStyle?.color ?? first?.color ?? colors[made.current.legend.data.indexOf(name) % colors.length];
   };
 
   const fillLegend = (made) => {
@@ -217,15 +298,26 @@ const page = (() => {
     made.instance.dispatchAction({ type: shown ? "legendSelect" : "legendUnSelect", name });
   };
 
-  /** Arrow keys move from point to point and say what the mouse would; + and - zoom, Escape lets go. */
+  /** Where the keyboard is after a step to another point, or to the series before or after; none where no series is shown. */
+  const stepped = (made, along, across) => {
+    const all = made.current.series;
+    const shown = [...all.keys()].filter((k) => !all[k].silent && all[k].data?.length > 0 && !made.hidden.has(all[k].name));
+    if (shown.length === 0) return undefined;
+    const before = shown.indexOf(made.on?.series);
+    const begins = before < 0;
+    const series = shown[begins ? 0 : Math.min(Math.max(before + across, 0), shown.length - 1)];
+    const point = begins ? 0 : made.on.point + along;
+    return { series, point: Math.min(Math.max(point, 0), all[series].data.length - 1) };
+  };
+
+  /** Arrow keys move from point to point and from series to series, and say what the mouse would; + and - zoom, Escape lets go. */
   const walk = (made, event) => {
     if (!made.current) return;
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const shown = made.current.series.findIndex((s) => !s.silent && !made.hidden.has(s.name));
-    if (step !== undefined && shown >= 0) {
-      const count = made.current.series[shown].data?.length ?? 0;
-      made.at = Math.min(Math.max((made.at ?? -1) + step, 0), count - 1);
-      made.instance.dispatchAction({ type: "showTip", seriesIndex: shown, dataIndex: made.at });
+    const [along, across] = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key] ?? [];
+    const next = along === undefined ? undefined : stepped(made, along, across);
+    if (next) {
+      made.on = next;
+      made.instance.dispatchAction({ type: "showTip", seriesIndex: next.series, dataIndex: next.point });
       // What the tip says is drawn in the next frame.
       requestAnimationFrame(() => { made.status.textContent = made.place.lastElementChild?.innerText.replace(/\s*\n\s*/g, ", ") ?? ""; });
     } else if (event.key === "+" || event.key === "-") {
@@ -310,10 +402,7 @@ const page = (() => {
   const setTheme = (name) => {
     root.dataset.theme = name;
     charts.forEach((made) => made.draw());
-    followers.forEach((follow) => follow());
   };
-  /** Calls a function after each change of the theme. */
-  const onTheme = (follow) => followers.push(follow);
 
   const system = matchMedia("(prefers-color-scheme: dark)");
   root.dataset.theme = system.matches ? "dark" : "light";
@@ -321,10 +410,19 @@ const page = (() => {
   const button = document.getElementById("theme");
   button.setAttribute("aria-label", "Switch between light and dark");
   button.addEventListener("click", () => setTheme(dark() ? "light" : "dark"));
-  // Paper is white.
+  // Paper is white, and nothing on it can be unfolded.
   let before;
-  addEventListener("beforeprint", () => { before = root.dataset.theme; setTheme("light"); [...stale].forEach(draw); });
-  addEventListener("afterprint", () => setTheme(before));
+  addEventListener("beforeprint", () => {
+    before ??= { theme: root.dataset.theme, closed: [...main.querySelectorAll("details:not([open])")] };
+    before.closed.forEach((details) => { details.open = true; });
+    setTheme("light");
+    [...stale].forEach(draw);
+  });
+  addEventListener("afterprint", () => {
+    before?.closed.forEach((details) => { details.open = false; });
+    if (before) setTheme(before.theme);
+    before = undefined;
+  });
 
-  return { data, main, colors, charts, element, section, chart, table, tip, number, bytes, ink, dark, onTheme, settled, svg, png };
+  return { data, main, colors, charts, element, section, chart, table, tip, number, bytes, drawable, ink, dark, settled, exported, svg, png };
 })();

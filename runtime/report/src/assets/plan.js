@@ -35,9 +35,9 @@
     const line = layout.lines[origin?.line];
     return line && `${line.file}:${line.line}`;
   };
-  const ruleText = (layout, rule) => {
-    const text = layout.rules[rule];
-    return text ? `${text} (line ${rule} of the layout)` : `line ${rule} of the layout`;
+  const ruleText = (layout, at) => {
+    const { number, line, text } = layout.rules[at];
+    return `${number}: ${text} (line ${line} of the layout)`;
   };
 
   /** What differs between the layout that is shown and the other one, by the value and the collective that differ. */
@@ -86,10 +86,13 @@
   const summary = (place) => {
     const layouts = data.layouts;
     const two = layouts.length === 2;
-    const head = element("tr", {}, element("td"), ...layouts.map((l, k) => element("th", { scope: "col", class: k === state.at ? "now" : "" }, l.name)), ...(two ? [element("th", { scope: "col" }, "difference")] : []));
-    const mesh = element("tr", {}, element("th", { scope: "row" }, "mesh"), ...layouts.map((l, k) => element("td", { class: k === state.at ? "now" : "" }, meshText(l))), ...(two ? [element("td")] : []));
+    const now = (k) => (k === state.at ? "now" : "");
+    const head = element("tr", {}, element("td"), ...layouts.map((l, k) => element("th", { scope: "col", class: now(k) }, l.name)),
+      ...(two ? [element("th", { scope: "col" }, "difference")] : []));
+    const mesh = element("tr", {}, element("th", { scope: "row" }, "mesh"), ...layouts.map((l, k) => element("td", { class: now(k) }, meshText(l))),
+      ...(two ? [element("td")] : []));
     const row = ([title, of, show]) => element("tr", {}, element("th", { scope: "row" }, title),
-      ...layouts.map((l, k) => element("td", { class: k === state.at ? "now" : "" }, show(of(l)))),
+      ...layouts.map((l, k) => element("td", { class: now(k) }, show(of(l)))),
       ...(two ? [element("td", { class: "differs" }, signed(of(layouts[1]) - of(layouts[0]), show))] : []));
     place.replaceChildren(element("div", { class: "table totals", tabindex: "0", id: "table-totals" },
       element("table", {}, element("thead", {}, head), element("tbody", {}, mesh, ...totals.map(row)))));
@@ -106,12 +109,14 @@
       const to = data.layouts[state.at === 0 ? 1 : state.at];
       const words = { appears: "appear", vanishes: "vanish", resized: "move other bytes" };
       const counts = Object.keys(words).map((c) => [changes.filter((d) => d.change === c).length, words[c]]).filter(([n]) => n > 0);
-      const about = counts.length ? `From ${data.layouts[0].name} to ${to.name}: collectives of ${counts.map(([n, w]) => `${count(n, "value")} ${w}`).join(", ")}.`
+      const told = counts.map(([n, w]) => `${count(n, "value")} ${w}`).join(", ");
+      const about = counts.length ? `From ${data.layouts[0].name} to ${to.name}: collectives of ${told}.`
         : `${data.layouts[0].name} and ${to.name} have the same collectives.`;
       place.replaceChildren(element("p", { class: "about" }, about));
       if (!changes.length) return;
       const columns = [
-        { name: "change", title: "change", text: true, show: (v) => `${SIGNS[v]} ${v}` }, { name: "phase", title: "part", text: true }, { name: "value", title: "value", text: true },
+        { name: "change", title: "change", text: true, show: (v) => `${SIGNS[v]} ${v}` }, { name: "phase", title: "part", text: true },
+        { name: "value", title: "value", text: true },
         { name: "collective", title: "collective", text: true }, { name: "before", title: data.layouts[0].name, show: (v) => (v === null ? "-" : number(v)) },
         { name: "after", title: to.name, show: (v) => (v === null ? "-" : number(v)) }, { name: "because", title: "because", text: true },
       ];
@@ -131,11 +136,11 @@
     const c = step.collective;
     const origin = step.of[0];
     const because = [...new Set(step.of.map((o) => layout.texts[o.because]).filter(Boolean))];
-    const rules = [...new Set(step.of.map((o) => o.rule).filter(Boolean))];
+    const rules = [...new Set(step.of.flatMap((o) => o.rules ?? []))];
     const held = sum(step.writes.map(([, type]) => layout.types[type].bytes));
     return [
       `step ${at}: ${dashed(step.op)}${c ? ` over ${overText(layout, c)}` : ""}`,
-      c ? `${number(sum(c.bytes))} bytes on each device${step.times > 1 ? `, ${number(step.times)} times` : ""}` : held ? `${number(held)} bytes on each device` : "",
+      c || held ? `${number(c ? sum(c.bytes) : held)} bytes on each device${c && step.times > 1 ? `, ${number(step.times)} times` : ""}` : "",
       lineText(layout, origin) && `line ${lineText(layout, origin)}`,
       because.length ? `because ${because.slice(0, 3).join("; ")}` : "",
       rules.length ? `rule ${rules.slice(0, 2).map((r) => ruleText(layout, r)).join("; ")}` : "",
@@ -149,12 +154,15 @@
     const changes = c ? changesOf(layout, step, known).filter(Boolean) : [];
     const held = c ? sum(c.bytes) : sum(step.writes.map(([, type]) => layout.types[type].bytes));
     const what = c ? chip(layout, step) : element("span", { class: "op" }, started ? `wait for ${dashed(started.op)}` : dashed(step.op));
+    const sign = changes.every((d) => d.change === "resized") ? "~" : "only here";
     const row = element("div", { class: "row" }, element("span", { class: "path" }, paths(layout, step)), what,
-      ...(changes.length ? [element("span", { class: "mark", title: changeText(changes[0]) }, changes.every((d) => d.change === "resized") ? "~" : "only here")] : []),
+      ...(changes.length ? [element("span", { class: "mark", title: changeText(changes[0]) }, sign)] : []),
       element("span", { class: "bytes" }, held ? bytes(held) : ""));
     const kind = c ? "collective" : started ? "wait" : "compute";
-    const label = `${paths(layout, step)}, ${dashed(step.op)}${c ? ` over ${overText(layout, c)}` : ""}, ${bytes(held)}${changes.length ? `, ${changeText(changes[0])}` : ""}`;
-    return { kind, row, label, at, text: `${step.of.map((o) => layout.texts[o.path]).join(" ")} ${dashed(step.op)}`.toLowerCase(), lines: () => stepLines(layout, step, at) };
+    const op = `${dashed(step.op)}${c ? ` over ${overText(layout, c)}` : ""}`;
+    const label = [paths(layout, step), op, bytes(held), ...changes.slice(0, 1).map(changeText)].join(", ");
+    const text = `${step.of.map((o) => layout.texts[o.path]).join(" ")} ${dashed(step.op)}`.toLowerCase();
+    return { kind, row, label, at, text, lines: () => stepLines(layout, step, at) };
   };
 
   /** What a group says of the steps in it: how many there are, and what their collectives move. */
@@ -167,6 +175,10 @@
     return `${count(steps.length, "step")}${moving.length ? `, ${bytes(moved)} in ${count(found, "collective")}` : ""}`;
   };
 
+  /** A row of the list: a name, what there is to say of it, and where wanted bytes. */
+  const rowOf = (name, about, held) => element("div", { class: "row" }, element("span", { class: "path" }, name), element("span", { class: "op" }, about),
+    ...(held === undefined ? [] : [element("span", { class: "bytes" }, bytes(held))]));
+
   /** The steps as a tree: parts of the step, loops in them, steps. */
   const treeOf = (layout) => {
     const known = changesByKey();
@@ -177,10 +189,12 @@
         const l = begins.get(at);
         if (!l) { out.push(stepRow(layout, at, known)); continue; }
         const times = layout.steps[at].times * l.iterations;
-        const row = element("div", { class: "row" }, element("span", { class: "path" }, `repeat ${l.dim} × ${number(l.iterations)}${l.reverse ? ", from the last" : ""}`),
-          element("span", { class: "op" }, groupSums(layout, at + 1, l.end, times)));
-        out.push({ kind: "loop", row, label: `loop over ${l.dim}, ${count(l.iterations, "iteration")}`, at, children: within(at + 1, l.end), folded: l.end - l.begin > FOLDED, text: l.dim.toLowerCase(),
-          lines: () => [`steps ${at} to ${l.end}, ${count(l.iterations, "iteration")}${l.reverse ? " from the last to the first" : ""}`, `each: ${groupSums(layout, at + 1, l.end, times)}`] });
+        const row = rowOf(`repeat ${l.dim} × ${number(l.iterations)}${l.reverse ? ", from the last" : ""}`, groupSums(layout, at + 1, l.end, times));
+        const often = count(l.iterations, "iteration");
+        const lines = () => [`steps ${at} to ${l.end}, ${often}${l.reverse ? " from the last to the first" : ""}`,
+          `each: ${groupSums(layout, at + 1, l.end, times)}`];
+        out.push({ kind: "loop", row, label: `loop over ${l.dim}, ${often}`, at, children: within(at + 1, l.end), folded: l.end - l.begin > FOLDED,
+          text: l.dim.toLowerCase(), lines });
         at = l.end;
       }
       return out;
@@ -189,10 +203,11 @@
     let from = 0;
     for (let at = 1; at <= layout.steps.length; at += 1) {
       // A part ends where the next begins; a loop is in one.
-      const outside = at === layout.steps.length || (!layout.loops.some((l) => l.begin < at && at <= l.end) && layout.steps[at].phase !== layout.steps[from].phase);
+      const inLoop = layout.loops.some((l) => l.begin < at && at <= l.end);
+      const outside = at === layout.steps.length || (!inLoop && layout.steps[at].phase !== layout.steps[from].phase);
       if (!outside) continue;
-      const row = element("div", { class: "row" }, element("span", { class: "path" }, PHASE_NAMES[layout.steps[from].phase]), element("span", { class: "op" }, groupSums(layout, from, at, 1)));
-      parts.push({ kind: "part", row, label: `${PHASE_NAMES[layout.steps[from].phase]}: ${groupSums(layout, from, at, 1)}`, children: within(from, at), text: "" });
+      const [name, sums] = [PHASE_NAMES[layout.steps[from].phase], groupSums(layout, from, at, 1)];
+      parts.push({ kind: "part", row: rowOf(name, sums), label: `${name}: ${sums}`, children: within(from, at), text: "" });
       from = at;
     }
     return [heldFromStart(layout), ...parts];
@@ -204,12 +219,12 @@
     const rows = layout.buffers.flatMap(([path, type, kind, begin, end], buffer) => {
       if (written.has(buffer) || begin !== 0 || end === 0) return [];
       const placed = layout.types[type];
-      const row = element("div", { class: "row" }, element("span", { class: "path" }, layout.texts[path]), element("span", { class: "op" }, data.kinds[kind]), element("span", { class: "bytes" }, bytes(placed.bytes)));
-      return [{ kind: "held", row, label: `${layout.texts[path]}, ${data.kinds[kind]}, ${bytes(placed.bytes)}`, buffer, text: `${layout.texts[path]} ${data.kinds[kind]}`.toLowerCase(),
-        lines: () => [layout.texts[path], planMesh.shape(layout, placed), `${number(placed.bytes)} bytes on each device`] }];
+      const [name, what] = [layout.texts[path], data.kinds[kind]];
+      return [{ kind: "held", row: rowOf(name, what, placed.bytes), label: `${name}, ${what}, ${bytes(placed.bytes)}`, buffer,
+        text: `${name} ${what}`.toLowerCase(), lines: () => [name, planMesh.shape(layout, placed), `${number(placed.bytes)} bytes on each device`] }];
     });
     const held = sum(rows.map((r) => layout.types[layout.buffers[r.buffer][1]].bytes));
-    const row = element("div", { class: "row" }, element("span", { class: "path" }, "Held from the start"), element("span", { class: "op" }, `${count(rows.length, "value")}, ${bytes(held)}`));
+    const row = rowOf("Held from the start", `${count(rows.length, "value")}, ${bytes(held)}`);
     return { kind: "part", row, label: `Held from the start: ${count(rows.length, "value")}`, children: rows, folded: true, text: "" };
   };
 
@@ -314,7 +329,8 @@
     const layout = state.layout();
     const tree = treeOf(layout);
     list.nodes = [];
-    const items = element("ul", { role: "tree", class: "steps", "aria-label": "Steps of the plan", onkeydown: treeKeys, onclick: treeClick, onpointerover: treeHover, onpointerleave: planTip.hide });
+    const does = { onkeydown: treeKeys, onclick: treeClick, onpointerover: treeHover, onpointerleave: planTip.hide };
+    const items = element("ul", { role: "tree", class: "steps", "aria-label": "Steps of the plan", ...does });
     tree.forEach((node) => items.append(treeItem(node, 1)));
     const flat = (nodes) => nodes.flatMap((n) => [n, ...flat(n.children ?? [])]);
     list.ordered = flat(tree);
@@ -372,10 +388,12 @@
     const between = layout.steps.slice(at + 1, c.wait).filter((s) => !s.collective && s.started === undefined).length;
     const out = [];
     out.push(...fact("group", `${count(c.devices, "device")} along ${overText(layout, c)}${groups > 1 ? `, in each of ${count(groups, "group")}` : ""}`));
-    out.push(...fact("bytes", `${exactly(own)} on each device${c.bytes.length > 1 ? `; ${bytes(all)} in the bucket` : ""}${step.times > 1 ? `, ${number(step.times)} times` : ""}`));
+    const bucket = c.bytes.length > 1 ? `; ${bytes(all)} in the bucket` : "";
+    out.push(...fact("bytes", `${exactly(own)} on each device${bucket}${step.times > 1 ? `, ${number(step.times)} times` : ""}`));
     out.push(...fact("on the wire", `at least ${bytes(Math.round(c.factor * all))} to or from each device`));
     if (c.monoid) out.push(...fact("reduces by", c.monoid));
-    out.push(...fact("overlap", c.wait === at ? "none: waited for where it starts" : `starts at step ${at}, waited for at step ${c.wait}, ${count(between, "step")} of compute in between`));
+    const overlap = `starts at step ${at}, waited for at step ${c.wait}, ${count(between, "step")} of compute in between`;
+    out.push(...fact("overlap", c.wait === at ? "none: waited for where it starts" : overlap));
     if (changes[state.part]) out.push(...fact("differs", element("strong", {}, changeText(changes[state.part]))));
     return out;
   };
@@ -386,7 +404,7 @@
     const line = layout.lines[origin?.line];
     if (line) out.push(...fact("line", `${line.file}:${line.line} `, element("code", {}, line.text)));
     if (origin?.because !== undefined) out.push(...fact("because", layout.texts[origin.because]));
-    if (origin?.rule) out.push(...fact("rule", element("code", {}, ruleText(layout, origin.rule))));
+    for (const rule of origin?.rules ?? []) out.push(...fact("rule", element("code", {}, ruleText(layout, rule))));
     if (step.collective) out.push(...collectiveFacts(layout, step, at));
     if (step.started !== undefined) out.push(...fact("waits for", `the ${dashed(layout.steps[step.started].op)} that step ${step.started} started`));
     if (step.flops) out.push(...fact("computes", `${flops(step.flops)}${step.times > 1 ? `, ${number(step.times)} times` : ""}`));
@@ -397,7 +415,12 @@
 
   const partChoice = (layout, step, names) => {
     const options = names.map((name, k) => element("option", { value: k }, name));
-    const choice = element("select", { id: "part", onchange: (event) => { state.part = Number(event.target.value); stepDetail(); document.getElementById("part").focus(); } }, ...options);
+    const taken = (event) => {
+      state.part = Number(event.target.value);
+      stepDetail();
+      document.getElementById("part").focus();
+    };
+    const choice = element("select", { id: "part", onchange: taken }, ...options);
     choice.value = String(state.part);
     return element("p", {}, element("label", { for: "part" }, "value "), choice);
   };
@@ -424,8 +447,9 @@
     // A fused step may read many; those beyond some are named alone.
     const most = paired ? 2 : 6;
     const rest = all.slice(most).map((o) => o.title);
+    const often = step.times > 1 ? `, ${number(step.times)} times` : "";
     detail.replaceChildren(title, ...(paired && names.length > 1 ? [partChoice(layout, step, names)] : []),
-      element("dl", {}, ...fact("step", `${at} of ${number(layout.steps.length)}, ${step.phase}${step.times > 1 ? `, ${number(step.times)} times` : ""}`), ...stepFacts(layout, step, at)),
+      element("dl", {}, ...fact("step", `${at} of ${number(layout.steps.length)}, ${step.phase}${often}`), ...stepFacts(layout, step, at)),
       element("div", { class: "figures" }, ...all.slice(0, most).map((o) => planMesh.figure(layout, o.title, o.type))),
       ...(rest.length ? [element("p", { class: "about" }, `and ${rest.join(", ")}`)] : []));
   };
@@ -437,21 +461,31 @@
     const { total, peak } = planCharts.curve(layout, data.kinds);
     const at = state.heldAtPeak || state.selected === undefined ? peak : state.selected;
     const all = planCharts.heldAt(layout, at);
-    const buttons = [[true, "At the peak"], [false, "At the selected step"]].map(([value, title]) => element("button", { type: "button", "aria-pressed": String(state.heldAtPeak === value),
-      onclick: () => { state.heldAtPeak = value; view.held(); } }, title));
-    const rows = all.slice(0, SHOWN_VALUES).map((b) => element("tr", {}, element("td", { class: "text" }, b.path || "(unnamed)"), element("td", { class: "text" }, element("i", { class: "kind", style: `--mark:${planCharts.KINDS[b.kind]}` }), data.kinds[b.kind]),
-      element("td", { class: "text" }, planMesh.shape(layout, b.type)), element("td", {}, bytes(b.type.bytes)), element("td", {}, `${(100 * b.type.bytes / Math.max(total[at], 1)).toFixed(1)} %`)));
+    const button = ([value, title]) => element("button", {
+      type: "button", "aria-pressed": String(state.heldAtPeak === value), onclick: () => { state.heldAtPeak = value; view.held(); },
+    }, title);
+    const buttons = [[true, "At the peak"], [false, "At the selected step"]].map(button);
+    const kind = (b) => [element("i", { class: "kind", style: `--mark:${planCharts.KINDS[b.kind]}` }), data.kinds[b.kind]];
+    const share = (b) => `${(100 * b.type.bytes / Math.max(total[at], 1)).toFixed(1)} %`;
+    const text = (...all) => element("td", { class: "text" }, ...all);
+    const row = (b) => element("tr", {}, text(b.path || "(unnamed)"), text(...kind(b)), text(planMesh.shape(layout, b.type)),
+      element("td", {}, bytes(b.type.bytes)), element("td", {}, share(b)));
+    const rows = all.slice(0, SHOWN_VALUES).map(row);
     const titles = [["value", "text"], ["kind", "text"], ["on a device", "text"], ["bytes", ""], ["share", ""]];
+    const head = element("tr", {}, ...titles.map(([t, c]) => element("th", { scope: "col", class: `plain ${c}` }, t)));
     const rest = all.length - rows.length;
+    const others = sum(all.slice(SHOWN_VALUES).map((b) => b.type.bytes));
     place.replaceChildren(element("div", { class: "filter" }, element("strong", {}, `Largest of ${bytes(total[at])} at step ${at}`), ...buttons),
-      element("div", { class: "table", tabindex: "0", id: "table-held" }, element("table", {}, element("thead", {}, element("tr", {}, ...titles.map(([t, c]) => element("th", { scope: "col", class: `plain ${c}` }, t)))), element("tbody", {}, ...rows))),
-      ...(rest > 0 ? [element("p", { class: "about" }, `and ${count(rest, "smaller value")} of ${bytes(sum(all.slice(SHOWN_VALUES).map((b) => b.type.bytes)))}`)] : []));
+      element("div", { class: "table", tabindex: "0", id: "table-held" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))),
+      ...(rest > 0 ? [element("p", { class: "about" }, `and ${count(rest, "smaller value")} of ${bytes(others)}`)] : []));
   };
 
   const rateFields = (parent, changed) => {
-    const fields = [["flops", "compute", 1e12, "TFLOP/s"], ["memory", "memory", 1e9, "GB/s"], ["link", "link", 1e9, "GB/s"], ["latency", "latency", 1e-6, "µs"]];
+    const fields = [["flops", "compute", 1e12, "TFLOP/s"], ["memory", "memory", 1e9, "GB/s"], ["link", "link", 1e9, "GB/s"],
+      ["latency", "latency", 1e-6, "µs"]];
     const field = ([key, title, factor, unit]) => {
-      const input = element("input", { type: "number", min: "0", step: "any", id: `rate-${key}`, value: String(Number((state.rates[key] / factor).toPrecision(6))) });
+      const now = String(Number((state.rates[key] / factor).toPrecision(6)));
+      const input = element("input", { type: "number", min: "0", step: "any", id: `rate-${key}`, value: now });
       input.addEventListener("change", () => {
         const given = Number(input.value) * factor;
         // Nothing computes at no rate; what is wrong stands red, and the rate as it was.
@@ -469,21 +503,17 @@
   const ranText = () => {
     const { sums, whole } = state.ran();
     const { flops: f, memory, link, latency } = state.rates;
-    return `Nothing here is measured. Drawn at ${flops(f)}/s, ${number(memory / 1e9)} GB/s of memory, ${number(link / 1e9)} GB/s between devices and ${time(latency)} to start a collective, a step takes about ${time(whole)}: `
+    return `Nothing here is measured. Drawn at ${flops(f)}/s, ${number(memory / 1e9)} GB/s of memory, ${number(link / 1e9)} GB/s between devices `
+      + `and ${time(latency)} to start a collective, a step takes about ${time(whole)}: `
       + `${time(sums.compute)} of compute, ${time(sums.collectives)} of collectives, of which compute waits for ${time(sums.waited)}.`;
   };
 
-  const clicks = (chart, stepOf) => {
-    const listen = () => chart.instance.getZr().on("click", (event) => {
-      const at = chart.instance.convertFromPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY]);
-      const step = at && stepOf(at);
-      if (step !== undefined) selectStep(step);
-    });
-    const draw = chart.draw;
-    // Drawing makes a new instance.
-    chart.draw = () => { draw(); listen(); };
-    listen();
-  };
+  /** A click selects the step that is there. The instance that is drawn again and again is one. */
+  const clicks = (chart, stepOf) => chart.instance.getZr().on("click", (event) => {
+    const at = chart.instance.convertFromPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY]);
+    const step = at && stepOf(at);
+    if (step !== undefined) selectStep(step);
+  });
 
   const stepOfMemory = ([x]) => {
     const at = Math.round(x);
@@ -524,16 +554,20 @@
     const top = element("section");
     page.main.append(top);
     const devices = [...new Set(data.layouts.map((l) => l.devices))];
-    top.append(element("p", { class: "about" }, `The ${data.program === "train" ? "training step" : `${data.program} program`} of ${data.model} as each of ${devices.map(number).join(" or ")} device${devices.at(-1) === 1 ? "" : "s"} runs it. Numbers are of the device with the largest shards, for one step.`));
+    const what = `The ${data.program === "train" ? "training step" : `${data.program} program`} of ${data.model}`;
+    const each = `each of ${devices.map(number).join(" or ")} device${devices.at(-1) === 1 ? "" : "s"}`;
+    top.append(element("p", { class: "about" }, `${what} as ${each} runs it. Numbers are of the device with the largest shards, for one step.`));
     switcher(top);
     const sums = element("div");
     top.append(sums);
     const differs = differing();
-    const steps = section("Steps", "In the order in which they run. Select one to see its values on the mesh; arrow keys go through the list, right and left unfold and fold.");
+    const steps = section("Steps",
+      "In the order in which they run. Select one to see its values on the mesh; arrow keys go through the list, right and left unfold and fold.");
     const listed = element("div", { class: "listed" });
     steps.append(element("div", { class: "columns" }, listed, detail));
+    const says = () => `${document.title}, ${state.layout().name} on ${meshText(state.layout())}`;
     const memory = section("Memory", "What a device holds during each step of the plan; of a loop, during one iteration.");
-    const curve = page.chart(memory, { id: "memory", title: "Memory by kind", height: 320, option: planCharts.memory(state, data.kinds) });
+    const curve = page.chart(memory, { id: "memory", title: "Memory by kind", height: 320, option: planCharts.memory(state, data.kinds), says });
     const held = element("div");
     memory.append(held);
     const times = section("Timeline", undefined);
@@ -541,7 +575,10 @@
     times.append(about);
     const lanes = {};
     rateFields(times, () => { lanes.chart.draw(); about.textContent = ranText(); });
-    lanes.chart = page.chart(times, { id: "timeline", title: "Compute and collectives, estimated", height: 230, option: planCharts.timeline(state) });
+    lanes.chart = page.chart(times, {
+      id: "timeline", title: "Compute and collectives, estimated", height: 230, option: planCharts.timeline(state),
+      says: () => `${says()}\n${ranText()}`,
+    });
     clicks(curve, stepOfMemory);
     clicks(lanes.chart, stepOfTime);
     view.marks = () => { for (const chart of [curve, lanes.chart]) chart.instance.setOption(planCharts.marksOf(chart.option())); };

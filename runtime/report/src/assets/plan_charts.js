@@ -4,7 +4,9 @@ const planCharts = (() => {
   const { bytes, number, ink } = page;
   // Beside the colors of phases, those of collectives: the same in the list of steps.
   const PHASES = { forward: page.colors[0], backward: page.colors[2], update: page.colors[4] };
-  const COLLECTIVES = { all_reduce: page.colors[1], reduce_scatter: page.colors[3], all_gather: page.colors[7], all_to_all: page.colors[5], permute: page.colors[6] };
+  const COLLECTIVES = {
+    all_reduce: page.colors[1], reduce_scatter: page.colors[3], all_gather: page.colors[7], all_to_all: page.colors[5], permute: page.colors[6],
+  };
   const KINDS = [page.colors[0], page.colors[4], page.colors[3], page.colors[2], page.colors[1], page.colors[8], page.colors[5]];
   const dashed = (name) => name.replaceAll("_", "-");
   const paths = (layout, step) => {
@@ -64,7 +66,8 @@ const planCharts = (() => {
     if (state.selected !== undefined) data.push({ xAxis: state.selected, lineStyle: { color: ink("ink"), type: "solid" }, label: { show: false } });
     const other = state.other();
     if (other) data.push({ yAxis: other.per_device.peak_bytes / size, lineStyle: { color: ink("faint"), type: "dotted" },
-      label: { formatter: `peak of ${other.name}: ${bytes(other.per_device.peak_bytes)}`, color: ink("ink"), backgroundColor: ink("paper"), padding: [4, 6], borderRadius: 3, distance: [8, 5], position: "insideStartTop" } });
+      label: { formatter: `peak of ${other.name}: ${bytes(other.per_device.peak_bytes)}`, color: ink("ink"), backgroundColor: ink("paper"),
+        padding: [4, 6], borderRadius: 3, distance: [8, 5], position: "insideStartTop" } });
     return { id: "marks", type: "line", data: [], symbol: "none", silent: true, tooltip: { show: false }, markLine: line({ data }) };
   };
 
@@ -88,7 +91,8 @@ const planCharts = (() => {
     const told = (all) => {
       const at = all[0].value[0];
       const sum = all.reduce((n, p) => n + p.value[1], 0);
-      const rows = [...all].reverse().filter((p) => p.value[1] > 0).map((p) => `${p.marker}${echarts.format.encodeHTML(p.seriesName)}: ${bytes(Math.round(p.value[1] * size))}`);
+      const row = (p) => `${p.marker}${echarts.format.encodeHTML(p.seriesName)}: ${bytes(Math.round(p.value[1] * size))}`;
+      const rows = [...all].reverse().filter((p) => p.value[1] > 0).map(row);
       return [echarts.format.encodeHTML(named(layout, at)), `<b>${bytes(Math.round(sum * size))}</b>`, ...rows].join("<br>");
     };
     const other = state.other();
@@ -97,7 +101,8 @@ const planCharts = (() => {
       grid: { left: 64, right: 24, top: 30, bottom: 48 },
       tooltip: { trigger: "axis", formatter: told, order: "seriesDesc" },
       // A step is as wide as 1 around its number, so that what is nearest to the pointer is what is below it.
-      xAxis: { type: "value", min: -0.5, max: layout.steps.length - 0.5, name: "step of the plan", minInterval: 1, axisLabel: { showMinLabel: false, showMaxLabel: false, color: ink("faint") } },
+      xAxis: { type: "value", min: -0.5, max: layout.steps.length - 0.5, name: "step of the plan", minInterval: 1,
+        axisLabel: { showMinLabel: false, showMaxLabel: false, color: ink("faint") } },
       yAxis: { type: "value", name: `${unit} on a device`, nameGap: 44, axisLine: { onZero: false, lineStyle: { color: ink("line") } }, ...upTo(most) },
       series: [...areas, marks(state, layout, found, size)],
     };
@@ -211,11 +216,12 @@ const planCharts = (() => {
     return {
       grid: { left: 86, right: 24, top: 12, bottom: 48 },
       tooltip: { trigger: "item" },
-      xAxis: { type: "value", min: 0, max: ran.drawn * factor, name: `estimated time in ${unit}, each loop once`, axisLabel: { showMaxLabel: false, color: ink("faint") } },
-      yAxis: { type: "category", data: ran.spans.length ? ["compute", "collectives", "loops"] : ["compute", "collectives"], inverse: true, splitLine: { show: false } },
+      xAxis: { type: "value", min: 0, max: ran.drawn * factor, name: `estimated time in ${unit}, each loop once`,
+        axisLabel: { showMaxLabel: false, color: ink("faint") } },
+      yAxis: { type: "category", data: ["compute", "collectives", ...(ran.spans.length ? ["loops"] : [])], inverse: true, splitLine: { show: false } },
       series: [...series, ...(ran.spans.length ? [loopBars(ran, factor)] : []), mark],
     };
   };
 
-  return { memory, timeline, marksOf, simulate, curve, heldAt, time, dashed, paths, PHASES, COLLECTIVES, KINDS };
+  return { memory, timeline, marksOf, simulate, curve, heldAt, time, dashed, paths, COLLECTIVES, KINDS };
 })();

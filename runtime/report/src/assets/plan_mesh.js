@@ -198,8 +198,10 @@ const planMesh = (() => {
     return { width, height, all };
   };
 
-  const pattern = () => drawn("defs", {}, drawn("pattern", { id: "partial", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-    drawn("rect", { width: 2.5, height: 6, class: "hatch" })));
+  const pattern = () => {
+    const look = { id: "partial", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
+    return drawn("defs", {}, drawn("pattern", look, drawn("rect", { width: 2.5, height: 6, class: "hatch" })));
+  };
 
   /** Arrow keys go from device to device. */
   const walk = (cells, columns) => (event) => {
@@ -223,7 +225,8 @@ const planMesh = (() => {
     const all = devices(layout);
     const color = coloring(layout, dims, all);
     const names = layout.mesh.slice(0, -2).map(([name]) => name);
-    const root = drawn("svg", { viewBox: `0 0 ${outer.width} ${outer.height}`, width: outer.width, height: outer.height, role: "group", "aria-label": "The devices of the mesh" });
+    const size = { viewBox: `0 0 ${outer.width} ${outer.height}`, width: outer.width, height: outer.height };
+    const root = drawn("svg", { ...size, role: "group", "aria-label": "The devices of the mesh" });
     root.append(pattern());
     const title = names.length > 0 ? 18 : 0;
     const cells = [];
@@ -272,8 +275,10 @@ const planMesh = (() => {
 
   /** How many devices are drawn, where these are not all. */
   const left = (layout) => {
-    const cut = layout.mesh.flatMap(([name, size], a) => (layout.shown[a].length < size ? [`${layout.shown[a].length} of ${size.toLocaleString("en-US")} along ${name}`] : []));
-    return cut.length ? `Of ${layout.devices.toLocaleString("en-US")} devices, ${layout.shown.reduce((n, s) => n * s.length, 1)} are drawn: ${cut.join(", ")}.` : "";
+    const number = (n) => n.toLocaleString("en-US");
+    const cut = layout.mesh.map(([name, size], a) => [layout.shown[a].length, size, name]).filter(([drawn, size]) => drawn < size);
+    const words = cut.map(([drawn, size, name]) => `${drawn} of ${number(size)} along ${name}`).join(", ");
+    return cut.length ? `Of ${number(layout.devices)} devices, ${layout.shown.reduce((n, s) => n * s.length, 1)} are drawn: ${words}.` : "";
   };
 
   /** A value as a figure, under what it is called. */
@@ -285,5 +290,5 @@ const planMesh = (() => {
       element("div", { class: "mesh" }, root), facts(layout, type, dims, chosen), ...(note ? [element("p", { class: "about" }, note)] : []));
   };
 
-  return { figure, shape, devices, told };
+  return { figure, shape };
 })();

@@ -57,7 +57,7 @@
     tooltip: { trigger: "item", valueFormatter: show },
     xAxis: { type: "value", name: unit, minInterval: unit === "runs" ? 1 : undefined, splitNumber: narrow() ? 3 : 5 },
     yAxis: { type: "category", data: names, inverse: true, axisTick: { show: false },
-      axisLabel: { color: page.ink("ink"), lineHeight: 15, formatter: (name) => folded(name, narrow() ? 16 : 30) } },
+      axisLabel: { color: page.ink("ink"), lineHeight: 15, formatter: (name) => page.drawable(folded(name, narrow() ? 16 : 30)) } },
     series: series(),
   });
 
@@ -130,8 +130,8 @@
       id: "models",
       columns: [
         { name: "model", title: "model", text: true }, { name: "runs", title: "runs" }, { name: "failed", title: "failed" },
-        { name: "devices", title: "devices" }, { name: "wall", title: "wall time", show: duration },
-        { name: "queue", title: "in queues", show: duration }, { name: "hours", title: "device time", show: hours },
+        { name: "devices", title: "devices" }, { name: "wall_seconds", title: "wall time", show: duration },
+        { name: "queue_seconds", title: "in queues", show: duration }, { name: "device_hours", title: "device time", show: hours },
         { name: "mfu", title: "MFU", show: percent }, { name: "waiting", title: "waiting", show: percent },
       ],
       rows: models.map((m) => [m.name, m.runs, m.failed, m.devices.join(", "), m.wall, m.queue, m.hours, m.mfu, m.waiting]),
@@ -150,9 +150,9 @@
       [{ name: "layout", title: "layout", text: true }, (r) => r.layout],
       [{ name: "devices", title: "devices" }, (r) => r.devices],
       [{ name: "started", title: "started (UTC)", text: true, show: time }, (r) => r.started],
-      [{ name: "wall", title: "wall time", show: duration }, (r) => r.wall],
-      [{ name: "queue", title: "in queue", show: duration }, (r) => r.queue],
-      [{ name: "hours", title: "device time", show: hours }, (r) => r.hours],
+      [{ name: "wall_seconds", title: "wall time", show: duration }, (r) => r.wall],
+      [{ name: "queue_seconds", title: "in queue", show: duration }, (r) => r.queue],
+      [{ name: "device_hours", title: "device time", show: hours }, (r) => r.hours],
       [{ name: "mfu", title: "MFU", show: percent }, (r) => r.mfu],
       [{ name: "waiting", title: "waiting", show: percent }, (r) => r.waiting],
       [{ name: "cause", title: "cause", text: true }, (r) => r.cause],

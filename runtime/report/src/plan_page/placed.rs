@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// So many devices are drawn at most.
-pub(super) const MOST_DEVICES: usize = 64;
+const MOST_DEVICES: usize = 64;
 
 /// For each axis the positions that are drawn: all of them, or the first ones and the last. The longest axes are shortened first.
 pub(super) fn shown(mesh: &Mesh) -> Vec<Vec<usize>> {

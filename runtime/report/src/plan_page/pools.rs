@@ -1,9 +1,12 @@
 //! Texts and lines of the model, of which the page has each once: others refer to them by position.
 
+use meshwright_core::layout::Layout;
+use meshwright_core::partition::{Instr, Spmd};
 use meshwright_diag::{Sources, Span};
 use meshwright_ops::{Graph, Id};
+use meshwright_plan::Provenance;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A line of a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -74,5 +77,69 @@ impl<'a> LinePool<'a> {
             self.all.push(line);
         }
         Some(at)
+    }
+}
+
+/// A rule of the layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct RuleView {
+    /// Its number, as `--why` counts them.
+    number: usize,
+    /// Its line, from 1: one line may have several rules.
+    line: usize,
+    text: String,
+}
+
+/// Rules of the layout of which each is kept once. A Plan knows the line of a rule alone; which of the rules of that line it is, the
+/// partitioned step says, of which it was made.
+pub(super) struct RulePool<'a> {
+    layout: &'a Layout,
+    sources: &'a Sources,
+    /// By what is moved and why: where the rules stand.
+    causes: BTreeMap<(u32, &'a str), BTreeSet<Span>>,
+    all: Vec<RuleView>,
+    known: BTreeMap<Span, usize>,
+}
+
+impl<'a> RulePool<'a> {
+    /// Of a step that was partitioned by a layout.
+    pub(super) fn new(spmd: &'a Spmd, layout: &'a Layout, sources: &'a Sources) -> Self {
+        let mut causes: BTreeMap<(u32, &str), BTreeSet<Span>> = BTreeMap::new();
+        for instr in &spmd.instrs {
+            if let Instr::Reshard { from, cause, .. } = instr
+                && let Some(rule) = cause.rule
+            {
+                causes.entry((spmd.copies[*from].value.0, &cause.because)).or_default().insert(rule);
+            }
+        }
+        RulePool { layout, sources, causes, all: Vec::new(), known: BTreeMap::new() }
+    }
+
+    /// All rules that somebody referred to.
+    pub(super) fn done(self) -> Vec<RuleView> {
+        self.all
+    }
+
+    /// The rules behind a collective, by their places: mostly one. They are those that stand in the line that it names.
+    pub(super) fn of(&mut self, o: &Provenance) -> Vec<usize> {
+        let Some(line) = o.rule else { return Vec::new() };
+        let spans = self.causes.get(&(o.id, &*o.because)).cloned().unwrap_or_default();
+        let there = |span: &Span| self.sources.line(*span) == line as usize;
+        let mut spans: BTreeSet<Span> = spans.into_iter().filter(there).collect();
+        if spans.is_empty() {
+            // Moved by another name than it was partitioned under: the rules of its line.
+            spans = self.layout.rules.iter().map(|r| r.span).filter(there).collect();
+        }
+        spans.into_iter().filter_map(|span| self.place(span, line as usize)).collect()
+    }
+
+    fn place(&mut self, span: Span, line: usize) -> Option<usize> {
+        if let Some(at) = self.known.get(&span) {
+            return Some(*at);
+        }
+        let rule = self.layout.rules.iter().find(|r| r.span == span)?;
+        self.all.push(RuleView { number: rule.number, line, text: rule.text.clone() });
+        self.known.insert(span, self.all.len() - 1);
+        Some(self.all.len() - 1)
     }
 }

@@ -1,7 +1,7 @@
 //! The steps of a Plan, each with what it reads and writes, what a collective moves and why, and what its time may be estimated from.
 
 use super::placed::PlacedTypes;
-use super::pools::{LinePool, TextPool};
+use super::pools::{LinePool, RulePool, TextPool};
 use meshwright_plan::{Operand, Phase, Plan, Prim, Step};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -12,9 +12,6 @@ pub(super) struct StepView {
     /// Its primitive, or its collective.
     op: &'static str,
     phase: Phase,
-    /// The innermost loop around it, by its place among the loops.
-    #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
-    around: Option<usize>,
     /// How often it runs in a step of training.
     times: u64,
     #[serde(skip_serializing_if = "is_zero")]
@@ -48,9 +45,9 @@ struct OriginView {
     /// Why, by its place among the texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     because: Option<usize>,
-    /// The line of the layout.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<u32>,
+    /// The rules of the layout behind it, by their places among the rules.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rules: Vec<usize>,
 }
 
 /// What a collective moves.
@@ -77,8 +74,6 @@ pub(super) struct LoopView {
     dim: String,
     iterations: usize,
     reverse: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parent: Option<usize>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
@@ -91,24 +86,15 @@ fn is_none(n: &u64) -> bool {
     *n == 0
 }
 
-impl StepView {
-    /// The lines of the layout that are behind it.
-    pub(super) fn rules(&self) -> impl Iterator<Item = u32> {
-        self.of.iter().filter_map(|o| o.rule)
-    }
-}
-
 /// The loops of a Plan, outer ones before those in them.
 pub(super) fn loops(plan: &Plan) -> Vec<LoopView> {
     let all = plan.loops();
-    let around = |i: usize| all[..i].iter().rposition(|l| l.contains(all[i].begin));
     let view = |i: usize| LoopView {
         begin: all[i].begin,
         end: all[i].end,
         dim: plan.dims.name(all[i].dim).into(),
         iterations: plan.dims.size(all[i].dim),
         reverse: all[i].reverse,
-        parent: around(i),
     };
     (0..all.len()).map(view).collect()
 }
@@ -119,8 +105,8 @@ pub(super) fn all(
     types: &mut PlacedTypes<'_>,
     texts: &mut TextPool,
     lines: &mut LinePool<'_>,
+    rules: &mut RulePool<'_>,
 ) -> Vec<StepView> {
-    let loops = plan.loops();
     let starts = plan.steps.iter().enumerate().filter(|(_, s)| s.collective().is_some());
     let starts: BTreeMap<u32, usize> = starts.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
     let mut out = Vec::with_capacity(plan.steps.len());
@@ -132,12 +118,11 @@ pub(super) fn all(
             path: texts.at(&o.path),
             line: lines.of_value(o.id),
             because: (!o.because.is_empty()).then(|| texts.at(&o.because)),
-            rule: o.rule,
+            rules: rules.of(o),
         });
         out.push(StepView {
             op: step.name(),
             phase: step.phase,
-            around: loops.iter().rposition(|l| l.contains(at)),
             times,
             lag: step.lag,
             flops: step.flops(plan),

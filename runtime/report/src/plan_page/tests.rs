@@ -40,9 +40,13 @@ fn case(model: &str, preset: Option<&str>, mesh: &str, layout: &str) -> Case {
     let step = training_step(&project.program).unwrap();
     let compiled = project.compile(&step, &sources).0.unwrap();
     let report = explain(&compiled, &|span| line_of(&sources, span));
-    let rules = project.texts.layout;
-    let planned =
-        PlannedLayout { name: layout, compiled: &compiled, report: &report, sources: &sources, rules };
+    let planned = PlannedLayout {
+        name: layout,
+        compiled: &compiled,
+        report: &report,
+        sources: &sources,
+        layout: &project.layout,
+    };
     let view = LayoutView::of(&planned);
     let json = serde_json::to_value(&view).unwrap();
     Case { compiled, report, view, json }
@@ -115,7 +119,13 @@ fn collectives_have_the_bytes_the_lines_and_the_reasons_of_explain() {
                 assert_eq!(text(&origin["path"]), part.value);
                 assert_eq!(text(&origin["because"]), part.because);
                 assert_eq!(c["bytes"][k], json!(part.bytes));
-                assert_eq!(origin["rule"].as_u64(), part.rule.map(u64::from));
+                // The rules are those that stand in the line that `explain` names.
+                let rules = origin["rules"].as_array().cloned().unwrap_or_default();
+                assert_eq!(rules.is_empty(), part.rule.is_none(), "{origin}");
+                for rule in rules {
+                    let rule = &json["rules"][rule.as_u64().unwrap() as usize];
+                    assert_eq!(rule["line"].as_u64(), part.rule.map(u64::from));
+                }
                 let line = origin["line"]
                     .as_u64()
                     .map_or(0, |l| json["lines"][l as usize]["line"].as_u64().unwrap());

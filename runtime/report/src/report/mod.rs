@@ -1,14 +1,17 @@
 //! A page of runs: their table, curves, times and costs. What the charts are made of is the runs one by one; which of them make a line is
 //! for the page to say, since its filter changes that.
 
+mod apart;
 mod thin;
 
 pub use thin::{ThinCurve, points_each};
 
 use crate::Page;
 use crate::results::{Cell, ColumnKind, ResultTable, RunRow};
-use meshwright_train::runs::{EpochPoint, RunSummary};
+use apart::Apart;
+use meshwright_train::runs::{EpochPoint, EvaluationPoint, RunSummary};
 use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The script of these pages.
 const SCRIPT: &str = include_str!("../assets/report.js");
@@ -36,6 +39,8 @@ pub struct RunsReport<'a> {
     pub made: &'a str,
     /// The runs, in the order of the table.
     pub runs: &'a [ReportedRun],
+    /// Of those that cannot be read, why.
+    pub unreadable: &'a [String],
 }
 
 impl RunsReport<'_> {
@@ -44,10 +49,12 @@ impl RunsReport<'_> {
         let rows: Vec<RunRow> = self.runs.iter().map(|r| r.row.clone()).collect();
         let mut data = table(&ResultTable::of(&rows));
         let every = self.stride();
-        let runs = self.runs.iter().map(|r| run(r, every));
+        let apart = Apart::of_models(self.runs);
+        let runs = self.runs.iter().map(|r| run(r, every, &apart));
         data["title"] = self.title.into();
         data["made"] = self.made.into();
         data["every"] = every.into();
+        data["unreadable"] = self.unreadable.into();
         data["runs"] = runs.collect();
         data
     }
@@ -59,11 +66,16 @@ impl RunsReport<'_> {
 
     /// Of how many epochs one is drawn, the same in all runs: else means over seeds would be of other runs at each epoch.
     fn stride(&self) -> usize {
-        let numbers =
-            |e: &EpochPoint| 1 + e.train.len() + e.evaluation.as_ref().map_or(0, |v| 1 + v.metrics.len());
+        let trained = |e: &EpochPoint| 1 + e.train.len();
+        // Of each set that there is, and not of those alone that an epoch ends with.
+        let evaluated = |e: &EvaluationPoint| 1 + e.evaluation.metrics.len();
+        let numbers = |s: &RunSummary| {
+            let ends: BTreeSet<u64> = s.epochs.iter().map(|e| e.step).collect();
+            let drawn = s.evaluations.iter().filter(|e| ends.contains(&e.step)).map(evaluated);
+            s.epochs.iter().map(trained).chain(drawn).sum::<usize>()
+        };
         let all = self.runs.iter().filter_map(|r| r.row.summary.as_ref());
-        let numbers: usize = all.flat_map(|s| &s.epochs).map(numbers).sum();
-        numbers.div_ceil(EPOCH_BUDGET).max(1)
+        all.map(numbers).sum::<usize>().div_ceil(EPOCH_BUDGET).max(1)
     }
 }
 
@@ -93,8 +105,7 @@ fn number(v: f64) -> Value {
 }
 
 /// What charts need of a run.
-fn run(r: &ReportedRun, every: usize) -> Value {
-    let given = |pairs: &mut dyn Iterator<Item = (String, Value)>| pairs.collect::<Map<_, _>>();
+fn run(r: &ReportedRun, every: usize, apart: &BTreeMap<&str, Apart<'_>>) -> Value {
     let row = &r.row;
     let mut of = json!({
         "name": row.name,
@@ -102,11 +113,12 @@ fn run(r: &ReportedRun, every: usize) -> Value {
         "layout": row.layout,
         "mesh": row.mesh,
         "seed": row.seed,
-        "dims": given(&mut row.dims.iter().map(|(n, v)| (n.clone(), (*v).into()))),
-        "sets": given(&mut row.sets.iter().map(|(n, v)| (n.clone(), (*v).into()))),
     });
     if let Some(s) = &row.summary {
         summary(&mut of, s);
+        for (name, value) in apart.get(&*s.model).map(|a| a.told(s)).into_iter().flatten() {
+            of[name] = value;
+        }
         of["epochs"] = epochs(s, every);
     }
     if let Some(t) = &r.losses {

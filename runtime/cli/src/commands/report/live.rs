@@ -1,5 +1,7 @@
 //! A page that is served on this machine while runs go on. The page asks for what has changed; what it shows of them else stays.
 
+use super::serving::{self, Answer};
+use super::why;
 use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::found::{ReadRuns, places, read, root};
@@ -9,12 +11,13 @@ use crate::wrong::wrong;
 use meshwright_report::report::RunsReport;
 use meshwright_train::Checked;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-use tiny_http::{Header, Method, Request, Response, Server};
 
 /// How long the page waits before it asks again.
 const EVERY: Duration = Duration::from_millis(2000);
@@ -22,10 +25,6 @@ const EVERY: Duration = Duration::from_millis(2000);
 const FRESH: Duration = Duration::from_millis(1000);
 /// How soon Ctrl-C is seen.
 const WAIT: Duration = Duration::from_millis(100);
-
-/// Nothing but what the page has in itself, and what this server answers.
-const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; \
-                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Serves the page until Ctrl-C.
 pub(super) fn serve(
@@ -38,29 +37,95 @@ pub(super) fn serve(
     let begin = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     let mut followed = Followed::new(runs, title, begin);
     followed.refresh()?;
-    let server = bound(port)?;
-    let address = server.server_addr();
+    let (listener, address) = bound(port)?;
     console.out(&format!("http://{address}/\n"))?;
     console.flush()?;
     console.note("the page follows the runs; Ctrl-C ends it");
+    let (tell, told) = channel();
+    // It ends with the process: what a browser asks for, and takes its time to read, holds up nothing here.
+    std::thread::spawn(move || {
+        let ended = tell.clone();
+        let followed = Mutex::new((
+            followed,
+            Spoken { tell, failure: None, unreadable: BTreeSet::new(), known: BTreeSet::new() },
+        ));
+        let why = serving::serve(&listener, move |url| answer(url, &followed));
+        let _over = ended.send(Said::Ended(why.to_string()));
+    });
+    attend(&told, &address.to_string(), console)
+}
+
+/// Says what there is to say until Ctrl-C.
+fn attend(told: &Receiver<Said>, address: &str, console: &mut Console) -> Result<(), CommandEnd> {
     let stop = signals::stop_of(&mut |note| console.note(note));
     while !stop.load(Ordering::Relaxed) {
-        match server.recv_timeout(WAIT) {
-            Ok(Some(request)) => answer(request, &mut followed, console),
-            Ok(None) => {}
-            Err(e) => {
-                return Err(Box::new(wrong(format!("the page at {address} is served no more: {e}"))).into());
+        let ended = match told.recv_timeout(WAIT) {
+            Ok(Said::Warning(text)) => {
+                console.warn(&text);
+                continue;
             }
-        }
+            Err(RecvTimeoutError::Timeout) => continue,
+            Ok(Said::Ended(why)) => why,
+            Err(RecvTimeoutError::Disconnected) => "its thread has ended".into(),
+        };
+        return Err(Box::new(wrong(format!("the page at {address} is served no more: {ended}"))).into());
     }
     Err(Stop::Interrupted.into())
 }
 
-fn bound(port: u16) -> Checked<Server> {
-    Server::http((Ipv4Addr::LOCALHOST, port)).map_err(|e| {
+fn bound(port: u16) -> Checked<(TcpListener, std::net::SocketAddr)> {
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let bound = bound.and_then(|listener| listener.local_addr().map(|address| (listener, address)));
+    bound.map_err(|e| {
         let d = wrong(format!("the page cannot be served at 127.0.0.1:{port}: {e}"));
         Box::new(d.help("leave `--port` out to take any port that is free"))
     })
+}
+
+/// What is said on the terminal meanwhile.
+#[derive(Debug)]
+enum Said {
+    Warning(String),
+    Ended(String),
+}
+
+/// What was said, so that nothing is said each time that a page asks.
+#[derive(Debug)]
+struct Spoken {
+    tell: Sender<Said>,
+    /// Why nothing could be read, the last time.
+    failure: Option<String>,
+    /// Of runs that could not be read, the last time: one that is just being made may lack a file, and has it the next time.
+    unreadable: BTreeSet<String>,
+    /// Those of which it was said.
+    known: BTreeSet<String>,
+}
+
+impl Spoken {
+    fn warn(&self, text: &str) {
+        // Nobody listens when the command is about to end.
+        let _over = self.tell.send(Said::Warning(text.into()));
+    }
+
+    fn failed(&mut self, why: &str) {
+        if self.failure.as_deref() != Some(why) {
+            self.warn(why);
+        }
+        self.failure = Some(why.into());
+    }
+
+    /// Says what could not be read twice.
+    fn read(&mut self, unreadable: &[String]) {
+        self.failure = None;
+        let now: BTreeSet<String> = unreadable.iter().cloned().collect();
+        for why in now.intersection(&self.unreadable) {
+            if !self.known.contains(why) {
+                self.warn(&format!("a run is left out: {why}"));
+            }
+        }
+        self.known = now.intersection(&self.unreadable).cloned().collect();
+        self.unreadable = now;
+    }
 }
 
 /// What is served, and since when each part of it is as it is.
@@ -89,17 +154,17 @@ impl Followed {
         }
     }
 
-    /// Reads what has changed, where that was not done a moment ago.
-    fn refresh(&mut self) -> Checked<()> {
+    /// Reads what has changed, where that was not done a moment ago, and gives what it could not read.
+    fn refresh(&mut self) -> Checked<Option<Vec<String>>> {
         if self.at.is_some_and(|at| at.elapsed() < FRESH) {
-            return Ok(());
+            return Ok(None);
         }
         let found = read(&places(&self.paths)?, root(&self.paths), &mut self.read);
-        // A run that is just being made may lack a file: the next time it is there.
-        let report = RunsReport { title: &self.title, made: "", runs: &found.runs };
+        let unreadable: Vec<String> = found.unreadable.iter().map(why).collect();
+        let report = RunsReport { title: &self.title, made: "", runs: &found.runs, unreadable: &unreadable };
         self.take(report.data());
         self.at = Some(Instant::now());
-        Ok(())
+        Ok(Some(unreadable))
     }
 
     fn take(&mut self, data: Value) {
@@ -120,7 +185,7 @@ impl Followed {
     fn page(&self) -> String {
         let mut data = self.data.clone();
         data["live"] = json!({ "version": self.version, "every": EVERY.as_millis() as u64 });
-        RunsReport { title: &self.title, made: "", runs: &[] }.page(data)
+        RunsReport { title: &self.title, made: "", runs: &[], unreadable: &[] }.page(data)
     }
 
     /// What has changed since a version; none where nothing has.
@@ -137,6 +202,7 @@ impl Followed {
                 "columns": self.data["columns"],
                 "rows": self.data["rows"],
                 "every": self.data["every"],
+                "unreadable": self.data["unreadable"],
                 "names": names,
                 "changed": changed,
             })
@@ -149,87 +215,41 @@ fn named(data: &Value) -> impl Iterator<Item = (&str, &Value)> {
     runs.iter().map(|run| (run["name"].as_str().unwrap_or_default(), run))
 }
 
-/// Whether a request is meant for this machine. A page of elsewhere whose name leads here sends its own name.
-fn is_meant(host: Option<&str>) -> bool {
-    let Some(host) = host else { return false };
-    let name = match host.strip_prefix("[::1]") {
-        Some(rest) if rest.is_empty() || rest.starts_with(':') => "localhost",
-        _ => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    ["127.0.0.1", "localhost"].iter().any(|own| name.eq_ignore_ascii_case(own))
-}
-
 /// Of a path with `?since=N`: that version, 0 where it says none.
 fn since(url: &str) -> u64 {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     query.split('&').find_map(|p| p.strip_prefix("since=")?.parse().ok()).unwrap_or(0)
 }
 
-fn answer(request: Request, followed: &mut Followed, console: &mut Console) {
-    let host = request.headers().iter().find(|h| h.field.equiv("Host")).map(|h| h.value.as_str().to_string());
-    let (code, kind, body) = match () {
-        () if !is_meant(host.as_deref()) => {
-            (403, "text/plain", "this address is for this machine alone\n".into())
+fn answer(url: &str, followed: &Mutex<(Followed, Spoken)>) -> Answer {
+    let (followed, spoken) = &mut *followed.lock().unwrap_or_else(PoisonError::into_inner);
+    match followed.refresh() {
+        Ok(read) => {
+            read.iter().for_each(|unreadable| spoken.read(unreadable));
+            asked(url, followed)
         }
-        () if !matches!(request.method(), Method::Get | Method::Head) => {
-            (405, "text/plain", "only GET\n".into())
+        Err(d) => {
+            // The folder is gone, or a sweep is being changed: the page says that it is not connected, and asks again.
+            spoken.failed(&d.message);
+            Answer::text(503, &d.message)
         }
-        () => match followed.refresh() {
-            Ok(()) => asked(request.url(), followed),
-            Err(d) => {
-                // The folder is gone, or a sweep is being changed: the page says that it is not connected, and asks again.
-                console.warn(&d.message);
-                (503, "text/plain", format!("{}\n", d.message))
-            }
-        },
-    };
-    let header = |name: &str, value: &str| Header::from_bytes(name, value).ok();
-    let headers = [
-        header("Content-Type", &format!("{kind}; charset=utf-8")),
-        header("Content-Security-Policy", POLICY),
-        header("Cache-Control", "no-store"),
-        header("X-Content-Type-Options", "nosniff"),
-        header("Cross-Origin-Resource-Policy", "same-origin"),
-    ];
-    let mut response = Response::from_string(body).with_status_code(code);
-    headers.into_iter().flatten().for_each(|h| response.add_header(h));
-    // Whoever asked may be gone.
-    let _gone = request.respond(response);
+    }
 }
 
-fn asked(url: &str, followed: &Followed) -> (u16, &'static str, String) {
+fn asked(url: &str, followed: &Followed) -> Answer {
     match url.split('?').next().unwrap_or_default() {
-        "/" => (200, "text/html", followed.page()),
+        "/" => Answer { code: 200, kind: "text/html", body: followed.page() },
         "/data.json" => match followed.changes(since(url)) {
-            Some(changes) => (200, "application/json", changes.to_string()),
-            None => (204, "application/json", String::new()),
+            Some(changes) => Answer { code: 200, kind: "application/json", body: changes.to_string() },
+            None => Answer { code: 204, kind: "application/json", body: String::new() },
         },
-        _ => (404, "text/plain", "there is only the page, at /\n".into()),
+        _ => Answer::text(404, "there is only the page, at /"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_this_machine_is_answered() {
-        for own in ["127.0.0.1:8080", "localhost:1", "LOCALHOST", "[::1]:80", "127.0.0.1"] {
-            assert!(is_meant(Some(own)), "{own}");
-        }
-        for other in [
-            "example.com",
-            "example.com:8080",
-            "127.0.0.1.example.com:80",
-            "[::1].example.com",
-            "[::2]:80",
-            "",
-            "localhost.example.com",
-        ] {
-            assert!(!is_meant(Some(other)), "{other}");
-        }
-        assert!(!is_meant(None));
-    }
 
     #[test]
     fn a_page_is_sent_what_has_changed() {
@@ -250,5 +270,25 @@ mod tests {
             (since("/data.json?since=12"), since("/data.json"), since("/data.json?x=1&since=3")),
             (12, 0, 3)
         );
+    }
+    #[test]
+    fn what_cannot_be_read_is_said_once_and_when_it_lasts() {
+        let (tell, told) = channel();
+        let mut spoken = Spoken { tell, failure: None, unreadable: BTreeSet::new(), known: BTreeSet::new() };
+        let said = |spoken: &mut Spoken, unreadable: &[&str]| {
+            spoken.read(&unreadable.iter().map(|s| (*s).to_string()).collect::<Vec<_>>());
+            told.try_iter().count()
+        };
+        // A run that is just being made is none of them.
+        assert_eq!(
+            [&["a"][..], &[], &["a"], &["a"], &["a", "b"]].map(|u| said(&mut spoken, u)),
+            [0, 0, 0, 1, 0]
+        );
+        assert_eq!(said(&mut spoken, &["a", "b"]), 1);
+        assert_eq!([&["a"][..], &[], &["a"], &["a"]].map(|u| said(&mut spoken, u)), [0, 0, 0, 1]);
+        for _ in 0..3 {
+            spoken.failed("the folder is gone");
+        }
+        assert_eq!(told.try_iter().count(), 1);
     }
 }

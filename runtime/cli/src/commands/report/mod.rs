@@ -1,6 +1,7 @@
 //! `report`: a page of runs, written or served.
 
 mod live;
+mod serving;
 
 use crate::args::PageArgs;
 use crate::console::Console;
@@ -27,7 +28,8 @@ pub(crate) fn run(args: &PageArgs, console: &mut Console) -> Result<(), Stop> {
     page_of(&found, &title, &page, console)
 }
 
-fn said(d: &Diagnostic, console: &mut Console) -> Stop {
+/// Says what ends the command.
+pub(crate) fn said(d: &Diagnostic, console: &mut Console) -> Stop {
     console.diagnostics(std::slice::from_ref(d), &Sources::new());
     Stop::Diagnosed
 }
@@ -45,6 +47,11 @@ pub(crate) fn title_of(paths: &[PathBuf]) -> String {
     names.join(", ")
 }
 
+/// Why a run is not on the page.
+fn why(d: &Diagnostic) -> String {
+    format!("{}: {}", d.code.id, d.message)
+}
+
 /// Writes the page of some runs. Those that cannot be read are left out, and the command fails.
 pub(crate) fn page_of(
     found: &FoundRuns,
@@ -53,7 +60,8 @@ pub(crate) fn page_of(
     console: &mut Console,
 ) -> Result<(), Stop> {
     let made = format!("Made at {}.", meshwright_train::time_of_day());
-    let report = RunsReport { title, made: &made, runs: &found.runs };
+    let unreadable: Vec<String> = found.unreadable.iter().map(why).collect();
+    let report = RunsReport { title, made: &made, runs: &found.runs, unreadable: &unreadable };
     let text = report.page(report.data());
     write(page, text.as_bytes()).map_err(|d| said(&d, console))?;
     console.note(&format!(

@@ -1,0 +1,239 @@
+//! Answers to a browser on this machine, over HTTP/1.1. Each connection is answered once, by a thread of its own within limits of time
+//! and size: whoever sends nothing, or takes nothing, holds up nobody else.
+
+use std::io::{ErrorKind, Read, Result, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// So many connections are answered at once; others are closed.
+const MOST: usize = 64;
+/// The longest head of a request.
+const HEAD: usize = 16 << 10;
+/// The most headers that it may have.
+const HEADERS: usize = 100;
+/// How long a request may take to come.
+const ASKING: Duration = Duration::from_secs(10);
+/// How long whoever asked may take none of the answer, and all of it.
+const STALLED: Duration = Duration::from_secs(10);
+const ANSWERING: Duration = Duration::from_secs(300);
+/// What is sent beside a request is thrown away: so much of it, for so long.
+const REST: (usize, Duration) = (64 << 10, Duration::from_millis(500));
+
+/// Nothing but what the page has in itself, and what this server answers.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What is answered.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) code: u16,
+    pub(super) kind: &'static str,
+    pub(super) body: String,
+}
+
+impl Answer {
+    /// A line for people.
+    pub(super) fn text(code: u16, body: &str) -> Answer {
+        Answer { code, kind: "text/plain", body: format!("{body}\n") }
+    }
+
+    fn head(&self) -> String {
+        let reason = match self.code {
+            200 => "OK",
+            204 => "No Content",
+            400 => "Bad Request",
+            403 => "Forbidden",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            _ => "Service Unavailable",
+        };
+        let mut head = format!("HTTP/1.1 {} {reason}\r\n", self.code);
+        if self.code != 204 {
+            let Answer { kind, body, .. } = self;
+            head += &format!("Content-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n", body.len());
+        }
+        head + "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+                Cross-Origin-Resource-Policy: same-origin\r\nContent-Security-Policy: "
+            + POLICY
+            + "\r\n\r\n"
+    }
+}
+
+/// Answers each connection by what `answer` makes of a path with its query, until the process ends; where no connection is taken
+/// any more, it gives the reason.
+pub(super) fn serve(
+    listener: &TcpListener,
+    answer: impl Fn(&str) -> Answer + Send + Sync + 'static,
+) -> std::io::Error {
+    let answer = Arc::new(answer);
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            // The other end gave up before it was taken.
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
+            Err(e) => return e,
+        };
+        let held = Held::of(&open);
+        if held.before >= MOST {
+            continue;
+        }
+        let answer = Arc::clone(&answer);
+        let talk = move || {
+            let _held = held;
+            // Whoever asked may be gone.
+            let _gone = converse(stream, &*answer);
+        };
+        if let Err(e) = std::thread::Builder::new().name("answer".into()).spawn(talk) {
+            return e;
+        }
+    }
+}
+
+/// One of the connections that are open.
+struct Held {
+    open: Arc<AtomicUsize>,
+    before: usize,
+}
+
+impl Held {
+    fn of(open: &Arc<AtomicUsize>) -> Held {
+        Held { before: open.fetch_add(1, Ordering::Relaxed), open: Arc::clone(open) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn converse(mut stream: TcpStream, answer: &dyn Fn(&str) -> Answer) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let head = read_head(&mut stream)?;
+    let (answer, bodiless) = answered(&head, answer);
+    stream.set_write_timeout(Some(STALLED))?;
+    let end = Instant::now() + ANSWERING;
+    let head = answer.head();
+    let body = if bodiless { "" } else { &answer.body };
+    for part in [head.as_bytes(), body.as_bytes()].into_iter().flat_map(|all| all.chunks(256 << 10)) {
+        if Instant::now() > end {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.write_all(part)?;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    rest(&mut stream)
+}
+
+/// What there is of a head when it is whole, too long, or at its end.
+fn read_head(stream: &mut TcpStream) -> Result<Vec<u8>> {
+    let end = Instant::now() + ASKING;
+    let mut head = Vec::new();
+    let mut block = [0; 2048];
+    while head.len() < HEAD && !head.windows(4).any(|w| w == b"\r\n\r\n") {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut block)? {
+            0 => break,
+            n => head.extend_from_slice(&block[..n]),
+        }
+    }
+    Ok(head)
+}
+
+/// Throws away what else was sent, such as a body: closing would else undo the answer.
+fn rest(stream: &mut TcpStream) -> Result<()> {
+    let end = Instant::now() + REST.1;
+    let mut block = [0; 2048];
+    let mut taken = 0;
+    while taken < REST.0 {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut block)? {
+            0 => break,
+            n => taken += n,
+        }
+    }
+    Ok(())
+}
+
+/// The answer to a request, and whether that asks for its head alone.
+fn answered(head: &[u8], answer: &dyn Fn(&str) -> Answer) -> (Answer, bool) {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let whole = matches!(request.parse(head), Ok(httparse::Status::Complete(_)));
+    let (true, Some(method), Some(path)) = (whole, request.method, request.path) else {
+        return (Answer::text(400, "this is no request of HTTP/1.1"), false);
+    };
+    let mut hosts = request.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("Host"));
+    let host = hosts.next().and_then(|h| std::str::from_utf8(h.value).ok());
+    let bodiless = method == "HEAD";
+    match method {
+        _ if hosts.next().is_some() || !is_meant(host) => {
+            (Answer::text(403, "this address is for this machine alone"), bodiless)
+        }
+        "GET" | "HEAD" => (answer(path), bodiless),
+        _ => (Answer::text(405, "only GET"), false),
+    }
+}
+
+/// Whether a request is meant for this machine. A page of elsewhere whose name leads here sends its own name.
+fn is_meant(host: Option<&str>) -> bool {
+    let Some(host) = host else { return false };
+    let name = match host.strip_prefix("[::1]") {
+        Some(rest) if rest.is_empty() || rest.starts_with(':') => "localhost",
+        _ => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    ["127.0.0.1", "localhost"].iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_answered() {
+        for own in ["127.0.0.1:8080", "localhost:1", "LOCALHOST", "[::1]:80", "127.0.0.1"] {
+            assert!(is_meant(Some(own)), "{own}");
+        }
+        for other in [
+            "example.com",
+            "example.com:8080",
+            "127.0.0.1.example.com:80",
+            "[::1].example.com",
+            "[::2]:80",
+            "",
+            "localhost.example.com",
+        ] {
+            assert!(!is_meant(Some(other)), "{other}");
+        }
+        assert!(!is_meant(None));
+    }
+
+    #[test]
+    fn a_request_is_what_the_standard_says() {
+        let code = |head: &str| answered(head.as_bytes(), &|path| Answer::text(200, path)).0.code;
+        for (head, expected) in [
+            ("GET /x HTTP/1.1\r\nhost: localhost:1\r\n\r\n", 200),
+            ("HEAD / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", 200),
+            ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000000\r\n\r\n", 405),
+            ("GET / HTTP/1.1\r\n\r\n", 403),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: example.com\r\n\r\n", 403),
+            ("GET / HTTP/1.1\r\nHost: loc", 400),
+            ("GET /\r\n\r\n", 400),
+            ("\u{16}\u{3}\u{1}", 400),
+            ("", 400),
+        ] {
+            assert_eq!(code(head), expected, "{head}");
+        }
+    }
+}
