@@ -1,14 +1,13 @@
 //! Data of many kinds, from the files to a trained model: windows over a stream, shards with a shuffle buffer, files larger than
 //! memory, values that are not finite.
 
-use crate::support::{Numbers, SMALL_DIMS, apart, options, run, said, trained};
+use crate::support::{Numbers, SMALL_DIMS, apart, measured, options, run, trained};
 use meshwright_train::checkpoint::Which;
 use meshwright_train::{
     EvalOptions, PredictOptions, Project, TrainOptions, evaluate, predict, read_checkpoint, train,
 };
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
 fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
@@ -194,23 +193,6 @@ train mean {
 }
 ";
 
-/// The largest resident memory of a process, in KiB, until it ends.
-fn peak_memory(command: &mut Command) -> (u64, crate::support::Said) {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    let watch = std::thread::spawn(move || {
-        let mut most = 0;
-        while let Ok(text) = std::fs::read_to_string(&status) {
-            let Some(line) = text.lines().find(|l| l.starts_with("VmHWM:")) else { break };
-            most = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(most);
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        most
-    });
-    let said = said(child.wait_with_output().unwrap());
-    (watch.join().unwrap(), said)
-}
-
 #[test]
 fn four_gigabytes_are_trained_on_in_less_than_300_megabytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,9 +207,9 @@ fn four_gigabytes_are_trained_on_in_less_than_300_megabytes() {
     std::fs::write(&model, MEAN).unwrap();
     let (model, data) = (model.display().to_string(), format!("x={}", path.display()));
     let args = ["train", &model, "--data", &data, "--steps", "100", "--no-save"];
-    let (peak, said) = peak_memory(&mut crate::support::command(&args));
+    let (used, said) = measured(&mut crate::support::command(&args));
     assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(peak > 10_000 && peak < 300_000, "{peak} KiB");
+    assert!(used.peak_kib > 10_000 && used.peak_kib < 300_000, "{} KiB", used.peak_kib);
 }
 
 #[test]

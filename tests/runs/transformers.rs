@@ -1,11 +1,13 @@
 //! Transformers that ship, with dropout, on meshes that divide nothing: every layout trains them alike.
 
 use crate::every_layout::Subject;
-use crate::support::{Sizes, options, write_data};
+use crate::support::{Sizes, command, measured, options, write_data};
 use crate::text::tokenized;
 use meshwright_core::training_step;
+use meshwright_plan::Plan;
 use meshwright_train::{Project, ProjectOptions};
 use std::path::Path;
+use std::time::Duration;
 
 /// Sizes at which a step takes milliseconds, of models of text.
 const TEXT: [(&str, usize); 7] =
@@ -93,35 +95,48 @@ fn vit_is_trained_alike_under_every_layout() {
     alike("vit", &sizes, PARTS, [dir.path(), own.path()]);
 }
 
+/// The Plan of training.
+fn plan(o: &ProjectOptions) -> Plan {
+    let loaded = Project::load(o);
+    let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
+    let step = training_step(&project.program).unwrap();
+    project.compile(&step, &loaded.sources).0.unwrap().plan
+}
+
 #[test]
 fn more_layers_are_no_more_steps() {
-    let steps = |layers: usize, layout: &str| {
-        let o = options("bert", "", layout, &[("layers", layers)]);
-        let loaded = Project::load(&o);
-        let project = loaded.project.unwrap();
-        let step = training_step(&project.program).unwrap();
-        project.compile(&step, &loaded.sources).0.unwrap().plan.steps.len()
-    };
+    let steps = |layers, layout: &str| plan(&options("bert", "", layout, &[("layers", layers)])).steps.len();
     // `bert` computes in bf16.
     for layout in
         ["", "megatron_sp", "recompute layers.*", "recompute layers.attention, layers.feed_forward.*"]
     {
         assert_eq!(steps(2, layout), steps(96, layout), "{layout}");
     }
-    // What the optimizer gathers is larger, and fills more buckets.
+    // What is scattered around the loops is larger, and fills more buckets.
     let (few, many) = (steps(2, "zero3"), steps(96, "zero3"));
-    assert!(many < few + 8, "{few} and {many}");
+    assert!(few <= many && many < few + 8, "{few} and {many}");
 }
 
-/// A hundred layers for a thousand devices are planned as fast as two for one.
+/// A hundred layers for a thousand devices are planned as fast as two for one: in less than a second of one processor, the start
+/// of the command included, and in less than 500 MB.
 #[test]
 fn gpt_3_is_planned_for_a_thousand_devices() {
     for (layout, mesh) in [("dp_tp", "data=16,model=64"), ("zero3", "data=1024")] {
+        for asked in [&["check"][..], &["explain", "--format", "json"]] {
+            let args =
+                [asked, &["gpt", "--preset", "gpt3_175b", "--layout", layout, "--mesh", mesh]].concat();
+            // The best of some: caches are shared with whatever else runs.
+            let took = (0..4).map(|_| {
+                let (used, said) = measured(&mut command(&args));
+                assert_eq!(said.code, Some(0), "{}", said.err);
+                assert!(said.out.contains("1024") || said.out.contains("1,024"), "{}", said.out);
+                assert!(used.peak_kib > 5_000 && used.peak_kib < 500_000, "{args:?}: {used:?}");
+                used.cpu
+            });
+            let took = took.min().unwrap();
+            assert!(took > Duration::ZERO && took < Duration::from_secs(1), "{args:?}: {took:?}");
+        }
         let o = ProjectOptions { preset: Some("gpt3_175b".into()), ..options("gpt", mesh, layout, &[]) };
-        let loaded = Project::load(&o);
-        let project = loaded.project.unwrap();
-        let step = training_step(&project.program).unwrap();
-        let compiled = project.compile(&step, &loaded.sources).0.unwrap();
-        assert!(compiled.plan.steps.len() < 2_000, "{layout}");
+        assert!(plan(&o).steps.len() < 2_000, "{layout}");
     }
 }
