@@ -4,7 +4,8 @@ use crate::every_layout::Subject;
 use crate::support::{Sizes, command, measured, options, write_data};
 use crate::text::tokenized;
 use meshwright_core::training_step;
-use meshwright_plan::Plan;
+use meshwright_plan::{Plan, Prim, Step};
+use meshwright_train::catalog::LAYOUTS;
 use meshwright_train::{Project, ProjectOptions};
 use std::path::Path;
 use std::time::Duration;
@@ -115,6 +116,38 @@ fn more_layers_are_no_more_steps() {
     // What is scattered around the loops is larger, and fills more buckets.
     let (few, many) = (steps(2, "zero3"), steps(96, "zero3"));
     assert!(few <= many && many < few + 8, "{few} and {many}");
+}
+
+/// Under every layout that ships. Where devices update shards of parameters whole values go into several buckets, of a share of all their
+/// bytes or of 4 MiB: there alone more bytes are more steps, and no more than so many.
+#[test]
+fn more_layers_of_gpt_are_no_more_steps_but_buckets() {
+    const MOST_BUCKETS: usize = 16;
+    let tiny = |layout: &str, more: &[(&str, usize)]| ProjectOptions {
+        preset: Some("tiny".into()),
+        ..options("gpt", "", layout, more)
+    };
+    let moves = |s: &&Step| s.collective().is_some() || matches!(s.prim, Prim::Wait);
+    let mut apart = Vec::new();
+    for layout in LAYOUTS.iter().map(|l| l.name) {
+        let [few, many] = [2, 96].map(|layers| plan(&tiny(layout, &[("layers", layers)])));
+        let moving = |p: &Plan| p.steps.iter().filter(moves).count();
+        assert_eq!(few.steps.len() - moving(&few), many.steps.len() - moving(&many), "{layout}");
+        // What is in flight takes a step that starts it and one that waits.
+        let (less, more) = (moving(&few), moving(&many));
+        assert!(less <= more && more <= less + 2 * 2 * MOST_BUCKETS, "{layout}: {less} and {more}");
+        if less < more {
+            apart.push(layout);
+        }
+        // All of 96 layers in less than 4 MiB.
+        let small = |layers| {
+            let sizes = [("layers", layers), ("heads", 2), ("d_head", 8), ("d_ff", 32), ("vocab", 64)];
+            plan(&tiny(layout, &sizes)).steps.len()
+        };
+        assert_eq!(small(2), small(96), "{layout}");
+    }
+    // Under ZeRO-3 the update moves nothing, and what else there is of `gpt` is within the loop.
+    assert_eq!(apart, ["zero1", "zero2"]);
 }
 
 /// A hundred layers for a thousand devices are planned as fast as two for one: in less than a second of one processor, the start
