@@ -5,6 +5,7 @@ use crate::sweep::check::Runnable;
 use crate::sweep::combination::Combination;
 use crate::sweep::results::write;
 use crate::sweep::spec::{FILE, LOCK, SweepSpec, wrong};
+use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_train::Checked;
 use meshwright_train::run_dir::holds_run;
@@ -114,8 +115,11 @@ pub(super) fn same_run(s: &RunSummary, c: &Combination, asked: &Runnable, spec: 
     let sets: BTreeMap<String, f64> = c.sets.iter().cloned().collect();
     let rules = |r: &[String]| r.join("; ");
     let preset = |p: &Option<String>| p.clone().unwrap_or_else(|| "none".into());
+    let same =
+        s.preset.as_deref().zip(spec.preset.as_deref()).is_some_and(|(is, given)| is_preset(is, given));
+    let preset_asked = if same { &s.preset } else { &spec.preset };
     let pairs = [
-        ("preset", preset(&s.preset), preset(&spec.preset)),
+        ("preset", preset(&s.preset), preset(preset_asked)),
         ("precision", s.precision.clone(), spec.precision.clone().unwrap_or_else(|| s.precision.clone())),
         ("mesh", s.mesh.clone(), asked.mesh.clone()),
         ("layout", rules(&s.rules), rules(&asked.rules)),
