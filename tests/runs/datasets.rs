@@ -106,6 +106,27 @@ fn the_next_token_of_a_stream_is_learned_alike_on_any_mesh_and_evaluated_exactly
     assert_eq!([measured("batch=61"), measured("batch=7")], [hits; 2]);
 }
 
+/// Shards of images of 12 x 9 with labels, for `vit`: each an array in a member of its own, as several threads decode them, read
+/// through a shuffle buffer.
+pub(crate) fn image_shards(data: &Path) {
+    std::fs::create_dir_all(data).unwrap();
+    let mut numbers = Numbers(3);
+    for shard in 0..3 {
+        let mut bytes = Vec::new();
+        for n in 0..29 {
+            let label = numbers.below(10);
+            let image: Vec<u8> =
+                (0..108).map(|p| ((p * 5 + label * 7) % 10 * 20 + numbers.below(50)) as u8).collect();
+            bytes.extend(member(&format!("{n:03}.npy"), &npy("|u1", "(12, 9, 1)", &image)));
+            bytes.extend(member(&format!("{n:03}.cls"), label.to_string().as_bytes()));
+        }
+        bytes.extend([0; 1024]);
+        std::fs::write(data.join(format!("s-{shard}.tar")), bytes).unwrap();
+    }
+    let set = "shards = 's-{0..2}.tar'\nimage = { member = 'npy' }\nlabel = { member = 'cls' }\n";
+    std::fs::write(data.join("data.toml"), format!("[train]\n{set}shuffle = 40\n")).unwrap();
+}
+
 fn mlp_on_shards(dir: &Path) {
     let data = dir.join("data");
     std::fs::create_dir_all(&data).unwrap();
