@@ -2,21 +2,23 @@
 
 use crate::markdown::{Block, Page};
 use meshwright_core::explain::{CollectiveReport, Report, explain};
+use meshwright_core::partition::{Instr, Spmd};
 use meshwright_core::resolve::resolve;
 use meshwright_core::why::{text, why};
 use meshwright_core::{
-    Compiled, Layout, OutputKind, PASSES, Program, Settings, StepGraph, StepOutput, check_devices, compile,
-    evaluation, layout, training_step,
+    Compiled, DecodedOutput, Decoding, Layout, NewPositions, OutputKind, PASSES, Program, Settings,
+    StepGraph, StepOutput, check_devices, compile, decode, evaluation, layout, training_step,
 };
 use meshwright_diag::render::{concise_all, full_all};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors};
+use meshwright_ops::{Crossing, Id, Kind};
 use meshwright_plan::{DType, Phase};
 use meshwright_syntax::ast::LayoutFile;
 use meshwright_syntax::{parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use meshwright_train::catalog::{LAYOUTS, MODELS, find};
 use meshwright_train::project::line_of;
 use meshwright_train::standard;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// The inputs of a case.
@@ -42,6 +44,8 @@ struct Args {
     mesh: Option<String>,
     devices: Option<usize>,
     eval: bool,
+    /// The value whose next position is computed, in place of a step of training.
+    decode: Option<String>,
 }
 
 /// What came out.
@@ -96,8 +100,13 @@ impl Case {
             compiled: None,
             stages: BTreeMap::new(),
         };
-        let Some((program, layout)) = self.front(&mut out) else { return out };
-        let step = if self.args.eval {
+        let Some((program, mut layout)) = self.front(&mut out) else { return out };
+        let step = if let Some(value) = &self.args.decode {
+            let Some(d) = decoding(&program, value, &mut out) else { return out };
+            // As `generate` has it: each device takes of new positions what belongs to its part of a cache.
+            layout.gathers.extend(&d.gathered);
+            d.step
+        } else if self.args.eval {
             let (e, found) = evaluation(&program);
             out.diagnostics.extend(found);
             let Some(e) = e else { return out };
@@ -212,6 +221,7 @@ impl Args {
                     let (name, x) = pair()?;
                     self.settings.consts.push((name.into(), x.parse().map_err(|_| format!("`{x}`"))?));
                 }
+                "--decode" => self.decode = Some(value.into()),
                 "--preset" => self.settings.size = Some(value.into()),
                 "--precision" => {
                     self.settings.float = Some(match value {
@@ -226,6 +236,16 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// The step for one new position along `seq` of a value.
+fn decoding(p: &Program, value: &str, out: &mut Output) -> Option<Decoding> {
+    let seq = p.graph.dims.find("seq");
+    let of = p.named_value(value).map_err(|d| out.diagnostics.push(*d)).ok()?;
+    let new = NewPositions { count: 1, output: DecodedOutput::Value, kept_as: "cache" };
+    let (decoding, found) = decode(p, &of, seq?, new);
+    out.diagnostics.extend(found);
+    decoding
 }
 
 /// The forward part: losses, metrics and outputs.
@@ -281,6 +301,10 @@ impl Output {
             "values" => Ok(values(report()?)),
             "collectives" => Ok(report()?.collectives.iter().map(collective).collect()),
             "totals" => Ok(totals(report()?)),
+            "residuals" => {
+                let compiled = self.compiled.as_ref().ok_or_else(|| self.errors())?;
+                Ok(residuals(&compiled.0.spmd))
+            }
             _ => match info.strip_prefix("why ") {
                 Some(question) => self.why(question),
                 None => stage(info.strip_prefix("after:").unwrap_or(info)),
@@ -345,6 +369,32 @@ fn values(r: &Report) -> String {
             v.split_by
         );
     }
+    out
+}
+
+/// What the loops of the backward pass read of those of the forward pass: of each value the bytes of all its iterations on a
+/// device, and their sum.
+fn residuals(spmd: &Spmd) -> String {
+    let g = &spmd.step.graph;
+    let crossing = |id: Id| if let Kind::Boundary(b) = g.node(id).op.kind() { Some(b.how) } else { None };
+    let kept = spmd.instrs.iter().filter_map(|instr| {
+        let Instr::Op { inputs, out, .. } = instr else { return None };
+        let (slice, stack) = (spmd.copy(*out).value, spmd.copy(*inputs.first()?).value);
+        let read = crossing(slice) == Some(Crossing::Slice)
+            && g.node(slice).origin.phase == Phase::Backward
+            && crossing(stack) == Some(Crossing::Stack)
+            && g.node(stack).origin.phase == Phase::Forward;
+        read.then(|| inputs[0])
+    });
+    let kept: BTreeSet<_> = kept.collect();
+    let (mut out, mut sum) = (String::new(), 0);
+    for copy in kept {
+        let (stack, bytes) = (spmd.copy(copy).value, spmd.bytes(copy));
+        let dims: Vec<&str> = g.ty(stack).dims.iter().map(|d| g.dims.name(*d)).collect();
+        let _ = writeln!(out, "{:>12} B  {}[{}]", grouped(bytes), g.path(stack), dims.join(" "));
+        sum += bytes;
+    }
+    let _ = writeln!(out, "{:>12} B  in all", grouped(sum));
     out
 }
 

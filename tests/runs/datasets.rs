@@ -1,14 +1,13 @@
 //! Data of many kinds, from the files to a trained model: windows over a stream, shards with a shuffle buffer, files larger than
 //! memory, values that are not finite.
 
-use crate::support::{Numbers, SMALL_DIMS, apart, options, run, said, trained};
+use crate::support::{Numbers, SMALL_DIMS, apart, measured, options, run, trained};
 use meshwright_train::checkpoint::Which;
 use meshwright_train::{
     EvalOptions, PredictOptions, Project, TrainOptions, evaluate, predict, read_checkpoint, train,
 };
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
 fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
@@ -107,6 +106,27 @@ fn the_next_token_of_a_stream_is_learned_alike_on_any_mesh_and_evaluated_exactly
     assert_eq!([measured("batch=61"), measured("batch=7")], [hits; 2]);
 }
 
+/// Shards of images of 12 x 9 with labels, for `vit`: each an array in a member of its own, as several threads decode them, read
+/// through a shuffle buffer.
+pub(crate) fn image_shards(data: &Path) {
+    std::fs::create_dir_all(data).unwrap();
+    let mut numbers = Numbers(3);
+    for shard in 0..3 {
+        let mut bytes = Vec::new();
+        for n in 0..29 {
+            let label = numbers.below(10);
+            let image: Vec<u8> =
+                (0..108).map(|p| ((p * 5 + label * 7) % 10 * 20 + numbers.below(50)) as u8).collect();
+            bytes.extend(member(&format!("{n:03}.npy"), &npy("|u1", "(12, 9, 1)", &image)));
+            bytes.extend(member(&format!("{n:03}.cls"), label.to_string().as_bytes()));
+        }
+        bytes.extend([0; 1024]);
+        std::fs::write(data.join(format!("s-{shard}.tar")), bytes).unwrap();
+    }
+    let set = "shards = 's-{0..2}.tar'\nimage = { member = 'npy' }\nlabel = { member = 'cls' }\n";
+    std::fs::write(data.join("data.toml"), format!("[train]\n{set}shuffle = 40\n")).unwrap();
+}
+
 fn mlp_on_shards(dir: &Path) {
     let data = dir.join("data");
     std::fs::create_dir_all(&data).unwrap();
@@ -194,23 +214,6 @@ train mean {
 }
 ";
 
-/// The largest resident memory of a process, in KiB, until it ends.
-fn peak_memory(command: &mut Command) -> (u64, crate::support::Said) {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    let watch = std::thread::spawn(move || {
-        let mut most = 0;
-        while let Ok(text) = std::fs::read_to_string(&status) {
-            let Some(line) = text.lines().find(|l| l.starts_with("VmHWM:")) else { break };
-            most = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(most);
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        most
-    });
-    let said = said(child.wait_with_output().unwrap());
-    (watch.join().unwrap(), said)
-}
-
 #[test]
 fn four_gigabytes_are_trained_on_in_less_than_300_megabytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,9 +228,9 @@ fn four_gigabytes_are_trained_on_in_less_than_300_megabytes() {
     std::fs::write(&model, MEAN).unwrap();
     let (model, data) = (model.display().to_string(), format!("x={}", path.display()));
     let args = ["train", &model, "--data", &data, "--steps", "100", "--no-save"];
-    let (peak, said) = peak_memory(&mut crate::support::command(&args));
+    let (used, said) = measured(&mut crate::support::command(&args));
     assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(peak > 10_000 && peak < 300_000, "{peak} KiB");
+    assert!(used.peak_kib > 10_000 && used.peak_kib < 300_000, "{} KiB", used.peak_kib);
 }
 
 #[test]

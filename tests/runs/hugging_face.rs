@@ -314,6 +314,7 @@ fn checkpoints_that_are_of_no_model_are_refused() {
         &["`model_type` = \"gpt_neo\", for which no map ships"],
     );
     refuses(&all, &[("n_head", 5.into())], "E0529", &["`n_embd` = 12"]);
+    refuses(&all, &[("n_embd", 0.into())], "E0529", &["`n_embd` = 0, which is not a size", "\n1 error;"]);
     refuses(&all, &[("n_layer", 3.into())], "E0513", &["for 2 layers", "--dim layers=2"]);
     refuses(
         &all,
@@ -354,4 +355,41 @@ fn checkpoints_that_are_of_no_model_are_refused() {
     assert!(refused(&["export", "hf", &taken, "x", "--averages"]).contains("holds no averages"));
     assert!(refused(&["export", "hf", &taken, "x", "--map", "gtp"]).contains("did you mean `gpt`?"));
     assert!(refused(&["export", "hf", &taken, "x", "--map", "bert"]).contains("no rule of the map is for"));
+}
+
+/// A folder of Hugging Face is none of a run, and a run without checkpoints has nothing to give: what to do is said.
+#[test]
+fn weights_that_are_not_there_are_asked_for_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let train = |init: &str| {
+        refused(&[
+            "train",
+            "gpt",
+            "--preset",
+            "tiny",
+            "--data",
+            "king_james_next",
+            "--no-save",
+            "--init",
+            init,
+        ])
+    };
+    let said = train(&fixture("gpt"));
+    let help = format!("`meshwright import hf {}` makes a run of it", fixture("gpt"));
+    assert!(
+        said.contains("E0512") && said.contains("of Hugging Face, and no run") && said.contains(&help),
+        "{said}"
+    );
+    let run = imported(&fixture("gpt"), dir.path(), "run");
+    for gone in ["checkpoints/*", "checkpoints"] {
+        let all = format!("rm -r {run}/{gone}");
+        assert!(std::process::Command::new("sh").args(["-c", &all]).status().unwrap().success());
+        let help = "name the folder of a run that has trained";
+        let said = refused(&["ckpt", "list", &run]);
+        assert!(said.contains("E0512") && said.contains(help), "{gone}: {said}");
+        let said = refused(&["export", "hf", &run, &path("out")]);
+        assert!(said.contains("help: name the folder of a run"), "{gone}: {said}");
+        assert!(train(&run).contains("help: "), "{gone}");
+    }
 }

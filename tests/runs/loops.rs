@@ -3,7 +3,7 @@
 use crate::support::{apart, options};
 use meshwright_core::{Program, StepGraph, examined_step, training_step, unroll::unrolled};
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
-use meshwright_plan::{DType, Prim};
+use meshwright_plan::{DType, Phase, Plan, Prim, StepLoop};
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,6 +93,50 @@ fn states_in_loops_are_those_of_each_iteration_or_carried() {
     for layout in ["batch -> a", "channels -> a", "batch -> a; params: channels -> a"] {
         same(layout, &alone, &after_steps(NORMS, ("a=2", layout), step_of));
     }
+}
+
+const LSTM: &str = r#"
+use "std:nn"
+dim batch = 3, seq = 64, d = 4, hidden = 5, before = hidden, units = hidden
+model m {
+    input x[batch, seq, d]: float
+    let low  = lstm(x, seq, d, hidden, before) as low
+    let high = lstm(low[hidden -> units], seq, units, hidden, before) as high
+    loss l = mean[batch, seq, hidden](high * high)
+}
+train m { minimize l optimizer adam(lr = 0.1) }
+"#;
+
+/// A scan is compiled once: longer sequences take no more steps of the Plan. Of two layers there are two loops forward and two
+/// backward, and each of the products of a cell is there once.
+#[test]
+fn longer_sequences_are_no_more_steps() {
+    let cell = "use \"std:nn\"\ndim batch = 3, seq = 64, d = 4, hidden = 5, before = hidden\nmodel m {
+    input x[batch, seq, d]: float\n    let h = gru(x, seq, d, hidden, before)\n    loss l = mean[batch, seq, hidden](h * h)\n}
+train m { minimize l optimizer sgd(lr = 0.1) }\n";
+    let plan = |text: &str, seq: usize, layout| {
+        let text = text.replace("seq = 64", &format!("seq = {seq}"));
+        let (project, files) = loaded(&text, "a=2", layout);
+        project.compile(&step_of(&project.program), &files.sources).0.unwrap().plan
+    };
+    let split = ["hidden -> a; gather before", "hidden -> a; gather before, units"];
+    for (text, split) in [(cell, split[0]), (LSTM, split[1])] {
+        for layout in ["", "batch -> a", split] {
+            let [few, many] = [64, 2_000].map(|seq| plan(text, seq, layout));
+            let names = |p: &Plan| p.steps.iter().map(|s| s.name()).collect::<Vec<_>>();
+            assert_eq!(names(&few), names(&many), "{layout}");
+            assert!(few.steps.len() < 400, "{layout}: {}", few.steps.len());
+        }
+    }
+    let plan = plan(LSTM, 64, "");
+    let loops: Vec<(usize, bool)> = plan.loops().iter().map(|l| (plan.dims.size(l.dim), l.reverse)).collect();
+    assert_eq!(loops, [(64, false), (64, false), (64, true), (64, true)]);
+    let products = |l: &StepLoop| {
+        let steps = plan.steps.iter().enumerate().filter(|(i, _)| l.contains(*i));
+        steps.filter(|(_, s)| s.phase == Phase::Forward && matches!(s.prim, Prim::Contract { .. })).count()
+    };
+    // Of the input and of the old `h`, for each of three gates and the new cell.
+    assert_eq!(plan.loops()[..2].iter().map(products).collect::<Vec<_>>(), [8, 8]);
 }
 
 const EXPERTS: &str = r"

@@ -1,6 +1,7 @@
 //! Runs that are killed and go on: the same bits on the same layout, the same numbers on another.
 
 use crate::agree::agrees_within;
+use crate::datasets::image_shards;
 use crate::support::{Numbers, SMALL, Trained, command, folder, root, run, tensors};
 use crate::text::tokenized;
 use std::io::{BufRead, BufReader};
@@ -256,4 +257,46 @@ fn a_transformer_that_is_killed_goes_on_with_the_same_bits() {
     done(&args, "killed");
     assert_eq!(losses(Path::new(&broken)), losses(Path::new(&whole)));
     assert_eq!(tensors(Path::new(&broken)), tensors(Path::new(&whole)));
+}
+
+/// As the command takes them.
+fn words(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
+}
+
+/// Images are decoded by several threads, ahead of the steps that train on them, and come through a shuffle buffer: what a killed run had
+/// read and not yet trained on is read again, in the same order, with the same elements dropped.
+#[test]
+fn a_killed_run_on_encoded_shards_goes_on_with_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let data = path("data");
+    image_shards(Path::new(&data));
+    let sizes =
+        ["batch=6", "down=3", "across=3", "ph=4", "pw=3", "layers=2", "heads=2", "d_head=4", "d_ff=10"];
+    let of = |run: &str, rate: &str| -> Vec<String> {
+        let mut args = vec!["train", "vit", "--preset", "tiny", "--data", &data, "--run", run, "--no-eval"];
+        args.extend(["--mesh", "data=3", "--layout", "dp", "--steps", "60", "--seed", "4", "--set", rate]);
+        args.extend(["--checkpoint-every", "1", "--format", "json"]);
+        sizes.iter().for_each(|s| args.extend(["--dim", s]));
+        args.into_iter().map(String::from).collect()
+    };
+    let (whole, broken, dry) = (path("whole"), path("killed"), path("dry"));
+    done(&words(&of(&whole, "rate=0.2")), "whole");
+    let straight = losses(Path::new(&whole));
+    // 87 images in batches of 6: more than four epochs.
+    assert_eq!(straight.len(), 60);
+    done(&words(&of(&dry, "rate=0")), "dry");
+    assert_ne!(losses(Path::new(&dry)), straight, "nothing is dropped");
+    let mut args = of(&broken, "rate=0.2");
+    let mut numbers = Numbers(std::process::id().into());
+    let first = 1 + numbers.below(30);
+    surely_killed(&words(&args), &broken, first);
+    args.push("--resume".into());
+    let second = 1 + numbers.below(20);
+    killed(&words(&args), second);
+    done(&words(&args), "killed");
+    let what = format!("killed after {first} and {second} lines");
+    assert_eq!(losses(Path::new(&broken)), straight, "{what}");
+    assert_eq!(tensors(Path::new(&broken)), tensors(Path::new(&whole)), "{what}");
 }

@@ -6,9 +6,11 @@ use meshwright_train::{
     Devices, Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, read_checkpoint, train,
 };
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Sizes of a data set of images with labels.
@@ -212,4 +214,47 @@ pub(crate) fn said(output: Output) -> Said {
 /// Runs the command to its end.
 pub(crate) fn run(args: &[&str]) -> Said {
     said(command(args).output().unwrap())
+}
+
+/// What a process took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessUse {
+    /// Its largest resident memory.
+    pub(crate) peak_kib: u64,
+    /// Processor time of all its threads, to the hundredth of a second in which Linux counts it.
+    pub(crate) cpu: Duration,
+}
+
+/// Runs a command to its end, and watches what it takes. Processor time, unlike the clock, is its own, whatever runs beside it.
+pub(crate) fn measured(command: &mut Command) -> (ProcessUse, Said) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let at = PathBuf::from(format!("/proc/{}", child.id()));
+    let read = |mut pipe: Box<dyn Read + Send>| {
+        std::thread::spawn(move || {
+            let mut all = Vec::new();
+            pipe.read_to_end(&mut all).map(|_| all)
+        })
+    };
+    let out = read(Box::new(child.stdout.take().unwrap()));
+    let err = read(Box::new(child.stderr.take().unwrap()));
+    // A process that has ended, and for which nobody has waited yet, has lost its memory and still has its times.
+    let (mut peak_kib, mut ticks) = (0, 0);
+    loop {
+        let status = std::fs::read_to_string(at.join("status")).unwrap();
+        let peak =
+            status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
+        peak_kib = peak.unwrap_or(peak_kib);
+        let stat = std::fs::read_to_string(at.join("stat")).unwrap();
+        // Behind the name, which may hold anything: the state, and as the 12th and 13th field the ticks.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        ticks = fields[11..13].iter().fold(0, |sum: u64, n| sum + n.parse::<u64>().unwrap()).max(ticks);
+        if fields[0] == "Z" {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let status = child.wait().unwrap();
+    let [stdout, stderr] = [out, err].map(|pipe| pipe.join().unwrap().unwrap());
+    let used = ProcessUse { peak_kib, cpu: Duration::from_millis(ticks * 10) };
+    (used, said(Output { status, stdout, stderr }))
 }

@@ -139,6 +139,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// The block `size` whose values it has, by its whole name.
+    pub fn preset(&self) -> Option<&str> {
+        self.declarations.settings.size.as_deref()
+    }
+
     /// Elements of all parameters.
     pub fn parameter_elements(&self) -> usize {
         self.params.iter().map(|p| self.graph.ty(p.id).elements(&self.graph.dims)).sum()

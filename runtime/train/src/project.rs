@@ -275,6 +275,8 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     // Mistakes in the layout's text are told beside those of the model.
     let rules = Rules::read(options, sources, files, out);
     let (program, file, rules) = (program?, file?, rules?);
+    // A preset has a shorter name too, and a run is to have one.
+    let settings = Settings { size: program.preset().map(String::from), ..settings };
     out.extend(unknown_metric(options, &program));
     let layout = rules.layout(options, &program, out)?;
     let texts = Texts { model: id, used: uses.ids(), layout: rules.text };

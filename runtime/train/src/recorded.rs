@@ -9,6 +9,7 @@ use crate::project::ProjectOptions;
 use crate::run_dir::{read_settings, read_texts};
 use crate::settings::RunSettings;
 use meshwright_core::Reports;
+use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::Processes;
 use meshwright_plan::DType;
@@ -144,7 +145,7 @@ impl Recorded {
         let mut changes = vec![
             ("layout".to_string(), given.layout.clone(), rules),
             ("mesh".into(), given.mesh.clone(), mesh),
-            ("preset".into(), given.preset.clone(), preset),
+            ("preset".into(), given.preset.clone().filter(|p| !is_preset(&preset, p)), preset.clone()),
             ("precision".into(), precision, s.precision.clone()),
             ("data".into(), data.map(String::from), place),
         ];

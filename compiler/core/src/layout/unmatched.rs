@@ -2,7 +2,7 @@
 
 use super::index::{DimIndex, first_of};
 use crate::program::Program;
-use crate::resolve::PathIndex;
+use crate::resolve::{PathIndex, matches};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, codes, nearest};
 use meshwright_ops::{InputOpKind, Kind, union};
 use meshwright_plan::Dim;
@@ -128,6 +128,9 @@ fn no_such_path(
 ) -> Diagnostic {
     let text = format!("no {word} of the model `{}` has a path like `{}`", program.model, glob.text);
     let d = Diagnostic::error(codes::E0302, text).at(glob.span, "matches nothing");
+    if glob.text.contains('#') {
+        return numbered(d, glob, program);
+    }
     let all = patterns(paths);
     if let Some(close) = nearest(&glob.text, all.iter().map(String::as_str)).map(|c| c.to_string()) {
         return d.fix(format!("did you mean `{close}`?"), glob.span, close, false);
@@ -135,6 +138,34 @@ fn no_such_path(
     let some: Vec<String> = paths.paths().take(12).map(|p| format!("`{p}`")).collect();
     let d = if some.is_empty() { d } else { d.note(format!("paths: {}", some.join(", "))) };
     d.help(format!("name a path of the model, or leave the rule out: {does}"))
+}
+
+/// What to write in place of a name as `explain` prints it: numbers tell values of one name apart, and paths of layers have none.
+fn numbered(d: Diagnostic, glob: &PathGlob, program: &Program) -> Diagnostic {
+    let d = d.note("a number as in `layers#2` is in names of values alone; rules go by the paths of layers");
+    let (mut meant, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for id in program.graph.ids() {
+        let node = program.graph.node(id);
+        let origin = &node.origin;
+        // What crosses the boundary of a loop belongs to both sides.
+        if !matches!(node.op.kind(), Kind::Compute(_) | Kind::Add | Kind::Rename { .. }) {
+            continue;
+        }
+        if matches(&glob.text, &origin.name) {
+            meant.insert(&*origin.path);
+        } else if !origin.name.is_empty() {
+            others.insert(&*origin.path);
+        }
+    }
+    let alone: Vec<&str> = meant.difference(&others).copied().filter(|p| !p.is_empty()).collect();
+    let within = |p: &str, q: &str| p.strip_prefix(q).is_some_and(|rest| rest.starts_with('.'));
+    let outermost: Vec<String> =
+        alone.iter().filter(|p| !alone.iter().any(|q| within(p, q))).map(|p| format!("{p}.*")).collect();
+    match &outermost[..] {
+        [] => d.help("name the path of a layer"),
+        [one] => d.fix(format!("write `{one}`"), glob.span, one, false),
+        several => d.help(format!("write some of `{}`", several.join("`, `"))),
+    }
 }
 
 /// Every path, and for what lies below each layer `layer.*`.

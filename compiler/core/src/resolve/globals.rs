@@ -2,6 +2,7 @@
 
 use super::layers::Layers;
 use super::number::{self, Konst, Num};
+use super::presets::chosen;
 use super::report::{Report, circle, listed, nearest};
 use super::reserved::is_built_in;
 use super::walk::{Contents, contents};
@@ -127,8 +128,10 @@ pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: 
             _ => {}
         }
     }
-    b.presets(&presets.list, settings);
-    let declarations = b.declarations(settings);
+    let names: Vec<&str> = presets.list.iter().map(|p| p.name.text.as_str()).collect();
+    let size = settings.size.as_deref().and_then(|given| chosen(&names, given, b.report));
+    b.presets(&presets.list, size);
+    let declarations = b.declarations(&Settings { size: size.map(String::from), ..settings.clone() });
     b.overrides(settings);
     let out = b.finish();
     Globals { layers: Layers::new(layers, b.report), declarations, ..out }
@@ -278,9 +281,9 @@ impl<'a, 'r> Builder<'a, 'r> {
     }
 
     /// The chosen size takes the place of the declarations; all sizes are checked.
-    fn presets(&mut self, presets: &[&'a SizePreset], settings: &Settings) {
+    fn presets(&mut self, presets: &[&'a SizePreset], size: Option<&str>) {
         for preset in presets {
-            let chosen = settings.size.as_deref() == Some(&preset.name.text);
+            let chosen = size == Some(&preset.name.text);
             let mut values: BTreeMap<&str, &Name> = BTreeMap::new();
             for b in &preset.values {
                 if self.report.is_full_of_errors() {
@@ -311,17 +314,6 @@ impl<'a, 'r> Builder<'a, 'r> {
                     }
                 }
             }
-        }
-        if let Some(size) = &settings.size
-            && !presets.iter().any(|p| p.name.text == *size)
-        {
-            let names = || presets.iter().map(|p| p.name.text.as_str());
-            let d = Diagnostic::error(codes::E0201, format!("there is no size `{size}`"))
-                .note(format!("sizes of this model: {}", listed(names())));
-            self.report.push(match nearest(size, names()) {
-                Some(near) => d.help(format!("did you mean `{near}`?")),
-                None => d.help("declare it in the model file: `size NAME { dim = number }`"),
-            });
         }
     }
 

@@ -21,6 +21,7 @@ mod operand;
 mod optimizer;
 mod over_dims;
 mod positions;
+mod presets;
 mod random;
 mod repeat;
 mod report;
@@ -50,6 +51,7 @@ pub(crate) use expr::too_large;
 pub(crate) use fans::BY_FAN;
 pub(crate) use globals::evaluated;
 pub use load::Loader;
+pub use presets::is_preset;
 #[cfg(test)]
 pub(crate) use reserved::SPECIAL;
 pub(crate) use schedule::SCHEDULES;

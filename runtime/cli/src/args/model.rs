@@ -82,7 +82,8 @@ pub(crate) struct SettingArgs {
     /// Override a `const` of the model; may be repeated.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true, add = ArgValueCompleter::new(complete::consts))]
     pub(crate) sets: Vec<(String, f64)>,
-    /// Use the values of the block `size NAME { … }` of the model.
+    /// Use the values of the block `size NAME { … }` of the model; what follows the last `_` of one of its names is enough: `8b` for
+    /// `llama3_8b`.
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Option<String>,
     /// Arithmetic type, which overrides that of the model.

@@ -32,6 +32,10 @@ pub(crate) fn renamed(error: &clap::Error, args: &[OsString]) -> Option<clap::Er
     // No command is told of an option that it does not have.
     let has = |long: &str| command.get_arguments().any(|a| a.get_long() == Some(long));
     let text = match RENAMED.iter().find(|(old, _)| *old == given) {
+        None if given == "model" && takes_run(&command) => {
+            let map = if has("map") { ", and `--map NAME` chooses another map than its own" } else { "" };
+            format!("there is no option `--model`: the model is that of the run{map}")
+        }
         Some((old, new)) => has(new).then(|| format!("`--{old}` is now `--{new}`"))?,
         None => {
             let advice = advice(WordPlace::Option, given)?.text(str::to_string);
@@ -42,6 +46,11 @@ pub(crate) fn renamed(error: &clap::Error, args: &[OsString]) -> Option<clap::Er
     };
     let text = format!("{text}\n\nFor more information, try '--help'.\n");
     Some(clap::Error::raw(ErrorKind::UnknownArgument, text))
+}
+
+/// Whether a command begins with a run, whose folder says what its model is.
+fn takes_run(command: &clap::Command) -> bool {
+    command.get_positionals().next().is_some_and(|first| first.get_id() == "run")
 }
 
 #[cfg(test)]
@@ -80,6 +89,18 @@ mod tests {
             .iter()
             .all(|l| told(l).is_none())
         );
+    }
+
+    #[test]
+    fn the_model_of_a_run_is_not_named_again() {
+        let text = told("meshwright export hf runs/a out --model gpt").unwrap();
+        let why =
+            "error: there is no option `--model`: the model is that of the run, and `--map NAME` chooses";
+        assert!(text.starts_with(why) && !text.contains("mlp"), "{text}");
+        let text = told("meshwright ckpt list runs/a --model gpt").unwrap();
+        assert!(text.contains("the model is that of the run\n"), "{text}");
+        let text = told("meshwright train --model gpt").unwrap();
+        assert!(text.contains("the first word behind the command"), "{text}");
     }
 
     #[test]

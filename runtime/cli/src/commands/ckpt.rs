@@ -8,7 +8,8 @@ use crate::table::{Align, Table};
 use crate::text::{bytes, counted, thousands};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_train::checkpoint::{
-    Checkpoint, Difference, Entry, Exported, Store, TensorInfo, Which, compare, export, is_parameter,
+    Checkpoint, Difference, Entry, Exported, NAME_A_RUN, Store, TensorInfo, Which, compare, export,
+    is_parameter,
 };
 use meshwright_train::run_dir::{RunDir, checkpoints_in};
 use meshwright_train::{Checked, NameMap, Project, ProjectOptions, Recorded, read_checkpoint};
@@ -209,7 +210,7 @@ fn list(run: &Path, console: &mut Console) -> Result<(), Stop> {
         Store::read_only(checkpoints_in(run)).list()
     } else {
         let message = format!("`{}` is not the folder of a run", run.display());
-        Err(Box::new(Diagnostic::error(codes::E0512, message)))
+        Err(Box::new(Diagnostic::error(codes::E0512, message).help(NAME_A_RUN)))
     };
     let (entries, skipped) = told(listed, console)?;
     for s in &skipped {
@@ -217,7 +218,7 @@ fn list(run: &Path, console: &mut Console) -> Result<(), Stop> {
     }
     if entries.is_empty() {
         let found = Diagnostic::error(codes::E0512, format!("`{}` holds no checkpoint", run.display()));
-        return told(Err(Box::new(found)), console);
+        return told(Err(Box::new(found.help(NAME_A_RUN))), console);
     }
     let dims = dims(run).unwrap_or_else(|| {
         console.note("the model of the run cannot be read: sizes have no names");

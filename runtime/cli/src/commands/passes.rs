@@ -174,10 +174,8 @@ fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result
                 let problem = format!("there is no rank {rank}: the mesh has {devices} devices, from 0");
                 return Err(Stop::Usage(problem));
             }
-            console.out(
-                &meshwright_exec::burn_graphs(plan, rank, meshwright_exec::CpuBackend::Native)
-                    .map_err(|e| Stop::Internal(Some(e.to_string())))?,
-            )
+            let graphs = burn_graphs(plan, rank, CpuBackend::Native);
+            console.out(&graphs.map_err(|e| Stop::Internal(Some(e.to_string())))?)
         }
         Some(Emit::After(_)) | None => Ok(()),
     }

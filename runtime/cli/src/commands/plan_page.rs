@@ -6,8 +6,8 @@ use crate::args::{ExplainArgs, PassArgs};
 use crate::compare::{self, Variant};
 use crate::console::Console;
 use crate::json::object;
+use crate::replace::{self, writable};
 use crate::stop::Stop;
-use crate::sweep::results;
 use crate::text::{bytes, counted};
 use meshwright_core::Compiled;
 use meshwright_core::explain::explain;
@@ -50,7 +50,7 @@ pub(super) fn write(args: &ExplainArgs, file: &Path, console: &mut Console) -> R
     let differences = differences.map_err(|e| Stop::Internal(Some(e.to_string())))?;
     let title = format!("The plan of {}", plan.model);
     let page = plan_page::html(&title, plan_page::data(&plan.model, &plan.program, &views, differences));
-    results::write(file, page.as_bytes()).map_err(|d| said(&d, console))?;
+    replace::write(file, page.as_bytes()).map_err(|d| said(&d, console))?;
     let (size, layouts) = (page.len() as u64, views.len() as u64);
     if console.json() {
         let fields =

@@ -26,5 +26,5 @@ pub use encode::{Checkpoint, EpochLosses, LogMark, Meta, TensorInfo, read_file};
 pub(crate) use names::stores;
 pub(crate) use saver::{Saver, not_finite};
 pub(crate) use store::one_only;
-pub use store::{Best, Entry, Loaded, Skipped, Store, Which};
+pub use store::{Best, Entry, Loaded, NAME_A_RUN, Skipped, Store, Which};
 pub(crate) use tensor_file::TensorFile;

@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// How many checkpoints are kept, unless more are asked for.
 const KEEP: usize = 2;
 
+/// What helps where a folder holds no checkpoint.
+pub const NAME_A_RUN: &str = "name the folder of a run that has trained (`meshwright runs` lists them), or go on with it until it writes a checkpoint";
+
 /// Most bytes of a manifest.
 const MAX_MANIFEST: u64 = 1 << 20;
 
@@ -289,7 +292,7 @@ impl<F: Fs> Store<F> {
             let d = Diagnostic::error(codes::E0512, format!("`{}` holds no {what}", self.name));
             let steps: Vec<String> = self.steps().unwrap_or_default().iter().map(u64::to_string).collect();
             Box::new(if steps.is_empty() {
-                d
+                d.help(NAME_A_RUN)
             } else {
                 d.help(format!("it holds those of steps {}", steps.join(", ")))
             })
@@ -360,7 +363,7 @@ impl<F: Fs> Store<F> {
     /// What there is where there is no manifest. One file of tensors may be of a first checkpoint that was cut off before its
     /// manifest: it counts where it is whole. Several have lost theirs: a run must not begin again on top of them.
     fn unlisted(&self) -> Checked<Option<Loaded>> {
-        let names = self.fs.list().map_err(|e| self.unreadable(&e))?;
+        let names = self.names()?;
         let files: Vec<&str> = names.iter().filter(|n| data_step(n).is_some()).map(String::as_str).collect();
         match files[..] {
             [] => return Ok(None),
@@ -382,7 +385,7 @@ impl<F: Fs> Store<F> {
     ///
     /// E0512 where the folder cannot be read, E0514 where it cannot be written.
     pub fn repair(&self) -> Checked<(Vec<u64>, Vec<Skipped>)> {
-        let names = self.fs.list().map_err(|e| self.unreadable(&e))?;
+        let names = self.names()?;
         let (mut repaired, mut bad) = (vec![], vec![]);
         for name in names.iter().filter(|n| data_step(n).is_some()) {
             let step = data_step(name).unwrap_or_default();
@@ -417,6 +420,14 @@ impl<F: Fs> Store<F> {
         Box::new(Diagnostic::error(codes::E0512, message))
     }
 
+    /// Names of all files.
+    fn names(&self) -> Checked<Vec<String>> {
+        self.fs.list().map_err(|why| {
+            let d = self.unreadable(&why);
+            if why.kind() == io::ErrorKind::NotFound { Box::new(d.help(NAME_A_RUN)) } else { d }
+        })
+    }
+
     /// What the folder holds, oldest first, from manifests and headers: tensors are not read, checksums not checked.
     ///
     /// # Errors
@@ -435,7 +446,7 @@ impl<F: Fs> Store<F> {
 
     /// Steps that have a manifest, ascending.
     fn steps(&self) -> Checked<Vec<u64>> {
-        let names = self.fs.list().map_err(|e| self.unreadable(&e))?;
+        let names = self.names()?;
         let mut steps: Vec<u64> = names.iter().filter_map(|n| manifest_step(n)).collect();
         steps.sort_unstable();
         Ok(steps)

@@ -87,10 +87,14 @@ impl HfConfig {
             Some(toml::Value::Integer(n)) => Ok(usize::try_from(*n).ok()),
             Some(toml::Value::String(text)) => {
                 let of = |name: &str| self.get(name).and_then(|(k, v)| whole(k, v).ok());
-                let found = product(text, of);
-                found.map(Some).map_err(|name| {
-                    Box::new(self.error(format!("has no `{name}`, which `{key}` is a multiple of")))
-                })
+                match product(text, of) {
+                    Ok(n) => Ok(Some(n)),
+                    // It is there and no size, which is said where it is read for itself.
+                    Err(name) if self.get(name).is_some() && map.reads(name) => Ok(None),
+                    Err(name) => {
+                        Err(Box::new(self.error(format!("has no `{name}`, which `{key}` is a multiple of"))))
+                    }
+                }
             }
             _ => Ok(None),
         }
@@ -377,6 +381,7 @@ mod tests {
             ),
             ("layer_norm_epsilon", json!(1e-6), "`layer_norm_epsilon` = 1e-6; the model `gpt` has 0.00001"),
             ("model_type", json!("llama"), "`model_type` = \"llama\"; the model `gpt` has \"gpt2\""),
+            ("n_embd", json!(0), "`n_embd` = 0, which is not a size"),
             ("n_head", json!(5), "`n_embd` = 12, and `heads * d_head` is a multiple of 5 for any `d_head`"),
             ("n_head", json!("three"), "`n_head` = \"three\", which is not a size"),
             ("n_head", json!(0), "`n_head` = 0, which is not a size"),

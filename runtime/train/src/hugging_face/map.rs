@@ -124,6 +124,11 @@ impl HfMap {
         &self.dims
     }
 
+    /// Whether a key, or an alternative of one, says how large a dim is.
+    pub(super) fn reads(&self, key: &str) -> bool {
+        self.dims.keys().any(|k| k.split('|').any(|one| one == key))
+    }
+
     pub(super) fn limits(&self) -> &BTreeMap<String, String> {
         &self.limits
     }

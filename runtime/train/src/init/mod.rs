@@ -177,6 +177,15 @@ fn opened(from: &InitFrom) -> Result<(TensorSource, String, Vec<Skipped>), Failu
         let source = TensorSource::open(&from.path).map_err(refused)?;
         return Ok((source, format!("`{shown}`"), Vec::new()));
     }
+    if !checkpoints_in(&from.path).exists() && from.path.join("config.json").is_file() {
+        let message = format!(
+            "no first values can be taken from `{shown}`: it is a checkpoint of Hugging Face, and no run"
+        );
+        let d = Diagnostic::error(codes::E0512, message);
+        return Err(d
+            .help(format!("`meshwright import hf {shown}` makes a run of it, which `--init` takes"))
+            .into());
+    }
     let store = Store::read_only(checkpoints_in(&from.path));
     let Some(Loaded { checkpoint, skipped }) = store.find(from.which)? else {
         return Err(refused("it holds no checkpoint".into()).into());

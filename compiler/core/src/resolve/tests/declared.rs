@@ -193,3 +193,40 @@ fn the_command_line_names_what_there_is() {
           help: did you mean `one`?",
     );
 }
+
+const SIZES: &str = "dim batch = 2 const lr = 1 size large_8b { batch = 3 } size large_70b { batch = 4 } size first_x { batch = 5 }
+size other_x { batch = 6 } size tiny { batch = 7 } size small_tiny { batch = 8 }
+model m { input x[batch]: float output y = x }";
+
+fn chosen_of(size: &str) -> Settings {
+    Settings { size: Some(size.into()), ..Settings::default() }
+}
+
+#[test]
+fn a_preset_is_named_by_what_follows_its_last_underscore() {
+    // A whole name goes before one that ends with it.
+    for (given, name, batch) in [
+        ("8b", "large_8b", 3),
+        ("70b", "large_70b", 4),
+        ("large_70b", "large_70b", 4),
+        ("tiny", "tiny", 7),
+        ("small_tiny", "small_tiny", 8),
+    ] {
+        let p = program_with(SIZES, &chosen_of(given));
+        let dim = p.graph.dims.find("batch").unwrap();
+        assert_eq!((p.preset(), p.graph.dims.size(dim)), (Some(name), batch), "{given}");
+    }
+    same(
+        &errors_with(SIZES, &chosen_of("x")),
+        "E0201 `x` means several sizes: `first_x`, `other_x`
+          help: write the whole name: `--preset first_x` or `--preset other_x`
+          help: `8b` is short for `large_8b`: what follows the last `_` of one name alone",
+    );
+    same(
+        &errors_with(SIZES, &chosen_of("71b")),
+        "E0201 there is no size `71b`
+          note: sizes of this model: `large_8b`, `large_70b`, `first_x`, `other_x`, `tiny`, `small_tiny`
+          help: did you mean `70b`?
+          help: `8b` is short for `large_8b`: what follows the last `_` of one name alone",
+    );
+}

@@ -3,6 +3,7 @@
 use crate::sweep::check::Runnable;
 use crate::sweep::combination::Combination;
 use crate::sweep::spec::SweepSpec;
+use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_train::Checked;
 use meshwright_train::run_dir::read_settings;
@@ -42,8 +43,12 @@ pub(super) fn same_run(
         || places(&made.data, made.folder.as_deref()) == places(&spec.data, spec.folder.as_deref());
     let is_data = if same_data { place(&made.data) } else { place(&spec.data) };
     let train = |spec: &SweepSpec| format!("`{}`", spec.train.join(" "));
+    // A short name of a preset means the same.
+    let same_preset =
+        made.preset.as_deref().zip(spec.preset.as_deref()).is_some_and(|(is, given)| is_preset(is, given));
+    let preset = if same_preset { &made.preset } else { &spec.preset };
     let pairs = [
-        ("the preset", or(&made.preset, "none"), or(&spec.preset, "none")),
+        ("the preset", or(&made.preset, "none"), or(preset, "none")),
         ("the precision", made.precision.clone(), asked.precision.clone()),
         ("the mesh", made.mesh.clone(), asked.mesh.clone()),
         ("the layout", rules(&made.layout), rules(&asked.rules)),
