@@ -218,14 +218,14 @@ fn a_preset_is_named_by_what_follows_its_last_underscore() {
     }
     same(
         &errors_with(SIZES, &chosen_of("x")),
-        "E0201 `x` means several sizes: `first_x`, `other_x`
+        "E0201 `x` means several sizes: `first_x` and `other_x`
           help: write the whole name: `--preset first_x` or `--preset other_x`
           help: `8b` is short for `large_8b`: what follows the last `_` of one name alone",
     );
     same(
         &errors_with(SIZES, &chosen_of("71b")),
         "E0201 there is no size `71b`
-          note: sizes of this model: `large_8b`, `large_70b`, `first_x`, `other_x`, `tiny`, `small_tiny`
+          note: sizes of this model: `large_8b`, `large_70b`, `first_x`, `other_x`, `tiny` and `small_tiny`
           help: did you mean `70b`?
           help: `8b` is short for `large_8b`: what follows the last `_` of one name alone",
     );
