@@ -133,7 +133,7 @@ train m { minimize l optimizer sgd(lr = 0.1) }\n";
     assert_eq!(loops, [(64, false), (64, false), (64, true), (64, true)]);
     let products = |l: &StepLoop| {
         let steps = plan.steps.iter().enumerate().filter(|(i, _)| l.contains(*i));
-        steps.filter(|(_, s)| s.phase == Phase::Forward && matches!(s.prim, Prim::Contract { .. })).count()
+        steps.filter(|(_, s)| s.phase == Phase::Forward && matches!(s.prim, Prim::Contract)).count()
     };
     // Of the input and of the old `h`, for each of three gates and the new cell.
     assert_eq!(plan.loops()[..2].iter().map(products).collect::<Vec<_>>(), [8, 8]);
