@@ -154,6 +154,13 @@ pub(crate) struct FoundRuns {
     pub(crate) unreadable: Vec<Diagnostic>,
 }
 
+impl FoundRuns {
+    /// Why runs are left out, in a line each.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        self.unreadable.iter().map(|d| format!("{}: {}", d.code.id, d.message)).collect()
+    }
+}
+
 /// What was read before: a run in which nothing has changed is not read again.
 #[derive(Default)]
 pub(crate) struct ReadRuns(BTreeMap<PathBuf, (Stamp, Checked<(RunSummary, ThinCurve)>)>);

@@ -30,10 +30,17 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Checked<()> {
 
 /// Refuses a file that could not be written, before anything is done for it.
 pub(crate) fn writable(path: &Path) -> Checked<()> {
-    ReplacingFile::beside(path).map(drop).map_err(|e| {
-        let d = *unwritten(path, &e);
-        Box::new(d.help("name a file in a folder that is there and that you may write to"))
-    })
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let why = match () {
+        () if path.is_dir() => "it is a folder".to_string(),
+        () if !folder.is_dir() => format!("there is no folder `{}`", folder.display()),
+        () => match ReplacingFile::beside(path) {
+            Ok(_) => return Ok(()),
+            Err(e) => e.to_string(),
+        },
+    };
+    let d = *unwritten(path, &why);
+    Err(Box::new(d.help("name a file in a folder that is there and that you may write to")))
 }
 
 /// A file that is not written.

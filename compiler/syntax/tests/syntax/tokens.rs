@@ -96,7 +96,7 @@ fn token(chars: &[char]) -> usize {
     if ["->", "==", "!=", "<=", ">=", "**", "//", ".."].contains(&pair.as_str()) && pair != "**" {
         return 2;
     }
-    // Paths and numbers: words, `*` and single points that touch, signs of exponents.
+    // Paths and numbers: words, `*`, single points and `#` that touch, signs of exponents.
     let touches = |i: usize| chars.get(i).is_some_and(|c| word(*c) || *c == '*');
     let dotted = word(chars[0]) || chars[0] == '*' && chars.get(1).is_some_and(|c| *c == '.' || *c == '*');
     if !dotted {
@@ -104,7 +104,7 @@ fn token(chars: &[char]) -> usize {
     }
     let mut len = 1;
     while touches(len)
-        || chars.get(len) == Some(&'.') && touches(len + 1)
+        || matches!(chars.get(len), Some('.' | '#')) && touches(len + 1)
         || chars[0].is_ascii_digit()
             && "eE".contains(chars[len - 1])
             && matches!(chars.get(len), Some('-' | '+'))

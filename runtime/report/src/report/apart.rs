@@ -1,7 +1,6 @@
 //! Which sizes and consts tell runs of a model apart. What was asked for on the command line is not enough: a default in the model may
 //! have been edited between two runs, and a size that was asked for may be what another run has by itself.
 
-use super::ReportedRun;
 use meshwright_train::runs::RunSummary;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +16,19 @@ pub(super) struct Apart<'a> {
 
 /// A size or a const, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Setting<'a> {
+enum ApartBy<'a> {
     Dim(&'a str),
     Const(&'a str),
     Data,
 }
 
-impl Setting<'_> {
+impl ApartBy<'_> {
     /// Its value in a run, as something to compare.
     fn of(self, s: &RunSummary) -> Option<u64> {
         match self {
-            Setting::Dim(name) => s.dims.get(name).map(|size| *size as u64),
-            Setting::Const(name) => s.consts.get(name).map(|value| value.to_bits()),
-            Setting::Data => Some(s.examples as u64),
+            ApartBy::Dim(name) => s.dims.get(name).map(|size| *size as u64),
+            ApartBy::Const(name) => s.consts.get(name).map(|value| value.to_bits()),
+            ApartBy::Data => Some(s.examples as u64),
         }
     }
 
@@ -40,23 +39,23 @@ impl Setting<'_> {
 
 impl<'a> Apart<'a> {
     /// Of the runs of each model.
-    pub(super) fn of_models(runs: &'a [ReportedRun]) -> BTreeMap<&'a str, Apart<'a>> {
+    pub(super) fn of_models(runs: impl Iterator<Item = &'a RunSummary>) -> BTreeMap<&'a str, Apart<'a>> {
         let mut models: BTreeMap<&str, Vec<&RunSummary>> = BTreeMap::new();
-        for s in runs.iter().filter_map(|r| r.row.summary.as_ref()) {
+        for s in runs {
             models.entry(&s.model).or_default().push(s);
         }
         models.into_iter().map(|(model, runs)| (model, Apart::of(&runs))).collect()
     }
 
     fn of(runs: &[&'a RunSummary]) -> Apart<'a> {
-        let asked: BTreeSet<Setting<'a>> = runs.iter().flat_map(|s| asked(s)).collect();
+        let asked: BTreeSet<ApartBy<'a>> = runs.iter().flat_map(|s| asked(s)).collect();
         let all = runs.iter().flat_map(|s| {
-            let dims = s.dims.keys().map(|name| Setting::Dim(name));
-            dims.chain(s.consts.keys().map(|name| Setting::Const(name)))
+            let dims = s.dims.keys().map(|name| ApartBy::Dim(name));
+            dims.chain(s.consts.keys().map(|name| ApartBy::Const(name)))
         });
-        let all: BTreeSet<Setting<'a>> = all.chain([Setting::Data]).filter(|s| s.varies(runs)).collect();
-        let batch = Setting::Dim("batch");
-        let mut kept: Vec<Setting<'a>> =
+        let all: BTreeSet<ApartBy<'a>> = all.chain([ApartBy::Data]).filter(|s| s.varies(runs)).collect();
+        let batch = ApartBy::Dim("batch");
+        let mut kept: Vec<ApartBy<'a>> =
             all.iter().filter(|s| asked.contains(*s) && **s != batch).copied().collect();
         // Of the others, what follows from these and the batch size, such as half of it, tells nothing.
         for setting in all {
@@ -71,9 +70,9 @@ impl<'a> Apart<'a> {
         let mut apart = Apart::default();
         for setting in kept {
             match setting {
-                Setting::Dim(name) => drop(apart.dims.insert(name)),
-                Setting::Const(name) => drop(apart.consts.insert(name)),
-                Setting::Data => apart.data = true,
+                ApartBy::Dim(name) => drop(apart.dims.insert(name)),
+                ApartBy::Const(name) => drop(apart.consts.insert(name)),
+                ApartBy::Data => apart.data = true,
             }
         }
         apart
@@ -89,9 +88,9 @@ impl<'a> Apart<'a> {
     }
 }
 
-fn asked(s: &RunSummary) -> impl Iterator<Item = Setting<'_>> {
-    let dims = s.dim.keys().map(|name| Setting::Dim(name));
-    dims.chain(s.set.keys().map(|name| Setting::Const(name)))
+fn asked(s: &RunSummary) -> impl Iterator<Item = ApartBy<'_>> {
+    let dims = s.dim.keys().map(|name| ApartBy::Dim(name));
+    dims.chain(s.set.keys().map(|name| ApartBy::Const(name)))
 }
 
 #[cfg(test)]
@@ -114,7 +113,7 @@ mod tests {
             paths.push(path);
         }
         let runs = read(&paths, at.path());
-        let found = &Apart::of_models(&runs)["m"];
+        let found = &Apart::of_models(runs.iter().filter_map(|r| r.row.summary.as_ref()))["m"];
         let names = |all: &BTreeSet<&str>| all.iter().map(|n| (*n).to_string()).collect();
         (names(&found.dims), names(&found.consts), found.data)
     }

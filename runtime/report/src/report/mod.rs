@@ -49,7 +49,7 @@ impl RunsReport<'_> {
         let rows: Vec<RunRow> = self.runs.iter().map(|r| r.row.clone()).collect();
         let mut data = table(&ResultTable::of(&rows));
         let every = self.stride();
-        let apart = Apart::of_models(self.runs);
+        let apart = Apart::of_models(self.runs.iter().filter_map(|r| r.row.summary.as_ref()));
         let runs = self.runs.iter().map(|r| run(r, every, &apart));
         data["title"] = self.title.into();
         data["made"] = self.made.into();

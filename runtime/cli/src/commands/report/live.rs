@@ -1,7 +1,6 @@
 //! A page that is served on this machine while runs go on. The page asks for what has changed; what it shows of them else stays.
 
 use super::serving::{self, Answer};
-use super::why;
 use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::found::{ReadRuns, places, read, root};
@@ -160,7 +159,7 @@ impl Followed {
             return Ok(None);
         }
         let found = read(&places(&self.paths)?, root(&self.paths), &mut self.read);
-        let unreadable: Vec<String> = found.unreadable.iter().map(why).collect();
+        let unreadable = found.left_out();
         let report = RunsReport { title: &self.title, made: "", runs: &found.runs, unreadable: &unreadable };
         self.take(report.data());
         self.at = Some(Instant::now());

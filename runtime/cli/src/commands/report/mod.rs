@@ -47,11 +47,6 @@ pub(crate) fn title_of(paths: &[PathBuf]) -> String {
     names.join(", ")
 }
 
-/// Why a run is not on the page.
-fn why(d: &Diagnostic) -> String {
-    format!("{}: {}", d.code.id, d.message)
-}
-
 /// Writes the page of some runs. Those that cannot be read are left out, and the command fails.
 pub(crate) fn page_of(
     found: &FoundRuns,
@@ -60,7 +55,7 @@ pub(crate) fn page_of(
     console: &mut Console,
 ) -> Result<(), Stop> {
     let made = format!("Made at {}.", meshwright_train::time_of_day());
-    let unreadable: Vec<String> = found.unreadable.iter().map(why).collect();
+    let unreadable = found.left_out();
     let report = RunsReport { title, made: &made, runs: &found.runs, unreadable: &unreadable };
     let text = report.page(report.data());
     write(page, text.as_bytes()).map_err(|d| said(&d, console))?;

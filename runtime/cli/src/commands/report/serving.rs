@@ -76,7 +76,7 @@ pub(super) fn serve(
             Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
             Err(e) => return e,
         };
-        let held = Held::of(&open);
+        let held = OpenConnection::of(&open);
         if held.before >= MOST {
             continue;
         }
@@ -93,18 +93,18 @@ pub(super) fn serve(
 }
 
 /// One of the connections that are open.
-struct Held {
+struct OpenConnection {
     open: Arc<AtomicUsize>,
     before: usize,
 }
 
-impl Held {
-    fn of(open: &Arc<AtomicUsize>) -> Held {
-        Held { before: open.fetch_add(1, Ordering::Relaxed), open: Arc::clone(open) }
+impl OpenConnection {
+    fn of(open: &Arc<AtomicUsize>) -> OpenConnection {
+        OpenConnection { before: open.fetch_add(1, Ordering::Relaxed), open: Arc::clone(open) }
     }
 }
 
-impl Drop for Held {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
