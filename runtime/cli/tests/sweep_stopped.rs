@@ -3,6 +3,7 @@
 
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -52,11 +53,10 @@ fn children(of: u32) -> Vec<u32> {
     all.filter(|pid| parent(pid) == Some(of)).collect()
 }
 
-fn signal(pid: u32, name: &str) {
-    let _gone = std::process::Command::new("kill")
-        .args([&format!("-{name}"), &pid.to_string()])
-        .stderr(Stdio::null())
-        .status();
+/// By the system's call: a program `kill` takes so long to start that a short run may have ended.
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let _gone = kill_process(pid, signal);
 }
 
 /// Killed at random moments, alone or with its runs, a sweep goes on to the same table.
@@ -80,7 +80,7 @@ fn a_sweep_that_is_killed_goes_on_to_the_same_table() {
         let runs = children(child.id());
         child.kill().unwrap();
         if round % 2 == 1 {
-            runs.iter().for_each(|pid| signal(*pid, "KILL"));
+            runs.iter().for_each(|pid| signal(*pid, Signal::KILL));
         }
         child.wait().unwrap();
         assert_eq!(table(&at, &folder), whole, "round {round}");
@@ -99,9 +99,9 @@ fn first_runs(sweep: &Child) -> Vec<u32> {
 }
 
 /// How a sweep and its runs end by a signal: none of them is left, and none has failed.
-fn ended_by(name: &str, sweep: &mut Child, runs: &[u32], at: &Path, folder: &str) {
-    signal(sweep.id(), name);
-    assert_eq!(sweep.wait().unwrap().code(), Some(130), "{name}");
+fn ended_by(by: Signal, sweep: &mut Child, runs: &[u32], at: &Path, folder: &str) {
+    signal(sweep.id(), by);
+    assert_eq!(sweep.wait().unwrap().code(), Some(130), "{by:?}");
     assert!(runs.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{runs:?}");
     let half = rows(at, &["sweep", folder, "--table"]);
     assert!(half.iter().any(|r| r["state"] != "finished"), "{half:?}");
@@ -116,7 +116,7 @@ fn ctrl_c_leaves_a_sweep_that_goes_on() {
     first_runs(&child);
     std::thread::sleep(Duration::from_millis(100));
     let runs = children(child.id());
-    ended_by("INT", &mut child, &runs, &at, "a");
+    ended_by(Signal::INT, &mut child, &runs, &at, "a");
     assert_eq!(table(&at, "a"), table(&at, "whole"));
 }
 
@@ -126,7 +126,7 @@ fn a_run_that_is_stopped_as_it_begins_is_open() {
     let at = prepared("sweep-early");
     let mut child = started(&at, "a");
     let first = first_runs(&child);
-    signal(first[0], "INT");
+    signal(first[0], Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let states: Vec<Value> =
         rows(&at, &["sweep", "a", "--table"]).into_iter().map(|r| r["state"].clone()).collect();
@@ -139,14 +139,17 @@ fn a_run_that_is_stopped_as_it_begins_is_open() {
 #[test]
 fn a_second_ctrl_c_ends_a_sweep_at_once() {
     let at = prepared("sweep-twice");
-    let mut child = started(&at, "a");
+    // Longer than anybody waits for: none ends by itself before it is stopped.
+    let words = long("a").join(" ").replace("--epochs 60", "--epochs 2000");
+    let mut sweep = command(&words.split(' ').collect::<Vec<_>>());
+    let mut child = sweep.current_dir(&at).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let runs = first_runs(&child);
     // They cannot hear the first one.
-    runs.iter().for_each(|pid| signal(*pid, "STOP"));
-    signal(child.id(), "INT");
+    runs.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    signal(child.id(), Signal::INT);
     std::thread::sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none());
-    signal(child.id(), "INT");
+    signal(child.id(), Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let lives = |pid: &&u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -157,7 +160,8 @@ fn a_second_ctrl_c_ends_a_sweep_at_once() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(runs.iter().filter(lives).count(), 0);
-    assert_eq!(table(&at, "a").len(), 4);
+    let half = rows(&at, &["sweep", "a", "--table"]);
+    assert!(half.len() == 4 && half.iter().all(|r| r["state"] != "failed"), "{half:?}");
 }
 
 /// A script's sweep in the background ignores Ctrl-C, and so do its runs: a signal to end reaches them all the same.
@@ -173,10 +177,10 @@ fn a_sweep_in_the_background_ends_by_a_signal() {
     first_runs(&child);
     std::thread::sleep(Duration::from_millis(300));
     let runs = children(child.id());
-    signal(child.id(), "INT");
+    signal(child.id(), Signal::INT);
     std::thread::sleep(Duration::from_millis(100));
     assert!(child.try_wait().unwrap().is_none());
-    ended_by("TERM", &mut child, &runs, &at, "a");
+    ended_by(Signal::TERM, &mut child, &runs, &at, "a");
     let states = rows(&at, &["sweep", "a", "--table"]);
     assert!(states.iter().all(|r| r["state"] != "finished"), "{states:?}");
 }
