@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const KEEP: usize = 2;
 
 /// What helps where a folder holds no checkpoint.
-pub const NAME_A_RUN: &str = "name the folder of a run that has trained (`meshwright runs` lists them), or go on with it until it writes a checkpoint";
+pub const NAME_A_RUN: &str = "name a run that has saved a checkpoint (`meshwright runs ls` lists runs), or go on with this one: `meshwright train --run RUN --resume`";
 
 /// Most bytes of a manifest.
 const MAX_MANIFEST: u64 = 1 << 20;
