@@ -385,11 +385,11 @@ fn weights_that_are_not_there_are_asked_for_by_name() {
     for gone in ["checkpoints/*", "checkpoints"] {
         let all = format!("rm -r {run}/{gone}");
         assert!(std::process::Command::new("sh").args(["-c", &all]).status().unwrap().success());
-        let help = "name the folder of a run that has trained";
+        let help = "name a run that has saved a checkpoint";
         let said = refused(&["ckpt", "list", &run]);
         assert!(said.contains("E0512") && said.contains(help), "{gone}: {said}");
         let said = refused(&["export", "hf", &run, &path("out")]);
-        assert!(said.contains("help: name the folder of a run"), "{gone}: {said}");
+        assert!(said.contains("help: name a run that has saved a checkpoint"), "{gone}: {said}");
         assert!(train(&run).contains("help: "), "{gone}");
     }
 }
