@@ -60,7 +60,7 @@ pub fn read_checkpoint(path: &Path, which: Which) -> Result<Loaded, Failure> {
     match found {
         Some(loaded) => Ok(loaded),
         None => Err(Diagnostic::error(codes::E0516, format!("`{}` holds no checkpoint", path.display()))
-            .help("name the folder of a run (`--run` of `train`), or a `.safetensors` file of one")
+            .help("name a run that has saved a checkpoint (`meshwright runs ls` lists runs), or a `.safetensors` file of one")
             .into()),
     }
 }
