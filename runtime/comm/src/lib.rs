@@ -27,6 +27,7 @@ mod names;
 pub mod nccl;
 mod signature;
 mod started;
+mod subnormals;
 #[cfg(test)]
 mod tests;
 pub mod threads;
@@ -44,5 +45,6 @@ pub use meshwright_plan::{BusFactor, CollectiveKind};
 pub use names::{CallName, Tag};
 pub use signature::{Layout, Part};
 pub use started::Started;
+pub use subnormals::flush_subnormals;
 pub use threads::{ThreadsTransport, Timeouts, World};
 pub use transport::{Abort, AsyncCollective, Transport, TransportMemory};

@@ -7,7 +7,7 @@ use super::several::{Several, Told};
 use crate::call::{Addresses, PostedCall, check};
 use crate::threads::Pending;
 use crate::wire::Malformed;
-use crate::{Abort, Group, ThreadsTransport, Transport};
+use crate::{Abort, Group, ThreadsTransport, Transport, flush_subnormals};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
@@ -34,6 +34,7 @@ impl ProxyThread {
         let (work, wait) = channel();
         let thread = std::thread::Builder::new().name("mpi proxy".into());
         let thread = thread.spawn(move || {
+            flush_subnormals();
             if let Ok(several) = wait.recv() {
                 Proxy::new(others, own).run(&several);
             }

@@ -7,7 +7,7 @@
 use super::engine::{Engine, Making};
 use super::job::abort_job;
 use super::timing::LAST_ANSWER;
-use crate::CallName;
+use crate::{CallName, flush_subnormals};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
@@ -173,6 +173,7 @@ impl SharedEngine {
 }
 
 fn progress(shared: &Weak<SharedEngine>) {
+    flush_subnormals();
     while let Some(pause) = pause_after(shared, SharedEngine::look_at_engine) {
         std::thread::sleep(pause);
     }

@@ -27,7 +27,7 @@ use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs, pani
 use crate::error::{ExecError, Place};
 use crate::trace::DeviceTrace;
 use meshwright_comm::gpu::load::Paths;
-use meshwright_comm::{Timeouts, Transport, World};
+use meshwright_comm::{Timeouts, Transport, World, flush_subnormals};
 use meshwright_plan::{BufId, Mesh, Plan, ProgramInputKind};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -394,6 +394,7 @@ fn spawn(
     let (jobs, inbox) = channel::<Job>();
     let (ready, started) = channel::<Result<(), String>>();
     let body = move || {
+        flush_subnormals();
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .thread_name(move |i| format!("device-{rank}.{i}"))

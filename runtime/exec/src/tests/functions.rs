@@ -3,7 +3,7 @@
 use super::plans::Builder;
 use super::{cluster_on, no_inputs, tensor};
 use crate::CpuBackend;
-use meshwright_plan::expr::UnaryFn;
+use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{DType, Mesh, ProgramInputKind};
 use std::sync::Arc;
 
@@ -71,6 +71,30 @@ fn every_backend_has_every_function_of_the_table() {
                     assert!(same, "{backend:?}: {}({x}) of {dtype} is {y}, not {want}", f.name());
                 }
             }
+        }
+    }
+}
+
+/// Products below the least normal number are zero, whichever thread of a device computes them: enough elements that all do.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn subnormal_results_are_zero() {
+    const N: usize = 1 << 20;
+    let mesh = Mesh::new([("a", 1)]);
+    for (dtype, small) in [(DType::F32, 1e-20), (DType::F64, 1e-160)] {
+        for backend in [CpuBackend::Native, CpuBackend::Burn] {
+            let mut b = Builder::new(&mesh);
+            let n = b.dim("n", N);
+            let input = b.whole(dtype, &[n]);
+            b.leaf(ProgramInputKind::Param, "x", &input);
+            let out = b.like(&input);
+            b.map("y", &[&input], &out, |e, r| e.binary(BinaryFn::Mul, r[0], r[0]));
+            b.output("y", &out);
+            let mut cluster = cluster_on(&mesh, backend);
+            let program = cluster.load(Arc::new(b.finish())).unwrap();
+            cluster.set_state("x", &tensor(dtype, &[N], vec![small; N])).unwrap();
+            let y = cluster.run(program, 1, &no_inputs()).unwrap().outputs["y"].data.to_f64();
+            assert!(small * small > 0.0 && y.iter().all(|y| *y == 0.0), "{backend:?}, {dtype}");
         }
     }
 }
