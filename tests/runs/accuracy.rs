@@ -40,3 +40,25 @@ fn bert_tells_parts_of_a_book_apart() {
     assert!((losses[0] - 4f64.ln()).abs() < 0.2, "{losses:?}");
     assert!(losses.iter().all(|l| l.is_finite()) && losses.len() >= 2, "{losses:?}");
 }
+
+/// What a model that knows the frequency of each token, and nothing more, loses to the text of the King James Bible as it is
+/// tokenized here, in nats.
+const SINGLE_TOKENS: [(&str, &str, f64); 2] =
+    [("gpt", "king_james_next", 6.00), ("bert", "king_james_masked", 5.86)];
+
+/// Language models learn frequencies first, and with `LONG` set, when there are steps enough, what follows what, and what belongs
+/// between: `docs/results/learning.md`.
+#[test]
+fn language_models_learn_more_than_frequencies() {
+    let long = std::env::var_os("LONG").is_some();
+    for (model, data, entropy) in SINGLE_TOKENS {
+        let (steps, at_most) = if long { ("1500", entropy - 1.2) } else { ("60", entropy + 0.6) };
+        let args = ["train", model, "--preset", "tiny", "--data", data, "--steps", steps, "--seed", "0"];
+        let said = run(&[&args[..], &["--no-save", "--format", "json"]].concat());
+        assert_eq!(said.code, Some(0), "{model}: {}", said.err);
+        let events: Vec<Value> = said.out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        let loss = events.iter().filter_map(|e| e["eval_loss"].as_f64()).next_back().unwrap();
+        assert!(loss < at_most, "{model}: {loss} of at most {at_most}");
+        assert!(loss > 2.0, "{model}: {loss} is less than such a text can have");
+    }
+}

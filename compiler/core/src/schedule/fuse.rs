@@ -5,7 +5,7 @@
 
 use super::stretches::stretches;
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step};
+use meshwright_plan::{BufId, Dim, Expr, Extent, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes of a fused expression: its registers should stay in the first-level cache.
@@ -32,7 +32,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
         }
     }
     for at in 0..steps.len() {
-        while let Some(from) = candidate(&plan, &steps, &readers, &producer, at, &stretch) {
+        while let Some(from) = candidate(&plan, &steps, &readers, &producer, &kept, at, &stretch) {
             let (Some(first), Some(second)) = (steps[from].clone(), steps[at].take()) else { break };
             let generator = first.reads.is_empty();
             let needed = |b: BufId| {
@@ -73,6 +73,7 @@ fn candidate(
     steps: &[Option<Step>],
     readers: &BTreeMap<BufId, BTreeSet<usize>>,
     producer: &BTreeMap<BufId, usize>,
+    kept: &BTreeSet<BufId>,
     at: usize,
     stretch: &[usize],
 ) -> Option<usize> {
@@ -102,9 +103,17 @@ fn candidate(
             }
             continue;
         }
-        let space = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
-        if space(&o1[0]) != space(&o2[0]) {
-            continue;
+        let order = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
+        if order(&o1[0]) != order(&o2[0]) {
+            // The same elements in another order: nothing else may want them in theirs.
+            let elements = |o: &Operand| -> BTreeMap<Dim, Extent> {
+                o.dims.iter().copied().zip(plan.buffer(o.buf).extents.iter().cloned()).collect()
+            };
+            let wanted =
+                |b: BufId| kept.contains(&b) || readers.get(&b).is_some_and(|r| r.iter().any(|i| *i != at));
+            if elements(&o1[0]) != elements(&o2[0]) || o1.iter().any(|o| wanted(o.buf)) {
+                continue;
+            }
         }
         // Moved down to `at`, what it writes must not be read before.
         let early =
