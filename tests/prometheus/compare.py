@@ -41,7 +41,9 @@ def read():
 
 def train(*more):
     args = [sys.argv[1], "train", *more, "--run", RUN, "--metrics-file", FILE]
-    return subprocess.Popen(args, stdout=open("out", "w"), stderr=open("log", "w"))
+    # A shell lets what it starts in the background ignore Ctrl-C, and the run would inherit that.
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(args, stdout=open("out", "w"), stderr=open("log", "w"), preexec_fn=heard)
 
 
 def ended(process, code):
