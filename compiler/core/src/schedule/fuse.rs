@@ -1,7 +1,8 @@
 //! Chains of element-wise steps become one: what one step writes and the next reads stays in registers.
 //!
 //! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something
-//! else reads it. Maps without operands (constants, positions) are computed where they are used.
+//! else reads it. Where nothing else does, `a` may also lie in another order of its dims than `b`. Maps without operands
+//! (constants, positions) are computed where they are used.
 
 use super::stretches::stretches;
 use meshwright_plan::expr::{Reg, Scalar};
