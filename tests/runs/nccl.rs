@@ -3,9 +3,9 @@
 #[path = "../fake-nccl/built.rs"]
 mod built;
 
-use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{Checks, LaunchOrder, NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{ThreadsTransport, Timeouts, Transport, World};
+use meshwright_gpu::load::Paths;
 use meshwright_plan::{Axis, Mesh};
 use meshwright_tests::transports::{NO_SKIPS, Outcome, SuiteSettings, run};
 use std::time::Duration;

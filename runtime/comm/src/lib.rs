@@ -18,7 +18,6 @@ mod collectives;
 mod error;
 mod faults;
 pub mod fold;
-pub mod gpu;
 mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;

@@ -9,13 +9,13 @@ use crate::memory;
 use crate::project::Project;
 use crate::tensor::RawTensor;
 use meshwright_comm::Timeouts;
-use meshwright_comm::gpu::load::Paths;
 use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
     Cluster, ClusterOptions, DeviceCollectives, DeviceKind, HostTensor, LocalInput, Processes, ProgramId,
     Provider, StateInfo,
 };
+use meshwright_gpu::load::Paths;
 use meshwright_plan::Plan;
 use std::collections::BTreeSet;
 use std::path::PathBuf;

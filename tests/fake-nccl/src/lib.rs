@@ -1,4 +1,4 @@
-//! A stand-in for the CUDA driver, NCCL and NVML on a machine without a GPU: the functions that Meshwright loads, working
+//! A stand-in for the CUDA driver, NCCL, cuBLASLt and NVML on a machine without a GPU: the functions that Meshwright loads, working
 //! on host memory, between threads and between processes.
 //!
 //! **Invariant:** it keeps the rules that matter. Streams are threads that work in order, and events order them, so that memory used
@@ -12,15 +12,18 @@
 //! are separated by `;`). Kinds: `stall` (never takes part), `error` (an asynchronous error), `refuse` (the call fails at
 //! once), `slow` (takes part 300 ms later). Calls of a GPU count from 0, a group as one.
 //!
-//! Settings: the environment variables `FAKE_NCCL_GPUS` (default 1024), `FAKE_NCCL_VERSION` (23007), `FAKE_CUDA_VERSION` (13000).
+//! Settings: the environment variables `FAKE_NCCL_GPUS` (default 1024), `FAKE_NCCL_VERSION` (23007), `FAKE_CUDA_VERSION` (13000),
+//! `FAKE_CUBLASLT_VERSION` (130200).
 
 mod cuda;
+mod elements;
 mod exchange;
 mod faults;
 mod fold;
 mod nccl;
 mod nvml;
 mod ops;
+mod products;
 mod stream;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -12,11 +12,11 @@ use crate::text::{bytes, counted, thousands};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
 use meshwright_comm::bench::{BenchJob, Measured, kinds as measured_kinds, run as measure, sizes};
-use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};
 use meshwright_comm::{CollectiveKind, CommError, Timeouts, World};
 use meshwright_core::layout::{mesh_of, named_mesh};
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
+use meshwright_gpu::load::Paths;
 use meshwright_plan::{DType, Mesh, Monoid};
 use meshwright_syntax::ast::LayoutFile;
 use meshwright_syntax::parse_mesh;

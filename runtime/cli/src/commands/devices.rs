@@ -6,8 +6,8 @@ use crate::json::{Object, object};
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted};
-use meshwright_comm::gpu::devices::{DevicesReport, FoundLibrary, GpuReport, look};
-use meshwright_comm::gpu::load::Paths;
+use meshwright_gpu::devices::{DevicesReport, FoundLibrary, GpuReport, look};
+use meshwright_gpu::load::Paths;
 use serde_json::Value;
 
 /// Runs the command. That a GPU cannot be used is no failure: to say so is what it is for.

@@ -1,8 +1,8 @@
 //! One GPU as the transport uses it: its primary context, a stream of our own, and events.
 
-use crate::gpu::devices::CUDA_OF_CONTEXT_EVENTS;
-use crate::gpu::driver::{CuResult, Driver, DriverError, NOT_READY};
-use crate::gpu::load::functions;
+use meshwright_gpu::devices::CUDA_OF_CONTEXT_EVENTS;
+use meshwright_gpu::driver::{CuResult, Driver, DriverError, NOT_READY};
+use meshwright_gpu::load::functions;
 use std::ffi::{c_int, c_uint, c_void};
 
 type ContextHandle = *mut c_void;

@@ -16,8 +16,8 @@ use super::api::{CommHandle, Functions, IN_PROGRESS, Refused, SUCCESS, Stream};
 use super::device::Gpu;
 use crate::Group;
 use crate::call::{Addresses, PostedCall};
-use crate::gpu::driver::DriverError;
 use crate::signature::{Division, Extent, Layout, Signature, starts};
+use meshwright_gpu::driver::DriverError;
 use meshwright_plan::{DType, Monoid};
 use std::ffi::{c_int, c_void};
 

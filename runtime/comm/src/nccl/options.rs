@@ -1,7 +1,7 @@
 //! How an NCCL transport works.
 
 use crate::Timeouts;
-use crate::gpu::load::Paths;
+use meshwright_gpu::load::Paths;
 
 /// How collectives are ordered with other work of the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

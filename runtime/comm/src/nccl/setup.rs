@@ -5,9 +5,9 @@ use super::device::Gpu;
 use super::options::{LaunchOrder, NcclOptions};
 use super::stream::Inner;
 
-use crate::gpu::devices::nccl_version as dotted;
-use crate::gpu::driver::Driver;
 use crate::{Collectives, CommError, Group, Tag, Transport};
+use meshwright_gpu::devices::nccl_version as dotted;
+use meshwright_gpu::driver::Driver;
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::OnceLock;

@@ -1,9 +1,9 @@
 //! On what a Plan runs.
 
 use crate::error::ExecError;
-use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
+use meshwright_gpu::load::Paths;
 
 /// What runs the steps of a device that is a thread of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

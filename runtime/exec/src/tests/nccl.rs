@@ -6,9 +6,9 @@ mod built;
 
 use super::training::train_on;
 use crate::{Cluster, ClusterOptions, CpuBackend, DeviceKind};
-use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
+use meshwright_gpu::load::Paths;
 use meshwright_plan::{Axis, Mesh};
 use std::mem::ManuallyDrop;
 use std::path::Path;

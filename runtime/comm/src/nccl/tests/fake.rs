@@ -4,7 +4,7 @@
 #[path = "../../../../../tests/fake-nccl/built.rs"]
 mod built;
 
-use crate::gpu::load::Paths;
+use meshwright_gpu::load::Paths;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -4,11 +4,10 @@ use super::load::{Library, LibraryKind, LoadError, Paths, functions};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 /// What the driver answers, 0 for success.
-pub(crate) type CuResult = c_int;
+pub type CuResult = c_int;
 
 /// `CUDA_ERROR_NOT_READY`.
-#[cfg(feature = "nccl")]
-pub(crate) const NOT_READY: CuResult = 600;
+pub const NOT_READY: CuResult = 600;
 
 functions! {
     /// What listing GPUs needs.
@@ -83,7 +82,7 @@ impl Driver {
 
     /// An error with the driver's own words, where `code` is one.
     #[expect(unsafe_code, reason = "texts that the driver owns")]
-    pub(crate) fn check(&self, function: &'static str, code: CuResult) -> Result<(), DriverError> {
+    pub fn check(&self, function: &'static str, code: CuResult) -> Result<(), DriverError> {
         if code == 0 {
             return Ok(());
         }
@@ -122,7 +121,7 @@ impl Driver {
 
     /// The driver's handle of a GPU.
     #[expect(unsafe_code, reason = "a function of the driver")]
-    pub(crate) fn device(&self, ordinal: u32) -> Result<c_int, DriverError> {
+    pub fn device(&self, ordinal: u32) -> Result<c_int, DriverError> {
         let mut device = 0;
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         // SAFETY: writes an integer; the driver refuses what is no GPU.

@@ -6,3 +6,4 @@ pub mod devices;
 pub mod driver;
 pub mod load;
 mod nvml;
+pub mod products;

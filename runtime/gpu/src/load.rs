@@ -11,6 +11,8 @@ use std::sync::Arc;
 pub enum LibraryKind {
     /// The driver's interface, installed together with the driver.
     Cuda,
+    /// Matrix products.
+    CublasLt,
     /// Collectives.
     Nccl,
     /// The management library, installed together with the driver.
@@ -22,6 +24,7 @@ impl LibraryKind {
     pub fn name(self) -> &'static str {
         match self {
             LibraryKind::Cuda => "the CUDA driver library",
+            LibraryKind::CublasLt => "cuBLASLt",
             LibraryKind::Nccl => "NCCL",
             LibraryKind::Nvml => "NVML",
         }
@@ -31,6 +34,7 @@ impl LibraryKind {
     pub fn variable(self) -> &'static str {
         match self {
             LibraryKind::Cuda => "MESHWRIGHT_CUDA",
+            LibraryKind::CublasLt => "MESHWRIGHT_CUBLASLT",
             LibraryKind::Nccl => "MESHWRIGHT_NCCL",
             LibraryKind::Nvml => "MESHWRIGHT_NVML",
         }
@@ -40,6 +44,7 @@ impl LibraryKind {
     fn names(self) -> &'static [&'static str] {
         match self {
             LibraryKind::Cuda => &["libcuda.so.1", "libcuda.so"],
+            LibraryKind::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
             LibraryKind::Nccl => &["libnccl.so.2", "libnccl.so"],
             LibraryKind::Nvml => &["libnvidia-ml.so.1", "libnvidia-ml.so"],
         }
@@ -50,6 +55,10 @@ impl LibraryKind {
         match self {
             LibraryKind::Cuda | LibraryKind::Nvml => {
                 "install NVIDIA's driver on the host, and give containers its libraries (`docker run --gpus all`)"
+            }
+            LibraryKind::CublasLt => {
+                "install the package libcublas of CUDA's toolkit, or `pip install nvidia-cublas` and set \
+                 MESHWRIGHT_CUBLASLT to the libcublasLt.so.13 in its site-packages"
             }
             LibraryKind::Nccl => {
                 "install the package libnccl2, or `pip install nvidia-nccl-cu13` and set MESHWRIGHT_NCCL to \
@@ -94,6 +103,8 @@ fn list(tried: &[(String, String)]) -> String {
 pub struct Paths {
     /// The CUDA driver library.
     pub cuda: Option<PathBuf>,
+    /// cuBLASLt.
+    pub cublas_lt: Option<PathBuf>,
     /// NCCL.
     pub nccl: Option<PathBuf>,
     /// NVML.
@@ -101,21 +112,27 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// From `MESHWRIGHT_CUDA`, `MESHWRIGHT_NCCL` and `MESHWRIGHT_NVML`, by `variable`, which reads the environment.
+    /// From the variable of each library, by `variable`, which reads the environment.
     pub fn from_env(variable: impl Fn(&str) -> Option<OsString>) -> Paths {
         let path = |kind: LibraryKind| variable(kind.variable()).filter(|v| !v.is_empty()).map(PathBuf::from);
-        Paths { cuda: path(LibraryKind::Cuda), nccl: path(LibraryKind::Nccl), nvml: path(LibraryKind::Nvml) }
+        Paths {
+            cuda: path(LibraryKind::Cuda),
+            cublas_lt: path(LibraryKind::CublasLt),
+            nccl: path(LibraryKind::Nccl),
+            nvml: path(LibraryKind::Nvml),
+        }
     }
 
     /// The same library for everything.
     pub fn all(path: impl Into<PathBuf>) -> Paths {
         let path = Some(path.into());
-        Paths { cuda: path.clone(), nccl: path.clone(), nvml: path }
+        Paths { cuda: path.clone(), cublas_lt: path.clone(), nccl: path.clone(), nvml: path }
     }
 
     fn of(&self, kind: LibraryKind) -> Option<&PathBuf> {
         match kind {
             LibraryKind::Cuda => self.cuda.as_ref(),
+            LibraryKind::CublasLt => self.cublas_lt.as_ref(),
             LibraryKind::Nccl => self.nccl.as_ref(),
             LibraryKind::Nvml => self.nvml.as_ref(),
         }
@@ -175,7 +192,7 @@ impl Library {
     /// # Safety
     /// `F` is the type of a function pointer, and that of the function.
     #[expect(unsafe_code, reason = "nothing in a library says what type a function has")]
-    pub(crate) unsafe fn find<F: Copy>(&self, symbol: &str) -> Option<F> {
+    pub unsafe fn find<F: Copy>(&self, symbol: &str) -> Option<F> {
         // SAFETY: the caller's promise. The library stays open for ever, so the copy does not outlive it.
         unsafe { self.opened.get::<F>(symbol.as_bytes()) }.ok().map(|f| *f)
     }
@@ -185,7 +202,7 @@ impl Library {
     /// # Safety
     /// As there.
     #[expect(unsafe_code, reason = "nothing in a library says what type a function has")]
-    pub(crate) unsafe fn need<F: Copy>(&self, symbol: &str, needed: &'static str) -> Result<F, LoadError> {
+    pub unsafe fn need<F: Copy>(&self, symbol: &str, needed: &'static str) -> Result<F, LoadError> {
         // SAFETY: the caller's promise.
         unsafe { self.find(symbol) }.ok_or_else(|| LoadError::TooOld {
             kind: self.kind,
@@ -197,6 +214,7 @@ impl Library {
 }
 
 /// A table of functions of a library: a struct with a field for each, and `load`, which finds them all.
+#[macro_export]
 macro_rules! functions {
     (
         $(#[$doc:meta])*
@@ -214,8 +232,8 @@ macro_rules! functions {
             /// Finds all functions.
             #[expect(unsafe_code, reason = "types of functions as the library's headers give them")]
             $vis fn load(
-                library: &$crate::gpu::load::Library,
-            ) -> Result<Self, $crate::gpu::load::LoadError> {
+                library: &$crate::load::Library,
+            ) -> Result<Self, $crate::load::LoadError> {
                 Ok($name {
                     // SAFETY: the types are those of the library's headers.
                     $($field: unsafe { library.need($symbol, $needed) }?,)*
@@ -224,4 +242,4 @@ macro_rules! functions {
         }
     };
 }
-pub(crate) use functions;
+pub use functions;

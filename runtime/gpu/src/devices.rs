@@ -171,7 +171,7 @@ fn nccl(paths: &Paths) -> Result<FoundLibrary, String> {
 }
 
 /// Why an old NCCL will not do.
-pub(crate) fn too_old(found: &FoundLibrary) -> String {
+pub fn too_old(found: &FoundLibrary) -> String {
     let oldest = nccl_version(OLDEST_NCCL);
     format!(
         "NCCL {} at {} is too old: {oldest} or newer is needed; {}",

@@ -1,0 +1,103 @@
+//! What cuBLASLt offers, of `cublasLt.h`: declared here, since the bindings that there are cannot open a file that the user
+//! names.
+
+use crate::load::functions;
+use std::ffi::{c_char, c_int, c_void};
+
+/// What a function answers, 0 for success.
+pub(super) type Status = c_int;
+
+pub(super) const SUCCESS: Status = 0;
+
+/// A handle of the library: of itself, a description, a layout or a preference.
+pub(super) type LtHandle = *mut c_void;
+
+/// How a product is computed, in the library's own terms.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Algorithm(pub(super) [u64; 8]);
+
+/// `cublasLtMatmulHeuristicResult_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Proposal {
+    pub(super) algorithm: Algorithm,
+    pub(super) workspace: usize,
+    pub(super) state: Status,
+    pub(super) waves: f32,
+    reserved: [c_int; 4],
+}
+
+functions! {
+    /// What products need.
+    pub(super) Functions needs "cuBLAS 12" {
+        create = "cublasLtCreate" (*mut LtHandle) -> Status;
+        destroy = "cublasLtDestroy" (LtHandle) -> Status;
+        version = "cublasLtGetVersion" () -> usize;
+        status_text = "cublasLtGetStatusString" (Status) -> *const c_char;
+        description_create = "cublasLtMatmulDescCreate" (*mut LtHandle, c_int, c_int) -> Status;
+        description_set = "cublasLtMatmulDescSetAttribute" (LtHandle, c_int, *const c_void, usize) -> Status;
+        description_destroy = "cublasLtMatmulDescDestroy" (LtHandle) -> Status;
+        layout_create = "cublasLtMatrixLayoutCreate" (*mut LtHandle, c_int, u64, u64, i64) -> Status;
+        layout_set = "cublasLtMatrixLayoutSetAttribute" (LtHandle, c_int, *const c_void, usize) -> Status;
+        layout_destroy = "cublasLtMatrixLayoutDestroy" (LtHandle) -> Status;
+        preference_create = "cublasLtMatmulPreferenceCreate" (*mut LtHandle) -> Status;
+        preference_set = "cublasLtMatmulPreferenceSetAttribute" (LtHandle, c_int, *const c_void, usize) -> Status;
+        preference_destroy = "cublasLtMatmulPreferenceDestroy" (LtHandle) -> Status;
+        propose = "cublasLtMatmulAlgoGetHeuristic" (
+            LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, c_int, *mut Proposal, *mut c_int
+        ) -> Status;
+        multiply = "cublasLtMatmul" (
+            LtHandle, LtHandle, *const c_void, *const c_void, LtHandle, *const c_void, LtHandle, *const c_void,
+            *const c_void, LtHandle, *mut c_void, LtHandle, *const Algorithm, *mut c_void, usize, *mut c_void
+        ) -> Status;
+    }
+}
+
+/// `cublasComputeType_t`: in what is summed.
+pub(super) mod compute {
+    pub(in super::super) const F32: i32 = 68;
+    pub(in super::super) const F32_BY_TF32: i32 = 77;
+    pub(in super::super) const F64: i32 = 70;
+}
+
+/// `cudaDataType_t`.
+pub(super) mod data {
+    pub(in super::super) const F32: i32 = 0;
+    pub(in super::super) const F64: i32 = 1;
+    pub(in super::super) const F16: i32 = 2;
+    pub(in super::super) const BF16: i32 = 14;
+}
+
+/// `cublasLtMatmulDescAttributes_t`.
+pub(super) mod description {
+    pub(in super::super) const TRANSPOSE_A: i32 = 3;
+    pub(in super::super) const TRANSPOSE_B: i32 = 4;
+    pub(in super::super) const EPILOGUE: i32 = 7;
+    pub(in super::super) const BIAS_POINTER: i32 = 8;
+    pub(in super::super) const BIAS_TYPE: i32 = 26;
+}
+
+/// `cublasOperation_t`.
+pub(super) const TRANSPOSED: i32 = 1;
+
+/// `cublasLtEpilogue_t`.
+pub(super) mod epilogue {
+    pub(in super::super) const DEFAULT: u32 = 1;
+    pub(in super::super) const RELU: u32 = 2;
+    pub(in super::super) const BIAS: u32 = 4;
+    pub(in super::super) const RELU_BIAS: u32 = 6;
+}
+
+/// `cublasLtMatrixLayoutAttribute_t`.
+pub(super) mod layout {
+    pub(in super::super) const BATCH_COUNT: i32 = 5;
+    pub(in super::super) const BATCH_STRIDE: i32 = 6;
+}
+
+/// `cublasLtMatmulPreferenceAttributes_t`.
+pub(super) mod preference {
+    pub(in super::super) const MAX_WORKSPACE: i32 = 1;
+    /// Those of the other matrices follow.
+    pub(in super::super) const MIN_ALIGNMENT_A: i32 = 5;
+}

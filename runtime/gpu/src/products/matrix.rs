@@ -1,0 +1,104 @@
+//! Matrices as cuBLASLt takes them, found in tensors of any strides.
+
+use super::api::data;
+use std::fmt;
+
+/// What the elements of a matrix are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Element {
+    /// 64 bits.
+    F64,
+    /// 32 bits.
+    F32,
+    /// 16 bits, 8 of them for the exponent.
+    BF16,
+    /// 16 bits, 5 of them for the exponent.
+    F16,
+}
+
+impl Element {
+    /// `cudaDataType_t`.
+    pub(super) fn code(self) -> i32 {
+        match self {
+            Element::F64 => data::F64,
+            Element::F32 => data::F32,
+            Element::BF16 => data::BF16,
+            Element::F16 => data::F16,
+        }
+    }
+
+    pub(super) fn is_half(self) -> bool {
+        matches!(self, Element::BF16 | Element::F16)
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Element::F64 => "f64",
+            Element::F32 => "f32",
+            Element::BF16 => "bf16",
+            Element::F16 => "f16",
+        })
+    }
+}
+
+/// Which elements of a matrix are side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Order {
+    /// Those of a row.
+    Rows,
+    /// Those of a column.
+    Columns,
+}
+
+/// Matrices of one shape in the memory of a GPU, one for each batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Where the first begins.
+    pub address: u64,
+    /// What its elements are.
+    pub element: Element,
+    /// Its rows.
+    pub rows: usize,
+    /// Its columns.
+    pub columns: usize,
+    /// Which elements are side by side.
+    pub order: Order,
+    /// Elements from one row to the next, or from one column to the next.
+    pub leading: usize,
+    /// Elements from one matrix to the next; 0 where all batches have the same.
+    pub batch_stride: usize,
+}
+
+/// The matrices `[.., rows, columns]` of a tensor, and how many they are; none where no [`Matrix`] says where its elements
+/// are, so that it has to be copied first. `strides` are in elements.
+pub fn matrix_of(
+    address: u64,
+    element: Element,
+    shape: &[usize],
+    strides: &[usize],
+) -> Option<(Matrix, usize)> {
+    let [outer @ .., rows, columns] = shape else { return None };
+    let [outer_strides @ .., down, right] = strides else { return None };
+    let (rows, columns) = (*rows, *columns);
+    let by_rows = (columns == 1 || *right == 1) && (rows == 1 || *down >= columns);
+    let by_columns = (rows == 1 || *down == 1) && (columns == 1 || *right >= rows);
+    let (order, leading) = match (by_rows, by_columns) {
+        (true, _) => (Order::Rows, if rows == 1 { columns } else { *down }),
+        (_, true) => (Order::Columns, if columns == 1 { rows } else { *right }),
+        _ => return None,
+    };
+    // The dims before are one, if each goes on where the one after it ends.
+    let mut batches = 1;
+    let mut batch_stride = None;
+    for (size, stride) in outer.iter().zip(outer_strides).rev().filter(|(size, _)| **size != 1) {
+        if *stride != batch_stride.map_or(*stride, |inner: usize| inner * batches) {
+            return None;
+        }
+        batch_stride = batch_stride.or(Some(*stride));
+        batches *= size;
+    }
+    let batch_stride = batch_stride.unwrap_or(0);
+    Some((Matrix { address, element, rows, columns, order, leading, batch_stride }, batches))
+}

@@ -1,0 +1,292 @@
+//! Products against loops, through the stand-in for cuBLASLt.
+
+#[path = "../../../../tests/fake-nccl/built.rs"]
+mod built;
+
+use super::*;
+use std::cell::Cell;
+
+fn products() -> Products {
+    let paths = Paths::all(built::library());
+    let cuda = libloading::Library::new;
+    #[expect(unsafe_code, reason = "our own library, without initializers; the function has that type")]
+    // SAFETY: as said.
+    unsafe {
+        let opened = std::mem::ManuallyDrop::new(cuda(built::library()).unwrap());
+        opened.get::<extern "C" fn()>(b"fakeTakesHostMemory").unwrap()();
+    }
+    Products::open(&paths).unwrap()
+}
+
+/// Numbers that each type holds exactly, and whose sums of products `f32` does.
+fn noise(seed: u64, n: usize) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % 17) as f64 - 8.0
+    };
+    (0..n).map(|_| next() / 4.0).collect()
+}
+
+/// Elements in the bytes of a type.
+fn stored(element: Element, values: &[f64]) -> Vec<u8> {
+    let one = |x: &f64| match element {
+        Element::F64 => x.to_le_bytes().to_vec(),
+        Element::F32 => (*x as f32).to_le_bytes().to_vec(),
+        Element::BF16 => ((*x as f32).to_bits() >> 16).to_le_bytes()[..2].to_vec(),
+        // Quarters below 1024 have their bits in the first eleven.
+        Element::F16 => {
+            let bits = (*x as f32).to_bits();
+            let exponent = ((bits >> 23 & 255) as i32 - 112).max(0) as u32;
+            let half = if *x == 0.0 { 0 } else { bits >> 16 & 0x8000 | exponent << 10 | bits >> 13 & 1023 };
+            half.to_le_bytes()[..2].to_vec()
+        }
+    };
+    values.iter().flat_map(one).collect()
+}
+
+fn loaded(element: Element, bytes: &[u8]) -> Vec<f64> {
+    let wide = |c: &[u8]| u32::from(c[0]) << 16 | u32::from(c[1]) << 24;
+    match element {
+        Element::F64 => bytes.chunks(8).map(|c| f64::from_le_bytes(c.try_into().unwrap())).collect(),
+        Element::F32 => bytes.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()).into()).collect(),
+        Element::BF16 => bytes.chunks(2).map(|c| f32::from_bits(wide(c)).into()).collect(),
+        Element::F16 => {
+            let one = |c: &[u8]| {
+                let half = u32::from(u16::from_le_bytes([c[0], c[1]]));
+                let exponent = if half & 0x7c00 == 0 { 0 } else { (half >> 10 & 31) + 112 };
+                f32::from_bits((half & 0x8000) << 16 | exponent << 23 | (half & 1023) << 13).into()
+            };
+            bytes.chunks(2).map(one).collect()
+        }
+    }
+}
+
+/// The strides of a tensor whose dims lie in memory in the order `order`, the last one densest, with a gap of `gap` elements
+/// after the densest, and the room that it takes.
+fn strides(shape: &[usize], order: &[usize], gap: usize) -> (Vec<usize>, usize) {
+    let mut strides = vec![0; shape.len()];
+    let mut step = 1;
+    for (n, dim) in order.iter().rev().enumerate() {
+        strides[*dim] = step;
+        step *= shape[*dim];
+        if n == 0 {
+            step += gap;
+        }
+    }
+    (strides, step)
+}
+
+fn offset(index: &[usize], strides: &[usize]) -> usize {
+    index.iter().zip(strides).map(|(i, s)| i * s).sum()
+}
+
+/// One case: shapes, how the factors lie, types, and what follows.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batches: usize,
+    sizes: [usize; 3],
+    /// Whether left and right lie by columns.
+    columns: [bool; 2],
+    gap: usize,
+    element: Element,
+    out: Element,
+    bias: bool,
+    relu: bool,
+    shared: bool,
+}
+
+fn run(products: &mut Products, case: Case, choices: &Choices) -> (Product, Vec<f64>, Vec<f64>) {
+    let [rows, summed, columns] = case.sizes;
+    let order = |by_columns: bool| if by_columns { [0, 2, 1] } else { [0, 1, 2] };
+    let (left_shape, right_shape) = ([case.batches, rows, summed], [case.batches, summed, columns]);
+    let (left_strides, left_room) = strides(&left_shape, &order(case.columns[0]), case.gap);
+    let (mut right_strides, right_room) = strides(&right_shape, &order(case.columns[1]), case.gap);
+    if case.shared {
+        right_strides[0] = 0;
+    }
+    let (x, y) = (noise(3, left_room), noise(5, right_room));
+    let bias = noise(7, columns);
+    let mut expected = vec![0.0; case.batches * rows * columns];
+    for b in 0..case.batches {
+        for i in 0..rows {
+            for j in 0..columns {
+                let term = |k| x[offset(&[b, i, k], &left_strides)] * y[offset(&[b, k, j], &right_strides)];
+                let mut sum: f64 = (0..summed).map(term).sum();
+                if case.bias {
+                    sum += bias[j];
+                }
+                expected[(b * rows + i) * columns + j] = if case.relu { sum.max(0.0) } else { sum };
+            }
+        }
+    }
+    let [left, right] = [&x, &y].map(|v| stored(case.element, v));
+    let bias = stored(case.out, &bias);
+    let mut out = stored(case.out, &vec![f64::MAX.min(3.0); expected.len()]);
+    let (left_matrix, batches) =
+        matrix_of(left.as_ptr() as u64, case.element, &left_shape, &left_strides).unwrap();
+    let (right_matrix, _) =
+        matrix_of(right.as_ptr() as u64, case.element, &right_shape, &right_strides).unwrap();
+    let out_shape = [case.batches, rows, columns];
+    let (out_strides, _) = strides(&out_shape, &[0, 1, 2], 0);
+    let (out_matrix, _) = matrix_of(out.as_mut_ptr() as u64, case.out, &out_shape, &out_strides).unwrap();
+    let product = Product {
+        left: left_matrix,
+        right: right_matrix,
+        out: out_matrix,
+        batches,
+        sums: Sums::Exact,
+        epilogue: Epilogue { bias: case.bias.then_some(bias.as_ptr() as u64), relu: case.relu },
+    };
+    let mut room = vec![0u64; 1024];
+    let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
+    #[expect(
+        unsafe_code,
+        reason = "memory of this function, which waits: without a stream the stand-in does so at once"
+    )]
+    // SAFETY: as said.
+    unsafe { products.multiply(&product, workspace, std::ptr::null_mut(), choices) }.unwrap();
+    (product, expected, loaded(case.out, &out))
+}
+
+/// Both orders of each factor, gaps, one row or column, batches, a factor that all batches share, each type, and what follows.
+#[test]
+fn products_equal_loops() {
+    let mut products = products();
+    let mut seen = 0;
+    let types = [
+        (Element::F64, Element::F64),
+        (Element::F32, Element::F32),
+        (Element::BF16, Element::F32),
+        (Element::BF16, Element::BF16),
+        (Element::F16, Element::F32),
+        (Element::F16, Element::F16),
+    ];
+    for (element, out) in types {
+        for sizes in [[3, 4, 5], [1, 6, 3], [4, 1, 2], [2, 5, 1], [1, 1, 1]] {
+            for n in 0..32 {
+                let bit = |b: usize| n >> b & 1 == 1;
+                let case = Case {
+                    batches: if bit(0) { 3 } else { 1 },
+                    sizes,
+                    columns: [bit(1), bit(2)],
+                    gap: if bit(3) { 2 } else { 0 },
+                    element,
+                    out,
+                    bias: bit(4),
+                    relu: bit(3) != bit(4),
+                    shared: bit(2) && bit(0),
+                };
+                let (_, expected, made) = run(&mut products, case, &Choices::default());
+                // Of bf16 with eight bits the sums are rounded; all else is exact.
+                let bound = if out == Element::BF16 { 1.0 / 256.0 } else { 0.0 };
+                for (a, b) in expected.iter().zip(&made) {
+                    assert!((a - b).abs() <= bound * a.abs(), "{case:?}: {expected:?} {made:?}");
+                }
+                seen += 1;
+            }
+        }
+    }
+    assert_eq!(seen, 6 * 5 * 32);
+}
+
+/// What no matrix says is not taken for one: rows that repeat, steps in both directions, batches that do not go on.
+#[test]
+fn what_has_to_be_copied_is_told() {
+    let matrix = |shape: &[usize], strides: &[usize]| matrix_of(256, Element::F32, shape, strides);
+    assert_eq!(matrix(&[4, 5], &[0, 1]), None);
+    assert_eq!(matrix(&[4, 5], &[1, 0]), None);
+    assert_eq!(matrix(&[4, 5], &[10, 2]), None);
+    assert_eq!(matrix(&[4, 5], &[4, 1]), None, "rows that overlap");
+    assert_eq!(matrix(&[2, 3, 4, 5], &[20, 40, 5, 1]), None, "batches in another order");
+    assert_eq!(matrix(&[5], &[1]), None);
+    let (found, batches) = matrix(&[2, 3, 4, 5], &[90, 30, 6, 1]).unwrap();
+    assert_eq!((batches, found.batch_stride, found.leading, found.order), (6, 30, 6, Order::Rows));
+    let (found, batches) = matrix(&[2, 1, 3, 4, 5], &[0, 7, 0, 1, 9]).unwrap();
+    assert_eq!((batches, found.batch_stride, found.leading, found.order), (6, 0, 9, Order::Columns));
+}
+
+const CASE: Case = Case {
+    batches: 2,
+    sizes: [3, 4, 5],
+    columns: [false, true],
+    gap: 0,
+    element: Element::F32,
+    out: Element::F32,
+    bias: true,
+    relu: true,
+    shared: false,
+};
+
+/// The fastest of the proposals is found, kept in a file, and used by who reads it.
+#[test]
+fn choices_are_measured_and_kept() {
+    let mut products = products();
+    let (product, _, _) = run(&mut products, CASE, &Choices::default());
+    let mut room = vec![0u64; 1024];
+    let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
+    let all = products.proposals(&product, workspace.bytes, 8).unwrap();
+    assert_eq!(all.len(), 3);
+    // The matrices of `run` are gone: of others of the same shape.
+    let (left, right) = (vec![1.0f32; 24], vec![1.0f32; 40]);
+    let (bias, mut out) = (vec![0.0f32; 5], vec![0.0f32; 30]);
+    let at = |m: Matrix, address: u64| Matrix { address, ..m };
+    let product = Product {
+        left: at(product.left, left.as_ptr() as u64),
+        right: at(product.right, right.as_ptr() as u64),
+        out: at(product.out, out.as_mut_ptr() as u64),
+        epilogue: Epilogue { bias: Some(bias.as_ptr() as u64), relu: true },
+        ..product
+    };
+    let waits = Cell::new(0);
+    let wait = || {
+        waits.set(waits.get() + 1);
+        Ok(())
+    };
+    #[expect(unsafe_code, reason = "memory of this function")]
+    // SAFETY: as said.
+    let (best, time) = unsafe { products.fastest(&product, workspace, std::ptr::null_mut(), wait) }.unwrap();
+    assert!(all.contains(&best) && time.as_nanos() > 0 && waits.get() >= 6, "{best:?} {time:?} {waits:?}");
+    assert!(out.iter().all(|x| *x == 4.0), "{out:?}");
+
+    let key = ProductKey::of(&product, workspace.bytes).unwrap();
+    let mut choices = Choices::default();
+    choices.set(&key, all[2]);
+    let folder = std::env::temp_dir().join(format!("meshwright-choices-{}", std::process::id()));
+    let file = folder.join("deeper").join("products.txt");
+    assert!(Choices::load(&file).unwrap().is_empty());
+    choices.save(&file).unwrap();
+    std::fs::write(&file, format!("{}no such line\nkey\tnot hex\n", choices.to_text())).unwrap();
+    let kept = Choices::load(&file).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((kept.of(&key), kept.len()), (Some(all[2]), 1));
+    // An algorithm of another product is refused, so what was kept is what ran.
+    let mut wrong = Choices::default();
+    wrong.set(&key, Algorithm::default());
+    #[expect(unsafe_code, reason = "memory of this function")]
+    // SAFETY: as said.
+    let refused = unsafe { products.multiply(&product, workspace, std::ptr::null_mut(), &wrong) };
+    assert!(matches!(&refused, Err(ProductError::Call { function: "cublasLtMatmul", .. })), "{refused:?}");
+}
+
+/// Shapes that do not fit, and a library that is not there, are errors that say what.
+#[test]
+fn what_cannot_be_is_an_error() {
+    let mut products = products();
+    let (product, _, _) = run(&mut products, CASE, &Choices::default());
+    let wrong = Product { left: Matrix { columns: 3, ..product.left }, ..product };
+    let e = products.proposals(&wrong, 0, 1).unwrap_err();
+    assert!(
+        e.to_string().starts_with("a product of f32 [3 3]/4 x [4 5]'/4 -> f32 [3 5]/5, 2 batches (12 20 15)"),
+        "{e}"
+    );
+    let narrow = Product { left: Matrix { leading: 2, ..product.left }, ..product };
+    let e = products.proposals(&narrow, 0, 1).unwrap_err();
+    assert!(e.to_string().starts_with("cuBLASLt has no kernel for a product of f32 [3 4]/2 x"), "{e}");
+    let paths = Paths { cublas_lt: Some("/nowhere/libcublasLt.so".into()), ..Paths::default() };
+    let Err(e) = Products::open(&paths) else { panic!("nothing is there") };
+    assert!(e.to_string().contains("cuBLASLt was not found: tried /nowhere/libcublasLt.so"), "{e}");
+    assert!(e.to_string().contains("MESHWRIGHT_CUBLASLT"), "{e}");
+}

@@ -1,0 +1,375 @@
+//! cuBLASLt: products of matrices in memory of the host, on streams of the stand-in or, on none, at once.
+//!
+//! What is refused is what cuBLASLt refuses: attributes of another size, layouts that do not fit together, too little room
+//! between rows, an algorithm that was proposed for another product.
+
+use crate::cuda::is_device_memory;
+use crate::elements::{Kind, kind};
+use crate::stream::Stream;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SUCCESS: c_int = 0;
+const INVALID_VALUE: c_int = 7;
+const NOT_SUPPORTED: c_int = 15;
+
+/// What the first word of an algorithm begins with.
+const MARK: u64 = 0x6d77 << 48;
+/// How many ways are proposed. The last of them needs a workspace.
+const WAYS: u64 = 3;
+const ROOM: usize = 1 << 12;
+
+static DONE: AtomicU64 = AtomicU64::new(0);
+
+/// How many products were computed.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakeProducts() -> u64 {
+    DONE.load(Ordering::SeqCst)
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct Description {
+    compute: c_int,
+    scale: c_int,
+    transposed: [bool; 2],
+    follows: u32,
+    bias: usize,
+    bias_type: c_int,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    dtype: c_int,
+    rows: u64,
+    columns: u64,
+    leading: i64,
+    batches: c_int,
+    stride: i64,
+}
+
+#[derive(Default)]
+pub struct Preference {
+    room: usize,
+    alignments: [u32; 4],
+}
+
+#[repr(C)]
+pub struct Proposal {
+    algorithm: [u64; 8],
+    workspace: usize,
+    state: c_int,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtCreate(handle: *mut *mut u8) -> c_int {
+    unsafe { *handle = Box::into_raw(Box::new(1)) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtDestroy(handle: *mut u8) -> c_int {
+    drop(unsafe { Box::from_raw(handle) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cublasLtGetVersion() -> usize {
+    crate::setting("FAKE_CUBLASLT_VERSION", 130_200) as usize
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cublasLtGetStatusString(status: c_int) -> *const c_char {
+    let text = match status {
+        SUCCESS => c"success",
+        INVALID_VALUE => c"an unsupported value or parameter was passed to the function",
+        NOT_SUPPORTED => c"the functionality requested is not supported",
+        _ => c"an internal operation failed",
+    };
+    text.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulDescCreate(
+    made: *mut *mut Description,
+    compute: c_int,
+    scale: c_int,
+) -> c_int {
+    if !matches!((compute, scale), (68 | 77, 0) | (70, 1)) {
+        return NOT_SUPPORTED;
+    }
+    let description = Description { compute, scale, follows: 1, bias_type: -1, ..Description::default() };
+    unsafe { *made = Box::into_raw(Box::new(description)) };
+    SUCCESS
+}
+
+unsafe fn number<T: Copy>(value: *const c_void, bytes: usize) -> Option<T> {
+    (bytes == size_of::<T>()).then(|| unsafe { value.cast::<T>().read_unaligned() })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
+    description: *mut Description,
+    attribute: c_int,
+    value: *const c_void,
+    bytes: usize,
+) -> c_int {
+    let d = unsafe { &mut *description };
+    let done = unsafe {
+        match attribute {
+            3 | 4 => number::<c_int>(value, bytes).map(|v| d.transposed[attribute as usize - 3] = v == 1),
+            7 => number(value, bytes).map(|v| d.follows = v),
+            8 => number(value, bytes).map(|v| d.bias = v),
+            26 => number(value, bytes).map(|v| d.bias_type = v),
+            _ => None,
+        }
+    };
+    if done.is_some() { SUCCESS } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulDescDestroy(description: *mut Description) -> c_int {
+    drop(unsafe { Box::from_raw(description) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatrixLayoutCreate(
+    made: *mut *mut Layout,
+    dtype: c_int,
+    rows: u64,
+    columns: u64,
+    leading: i64,
+) -> c_int {
+    if kind(dtype).is_none() {
+        return INVALID_VALUE;
+    }
+    let layout = Layout { dtype, rows, columns, leading, batches: 1, stride: 0 };
+    unsafe { *made = Box::into_raw(Box::new(layout)) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatrixLayoutSetAttribute(
+    layout: *mut Layout,
+    attribute: c_int,
+    value: *const c_void,
+    bytes: usize,
+) -> c_int {
+    let l = unsafe { &mut *layout };
+    let done = unsafe {
+        match attribute {
+            5 => number(value, bytes).map(|v| l.batches = v),
+            6 => number(value, bytes).map(|v| l.stride = v),
+            _ => None,
+        }
+    };
+    if done.is_some() { SUCCESS } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatrixLayoutDestroy(layout: *mut Layout) -> c_int {
+    drop(unsafe { Box::from_raw(layout) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulPreferenceCreate(made: *mut *mut Preference) -> c_int {
+    unsafe { *made = Box::into_raw(Box::default()) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
+    preference: *mut Preference,
+    attribute: c_int,
+    value: *const c_void,
+    bytes: usize,
+) -> c_int {
+    let p = unsafe { &mut *preference };
+    let done = unsafe {
+        match attribute {
+            1 => number(value, bytes).map(|v| p.room = v),
+            5..=8 => number(value, bytes).map(|v| p.alignments[attribute as usize - 5] = v),
+            _ => None,
+        }
+    };
+    if done.is_some() { SUCCESS } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulPreferenceDestroy(preference: *mut Preference) -> c_int {
+    drop(unsafe { Box::from_raw(preference) });
+    SUCCESS
+}
+
+/// A product that fits together.
+#[derive(Clone, Copy)]
+struct Task {
+    d: Description,
+    a: Layout,
+    b: Layout,
+    out: Layout,
+    summed: u64,
+}
+
+impl Task {
+    fn new(d: &Description, a: &Layout, b: &Layout, c: &Layout, out: &Layout) -> Option<Task> {
+        let turned = |l: &Layout, t: bool| if t { (l.columns, l.rows) } else { (l.rows, l.columns) };
+        let (rows, summed) = turned(a, d.transposed[0]);
+        let (other, columns) = turned(b, d.transposed[1]);
+        let half = matches!(a.dtype, 2 | 14);
+        let fits = c == out
+            && [a, b, out].iter().all(|l| l.leading >= l.rows as i64)
+            && other == summed
+            && (out.rows, out.columns) == (rows, columns)
+            && [a, b].iter().all(|l| l.batches == out.batches)
+            && a.dtype == b.dtype
+            && (out.dtype == a.dtype || half && out.dtype == 0)
+            && (a.dtype == 1) == (d.scale == 1)
+            && (d.compute != 77 || a.dtype == 0)
+            && matches!(d.follows, 1 | 2 | 4 | 6)
+            && (d.follows & 4 == 0 || d.bias_type == out.dtype);
+        fits.then_some(Task { d: *d, a: *a, b: *b, out: *out, summed })
+    }
+
+    /// What an algorithm must say to be one for this product.
+    fn mark(&self) -> u64 {
+        let all =
+            [self.out.rows, self.out.columns, self.summed, self.out.batches as u64, self.d.follows.into()];
+        let sum = all.iter().fold(7u64, |s, n| s.wrapping_mul(1_000_003).wrapping_add(*n));
+        MARK | (sum & 0xffff_ffff) << 16
+    }
+
+    unsafe fn run(&self, [a, b, out, bias]: [usize; 4]) {
+        let [Some(factor), Some(made)] = [self.a.dtype, self.out.dtype].map(kind) else { return };
+        let at = |l: &Layout, batch: i64, i: u64, j: u64| batch * l.stride + j as i64 * l.leading + i as i64;
+        let turned = |t: bool, i: u64, j: u64| if t { (j, i) } else { (i, j) };
+        let narrow = |x: f64| if self.d.compute == 77 { tf32(x) } else { x };
+        for batch in 0..i64::from(self.out.batches) {
+            for column in 0..self.out.columns {
+                for row in 0..self.out.rows {
+                    let mut sum = 0.0;
+                    for k in 0..self.summed {
+                        let (i, j) = turned(self.d.transposed[0], row, k);
+                        let x = unsafe { factor.read(a, at(&self.a, batch, i, j)) };
+                        let (i, j) = turned(self.d.transposed[1], k, column);
+                        let y = unsafe { factor.read(b, at(&self.b, batch, i, j)) };
+                        sum += narrow(x) * narrow(y);
+                        if factor != Kind::F64 {
+                            sum = f64::from(sum as f32);
+                        }
+                    }
+                    if self.d.follows & 4 != 0 {
+                        sum += unsafe { made.read(bias, row as i64) };
+                    }
+                    if self.d.follows & 2 != 0 && sum < 0.0 {
+                        sum = 0.0;
+                    }
+                    unsafe { made.write(out, at(&self.out, batch, row, column), sum) };
+                }
+            }
+        }
+        DONE.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether all that is read or written is memory of a GPU.
+    fn is_within(&self, [a, b, out, bias]: [usize; 4]) -> bool {
+        let inside = |address: usize, l: &Layout| {
+            let elements =
+                i64::from(l.batches - 1) * l.stride + (l.columns as i64 - 1) * l.leading + l.rows as i64;
+            is_device_memory(address, elements as usize * kind(l.dtype).map_or(0, Kind::bytes))
+        };
+        let bytes = self.out.rows as usize * kind(self.out.dtype).map_or(0, Kind::bytes);
+        let biased = self.d.follows & 4 == 0 || is_device_memory(bias, bytes);
+        inside(a, &self.a) && inside(b, &self.b) && inside(out, &self.out) && biased
+    }
+}
+
+/// 10 bits after the point, to the nearest.
+fn tf32(x: f64) -> f64 {
+    let bits = (x as f32).to_bits();
+    f64::from(f32::from_bits(bits.wrapping_add(0xfff + (bits >> 13 & 1)) & !0x1fff))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
+    _: *mut u8,
+    d: *const Description,
+    a: *const Layout,
+    b: *const Layout,
+    c: *const Layout,
+    out: *const Layout,
+    preference: *const Preference,
+    room: c_int,
+    proposals: *mut Proposal,
+    many: *mut c_int,
+) -> c_int {
+    let (task, p) = unsafe { (Task::new(&*d, &*a, &*b, &*c, &*out), &*preference) };
+    unsafe { *many = 0 };
+    let Some(task) = task else { return NOT_SUPPORTED };
+    if p.alignments.iter().any(|a| !a.is_power_of_two()) {
+        return INVALID_VALUE;
+    }
+    let ways = if p.room >= ROOM { WAYS } else { WAYS - 1 };
+    for way in 0..ways.min(room as u64) {
+        let mut algorithm = [0; 8];
+        algorithm[0] = task.mark() | way;
+        let workspace = if way == WAYS - 1 { ROOM } else { 0 };
+        let proposal = Proposal { algorithm, workspace, state: SUCCESS, waves: 1.0, reserved: [0; 4] };
+        unsafe {
+            proposals.add(way as usize).write(proposal);
+            *many = way as c_int + 1;
+        }
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmul(
+    _: *mut u8,
+    d: *const Description,
+    alpha: *const c_void,
+    left: *const c_void,
+    a: *const Layout,
+    right: *const c_void,
+    b: *const Layout,
+    beta: *const c_void,
+    added: *const c_void,
+    c: *const Layout,
+    result: *mut c_void,
+    out: *const Layout,
+    algorithm: *const [u64; 8],
+    workspace: *mut c_void,
+    bytes: usize,
+    stream: *const Stream,
+) -> c_int {
+    let Some(task) = (unsafe { Task::new(&*d, &*a, &*b, &*c, &*out) }) else { return INVALID_VALUE };
+    let scales = unsafe {
+        match task.d.scale {
+            1 => (alpha.cast::<f64>().read_unaligned(), beta.cast::<f64>().read_unaligned()),
+            _ => (
+                f64::from(alpha.cast::<f32>().read_unaligned()),
+                f64::from(beta.cast::<f32>().read_unaligned()),
+            ),
+        }
+    };
+    let way = unsafe { (*algorithm)[0] } ^ task.mark();
+    let enough = way + 1 < WAYS || bytes >= ROOM && is_device_memory(workspace as usize, bytes);
+    let places = [left as usize, right as usize, result as usize, task.d.bias];
+    // Nobody here scales, or adds to what is there.
+    if scales != (1.0, 0.0)
+        || added != result.cast_const()
+        || way >= WAYS
+        || !enough
+        || !task.is_within(places)
+    {
+        return INVALID_VALUE;
+    }
+    match unsafe { stream.as_ref() } {
+        Some(stream) => stream.push(move || unsafe { task.run(places) }),
+        None => unsafe { task.run(places) },
+    }
+    SUCCESS
+}
