@@ -137,7 +137,8 @@ fn gradients_are_the_same_compiled_for_the_host() {
 fn gpu() -> bool {
     use meshwright_comm::{Timeouts, World};
     let end = World::new(1, Timeouts::default()).pop().unwrap();
-    match meshwright_exec::Engine::on(DeviceKind::Cuda(0), Box::new(end)) {
+    let nvidia = meshwright_gpu::load::Paths::from_env(|name| std::env::var_os(name));
+    match meshwright_exec::Engine::on(DeviceKind::Cuda(0), Box::new(end), &nvidia) {
         Ok(_) => true,
         Err(e) => {
             crate::report(&format!("left out: {e}"));

@@ -474,7 +474,9 @@ fn collectives_are_timed_and_compared() {
 fn devices(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let fake = fake_nccl::library();
     let mut c = command(&[&["devices"], args].concat());
-    c.env("MESHWRIGHT_CUDA", fake).env("MESHWRIGHT_NCCL", fake).env("MESHWRIGHT_NVML", fake);
+    for library in ["CUDA", "CUBLASLT", "NCCL", "NVML"] {
+        c.env(format!("MESHWRIGHT_{library}"), fake);
+    }
     c.env("CUDA_PATH", "/nowhere").envs(variables.iter().copied());
     said(c.output().unwrap())
 }
@@ -483,11 +485,12 @@ fn devices(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
 fn devices_lists_gpus_and_what_connects_them() {
     let (code, out, err) = devices(&[], &[("FAKE_NCCL_GPUS", "3")]);
     assert_eq!((code, err.as_str()), (0, ""));
-    let first = "  GPU 0   Fake GPU, 1.00 GiB of memory (768 MiB free), compute capability 9.0, PCI 0000:00:00.0, NVLink to 1\n";
+    let first = "  GPU 0     Fake GPU, 1.00 GiB of memory (768 MiB free), compute capability 9.0, PCI 0000:00:00.0, NVLink to 1\n";
     assert!(out.contains(first), "{out}");
     assert!(out.contains("PCI 0000:02:00.0, no NVLink\n"), "{out}");
-    assert!(out.contains("  driver  580.95.05\n  CUDA    13.0 (/"), "{out}");
-    assert!(out.contains("  NCCL    2.30.7 (/"), "{out}");
+    assert!(out.contains("  driver    580.95.05\n  CUDA      13.0 (/"), "{out}");
+    assert!(out.contains("  cuBLASLt  13.2.0 (/"), "{out}");
+    assert!(out.contains("  NCCL      2.30.7 (/"), "{out}");
     assert!(
         out.contains("libdevice, which compiling kernels needs, was not found: tried /nowhere/nvvm/"),
         "{out}"
@@ -498,6 +501,11 @@ fn devices_lists_gpus_and_what_connects_them() {
     assert_eq!((code, json["gpus"].as_array().unwrap().len()), (0, 2));
     assert_eq!(json["gpus"][1]["nvlink"], serde_json::json!([0]));
     assert_eq!((&json["nccl"]["version"], &json["usable"]), (&"2.30.7".into(), &false.into()));
+    assert_eq!(json["cublas_lt"]["version"], "13.2.0");
+
+    let (_, out, _) = devices(&[], &[("MESHWRIGHT_CUBLASLT", "/nowhere/lt")]);
+    let note = "  - Burn's kernels compute products of matrices, which takes longer than with cuBLASLt: cuBLASLt was not found: tried /nowhere/lt (";
+    assert!(out.contains(note) && out.contains("pip install nvidia-cublas"), "{out}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::driver::{Driver, Properties};
 use super::load::{Library, LibraryKind, LoadError, Paths, functions};
 use super::nvml::Nvml;
+use super::products;
 use std::ffi::c_int;
 use std::path::PathBuf;
 
@@ -63,6 +64,8 @@ pub struct DevicesReport {
     pub driver: Option<String>,
     /// CUDA as the driver offers it, or why there is none.
     pub cuda: Result<FoundLibrary, String>,
+    /// cuBLASLt, or why there is none: then Burn's kernels compute products of matrices.
+    pub cublas_lt: Result<FoundLibrary, String>,
     /// NCCL, or why there is none.
     pub nccl: Result<FoundLibrary, String>,
     /// The code of CUDA's mathematical functions, which compiling kernels needs, or why there is none.
@@ -116,7 +119,7 @@ pub fn look(
         Err(e) => Err(e.to_string()),
     };
     hindrances.extend(cuda.as_ref().err().cloned());
-    let nccl = nccl(paths);
+    let (nccl, cublas_lt) = (nccl(paths), products::installed(paths).map_err(|e| e.to_string()));
     let libdevice = libdevice(&variable);
     if cuda.is_ok() {
         // Where there is no GPU, nobody misses the rest.
@@ -126,6 +129,9 @@ pub fn look(
             Err(e) => notes.push(format!("a mesh of several GPUs needs NCCL: {e}")),
             Ok(_) => {}
         }
+        notes.extend(cublas_lt.as_ref().err().map(|e| {
+            format!("Burn's kernels compute products of matrices, which takes longer than with cuBLASLt: {e}")
+        }));
         notes.extend(nvml.as_ref().err().map(|e| format!("NVLink and free memory are not known: {e}")));
     }
     if !built_for_gpus {
@@ -135,7 +141,7 @@ pub fn look(
         );
     }
     let driver = nvml.ok().and_then(|n| n.driver_version());
-    DevicesReport { cpu: cpu(), gpus, driver, cuda, nccl, libdevice, hindrances, notes }
+    DevicesReport { cpu: cpu(), gpus, driver, cuda, cublas_lt, nccl, libdevice, hindrances, notes }
 }
 
 fn list(driver: &Driver, nvml: Option<&Nvml>) -> Result<Vec<GpuReport>, String> {

@@ -235,8 +235,11 @@ macro_rules! functions {
                 library: &$crate::load::Library,
             ) -> Result<Self, $crate::load::LoadError> {
                 Ok($name {
-                    // SAFETY: the types are those of the library's headers.
-                    $($field: unsafe { library.need($symbol, $needed) }?,)*
+                    $($field: {
+                        let (symbol, needed): (&str, &'static str) = ($symbol, $needed);
+                        // SAFETY: the types are those of the library's headers.
+                        unsafe { library.need(symbol, needed) }?
+                    },)*
                 })
             }
         }

@@ -37,6 +37,7 @@ fn text(d: &DevicesReport) -> String {
     };
     tool("driver", d.driver.clone());
     tool("CUDA", d.cuda.as_ref().ok().map(found));
+    tool("cuBLASLt", d.cublas_lt.as_ref().ok().map(found));
     tool("NCCL", d.nccl.as_ref().ok().map(found));
     tool("libdevice", d.libdevice.as_ref().ok().map(|p| p.display().to_string()));
     let mut out = table.render();
@@ -81,6 +82,7 @@ fn json(d: &DevicesReport) -> Object {
         ("gpus", gpus.into()),
         ("driver", d.driver.clone().into()),
         ("cuda", d.cuda.as_ref().ok().map(found).into()),
+        ("cublas_lt", d.cublas_lt.as_ref().ok().map(found).into()),
         ("nccl", d.nccl.as_ref().ok().map(found).into()),
         ("libdevice", d.libdevice.as_ref().ok().map(|p| p.display().to_string()).into()),
         ("usable", (d.hindrances.is_empty() && !d.gpus.is_empty()).into()),

@@ -16,6 +16,8 @@ use crate::error::ExecError;
 use crate::kernels::{KernelError, Moment};
 use crate::tensor::HostTensor;
 use burn_backend::BackendTypes;
+use burn_backend::ops::FloatTensorOps;
+use burn_backend::tensor::FloatTensor;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
 use meshwright_plan::{DType, Dim, Plan, Step};
 
@@ -106,6 +108,20 @@ pub(crate) trait Backend: Send + Sized + 'static {
 
     /// The device.
     fn device(&self) -> &<Self::Burn as BackendTypes>::Device;
+
+    /// What the user should know of how it computes.
+    fn note(&self) -> Option<&str> {
+        None
+    }
+
+    /// A matrix product, by whatever computes those of steps.
+    fn product(
+        &mut self,
+        left: FloatTensor<Self::Burn>,
+        right: FloatTensor<Self::Burn>,
+    ) -> FloatTensor<Self::Burn> {
+        Self::Burn::float_matmul(left, right)
+    }
 
     /// What this backend does in its own way.
     fn capabilities(&self) -> Capabilities;

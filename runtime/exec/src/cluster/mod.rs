@@ -271,11 +271,11 @@ impl Cluster {
         self.on_all(|engine| Ok(engine.memory()))
     }
 
-    /// What the user should know of how the devices communicate; see [`Transport::note`].
+    /// What the user should know of how the devices communicate and compute; see [`Engine::notes`].
     pub fn notes(&self) -> Result<Vec<String>, ExecError> {
-        let all = self.on_all(|engine| Ok(engine.transport().note().map(str::to_string)))?;
+        let all = self.on_all(|engine| Ok(engine.notes()))?;
         // All devices of a world have the same to say.
-        Ok(all.into_iter().flatten().take(1).collect())
+        Ok(all.into_iter().next().unwrap_or_default())
     }
 
     /// How a value of a Plan lies on the devices.
@@ -402,8 +402,8 @@ fn spawn(
             .build();
         let made = match &pool {
             Ok(_) => collectives
-                .over(end, kind, timeouts, libraries)
-                .and_then(|end| Engine::on(kind, end))
+                .over(end, kind, timeouts, libraries.clone())
+                .and_then(|end| Engine::on(kind, end, &libraries))
                 .map_err(|e| match e {
                     ExecError::Start { message, .. } => message,
                     other => other.to_string(),

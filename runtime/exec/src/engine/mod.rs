@@ -23,6 +23,7 @@ use crate::tensor::{Finiteness, HostTensor};
 use crate::trace::{DeviceTrace, Recorder};
 use context::place;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
+use meshwright_gpu::load::Paths;
 use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
 use programs::{Binding, Executor, Programs, executor};
 use runner::RunError;
@@ -101,12 +102,16 @@ impl Engine {
         Engine::with(Box::new(Programs::new(Native::default())), transport)
     }
 
-    /// The engine of a device at that end of the transport.
+    /// The engine of a device at that end of the transport. What a GPU needs of NVIDIA is looked for in `libraries`.
     ///
     /// # Errors
     /// If there is no such device, or this build cannot use it.
-    pub fn on(kind: DeviceKind, transport: Box<dyn Transport>) -> Result<Engine, ExecError> {
-        Ok(Engine::with(executor(kind, transport.rank())?, transport))
+    pub fn on(
+        kind: DeviceKind,
+        transport: Box<dyn Transport>,
+        libraries: &Paths,
+    ) -> Result<Engine, ExecError> {
+        Ok(Engine::with(executor(kind, transport.rank(), libraries)?, transport))
     }
 
     fn with(executor: Box<dyn Executor>, transport: Box<dyn Transport>) -> Engine {
@@ -128,6 +133,11 @@ impl Engine {
     /// This device.
     pub fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// What the user should know of how the device communicates ([`Transport::note`]) and computes.
+    pub fn notes(&self) -> Vec<String> {
+        [self.transport.note(), self.executor.note()].into_iter().flatten().map(str::to_string).collect()
     }
 
     /// The device's end of the transport.

@@ -20,7 +20,7 @@ use std::fmt::Write;
 pub fn burn_graphs(plan: &Plan, rank: usize, backend: CpuBackend) -> Result<String, ExecError> {
     let (pieces, kernels) = match backend {
         CpuBackend::Native => parts(&Native::default(), plan, rank)?,
-        CpuBackend::Burn => parts(&burn::flex(), plan, rank)?,
+        CpuBackend::Burn => parts(&burn::flex(&meshwright_gpu::load::Paths::default()), plan, rank)?,
     };
     let mut out = String::new();
     let mut printer = Printer { plan, rank, out: &mut out };

@@ -9,9 +9,10 @@ use crate::error::ExecError;
 use crate::tensor::Finiteness;
 use crate::tensor::HostTensor;
 use crate::trace::Recorder;
-use burn_backend::{DType as BurnType, Shape};
-use burn_ir::BackendIr;
+use burn_backend::ops::FloatTensorOps;
+use burn_backend::{Backend as _, DType as BurnType, Shape};
 use meshwright_comm::Transport;
+use meshwright_gpu::load::Paths;
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,6 +67,9 @@ pub(crate) trait Executor: Send {
 
     /// What was seen of each buffer of the program that ran, by its number.
     fn take_examined(&mut self) -> Vec<Finiteness>;
+
+    /// What the user should know of how the device computes.
+    fn note(&self) -> Option<&str>;
 
     /// What memory was seen; none where the device does not tell.
     fn memory(&mut self) -> Option<Memory>;
@@ -172,6 +176,10 @@ impl<B: Backend> Executor for Programs<B> {
         self.examined.take().unwrap_or_default()
     }
 
+    fn note(&self) -> Option<&str> {
+        self.backend.note()
+    }
+
     fn memory(&mut self) -> Option<Memory> {
         let memory = self.backend.memory().ok().flatten()?;
         Some(Memory { peak: self.peak.unwrap_or(0), ..memory })
@@ -180,7 +188,7 @@ impl<B: Backend> Executor for Programs<B> {
     fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, DeviceError> {
         // Kernels of the host read `bf16` as `f32`.
         let dtype = if self.backend.capabilities().host_kernels { dtype.wide() } else { dtype };
-        timed_product::<B::Burn>(self.backend.device(), n, stored_as(dtype))
+        timed_product(&mut self.backend, n, stored_as(dtype))
     }
 
     fn read(&mut self, program: usize, buf: BufId) -> Result<HostTensor, DeviceError> {
@@ -219,17 +227,14 @@ impl<B: Backend> Executor for Programs<B> {
 }
 
 /// The time of a product of two matrices of ones.
-fn timed_product<B: BackendIr>(
-    device: &B::Device,
-    n: usize,
-    dtype: BurnType,
-) -> Result<Duration, DeviceError> {
-    let ones = || B::float_ones(Shape::new([n, n]), device, dtype.into());
-    let done = || B::sync(device).map_err(|e| DeviceError(e.to_string()));
+fn timed_product<B: Backend>(backend: &mut B, n: usize, dtype: BurnType) -> Result<Duration, DeviceError> {
+    let device = backend.device().clone();
+    let ones = || B::Burn::float_ones(Shape::new([n, n]), &device, dtype.into());
+    let done = || B::Burn::sync(&device).map_err(|e| DeviceError(e.to_string()));
     let (left, right) = (ones(), ones());
     done()?;
     let begin = Instant::now();
-    let product = B::float_matmul(left, right);
+    let product = backend.product(left, right);
     done()?;
     let time = begin.elapsed();
     drop(product);
@@ -237,12 +242,17 @@ fn timed_product<B: BackendIr>(
 }
 
 /// What runs programs on a device of that kind.
-pub(crate) fn executor(kind: DeviceKind, rank: usize) -> Result<Box<dyn Executor>, ExecError> {
+pub(crate) fn executor(
+    kind: DeviceKind,
+    rank: usize,
+    libraries: &Paths,
+) -> Result<Box<dyn Executor>, ExecError> {
+    let _ = libraries;
     match kind {
         DeviceKind::Cpu(CpuBackend::Native) => Ok(Box::new(Programs::new(Native::default()))),
-        DeviceKind::Cpu(CpuBackend::Burn) => Ok(Box::new(Programs::new(burn::flex()))),
+        DeviceKind::Cpu(CpuBackend::Burn) => Ok(Box::new(Programs::new(burn::flex(libraries)))),
         #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-        other => Ok(Box::new(Programs::new(burn::cube::backend(other, rank)?))),
+        other => Ok(Box::new(Programs::new(burn::cube::backend(other, rank, libraries)?))),
         #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
         other => {
             let message = format!(

@@ -1,8 +1,10 @@
 //! Contractions in all orders of dims against loops.
 
+use super::nccl::library;
 use super::plans::Builder;
 use super::{close, cluster, no_inputs, noise, noise_tensor, tensor};
-use crate::HostTensor;
+use crate::{Cluster, ClusterOptions, CpuBackend, DeviceKind, HostTensor};
+use meshwright_gpu::load::Paths;
 use meshwright_plan::{DType, Dim, Dims, Mesh, ProgramInputKind};
 use std::sync::Arc;
 
@@ -43,9 +45,33 @@ fn shuffle(dims: &mut [Dim], seed: u64) {
     }
 }
 
-/// Random contractions, four to a plan: dims of each class, of sizes that may be 0 or 1, in random orders.
 #[test]
 fn contractions_in_all_orders_equal_loops() {
+    contractions(cluster);
+}
+
+/// The same as GPUs have them: matrices found in the views of the factors, by the stand-in for cuBLASLt.
+#[test]
+fn contractions_in_all_orders_equal_loops_by_cublas_lt() {
+    #[expect(unsafe_code, reason = "a function of the stand-in, which counts")]
+    // SAFETY: it has that type.
+    let computed = || unsafe {
+        let library = std::mem::ManuallyDrop::new(libloading::Library::new(library()).unwrap());
+        library.get::<extern "C" fn() -> u64>(b"fakeProducts").unwrap()()
+    };
+    let before = computed();
+    contractions(|mesh| {
+        let libraries = Paths { cublas_lt: Some(library().into()), ..Paths::default() };
+        let device = DeviceKind::Cpu(CpuBackend::Burn);
+        let options = ClusterOptions { cores: Some(1), device, libraries, ..ClusterOptions::default() };
+        Cluster::threads(mesh, &options).unwrap()
+    });
+    let products = computed() - before;
+    assert!(products > 160 * 4, "{products} products");
+}
+
+/// Random contractions, four to a plan: dims of each class, of sizes that may be 0 or 1, in random orders.
+fn contractions(cluster: impl Fn(&Mesh) -> Cluster) {
     let mut runs = 0;
     for case in 0..160u64 {
         let mesh = Mesh::default();

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The stand-in, told that the host's memory is a GPU's.
-fn library() -> &'static Path {
+pub(super) fn library() -> &'static Path {
     #[expect(unsafe_code, reason = "calls the stand-in")]
     // SAFETY: a library of ours, and a function without arguments; it stays loaded
     // until the process ends.

@@ -213,7 +213,7 @@ impl Products {
             }
         }
         self.forget(&key);
-        best.ok_or(ProductError::NoKernel(key))
+        best.ok_or(ProductError::NoKernel(key.to_string()))
     }
 
     /// The next time a product is asked for, its choice is made again.

@@ -17,7 +17,8 @@ pub use api::Algorithm;
 pub use choice::{Choices, ProductKey};
 pub use matrix::{Element, Matrix, Order, matrix_of};
 
-use crate::load::{Library, LibraryKind, LoadError, Paths};
+use crate::devices::FoundLibrary;
+use crate::load::{Library, LibraryKind, LoadError, Paths, functions};
 use api::{
     Functions, LtHandle, Proposal, SUCCESS, Status, compute, description, epilogue, layout, preference,
 };
@@ -88,10 +89,29 @@ pub enum ProductError {
     },
     /// The library knows no way.
     #[error("cuBLASLt has no kernel for a product of {0}")]
-    NoKernel(ProductKey),
+    NoKernel(String),
     /// The factors do not fit together.
     #[error("a product of {0} is none")]
     Shapes(String),
+}
+
+functions! {
+    /// What listing needs.
+    Version needs "cuBLAS 12" {
+        version = "cublasLtGetVersion" () -> usize;
+    }
+}
+
+/// The library as it is there; no GPU is needed.
+pub fn installed(paths: &Paths) -> Result<FoundLibrary, LoadError> {
+    let library = Library::open(LibraryKind::CublasLt, paths)?;
+    let f = Version::load(&library)?;
+    #[expect(unsafe_code, reason = "a function of cuBLASLt")]
+    // SAFETY: no arguments.
+    let code = unsafe { (f.version)() };
+    let (major, rest) = (code / 10_000, code % 10_000);
+    let version = format!("{major}.{}.{}", rest / 100, rest % 100);
+    Ok(FoundLibrary { version, path: library.path().to_owned() })
 }
 
 /// cuBLASLt for one GPU, whose context is current wherever this is used.
@@ -237,7 +257,9 @@ impl Products {
             return Ok(Prepared { description, layouts, algorithm, workspace });
         }
         let found = self.propose(description, layouts, key, product, workspace, 1);
-        match found.and_then(|all| all.first().copied().ok_or_else(|| ProductError::NoKernel(key.clone()))) {
+        match found
+            .and_then(|all| all.first().copied().ok_or_else(|| ProductError::NoKernel(key.to_string())))
+        {
             Ok(first) => {
                 Ok(Prepared { description, layouts, algorithm: first.algorithm, workspace: first.workspace })
             }
@@ -385,7 +407,7 @@ impl Products {
             status
         };
         match self.check("cublasLtMatmulAlgoGetHeuristic", status) {
-            Err(_) if many == 0 => return Err(ProductError::NoKernel(key.clone())),
+            Err(_) if many == 0 => return Err(ProductError::NoKernel(key.to_string())),
             other => other?,
         }
         found.truncate(usize::try_from(many).unwrap_or(0));

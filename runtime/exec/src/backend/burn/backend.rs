@@ -19,16 +19,20 @@ use crate::kernels::{KernelError, RandomKernel, ValueIndexF32, ValueIndexF64};
 use crate::tensor::{HostData, HostTensor};
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
-use burn_backend::{DType as BurnType, DeviceOps, FloatDType};
+use burn_backend::{DType as BurnType, DeviceOps, FloatDType, TensorMetadata};
 use burn_flex::{Flex, FlexTensor};
 use burn_ir::{BackendIr, CustomOpIr, HandleKind};
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
+use meshwright_gpu::products::Products;
 use meshwright_plan::{DType, Dim, Plan, Step};
 
 /// A backend of Burn that steps run on.
 pub(crate) trait BurnBackend: BackendIr + 'static {
     /// A dense tensor whose memory stays where it is.
     type Pinned: Send + 'static;
+
+    /// A library for products that belongs to one device.
+    type Library: Send + 'static;
 
     /// Whether the device stores elements of that dtype and computes with them.
     fn computes(device: &Self::Device, dtype: BurnType) -> bool {
@@ -37,15 +41,18 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
 
     /// Whether [`BurnBackend::matmul`] is to compute also the products whose result has the dtype of the factors, in place
     /// of Burn's own call.
-    fn own_matmul(_: &Self::Device) -> bool {
-        false
-    }
+    fn own_matmul(device: &Self::Device, library: &Self::Library) -> bool;
 
     /// How many scores of an attention there are at a time, about: 128 MiB of `f32`, and a few times as much while they are computed.
     const SCORES_AT_ONCE: usize = 1 << 25;
 
     /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least.
-    fn matmul(left: FloatTensor<Self>, right: FloatTensor<Self>, dtype: BurnType) -> FloatTensor<Self>;
+    fn matmul(
+        library: &mut Self::Library,
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        dtype: BurnType,
+    ) -> FloatTensor<Self>;
 
     /// Whether a transport that works on the memory of that GPU can read and write the device's.
     fn is_gpu(device: &Self::Device, gpu: u32) -> bool;
@@ -62,11 +69,27 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
 
 impl BurnBackend for Flex {
     type Pinned = FlexTensor;
+    /// Of tests: the stand-in for that of GPUs.
+    type Library = Option<Box<Products>>;
+
+    fn own_matmul(_: &Self::Device, library: &Self::Library) -> bool {
+        library.is_some()
+    }
 
     /// Few, since this is for tests: these are to go through several tiles.
     const SCORES_AT_ONCE: usize = 64;
 
-    fn matmul(left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
+    fn matmul(
+        library: &mut Self::Library,
+        left: FlexTensor,
+        right: FlexTensor,
+        dtype: BurnType,
+    ) -> FlexTensor {
+        #[cfg(test)]
+        if let Some(products) = library {
+            return super::stand_in::product(products, left, right, dtype);
+        }
+        let _ = library;
         let to: FloatDType = dtype.into();
         Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to))
     }
@@ -96,13 +119,20 @@ impl BurnBackend for Flex {
 /// A device that runs the operations of a backend of Burn.
 pub(crate) struct OnBurn<B: BurnBackend> {
     device: B::Device,
+    library: B::Library,
     /// Storage on the host for what collectives receive.
     pool: Pool,
+    note: Option<String>,
 }
 
 impl<B: BurnBackend> OnBurn<B> {
-    pub(crate) fn new(device: B::Device) -> OnBurn<B> {
-        OnBurn { device, pool: Pool::default() }
+    pub(crate) fn new(device: B::Device, library: B::Library) -> OnBurn<B> {
+        OnBurn { device, library, pool: Pool::default(), note: None }
+    }
+
+    /// The same, with something that the user should know of it.
+    pub(crate) fn with_note(self, note: Option<String>) -> OnBurn<B> {
+        OnBurn { note, ..self }
     }
 
     /// Whether a transport works on the memory of this device: then the GPU's number.
@@ -164,11 +194,23 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         &self.device
     }
 
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    fn product(&mut self, left: FloatTensor<B>, right: FloatTensor<B>) -> FloatTensor<B> {
+        let dtype = left.dtype();
+        match B::own_matmul(&self.device, &self.library) {
+            true => B::matmul(&mut self.library, left, right, dtype),
+            false => B::float_matmul(left, right),
+        }
+    }
+
     fn capabilities(&self) -> Capabilities {
         let boolean = self.device.defaults().bool_dtype.into();
         Capabilities {
             boolean,
-            own_matmul: B::own_matmul(&self.device),
+            own_matmul: B::own_matmul(&self.device, &self.library),
             host_kernels: false,
             scores_at_once: B::SCORES_AT_ONCE,
         }
@@ -227,7 +269,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         let made = match (operation.id.as_str(), &operation.inputs[..]) {
             (MATMUL, [left, right]) => {
                 let [left, right] = [left, right].map(|t| handles.get_float_tensor::<B>(t));
-                HandleKind::Float(B::matmul(left, right, operation.outputs[0].dtype))
+                HandleKind::Float(B::matmul(&mut self.library, left, right, operation.outputs[0].dtype))
             }
             (RANDOM, _) => {
                 let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;

@@ -1,5 +1,7 @@
 //! GPUs, and their stand-in on the host: the backend that compiles kernels for the device at hand, fused.
 
+#[cfg(feature = "cuda")]
+mod blas;
 mod product;
 
 use super::backend::{BurnBackend, OnBurn};
@@ -13,9 +15,10 @@ use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::stream::StreamId;
 use burn_fusion::{NoOp, get_client};
 use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput};
+use meshwright_gpu::load::Paths;
 
 /// A device that kernels are compiled for.
-pub(crate) fn backend(kind: DeviceKind, rank: usize) -> Result<OnBurn<Cube>, ExecError> {
+pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Result<OnBurn<Cube>, ExecError> {
     let found = match kind {
         DeviceKind::Cuda(index) => CubeDevice::cuda(index),
         _ => CubeDevice::cpu(),
@@ -24,7 +27,15 @@ pub(crate) fn backend(kind: DeviceKind, rank: usize) -> Result<OnBurn<Cube>, Exe
         format!("cannot use {kind}: {e}; `meshwright devices` says what is there")
     };
     let device = found.map_err(|e| ExecError::Start { rank, message: message(&e) })?;
-    Ok(OnBurn::new(device))
+    let note = match &device {
+        #[cfg(feature = "cuda")]
+        CubeDevice::Cuda(gpu) => blas::open(gpu, libraries),
+        _ => {
+            let _ = libraries;
+            None
+        }
+    };
+    Ok(OnBurn::new(device, ()).with_note(note))
 }
 
 #[cfg(feature = "cuda")]
@@ -41,13 +52,24 @@ pub(crate) struct Pinned {
 
 impl BurnBackend for Cube {
     type Pinned = Pinned;
+    /// None: GPUs have theirs by number, since a product is computed when the queue of the fusion comes to it.
+    type Library = ();
 
-    /// Of the stand-in for GPUs; see the file of the products.
-    fn own_matmul(device: &CubeDevice) -> bool {
-        matches!(device, CubeDevice::Cpu(_))
+    /// Of the stand-in for GPUs, and of GPUs with cuBLASLt; see the file of the products.
+    fn own_matmul(device: &CubeDevice, (): &()) -> bool {
+        match device {
+            #[cfg(feature = "cuda")]
+            CubeDevice::Cuda(gpu) => blas::is_open(gpu.index),
+            device => matches!(device, CubeDevice::Cpu(_)),
+        }
     }
 
-    fn matmul(left: FloatTensor<Self>, right: FloatTensor<Self>, dtype: BurnType) -> FloatTensor<Self> {
+    fn matmul(
+        (): &mut (),
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        dtype: BurnType,
+    ) -> FloatTensor<Self> {
         product::product(left, right, dtype)
     }
 

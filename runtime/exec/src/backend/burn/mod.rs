@@ -14,6 +14,8 @@
 
 mod attention;
 mod backend;
+#[cfg(any(feature = "cuda", test))]
+mod blas;
 mod blocks;
 mod contract;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
@@ -29,6 +31,8 @@ mod map;
 mod pairs;
 mod reduce;
 mod rows;
+#[cfg(test)]
+mod stand_in;
 mod transfer;
 mod windows;
 
@@ -37,8 +41,16 @@ pub(crate) use dtypes::check as check_dtypes;
 
 use backend::OnBurn;
 use burn_flex::{Flex, FlexDevice};
+use meshwright_gpu::load::Paths;
 
-/// What GPUs run, on the host.
-pub(crate) fn flex() -> OnBurn<Flex> {
-    OnBurn::new(FlexDevice)
+/// What GPUs run, on the host. Tests have a stand-in for cuBLASLt where `libraries` names one.
+pub(crate) fn flex(libraries: &Paths) -> OnBurn<Flex> {
+    #[cfg(test)]
+    let library = stand_in::open(libraries);
+    #[cfg(not(test))]
+    let library = {
+        let _ = libraries;
+        None
+    };
+    OnBurn::new(FlexDevice, library)
 }

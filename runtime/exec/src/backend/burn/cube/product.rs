@@ -1,6 +1,7 @@
 //! Matrix products that the backend's own call does not do as they are needed, recorded as an operation of the fusion
 //! queue.
 //!
+//! - Where cuBLASLt is, it computes them; else Burn's kernels.
 //! - The dtype of the result is told, so that a product of a half type is not rounded where it is wanted in `f32`.
 //! - The factor of a product with one row is made dense: of the kernels that are timed for those, one
 //!   (`GemvUnitPerpendicular` of `cubek` 0.3.1) reads it as if it were, and is wrong for a permuted view.
@@ -55,6 +56,12 @@ fn compute(left: CubeTensor, right: CubeTensor, dtype: BurnType) -> Result<CubeT
     #[cfg(feature = "cubecl-cpu")]
     if let burn_cubecl::CubeDevice::Cpu(_) = left.device {
         return host::product(left, right, dtype).map_err(|e| format!("{e:?}"));
+    }
+    #[cfg(feature = "cuda")]
+    if let burn_cubecl::CubeDevice::Cuda(gpu) = &left.device
+        && let Some(made) = super::blas::product(gpu.index, &left, &right, dtype)
+    {
+        return Ok(made);
     }
     let rows = left.shape().iter().rev().nth(1).copied();
     let left = if rows == Some(1) { into_contiguous(left) } else { left };

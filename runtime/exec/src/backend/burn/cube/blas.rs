@@ -1,0 +1,135 @@
+//! Products by cuBLASLt, in the order of CubeCL's own stream.
+//!
+//! What a device of CubeCL is asked for runs on a thread of its own, which holds the streams. A product is a task for that
+//! thread like the launch of a kernel: there the addresses of its tensors are known, and the stream that everything before
+//! it was put on. So neither the host nor another stream waits for a product, and one that is recorded into a CUDA graph
+//! is in the graph.
+
+use crate::backend::burn::blas;
+use burn_backend::{DType as BurnType, Device as _};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::kernel::matmul::init_matmul_output;
+use burn_cubecl::tensor::CubeTensor;
+use burn_fusion::stream::StreamId;
+use burn_std::backtrace::BackTrace;
+use cubecl::cuda::{CudaDevice, CudaRuntime};
+use cubecl::device::DeviceId;
+use cubecl::device_handle::DeviceHandle;
+use cubecl::server::{BufferBinding, Handle, ServerError, ServerStorage};
+use cubecl_runtime::runtime::Runtime;
+use cubecl_server::stream::{ExecuteScope, WriteScoped};
+use meshwright_gpu::load::Paths;
+use meshwright_gpu::products::{
+    Choices, Matrix, Product, ProductError, Products, WORKSPACE_BYTES, Workspace,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Server = <CudaRuntime as Runtime>::Server;
+
+/// cuBLASLt of one GPU.
+struct DeviceProducts {
+    products: Mutex<Products>,
+    /// The memory that kernels may use while they run, of each stream by number: on a stream they run one after the other.
+    workspaces: Mutex<BTreeMap<u64, Handle>>,
+    device: DeviceId,
+}
+
+/// Of each GPU that this process uses, by number, or why there is none.
+static OPENED: Mutex<BTreeMap<usize, Result<Arc<DeviceProducts>, String>>> = Mutex::new(BTreeMap::new());
+
+/// Opens cuBLASLt for a GPU. Where that cannot be, Burn's kernels compute the products, and what is given says why.
+pub(super) fn open(device: &CudaDevice, libraries: &Paths) -> Option<String> {
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = opened.entry(device.index).or_insert_with(|| {
+        let id = device.to_id();
+        // On the thread of the device, where its context is current.
+        let on_device = DeviceHandle::<Server>::new(id).submit_blocking({
+            let libraries = libraries.clone();
+            move |_| Products::open(&libraries)
+        });
+        let products = on_device.map_err(|e| format!("{e:?}"))?.map_err(|e| e.to_string())?;
+        Ok(Arc::new(DeviceProducts {
+            products: Mutex::new(products),
+            workspaces: Mutex::default(),
+            device: id,
+        }))
+    });
+    made.as_ref().err().map(|why| format!("Burn's kernels compute products of matrices: {why}"))
+}
+
+fn of(index: usize) -> Option<Arc<DeviceProducts>> {
+    let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    opened.get(&index).and_then(|made| made.as_ref().ok()).cloned()
+}
+
+/// Whether a GPU computes its products by cuBLASLt.
+pub(super) fn is_open(index: usize) -> bool {
+    of(index).is_some()
+}
+
+/// The matrices of a tensor.
+fn matrices(tensor: &CubeTensor) -> Option<(Matrix, usize)> {
+    blas::matrices(tensor.dtype, &tensor.meta.shape, &tensor.meta.strides)
+}
+
+/// A tensor that is made of matrices: itself, or a copy.
+fn of_matrices(tensor: CubeTensor) -> CubeTensor {
+    if matrices(&tensor).is_some() { tensor } else { into_contiguous(tensor) }
+}
+
+/// The product of two tensors with elements of `dtype`; none where cuBLASLt is not open, or has nothing of their kind.
+pub(super) fn product(
+    index: usize,
+    left: &CubeTensor,
+    right: &CubeTensor,
+    dtype: BurnType,
+) -> Option<CubeTensor> {
+    let opened = of(index)?;
+    let (left, right) = (of_matrices(left.clone()), of_matrices(right.clone()));
+    let out = init_matmul_output(&left, &right, dtype);
+    let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&out)?)?;
+    let stream = StreamId::current();
+    let workspace = opened.workspace(stream, &out);
+    let bindings = [&left.handle, &right.handle, &out.handle, &workspace].map(|h| h.clone().binding());
+    let task = opened.clone();
+    DeviceHandle::<Server>::new(opened.device)
+        .submit(move |server| task.run(server, stream, product, bindings));
+    Some(out)
+}
+
+impl DeviceProducts {
+    /// The workspace of a stream; `beside` is a tensor of the device.
+    fn workspace(&self, stream: StreamId, beside: &CubeTensor) -> Handle {
+        let mut all = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(stream.value).or_insert_with(|| beside.client.empty(WORKSPACE_BYTES)).clone()
+    }
+
+    /// Puts a product on its stream. Where that fails, the error is that of the result, for whoever reads it.
+    fn run(&self, server: &mut Server, stream: StreamId, product: Product, bindings: [BufferBinding; 4]) {
+        let written = vec![bindings[2].clone()];
+        let _ = ExecuteScope::over(server, stream, written).execute(|server| {
+            let mut addresses = [0; 4];
+            // Each is held until the product is on the stream.
+            let mut held = Vec::with_capacity(4);
+            for (address, binding) in addresses.iter_mut().zip(&bindings) {
+                let resource = server.get_resource(binding.clone(), stream)?;
+                *address = resource.resource().ptr;
+                held.push(resource);
+            }
+            let queue = server.write_streams().resolve(stream, bindings.iter())?.current().sys;
+            let [left, right, out, room] = addresses;
+            let product = blas::at(product, [left, right, out]);
+            let workspace = Workspace { address: room, bytes: WORKSPACE_BYTES };
+            let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
+            #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
+            // SAFETY: the addresses are those of the tensors and of the workspace, whose memory CubeCL gives to nobody
+            // else before the stream has come past what uses it; the result is new.
+            let done = unsafe { products.multiply(&product, workspace, queue.cast(), &Choices::default()) };
+            done.map_err(|e: ProductError| ServerError::Generic {
+                reason: e.to_string(),
+                backtrace: BackTrace::capture(),
+            })
+        });
+    }
+}
