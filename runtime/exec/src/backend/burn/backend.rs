@@ -131,6 +131,7 @@ impl<B: BurnBackend> OnBurn<B> {
     }
 
     /// The same, with something that the user should know of it.
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     pub(crate) fn with_note(self, note: Option<String>) -> OnBurn<B> {
         OnBurn { note, ..self }
     }
