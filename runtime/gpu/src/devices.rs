@@ -1,7 +1,7 @@
 //! What a machine has to run plans on, and why a GPU of it cannot be used.
 
 use super::driver::{Driver, Properties};
-use super::load::{Library, LibraryKind, LoadError, Paths, functions};
+use super::load::{FoundLibrary, Library, LibraryKind, LoadError, Paths, functions};
 use super::nvml::Nvml;
 use super::products;
 use std::ffi::c_int;
@@ -19,15 +19,6 @@ pub const OLDEST_NCCL: u32 = 21_800;
 
 /// Oldest CUDA, as 1000 * major + 10 * minor, whose driver orders collectives without the host.
 pub const CUDA_OF_CONTEXT_EVENTS: u32 = 12_050;
-
-/// A library that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundLibrary {
-    /// Its version, as people write it.
-    pub version: String,
-    /// Where it is, or the name that the system's loader knew.
-    pub path: String,
-}
 
 /// The host's processor and memory.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The GPUs of this machine: the libraries that drive them, opened at run time, and what they say.
 //!
-//! Nothing here needs a GPU, or anything of CUDA, to build or to start: what is missing is an error that names it.
+//! **Invariant:** nothing here needs a GPU, or anything of CUDA, to build or to start: what is missing is an error that names it.
 
 pub mod devices;
 pub mod driver;

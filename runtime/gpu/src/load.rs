@@ -6,6 +6,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// A library that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundLibrary {
+    /// Its version, as people write it.
+    pub version: String,
+    /// Where it is, or the name that the system's loader knew.
+    pub path: String,
+}
+
 /// A library of NVIDIA's that Meshwright opens where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LibraryKind {

@@ -6,7 +6,8 @@ use crate::json::{Object, object};
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted};
-use meshwright_gpu::devices::{DevicesReport, FoundLibrary, GpuReport, look};
+use meshwright_gpu::devices::{DevicesReport, GpuReport, look};
+use meshwright_gpu::load::FoundLibrary;
 use meshwright_gpu::load::Paths;
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
 //! NCCL's functions, as its header `nccl.h` declares them.
 
-use meshwright_gpu::devices::{FoundLibrary, OLDEST_NCCL, nccl_version, too_old};
+use meshwright_gpu::devices::{OLDEST_NCCL, nccl_version, too_old};
+use meshwright_gpu::load::FoundLibrary;
 use meshwright_gpu::load::{Library, LibraryKind, LoadError, Paths, functions};
 use std::ffi::{CStr, c_char, c_int, c_void};
 

@@ -5,9 +5,9 @@ use crate::load::functions;
 use std::ffi::{c_char, c_int, c_void};
 
 /// What a function answers, 0 for success.
-pub(super) type Status = c_int;
+pub(super) type LtStatus = c_int;
 
-pub(super) const SUCCESS: Status = 0;
+pub(super) const SUCCESS: LtStatus = 0;
 
 /// A handle of the library: of itself, a description, a layout or a preference.
 pub(super) type LtHandle = *mut c_void;
@@ -23,7 +23,7 @@ pub struct Algorithm(pub(super) [u64; 8]);
 pub(super) struct Proposal {
     pub(super) algorithm: Algorithm,
     pub(super) workspace: usize,
-    pub(super) state: Status,
+    pub(super) state: LtStatus,
     pub(super) waves: f32,
     reserved: [c_int; 4],
 }
@@ -31,26 +31,26 @@ pub(super) struct Proposal {
 functions! {
     /// What products need.
     pub(super) Functions needs "cuBLAS 12" {
-        create = "cublasLtCreate" (*mut LtHandle) -> Status;
-        destroy = "cublasLtDestroy" (LtHandle) -> Status;
+        create = "cublasLtCreate" (*mut LtHandle) -> LtStatus;
+        destroy = "cublasLtDestroy" (LtHandle) -> LtStatus;
         version = "cublasLtGetVersion" () -> usize;
-        status_text = "cublasLtGetStatusString" (Status) -> *const c_char;
-        description_create = "cublasLtMatmulDescCreate" (*mut LtHandle, c_int, c_int) -> Status;
-        description_set = "cublasLtMatmulDescSetAttribute" (LtHandle, c_int, *const c_void, usize) -> Status;
-        description_destroy = "cublasLtMatmulDescDestroy" (LtHandle) -> Status;
-        layout_create = "cublasLtMatrixLayoutCreate" (*mut LtHandle, c_int, u64, u64, i64) -> Status;
-        layout_set = "cublasLtMatrixLayoutSetAttribute" (LtHandle, c_int, *const c_void, usize) -> Status;
-        layout_destroy = "cublasLtMatrixLayoutDestroy" (LtHandle) -> Status;
-        preference_create = "cublasLtMatmulPreferenceCreate" (*mut LtHandle) -> Status;
-        preference_set = "cublasLtMatmulPreferenceSetAttribute" (LtHandle, c_int, *const c_void, usize) -> Status;
-        preference_destroy = "cublasLtMatmulPreferenceDestroy" (LtHandle) -> Status;
+        status_text = "cublasLtGetStatusString" (LtStatus) -> *const c_char;
+        description_create = "cublasLtMatmulDescCreate" (*mut LtHandle, c_int, c_int) -> LtStatus;
+        description_set = "cublasLtMatmulDescSetAttribute" (LtHandle, c_int, *const c_void, usize) -> LtStatus;
+        description_destroy = "cublasLtMatmulDescDestroy" (LtHandle) -> LtStatus;
+        layout_create = "cublasLtMatrixLayoutCreate" (*mut LtHandle, c_int, u64, u64, i64) -> LtStatus;
+        layout_set = "cublasLtMatrixLayoutSetAttribute" (LtHandle, c_int, *const c_void, usize) -> LtStatus;
+        layout_destroy = "cublasLtMatrixLayoutDestroy" (LtHandle) -> LtStatus;
+        preference_create = "cublasLtMatmulPreferenceCreate" (*mut LtHandle) -> LtStatus;
+        preference_set = "cublasLtMatmulPreferenceSetAttribute" (LtHandle, c_int, *const c_void, usize) -> LtStatus;
+        preference_destroy = "cublasLtMatmulPreferenceDestroy" (LtHandle) -> LtStatus;
         propose = "cublasLtMatmulAlgoGetHeuristic" (
             LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, c_int, *mut Proposal, *mut c_int
-        ) -> Status;
+        ) -> LtStatus;
         multiply = "cublasLtMatmul" (
             LtHandle, LtHandle, *const c_void, *const c_void, LtHandle, *const c_void, LtHandle, *const c_void,
             *const c_void, LtHandle, *mut c_void, LtHandle, *const Algorithm, *mut c_void, usize, *mut c_void
-        ) -> Status;
+        ) -> LtStatus;
     }
 }
 

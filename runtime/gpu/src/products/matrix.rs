@@ -5,7 +5,7 @@ use std::fmt;
 
 /// What the elements of a matrix are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Element {
+pub enum MatrixElement {
     /// 64 bits.
     F64,
     /// 32 bits.
@@ -16,29 +16,29 @@ pub enum Element {
     F16,
 }
 
-impl Element {
+impl MatrixElement {
     /// `cudaDataType_t`.
     pub(super) fn code(self) -> i32 {
         match self {
-            Element::F64 => data::F64,
-            Element::F32 => data::F32,
-            Element::BF16 => data::BF16,
-            Element::F16 => data::F16,
+            MatrixElement::F64 => data::F64,
+            MatrixElement::F32 => data::F32,
+            MatrixElement::BF16 => data::BF16,
+            MatrixElement::F16 => data::F16,
         }
     }
 
     pub(super) fn is_half(self) -> bool {
-        matches!(self, Element::BF16 | Element::F16)
+        matches!(self, MatrixElement::BF16 | MatrixElement::F16)
     }
 }
 
-impl fmt::Display for Element {
+impl fmt::Display for MatrixElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Element::F64 => "f64",
-            Element::F32 => "f32",
-            Element::BF16 => "bf16",
-            Element::F16 => "f16",
+            MatrixElement::F64 => "f64",
+            MatrixElement::F32 => "f32",
+            MatrixElement::BF16 => "bf16",
+            MatrixElement::F16 => "f16",
         })
     }
 }
@@ -58,7 +58,7 @@ pub struct Matrix {
     /// Where the first begins.
     pub address: u64,
     /// What its elements are.
-    pub element: Element,
+    pub element: MatrixElement,
     /// Its rows.
     pub rows: usize,
     /// Its columns.
@@ -75,7 +75,7 @@ pub struct Matrix {
 /// are, so that it has to be copied first. `strides` are in elements.
 pub fn matrix_of(
     address: u64,
-    element: Element,
+    element: MatrixElement,
     shape: &[usize],
     strides: &[usize],
 ) -> Option<(Matrix, usize)> {

@@ -4,6 +4,7 @@
 mod built;
 
 use super::*;
+use crate::load::Paths;
 use std::cell::Cell;
 
 fn products() -> Products {
@@ -31,13 +32,13 @@ fn noise(seed: u64, n: usize) -> Vec<f64> {
 }
 
 /// Elements in the bytes of a type.
-fn stored(element: Element, values: &[f64]) -> Vec<u8> {
+fn stored(element: MatrixElement, values: &[f64]) -> Vec<u8> {
     let one = |x: &f64| match element {
-        Element::F64 => x.to_le_bytes().to_vec(),
-        Element::F32 => (*x as f32).to_le_bytes().to_vec(),
-        Element::BF16 => ((*x as f32).to_bits() >> 16).to_le_bytes()[..2].to_vec(),
+        MatrixElement::F64 => x.to_le_bytes().to_vec(),
+        MatrixElement::F32 => (*x as f32).to_le_bytes().to_vec(),
+        MatrixElement::BF16 => ((*x as f32).to_bits() >> 16).to_le_bytes()[..2].to_vec(),
         // Quarters below 1024 have their bits in the first eleven.
-        Element::F16 => {
+        MatrixElement::F16 => {
             let bits = (*x as f32).to_bits();
             let exponent = ((bits >> 23 & 255) as i32 - 112).max(0) as u32;
             let half = if *x == 0.0 { 0 } else { bits >> 16 & 0x8000 | exponent << 10 | bits >> 13 & 1023 };
@@ -47,13 +48,15 @@ fn stored(element: Element, values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(one).collect()
 }
 
-fn loaded(element: Element, bytes: &[u8]) -> Vec<f64> {
+fn loaded(element: MatrixElement, bytes: &[u8]) -> Vec<f64> {
     let wide = |c: &[u8]| u32::from(c[0]) << 16 | u32::from(c[1]) << 24;
     match element {
-        Element::F64 => bytes.chunks(8).map(|c| f64::from_le_bytes(c.try_into().unwrap())).collect(),
-        Element::F32 => bytes.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()).into()).collect(),
-        Element::BF16 => bytes.chunks(2).map(|c| f32::from_bits(wide(c)).into()).collect(),
-        Element::F16 => {
+        MatrixElement::F64 => bytes.chunks(8).map(|c| f64::from_le_bytes(c.try_into().unwrap())).collect(),
+        MatrixElement::F32 => {
+            bytes.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()).into()).collect()
+        }
+        MatrixElement::BF16 => bytes.chunks(2).map(|c| f32::from_bits(wide(c)).into()).collect(),
+        MatrixElement::F16 => {
             let one = |c: &[u8]| {
                 let half = u32::from(u16::from_le_bytes([c[0], c[1]]));
                 let exponent = if half & 0x7c00 == 0 { 0 } else { (half >> 10 & 31) + 112 };
@@ -91,14 +94,14 @@ struct Case {
     /// Whether left and right lie by columns.
     columns: [bool; 2],
     gap: usize,
-    element: Element,
-    out: Element,
+    element: MatrixElement,
+    out: MatrixElement,
     bias: bool,
     relu: bool,
     shared: bool,
 }
 
-fn run(products: &mut Products, case: Case, choices: &Choices) -> (Product, Vec<f64>, Vec<f64>) {
+fn run(products: &mut Products, case: Case, choices: &KernelChoices) -> (MatrixProduct, Vec<f64>, Vec<f64>) {
     let [rows, summed, columns] = case.sizes;
     let order = |by_columns: bool| if by_columns { [0, 2, 1] } else { [0, 1, 2] };
     let (left_shape, right_shape) = ([case.batches, rows, summed], [case.batches, summed, columns]);
@@ -132,7 +135,7 @@ fn run(products: &mut Products, case: Case, choices: &Choices) -> (Product, Vec<
     let out_shape = [case.batches, rows, columns];
     let (out_strides, _) = strides(&out_shape, &[0, 1, 2], 0);
     let (out_matrix, _) = matrix_of(out.as_mut_ptr() as u64, case.out, &out_shape, &out_strides).unwrap();
-    let product = Product {
+    let product = MatrixProduct {
         left: left_matrix,
         right: right_matrix,
         out: out_matrix,
@@ -157,12 +160,12 @@ fn products_equal_loops() {
     let mut products = products();
     let mut seen = 0;
     let types = [
-        (Element::F64, Element::F64),
-        (Element::F32, Element::F32),
-        (Element::BF16, Element::F32),
-        (Element::BF16, Element::BF16),
-        (Element::F16, Element::F32),
-        (Element::F16, Element::F16),
+        (MatrixElement::F64, MatrixElement::F64),
+        (MatrixElement::F32, MatrixElement::F32),
+        (MatrixElement::BF16, MatrixElement::F32),
+        (MatrixElement::BF16, MatrixElement::BF16),
+        (MatrixElement::F16, MatrixElement::F32),
+        (MatrixElement::F16, MatrixElement::F16),
     ];
     for (element, out) in types {
         for sizes in [[3, 4, 5], [1, 6, 3], [4, 1, 2], [2, 5, 1], [1, 1, 1]] {
@@ -179,9 +182,9 @@ fn products_equal_loops() {
                     relu: bit(3) != bit(4),
                     shared: bit(2) && bit(0),
                 };
-                let (_, expected, made) = run(&mut products, case, &Choices::default());
+                let (_, expected, made) = run(&mut products, case, &KernelChoices::default());
                 // Of bf16 with eight bits the sums are rounded; all else is exact.
-                let bound = if out == Element::BF16 { 1.0 / 256.0 } else { 0.0 };
+                let bound = if out == MatrixElement::BF16 { 1.0 / 256.0 } else { 0.0 };
                 for (a, b) in expected.iter().zip(&made) {
                     assert!((a - b).abs() <= bound * a.abs(), "{case:?}: {expected:?} {made:?}");
                 }
@@ -195,7 +198,7 @@ fn products_equal_loops() {
 /// What no matrix says is not taken for one: rows that repeat, steps in both directions, batches that do not go on.
 #[test]
 fn what_has_to_be_copied_is_told() {
-    let matrix = |shape: &[usize], strides: &[usize]| matrix_of(256, Element::F32, shape, strides);
+    let matrix = |shape: &[usize], strides: &[usize]| matrix_of(256, MatrixElement::F32, shape, strides);
     assert_eq!(matrix(&[4, 5], &[0, 1]), None);
     assert_eq!(matrix(&[4, 5], &[1, 0]), None);
     assert_eq!(matrix(&[4, 5], &[10, 2]), None);
@@ -213,8 +216,8 @@ const CASE: Case = Case {
     sizes: [3, 4, 5],
     columns: [false, true],
     gap: 0,
-    element: Element::F32,
-    out: Element::F32,
+    element: MatrixElement::F32,
+    out: MatrixElement::F32,
     bias: true,
     relu: true,
     shared: false,
@@ -224,7 +227,7 @@ const CASE: Case = Case {
 #[test]
 fn choices_are_measured_and_kept() {
     let mut products = products();
-    let (product, _, _) = run(&mut products, CASE, &Choices::default());
+    let (product, _, _) = run(&mut products, CASE, &KernelChoices::default());
     let mut room = vec![0u64; 1024];
     let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
     let all = products.proposals(&product, workspace.bytes, 8).unwrap();
@@ -233,7 +236,7 @@ fn choices_are_measured_and_kept() {
     let (left, right) = (vec![1.0f32; 24], vec![1.0f32; 40]);
     let (bias, mut out) = (vec![0.0f32; 5], vec![0.0f32; 30]);
     let at = |m: Matrix, address: u64| Matrix { address, ..m };
-    let product = Product {
+    let product = MatrixProduct {
         left: at(product.left, left.as_ptr() as u64),
         right: at(product.right, right.as_ptr() as u64),
         out: at(product.out, out.as_mut_ptr() as u64),
@@ -252,18 +255,18 @@ fn choices_are_measured_and_kept() {
     assert!(out.iter().all(|x| *x == 4.0), "{out:?}");
 
     let key = ProductKey::of(&product, workspace.bytes).unwrap();
-    let mut choices = Choices::default();
+    let mut choices = KernelChoices::default();
     choices.set(&key, all[2]);
     let folder = std::env::temp_dir().join(format!("meshwright-choices-{}", std::process::id()));
     let file = folder.join("deeper").join("products.txt");
-    assert!(Choices::load(&file).unwrap().is_empty());
+    assert!(KernelChoices::load(&file).unwrap().is_empty());
     choices.save(&file).unwrap();
     std::fs::write(&file, format!("{}no such line\nkey\tnot hex\n", choices.to_text())).unwrap();
-    let kept = Choices::load(&file).unwrap();
+    let kept = KernelChoices::load(&file).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!((kept.of(&key), kept.len()), (Some(all[2]), 1));
     // An algorithm of another product is refused, so what was kept is what ran.
-    let mut wrong = Choices::default();
+    let mut wrong = KernelChoices::default();
     wrong.set(&key, Algorithm::default());
     #[expect(unsafe_code, reason = "memory of this function")]
     // SAFETY: as said.
@@ -275,14 +278,14 @@ fn choices_are_measured_and_kept() {
 #[test]
 fn what_cannot_be_is_an_error() {
     let mut products = products();
-    let (product, _, _) = run(&mut products, CASE, &Choices::default());
-    let wrong = Product { left: Matrix { columns: 3, ..product.left }, ..product };
+    let (product, _, _) = run(&mut products, CASE, &KernelChoices::default());
+    let wrong = MatrixProduct { left: Matrix { columns: 3, ..product.left }, ..product };
     let e = products.proposals(&wrong, 0, 1).unwrap_err();
     assert!(
         e.to_string().starts_with("a product of f32 [3 3]/4 x [4 5]'/4 -> f32 [3 5]/5, 2 batches (12 20 15)"),
         "{e}"
     );
-    let narrow = Product { left: Matrix { leading: 2, ..product.left }, ..product };
+    let narrow = MatrixProduct { left: Matrix { leading: 2, ..product.left }, ..product };
     let e = products.proposals(&narrow, 0, 1).unwrap_err();
     assert!(e.to_string().starts_with("cuBLASLt has no kernel for a product of f32 [3 4]/2 x"), "{e}");
     let paths = Paths { cublas_lt: Some("/nowhere/libcublasLt.so".into()), ..Paths::default() };

@@ -23,7 +23,6 @@ use burn_backend::{DType as BurnType, DeviceOps, FloatDType, TensorMetadata};
 use burn_flex::{Flex, FlexTensor};
 use burn_ir::{BackendIr, CustomOpIr, HandleKind};
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
-use meshwright_gpu::products::Products;
 use meshwright_plan::{DType, Dim, Plan, Step};
 
 /// A backend of Burn that steps run on.
@@ -54,6 +53,17 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         dtype: BurnType,
     ) -> FloatTensor<Self>;
 
+    /// Random values with elements of `dtype`, drawn on the device; none where the host is to draw them.
+    fn drawn(
+        device: &Self::Device,
+        kernel: &RandomKernel,
+        rng: RngState,
+        dtype: BurnType,
+    ) -> Option<HandleKind<Self>> {
+        let _ = (device, kernel, rng, dtype);
+        None
+    }
+
     /// Whether a transport that works on the memory of that GPU can read and write the device's.
     fn is_gpu(device: &Self::Device, gpu: u32) -> bool;
 
@@ -67,10 +77,13 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     fn unpin(pinned: Self::Pinned, device: &Self::Device) -> HandleKind<Self>;
 }
 
+/// The product of two tensors of one dtype, with elements of the dtype that is named.
+pub(crate) type OwnProduct = Box<dyn FnMut(FlexTensor, FlexTensor, BurnType) -> FlexTensor + Send>;
+
 impl BurnBackend for Flex {
     type Pinned = FlexTensor;
     /// Of tests: the stand-in for that of GPUs.
-    type Library = Option<Box<Products>>;
+    type Library = Option<OwnProduct>;
 
     fn own_matmul(_: &Self::Device, library: &Self::Library) -> bool {
         library.is_some()
@@ -85,11 +98,9 @@ impl BurnBackend for Flex {
         right: FlexTensor,
         dtype: BurnType,
     ) -> FlexTensor {
-        #[cfg(test)]
-        if let Some(products) = library {
-            return super::stand_in::product(products, left, right, dtype);
+        if let Some(product) = library {
+            return product(left, right, dtype);
         }
-        let _ = library;
         let to: FloatDType = dtype.into();
         Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to))
     }
@@ -141,7 +152,15 @@ impl<B: BurnBackend> OnBurn<B> {
         gpu.filter(|gpu| B::is_gpu(&self.device, *gpu))
     }
 
-    fn drawn(&self, kernel: &RandomKernel, rng: RngState) -> Result<HandleKind<B>, KernelError> {
+    fn drawn(
+        &self,
+        kernel: &RandomKernel,
+        rng: RngState,
+        dtype: BurnType,
+    ) -> Result<HandleKind<B>, KernelError> {
+        if let Some(drawn) = B::drawn(&self.device, kernel, rng, dtype) {
+            return Ok(drawn);
+        }
         let mut host = HostTensor::zeros(kernel.dtype(), kernel.shape());
         kernel.run(rng.seed, rng.moment(), rng.first_example, host.data.view_mut())?;
         Ok(upload::<B>(host, &self.device))
@@ -275,7 +294,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             (RANDOM, _) => {
                 let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;
                 let unknown = || KernelError::Unsupported(format!("there is no kernel {number}"));
-                self.drawn(kernels.get(number).ok_or_else(unknown)?, rng)?
+                self.drawn(kernels.get(number).ok_or_else(unknown)?, rng, operation.outputs[0].dtype)?
             }
             (ITERATION_SLICE | ITERATION_UPDATE, [all, rest @ ..]) => {
                 let dim = Dim(operation.scalars.first().map_or(u32::MAX, |s| s.elem()));

@@ -1,14 +1,14 @@
 //! A product of two tensors as cuBLASLt takes it.
 
 use burn_backend::DType as BurnType;
-use meshwright_gpu::products::{Element, Epilogue, Matrix, Product, Sums, matrix_of};
+use meshwright_gpu::products::{Epilogue, Matrix, MatrixElement, MatrixProduct, Sums, matrix_of};
 
-fn element(dtype: BurnType) -> Option<Element> {
+fn element(dtype: BurnType) -> Option<MatrixElement> {
     match dtype {
-        BurnType::F64 => Some(Element::F64),
-        BurnType::F32 => Some(Element::F32),
-        BurnType::BF16 => Some(Element::BF16),
-        BurnType::F16 => Some(Element::F16),
+        BurnType::F64 => Some(MatrixElement::F64),
+        BurnType::F32 => Some(MatrixElement::F32),
+        BurnType::BF16 => Some(MatrixElement::BF16),
+        BurnType::F16 => Some(MatrixElement::F16),
         _ => None,
     }
 }
@@ -24,16 +24,16 @@ pub(super) fn product(
     left: (Matrix, usize),
     right: (Matrix, usize),
     out: (Matrix, usize),
-) -> Option<Product> {
+) -> Option<MatrixProduct> {
     let (sums, epilogue) = (Sums::Exact, Epilogue::default());
-    let product = Product { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue };
+    let product = MatrixProduct { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue };
     (left.1 == out.1 && right.1 == out.1).then_some(product)
 }
 
 /// The same with the addresses of left, right and out.
-pub(super) fn at(product: Product, [left, right, out]: [u64; 3]) -> Product {
+pub(super) fn at(product: MatrixProduct, [left, right, out]: [u64; 3]) -> MatrixProduct {
     let at = |matrix: Matrix, address| Matrix { address, ..matrix };
-    Product {
+    MatrixProduct {
         left: at(product.left, left),
         right: at(product.right, right),
         out: at(product.out, out),

@@ -3,11 +3,13 @@
 #[cfg(feature = "cuda")]
 mod blas;
 mod product;
+mod random;
 
 use super::backend::{BurnBackend, OnBurn};
-use crate::backend::DeviceError;
+use crate::backend::{DeviceError, RngState};
 use crate::cluster::devices::DeviceKind;
 use crate::error::ExecError;
+use crate::kernels::RandomKernel;
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, TensorMetadata};
 use burn_cubecl::tensor::CubeTensor;
@@ -73,6 +75,15 @@ impl BurnBackend for Cube {
         product::product(left, right, dtype)
     }
 
+    fn drawn(
+        device: &CubeDevice,
+        kernel: &RandomKernel,
+        rng: RngState,
+        dtype: BurnType,
+    ) -> Option<HandleKind<Self>> {
+        Some(registered(random::draw(kernel, rng, dtype, device), device))
+    }
+
     fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {
         match device {
             #[cfg(feature = "cuda")]
@@ -118,13 +129,21 @@ impl BurnBackend for Cube {
     }
 
     fn unpin(pinned: Pinned, device: &CubeDevice) -> HandleKind<Self> {
-        let Pinned { tensor, .. } = pinned;
-        let client = get_client::<CubeBackend>(device);
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
-        let handle = CubeBackend::float_tensor_handle(tensor);
-        let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
-        let made = client.register(StreamId::current(), OperationIr::Init(init), NoOp::<CubeBackend>::new());
-        let tensor = made.output();
-        if dtype.is_float() { HandleKind::Float(tensor) } else { HandleKind::Int(tensor) }
+        registered(pinned.tensor, device)
+    }
+}
+
+/// A tensor as one of the queue that fuses operations.
+fn registered(tensor: CubeTensor, device: &CubeDevice) -> HandleKind<Cube> {
+    let client = get_client::<CubeBackend>(device);
+    let (shape, dtype) = (tensor.shape(), tensor.dtype());
+    let handle = CubeBackend::float_tensor_handle(tensor);
+    let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
+    let made = client.register(StreamId::current(), OperationIr::Init(init), NoOp::<CubeBackend>::new());
+    let tensor = made.output();
+    match dtype {
+        BurnType::Bool(_) => HandleKind::Bool(tensor),
+        _ if dtype.is_float() => HandleKind::Float(tensor),
+        _ => HandleKind::Int(tensor),
     }
 }

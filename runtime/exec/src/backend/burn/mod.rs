@@ -32,6 +32,7 @@ mod pairs;
 mod reduce;
 mod rows;
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod stand_in;
 mod transfer;
 mod windows;

@@ -1,16 +1,18 @@
 //! Products of tests by the stand-in for cuBLASLt, in the memory of the host: what a GPU is told, of the same tensors.
 
+use super::backend::OwnProduct;
 use super::blas;
 use burn_backend::DType as BurnType;
 use burn_flex::FlexTensor;
 use burn_std::Shape;
 use meshwright_gpu::load::Paths;
-use meshwright_gpu::products::{Choices, Products, Workspace};
+use meshwright_gpu::products::{KernelChoices, Products, Workspace};
 
 /// The stand-in, where one is named.
-pub(super) fn open(libraries: &Paths) -> Option<Box<Products>> {
+pub(super) fn open(libraries: &Paths) -> Option<OwnProduct> {
     libraries.cublas_lt.as_ref()?;
-    Some(Box::new(Products::open(libraries).unwrap()))
+    let mut products = Products::open(libraries).unwrap();
+    Some(Box::new(move |left, right, dtype| product(&mut products, left, right, dtype)))
 }
 
 /// A tensor that is made of matrices, and the address of its first element.
@@ -25,13 +27,7 @@ fn of_matrices(tensor: FlexTensor) -> (FlexTensor, u64) {
     (tensor, address)
 }
 
-/// See [`super::backend::BurnBackend::matmul`].
-pub(super) fn product(
-    products: &mut Products,
-    left: FlexTensor,
-    right: FlexTensor,
-    dtype: BurnType,
-) -> FlexTensor {
+fn product(products: &mut Products, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
     let ((left, at_left), (right, at_right)) = (of_matrices(left), of_matrices(right));
     let mut shape = left.layout().shape().to_vec();
     let last = shape.len() - 1;
@@ -50,7 +46,8 @@ pub(super) fn product(
         reason = "memory that this function holds; without a stream the stand-in computes at once"
     )]
     // SAFETY: as said.
-    let done = unsafe { products.multiply(&product, workspace, std::ptr::null_mut(), &Choices::default()) };
+    let done =
+        unsafe { products.multiply(&product, workspace, std::ptr::null_mut(), &KernelChoices::default()) };
     done.unwrap();
     out
 }

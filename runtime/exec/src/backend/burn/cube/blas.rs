@@ -20,7 +20,7 @@ use cubecl_runtime::runtime::Runtime;
 use cubecl_server::stream::{ExecuteScope, WriteScoped};
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::{
-    Choices, Matrix, Product, ProductError, Products, WORKSPACE_BYTES, Workspace,
+    KernelChoices, Matrix, MatrixProduct, ProductError, Products, WORKSPACE_BYTES, Workspace,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,7 +106,13 @@ impl DeviceProducts {
     }
 
     /// Puts a product on its stream. Where that fails, the error is that of the result, for whoever reads it.
-    fn run(&self, server: &mut Server, stream: StreamId, product: Product, bindings: [BufferBinding; 4]) {
+    fn run(
+        &self,
+        server: &mut Server,
+        stream: StreamId,
+        product: MatrixProduct,
+        bindings: [BufferBinding; 4],
+    ) {
         let written = vec![bindings[2].clone()];
         let _ = ExecuteScope::over(server, stream, written).execute(|server| {
             let mut addresses = [0; 4];
@@ -125,7 +131,8 @@ impl DeviceProducts {
             #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
             // SAFETY: the addresses are those of the tensors and of the workspace, whose memory CubeCL gives to nobody
             // else before the stream has come past what uses it; the result is new.
-            let done = unsafe { products.multiply(&product, workspace, queue.cast(), &Choices::default()) };
+            let done =
+                unsafe { products.multiply(&product, workspace, queue.cast(), &KernelChoices::default()) };
             done.map_err(|e: ProductError| ServerError::Generic {
                 reason: e.to_string(),
                 backtrace: BackTrace::capture(),

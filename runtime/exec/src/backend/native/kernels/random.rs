@@ -37,6 +37,21 @@ pub struct Moment {
     pub part: usize,
 }
 
+/// What a device that draws by itself is to draw: element `i` of a dense block, whose position along each of `dims` is `p`, is
+/// the one that is counted `first` + the sum of `p` times its stride.
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Draws {
+    /// The stream at its moment.
+    pub key: Key,
+    /// The distribution.
+    pub distribution: Distribution,
+    /// The count of the first element, modulo 2^64 like all counts.
+    pub first: u64,
+    /// Size and stride of each dim of the block; dims that are counted as one are one.
+    pub dims: Vec<(usize, u64)>,
+}
+
 /// Where each element of the whole is counted.
 struct Counting {
     first: u64,
@@ -126,6 +141,23 @@ impl RandomKernel {
             other => return Err(KernelError::DType { expected: self.dtype, found: other.dtype() }),
         }
         Ok(())
+    }
+
+    /// What is to be drawn under a seed for a moment: what [`RandomKernel::run`] draws.
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    pub fn draws(&self, seed: u64, moment: Moment, first_example: Option<u64>) -> Draws {
+        let (key, mut first, strides) = self.counted(seed, moment, first_example);
+        let mut dims: Vec<(usize, u64)> = vec![];
+        for (range, stride) in self.ranges.iter().zip(strides) {
+            first = first.wrapping_add((range.start as u64).wrapping_mul(stride));
+            let (size, one) = (range.len(), range.len() == 1);
+            match dims.last_mut() {
+                _ if one => {}
+                Some(outer) if outer.1 == stride.wrapping_mul(size as u64) => *outer = (outer.0 * size, stride),
+                _ => dims.push((size, stride)),
+            }
+        }
+        Draws { key, distribution: self.distribution, first, dims }
     }
 
     /// The stream of a step, the count of its first element, and how far the next one along each dim is.

@@ -1,0 +1,330 @@
+//! Random values by kernels: bit by bit those of the host, so that nothing of a step is drawn there and uploaded.
+//!
+//! The generator is that of [`meshwright_plan::random`], which is the reference: integers, and for numbers `+ - * /` and `sqrt` in
+//! f64. A product whose result goes into a sum is kept from being contracted with it: see [`rounded`].
+
+use crate::backend::RngState;
+use crate::kernels::{Draws, RandomKernel};
+use burn_backend::DType as BurnType;
+use burn_backend::TensorMetadata;
+use burn_backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::CubeDevice;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use burn_std::Shape;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+use cubecl::std::FastDivmod;
+use cubecl::std::tensor::layout::linear::LinearViewMut;
+use meshwright_plan::random::{Distribution, QUANTILE, least_true};
+
+/// Draws a block on a device, with elements of `dtype`.
+pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device: &CubeDevice) -> CubeTensor {
+    let draws = kernel.draws(rng.seed, rng.moment(), rng.first_example);
+    let out =
+        empty_device_contiguous_dtype(device.client(), device.clone(), Shape::from(kernel.shape()), dtype);
+    let elements = out.shape().num_elements();
+    if elements == 0 {
+        return out;
+    }
+    let four = four_to_a_counter(&draws) && kernel.dtype() == meshwright_plan::DType::Bool;
+    let vector = if four { 4 } else { 1 };
+    let dim = CubeDim::new(&out.client, elements / vector);
+    let count = calculate_cube_count_elemwise(&out.client, elements / vector, dim);
+    let ([key_0, key_1], step, repeat) = draws.key.parts();
+    let stream = StreamLaunch::new(key_0, key_1, step, repeat);
+    let sizes = draws.dims.iter().map(|d| d.0).collect();
+    let strides = draws.dims.iter().map(|d| d.1).collect();
+    let places = PlacesLaunch::new(draws.first, sizes, strides);
+    let (address, storage) = (out.required_address_type(), dtype_to_storage_type(dtype));
+    let view = out.clone().into_linear_view();
+    #[expect(unsafe_code, reason = "bounds are checked by the kernel, which writes no more than its element")]
+    // SAFETY: as said.
+    unsafe {
+        match draws.distribution {
+            Distribution::Bernoulli { rate } => {
+                let least = least_true(rate);
+                truths::launch_unchecked(
+                    &out.client,
+                    count,
+                    dim,
+                    address,
+                    vector,
+                    view,
+                    stream,
+                    places,
+                    least,
+                    four,
+                    storage,
+                );
+            }
+            Distribution::Uniform { low, high } => {
+                let below = high.next_down().max(low);
+                // Rounded, the number may reach the bound, which is excluded.
+                let (bound, under) = match dtype {
+                    BurnType::F32 => {
+                        let (low, high) = (low as f32, high as f32);
+                        (f64::from(high), f64::from(high.next_down().max(low)))
+                    }
+                    _ => (high, below),
+                };
+                let range = RangeLaunch::new(low, high - low, high, below, bound, under);
+                uniform::launch_unchecked(
+                    &out.client,
+                    count,
+                    dim,
+                    address,
+                    vector,
+                    view,
+                    stream,
+                    places,
+                    range,
+                    0,
+                    storage,
+                );
+            }
+            Distribution::Normal { mean, std } => normal::launch_unchecked(
+                &out.client,
+                count,
+                dim,
+                address,
+                vector,
+                view,
+                stream,
+                places,
+                mean,
+                std,
+                0,
+                storage,
+            ),
+        }
+    }
+    out
+}
+
+/// Whether each four elements of the block that follow each other are those of one counter.
+fn four_to_a_counter(draws: &Draws) -> bool {
+    let Some(((size, stride), outer)) = draws.dims.split_last() else { return false };
+    let whole = |n: u64| n.is_multiple_of(4);
+    *stride == 1 && size.is_multiple_of(4) && whole(draws.first) && outer.iter().all(|d| whole(d.1))
+}
+
+/// What words are drawn from, but for the counter.
+#[derive(CubeType, CubeLaunch)]
+struct Stream {
+    key_0: u32,
+    key_1: u32,
+    step: u32,
+    repeat: u32,
+}
+
+/// Where elements are counted.
+#[derive(CubeType, CubeLaunch)]
+struct Places {
+    first: u64,
+    sizes: Sequence<FastDivmod<usize>>,
+    strides: Sequence<u64>,
+}
+
+#[cube]
+impl Places {
+    /// The count of an element of the block.
+    fn count(&self, element: usize) -> u64 {
+        let rank = comptime![self.sizes.len()];
+        let mut rest = element;
+        let mut count = self.first;
+        #[unroll]
+        for i in 0..rank {
+            let dim = comptime![rank - i - 1];
+            let (outer, at) = self.sizes.index(dim).div_mod(rest);
+            count += u64::cast_from(at) * *self.strides.index(dim);
+            rest = outer;
+        }
+        count
+    }
+}
+
+#[cube]
+impl Stream {
+    /// The words of a counter: Philox4x32-10.
+    fn words(&self, counter: u64) -> (u32, u32, u32, u32) {
+        let mut a = u32::cast_from(counter & 0xffff_ffff);
+        let mut b = u32::cast_from(counter >> 32);
+        let mut c = self.step;
+        let mut d = self.repeat;
+        let mut key_0 = self.key_0;
+        let mut key_1 = self.key_1;
+        #[unroll]
+        for _ in 0..10 {
+            let above_a = u32::mul_hi(a, 0xD251_1F53u32);
+            let below_a = a * 0xD251_1F53u32;
+            let above_c = u32::mul_hi(c, 0xCD9E_8D57u32);
+            let below_c = c * 0xCD9E_8D57u32;
+            a = above_c ^ b ^ key_0;
+            b = below_c;
+            c = above_a ^ d ^ key_1;
+            d = below_a;
+            key_0 += 0x9E37_79B9u32;
+            key_1 += 0xBB67_AE85u32;
+        }
+        (a, b, c, d)
+    }
+
+    /// Uniform over the open interval (0, 1).
+    fn uniform(&self, counter: u64) -> f64 {
+        let (a, b, _c, _d) = self.words(counter);
+        let cell = (u64::cast_from(a) << 20) | u64::cast_from(b >> 12);
+        (f64::cast_from(cell) + 0.5f64) * 2.220446049250313e-16f64
+    }
+}
+
+/// Whether the word is at least `least`, which may be one more than any word.
+#[cube]
+fn truth<E: Numeric>(word: u32, least: u64) -> E {
+    E::cast_from(u64::cast_from(word) >= least)
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn truths<E: Numeric, N: Size>(
+    mut out: LinearViewMut<'_, Vector<E, N>>,
+    stream: Stream,
+    places: Places,
+    least: u64,
+    #[comptime] four: bool,
+    #[define(E)] _dtype: ElemType,
+) {
+    if !out.is_in_bounds(ABSOLUTE_POS) {
+        terminate!();
+    }
+    let count = places.count(ABSOLUTE_POS * N::value());
+    let (a, b, c, d) = stream.words(count >> 2);
+    let mut drawn = Vector::<E, N>::empty();
+    if comptime!(four) {
+        drawn.insert(0, truth::<E>(a, least));
+        drawn.insert(1, truth::<E>(b, least));
+        drawn.insert(2, truth::<E>(c, least));
+        drawn.insert(3, truth::<E>(d, least));
+    } else {
+        let place = u32::cast_from(count & 3);
+        let lower = select(place == 0u32, a, b);
+        let upper = select(place == 2u32, c, d);
+        drawn.insert(0, truth::<E>(select(place < 2u32, lower, upper), least));
+    }
+    out.write(ABSOLUTE_POS, drawn);
+}
+
+/// A product, rounded. `zero` is 0, which no compiler knows: so none makes one operation, with one rounding, of the product and the
+/// sum that it goes into.
+#[cube]
+fn rounded(product: f64, zero: u64) -> f64 {
+    f64::reinterpret(u64::reinterpret(product) ^ zero)
+}
+
+/// A range of uniform numbers.
+#[derive(CubeType, CubeLaunch)]
+struct Range {
+    low: f64,
+    size: f64,
+    /// The bound, which is excluded, and the number to take in place of it.
+    high: f64,
+    below: f64,
+    /// The same of the numbers when they are rounded.
+    bound: f64,
+    under: f64,
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn uniform<E: Numeric, N: Size>(
+    mut out: LinearViewMut<'_, Vector<E, N>>,
+    stream: Stream,
+    places: Places,
+    range: Range,
+    zero: u64,
+    #[define(E)] _dtype: ElemType,
+) {
+    if !out.is_in_bounds(ABSOLUTE_POS) {
+        terminate!();
+    }
+    let u = stream.uniform(places.count(ABSOLUTE_POS));
+    let x = range.low + rounded(range.size * u, zero);
+    let x = select(x < range.high, x, range.below);
+    let x = E::cast_from(x);
+    let x = select(x < E::cast_from(range.bound), x, E::cast_from(range.under));
+    out.write(ABSOLUTE_POS, Vector::new(x));
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn normal<E: Numeric, N: Size>(
+    mut out: LinearViewMut<'_, Vector<E, N>>,
+    stream: Stream,
+    places: Places,
+    mean: f64,
+    std: f64,
+    zero: u64,
+    #[define(E)] _dtype: ElemType,
+) {
+    if !out.is_in_bounds(ABSOLUTE_POS) {
+        terminate!();
+    }
+    let z = quantile(stream.uniform(places.count(ABSOLUTE_POS)), zero);
+    out.write(ABSOLUTE_POS, Vector::new(E::cast_from(mean + rounded(std * z, zero))));
+}
+
+/// Quantile of the standard normal distribution.
+#[cube]
+fn quantile(p: f64, zero: u64) -> f64 {
+    let q = p - 0.5f64;
+    let mut x = q;
+    if q.abs() <= 0.425f64 {
+        let r = 0.180_625f64 - rounded(q * q, zero);
+        x = q * horner(r, zero, 0, 0) / horner(r, zero, 0, 1);
+    } else {
+        let tail = select(q < 0.0f64, p, 1.0f64 - p);
+        let r = (-ln(tail, zero)).sqrt();
+        if r <= 5.0f64 {
+            let r = r - 1.6f64;
+            x = horner(r, zero, 1, 0) / horner(r, zero, 1, 1);
+        } else {
+            let r = r - 5.0f64;
+            x = horner(r, zero, 2, 0) / horner(r, zero, 2, 1);
+        }
+        x = select(q < 0.0f64, -x, x);
+    }
+    x
+}
+
+/// One of the polynomials of the quantile: numerator (0) or denominator (1) of one of its parts.
+#[cube]
+fn horner(x: f64, zero: u64, #[comptime] part: usize, #[comptime] side: usize) -> f64 {
+    let mut sum = 0.0f64;
+    #[unroll]
+    for k in 0..8usize {
+        sum = rounded(sum * x, zero) + comptime!(coefficient(part, side, 7 - k)).runtime();
+    }
+    sum
+}
+
+fn coefficient(part: usize, side: usize, power: usize) -> f64 {
+    let (above, below) = &QUANTILE[part];
+    [above, below][side][power]
+}
+
+/// Natural logarithm of a positive normal number.
+#[cube]
+fn ln(x: f64, zero: u64) -> f64 {
+    let bits = u64::reinterpret(x);
+    let m = f64::reinterpret((bits & 0x000f_ffff_ffff_ffffu64) | 0x3ff0_0000_0000_0000u64);
+    let large = m > comptime!(std::f64::consts::SQRT_2).runtime();
+    let exponent = i32::cast_from((bits >> 52) & 0x7ff) - 1023 + select(large, 1, 0);
+    let m = select(large, m * 0.5f64, m);
+    let s = (m - 1.0f64) / (m + 1.0f64);
+    let z = s * s;
+    let mut series = 0.0f64;
+    #[unroll]
+    for i in 0..11usize {
+        series = rounded((series + comptime!(1.0 / (2 * (11 - i) + 1) as f64).runtime()) * z, zero);
+    }
+    let e = f64::cast_from(exponent);
+    let rest = rounded(2.0f64 * s * series, zero) + rounded(e * 1.908_214_929_270_587_7e-10f64, zero);
+    rounded(e * 6.931_471_803_691_238e-1f64, zero) + (2.0f64 * s + rest)
+}

@@ -1,0 +1,366 @@
+//! The library, and how it is told of a product.
+
+use super::api::{
+    self, Algorithm, Functions, LtHandle, LtStatus, Proposal, SUCCESS, compute, description, epilogue,
+    layout, preference,
+};
+use super::choice::KernelChoices;
+use super::matrix::{Matrix, MatrixElement, Order};
+use super::product::{MatrixProduct, ProductError, ProductKey, Sums, Workspace};
+use crate::load::{FoundLibrary, Library, LibraryKind, LoadError, Paths, functions};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_int, c_void};
+
+functions! {
+    /// What listing needs.
+    Version needs "cuBLAS 12" {
+        version = "cublasLtGetVersion" () -> usize;
+    }
+}
+
+/// The library as it is there; no GPU is needed.
+pub fn installed(paths: &Paths) -> Result<FoundLibrary, LoadError> {
+    let library = Library::open(LibraryKind::CublasLt, paths)?;
+    let f = Version::load(&library)?;
+    #[expect(unsafe_code, reason = "a function of cuBLASLt")]
+    // SAFETY: no arguments.
+    let code = unsafe { (f.version)() };
+    let (major, rest) = (code / 10_000, code % 10_000);
+    let version = format!("{major}.{}.{}", rest / 100, rest % 100);
+    Ok(FoundLibrary { version, path: library.path().to_owned() })
+}
+
+/// cuBLASLt for one GPU, whose context is current wherever this is used.
+pub struct Products {
+    library: Library,
+    f: Functions,
+    handle: LtHandle,
+    version: usize,
+    prepared: BTreeMap<ProductKey, PreparedProduct>,
+}
+
+#[expect(unsafe_code, reason = "handles that the library allows to be used from every thread")]
+// SAFETY: as said; they are used by one thread at a time, since every function takes `&mut self`.
+unsafe impl Send for Products {}
+
+/// A product whose description is made.
+struct PreparedProduct {
+    description: LtHandle,
+    /// Of right, left and out: A, B, and both C and D of the library.
+    layouts: [LtHandle; 3],
+    algorithm: Algorithm,
+    workspace: usize,
+}
+
+#[expect(unsafe_code, reason = "functions of cuBLASLt, with handles that it gave")]
+impl Products {
+    /// Opens the library.
+    pub fn open(paths: &Paths) -> Result<Products, ProductError> {
+        let library = Library::open(LibraryKind::CublasLt, paths)?;
+        let f = Functions::load(&library)?;
+        // SAFETY: no arguments.
+        let version = unsafe { (f.version)() };
+        let null = std::ptr::null_mut();
+        let mut products = Products { library, f, handle: null, version, prepared: BTreeMap::new() };
+        let mut handle = null;
+        // SAFETY: writes a handle.
+        products.check("cublasLtCreate", unsafe { (f.create)(&raw mut handle) })?;
+        products.handle = handle;
+        Ok(products)
+    }
+
+    /// The library's version: of 12.9.1 it is 120901.
+    pub fn version(&self) -> usize {
+        self.version
+    }
+
+    /// Where the library was found.
+    pub fn path(&self) -> &str {
+        self.library.path()
+    }
+
+    fn check(&self, function: &'static str, status: LtStatus) -> Result<(), ProductError> {
+        if status == SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: gives a text of the library's own that ends with 0, or nothing.
+        let text = unsafe { (self.f.status_text)(status) };
+        let text = match text.is_null() {
+            true => format!("status {status}"),
+            // SAFETY: as above.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        };
+        Err(ProductError::Call { function, text })
+    }
+
+    /// Puts a product on a stream, computed as `choices` says, or else in the way that the library proposes first.
+    ///
+    /// # Safety
+    /// The matrices, the bias and the workspace are memory of this GPU, which stays valid, and of which `out` and the
+    /// workspace are nobody else's, until the stream has come past the product.
+    pub unsafe fn multiply(
+        &mut self,
+        product: &MatrixProduct,
+        workspace: Workspace,
+        stream: *mut c_void,
+        choices: &KernelChoices,
+    ) -> Result<(), ProductError> {
+        let key = ProductKey::of(product, workspace.bytes)?;
+        if !self.prepared.contains_key(&key) {
+            let prepared = self.prepare(product, &key, workspace.bytes, choices.of(&key))?;
+            self.prepared.insert(key.clone(), prepared);
+        }
+        let prepared = &self.prepared[&key];
+        if let Some(bias) = product.epilogue.bias {
+            self.describe(prepared.description, description::BIAS_POINTER, &bias)?;
+        }
+        // One and zero, in the type in which is summed.
+        let (one, zero) = match product.left.element {
+            MatrixElement::F64 => (1.0f64.to_le_bytes(), [0; 8]),
+            _ => (u64::from(1.0f32.to_bits()).to_le_bytes(), [0; 8]),
+        };
+        let at = |address: u64| address as usize as *mut c_void;
+        let [a, b, c] = prepared.layouts;
+        let (left, right, out) =
+            (at(product.left.address), at(product.right.address), at(product.out.address));
+        // SAFETY: the caller's promise; the numbers are read before the function returns.
+        let status = unsafe {
+            (self.f.multiply)(
+                self.handle,
+                prepared.description,
+                one.as_ptr().cast(),
+                right.cast_const(),
+                a,
+                left.cast_const(),
+                b,
+                zero.as_ptr().cast(),
+                out.cast_const(),
+                c,
+                out,
+                c,
+                &raw const prepared.algorithm,
+                at(workspace.address),
+                prepared.workspace,
+                stream,
+            )
+        };
+        self.check("cublasLtMatmul", status)
+    }
+
+    /// The ways in which the library proposes to compute a product, best first by its own estimate, at most `count`.
+    pub fn proposals(
+        &mut self,
+        product: &MatrixProduct,
+        workspace: usize,
+        count: usize,
+    ) -> Result<Vec<Algorithm>, ProductError> {
+        let key = ProductKey::of(product, workspace)?;
+        let (description, layouts) = self.described(product)?;
+        let found = self.propose(description, layouts, &key, product, workspace, count);
+        self.free(description, &layouts);
+        Ok(found?.into_iter().map(|p| p.algorithm).collect())
+    }
+
+    /// The next time a product is asked for, its choice is made again.
+    pub(super) fn drop_choice(&mut self, key: &ProductKey) {
+        if let Some(prepared) = self.prepared.remove(key) {
+            self.free(prepared.description, &prepared.layouts);
+        }
+    }
+
+    fn prepare(
+        &self,
+        product: &MatrixProduct,
+        key: &ProductKey,
+        workspace: usize,
+        chosen: Option<Algorithm>,
+    ) -> Result<PreparedProduct, ProductError> {
+        let (description, layouts) = self.described(product)?;
+        if let Some(algorithm) = chosen {
+            return Ok(PreparedProduct { description, layouts, algorithm, workspace });
+        }
+        let found = self.propose(description, layouts, key, product, workspace, 1);
+        match found
+            .and_then(|all| all.first().copied().ok_or_else(|| ProductError::NoKernel(key.to_string())))
+        {
+            Ok(first) => Ok(PreparedProduct {
+                description,
+                layouts,
+                algorithm: first.algorithm,
+                workspace: first.workspace,
+            }),
+            Err(e) => {
+                self.free(description, &layouts);
+                Err(e)
+            }
+        }
+    }
+
+    fn describe<T>(&self, handle: LtHandle, attribute: c_int, value: &T) -> Result<(), ProductError> {
+        let value: *const T = value;
+        // SAFETY: reads a number of that many bytes.
+        let status =
+            unsafe { (self.f.description_set)(handle, attribute, value.cast(), std::mem::size_of::<T>()) };
+        self.check("cublasLtMatmulDescSetAttribute", status)
+    }
+
+    /// The description of a product, and the layouts of A, B and both C and D.
+    fn described(&self, product: &MatrixProduct) -> Result<(LtHandle, [LtHandle; 3]), ProductError> {
+        let (sums, scale) = match (product.left.element, product.sums) {
+            (MatrixElement::F64, _) => (compute::F64, api::data::F64),
+            (MatrixElement::F32, Sums::Tf32) => (compute::F32_BY_TF32, api::data::F32),
+            _ => (compute::F32, api::data::F32),
+        };
+        let mut made = std::ptr::null_mut();
+        // SAFETY: writes a handle.
+        let status = unsafe { (self.f.description_create)(&raw mut made, sums, scale) };
+        self.check("cublasLtMatmulDescCreate", status)?;
+        let mut layouts = [std::ptr::null_mut(); 3];
+        let done = self.describe_all(product, made, &mut layouts);
+        if let Err(e) = done {
+            self.free(made, &layouts);
+            return Err(e);
+        }
+        Ok((made, layouts))
+    }
+
+    fn describe_all(
+        &self,
+        product: &MatrixProduct,
+        made: LtHandle,
+        layouts: &mut [LtHandle; 3],
+    ) -> Result<(), ProductError> {
+        let transposed = |m: &Matrix| m.order == Order::Columns;
+        if transposed(&product.right) {
+            self.describe(made, description::TRANSPOSE_A, &api::TRANSPOSED)?;
+        }
+        if transposed(&product.left) {
+            self.describe(made, description::TRANSPOSE_B, &api::TRANSPOSED)?;
+        }
+        let follows = match (product.epilogue.bias.is_some(), product.epilogue.relu) {
+            (false, false) => epilogue::DEFAULT,
+            (false, true) => epilogue::RELU,
+            (true, false) => epilogue::BIAS,
+            (true, true) => epilogue::RELU_BIAS,
+        };
+        self.describe(made, description::EPILOGUE, &follows)?;
+        if product.epilogue.bias.is_some() {
+            self.describe(made, description::BIAS_TYPE, &product.out.element.code())?;
+        }
+        for (place, matrix) in layouts.iter_mut().zip([&product.right, &product.left, &product.out]) {
+            *place = self.layout(matrix, product.batches)?;
+        }
+        Ok(())
+    }
+
+    fn layout(&self, matrix: &Matrix, batches: usize) -> Result<LtHandle, ProductError> {
+        // What lies by rows is, by columns, the transposed matrix.
+        let (rows, columns) = match matrix.order {
+            Order::Rows => (matrix.columns, matrix.rows),
+            Order::Columns => (matrix.rows, matrix.columns),
+        };
+        let mut made = std::ptr::null_mut();
+        let (code, leading) = (matrix.element.code(), matrix.leading as i64);
+        // SAFETY: writes a handle.
+        let status =
+            unsafe { (self.f.layout_create)(&raw mut made, code, rows as u64, columns as u64, leading) };
+        self.check("cublasLtMatrixLayoutCreate", status)?;
+        let (count, stride) = (batches as c_int, matrix.batch_stride as i64);
+        let (count_at, stride_at): (*const c_int, *const i64) = (&raw const count, &raw const stride);
+        // SAFETY: read numbers of that many bytes.
+        let status = unsafe {
+            match (self.f.layout_set)(made, layout::BATCH_COUNT, count_at.cast(), 4) {
+                SUCCESS => (self.f.layout_set)(made, layout::BATCH_STRIDE, stride_at.cast(), 8),
+                failed => failed,
+            }
+        };
+        if let Err(e) = self.check("cublasLtMatrixLayoutSetAttribute", status) {
+            // SAFETY: made above.
+            let _ = unsafe { (self.f.layout_destroy)(made) };
+            return Err(e);
+        }
+        Ok(made)
+    }
+
+    fn propose(
+        &self,
+        description: LtHandle,
+        [a, b, c]: [LtHandle; 3],
+        key: &ProductKey,
+        product: &MatrixProduct,
+        workspace: usize,
+        count: usize,
+    ) -> Result<Vec<Proposal>, ProductError> {
+        let mut preference = std::ptr::null_mut();
+        // SAFETY: writes a handle.
+        let status = unsafe { (self.f.preference_create)(&raw mut preference) };
+        self.check("cublasLtMatmulPreferenceCreate", status)?;
+        let mut found = vec![Proposal::default(); count];
+        let mut many = 0;
+        let room: *const usize = &raw const workspace;
+        // SAFETY: reads a number; the places of the results are as many as is said.
+        let status = unsafe {
+            let mut status = (self.f.preference_set)(
+                preference,
+                preference::MAX_WORKSPACE,
+                room.cast(),
+                size_of::<usize>(),
+            );
+            let matrices = [&product.right, &product.left, &product.out, &product.out];
+            for (n, matrix) in matrices.into_iter().enumerate() {
+                let alignment: u32 = key.alignment(matrix);
+                let at: *const u32 = &raw const alignment;
+                if status == SUCCESS {
+                    let attribute = preference::MIN_ALIGNMENT_A + n as c_int;
+                    status = (self.f.preference_set)(preference, attribute, at.cast(), 4);
+                }
+            }
+            if status == SUCCESS {
+                status = (self.f.propose)(
+                    self.handle,
+                    description,
+                    a,
+                    b,
+                    c,
+                    c,
+                    preference,
+                    count as c_int,
+                    found.as_mut_ptr(),
+                    &raw mut many,
+                );
+            }
+            let _ = (self.f.preference_destroy)(preference);
+            status
+        };
+        match self.check("cublasLtMatmulAlgoGetHeuristic", status) {
+            Err(_) if many == 0 => return Err(ProductError::NoKernel(key.to_string())),
+            other => other?,
+        }
+        found.truncate(usize::try_from(many).unwrap_or(0));
+        found.retain(|p| p.state == SUCCESS && p.workspace <= workspace);
+        Ok(found)
+    }
+
+    fn free(&self, description: LtHandle, layouts: &[LtHandle; 3]) {
+        // SAFETY: made by the library, and used no more. Nothing can be done about a failure.
+        unsafe {
+            for layout in layouts.iter().filter(|l| !l.is_null()) {
+                let _ = (self.f.layout_destroy)(*layout);
+            }
+            let _ = (self.f.description_destroy)(description);
+        }
+    }
+}
+
+impl Drop for Products {
+    #[expect(unsafe_code, reason = "gives back what was made")]
+    fn drop(&mut self) {
+        for prepared in std::mem::take(&mut self.prepared).into_values() {
+            self.free(prepared.description, &prepared.layouts);
+        }
+        if !self.handle.is_null() {
+            // SAFETY: a handle of ours, used no more.
+            let _ = unsafe { (self.f.destroy)(self.handle) };
+        }
+    }
+}
