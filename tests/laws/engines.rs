@@ -112,6 +112,47 @@ fn products_are_not_rounded_in_plain_operations() {
     products_are_not_rounded(Devices::of(PLAIN));
 }
 
+/// Random values of each distribution and type are those of the host, bit by bit: of dims whose elements share counters by four and
+/// of others, whole and split.
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+fn random_values_are_those_of_the_host(mut devices: Devices) {
+    use meshwright_ops::Random;
+    use meshwright_plan::random::Distribution;
+    let truth = |rate| (Distribution::Bernoulli { rate }, DType::Bool);
+    let mut kinds = vec![truth(0.0), truth(0.1), truth(0.5), truth(0.999_999)];
+    for dtype in [DType::F32, DType::F64] {
+        kinds.push((Distribution::Uniform { low: -1.0, high: 3.0 }, dtype));
+        kinds.push((Distribution::Uniform { low: 1.0, high: 1.0 + 1e-7 }, dtype));
+        kinds.push((Distribution::Normal { mean: 0.5, std: 2.0 }, dtype));
+    }
+    let (mut host, mut cases) = (Devices::default(), 0);
+    for (distribution, dtype) in kinds {
+        for sizes in [vec![], vec![6, 10, 37], vec![12, 4, 64], vec![3, 9001]] {
+            let mut g = Graph::new(Dims::default());
+            let names = ["a", "b", "c"];
+            let dims: Vec<Dim> = sizes.iter().zip(names).map(|(n, name)| g.dims.add(name, *n)).collect();
+            let drawn = Random { stream: "layer/drawn".into(), distribution, dims: dims.clone(), dtype };
+            let y = g.op(drawn, &[]);
+            let step = step(&g, &[("y", y)]);
+            for way in few(&dims) {
+                let plan = plan(&step, &layout(&way.mesh, way.rules), true).unwrap().plan;
+                let none = Default::default();
+                let want = host.run(plan.clone(), &none, &none).unwrap();
+                let got = devices.run(plan, &none, &none).unwrap();
+                assert_eq!(got, want, "{distribution:?} of {sizes:?} on {}", way.mesh.describe());
+                cases += 1;
+            }
+        }
+    }
+    crate::report(&format!("random values on the device: {cases} cases"));
+}
+
+#[cfg(feature = "cubecl-cpu")]
+#[test]
+fn random_values_are_the_same_compiled_for_the_host() {
+    random_values_are_those_of_the_host(Devices::of(DeviceKind::CubeCpu));
+}
+
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn every_op_is_the_same_compiled_for_the_host() {
@@ -144,6 +185,14 @@ fn gpu() -> bool {
             crate::report(&format!("left out: {e}"));
             false
         }
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn random_values_are_the_same_on_a_gpu() {
+    if gpu() {
+        random_values_are_those_of_the_host(Devices::of(DeviceKind::Cuda(0)));
     }
 }
 

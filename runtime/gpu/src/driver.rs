@@ -1,7 +1,7 @@
 //! The CUDA driver: which GPUs there are.
 
 use super::load::{Library, LibraryKind, LoadError, Paths, functions};
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// What the driver answers, 0 for success.
 pub type CuResult = c_int;
@@ -22,6 +22,13 @@ functions! {
         bus_id = "cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int) -> CuResult;
         error_name = "cuGetErrorName" (CuResult, *mut *const c_char) -> CuResult;
         error_text = "cuGetErrorString" (CuResult, *mut *const c_char) -> CuResult;
+    }
+}
+
+functions! {
+    /// What waiting for a stream needs.
+    Waiting needs "a driver of CUDA 11.0" {
+        synchronize = "cuStreamSynchronize" (*mut c_void) -> CuResult;
     }
 }
 
@@ -99,6 +106,17 @@ impl Driver {
             _ => format!("error {code}"),
         };
         Err(DriverError::Call { function, text })
+    }
+
+    /// Waits until a stream of the current context has done all that was put on it.
+    ///
+    /// # Safety
+    /// It is a stream.
+    #[expect(unsafe_code, reason = "a stream is known by its address")]
+    pub unsafe fn wait(&self, stream: *mut c_void) -> Result<(), DriverError> {
+        let waiting = Waiting::load(&self.opened)?;
+        // SAFETY: the caller's promise.
+        self.check("cuStreamSynchronize", unsafe { (waiting.synchronize)(stream) })
     }
 
     /// Version of CUDA that the driver offers, as 1000 * major + 10 * minor.

@@ -118,10 +118,13 @@ pub struct Paths {
     pub nccl: Option<PathBuf>,
     /// NVML.
     pub nvml: Option<PathBuf>,
+    /// The folder that keeps what was measured of GPUs; none to keep nothing.
+    pub cache: Option<PathBuf>,
 }
 
 impl Paths {
-    /// From the variable of each library, by `variable`, which reads the environment.
+    /// From the variable of each library, by `variable`, which reads the environment. The cache is where `MESHWRIGHT_CACHE` says
+    /// (nowhere if that is empty), else in the user's folder of caches.
     pub fn from_env(variable: impl Fn(&str) -> Option<OsString>) -> Paths {
         let path = |kind: LibraryKind| variable(kind.variable()).filter(|v| !v.is_empty()).map(PathBuf::from);
         Paths {
@@ -129,13 +132,21 @@ impl Paths {
             cublas_lt: path(LibraryKind::CublasLt),
             nccl: path(LibraryKind::Nccl),
             nvml: path(LibraryKind::Nvml),
+            cache: match variable("MESHWRIGHT_CACHE") {
+                Some(folder) => Some(PathBuf::from(folder)).filter(|f| !f.as_os_str().is_empty()),
+                None => {
+                    let folder = |name| variable(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+                    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
+                    caches.map(|c| c.join("meshwright"))
+                }
+            },
         }
     }
 
     /// The same library for everything.
     pub fn all(path: impl Into<PathBuf>) -> Paths {
         let path = Some(path.into());
-        Paths { cuda: path.clone(), cublas_lt: path.clone(), nccl: path.clone(), nvml: path }
+        Paths { cuda: path.clone(), cublas_lt: path.clone(), nccl: path.clone(), nvml: path, cache: None }
     }
 
     fn of(&self, kind: LibraryKind) -> Option<&PathBuf> {

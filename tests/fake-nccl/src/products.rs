@@ -7,6 +7,7 @@ use crate::cuda::is_device_memory;
 use crate::elements::{Kind, kind};
 use crate::stream::Stream;
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SUCCESS: c_int = 0;
@@ -20,6 +21,37 @@ const WAYS: u64 = 3;
 const ROOM: usize = 1 << 12;
 
 static DONE: AtomicU64 = AtomicU64::new(0);
+static HANDLES: AtomicU64 = AtomicU64::new(0);
+/// From which handle on each has a way of its own that is fast.
+static DIFFER: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Of those handles: how often each took which way.
+static WAYS_TAKEN: Mutex<Vec<[u64; WAYS as usize]>> = Mutex::new(Vec::new());
+
+/// From now on each new handle finds another way fast: handle `n` from here way `n` (modulo the ways without workspace).
+#[unsafe(no_mangle)]
+pub extern "C" fn fakeWaysDiffer() {
+    DIFFER.store(HANDLES.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+/// How often handle `n` since then took a way.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakeWaysTaken(handle: u64, way: u64) -> u64 {
+    let taken = WAYS_TAKEN.lock().unwrap();
+    taken.get(handle as usize).map_or(0, |ways| ways[way as usize])
+}
+
+/// Where ways differ: counts, and takes its time for what is slow.
+fn take(handle: u64, way: u64) {
+    let Some(n) = handle.checked_sub(DIFFER.load(Ordering::SeqCst)) else { return };
+    let mut taken = WAYS_TAKEN.lock().unwrap();
+    let len = taken.len().max(n as usize + 1);
+    taken.resize(len, [0; WAYS as usize]);
+    taken[n as usize][way as usize] += 1;
+    drop(taken);
+    if way != n % (WAYS - 1) {
+        std::thread::sleep(std::time::Duration::from_micros(300));
+    }
+}
 
 /// How many products were computed.
 #[unsafe(no_mangle)]
@@ -63,13 +95,13 @@ pub struct Proposal {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cublasLtCreate(handle: *mut *mut u8) -> c_int {
-    unsafe { *handle = Box::into_raw(Box::new(1)) };
+pub unsafe extern "C" fn cublasLtCreate(handle: *mut *mut u64) -> c_int {
+    unsafe { *handle = Box::into_raw(Box::new(HANDLES.fetch_add(1, Ordering::SeqCst))) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cublasLtDestroy(handle: *mut u8) -> c_int {
+pub unsafe extern "C" fn cublasLtDestroy(handle: *mut u64) -> c_int {
     drop(unsafe { Box::from_raw(handle) });
     SUCCESS
 }
@@ -328,7 +360,7 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtMatmul(
-    _: *mut u8,
+    handle: *const u64,
     d: *const Description,
     alpha: *const c_void,
     left: *const c_void,
@@ -367,6 +399,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
     {
         return INVALID_VALUE;
     }
+    take(unsafe { *handle }, way);
     match unsafe { stream.as_ref() } {
         Some(stream) => stream.push(move || unsafe { task.run(places) }),
         None => unsafe { task.run(places) },

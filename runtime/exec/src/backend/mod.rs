@@ -19,6 +19,7 @@ use burn_backend::BackendTypes;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
+use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{DType, Dim, Plan, Step};
 
 /// A tensor of a device.
@@ -108,6 +109,17 @@ pub(crate) trait Backend: Send + Sized + 'static {
 
     /// The device.
     fn device(&self) -> &<Self::Burn as BackendTypes>::Device;
+
+    /// Whether it chooses kernels by measuring them, so that all devices must agree on them: the same on all devices.
+    fn tunes(&self) -> bool {
+        false
+    }
+
+    /// Does something with what chooses the kernels of products, once all that was asked for has run. None where nothing chooses.
+    fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedProducts) -> R) -> Result<Option<R>, DeviceError> {
+        let _ = f;
+        Ok(None)
+    }
 
     /// What the user should know of how it computes.
     fn note(&self) -> Option<&str> {

@@ -4,6 +4,7 @@ pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod graph;
 pub(crate) mod interpreter;
+mod kernels;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
 pub(crate) mod ops;
@@ -84,7 +85,8 @@ pub struct Engine {
     rank: usize,
     transport: Box<dyn Transport>,
     executor: Box<dyn Executor>,
-    loaded: usize,
+    /// Whether each program has run, by order of loading.
+    programs_ran: Vec<bool>,
     state: BTreeMap<String, DeviceState>,
     sequence: u64,
     /// What random values of training steps are drawn from.
@@ -119,7 +121,7 @@ impl Engine {
             rank: transport.rank(),
             transport,
             executor,
-            loaded: 0,
+            programs_ran: vec![],
             state: BTreeMap::new(),
             sequence: 0,
             seed: 0,
@@ -174,13 +176,14 @@ impl Engine {
         let prepared = self.transport.prepare(&plan.mesh, &axis_sets(&plan));
         prepared.map_err(|source| ExecError::Comm { place: at_plan, source })?;
         self.executor.load(plan.clone(), self.rank)?;
+        self.agree_on_kernels(&plan)?;
         for leaf in &plan.program_inputs {
             if matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
                 self.declare(&plan, leaf)?;
             }
         }
-        self.loaded += 1;
-        Ok(ProgramId(self.loaded - 1))
+        self.programs_ran.push(false);
+        Ok(ProgramId(self.programs_ran.len() - 1))
     }
 
     fn declare(&mut self, plan: &Plan, leaf: &ProgramInput) -> Result<(), ExecError> {
@@ -340,6 +343,10 @@ impl Engine {
             None => (meshwright_plan::random::FIXED_SEED, 0, None),
         };
         let rng = RngState { seed, step, first_example, ..RngState::default() };
+        let first = !self.programs_ran[id.0];
+        if first {
+            self.measure_kernels(&plan, true)?;
+        }
         let mut recorder = self.recorder.as_mut();
         if !recorder.as_mut().is_some_and(|r| r.begin(id.0, step_number, plan.steps.len())) {
             recorder = None;
@@ -364,6 +371,11 @@ impl Engine {
             let place = place(&plan, rank, Some(step_number), None);
             ExecError::Comm { place, source }
         })?;
+        if first {
+            self.programs_ran[id.0] = true;
+            self.measure_kernels(&plan, false)?;
+            self.agree_on_kernels(&plan)?;
+        }
         if !self.ran {
             self.ran = true;
             self.transport.first_step_done();

@@ -13,6 +13,7 @@ use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend as _, DType as BurnType, Shape};
 use meshwright_comm::Transport;
 use meshwright_gpu::load::Paths;
+use meshwright_gpu::products::KernelProposal;
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,6 +68,15 @@ pub(crate) trait Executor: Send {
 
     /// What was seen of each buffer of the program that ran, by its number.
     fn take_examined(&mut self) -> Vec<Finiteness>;
+
+    /// Whether kernels that nothing is known of are measured from now on.
+    fn measure_kernels(&mut self, measure: bool) -> Result<(), DeviceError>;
+
+    /// What the device proposes for the choice of kernels; none where none are chosen, and then on no device.
+    fn proposed_kernels(&mut self) -> Result<Option<KernelProposal>, DeviceError>;
+
+    /// Takes what the devices have proposed, in the order of their ranks.
+    fn choose_kernels(&mut self, proposed: &[KernelProposal]) -> Result<(), DeviceError>;
 
     /// What the user should know of how the device computes.
     fn note(&self) -> Option<&str>;
@@ -174,6 +184,22 @@ impl<B: Backend> Executor for Programs<B> {
 
     fn take_examined(&mut self) -> Vec<Finiteness> {
         self.examined.take().unwrap_or_default()
+    }
+
+    fn measure_kernels(&mut self, measure: bool) -> Result<(), DeviceError> {
+        self.backend.tuned(|products| products.measure(measure)).map(|_| ())
+    }
+
+    fn proposed_kernels(&mut self) -> Result<Option<KernelProposal>, DeviceError> {
+        if !self.backend.tunes() {
+            return Ok(None);
+        }
+        Ok(Some(self.backend.tuned(|products| products.proposed())?.unwrap_or_default()))
+    }
+
+    fn choose_kernels(&mut self, proposed: &[KernelProposal]) -> Result<(), DeviceError> {
+        let chosen = self.backend.tuned(|products| products.choose(proposed))?;
+        chosen.transpose().map(|_| ()).map_err(|e| DeviceError(format!("keeping the choice of kernels: {e}")))
     }
 
     fn note(&self) -> Option<&str> {

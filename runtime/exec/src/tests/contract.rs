@@ -70,6 +70,70 @@ fn contractions_in_all_orders_equal_loops_by_cublas_lt() {
     assert!(products > 160 * 4, "{products} products");
 }
 
+/// Two devices that each find another kernel fastest take the same one from the second run on, and others after them find it in
+/// the file and measure nothing.
+#[test]
+fn devices_agree_on_the_kernels_of_products() {
+    let folder = std::env::temp_dir().join(format!("meshwright-kernels-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    // A copy, so that no other test counts in it.
+    let copy = folder.join("libcublasLt.so");
+    std::fs::copy(library(), &copy).unwrap();
+    let stand_in = std::mem::ManuallyDrop::new(
+        #[expect(unsafe_code, reason = "our own library, without initializers")]
+        // SAFETY: as said.
+        unsafe { libloading::Library::new(&copy) }.unwrap(),
+    );
+    #[expect(unsafe_code, reason = "functions of the stand-in, which have these types")]
+    // SAFETY: as said.
+    let (differ, taken) = unsafe {
+        stand_in.get::<extern "C" fn()>(b"fakeTakesHostMemory").unwrap()();
+        (
+            *stand_in.get::<extern "C" fn()>(b"fakeWaysDiffer").unwrap(),
+            *stand_in.get::<extern "C" fn(u64, u64) -> u64>(b"fakeWaysTaken").unwrap(),
+        )
+    };
+    differ();
+    let mesh = Mesh::new([("a", 2)]);
+    let mut b = Builder::new(&mesh);
+    let [i, j, k] = ["i", "j", "k"].map(|d| b.dim(d, 8));
+    let [x, y] = [("x", [i, k]), ("y", [k, j])].map(|(name, dims)| {
+        let value = b.whole(DType::F64, &dims);
+        b.leaf(ProgramInputKind::Param, name, &value);
+        value
+    });
+    let out = b.whole(DType::F64, &[i, j]);
+    b.contract("product", &x, &y, &out);
+    b.output("out", &out);
+    let plan = Arc::new(b.finish());
+    // What each of two devices took in two runs: of each handle how often each way. The last way wants a workspace, which the
+    // stand-in is not given.
+    let ways = |handles: [u64; 2]| {
+        let libraries =
+            Paths { cublas_lt: Some(copy.clone()), cache: Some(folder.clone()), ..Paths::default() };
+        let device = DeviceKind::Cpu(CpuBackend::Burn);
+        let options = ClusterOptions { cores: Some(2), device, libraries, ..ClusterOptions::default() };
+        let mut cluster = Cluster::threads(&mesh, &options).unwrap();
+        let program = cluster.load(plan.clone()).unwrap();
+        for name in ["x", "y"] {
+            cluster.set_state(name, &noise_tensor(DType::F64, &[8, 8], 5)).unwrap();
+        }
+        let count = || handles.map(|handle| [0, 1].map(|way| taken(handle, way)));
+        [1, 2].map(|run| {
+            let before = count();
+            cluster.run(program, run, &no_inputs()).unwrap();
+            let after = count();
+            [0, 1].map(|h| [0, 1].map(|way| after[h][way] - before[h][way]))
+        })
+    };
+    let [measured, after] = ways([0, 1]);
+    assert!(measured.iter().flatten().all(|n| *n > 3), "each measures both: {measured:?}");
+    assert!(after[0] == after[1] && after[0].iter().sum::<u64>() == 1, "one product by one way: {after:?}");
+    let [first, second] = ways([2, 3]);
+    assert!(first == after && second == after, "{first:?}, {second:?} by what was kept: {after:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 /// Random contractions, four to a plan: dims of each class, of sizes that may be 0 or 1, in random orders.
 fn contractions(cluster: impl Fn(&Mesh) -> Cluster) {
     let mut runs = 0;

@@ -69,11 +69,11 @@ impl KernelChoices {
 
     /// Replaces a file in one go, so that who reads it meanwhile finds the old one or the new one.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let beside = path.with_extension(format!("{}.part", std::process::id()));
-        std::fs::File::create(&beside)?.write_all(self.to_text().as_bytes())?;
-        std::fs::rename(&beside, path)
+        let folder = path.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder)?;
+        // Several devices and processes may do so at a time.
+        let mut beside = tempfile::NamedTempFile::new_in(folder)?;
+        beside.write_all(self.to_text().as_bytes())?;
+        beside.persist(path).map(|_| ()).map_err(|e| e.error)
     }
 }

@@ -161,6 +161,13 @@ impl Products {
         Ok(found?.into_iter().map(|p| p.algorithm).collect())
     }
 
+    /// The same of all products.
+    pub(super) fn prepare_again(&mut self) {
+        for prepared in std::mem::take(&mut self.prepared).into_values() {
+            self.free(prepared.description, &prepared.layouts);
+        }
+    }
+
     /// The next time a product is asked for, its choice is made again.
     pub(super) fn drop_choice(&mut self, key: &ProductKey) {
         if let Some(prepared) = self.prepared.remove(key) {
@@ -355,9 +362,7 @@ impl Products {
 impl Drop for Products {
     #[expect(unsafe_code, reason = "gives back what was made")]
     fn drop(&mut self) {
-        for prepared in std::mem::take(&mut self.prepared).into_values() {
-            self.free(prepared.description, &prepared.layouts);
-        }
+        self.prepare_again();
         if !self.handle.is_null() {
             // SAFETY: a handle of ours, used no more.
             let _ = unsafe { (self.f.destroy)(self.handle) };

@@ -16,9 +16,11 @@ mod product;
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
 mod timing;
+mod tuned;
 
 pub use api::Algorithm;
 pub use choice::KernelChoices;
 pub use library::{Products, installed};
 pub use matrix::{Matrix, MatrixElement, Order, matrix_of};
 pub use product::{Epilogue, MatrixProduct, ProductError, ProductKey, Sums, WORKSPACE_BYTES, Workspace};
+pub use tuned::{KernelProposal, TunedProducts};

@@ -1,6 +1,7 @@
 //! What a product is, and what of it the choice of a kernel depends on.
 
 use super::matrix::{Matrix, MatrixElement, Order};
+use crate::driver::DriverError;
 use crate::load::LoadError;
 use std::fmt;
 
@@ -58,6 +59,9 @@ pub enum ProductError {
     /// The library is missing or too old.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The driver failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
     /// A function failed.
     #[error("`{function}` of cuBLASLt failed: {text}")]
     Call {

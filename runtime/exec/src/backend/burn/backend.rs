@@ -23,6 +23,7 @@ use burn_backend::{DType as BurnType, DeviceOps, FloatDType, TensorMetadata};
 use burn_flex::{Flex, FlexTensor};
 use burn_ir::{BackendIr, CustomOpIr, HandleKind};
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
+use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{DType, Dim, Plan, Step};
 
 /// A backend of Burn that steps run on.
@@ -41,6 +42,16 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     /// Whether [`BurnBackend::matmul`] is to compute also the products whose result has the dtype of the factors, in place
     /// of Burn's own call.
     fn own_matmul(device: &Self::Device, library: &Self::Library) -> bool;
+
+    /// Whether devices of this kind choose kernels by measuring them: see [`Backend::tunes`].
+    fn tunes(device: &Self::Device, library: &Self::Library) -> bool;
+
+    /// See [`Backend::tuned`].
+    fn tuned<R>(
+        device: &Self::Device,
+        library: &mut Self::Library,
+        f: impl FnOnce(&mut TunedProducts) -> R,
+    ) -> Option<R>;
 
     /// How many scores of an attention there are at a time, about: 128 MiB of `f32`, and a few times as much while they are computed.
     const SCORES_AT_ONCE: usize = 1 << 25;
@@ -77,16 +88,34 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     fn unpin(pinned: Self::Pinned, device: &Self::Device) -> HandleKind<Self>;
 }
 
-/// The product of two tensors of one dtype, with elements of the dtype that is named.
-pub(crate) type OwnProduct = Box<dyn FnMut(FlexTensor, FlexTensor, BurnType) -> FlexTensor + Send>;
+/// A stand-in for a library of products, in the memory of the host.
+pub(crate) trait HostProducts: Send {
+    /// The product of two tensors of one dtype, with elements of `dtype`.
+    fn product(&mut self, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor;
+
+    /// What chooses its kernels.
+    fn tuned(&mut self) -> &mut TunedProducts;
+}
 
 impl BurnBackend for Flex {
     type Pinned = FlexTensor;
     /// Of tests: the stand-in for that of GPUs.
-    type Library = Option<OwnProduct>;
+    type Library = Option<Box<dyn HostProducts>>;
 
     fn own_matmul(_: &Self::Device, library: &Self::Library) -> bool {
         library.is_some()
+    }
+
+    fn tunes(_: &Self::Device, library: &Self::Library) -> bool {
+        library.is_some()
+    }
+
+    fn tuned<R>(
+        _: &Self::Device,
+        library: &mut Self::Library,
+        f: impl FnOnce(&mut TunedProducts) -> R,
+    ) -> Option<R> {
+        library.as_mut().map(|l| f(l.tuned()))
     }
 
     /// Few, since this is for tests: these are to go through several tiles.
@@ -98,8 +127,8 @@ impl BurnBackend for Flex {
         right: FlexTensor,
         dtype: BurnType,
     ) -> FlexTensor {
-        if let Some(product) = library {
-            return product(left, right, dtype);
+        if let Some(library) = library {
+            return library.product(left, right, dtype);
         }
         let to: FloatDType = dtype.into();
         Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to))
@@ -216,6 +245,15 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
 
     fn note(&self) -> Option<&str> {
         self.note.as_deref()
+    }
+
+    fn tunes(&self) -> bool {
+        B::tunes(&self.device, &self.library)
+    }
+
+    fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedProducts) -> R) -> Result<Option<R>, DeviceError> {
+        B::sync(&self.device).map_err(|e| DeviceError(e.to_string()))?;
+        Ok(B::tuned(&self.device, &mut self.library, f))
     }
 
     fn product(&mut self, left: FloatTensor<B>, right: FloatTensor<B>) -> FloatTensor<B> {

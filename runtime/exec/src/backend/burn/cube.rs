@@ -17,10 +17,15 @@ use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::stream::StreamId;
 use burn_fusion::{NoOp, get_client};
 use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput};
+use cubecl::config::cache::CacheConfig;
+use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
+use meshwright_gpu::products::TunedProducts;
 
 /// A device that kernels are compiled for.
 pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Result<OnBurn<Cube>, ExecError> {
+    keep_tuned(libraries);
     let found = match kind {
         DeviceKind::Cuda(index) => CubeDevice::cuda(index),
         _ => CubeDevice::cpu(),
@@ -32,12 +37,25 @@ pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Resul
     let note = match &device {
         #[cfg(feature = "cuda")]
         CubeDevice::Cuda(gpu) => blas::open(gpu, libraries),
-        _ => {
-            let _ = libraries;
-            None
-        }
+        _ => None,
     };
     Ok(OnBurn::new(device, ()).with_note(note))
+}
+
+/// Has CubeCL keep what it tunes and compiles where other measurements of GPUs are, for each driver apart, so that a later start does
+/// neither. Where a `cubecl.toml` names a place, that one.
+fn keep_tuned(libraries: &Paths) {
+    let Some(folder) = &libraries.cache else { return };
+    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    if matches!(config.environment.path, CacheConfig::Target) {
+        config.environment.path = CacheConfig::Directory(folder.join("cubecl"));
+        config.compilation.cache = true;
+        if let Ok(version) = Driver::open(libraries).and_then(|driver| driver.version()) {
+            config.environment.name = format!("cuda-{version}");
+        }
+    }
+    // The first device of a process sets it for all.
+    CubeClRuntimeConfig::try_set(config);
 }
 
 #[cfg(feature = "cuda")]
@@ -63,6 +81,21 @@ impl BurnBackend for Cube {
             #[cfg(feature = "cuda")]
             CubeDevice::Cuda(gpu) => blas::is_open(gpu.index),
             device => matches!(device, CubeDevice::Cpu(_)),
+        }
+    }
+
+    fn tunes(device: &CubeDevice, (): &()) -> bool {
+        !matches!(device, CubeDevice::Cpu(_))
+    }
+
+    fn tuned<R>(device: &CubeDevice, (): &mut (), f: impl FnOnce(&mut TunedProducts) -> R) -> Option<R> {
+        match device {
+            #[cfg(feature = "cuda")]
+            CubeDevice::Cuda(gpu) => blas::tuned(gpu.index, f),
+            _ => {
+                let _ = f;
+                None
+            }
         }
     }
 

@@ -18,9 +18,10 @@ use cubecl::device_handle::DeviceHandle;
 use cubecl::server::{BufferBinding, Handle, ServerError, ServerStorage};
 use cubecl_runtime::runtime::Runtime;
 use cubecl_server::stream::{ExecuteScope, WriteScoped};
+use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::{
-    KernelChoices, Matrix, MatrixProduct, ProductError, Products, WORKSPACE_BYTES, Workspace,
+    Matrix, MatrixProduct, ProductError, TunedProducts, WORKSPACE_BYTES, Workspace,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +30,8 @@ type Server = <CudaRuntime as Runtime>::Server;
 
 /// cuBLASLt of one GPU.
 struct DeviceProducts {
-    products: Mutex<Products>,
+    products: Mutex<TunedProducts>,
+    driver: Driver,
     /// The memory that kernels may use while they run, of each stream by number: on a stream they run one after the other.
     workspaces: Mutex<BTreeMap<u64, Handle>>,
     device: DeviceId,
@@ -38,24 +40,34 @@ struct DeviceProducts {
 /// Of each GPU that this process uses, by number, or why there is none.
 static OPENED: Mutex<BTreeMap<usize, Result<Arc<DeviceProducts>, String>>> = Mutex::new(BTreeMap::new());
 
-/// Opens cuBLASLt for a GPU. Where that cannot be, Burn's kernels compute the products, and what is given says why.
+/// Opens cuBLASLt for a GPU, and says what the user should know. Where it cannot be opened, Burn's kernels compute the products.
 pub(super) fn open(device: &CudaDevice, libraries: &Paths) -> Option<String> {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut note = None;
     let made = opened.entry(device.index).or_insert_with(|| {
-        let id = device.to_id();
+        let (id, ordinal, libraries) = (device.to_id(), device.index as u32, libraries.clone());
         // On the thread of the device, where its context is current.
-        let on_device = DeviceHandle::<Server>::new(id).submit_blocking({
-            let libraries = libraries.clone();
-            move |_| Products::open(&libraries)
+        let on_device = DeviceHandle::<Server>::new(id).submit_blocking(move |_| {
+            let driver = Driver::open(&libraries)?;
+            let gpu = driver.properties(ordinal)?.name;
+            let (products, hindrance) = TunedProducts::open(&libraries, &gpu)?;
+            Ok::<_, ProductError>((driver, products, hindrance))
         });
-        let products = on_device.map_err(|e| format!("{e:?}"))?.map_err(|e| e.to_string())?;
-        Ok(Arc::new(DeviceProducts {
-            products: Mutex::new(products),
-            workspaces: Mutex::default(),
-            device: id,
-        }))
+        let (driver, products, hindrance) =
+            on_device.map_err(|e| format!("{e:?}"))?.map_err(|e| e.to_string())?;
+        note = hindrance;
+        let (products, workspaces) = (Mutex::new(products), Mutex::default());
+        Ok(Arc::new(DeviceProducts { products, driver, workspaces, device: id }))
     });
-    made.as_ref().err().map(|why| format!("Burn's kernels compute products of matrices: {why}"))
+    match made {
+        Ok(_) => note,
+        Err(why) => Some(format!("Burn's kernels compute products of matrices: {why}")),
+    }
+}
+
+/// Does something with what chooses the kernels of a GPU's products.
+pub(super) fn tuned<R>(index: usize, f: impl FnOnce(&mut TunedProducts) -> R) -> Option<R> {
+    of(index).map(|opened| f(&mut opened.products.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 fn of(index: usize) -> Option<Arc<DeviceProducts>> {
@@ -131,8 +143,10 @@ impl DeviceProducts {
             #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
             // SAFETY: the addresses are those of the tensors and of the workspace, whose memory CubeCL gives to nobody
             // else before the stream has come past what uses it; the result is new.
-            let done =
-                unsafe { products.multiply(&product, workspace, queue.cast(), &KernelChoices::default()) };
+            let done = unsafe {
+                let wait = || Ok(self.driver.wait(queue.cast())?);
+                products.multiply(&product, workspace, queue.cast(), wait)
+            };
             done.map_err(|e: ProductError| ServerError::Generic {
                 reason: e.to_string(),
                 backtrace: BackTrace::capture(),

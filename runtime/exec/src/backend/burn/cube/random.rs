@@ -4,6 +4,7 @@
 //! f64. A product whose result goes into a sum is kept from being contracted with it: see [`rounded`].
 
 use crate::backend::RngState;
+use crate::engine::lowering::extents;
 use crate::kernels::{Draws, RandomKernel};
 use burn_backend::DType as BurnType;
 use burn_backend::TensorMetadata;
@@ -21,8 +22,12 @@ use meshwright_plan::random::{Distribution, QUANTILE, least_true};
 /// Draws a block on a device, with elements of `dtype`.
 pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device: &CubeDevice) -> CubeTensor {
     let draws = kernel.draws(rng.seed, rng.moment(), rng.first_example);
-    let out =
-        empty_device_contiguous_dtype(device.client(), device.clone(), Shape::from(kernel.shape()), dtype);
+    let out = empty_device_contiguous_dtype(
+        device.client(),
+        device.clone(),
+        Shape::from(extents(&kernel.shape())),
+        dtype,
+    );
     let elements = out.shape().num_elements();
     if elements == 0 {
         return out;
@@ -31,11 +36,7 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
     let vector = if four { 4 } else { 1 };
     let dim = CubeDim::new(&out.client, elements / vector);
     let count = calculate_cube_count_elemwise(&out.client, elements / vector, dim);
-    let ([key_0, key_1], step, repeat) = draws.key.parts();
-    let stream = StreamLaunch::new(key_0, key_1, step, repeat);
-    let sizes = draws.dims.iter().map(|d| d.0).collect();
-    let strides = draws.dims.iter().map(|d| d.1).collect();
-    let places = PlacesLaunch::new(draws.first, sizes, strides);
+    let source = source(&draws);
     let (address, storage) = (out.required_address_type(), dtype_to_storage_type(dtype));
     let view = out.clone().into_linear_view();
     #[expect(unsafe_code, reason = "bounds are checked by the kernel, which writes no more than its element")]
@@ -51,24 +52,14 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
                     address,
                     vector,
                     view,
-                    stream,
-                    places,
+                    source,
                     least,
                     four,
                     storage,
                 );
             }
             Distribution::Uniform { low, high } => {
-                let below = high.next_down().max(low);
-                // Rounded, the number may reach the bound, which is excluded.
-                let (bound, under) = match dtype {
-                    BurnType::F32 => {
-                        let (low, high) = (low as f32, high as f32);
-                        (f64::from(high), f64::from(high.next_down().max(low)))
-                    }
-                    _ => (high, below),
-                };
-                let range = RangeLaunch::new(low, high - low, high, below, bound, under);
+                let range = range(low, high, dtype);
                 uniform::launch_unchecked(
                     &out.client,
                     count,
@@ -76,8 +67,7 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
                     address,
                     vector,
                     view,
-                    stream,
-                    places,
+                    source,
                     range,
                     0,
                     storage,
@@ -90,8 +80,7 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
                 address,
                 vector,
                 view,
-                stream,
-                places,
+                source,
                 mean,
                 std,
                 0,
@@ -102,6 +91,26 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
     out
 }
 
+fn source(draws: &Draws) -> SourceLaunch {
+    let ([key_0, key_1], step, repeat) = draws.key.parts();
+    let sizes = draws.dims.iter().map(|d| d.0).collect();
+    let strides = draws.dims.iter().map(|d| d.1).collect();
+    SourceLaunch::new(key_0, key_1, step, repeat, draws.first, sizes, strides)
+}
+
+/// The range of numbers of that type. Rounded to it, a number may reach the bound, which is excluded.
+fn range(low: f64, high: f64, dtype: BurnType) -> RangeLaunch {
+    let below = high.next_down().max(low);
+    let (bound, under) = match dtype {
+        BurnType::F32 => {
+            let (low, high) = (low as f32, high as f32);
+            (f64::from(high), f64::from(high.next_down().max(low)))
+        }
+        _ => (high, below),
+    };
+    RangeLaunch::new(low, high - low, high, below, bound, under)
+}
+
 /// Whether each four elements of the block that follow each other are those of one counter.
 fn four_to_a_counter(draws: &Draws) -> bool {
     let Some(((size, stride), outer)) = draws.dims.split_last() else { return false };
@@ -109,25 +118,20 @@ fn four_to_a_counter(draws: &Draws) -> bool {
     *stride == 1 && size.is_multiple_of(4) && whole(draws.first) && outer.iter().all(|d| whole(d.1))
 }
 
-/// What words are drawn from, but for the counter.
+/// What a block is drawn from.
 #[derive(CubeType, CubeLaunch)]
-struct Stream {
+struct Source {
     key_0: u32,
     key_1: u32,
     step: u32,
     repeat: u32,
-}
-
-/// Where elements are counted.
-#[derive(CubeType, CubeLaunch)]
-struct Places {
     first: u64,
     sizes: Sequence<FastDivmod<usize>>,
     strides: Sequence<u64>,
 }
 
 #[cube]
-impl Places {
+impl Source {
     /// The count of an element of the block.
     fn count(&self, element: usize) -> u64 {
         let rank = comptime![self.sizes.len()];
@@ -142,10 +146,7 @@ impl Places {
         }
         count
     }
-}
 
-#[cube]
-impl Stream {
     /// The words of a counter: Philox4x32-10.
     fn words(&self, counter: u64) -> (u32, u32, u32, u32) {
         let mut a = u32::cast_from(counter & 0xffff_ffff);
@@ -187,8 +188,7 @@ fn truth<E: Numeric>(word: u32, least: u64) -> E {
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn truths<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
-    stream: Stream,
-    places: Places,
+    source: Source,
     least: u64,
     #[comptime] four: bool,
     #[define(E)] _dtype: ElemType,
@@ -196,19 +196,19 @@ fn truths<E: Numeric, N: Size>(
     if !out.is_in_bounds(ABSOLUTE_POS) {
         terminate!();
     }
-    let count = places.count(ABSOLUTE_POS * N::value());
-    let (a, b, c, d) = stream.words(count >> 2);
+    let count = source.count(ABSOLUTE_POS * N::value());
+    let (a, b, c, d) = source.words(count >> 2);
     let mut drawn = Vector::<E, N>::empty();
     if comptime!(four) {
-        drawn.insert(0, truth::<E>(a, least));
-        drawn.insert(1, truth::<E>(b, least));
-        drawn.insert(2, truth::<E>(c, least));
-        drawn.insert(3, truth::<E>(d, least));
+        drawn.insert(0usize, truth::<E>(a, least));
+        drawn.insert(1usize, truth::<E>(b, least));
+        drawn.insert(2usize, truth::<E>(c, least));
+        drawn.insert(3usize, truth::<E>(d, least));
     } else {
         let place = u32::cast_from(count & 3);
         let lower = select(place == 0u32, a, b);
         let upper = select(place == 2u32, c, d);
-        drawn.insert(0, truth::<E>(select(place < 2u32, lower, upper), least));
+        drawn.insert(0usize, truth::<E>(select(place < 2u32, lower, upper), least));
     }
     out.write(ABSOLUTE_POS, drawn);
 }
@@ -236,8 +236,7 @@ struct Range {
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn uniform<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
-    stream: Stream,
-    places: Places,
+    source: Source,
     range: Range,
     zero: u64,
     #[define(E)] _dtype: ElemType,
@@ -245,7 +244,7 @@ fn uniform<E: Numeric, N: Size>(
     if !out.is_in_bounds(ABSOLUTE_POS) {
         terminate!();
     }
-    let u = stream.uniform(places.count(ABSOLUTE_POS));
+    let u = source.uniform(source.count(ABSOLUTE_POS));
     let x = range.low + rounded(range.size * u, zero);
     let x = select(x < range.high, x, range.below);
     let x = E::cast_from(x);
@@ -256,8 +255,7 @@ fn uniform<E: Numeric, N: Size>(
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn normal<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
-    stream: Stream,
-    places: Places,
+    source: Source,
     mean: f64,
     std: f64,
     zero: u64,
@@ -266,7 +264,7 @@ fn normal<E: Numeric, N: Size>(
     if !out.is_in_bounds(ABSOLUTE_POS) {
         terminate!();
     }
-    let z = quantile(stream.uniform(places.count(ABSOLUTE_POS)), zero);
+    let z = quantile(source.uniform(source.count(ABSOLUTE_POS)), zero);
     out.write(ABSOLUTE_POS, Vector::new(E::cast_from(mean + rounded(std * z, zero))));
 }
 
@@ -274,23 +272,26 @@ fn normal<E: Numeric, N: Size>(
 #[cube]
 fn quantile(p: f64, zero: u64) -> f64 {
     let q = p - 0.5f64;
-    let mut x = q;
     if q.abs() <= 0.425f64 {
         let r = 0.180_625f64 - rounded(q * q, zero);
-        x = q * horner(r, zero, 0, 0) / horner(r, zero, 0, 1);
+        q * horner(r, zero, 0usize, 0usize) / horner(r, zero, 0usize, 1usize)
     } else {
-        let tail = select(q < 0.0f64, p, 1.0f64 - p);
-        let r = (-ln(tail, zero)).sqrt();
-        if r <= 5.0f64 {
-            let r = r - 1.6f64;
-            x = horner(r, zero, 1, 0) / horner(r, zero, 1, 1);
-        } else {
-            let r = r - 5.0f64;
-            x = horner(r, zero, 2, 0) / horner(r, zero, 2, 1);
-        }
-        x = select(q < 0.0f64, -x, x);
+        let x = tail(select(q < 0.0f64, p, 1.0f64 - p), zero);
+        select(q < 0.0f64, -x, x)
     }
-    x
+}
+
+/// How far from the center what has so much beyond it is.
+#[cube]
+fn tail(beyond: f64, zero: u64) -> f64 {
+    let r = (-ln(beyond, zero)).sqrt();
+    if r <= 5.0f64 {
+        let r = r - 1.6f64;
+        horner(r, zero, 1usize, 0usize) / horner(r, zero, 1usize, 1usize)
+    } else {
+        let r = r - 5.0f64;
+        horner(r, zero, 2usize, 0usize) / horner(r, zero, 2usize, 1usize)
+    }
 }
 
 /// One of the polynomials of the quantile: numerator (0) or denominator (1) of one of its parts.

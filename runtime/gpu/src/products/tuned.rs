@@ -1,0 +1,113 @@
+//! Products whose kernels are measured once, and taken when all devices have agreed on them.
+//!
+//! **Invariant:** what is chosen is equal on all devices with the same kind of GPU and library, at the same place of the program: so
+//! their copies of a parameter stay equal, bit by bit. What a device measures, or finds in its file, it proposes; it takes
+//! what [`TunedProducts::choose`] is given, which is the same on all.
+
+use super::choice::KernelChoices;
+use super::library::Products;
+use super::product::{MatrixProduct, ProductError, ProductKey, Workspace};
+use crate::load::Paths;
+use std::ffi::c_void;
+use std::path::PathBuf;
+
+/// What a device proposes: what its choices hold for, and the text of [`KernelChoices`].
+pub type KernelProposal = (String, String);
+
+/// cuBLASLt of one GPU, with the kernels that were chosen.
+pub struct TunedProducts {
+    products: Products,
+    /// The GPU and the version of the library, which choices hold for.
+    of: String,
+    chosen: KernelChoices,
+    /// What is to be proposed.
+    proposed: KernelChoices,
+    measuring: bool,
+    file: Option<PathBuf>,
+}
+
+impl TunedProducts {
+    /// Opens the library for a GPU of that name, with what was measured before, and says what hinders keeping it.
+    ///
+    /// # Errors
+    /// If the library cannot be opened.
+    pub fn open(paths: &Paths, gpu: &str) -> Result<(TunedProducts, Option<String>), ProductError> {
+        let products = Products::open(paths)?;
+        let of = format!("{gpu}, cuBLASLt {}", products.version());
+        let name = of.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let mut file = paths.cache.as_ref().map(|folder| folder.join("cublaslt").join(name + ".txt"));
+        let (mut proposed, mut hindrance) = (KernelChoices::default(), None);
+        if let Some(path) = &file {
+            // Written at once, so that who cannot write hears of it at the start.
+            match KernelChoices::load(path).and_then(|kept| kept.save(path).map(|()| kept)) {
+                Ok(kept) => proposed = kept,
+                Err(e) => {
+                    hindrance = Some(format!(
+                        "the choice of kernels for products is made again in each run, since it cannot be kept in {}: {e} \
+                         (MESHWRIGHT_CACHE names another folder)",
+                        path.display()
+                    ));
+                    file = None;
+                }
+            }
+        }
+        let chosen = KernelChoices::default();
+        Ok((TunedProducts { products, of, chosen, proposed, measuring: false, file }, hindrance))
+    }
+
+    /// Whether products that nothing is known of are measured from now on.
+    pub fn measure(&mut self, measuring: bool) {
+        self.measuring = measuring;
+    }
+
+    /// Puts a product on a stream; `wait` waits for the stream.
+    ///
+    /// # Safety
+    /// As [`Products::multiply`].
+    #[expect(unsafe_code, reason = "products in memory that the caller answers for")]
+    pub unsafe fn multiply(
+        &mut self,
+        product: &MatrixProduct,
+        workspace: Workspace,
+        stream: *mut c_void,
+        wait: impl Fn() -> Result<(), ProductError>,
+    ) -> Result<(), ProductError> {
+        if self.measuring {
+            let key = ProductKey::of(product, workspace.bytes)?;
+            if self.chosen.of(&key).or(self.proposed.of(&key)).is_none() {
+                // SAFETY: the caller's promise.
+                let (fastest, _) = unsafe { self.products.fastest(product, workspace, stream, wait) }?;
+                self.proposed.set(&key, fastest);
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.products.multiply(product, workspace, stream, &self.chosen) }
+    }
+
+    /// What this device proposes.
+    pub fn proposed(&self) -> KernelProposal {
+        (self.of.clone(), self.proposed.to_text())
+    }
+
+    /// Takes what the devices propose, in the order of their ranks: of several for one product that of the lowest. Keeps it in
+    /// the file.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn choose(&mut self, all: &[KernelProposal]) -> std::io::Result<()> {
+        let before = self.chosen.len();
+        for (_, text) in all.iter().rev().filter(|(of, _)| *of == self.of) {
+            self.chosen.take_over(KernelChoices::from_text(text));
+        }
+        self.proposed = KernelChoices::default();
+        self.products.prepare_again();
+        match &self.file {
+            Some(file) if self.chosen.len() > before => {
+                let mut kept = KernelChoices::load(file)?;
+                kept.take_over(self.chosen.clone());
+                kept.save(file)
+            }
+            _ => Ok(()),
+        }
+    }
+}
