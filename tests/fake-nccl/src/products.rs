@@ -7,8 +7,8 @@ use crate::cuda::is_device_memory;
 use crate::elements::{Kind, kind};
 use crate::stream::Stream;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 const SUCCESS: c_int = 0;
 const INVALID_VALUE: c_int = 7;
@@ -36,14 +36,14 @@ pub extern "C" fn fakeWaysDiffer() {
 /// How often handle `n` since then took a way.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakeWaysTaken(handle: u64, way: u64) -> u64 {
-    let taken = WAYS_TAKEN.lock().unwrap();
+    let taken = WAYS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     taken.get(handle as usize).map_or(0, |ways| ways[way as usize])
 }
 
 /// Where ways differ: counts, and takes its time for what is slow.
 fn take(handle: u64, way: u64) {
     let Some(n) = handle.checked_sub(DIFFER.load(Ordering::SeqCst)) else { return };
-    let mut taken = WAYS_TAKEN.lock().unwrap();
+    let mut taken = WAYS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let len = taken.len().max(n as usize + 1);
     taken.resize(len, [0; WAYS as usize]);
     taken[n as usize][way as usize] += 1;
