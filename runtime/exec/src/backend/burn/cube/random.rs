@@ -91,11 +91,11 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
     out
 }
 
-fn source(draws: &Draws) -> SourceLaunch {
+fn source(draws: &Draws) -> DrawnFromLaunch {
     let ([key_0, key_1], step, repeat) = draws.key.parts();
     let sizes = draws.dims.iter().map(|d| d.0).collect();
     let strides = draws.dims.iter().map(|d| d.1).collect();
-    SourceLaunch::new(key_0, key_1, step, repeat, draws.first, sizes, strides)
+    DrawnFromLaunch::new(key_0, key_1, step, repeat, draws.first, sizes, strides)
 }
 
 /// The range of numbers of that type. Rounded to it, a number may reach the bound, which is excluded.
@@ -120,7 +120,7 @@ fn four_to_a_counter(draws: &Draws) -> bool {
 
 /// What a block is drawn from.
 #[derive(CubeType, CubeLaunch)]
-struct Source {
+struct DrawnFrom {
     key_0: u32,
     key_1: u32,
     step: u32,
@@ -131,7 +131,7 @@ struct Source {
 }
 
 #[cube]
-impl Source {
+impl DrawnFrom {
     /// The count of an element of the block.
     fn count(&self, element: usize) -> u64 {
         let rank = comptime![self.sizes.len()];
@@ -188,7 +188,7 @@ fn truth<E: Numeric>(word: u32, least: u64) -> E {
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn truths<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
-    source: Source,
+    source: DrawnFrom,
     least: u64,
     #[comptime] four: bool,
     #[define(E)] _dtype: ElemType,
@@ -236,7 +236,7 @@ struct Range {
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn uniform<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
-    source: Source,
+    source: DrawnFrom,
     range: Range,
     zero: u64,
     #[define(E)] _dtype: ElemType,
@@ -255,7 +255,7 @@ fn uniform<E: Numeric, N: Size>(
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn normal<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
-    source: Source,
+    source: DrawnFrom,
     mean: f64,
     std: f64,
     zero: u64,
