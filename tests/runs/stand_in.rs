@@ -1,7 +1,7 @@
 //! What GPUs run, compiled for the host: trainings beside those of the own kernels, and the memory that a step takes beside
 //! what the Plan says.
 
-use crate::support::{SMALL, SMALL_DIMS, Trained, apart, folder, options, run, trained_on};
+use crate::support::{SMALL, SMALL_DIMS, Trained, apart, command, folder, options, run, said, trained_on};
 use meshwright_exec::DeviceKind;
 use meshwright_plan::DType;
 use meshwright_train::{Devices, ProjectOptions};
@@ -91,4 +91,29 @@ fn memory_is_what_the_plan_says_compiled_for_the_host() {
             "{precision}: {seen} bytes in use, {planned} planned: {ratio:.3}"
         );
     }
+}
+
+/// The kernels that a first start tunes and compiles, a second one finds where `MESHWRIGHT_CACHE` says; a folder that cannot be
+/// written is a note.
+#[test]
+fn a_second_start_tunes_nothing_compiled_for_the_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |cache: &Path| {
+        let begin = std::time::Instant::now();
+        let args = ["bench", "model", "mnist_mlp", "--device", "cubecl-cpu", "--steps", "1", "--warmup", "1"];
+        let said = said(command(&args).env("MESHWRIGHT_CACHE", cache).output().unwrap());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        (begin.elapsed(), said.err)
+    };
+    let cache = dir.path().join("cache");
+    let ((first, told), (second, _)) = (start(&cache), start(&cache));
+    assert!(!told.contains("MESHWRIGHT_CACHE"), "{told}");
+    assert!(cache.join("cubecl").read_dir().unwrap().count() > 0);
+    report(&format!("first start {first:.1?}, second {second:.1?}"));
+    assert!(second * 2 < first, "{first:?}, then {second:?}");
+    let (_, told) = start(Path::new("/dev/null/cache"));
+    assert!(
+        told.contains("/dev/null/cache cannot be written") && told.contains("MESHWRIGHT_CACHE names"),
+        "{told}"
+    );
 }

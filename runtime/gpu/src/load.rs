@@ -143,6 +143,19 @@ impl Paths {
         }
     }
 
+    /// The same, without the cache where nothing can be written there, and a note of that for the user.
+    pub fn with_writable_cache(&self) -> (Paths, Option<String>) {
+        let Some(folder) = &self.cache else { return (self.clone(), None) };
+        let tried = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+        let Err(e) = tried else { return (self.clone(), None) };
+        let note = format!(
+            "what is measured and compiled for the device is not kept, so that each start does it again: {} cannot be written: {e} \
+             (MESHWRIGHT_CACHE names another folder)",
+            folder.display()
+        );
+        (Paths { cache: None, ..self.clone() }, Some(note))
+    }
+
     /// The same library for everything.
     pub fn all(path: impl Into<PathBuf>) -> Paths {
         let path = Some(path.into());

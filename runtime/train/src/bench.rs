@@ -55,6 +55,8 @@ pub struct BenchResult {
     pub device_peak_bytes: Option<u64>,
     /// What the allocator of that device held then, in use or not.
     pub device_reserved_bytes: Option<u64>,
+    /// What the user should know of how devices communicate and compute.
+    pub notes: Vec<String>,
 }
 
 /// Times training steps of a project on random data. Times, and the memory, are those of this process.
@@ -75,6 +77,7 @@ fn timed(
 ) -> Result<BenchResult, Failure> {
     let processes = &*options.devices.processes;
     let (cluster, program) = agree_on_result(processes, "the program", loaded(project, sources, options))?;
+    let notes = cluster.notes()?;
     let asked = common(&program.plan);
     check_same_configuration(processes, &asked)?;
     let plan = &program.plan;
@@ -134,6 +137,7 @@ fn timed(
         plan_peak_bytes: summary.peak_bytes,
         device_peak_bytes: memory.map(|m| m.peak),
         device_reserved_bytes: memory.map(|m| m.reserved),
+        notes,
     })
 }
 

@@ -30,7 +30,9 @@ pub(super) fn timed(
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    ended.map_err(|failure| console.failed(failure, sources))
+    let timed = ended.map_err(|failure| console.failed(failure, sources))?;
+    timed.notes.iter().for_each(|note| console.note(note));
+    Ok(timed)
 }
 
 fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {

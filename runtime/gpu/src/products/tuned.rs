@@ -27,32 +27,18 @@ pub struct TunedProducts {
 }
 
 impl TunedProducts {
-    /// Opens the library for a GPU of that name, with what was measured before, and says what hinders keeping it.
+    /// Opens the library for a GPU of that name, with what was measured before; what cannot be read is measured again.
     ///
     /// # Errors
     /// If the library cannot be opened.
-    pub fn open(paths: &Paths, gpu: &str) -> Result<(TunedProducts, Option<String>), ProductError> {
+    pub fn open(paths: &Paths, gpu: &str) -> Result<TunedProducts, ProductError> {
         let products = Products::open(paths)?;
         let of = format!("{gpu}, cuBLASLt {}", products.version());
         let name = of.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        let mut file = paths.cache.as_ref().map(|folder| folder.join("cublaslt").join(name + ".txt"));
-        let (mut proposed, mut hindrance) = (KernelChoices::default(), None);
-        if let Some(path) = &file {
-            // Written at once, so that who cannot write hears of it at the start.
-            match KernelChoices::load(path).and_then(|kept| kept.save(path).map(|()| kept)) {
-                Ok(kept) => proposed = kept,
-                Err(e) => {
-                    hindrance = Some(format!(
-                        "the choice of kernels for products is made again in each run, since it cannot be kept in {}: {e} \
-                         (MESHWRIGHT_CACHE names another folder)",
-                        path.display()
-                    ));
-                    file = None;
-                }
-            }
-        }
-        let chosen = KernelChoices::default();
-        Ok((TunedProducts { products, of, chosen, proposed, measuring: false, file }, hindrance))
+        let file = paths.cache.as_ref().map(|folder| folder.join("cublaslt").join(name + ".txt"));
+        let kept = file.as_deref().and_then(|file| KernelChoices::load(file).ok());
+        let (chosen, proposed) = (KernelChoices::default(), kept.unwrap_or_default());
+        Ok(TunedProducts { products, of, chosen, proposed, measuring: false, file })
     }
 
     /// Whether products that nothing is known of are measured from now on.
@@ -103,7 +89,7 @@ impl TunedProducts {
         self.products.prepare_again();
         match &self.file {
             Some(file) if self.chosen.len() > before => {
-                let mut kept = KernelChoices::load(file)?;
+                let mut kept = KernelChoices::load(file).unwrap_or_default();
                 kept.take_over(self.chosen.clone());
                 kept.save(file)
             }

@@ -25,7 +25,8 @@ use meshwright_gpu::products::TunedProducts;
 
 /// A device that kernels are compiled for.
 pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Result<OnBurn<Cube>, ExecError> {
-    keep_tuned(libraries);
+    let (libraries, not_kept) = libraries.with_writable_cache();
+    keep_tuned(&libraries);
     let found = match kind {
         DeviceKind::Cuda(index) => CubeDevice::cuda(index),
         _ => CubeDevice::cpu(),
@@ -36,10 +37,11 @@ pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Resul
     let device = found.map_err(|e| ExecError::Start { rank, message: message(&e) })?;
     let note = match &device {
         #[cfg(feature = "cuda")]
-        CubeDevice::Cuda(gpu) => blas::open(gpu, libraries),
+        CubeDevice::Cuda(gpu) => blas::open(gpu, &libraries),
         _ => None,
     };
-    Ok(OnBurn::new(device, ()).with_note(note))
+    let notes: Vec<String> = [note, not_kept].into_iter().flatten().collect();
+    Ok(OnBurn::new(device, ()).with_note((!notes.is_empty()).then(|| notes.join("; "))))
 }
 
 /// Has CubeCL keep what it tunes and compiles where other measurements of GPUs are, for each driver apart, so that a later start does

@@ -40,29 +40,23 @@ struct DeviceProducts {
 /// Of each GPU that this process uses, by number, or why there is none.
 static OPENED: Mutex<BTreeMap<usize, Result<Arc<DeviceProducts>, String>>> = Mutex::new(BTreeMap::new());
 
-/// Opens cuBLASLt for a GPU, and says what the user should know. Where it cannot be opened, Burn's kernels compute the products.
+/// Opens cuBLASLt for a GPU. Where that cannot be, Burn's kernels compute the products, and what is given says why.
 pub(super) fn open(device: &CudaDevice, libraries: &Paths) -> Option<String> {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut note = None;
     let made = opened.entry(device.index).or_insert_with(|| {
         let (id, ordinal, libraries) = (device.to_id(), device.index as u32, libraries.clone());
         // On the thread of the device, where its context is current.
         let on_device = DeviceHandle::<Server>::new(id).submit_blocking(move |_| {
             let driver = Driver::open(&libraries)?;
             let gpu = driver.properties(ordinal)?.name;
-            let (products, hindrance) = TunedProducts::open(&libraries, &gpu)?;
-            Ok::<_, ProductError>((driver, products, hindrance))
+            let products = TunedProducts::open(&libraries, &gpu)?;
+            Ok::<_, ProductError>((driver, products))
         });
-        let (driver, products, hindrance) =
-            on_device.map_err(|e| format!("{e:?}"))?.map_err(|e| e.to_string())?;
-        note = hindrance;
+        let (driver, products) = on_device.map_err(|e| format!("{e:?}"))?.map_err(|e| e.to_string())?;
         let (products, workspaces) = (Mutex::new(products), Mutex::default());
         Ok(Arc::new(DeviceProducts { products, driver, workspaces, device: id }))
     });
-    match made {
-        Ok(_) => note,
-        Err(why) => Some(format!("Burn's kernels compute products of matrices: {why}")),
-    }
+    made.as_ref().err().map(|why| format!("Burn's kernels compute products of matrices: {why}"))
 }
 
 /// Does something with what chooses the kernels of a GPU's products.
