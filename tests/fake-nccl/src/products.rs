@@ -82,6 +82,7 @@ pub struct Layout {
 #[derive(Default)]
 pub struct Preference {
     room: usize,
+    reductions: u32,
     alignments: [u32; 4],
 }
 
@@ -223,6 +224,7 @@ pub unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     let done = unsafe {
         match attribute {
             1 => number(value, bytes).map(|v| p.room = v),
+            3 => number(value, bytes).map(|v| p.reductions = v),
             5..=8 => number(value, bytes).map(|v| p.alignments[attribute as usize - 5] = v),
             _ => None,
         }
@@ -341,7 +343,8 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     let (task, p) = unsafe { (Task::new(&*d, &*a, &*b, &*c, &*out), &*preference) };
     unsafe { *many = 0 };
     let Some(task) = task else { return NOT_SUPPORTED };
-    if p.alignments.iter().any(|a| !a.is_power_of_two()) {
+    // Sums of parts in the type of the result would be rounded too often.
+    if p.reductions != 2 || p.alignments.iter().any(|a| !a.is_power_of_two()) {
         return INVALID_VALUE;
     }
     let ways = if p.room >= ROOM { WAYS } else { WAYS - 1 };

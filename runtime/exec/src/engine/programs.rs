@@ -198,8 +198,7 @@ impl<B: Backend> Executor for Programs<B> {
     }
 
     fn choose_kernels(&mut self, proposed: &[KernelProposal]) -> Result<(), DeviceError> {
-        let chosen = self.backend.tuned(|products| products.choose(proposed))?;
-        chosen.transpose().map(|_| ()).map_err(|e| DeviceError(format!("keeping the choice of kernels: {e}")))
+        self.backend.tuned(|products| products.choose(proposed)).map(|_| ())
     }
 
     fn note(&self) -> Option<&str> {

@@ -98,6 +98,10 @@ pub(super) mod layout {
 /// `cublasLtMatmulPreferenceAttributes_t`.
 pub(super) mod preference {
     pub(in super::super) const MAX_WORKSPACE: i32 = 1;
+    pub(in super::super) const REDUCTIONS: i32 = 3;
+    /// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`, beside none: parts of a sum are added in the type in which is summed, never in that of
+    /// the result.
+    pub(in super::super) const IN_COMPUTE_TYPE: u32 = 2;
     /// Those of the other matrices follow.
     pub(in super::super) const MIN_ALIGNMENT_A: i32 = 5;
 }

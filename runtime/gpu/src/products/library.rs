@@ -116,8 +116,8 @@ impl Products {
         }
         // One and zero, in the type in which is summed.
         let (one, zero) = match product.left.element {
-            MatrixElement::F64 => (1.0f64.to_le_bytes(), [0; 8]),
-            _ => (u64::from(1.0f32.to_bits()).to_le_bytes(), [0; 8]),
+            MatrixElement::F64 => (1.0f64.to_bits(), 0),
+            _ => (u64::from(1.0f32.to_bits()), 0u64),
         };
         let at = |address: u64| address as usize as *mut c_void;
         let [a, b, c] = prepared.layouts;
@@ -128,12 +128,12 @@ impl Products {
             (self.f.multiply)(
                 self.handle,
                 prepared.description,
-                one.as_ptr().cast(),
+                (&raw const one).cast(),
                 right.cast_const(),
                 a,
                 left.cast_const(),
                 b,
-                zero.as_ptr().cast(),
+                (&raw const zero).cast(),
                 out.cast_const(),
                 c,
                 out,
@@ -305,6 +305,7 @@ impl Products {
         let mut found = vec![Proposal::default(); count];
         let mut many = 0;
         let room: *const usize = &raw const workspace;
+        let reductions: *const u32 = &preference::IN_COMPUTE_TYPE;
         // SAFETY: reads a number; the places of the results are as many as is said.
         let status = unsafe {
             let mut status = (self.f.preference_set)(
@@ -313,6 +314,9 @@ impl Products {
                 room.cast(),
                 size_of::<usize>(),
             );
+            if status == SUCCESS {
+                status = (self.f.preference_set)(preference, preference::REDUCTIONS, reductions.cast(), 4);
+            }
             let matrices = [&product.right, &product.left, &product.out, &product.out];
             for (n, matrix) in matrices.into_iter().enumerate() {
                 let alignment: u32 = key.alignment(matrix);

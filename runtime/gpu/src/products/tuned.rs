@@ -70,30 +70,28 @@ impl TunedProducts {
         unsafe { self.products.multiply(product, workspace, stream, &self.chosen) }
     }
 
-    /// What this device proposes.
+    /// What this device proposes: also what it has already agreed on with others, which may not be those of now.
     pub fn proposed(&self) -> KernelProposal {
-        (self.of.clone(), self.proposed.to_text())
+        let mut all = self.proposed.clone();
+        all.take_over(self.chosen.clone());
+        (self.of.clone(), all.to_text())
     }
 
     /// Takes what the devices propose, in the order of their ranks: of several for one product that of the lowest. Keeps it in
-    /// the file.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn choose(&mut self, all: &[KernelProposal]) -> std::io::Result<()> {
-        let before = self.chosen.len();
+    /// the file; where that fails, later starts measure again.
+    pub fn choose(&mut self, all: &[KernelProposal]) {
+        let before = std::mem::take(&mut self.chosen);
         for (_, text) in all.iter().rev().filter(|(of, _)| *of == self.of) {
             self.chosen.take_over(KernelChoices::from_text(text));
         }
         self.proposed = KernelChoices::default();
         self.products.prepare_again();
-        match &self.file {
-            Some(file) if self.chosen.len() > before => {
-                let mut kept = KernelChoices::load(file).unwrap_or_default();
-                kept.take_over(self.chosen.clone());
-                kept.save(file)
+        if let Some(file) = self.file.as_ref().filter(|_| self.chosen != before) {
+            let mut kept = KernelChoices::load(file).unwrap_or_default();
+            kept.take_over(self.chosen.clone());
+            if kept.save(file).is_err() {
+                self.file = None;
             }
-            _ => Ok(()),
         }
     }
 }

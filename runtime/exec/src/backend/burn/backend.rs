@@ -159,7 +159,7 @@ impl BurnBackend for Flex {
 /// A device that runs the operations of a backend of Burn.
 pub(crate) struct OnBurn<B: BurnBackend> {
     device: B::Device,
-    library: B::Library,
+    products: B::Library,
     /// Storage on the host for what collectives receive.
     pool: Pool,
     note: Option<String>,
@@ -167,7 +167,7 @@ pub(crate) struct OnBurn<B: BurnBackend> {
 
 impl<B: BurnBackend> OnBurn<B> {
     pub(crate) fn new(device: B::Device, library: B::Library) -> OnBurn<B> {
-        OnBurn { device, library, pool: Pool::default(), note: None }
+        OnBurn { device, products: library, pool: Pool::default(), note: None }
     }
 
     /// The same, with something that the user should know of it.
@@ -248,18 +248,18 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     }
 
     fn tunes(&self) -> bool {
-        B::tunes(&self.device, &self.library)
+        B::tunes(&self.device, &self.products)
     }
 
     fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedProducts) -> R) -> Result<Option<R>, DeviceError> {
         B::sync(&self.device).map_err(|e| DeviceError(e.to_string()))?;
-        Ok(B::tuned(&self.device, &mut self.library, f))
+        Ok(B::tuned(&self.device, &mut self.products, f))
     }
 
     fn product(&mut self, left: FloatTensor<B>, right: FloatTensor<B>) -> FloatTensor<B> {
         let dtype = left.dtype();
-        match B::own_matmul(&self.device, &self.library) {
-            true => B::matmul(&mut self.library, left, right, dtype),
+        match B::own_matmul(&self.device, &self.products) {
+            true => B::matmul(&mut self.products, left, right, dtype),
             false => B::float_matmul(left, right),
         }
     }
@@ -268,7 +268,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         let boolean = self.device.defaults().bool_dtype.into();
         Capabilities {
             boolean,
-            own_matmul: B::own_matmul(&self.device, &self.library),
+            own_matmul: B::own_matmul(&self.device, &self.products),
             host_kernels: false,
             scores_at_once: B::SCORES_AT_ONCE,
         }
@@ -327,7 +327,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         let made = match (operation.id.as_str(), &operation.inputs[..]) {
             (MATMUL, [left, right]) => {
                 let [left, right] = [left, right].map(|t| handles.get_float_tensor::<B>(t));
-                HandleKind::Float(B::matmul(&mut self.library, left, right, operation.outputs[0].dtype))
+                HandleKind::Float(B::matmul(&mut self.products, left, right, operation.outputs[0].dtype))
             }
             (RANDOM, _) => {
                 let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;

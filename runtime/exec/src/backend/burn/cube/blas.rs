@@ -17,7 +17,7 @@ use cubecl::device::DeviceId;
 use cubecl::device_handle::DeviceHandle;
 use cubecl::server::{BufferBinding, Handle, ServerError, ServerStorage};
 use cubecl_runtime::runtime::Runtime;
-use cubecl_server::stream::{ExecuteScope, WriteScoped};
+use cubecl_server::stream::{ExecuteScope, WriteScoped, failed_writing};
 use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::{
@@ -120,17 +120,19 @@ impl DeviceProducts {
         bindings: [BufferBinding; 4],
     ) {
         let written = vec![bindings[2].clone()];
+        // Before the result is claimed: from then on CubeCL gives nobody its address.
+        let resolve = |binding: &BufferBinding| server.get_resource(binding.clone(), stream);
+        // Each is held until the product is on the stream.
+        let held = match bindings.iter().map(resolve).collect::<Result<Vec<_>, _>>() {
+            Ok(held) => held,
+            Err(e) => return failed_writing(server, stream, written, e),
+        };
+        let addresses: Vec<u64> = held.iter().map(|h| h.resource().ptr).collect();
         let _ = ExecuteScope::over(server, stream, written).execute(|server| {
-            let mut addresses = [0; 4];
-            // Each is held until the product is on the stream.
-            let mut held = Vec::with_capacity(4);
-            for (address, binding) in addresses.iter_mut().zip(&bindings) {
-                let resource = server.get_resource(binding.clone(), stream)?;
-                *address = resource.resource().ptr;
-                held.push(resource);
-            }
-            let queue = server.write_streams().resolve(stream, bindings.iter())?.current().sys;
-            let [left, right, out, room] = addresses;
+            // What other streams have made stays theirs until this is dropped.
+            let mut streams = server.write_streams().resolve(stream, bindings.iter())?;
+            let queue = streams.current().sys;
+            let [left, right, out, room] = [0, 1, 2, 3].map(|n| addresses[n]);
             let product = blas::at(product, [left, right, out]);
             let workspace = Workspace { address: room, bytes: WORKSPACE_BYTES };
             let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
