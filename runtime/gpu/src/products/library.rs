@@ -32,7 +32,6 @@ pub fn installed(paths: &Paths) -> Result<FoundLibrary, LoadError> {
 
 /// cuBLASLt for one GPU, whose context is current wherever this is used.
 pub struct Products {
-    library: Library,
     f: Functions,
     handle: LtHandle,
     version: usize,
@@ -56,12 +55,12 @@ struct PreparedProduct {
 impl Products {
     /// Opens the library.
     pub fn open(paths: &Paths) -> Result<Products, ProductError> {
-        let library = Library::open(LibraryKind::CublasLt, paths)?;
-        let f = Functions::load(&library)?;
+        // It stays open for ever.
+        let f = Functions::load(&Library::open(LibraryKind::CublasLt, paths)?)?;
         // SAFETY: no arguments.
         let version = unsafe { (f.version)() };
         let null = std::ptr::null_mut();
-        let mut products = Products { library, f, handle: null, version, prepared: BTreeMap::new() };
+        let mut products = Products { f, handle: null, version, prepared: BTreeMap::new() };
         let mut handle = null;
         // SAFETY: writes a handle.
         products.check("cublasLtCreate", unsafe { (f.create)(&raw mut handle) })?;
@@ -72,11 +71,6 @@ impl Products {
     /// The library's version: of 12.9.1 it is 120901.
     pub fn version(&self) -> usize {
         self.version
-    }
-
-    /// Where the library was found.
-    pub fn path(&self) -> &str {
-        self.library.path()
     }
 
     fn check(&self, function: &'static str, status: LtStatus) -> Result<(), ProductError> {
