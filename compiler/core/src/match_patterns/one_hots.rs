@@ -2,17 +2,31 @@
 
 use meshwright_ops::{Binary, Cast, Contract, EQ, Graph, Id, Index, IndexedProduct, Kind, Source, union};
 use meshwright_plan::{DType, Dim};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Puts indexing in place of every product with one-hots that sums a dim of one: `sum[d](one_hot[d](i) * x)` is `x` at `i`, and
 /// `sum[seq](one_hot[d](i) * x)` adds up `x` at the positions `i`. Ids stay what they are.
 pub(super) fn index(g: &mut Graph) {
+    let mut holding = BTreeSet::new();
     for id in g.ids() {
-        if let Some((op, inputs)) = indexed(g, id) {
+        let Some(sums) = sums(g, id) else { continue };
+        if !sums {
+            let mut inputs = g.node(id).inputs.iter();
+            if inputs.any(|x| one_hot(g, *x).is_some() || holding.contains(x)) {
+                holding.insert(id);
+            }
+        } else if let Some((op, inputs)) = indexed(g, id, &holding) {
             let node = &mut g.nodes[id];
             (node.op, node.inputs) = (Arc::new(op), inputs);
         }
     }
+}
+
+/// Whether a product sums; `None` if it is none.
+fn sums(g: &Graph, id: Id) -> Option<bool> {
+    let out = &(*g.node(id).op).as_any().downcast_ref::<Contract>()?.out;
+    Some(g.node(id).inputs.iter().any(|x| g.ty(*x).dims.iter().any(|d| !out.contains(d))))
 }
 
 /// A one-hot: the dim, and the position along it.
@@ -22,12 +36,13 @@ struct OneHot {
     position: Id,
 }
 
-/// What a product becomes; `None` where indexing is not the same, or gains nothing.
-fn indexed(g: &Graph, id: Id) -> Option<(IndexedProduct, Vec<Id>)> {
+/// What a product becomes; `None` where indexing is not the same, or gains nothing. Those that sum nothing and have one-hots
+/// among their factors are in `holding`.
+fn indexed(g: &Graph, id: Id, holding: &BTreeSet<Id>) -> Option<(IndexedProduct, Vec<Id>)> {
     let out = (*g.node(id).op).as_any().downcast_ref::<Contract>()?.out.clone();
     let (mut factors, mut hots) = (Vec::new(), Vec::new());
     for x in &g.node(id).inputs {
-        gather(g, *x, &mut factors, &mut hots);
+        gather(g, *x, holding, &mut factors, &mut hots);
     }
     let one_each = hots.iter().enumerate().all(|(k, h)| hots[..k].iter().all(|other| other.dim != h.dim));
     let apart = hots.iter().all(|h| !hots.iter().any(|other| g.ty(h.position).has(other.dim)));
@@ -51,21 +66,17 @@ fn indexed(g: &Graph, id: Id) -> Option<(IndexedProduct, Vec<Id>)> {
 }
 
 /// The one-hots among the factors of a product, and the others; of products that sum nothing and have a one-hot, their factors.
-fn gather(g: &Graph, x: Id, factors: &mut Vec<Id>, hots: &mut Vec<OneHot>) {
-    if let Some(hot) = one_hot(g, x) {
-        hots.push(hot);
-    } else if has_one_hot(g, x) {
-        g.node(x).inputs.iter().for_each(|f| gather(g, *f, factors, hots));
-    } else {
-        factors.push(x);
+fn gather(g: &Graph, x: Id, holding: &BTreeSet<Id>, factors: &mut Vec<Id>, hots: &mut Vec<OneHot>) {
+    let mut waiting = vec![x];
+    while let Some(x) = waiting.pop() {
+        if let Some(hot) = one_hot(g, x) {
+            hots.push(hot);
+        } else if holding.contains(&x) {
+            waiting.extend(g.node(x).inputs.iter().rev());
+        } else {
+            factors.push(x);
+        }
     }
-}
-
-fn has_one_hot(g: &Graph, x: Id) -> bool {
-    let node = g.node(x);
-    let product = (*node.op).as_any().is::<Contract>()
-        && g.input_types(x).iter().all(|t| t.dims.iter().all(|d| node.ty.has(*d)));
-    product && node.inputs.iter().any(|f| one_hot(g, *f).is_some() || has_one_hot(g, *f))
 }
 
 /// `cast(i == index(d), float)`, where `i` lacks `d`.
