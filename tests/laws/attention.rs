@@ -7,9 +7,10 @@ use crate::split::{Way, Within, same_step, way};
 use crate::subject::{step, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_core::ParamDecl;
+use meshwright_core::StepGraph;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
-use meshwright_exec::{CpuBackend, DeviceKind, burn_graphs};
+use meshwright_exec::{CpuBackend, DeviceKind, HostData, burn_graphs};
 use meshwright_ops::{
     Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Op, Random, Recognizer, Softmax, TANH, Type,
 };
@@ -24,6 +25,8 @@ struct Features {
     padded: bool,
     dropout: bool,
     capped: bool,
+    /// Queries, keys and values are results of products, as in a model: in a program of a half type they are stored so.
+    projected: bool,
 }
 
 /// Equations with a loss, and the gradients of queries, keys and values.
@@ -61,6 +64,15 @@ fn equations(dtype: DType, sizes: [usize; 3], has: Features, fused: bool) -> Equ
     let v = leaf(&mut g, "v", dtype, &[b, h, k, d], true);
     let weight = leaf(&mut g, "weight", dtype, &[b, s, d], false);
     [q, key, v, weight].into_iter().for_each(|id| drawn(&g, id));
+    let leaves = [("q", q), ("k", key), ("v", v)];
+    let [q, key, v] = if has.projected {
+        let one = g.dims.add("one", 1);
+        let factor = leaf(&mut g, "one", dtype, &[one], false);
+        bound.insert(factor, F64Tensor::new(&g.dims, [one], vec![1.0]));
+        [q, key, v].map(|x| g.op(Contract { out: g.ty(x).dims.clone() }, &[x, factor]))
+    } else {
+        [q, key, v]
+    };
     let mut score = g.op(Contract { out: vec![b, h, group, s, k] }, &[q, key]);
     score = g.scaled(score, 0.4);
     if has.capped {
@@ -94,8 +106,7 @@ fn equations(dtype: DType, sizes: [usize; 3], has: Features, fused: bool) -> Equ
         let found = Recognizer::new(&g, &[loss], needs).run(&mut g);
         assert!(matches!(found[..], [(_, Ok(()))]), "{found:?}");
     }
-    let params: Vec<ParamDecl> =
-        [("q", q), ("k", key), ("v", v)].map(|(n, id)| ParamDecl::new(n.into(), id, Span::default())).into();
+    let params: Vec<ParamDecl> = leaves.map(|(n, id)| ParamDecl::new(n.into(), id, Span::default())).into();
     let grads = gradients(&mut g, loss, &params.iter().collect::<Vec<_>>());
     let outputs = vec![("y", y), ("dq", grads[0]), ("dk", grads[1]), ("dv", grads[2])];
     Equations { graph: g, bound, outputs, dims: vec![b, s, k, h, group, d] }
@@ -128,7 +139,7 @@ fn check(
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
 }
 
-const ALL: Features = Features { causal: true, padded: true, dropout: true, capped: true };
+const ALL: Features = Features { causal: true, padded: true, dropout: true, capped: true, projected: false };
 
 fn each() -> [(&'static str, Features); 5] {
     [
@@ -165,6 +176,43 @@ fn attention_equals_its_equations_in_plain_operations() {
     for (name, has) in each() {
         for dtype in [DType::F64, DType::F32] {
             check(name, dtype, [2, 9, 9], has, &mut devices, &ways);
+        }
+    }
+}
+
+/// In a half type all products have factors of it, which is what GPUs are fast with, and results of `f32`; what is off is what these
+/// factors round.
+#[test]
+fn attention_of_half_types_in_plain_operations() {
+    let mut devices = Devices::of(DeviceKind::Cpu(CpuBackend::Burn));
+    for (half, narrow) in [(DType::BF16, 1.0 / 64.0), (DType::F16, 1.0 / 512.0)] {
+        for (name, has) in each() {
+            let of = |dtype, fused| {
+                let mut e = equations(dtype, [2, 9, 9], Features { projected: true, ..has }, fused);
+                for value in e.bound.values_mut() {
+                    value.data = HostData::from_f64(half, value.data.clone()).to_f64();
+                }
+                e
+            };
+            let (exact, fused) = (of(DType::F64, false), of(DType::F32, true));
+            let values = walk(&exact.graph, &exact.bound);
+            let pairs = fused.outputs.iter().zip(&exact.outputs);
+            let wanted: Vec<_> =
+                pairs.map(|((name, id), (_, at))| (*name, *id, values[at.0 as usize].clone())).collect();
+            let step = StepGraph { float: half, ..step(&fused.graph, &fused.outputs) };
+            let within = Within { least: 1.0, narrow, exact: true };
+            let given = tensors(&fused.graph, &fused.bound);
+            same_step(name, &step, &given, &wanted, within, &[way(&[], vec![])], &mut devices).unwrap();
+
+            let plan = plan(&step, &layout(&way(&[], vec![]).mesh, vec![]), true).unwrap().plan;
+            let graphs = burn_graphs(&plan, 0, CpuBackend::Burn).unwrap();
+            // Those of scores, which are nine for a query.
+            let products =
+                graphs.lines().filter(|l| l.trim_start().starts_with("matmul(") && l.contains(", 9]"));
+            let products: Vec<_> = products.collect();
+            let of_half =
+                |l: &&&str| l.matches(&format!(" {half}[")).count() == 2 && l.matches(" f32[").count() == 1;
+            assert!(products.len() >= 7 && products.iter().all(|l| of_half(&l)), "{half}: {products:#?}");
         }
     }
 }
