@@ -362,6 +362,28 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulAlgoCheck(
+    _: *mut u8,
+    d: *const Description,
+    a: *const Layout,
+    b: *const Layout,
+    c: *const Layout,
+    out: *const Layout,
+    algorithm: *const [u64; 8],
+    found: *mut Proposal,
+) -> c_int {
+    let Some(task) = (unsafe { Task::new(&*d, &*a, &*b, &*c, &*out) }) else { return INVALID_VALUE };
+    let algorithm = unsafe { *algorithm };
+    let way = algorithm[0] ^ task.mark();
+    if way >= WAYS {
+        return NOT_SUPPORTED;
+    }
+    let workspace = if way == WAYS - 1 { ROOM } else { 0 };
+    unsafe { found.write(Proposal { algorithm, workspace, state: SUCCESS, waves: 1.0, reserved: [0; 4] }) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtMatmul(
     handle: *const u64,
     d: *const Description,

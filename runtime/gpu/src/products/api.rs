@@ -47,6 +47,9 @@ functions! {
         propose = "cublasLtMatmulAlgoGetHeuristic" (
             LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, c_int, *mut Proposal, *mut c_int
         ) -> LtStatus;
+        check = "cublasLtMatmulAlgoCheck" (
+            LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, *const Algorithm, *mut Proposal
+        ) -> LtStatus;
         multiply = "cublasLtMatmul" (
             LtHandle, LtHandle, *const c_void, *const c_void, LtHandle, *const c_void, LtHandle, *const c_void,
             *const c_void, LtHandle, *mut c_void, LtHandle, *const Algorithm, *mut c_void, usize, *mut c_void

@@ -21,6 +21,11 @@ impl KernelChoices {
         self.0.insert(key.to_string(), algorithm);
     }
 
+    /// Takes a choice back.
+    pub fn remove(&mut self, key: &ProductKey) {
+        self.0.remove(&key.to_string());
+    }
+
     /// How many products have a choice.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -87,7 +87,8 @@ impl Products {
         Err(ProductError::Call { function, text })
     }
 
-    /// Puts a product on a stream, computed as `choices` says, or else in the way that the library proposes first.
+    /// Puts a product on a stream, computed as `choices` says where the library accepts that, or else in the way that it proposes
+    /// first.
     ///
     /// # Safety
     /// The matrices, the bias and the workspace are memory of this GPU, which stays valid, and of which `out` and the
@@ -155,6 +156,34 @@ impl Products {
         Ok(found?.into_iter().map(|p| p.algorithm).collect())
     }
 
+    /// Whether the library can compute a product in that way, which may be one that a damaged file names.
+    pub(super) fn accepts(
+        &self,
+        product: &MatrixProduct,
+        workspace: usize,
+        algorithm: &Algorithm,
+    ) -> Result<bool, ProductError> {
+        let (description, layouts) = self.described(product)?;
+        let accepted = self.checked(description, layouts, workspace, algorithm);
+        self.free(description, &layouts);
+        Ok(accepted)
+    }
+
+    fn checked(
+        &self,
+        description: LtHandle,
+        [a, b, c]: [LtHandle; 3],
+        workspace: usize,
+        algorithm: &Algorithm,
+    ) -> bool {
+        let mut found = Proposal::default();
+        // SAFETY: reads an algorithm, and writes what is said of it.
+        let status = unsafe {
+            (self.f.check)(self.handle, description, a, b, c, c, &raw const *algorithm, &raw mut found)
+        };
+        [status, found.state] == [SUCCESS; 2] && found.workspace <= workspace
+    }
+
     /// The same of all products.
     pub(super) fn prepare_again(&mut self) {
         for prepared in std::mem::take(&mut self.prepared).into_values() {
@@ -177,7 +206,8 @@ impl Products {
         chosen: Option<Algorithm>,
     ) -> Result<PreparedProduct, ProductError> {
         let (description, layouts) = self.described(product)?;
-        if let Some(algorithm) = chosen {
+        // What is refused here is so on all devices that agreed on it: the library is the same.
+        if let Some(algorithm) = chosen.filter(|a| self.checked(description, layouts, workspace, a)) {
             return Ok(PreparedProduct { description, layouts, algorithm, workspace });
         }
         let found = self.propose(description, layouts, key, product, workspace, 1);

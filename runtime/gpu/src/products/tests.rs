@@ -265,13 +265,32 @@ fn choices_are_measured_and_kept() {
     let kept = KernelChoices::load(&file).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!((kept.of(&key), kept.len()), (Some(all[2]), 1));
-    // An algorithm of another product is refused, so what was kept is what ran.
-    let mut wrong = KernelChoices::default();
-    wrong.set(&key, Algorithm::default());
-    #[expect(unsafe_code, reason = "memory of this function")]
-    // SAFETY: as said.
-    let refused = unsafe { products.multiply(&product, workspace, std::ptr::null_mut(), &wrong) };
-    assert!(matches!(&refused, Err(ProductError::Call { function: "cublasLtMatmul", .. })), "{refused:?}");
+    // What was kept of another product is refused, and measured again.
+    let of = |algorithm| {
+        let mut choices = KernelChoices::default();
+        choices.set(&key, algorithm);
+        choices.to_text()
+    };
+    let mut tuned = TunedProducts::open(&Paths::all(built::library()), "a GPU").unwrap();
+    let name = tuned.proposed().0;
+    tuned.choose(&[(name.clone(), of(Algorithm::default()))]);
+    let mut multiply = |tuned: &mut TunedProducts| {
+        out.fill(0.0);
+        #[expect(unsafe_code, reason = "memory of this function")]
+        // SAFETY: as said.
+        unsafe { tuned.multiply(&product, workspace, std::ptr::null_mut(), || Ok(())) }.unwrap();
+        assert!(out.iter().all(|x| *x == 4.0), "{out:?}");
+    };
+    multiply(&mut tuned);
+    assert_eq!(tuned.proposed().1, of(Algorithm::default()));
+    tuned.measure(true);
+    multiply(&mut tuned);
+    let (_, text) = tuned.proposed();
+    assert!(all.iter().any(|a| of(*a) == text), "{text}");
+    let sure = of(all[1]);
+    tuned.choose(&[(name, sure.clone())]);
+    multiply(&mut tuned);
+    assert_eq!(tuned.proposed().1, sure, "what was agreed on is measured again");
 }
 
 /// Shapes that do not fit, and a library that is not there, are errors that say what.

@@ -60,7 +60,10 @@ impl TunedProducts {
     ) -> Result<(), ProductError> {
         if self.measuring {
             let key = ProductKey::of(product, workspace.bytes)?;
-            if self.chosen.of(&key).or(self.proposed.of(&key)).is_none() {
+            let known = self.chosen.of(&key).or(self.proposed.of(&key));
+            let known = known.map(|algorithm| self.products.accepts(product, workspace.bytes, &algorithm));
+            if !known.transpose()?.unwrap_or(false) {
+                self.chosen.remove(&key);
                 // SAFETY: the caller's promise.
                 let (fastest, _) = unsafe { self.products.fastest(product, workspace, stream, wait) }?;
                 self.proposed.set(&key, fastest);
