@@ -187,10 +187,31 @@ pub extern "C" fn cuCtxSynchronize() -> c_int {
     SUCCESS
 }
 
+/// The priorities of streams, as on NVIDIA's GPUs: from the last to the first.
+pub(crate) const PRIORITIES: [c_int; 2] = [0, -5];
+
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreate(stream: *mut *const Stream, _flags: c_uint) -> c_int {
+pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> c_int {
+    if current().is_none() {
+        return INVALID_CONTEXT;
+    }
+    unsafe { (*least, *greatest) = (PRIORITIES[0], PRIORITIES[1]) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut *const Stream, flags: c_uint) -> c_int {
+    unsafe { cuStreamCreateWithPriority(stream, flags, PRIORITIES[0]) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut *const Stream,
+    _flags: c_uint,
+    priority: c_int,
+) -> c_int {
     let Some(context) = current() else { return INVALID_CONTEXT };
-    let new = Stream::new();
+    let new = Stream::new(priority);
     let mut state = lock(&context.state);
     state.gates.retain(|g| !g.is_done());
     for gate in state.gates.clone() {

@@ -342,6 +342,11 @@ fn call(comm: *const Comm, stream: *const Stream, op: FakeOp) -> c_int {
     if stream.is_null() {
         return ARGUMENT;
     }
+    // Others wait for a collective: NCCL would not mind.
+    if unsafe { (*stream).priority } != cuda::PRIORITIES[1] {
+        comm.fail(USAGE, "a collective on a stream that comes last");
+        return USAGE;
+    }
     let call = (comm, stream as usize, op);
     let alone = GROUP.with_borrow_mut(|g| {
         if g.depth == 0 {

@@ -2,6 +2,7 @@
 
 use crate::lock;
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -10,6 +11,8 @@ type Task = Box<dyn FnOnce() + Send>;
 pub(crate) struct Stream {
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Less goes first.
+    pub(crate) priority: c_int,
 }
 
 #[derive(Default)]
@@ -19,8 +22,8 @@ struct Queue {
 }
 
 impl Stream {
-    pub(crate) fn new() -> Arc<Stream> {
-        let stream = Arc::new(Stream { queue: Mutex::default(), changed: Condvar::new() });
+    pub(crate) fn new(priority: c_int) -> Arc<Stream> {
+        let stream = Arc::new(Stream { queue: Mutex::default(), changed: Condvar::new(), priority });
         let worker = stream.clone();
         std::thread::spawn(move || worker.work());
         stream

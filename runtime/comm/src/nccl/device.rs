@@ -16,7 +16,8 @@ functions! {
         release = "cuDevicePrimaryCtxRelease_v2" (c_int) -> CuResult;
         set_current = "cuCtxSetCurrent" (ContextHandle) -> CuResult;
         synchronize = "cuCtxSynchronize" () -> CuResult;
-        stream_create = "cuStreamCreate" (*mut StreamHandle, c_uint) -> CuResult;
+        priorities = "cuCtxGetStreamPriorityRange" (*mut c_int, *mut c_int) -> CuResult;
+        stream_create = "cuStreamCreateWithPriority" (*mut StreamHandle, c_uint, c_int) -> CuResult;
         stream_destroy = "cuStreamDestroy_v2" (StreamHandle) -> CuResult;
         stream_wait = "cuStreamWaitEvent" (StreamHandle, EventHandle, c_uint) -> CuResult;
         event_create = "cuEventCreate" (*mut EventHandle, c_uint) -> CuResult;
@@ -95,9 +96,14 @@ impl Gpu {
         // From here on the drop releases what there is.
         let mut gpu = Gpu { driver, f, context_events, device, context, stream: null, ordinal, bus_id };
         gpu.bind()?;
-        let mut stream = null;
-        // SAFETY: the context is current.
-        gpu.check("cuStreamCreate", unsafe { (f.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) })?;
+        let (mut last, mut first, mut stream) = (0, 0, null);
+        // SAFETY: the context is current; writes two integers.
+        let told = unsafe { (f.priorities)(&raw mut last, &raw mut first) };
+        gpu.check("cuCtxGetStreamPriorityRange", told)?;
+        // What computes leaves units to collectives as soon as some are free: others wait for these.
+        // SAFETY: as above; writes a handle.
+        let made = unsafe { (f.stream_create)(&raw mut stream, STREAM_NON_BLOCKING, first) };
+        gpu.check("cuStreamCreateWithPriority", made)?;
         gpu.stream = stream;
         Ok(gpu)
     }
