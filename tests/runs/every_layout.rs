@@ -2,7 +2,8 @@
 //! divides a size; losses, gradients and parameters differ by rounding only. And the memory that rules promise.
 //!
 //! A normal run takes a few layouts and steps. `LONG=1` takes all that ship, on every mesh of 1, 2, 3, 4, 6 and 8 devices, for 20
-//! steps; then, at the sizes of `--preset tiny` itself, on 6 devices for 5 steps. It prints the greatest differences.
+//! steps; then, at the sizes of `--preset tiny` itself, on 6 devices for 5 steps. `LONG=2` takes those sizes alone, with a batch of 6, on all
+//! of these numbers of devices for 20 steps, in an hour or two. It prints the greatest differences.
 
 use crate::support::{Sizes, Trained, apart, attempted, options, root, shapes, write_data};
 use meshwright_core::program::Reports;
@@ -46,6 +47,13 @@ const FEW: &[(&str, &str)] = &[
 fn long() -> bool {
     std::env::var_os("LONG").is_some()
 }
+
+fn hours() -> bool {
+    std::env::var_os("LONG").is_some_and(|v| v == "2")
+}
+
+/// The numbers of devices.
+const COUNTS: &[usize] = &[1, 2, 3, 4, 6, 8];
 
 /// All meshes of so many devices for a layout that ships.
 fn meshes(axes: &[&str], devices: usize) -> Vec<String> {
@@ -167,13 +175,20 @@ impl Subject<'_> {
             assert!(wrong.is_empty(), "{}", wrong.join("\n"));
             return;
         }
-        let layouts: Vec<_> = shipped(&[1, 2, 3, 4, 6, 8]).into_iter().chain(more).collect();
-        let mut wrong = self.differences(&layouts, 20, &mut worst);
-        told_at_end(&format!("{}, small", self.model), &worst);
+        let mut wrong = vec![];
+        if !hours() {
+            let layouts: Vec<_> = shipped(COUNTS).into_iter().chain(more).collect();
+            wrong.extend(self.differences(&layouts, 20, &mut worst));
+            told_at_end(&format!("{}, small", self.model), &worst);
+        }
         if let Some(at) = self.at_own_sizes {
-            let (own, mut worst) = (Subject { sizes: &[], at, ..*self }, Worst::default());
-            let layouts = shipped(&[6]).into_iter().filter(|(mesh, _)| !mesh.contains("=1"));
-            wrong.extend(own.differences(&layouts.collect::<Vec<_>>(), 5, &mut worst));
+            let (sizes, counts, steps): (&[_], _, _) =
+                if hours() { (&[("batch", 6)], COUNTS, 20) } else { (&[], &[6][..], 5) };
+            let (own, mut worst) = (Subject { sizes, at, ..*self }, Worst::default());
+            // Of two axes one of which is single, the other is what a layout of one axis has.
+            let both = |mesh: &str| !mesh.contains("=1") || mesh == "data=1";
+            let layouts = shipped(counts).into_iter().filter(|(mesh, _)| both(mesh));
+            wrong.extend(own.differences(&layouts.collect::<Vec<_>>(), steps, &mut worst));
             told_at_end(&format!("{}, at its own sizes", self.model), &worst);
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
