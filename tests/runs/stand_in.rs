@@ -71,17 +71,42 @@ train wide {
 }
 ";
 
-#[test]
-fn memory_is_what_the_plan_says_compiled_for_the_host() {
+/// Times a step of it.
+fn benched(precision: &str, more: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("wide.mw");
     std::fs::write(&model, WIDE).unwrap();
     let model = model.display().to_string();
+    let args = ["bench", "model", &model, "--device", "cubecl-cpu", "--precision", precision];
+    let said = run(&[&args[..], &["--steps", "1", "--warmup", "1"], more].concat());
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    said.out
+}
+
+/// A step has 11 products: four forward, four for gradients of parameters, three for those of activations.
+#[test]
+fn kernels_of_a_step_are_counted_compiled_for_the_host() {
+    let out = benched("f32", &["--format", "json"]);
+    let found: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    let kernels = found["kernels"].as_array().unwrap();
+    let of = |k: &serde_json::Value| (k["launches"].as_u64().unwrap(), k["ms"].as_f64().unwrap());
+    let all: Vec<(u64, f64)> = kernels.iter().map(of).collect();
+    let (launches, ms) = all.iter().fold((0, 0.0), |sum, k| (sum.0 + k.0, sum.1 + k.1));
+    report(&format!("{launches} kernels in {ms:.2} ms: {kernels:?}"));
+    assert!((30..150).contains(&launches), "{kernels:?}");
+    assert!(all.iter().any(|k| k.0 == 11), "{kernels:?}");
+    assert!(all.is_sorted_by(|a, b| a.1 >= b.1) && all[0].1 > 0.0, "{kernels:?}");
+    assert!(ms < found["median_ms"].as_f64().unwrap() * 5.0, "{out}");
+
+    let out = benched("f32", &[]);
+    assert!(out.contains(" kernels in a step, which run for "), "{out}");
+}
+
+#[test]
+fn memory_is_what_the_plan_says_compiled_for_the_host() {
     for precision in ["f32", "bf16"] {
-        let args = ["bench", "model", &model, "--device", "cubecl-cpu", "--precision", precision];
-        let said = run(&[&args[..], &["--steps", "1", "--warmup", "1", "--format", "json"]].concat());
-        assert_eq!(said.code, Some(0), "{}", said.err);
-        let found: serde_json::Value = serde_json::from_str(said.out.lines().last().unwrap()).unwrap();
+        let out = benched(precision, &["--format", "json"]);
+        let found: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
         let bytes = |key: &str| found[key].as_f64().unwrap();
         let (planned, seen) = (bytes("plan_peak_bytes"), bytes("device_peak_bytes"));
         let ratio = seen / planned;

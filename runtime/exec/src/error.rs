@@ -143,6 +143,17 @@ pub enum ExecError {
         /// Why not.
         message: String,
     },
+    /// A device did not end what it does in time.
+    #[error(
+        "rank {rank} has not ended what it does after {seconds} s: a kernel that never ends, or a GPU that is lost (the system's log \
+         names such errors of GPUs: `dmesg | grep -i xid`); `--timeout` gives more time"
+    )]
+    Silent {
+        /// The device.
+        rank: usize,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// The thread of a device is gone.
     #[error("the thread of rank {rank} has ended")]
     Gone {

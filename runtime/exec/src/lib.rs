@@ -20,9 +20,10 @@ pub mod trace;
 
 pub use backend::Memory;
 pub use backend::native::kernels;
+pub use backend::watch::{KernelUse, KernelWatch};
 pub use clock::process_cpu_time;
 pub use cluster::{
-    About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, Processes, Provider,
+    About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, GpuShare, Processes, Provider,
     StepReport,
 };
 pub use engine::print::burn_graphs;

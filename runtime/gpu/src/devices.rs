@@ -135,6 +135,11 @@ pub fn look(
     DevicesReport { cpu: cpu(), gpus, driver, cuda, cublas_lt, nccl, libdevice, hindrances, notes }
 }
 
+/// Bytes of a GPU's memory; none where the driver tells nothing.
+pub fn memory(paths: &Paths, ordinal: u32) -> Option<u64> {
+    Driver::open(paths).and_then(|driver| driver.properties(ordinal)).map(|p| p.memory).ok()
+}
+
 fn list(driver: &Driver, nvml: Option<&Nvml>) -> Result<Vec<GpuReport>, String> {
     let count = driver.count().map_err(|e| e.to_string())?;
     let all: Result<Vec<Properties>, _> = (0..count).map(|ordinal| driver.properties(ordinal)).collect();

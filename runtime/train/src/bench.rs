@@ -9,7 +9,9 @@ use crate::session::common;
 use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::{Cluster, HostData, HostTensor, LocalInput, Memory, Provider, process_cpu_time};
+use meshwright_exec::{
+    Cluster, HostData, HostTensor, KernelUse, KernelWatch, LocalInput, Memory, Provider, process_cpu_time,
+};
 use meshwright_plan::random::{Key, uniform01};
 use serde::Serialize;
 use std::sync::Arc;
@@ -55,6 +57,10 @@ pub struct BenchResult {
     pub device_peak_bytes: Option<u64>,
     /// What the allocator of that device held then, in use or not.
     pub device_reserved_bytes: Option<u64>,
+    /// Devices of this process.
+    pub devices: usize,
+    /// What these launched in one more step, all together, what took most time first; empty on CPUs.
+    pub kernels: Vec<KernelUse>,
     /// What the user should know of how devices communicate and compute.
     pub notes: Vec<String>,
 }
@@ -119,7 +125,9 @@ fn timed(
     }
     let cpu = (process_cpu_time() - cpu).as_secs_f64() * 1e3 / options.steps.max(1) as f64;
     cluster.release_inputs(program.id)?;
-    let memory = peak_memory(&cluster, &program, (options.warmup + options.steps) as u64 + 1, &provider)?;
+    let next = (options.warmup + options.steps) as u64 + 1;
+    let kernels = kernels(&cluster, &program, next, &provider)?;
+    let memory = peak_memory(&cluster, &program, next + 1, &provider)?;
     cluster.shutdown();
     times.sort_by(f64::total_cmp);
     let at =
@@ -137,8 +145,32 @@ fn timed(
         plan_peak_bytes: summary.peak_bytes,
         device_peak_bytes: memory.map(|m| m.peak),
         device_reserved_bytes: memory.map(|m| m.reserved),
+        devices: program.needs.len(),
+        kernels,
         notes,
     })
+}
+
+/// Whether devices tell what they do, as GPUs do; threads do not.
+fn tells(cluster: &Cluster) -> Result<bool, Failure> {
+    Ok(cluster.memory()?.iter().any(Option::is_some))
+}
+
+/// What devices launch in one more step: to watch them takes time, so it is not one of those that are timed.
+fn kernels(
+    cluster: &Cluster,
+    program: &LoadedProgram,
+    step: u64,
+    provider: &Provider,
+) -> Result<Vec<KernelUse>, Failure> {
+    if !tells(cluster)? {
+        return Ok(vec![]);
+    }
+    let watch = KernelWatch::start();
+    cluster.run(program.id, step, provider)?;
+    // Waits for what the devices still have to do.
+    cluster.memory()?;
+    Ok(watch.end())
 }
 
 /// Memory of the device that had most in use in one more step, which is watched: that takes time, so it is not one of those
@@ -149,7 +181,7 @@ fn peak_memory(
     step: u64,
     provider: &Provider,
 ) -> Result<Option<Memory>, Failure> {
-    if cluster.memory()?.iter().all(Option::is_none) {
+    if !tells(cluster)? {
         return Ok(None);
     }
     cluster.watch_memory(true)?;
@@ -173,7 +205,7 @@ fn loaded(
     };
     let plan = compiled(project, &step, sources)?.plan;
     let mut cluster = start(project, options.cores, &options.devices)?;
-    let program = load(&mut cluster, plan)?;
+    let program = load(&mut cluster, plan, Some((project, sources)))?;
     cluster.init_state(program.id, options.seed)?;
     Ok((cluster, program))
 }

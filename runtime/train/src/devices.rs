@@ -5,11 +5,12 @@ use crate::checkpoint::Checkpoint;
 use crate::consensus::agree_on_result;
 use crate::data::{self, Dataset, EpochSeed, InputBinding, Places, Prefetch};
 use crate::failure::Failure;
-use crate::memory;
+use crate::memory::devices_fit;
+use crate::plan_memory::{MemoryShare, WithLines, plan_fits};
 use crate::project::Project;
 use crate::tensor::RawTensor;
 use meshwright_comm::Timeouts;
-use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state};
+use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
     Cluster, ClusterOptions, DeviceCollectives, DeviceKind, HostTensor, LocalInput, Processes, ProgramId,
@@ -17,6 +18,7 @@ use meshwright_exec::{
 };
 use meshwright_gpu::load::Paths;
 use meshwright_plan::Plan;
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -64,7 +66,7 @@ pub struct Asked {
 /// E0401 where one process would have more than fit, and those of [`Cluster::start`].
 pub(crate) fn start(project: &Project, cores: Option<usize>, devices: &Devices) -> Result<Cluster, Failure> {
     if devices.processes.devices().is_none() {
-        memory::devices_fit(project.layout.mesh.devices())?;
+        devices_fit(project.layout.mesh.devices())?;
     }
     let options = ClusterOptions {
         cores,
@@ -130,16 +132,28 @@ pub(crate) struct LoadedProgram {
     pub(crate) plan: Arc<Plan>,
 }
 
-/// Loads a Plan on all devices.
+/// Loads a Plan on all devices. `of` is the project of a training step, to say which layout would need less.
 ///
 /// # Errors
-/// E0401 where devices of the host need more memory than there is, and those of [`Cluster::load`].
-pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<LoadedProgram, Failure> {
-    if !cluster.chooses_kernels() {
-        // Other processes of this machine take as much.
-        let here = cluster.ranks().len() * cluster.processes().neighbors();
-        memory::plan_fits(&plan, here, cluster.states().next().is_some())?;
-    }
+/// E0401 where the devices need more memory than there is, and those of [`Cluster::load`].
+pub(crate) fn load(
+    cluster: &mut Cluster,
+    plan: Plan,
+    of: Option<(&Project, &Sources)>,
+) -> Result<LoadedProgram, Failure> {
+    // Of a host it is known what is left, of a GPU what there is.
+    let held = cluster.states().next().is_some() && cluster.gpus().is_empty();
+    let step = LazyCell::new(|| of.and_then(|(project, _)| training_step(&project.program)));
+    let other = of.map(|(project, sources)| {
+        let step = &step;
+        move |lines: &str| {
+            let changed = project.with_more_rules(lines, sources)?;
+            changed.compile(step.as_ref()?, sources).0.map(|c| c.plan)
+        }
+    });
+    let other = other.as_ref().map(|f| f as WithLines<'_>);
+    let fits = plan_fits(&plan, &MemoryShare::of(cluster), held, other);
+    agree_on_result(cluster.processes(), "the memory", fits)?;
     let plan = Arc::new(plan);
     let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
     let id = cluster.load(plan.clone())?;
@@ -271,7 +285,7 @@ pub(crate) fn hold_rest(
         inputs: p.inputs.iter().map(|i| i.0.clone()).collect(),
         outputs,
     };
-    load(cluster, compiled(project, &step, sources)?.plan).map(Some)
+    load(cluster, compiled(project, &step, sources)?.plan, None).map(Some)
 }
 
 /// Sets everything that the programs hold to its first value.

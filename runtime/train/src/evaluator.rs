@@ -46,7 +46,7 @@ impl Evaluator {
         let evaluation = of(project)?;
         let mut make = |p: &Project| -> Result<LoadedProgram, Failure> {
             let e = of(p)?;
-            load(cluster, compiled(p, &e.step, sources)?.plan)
+            load(cluster, compiled(p, &e.step, sources)?.plan, None)
         };
         let remainder = remainder(project, set.records())?;
         let full = if full > 0 { Some(make(project)?) } else { None };

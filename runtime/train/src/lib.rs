@@ -28,6 +28,7 @@ mod memory;
 pub mod metrics;
 mod metrics_log;
 mod not_finite;
+mod plan_memory;
 mod policies;
 mod prediction;
 pub mod project;

@@ -1,9 +1,8 @@
-//! Memory: what this process has and may have, as the system tells it, and what a Plan needs.
+//! Memory: what this process has and may have, as the system tells it.
 
 use crate::failure::Failure;
 use crate::text::bytes as shown;
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_plan::Plan;
 use std::path::{Path, PathBuf};
 
 /// What a device that is a thread takes without any values: its stack, its kernels and its part of the allocator. Measured
@@ -12,9 +11,6 @@ const DEVICE_BYTES: u64 = 2 << 20;
 
 /// What two devices of a process know of each other, measured likewise.
 const PAIR_BYTES: u64 = 700;
-
-/// How many values an error lists.
-const LISTED: usize = 5;
 
 /// A number of `/proc/self/status` or `/proc/meminfo`, in bytes.
 fn kilobytes(file: &str, key: &str) -> Option<u64> {
@@ -95,45 +91,6 @@ pub(crate) fn devices_fit(devices: usize) -> Result<(), Failure> {
     );
     let d = Diagnostic::error(codes::E0401, message);
     Err(d.help("take a smaller mesh, or spread the mesh over several machines (`meshwright launch`)").into())
-}
-
-/// Whether so many devices of this process can hold what a Plan needs; with `more`, parameters and states are there already.
-///
-/// # Errors
-/// E0401 with the largest values.
-pub(crate) fn plan_fits(plan: &Plan, devices: usize, more: bool) -> Result<(), Failure> {
-    let each = if more { plan.summary.activation_bytes } else { plan.summary.peak_bytes };
-    let needed = each.saturating_mul(devices as u64);
-    match available_bytes() {
-        Some(available) if needed > available => Err(too_large(plan, (devices, each), available).into()),
-        _ => Ok(()),
-    }
-}
-
-fn too_large(plan: &Plan, (devices, each): (usize, u64), available: u64) -> Diagnostic {
-    let (model, program) = (&plan.model, &plan.program);
-    let needs = match devices {
-        1 => format!("needs {}", shown(each)),
-        n => format!(
-            "needs {} on each of {n} devices, {} in all",
-            shown(each),
-            shown(each.saturating_mul(n as u64))
-        ),
-    };
-    let message =
-        format!("the program `{program}` of `{model}` {needs}, and {} are available", shown(available));
-    let held = plan.at_peak();
-    let list: Vec<String> =
-        held.iter().take(LISTED).map(|b| format!("`{}` {}", b.path, shown(b.bytes))).collect();
-    let d = Diagnostic::error(codes::E0401, message);
-    let d = d.note(format!(
-        "of {} values that are alive at once, the largest are {}",
-        held.len(),
-        list.join(", ")
-    ));
-    d.help("take a smaller batch or other smaller dims: `--dim NAME=SIZE`").help(
-        "or split what is large over several machines (`zero3` splits all parameters): `meshwright explain MODEL --layout …` shows the peak of a device",
-    )
 }
 
 #[cfg(test)]

@@ -170,7 +170,7 @@ impl<'a> Rerun<'a> {
         let processes = cluster.processes().clone();
         let Some(graph) = examined_step(&project.program) else { return Ok(Outcome::Nothing) };
         let made = compiled(&project, &graph, self.sources)
-            .and_then(|Compiled { spmd, plan }| Ok((load(cluster, plan)?, spmd.step.graph)));
+            .and_then(|Compiled { spmd, plan }| Ok((load(cluster, plan, None)?, spmd.step.graph)));
         let (examined, graph) = agree_on_result(&processes, "the step with checks", made)?;
         self.restart(cluster)?;
         // The loss shows what the step before did to the parameters.

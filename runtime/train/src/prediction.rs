@@ -162,7 +162,7 @@ fn predicted(
         let Some(p) = p else { continue };
         let step = prediction(p).and_then(|(e, _)| compiled(p, &e.step, sources));
         let program =
-            agree_on_result(processes, "the program", step.and_then(|c| load(&mut cluster, c.plan)))?;
+            agree_on_result(processes, "the program", step.and_then(|c| load(&mut cluster, c.plan, None)))?;
         prepare(&cluster, checkpoint.as_ref())?;
         for _ in 0..count {
             let given = provide(&program, q.batch(&program, first)?);

@@ -192,6 +192,24 @@ impl Project {
         (project.filter(|_| !has_errors(&found)), found)
     }
 
+    /// The same resolved model on the same mesh, with further lines in its layout; none where these have errors.
+    pub(crate) fn with_more_rules(&self, lines: &str, sources: &Sources) -> Option<Project> {
+        let rules = self.texts.layout.map_or("", |id| sources.text(id));
+        let mut sources = sources.clone();
+        let axes = self.layout.mesh.axes.iter().map(|a| format!("{}={}", a.name, a.size));
+        let mesh = axes.collect::<Vec<_>>().join(",");
+        let mesh = read_mesh(Some(mesh.as_str()).filter(|m| !m.is_empty()), &mut sources, &mut Vec::new());
+        let text = format!("{rules}\n{lines}");
+        let mut bound = |text: &str, shared| {
+            let (file, found) = parse_layout(sources.add("--layout", text), text);
+            let (layout, more) = layout(&file?, mesh.as_ref(), &self.program, shared);
+            layout.filter(|_| !has_errors(&found) && !has_errors(&more))
+        };
+        // By themselves the lines must be about this program, as the rules of a file that others share need not be.
+        bound(lines, false)?;
+        bound(&text, true).map(|layout| Project { layout, ..self.clone() })
+    }
+
     /// The same, compiled to Plans in which every value can be looked at.
     pub(crate) fn examined(&self) -> Project {
         let compiling = CompileOptions { examined: true, ..self.compiling };

@@ -289,7 +289,7 @@ impl Ready {
             None => (0, EpochLosses::default()),
         };
         let mut cluster = start(project, options.cores, &options.devices)?;
-        let program = load(&mut cluster, plan)?;
+        let program = load(&mut cluster, plan, Some((project, sources)))?;
         let mut make = |set: Option<Dataset>, name: &'static str| -> Result<Option<SetEvaluator>, Failure> {
             let Some(set) = set else { return Ok(None) };
             Ok(Some(SetEvaluator { set: name, evaluator: evaluator(project, sources, &mut cluster, set)? }))

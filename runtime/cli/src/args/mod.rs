@@ -258,8 +258,8 @@ pub(crate) struct DevicesArgs {
     /// Reduce in a fixed order, so that a rerun gives the same bits; threads always do.
     #[arg(long)]
     pub(crate) deterministic: bool,
-    /// Time out a collective after so many seconds; until the end of the first step, after six times as many
-    /// [default: 300]
+    /// Time out a collective after so many seconds; until the end of the first step, after six times as many. A step of a GPU may
+    /// take as long as both together [default: 300]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) timeout: Option<u64>,
 }

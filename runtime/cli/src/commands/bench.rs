@@ -7,6 +7,7 @@ use crate::progress::bar;
 use crate::stop::Stop;
 use crate::text::{bytes, counted};
 use meshwright_diag::Sources;
+use meshwright_exec::KernelUse;
 use meshwright_train::{BenchOptions, BenchResult, Project, bench};
 
 /// Runs the command.
@@ -58,8 +59,9 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         ),
         _ => String::new(),
     };
+    let kernels = kernels(&r.kernels, r.devices);
     console.out(&format!(
-        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms, {:.3} TFLOP/s\n  {:.2} ms of CPU time a step, {} of memory at most\n{}",
+        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms, {:.3} TFLOP/s\n  {:.2} ms of CPU time a step, {} of memory at most\n{device}{kernels}",
         args.project.model,
         project::mesh(&project),
         counted(r.samples as u64, "step"),
@@ -68,7 +70,27 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         r.p90_ms,
         r.tflops,
         r.cpu_ms_per_step,
-        bytes(r.peak_rss_bytes),
-        device
+        bytes(r.peak_rss_bytes)
     ))
+}
+
+/// How many kernels the devices of this process launch in a step, and those that take most of the time.
+fn kernels(all: &[KernelUse], devices: usize) -> String {
+    const SHOWN: usize = 8;
+    if all.is_empty() {
+        return String::new();
+    }
+    let launches: u64 = all.iter().map(|k| k.launches).sum();
+    let ms: f64 = all.iter().map(|k| k.ms).sum();
+    let of = if devices > 1 { format!(" of all {devices} devices together") } else { String::new() };
+    let mut text = format!("  {} in a step{of}, which run for {ms:.2} ms\n", counted(launches, "kernel"));
+    for k in all.iter().take(SHOWN) {
+        text += &format!("  {:>10.2} ms {:>7}x  {}\n", k.ms, k.launches, k.name);
+    }
+    if let Some(others) = all.get(SHOWN..).filter(|others| !others.is_empty()) {
+        let (ms, launches): (f64, u64) =
+            others.iter().fold((0.0, 0), |sum, k| (sum.0 + k.ms, sum.1 + k.launches));
+        text += &format!("  {ms:>10.2} ms {launches:>7}x  {} others\n", others.len());
+    }
+    text
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod burn;
 pub(crate) mod native;
+pub(crate) mod watch;
 
 use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;

@@ -8,6 +8,7 @@
 //! Where a mesh is spread over several processes, each has a cluster, and all make the same calls in the same order.
 
 mod copies;
+mod device_thread;
 pub(crate) mod devices;
 mod peak;
 pub(crate) mod processes;
@@ -22,19 +23,20 @@ pub use processes::{About, Processes};
 pub use runs::{Provider, StepReport};
 
 use crate::backend::Memory;
+use crate::cluster::device_thread::{Answer, Device, spawn};
 use crate::cluster::share::Blocks;
-use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs, panic_message};
-use crate::error::{ExecError, Place};
+use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs};
+use crate::error::ExecError;
 use crate::trace::DeviceTrace;
-use meshwright_comm::{Timeouts, Transport, World, flush_subnormals};
+use meshwright_comm::{Timeouts, Transport, World};
+use meshwright_gpu::devices::memory;
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{BufId, Mesh, Plan, ProgramInputKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 /// How to start the devices.
 #[derive(Clone, Debug, Default)]
@@ -54,11 +56,15 @@ pub struct ClusterOptions {
     pub libraries: Paths,
 }
 
-type Job = Box<dyn FnOnce(&mut Engine) + Send>;
-
-struct Device {
-    jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+/// A GPU, and how many devices of this process it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuShare {
+    /// Its number.
+    pub gpu: usize,
+    /// The devices.
+    pub ranks: usize,
+    /// Bytes of its memory, where the driver tells.
+    pub memory: Option<u64>,
 }
 
 /// The devices of a mesh, or this process's part of them. Dropping it ends them.
@@ -68,7 +74,10 @@ pub struct Cluster {
     /// Rank of the first device here.
     first: usize,
     devices: Vec<Device>,
-    chooses_kernels: bool,
+    /// What each of them is.
+    kinds: Vec<DeviceKind>,
+    timeouts: Timeouts,
+    libraries: Paths,
     plans: Vec<LoadedPlan>,
     states: BTreeMap<String, Held>,
 }
@@ -137,12 +146,14 @@ impl Cluster {
         let threads = (cores / ends.len().max(1)).max(1);
         let first = ends.first().map_or(0, |e| e.rank());
         let mut started = vec![];
-        for (local, end) in ends.into_iter().enumerate() {
+        let kind = |local| options.device.of_rank(local).among(options.gpus);
+        let kinds: Vec<DeviceKind> = (0..ends.len()).map(kind).collect();
+        for (kind, end) in kinds.iter().zip(ends) {
             started.push(spawn(
                 end.rank(),
                 end,
                 threads,
-                options.device.of_rank(local).among(options.gpus),
+                *kind,
                 (options.collectives, options.timeouts, options.libraries.clone()),
             )?);
         }
@@ -156,7 +167,9 @@ impl Cluster {
             processes,
             first,
             devices,
-            chooses_kernels: options.device.chooses_kernels(),
+            kinds,
+            timeouts: options.timeouts,
+            libraries: options.libraries.clone(),
             plans: vec![],
             states: BTreeMap::new(),
         })
@@ -195,24 +208,76 @@ impl Cluster {
     where
         F: FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
     {
-        let mut answers = vec![];
-        for (device, job) in self.devices.iter().zip(jobs) {
-            answers.push(device.ask(job));
-        }
-        let mut values = vec![];
-        let mut errors = vec![];
-        for (rank, answer) in self.ranks().zip(answers) {
-            match answer.and_then(|a| a.recv().ok()).unwrap_or(Err(ExecError::Gone { rank })) {
-                Ok(value) => values.push(value),
-                Err(e) => errors.push(e),
+        let (answer, answers) = channel();
+        let (mut waiting, mut gone) = (BTreeSet::new(), vec![]);
+        for (local, (device, job)) in self.devices.iter().zip(jobs).enumerate() {
+            if device.ask(job, local, answer.clone()) {
+                waiting.insert(local);
+            } else {
+                gone.push((local, ExecError::Gone { rank: self.first + local }));
             }
         }
-        match root_cause::root_cause(errors) {
-            None => Ok(values),
+        drop(answer);
+        self.answered(&answers, waiting, gone)
+    }
+
+    /// The answers of devices, in ascending rank, or what caused that there are not all. Where one device failed, the others have the
+    /// time of a collective to end; GPUs have it in any case.
+    fn answered<T>(
+        &self,
+        answers: &Receiver<Answer<T>>,
+        mut waiting: BTreeSet<usize>,
+        mut errors: Vec<(usize, ExecError)>,
+    ) -> Result<Vec<T>, ExecError> {
+        let mut values = BTreeMap::new();
+        let begin = Instant::now();
+        while !waiting.is_empty() {
+            let answer = match self.patience(!errors.is_empty()) {
+                Some(time) => answers.recv_timeout(time),
+                None => answers.recv().map_err(RecvTimeoutError::from),
+            };
+            match answer {
+                Ok((local, answer)) => {
+                    waiting.remove(&local);
+                    match answer {
+                        Ok(value) => drop(values.insert(local, value)),
+                        Err(e) => errors.push((local, e)),
+                    }
+                }
+                Err(why) => {
+                    let silent = std::mem::take(&mut waiting).into_iter();
+                    errors.extend(silent.map(|local| (local, self.unanswered(local, why, begin))));
+                }
+            }
+        }
+        errors.sort_by_key(|(local, _)| *local);
+        match root_cause::root_cause(errors.into_iter().map(|(_, e)| e).collect()) {
+            None => Ok(values.into_values().collect()),
             Some(cause) => {
                 self.processes.abort(&cause.to_string());
                 Err(cause)
             }
+        }
+    }
+
+    /// How long devices may take; without end where they are threads and none has failed. A collective that is given up says more, so
+    /// it comes first.
+    fn patience(&self, failed: bool) -> Option<Duration> {
+        let Timeouts { first_step, later } = self.timeouts;
+        match failed {
+            true => Some(later),
+            false => self.chooses_kernels().then(|| first_step + later),
+        }
+    }
+
+    fn unanswered(&self, local: usize, why: RecvTimeoutError, begin: Instant) -> ExecError {
+        let rank = self.first + local;
+        match why {
+            RecvTimeoutError::Timeout => {
+                self.devices[local].leave();
+                ExecError::Silent { rank, seconds: begin.elapsed().as_secs() }
+            }
+            RecvTimeoutError::Disconnected => ExecError::Gone { rank },
         }
     }
 
@@ -222,9 +287,11 @@ impl Cluster {
         rank: usize,
         job: impl FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
     ) -> Result<T, ExecError> {
-        let device = rank.checked_sub(self.first).and_then(|i| self.devices.get(i));
-        let answer = device.and_then(|d| d.ask(job));
-        answer.and_then(|a| a.recv().ok()).unwrap_or(Err(ExecError::Gone { rank }))
+        let local = rank.checked_sub(self.first).filter(|local| *local < self.devices.len());
+        let (answer, answers) = channel();
+        let asked = local.filter(|local| self.devices[*local].ask(job, *local, answer));
+        let found = self.answered(&answers, asked.into_iter().collect(), vec![])?;
+        found.into_iter().next().ok_or(ExecError::Gone { rank })
     }
 
     /// Loads a Plan on all devices.
@@ -307,7 +374,19 @@ impl Cluster {
 
     /// Whether devices may compute the same to other last bits.
     pub fn chooses_kernels(&self) -> bool {
-        self.chooses_kernels
+        self.kinds.iter().any(|kind| kind.chooses_kernels())
+    }
+
+    /// The GPUs of this process's devices, in ascending number; none where devices are threads.
+    pub fn gpus(&self) -> Vec<GpuShare> {
+        let mut ranks: BTreeMap<usize, usize> = BTreeMap::new();
+        for kind in &self.kinds {
+            if let DeviceKind::Cuda(gpu) = kind {
+                *ranks.entry(*gpu).or_default() += 1;
+            }
+        }
+        let bytes = |gpu| memory(&self.libraries, u32::try_from(gpu).ok()?);
+        ranks.into_iter().map(|(gpu, ranks)| GpuShare { gpu, ranks, memory: bytes(gpu) }).collect()
     }
 
     /// Has all devices record what they do in those steps of a program, by their numbers.
@@ -326,15 +405,10 @@ impl Cluster {
     }
 
     fn end(&mut self) {
-        for device in &mut self.devices {
-            device.jobs = None;
-        }
-        for device in &mut self.devices {
-            if let Some(thread) = device.thread.take() {
-                // A panic of the thread was reported to whoever waited for its answer.
-                let _ = thread.join();
-            }
-        }
+        self.devices.iter_mut().for_each(Device::close);
+        // What a GPU that is lost gives back may never end.
+        let limit = self.chooses_kernels().then_some(self.timeouts.later);
+        self.devices.iter_mut().for_each(|device| device.join(limit));
     }
 }
 
@@ -344,91 +418,34 @@ impl Drop for Cluster {
     }
 }
 
-impl Device {
-    /// Sends a job; the answer comes through the channel, which closes if the thread is gone.
-    fn ask<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
-    ) -> Option<Receiver<Result<T, ExecError>>> {
-        let (answer, answers) = channel();
-        let job: Job = Box::new(move |engine| {
-            let done = catch_unwind(AssertUnwindSafe(|| job(engine))).unwrap_or_else(|panic| {
-                let place = Box::new(Place { rank: engine.rank(), ..Place::default() });
-                let error = ExecError::Panicked { place, message: panic_message(&*panic) };
-                engine.abort(&error.to_string());
-                Err(error)
-            });
-            // Nobody waits any more: then nobody needs the answer.
-            let _ = answer.send(done);
-        });
-        self.jobs.as_ref()?.send(job).ok()?;
-        Some(answers)
-    }
-}
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
 
-/// A device whose thread makes itself ready.
-struct Starting {
-    rank: usize,
-    device: Device,
-    started: Receiver<Result<(), String>>,
-}
-
-impl Starting {
-    fn ready(self) -> Result<Device, ExecError> {
-        let failed = |message: String| ExecError::Start { rank: self.rank, message };
-        match self.started.recv() {
-            Ok(Ok(())) => Ok(self.device),
-            Ok(Err(message)) => Err(failed(message)),
-            Err(_) => Err(failed("it ended at once".into())),
-        }
-    }
-}
-
-fn spawn(
-    rank: usize,
-    end: Box<dyn Transport>,
-    threads: usize,
-    kind: DeviceKind,
-    (collectives, timeouts, libraries): (DeviceCollectives, Timeouts, Paths),
-) -> Result<Starting, ExecError> {
-    let (jobs, inbox) = channel::<Job>();
-    let (ready, started) = channel::<Result<(), String>>();
-    let body = move || {
-        flush_subnormals();
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(move |i| format!("device-{rank}.{i}"))
-            .use_current_thread()
-            .build();
-        let made = match &pool {
-            Ok(_) => collectives
-                .over(end, kind, timeouts, libraries.clone())
-                .and_then(|end| Engine::on(kind, end, &libraries))
-                .map_err(|e| match e {
-                    ExecError::Start { message, .. } => message,
-                    other => other.to_string(),
-                }),
-            Err(e) => Err(e.to_string()),
+    /// Of a GPU that nobody else waits for, as of one that is lost.
+    #[test]
+    fn a_gpu_that_does_not_answer_is_an_error_in_time() {
+        let timeouts = Timeouts::all(Duration::from_millis(200));
+        let options = ClusterOptions { timeouts, ..ClusterOptions::default() };
+        let mut cluster = Cluster::threads(&Mesh::default(), &options).unwrap();
+        let slow = |engine: &mut Engine| {
+            std::thread::sleep(Duration::from_millis(600));
+            Ok(engine.rank())
         };
-        let (mut engine, told) = match made {
-            Ok(engine) => (engine, ready.send(Ok(()))),
-            Err(message) => {
-                // Nobody waits any more: then nobody needs to know.
-                let _ = ready.send(Err(message));
-                return;
-            }
-        };
-        if told.is_err() {
-            return;
-        }
-        while let Ok(job) = inbox.recv() {
-            job(&mut engine);
-        }
-    };
-    let failed = |message: String| ExecError::Start { rank, message };
-    let thread = std::thread::Builder::new()
-        .name(format!("device-{rank}"))
-        .spawn(body)
-        .map_err(|e| failed(e.to_string()))?;
-    Ok(Starting { rank, device: Device { jobs: Some(jobs), thread: Some(thread) }, started })
+        assert_eq!(cluster.on_all(slow).unwrap(), [0], "threads have time");
+        cluster.kinds = vec![DeviceKind::Cuda(0)];
+        assert_eq!(cluster.on_one(0, |engine| Ok(engine.rank())).unwrap(), 0);
+        let begin = Instant::now();
+        let error = cluster
+            .on_all(|_| {
+                std::thread::sleep(Duration::from_secs(60));
+                Ok(())
+            })
+            .unwrap_err();
+        assert!(error.to_string().starts_with("rank 0 has not ended what it does after 0 s"), "{error}");
+        assert!(matches!(cluster.on_one(0, |_| Ok(())), Err(ExecError::Gone { rank: 0 })));
+        drop(cluster);
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
 }

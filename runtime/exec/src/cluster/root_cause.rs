@@ -6,14 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The cause among the errors of the devices, given in ascending rank.
 ///
-/// Devices that only say that another one ended are not the cause. Neither are, as a rule, those that waited in vain: an
-/// error of another kind comes first. Where all waited in vain, the cause is the rank that most of the others
+/// Devices that only say that another one ended are not the cause. Neither are, as a rule, those that waited in vain, nor those that
+/// did not answer, which the others miss: an error of another kind comes first. Where all waited in vain, the cause is the rank that most of the others
 /// miss and that gave up nothing itself, and of several such the one whose last collective is furthest behind; the error
 /// that names it is the cause.
 pub(crate) fn root_cause(errors: Vec<ExecError>) -> Option<ExecError> {
     let is_timeout = |e: &ExecError| timeout(e).is_some();
-    let own = errors.iter().position(|e| !e.is_consequence() && !is_timeout(e));
-    let at = own.or_else(|| missed_most(&errors)).or(if errors.is_empty() { None } else { Some(0) })?;
+    let is_silent = |e: &ExecError| matches!(e, ExecError::Silent { .. });
+    let own = errors.iter().position(|e| !e.is_consequence() && !is_timeout(e) && !is_silent(e));
+    // Who was told to end knows of a cause elsewhere.
+    let told = || errors.iter().position(|e| matches!(e, ExecError::Comm { .. }));
+    let silent = || errors.iter().position(is_silent);
+    let at = own.or_else(|| missed_most(&errors)).or_else(told).or_else(silent);
+    let at = at.or((!errors.is_empty()).then_some(0))?;
     errors.into_iter().nth(at)
 }
 
@@ -117,6 +122,11 @@ mod tests {
             Some(ExecError::Provider { .. })
         ));
         assert!(matches!(root_cause(vec![aborted(1), aborted(2)]), Some(e) if e.is_consequence()));
+        let silent = || ExecError::Silent { rank: 3, seconds: 1 };
+        assert_eq!(named(vec![silent(), gave_up(0, &[(3, 1)]), aborted(1)]), Some(vec![3]));
+        assert!(matches!(root_cause(vec![silent(), aborted(1)]), Some(e) if e.is_consequence()));
+        let gone = ExecError::Gone { rank: 1 };
+        assert!(matches!(root_cause(vec![gone, silent()]), Some(ExecError::Silent { rank: 3, .. })));
         assert!(root_cause(vec![]).is_none());
     }
 }

@@ -30,7 +30,7 @@ fn sums(mesh: &Mesh) -> Plan {
     b.finish()
 }
 
-fn injector(mesh: &Mesh, rank: usize, at: u64, fault: InjectedFault) -> Cluster {
+fn injector(mesh: &Mesh, rank: usize, at: u64, fault: InjectedFault, options: &ClusterOptions) -> Cluster {
     let timeouts = Timeouts::all(Duration::from_millis(500));
     let ends = World::new(mesh.devices(), timeouts).into_iter().map(|t| -> Box<dyn Transport> {
         if t.rank() == rank {
@@ -39,14 +39,14 @@ fn injector(mesh: &Mesh, rank: usize, at: u64, fault: InjectedFault) -> Cluster 
             Box::new(t)
         }
     });
-    Cluster::with_transports(mesh, ends.collect(), &ClusterOptions::default()).unwrap()
+    Cluster::with_transports(mesh, ends.collect(), options).unwrap()
 }
 
 /// Loads and runs until the fault strikes; gives the error.
-fn strike(rank: usize, fault: InjectedFault) -> ExecError {
+fn strike(rank: usize, fault: InjectedFault, options: &ClusterOptions) -> ExecError {
     let mesh = Mesh::new([("a", 4)]);
     // Calls: two to compare the hash of the plan, three in each step; the fault is in the second of step 2.
-    let mut cluster = injector(&mesh, rank, 2 + 3 + 1, fault);
+    let mut cluster = injector(&mesh, rank, 2 + 3 + 1, fault, options);
     let begin = Instant::now();
     let program = cluster.load(Arc::new(sums(&mesh))).unwrap();
     cluster.init_state(program, 1).unwrap();
@@ -62,7 +62,7 @@ fn strike(rank: usize, fault: InjectedFault) -> ExecError {
 #[test]
 fn a_device_that_fails_or_panics_in_a_collective_ends_all() {
     for fault in [InjectedFault::Fail, InjectedFault::Panic] {
-        let error = strike(2, fault.clone());
+        let error = strike(2, fault.clone(), &ClusterOptions::default());
         let text = error.to_string();
         for part in ["rank 2", "step 2", "all_reduce of `sum1` at line 12"] {
             assert!(text.contains(part), "{fault:?}: {text}");
@@ -73,12 +73,24 @@ fn a_device_that_fails_or_panics_in_a_collective_ends_all() {
 
 #[test]
 fn a_device_that_stalls_is_named() {
-    let error = strike(3, InjectedFault::Stall(Duration::from_millis(1500)));
+    let error = strike(3, InjectedFault::Stall(Duration::from_millis(1500)), &ClusterOptions::default());
     let ExecError::Comm { source: CommError::Timeout { missing, .. }, .. } = &error else {
         panic!("{error}")
     };
     assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [3]);
     assert!(error.to_string().contains("`sum1`"), "{error}");
+}
+
+/// One that is stuck for good, as in a kernel that never ends: nobody waits for it, neither for its answer nor for its end.
+#[test]
+fn a_device_that_never_ends_is_left_behind() {
+    let options =
+        ClusterOptions { timeouts: Timeouts::all(Duration::from_millis(300)), ..ClusterOptions::default() };
+    let error = strike(3, InjectedFault::Stall(Duration::from_secs(60)), &options);
+    let ExecError::Comm { source: CommError::Timeout { missing, .. }, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [3]);
 }
 
 #[test]

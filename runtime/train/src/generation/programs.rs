@@ -128,7 +128,7 @@ impl TextProgram {
         one_number_each(q, project, &value)?;
         let mut project = project.clone();
         project.layout.gathers.extend(&decoding.gathered);
-        let program = load(cluster, compiled(&project, &decoding.step, sources)?.plan)?;
+        let program = load(cluster, compiled(&project, &decoding.step, sources)?.plan, None)?;
         Ok(TextProgram { decoding, program, output: new.output })
     }
 
@@ -209,7 +209,7 @@ impl BranchProgram {
                 .collect();
             project.layout.rules.extend(of_held);
         }
-        let program = load(cluster, compiled(&project, &branching.step, sources)?.plan)?;
+        let program = load(cluster, compiled(&project, &branching.step, sources)?.plan, None)?;
         Ok(BranchProgram { branching, program })
     }
 

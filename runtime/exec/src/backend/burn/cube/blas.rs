@@ -6,6 +6,7 @@
 //! is in the graph.
 
 use crate::backend::burn::blas;
+use crate::backend::watch;
 use burn_backend::{DType as BurnType, Device as _};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::kernel::matmul::init_matmul_output;
@@ -98,9 +99,13 @@ pub(super) fn product(
     let stream = StreamId::current();
     let workspace = opened.workspace(stream, &out);
     let bindings = [&left.handle, &right.handle, &out.handle, &workspace].map(|h| h.clone().binding());
-    let task = opened.clone();
-    DeviceHandle::<Server>::new(opened.device)
-        .submit(move |server| task.run(server, stream, product, bindings));
+    let (task, device) = (opened.clone(), DeviceHandle::<Server>::new(opened.device));
+    let run = move |server: &mut Server| task.run(server, stream, product, bindings);
+    if watch::is_watched() {
+        watch::call(&out.client, "cuBLASLt", || drop(device.submit_blocking(run)));
+    } else {
+        device.submit(run);
+    }
     Some(out)
 }
 

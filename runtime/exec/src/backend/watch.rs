@@ -1,0 +1,176 @@
+//! Which kernels devices launch, and how long these run: for GPUs and their stand-in, whose backend tells. Devices that are threads
+//! have no launches to count.
+
+use serde::Serialize;
+#[cfg(feature = "cuda")]
+pub(crate) use watched::{call, is_watched};
+
+/// A kernel that was launched while devices were watched.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelUse {
+    /// Its name in the backend, without what it is generic over.
+    pub name: String,
+    /// How often, by all devices of this process together.
+    pub launches: u64,
+    /// How long all of these ran, in milliseconds, by the clock of the device where it has one. What was not measured counts 0.
+    pub ms: f64,
+}
+
+/// Watches all devices of this process until it ends. Each launch then takes the host a few microseconds longer.
+#[must_use = "what was launched is told at the end"]
+pub struct KernelWatch {
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    watched: watched::Watched,
+}
+
+impl KernelWatch {
+    /// Begins; there is one at a time.
+    pub fn start() -> KernelWatch {
+        KernelWatch {
+            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+            watched: watched::Watched::start(),
+        }
+    }
+
+    /// What was launched since, what took most time first; nothing on CPUs. Waits for the measurements.
+    pub fn end(self) -> Vec<KernelUse> {
+        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+        return self.watched.end();
+        #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
+        return vec![];
+    }
+}
+
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+mod watched {
+    use super::KernelUse;
+    #[cfg(feature = "cuda")]
+    use cubecl::client::Client;
+    use cubecl::config::{TypeNameFormatLevel, type_name_format};
+    use cubecl::future::block_on;
+    use cubecl::logging::{
+        Duration, LaunchObservation, LaunchObserver, ProfileDuration, TimingMethod, TimingRequest,
+    };
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    /// What came in, in the order of the launches.
+    #[derive(Default)]
+    struct Seen {
+        launched: Vec<&'static str>,
+        running: Vec<(&'static str, ProfileDuration)>,
+        measured: Vec<(&'static str, Duration)>,
+    }
+
+    #[derive(Default)]
+    struct Observer(Mutex<Seen>);
+
+    impl Observer {
+        fn note(&self, f: impl FnOnce(&mut Seen)) {
+            f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    impl LaunchObserver for Observer {
+        fn launched(&self, kernel: &'static str) {
+            self.note(|seen| seen.launched.push(kernel));
+        }
+
+        /// Nothing waits for a kernel.
+        fn timing(&self) -> TimingRequest {
+            TimingRequest::Deferred
+        }
+
+        fn profiled(&self, kernel: &'static str, profile: ProfileDuration) {
+            self.note(|seen| seen.running.push((kernel, profile)));
+        }
+
+        fn timed(&self, kernel: &'static str, duration: Duration, _: TimingMethod) {
+            self.note(|seen| seen.measured.push((kernel, duration)));
+        }
+    }
+
+    static NOW: Mutex<Option<Arc<Observer>>> = Mutex::new(None);
+
+    #[cfg(feature = "cuda")]
+    fn now() -> Option<Arc<Observer>> {
+        NOW.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether somebody watches.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_watched() -> bool {
+        now().is_some()
+    }
+
+    /// What CubeCL says where the clock of the device could not be read.
+    const UNKNOWN: Duration = Duration::from_secs(3600);
+
+    pub(super) struct Watched {
+        observer: Arc<Observer>,
+        observation: Option<LaunchObservation>,
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.observation = None;
+            *NOW.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    impl Watched {
+        pub(super) fn start() -> Watched {
+            let observer = Arc::new(Observer::default());
+            *NOW.lock().unwrap_or_else(PoisonError::into_inner) = Some(observer.clone());
+            Watched { observation: Some(LaunchObservation::new(observer.clone())), observer }
+        }
+
+        pub(super) fn end(self) -> Vec<KernelUse> {
+            let mut seen = Seen::default();
+            self.observer.note(|all| seen = std::mem::take(all));
+            drop(self);
+            let mut by_name: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
+            let short = |name| type_name_format(name, TypeNameFormatLevel::Short);
+            for name in seen.launched {
+                by_name.entry(short(name)).or_default().0 += 1;
+            }
+            let read = |(name, profile): (_, ProfileDuration)| {
+                block_on(profile.resolve()).map(|ticks| (name, ticks.duration()))
+            };
+            let measured = seen.running.into_iter().filter_map(read).chain(seen.measured);
+            for (name, duration) in measured.filter(|(_, duration)| *duration < UNKNOWN) {
+                by_name.entry(short(name)).or_default().1 += duration;
+            }
+            let one = |(name, (launches, time)): (String, (u64, Duration))| KernelUse {
+                name,
+                launches,
+                ms: time.as_secs_f64() * 1e3,
+            };
+            let mut all: Vec<KernelUse> = by_name.into_iter().map(one).collect();
+            all.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+            all
+        }
+    }
+
+    /// Launches a kernel that is not of the backend, which somebody watches: `launch` hands it to the device, and comes back when it
+    /// is on its stream.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn call(client: &Client, kernel: &'static str, launch: impl FnOnce() + Send) {
+        let waiting = Mutex::new(Some(launch));
+        let once = || {
+            let launch = waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(launch) = launch {
+                launch();
+            }
+        };
+        let profile = client.profile(once, kernel);
+        // A device that cannot measure now may not have launched.
+        once();
+        if let Some(observer) = now() {
+            observer.launched(kernel);
+            if let Ok(((), profile)) = profile {
+                observer.profiled(kernel, profile);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A device of this process, as the thread that it is.
+
+use crate::cluster::devices::{DeviceCollectives, DeviceKind};
+use crate::engine::{Engine, panic_message};
+use crate::error::{ExecError, Place};
+use meshwright_comm::{Timeouts, Transport, flush_subnormals};
+use meshwright_gpu::load::Paths;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+type Job = Box<dyn FnOnce(&mut Engine) + Send>;
+
+/// A device of this process: a thread with an engine, which does one job after the other.
+pub(super) struct Device {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    /// Whether it did not answer in time: nobody waits for it again.
+    lost: AtomicBool,
+}
+
+/// What a device gives for a job, with its place among those of this process.
+pub(super) type Answer<T> = (usize, Result<T, ExecError>);
+
+impl Device {
+    /// Nobody waits for it any more: it does not end what it does.
+    pub(super) fn leave(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// It ends when it has done what it was asked for.
+    pub(super) fn close(&mut self) {
+        self.jobs = None;
+    }
+
+    /// Waits for its end, so long at most. One that does not end what it does ends with the process.
+    pub(super) fn join(&mut self, limit: Option<Duration>) {
+        let begin = Instant::now();
+        let too_long = || limit.is_some_and(|limit| begin.elapsed() > limit);
+        while limit.is_some() && self.thread.as_ref().is_some_and(|t| !t.is_finished()) && !too_long() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if let Some(thread) =
+            self.thread.take_if(|t| !*self.lost.get_mut() && (limit.is_none() || t.is_finished()))
+        {
+            // A panic of the thread was reported to whoever waited for its answer.
+            let _ = thread.join();
+        }
+    }
+
+    /// Sends a job; the answer comes through the channel, which closes if the thread is gone. Whether somebody is there to do it.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
+        local: usize,
+        answer: Sender<Answer<T>>,
+    ) -> bool {
+        let job: Job = Box::new(move |engine| {
+            let done = catch_unwind(AssertUnwindSafe(|| job(engine))).unwrap_or_else(|panic| {
+                let place = Box::new(Place { rank: engine.rank(), ..Place::default() });
+                let error = ExecError::Panicked { place, message: panic_message(&*panic) };
+                engine.abort(&error.to_string());
+                Err(error)
+            });
+            // Nobody waits any more: then nobody needs the answer.
+            let _ = answer.send((local, done));
+        });
+        let there = self.jobs.as_ref().filter(|_| !self.lost.load(Ordering::Relaxed));
+        there.is_some_and(|jobs| jobs.send(job).is_ok())
+    }
+}
+
+/// A device whose thread makes itself ready.
+pub(super) struct Starting {
+    rank: usize,
+    device: Device,
+    started: Receiver<Result<(), String>>,
+}
+
+impl Starting {
+    pub(super) fn ready(self) -> Result<Device, ExecError> {
+        let failed = |message: String| ExecError::Start { rank: self.rank, message };
+        match self.started.recv() {
+            Ok(Ok(())) => Ok(self.device),
+            Ok(Err(message)) => Err(failed(message)),
+            Err(_) => Err(failed("it ended at once".into())),
+        }
+    }
+}
+
+/// Starts the thread of a device.
+pub(super) fn spawn(
+    rank: usize,
+    end: Box<dyn Transport>,
+    threads: usize,
+    kind: DeviceKind,
+    (collectives, timeouts, libraries): (DeviceCollectives, Timeouts, Paths),
+) -> Result<Starting, ExecError> {
+    let (jobs, inbox) = channel::<Job>();
+    let (ready, started) = channel::<Result<(), String>>();
+    let body = move || {
+        flush_subnormals();
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(move |i| format!("device-{rank}.{i}"))
+            .use_current_thread()
+            .build();
+        let made = match &pool {
+            Ok(_) => collectives
+                .over(end, kind, timeouts, libraries.clone())
+                .and_then(|end| Engine::on(kind, end, &libraries))
+                .map_err(|e| match e {
+                    ExecError::Start { message, .. } => message,
+                    other => other.to_string(),
+                }),
+            Err(e) => Err(e.to_string()),
+        };
+        let (mut engine, told) = match made {
+            Ok(engine) => (engine, ready.send(Ok(()))),
+            Err(message) => {
+                // Nobody waits any more: then nobody needs to know.
+                let _ = ready.send(Err(message));
+                return;
+            }
+        };
+        if told.is_err() {
+            return;
+        }
+        while let Ok(job) = inbox.recv() {
+            job(&mut engine);
+        }
+    };
+    let failed = |message: String| ExecError::Start { rank, message };
+    let thread = std::thread::Builder::new()
+        .name(format!("device-{rank}"))
+        .spawn(body)
+        .map_err(|e| failed(e.to_string()))?;
+    Ok(Starting {
+        rank,
+        device: Device { jobs: Some(jobs), thread: Some(thread), lost: AtomicBool::new(false) },
+        started,
+    })
+}

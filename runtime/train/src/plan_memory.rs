@@ -1,0 +1,218 @@
+//! Whether devices have the memory that a Plan needs, and which layout would need less.
+
+use crate::failure::Failure;
+use crate::memory::available_bytes;
+use crate::text::bytes as shown;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_exec::{Cluster, GpuShare};
+use meshwright_plan::{Plan, Prim, Step};
+use std::collections::BTreeSet;
+
+/// Compiles a program with further lines in its layout; none where these are not right.
+pub(crate) type WithLines<'a> = &'a dyn Fn(&str) -> Option<Plan>;
+
+/// How many values an error lists.
+const LISTED: usize = 5;
+
+/// Memory that several devices share, and how many they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryShare {
+    devices: u64,
+    available: u64,
+    /// Whose it is, where it is not the host's.
+    of: Option<String>,
+}
+
+impl MemoryShare {
+    /// The memory that the devices of a cluster have for a Plan, where something tells.
+    pub(crate) fn of(cluster: &Cluster) -> Vec<MemoryShare> {
+        let gpus = cluster.gpus();
+        if gpus.is_empty() {
+            // Other processes of this machine take as much.
+            let devices = (cluster.ranks().len() * cluster.processes().neighbors()) as u64;
+            return available_bytes()
+                .map(|available| MemoryShare { devices, available, of: None })
+                .into_iter()
+                .collect();
+        }
+        let share = |g: GpuShare| {
+            Some(MemoryShare {
+                devices: g.ranks as u64,
+                available: g.memory?,
+                of: Some(format!("GPU {}", g.gpu)),
+            })
+        };
+        gpus.into_iter().filter_map(share).collect()
+    }
+
+    /// Where a GPU has a few percent less than is planned, it may still do: its allocator is not the Plan's.
+    fn lacks(&self, plan: &Plan, held: bool) -> bool {
+        let slack = if self.of.is_some() { self.available / 20 } else { 0 };
+        needed(plan, held).saturating_mul(self.devices) > self.available.saturating_add(slack)
+    }
+}
+
+/// What a Plan needs on a device; with `held`, parameters and states are there already.
+fn needed(plan: &Plan, held: bool) -> u64 {
+    if held { plan.summary.activation_bytes } else { plan.summary.peak_bytes }
+}
+
+/// Whether devices can hold what a Plan needs; with `held`, parameters and states are there already. `other` compiles the same program
+/// otherwise.
+///
+/// # Errors
+/// E0401 with the largest values, and with lines that would make it fit where some do.
+pub(crate) fn plan_fits(
+    plan: &Plan,
+    shares: &[MemoryShare],
+    held: bool,
+    other: Option<WithLines<'_>>,
+) -> Result<(), Failure> {
+    let Some(short) = shares.iter().find(|s| s.lacks(plan, held)) else { return Ok(()) };
+    let fits = |p: &Plan| !shares.iter().any(|s| s.lacks(p, held));
+    let d = too_large(plan, short, needed(plan, held));
+    let found = other.and_then(|other| lines_that_fit(plan, &|lines| other(lines).filter(fits)));
+    let d = match found {
+        Some((lines, p)) => d.help(format!(
+            "with this in the layout it fits, in {} on a device: {}",
+            shown(needed(&p, held)),
+            lines.iter().map(|l| format!("`{l}`")).collect::<Vec<_>>().join(" and ")
+        )),
+        None => d.help("take a smaller batch or other smaller dims: `--dim NAME=SIZE`"),
+    };
+    Err(d.help(
+        "or split what is large over several machines (`zero3` splits all parameters): `meshwright explain MODEL --layout …` shows the peak of a device",
+    )
+    .into())
+}
+
+/// The first of some sets of lines with which a program fits, those that cost the least time first, and its Plan then.
+fn lines_that_fit(plan: &Plan, fitting: WithLines<'_>) -> Option<(Vec<String>, Plan)> {
+    let recompute: Vec<String> = loops(plan).iter().map(|path| format!("recompute {path}.*")).collect();
+    let parts = || (1..=6).map(|n| format!("microbatches {}", 1 << n));
+    let axes = plan.mesh.axes.iter().filter(|a| a.size > 1);
+    let split: Vec<Vec<String>> = axes
+        .map(|a| ["params", "grads", "moments"].map(|role| format!("{role}: * -> {}", a.name)).to_vec())
+        .collect();
+    let mut sets: Vec<Vec<String>> = split.iter().map(|lines| lines[2..].to_vec()).collect();
+    sets.extend(parts().map(|line| vec![line]));
+    sets.push(recompute.clone());
+    sets.extend(parts().map(|line| [recompute.clone(), vec![line]].concat()));
+    sets.extend(split.iter().cloned());
+    for lines in &split {
+        sets.extend(parts().map(|line| [lines.clone(), vec![line]].concat()));
+        sets.push([lines.clone(), recompute.clone()].concat());
+        sets.extend(parts().map(|line| [lines.clone(), recompute.clone(), vec![line]].concat()));
+    }
+    let mut tried = BTreeSet::from([vec![]]);
+    sets.into_iter().filter(|lines| tried.insert(lines.clone())).find_map(|lines| {
+        let found = fitting(&lines.join("\n"))?;
+        Some((lines, found))
+    })
+}
+
+/// The paths of what is computed in loops over layers: of `enc.layers.block.up`, in one over `layers`, `enc.layers`.
+fn loops(plan: &Plan) -> BTreeSet<String> {
+    let dims: BTreeSet<&str> = plan.steps.iter().filter_map(|s| repeated(plan, s)).collect();
+    let paths = plan.steps.iter().flat_map(|s| &s.origin).map(|o| o.path.trim_start_matches("d("));
+    let until = |path: &str| {
+        let parts: Vec<&str> = path.split('.').collect();
+        let at = parts.iter().position(|part| dims.contains(part))?;
+        Some(parts[..=at].join("."))
+    };
+    paths.filter_map(until).collect()
+}
+
+/// The dim of a loop that begins, but for that over the parts of a batch.
+fn repeated<'p>(plan: &'p Plan, step: &Step) -> Option<&'p str> {
+    let Prim::Repeat { dim, .. } = step.prim else { return None };
+    let parts = plan.microbatches.is_some_and(|m| m.over == dim);
+    (!parts).then(|| plan.dims.name(dim))
+}
+
+fn too_large(plan: &Plan, short: &MemoryShare, each: u64) -> Diagnostic {
+    let (model, program, devices) = (&plan.model, &plan.program, short.devices);
+    let needs = match devices {
+        1 => format!("needs {}", shown(each)),
+        n => {
+            format!("needs {} on each of {n} devices, {} in all", shown(each), shown(each.saturating_mul(n)))
+        }
+    };
+    let place = short.of.as_ref().map(|gpu| format!(" on {gpu}")).unwrap_or_default();
+    let message = format!(
+        "the program `{program}` of `{model}` {needs}, and {} are available{place}",
+        shown(short.available)
+    );
+    let held = plan.at_peak();
+    let list: Vec<String> =
+        held.iter().take(LISTED).map(|b| format!("`{}` {}", b.path, shown(b.bytes))).collect();
+    Diagnostic::error(codes::E0401, message).note(format!(
+        "of {} values that are alive at once, the largest are {}",
+        held.len(),
+        list.join(", ")
+    ))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::{Project, ProjectOptions};
+    use meshwright_core::training_step;
+
+    /// The lines that are named to a training step of `gpt` on GPUs that have so much of what it needs.
+    fn lines(mesh: Option<&str>, part: f64) -> String {
+        let options = ProjectOptions {
+            model: "gpt".into(),
+            preset: Some("tiny".into()),
+            dims: vec![("batch".into(), 64)],
+            layout: mesh.map(|_| "dp".into()),
+            mesh: mesh.map(Into::into),
+            ..ProjectOptions::default()
+        };
+        let loaded = Project::load(&options);
+        let (project, sources) = (loaded.project.unwrap(), &loaded.sources);
+        let step = training_step(&project.program).unwrap();
+        let plan = project.compile(&step, sources).0.unwrap().plan;
+        let other =
+            |lines: &str| Some(project.with_more_rules(lines, sources)?.compile(&step, sources).0?.plan);
+        let available = (plan.summary.peak_bytes as f64 * part) as u64;
+        let share = |gpu| MemoryShare { devices: 1, available, of: Some(format!("GPU {gpu}")) };
+        let shares: Vec<MemoryShare> = (0..project.layout.mesh.devices()).map(share).collect();
+        let told = match plan_fits(&plan, &shares, false, Some(&other)) {
+            Ok(()) => return "it fits".into(),
+            Err(Failure::Diagnostics(all)) => {
+                format!("{}\n{}\n{}", all[0].message, all[0].notes.join(" "), all[0].helps.join("\n"))
+            }
+            Err(other) => panic!("{other:?}"),
+        };
+        assert!(told.contains(&format!("and {} are available on GPU 0", shown(available))), "{told}");
+        assert!(told.contains("values that are alive at once, the largest are `"), "{told}");
+        let Some((_, help)) = told.split_once("with this in the layout it fits, in ") else {
+            assert!(told.contains("take a smaller batch"), "{told}");
+            return String::new();
+        };
+        let (_, named) = help.split_once("on a device: ").unwrap();
+        let named: Vec<&str> = named.lines().next().unwrap().split('`').skip(1).step_by(2).collect();
+        // What it says is true.
+        let with = other(&named.join("\n")).unwrap().summary.peak_bytes;
+        assert!(
+            with <= available + available / 20 && help.starts_with(&shown(with)),
+            "{with} {available} {told}"
+        );
+        named.join("; ")
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_which_lines_would_make_it_fit() {
+        let one = |part| lines(None, part);
+        assert_eq!(
+            [1.0, 0.6, 0.2, 0.056, 0.02].map(one),
+            ["it fits", "microbatches 2", "microbatches 8", "recompute layers.*; microbatches 32", ""]
+        );
+        let four = |part| lines(Some("data=4"), part);
+        let all =
+            "params: * -> data; grads: * -> data; moments: * -> data; recompute layers.*; microbatches 16";
+        assert_eq!([0.93, 0.12].map(four), ["moments: * -> data", all]);
+    }
+}
