@@ -66,6 +66,16 @@ impl Buffer {
         Buffer { dtype, extents, partial: BTreeMap::new() }
     }
 
+    /// The axes that split its extents.
+    pub fn split_axes(&self) -> impl Iterator<Item = Axis> + '_ {
+        self.extents.iter().flat_map(|e| e.axes.iter().copied())
+    }
+
+    /// Whether an axis splits one of its extents.
+    pub fn is_split_over(&self, axis: Axis) -> bool {
+        self.split_axes().any(|a| a == axis)
+    }
+
     /// Global ranges that the device at `coords` holds.
     pub fn ranges(&self, mesh: &Mesh, coords: &[usize]) -> Vec<Range<usize>> {
         self.extents.iter().map(|e| e.range(mesh, coords)).collect()

@@ -5,48 +5,50 @@ use crate::{DType, DTypes, HalfFloats, Monoid, Prim};
 
 impl Prim {
     /// What is wrong with the dtypes of operands and results, in words; `None` where they go together. There are as many of
-    /// both as the primitive takes.
-    pub fn dtype_fault(&self, reads: &[DType], writes: &[DType]) -> Option<String> {
+    /// both as the primitive takes; `dtype` gives that of one.
+    pub fn dtype_fault<T>(&self, reads: &[T], writes: &[T], dtype: impl Fn(&T) -> DType) -> Option<String> {
         let spec = self.spec();
-        let of = |t: &DType| if spec.half == HalfFloats::Widened { t.wide() } else { *t };
-        let one = |all: Vec<DType>| all.windows(2).find(|w| w[0] != w[1]).map(|w| differ(w[0], w[1]));
-        let all = reads.iter().chain(writes);
+        let of = |t: DType| if spec.half == HalfFloats::Widened { t.wide() } else { t };
+        let (mut given, mut taken) = (writes.iter().map(&dtype), reads.iter().map(&dtype));
         match spec.dtypes {
             DTypes::Any => None,
-            DTypes::Same => one(all.map(of).collect()),
-            DTypes::Mixed => one(all.map(|t| t.wide()).collect()),
-            DTypes::GivesPositions => writes.iter().find_map(|t| positions(*t)),
+            DTypes::Same => alike(taken.chain(given).map(of)),
+            DTypes::Mixed => alike(taken.chain(given).map(|t| t.wide())),
+            DTypes::GivesPositions => given.find_map(positions),
             DTypes::Positions(at) => {
-                let index = reads.get(at).and_then(|t| positions(*t));
-                let others = reads.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, t)| t);
-                index.or_else(|| one(others.chain(writes).map(of).collect()))
+                let index = reads.get(at).map(&dtype).and_then(positions);
+                let others = taken.enumerate().filter(|(i, _)| *i != at).map(|(_, t)| t);
+                index.or_else(|| alike(others.chain(given).map(of)))
             }
             DTypes::Entries | DTypes::Scatters => {
                 let sums = spec.dtypes == DTypes::Scatters;
-                let value = reads.iter().take(1).map(|t| if sums { t.wide() } else { *t });
-                let index = reads.iter().skip(1).find_map(|t| positions(*t));
-                index.or_else(|| one(value.chain(writes.iter().copied()).collect()))
+                let value = taken.next().map(|t| if sums { t.wide() } else { t });
+                taken.find_map(positions).or_else(|| alike(value.into_iter().chain(given)))
             }
             DTypes::Folds => {
-                let folded = |t: &DType| match spec.folds {
+                let folded = |t: DType| match spec.folds {
                     Some(Monoid::ArgMax | Monoid::ArgMin) if !t.is_pair() => t.pair(),
                     Some(Monoid::Sum | Monoid::Prod) => t.wide(),
-                    _ => *t,
+                    _ => t,
                 };
-                one(reads.iter().map(folded).chain(writes.iter().copied()).collect())
+                alike(taken.map(folded).chain(given))
             }
-            DTypes::Expression => self.expression_fault(reads, writes),
+            DTypes::Expression => self.expression_fault(|i| reads.get(i).map(&dtype), given),
         }
     }
 
-    fn expression_fault(&self, reads: &[DType], writes: &[DType]) -> Option<String> {
+    fn expression_fault(
+        &self,
+        read: impl Fn(usize) -> Option<DType>,
+        given: impl Iterator<Item = DType>,
+    ) -> Option<String> {
         let Prim::Map { expr, regs } = self else { return None };
         let loads = expr.nodes.iter().filter_map(|n| match n.scalar {
-            Scalar::Load(i) => Some((n.dtype, reads.get(usize::from(i)).copied())),
+            Scalar::Load(i) => Some((n.dtype, read(usize::from(i)))),
             _ => None,
         });
         let results =
-            regs.iter().zip(writes).map(|(r, w)| (*w, expr.nodes.get(usize::from(*r)).map(|n| n.dtype)));
+            regs.iter().zip(given).map(|(r, w)| (w, expr.nodes.get(usize::from(*r)).map(|n| n.dtype)));
         let fault = |(wanted, found): (DType, Option<DType>)| match found {
             Some(found) if found != wanted => Some(differ(wanted, found)),
             Some(_) => None,
@@ -54,6 +56,12 @@ impl Prim {
         };
         loads.chain(results).find_map(fault)
     }
+}
+
+/// The first that is not as the one before it.
+fn alike(mut all: impl Iterator<Item = DType>) -> Option<String> {
+    let first = all.next()?;
+    all.find(|t| *t != first).map(|t| differ(first, t))
 }
 
 fn positions(t: DType) -> Option<String> {
@@ -73,7 +81,9 @@ mod tests {
 
     #[test]
     fn dtypes_go_together_or_not() {
-        let fits = |prim: &Prim, reads: &[DType], writes: &[DType]| prim.dtype_fault(reads, writes).is_none();
+        let fits = |prim: &Prim, reads: &[DType], writes: &[DType]| {
+            prim.dtype_fault(reads, writes, |t| *t).is_none()
+        };
         let lookup = Prim::Lookup { dims: vec![Dim(0)] };
         assert!(fits(&lookup, &[BF16, I32], &[BF16]));
         assert!(!fits(&lookup, &[BF16, I32], &[F32]) && !fits(&lookup, &[F32, F32], &[F32]));

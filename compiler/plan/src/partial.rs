@@ -31,10 +31,10 @@ impl Step {
 
     fn of_operands(&self, plan: &Plan, out: &Operand) -> Result<Partial, String> {
         let spec = self.prim.spec();
-        let kept: BTreeSet<Axis> = plan.placement(out).split_axes().collect();
+        let kept = |a: Axis| plan.buffer(out.buf).is_split_over(a);
         let mut partial = Partial::new();
         for from in &self.reads {
-            for a in plan.placement(from).split_axes().filter(|a| !kept.contains(a)) {
+            for a in plan.buffer(from.buf).split_axes().filter(|a| !kept(*a)) {
                 let Some(monoid) = spec.folds else {
                     return Err(format!("loses a dim that is split over `{}`", plan.mesh.name(a)));
                 };
@@ -42,8 +42,10 @@ impl Step {
             }
         }
         if spec.linear == Linear::Moved {
-            for (a, monoid) in self.reads.iter().flat_map(|o| plan.buffer(o.buf).partial.clone()) {
-                if kept.contains(&a) || partial.insert(a, monoid).is_some() {
+            for (a, monoid) in
+                self.reads.iter().flat_map(|o| &plan.buffer(o.buf).partial).map(|(a, m)| (*a, *m))
+            {
+                if kept(a) || partial.insert(a, monoid).is_some() {
                     return Err(format!("splits over `{}` what is partial over it", plan.mesh.name(a)));
                 }
             }
@@ -59,7 +61,7 @@ impl Step {
             if !linear {
                 return Err(format!("is not linear in what is partial over `{name}`"));
             }
-            if kept.contains(&a) || partial.insert(a, Monoid::Sum).is_some() {
+            if kept(a) || partial.insert(a, Monoid::Sum).is_some() {
                 return Err(format!("splits over `{name}` what is partial over it"));
             }
         }
@@ -84,7 +86,7 @@ impl Step {
         let mut partial = vec![Partial::new(); regs.len()];
         for (a, open) in self.open(plan)? {
             let name = plan.mesh.name(a);
-            if self.writes.iter().any(|o| plan.placement(o).split_axes().any(|s| s == a)) {
+            if self.writes.iter().any(|o| plan.buffer(o.buf).is_split_over(a)) {
                 return Err(format!("splits over `{name}` what is partial over it"));
             }
             let forms = forms(expr, &open);

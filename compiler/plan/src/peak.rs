@@ -1,7 +1,7 @@
 //! What a device holds at the moment when it holds most.
 
 use crate::{BufId, Plan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A buffer that is alive at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,32 +22,36 @@ impl Plan {
         for i in &self.program_inputs {
             paths.extend([Some(i.buf), i.next].into_iter().flatten().map(|b| (b, i.name.as_str())));
         }
-        let mut alive: BTreeMap<BufId, u64> =
-            self.program_inputs.iter().map(|i| (i.buf, bytes(i.buf))).collect();
-        let mut live: u64 = alive.values().sum();
-        let (mut most, mut at_most) = (live, alive.clone());
         for step in &self.steps {
             for (k, o) in step.writes.iter().enumerate() {
                 let path = step.origin.get(k).or(step.origin.first()).map_or("", |p| p.path.as_str());
                 paths.entry(o.buf).or_insert(path);
-                alive.insert(o.buf, bytes(o.buf));
-                live += bytes(o.buf);
-            }
-            // A result in the place of an operand takes nothing.
-            for (from, _) in &step.aliases {
-                live -= alive.remove(from).unwrap_or(0);
-            }
-            if live > most {
-                (most, at_most) = (live, alive.clone());
-            }
-            for b in &step.free {
-                live -= alive.remove(b).unwrap_or(0);
             }
         }
-        let held = at_most.into_iter();
+        // The moment first, and then what is alive in it.
+        let mut live: u64 = self.program_inputs.iter().map(|i| bytes(i.buf)).sum();
+        let (mut most, mut steps) = (live, 0);
+        for (i, step) in self.steps.iter().enumerate() {
+            live += step.writes.iter().map(|o| bytes(o.buf)).sum::<u64>();
+            // A result in the place of an operand takes nothing.
+            live -= step.aliases.iter().map(|(from, _)| bytes(*from)).sum::<u64>();
+            if live > most {
+                (most, steps) = (live, i + 1);
+            }
+            live -= step.free.iter().map(|b| bytes(*b)).sum::<u64>();
+        }
+        let mut alive: BTreeSet<BufId> = self.program_inputs.iter().map(|i| i.buf).collect();
+        for (i, step) in self.steps[..steps].iter().enumerate() {
+            alive.extend(step.writes.iter().map(|o| o.buf));
+            let given = step.aliases.iter().map(|(from, _)| from);
+            let freed = step.free.iter().filter(|_| i + 1 < steps);
+            for b in given.chain(freed) {
+                alive.remove(b);
+            }
+        }
         let path = |b| paths.get(&b).copied().unwrap_or_default().to_string();
         let mut list: Vec<PeakBuffer> =
-            held.map(|(buf, bytes)| PeakBuffer { path: path(buf), buf, bytes }).collect();
+            alive.into_iter().map(|buf| PeakBuffer { path: path(buf), buf, bytes: bytes(buf) }).collect();
         list.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.path.cmp(&b.path)));
         list
     }

@@ -2,7 +2,7 @@
 
 use super::per_buffer::PerBuffer;
 use meshwright_plan::{BufId, Donation, Plan, Prim, ProgramInputKind, Summary};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What ends in a step.
 #[derive(Clone, Debug, Default)]
@@ -29,17 +29,14 @@ pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
     let stays = outlives(plan);
     let waits = plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Wait));
     let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
-    let none = PerBuffer::new(plan, None);
+    let (none, mut handed) = (PerBuffer::new(plan, None), Handed::new(plan));
     // Operands of a collective in flight stay until its end, but for those whose storage a result takes at the start.
     for (i, step) in plan.steps.iter().enumerate() {
         let Some(end) = step.async_id.and_then(|f| waits.get(&f)).copied().filter(|end| *end > i) else {
             continue;
         };
-        let reads = || step.reads.iter().map(|o| o.buf);
-        let ends: Vec<BufId> = reads().filter(|b| last[*b] == Some(i) && !stays[*b]).collect();
-        let donated = pairs(plan, i, &ends, &none);
-        let donated: BTreeSet<BufId> = donated.into_iter().map(|p| p.0).collect();
-        for b in reads().filter(|b| !donated.contains(b)) {
+        pairs(plan, i, |b| last[b] == Some(i) && !stays[b], &none, &mut handed);
+        for b in step.reads.iter().map(|o| o.buf).filter(|b| !handed.on[*b]) {
             last[b] = last[b].max(Some(end));
         }
     }
@@ -53,10 +50,10 @@ pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
     for l in &plan.program_inputs {
         next[l.buf] = l.next;
     }
+    let mut handed = Handed::new(plan);
     let step = |(i, mut free): (usize, Vec<BufId>)| {
-        let aliases = pairs(plan, i, &free, &next);
-        let given: BTreeSet<BufId> = aliases.iter().map(|r| r.0).collect();
-        free.retain(|b| !given.contains(b));
+        let aliases = pairs(plan, i, |b| last[b] == Some(i) && !stays[b], &next, &mut handed);
+        free.retain(|b| !handed.on[*b]);
         Ends { aliases, free }
     };
     ending.into_iter().enumerate().map(step).collect()
@@ -104,38 +101,55 @@ pub(super) fn outlives(plan: &Plan) -> PerBuffer<bool> {
     stays
 }
 
+/// Storage that has found its next buffer. A buffer is written once and ends once, so it gives and takes once.
+struct Handed {
+    /// Whether a buffer's storage goes on to another.
+    on: PerBuffer<bool>,
+    /// Whether a buffer has the storage of another.
+    over: PerBuffer<bool>,
+}
+
+impl Handed {
+    fn new(plan: &Plan) -> Handed {
+        Handed { on: PerBuffer::new(plan, false), over: PerBuffer::new(plan, false) }
+    }
+}
+
 /// Which results take the storage of which operands that end here. First a parameter's next value in the parameter's place,
 /// then whatever may be donated.
-fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &PerBuffer<Option<BufId>>) -> Vec<(BufId, BufId)> {
+fn pairs(
+    plan: &Plan,
+    at: usize,
+    ends: impl Fn(BufId) -> bool,
+    next: &PerBuffer<Option<BufId>>,
+    handed: &mut Handed,
+) -> Vec<(BufId, BufId)> {
     let step = &plan.steps[at];
     let mut out: Vec<(BufId, BufId)> = Vec::new();
     let donation = step.prim.spec().donation;
-    if ends.is_empty() || donation == Donation::Never {
+    if donation == Donation::Never || !step.reads.iter().any(|o| ends(o.buf)) {
         return out;
     }
-    // What may be donated: the operand of a result's position where they are paired, else any.
-    let ends: BTreeSet<BufId> = ends.iter().copied().collect();
-    let all: Vec<BufId> = step.reads.iter().map(|o| o.buf).filter(|b| ends.contains(b)).collect();
-    let paired = |k: usize| step.reads.get(k).map(|o| o.buf).filter(|b| ends.contains(b));
-    let (mut given, mut taken) = (BTreeSet::new(), BTreeSet::new());
     for first in [true, false] {
         for (k, to) in step.writes.iter().map(|o| o.buf).enumerate() {
-            if taken.contains(&to) {
+            if handed.over[to] {
                 continue;
             }
             let fits = |from: &BufId| {
-                (!first || next[*from] == Some(to))
-                    && !given.contains(from)
+                ends(*from)
+                    && (!first || next[*from] == Some(to))
+                    && !handed.on[*from]
                     && plan.same_storage(*from, to)
                     && step.may_donate(*from, to)
             };
+            // The operand of the result's position where they are paired, else any.
+            let mut all = step.reads.iter().map(|o| o.buf);
             let found = match donation {
-                Donation::Paired => paired(k).filter(fits),
-                _ => all.iter().copied().find(fits),
+                Donation::Paired => all.nth(k).filter(fits),
+                _ => all.find(fits),
             };
             if let Some(from) = found {
-                given.insert(from);
-                taken.insert(to);
+                (handed.on[from], handed.over[to]) = (true, true);
                 out.push((from, to));
             }
         }
@@ -161,13 +175,10 @@ pub(super) fn measured(plan: &Plan, ends: &[Ends]) -> Summary {
         }
     }
     s.peak_bytes = live;
+    let mut taken = PerBuffer::new(plan, false);
     for ((step, times), Ends { aliases, free }) in plan.steps.iter().zip(plan.times()).zip(ends) {
-        let taken: BTreeSet<BufId> = aliases.iter().map(|r| r.1).collect();
-        for o in &step.writes {
-            if !taken.contains(&o.buf) {
-                live += bytes[o.buf];
-            }
-        }
+        aliases.iter().for_each(|(_, to)| taken[*to] = true);
+        live += step.writes.iter().filter(|o| !taken[o.buf]).map(|o| bytes[o.buf]).sum::<u64>();
         s.peak_bytes = s.peak_bytes.max(live);
         for b in free {
             live -= bytes[*b];

@@ -69,13 +69,16 @@ struct Storage {
     alive: PerBuffer<bool>,
     written: PerBuffer<bool>,
     used: PerBuffer<bool>,
+    /// Whether it has the storage of another.
+    handed: PerBuffer<bool>,
 }
 
 impl Storage {
     fn new(plan: &Plan) -> Storage {
         let mut alive = PerBuffer::new(plan, false);
         plan.program_inputs.iter().for_each(|l| alive[l.buf] = true);
-        Storage { written: alive.clone(), alive, used: PerBuffer::new(plan, false) }
+        let none = PerBuffer::new(plan, false);
+        Storage { written: alive.clone(), alive, used: none.clone(), handed: none }
     }
 
     /// A step reads and writes.
@@ -110,11 +113,9 @@ impl Storage {
         (aliases, free): (&[(BufId, BufId)], &[BufId]),
         v: &mut Vec<String>,
     ) {
-        let mut times: BTreeMap<BufId, usize> = BTreeMap::new();
-        aliases.iter().for_each(|r| *times.entry(r.1).or_default() += 1);
         for (from, to) in aliases {
             let fits = plan.same_storage(*from, *to) && step.may_donate(*from, *to);
-            let once = times[to] == 1;
+            let once = !std::mem::replace(&mut self.handed[*to], true);
             if !std::mem::take(&mut self.alive[*from]) || !fits || !once {
                 v.push(format!("storage of {} cannot go to {}", from.0, to.0));
             }
@@ -252,8 +253,9 @@ struct Flights {
 
 impl Flights {
     fn step(&mut self, step: &Step, (aliases, free): (&[(BufId, BufId)], &[BufId]), v: &mut Vec<String>) {
-        let of = |operands: &[Operand]| operands.iter().map(|o| o.buf).collect::<Vec<_>>();
-        let (reads, writes) = (of(&step.reads), of(&step.writes));
+        let reads = || step.reads.iter().map(|o| o.buf);
+        let writes = || step.writes.iter().map(|o| o.buf);
+        let donated = || aliases.iter().map(|r| r.0);
         if matches!(step.prim, Prim::Wait) {
             match self.open.iter().position(|f| Some(f.number) == step.async_id) {
                 Some(i) => {
@@ -262,21 +264,20 @@ impl Flights {
                         self.giving.remove(b);
                         self.using.entry(*b).or_default().retain(|f| *f != flight.number);
                     }
-                    if flight.results != reads {
+                    if !flight.results.iter().copied().eq(reads()) {
                         v.push("waits for other results than those of its collective".into());
                     }
                 }
                 None => v.push("nothing is in flight that it could wait for".into()),
             }
         }
-        for b in &reads {
-            if let Some(flight) = self.giving.get(b) {
+        for b in reads() {
+            if let Some(flight) = self.giving.get(&b) {
                 v.push(format!("reads buffer {}, which is in flight ({flight})", b.0));
             }
         }
-        let donated: Vec<BufId> = aliases.iter().map(|r| r.0).collect();
-        for b in free.iter().chain(&donated) {
-            for flight in self.using.get(b).into_iter().flatten() {
+        for b in free.iter().copied().chain(donated()) {
+            for flight in self.using.get(&b).into_iter().flatten() {
                 v.push(format!("ends buffer {}, which is in flight ({flight})", b.0));
             }
         }
@@ -287,17 +288,17 @@ impl Flights {
                     v.push(format!("starts flight {flight}, where {} is next", self.started));
                 }
                 self.started += 1;
-                let sent: BTreeSet<BufId> = reads.iter().chain(&writes).copied().collect();
+                let sent: BTreeSet<BufId> = reads().chain(writes()).collect();
                 if let Some(b) = free.iter().find(|b| sent.contains(b)) {
                     v.push(format!("ends buffer {}, which it has just sent off", b.0));
                 }
-                let donated: BTreeSet<BufId> = donated.into_iter().collect();
-                let operands: BTreeSet<BufId> = reads.into_iter().filter(|b| !donated.contains(b)).collect();
-                self.giving.extend(writes.iter().map(|b| (*b, flight)));
-                for b in operands.iter().chain(&writes) {
-                    self.using.entry(*b).or_default().push(flight);
+                let donated: BTreeSet<BufId> = donated().collect();
+                let operands: BTreeSet<BufId> = reads().filter(|b| !donated.contains(b)).collect();
+                self.giving.extend(writes().map(|b| (b, flight)));
+                for b in operands.iter().copied().chain(writes()) {
+                    self.using.entry(b).or_default().push(flight);
                 }
-                self.open.push(InFlight { number: flight, operands, results: writes });
+                self.open.push(InFlight { number: flight, operands, results: writes().collect() });
             }
             (_, Some(_)) => v.push("is no collective and has a flight".into()),
         }
@@ -315,8 +316,7 @@ fn extent<'a>(plan: &'a Plan, o: &Operand, dim: Dim) -> Option<&'a Extent> {
 }
 
 fn dtypes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
-    let of = |operands: &[Operand]| operands.iter().map(|o| plan.buffer(o.buf).dtype).collect::<Vec<_>>();
-    v.extend(step.prim.dtype_fault(&of(&step.reads), &of(&step.writes)));
+    v.extend(step.prim.dtype_fault(&step.reads, &step.writes, |o| plan.buffer(o.buf).dtype));
 }
 
 fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
@@ -363,8 +363,9 @@ fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
         }
         Prim::Contract => {
             for d in step.all().flat_map(|o| &o.dims) {
-                let all: Vec<&Extent> = step.all().filter_map(|o| extent(plan, o, *d)).collect();
-                if all.len() < 2 || all.iter().any(|e| *e != all[0]) {
+                let mut all = step.all().filter_map(|o| extent(plan, o, *d));
+                let (first, mut others) = (all.next(), all.peekable());
+                if others.peek().is_none() || others.any(|e| Some(e) != first) {
                     v.push("a dim does not match over the operands".into());
                 }
             }
