@@ -11,7 +11,7 @@
 use crate::partition::{CopyId, Instr, Reshard, Spmd, operand_placement};
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId, Role};
-use meshwright_plan::{Axis, Collective, Dim, Monoid, Placement};
+use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Placement, Splits};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound program.
@@ -233,7 +233,7 @@ fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], v: &mut Vec<String>) {
     }
 }
 
-fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &BTreeMap<Dim, Vec<Axis>>, v: &mut Vec<String>) {
+fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<String>) {
     let graph = &spmd.step.graph;
     let version = spmd.copy(out);
     let node = graph.node(version.value);
@@ -268,7 +268,7 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &BTreeMap<Dim, Vec<Axi
     if roles.loops.iter().any(|l| l.role == Role::NeedReplication && loops.contains_key(&l.dim)) {
         v.push("a dim that must be whole is split".into());
     }
-    let mut partial: BTreeMap<Axis, Monoid> = BTreeMap::new();
+    let mut partial = PartialAxes::new();
     for l in &roles.loops {
         if let Role::Reduction(m) = l.role {
             partial.extend(loops.get(&l.dim).into_iter().flatten().map(|a| (*a, m)));

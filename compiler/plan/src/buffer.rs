@@ -1,8 +1,7 @@
 //! Buffers: what a device holds of a value, and how steps name its extents.
 
-use crate::{Axis, DType, Dim, Mesh, Monoid, Window, largest_shard, shard};
+use crate::{Axis, DType, Dim, Mesh, PartialAxes, Window, largest_shard, shard};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A buffer, by position in [`crate::Plan::buffers`].
@@ -47,8 +46,8 @@ pub struct Buffer {
     /// Its extents, major first.
     pub extents: Vec<Extent>,
     /// Axes over which each device holds only a part of the value, and the monoid that finishes it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub partial: BTreeMap<Axis, Monoid>,
+    #[serde(default, skip_serializing_if = "PartialAxes::is_empty")]
+    pub partial: PartialAxes,
 }
 
 /// A buffer as one step sees it: its dims by name, in the buffer's storage order (row-major, dense).
@@ -63,7 +62,7 @@ pub struct Operand {
 impl Buffer {
     /// A buffer of finished values.
     pub fn new(dtype: DType, extents: Vec<Extent>) -> Buffer {
-        Buffer { dtype, extents, partial: BTreeMap::new() }
+        Buffer { dtype, extents, partial: PartialAxes::new() }
     }
 
     /// The axes that split its extents.

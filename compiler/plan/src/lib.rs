@@ -38,7 +38,7 @@ pub use expr::Expr;
 pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use peak::PeakBuffer;
-pub use placement::Placement;
+pub use placement::{PartialAxes, Placement, Splits};
 pub use plan::{InputDecl, Microbatches, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary};
 pub use prim::{Part, Prim};
 pub use provenance::Provenance;

@@ -1,11 +1,8 @@
 //! Partial results: over which axes each device holds only a part of what a step writes, which a collective has yet to fold.
 
 use crate::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
-use crate::{Axis, Linear, Monoid, Operand, Plan, Prim, Step};
+use crate::{Axis, Linear, Monoid, Operand, PartialAxes, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Axes over which a buffer is partial, each with the monoid that finishes it.
-type Partial = BTreeMap<Axis, Monoid>;
 
 impl Step {
     /// For each result the axes over which it is partial: those over which the operands are, and those of the split dims that
@@ -15,7 +12,7 @@ impl Step {
     /// # Errors
     /// What is wrong, in words: something else than a sum travels, the primitive is not linear, or a split dim is lost.
     /// What a collective does to it says [`crate::Collective::apply`].
-    pub fn partial(&self, plan: &Plan) -> Result<Vec<Partial>, String> {
+    pub fn partial(&self, plan: &Plan) -> Result<Vec<PartialAxes>, String> {
         match &self.prim {
             Prim::Map { expr, regs } => self.of_expression(plan, expr, regs),
             // A carry is on both sides of a boundary what it is, and zeros are whatever they are said to be.
@@ -29,10 +26,10 @@ impl Step {
         }
     }
 
-    fn of_operands(&self, plan: &Plan, out: &Operand) -> Result<Partial, String> {
+    fn of_operands(&self, plan: &Plan, out: &Operand) -> Result<PartialAxes, String> {
         let spec = self.prim.spec();
         let kept = |a: Axis| plan.buffer(out.buf).is_split_over(a);
-        let mut partial = Partial::new();
+        let mut partial = PartialAxes::new();
         for from in &self.reads {
             for a in plan.buffer(from.buf).split_axes().filter(|a| !kept(*a)) {
                 let Some(monoid) = spec.folds else {
@@ -82,8 +79,8 @@ impl Step {
         Ok(open)
     }
 
-    fn of_expression(&self, plan: &Plan, expr: &Expr, regs: &[Reg]) -> Result<Vec<Partial>, String> {
-        let mut partial = vec![Partial::new(); regs.len()];
+    fn of_expression(&self, plan: &Plan, expr: &Expr, regs: &[Reg]) -> Result<Vec<PartialAxes>, String> {
+        let mut partial = vec![PartialAxes::new(); regs.len()];
         for (a, open) in self.open(plan)? {
             let name = plan.mesh.name(a);
             if self.writes.iter().any(|o| plan.buffer(o.buf).is_split_over(a)) {

@@ -1,20 +1,27 @@
 //! Where a value is: which dim is split over which axes, and over which axes it is still partial.
 
 use crate::{Axis, Dim, Dims, Extent, Mesh, Monoid, Window};
+use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// For each split dim its axes, major first. As most maps of a compiler it has an entry or two, for each value several times:
+/// a sorted list, since a node of a tree has room for eleven.
+pub type Splits = LiteMap<Dim, Vec<Axis>>;
+
+/// Axes over which a value is partial, each with the monoid that finishes it.
+pub type PartialAxes = LiteMap<Axis, Monoid>;
 
 /// Placement of a value on a mesh. An axis that is named nowhere holds whole copies. Each axis occurs at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placement {
     /// For each split dim its axes, major first. No entry is empty.
-    pub splits: BTreeMap<Dim, Vec<Axis>>,
+    pub splits: Splits,
     /// Axes over which the value is partial, and the monoid that finishes it.
-    pub partial: BTreeMap<Axis, Monoid>,
+    pub partial: PartialAxes,
     /// Split dims of which a device holds not its shard but what a loop needs that is split over the same axes. Only a
     /// copy made for one op is so; no value is.
-    pub windows: BTreeMap<Dim, Window>,
+    pub windows: LiteMap<Dim, Window>,
 }
 
 impl Placement {
@@ -30,7 +37,7 @@ impl Placement {
 
     /// The same with every device holding its shard.
     pub fn without_windows(&self) -> Self {
-        Placement { windows: BTreeMap::new(), ..self.clone() }
+        Placement { windows: LiteMap::new(), ..self.clone() }
     }
 
     /// The axes that split a dim, major first.

@@ -4,7 +4,7 @@ use super::rules::{Layout, Rule, RuleDim, chain};
 use crate::resolve::{PatternIndex, matches};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::{Class, Graph, Id};
-use meshwright_plan::{Axis, Dim, Dims, Placement};
+use meshwright_plan::{Axis, Dim, Dims, Placement, Splits};
 use meshwright_syntax::ast::ScopeKind;
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 pub struct Assigned {
     /// Axes of each dim, major first.
-    pub splits: BTreeMap<Dim, Vec<Axis>>,
+    pub splits: Splits,
     /// The rule (position in [`Layout::rules`]) by which each axis is used.
     pub by: BTreeMap<Axis, usize>,
     /// Pairs of strict rules that want one axis: the one that has it, the one that does not, and the axis.

@@ -2,11 +2,10 @@
 
 use crate::layout::Assigned;
 use meshwright_ops::Id;
-use meshwright_plan::{Axis, Dim, Dims, Mesh, Monoid, Placement};
-use std::collections::BTreeMap;
+use meshwright_plan::{Axis, Dim, Dims, Mesh, PartialAxes, Placement, Splits};
 
 /// Axes of the loops of an op.
-pub type Loops = BTreeMap<Dim, Vec<Axis>>;
+pub type Loops = Splits;
 
 /// What is decided for the op that makes a value. Of what no op computes, and of renames, there are reasons alone.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +15,7 @@ pub struct Decision {
     /// Where each operand is needed.
     pub operands: Vec<Placement>,
     /// The axes over which its result is partial.
-    pub partial: BTreeMap<Axis, Monoid>,
+    pub partial: PartialAxes,
     /// Why, in the order in which it was decided.
     pub reasons: Vec<Reason>,
 }

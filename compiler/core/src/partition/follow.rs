@@ -43,7 +43,7 @@ impl Walk<'_> {
     fn keep_partial(&mut self, id: Id, loops: &mut Loops) -> BTreeSet<Axis> {
         let inputs = &self.facts.node(id).inputs;
         let open: BTreeSet<Axis> =
-            inputs.iter().flat_map(|x| self.state.current(*x).partial.into_keys()).collect();
+            inputs.iter().flat_map(|x| self.state.current(*x).partial).map(|(axis, _)| axis).collect();
         let mut keep = BTreeSet::new();
         for axis in open {
             let partial = |slot: &usize| self.state.is_partial(inputs[*slot], axis);
@@ -53,7 +53,7 @@ impl Walk<'_> {
                 keep.insert(axis);
                 let operands = slots.iter().map(|s| inputs[*s]).collect();
                 self.note(id, Reason::Partial { axis, operands });
-                for axes in loops.values_mut() {
+                for (_, axes) in loops.iter_mut() {
                     axes.retain(|a| *a != axis);
                 }
                 loops.retain(|_, a| !a.is_empty());

@@ -5,7 +5,7 @@ use super::reshard::Reshard;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, RepeatId, Roles};
-use meshwright_plan::{ArenaId, Axis, Dim, Dims, IdVec, Mesh, Phase, Placement};
+use meshwright_plan::{ArenaId, Dims, IdVec, Mesh, Phase, Placement, Splits};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -58,7 +58,7 @@ pub enum Instr {
         /// Its operands.
         inputs: Vec<CopyId>,
         /// Axes of its loops.
-        loops: BTreeMap<Dim, Vec<Axis>>,
+        loops: Splits,
         /// Its result.
         out: CopyId,
     },
@@ -121,13 +121,7 @@ pub struct Spmd {
 
 /// The placement of the operand in `slot` of an op whose loops are split as `loops`. A window that asks of every device
 /// just what it holds is none.
-pub fn operand_placement(
-    roles: &Roles,
-    slot: usize,
-    loops: &BTreeMap<Dim, Vec<Axis>>,
-    dims: &Dims,
-    mesh: &Mesh,
-) -> Placement {
+pub fn operand_placement(roles: &Roles, slot: usize, loops: &Splits, dims: &Dims, mesh: &Mesh) -> Placement {
     let mut p = Placement::default();
     for l in &roles.loops {
         let (Some(on), Some(axes)) = (l.on[slot], loops.get(&l.dim)) else { continue };

@@ -3,11 +3,13 @@
 use super::facts::Facts;
 use super::frames::Frames;
 use super::spmd::{CopyId, PlacedCopy};
+use litemap::LiteMap;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Axis, Dim, IdVec, Phase, Placement};
 use std::collections::BTreeMap;
 
 /// A copy that has been made of a value.
+#[derive(Clone)]
 struct Made {
     copy: CopyId,
     /// The part of the step that made it; `None` where it is bound before the step.
@@ -24,7 +26,7 @@ pub(super) struct State {
     pub(super) settled: IdVec<Id, Option<Placement>>,
     /// Over which dims each axis of a partial value was summed.
     pub(super) summed: BTreeMap<(Id, Axis), Vec<Dim>>,
-    made: BTreeMap<Id, BTreeMap<Placement, Made>>,
+    made: IdVec<Id, LiteMap<Placement, Made>>,
     pub(super) copies: IdVec<CopyId, PlacedCopy>,
     pub(super) frames: Frames,
 }
@@ -35,7 +37,7 @@ impl State {
             natural: graph.nodes.table(None),
             settled: graph.nodes.table(None),
             summed: BTreeMap::new(),
-            made: BTreeMap::new(),
+            made: graph.nodes.table(LiteMap::new()),
             copies: IdVec::new(),
             frames: Frames::new(),
         }
@@ -60,13 +62,13 @@ impl State {
     /// Adds a copy of a value.
     pub(super) fn copy(&mut self, value: Id, p: Placement, phase: Option<Phase>, gathered: bool) -> CopyId {
         let copy = self.copies.push(PlacedCopy { value, placement: p.clone() });
-        self.made.entry(value).or_default().insert(p, Made { copy, phase, gathered });
+        self.made[value].insert(p, Made { copy, phase, gathered });
         copy
     }
 
     /// The copy of a value in a placement that is known to be there.
     pub(super) fn have(&self, facts: &Facts, id: Id, p: &Placement) -> CopyId {
-        match self.made.get(&id).and_then(|m| m.get(p)) {
+        match self.made[id].get(p) {
             Some(m) => m.copy,
             None => panic!("internal error: {} is not there as {p:?}", facts.graph().describe(id)),
         }
@@ -74,7 +76,7 @@ impl State {
 
     /// A copy that may be used in a part of the step: gathered parameters are dropped at its end.
     pub(super) fn usable(&self, facts: &Facts, id: Id, p: &Placement, phase: Phase) -> Option<CopyId> {
-        let m = self.made.get(&id)?.get(p)?;
+        let m = self.made[id].get(p)?;
         let old = m.gathered && m.phase.is_some_and(|made| made != phase) && facts.param_like(id);
         (!old).then_some(m.copy)
     }
@@ -82,7 +84,7 @@ impl State {
     /// Copies from which one placed as `dst` may be made in a part of the step: an axis over which a value is reduced is
     /// never partial again, and what a window has cut serves that window alone.
     pub(super) fn sources(&self, facts: &Facts, id: Id, dst: &Placement, phase: Phase) -> Vec<Placement> {
-        let all = self.made.get(&id).into_iter().flat_map(|m| m.keys());
+        let all = self.made[id].keys();
         all.filter(|p| dst.partial.keys().all(|a| p.partial.contains_key(a)))
             .filter(|p| p.windows.iter().all(|(d, w)| dst.windows.get(d) == Some(w)))
             .filter(|p| self.usable(facts, id, p, phase).is_some())

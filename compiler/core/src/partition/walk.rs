@@ -10,7 +10,7 @@ use crate::normalize::rebuild;
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Add, Id, InputOpKind, Kind, Node, Role};
-use meshwright_plan::{Axis, Collective, Dim, Monoid, Phase, Placement};
+use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
     /// Finds operands of an add that are partial over the same axes: added first, they need one reduction.
     fn group(&mut self, id: Id) {
         /// Over which axes operands are partial, and their dims.
-        type Alike = (BTreeMap<Axis, Monoid>, Vec<Dim>);
+        type Alike = (PartialAxes, Vec<Dim>);
         let mut groups: BTreeMap<Alike, Vec<usize>> = BTreeMap::new();
         let inputs = &self.facts.node(id).inputs;
         let mut times: BTreeMap<Id, usize> = BTreeMap::new();

@@ -7,8 +7,8 @@ use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{
-    Axis, BufId, Buffer, DType, Dim, Dims, Expr, IdVec, Operand, OutputDecl, Phase, Placement, Plan, Prim,
-    ProgramInput, ProgramInputKind, Provenance, Step, Summary, largest_shard,
+    BufId, Buffer, DType, Dim, Dims, Expr, IdVec, Operand, OutputDecl, Phase, Placement, Plan, Prim,
+    ProgramInput, ProgramInputKind, Provenance, Splits, Step, Summary, largest_shard,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -201,7 +201,7 @@ impl Lower<'_> {
         }
     }
 
-    fn count_flops(&mut self, id: Id, loops: &BTreeMap<Dim, Vec<Axis>>) {
+    fn count_flops(&mut self, id: Id, loops: &Splits) {
         let graph = &self.spmd.step.graph;
         let mesh = &self.spmd.mesh;
         let size = |d: Dim| {
@@ -237,13 +237,7 @@ impl Lower<'_> {
         });
     }
 
-    fn op(
-        &mut self,
-        id: Id,
-        operands: &[Operand],
-        loops: &BTreeMap<Dim, Vec<Axis>>,
-        placement: &Placement,
-    ) -> Operand {
+    fn op(&mut self, id: Id, operands: &[Operand], loops: &Splits, placement: &Placement) -> Operand {
         let graph = &self.spmd.step.graph;
         let node = graph.node(id).clone();
         let types: Vec<Type> = graph.input_types(id).into_iter().cloned().collect();
@@ -327,7 +321,7 @@ struct Emitter<'a, 'b> {
     operands: &'a [Operand],
     types: &'a [Type],
     ty: Type,
-    loops: &'a BTreeMap<Dim, Vec<Axis>>,
+    loops: &'a Splits,
     placement: &'a Placement,
     out: Option<Operand>,
 }

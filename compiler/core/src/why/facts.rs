@@ -4,8 +4,8 @@ use super::{Fact, RuleReport, Teller};
 use crate::layout::{Assigned, Rule, RuleDim, Scope};
 use crate::partition::{Reason, Refusal};
 use meshwright_ops::{Id, Kind};
-use meshwright_plan::{Axis, Dim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_plan::{Axis, Dim, Splits};
+use std::collections::BTreeSet;
 
 impl Teller<'_> {
     /// Appends the facts of one reason to `facts`, and to `next` the values and dims that it refers to.
@@ -70,13 +70,7 @@ impl Teller<'_> {
         all
     }
 
-    fn wanted(
-        &self,
-        dim: Dim,
-        splits: &BTreeMap<Dim, Vec<Axis>>,
-        users: &[Id],
-        next: &mut Vec<(Id, Dim)>,
-    ) -> String {
+    fn wanted(&self, dim: Dim, splits: &Splits, users: &[Id], next: &mut Vec<(Id, Dim)>) -> String {
         if let Some(u) = users.first() {
             let on = match self.spmd.step.graph.node(*u).op.kind() {
                 Kind::Rename { from, to } if from == dim => to,
@@ -159,7 +153,7 @@ impl Teller<'_> {
     }
 
     /// Costs are in quarters of a byte.
-    fn scattered(&self, dim: Dim, splits: &BTreeMap<Dim, Vec<Axis>>, reduce: u64, gather: u64) -> String {
+    fn scattered(&self, dim: Dim, splits: &Splits, reduce: u64, gather: u64) -> String {
         let over = splits.get(&dim).map(|axes| quoted(&self.axis_names(axes)));
         let over = over.map_or("replicated".to_string(), |axes| format!("split over {axes}"));
         format!(
