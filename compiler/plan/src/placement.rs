@@ -1,16 +1,9 @@
 //! Where a value is: which dim is split over which axes, and over which axes it is still partial.
 
-use crate::{Axis, Dim, Dims, Extent, Mesh, Monoid, Window};
+use crate::{Axis, Dim, Dims, Extent, Mesh, PartialAxes, Splits, Window};
 use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-
-/// For each split dim its axes, major first. As most maps of a compiler it has an entry or two, for each value several times:
-/// a sorted list, since a node of a tree has room for eleven.
-pub type Splits = LiteMap<Dim, Vec<Axis>>;
-
-/// Axes over which a value is partial, each with the monoid that finishes it.
-pub type PartialAxes = LiteMap<Axis, Monoid>;
 
 /// Placement of a value on a mesh. An axis that is named nowhere holds whole copies. Each axis occurs at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -42,15 +42,17 @@ fn table(at: &Path, folder: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Processes that a process has started.
+/// Processes that a process has started, once they are what they are to be: one that was only forked off has the words of its
+/// parent, which waits for it and would not hear of its end.
 fn children(of: u32) -> Vec<u32> {
+    let words = |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).ok();
     let all =
         std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let parent = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
     };
-    all.filter(|pid| parent(pid) == Some(of)).collect()
+    all.filter(|pid| parent(pid) == Some(of) && words(*pid) != words(of)).collect()
 }
 
 /// By the system's call: a program `kill` takes so long to start that a short run may have ended.

@@ -50,7 +50,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "two axes of one dim are swapped", V, |s, k| {
         placed(s, k, |p| {
-            let axes = p.splits.values_mut().find(|a| a.len() > 1)?;
+            let (_, axes) = p.splits.iter_mut().find(|(_, a)| a.len() > 1)?;
             axes.reverse();
             Some(())
         })
@@ -72,7 +72,12 @@ pub(super) const FAULTS: &[Fault] = faults![
             Some(())
         })
     };
-    "an unfinished value counts as finished", V, |s, k| placed(s, k, |p| p.partial.pop_first().map(|_| ()));
+    "an unfinished value counts as finished", V, |s, k| {
+        placed(s, k, |p| {
+            let axis = *p.partial.keys().next()?;
+            p.partial.remove(&axis).map(|_| ())
+        })
+    };
     "a finished value counts as unfinished", V, |s, k| {
         let axes: Vec<Axis> = s.mesh.iter().collect();
         placed(s, k, |p| {
@@ -82,12 +87,12 @@ pub(super) const FAULTS: &[Fault] = faults![
         })
     };
     "an unfinished value is folded by another monoid", V, |s, k| {
-        placed(s, k, |p| p.partial.values_mut().next().map(|m| *m = other_than(*m)))
+        placed(s, k, |p| p.partial.iter_mut().next().map(|(_, m)| *m = other_than(*m)))
     };
     "an axis splits a value twice", V, |s, k| {
         placed(s, k, |p| {
             let a = p.split_axes().next()?;
-            p.splits.values_mut().next_back()?.push(a);
+            p.splits.iter_mut().last()?.1.push(a);
             Some(())
         })
     };
@@ -247,7 +252,7 @@ pub(super) const FAULTS: &[Fault] = faults![
         ops(s, k, |s, i| {
             let Instr::Op { loops, .. } = &mut s.instrs[i] else { return None };
             let used: Vec<Axis> = loops.values().flatten().copied().collect();
-            let axes = loops.values_mut().next()?;
+            let (_, axes) = loops.iter_mut().next()?;
             *axes = vec![*all.iter().find(|a| !used.contains(a))?];
             Some(())
         })
@@ -255,7 +260,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     "an op does not split a loop", V, |s, k| {
         ops(s, k, |s, i| {
             let Instr::Op { loops, .. } = &mut s.instrs[i] else { return None };
-            loops.pop_first().map(|_| ())
+            let dim = *loops.keys().next()?;
+            loops.remove(&dim).map(|_| ())
         })
     };
     "an op splits the loop of another dim", V, |s, k| {
@@ -265,7 +271,8 @@ pub(super) const FAULTS: &[Fault] = faults![
             let roles = node.op.roles(&s.step.graph.input_types(value), &node.ty, &s.step.graph.dims);
             let Instr::Op { loops, .. } = &mut s.instrs[i] else { return None };
             let other = roles.loops.iter().find(|l| l.role != Role::NeedReplication && !loops.contains_key(&l.dim))?.dim;
-            let (_, axes) = loops.pop_first()?;
+            let dim = *loops.keys().next()?;
+            let axes = loops.remove(&dim)?;
             loops.insert(other, axes);
             Some(())
         })
@@ -345,7 +352,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a leaf is bound in another placement", V, |s, k| {
         nth(s, k, |i| matches!(i, Instr::Input { .. }), |s, i| {
             let p = &mut out(s, i).placement;
-            p.splits.pop_first().map(|_| ())
+            let dim = *p.splits.keys().next()?;
+            p.splits.remove(&dim).map(|_| ())
         })
     };
     "a collective without a cause", V, |s, k| {
