@@ -6,6 +6,9 @@
 //! Plans are caught.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+// The allocator of the command.
+use meshwright_cli as _;
+
 mod attention;
 mod caches;
 mod composite;

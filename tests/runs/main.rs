@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+// The allocator of the command.
+use meshwright_cli as _;
+
 mod accuracy;
 mod agree;
 mod bf16;
