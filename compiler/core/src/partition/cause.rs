@@ -93,20 +93,25 @@ impl Walk<'_> {
     }
 
     fn check_gather(&mut self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) {
+        if !self.implied(id, axis, dim, user) && self.told.insert((dim, axis)) {
+            let d = unasked_gather(self, id, axis, dim, user);
+            self.diagnostics.push(d);
+        }
+    }
+
+    /// Whether the rules imply that a value is gathered.
+    pub(super) fn implied(&self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> bool {
         let class = self.facts.node(id).origin.class;
         let user_class = user.map_or(Class::OptimizerState, |u| self.facts.node(u).origin.class);
-        let implied = self.stored_split(id, axis, user)
+        self.stored_split(id, axis, user)
             || self.finished_split(id, axis, dim)
             || matches!(class, Class::OptimizerState | Class::Grad)
             || matches!(user_class, Class::OptimizerState)
             // What becomes a gradient is stored as the parameter is.
             || user.is_some_and(|u| self.facts.is_gradient(u) || self.scattered.contains(&u))
             || self.facts.layout.gathers.contains(&dim)
-            || self.names_of(id, dim).iter().any(|dim| self.free_rule(*dim, axis));
-        if !implied && self.told.insert((dim, axis)) {
-            let d = unasked_gather(self, id, axis, dim, user);
-            self.diagnostics.push(d);
-        }
+            || self.facts.layout.rules.iter().any(|r| r.free)
+                && self.names_of(id, dim).iter().any(|dim| self.free_rule(*dim, axis))
     }
 
     /// A dim of a value, with the names that it had before renames.

@@ -154,9 +154,14 @@ impl Walk<'_> {
         let facts = self.facts;
         let refused = |why| Reason::Refused { dim, axis, operand: x, why };
         let finish = if matches!(role, Role::Reduction(_)) { 2 * facts.gathered(id, axis) } else { 0 };
-        let split = |x: &&Id| self.state.current(**x).split_axes().any(|a| a == axis);
-        let gather = facts.node(id).inputs.iter().filter(split).map(|x| facts.gathered(*x, axis)).sum();
-        if finish > gather {
+        let dim_on = |x: Id| {
+            let splits = self.state.current(x).splits;
+            splits.into_iter().find(|(_, axes)| axes.contains(&axis)).map(|(dim, _)| (x, dim))
+        };
+        let split: Vec<(Id, Dim)> = facts.node(id).inputs.iter().filter_map(|x| dim_on(*x)).collect();
+        let gather = split.iter().map(|(x, _)| facts.gathered(*x, axis)).sum();
+        // What no rule implies is not done to save bytes: whether a program is one must not depend on its sizes.
+        if finish > gather && split.iter().all(|(x, dim)| self.implied(*x, axis, *dim, Some(id))) {
             return refused(Refusal::Dearer(finish, gather));
         }
         if facts.is_gradient(id) {
