@@ -297,8 +297,11 @@ impl Maker {
     }
 }
 
+/// Seeds that found a fault: residuals ended in the first of several runs of a loop that reads them.
+const FOUND: [u64; 4] = [1_553, 2_409, 3_337, 3_660];
+
 #[test]
 fn loops_equal_their_iterations_written_out() {
     let count = if std::env::var_os("LONG").is_some() { 4_000 } else { 120 };
-    count_trials("programs with loops", count, random);
+    count_trials("programs with loops", (0..count).chain(FOUND), random);
 }

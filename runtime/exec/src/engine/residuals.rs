@@ -121,7 +121,9 @@ impl<'a> Readers<'a> {
             || self.plan.program_inputs.iter().any(|l| l.next == Some(after));
         let slices = self.readers.get(&after)?;
         let inside = self.within[*slices.first()?]?;
-        let slicing = matches!(steps[inside].prim, Prim::Repeat { dim: d, .. } if d == dim);
+        // A loop that runs again in a loop around it alone reads them again.
+        let slicing = matches!(steps[inside].prim, Prim::Repeat { dim: d, .. } if d == dim)
+            && self.within[inside] == self.within[begin];
         let slice = |s: &usize| {
             matches!(steps[*s].prim, Prim::IterationSlice { dim: d } if d == dim)
                 && self.within[*s] == Some(inside)
@@ -129,7 +131,8 @@ impl<'a> Readers<'a> {
         if !fills || outlives || !slicing || !slices.iter().all(slice) {
             return None;
         }
-        let last = *slices.last()?;
+        // What lags behind reads a position in a later turn.
+        let last = *slices.iter().max_by_key(|s| (steps[**s].lag, **s))?;
         let loads = slices.iter().map(|s| (*s, ResidualStep::Load { stack: start, dim, last: *s == last }));
         Some(
             [(blank, ResidualStep::Blank), (update, ResidualStep::Store { stack: start, dim })]
