@@ -100,12 +100,14 @@ impl Teller<'_> {
     /// Costs are in units of 1 / axis size.
     fn followed(&self, axis: Axis, (operand, on): (Id, Dim), (reduce, gather): (u64, u64)) -> String {
         let size = self.spmd.mesh.size(axis).max(1) as u64;
+        let [reduced, gathered] = [reduce / size, gather / size];
         let cost = match reduce {
             0 => "at no cost".to_string(),
+            _ if reduce <= gather => {
+                format!("as reducing the result moves {reduced} B, gathering the operands {gathered} B")
+            }
             _ => format!(
-                "as reducing the result moves {} B, gathering the operands {} B",
-                reduce / size,
-                gather / size
+                "which moves {reduced} B to reduce the result; gathering the operands would move {gathered} B, but no rule implies that"
             ),
         };
         format!(
