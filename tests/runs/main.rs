@@ -12,6 +12,8 @@ mod bf16;
 mod broken;
 mod cli;
 mod datasets;
+#[cfg(feature = "cuda")]
+mod dry_run;
 mod epochs;
 mod evaluation;
 mod every_layout;

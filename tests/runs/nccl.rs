@@ -1,7 +1,7 @@
 //! The suite of transports on NCCL: on the stand-in for it, on the GPUs of one process and of several.
 
 #[path = "../fake-nccl/built.rs"]
-mod built;
+pub(crate) mod built;
 
 use meshwright_comm::nccl::{Checks, LaunchOrder, NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{ThreadsTransport, Timeouts, Transport, World};

@@ -195,7 +195,7 @@ fn libdevice(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<Pa
         let tried: Vec<String> = tried.iter().map(|file| file.display().to_string()).collect();
         format!(
             "libdevice, which compiling kernels needs, was not found: tried {}; install CUDA's toolkit, or \
-             `pip install nvidia-cuda-nvcc`, and set CUDA_PATH to the folder that holds nvvm",
+             `pip install nvidia-nvvm`, and set CUDA_PATH to the folder that holds nvvm",
             tried.join(", ")
         )
     })

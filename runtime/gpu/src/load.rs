@@ -118,6 +118,8 @@ pub struct Paths {
     pub nccl: Option<PathBuf>,
     /// NVML.
     pub nvml: Option<PathBuf>,
+    /// Whether the host launches each kernel of each step, in place of recording a step as a graph.
+    pub launches_each: bool,
     /// The folder that keeps what was measured of GPUs; none to keep nothing.
     pub cache: Option<PathBuf>,
 }
@@ -132,6 +134,7 @@ impl Paths {
             cublas_lt: path(LibraryKind::CublasLt),
             nccl: path(LibraryKind::Nccl),
             nvml: path(LibraryKind::Nvml),
+            launches_each: variable("MESHWRIGHT_GRAPHS").is_some_and(|v| v == "none"),
             cache: match variable("MESHWRIGHT_CACHE") {
                 Some(folder) => Some(PathBuf::from(folder)).filter(|f| !f.as_os_str().is_empty()),
                 None => {
@@ -159,7 +162,8 @@ impl Paths {
     /// The same library for everything.
     pub fn all(path: impl Into<PathBuf>) -> Paths {
         let path = Some(path.into());
-        Paths { cuda: path.clone(), cublas_lt: path.clone(), nccl: path.clone(), nvml: path, cache: None }
+        let (cuda, cublas_lt, nccl) = (path.clone(), path.clone(), path.clone());
+        Paths { cuda, cublas_lt, nccl, nvml: path, ..Paths::default() }
     }
 
     fn of(&self, kind: LibraryKind) -> Option<&PathBuf> {

@@ -59,7 +59,11 @@ pub struct BenchResult {
     pub device_reserved_bytes: Option<u64>,
     /// Devices of this process.
     pub devices: usize,
-    /// What these launched in one more step, all together, what took most time first; empty on CPUs.
+    /// Median of what the host takes to launch a step, of the slowest device; none on CPUs, where it computes.
+    pub host_ms: Option<f64>,
+    /// Whether a step was one launch: of a graph that was recorded.
+    pub graph: bool,
+    /// What these launched in one more step that was not recorded, all together, what took most time first; empty on CPUs.
     pub kernels: Vec<KernelUse>,
     /// What the user should know of how devices communicate and compute.
     pub notes: Vec<String>,
@@ -83,7 +87,7 @@ fn timed(
 ) -> Result<BenchResult, Failure> {
     let processes = &*options.devices.processes;
     let (cluster, program) = agree_on_result(processes, "the program", loaded(project, sources, options))?;
-    let notes = cluster.notes()?;
+    let mut notes = cluster.notes()?;
     let asked = common(&program.plan);
     check_same_configuration(processes, &asked)?;
     let plan = &program.plan;
@@ -104,17 +108,20 @@ fn timed(
     };
     // Where a training reads ahead, this times the step alone.
     cluster.hold_inputs(program.id, &provider)?;
-    let mut times = Vec::new();
+    let (mut times, mut launching, mut graph) = (Vec::new(), Vec::new(), false);
     let mut cpu = process_cpu_time();
     for n in 0..options.warmup + options.steps {
         if n == options.warmup {
             cpu = process_cpu_time();
         }
         let t = Instant::now();
-        cluster.run_held(program.id, n as u64 + 1)?;
+        let report = cluster.run_held(program.id, n as u64 + 1)?;
         if n >= options.warmup {
             times.push(t.elapsed().as_secs_f64() * 1e3);
+            launching.extend(report.launching.iter().max().map(|t| t.as_secs_f64() * 1e3));
         }
+        graph = report.graph;
+        notes.extend(report.notes);
         if let Some(t) = trace.take_if(|t| t.is_over(n as u64 + 1)) {
             t.finish(&cluster, &program.plan, processes)?;
         }
@@ -129,15 +136,14 @@ fn timed(
     let kernels = kernels(&cluster, &program, next, &provider)?;
     let memory = peak_memory(&cluster, &program, next + 1, &provider)?;
     cluster.shutdown();
-    times.sort_by(f64::total_cmp);
-    let at =
-        |q: f64| times.get(((q * times.len() as f64) as usize).min(times.len().saturating_sub(1))).copied();
-    let (median, summary) = (at(0.5).unwrap_or(f64::NAN), &program.plan.summary);
+    let [min, median, p90] = quantiles(&mut times, [0.0, 0.5, 0.9]);
+    let [host_ms] = quantiles(&mut launching, [0.5]).map(|ms| memory.map(|_| ms));
+    let summary = &program.plan.summary;
     let flops = summary.flops as f64 * program.plan.mesh.devices() as f64;
     Ok(BenchResult {
         median_ms: median,
-        min_ms: at(0.0).unwrap_or(f64::NAN),
-        p90_ms: at(0.9).unwrap_or(f64::NAN),
+        min_ms: min,
+        p90_ms: p90,
         cpu_ms_per_step: cpu,
         samples: times.len(),
         peak_rss_bytes: peak_resident_bytes(),
@@ -146,9 +152,18 @@ fn timed(
         device_peak_bytes: memory.map(|m| m.peak),
         device_reserved_bytes: memory.map(|m| m.reserved),
         devices: program.needs.len(),
+        host_ms,
+        graph,
         kernels,
         notes,
     })
+}
+
+/// Some quantiles of times; no numbers where there are none.
+fn quantiles<const N: usize>(times: &mut [f64], of: [f64; N]) -> [f64; N] {
+    times.sort_by(f64::total_cmp);
+    let last = times.len().saturating_sub(1);
+    of.map(|q| times.get(((q * times.len() as f64) as usize).min(last)).copied().unwrap_or(f64::NAN))
 }
 
 /// Whether devices tell what they do, as GPUs do; threads do not.

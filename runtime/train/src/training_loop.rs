@@ -147,6 +147,7 @@ impl TrainingLoop<'_> {
             let Some(b) = batches.next() else { break };
             let report = self.compute(n + 1, &provide(self.program, b?))?;
             done += 1;
+            report.notes.iter().for_each(|note| (self.progress)(Progress::Warning(note.clone())));
             let measured = self.measured(n + 1, &report, begin.elapsed());
             losses.add(measured.loss);
             (finished.steps, finished.loss) = (n + 1, Some(measured.loss));

@@ -14,6 +14,8 @@ const NO_DEVICE: c_int = 100;
 const INVALID_DEVICE: c_int = 101;
 const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
+pub(crate) const STREAM_CAPTURE_UNSUPPORTED: c_int = 900;
+const STREAM_CAPTURE_ISOLATION: c_int = 905;
 
 /// The primary context of a GPU.
 #[derive(Default)]
@@ -110,15 +112,35 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, devic
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> c_int {
-    unsafe { *bytes = 1 << 30 };
+    unsafe { *bytes = (setting("FAKE_CUDA_MEMORY", 1) as usize) << 30 };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, _device: c_int) -> c_int {
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, device: c_int) -> c_int {
+    // As of an H200, by the numbers of the enumeration.
     let known = match which {
+        // Threads of a block, and along each of its sides.
+        1..=3 => 1024,
+        4 => 64,
+        // Blocks of a grid along its sides.
+        5 => i32::MAX,
+        6 | 7 => 65_535,
+        // Of a warp.
+        10 => 32,
+        // Multiprocessors.
+        16 => 132,
+        // The bus, the slot and the domain of the device's address.
+        33 => device & 255,
+        34 => 0,
+        50 => device >> 8,
+        // Compute capability.
         75 => 9,
         76 => 0,
+        // Bytes of shared memory that a block can ask for.
+        97 => 232_448,
+        // Memory in the order of streams.
+        115 => 1,
         _ => return INVALID_VALUE,
     };
     unsafe { *value = known };
@@ -133,6 +155,13 @@ fn error(code: c_int) -> (&'static std::ffi::CStr, &'static std::ffi::CStr) {
         INVALID_DEVICE => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
         INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
         NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
+        STREAM_CAPTURE_UNSUPPORTED => {
+            (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing")
+        }
+        STREAM_CAPTURE_ISOLATION => (
+            c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+            c"dependency created on uncaptured work in another stream",
+        ),
         _ => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
     }
 }
@@ -240,6 +269,9 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: *const Stream) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSynchronize(stream: *const Stream) -> c_int {
+    if unsafe { &*stream }.is_capturing() {
+        return STREAM_CAPTURE_UNSUPPORTED;
+    }
     let event = Event::new();
     event.record(&[unsafe { shared(stream) }]);
     event.last().wait();
@@ -249,7 +281,12 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: *const Stream) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamWaitEvent(stream: *const Stream, event: *const Event, _: c_uint) -> c_int {
     let moment = unsafe { &*event }.last();
-    unsafe { &*stream }.push(move || moment.wait());
+    let stream = unsafe { &*stream };
+    // What a capture waits for is among the rules of CUDA that this one does not keep: it refuses.
+    if stream.is_capturing() && !moment.is_done() {
+        return STREAM_CAPTURE_ISOLATION;
+    }
+    stream.push(move || moment.wait());
     SUCCESS
 }
 
@@ -318,13 +355,18 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_int
     if bytes == 0 {
         return INVALID_VALUE;
     }
+    unsafe { *address = allocated(bytes) as u64 };
+    SUCCESS
+}
+
+/// Memory of a GPU.
+pub(crate) fn allocated(bytes: usize) -> usize {
     let words = bytes.div_ceil(8);
     // Not zero, so that what nobody wrote shows.
     let memory = Box::leak(vec![0xa5a5_a5a5_a5a5_a5a5u64; words].into_boxed_slice());
     let start = memory.as_mut_ptr() as usize;
     lock(&MEMORY).insert(start, bytes);
-    unsafe { *address = start as u64 };
-    SUCCESS
+    start
 }
 
 #[unsafe(no_mangle)]
@@ -363,6 +405,6 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     if !is_device_memory(from as usize, bytes) || !is_device_memory(to as usize, bytes) {
         return INVALID_VALUE;
     }
-    unsafe { &*stream }.push(move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) });
+    unsafe { &*stream }.launch(move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) });
     SUCCESS
 }

@@ -17,6 +17,7 @@
 
 mod cuda;
 mod elements;
+mod engine;
 mod exchange;
 mod faults;
 mod fold;

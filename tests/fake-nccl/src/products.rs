@@ -426,7 +426,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
     }
     take(unsafe { *handle }, way);
     match unsafe { stream.as_ref() } {
-        Some(stream) => stream.push(move || unsafe { task.run(places) }),
+        Some(stream) => stream.launch(move || unsafe { task.run(places) }),
         None => unsafe { task.run(places) },
     }
     SUCCESS

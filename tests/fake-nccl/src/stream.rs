@@ -1,16 +1,32 @@
 //! Streams and events: work in order, on a thread for each stream.
 
 use crate::lock;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 type Task = Box<dyn FnOnce() + Send>;
+/// Work that is recorded, to be done any number of times.
+pub(crate) type Node = Arc<dyn Fn() + Send + Sync>;
+
+thread_local! {
+    /// Kernels that the stream of this thread has run: its clock.
+    static RUN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The stream of this thread has run a kernel.
+pub(crate) fn kernel_ran() {
+    RUN.set(RUN.get() + 1);
+}
 
 /// Work in order.
 pub(crate) struct Stream {
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// What is recorded in place of being done, while a graph is captured.
+    captured: Mutex<Option<Vec<Node>>>,
     /// Less goes first.
     pub(crate) priority: c_int,
 }
@@ -23,7 +39,12 @@ struct Queue {
 
 impl Stream {
     pub(crate) fn new(priority: c_int) -> Arc<Stream> {
-        let stream = Arc::new(Stream { queue: Mutex::default(), changed: Condvar::new(), priority });
+        let stream = Arc::new(Stream {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            captured: Mutex::default(),
+            priority,
+        });
         let worker = stream.clone();
         std::thread::spawn(move || worker.work());
         stream
@@ -49,6 +70,32 @@ impl Stream {
     pub(crate) fn push(&self, task: impl FnOnce() + Send + 'static) {
         lock(&self.queue).tasks.push_back(Box::new(task));
         self.changed.notify_all();
+    }
+
+    /// Does it in its turn, or records it where a graph is captured.
+    pub(crate) fn launch(&self, node: impl Fn() + Send + Sync + 'static) {
+        if let Some(nodes) = lock(&self.captured).as_mut() {
+            nodes.push(Arc::new(node));
+            return;
+        }
+        self.push(node);
+    }
+
+    /// Records from now on; false where it does already.
+    pub(crate) fn capture(&self) -> bool {
+        let mut captured = lock(&self.captured);
+        let begins = captured.is_none();
+        captured.get_or_insert_default();
+        begins
+    }
+
+    /// What was recorded; none where nothing was captured.
+    pub(crate) fn captured(&self) -> Option<Vec<Node>> {
+        lock(&self.captured).take()
+    }
+
+    pub(crate) fn is_capturing(&self) -> bool {
+        lock(&self.captured).is_some()
     }
 
     /// The thread ends after what is queued.
@@ -92,11 +139,13 @@ impl Moment {
 /// An event: its last recording. One that was never recorded is done.
 pub(crate) struct Event {
     last: Mutex<Arc<Moment>>,
+    /// How many kernels its stream had run at its last recording.
+    pub(crate) kernels: Arc<AtomicU64>,
 }
 
 impl Event {
     pub(crate) fn new() -> Event {
-        Event { last: Mutex::new(Moment::new(0)) }
+        Event { last: Mutex::new(Moment::new(0)), kernels: Arc::default() }
     }
 
     pub(crate) fn last(&self) -> Arc<Moment> {
@@ -108,8 +157,11 @@ impl Event {
         let moment = Moment::new(streams.len());
         *lock(&self.last) = moment.clone();
         for stream in streams {
-            let moment = moment.clone();
-            stream.push(move || moment.come());
+            let (moment, kernels) = (moment.clone(), self.kernels.clone());
+            stream.push(move || {
+                kernels.store(RUN.get(), Ordering::Relaxed);
+                moment.come();
+            });
         }
     }
 }

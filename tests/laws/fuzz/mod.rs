@@ -9,10 +9,12 @@ use crate::devices::{Refused, Tensors, cluster, plan, provider, say};
 use crate::report;
 use crate::walk::{Bound, close_from, from_host, to_host, walk};
 use meshwright_core::layout::Layout;
+use meshwright_core::program::ParamDecl;
 use meshwright_core::unroll::unrolled;
 use meshwright_core::{OutputKind, StepGraph, StepOutput, print, training_step};
 use meshwright_ops::{F64Tensor, Id, InputOpKind, Kind};
 use meshwright_plan::{DType, Dim, Plan};
+use program::APART;
 pub(crate) use program::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,6 +38,8 @@ enum End {
     Equal { granted: usize, collectives: usize, parts: bool },
     /// The layout is an error.
     Refused,
+    /// What it means is chance.
+    Chance,
 }
 
 /// Runs a plan from given parameters.
@@ -115,6 +119,17 @@ fn meaning(step: &StepGraph, r: &Random) -> Trace {
     vec![out]
 }
 
+/// Whether LAMB steps along a gradient that is zero but for rounding: it gives every step the length of its parameter, that of nothing
+/// too.
+fn steps_by_chance(first: &BTreeMap<String, (DType, F64Tensor)>, r: &Random) -> bool {
+    let lamb = r.program.train.as_ref().is_some_and(|t| t.optimizers.iter().any(|o| o.def.name == "lamb"));
+    let mean = |p: &ParamDecl| first.get(&format!("next {}/m", p.path));
+    let vanishes = |(_, m): &(DType, F64Tensor)| {
+        m.data.iter().all(|v| v.abs() < APART) && m.data.iter().any(|v| *v != 0.0)
+    };
+    lamb && r.program.params.iter().filter(|p| p.no_decay).filter_map(mean).any(vanishes)
+}
+
 /// Whether everything in `want` is the same in `got`.
 fn equal(got: &Trace, want: &Trace) -> Result<(), String> {
     for (step, (g, w)) in got.iter().zip(want).enumerate() {
@@ -157,7 +172,11 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
         Ok(p) => run(p.plan, r).map_err(|e| format!("on one device: {e}"))?,
         Err(e) => return Err(format!("on one device: {e:?}")),
     };
-    if let Err(e) = equal(&alone, &meaning(&step, r)) {
+    let meant = meaning(&step, r);
+    if meant.first().is_some_and(|first| steps_by_chance(first, r)) {
+        return Ok(End::Chance);
+    }
+    if let Err(e) = equal(&alone, &meant) {
         let place = first_wrong(&step, r).unwrap_or_else(|| "each value is right by itself".into());
         return Err(format!("one device is not what it means: {e}\n    {place}"));
     }
@@ -214,7 +233,7 @@ pub(crate) fn count_trials(what: &str, seeds: impl Iterator<Item = u64>, random:
     let begin = Instant::now();
     let one = std::env::var("SEED").ok().and_then(|s| s.parse::<u64>().ok());
     let seeds = seeds.filter(|s| one.is_none_or(|o| o == *s)).chain(one).collect::<BTreeSet<u64>>();
-    let (mut equal, mut refused, mut wrong) = (0, 0, Vec::new());
+    let (mut equal, mut refused, mut chance, mut wrong) = (0, 0, 0, Vec::new());
     let (mut with_granted, mut all_collectives, mut in_parts) = (0, 0, 0);
     for seed in seeds {
         match trial(seed, &random(seed), one.is_some()) {
@@ -225,15 +244,17 @@ pub(crate) fn count_trials(what: &str, seeds: impl Iterator<Item = u64>, random:
                 all_collectives += collectives;
             }
             Ok(End::Refused) => refused += 1,
+            Ok(End::Chance) => chance += 1,
             Err(e) => wrong.push(format!("SEED={seed}: {e}")),
         }
     }
     report(&format!(
-        "{what}: {equal} equal ({with_granted} with granted gathers, {all_collectives} collectives, {in_parts} in parts), {refused} refused, {} wrong in {:.1?}",
+        "{what}: {equal} equal ({with_granted} with granted gathers, {all_collectives} collectives, {in_parts} in parts), {refused} refused, {chance} of chance, {} wrong in {:.1?}",
         wrong.len(),
         begin.elapsed()
     ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(one.is_some() || chance * 100 <= equal, "many programs say nothing");
     assert!(one.is_some() || in_parts * 20 >= equal, "few batches were taken in parts");
     assert!(one.is_some() || equal >= refused, "most layouts were refused: the test tests little");
 }

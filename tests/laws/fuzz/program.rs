@@ -27,7 +27,7 @@ const NEST: usize = 2_500;
 const LARGE: f64 = 6.0;
 
 /// Elements nearer to each other than this may be equal but for rounding.
-const APART: f64 = 1e-9;
+pub(super) const APART: f64 = 1e-9;
 
 struct Maker {
     g: Graph,

@@ -59,9 +59,12 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         ),
         _ => String::new(),
     };
+    let graph = if r.graph { ", in one launch: the step is recorded as a graph" } else { "" };
+    let host =
+        r.host_ms.map_or_else(String::new, |ms| format!("  the host takes {ms:.2} ms to launch it{graph}\n"));
     let kernels = kernels(&r.kernels, r.devices);
     console.out(&format!(
-        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms, {:.3} TFLOP/s\n  {:.2} ms of CPU time a step, {} of memory at most\n{device}{kernels}",
+        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms, {:.3} TFLOP/s\n  {:.2} ms of CPU time a step, {} of memory at most\n{device}{host}{kernels}",
         args.project.model,
         project::mesh(&project),
         counted(r.samples as u64, "step"),

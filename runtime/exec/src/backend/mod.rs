@@ -99,6 +99,36 @@ impl RngState {
     }
 }
 
+/// A tensor with its dtype and shape on this device.
+pub(crate) type Shaped<H> = (H, DType, Vec<usize>);
+
+/// What was recorded: runs it again.
+pub(crate) type Replay = Box<dyn FnMut() -> Result<(), DeviceError> + Send>;
+
+/// Writes elements of the host into the storage of a tensor of their shape.
+pub(crate) type Overwrite = Box<dyn FnMut(HostTensor) + Send>;
+
+/// Recording runs into graphs. What is recorded reads and writes the storage that it had then.
+pub(crate) trait Graphs<H> {
+    /// Before the run that comes before the one to record.
+    fn prepare(&mut self) -> Result<(), DeviceError>;
+
+    /// Records from now on, in place of running it. Until it ends nothing may be uploaded or read.
+    fn start(&mut self) -> Result<(), DeviceError>;
+
+    /// Ends the recording, of which nothing has run.
+    fn finish(&mut self) -> Result<Replay, DeviceError>;
+
+    /// Where the storage of a tensor is.
+    fn location(&mut self, tensor: &Shaped<H>) -> Result<u64, DeviceError>;
+
+    /// The tensor with storage that the host can write, and what writes it.
+    fn writable(&mut self, tensor: &Shaped<H>) -> Result<(H, Overwrite), DeviceError>;
+
+    /// Copies the elements of a tensor into the storage of another of its kind.
+    fn copy(&mut self, from: &Shaped<H>, to: &Shaped<H>) -> Result<(), DeviceError>;
+}
+
 /// How steps become operations of one device's graphs, and how these run.
 pub(crate) trait Backend: Send + Sized + 'static {
     /// Whose operations the graphs hold, beside kernels.
@@ -219,6 +249,16 @@ pub(crate) trait Backend: Send + Sized + 'static {
     /// Memory in use and reserved; none where the device does not tell. Waits for the device.
     fn memory(&self) -> Result<Option<Memory>, DeviceError> {
         Ok(None)
+    }
+
+    /// Before a run of a program with kernels: what random values of all that follows are drawn at.
+    fn begin(&mut self, rng: RngState) {
+        let _ = rng;
+    }
+
+    /// What records runs, where the device can run again by one call what was recorded.
+    fn graphs(&mut self) -> Option<&mut dyn Graphs<Handle<Self>>> {
+        None
     }
 
     /// Address of a tensor's storage, where it can be known.

@@ -3,7 +3,15 @@
 
 use serde::Serialize;
 #[cfg(feature = "cuda")]
-pub(crate) use watched::{call, is_watched};
+pub(crate) use watched::call;
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+pub(crate) use watched::is_watched;
+
+/// Whether somebody watches.
+#[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
+pub(crate) fn is_watched() -> bool {
+    false
+}
 
 /// A kernel that was launched while devices were watched.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -92,13 +100,11 @@ mod watched {
 
     static NOW: Mutex<Option<Arc<Observer>>> = Mutex::new(None);
 
-    #[cfg(feature = "cuda")]
     fn now() -> Option<Arc<Observer>> {
         NOW.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether somebody watches.
-    #[cfg(feature = "cuda")]
     pub(crate) fn is_watched() -> bool {
         now().is_some()
     }

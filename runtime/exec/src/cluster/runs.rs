@@ -24,10 +24,32 @@ pub struct StepReport {
     pub devices: Vec<Duration>,
     /// Of these times, what each device waited in collectives for others.
     pub waiting: Vec<Duration>,
+    /// Of these times, what passed until each device's host had launched all, and only waited for outputs; where devices are threads,
+    /// until all had run.
+    pub launching: Vec<Duration>,
+    /// Whether each device launched it as one graph.
+    pub graph: bool,
+    /// What the user should know of how devices ran it.
+    pub notes: Vec<String>,
 }
 
-/// A device's blocks of the outputs, its time, and of that what it waited.
-type RunResult = (BTreeMap<String, HostTensor>, Duration, Duration);
+/// What a device tells of a run.
+struct DeviceReport {
+    /// Its blocks of the outputs.
+    outputs: BTreeMap<String, HostTensor>,
+    time: Duration,
+    /// Of its time what it waited.
+    waited: Duration,
+    launched: (Duration, bool),
+    note: Option<String>,
+}
+
+impl DeviceReport {
+    fn of(engine: &mut Engine, outputs: BTreeMap<String, HostTensor>, begin: Instant) -> DeviceReport {
+        let (waited, note) = (engine.take_waited(), engine.take_note());
+        DeviceReport { outputs, time: begin.elapsed(), waited, launched: engine.launched(), note }
+    }
+}
 
 /// What gives a device its inputs, and ends all where it fails.
 fn giver(
@@ -65,7 +87,8 @@ impl Cluster {
             move |engine| {
                 let given = give(engine)?;
                 let begin = Instant::now();
-                Ok((engine.run(program, given, step_number)?, begin.elapsed(), engine.take_waited()))
+                let outputs = engine.run(program, given, step_number)?;
+                Ok(DeviceReport::of(engine, outputs, begin))
             }
         })
     }
@@ -85,7 +108,8 @@ impl Cluster {
             move |engine| {
                 let given = give(engine)?;
                 let begin = Instant::now();
-                Ok((engine.run_drawing(program, given, draws)?, begin.elapsed(), engine.take_waited()))
+                let outputs = engine.run_drawing(program, given, draws)?;
+                Ok(DeviceReport::of(engine, outputs, begin))
             }
         })
     }
@@ -108,7 +132,7 @@ impl Cluster {
                 let begin = Instant::now();
                 let (outputs, mine) = engine.run_examined(program, given, step_number)?;
                 seen.lock().unwrap_or_else(PoisonError::into_inner).push(mine);
-                Ok((outputs, begin.elapsed(), engine.take_waited()))
+                Ok(DeviceReport::of(engine, outputs, begin))
             }
         })?;
         let mine = worst(&seen.lock().unwrap_or_else(PoisonError::into_inner));
@@ -139,7 +163,8 @@ impl Cluster {
         self.run_by(program, |_| {
             move |engine| {
                 let begin = Instant::now();
-                Ok((engine.run_held(program, step_number)?, begin.elapsed(), engine.take_waited()))
+                let outputs = engine.run_held(program, step_number)?;
+                Ok(DeviceReport::of(engine, outputs, begin))
             }
         })
     }
@@ -150,17 +175,20 @@ impl Cluster {
         job: impl Fn(&Arc<[LocalInput]>) -> F,
     ) -> Result<StepReport, ExecError>
     where
-        F: FnOnce(&mut Engine) -> Result<RunResult, ExecError> + Send + 'static,
+        F: FnOnce(&mut Engine) -> Result<DeviceReport, ExecError> + Send + 'static,
     {
         let begin = Instant::now();
         let loaded = self.loaded(program)?;
         let answers = self.on_each(loaded.inputs.iter().map(job))?;
-        let devices = answers.iter().map(|a| a.1).collect();
-        let waiting = answers.iter().map(|a| a.2).collect();
-        let parts: Vec<_> = answers.into_iter().map(|a| a.0).collect();
+        let devices = answers.iter().map(|a| a.time).collect();
+        let waiting = answers.iter().map(|a| a.waited).collect();
+        let launching = answers.iter().map(|a| a.launched.0).collect();
+        let graph = answers.iter().all(|a| a.launched.1);
+        let notes = answers.iter().filter_map(|a| a.note.clone()).collect();
+        let parts: Vec<_> = answers.into_iter().map(|a| a.outputs).collect();
         let outputs = self.whole_outputs(loaded, parts)?;
         self.processes.first_step_done();
-        Ok(StepReport { outputs, wall: begin.elapsed(), devices, waiting })
+        Ok(StepReport { outputs, wall: begin.elapsed(), devices, waiting, launching, graph, notes })
     }
 
     fn whole_outputs(

@@ -10,6 +10,7 @@ pub(crate) mod lowering;
 pub(crate) mod ops;
 pub(crate) mod print;
 pub(crate) mod programs;
+pub(crate) mod replays;
 pub(crate) mod residuals;
 pub(crate) mod runner;
 mod step_inputs;
@@ -33,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A loaded program, by order of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,6 +96,8 @@ pub struct Engine {
     draws: Option<ExampleDraws>,
     ran: bool,
     broken: bool,
+    /// See [`Engine::launched`].
+    launched: (Duration, bool),
     recorder: Option<Recorder>,
 }
 
@@ -128,6 +131,7 @@ impl Engine {
             draws: None,
             ran: false,
             broken: false,
+            launched: (Duration::ZERO, false),
             recorder: None,
         }
     }
@@ -276,6 +280,21 @@ impl Engine {
         self.executor.take_waited()
     }
 
+    /// The time from the begin of the last run until all of it was launched or had run, before its outputs were waited for; and whether
+    /// it was launched as one graph.
+    pub fn launched(&self) -> (Duration, bool) {
+        self.launched
+    }
+
+    /// What the user should know of how programs ran since it was last asked for.
+    pub fn take_note(&mut self) -> Option<String> {
+        let why = self.executor.take_news()?;
+        Some(format!(
+            "rank {}: the step could not be recorded as a graph, so the host launches each of its kernels: {why}",
+            self.rank
+        ))
+    }
+
     fn run_with(
         &mut self,
         program: ProgramId,
@@ -314,7 +333,7 @@ impl Engine {
         step_number: u64,
         at: &mut Option<usize>,
     ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
-        let rank = self.rank;
+        let (rank, begun) = (self.rank, Instant::now());
         let plan = self.plan(id)?.clone();
         match inputs {
             Inputs::Given(inputs) => self.bind(id, &plan, inputs)?,
@@ -353,6 +372,7 @@ impl Engine {
         }
         let (sequence, recording) = (&mut self.sequence, recorder.as_deref_mut());
         let ran = self.executor.run(id.0, rng, &mut *self.transport, sequence, at, recording);
+        self.launched = (begun.elapsed(), self.executor.replays(id.0));
         ran.map_err(|ended| {
             let place = place(&plan, rank, Some(step_number), *at);
             match ended {

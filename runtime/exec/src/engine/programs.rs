@@ -1,9 +1,10 @@
 //! The programs of a device, and the tensors that it keeps from run to run.
 
 use super::lowering::stored_as;
+use super::replays::Recording;
 use super::runner::{Program, RunContext, RunError};
 use crate::backend::native::Native;
-use crate::backend::{Backend, DeviceError, Handle, Memory, RngState, burn};
+use crate::backend::{Backend, DeviceError, Handle, Memory, RngState, burn, watch};
 use crate::cluster::devices::{CpuBackend, DeviceKind};
 use crate::error::ExecError;
 use crate::tensor::Finiteness;
@@ -78,6 +79,12 @@ pub(crate) trait Executor: Send {
     /// Takes what the devices have proposed, in the order of their ranks.
     fn choose_kernels(&mut self, proposed: &[KernelProposal]) -> Result<(), DeviceError>;
 
+    /// Whether the last run of a program was one that had been recorded.
+    fn replays(&self, program: usize) -> bool;
+
+    /// What the user should know of the runs since it was last asked for.
+    fn take_news(&mut self) -> Option<String>;
+
     /// What the user should know of how the device computes.
     fn note(&self) -> Option<&str>;
 
@@ -113,7 +120,11 @@ pub(crate) trait Executor: Send {
 pub(crate) struct Programs<B: Backend> {
     backend: B,
     programs: Vec<Program<B>>,
+    /// How far each is with being recorded.
+    recordings: Vec<Recording<B>>,
     kept: BTreeMap<String, Vec<Handle<B>>>,
+    /// Why a program was not recorded that was to be.
+    news: Option<String>,
     /// Most bytes in use that were seen, where somebody watches.
     peak: Option<u64>,
     /// See [`Executor::take_waited`].
@@ -124,13 +135,38 @@ pub(crate) struct Programs<B: Backend> {
 
 impl<B: Backend> Programs<B> {
     pub(crate) fn new(backend: B) -> Programs<B> {
-        let (programs, kept) = (vec![], BTreeMap::new());
-        Programs { backend, programs, kept, peak: None, waited: Duration::ZERO, examined: None }
+        Programs {
+            backend,
+            programs: vec![],
+            recordings: vec![],
+            kept: BTreeMap::new(),
+            news: None,
+            peak: None,
+            waited: Duration::ZERO,
+            examined: None,
+        }
+    }
+}
+
+impl<B: Backend> Programs<B> {
+    /// Has a program run in the ordinary way again.
+    fn give_up(&mut self, program: usize) {
+        let Some(bound) = self.recordings[program].give_up(&mut self.backend) else { return };
+        let program = &mut self.programs[program];
+        for (buf, tensor) in bound.inputs {
+            program.bind(buf, vec![tensor]);
+        }
+        for (buf, name) in bound.kept {
+            if let Some(tensors) = self.kept.remove(&name) {
+                program.bind(buf, tensors);
+            }
+        }
     }
 }
 
 impl<B: Backend> Executor for Programs<B> {
     fn load(&mut self, plan: Arc<Plan>, rank: usize) -> Result<(), ExecError> {
+        self.recordings.push(Recording::of(&mut self.backend, &plan));
         self.programs.push(Program::new(&mut self.backend, plan, rank)?);
         Ok(())
     }
@@ -140,16 +176,26 @@ impl<B: Backend> Executor for Programs<B> {
     }
 
     fn bind(&mut self, program: usize, buf: BufId, value: Binding<'_>) -> bool {
-        let program = &mut self.programs[program];
+        let state = &self.recordings[program];
+        let written = state.is_written(buf);
+        if matches!((&value, written), (Binding::Copy(_), true) | (Binding::Host(_), false))
+            && state.is_done()
+        {
+            self.give_up(program);
+        }
         let kept = match value {
             Binding::Host(host) => {
-                program.bind_host(&mut self.backend, buf, host);
+                let of = &mut self.programs[program];
+                self.recordings[program].write(&mut self.backend, of, buf, host);
                 return true;
+            }
+            Binding::Stored(name) if self.recordings[program].reads(buf, name) => {
+                return self.kept.contains_key(name);
             }
             Binding::Stored(name) => self.kept.remove(name),
             Binding::Copy(name) => self.kept.get(name).cloned(),
         };
-        kept.map(|tensors| program.bind(buf, tensors)).is_some()
+        kept.map(|tensors| self.programs[program].bind(buf, tensors)).is_some()
     }
 
     fn run(
@@ -161,9 +207,37 @@ impl<B: Backend> Executor for Programs<B> {
         at: &mut Option<usize>,
         recorder: Option<&mut Recorder>,
     ) -> Result<(), RunError> {
-        let (peak, waited, examined) = (self.peak.as_mut(), &mut self.waited, self.examined.as_mut());
-        let run = RunContext { rng, transport, sequence, at, recorder, peak, waited, examined };
-        self.programs[program].run(&mut self.backend, run)
+        let mut recorder = recorder;
+        if recorder.is_some() || self.peak.is_some() || self.examined.is_some() || watch::is_watched() {
+            // Whoever looks sees an ordinary run.
+            self.give_up(program);
+        }
+        if !self.recordings[program].is_done() && self.programs[program].plan.trains() {
+            // What it changes may go to another place.
+            (0..self.programs.len()).filter(|other| *other != program).for_each(|other| self.give_up(other));
+        }
+        let Programs { backend, programs, recordings, peak, waited, examined, .. } = self;
+        let (program, recording) = (&mut programs[program], &mut recordings[program]);
+        if program.draws() {
+            backend.begin(rng);
+        }
+        let why = recording.run(backend, program, |backend, program| {
+            let (peak, waited) = (peak.as_mut(), &mut *waited);
+            let (recorder, examined) = (recorder.as_deref_mut(), examined.as_mut());
+            let (transport, sequence, at) = (&mut *transport, &mut *sequence, &mut *at);
+            program
+                .run(backend, RunContext { rng, transport, sequence, at, recorder, peak, waited, examined })
+        })?;
+        self.news = why.or(self.news.take());
+        Ok(())
+    }
+
+    fn replays(&self, program: usize) -> bool {
+        self.recordings.get(program).is_some_and(Recording::is_done)
+    }
+
+    fn take_news(&mut self) -> Option<String> {
+        self.news.take()
     }
 
     fn take_waited(&mut self) -> Duration {
@@ -221,11 +295,22 @@ impl<B: Backend> Executor for Programs<B> {
     }
 
     fn store(&mut self, program: usize, buf: BufId, name: &str, take: bool) {
-        let tensors = self.programs[program].get(buf, take);
+        let tensors = match (self.recordings[program].stays(name), &self.recordings[program]) {
+            (Some(stays), Recording::Done(_)) => vec![stays],
+            (Some(stays), _) => {
+                self.programs[program].get(buf, take);
+                vec![stays]
+            }
+            (None, Recording::Done(_)) if self.kept.contains_key(name) => return,
+            (None, _) => self.programs[program].get(buf, take),
+        };
         self.kept.insert(name.into(), tensors);
     }
 
     fn clear(&mut self, program: usize, kept: &BTreeSet<BufId>) {
+        if let Recording::Done(_) = &self.recordings[program] {
+            return;
+        }
         let program = &mut self.programs[program];
         let left: Vec<BufId> = program.left.difference(kept).copied().collect();
         for tensor in left.into_iter().flat_map(|buf| program.get(buf, true)) {
@@ -234,6 +319,7 @@ impl<B: Backend> Executor for Programs<B> {
     }
 
     fn set(&mut self, name: &str, value: HostTensor) {
+        (0..self.programs.len()).for_each(|program| self.give_up(program));
         self.kept.insert(name.into(), self.backend.upload(value, None));
     }
 

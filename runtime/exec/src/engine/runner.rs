@@ -4,7 +4,7 @@ use super::builder::{Built, CollectivePiece, Piece, RepeatPiece, build};
 use super::graph::{Segment, TensorSlot};
 use super::interpreter::execute;
 use crate::backend::DeviceError;
-use crate::backend::{Backend, Handle, Handles, RngState};
+use crate::backend::{Backend, Handle, Handles, RngState, Shaped};
 use crate::collective::calls::{CallMemory, CallTensors, TransportCall};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
@@ -43,6 +43,18 @@ pub(crate) enum RunError {
     Comm(CommError),
     Buffer(BufferMismatch),
     Device(DeviceError),
+}
+
+impl RunError {
+    /// It in words, without a place.
+    pub(crate) fn into_text(self) -> String {
+        match self {
+            RunError::Kernel(e) => e.to_string(),
+            RunError::Comm(e) => e.to_string(),
+            RunError::Buffer(e) => e.to_string(),
+            RunError::Device(DeviceError(why)) => why,
+        }
+    }
 }
 
 impl From<CommError> for RunError {
@@ -105,6 +117,11 @@ impl<B: Backend> Program<B> {
         Ok(Program { plan, coords, pieces, kernels, handles, pairs, left, in_flight: BTreeMap::new() })
     }
 
+    /// Whether it has kernels of its own, among them those that draw.
+    pub(crate) fn draws(&self) -> bool {
+        !self.kernels.is_empty()
+    }
+
     /// Dtype and shape of a buffer on this device.
     fn local(&self, buf: BufId) -> (DType, Vec<usize>) {
         let buffer = self.plan.buffer(buf);
@@ -130,6 +147,15 @@ impl<B: Backend> Program<B> {
         let bound = [TensorSlot::Buffer(buf), TensorSlot::Indices(buf)].into_iter().map(TensorSlot::id);
         let bound: Vec<_> = bound.filter(|id| self.handles.has_handle(id)).collect();
         bound.iter().map(|id| self.handles.get_handle(id, &status)).collect()
+    }
+
+    /// The tensor of a buffer, which stays; none where there is none, or two.
+    pub(crate) fn shaped(&mut self, buf: BufId) -> Option<Shaped<Handle<B>>> {
+        let (dtype, shape) = self.local(buf);
+        match <[Handle<B>; 1]>::try_from(self.get(buf, false)) {
+            Ok([tensor]) => Some((tensor, dtype, shape)),
+            Err(_) => None,
+        }
     }
 
     /// A copy of a buffer's elements on the host.

@@ -6,7 +6,7 @@ use super::iteration::{slice_at, update_at};
 use super::lower::{ITERATION_SLICE, ITERATION_UPDATE, Lower};
 use super::transfer::{download, empty, typed, upload};
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
-use crate::backend::{Backend, DeviceError, Handle, Handles, Memory, RngState};
+use crate::backend::{Backend, DeviceError, Graphs, Handle, Handles, Memory, RngState};
 use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
@@ -64,14 +64,28 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         dtype: BurnType,
     ) -> FloatTensor<Self>;
 
+    /// The number of the step, in the memory of a device, for what is drawn there.
+    type Clock: Default + Send;
+
+    /// Sets it.
+    fn set_clock(device: &Self::Device, clock: &mut Self::Clock, step: u64) {
+        let _ = (device, clock, step);
+    }
+
+    /// See [`Backend::graphs`].
+    fn graphs(backend: &mut OnBurn<Self>) -> Option<&mut dyn Graphs<Self::Handle>> {
+        let _ = backend;
+        None
+    }
+
     /// Random values with elements of `dtype`, drawn on the device; none where the host is to draw them.
     fn drawn(
-        device: &Self::Device,
+        (device, clock): (&Self::Device, &Self::Clock),
         kernel: &RandomKernel,
         rng: RngState,
         dtype: BurnType,
     ) -> Option<HandleKind<Self>> {
-        let _ = (device, kernel, rng, dtype);
+        let _ = (device, clock, kernel, rng, dtype);
         None
     }
 
@@ -99,6 +113,7 @@ pub(crate) trait HostProducts: Send {
 
 impl BurnBackend for Flex {
     type Pinned = FlexTensor;
+    type Clock = ();
     /// Of tests: the stand-in for that of GPUs.
     type Library = Option<Box<dyn HostProducts>>;
 
@@ -158,16 +173,29 @@ impl BurnBackend for Flex {
 
 /// A device that runs the operations of a backend of Burn.
 pub(crate) struct OnBurn<B: BurnBackend> {
-    device: B::Device,
-    products: B::Library,
+    pub(super) device: B::Device,
+    /// Whether runs are recorded.
+    #[cfg(feature = "cuda")]
+    pub(super) records: bool,
+    pub(super) clock: B::Clock,
+    pub(super) products: B::Library,
     /// Storage on the host for what collectives receive.
-    pool: Pool,
-    note: Option<String>,
+    pub(super) pool: Pool,
+    pub(super) note: Option<String>,
 }
 
 impl<B: BurnBackend> OnBurn<B> {
     pub(crate) fn new(device: B::Device, library: B::Library) -> OnBurn<B> {
-        OnBurn { device, products: library, pool: Pool::default(), note: None }
+        let (clock, pool) = (B::Clock::default(), Pool::default());
+        OnBurn {
+            device,
+            #[cfg(feature = "cuda")]
+            records: false,
+            clock,
+            products: library,
+            pool,
+            note: None,
+        }
     }
 
     /// The same, with something that the user should know of it.
@@ -187,7 +215,7 @@ impl<B: BurnBackend> OnBurn<B> {
         rng: RngState,
         dtype: BurnType,
     ) -> Result<HandleKind<B>, KernelError> {
-        if let Some(drawn) = B::drawn(&self.device, kernel, rng, dtype) {
+        if let Some(drawn) = B::drawn((&self.device, &self.clock), kernel, rng, dtype) {
             return Ok(drawn);
         }
         let mut host = HostTensor::zeros(kernel.dtype(), kernel.shape());
@@ -442,6 +470,14 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
 
     fn sent(&mut self, memory: BurnMemory<B>) {
         drop(memory);
+    }
+
+    fn begin(&mut self, rng: RngState) {
+        B::set_clock(&self.device, &mut self.clock, rng.step);
+    }
+
+    fn graphs(&mut self) -> Option<&mut dyn Graphs<Handle<Self>>> {
+        B::graphs(self)
     }
 
     fn memory(&self) -> Result<Option<Memory>, DeviceError> {

@@ -2,10 +2,14 @@
 
 #[cfg(feature = "cuda")]
 mod blas;
+#[cfg(feature = "cuda")]
+mod graphs;
 mod product;
 mod random;
 
 use super::backend::{BurnBackend, OnBurn};
+#[cfg(feature = "cuda")]
+use crate::backend::Graphs;
 use crate::backend::{DeviceError, RngState};
 use crate::cluster::devices::DeviceKind;
 use crate::error::ExecError;
@@ -41,7 +45,11 @@ pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Resul
         _ => None,
     };
     let notes: Vec<String> = [note, not_kept].into_iter().flatten().collect();
-    Ok(OnBurn::new(device, ()).with_note((!notes.is_empty()).then(|| notes.join("; "))))
+    let backend = OnBurn::new(device, ()).with_note((!notes.is_empty()).then(|| notes.join("; ")));
+    #[cfg(feature = "cuda")]
+    let backend =
+        OnBurn { records: matches!(kind, DeviceKind::Cuda(_)) && !libraries.launches_each, ..backend };
+    Ok(backend)
 }
 
 /// Has CubeCL keep what it tunes and compiles where other measurements of GPUs are, for each driver apart, so that a later start does
@@ -76,6 +84,16 @@ impl BurnBackend for Cube {
     type Pinned = Pinned;
     /// None: GPUs have theirs by number, since a product is computed when the queue of the fusion comes to it.
     type Library = ();
+    type Clock = Option<(u64, CubeTensor)>;
+
+    fn set_clock(device: &CubeDevice, clock: &mut Self::Clock, step: u64) {
+        random::set_step(device, clock, step);
+    }
+
+    #[cfg(feature = "cuda")]
+    fn graphs(backend: &mut OnBurn<Cube>) -> Option<&mut dyn Graphs<Self::Handle>> {
+        if backend.records { Some(backend) } else { None }
+    }
 
     /// Of the stand-in for GPUs, and of GPUs with cuBLASLt; see the file of the products.
     fn own_matmul(device: &CubeDevice, (): &()) -> bool {
@@ -111,12 +129,13 @@ impl BurnBackend for Cube {
     }
 
     fn drawn(
-        device: &CubeDevice,
+        (device, clock): (&CubeDevice, &Self::Clock),
         kernel: &RandomKernel,
         rng: RngState,
         dtype: BurnType,
     ) -> Option<HandleKind<Self>> {
-        Some(registered(random::draw(kernel, rng, dtype, device), device))
+        let (_, step) = clock.as_ref()?;
+        Some(registered(random::draw(kernel, (rng, step), dtype, device), device))
     }
 
     fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {
@@ -132,17 +151,7 @@ impl BurnBackend for Cube {
 
     /// What was recorded for the tensor is submitted first, so that its memory is written in the order of the device.
     fn pin(tensor: HandleKind<Self>) -> Result<Pinned, DeviceError> {
-        let tensor = match tensor {
-            HandleKind::Float(t) => {
-                let client = t.client.clone();
-                client.resolve_tensor_float::<CubeBackend>(t)
-            }
-            HandleKind::Int(t) => {
-                let client = t.client.clone();
-                client.resolve_tensor_int::<CubeBackend>(t)
-            }
-            _ => return Err(DeviceError("only numbers are sent".into())),
-        };
+        let tensor = resolved(tensor)?;
         // Tensors of a GPU may have gaps between their rows.
         let tensor = burn_cubecl::kernel::into_contiguous(tensor);
         #[cfg(feature = "cuda")]
@@ -165,6 +174,21 @@ impl BurnBackend for Cube {
 
     fn unpin(pinned: Pinned, device: &CubeDevice) -> HandleKind<Self> {
         registered(pinned.tensor, device)
+    }
+}
+
+/// The tensor itself, when all that was recorded for it has been submitted.
+fn resolved(tensor: HandleKind<Cube>) -> Result<CubeTensor, DeviceError> {
+    match tensor {
+        HandleKind::Float(t) => {
+            let client = t.client.clone();
+            Ok(client.resolve_tensor_float::<CubeBackend>(t))
+        }
+        HandleKind::Int(t) => {
+            let client = t.client.clone();
+            Ok(client.resolve_tensor_int::<CubeBackend>(t))
+        }
+        _ => Err(DeviceError("it holds no numbers".into())),
     }
 }
 

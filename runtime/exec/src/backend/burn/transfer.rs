@@ -17,20 +17,28 @@ pub(super) fn typed<B: BackendIr>(handle: B::Handle, dtype: BurnType, shape: &[u
     }
 }
 
+/// The elements of a tensor of the host, which are no pairs, as Burn takes them.
+pub(super) fn elements(host: HostTensor) -> TensorData {
+    let shape = stored_shape(host.dtype(), &host.shape);
+    match host.data {
+        HostData::F64(v) => TensorData::new(v, shape),
+        HostData::F32(v) => TensorData::new(v, shape),
+        HostData::BF16(v) => TensorData::new(v, shape),
+        HostData::F16(v) => TensorData::new(v, shape),
+        HostData::I32(v) => TensorData::new(v, shape),
+        HostData::U8(v) | HostData::Bool(v) => TensorData::new(v, shape),
+        // Pairs are split before; of one that is not the values are kept.
+        pairs => TensorData::new(pairs.to_f64(), host.shape),
+    }
+}
+
 /// A tensor of the device with the elements of one of the host, which are no pairs and not none.
 pub(super) fn upload<B: Backend>(host: HostTensor, device: &B::Device) -> HandleKind<B> {
-    let shape = stored_shape(host.dtype(), &host.shape);
-    let float = |data| HandleKind::Float(B::float_from_data(data, device));
-    let int = |data| HandleKind::Int(B::int_from_data(data, device));
-    match host.data {
-        HostData::F64(v) => float(TensorData::new(v, shape)),
-        HostData::F32(v) => float(TensorData::new(v, shape)),
-        HostData::BF16(v) => float(TensorData::new(v, shape)),
-        HostData::F16(v) => float(TensorData::new(v, shape)),
-        HostData::I32(v) => int(TensorData::new(v, shape)),
-        HostData::U8(v) | HostData::Bool(v) => int(TensorData::new(v, shape)),
-        // Pairs are split before; of one that is not the values are kept.
-        pairs => float(TensorData::new(pairs.to_f64(), host.shape)),
+    let whole = matches!(host.data, HostData::I32(_) | HostData::U8(_) | HostData::Bool(_));
+    let data = elements(host);
+    match whole {
+        true => HandleKind::Int(B::int_from_data(data, device)),
+        false => HandleKind::Float(B::float_from_data(data, device)),
     }
 }
 

@@ -7,20 +7,40 @@ use crate::backend::RngState;
 use crate::engine::lowering::extents;
 use crate::kernels::{Draws, RandomKernel};
 use burn_backend::DType as BurnType;
-use burn_backend::TensorMetadata;
 use burn_backend::cubecl::dtype_to_storage_type;
-use burn_cubecl::CubeDevice;
+use burn_backend::ops::IntTensorOps;
+use burn_backend::{TensorData, TensorMetadata};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, CubeDevice};
 use burn_std::Shape;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
-use cubecl::std::tensor::layout::linear::LinearViewMut;
+use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
 use meshwright_plan::random::{Distribution, QUANTILE, least_true};
 
-/// Draws a block on a device, with elements of `dtype`.
-pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device: &CubeDevice) -> CubeTensor {
+/// Sets the number of the step that kernels draw at. They read it on the device, so that a step that was recorded draws anew.
+pub(super) fn set_step(device: &CubeDevice, clock: &mut Option<(u64, CubeTensor)>, step: u64) {
+    // As in the generator: of greater numbers the lower half.
+    let elements = || TensorData::new(vec![step as u32], [1]);
+    match clock {
+        Some((now, _)) if *now == step => {}
+        Some((now, tensor)) => {
+            tensor.client.write(&tensor.handle, elements().into_parts().0);
+            *now = step;
+        }
+        None => *clock = Some((step, CubeBackend::int_from_data(elements(), device))),
+    }
+}
+
+/// Draws a block on a device, with elements of `dtype`; `step` is in its memory.
+pub(super) fn draw(
+    kernel: &RandomKernel,
+    (rng, step): (RngState, &CubeTensor),
+    dtype: BurnType,
+    device: &CubeDevice,
+) -> CubeTensor {
     let draws = kernel.draws(rng.seed, rng.moment(), rng.first_example);
     let out = empty_device_contiguous_dtype(
         device.client(),
@@ -37,6 +57,7 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
     let dim = CubeDim::new(&out.client, elements / vector);
     let count = calculate_cube_count_elemwise(&out.client, elements / vector, dim);
     let source = source(&draws);
+    let step = step.clone().into_linear_view();
     let (address, storage) = (out.required_address_type(), dtype_to_storage_type(dtype));
     let view = out.clone().into_linear_view();
     #[expect(unsafe_code, reason = "bounds are checked by the kernel, which writes no more than its element")]
@@ -53,6 +74,7 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
                     vector,
                     view,
                     source,
+                    step,
                     least,
                     four,
                     storage,
@@ -68,6 +90,7 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
                     vector,
                     view,
                     source,
+                    step,
                     range,
                     0,
                     storage,
@@ -81,6 +104,7 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
                 vector,
                 view,
                 source,
+                step,
                 mean,
                 std,
                 0,
@@ -92,10 +116,10 @@ pub(super) fn draw(kernel: &RandomKernel, rng: RngState, dtype: BurnType, device
 }
 
 fn source(draws: &Draws) -> DrawnFromLaunch {
-    let ([key_0, key_1], step, repeat) = draws.key.parts();
+    let ([key_0, key_1], _, repeat) = draws.key.parts();
     let sizes = draws.dims.iter().map(|d| d.0).collect();
     let strides = draws.dims.iter().map(|d| d.1).collect();
-    DrawnFromLaunch::new(key_0, key_1, step, repeat, draws.first, sizes, strides)
+    DrawnFromLaunch::new(key_0, key_1, repeat, draws.first, sizes, strides)
 }
 
 /// The range of numbers of that type. Rounded to it, a number may reach the bound, which is excluded.
@@ -123,7 +147,6 @@ fn four_to_a_counter(draws: &Draws) -> bool {
 struct DrawnFrom {
     key_0: u32,
     key_1: u32,
-    step: u32,
     repeat: u32,
     first: u64,
     sizes: Sequence<FastDivmod<usize>>,
@@ -147,11 +170,11 @@ impl DrawnFrom {
         count
     }
 
-    /// The words of a counter: Philox4x32-10.
-    fn words(&self, counter: u64) -> (u32, u32, u32, u32) {
+    /// The words of a counter at a step: Philox4x32-10.
+    fn words(&self, step: u32, counter: u64) -> (u32, u32, u32, u32) {
         let mut a = u32::cast_from(counter & 0xffff_ffff);
         let mut b = u32::cast_from(counter >> 32);
-        let mut c = self.step;
+        let mut c = step;
         let mut d = self.repeat;
         let mut key_0 = self.key_0;
         let mut key_1 = self.key_1;
@@ -172,8 +195,8 @@ impl DrawnFrom {
     }
 
     /// Uniform over the open interval (0, 1).
-    fn uniform(&self, counter: u64) -> f64 {
-        let (a, b, _c, _d) = self.words(counter);
+    fn uniform(&self, step: u32, counter: u64) -> f64 {
+        let (a, b, _c, _d) = self.words(step, counter);
         let cell = (u64::cast_from(a) << 20) | u64::cast_from(b >> 12);
         (f64::cast_from(cell) + 0.5f64) * 2.220446049250313e-16f64
     }
@@ -189,6 +212,7 @@ fn truth<E: Numeric>(word: u32, least: u64) -> E {
 fn truths<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
     source: DrawnFrom,
+    step: LinearView<'_, u32>,
     least: u64,
     #[comptime] four: bool,
     #[define(E)] _dtype: ElemType,
@@ -197,7 +221,7 @@ fn truths<E: Numeric, N: Size>(
         terminate!();
     }
     let count = source.count(ABSOLUTE_POS * N::value());
-    let (a, b, c, d) = source.words(count >> 2);
+    let (a, b, c, d) = source.words(step.read(0usize), count >> 2);
     let mut drawn = Vector::<E, N>::empty();
     if comptime!(four) {
         drawn.insert(0usize, truth::<E>(a, least));
@@ -237,6 +261,7 @@ struct Range {
 fn uniform<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
     source: DrawnFrom,
+    step: LinearView<'_, u32>,
     range: Range,
     zero: u64,
     #[define(E)] _dtype: ElemType,
@@ -244,7 +269,7 @@ fn uniform<E: Numeric, N: Size>(
     if !out.is_in_bounds(ABSOLUTE_POS) {
         terminate!();
     }
-    let u = source.uniform(source.count(ABSOLUTE_POS));
+    let u = source.uniform(step.read(0usize), source.count(ABSOLUTE_POS));
     let x = range.low + rounded(range.size * u, zero);
     let x = select(x < range.high, x, range.below);
     let x = E::cast_from(x);
@@ -256,6 +281,7 @@ fn uniform<E: Numeric, N: Size>(
 fn normal<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
     source: DrawnFrom,
+    step: LinearView<'_, u32>,
     mean: f64,
     std: f64,
     zero: u64,
@@ -264,7 +290,7 @@ fn normal<E: Numeric, N: Size>(
     if !out.is_in_bounds(ABSOLUTE_POS) {
         terminate!();
     }
-    let z = quantile(source.uniform(source.count(ABSOLUTE_POS)), zero);
+    let z = quantile(source.uniform(step.read(0usize), source.count(ABSOLUTE_POS)), zero);
     out.write(ABSOLUTE_POS, Vector::new(E::cast_from(mean + rounded(std * z, zero))));
 }
 

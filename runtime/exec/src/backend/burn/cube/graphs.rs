@@ -1,0 +1,70 @@
+//! Runs recorded into CUDA graphs, by what CubeCL has for it: it keeps the memory that a graph uses from all others as long as the
+//! graph lives, and refuses to record what a graph cannot hold.
+
+use super::{Server, registered, resolved};
+use crate::backend::burn::backend::OnBurn;
+use crate::backend::burn::transfer::{elements, typed};
+use crate::backend::{DeviceError, Graphs, Overwrite, Replay, Shaped};
+use crate::engine::interpreter::opaque;
+use crate::engine::lowering::{stored_as, stored_shape};
+use crate::tensor::HostTensor;
+use burn_backend::cubecl::dtype_to_storage_type;
+use burn_backend::{Backend as _, ExecutionError};
+use burn_cubecl::Cube;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use burn_ir::BackendIr;
+
+type CubeHandle = <Cube as BackendIr>::Handle;
+
+/// The tensor itself, when all that is to be done before has been handed to the device.
+fn inner((tensor, dtype, shape): &Shaped<CubeHandle>) -> Result<CubeTensor, DeviceError> {
+    resolved(typed::<Cube>(tensor.clone(), stored_as(*dtype), &stored_shape(*dtype, shape)))
+}
+
+fn failed(e: ExecutionError) -> DeviceError {
+    DeviceError(e.to_string())
+}
+
+impl Graphs<CubeHandle> for OnBurn<Cube> {
+    fn prepare(&mut self) -> Result<(), DeviceError> {
+        Cube::graph_prepare(&self.device).map_err(failed)
+    }
+
+    fn start(&mut self) -> Result<(), DeviceError> {
+        Cube::graph_start_capture(&self.device).map_err(failed)
+    }
+
+    fn finish(&mut self) -> Result<Replay, DeviceError> {
+        let graph = Cube::graph_stop_capture(&self.device).map_err(failed)?;
+        let device = self.device.clone();
+        #[expect(unsafe_code, reason = "a graph works on memory by its address")]
+        // SAFETY: CubeCL keeps the memory that was used while the graph was recorded as long as the graph lives; whoever has the graph
+        // keeps the tensors that it reads and writes; and all of them are used from the thread of their device, which is that of the graph.
+        Ok(Box::new(move || unsafe { Cube::graph_replay(&device, &graph) }.map_err(failed)))
+    }
+
+    fn location(&mut self, tensor: &Shaped<CubeHandle>) -> Result<u64, DeviceError> {
+        let tensor = inner(tensor)?;
+        let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());
+        Ok(resource.map_err(|e| DeviceError(e.to_string()))?.resource().ptr)
+    }
+
+    fn writable(&mut self, tensor: &Shaped<CubeHandle>) -> Result<(CubeHandle, Overwrite), DeviceError> {
+        // Tensors of a GPU may have gaps between their rows.
+        let tensor = into_contiguous(inner(tensor)?);
+        let handle = opaque::<Cube>(registered(tensor.clone(), &self.device));
+        let overwrite = move |host: HostTensor| {
+            let (bytes, ..) = elements(host).into_parts();
+            tensor.client.write(&tensor.handle, bytes);
+        };
+        Ok((handle, Box::new(overwrite)))
+    }
+
+    fn copy(&mut self, from: &Shaped<CubeHandle>, to: &Shaped<CubeHandle>) -> Result<(), DeviceError> {
+        let (from, to) = (inner(from)?, inner(to)?);
+        let (client, dtype) = (from.client.clone(), dtype_to_storage_type(from.dtype));
+        cubecl::std::tensor::copy_into(&client, from.binding(), to.binding(), dtype);
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! What an engine of kernels needs of the driver beside streams: memory in their order, modules, launches and graphs. Kernels compute
+//! nothing: what they would write stays as it is. All else is as the engine asked for it, so that its calls, their order and what they
+//! cost the host can be had without a GPU.
+
+use crate::cuda::{
+    INVALID_VALUE, STREAM_CAPTURE_UNSUPPORTED, SUCCESS, allocated, cuMemFree_v2, is_device_memory,
+};
+use crate::stream::{Event, Node, Stream, kernel_ran};
+use std::ffi::{c_char, c_float, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Kernels that were launched, those of graphs too; launches of graphs; and graphs that were captured.
+static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+const KERNELS: usize = 0;
+const REPLAYS: usize = 1;
+const GRAPHS: usize = 2;
+
+fn count(what: usize) {
+    COUNTS[what].fetch_add(1, Ordering::Relaxed);
+}
+
+/// Kernels, launches of graphs, and graphs so far.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fakeCounts(counts: *mut u64) {
+    for (i, all) in COUNTS.iter().enumerate() {
+        unsafe { *counts.add(i) = all.load(Ordering::Relaxed) };
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: *const Stream) -> c_int {
+    // A graph that allocates cannot be launched again.
+    if unsafe { &*stream }.is_capturing() {
+        return STREAM_CAPTURE_UNSUPPORTED;
+    }
+    unsafe { *address = allocated(bytes) as u64 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeAsync(address: u64, stream: *const Stream) -> c_int {
+    unsafe { &*stream }.push(move || {
+        unsafe { cuMemFree_v2(address) };
+    });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) -> c_int {
+    unsafe { *address = allocated(bytes) as *mut c_void };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> c_int {
+    unsafe { cuMemFree_v2(address as u64) }
+}
+
+/// Copies in the order of a stream; `device` is the end that must be a GPU's.
+unsafe fn copy(stream: *const Stream, (from, to): (usize, usize), device: usize, bytes: usize) -> c_int {
+    if !is_device_memory(device, bytes) {
+        return INVALID_VALUE;
+    }
+    unsafe { &*stream }.launch(move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: *const u8,
+    bytes: usize,
+    stream: *const Stream,
+) -> c_int {
+    unsafe { copy(stream, (from as usize, to as usize), to as usize, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut u8,
+    from: u64,
+    bytes: usize,
+    stream: *const Stream,
+) -> c_int {
+    unsafe { copy(stream, (from as usize, to as usize), from as usize, bytes) }
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Rectangle {
+    from: Side,
+    to: Side,
+    width: usize,
+    height: usize,
+}
+
+/// One end of it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Side {
+    x: usize,
+    y: usize,
+    kind: c_uint,
+    host: usize,
+    device: u64,
+    array: usize,
+    pitch: usize,
+}
+
+impl Side {
+    const HOST: c_uint = 1;
+
+    fn row(&self, row: usize) -> usize {
+        let base = if self.kind == Side::HOST { self.host } else { self.device as usize };
+        base + (self.y + row) * self.pitch + self.x
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Rectangle, stream: *const Stream) -> c_int {
+    let all = unsafe { *copy };
+    unsafe { &*stream }.launch(move || {
+        for row in 0..all.height {
+            let (from, to) = (all.from.row(row) as *const u8, all.to.row(row) as *mut u8);
+            unsafe { std::ptr::copy(from, to, all.width) };
+        }
+    });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadData(module: *mut *const c_void, image: *const c_void) -> c_int {
+    if image.is_null() {
+        return INVALID_VALUE;
+    }
+    unsafe { *module = image };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(
+    function: *mut *const c_void,
+    module: *const c_void,
+    _name: *const c_char,
+) -> c_int {
+    unsafe { *function = module };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFuncSetAttribute(_function: *const c_void, _which: c_int, _value: c_int) -> c_int {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTensorMapEncodeTiled() -> c_int {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernel(
+    _function: *const c_void,
+    _grid_x: c_uint,
+    _grid_y: c_uint,
+    _grid_z: c_uint,
+    _block_x: c_uint,
+    _block_y: c_uint,
+    _block_z: c_uint,
+    _shared: c_uint,
+    stream: *const Stream,
+    _arguments: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> c_int {
+    unsafe { &*stream }.launch(|| {
+        count(KERNELS);
+        kernel_ran();
+    });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventSynchronize(event: *const Event) -> c_int {
+    unsafe { &*event }.last().wait();
+    SUCCESS
+}
+
+/// By the clock of the streams, on which each kernel takes 20 ms: long enough for those who measure with ever longer kernels.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventElapsedTime_v2(
+    milliseconds: *mut c_float,
+    from: *const Event,
+    to: *const Event,
+) -> c_int {
+    let [from, to] = [from, to].map(|event| unsafe { &*event }.kernels.load(Ordering::Relaxed));
+    unsafe { *milliseconds = 20.0 * to.saturating_sub(from) as c_float };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventElapsedTime(
+    milliseconds: *mut c_float,
+    from: *const Event,
+    to: *const Event,
+) -> c_int {
+    unsafe { cuEventElapsedTime_v2(milliseconds, from, to) }
+}
+
+/// A graph, or one that can be launched.
+pub struct Graph(Vec<Node>);
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBeginCapture_v2(stream: *const Stream, _mode: c_uint) -> c_int {
+    if unsafe { &*stream }.capture() { SUCCESS } else { STREAM_CAPTURE_UNSUPPORTED }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamEndCapture(stream: *const Stream, graph: *mut *const Graph) -> c_int {
+    let Some(nodes) = (unsafe { &*stream }).captured() else { return STREAM_CAPTURE_UNSUPPORTED };
+    unsafe { *graph = Box::into_raw(Box::new(Graph(nodes))) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphGetNodes(graph: *const Graph, nodes: *mut usize, many: *mut usize) -> c_int {
+    let all = unsafe { &(*graph).0 };
+    unsafe { *many = all.len() };
+    if !nodes.is_null() {
+        (0..all.len()).for_each(|i| unsafe { *nodes.add(i) = i + 1 });
+    }
+    SUCCESS
+}
+
+/// All are kernels: what allocates is refused before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphNodeGetType(_node: usize, kind: *mut c_int) -> c_int {
+    unsafe { *kind = 0 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
+    made: *mut *const Graph,
+    graph: *const Graph,
+    _flags: u64,
+) -> c_int {
+    count(GRAPHS);
+    let nodes = unsafe { &(*graph).0 };
+    unsafe { *made = Box::into_raw(Box::new(Graph(nodes.clone()))) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphUpload(_graph: *const Graph, _stream: *const Stream) -> c_int {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphLaunch(graph: *const Graph, stream: *const Stream) -> c_int {
+    count(REPLAYS);
+    let nodes = unsafe { &(*graph).0 }.clone();
+    unsafe { &*stream }.push(move || nodes.iter().for_each(|node| node()));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphDestroy(graph: *mut Graph) -> c_int {
+    drop(unsafe { Box::from_raw(graph) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphExecDestroy(graph: *mut Graph) -> c_int {
+    unsafe { cuGraphDestroy(graph) }
+}
