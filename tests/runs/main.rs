@@ -8,6 +8,7 @@ use meshwright_cli as _;
 
 mod accuracy;
 mod agree;
+mod ahead;
 mod bf16;
 mod broken;
 mod cli;

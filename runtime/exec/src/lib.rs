@@ -23,11 +23,11 @@ pub use backend::native::kernels;
 pub use backend::watch::{KernelUse, KernelWatch};
 pub use clock::process_cpu_time;
 pub use cluster::{
-    About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, GpuShare, Processes, Provider,
-    StepReport,
+    About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, GpuShare, LaunchedStep,
+    Processes, Provider, StepReport,
 };
 pub use engine::print::burn_graphs;
-pub use engine::{Engine, ExampleDraws, LocalInput, ProgramId, StateInfo, local_inputs};
+pub use engine::{DeviceReport, Engine, ExampleDraws, LocalInput, ProgramId, StateInfo, local_inputs};
 pub use error::{ExecError, Place};
 pub use kernels::KernelError;
 pub use tensor::{Finiteness, HostData, HostTensor};

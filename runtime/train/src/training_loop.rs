@@ -3,7 +3,7 @@
 use crate::checkpoint::{EpochLosses, Meta, Saver, not_finite};
 use crate::consensus::synchronized_stop;
 use crate::data::{Dataset, Schedule};
-use crate::devices::{LoadedProgram, batch, prefetch, provide, snapshot};
+use crate::devices::{Batch, LoadedProgram, batch, prefetch, provide, snapshot};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::logs::MetricsFile;
@@ -18,7 +18,7 @@ use crate::training::{Finished, Progress, TrainOptions};
 use crate::utilization::Utilization;
 use meshwright_core::{GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED, learning_rate};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_exec::{About, Cluster, Provider, StepReport};
+use meshwright_exec::{About, Cluster, LaunchedStep, StepReport};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,6 +114,8 @@ impl TrainingLoop<'_> {
         let mut epoch_began = Instant::now();
         // Steps of the epoch that this process did.
         let (mut done, mut agreed) = (0, Agreed::default());
+        // The step after the one that is waited for, where that is launched.
+        let mut ahead: Option<LaunchedStep> = None;
         loop {
             let n = finished.steps;
             let epoch_ends = is_open(n, per_epoch, &losses);
@@ -135,17 +137,28 @@ impl TrainingLoop<'_> {
                     finished.stopped_early = true;
                     break;
                 }
-            } else if n > from && (agreed.save || self.saves_after(n)) {
+            } else if n > from && ahead.is_none() && (agreed.save || self.saves_after(n)) {
                 self.save(n, losses)?;
             }
             // All that was asked for is done where this was the last step.
-            if (from + 1..last).contains(&n) && agreed.stop {
+            if (from + 1..last).contains(&n) && ahead.is_none() && agreed.stop {
                 finished.interrupted = true;
                 break;
             }
             let begin = Instant::now();
-            let Some(b) = batches.next() else { break };
-            let report = self.compute(n + 1, &provide(self.program, b?))?;
+            let launched = match ahead.take() {
+                Some(launched) => launched,
+                None => match batches.next() {
+                    Some(b) => self.launch(n + 1, b?)?,
+                    None => break,
+                },
+            };
+            if self.runs_ahead(n + 1, last, agreed)
+                && let Some(b) = batches.next()
+            {
+                ahead = Some(self.launch(n + 2, b?)?);
+            }
+            let report = self.outputs(n + 1, launched)?;
             done += 1;
             report.notes.iter().for_each(|note| (self.progress)(Progress::Warning(note.clone())));
             let measured = self.measured(n + 1, &report, begin.elapsed());
@@ -154,8 +167,7 @@ impl TrainingLoop<'_> {
             self.step(measured, epoch_began, done);
             agreed = self.meet(n + 1)?;
             if self.not_finite.is_some() {
-                self.written()?;
-                self.meet(n + 1)?;
+                self.end_early(n + 1, ahead)?;
                 return Ok(finished);
             }
         }
@@ -163,12 +175,30 @@ impl TrainingLoop<'_> {
         self.end(began, losses, finished)
     }
 
-    fn compute(&mut self, n: u64, given: &Provider) -> Result<StepReport, Failure> {
-        let report = self.cluster.run(self.program.id, n, given)?;
+    fn launch(&self, step: u64, given: Batch) -> Result<LaunchedStep, Failure> {
+        Ok(self.cluster.launch(self.program.id, step, &provide(self.program, given))?)
+    }
+
+    /// Whether the step after `n` is launched before what `n` gives is waited for: nothing else is to be done in between.
+    fn runs_ahead(&self, n: u64, last: u64, agreed: Agreed) -> bool {
+        let due = self.evaluates_after(n) || self.saves_after(n) || agreed.stop || agreed.save;
+        let epoch_ends = n.is_multiple_of(self.schedule.steps_per_epoch());
+        self.cluster.runs_ahead() && n < last && !due && !epoch_ends && self.trace.is_none()
+    }
+
+    fn outputs(&mut self, n: u64, launched: LaunchedStep) -> Result<StepReport, Failure> {
+        let report = self.cluster.outputs(launched)?;
         if let Some(t) = self.trace.take_if(|t| t.is_over(n)) {
             t.finish(self.cluster, &self.program.plan, self.cluster.processes())?;
         }
         Ok(report)
+    }
+
+    /// Ends after a step, with what was launched after it.
+    fn end_early(&mut self, n: u64, ahead: Option<LaunchedStep>) -> Result<(), Failure> {
+        ahead.map(|launched| self.cluster.outputs(launched)).transpose()?;
+        self.written()?;
+        self.meet(n).map(|_| ())
     }
 
     /// What a step has told; it took `wall` with the wait for its data.

@@ -99,6 +99,9 @@ impl RngState {
     }
 }
 
+/// Elements on their way to the host.
+pub(crate) type Download = Box<dyn FnOnce() -> Result<HostTensor, DeviceError> + Send>;
+
 /// A tensor with its dtype and shape on this device.
 pub(crate) type Shaped<H> = (H, DType, Vec<usize>);
 
@@ -222,6 +225,18 @@ pub(crate) trait Backend: Send + Sized + 'static {
         values: Option<DType>,
         shape: &[usize],
     ) -> Result<HostTensor, DeviceError>;
+
+    /// Begins [`Backend::download`], in the order of what the device was told before; what is given waits for it.
+    fn start_download(
+        &self,
+        tensors: Vec<Handle<Self>>,
+        dtype: DType,
+        values: Option<DType>,
+        shape: &[usize],
+    ) -> Download {
+        let done = self.download(tensors, dtype, values, shape);
+        Box::new(move || done)
+    }
 
     /// Takes back storage that nobody reads any more.
     fn recycle(&mut self, tensor: Handle<Self>) {

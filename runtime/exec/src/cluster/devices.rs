@@ -50,6 +50,11 @@ impl DeviceKind {
         }
     }
 
+    /// Whether the device computes what it was told while its host does something else; and what stands in for it in tests.
+    pub fn runs_ahead(self) -> bool {
+        self != DeviceKind::Cpu(CpuBackend::Native)
+    }
+
     /// Whether each device chooses among kernels by timing them, so that two may compute the same to other last bits.
     pub fn chooses_kernels(self) -> bool {
         matches!(self, DeviceKind::Cuda(_))

@@ -20,7 +20,7 @@ mod states;
 
 pub use devices::{CpuBackend, DeviceCollectives, DeviceKind};
 pub use processes::{About, Processes};
-pub use runs::{Provider, StepReport};
+pub use runs::{LaunchedStep, Provider, StepReport};
 
 use crate::backend::Memory;
 use crate::cluster::device_thread::{Answer, Device, spawn};
@@ -80,6 +80,14 @@ pub struct Cluster {
     libraries: Paths,
     plans: Vec<LoadedPlan>,
     states: BTreeMap<String, Held>,
+}
+
+/// What devices were asked for.
+struct Asked<T> {
+    answers: Receiver<Answer<T>>,
+    /// Those that have not answered, by their places in this process.
+    waiting: BTreeSet<usize>,
+    errors: Vec<(usize, ExecError)>,
 }
 
 struct LoadedPlan {
@@ -208,27 +216,30 @@ impl Cluster {
     where
         F: FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
     {
+        self.answered(self.ask_each(jobs))
+    }
+
+    /// Asks each device for a job of its own, after what it was asked for before.
+    fn ask_each<T: Send + 'static, F>(&self, jobs: impl IntoIterator<Item = F>) -> Asked<T>
+    where
+        F: FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
+    {
         let (answer, answers) = channel();
-        let (mut waiting, mut gone) = (BTreeSet::new(), vec![]);
+        let (mut waiting, mut errors) = (BTreeSet::new(), vec![]);
         for (local, (device, job)) in self.devices.iter().zip(jobs).enumerate() {
             if device.ask(job, local, answer.clone()) {
                 waiting.insert(local);
             } else {
-                gone.push((local, ExecError::Gone { rank: self.first + local }));
+                errors.push((local, ExecError::Gone { rank: self.first + local }));
             }
         }
-        drop(answer);
-        self.answered(&answers, waiting, gone)
+        Asked { answers, waiting, errors }
     }
 
     /// The answers of devices, in ascending rank, or what caused that there are not all. Where one device failed, the others have the
     /// time of a collective to end; GPUs have it in any case.
-    fn answered<T>(
-        &self,
-        answers: &Receiver<Answer<T>>,
-        mut waiting: BTreeSet<usize>,
-        mut errors: Vec<(usize, ExecError)>,
-    ) -> Result<Vec<T>, ExecError> {
+    fn answered<T>(&self, asked: Asked<T>) -> Result<Vec<T>, ExecError> {
+        let Asked { answers, mut waiting, mut errors } = asked;
         let mut values = BTreeMap::new();
         let begin = Instant::now();
         while !waiting.is_empty() {
@@ -290,7 +301,8 @@ impl Cluster {
         let local = rank.checked_sub(self.first).filter(|local| *local < self.devices.len());
         let (answer, answers) = channel();
         let asked = local.filter(|local| self.devices[*local].ask(job, *local, answer));
-        let found = self.answered(&answers, asked.into_iter().collect(), vec![])?;
+        let waiting = asked.into_iter().collect();
+        let found = self.answered(Asked { answers, waiting, errors: vec![] })?;
         found.into_iter().next().ok_or(ExecError::Gone { rank })
     }
 
@@ -370,6 +382,11 @@ impl Cluster {
         let loaded = self.loaded(program)?;
         let inputs = rank.checked_sub(self.first).and_then(|i| loaded.inputs.get(i));
         inputs.map(AsRef::as_ref).ok_or(ExecError::Gone { rank })
+    }
+
+    /// Whether devices compute by themselves: then something is to be launched before the outputs of what was launched are waited for.
+    pub fn runs_ahead(&self) -> bool {
+        self.kinds.iter().all(|kind| kind.runs_ahead())
     }
 
     /// Whether devices may compute the same to other last bits.

@@ -1,8 +1,8 @@
 //! Running a program: what devices are given, and what they give, put together.
 
 use super::processes::About;
-use super::{Cluster, LoadedPlan, Output};
-use crate::engine::{Engine, ExampleDraws, LocalInput, ProgramId};
+use super::{Asked, Cluster, LoadedPlan, Output};
+use crate::engine::{DeviceReport, Engine, ExampleDraws, LocalInput, ProgramId};
 use crate::error::{ExecError, Place};
 use crate::tensor::{Finiteness, HostTensor};
 use std::collections::BTreeMap;
@@ -33,22 +33,11 @@ pub struct StepReport {
     pub notes: Vec<String>,
 }
 
-/// What a device tells of a run.
-struct DeviceReport {
-    /// Its blocks of the outputs.
-    outputs: BTreeMap<String, HostTensor>,
-    time: Duration,
-    /// Of its time what it waited.
-    waited: Duration,
-    launched: (Duration, bool),
-    note: Option<String>,
-}
-
-impl DeviceReport {
-    fn of(engine: &mut Engine, outputs: BTreeMap<String, HostTensor>, begin: Instant) -> DeviceReport {
-        let (waited, note) = (engine.take_waited(), engine.take_note());
-        DeviceReport { outputs, time: begin.elapsed(), waited, launched: engine.launched(), note }
-    }
+/// A run that devices were asked for, while its outputs are not.
+pub struct LaunchedStep {
+    program: ProgramId,
+    begin: Instant,
+    asked: Asked<()>,
 }
 
 /// What gives a device its inputs, and ends all where it fails.
@@ -86,11 +75,46 @@ impl Cluster {
             let give = giver(inputs, provider);
             move |engine| {
                 let given = give(engine)?;
-                let begin = Instant::now();
-                let outputs = engine.run(program, given, step_number)?;
-                Ok(DeviceReport::of(engine, outputs, begin))
+                engine.launch(program, given, step_number)?;
+                engine.take_outputs()
             }
         })
+    }
+
+    /// Begins [`Cluster::run`], whose outputs [`Cluster::outputs`] gives. Until it is asked for them, another run may be launched, so that
+    /// devices that compute by themselves, as GPUs do, have something to do while the host reads what they gave.
+    ///
+    /// # Errors
+    /// Where there is no such program. What fails on a device is told with the outputs.
+    pub fn launch(
+        &self,
+        program: ProgramId,
+        step_number: u64,
+        provider: &Provider,
+    ) -> Result<LaunchedStep, ExecError> {
+        let begin = Instant::now();
+        let jobs = self.loaded(program)?.inputs.iter().map(|inputs| {
+            let give = giver(inputs, provider);
+            move |engine: &mut Engine| {
+                let given = give(engine)?;
+                engine.launch(program, given, step_number)
+            }
+        });
+        Ok(LaunchedStep { program, begin, asked: self.ask_each(jobs) })
+    }
+
+    /// Waits for the outputs of the run that was launched first of those whose outputs were not asked for.
+    ///
+    /// # Errors
+    /// Those of [`Cluster::run`].
+    pub fn outputs(&self, step: LaunchedStep) -> Result<StepReport, ExecError> {
+        let LaunchedStep { program, begin, asked } = step;
+        let loaded = self.loaded(program)?;
+        let outputs =
+            self.ask_each(loaded.inputs.iter().map(|_| |engine: &mut Engine| engine.take_outputs()));
+        self.answered(asked)?;
+        let answers = self.answered(outputs)?;
+        self.reported(loaded, answers, begin)
     }
 
     /// [`Cluster::run`] of a program that does not train: what is drawn for an example depends on its number alone.
@@ -107,9 +131,7 @@ impl Cluster {
             let give = giver(inputs, provider);
             move |engine| {
                 let given = give(engine)?;
-                let begin = Instant::now();
-                let outputs = engine.run_drawing(program, given, draws)?;
-                Ok(DeviceReport::of(engine, outputs, begin))
+                engine.run_drawing(program, given, draws)
             }
         })
     }
@@ -129,10 +151,9 @@ impl Cluster {
             let (give, seen) = (giver(inputs, provider), seen.clone());
             move |engine| {
                 let given = give(engine)?;
-                let begin = Instant::now();
-                let (outputs, mine) = engine.run_examined(program, given, step_number)?;
+                let (report, mine) = engine.run_examined(program, given, step_number)?;
                 seen.lock().unwrap_or_else(PoisonError::into_inner).push(mine);
-                Ok(DeviceReport::of(engine, outputs, begin))
+                Ok(report)
             }
         })?;
         let mine = worst(&seen.lock().unwrap_or_else(PoisonError::into_inner));
@@ -160,13 +181,7 @@ impl Cluster {
     /// [`Cluster::run`] on the inputs that devices keep: nothing is made, and nothing moves between host and device, but
     /// the outputs.
     pub fn run_held(&self, program: ProgramId, step_number: u64) -> Result<StepReport, ExecError> {
-        self.run_by(program, |_| {
-            move |engine| {
-                let begin = Instant::now();
-                let outputs = engine.run_held(program, step_number)?;
-                Ok(DeviceReport::of(engine, outputs, begin))
-            }
-        })
+        self.run_by(program, |_| move |engine| engine.run_held(program, step_number))
     }
 
     fn run_by<F>(
@@ -180,10 +195,19 @@ impl Cluster {
         let begin = Instant::now();
         let loaded = self.loaded(program)?;
         let answers = self.on_each(loaded.inputs.iter().map(job))?;
+        self.reported(loaded, answers, begin)
+    }
+
+    fn reported(
+        &self,
+        loaded: &LoadedPlan,
+        answers: Vec<DeviceReport>,
+        begin: Instant,
+    ) -> Result<StepReport, ExecError> {
         let devices = answers.iter().map(|a| a.time).collect();
         let waiting = answers.iter().map(|a| a.waited).collect();
-        let launching = answers.iter().map(|a| a.launched.0).collect();
-        let graph = answers.iter().all(|a| a.launched.1);
+        let launching = answers.iter().map(|a| a.launching).collect();
+        let graph = answers.iter().all(|a| a.graph);
         let notes = answers.iter().filter_map(|a| a.note.clone()).collect();
         let parts: Vec<_> = answers.into_iter().map(|a| a.outputs).collect();
         let outputs = self.whole_outputs(loaded, parts)?;

@@ -5,6 +5,7 @@ pub(crate) mod context;
 pub(crate) mod graph;
 pub(crate) mod interpreter;
 mod kernels;
+mod launched;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
 pub(crate) mod ops;
@@ -15,22 +16,24 @@ pub(crate) mod residuals;
 pub(crate) mod runner;
 mod step_inputs;
 
+pub use launched::DeviceReport;
 pub use step_inputs::{LocalInput, local_inputs};
 
 use crate::backend::native::Native;
-use crate::backend::{DeviceError, Memory, RngState};
+use crate::backend::{DeviceError, Download, Memory, RngState};
 use crate::cluster::devices::DeviceKind;
 use crate::error::{ExecError, Place};
 use crate::tensor::{Finiteness, HostTensor};
 use crate::trace::{DeviceTrace, Recorder};
 use context::place;
+use launched::LaunchedRun;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
-use programs::{Binding, Executor, Programs, executor};
+use programs::{Executor, Programs, executor};
 use runner::RunError;
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -96,8 +99,8 @@ pub struct Engine {
     draws: Option<ExampleDraws>,
     ran: bool,
     broken: bool,
-    /// See [`Engine::launched`].
-    launched: (Duration, bool),
+    /// Runs whose outputs nobody has taken.
+    launched: VecDeque<LaunchedRun>,
     recorder: Option<Recorder>,
 }
 
@@ -131,7 +134,7 @@ impl Engine {
             draws: None,
             ran: false,
             broken: false,
-            launched: (Duration::ZERO, false),
+            launched: VecDeque::new(),
             recorder: None,
         }
     }
@@ -238,7 +241,7 @@ impl Engine {
         inputs: Vec<HostTensor>,
         step_number: u64,
     ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
-        self.run_with(program, Inputs::Given(inputs), step_number)
+        Ok(self.run_with(program, Inputs::Given(inputs), step_number)?.outputs)
     }
 
     /// [`Engine::run`] of a program that does not train, with examples that are numbered.
@@ -250,9 +253,9 @@ impl Engine {
         program: ProgramId,
         inputs: Vec<HostTensor>,
         draws: ExampleDraws,
-    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+    ) -> Result<DeviceReport, ExecError> {
         self.draws = Some(draws);
-        let ran = self.run(program, inputs, 1);
+        let ran = self.run_with(program, Inputs::Given(inputs), 1);
         self.draws = None;
         ran
     }
@@ -267,27 +270,55 @@ impl Engine {
         program: ProgramId,
         inputs: Vec<HostTensor>,
         step_number: u64,
-    ) -> Result<(BTreeMap<String, HostTensor>, Vec<Finiteness>), ExecError> {
+    ) -> Result<(DeviceReport, Vec<Finiteness>), ExecError> {
         self.executor.examine(true);
-        let ran = self.run(program, inputs, step_number);
+        let ran = self.run_with(program, Inputs::Given(inputs), step_number);
         let seen = self.executor.take_examined();
         Ok((ran?, seen))
     }
 
-    /// The time that runs have waited in collectives for other devices since it was last asked for; on a GPU only what the host
-    /// waited.
-    pub fn take_waited(&mut self) -> Duration {
-        self.executor.take_waited()
+    /// [`Engine::run`] without its outputs, which may still be computed when this comes back: [`Engine::take_outputs`] waits for them.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub fn launch(
+        &mut self,
+        program: ProgramId,
+        inputs: Vec<HostTensor>,
+        step_number: u64,
+    ) -> Result<(), ExecError> {
+        self.launch_with(program, Inputs::Given(inputs), step_number)
     }
 
-    /// The time from the begin of the last run until all of it was launched or had run, before its outputs were waited for; and whether
-    /// it was launched as one graph.
-    pub fn launched(&self) -> (Duration, bool) {
-        self.launched
+    /// The outputs of the first run whose outputs nobody has taken, and what is to be told of it. After an error, and where there is no
+    /// such run, there are none.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub fn take_outputs(&mut self) -> Result<DeviceReport, ExecError> {
+        let Some(launched) = self.launched.pop_front() else {
+            return Err(ExecError::Broken { rank: self.rank });
+        };
+        let begun = launched.begun;
+        let taken = catch_unwind(AssertUnwindSafe(|| launched.outputs()));
+        let taken = taken.unwrap_or_else(|panic| {
+            let place = Box::new(Place { rank: self.rank, ..Place::default() });
+            Err(ExecError::Panicked { place, message: panic_message(&*panic) })
+        });
+        let taken = taken.and_then(|mut report| {
+            report.time = begun.elapsed();
+            // What others have launched since would be waited for too.
+            if self.launched.is_empty() {
+                let place = || Box::new(Place { rank: self.rank, ..Place::default() });
+                self.transport.settle().map_err(|source| ExecError::Comm { place: place(), source })?;
+            }
+            Ok(report)
+        });
+        self.end_all_on_error(taken)
     }
 
     /// What the user should know of how programs ran since it was last asked for.
-    pub fn take_note(&mut self) -> Option<String> {
+    fn take_note(&mut self) -> Option<String> {
         let why = self.executor.take_news()?;
         Some(format!(
             "rank {}: the step could not be recorded as a graph, so the host launches each of its kernels: {why}",
@@ -300,7 +331,12 @@ impl Engine {
         program: ProgramId,
         inputs: Inputs,
         step_number: u64,
-    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+    ) -> Result<DeviceReport, ExecError> {
+        self.launch_with(program, inputs, step_number)?;
+        self.take_outputs()
+    }
+
+    fn launch_with(&mut self, program: ProgramId, inputs: Inputs, step_number: u64) -> Result<(), ExecError> {
         if self.broken {
             return Err(ExecError::Broken { rank: self.rank });
         }
@@ -332,30 +368,10 @@ impl Engine {
         inputs: Inputs,
         step_number: u64,
         at: &mut Option<usize>,
-    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+    ) -> Result<(), ExecError> {
         let (rank, begun) = (self.rank, Instant::now());
         let plan = self.plan(id)?.clone();
-        match inputs {
-            Inputs::Given(inputs) => self.bind(id, &plan, inputs)?,
-            Inputs::Held => self.bind_held(id, &plan)?,
-        }
-        for leaf in &plan.program_inputs {
-            match leaf.kind {
-                ProgramInputKind::Input => {}
-                ProgramInputKind::Param | ProgramInputKind::OptimizerState => {
-                    if !self.executor.bind(id.0, leaf.buf, Binding::Stored(&leaf.name)) {
-                        let problem = "it has no value yet".into();
-                        return Err(ExecError::State { rank, name: leaf.name.clone(), problem });
-                    }
-                }
-                ProgramInputKind::StepNumber => {
-                    let dtype = plan.buffer(leaf.buf).dtype;
-                    let data = crate::HostData::from_f64(dtype, vec![step_number as f64]);
-                    let value = HostTensor { shape: vec![], data };
-                    self.executor.bind(id.0, leaf.buf, Binding::Host(value));
-                }
-            }
-        }
+        self.bind_all(id, &plan, inputs, step_number)?;
         let (seed, step, first_example) = match self.draws {
             _ if plan.trains() => (self.seed, step_number, None),
             Some(draws) => (draws.seed, 0, Some(draws.first)),
@@ -372,7 +388,7 @@ impl Engine {
         }
         let (sequence, recording) = (&mut self.sequence, recorder.as_deref_mut());
         let ran = self.executor.run(id.0, rng, &mut *self.transport, sequence, at, recording);
-        self.launched = (begun.elapsed(), self.executor.replays(id.0));
+        let launching = begun.elapsed();
         ran.map_err(|ended| {
             let place = place(&plan, rank, Some(step_number), *at);
             match ended {
@@ -386,33 +402,37 @@ impl Engine {
         if let Some(r) = recorder {
             r.end();
         }
-        let outputs = self.collect(id, &plan)?;
-        self.transport.settle().map_err(|source| {
-            let place = place(&plan, rank, Some(step_number), None);
-            ExecError::Comm { place, source }
-        })?;
+        let outputs = self.collect(id, &plan);
+        let report = DeviceReport {
+            launching,
+            graph: self.executor.replays(id.0),
+            waited: self.executor.take_waited(),
+            note: self.take_note(),
+            ..DeviceReport::default()
+        };
+        let mut launched = LaunchedRun { plan: plan.clone(), rank, step_number, begun, outputs, report };
         if first {
+            launched.wait()?;
+            self.transport.settle().map_err(|source| {
+                let place = place(&plan, rank, Some(step_number), None);
+                ExecError::Comm { place, source }
+            })?;
             self.programs_ran[id.0] = true;
             self.measure_kernels(&plan, false)?;
             self.agree_on_kernels(&plan)?;
         }
+        self.launched.push_back(launched);
         if !self.ran {
             self.ran = true;
             self.transport.first_step_done();
         }
-        Ok(outputs)
+        Ok(())
     }
 
-    /// Takes outputs and the next state out of a program, and clears the rest.
-    fn collect(&mut self, id: ProgramId, plan: &Plan) -> Result<BTreeMap<String, HostTensor>, ExecError> {
-        let mut outputs = BTreeMap::new();
-        for output in &plan.outputs {
-            let read = self.executor.read(id.0, output.buf).map_err(|DeviceError(problem)| {
-                let place = place(plan, self.rank, None, None);
-                ExecError::Device { place, problem: format!("output `{}`: {problem}", output.name) }
-            });
-            outputs.insert(output.name.clone(), read?);
-        }
+    /// Begins to read the outputs, and takes the next state out of a program, and clears the rest.
+    fn collect(&mut self, id: ProgramId, plan: &Plan) -> Vec<(String, Download)> {
+        let outputs = plan.outputs.iter();
+        let outputs = outputs.map(|o| (o.name.clone(), self.executor.start_read(id.0, o.buf))).collect();
         let held =
             |l: &&ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
         let finals: Vec<_> =
@@ -422,7 +442,7 @@ impl Engine {
             self.executor.store(id.0, *buf, name, last);
         }
         self.executor.clear(id.0, &finals.iter().map(|f| f.1).collect::<BTreeSet<_>>());
-        Ok(outputs)
+        outputs
     }
 
     /// Records from now on what the device does in those steps of a program, by their numbers.

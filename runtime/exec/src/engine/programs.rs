@@ -4,7 +4,7 @@ use super::lowering::stored_as;
 use super::replays::Recording;
 use super::runner::{Program, RunContext, RunError};
 use crate::backend::native::Native;
-use crate::backend::{Backend, DeviceError, Handle, Memory, RngState, burn, watch};
+use crate::backend::{Backend, DeviceError, Download, Handle, Memory, RngState, burn, watch};
 use crate::cluster::devices::{CpuBackend, DeviceKind};
 use crate::error::ExecError;
 use crate::tensor::Finiteness;
@@ -94,8 +94,8 @@ pub(crate) trait Executor: Send {
     /// The time of a product of two matrices of `n` rows and columns.
     fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, DeviceError>;
 
-    /// A copy of a buffer's elements.
-    fn read(&mut self, program: usize, buf: BufId) -> Result<HostTensor, DeviceError>;
+    /// Begins to copy a buffer's elements to the host.
+    fn start_read(&mut self, program: usize, buf: BufId) -> Download;
 
     /// Keeps a buffer under a name; it ends if `take`.
     fn store(&mut self, program: usize, buf: BufId, name: &str, take: bool);
@@ -290,8 +290,8 @@ impl<B: Backend> Executor for Programs<B> {
         timed_product(&mut self.backend, n, stored_as(dtype))
     }
 
-    fn read(&mut self, program: usize, buf: BufId) -> Result<HostTensor, DeviceError> {
-        self.programs[program].read(&self.backend, buf)
+    fn start_read(&mut self, program: usize, buf: BufId) -> Download {
+        self.programs[program].start_read(&self.backend, buf)
     }
 
     fn store(&mut self, program: usize, buf: BufId, name: &str, take: bool) {

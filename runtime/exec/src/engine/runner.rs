@@ -4,7 +4,7 @@ use super::builder::{Built, CollectivePiece, Piece, RepeatPiece, build};
 use super::graph::{Segment, TensorSlot};
 use super::interpreter::execute;
 use crate::backend::DeviceError;
-use crate::backend::{Backend, Handle, Handles, RngState, Shaped};
+use crate::backend::{Backend, Download, Handle, Handles, RngState, Shaped};
 use crate::collective::calls::{CallMemory, CallTensors, TransportCall};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
@@ -156,6 +156,13 @@ impl<B: Backend> Program<B> {
             Ok([tensor]) => Some((tensor, dtype, shape)),
             Err(_) => None,
         }
+    }
+
+    /// Begins to copy a buffer's elements to the host.
+    pub(crate) fn start_read(&mut self, backend: &B, buf: BufId) -> Download {
+        let (dtype, shape) = self.local(buf);
+        let tensors = self.get(buf, false);
+        backend.start_download(tensors, dtype, self.pairs.get(&buf).copied(), &shape)
     }
 
     /// A copy of a buffer's elements on the host.

@@ -1,11 +1,10 @@
 //! The inputs of programs: what a device needs of each, given anew for a step or held on the device for many.
 
 use super::programs::Binding;
-use super::{Engine, Inputs, ProgramId, mismatch};
+use super::{DeviceReport, Engine, Inputs, ProgramId, mismatch};
 use crate::error::ExecError;
-use crate::tensor::HostTensor;
+use crate::tensor::{HostData, HostTensor};
 use meshwright_plan::{BufId, DType, Dim, Plan, ProgramInput, ProgramInputKind};
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// An input as one device needs it.
@@ -88,27 +87,50 @@ impl Engine {
     /// # Errors
     ///
     /// Where one is not held, and those of [`Engine::run`].
-    pub fn run_held(
-        &mut self,
-        program: ProgramId,
-        step_number: u64,
-    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+    pub fn run_held(&mut self, program: ProgramId, step_number: u64) -> Result<DeviceReport, ExecError> {
         self.run_with(program, Inputs::Held, step_number)
     }
 
-    pub(super) fn bind(
+    /// Binds all that a step begins with.
+    pub(super) fn bind_all(
         &mut self,
         id: ProgramId,
         plan: &Plan,
-        inputs: Vec<HostTensor>,
+        inputs: Inputs,
+        step_number: u64,
     ) -> Result<(), ExecError> {
+        match inputs {
+            Inputs::Given(inputs) => self.bind(id, plan, inputs)?,
+            Inputs::Held => self.bind_held(id, plan)?,
+        }
+        for leaf in &plan.program_inputs {
+            match leaf.kind {
+                ProgramInputKind::Input => {}
+                ProgramInputKind::Param | ProgramInputKind::OptimizerState => {
+                    if !self.executor.bind(id.0, leaf.buf, Binding::Stored(&leaf.name)) {
+                        let problem = "it has no value yet".into();
+                        return Err(ExecError::State { rank: self.rank, name: leaf.name.clone(), problem });
+                    }
+                }
+                ProgramInputKind::StepNumber => {
+                    let dtype = plan.buffer(leaf.buf).dtype;
+                    let data = HostData::from_f64(dtype, vec![step_number as f64]);
+                    let value = HostTensor { shape: vec![], data };
+                    self.executor.bind(id.0, leaf.buf, Binding::Host(value));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, id: ProgramId, plan: &Plan, inputs: Vec<HostTensor>) -> Result<(), ExecError> {
         for (buf, value) in self.fitting(plan, inputs)? {
             self.executor.bind(id.0, buf, Binding::Host(value));
         }
         Ok(())
     }
 
-    pub(super) fn bind_held(&mut self, id: ProgramId, plan: &Plan) -> Result<(), ExecError> {
+    fn bind_held(&mut self, id: ProgramId, plan: &Plan) -> Result<(), ExecError> {
         for leaf in plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input) {
             if !self.executor.bind(id.0, leaf.buf, Binding::Copy(&kept(id, leaf.buf))) {
                 let problem = "the device holds none".into();

@@ -6,7 +6,7 @@ use super::iteration::{slice_at, update_at};
 use super::lower::{ITERATION_SLICE, ITERATION_UPDATE, Lower};
 use super::transfer::{download, empty, typed, upload};
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
-use crate::backend::{Backend, DeviceError, Graphs, Handle, Handles, Memory, RngState};
+use crate::backend::{Backend, DeviceError, Download, Graphs, Handle, Handles, Memory, RngState};
 use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
@@ -70,6 +70,17 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     /// Sets it.
     fn set_clock(device: &Self::Device, clock: &mut Self::Clock, step: u64) {
         let _ = (device, clock, step);
+    }
+
+    /// See [`Backend::start_download`]; none where it is done at once.
+    fn start_download(
+        device: &Self::Device,
+        tensor: &Self::Handle,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Option<Download> {
+        let _ = (device, tensor, dtype, shape);
+        None
     }
 
     /// See [`Backend::graphs`].
@@ -429,6 +440,22 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             HostData::PairF64(pairs.map(pair).collect())
         };
         Ok(HostTensor { shape: shape.to_vec(), data })
+    }
+
+    fn start_download(
+        &self,
+        tensors: Vec<Handle<Self>>,
+        dtype: DType,
+        values: Option<DType>,
+        shape: &[usize],
+    ) -> Download {
+        if let ([tensor], false) = (&tensors[..], dtype.is_pair())
+            && let Some(download) = B::start_download(&self.device, tensor, dtype, shape)
+        {
+            return download;
+        }
+        let done = self.download(tensors, dtype, values, shape);
+        Box::new(move || done)
     }
 
     fn send(

@@ -3,19 +3,26 @@
 #[cfg(feature = "cuda")]
 mod blas;
 #[cfg(feature = "cuda")]
+mod download;
+#[cfg(feature = "cuda")]
 mod graphs;
 mod product;
 mod random;
 
 use super::backend::{BurnBackend, OnBurn};
 #[cfg(feature = "cuda")]
-use crate::backend::Graphs;
+use super::transfer::typed;
 use crate::backend::{DeviceError, RngState};
+#[cfg(feature = "cuda")]
+use crate::backend::{Download, Graphs};
 use crate::cluster::devices::DeviceKind;
+#[cfg(feature = "cuda")]
+use crate::engine::lowering::{stored_as, stored_shape};
 use crate::error::ExecError;
 use crate::kernels::RandomKernel;
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, TensorMetadata};
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::stream::StreamId;
@@ -26,6 +33,8 @@ use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::TunedProducts;
+#[cfg(feature = "cuda")]
+use meshwright_plan::DType;
 
 /// A device that kernels are compiled for.
 pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Result<OnBurn<Cube>, ExecError> {
@@ -91,6 +100,17 @@ impl BurnBackend for Cube {
     }
 
     #[cfg(feature = "cuda")]
+    fn start_download(
+        device: &CubeDevice,
+        tensor: &Self::Handle,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Option<Download> {
+        let tensor = typed::<Cube>(tensor.clone(), stored_as(dtype), &stored_shape(dtype, shape));
+        download::started(device, resolved(tensor).ok()?, dtype, shape)
+    }
+
+    #[cfg(feature = "cuda")]
     fn graphs(backend: &mut OnBurn<Cube>) -> Option<&mut dyn Graphs<Self::Handle>> {
         if backend.records { Some(backend) } else { None }
     }
@@ -153,7 +173,7 @@ impl BurnBackend for Cube {
     fn pin(tensor: HandleKind<Self>) -> Result<Pinned, DeviceError> {
         let tensor = resolved(tensor)?;
         // Tensors of a GPU may have gaps between their rows.
-        let tensor = burn_cubecl::kernel::into_contiguous(tensor);
+        let tensor = into_contiguous(tensor);
         #[cfg(feature = "cuda")]
         {
             let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());

@@ -66,10 +66,15 @@ pub(super) fn download<B: BackendIr>(
     };
     let data: TensorData = read.map_err(|e| DeviceError(e.to_string()))?;
     let (bytes, found, stored_as) = data.into_parts();
+    let came = |_| DeviceError(format!("{found:?} of {stored_as:?} came for {shape:?} of {dtype}"));
+    host_tensor(&bytes, dtype, shape).map_err(came)
+}
+
+/// The tensor with these elements; else how many bytes there are.
+pub(super) fn host_tensor(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<HostTensor, usize> {
     let elements: usize = shape.iter().product();
     if bytes.len() != elements * dtype.bytes() {
-        return Err(DeviceError(format!("{found:?} of {stored_as:?} came for {shape:?} of {dtype}")));
+        return Err(bytes.len());
     }
-    let data = HostData::from_bytes(dtype, &bytes);
-    Ok(HostTensor { shape: shape.to_vec(), data })
+    Ok(HostTensor { shape: shape.to_vec(), data: HostData::from_bytes(dtype, bytes) })
 }
