@@ -46,12 +46,12 @@ fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> I
     g.op(Leaf { leaf, ty: Type::new(dtype, dims.to_vec()) }, &[])
 }
 
-/// The equations of several heads in groups that share keys, recognized where `fused`.
-fn equations(dtype: DType, sizes: [usize; 3], has: Features, fused: bool) -> Equations {
-    let [batch, seq, keys] = sizes;
+/// The equations of several heads in groups that share keys, recognized where `fused`; sizes are examples, queries, keys and width.
+fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equations {
+    let [batch, seq, keys, width] = sizes;
     let mut g = Graph::new(Dims::default());
     let (b, s, k) = (g.dims.add("batch", batch), g.dims.add("seq", seq), g.dims.add("key", keys));
-    let (h, group, d) = (g.dims.add("heads", 2), g.dims.add("group", 2), g.dims.add("d", 5));
+    let (h, group, d) = (g.dims.add("heads", 2), g.dims.add("group", 2), g.dims.add("d", width));
     let mut rng = Rng::new(3);
     let mut bound = Bound::new();
     let mut drawn = |g: &Graph, id: Id| {
@@ -116,7 +116,7 @@ fn equations(dtype: DType, sizes: [usize; 3], has: Features, fused: bool) -> Equ
 fn check(
     name: &str,
     dtype: DType,
-    sizes: [usize; 3],
+    sizes: [usize; 4],
     has: Features,
     devices: &mut Devices,
     ways: &dyn Fn(&[Dim]) -> Vec<Way>,
@@ -161,7 +161,7 @@ fn attention_over_several_tiles_equals_its_equations() {
     let mut devices = Devices::default();
     for (name, has) in each() {
         for dtype in [DType::F64, DType::F32] {
-            check(name, dtype, [2, 300, 300], has, &mut devices, &one);
+            check(name, dtype, [2, 300, 300, 5], has, &mut devices, &one);
         }
     }
 }
@@ -175,9 +175,39 @@ fn attention_equals_its_equations_in_plain_operations() {
     };
     for (name, has) in each() {
         for dtype in [DType::F64, DType::F32] {
-            check(name, dtype, [2, 9, 9], has, &mut devices, &ways);
+            check(name, dtype, [2, 9, 9, 5], has, &mut devices, &ways);
         }
     }
+}
+
+/// Half types, and how far results may be off, relative to the exact ones.
+const HALVES: [(DType, f64); 2] = [(DType::BF16, 1.0 / 64.0), (DType::F16, 1.0 / 512.0)];
+
+/// Compares what is recognized in a program of a half type with the oracle of the equations; gives the step.
+fn check_half(
+    name: &str,
+    (half, narrow): (DType, f64),
+    sizes: [usize; 4],
+    has: Features,
+    devices: &mut Devices,
+) -> StepGraph {
+    let of = |dtype, fused| {
+        let mut e = equations(dtype, sizes, Features { projected: true, ..has }, fused);
+        for value in e.bound.values_mut() {
+            value.data = HostData::from_f64(half, value.data.clone()).to_f64();
+        }
+        e
+    };
+    let (exact, fused) = (of(DType::F64, false), of(DType::F32, true));
+    let values = walk(&exact.graph, &exact.bound);
+    let pairs = fused.outputs.iter().zip(&exact.outputs);
+    let wanted: Vec<_> =
+        pairs.map(|((name, id), (_, at))| (*name, *id, values[at.0 as usize].clone())).collect();
+    let step = StepGraph { float: half, ..step(&fused.graph, &fused.outputs) };
+    let within = Within { least: 1.0, narrow, exact: true };
+    let given = tensors(&fused.graph, &fused.bound);
+    same_step(name, &step, &given, &wanted, within, &[way(&[], vec![])], devices).unwrap();
+    step
 }
 
 /// In a half type all products have factors of it, which is what GPUs are fast with, and results of `f32`; what is off is what these
@@ -185,25 +215,9 @@ fn attention_equals_its_equations_in_plain_operations() {
 #[test]
 fn attention_of_half_types_in_plain_operations() {
     let mut devices = Devices::of(DeviceKind::Cpu(CpuBackend::Burn));
-    for (half, narrow) in [(DType::BF16, 1.0 / 64.0), (DType::F16, 1.0 / 512.0)] {
+    for (half, narrow) in HALVES {
         for (name, has) in each() {
-            let of = |dtype, fused| {
-                let mut e = equations(dtype, [2, 9, 9], Features { projected: true, ..has }, fused);
-                for value in e.bound.values_mut() {
-                    value.data = HostData::from_f64(half, value.data.clone()).to_f64();
-                }
-                e
-            };
-            let (exact, fused) = (of(DType::F64, false), of(DType::F32, true));
-            let values = walk(&exact.graph, &exact.bound);
-            let pairs = fused.outputs.iter().zip(&exact.outputs);
-            let wanted: Vec<_> =
-                pairs.map(|((name, id), (_, at))| (*name, *id, values[at.0 as usize].clone())).collect();
-            let step = StepGraph { float: half, ..step(&fused.graph, &fused.outputs) };
-            let within = Within { least: 1.0, narrow, exact: true };
-            let given = tensors(&fused.graph, &fused.bound);
-            same_step(name, &step, &given, &wanted, within, &[way(&[], vec![])], &mut devices).unwrap();
-
+            let step = check_half(name, (half, narrow), [2, 9, 9, 5], has, &mut devices);
             let plan = plan(&step, &layout(&way(&[], vec![]).mesh, vec![]), true).unwrap().plan;
             let graphs = burn_graphs(&plan, 0, CpuBackend::Burn).unwrap();
             // Those of scores, which are nine for a query.
@@ -217,10 +231,37 @@ fn attention_of_half_types_in_plain_operations() {
     }
 }
 
+/// The kernels of GPUs, over several tiles of queries and keys in numbers that divide nothing: of widths that fit into one `ldmatrix` and of
+/// the widest, with masks that positions decide and that rows see through, and with draws whose counts fours of keys share and not.
+#[cfg(feature = "cuda")]
+#[test]
+fn attention_of_half_types_on_a_gpu() {
+    use meshwright_exec::KernelWatch;
+    if !crate::engines::gpu() {
+        return;
+    }
+    let mut devices = Devices::of(DeviceKind::Cuda(0));
+    let watch = KernelWatch::start();
+    let mut cases = 0;
+    for half in HALVES {
+        for (name, has) in each() {
+            for sizes in [[2, 70, 139, 16], [2, 65, 132, 32], [1, 40, 70, 128]] {
+                check_half(&format!("{name} {sizes:?} of {}", half.0), half, sizes, has, &mut devices);
+                cases += 1;
+            }
+        }
+    }
+    let names: Vec<_> = watch.end().into_iter().map(|k| (k.name, k.launches)).collect();
+    for kernel in ["AttentionForward", "AttentionQueryGrad", "AttentionKeyGrad"] {
+        let of = |(name, launches): &(String, u64)| name.starts_with(kernel) && *launches >= cases;
+        assert!(names.iter().any(of), "{kernel}, {cases} cases: {names:?}");
+    }
+}
+
 /// Where kernels are plain operations, no tensor has the scores of all queries and keys: tests compute 64 at a time there.
 #[test]
 fn plain_operations_hold_some_scores_at_a_time() {
-    let sizes = [2, 40, 30];
+    let sizes = [2, 40, 30, 5];
     let e = equations(DType::F32, sizes, ALL, true);
     let plan = plan(&step(&e.graph, &e.outputs), &layout(&way(&[], vec![]).mesh, vec![]), true).unwrap().plan;
     let graphs = burn_graphs(&plan, 0, CpuBackend::Burn).unwrap();
@@ -250,7 +291,7 @@ fn attention_equals_its_equations_however_it_is_split() {
         ways
     };
     for (name, has) in [("padded", Features { padded: true, ..Features::default() }), ("all", ALL)] {
-        check(name, DType::F64, [3, 7, 7], has, &mut devices, &ways);
+        check(name, DType::F64, [3, 7, 7, 5], has, &mut devices, &ways);
     }
 }
 
@@ -263,7 +304,7 @@ fn parts(plan: &Plan) -> Vec<Vec<AttentionPart>> {
 #[test]
 fn scores_are_never_stored() {
     use AttentionPart::{Key, Max, Query, Sum, Value, Values};
-    let e = equations(DType::F32, [2, 8, 8], ALL, true);
+    let e = equations(DType::F32, [2, 8, 8, 5], ALL, true);
     let [_, seq, key, ..] = e.dims[..] else { panic!() };
     let step = step(&e.graph, &e.outputs);
     let planned = |rules| plan(&step, &layout(&way(&[2], vec![]).mesh, rules), true).unwrap().plan;

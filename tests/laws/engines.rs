@@ -175,7 +175,7 @@ fn gradients_are_the_same_compiled_for_the_host() {
 
 /// Whether there is a GPU; else says why not.
 #[cfg(feature = "cuda")]
-fn gpu() -> bool {
+pub(crate) fn gpu() -> bool {
     use meshwright_comm::{Timeouts, World};
     let end = World::new(1, Timeouts::default()).pop().unwrap();
     let nvidia = meshwright_gpu::load::Paths::from_env(|name| std::env::var_os(name));

@@ -2,7 +2,7 @@
 
 use super::context::place;
 use crate::backend::{DeviceError, Download};
-use crate::error::ExecError;
+use crate::error::{ExecError, Place};
 use crate::tensor::HostTensor;
 use meshwright_plan::Plan;
 use std::collections::BTreeMap;
@@ -38,12 +38,17 @@ pub(super) struct LaunchedRun {
 }
 
 impl LaunchedRun {
+    /// What to say of where an error came up after all was launched.
+    pub(super) fn place(&self) -> Box<Place> {
+        place(&self.plan, self.rank, Some(self.step_number), None)
+    }
+
     /// Waits for the outputs.
     pub(super) fn wait(&mut self) -> Result<(), ExecError> {
-        for (name, download) in self.outputs.drain(..) {
-            let read = download().map_err(|DeviceError(problem)| {
-                let place = place(&self.plan, self.rank, Some(self.step_number), None);
-                ExecError::Device { place, problem: format!("output `{name}`: {problem}") }
+        for (name, download) in std::mem::take(&mut self.outputs) {
+            let read = download().map_err(|DeviceError(problem)| ExecError::Device {
+                place: self.place(),
+                problem: format!("output `{name}`: {problem}"),
             });
             self.report.outputs.insert(name, read?);
         }

@@ -1,5 +1,6 @@
 //! The engine of one device: its parameters and moments, and the programs that work on them.
 
+pub(crate) mod attention;
 pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod graph;
@@ -299,18 +300,16 @@ impl Engine {
         let Some(launched) = self.launched.pop_front() else {
             return Err(ExecError::Broken { rank: self.rank });
         };
-        let begun = launched.begun;
+        let (begun, place) = (launched.begun, launched.place());
         let taken = catch_unwind(AssertUnwindSafe(|| launched.outputs()));
         let taken = taken.unwrap_or_else(|panic| {
-            let place = Box::new(Place { rank: self.rank, ..Place::default() });
-            Err(ExecError::Panicked { place, message: panic_message(&*panic) })
+            Err(ExecError::Panicked { place: place.clone(), message: panic_message(&*panic) })
         });
         let taken = taken.and_then(|mut report| {
             report.time = begun.elapsed();
-            // What others have launched since would be waited for too.
+            // What was launched since would be waited for too.
             if self.launched.is_empty() {
-                let place = || Box::new(Place { rank: self.rank, ..Place::default() });
-                self.transport.settle().map_err(|source| ExecError::Comm { place: place(), source })?;
+                self.transport.settle().map_err(|source| ExecError::Comm { place, source })?;
             }
             Ok(report)
         });
@@ -413,10 +412,8 @@ impl Engine {
         let mut launched = LaunchedRun { plan: plan.clone(), rank, step_number, begun, outputs, report };
         if first {
             launched.wait()?;
-            self.transport.settle().map_err(|source| {
-                let place = place(&plan, rank, Some(step_number), None);
-                ExecError::Comm { place, source }
-            })?;
+            let settled = self.transport.settle();
+            settled.map_err(|source| ExecError::Comm { place: launched.place(), source })?;
             self.programs_ran[id.0] = true;
             self.measure_kernels(&plan, false)?;
             self.agree_on_kernels(&plan)?;

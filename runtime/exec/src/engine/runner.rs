@@ -162,7 +162,13 @@ impl<B: Backend> Program<B> {
     pub(crate) fn start_read(&mut self, backend: &B, buf: BufId) -> Download {
         let (dtype, shape) = self.local(buf);
         let tensors = self.get(buf, false);
-        backend.start_download(tensors, dtype, self.pairs.get(&buf).copied(), &shape)
+        if let ([tensor], false) = (&tensors[..], dtype.is_pair())
+            && let Some(download) = backend.start_download(tensor, dtype, &shape)
+        {
+            return download;
+        }
+        let done = backend.download(tensors, dtype, self.pairs.get(&buf).copied(), &shape);
+        Box::new(move || done)
     }
 
     /// A copy of a buffer's elements on the host.

@@ -1,7 +1,10 @@
 //! Attention in plain operations: the equations, for so many scores at a time. What is kept between two tiles has either queries or keys,
 //! never both, as in FlashAttention (Dao et al. 2022, arXiv 2205.14135, algorithms 1 and 4), whose tiles are cut along the keys too.
 
-use super::lower::{Lower, Named};
+#[cfg(feature = "cuda")]
+mod fused;
+
+use super::lower::{BurnKernel, Lower, Named};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents, is_half, stored_as};
@@ -76,6 +79,10 @@ impl Lower<'_> {
         let ranges: Option<Vec<_>> = spec.space.iter().map(|d| range(*d)).collect();
         let Some(ranges) = ranges else { return Err(LoweringError::Plan("scores of unknown dims".into())) };
         let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
+        #[cfg(feature = "cuda")]
+        if self.fused_attention((spec, parts), &reads, &writes)? {
+            return Ok(());
+        }
         let dtype = reads[0].dtype.wide();
         let space = Local { dtype, dims: spec.space.clone(), ranges, shape, ..reads[0].clone() };
         if space.elements() == 0 {
@@ -179,7 +186,7 @@ impl Lower<'_> {
             let random = RandomKernel::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &ranges)?
                 .of_examples(self.context.examples_of(&whole))
                 .in_parts(self.context.parts_of(&whole));
-            self.kernels.push(random);
+            self.kernels.push(BurnKernel::Random(random));
             let shape = extents(&whole.shape);
             let val = self.graph.random(self.kernels.len() - 1, &shape, stored_as(DType::Bool));
             let val = self.align(&Named { val, dims: whole.dims }, &space.dims);

@@ -1,9 +1,11 @@
 //! What a backend of Burn has to tell, and steps as its operations.
 
 use super::dtypes;
+#[cfg(feature = "cuda")]
+use super::emit::ATTENTION;
 use super::emit::{MATMUL, RANDOM};
 use super::iteration::{slice_at, update_at};
-use super::lower::{ITERATION_SLICE, ITERATION_UPDATE, Lower};
+use super::lower::{BurnKernel, ITERATION_SLICE, ITERATION_UPDATE, Lower};
 use super::transfer::{download, empty, typed, upload};
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
 use crate::backend::{Backend, DeviceError, Download, Graphs, Handle, Handles, Memory, RngState};
@@ -100,6 +102,24 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         None
     }
 
+    /// Whether the device has kernels for attentions of half types.
+    fn has_attention(device: &Self::Device) -> bool {
+        let _ = device;
+        false
+    }
+
+    /// The results of an attention of these operands, in memory like `outputs`.
+    #[cfg(feature = "cuda")]
+    fn attend(
+        (device, clock): (&Self::Device, &Self::Clock),
+        (call, rng): (&std::sync::Arc<super::cube::attention::AttentionCall>, RngState),
+        inputs: Vec<Self::Handle>,
+        outputs: &[burn_ir::TensorIr],
+    ) -> Vec<Self::Handle> {
+        let _ = (device, clock, call, rng, inputs, outputs);
+        vec![]
+    }
+
     /// Whether a transport that works on the memory of that GPU can read and write the device's.
     fn is_gpu(device: &Self::Device, gpu: u32) -> bool;
 
@@ -188,11 +208,11 @@ pub(crate) struct OnBurn<B: BurnBackend> {
     /// Whether runs are recorded.
     #[cfg(feature = "cuda")]
     pub(super) records: bool,
-    pub(super) clock: B::Clock,
-    pub(super) products: B::Library,
+    clock: B::Clock,
+    products: B::Library,
     /// Storage on the host for what collectives receive.
-    pub(super) pool: Pool,
-    pub(super) note: Option<String>,
+    pool: Pool,
+    note: Option<String>,
 }
 
 impl<B: BurnBackend> OnBurn<B> {
@@ -213,6 +233,12 @@ impl<B: BurnBackend> OnBurn<B> {
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     pub(crate) fn with_note(self, note: Option<String>) -> OnBurn<B> {
         OnBurn { note, ..self }
+    }
+
+    /// The same, which records runs or does not.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn with_records(self, records: bool) -> OnBurn<B> {
+        OnBurn { records, ..self }
     }
 
     /// Whether a transport works on the memory of this device: then the GPU's number.
@@ -275,7 +301,7 @@ impl<B: BurnBackend> CallMemory for BurnMemory<B> {
 
 impl<B: BurnBackend> Backend for OnBurn<B> {
     type Burn = B;
-    type Kernel = RandomKernel;
+    type Kernel = BurnKernel;
     type CallMemory = BurnMemory<B>;
 
     fn device(&self) -> &B::Device {
@@ -308,6 +334,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Capabilities {
             boolean,
             own_matmul: B::own_matmul(&self.device, &self.products),
+            attention: B::has_attention(&self.device),
             host_kernels: false,
             scores_at_once: B::SCORES_AT_ONCE,
         }
@@ -358,20 +385,33 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
 
     fn run_kernel(
         &mut self,
-        kernels: &[RandomKernel],
+        kernels: &[BurnKernel],
         operation: &CustomOpIr,
         handles: &mut Handles<Self>,
         rng: RngState,
     ) -> Result<(), KernelError> {
+        let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;
+        let unknown = || Err(KernelError::Unsupported(format!("there is no kernel {number}")));
         let made = match (operation.id.as_str(), &operation.inputs[..]) {
             (MATMUL, [left, right]) => {
                 let [left, right] = [left, right].map(|t| handles.get_float_tensor::<B>(t));
                 HandleKind::Float(B::matmul(&mut self.products, left, right, operation.outputs[0].dtype))
             }
             (RANDOM, _) => {
-                let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;
-                let unknown = || KernelError::Unsupported(format!("there is no kernel {number}"));
-                self.drawn(kernels.get(number).ok_or_else(unknown)?, rng, operation.outputs[0].dtype)?
+                let Some(BurnKernel::Random(kernel)) = kernels.get(number) else { return unknown() };
+                self.drawn(kernel, rng, operation.outputs[0].dtype)?
+            }
+            #[cfg(feature = "cuda")]
+            (ATTENTION, inputs) => {
+                let Some(BurnKernel::Attention(call)) = kernels.get(number) else { return unknown() };
+                let inputs = inputs.iter().map(|t| handles.get_handle(&t.id, &t.status)).collect();
+                let made = B::attend((&self.device, &self.clock), (call, rng), inputs, &operation.outputs);
+                operation
+                    .outputs
+                    .iter()
+                    .zip(made)
+                    .for_each(|(out, made)| handles.register_handle(out.id, made));
+                return Ok(());
             }
             (ITERATION_SLICE | ITERATION_UPDATE, [all, rest @ ..]) => {
                 let dim = Dim(operation.scalars.first().map_or(u32::MAX, |s| s.elem()));
@@ -442,20 +482,8 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Ok(HostTensor { shape: shape.to_vec(), data })
     }
 
-    fn start_download(
-        &self,
-        tensors: Vec<Handle<Self>>,
-        dtype: DType,
-        values: Option<DType>,
-        shape: &[usize],
-    ) -> Download {
-        if let ([tensor], false) = (&tensors[..], dtype.is_pair())
-            && let Some(download) = B::start_download(&self.device, tensor, dtype, shape)
-        {
-            return download;
-        }
-        let done = self.download(tensors, dtype, values, shape);
-        Box::new(move || done)
+    fn start_download(&self, tensor: &Handle<Self>, dtype: DType, shape: &[usize]) -> Option<Download> {
+        B::start_download(&self.device, tensor, dtype, shape)
     }
 
     fn send(

@@ -1,6 +1,8 @@
 //! GPUs, and their stand-in on the host: the backend that compiles kernels for the device at hand, fused.
 
 #[cfg(feature = "cuda")]
+pub(crate) mod attention;
+#[cfg(feature = "cuda")]
 mod blas;
 #[cfg(feature = "cuda")]
 mod download;
@@ -27,6 +29,8 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::stream::StreamId;
 use burn_fusion::{NoOp, get_client};
+#[cfg(feature = "cuda")]
+use burn_ir::TensorIr;
 use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput};
 use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
@@ -56,8 +60,7 @@ pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Resul
     let notes: Vec<String> = [note, not_kept].into_iter().flatten().collect();
     let backend = OnBurn::new(device, ()).with_note((!notes.is_empty()).then(|| notes.join("; ")));
     #[cfg(feature = "cuda")]
-    let backend =
-        OnBurn { records: matches!(kind, DeviceKind::Cuda(_)) && !libraries.launches_each, ..backend };
+    let backend = backend.with_records(matches!(kind, DeviceKind::Cuda(_)) && !libraries.launches_each);
     Ok(backend)
 }
 
@@ -156,6 +159,26 @@ impl BurnBackend for Cube {
     ) -> Option<HandleKind<Self>> {
         let (_, step) = clock.as_ref()?;
         Some(registered(random::draw(kernel, (rng, step), dtype, device), device))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn has_attention(device: &CubeDevice) -> bool {
+        matches!(device, CubeDevice::Cuda(_)) && attention::is_there(&device.client())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn attend(
+        (device, clock): (&CubeDevice, &Self::Clock),
+        (call, rng): (&std::sync::Arc<attention::AttentionCall>, RngState),
+        inputs: Vec<Self::Handle>,
+        outputs: &[TensorIr],
+    ) -> Vec<Self::Handle> {
+        let step = match clock {
+            Some((_, step)) => step.clone(),
+            // Nothing is drawn.
+            None => random::no_step(device),
+        };
+        attention::attend(call, rng, step, inputs, outputs)
     }
 
     fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {

@@ -9,6 +9,10 @@ use burn_ir::{
     SelectAssignOpIr, SelectOpIr, ShapeOpIr, SliceOpIr, UnaryOpIr,
 };
 
+/// Name of the kernel of an attention, where the backend has one.
+#[cfg(feature = "cuda")]
+pub(crate) const ATTENTION: &str = "attention";
+
 /// Name of the kernel that draws random values on the host, so that every device draws the same bits.
 pub(crate) const RANDOM: &str = "random";
 

@@ -15,8 +15,17 @@ pub(super) const ITERATION_SLICE: &str = "iteration_slice";
 /// `(all, value) -> out`: the inverse.
 pub(super) const ITERATION_UPDATE: &str = "iteration_update";
 
-/// Lowers steps to operations of Burn; the only kernels are those that draw random values.
-pub(crate) type Lower<'a> = Lowering<'a, RandomKernel>;
+/// What no operation of Burn computes.
+pub(crate) enum BurnKernel {
+    /// Random values.
+    Random(RandomKernel),
+    /// An attention, where the backend has kernels for it.
+    #[cfg(feature = "cuda")]
+    Attention(std::sync::Arc<super::cube::attention::AttentionCall>),
+}
+
+/// Lowers steps to operations of Burn.
+pub(crate) type Lower<'a> = Lowering<'a, BurnKernel>;
 
 /// A tensor with the name of each of its extents. A scalar has one extent of 1 and no name.
 #[derive(Clone, Debug)]
@@ -127,7 +136,7 @@ impl Lower<'_> {
         let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?
             .of_examples(self.context.examples_of(&out))
             .in_parts(self.context.parts_of(&out));
-        self.kernels.push(drawing);
+        self.kernels.push(BurnKernel::Random(drawing));
         let shape = extents(&out.shape);
         let drawn = self.graph.random(self.kernels.len() - 1, &shape, stored_as(wide));
         self.write_val(drawn, &out);

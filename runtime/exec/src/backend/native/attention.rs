@@ -1,12 +1,11 @@
 //! Attention as one kernel: which dims are outer ones, rows, keys, and dims of an operand's own.
 
 use super::kernel::KernelWork;
-use super::kernels::{AttentionAccess, AttentionKernel, AttentionPlan, RandomKernel, Slice};
+use super::kernels::{AttentionAccess, AttentionKernel, AttentionPlan, Slice};
+use crate::engine::attention::AttentionSpace;
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;
-use meshwright_plan::expr::Scalar;
-use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, Computed, DType, Dim, Drawn};
-use std::ops::Range;
+use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, Dim};
 
 /// See [`meshwright_plan::Prim::Attention`].
 pub(super) fn attention(
@@ -24,20 +23,11 @@ pub(super) fn attention(
     let (q, k, v) = (&reads[0], &reads[1], at.values.map(|v| &reads[v]));
     let has = |l: &Local, d: Dim| l.at(d).is_some();
     let of_values = v.or_else(|| parts.iter().position(|p| *p == AttentionPart::Value).map(|i| &writes[i]));
-    let beside = |d: &Dim| has(k, *d) || of_values.is_some_and(|v| has(v, *d));
-    let dims: Vec<Dim> = spec.space.iter().copied().filter(|d| *d != spec.key).collect();
-    let (outer, rows): (Vec<Dim>, Vec<Dim>) = dims.into_iter().partition(beside);
-    let order: Vec<Dim> = [outer.as_slice(), &rows, &[spec.key]].concat();
-    let found = |d: &Dim| reads.iter().find_map(|l| l.range(*d).ok().cloned());
-    let ranges: Vec<_> = order
-        .iter()
-        .map(|d| found(d).ok_or_else(|| LoweringError::Plan(format!("no operand has the dim {}", d.0))))
-        .collect::<Result<_, _>>()?;
-    let size = |d: &Dim| order.iter().position(|o| o == d).map_or(1, |i| ranges[i].len());
+    let space = AttentionSpace::of(spec, k, of_values, reads)?;
     let access = |l: &Local, own: &[Dim]| AttentionAccess {
         dtype: Some(l.dtype),
-        outer: outer.iter().map(|d| l.stride(*d)).collect(),
-        rows: rows.iter().map(|d| l.stride(*d)).collect(),
+        outer: space.outer().iter().map(|d| l.stride(*d)).collect(),
+        rows: space.rows().iter().map(|d| l.stride(*d)).collect(),
         key: l.stride(spec.key),
         own: own.iter().filter_map(|d| Some((l.shape[l.at(*d)?], l.stride(*d)))).collect(),
     };
@@ -55,60 +45,27 @@ pub(super) fn attention(
             AttentionPart::Max | AttentionPart::Sum => &[],
         }
     };
-    let place = |d: &Dim| order.iter().position(|o| o == d).unwrap_or(0);
-    let draws = spec.draws.iter().map(|drawn| draw(context, drawn, &order, &ranges, q));
+    let draws = spec.draws.iter().map(|drawn| space.draw(context, drawn, q));
     let kernel = AttentionKernel::new(AttentionPlan {
         dtype: q.dtype,
         parts: parts.to_vec(),
-        outer: outer
+        outer: space
+            .outer()
             .iter()
-            .map(|d| (size(d), has(q, *d) && has(k, *d) && of_values.is_none_or(|v| has(v, *d))))
+            .map(|d| (space.size(*d), has(q, *d) && has(k, *d) && of_values.is_none_or(|v| has(v, *d))))
             .collect(),
-        rows: rows.iter().map(size).collect(),
-        keys: size(&spec.key),
+        rows: space.rows().iter().map(|d| space.size(*d)).collect(),
+        keys: space.size(spec.key),
         reads: reads.iter().enumerate().map(|(i, l)| access(l, own_of_read(i))).collect(),
         writes: writes.iter().zip(parts).map(|(l, p)| access(l, own_of_part(*p))).collect(),
-        starts: ranges.iter().map(|r| r.start).collect(),
-        score: renumbered(&spec.score, spec, &place),
-        slope: renumbered(&spec.slope, spec, &place),
-        weight: spec.weight.as_ref().map(|w| renumbered(w, spec, &place)),
+        starts: space.ranges.iter().map(|r| r.start).collect(),
+        score: space.renumbered(&spec.score, spec),
+        slope: space.renumbered(&spec.slope, spec),
+        weight: spec.weight.as_ref().map(|w| space.renumbered(w, spec)),
         draws: draws.collect::<Result<_, _>>()?,
     })?;
     Ok(KernelWork::new(vec![], move |args, outs| {
         let reads: Vec<Slice<'_>> = (0..args.len()).map(|i| args.read(i)).collect::<Result<_, _>>()?;
         kernel.run(&reads, outs, args.rng)
     }))
-}
-
-/// An expression whose indices count the dims in the order of the kernel.
-fn renumbered(of: &Computed, spec: &AttentionSpec, place: &dyn Fn(&Dim) -> usize) -> Computed {
-    let mut of = of.clone();
-    for n in &mut of.expr.nodes {
-        if let Scalar::Index(k) = &mut n.scalar
-            && let Some(dim) = spec.space.get(usize::from(*k))
-        {
-            *k = place(dim) as u16;
-        }
-    }
-    of
-}
-
-/// What is drawn, and which dim of the kernel each of its dims is.
-fn draw(
-    context: &DeviceContext<'_>,
-    drawn: &Drawn,
-    order: &[Dim],
-    ranges: &[Range<usize>],
-    like: &Local,
-) -> Result<(RandomKernel, Vec<usize>), LoweringError> {
-    let places: Vec<usize> =
-        drawn.dims.iter().map(|d| order.iter().position(|o| o == d).unwrap_or(0)).collect();
-    let ranges: Vec<Range<usize>> = places.iter().map(|i| ranges[*i].clone()).collect();
-    let shape = ranges.iter().map(ExactSizeIterator::len).collect();
-    let whole = Local { dims: drawn.dims.clone(), ranges: ranges.clone(), shape, ..like.clone() };
-    let sizes = context.plan.dims.shape(&drawn.dims);
-    let random = RandomKernel::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &ranges)?
-        .of_examples(context.examples_of(&whole))
-        .in_parts(context.parts_of(&whole));
-    Ok((random, places))
 }

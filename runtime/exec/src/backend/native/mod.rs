@@ -56,7 +56,13 @@ impl Backend for Native {
 
     fn capabilities(&self) -> Capabilities {
         let boolean = FlexDevice.defaults().bool_dtype.into();
-        Capabilities { boolean, own_matmul: false, host_kernels: true, scores_at_once: usize::MAX }
+        Capabilities {
+            boolean,
+            own_matmul: false,
+            attention: false,
+            host_kernels: true,
+            scores_at_once: usize::MAX,
+        }
     }
 
     fn lower(lowering: &mut Lowering<'_, Kernel>, step: &Step) -> Result<(), LoweringError> {

@@ -34,6 +34,12 @@ pub(super) fn set_step(device: &CubeDevice, clock: &mut Option<(u64, CubeTensor)
     }
 }
 
+/// What stands for the number of a step where nothing is drawn.
+#[cfg(feature = "cuda")]
+pub(super) fn no_step(device: &CubeDevice) -> CubeTensor {
+    empty_device_contiguous_dtype(device.client(), device.clone(), Shape::from(vec![1]), BurnType::I32)
+}
+
 /// Draws a block on a device, with elements of `dtype`; `step` is in its memory.
 pub(super) fn draw(
     kernel: &RandomKernel,
@@ -116,10 +122,15 @@ pub(super) fn draw(
 }
 
 fn source(draws: &Draws) -> DrawnFromLaunch {
-    let ([key_0, key_1], _, repeat) = draws.key.parts();
     let sizes = draws.dims.iter().map(|d| d.0).collect();
     let strides = draws.dims.iter().map(|d| d.1).collect();
-    DrawnFromLaunch::new(key_0, key_1, repeat, draws.first, sizes, strides)
+    DrawnFromLaunch::new(generator(draws), draws.first, sizes, strides)
+}
+
+/// The generator of a stream at its moment, but for the step.
+pub(super) fn generator(draws: &Draws) -> GeneratorLaunch {
+    let ([key_0, key_1], _, repeat) = draws.key.parts();
+    GeneratorLaunch::new(key_0, key_1, repeat)
 }
 
 /// The range of numbers of that type. Rounded to it, a number may reach the bound, which is excluded.
@@ -142,36 +153,27 @@ fn four_to_a_counter(draws: &Draws) -> bool {
     *stride == 1 && size.is_multiple_of(4) && whole(draws.first) && outer.iter().all(|d| whole(d.1))
 }
 
-/// What a block is drawn from.
+/// Words by the count of an element.
 #[derive(CubeType, CubeLaunch)]
-struct DrawnFrom {
+pub(super) struct Generator {
     key_0: u32,
     key_1: u32,
     repeat: u32,
+}
+
+/// What a block is drawn from.
+#[derive(CubeType, CubeLaunch)]
+struct DrawnFrom {
+    generator: Generator,
     first: u64,
     sizes: Sequence<FastDivmod<usize>>,
     strides: Sequence<u64>,
 }
 
 #[cube]
-impl DrawnFrom {
-    /// The count of an element of the block.
-    fn count(&self, element: usize) -> u64 {
-        let rank = comptime![self.sizes.len()];
-        let mut rest = element;
-        let mut count = self.first;
-        #[unroll]
-        for i in 0..rank {
-            let dim = comptime![rank - i - 1];
-            let (outer, at) = self.sizes.index(dim).div_mod(rest);
-            count += u64::cast_from(at) * *self.strides.index(dim);
-            rest = outer;
-        }
-        count
-    }
-
+impl Generator {
     /// The words of a counter at a step: Philox4x32-10.
-    fn words(&self, step: u32, counter: u64) -> (u32, u32, u32, u32) {
+    pub(super) fn words(&self, step: u32, counter: u64) -> (u32, u32, u32, u32) {
         let mut a = u32::cast_from(counter & 0xffff_ffff);
         let mut b = u32::cast_from(counter >> 32);
         let mut c = step;
@@ -194,9 +196,36 @@ impl DrawnFrom {
         (a, b, c, d)
     }
 
+    /// The word of an element.
+    pub(super) fn word(&self, step: u32, count: u64) -> u32 {
+        let (a, b, c, d) = self.words(step, count >> 2);
+        let place = u32::cast_from(count & 3);
+        let lower = select(place == 0u32, a, b);
+        let upper = select(place == 2u32, c, d);
+        select(place < 2u32, lower, upper)
+    }
+}
+
+#[cube]
+impl DrawnFrom {
+    /// The count of an element of the block.
+    fn count(&self, element: usize) -> u64 {
+        let rank = comptime![self.sizes.len()];
+        let mut rest = element;
+        let mut count = self.first;
+        #[unroll]
+        for i in 0..rank {
+            let dim = comptime![rank - i - 1];
+            let (outer, at) = self.sizes.index(dim).div_mod(rest);
+            count += u64::cast_from(at) * *self.strides.index(dim);
+            rest = outer;
+        }
+        count
+    }
+
     /// Uniform over the open interval (0, 1).
     fn uniform(&self, step: u32, counter: u64) -> f64 {
-        let (a, b, _c, _d) = self.words(step, counter);
+        let (a, b, _c, _d) = self.generator.words(step, counter);
         let cell = (u64::cast_from(a) << 20) | u64::cast_from(b >> 12);
         (f64::cast_from(cell) + 0.5f64) * 2.220446049250313e-16f64
     }
@@ -221,18 +250,15 @@ fn truths<E: Numeric, N: Size>(
         terminate!();
     }
     let count = source.count(ABSOLUTE_POS * N::value());
-    let (a, b, c, d) = source.words(step.read(0usize), count >> 2);
     let mut drawn = Vector::<E, N>::empty();
     if comptime!(four) {
+        let (a, b, c, d) = source.generator.words(step.read(0usize), count >> 2);
         drawn.insert(0usize, truth::<E>(a, least));
         drawn.insert(1usize, truth::<E>(b, least));
         drawn.insert(2usize, truth::<E>(c, least));
         drawn.insert(3usize, truth::<E>(d, least));
     } else {
-        let place = u32::cast_from(count & 3);
-        let lower = select(place == 0u32, a, b);
-        let upper = select(place == 2u32, c, d);
-        drawn.insert(0usize, truth::<E>(select(place < 2u32, lower, upper), least));
+        drawn.insert(0usize, truth::<E>(source.generator.word(step.read(0usize), count), least));
     }
     out.write(ABSOLUTE_POS, drawn);
 }

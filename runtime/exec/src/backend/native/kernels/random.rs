@@ -143,20 +143,29 @@ impl RandomKernel {
         Ok(())
     }
 
-    /// What is to be drawn under a seed for a moment: what [`RandomKernel::run`] draws.
+    /// What a device that draws by itself is to draw at a moment.
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     pub fn draws(&self, seed: u64, moment: Moment, first_example: Option<u64>) -> Draws {
-        let (key, mut first, strides) = self.counted(seed, moment, first_example);
+        let all = self.draws_by_dim(seed, moment, first_example);
         let mut dims: Vec<(usize, u64)> = vec![];
-        for (range, stride) in self.ranges.iter().zip(strides) {
-            first = first.wrapping_add((range.start as u64).wrapping_mul(stride));
-            let (size, one) = (range.len(), range.len() == 1);
+        for (size, stride) in all.dims {
             match dims.last_mut() {
-                _ if one => {}
+                _ if size == 1 => {}
                 Some(outer) if outer.1 == stride.wrapping_mul(size as u64) => *outer = (outer.0 * size, stride),
                 _ => dims.push((size, stride)),
             }
         }
+        Draws { dims, ..all }
+    }
+
+    /// The same with every dim on its own.
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    pub fn draws_by_dim(&self, seed: u64, moment: Moment, first_example: Option<u64>) -> Draws {
+        let (key, mut first, strides) = self.counted(seed, moment, first_example);
+        for (range, stride) in self.ranges.iter().zip(&strides) {
+            first = first.wrapping_add((range.start as u64).wrapping_mul(*stride));
+        }
+        let dims = self.ranges.iter().map(ExactSizeIterator::len).zip(strides).collect();
         Draws { key, distribution: self.distribution, first, dims }
     }
 
@@ -172,7 +181,7 @@ impl RandomKernel {
     }
 
     /// What is drawn.
-    pub(super) fn distribution(&self) -> &Distribution {
+    pub(crate) fn distribution(&self) -> &Distribution {
         &self.distribution
     }
 

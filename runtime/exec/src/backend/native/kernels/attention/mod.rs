@@ -14,4 +14,6 @@ mod forward;
 mod prepare;
 mod tile;
 
+#[cfg(feature = "cuda")]
+pub use bounds::constant as attention_constant;
 pub use prepare::{AttentionAccess, AttentionPlan, AttentionKernel};

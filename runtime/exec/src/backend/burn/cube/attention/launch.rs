@@ -1,0 +1,362 @@
+//! An attention as an operation of the fusion queue, and the launch of its kernels.
+
+use super::call::{AttentionCall, AttentionInput, AttentionOutput};
+use super::scores::{BesideLaunch, DrawLaunch, Shape, SpaceLaunch};
+use super::tile::{UNITS, VECTOR};
+use super::{backward, forward};
+use crate::backend::RngState;
+use crate::backend::burn::cube::random;
+use burn_backend::cubecl::dtype_to_storage_type;
+use burn_backend::{DType as BurnType, ExecutionError};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use burn_fusion::FusionTensor;
+use burn_fusion::stream::{Operation, StreamId};
+use burn_ir::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
+use burn_std::Shape as Extents;
+use cubecl::ir::FloatKind;
+use cubecl::ir::features::MmaConfig;
+use cubecl::prelude::*;
+use meshwright_plan::random::{Distribution, least_true};
+use meshwright_plan::{AttentionOperands, AttentionPart};
+use std::sync::Arc;
+
+/// What is drawn at the moment of a call: key and first count, strides along the dims of the scores, and the least word that is true.
+#[derive(Clone, Debug)]
+struct Drawn {
+    draws: crate::kernels::Draws,
+    strides: Vec<u64>,
+    least: u64,
+}
+
+impl Drawn {
+    /// Whether keys that follow each other are counted so, and each fourth is the first of a count of the generator.
+    fn is_four_to_a_count(&self) -> bool {
+        let Some((key, others)) = self.strides.split_last() else { return false };
+        let whole = |n: &u64| n.is_multiple_of(4);
+        *key == 1 && whole(&self.draws.first) && others.iter().all(whole)
+    }
+}
+
+/// The operation when its turn has come.
+#[derive(Debug)]
+struct Attend {
+    call: Arc<AttentionCall>,
+    inputs: Vec<TensorIr>,
+    outputs: Vec<TensorIr>,
+    drawn: Vec<Drawn>,
+    step: CubeTensor,
+}
+
+/// Whether a device multiplies as the kernels do.
+pub(in super::super) fn is_there(client: &Client) -> bool {
+    let half = |kind| ElemType::Float(kind);
+    let config =
+        |a_type| MmaConfig { a_type, b_type: a_type, cd_type: half(FloatKind::F32), m: 16, n: 8, k: 16 };
+    let matmul = &client.features().matmul;
+    let has = |of| matmul.mma.contains(&config(of)) && matmul.ldmatrix.contains(&of);
+    [FloatKind::BF16, FloatKind::F16].into_iter().all(|kind| has(half(kind)))
+}
+
+/// Records an attention of these operands, of which the last is the table of decided tiles. `step` is in the memory of the device.
+pub(in super::super) fn attend(
+    call: &Arc<AttentionCall>,
+    rng: RngState,
+    step: CubeTensor,
+    inputs: Vec<FusionTensor<FusionCubeRuntime>>,
+    outputs: &[TensorIr],
+) -> Vec<FusionTensor<FusionCubeRuntime>> {
+    let Some(first) = inputs.first() else { return vec![] };
+    let client = first.client.clone();
+    let made = |out: &TensorIr| TensorIr::uninit(client.create_empty_handle(), out.shape.clone(), out.dtype);
+    let outputs: Vec<TensorIr> = outputs.iter().map(made).collect();
+    let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
+    let told = CustomOpIr::new("meshwright_attention", &inputs, &outputs);
+    let drawn = call.draws.iter().map(|(kernel, places)| {
+        let draws = kernel.draws_by_dim(rng.seed, rng.moment(), rng.first_example);
+        let mut strides = vec![0; call.sizes.len()];
+        places.iter().zip(&draws.dims).for_each(|(place, dim)| strides[*place] = dim.1);
+        let Distribution::Bernoulli { rate } = draws.distribution else { unreachable!("only truth values") };
+        Drawn { strides, least: least_true(rate), draws }
+    });
+    let operation = Attend { drawn: drawn.collect(), call: call.clone(), inputs, outputs, step };
+    client.register(StreamId::current(), OperationIr::Custom(told), operation)
+}
+
+impl Operation<FusionCubeRuntime> for Attend {
+    fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
+        let mut inputs: Vec<CubeTensor> = vec![];
+        for ir in &self.inputs {
+            inputs.push(match ir.dtype.is_float() {
+                true => handles.get_float_tensor::<CubeBackend>(ir),
+                false => handles.get_int_tensor::<CubeBackend>(ir),
+            });
+        }
+        let Some(decided) = inputs.pop() else { return Err(ExecutionError::generic("no table".to_string())) };
+        let many = 2 + usize::from(self.call.values > 0) + usize::from(self.call.slope.is_some());
+        for (i, input) in inputs.iter_mut().enumerate().take(many) {
+            if !is_vectors(input, &self.call.inputs[i]) {
+                *input = into_contiguous(input.clone());
+            }
+        }
+        let made = Run { attend: self, inputs, many, decided }.go();
+        for (ir, tensor) in self.outputs.iter().zip(made) {
+            handles.register_float_tensor::<CubeBackend>(&ir.id, tensor);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a tensor can be read as vectors of its own dim.
+fn is_vectors(tensor: &CubeTensor, input: &AttentionInput) -> bool {
+    let (shape, strides) = (&tensor.meta.shape, &tensor.meta.strides);
+    let bytes = VECTOR * tensor.dtype.size();
+    let whole = |i: &usize| shape[*i] == 1 || strides[*i] % VECTOR == 0;
+    let start = tensor.handle.offset_start.unwrap_or(0);
+    strides.last() == Some(&1) && input.0.iter().flatten().all(whole) && start.is_multiple_of(bytes as u64)
+}
+
+/// A call whose operands are there.
+struct Run<'a> {
+    attend: &'a Attend,
+    inputs: Vec<CubeTensor>,
+    /// How many of them are multiplied; the others are beside the products.
+    many: usize,
+    decided: CubeTensor,
+}
+
+impl Run<'_> {
+    fn call(&self) -> &AttentionCall {
+        &self.attend.call
+    }
+
+    /// A tensor as kernels walk it.
+    fn walked(&self, tensor: &CubeTensor, dims: &[Option<usize>]) -> TensorArg {
+        let stride = |at: &Option<usize>| at.map_or(0, |i| tensor.meta.strides[i]);
+        let strides: Vec<usize> = dims.iter().map(stride).chain([1]).collect();
+        let shape: Vec<usize> = tensor.meta.shape.iter().copied().collect();
+        let last = shape.last().copied().unwrap_or(1);
+        let shape: Vec<usize> = dims.iter().map(|at| at.map_or(1, |i| shape[i])).chain([last]).collect();
+        #[expect(
+            unsafe_code,
+            reason = "the strides are those of the tensor, of fewer dims or in another order"
+        )]
+        // SAFETY: no position along the dims of the scores is beyond the tensor's.
+        unsafe {
+            TensorArg::from_raw_parts(tensor.handle.clone(), strides.into(), shape.into())
+        }
+    }
+
+    fn factor(&self, i: usize) -> TensorArg {
+        // Where nothing is to be read, kernels take anything.
+        let i = if i < self.many { i } else { 0 };
+        self.walked(&self.inputs[i], &self.call().inputs[i].0)
+    }
+
+    fn beside(&self) -> BesideLaunch {
+        let beside =
+            (self.many..self.inputs.len()).map(|i| self.walked(&self.inputs[i], &self.call().inputs[i].0));
+        let draws = self.attend.drawn.iter().map(|d| {
+            let generator = random::generator(&d.draws);
+            DrawLaunch::new(generator, d.draws.first, d.strides.iter().copied().collect(), d.least)
+        });
+        let step = self.attend.step.clone().into_tensor_arg();
+        BesideLaunch::new(beside.collect(), draws.collect(), step)
+    }
+
+    fn space(&self) -> SpaceLaunch {
+        let (call, sizes) = (self.call(), &self.call().sizes);
+        let key = sizes.len() - 1;
+        let (outer, rows) = (&sizes[..call.outer], &sizes[call.outer..key]);
+        let divisors = |sizes: &[usize]| -> Vec<u32> {
+            (1..=sizes.len()).map(|i| sizes[i..].iter().product::<usize>() as u32).collect()
+        };
+        let divisors = [divisors(outer), divisors(rows), vec![1]].concat();
+        SpaceLaunch::new(
+            sizes.iter().map(|n| *n as u32).collect(),
+            divisors.into_iter().collect(),
+            call.starts.iter().map(|n| *n as u32).collect(),
+            rows.iter().product::<usize>() as u32,
+            sizes[key] as u32,
+            call.decided.unwrap_or(0.0),
+        )
+    }
+
+    fn shape(&self, columns: usize) -> Shape {
+        let call = self.call();
+        let at = AttentionOperands::of(&call.parts);
+        let mut next = call.extras;
+        let mut given = |there: bool| {
+            next += usize::from(there);
+            there.then(|| next - 1)
+        };
+        let max = given(at.max.is_some());
+        Shape {
+            outer: call.outer,
+            rows: call.sizes.len() - 1 - call.outer,
+            width: call.width,
+            values: call.values,
+            columns,
+            score: call.score.clone(),
+            slope: call.slope.clone(),
+            weight: call.weight.clone(),
+            extras: call.extras,
+            max,
+            scale: given(at.scale.is_some()),
+            delta: given(at.delta.is_some()),
+            four: self.attend.drawn.iter().all(Drawn::is_four_to_a_count),
+            decides: call.decided.is_some(),
+            parts: call.parts.clone(),
+        }
+    }
+
+    /// Memory for a part, as it is walked; a few elements that nothing is written to where it is not asked for.
+    fn out(&self, part: AttentionPart, made: &mut [Option<CubeTensor>]) -> TensorArg {
+        let like = &self.inputs[0];
+        let new = |shape: &[usize], dtype| {
+            let extents = Extents::from(shape.to_vec());
+            empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), extents, dtype)
+        };
+        match self.call().parts.iter().position(|p| *p == part) {
+            Some(i) => {
+                let AttentionOutput { dims, shape } = &self.call().outputs[i];
+                let tensor = new(shape, self.attend.outputs[i].dtype);
+                let arg = self.walked(&tensor, dims);
+                made[i] = Some(tensor);
+                arg
+            }
+            None => self.walked(&new(&[VECTOR], BurnType::F32), &vec![None; self.call().sizes.len()]),
+        }
+    }
+
+    /// The results in order.
+    fn go(&self) -> Vec<CubeTensor> {
+        let call = self.call();
+        let mut made = vec![None; call.parts.len()];
+        let has = |part| call.parts.contains(&part);
+        // What is accumulated for wide keys takes more registers, which leaves fewer for what is looked at.
+        let widest = call.width.max(call.values);
+        let columns = |most| if widest > most { 32 } else { 64 };
+        if call.slope.is_none() {
+            self.forward(64, &mut made);
+        } else {
+            if has(AttentionPart::Query) {
+                self.query_grad(columns(64), &mut made);
+            }
+            if has(AttentionPart::Key) || has(AttentionPart::Value) {
+                self.key_grad(columns(32), &mut made);
+            }
+        }
+        made.into_iter().flatten().collect()
+    }
+
+    /// Number of cubes where each takes some of so many positions.
+    fn cubes(&self, of: usize) -> CubeCount {
+        let outer: usize = self.call().sizes[..self.call().outer].iter().product();
+        CubeCount::Static((outer * of.div_ceil(forward::QUERIES)) as u32, 1, 1)
+    }
+
+    fn rows(&self) -> usize {
+        let (call, key) = (self.call(), self.call().sizes.len() - 1);
+        call.sizes[call.outer..key].iter().product()
+    }
+
+    fn address(&self) -> AddressType {
+        self.inputs.iter().map(CubeTensor::required_address_type).max().unwrap_or_default()
+    }
+
+    /// The half type, and that of the results that are as wide as values.
+    fn types(&self) -> [ElemType; 2] {
+        let of_results = self.call().parts.iter().zip(&self.attend.outputs);
+        let wide = of_results.filter(|(p, _)| !matches!(p, AttentionPart::Max | AttentionPart::Sum));
+        let result = wide.map(|(_, out)| out.dtype).next().unwrap_or(BurnType::F32);
+        [self.inputs[0].dtype, result].map(dtype_to_storage_type)
+    }
+
+    fn forward(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
+        let [half, result] = self.types();
+        #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
+        // SAFETY: as said.
+        unsafe {
+            forward::attention_forward::launch_unchecked(
+                &self.inputs[0].client,
+                self.cubes(self.rows()),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(),
+                VECTOR,
+                2,
+                self.factor(0),
+                self.factor(1),
+                self.factor(2),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                self.out(AttentionPart::Max, made),
+                self.out(AttentionPart::Sum, made),
+                self.out(AttentionPart::Values, made),
+                self.shape(columns),
+                half,
+                result,
+            );
+        }
+    }
+
+    fn query_grad(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
+        let [half, result] = self.types();
+        #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
+        // SAFETY: as said.
+        unsafe {
+            backward::attention_query_grad::launch_unchecked(
+                &self.inputs[0].client,
+                self.cubes(self.rows()),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(),
+                VECTOR,
+                2,
+                self.factor(0),
+                self.factor(1),
+                self.factor(2),
+                self.factor(3),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                self.out(AttentionPart::Query, made),
+                self.shape(columns),
+                half,
+                result,
+            );
+        }
+    }
+
+    fn key_grad(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
+        let [half, result] = self.types();
+        let keys = self.call().sizes.last().copied().unwrap_or(0);
+        #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
+        // SAFETY: as said.
+        unsafe {
+            backward::attention_key_grad::launch_unchecked(
+                &self.inputs[0].client,
+                self.cubes(keys),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(),
+                VECTOR,
+                2,
+                self.factor(0),
+                self.factor(1),
+                self.factor(2),
+                self.factor(3),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                self.out(AttentionPart::Key, made),
+                self.out(AttentionPart::Value, made),
+                self.shape(columns),
+                half,
+                result,
+            );
+        }
+    }
+}

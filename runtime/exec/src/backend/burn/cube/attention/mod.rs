@@ -1,0 +1,20 @@
+//! Attention as kernels of its own, on tensor cores: scores are never in memory. For half types alone: what is `f32` is multiplied as
+//! that, which tensor cores do not.
+//!
+//! - [`call`]: what is known when a Plan is loaded, and for which attentions there is a kernel.
+//! - [`launch`]: the operation of the fusion queue.
+//! - `forward`, `backward`: the kernels; `scores`: what is read beside queries, keys and values; `draws`: what is
+//!   drawn; `program`: scores as expressions;
+//!   `tile`: matrices in shared memory, and products of them.
+
+mod backward;
+mod call;
+mod draws;
+mod forward;
+mod launch;
+mod program;
+mod scores;
+mod tile;
+
+pub(crate) use call::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided};
+pub(super) use launch::{attend, is_there};

@@ -1,0 +1,238 @@
+//! What kernels know of scores: where operands lie, and what is read and drawn beside the product of query and key.
+//!
+//! The dims of the scores are the outer ones, whose every position is an attention of its own; those of the rows, the queries of one; and
+//! that of the keys. All tensors are walked by strides along these, which are 0 where they lack a dim, and along a dim of their own.
+
+use super::super::random::Generator;
+use super::program::{Element, Program, evaluate};
+use cubecl::prelude::*;
+use meshwright_plan::AttentionPart;
+
+/// Queries and keys of a tile that positions may decide.
+pub(super) const DECIDED: usize = 64;
+
+/// What a kernel is compiled for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    /// How many outer dims and dims of rows there are.
+    pub(super) outer: usize,
+    pub(super) rows: usize,
+    /// Elements of a query, and of a value; 0 where values are not read.
+    pub(super) width: usize,
+    pub(super) values: usize,
+    /// Keys, or queries, that are looked at a time.
+    pub(super) columns: usize,
+    pub(super) score: Program,
+    /// Of gradients.
+    pub(super) slope: Option<Program>,
+    /// None where all factors of weights are 1.
+    pub(super) weight: Option<Program>,
+    /// The tensors beside the product: extra operands, then these where they are given.
+    pub(super) extras: usize,
+    pub(super) max: Option<usize>,
+    pub(super) scale: Option<usize>,
+    pub(super) delta: Option<usize>,
+    /// Whether one count of the generator gives the words of four keys.
+    pub(super) four: bool,
+    /// Whether positions alone decide tiles.
+    pub(super) decides: bool,
+    /// What is to be written.
+    pub(super) parts: Vec<AttentionPart>,
+}
+
+impl Shape {
+    /// Which dim the keys are.
+    pub(super) const fn key(&self) -> usize {
+        self.outer + self.rows
+    }
+
+    /// Whether a part is to be written.
+    pub(super) fn gives(&self, part: AttentionPart) -> bool {
+        self.parts.contains(&part)
+    }
+}
+
+/// The dims of the scores.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Space {
+    /// Size of each dim, and how many of what the dims are together lie between two positions of it.
+    pub(super) sizes: Sequence<u32>,
+    pub(super) divisors: Sequence<u32>,
+    /// The global position of the first along each dim.
+    pub(super) starts: Sequence<u32>,
+    /// Positions of the rows' dims together, and of keys.
+    pub(super) rows: u32,
+    pub(super) keys: u32,
+    /// The number that a tile's scores are which positions decide.
+    pub(super) decided: f32,
+}
+
+/// Truth values that are drawn.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Draw {
+    pub(super) generator: Generator,
+    /// The count of the first, and how far the next along each dim is.
+    first: u64,
+    pub(super) strides: Sequence<u64>,
+    /// The least word that is true.
+    pub(super) least: u64,
+}
+
+/// What is read and drawn beside products.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Beside {
+    pub(super) tensors: Sequence<OwnedTensor<f32>>,
+    pub(super) draws: Sequence<Draw>,
+    /// The number of the step.
+    pub(super) step: OwnedTensor<u32>,
+}
+
+/// A query: its positions, and where what belongs to it begins.
+#[derive(CubeType)]
+pub(super) struct Line {
+    at: Sequence<u32>,
+    offsets: Sequence<usize>,
+    pub(super) counts: Sequence<u64>,
+}
+
+/// The position along an outer dim or one of the rows.
+#[cube]
+fn position(space: &Space, outer: u32, row: u32, #[comptime] dim: usize, #[comptime] shape: Shape) -> u32 {
+    let of_rows = comptime!(dim >= shape.outer);
+    let first = comptime!(if of_rows { shape.outer } else { 0 });
+    let last = comptime!(if of_rows { shape.key() - 1 } else { shape.outer - 1 });
+    let mut at = outer;
+    if comptime!(of_rows) {
+        at = row;
+    }
+    if comptime!(dim < last) {
+        at /= *space.divisors.index(dim);
+    }
+    if comptime!(dim > first) {
+        at %= *space.sizes.index(dim);
+    }
+    at
+}
+
+/// Where an outer position of a tensor begins.
+#[cube]
+pub(super) fn base<T: CubePrimitive>(
+    tensor: &Tensor<T>,
+    space: &Space,
+    outer: u32,
+    #[comptime] shape: Shape,
+) -> usize {
+    let mut sum = 0usize;
+    #[unroll]
+    for dim in 0..comptime!(shape.outer) {
+        let at = position(space, outer, 0u32, dim, comptime!(shape.clone()));
+        sum += at as usize * tensor.stride(dim);
+    }
+    sum
+}
+
+/// How far a row of queries is from there.
+#[cube]
+pub(super) fn row_offset<T: CubePrimitive>(
+    tensor: &Tensor<T>,
+    space: &Space,
+    row: u32,
+    #[comptime] shape: Shape,
+) -> usize {
+    let mut sum = 0usize;
+    #[unroll]
+    for dim in comptime!(shape.outer)..comptime!(shape.key()) {
+        let at = position(space, 0u32, row, dim, comptime!(shape.clone()));
+        sum += at as usize * tensor.stride(dim);
+    }
+    sum
+}
+
+/// A query by its number.
+#[cube]
+pub(super) fn line(beside: &Beside, space: &Space, outer: u32, row: u32, #[comptime] shape: Shape) -> Line {
+    let row = min(row, space.rows - 1u32);
+    let mut at = Sequence::<u32>::new();
+    #[unroll]
+    for dim in 0..comptime!(shape.key()) {
+        at.push(position(space, outer, row, dim, comptime!(shape.clone())));
+    }
+    let mut offsets = Sequence::<usize>::new();
+    let tensors = comptime!(beside.tensors.len());
+    #[unroll]
+    for i in 0..tensors {
+        let tensor = beside.tensors.index(i);
+        let mut sum = 0usize;
+        #[unroll]
+        for dim in 0..comptime!(shape.key()) {
+            sum += *at.index(dim) as usize * tensor.stride(dim);
+        }
+        offsets.push(sum);
+    }
+    let mut counts = Sequence::<u64>::new();
+    let draws = comptime!(beside.draws.len());
+    #[unroll]
+    for i in 0..draws {
+        let draw = beside.draws.index(i);
+        let mut count = draw.first;
+        #[unroll]
+        for dim in 0..comptime!(shape.key()) {
+            count += u64::cast_from(*at.index(dim)) * *draw.strides.index(dim);
+        }
+        counts.push(count);
+    }
+    Line { at, offsets, counts }
+}
+
+/// The element of a tensor beside the products that a query has for all keys.
+#[cube]
+pub(super) fn of_query(beside: &Beside, line: &Line, #[comptime] which: usize) -> f32 {
+    beside.tensors.index(which)[*line.offsets.index(which)]
+}
+
+/// What expressions read at a query and a key; `which` of its four elements a unit draws for.
+#[cube]
+pub(super) fn element(
+    beside: &Beside,
+    space: &Space,
+    line: &Line,
+    drawn: &Sequence<Array<f32>>,
+    key: u32,
+    product: f32,
+    #[comptime] which: usize,
+    #[comptime] shape: Shape,
+) -> Element {
+    let key = min(key, space.keys - 1u32);
+    let along = comptime!(shape.key());
+    let mut extras = Sequence::<f32>::new();
+    #[unroll]
+    for i in 0..comptime!(shape.extras) {
+        let tensor = beside.tensors.index(i);
+        extras.push(tensor[*line.offsets.index(i) + key as usize * tensor.stride(along)]);
+    }
+    let mut own = Sequence::<f32>::new();
+    #[unroll]
+    for i in 0..comptime!(beside.draws.len()) {
+        own.push(drawn.index(i)[which]);
+    }
+    let mut at = Sequence::<u32>::new();
+    #[unroll]
+    for dim in 0..comptime!(shape.key()) {
+        at.push(*line.at.index(dim) + *space.starts.index(dim));
+    }
+    at.push(key + *space.starts.index(along));
+    Element { product, extras, drawn: own, at }
+}
+
+/// The score at a query and a key, and minus infinity beyond the keys and the queries.
+#[cube]
+pub(super) fn score<E: Float>(
+    element: &Element,
+    space: &Space,
+    row: u32,
+    key: u32,
+    #[comptime] shape: Shape,
+) -> f32 {
+    let score = evaluate::<E>(element, comptime!(shape.score.clone()));
+    select(row < space.rows && key < space.keys, score, comptime!(f32::NEG_INFINITY).runtime())
+}

@@ -1,0 +1,192 @@
+//! Tiles of matrices in shared memory, and fragments of them in registers.
+//!
+//! A tile is rows of vectors of 8 elements (16 bytes), with one vector between two rows, so that the eight rows that one `ldmatrix` reads
+//! at a time lie in different banks. Products are `mma.sync` of 16 x 8 x 16. Which elements a lane holds is that of PTX: lane `4 g + t`
+//! has of an accumulator the columns `2 t` and `2 t + 1` of row `g`, then of row `g + 8`.
+
+use cubecl::cmma::{MatrixIdent, MmaDefinition};
+use cubecl::prelude::*;
+
+/// Units of a cube: four planes.
+pub(super) const UNITS: usize = 128;
+pub(super) const PLANES: usize = 4;
+/// Elements of a vector.
+pub(super) const VECTOR: usize = 8;
+/// Rows that a plane computes at a time.
+pub(super) const ROWS: usize = 16;
+
+/// Two elements that lie side by side.
+pub(super) type Two = Const<2>;
+
+/// Vectors from one row of a tile of that width to the next.
+pub(super) const fn pitch(width: usize) -> usize {
+    width / VECTOR + 1
+}
+
+/// Vectors that each unit copies of a tile.
+pub(super) const fn vectors_each(rows: usize, width: usize) -> usize {
+    (rows * width / VECTOR).div_ceil(UNITS)
+}
+
+/// A new tile.
+#[cube]
+pub(super) fn new_tile<E: Float, N: Size>(
+    #[comptime] rows: usize,
+    #[comptime] width: usize,
+) -> Shared<[Vector<E, N>]> {
+    Shared::<[Vector<E, N>]>::new_aligned_slice(comptime!(rows * pitch(width)), 16usize)
+}
+
+/// Puts what was fetched into a tile.
+#[cube]
+pub(super) fn put<E: Float, N: Size>(
+    fetched: &Array<Vector<E, N>>,
+    tile: &mut Shared<[Vector<E, N>]>,
+    #[comptime] rows: usize,
+    #[comptime] width: usize,
+) {
+    let vectors = comptime!((width / VECTOR) as u32);
+    let all = comptime!((rows * width / VECTOR) as u32);
+    let each = comptime!(vectors_each(rows, width));
+    #[unroll]
+    for i in 0..each {
+        let at = UNIT_POS + comptime!((i * UNITS) as u32);
+        if comptime!((i + 1) * UNITS <= rows * width / VECTOR) || at < all {
+            let place = at / vectors * comptime!(pitch(width) as u32) + at % vectors;
+            tile[place as usize] = fetched[i];
+        }
+    }
+}
+
+/// The left factor of a product: 16 rows of a tile from `row` on, and 16 columns.
+#[cube]
+pub(super) fn left<E: Float, N: Size>(
+    tile: &Shared<[Vector<E, N>]>,
+    row: u32,
+    #[comptime] column: usize,
+    #[comptime] width: usize,
+) -> Array<Vector<E, Two>> {
+    let lane = UNIT_POS % 32;
+    let at =
+        (row + lane % 16) * comptime!(pitch(width) as u32) + lane / 16 + comptime!((column / VECTOR) as u32);
+    let at = at as usize;
+    let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::A, 4usize, false)
+}
+
+/// Two right factors of which `tile` holds the columns as rows: 16 rows of the tile from `row` on, and 16 of its columns.
+#[cube]
+pub(super) fn right_by_rows<E: Float, N: Size>(
+    tile: &Shared<[Vector<E, N>]>,
+    #[comptime] row: usize,
+    #[comptime] column: usize,
+    #[comptime] width: usize,
+) -> Array<Vector<E, Two>> {
+    let lane = UNIT_POS % 32;
+    let at = (lane % 8 + lane / 16 * 8 + comptime!(row as u32)) * comptime!(pitch(width) as u32)
+        + lane / 8 % 2
+        + comptime!((column / VECTOR) as u32);
+    let at = at as usize;
+    let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::B, 4usize, false)
+}
+
+/// Two right factors as they lie in `tile`: 16 rows from `row` on, and 16 columns.
+#[cube]
+pub(super) fn right<E: Float, N: Size>(
+    tile: &Shared<[Vector<E, N>]>,
+    #[comptime] row: usize,
+    #[comptime] column: usize,
+    #[comptime] width: usize,
+) -> Array<Vector<E, Two>> {
+    let lane = UNIT_POS % 32;
+    let at = (lane % 16 + comptime!(row as u32)) * comptime!(pitch(width) as u32)
+        + lane / 16
+        + comptime!((column / VECTOR) as u32);
+    let at = at as usize;
+    let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::B, 4usize, true)
+}
+
+/// Adds the product of a left factor and two right ones to the accumulators of the columns `8 n..8 n + 16`.
+#[cube]
+pub(super) fn multiply<E: Float>(
+    left: &Array<Vector<E, Two>>,
+    two: &Array<Vector<E, Two>>,
+    sums: &mut Array<Vector<f32, Two>>,
+    #[comptime] n: usize,
+) {
+    let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    #[unroll]
+    for i in 0..2usize {
+        let mut factor = Array::<Vector<E, Two>>::new(2usize);
+        factor[0] = two[2 * i];
+        factor[1] = two[2 * i + 1];
+        let mut sum = Array::<Vector<f32, Two>>::new(2usize);
+        sum[0] = sums[2 * (n + i)];
+        sum[1] = sums[2 * (n + i) + 1];
+        definition.execute_inplace(left, &factor, &mut sum);
+        sums[2 * (n + i)] = sum[0];
+        sums[2 * (n + i) + 1] = sum[1];
+    }
+}
+
+/// The product of 16 rows of a tile and all rows of another: `columns` of them.
+#[cube]
+pub(super) fn products<E: Float, N: Size>(
+    rows: &Shared<[Vector<E, N>]>,
+    row: u32,
+    columns_tile: &Shared<[Vector<E, N>]>,
+    #[comptime] columns: usize,
+    #[comptime] width: usize,
+) -> Array<Vector<f32, Two>> {
+    let mut sums = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
+    #[unroll]
+    for k in 0..comptime!(width / 16) {
+        let factor = left::<E, N>(rows, row, comptime!(16 * k), width);
+        #[unroll]
+        for n in 0..comptime!(columns / 16) {
+            let two = right_by_rows::<E, N>(columns_tile, comptime!(16 * n), comptime!(16 * k), width);
+            multiply::<E>(&factor, &two, &mut sums, comptime!(2 * n));
+        }
+    }
+    sums
+}
+
+/// Adds to `sums` the product of `factors`, an accumulator of `rows` columns, and a tile of so many rows.
+#[cube]
+pub(super) fn accumulate<E: Float, N: Size>(
+    factors: &Array<Vector<f32, Two>>,
+    tile: &Shared<[Vector<E, N>]>,
+    sums: &mut Array<Vector<f32, Two>>,
+    #[comptime] rows: usize,
+    #[comptime] width: usize,
+) {
+    #[unroll]
+    for k in 0..comptime!(rows / 16) {
+        let mut factor = Array::<Vector<E, Two>>::new(4usize);
+        #[unroll]
+        for i in 0..4usize {
+            factor[i] = Vector::<E, Two>::cast_from(factors[4 * k + i]);
+        }
+        #[unroll]
+        for n in 0..comptime!(width / 16) {
+            let two = right::<E, N>(tile, comptime!(16 * k), comptime!(16 * n), width);
+            multiply::<E>(&factor, &two, sums, comptime!(2 * n));
+        }
+    }
+}
+
+/// The sum or the greatest of the four lanes that have a row in common.
+#[cube]
+pub(super) fn row_sum(x: f32) -> f32 {
+    let x = x + plane_shuffle_xor(x, 1u32);
+    x + plane_shuffle_xor(x, 2u32)
+}
+
+/// See [`row_sum`].
+#[cube]
+pub(super) fn row_max(x: f32) -> f32 {
+    let x = max(x, plane_shuffle_xor(x, 1u32));
+    max(x, plane_shuffle_xor(x, 2u32))
+}
