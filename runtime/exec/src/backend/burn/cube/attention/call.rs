@@ -72,9 +72,7 @@ impl AttentionCall {
         }
         let sizes: Vec<usize> = space.ranges.iter().map(ExactSizeIterator::len).collect();
         // Positions are counted in 32 bits.
-        if sizes.iter().try_fold(1u32, |all, n| all.checked_mul(u32::try_from(*n).ok()?)).is_none() {
-            return None;
-        }
+        sizes.iter().try_fold(1u32, |all, n| all.checked_mul(u32::try_from(*n).ok()?))?;
         if draws.iter().any(|d| !matches!(d.0.distribution(), Distribution::Bernoulli { .. })) {
             return None;
         }

@@ -24,7 +24,7 @@ pub(super) fn by_rows(
         let mut drawn = Array::<f32>::new(4usize);
         if comptime!(shape.four) {
             // Two units have the four keys: the even one asks for those of the first query, the odd one of the second.
-            let is_even = UNIT_POS % 2 == 0u32;
+            let is_even = UNIT_POS & 1 == 0u32;
             let count = select(is_even, counts.0, counts.1) + u64::cast_from(key);
             let (a, b, c, d) = draw.generator.words(beside.step[0usize], count >> 2);
             let left = plane_shuffle_xor(select(is_even, c, a), 1u32);
@@ -66,7 +66,7 @@ pub(super) fn by_columns(
             // Four units, each fourth of the plane, have the four keys, and each asks for one of the elements that they have alike.
             let own = UNIT_POS / 4 % 4;
             let key = key + own / 2 * 8u32;
-            let count = select(own % 2 == 0u32, counts.0, counts.1) + u64::cast_from(key);
+            let count = select(own & 1 == 0u32, counts.0, counts.1) + u64::cast_from(key);
             let words = draw.generator.words(beside.step[0usize], count >> 2);
             let mut had = Array::<u32>::new(4usize);
             #[unroll]
@@ -101,7 +101,7 @@ fn truth(draw: &Draw, word: u32) -> f32 {
 /// One of four.
 #[cube]
 fn chosen(of: (u32, u32, u32, u32), which: u32) -> u32 {
-    let lower = select(which % 2 == 0u32, of.0, of.1);
-    let upper = select(which % 2 == 0u32, of.2, of.3);
+    let lower = select(which & 1 == 0u32, of.0, of.1);
+    let upper = select(which & 1 == 0u32, of.2, of.3);
     select(which < 2u32, lower, upper)
 }

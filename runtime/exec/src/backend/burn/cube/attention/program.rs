@@ -198,8 +198,8 @@ fn binary(a: f32, b: f32, #[comptime] f: BinaryFn) -> f32 {
         BinaryFn::Mul | BinaryFn::And => a * b,
         BinaryFn::Div => a / b,
         // The other where one is no number, but then the result is none either.
-        BinaryFn::Min => select(a <= b || a != a, a, b),
-        BinaryFn::Max | BinaryFn::Or => select(a >= b || a != a, a, b),
+        BinaryFn::Min => select(a <= b || a.is_nan(), a, b),
+        BinaryFn::Max | BinaryFn::Or => select(a >= b || a.is_nan(), a, b),
         BinaryFn::Lt => truth(a < b),
         BinaryFn::Le => truth(a <= b),
         BinaryFn::Gt => truth(a > b),
