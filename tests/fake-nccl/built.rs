@@ -8,10 +8,30 @@ use std::sync::OnceLock;
 fn sources(under: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(under).unwrap().map(|e| e.unwrap().path()).collect();
     found.sort();
-    found
+    found.into_iter().flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
 }
 
-/// The library, compiled unless it is there already: its name tells its sources.
+/// The processor to compile for. Kernels that compute take a small part of the time where sums of products are one instruction.
+fn processor() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let has = [
+            is_x86_feature_detected!("avx2"),
+            is_x86_feature_detected!("fma"),
+            is_x86_feature_detected!("bmi1"),
+            is_x86_feature_detected!("bmi2"),
+            is_x86_feature_detected!("f16c"),
+            is_x86_feature_detected!("lzcnt"),
+            is_x86_feature_detected!("movbe"),
+        ];
+        if has == [true; 7] {
+            return "x86-64-v3";
+        }
+    }
+    "generic"
+}
+
+/// The library, compiled unless it is there already: its name tells its sources and the processor.
 pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -20,6 +40,7 @@ pub(crate) fn library() -> &'static Path {
         let places = [own.join("../../tests/fake-nccl/src"), own.join("fake-nccl/src")];
         let folder = places.into_iter().find(|p| p.join("lib.rs").is_file()).unwrap();
         let mut hasher = DefaultHasher::new();
+        processor().hash(&mut hasher);
         for source in sources(&folder) {
             std::fs::read(source).unwrap().hash(&mut hasher);
         }
@@ -37,6 +58,7 @@ pub(crate) fn library() -> &'static Path {
         let half = built.with_extension(format!("{}.so", std::process::id()));
         let done = Command::new(rustc)
             .args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "fake_nccl", "-O"])
+            .arg(format!("-Ctarget-cpu={}", processor()))
             .arg(folder.join("lib.rs"))
             .arg("-o")
             .arg(&half)

@@ -1,9 +1,11 @@
-//! The CUDA engine itself on a machine without a GPU: the stand-in for the driver runs its kernels as nothing. So the calls are those
-//! of a GPU, with CubeCL's own checks of them, and the numbers mean nothing.
+//! The CUDA engine itself on a machine without a GPU: the stand-in for the driver runs its kernels as nothing, or interprets their PTX.
+//! Where they are nothing the calls are those of a GPU, with CubeCL's own checks of them, and the numbers mean nothing. Where they are
+//! interpreted the numbers are to be those of the native backend.
 
 use crate::nccl::built;
 use crate::support::{SMALL, Said, command, folder, said};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Shown with --nocapture and on failure.
 #[allow(clippy::print_stderr, reason = "a figure of a test")]
@@ -25,17 +27,24 @@ fn toolkit() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.llvm/cuda")
 }
 
+/// The command on the stand-in; what it compiles and measures stays in a folder of this name.
+fn on_stand_in(libraries: &Path, cache: &str, args: &[&str]) -> Command {
+    let mut command = command(args);
+    command
+        .env("LD_LIBRARY_PATH", libraries)
+        .env("CUDA_PATH", toolkit())
+        .env("MESHWRIGHT_CACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join(cache))
+        .env("FAKE_NCCL_GPUS", "1");
+    command
+}
+
 /// `products` as `MESHWRIGHT_CUBLASLT`.
 fn run(libraries: &Path, (graphs, products): (&str, &str), args: &[&str]) -> Said {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dry_run");
     said(
-        command(args)
-            .env("LD_LIBRARY_PATH", libraries)
-            .env("CUDA_PATH", toolkit())
-            .env("MESHWRIGHT_CACHE", cache)
+        on_stand_in(libraries, "dry_run", args)
             .env("MESHWRIGHT_GRAPHS", graphs)
             .env("MESHWRIGHT_CUBLASLT", products)
-            .envs([("FAKE_NCCL_GPUS", "1"), ("FAKE_CUDA_MEMORY", "8")])
+            .env("FAKE_CUDA_MEMORY", "8")
             .output()
             .unwrap(),
     )
@@ -101,4 +110,63 @@ fn a_training_records_its_step_compiled_for_the_host() {
         out.out
     );
     assert!(Path::new(&trace).exists());
+}
+
+/// The loss of each step of a training.
+fn losses(mut command: Command) -> Vec<f64> {
+    let out = said(command.output().unwrap());
+    assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
+    assert!(!out.err.contains("could not be recorded"), "{}", out.err);
+    let events = out.out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let steps: Vec<f64> =
+        events.filter(|e| e["event"] == "step").map(|e| e["loss"].as_f64().unwrap()).collect();
+    assert!(steps.len() > 3 && steps.iter().all(|loss| loss.is_finite()), "{steps:?}");
+    steps
+}
+
+/// Trains on kernels that compute, with steps recorded and not, and where these are watched for races: the losses are those of the
+/// native backend, and recording changes no bit.
+fn computes_as_the_native_backend(args: &[&str], within: f64) {
+    let libraries = libraries();
+    // Peaks are given, as measuring them is long on an interpreter.
+    let args = [args, &["--no-save", "--format", "json", "--peak-flops", "1e12"]].concat();
+    let native = losses(command(&[&args[..], &["--device", "cpu"]].concat()));
+    let [recorded, ordinary] = [("", "0"), ("none", "1")].map(|(graphs, races)| {
+        let args = [&args[..], &["--device", "cuda"]].concat();
+        let mut command = on_stand_in(libraries.path(), "dry_run_computed", &args);
+        command.env("MESHWRIGHT_GRAPHS", graphs).env("FAKE_CUDA_RACES", races);
+        command.envs([("FAKE_CUDA_KERNELS", "run"), ("FAKE_CUDA_MEMORY", "1")]);
+        losses(command)
+    });
+    let far = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs();
+    let apart = native.iter().zip(&recorded).map(far).fold(0.0, f64::max);
+    report(&format!("{}: losses differ by {apart:.1e}", args[1]));
+    assert!(apart <= within && native.len() == recorded.len(), "{native:?} {recorded:?}");
+    assert_eq!(recorded, ordinary);
+}
+
+#[test]
+fn an_mlp_trains_on_kernels_compiled_for_the_host() {
+    let folder = folder(SMALL);
+    let data = folder.path().join("data").display().to_string();
+    let mut args = vec!["train", "mnist_mlp", "--data", &data, "--steps", "12", "--eval-every", "6"];
+    args.extend("--dim batch=12 --dim rows=5 --dim cols=4 --dim hidden1=8 --dim hidden2=8".split(' '));
+    computes_as_the_native_backend(&args, 2e-6);
+}
+
+/// Tokens of a text, with dropout: random numbers are the same too.
+const TRAINED_BERT: &str = "train bert --preset tiny --data king_james_masked --steps 5 --no-eval --dim batch=2 \
+                            --dim layers=1 --precision";
+
+#[test]
+fn bert_trains_on_kernels_compiled_for_the_host() {
+    let args: Vec<&str> = TRAINED_BERT.split(' ').collect();
+    computes_as_the_native_backend(&[&args[..], &["f32"]].concat(), 2e-6);
+}
+
+/// Each backend rounds sums of its own order to bf16.
+#[test]
+fn bert_trains_in_bf16_on_kernels_compiled_for_the_host() {
+    let args: Vec<&str> = TRAINED_BERT.split(' ').collect();
+    computes_as_the_native_backend(&[&args[..], &["bf16"]].concat(), 1e-3);
 }

@@ -35,6 +35,7 @@ mod pages;
 mod planning;
 mod processes;
 mod provenance;
+mod ptx;
 mod published;
 mod resume;
 mod settings;

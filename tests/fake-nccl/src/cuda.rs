@@ -1,5 +1,6 @@
 //! The driver: GPUs, memory that is the host's, streams and events.
 
+use crate::kernels::{RUN, unless_faulted};
 use crate::stream::{Event, Moment, Stream};
 use crate::{lock, setting};
 use std::cell::Cell;
@@ -61,6 +62,16 @@ pub(crate) fn is_device_memory(address: usize, bytes: usize) -> bool {
     }
     let memory = lock(&MEMORY);
     memory.range(..=address).next_back().is_some_and(|(start, size)| address + bytes <= start + size)
+}
+
+/// The memory of a GPU that was allocated in one piece and has this address in it, as where it starts and ends.
+pub(crate) fn piece(address: usize) -> Option<(usize, usize)> {
+    if TAKES_ALL.load(Ordering::Relaxed) {
+        return Some((0, usize::MAX));
+    }
+    let memory = lock(&MEMORY);
+    let (start, size) = memory.range(..=address).next_back()?;
+    (address < start + size).then_some((*start, start + size))
 }
 
 #[unsafe(no_mangle)]
@@ -154,6 +165,12 @@ fn error(code: c_int) -> (&'static std::ffi::CStr, &'static std::ffi::CStr) {
         NO_DEVICE => (c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
         INVALID_DEVICE => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
         INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+        218 => (c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
+        500 => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
+        700 => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
+        702 => (c"CUDA_ERROR_LAUNCH_TIMEOUT", c"the launch timed out and was terminated"),
+        716 => (c"CUDA_ERROR_MISALIGNED_ADDRESS", c"misaligned address"),
+        719 => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
         NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
         STREAM_CAPTURE_UNSUPPORTED => {
             (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing")
@@ -209,11 +226,16 @@ pub unsafe extern "C" fn cuCtxSetCurrent(context: *const Context) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> c_int {
     let Some(context) = current() else { return INVALID_CONTEXT };
+    finish(context);
+    unless_faulted(SUCCESS)
+}
+
+/// Waits for all streams.
+fn finish(context: &Context) {
     let event = Event::new();
     let streams = lock(&context.state).streams.clone();
     event.record(&streams);
     event.last().wait();
-    SUCCESS
 }
 
 /// The priorities of streams, as on NVIDIA's GPUs: from the last to the first.
@@ -275,7 +297,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: *const Stream) -> c_int {
     let event = Event::new();
     event.record(&[unsafe { shared(stream) }]);
     event.last().wait();
-    SUCCESS
+    unless_faulted(SUCCESS)
 }
 
 #[unsafe(no_mangle)]
@@ -313,7 +335,7 @@ pub unsafe extern "C" fn cuEventRecord(event: *const Event, stream: *const Strea
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventQuery(event: *const Event) -> c_int {
-    if unsafe { &*event }.last().is_done() { SUCCESS } else { NOT_READY }
+    unless_faulted(if unsafe { &*event }.last().is_done() { SUCCESS } else { NOT_READY })
 }
 
 #[unsafe(no_mangle)]
@@ -369,8 +391,18 @@ pub(crate) fn allocated(bytes: usize) -> usize {
     start
 }
 
+/// Waits for all work before it frees where kernels run, as the driver does: they may still use the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> c_int {
+    if *RUN {
+        let contexts: Vec<&Context> = lock(&CONTEXTS).values().copied().collect();
+        contexts.into_iter().for_each(finish);
+    }
+    freed(address)
+}
+
+/// Frees in the order of a stream.
+pub(crate) fn freed(address: u64) -> c_int {
     let Some(bytes) = lock(&MEMORY).remove(&(address as usize)) else { return INVALID_VALUE };
     let words = std::ptr::slice_from_raw_parts_mut(address as *mut u64, bytes.div_ceil(8));
     drop(unsafe { Box::from_raw(words) });

@@ -1,10 +1,11 @@
 //! What an engine of kernels needs of the driver beside streams: memory in their order, modules, launches and graphs. Kernels compute
-//! nothing: what they would write stays as it is. All else is as the engine asked for it, so that its calls, their order and what they
-//! cost the host can be had without a GPU.
+//! nothing unless `FAKE_CUDA_KERNELS=run` asks for it: what they would write stays as it is. All else is as the engine asked for it, so
+//! that its calls, their order and what they cost the host can be had without a GPU.
 
 use crate::cuda::{
-    INVALID_VALUE, STREAM_CAPTURE_UNSUPPORTED, SUCCESS, allocated, cuMemFree_v2, is_device_memory,
+    INVALID_VALUE, STREAM_CAPTURE_UNSUPPORTED, SUCCESS, allocated, cuMemFree_v2, freed, is_device_memory,
 };
+use crate::kernels;
 use crate::stream::{Event, Node, Stream, kernel_ran};
 use std::ffi::{c_char, c_float, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync(address: u64, stream: *const Stream) -> c_int {
     unsafe { &*stream }.push(move || {
-        unsafe { cuMemFree_v2(address) };
+        freed(address);
     });
     SUCCESS
 }
@@ -134,18 +135,28 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut *const c_void, image: *co
     if image.is_null() {
         return INVALID_VALUE;
     }
-    unsafe { *module = image };
-    SUCCESS
+    match if *kernels::RUN { unsafe { kernels::load(image) } } else { Ok(image) } {
+        Ok(loaded) => {
+            unsafe { *module = loaded };
+            SUCCESS
+        }
+        Err(code) => code,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleGetFunction(
     function: *mut *const c_void,
     module: *const c_void,
-    _name: *const c_char,
+    name: *const c_char,
 ) -> c_int {
-    unsafe { *function = module };
-    SUCCESS
+    match if *kernels::RUN { unsafe { kernels::find(module, name) } } else { Ok(module) } {
+        Ok(found) => {
+            unsafe { *function = found };
+            SUCCESS
+        }
+        Err(code) => code,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -160,29 +171,44 @@ pub unsafe extern "C" fn cuTensorMapEncodeTiled() -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchKernel(
-    _function: *const c_void,
-    _grid_x: c_uint,
-    _grid_y: c_uint,
-    _grid_z: c_uint,
-    _block_x: c_uint,
-    _block_y: c_uint,
-    _block_z: c_uint,
-    _shared: c_uint,
+    function: *const c_void,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
     stream: *const Stream,
-    _arguments: *mut *mut c_void,
+    arguments: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> c_int {
-    unsafe { &*stream }.launch(|| {
-        count(KERNELS);
-        kernel_ran();
-    });
-    SUCCESS
+    let stream = unsafe { &*stream };
+    if !*kernels::RUN {
+        stream.launch(|| {
+            count(KERNELS);
+            kernel_ran();
+        });
+        return SUCCESS;
+    }
+    let sides = [[grid_x, grid_y, grid_z], [block_x, block_y, block_z]];
+    match unsafe { kernels::prepared(function, sides, shared, arguments) } {
+        Ok(kernel) => {
+            stream.launch(move || {
+                kernel();
+                count(KERNELS);
+                kernel_ran();
+            });
+            kernels::unless_faulted(SUCCESS)
+        }
+        Err(code) => code,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: *const Event) -> c_int {
     unsafe { &*event }.last().wait();
-    SUCCESS
+    kernels::unless_faulted(SUCCESS)
 }
 
 /// By the clock of the streams, on which each kernel takes 20 ms: long enough for those who measure with ever longer kernels.

@@ -13,7 +13,11 @@
 //! once), `slow` (takes part 300 ms later). Calls of a GPU count from 0, a group as one.
 //!
 //! Settings: the environment variables `FAKE_NCCL_GPUS` (default 1024), `FAKE_NCCL_VERSION` (23007), `FAKE_CUDA_VERSION` (13000),
-//! `FAKE_CUBLASLT_VERSION` (130200).
+//! `FAKE_CUBLASLT_VERSION` (130200), `FAKE_CUDA_MEMORY` (GiB of a GPU, 1).
+//!
+//! Kernels do nothing, so that only the calls count; with `FAKE_CUDA_KERNELS=run` an interpreter of their PTX computes what they would
+//! (`ptx`), and tells on the standard error what they must not do. `FAKE_CUDA_RACES=1` has it watch shared memory too: that two warps
+//! use with no barrier between, or that is read before anyone wrote it.
 
 mod cuda;
 mod elements;
@@ -21,10 +25,12 @@ mod engine;
 mod exchange;
 mod faults;
 mod fold;
+mod kernels;
 mod nccl;
 mod nvml;
 mod ops;
 mod products;
+mod ptx;
 mod stream;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

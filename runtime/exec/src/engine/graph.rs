@@ -97,6 +97,7 @@ pub(crate) struct Capabilities {
     /// Whether all matrix products are to be the backend's own operation, in place of Burn's.
     pub(crate) own_matmul: bool,
     /// Whether there are kernels for attentions of half types.
+    #[cfg(feature = "cuda")]
     pub(crate) attention: bool,
     /// Whether kernels work on the memory of the host. They take empty tensors, and pairs in one part; storage goes back to
     /// the backend, so what an operation of Burn reads last is dropped by an operation of its own.

@@ -103,6 +103,7 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     }
 
     /// Whether the device has kernels for attentions of half types.
+    #[cfg(feature = "cuda")]
     fn has_attention(device: &Self::Device) -> bool {
         let _ = device;
         false
@@ -334,6 +335,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Capabilities {
             boolean,
             own_matmul: B::own_matmul(&self.device, &self.products),
+            #[cfg(feature = "cuda")]
             attention: B::has_attention(&self.device),
             host_kernels: false,
             scores_at_once: B::SCORES_AT_ONCE,

@@ -59,6 +59,7 @@ impl Backend for Native {
         Capabilities {
             boolean,
             own_matmul: false,
+            #[cfg(feature = "cuda")]
             attention: false,
             host_kernels: true,
             scores_at_once: usize::MAX,

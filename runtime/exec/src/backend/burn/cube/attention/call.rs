@@ -63,7 +63,8 @@ impl AttentionCall {
     ) -> Option<AttentionCall> {
         let at = AttentionOperands::of(parts);
         let gradient = at.scale.is_some();
-        if gradient && at.delta.is_none() || !gradient && !parts.contains(&AttentionPart::Sum) {
+        // Of values alone nothing is to be multiplied with them.
+        if gradient && at.delta.is_none() {
             return None;
         }
         let fits = |n: usize| n.is_multiple_of(ROWS) && n <= WIDEST;

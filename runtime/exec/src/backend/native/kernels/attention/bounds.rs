@@ -16,7 +16,7 @@ enum Bounds {
 use Bounds::{Between, Unknown};
 
 /// The only number that an expression can be where the index along dim `k` is one of `indices[k]`.
-pub fn constant(of: &Computed, indices: &[Range<usize>]) -> Option<f64> {
+pub(super) fn constant(of: &Computed, indices: &[Range<usize>]) -> Option<f64> {
     match bounds(of, indices).get(usize::from(of.reg)) {
         Some(Between(low, high)) if low == high => Some(*low),
         _ => None,

@@ -14,6 +14,10 @@ mod forward;
 mod prepare;
 mod tile;
 
-#[cfg(feature = "cuda")]
-pub use bounds::constant as attention_constant;
 pub use prepare::{AttentionAccess, AttentionPlan, AttentionKernel};
+
+/// The number that all scores are where the index along dim `k` is one of `indices[k]`, if positions decide it.
+#[cfg(feature = "cuda")]
+pub fn attention_constant(score: &meshwright_plan::Computed, indices: &[std::ops::Range<usize>]) -> Option<f64> {
+    bounds::constant(score, indices)
+}

@@ -1,0 +1,99 @@
+//! Kernels that compute, where `FAKE_CUDA_KERNELS=run` asks for it: modules are parsed, and launches run in the order of their stream.
+//! An error of a kernel stays, as on a GPU: each later call that could tell of it returns it.
+
+use crate::cuda::{INVALID_VALUE, SUCCESS, piece};
+use crate::ptx::{Kernel, Launch, Memory, Module};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, LazyLock};
+
+/// Whether kernels compute.
+pub(crate) static RUN: LazyLock<bool> =
+    LazyLock::new(|| std::env::var("FAKE_CUDA_KERNELS").is_ok_and(|v| v == "run"));
+static WATCHES: LazyLock<bool> = LazyLock::new(|| std::env::var("FAKE_CUDA_RACES").is_ok_and(|v| v == "1"));
+
+/// The error that a kernel made, or success.
+static FAULT: AtomicI32 = AtomicI32::new(SUCCESS);
+
+/// Instructions of warps, for which the interpreter takes about a minute.
+const LIMIT: u64 = 1 << 31;
+
+const INVALID_PTX: c_int = 218;
+const NOT_FOUND: c_int = 500;
+
+/// The code, or that of a kernel's error.
+pub(crate) fn unless_faulted(code: c_int) -> c_int {
+    match FAULT.load(Ordering::SeqCst) {
+        SUCCESS => code,
+        fault => fault,
+    }
+}
+
+/// Where memory of a GPU is.
+struct Device;
+
+impl Memory for Device {
+    fn piece(&self, address: usize) -> Option<(usize, usize)> {
+        piece(address)
+    }
+}
+
+/// Says what is wrong where who runs the tests sees it.
+#[allow(clippy::print_stderr, reason = "there is nobody else to tell")]
+fn complain(text: &str) {
+    eprintln!("stand-in for CUDA: {text}");
+}
+
+/// A module of a text that ends with 0. It stays.
+pub(crate) unsafe fn load(image: *const c_void) -> Result<*const c_void, c_int> {
+    let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy();
+    match Module::parse(&text) {
+        Ok(module) => Ok(std::ptr::from_ref::<Module>(Box::leak(Box::new(module))).cast()),
+        Err(problem) => {
+            complain(&format!("PTX: {problem}"));
+            Err(INVALID_PTX)
+        }
+    }
+}
+
+/// A kernel of a module. It stays too.
+pub(crate) unsafe fn find(module: *const c_void, name: *const c_char) -> Result<*const c_void, c_int> {
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    let found = unsafe { &*module.cast::<Module>() }.kernel(&name).ok_or(NOT_FOUND)?;
+    Ok(Arc::into_raw(found).cast())
+}
+
+/// The arguments of a launch, as they are now, in one piece.
+unsafe fn gathered(kernel: &Kernel, arguments: *mut *mut c_void) -> Vec<u8> {
+    let mut all = Vec::new();
+    for (i, (at, bytes)) in kernel.parameters().iter().enumerate() {
+        all.resize(*at, 0);
+        let from = unsafe { std::slice::from_raw_parts((*arguments.add(i)).cast::<u8>(), *bytes) };
+        all.extend_from_slice(from);
+    }
+    all
+}
+
+/// What runs a kernel once, with the arguments of now.
+pub(crate) unsafe fn prepared(
+    kernel: *const c_void,
+    [grid, block]: [[c_uint; 3]; 2],
+    shared: c_uint,
+    arguments: *mut *mut c_void,
+) -> Result<impl Fn() + Send + Sync + 'static, c_int> {
+    let kernel: &'static Kernel = unsafe { &*kernel.cast() };
+    if arguments.is_null() && !kernel.parameters().is_empty() {
+        return Err(INVALID_VALUE);
+    }
+    let how = Launch { grid, block, shared: shared as usize, watches: *WATCHES, limit: LIMIT };
+    let arguments = unsafe { gathered(kernel, arguments) };
+    Ok(move || {
+        if FAULT.load(Ordering::SeqCst) != SUCCESS {
+            return;
+        }
+        if let Err(fault) = kernel.launch(&how, &arguments, &Device) {
+            complain(&fault.text);
+            FAULT.store(fault.code, Ordering::SeqCst);
+        }
+    })
+}
