@@ -12,7 +12,7 @@ use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
 use meshwright_exec::{CpuBackend, DeviceKind, HostData, burn_graphs};
 use meshwright_ops::{
-    Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Op, Random, Recognizer, Softmax, TANH, Type,
+    Contract, F64Tensor, Graph, Id, InputOpKind, LOG, Leaf, Op, Random, Recognizer, Softmax, TANH, Type,
 };
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{AttentionPart, DType, Dim, Dims, Init, Plan, Prim};
@@ -25,6 +25,8 @@ struct Features {
     padded: bool,
     dropout: bool,
     capped: bool,
+    /// Scores are logarithms of squares, whose slope at 0 is no number.
+    logarithm: bool,
     /// Queries, keys and values are results of products, as in a model: in a program of a half type they are stored so.
     projected: bool,
 }
@@ -75,6 +77,10 @@ fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equ
     };
     let mut score = g.op(Contract { out: vec![b, h, group, s, k] }, &[q, key]);
     score = g.scaled(score, 0.4);
+    if has.logarithm {
+        let square = g.product(&[score, score]);
+        score = g.unary(&LOG, square);
+    }
     if has.capped {
         score = g.unary(&TANH, score);
     }
@@ -139,7 +145,8 @@ fn check(
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
 }
 
-const ALL: Features = Features { causal: true, padded: true, dropout: true, capped: true, projected: false };
+const ALL: Features =
+    Features { causal: true, padded: true, dropout: true, capped: true, logarithm: false, projected: false };
 
 fn each() -> [(&'static str, Features); 5] {
     [
@@ -247,7 +254,8 @@ fn attention_of_half_types_on_a_gpu() {
     let watch = KernelWatch::start();
     let mut cases = 0;
     for half in HALVES {
-        for (name, has) in each() {
+        let logarithm = ("logarithm", Features { logarithm: true, ..Features::default() });
+        for (name, has) in each().into_iter().chain([logarithm]) {
             for sizes in [[2, 70, 139, 16], [2, 65, 132, 32], [1, 40, 70, 128]] {
                 let name = format!("{name} {sizes:?} of {}", half.0);
                 check_half(&name, half, sizes, has, &mut devices, &one);
@@ -255,6 +263,11 @@ fn attention_of_half_types_on_a_gpu() {
             }
             if crate::engines::has_gpu(1).is_ok() {
                 check_half(name, half, [2, 70, 139, 16], has, &mut devices, &split);
+            }
+            if crate::engines::has_gpu(3).is_ok() {
+                // The last device has nothing.
+                let some = |dims: &[Dim]| dims[1..3].iter().map(|d| way(&[4], vec![to(*d, &[0])])).collect();
+                check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
             }
         }
     }

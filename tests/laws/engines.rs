@@ -175,7 +175,7 @@ fn gradients_are_the_same_compiled_for_the_host() {
 
 /// Whether there is a GPU of that number, or why not.
 #[cfg(feature = "cuda")]
-pub(crate) fn has_gpu(number: u32) -> Result<(), String> {
+pub(crate) fn has_gpu(number: usize) -> Result<(), String> {
     use meshwright_comm::{Timeouts, World};
     let end = World::new(1, Timeouts::default()).pop().unwrap();
     let nvidia = meshwright_gpu::load::Paths::from_env(|name| std::env::var_os(name));

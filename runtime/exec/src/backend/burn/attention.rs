@@ -79,10 +79,6 @@ impl Lower<'_> {
         let ranges: Option<Vec<_>> = spec.space.iter().map(|d| range(*d)).collect();
         let Some(ranges) = ranges else { return Err(LoweringError::Plan("scores of unknown dims".into())) };
         let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
-        #[cfg(feature = "cuda")]
-        if self.fused_attention((spec, parts), &reads, &writes)? {
-            return Ok(());
-        }
         let dtype = reads[0].dtype.wide();
         let space = Local { dtype, dims: spec.space.clone(), ranges, shape, ..reads[0].clone() };
         if space.elements() == 0 {
@@ -90,6 +86,10 @@ impl Lower<'_> {
                 let none = if *part == AttentionPart::Max { f64::NEG_INFINITY } else { 0.0 };
                 self.write_number(none, out);
             }
+            return Ok(());
+        }
+        #[cfg(feature = "cuda")]
+        if self.fused_attention((spec, parts), &reads, &writes)? {
             return Ok(());
         }
         let tile = tile(&space, space.position(spec.key)?, self.graph.capabilities.scores_at_once);

@@ -109,16 +109,16 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         false
     }
 
-    /// The results of an attention of these operands, in memory like `outputs`.
+    /// The results of an attention of these operands, in memory like `outputs`; none before a run has begun.
     #[cfg(feature = "cuda")]
     fn attend(
-        (device, clock): (&Self::Device, &Self::Clock),
+        clock: &Self::Clock,
         (call, rng): (&std::sync::Arc<super::cube::attention::AttentionCall>, RngState),
         inputs: Vec<Self::Handle>,
         outputs: &[burn_ir::TensorIr],
-    ) -> Vec<Self::Handle> {
-        let _ = (device, clock, call, rng, inputs, outputs);
-        vec![]
+    ) -> Option<Vec<Self::Handle>> {
+        let _ = (clock, call, rng, inputs, outputs);
+        None
     }
 
     /// Whether a transport that works on the memory of that GPU can read and write the device's.
@@ -407,7 +407,8 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             (ATTENTION, inputs) => {
                 let Some(BurnKernel::Attention(call)) = kernels.get(number) else { return unknown() };
                 let inputs = inputs.iter().map(|t| handles.get_handle(&t.id, &t.status)).collect();
-                let made = B::attend((&self.device, &self.clock), (call, rng), inputs, &operation.outputs);
+                let made = B::attend(&self.clock, (call, rng), inputs, &operation.outputs);
+                let Some(made) = made else { return unknown() };
                 operation
                     .outputs
                     .iter()

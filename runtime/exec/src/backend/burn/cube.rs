@@ -168,17 +168,13 @@ impl BurnBackend for Cube {
 
     #[cfg(feature = "cuda")]
     fn attend(
-        (device, clock): (&CubeDevice, &Self::Clock),
+        clock: &Self::Clock,
         (call, rng): (&std::sync::Arc<attention::AttentionCall>, RngState),
         inputs: Vec<Self::Handle>,
         outputs: &[TensorIr],
-    ) -> Vec<Self::Handle> {
-        let step = match clock {
-            Some((_, step)) => step.clone(),
-            // Nothing is drawn.
-            None => random::no_step(device),
-        };
-        attention::attend(call, rng, step, inputs, outputs)
+    ) -> Option<Vec<Self::Handle>> {
+        let (_, step) = clock.as_ref()?;
+        Some(attention::attend(call, rng, step.clone(), inputs, outputs))
     }
 
     fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {

@@ -34,12 +34,6 @@ pub(super) fn set_step(device: &CubeDevice, clock: &mut Option<(u64, CubeTensor)
     }
 }
 
-/// What stands for the number of a step where nothing is drawn.
-#[cfg(feature = "cuda")]
-pub(super) fn no_step(device: &CubeDevice) -> CubeTensor {
-    empty_device_contiguous_dtype(device.client(), device.clone(), Shape::from(vec![1]), BurnType::I32)
-}
-
 /// Draws a block on a device, with elements of `dtype`; `step` is in its memory.
 pub(super) fn draw(
     kernel: &RandomKernel,

@@ -1,6 +1,6 @@
 //! What is known of an attention when a Plan is loaded.
 
-use super::program::Program;
+use super::program::ScoreProgram;
 use super::scores::DECIDED;
 use super::tile::ROWS;
 use crate::engine::attention::AttentionSpace;
@@ -32,9 +32,9 @@ pub(crate) struct AttentionCall {
     pub(super) starts: Vec<usize>,
     pub(super) width: usize,
     pub(super) values: usize,
-    pub(super) score: Program,
-    pub(super) slope: Option<Program>,
-    pub(super) weight: Option<Program>,
+    pub(super) score: ScoreProgram,
+    pub(super) slope: Option<ScoreProgram>,
+    pub(super) weight: Option<ScoreProgram>,
     pub(super) extras: usize,
     pub(super) draws: Vec<(RandomKernel, Vec<usize>)>,
     /// The number that the tiles are which positions decide, if there are any.
@@ -72,19 +72,25 @@ impl AttentionCall {
             return None;
         }
         let sizes: Vec<usize> = space.ranges.iter().map(ExactSizeIterator::len).collect();
-        // Positions are counted in 32 bits.
-        sizes.iter().try_fold(1u32, |all, n| all.checked_mul(u32::try_from(*n).ok()?))?;
+        // Outer positions, queries and keys are counted in 32 bits, and so are cubes.
+        let outer = space.outer().len();
+        let of = |sizes: &[usize]| sizes.iter().product::<usize>();
+        let (keys, rows) = (sizes[sizes.len() - 1], of(&sizes[outer..sizes.len() - 1]));
+        let counted = [keys, rows, of(&sizes[..outer]) * rows.max(keys).div_ceil(DECIDED)];
+        if counted.into_iter().any(|n| n >= 1 << 31) {
+            return None;
+        }
         if draws.iter().any(|d| !matches!(d.0.distribution(), Distribution::Bernoulli { .. })) {
             return None;
         }
-        let program = |of| Program::of(&space.renumbered(of, spec), spec.extras, factors.half);
+        let program = |of| ScoreProgram::of(&space.renumbered(of, spec), spec.extras, factors.half);
         let weight = match &spec.weight {
             Some(weight) => Some(program(weight)?),
             None => None,
         };
         Some(AttentionCall {
             parts: parts.to_vec(),
-            outer: space.outer().len(),
+            outer,
             sizes,
             starts: space.ranges.iter().map(|r| r.start).collect(),
             width: factors.width,

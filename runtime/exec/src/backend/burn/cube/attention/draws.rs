@@ -4,17 +4,17 @@
 //! 8 columns of an accumulator, of two rows and two columns, and so asks for one count: its neighbors have the other keys of it, and
 //! words are exchanged.
 
-use super::scores::{Beside, Draw, Line, Shape};
+use super::scores::{AttentionShape, Beside, Draw, QueryLine};
 use cubecl::prelude::*;
 
 /// Of two queries, which are the rows of an accumulator, at `key` and the key after it: first those of the first query.
 #[cube]
 pub(super) fn by_rows(
     beside: &Beside,
-    first: &Line,
-    second: &Line,
+    first: &QueryLine,
+    second: &QueryLine,
     key: u32,
-    #[comptime] shape: Shape,
+    #[comptime] shape: AttentionShape,
 ) -> Sequence<Array<f32>> {
     let mut all = Sequence::<Array<f32>>::new();
     #[unroll]
@@ -51,10 +51,10 @@ pub(super) fn by_rows(
 #[cube]
 pub(super) fn by_columns(
     beside: &Beside,
-    first: &Line,
-    second: &Line,
+    first: &QueryLine,
+    second: &QueryLine,
     key: u32,
-    #[comptime] shape: Shape,
+    #[comptime] shape: AttentionShape,
 ) -> Sequence<Array<f32>> {
     let mut all = Sequence::<Array<f32>>::new();
     #[unroll]

@@ -3,15 +3,14 @@
 
 use super::decide::{any_needs, place_of_decision, shift};
 use super::draws::by_rows;
-use super::load::load;
+use super::load::{QUERIES, load, place_of_cube, write_queries};
 use super::program::evaluate;
-use super::scores::{Beside, Line, Shape, Space, base, element, line, of_query, row_offset, score};
-use super::tile::{PLANES, ROWS, Two, accumulate, new_tile, products, row_max, row_sum, write};
+use super::scores::{
+    AttentionShape, Beside, QueryLine, Space, base, element, of_query, row_offset, score, two_lines,
+};
+use super::tile::{ROWS, Two, accumulate, new_tile, products, row_max, row_sum};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
-
-/// Queries of a cube, or keys.
-pub(super) const QUERIES: usize = PLANES * ROWS;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
@@ -24,20 +23,14 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
     maxima: &mut Tensor<f32>,
     sums: &mut Tensor<f32>,
     out: &mut Tensor<Vector<O, M>>,
-    #[comptime] shape: Shape,
+    #[comptime] shape: AttentionShape,
     #[define(E)] _half: ElemType,
     #[define(O)] _result: ElemType,
 ) {
-    let tiles = space.rows.div_ceil(comptime!(QUERIES as u32));
-    let outer = CUBE_POS_X / tiles;
-    let first_query = CUBE_POS_X % tiles * comptime!(QUERIES as u32);
+    let (outer, first_query) = place_of_cube(space.rows);
     let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
     let columns = comptime!(shape.columns);
     let width = comptime!(shape.values);
-    let queries_base = base(queries, &space, outer, comptime!(shape.clone()));
-    let keys_base = base(keys, &space, outer, comptime!(shape.clone()));
-    let values_base = base(values, &space, outer, comptime!(shape.clone()));
-
     let mut query_rows = new_tile::<E, N>(QUERIES, comptime!(shape.width));
     let mut key_rows = new_tile::<E, N>(columns, comptime!(shape.width));
     let mut value_rows = new_tile::<E, N>(columns, width);
@@ -46,9 +39,7 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
         queries,
         &mut query_rows,
         &mut value_rows,
-        queries_base,
-        queries_base,
-        first_query,
+        (outer, first_query),
         &space,
         comptime!(shape.clone()),
         false,
@@ -61,9 +52,8 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
 
     // Tiles that positions decide come last, and only where they have weight.
     let many = space.keys.div_ceil(comptime!(columns as u32));
-    let passes = comptime!(if shape.decides { 2u32 } else { 1u32 });
     let mut needed = true;
-    for i in 0..many * passes {
+    for i in 0..many * comptime!(if shape.decides { 2u32 } else { 1u32 }) {
         let first_key = i % many * comptime!(columns as u32);
         let mut wanted = true;
         if comptime!(shape.decides) {
@@ -71,8 +61,8 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
                 needed = any_needs(softmax.greatest[0], softmax.greatest[1], row, &space);
             }
             let later = i >= many;
-            let is_decided = decided[place_of_decision(&space, first_query, first_key)] != 0u32;
-            wanted = is_decided == later && (needed || !later);
+            wanted = (decided[place_of_decision(&space, first_query, first_key)] != 0u32) == later;
+            wanted = wanted && (needed || !later);
         }
         if wanted {
             load(
@@ -80,9 +70,7 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
                 values,
                 &mut key_rows,
                 &mut value_rows,
-                keys_base,
-                values_base,
-                first_key,
+                (outer, first_key),
                 &space,
                 comptime!(shape.clone()),
                 true,
@@ -91,32 +79,22 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
             );
             let mut weights =
                 products::<E, N>(&query_rows, plane_row, &key_rows, columns, comptime!(shape.width));
-            let factors =
-                softmax.scores::<E>(&mut weights, &beside, &space, row, first_key, comptime!(shape.clone()));
+            let own = comptime!(shape.clone());
+            let factors = softmax.scores::<E>(&mut weights, &beside, &space, row, first_key, own);
             softmax.weigh(&mut weights, &factors, &mut result, comptime!(shape.clone()));
-            if comptime!(width > 0) {
-                accumulate::<E, N>(&weights, &value_rows, &mut result, columns, width);
-            }
+            accumulate::<E, N>(&weights, &value_rows, &mut result, columns, width);
         }
     }
     softmax.write(maxima, sums, &space, outer, row, comptime!(shape.clone()));
     if comptime!(width > 0) {
-        let out_base = base(&*out, &space, outer, comptime!(shape.clone()));
-        #[unroll]
-        for half in 0..2usize {
-            let query = row + comptime!(8 * half as u32);
-            if query < space.rows {
-                let at = out_base + row_offset(&*out, &space, query, comptime!(shape.clone()));
-                write(out, &result, at, half, width);
-            }
-        }
+        write_queries(out, &result, &space, (outer, row), shape, width);
     }
 }
 
 /// Two rows of scores, of which a unit has some.
 #[derive(CubeType)]
 struct Softmax {
-    lines: Sequence<Line>,
+    lines: Sequence<QueryLine>,
     /// The greatest so far.
     greatest: Array<f32>,
     /// The greatest of the tile that is looked at too.
@@ -127,10 +105,14 @@ struct Softmax {
 
 #[cube]
 impl Softmax {
-    fn new(beside: &Beside, space: &Space, outer: u32, row: u32, #[comptime] shape: Shape) -> Softmax {
-        let mut lines = Sequence::<Line>::new();
-        lines.push(line(beside, space, outer, row, comptime!(shape.clone())));
-        lines.push(line(beside, space, outer, row + 8u32, comptime!(shape.clone())));
+    fn new(
+        beside: &Beside,
+        space: &Space,
+        outer: u32,
+        row: u32,
+        #[comptime] shape: AttentionShape,
+    ) -> Softmax {
+        let lines = two_lines(beside, space, outer, row, comptime!(shape.clone()));
         let mut greatest = Array::<f32>::new(2usize);
         #[unroll]
         for half in 0..2usize {
@@ -150,7 +132,7 @@ impl Softmax {
         space: &Space,
         row: u32,
         first_key: u32,
-        #[comptime] shape: Shape,
+        #[comptime] shape: AttentionShape,
     ) -> Array<Vector<f32, Two>> {
         let columns = comptime!(shape.columns);
         let mut factors = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
@@ -194,7 +176,7 @@ impl Softmax {
         scores: &mut Array<Vector<f32, Two>>,
         factors: &Array<Vector<f32, Two>>,
         result: &mut Array<Vector<f32, Two>>,
-        #[comptime] shape: Shape,
+        #[comptime] shape: AttentionShape,
     ) {
         #[unroll]
         for half in 0..2usize {
@@ -235,7 +217,7 @@ impl Softmax {
         space: &Space,
         outer: u32,
         row: u32,
-        #[comptime] shape: Shape,
+        #[comptime] shape: AttentionShape,
     ) {
         let maxima_base = base(&*maxima, space, outer, comptime!(shape.clone()));
         let sums_base = base(&*sums, space, outer, comptime!(shape.clone()));

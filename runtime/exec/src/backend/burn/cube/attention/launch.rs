@@ -1,7 +1,7 @@
 //! An attention as an operation of the fusion queue, and the launch of its kernels.
 
 use super::call::{AttentionCall, AttentionInput, AttentionOutput};
-use super::scores::{BesideLaunch, DrawLaunch, Shape, SpaceLaunch};
+use super::scores::{AttentionShape, BesideLaunch, DrawLaunch, SpaceLaunch};
 use super::tile::{UNITS, VECTOR};
 use super::{backward, forward};
 use crate::backend::RngState;
@@ -48,6 +48,8 @@ struct Attend {
     inputs: Vec<TensorIr>,
     outputs: Vec<TensorIr>,
     drawn: Vec<Drawn>,
+    /// Read when the operation is executed, which is before the next step sets it: outputs are read, and so the queue is empty, after each
+    /// run.
     step: CubeTensor,
 }
 
@@ -100,9 +102,14 @@ impl Operation<FusionCubeRuntime> for Attend {
         for (i, input) in inputs.iter_mut().enumerate().take(many) {
             if !is_vectors(input, &self.call.inputs[i]) {
                 *input = into_contiguous(input.clone());
+                if !is_vectors(input, &self.call.inputs[i]) {
+                    let message =
+                        format!("operand {i} of an attention is not aligned for vectors of {VECTOR}");
+                    return Err(ExecutionError::generic(message));
+                }
             }
         }
-        let made = Run { attend: self, inputs, many, decided }.go();
+        let made = AttentionRun { attend: self, inputs, many, decided }.go();
         for (ir, tensor) in self.outputs.iter().zip(made) {
             handles.register_float_tensor::<CubeBackend>(&ir.id, tensor);
         }
@@ -120,7 +127,7 @@ fn is_vectors(tensor: &CubeTensor, input: &AttentionInput) -> bool {
 }
 
 /// A call whose operands are there.
-struct Run<'a> {
+struct AttentionRun<'a> {
     attend: &'a Attend,
     inputs: Vec<CubeTensor>,
     /// How many of them are multiplied; the others are beside the products.
@@ -128,7 +135,7 @@ struct Run<'a> {
     decided: CubeTensor,
 }
 
-impl Run<'_> {
+impl AttentionRun<'_> {
     fn call(&self) -> &AttentionCall {
         &self.attend.call
     }
@@ -185,7 +192,7 @@ impl Run<'_> {
         )
     }
 
-    fn shape(&self, columns: usize) -> Shape {
+    fn shape(&self, columns: usize) -> AttentionShape {
         let call = self.call();
         let at = AttentionOperands::of(&call.parts);
         let mut next = call.extras;
@@ -194,7 +201,7 @@ impl Run<'_> {
             there.then(|| next - 1)
         };
         let max = given(at.max.is_some());
-        Shape {
+        AttentionShape {
             outer: call.outer,
             rows: call.sizes.len() - 1 - call.outer,
             width: call.width,
@@ -256,7 +263,7 @@ impl Run<'_> {
     /// Number of cubes where each takes some of so many positions.
     fn cubes(&self, of: usize) -> CubeCount {
         let outer: usize = self.call().sizes[..self.call().outer].iter().product();
-        CubeCount::Static((outer * of.div_ceil(forward::QUERIES)) as u32, 1, 1)
+        CubeCount::Static((outer * of.div_ceil(super::load::QUERIES)) as u32, 1, 1)
     }
 
     fn rows(&self) -> usize {
@@ -265,7 +272,8 @@ impl Run<'_> {
     }
 
     fn address(&self) -> AddressType {
-        self.inputs.iter().map(CubeTensor::required_address_type).max().unwrap_or_default()
+        let outputs = self.call().outputs.iter().map(|o| AddressType::from_len(o.shape.iter().product()));
+        self.inputs.iter().map(CubeTensor::required_address_type).chain(outputs).max().unwrap_or_default()
     }
 
     /// The half type, and that of the results that are as wide as values.

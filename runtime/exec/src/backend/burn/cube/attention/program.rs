@@ -38,14 +38,14 @@ pub(super) enum Instruction {
 
 /// A scalar expression.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Program {
+pub(super) struct ScoreProgram {
     instructions: Vec<Instruction>,
     result: usize,
 }
 
-impl Program {
+impl ScoreProgram {
     /// An expression of so many extra operands where half types are `half`; none where kernels have no such function.
-    pub(super) fn of(computed: &Computed, extras: usize, half: DType) -> Option<Program> {
+    pub(super) fn of(computed: &Computed, extras: usize, half: DType) -> Option<ScoreProgram> {
         let nodes = &computed.expr.nodes;
         let mut instructions = vec![];
         // Which instruction gives each node.
@@ -76,7 +76,7 @@ impl Program {
             }
             at.push(instructions.len() - 1);
         }
-        Some(Program { result: *at.get(usize::from(computed.reg))?, instructions })
+        Some(ScoreProgram { result: *at.get(usize::from(computed.reg))?, instructions })
     }
 }
 
@@ -123,7 +123,7 @@ fn cast(nodes: &[Node], to: &Node, from: u16, at: &[usize]) -> Option<Result<Ins
 
 /// What an expression reads at one score.
 #[derive(CubeType)]
-pub(super) struct Element {
+pub(super) struct ScoreElement {
     pub(super) product: f32,
     pub(super) extras: Sequence<f32>,
     pub(super) drawn: Sequence<f32>,
@@ -132,7 +132,7 @@ pub(super) struct Element {
 
 /// The value of an expression; `E` is the half type.
 #[cube]
-pub(super) fn evaluate<E: Float>(element: &Element, #[comptime] program: Program) -> f32 {
+pub(super) fn evaluate<E: Float>(element: &ScoreElement, #[comptime] program: ScoreProgram) -> f32 {
     let mut registers = Sequence::<f32>::new();
     let many = comptime!(program.instructions.len());
     #[unroll]
@@ -146,7 +146,7 @@ pub(super) fn evaluate<E: Float>(element: &Element, #[comptime] program: Program
 #[cube]
 fn computed<E: Float>(
     registers: &Sequence<f32>,
-    element: &Element,
+    element: &ScoreElement,
     #[comptime] instruction: Instruction,
 ) -> f32 {
     match comptime!(instruction) {

@@ -4,7 +4,7 @@
 //! that of the keys. All tensors are walked by strides along these, which are 0 where they lack a dim, and along a dim of their own.
 
 use super::super::random::Generator;
-use super::program::{Element, Program, evaluate};
+use super::program::{ScoreElement, ScoreProgram, evaluate};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
@@ -13,7 +13,7 @@ pub(super) const DECIDED: usize = 64;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
+pub(super) struct AttentionShape {
     /// How many outer dims and dims of rows there are.
     pub(super) outer: usize,
     pub(super) rows: usize,
@@ -22,11 +22,11 @@ pub(super) struct Shape {
     pub(super) values: usize,
     /// Keys, or queries, that are looked at a time.
     pub(super) columns: usize,
-    pub(super) score: Program,
+    pub(super) score: ScoreProgram,
     /// Of gradients.
-    pub(super) slope: Option<Program>,
+    pub(super) slope: Option<ScoreProgram>,
     /// None where all factors of weights are 1.
-    pub(super) weight: Option<Program>,
+    pub(super) weight: Option<ScoreProgram>,
     /// The tensors beside the product: extra operands, then these where they are given.
     pub(super) extras: usize,
     pub(super) max: Option<usize>,
@@ -40,7 +40,7 @@ pub(super) struct Shape {
     pub(super) parts: Vec<AttentionPart>,
 }
 
-impl Shape {
+impl AttentionShape {
     /// Which dim the keys are.
     pub(super) const fn key(&self) -> usize {
         self.outer + self.rows
@@ -89,7 +89,7 @@ pub(super) struct Beside {
 
 /// A query: its positions, and where what belongs to it begins.
 #[derive(CubeType)]
-pub(super) struct Line {
+pub(super) struct QueryLine {
     at: Sequence<u32>,
     offsets: Sequence<usize>,
     pub(super) counts: Sequence<u64>,
@@ -97,7 +97,13 @@ pub(super) struct Line {
 
 /// The position along an outer dim or one of the rows.
 #[cube]
-fn position(space: &Space, outer: u32, row: u32, #[comptime] dim: usize, #[comptime] shape: Shape) -> u32 {
+fn position(
+    space: &Space,
+    outer: u32,
+    row: u32,
+    #[comptime] dim: usize,
+    #[comptime] shape: AttentionShape,
+) -> u32 {
     let of_rows = comptime!(dim >= shape.outer);
     let first = comptime!(if of_rows { shape.outer } else { 0 });
     let last = comptime!(if of_rows { shape.key() - 1 } else { shape.outer - 1 });
@@ -120,7 +126,7 @@ pub(super) fn base<T: CubePrimitive>(
     tensor: &Tensor<T>,
     space: &Space,
     outer: u32,
-    #[comptime] shape: Shape,
+    #[comptime] shape: AttentionShape,
 ) -> usize {
     let mut sum = 0usize;
     #[unroll]
@@ -137,7 +143,7 @@ pub(super) fn row_offset<T: CubePrimitive>(
     tensor: &Tensor<T>,
     space: &Space,
     row: u32,
-    #[comptime] shape: Shape,
+    #[comptime] shape: AttentionShape,
 ) -> usize {
     let mut sum = 0usize;
     #[unroll]
@@ -150,7 +156,13 @@ pub(super) fn row_offset<T: CubePrimitive>(
 
 /// A query by its number.
 #[cube]
-pub(super) fn line(beside: &Beside, space: &Space, outer: u32, row: u32, #[comptime] shape: Shape) -> Line {
+pub(super) fn line(
+    beside: &Beside,
+    space: &Space,
+    outer: u32,
+    row: u32,
+    #[comptime] shape: AttentionShape,
+) -> QueryLine {
     let row = min(row, space.rows - 1u32);
     let mut at = Sequence::<u32>::new();
     #[unroll]
@@ -181,12 +193,27 @@ pub(super) fn line(beside: &Beside, space: &Space, outer: u32, row: u32, #[compt
         }
         counts.push(count);
     }
-    Line { at, offsets, counts }
+    QueryLine { at, offsets, counts }
+}
+
+/// The two queries that a unit has where queries are rows.
+#[cube]
+pub(super) fn two_lines(
+    beside: &Beside,
+    space: &Space,
+    outer: u32,
+    row: u32,
+    #[comptime] shape: AttentionShape,
+) -> Sequence<QueryLine> {
+    let mut lines = Sequence::<QueryLine>::new();
+    lines.push(line(beside, space, outer, row, comptime!(shape.clone())));
+    lines.push(line(beside, space, outer, row + 8u32, comptime!(shape.clone())));
+    lines
 }
 
 /// The element of a tensor beside the products that a query has for all keys.
 #[cube]
-pub(super) fn of_query(beside: &Beside, line: &Line, #[comptime] which: usize) -> f32 {
+pub(super) fn of_query(beside: &Beside, line: &QueryLine, #[comptime] which: usize) -> f32 {
     beside.tensors.index(which)[*line.offsets.index(which)]
 }
 
@@ -195,13 +222,13 @@ pub(super) fn of_query(beside: &Beside, line: &Line, #[comptime] which: usize) -
 pub(super) fn element(
     beside: &Beside,
     space: &Space,
-    line: &Line,
+    line: &QueryLine,
     drawn: &Sequence<Array<f32>>,
     key: u32,
     product: f32,
     #[comptime] which: usize,
-    #[comptime] shape: Shape,
-) -> Element {
+    #[comptime] shape: AttentionShape,
+) -> ScoreElement {
     let key = min(key, space.keys - 1u32);
     let along = comptime!(shape.key());
     let mut extras = Sequence::<f32>::new();
@@ -221,17 +248,17 @@ pub(super) fn element(
         at.push(*line.at.index(dim) + *space.starts.index(dim));
     }
     at.push(key + *space.starts.index(along));
-    Element { product, extras, drawn: own, at }
+    ScoreElement { product, extras, drawn: own, at }
 }
 
 /// The score at a query and a key, and minus infinity beyond the keys and the queries.
 #[cube]
 pub(super) fn score<E: Float>(
-    element: &Element,
+    element: &ScoreElement,
     space: &Space,
     row: u32,
     key: u32,
-    #[comptime] shape: Shape,
+    #[comptime] shape: AttentionShape,
 ) -> f32 {
     let score = evaluate::<E>(element, comptime!(shape.score.clone()));
     select(row < space.rows && key < space.keys, score, comptime!(f32::NEG_INFINITY).runtime())

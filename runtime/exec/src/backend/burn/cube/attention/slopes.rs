@@ -5,7 +5,7 @@
 use super::decide::shift;
 use super::draws::{by_columns, by_rows};
 use super::program::evaluate;
-use super::scores::{Beside, Line, Shape, Space, element, line, of_query, score};
+use super::scores::{AttentionShape, Beside, QueryLine, Space, element, line, of_query, score};
 use super::tile::Two;
 use cubecl::prelude::*;
 
@@ -21,14 +21,14 @@ struct Slopes {
 fn slopes_at<E: Float>(
     beside: &Beside,
     space: &Space,
-    line: &Line,
+    line: &QueryLine,
     drawn: &Sequence<Array<f32>>,
     query: u32,
     key: u32,
     product: f32,
     by_weight: f32,
     #[comptime] which: usize,
-    #[comptime] shape: Shape,
+    #[comptime] shape: AttentionShape,
 ) -> Slopes {
     let at = element(beside, space, line, drawn, key, product, which, comptime!(shape.clone()));
     let score = score::<E>(&at, space, query, key, comptime!(shape.clone()));
@@ -36,7 +36,8 @@ fn slopes_at<E: Float>(
     let scale = of_query(beside, line, comptime!(shape.scale.unwrap_or(0)));
     let weight = (score - shift(max)).exp() * scale;
     // Beyond the end nothing is added, whatever is given for the last query.
-    let weight = select(query < space.rows && key < space.keys, weight, 0.0f32);
+    let is_within = query < space.rows && key < space.keys;
+    let weight = select(is_within, weight, 0.0f32);
     let mut weighed = weight;
     let mut by_softmax = by_weight;
     if let Some(program) = comptime!(shape.weight.clone()) {
@@ -47,7 +48,9 @@ fn slopes_at<E: Float>(
     let mut product_slope = 0.0f32;
     if let Some(program) = comptime!(shape.slope.clone()) {
         let delta = of_query(beside, line, comptime!(shape.delta.unwrap_or(0)));
-        product_slope = weight * (by_softmax - delta) * evaluate::<E>(&at, program);
+        let made = weight * (by_softmax - delta) * evaluate::<E>(&at, program);
+        // The slope at a product of nothing may be no number.
+        product_slope = select(is_within, made, 0.0f32);
     }
     Slopes { weight: weighed, product: product_slope }
 }
@@ -59,10 +62,10 @@ pub(super) fn slopes_by_rows<E: Float>(
     by_weights: &Array<Vector<f32, Two>>,
     beside: &Beside,
     space: &Space,
-    lines: &Sequence<Line>,
+    lines: &Sequence<QueryLine>,
     row: u32,
     first_key: u32,
-    #[comptime] shape: Shape,
+    #[comptime] shape: AttentionShape,
 ) {
     #[unroll]
     for n in 0..comptime!(shape.columns / 8) {
@@ -92,22 +95,22 @@ pub(super) fn slopes_by_rows<E: Float>(
     }
 }
 
-/// The same where keys are rows; and weights in place of the products of cotangents and values.
+/// The same where keys are rows; and weights in place of the products of cotangents and values. `at` is the outer position, the first query
+/// of the tile, and the first key of the unit.
 #[cube]
 pub(super) fn slopes_by_columns<E: Float>(
     products: &mut Array<Vector<f32, Two>>,
     by_weights: &mut Array<Vector<f32, Two>>,
     beside: &Beside,
     space: &Space,
-    outer: u32,
-    first_query: u32,
-    key: u32,
-    #[comptime] shape: Shape,
+    at: (u32, u32, u32),
+    #[comptime] shape: AttentionShape,
 ) {
+    let (outer, first_query, key) = at;
     #[unroll]
     for n in 0..comptime!(shape.columns / 8) {
         let query = first_query + comptime!(8 * n as u32) + UNIT_POS % 4 * 2u32;
-        let mut lines = Sequence::<Line>::new();
+        let mut lines = Sequence::<QueryLine>::new();
         lines.push(line(beside, space, outer, query, comptime!(shape.clone())));
         lines.push(line(beside, space, outer, query + 1u32, comptime!(shape.clone())));
         let drawn = by_columns(beside, lines.index(0), lines.index(1), key, comptime!(shape.clone()));

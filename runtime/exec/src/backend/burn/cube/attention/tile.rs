@@ -39,7 +39,7 @@ pub(super) fn new_tile<E: Float, N: Size>(
 
 /// Puts what was fetched into a tile.
 #[cube]
-pub(super) fn put<E: Float, N: Size>(
+pub(super) fn store_tile<E: Float, N: Size>(
     fetched: &Array<Vector<E, N>>,
     tile: &mut Shared<[Vector<E, N>]>,
     #[comptime] rows: usize,
