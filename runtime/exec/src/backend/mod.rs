@@ -21,7 +21,7 @@ use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
 use meshwright_gpu::products::TunedProducts;
-use meshwright_plan::{DType, Dim, Plan, Step};
+use meshwright_plan::{BufId, DType, Dim, Plan, Step};
 
 /// A tensor of a device.
 pub(crate) type Handle<B> = <<B as Backend>::Burn as BackendIr>::Handle;
@@ -180,6 +180,12 @@ pub(crate) trait Backend: Send + Sized + 'static {
 
     /// Records the operations of a step that computes.
     fn lower(lowering: &mut Lowering<'_, Self::Kernel>, step: &Step) -> Result<(), LoweringError>;
+
+    /// Whether a step can draw what it reads of a buffer, in place of the step `by`, which would draw it.
+    fn draws(lowering: &Lowering<'_, Self::Kernel>, step: usize, buf: BufId, by: usize) -> bool {
+        let _ = (lowering, step, buf, by);
+        false
+    }
 
     /// Records how blocks along a dim of some arrays are put one after the other, in one dim: the first block of each array,
     /// then the second of each, and so on. Each array has elements.

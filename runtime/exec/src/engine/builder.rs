@@ -4,6 +4,7 @@ use super::context::place;
 use super::graph::{Segment, Table, TensorSlot};
 use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError, stored_as, stored_shape};
+use super::masks::Masks;
 use super::residuals::{ResidualStep, Residuals, load, store};
 use crate::backend::{Backend, MOST_NESTED};
 use crate::collective::Prepared;
@@ -118,9 +119,10 @@ pub(crate) fn build<B: Backend>(
     rank: usize,
 ) -> Result<Built<B::Kernel>, ExecError> {
     backend.check(plan, rank)?;
-    let lowering = Lowering::new(plan, rank, backend.capabilities());
+    let mut lowering = Lowering::new(plan, rank, backend.capabilities());
     let (pieces, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
     let residuals = Residuals::of(plan);
+    lowering.masks = Masks::of(plan, &residuals, |step, buf, by| B::draws(&lowering, step, buf, by));
     let mut builder = ProgramBuilder::<B> { lowering, pieces, operations, open, in_flight, residuals };
     let mut lifetimes = Lifetimes::new(plan);
     for (index, step) in plan.steps.iter().enumerate() {
@@ -164,9 +166,15 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         // What crosses the boundary of a loop is handed over by the loop itself.
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
         let given = step.aliases.iter().map(|r| r.0);
-        let made = |b: &BufId| !self.residuals.buffers.contains(b) && (!crosses || !step.reads_buf(*b));
+        let masks = &self.lowering.masks;
+        let never = |b: &BufId| self.residuals.buffers.contains(b) || masks.drawn_by.contains_key(b);
+        let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
         for buf in step.free.iter().copied().chain(given).filter(made) {
             ending.extend(self.lowering.slots(buf)?);
+        }
+        if self.lowering.masks.skipped.contains(&index) {
+            self.finish_step(index, &ending);
+            return Ok(());
         }
         if let Some(how) = self.residuals.steps.get(&index).copied() {
             return self.residual(index, step, how, ending);

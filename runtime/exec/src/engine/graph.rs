@@ -99,6 +99,9 @@ pub(crate) struct Capabilities {
     /// Whether there are kernels for attentions of half types.
     #[cfg(feature = "cuda")]
     pub(crate) attention: bool,
+    /// Whether there are kernels for element-wise steps.
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    pub(crate) own_maps: bool,
     /// Whether kernels work on the memory of the host. They take empty tensors, and pairs in one part; storage goes back to
     /// the backend, so what an operation of Burn reads last is dropped by an operation of its own.
     pub(crate) host_kernels: bool,

@@ -2,6 +2,7 @@
 
 use super::context::{DeviceContext, Local};
 use super::graph::{Capabilities, GraphBuilder, TensorSlot, Val};
+use super::masks::Masks;
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{Arity, BufId, DType, Monoid, Plan, Prim};
@@ -39,6 +40,8 @@ pub(crate) struct Lowering<'a, K> {
     pub(crate) pairs: BTreeMap<BufId, DType>,
     /// Kernels of the whole program, by number.
     pub(crate) kernels: Vec<K>,
+    /// What is drawn where it is read.
+    pub(crate) masks: Masks,
 }
 
 /// A tensor of a buffer: where it is, and what its elements are.
@@ -87,6 +90,7 @@ impl<'a, K> Lowering<'a, K> {
             graph: GraphBuilder::new(capabilities),
             pairs: values_of_pairs(plan),
             kernels: vec![],
+            masks: Masks::default(),
         }
     }
 

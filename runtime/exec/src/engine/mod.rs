@@ -9,6 +9,7 @@ mod kernels;
 mod launched;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
+pub(crate) mod masks;
 pub(crate) mod ops;
 pub(crate) mod print;
 pub(crate) mod programs;

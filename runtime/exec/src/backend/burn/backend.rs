@@ -1,8 +1,8 @@
 //! What a backend of Burn has to tell, and steps as its operations.
 
 use super::dtypes;
-#[cfg(feature = "cuda")]
-use super::emit::ATTENTION;
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+use super::emit::OWN;
 use super::emit::{MATMUL, RANDOM};
 use super::iteration::{slice_at, update_at};
 use super::lower::{BurnKernel, ITERATION_SLICE, ITERATION_UPDATE, Lower};
@@ -26,6 +26,8 @@ use burn_flex::{Flex, FlexTensor};
 use burn_ir::{BackendIr, CustomOpIr, HandleKind};
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
 use meshwright_gpu::products::TunedProducts;
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+use meshwright_plan::BufId;
 use meshwright_plan::{DType, Dim, Plan, Step};
 
 /// A backend of Burn that steps run on.
@@ -109,15 +111,19 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         false
     }
 
-    /// The results of an attention of these operands, in memory like `outputs`; none before a run has begun.
-    #[cfg(feature = "cuda")]
-    fn attend(
+    /// Whether the device has kernels for element-wise steps.
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    const OWN_MAPS: bool = false;
+
+    /// The results of a kernel of our own of these operands, in memory like `outputs`; none before a run has begun.
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    fn run_own(
         clock: &Self::Clock,
-        (call, rng): (&std::sync::Arc<super::cube::attention::AttentionCall>, RngState),
+        (kernel, rng): (&super::cube::OwnKernel, RngState),
         inputs: Vec<Self::Handle>,
         outputs: &[burn_ir::TensorIr],
     ) -> Option<Vec<Self::Handle>> {
-        let _ = (clock, call, rng, inputs, outputs);
+        let _ = (clock, kernel, rng, inputs, outputs);
         None
     }
 
@@ -337,6 +343,8 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             own_matmul: B::own_matmul(&self.device, &self.products),
             #[cfg(feature = "cuda")]
             attention: B::has_attention(&self.device),
+            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+            own_maps: B::OWN_MAPS,
             host_kernels: false,
             scores_at_once: B::SCORES_AT_ONCE,
         }
@@ -348,6 +356,11 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
 
     fn lower(lowering: &mut Lower<'_>, step: &Step) -> Result<(), LoweringError> {
         lowering.step(step)
+    }
+
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    fn draws(lowering: &Lower<'_>, step: usize, buf: BufId, by: usize) -> bool {
+        lowering.draws_within(step, buf, by)
     }
 
     fn pack(lowering: &mut Lower<'_>, arrays: &[Blocked<'_>]) -> Val {
@@ -403,11 +416,11 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
                 let Some(BurnKernel::Random(kernel)) = kernels.get(number) else { return unknown() };
                 self.drawn(kernel, rng, operation.outputs[0].dtype)?
             }
-            #[cfg(feature = "cuda")]
-            (ATTENTION, inputs) => {
-                let Some(BurnKernel::Attention(call)) = kernels.get(number) else { return unknown() };
+            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+            (name, inputs) if OWN.contains(&name) => {
+                let Some(BurnKernel::Own(kernel)) = kernels.get(number) else { return unknown() };
                 let inputs = inputs.iter().map(|t| handles.get_handle(&t.id, &t.status)).collect();
-                let made = B::attend(&self.clock, (call, rng), inputs, &operation.outputs);
+                let made = B::run_own(&self.clock, (kernel, rng), inputs, &operation.outputs);
                 let Some(made) = made else { return unknown() };
                 operation
                     .outputs

@@ -6,9 +6,12 @@ pub(crate) mod attention;
 mod blas;
 #[cfg(feature = "cuda")]
 mod download;
+mod drawn;
 #[cfg(feature = "cuda")]
 mod graphs;
+pub(crate) mod maps;
 mod product;
+mod program;
 mod random;
 
 use super::backend::{BurnBackend, OnBurn};
@@ -29,9 +32,7 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::stream::StreamId;
 use burn_fusion::{NoOp, get_client};
-#[cfg(feature = "cuda")]
-use burn_ir::TensorIr;
-use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput};
+use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput, TensorIr};
 use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use meshwright_gpu::driver::Driver;
@@ -39,6 +40,14 @@ use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::TunedProducts;
 #[cfg(feature = "cuda")]
 use meshwright_plan::DType;
+use std::sync::Arc;
+
+/// A kernel from our own source.
+pub(crate) enum OwnKernel {
+    Map(Arc<maps::MapCall>),
+    #[cfg(feature = "cuda")]
+    Attention(Arc<attention::AttentionCall>),
+}
 
 /// A device that kernels are compiled for.
 pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Result<OnBurn<Cube>, ExecError> {
@@ -166,15 +175,20 @@ impl BurnBackend for Cube {
         matches!(device, CubeDevice::Cuda(_)) && attention::is_there(&device.client())
     }
 
-    #[cfg(feature = "cuda")]
-    fn attend(
+    const OWN_MAPS: bool = true;
+
+    fn run_own(
         clock: &Self::Clock,
-        (call, rng): (&std::sync::Arc<attention::AttentionCall>, RngState),
+        (kernel, rng): (&OwnKernel, RngState),
         inputs: Vec<Self::Handle>,
         outputs: &[TensorIr],
     ) -> Option<Vec<Self::Handle>> {
-        let (_, step) = clock.as_ref()?;
-        Some(attention::attend(call, rng, step.clone(), inputs, outputs))
+        let step = clock.as_ref()?.1.clone();
+        Some(match kernel {
+            OwnKernel::Map(call) => maps::map(call, rng, step, inputs, outputs),
+            #[cfg(feature = "cuda")]
+            OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs, outputs),
+        })
     }
 
     fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {

@@ -13,6 +13,18 @@ use burn_ir::{
 #[cfg(feature = "cuda")]
 pub(crate) const ATTENTION: &str = "attention";
 
+/// Name of the kernel of an element-wise step, where the backend has one.
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+pub(crate) const MAP: &str = "map";
+
+/// Names of what is compiled from our own source.
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+pub(crate) const OWN: &[&str] = &[
+    #[cfg(feature = "cuda")]
+    ATTENTION,
+    MAP,
+];
+
 /// Name of the kernel that draws random values on the host, so that every device draws the same bits.
 pub(crate) const RANDOM: &str = "random";
 

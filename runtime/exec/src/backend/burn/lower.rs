@@ -19,9 +19,9 @@ pub(super) const ITERATION_UPDATE: &str = "iteration_update";
 pub(crate) enum BurnKernel {
     /// Random values.
     Random(RandomKernel),
-    /// An attention, where the backend has kernels for it.
-    #[cfg(feature = "cuda")]
-    Attention(std::sync::Arc<super::cube::attention::AttentionCall>),
+    /// What is compiled for the backend from our own source.
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    Own(super::cube::OwnKernel),
 }
 
 /// Lowers steps to operations of Burn.
@@ -130,17 +130,26 @@ impl Lower<'_> {
         distribution: &Distribution,
     ) -> Result<(), LoweringError> {
         let ([], [out]) = self.locals(step)?;
-        let sizes = self.context.plan.dims.shape(&out.dims);
-        // What is drawn for a half type is rounded from `f32`.
         let wide = out.dtype.wide();
-        let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?
-            .of_examples(self.context.examples_of(&out))
-            .in_parts(self.context.parts_of(&out));
+        let drawing = self.drawing(stream, distribution, &out)?;
         self.kernels.push(BurnKernel::Random(drawing));
         let shape = extents(&out.shape);
         let drawn = self.graph.random(self.kernels.len() - 1, &shape, stored_as(wide));
         self.write_val(drawn, &out);
         Ok(())
+    }
+
+    /// What draws a block. What is drawn for a half type is rounded from `f32`.
+    pub(super) fn drawing(
+        &self,
+        stream: &str,
+        distribution: &Distribution,
+        out: &Local,
+    ) -> Result<RandomKernel, LoweringError> {
+        let sizes = self.context.plan.dims.shape(&out.dims);
+        Ok(RandomKernel::new(stream, *distribution, out.dtype.wide(), &sizes, &out.ranges)?
+            .of_examples(self.context.examples_of(out))
+            .in_parts(self.context.parts_of(out)))
     }
 
     pub(crate) fn local(&self, operand: &Operand) -> Result<Local, LoweringError> {

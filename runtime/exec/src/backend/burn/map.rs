@@ -1,5 +1,8 @@
 //! Element-wise steps: every register of the expression becomes a tensor, or stays a number.
 
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+mod own;
+
 use super::lower::{Lower, unsupported};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
@@ -41,6 +44,10 @@ impl Lower<'_> {
         }
         if inputs.iter().any(|i| i.dims.iter().any(|d| !first.dims.contains(d))) {
             return Err(LoweringError::Plan("a map reads a dim that it does not write".into()));
+        }
+        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+        if self.own_map(expr, &inputs, &written)? {
+            return Ok(());
         }
         let mut held: Vec<Register> = vec![];
         for (at, node) in expr.nodes.iter().enumerate() {

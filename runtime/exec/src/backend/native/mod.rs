@@ -61,6 +61,8 @@ impl Backend for Native {
             own_matmul: false,
             #[cfg(feature = "cuda")]
             attention: false,
+            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+            own_maps: false,
             host_kernels: true,
             scores_at_once: usize::MAX,
         }

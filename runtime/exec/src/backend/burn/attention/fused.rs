@@ -1,5 +1,6 @@
 //! Attention by kernels of the backend, where it has them for what is asked.
 
+use super::super::cube::OwnKernel;
 use super::super::cube::attention::{
     AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided,
 };
@@ -108,7 +109,7 @@ impl Lower<'_> {
             outs.push((shape.clone(), dtype));
             call.outputs.push(AttentionOutput { dims: places(space, &dims), shape });
         }
-        self.kernels.push(BurnKernel::Attention(Arc::new(call)));
+        self.kernels.push(BurnKernel::Own(OwnKernel::Attention(Arc::new(call))));
         let made = self.graph.kernel((ATTENTION, self.kernels.len() - 1), inputs, outs);
         for ((part, out), val) in parts.iter().zip(writes).zip(made) {
             let dims = [apart(out, &own(part)), own(part)].concat();

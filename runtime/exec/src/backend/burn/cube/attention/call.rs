@@ -1,11 +1,11 @@
 //! What is known of an attention when a Plan is loaded.
 
-use super::program::ScoreProgram;
+use super::super::drawn::can_be_drawn;
+use super::super::program::ScalarProgram;
 use super::scores::DECIDED;
 use super::tile::ROWS;
 use crate::engine::attention::AttentionSpace;
 use crate::kernels::{RandomKernel, attention_constant};
-use meshwright_plan::random::Distribution;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim};
 
 /// Widest query and value, so that what a cube accumulates is in registers.
@@ -32,9 +32,9 @@ pub(crate) struct AttentionCall {
     pub(super) starts: Vec<usize>,
     pub(super) width: usize,
     pub(super) values: usize,
-    pub(super) score: ScoreProgram,
-    pub(super) slope: Option<ScoreProgram>,
-    pub(super) weight: Option<ScoreProgram>,
+    pub(super) score: ScalarProgram,
+    pub(super) slope: Option<ScalarProgram>,
+    pub(super) weight: Option<ScalarProgram>,
     pub(super) extras: usize,
     pub(super) draws: Vec<(RandomKernel, Vec<usize>)>,
     /// The number that the tiles are which positions decide, if there are any.
@@ -80,10 +80,10 @@ impl AttentionCall {
         if counted.into_iter().any(|n| n >= 1 << 31) {
             return None;
         }
-        if draws.iter().any(|d| !matches!(d.0.distribution(), Distribution::Bernoulli { .. })) {
+        if !draws.iter().all(|d| can_be_drawn(d.0.distribution())) {
             return None;
         }
-        let program = |of| ScoreProgram::of(&space.renumbered(of, spec), spec.extras, factors.half);
+        let program = |of| ScalarProgram::of(&space.renumbered(of, spec), factors.half);
         let weight = match &spec.weight {
             Some(weight) => Some(program(weight)?),
             None => None,

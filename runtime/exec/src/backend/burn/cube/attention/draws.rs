@@ -4,7 +4,7 @@
 //! 8 columns of an accumulator, of two rows and two columns, and so asks for one count: its neighbors have the other keys of it, and
 //! words are exchanged.
 
-use super::scores::{AttentionShape, Beside, Draw, QueryLine};
+use super::scores::{AttentionShape, Beside, QueryLine};
 use cubecl::prelude::*;
 
 /// Of two queries, which are the rows of an accumulator, at `key` and the key after it: first those of the first query.
@@ -29,17 +29,17 @@ pub(super) fn by_rows(
             let (a, b, c, d) = draw.generator.words(beside.step[0usize], count >> 2);
             let left = plane_shuffle_xor(select(is_even, c, a), 1u32);
             let right = plane_shuffle_xor(select(is_even, d, b), 1u32);
-            drawn[0] = truth(draw, select(is_even, a, left));
-            drawn[1] = truth(draw, select(is_even, b, right));
-            drawn[2] = truth(draw, select(is_even, left, c));
-            drawn[3] = truth(draw, select(is_even, right, d));
+            drawn[0] = draw.truth(select(is_even, a, left));
+            drawn[1] = draw.truth(select(is_even, b, right));
+            drawn[2] = draw.truth(select(is_even, left, c));
+            drawn[3] = draw.truth(select(is_even, right, d));
         } else {
             let along = comptime!(shape.key());
             #[unroll]
             for c in 0..2usize {
                 let far = u64::cast_from(key + comptime!(c as u32)) * *draw.strides.index(along);
-                drawn[c] = truth(draw, draw.generator.word(beside.step[0usize], counts.0 + far));
-                drawn[2 + c] = truth(draw, draw.generator.word(beside.step[0usize], counts.1 + far));
+                drawn[c] = draw.truth(draw.generator.word(beside.step[0usize], counts.0 + far));
+                drawn[2 + c] = draw.truth(draw.generator.word(beside.step[0usize], counts.1 + far));
             }
         }
         all.push(drawn);
@@ -77,25 +77,20 @@ pub(super) fn by_columns(
             let had = (had[0], had[1], had[2], had[3]);
             #[unroll]
             for element in 0..4usize {
-                drawn[element] = truth(draw, chosen(had, own ^ comptime!(element as u32)));
+                drawn[element] = draw.truth(chosen(had, own ^ comptime!(element as u32)));
             }
         } else {
             let along = comptime!(shape.key());
             #[unroll]
             for half in 0..2usize {
                 let far = u64::cast_from(key + comptime!(8 * half as u32)) * *draw.strides.index(along);
-                drawn[2 * half] = truth(draw, draw.generator.word(beside.step[0usize], counts.0 + far));
-                drawn[2 * half + 1] = truth(draw, draw.generator.word(beside.step[0usize], counts.1 + far));
+                drawn[2 * half] = draw.truth(draw.generator.word(beside.step[0usize], counts.0 + far));
+                drawn[2 * half + 1] = draw.truth(draw.generator.word(beside.step[0usize], counts.1 + far));
             }
         }
         all.push(drawn);
     }
     all
-}
-
-#[cube]
-fn truth(draw: &Draw, word: u32) -> f32 {
-    select(u64::cast_from(word) >= draw.least, 1.0f32, 0.0f32)
 }
 
 /// One of four.

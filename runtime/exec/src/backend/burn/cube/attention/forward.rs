@@ -1,10 +1,10 @@
 //! The forward pass: of each query the greatest score, the sum of the exponentials relative to it, and the values summed by these
 //! (FlashAttention-2, Dao 2023, arXiv 2307.08691, algorithm 1, but that the result is not divided by the sum).
 
+use super::super::program::evaluate;
 use super::decide::{any_needs, place_of_decision, shift};
 use super::draws::by_rows;
 use super::load::{QUERIES, load, place_of_cube, write_queries};
-use super::program::evaluate;
 use super::scores::{
     AttentionShape, Beside, QueryLine, Space, base, element, of_query, row_offset, score, two_lines,
 };

@@ -1,11 +1,11 @@
 //! An attention as an operation of the fusion queue, and the launch of its kernels.
 
 use super::call::{AttentionCall, AttentionInput, AttentionOutput};
-use super::scores::{AttentionShape, BesideLaunch, DrawLaunch, SpaceLaunch};
+use super::scores::{AttentionShape, BesideLaunch, SpaceLaunch};
 use super::tile::{UNITS, VECTOR};
 use super::{backward, forward};
 use crate::backend::RngState;
-use crate::backend::burn::cube::random;
+use crate::backend::burn::cube::drawn::Drawn;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::{DType as BurnType, ExecutionError};
 use burn_cubecl::CubeBackend;
@@ -20,26 +20,8 @@ use burn_std::Shape as Extents;
 use cubecl::ir::FloatKind;
 use cubecl::ir::features::MmaConfig;
 use cubecl::prelude::*;
-use meshwright_plan::random::{Distribution, least_true};
 use meshwright_plan::{AttentionOperands, AttentionPart};
 use std::sync::Arc;
-
-/// What is drawn at the moment of a call: key and first count, strides along the dims of the scores, and the least word that is true.
-#[derive(Clone, Debug)]
-struct Drawn {
-    draws: crate::kernels::Draws,
-    strides: Vec<u64>,
-    least: u64,
-}
-
-impl Drawn {
-    /// Whether keys that follow each other are counted so, and each fourth is the first of a count of the generator.
-    fn is_four_to_a_count(&self) -> bool {
-        let Some((key, others)) = self.strides.split_last() else { return false };
-        let whole = |n: &u64| n.is_multiple_of(4);
-        *key == 1 && whole(&self.draws.first) && others.iter().all(whole)
-    }
-}
 
 /// The operation when its turn has come.
 #[derive(Debug)]
@@ -77,13 +59,7 @@ pub(in super::super) fn attend(
     let outputs: Vec<TensorIr> = outputs.iter().map(made).collect();
     let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
     let told = CustomOpIr::new("meshwright_attention", &inputs, &outputs);
-    let drawn = call.draws.iter().map(|(kernel, places)| {
-        let draws = kernel.draws_by_dim(rng.seed, rng.moment(), rng.first_example);
-        let mut strides = vec![0; call.sizes.len()];
-        places.iter().zip(&draws.dims).for_each(|(place, dim)| strides[*place] = dim.1);
-        let Distribution::Bernoulli { rate } = draws.distribution else { unreachable!("only truth values") };
-        Drawn { strides, least: least_true(rate), draws }
-    });
+    let drawn = call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng));
     let operation = Attend { drawn: drawn.collect(), call: call.clone(), inputs, outputs, step };
     client.register(StreamId::current(), OperationIr::Custom(told), operation)
 }
@@ -166,10 +142,7 @@ impl AttentionRun<'_> {
     fn beside(&self) -> BesideLaunch {
         let beside =
             (self.many..self.inputs.len()).map(|i| self.walked(&self.inputs[i], &self.call().inputs[i].0));
-        let draws = self.attend.drawn.iter().map(|d| {
-            let generator = random::generator(&d.draws);
-            DrawLaunch::new(generator, d.draws.first, d.strides.iter().copied().collect(), d.least)
-        });
+        let draws = self.attend.drawn.iter().map(|d| d.launch(&d.strides));
         let step = self.attend.step.clone().into_tensor_arg();
         BesideLaunch::new(beside.collect(), draws.collect(), step)
     }
@@ -214,7 +187,7 @@ impl AttentionRun<'_> {
             max,
             scale: given(at.scale.is_some()),
             delta: given(at.delta.is_some()),
-            four: self.attend.drawn.iter().all(Drawn::is_four_to_a_count),
+            four: self.attend.drawn.iter().all(|d| d.is_four_to_a_count(&d.strides)),
             decides: call.decided.is_some(),
             parts: call.parts.clone(),
         }

@@ -3,8 +3,8 @@
 //!
 //! - [`call`]: what is known when a Plan is loaded, and for which attentions there is a kernel.
 //! - [`launch`]: the operation of the fusion queue.
-//! - `forward`, `backward`: the kernels; `scores`: what is read beside queries, keys and values; `draws`: what is drawn; `program`: scores as
-//!   expressions; `slopes`: their gradients; `decide`: which tiles are left out.
+//! - `forward`, `backward`: the kernels; `scores`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the
+//!   gradients of scores; `decide`: which tiles are left out.
 //! - `tile`: matrices in shared memory, and products of them; `load`: how they come there.
 
 mod backward;
@@ -14,7 +14,6 @@ mod draws;
 mod forward;
 mod launch;
 mod load;
-mod program;
 mod scores;
 mod slopes;
 mod tile;

@@ -3,8 +3,8 @@
 //! The dims of the scores are the outer ones, whose every position is an attention of its own; those of the rows, the queries of one; and
 //! that of the keys. All tensors are walked by strides along these, which are 0 where they lack a dim, and along a dim of their own.
 
-use super::super::random::Generator;
-use super::program::{ScoreElement, ScoreProgram, evaluate};
+use super::super::drawn::Draw;
+use super::super::program::{Element, ScalarProgram, evaluate};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
@@ -22,11 +22,11 @@ pub(super) struct AttentionShape {
     pub(super) values: usize,
     /// Keys, or queries, that are looked at a time.
     pub(super) columns: usize,
-    pub(super) score: ScoreProgram,
+    pub(super) score: ScalarProgram,
     /// Of gradients.
-    pub(super) slope: Option<ScoreProgram>,
+    pub(super) slope: Option<ScalarProgram>,
     /// None where all factors of weights are 1.
-    pub(super) weight: Option<ScoreProgram>,
+    pub(super) weight: Option<ScalarProgram>,
     /// The tensors beside the product: extra operands, then these where they are given.
     pub(super) extras: usize,
     pub(super) max: Option<usize>,
@@ -65,17 +65,6 @@ pub(super) struct Space {
     pub(super) keys: u32,
     /// The number that a tile's scores are which positions decide.
     pub(super) decided: f32,
-}
-
-/// Truth values that are drawn.
-#[derive(CubeType, CubeLaunch)]
-pub(super) struct Draw {
-    pub(super) generator: Generator,
-    /// The count of the first, and how far the next along each dim is.
-    first: u64,
-    pub(super) strides: Sequence<u64>,
-    /// The least word that is true.
-    pub(super) least: u64,
 }
 
 /// What is read and drawn beside products.
@@ -228,19 +217,19 @@ pub(super) fn element(
     product: f32,
     #[comptime] which: usize,
     #[comptime] shape: AttentionShape,
-) -> ScoreElement {
+) -> Element {
     let key = min(key, space.keys - 1u32);
     let along = comptime!(shape.key());
-    let mut extras = Sequence::<f32>::new();
+    let mut loads = Sequence::<f32>::new();
+    loads.push(product);
     #[unroll]
     for i in 0..comptime!(shape.extras) {
         let tensor = beside.tensors.index(i);
-        extras.push(tensor[*line.offsets.index(i) + key as usize * tensor.stride(along)]);
+        loads.push(tensor[*line.offsets.index(i) + key as usize * tensor.stride(along)]);
     }
-    let mut own = Sequence::<f32>::new();
     #[unroll]
     for i in 0..comptime!(beside.draws.len()) {
-        own.push(drawn.index(i)[which]);
+        loads.push(drawn.index(i)[which]);
     }
     let mut at = Sequence::<u32>::new();
     #[unroll]
@@ -248,13 +237,13 @@ pub(super) fn element(
         at.push(*line.at.index(dim) + *space.starts.index(dim));
     }
     at.push(key + *space.starts.index(along));
-    ScoreElement { product, extras, drawn: own, at }
+    Element { loads, at }
 }
 
 /// The score at a query and a key, and minus infinity beyond the keys and the queries.
 #[cube]
 pub(super) fn score<E: Float>(
-    element: &ScoreElement,
+    element: &Element,
     space: &Space,
     row: u32,
     key: u32,

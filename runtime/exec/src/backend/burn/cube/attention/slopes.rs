@@ -2,9 +2,9 @@
 //! queries, and another through the queries of some keys, so that every sum has one order: nothing is added by atomics (FlashAttention-2, Dao
 //! 2023, arXiv 2307.08691, section 3.1.2, has one kernel, which computes less and adds the gradients of queries as they come).
 
+use super::super::program::evaluate;
 use super::decide::shift;
 use super::draws::{by_columns, by_rows};
-use super::program::evaluate;
 use super::scores::{AttentionShape, Beside, QueryLine, Space, element, line, of_query, score};
 use super::tile::Two;
 use cubecl::prelude::*;

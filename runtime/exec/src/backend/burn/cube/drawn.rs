@@ -1,0 +1,70 @@
+//! Truth values that kernels draw where they need them, bit by bit those that are drawn into memory elsewhere.
+
+use super::program::truth;
+use super::random::{Generator, generator};
+use crate::backend::RngState;
+use crate::kernels::{Draws, RandomKernel};
+use cubecl::prelude::*;
+use meshwright_plan::random::{Distribution, least_true};
+
+/// What is drawn at the moment of a call: key and first count, how far the next count along each dim of the kernel is, and the least word
+/// that is true.
+#[derive(Clone, Debug)]
+pub(super) struct Drawn {
+    pub(super) draws: Draws,
+    pub(super) strides: Vec<u64>,
+    least: u64,
+}
+
+impl Drawn {
+    /// Of a kernel with so many dims; `places` are those of what is drawn. Only truth values are drawn so.
+    pub(super) fn new((kernel, places): &(RandomKernel, Vec<usize>), dims: usize, rng: RngState) -> Drawn {
+        let draws = kernel.draws_by_dim(rng.seed, rng.moment(), rng.first_example);
+        let mut strides = vec![0; dims];
+        places.iter().zip(&draws.dims).for_each(|(place, dim)| strides[*place] = dim.1);
+        let Distribution::Bernoulli { rate } = draws.distribution else { unreachable!("only truth values") };
+        Drawn { strides, least: least_true(rate), draws }
+    }
+
+    /// Whether positions along the last of these dims are counted one after the other, and each fourth is the first of a count of the
+    /// generator.
+    pub(super) fn is_four_to_a_count(&self, strides: &[u64]) -> bool {
+        let Some((last, others)) = strides.split_last() else { return false };
+        let whole = |n: &u64| n.is_multiple_of(4);
+        *last == 1 && whole(&self.draws.first) && others.iter().all(whole)
+    }
+
+    /// What the kernel is given; `strides` as it walks.
+    pub(super) fn launch(&self, strides: &[u64]) -> DrawLaunch {
+        DrawLaunch::new(
+            generator(&self.draws),
+            self.draws.first,
+            strides.iter().copied().collect(),
+            self.least,
+        )
+    }
+}
+
+/// Whether a kernel can draw it.
+pub(super) fn can_be_drawn(distribution: &Distribution) -> bool {
+    matches!(distribution, Distribution::Bernoulli { .. })
+}
+
+/// Truth values that are drawn.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Draw {
+    pub(super) generator: Generator,
+    /// The count of the first, and how far the next along each dim is.
+    pub(super) first: u64,
+    pub(super) strides: Sequence<u64>,
+    /// The least word that is true.
+    least: u64,
+}
+
+#[cube]
+impl Draw {
+    /// The value of a word.
+    pub(super) fn truth(&self, word: u32) -> f32 {
+        truth(u64::cast_from(word) >= self.least)
+    }
+}

@@ -1,0 +1,86 @@
+//! How a kernel goes through its tensors: dims that all of them have next to each other are one, and elements that lie next to each other
+//! are read and written together.
+
+/// The dims that a kernel walks along, and how far the next position along each is, for everything that it walks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Walk {
+    pub(super) sizes: Vec<usize>,
+    pub(super) strides: Vec<Vec<u64>>,
+}
+
+impl Walk {
+    /// With dims joined where that changes no place, and at least one left.
+    pub(super) fn joined(sizes: &[usize], strides: &[Vec<u64>]) -> Walk {
+        let mut walk = Walk { sizes: vec![], strides: vec![vec![]; strides.len()] };
+        for (dim, size) in sizes.iter().enumerate().filter(|(_, size)| **size != 1) {
+            let follows = |(of, all): (&Vec<u64>, &Vec<u64>)| {
+                all.last().is_some_and(|outer| *outer == of[dim].wrapping_mul(*size as u64))
+            };
+            let joins = !walk.sizes.is_empty() && strides.iter().zip(&walk.strides).all(follows);
+            if joins && let Some(last) = walk.sizes.last_mut() {
+                *last *= size;
+                strides.iter().zip(&mut walk.strides).for_each(|(of, all)| {
+                    if let Some(stride) = all.last_mut() {
+                        *stride = of[dim];
+                    }
+                });
+            } else {
+                walk.sizes.push(*size);
+                strides.iter().zip(&mut walk.strides).for_each(|(of, all)| all.push(of[dim]));
+            }
+        }
+        if walk.sizes.is_empty() { Walk::apart(&[1], &vec![vec![0]; strides.len()]) } else { walk }
+    }
+
+    /// With every dim on its own.
+    pub(super) fn apart(sizes: &[usize], strides: &[Vec<u64>]) -> Walk {
+        match sizes {
+            [] => Walk { sizes: vec![1], strides: vec![vec![0]; strides.len()] },
+            _ => Walk { sizes: sizes.to_vec(), strides: strides.to_vec() },
+        }
+    }
+
+    /// Elements along the last dim.
+    pub(super) fn inner(&self) -> usize {
+        self.sizes.last().copied().unwrap_or(1)
+    }
+
+    /// All elements.
+    pub(super) fn elements(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// Whether what is walked, which begins at that element, can be taken `width` elements at a time.
+    pub(super) fn is_vectors(&self, which: usize, first: u64, width: usize) -> bool {
+        let width = width as u64;
+        let Some((inner, outer)) = self.strides[which].split_last() else { return false };
+        *inner == 1 && first.is_multiple_of(width) && outer.iter().all(|stride| stride.is_multiple_of(width))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dims_are_joined_where_all_tensors_have_them_next_to_each_other() {
+        // `[batch seq model]`, a bias `[model]` and a scale `[batch]`.
+        let strides = [vec![32, 8, 1], vec![0, 0, 1], vec![1, 0, 0]];
+        let walk = Walk::joined(&[2, 4, 8], &strides[..2]);
+        assert_eq!(walk, Walk { sizes: vec![8, 8], strides: vec![vec![8, 1], vec![0, 1]] });
+        assert_eq!(Walk::joined(&[2, 4, 8], &strides).sizes, [2, 4, 8]);
+        let same = [vec![32, 8, 1], vec![32, 8, 1]];
+        assert_eq!(Walk::joined(&[2, 4, 8], &same), Walk { sizes: vec![64], strides: vec![vec![1]; 2] });
+        // Gaps between rows.
+        assert_eq!(Walk::joined(&[2, 4, 8], &[vec![64, 16, 1]]).sizes, [8, 8]);
+        assert_eq!(Walk::joined(&[1, 1], &[vec![5, 1]]), Walk { sizes: vec![1], strides: vec![vec![0]] });
+    }
+
+    #[test]
+    fn vectors_begin_and_follow_at_multiples_of_their_width() {
+        let walk = Walk::apart(&[2, 8], &[vec![8, 1], vec![6, 1], vec![0, 1], vec![1, 2]]);
+        let taken = |which| walk.is_vectors(which, 0, 4);
+        assert_eq!([taken(0), taken(1), taken(2), taken(3)], [true, false, true, false]);
+        assert!(!walk.is_vectors(0, 2, 4) && walk.is_vectors(1, 2, 2));
+    }
+}
