@@ -12,6 +12,7 @@ use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
+use crate::engine::inlined::Inlined;
 use crate::engine::lowering::{Lowering, LoweringError};
 use crate::error::ExecError;
 use crate::kernels::{KernelError, Moment};
@@ -187,6 +188,23 @@ pub(crate) trait Backend: Send + Sized + 'static {
         false
     }
 
+    /// Whether a step can compute what it folds.
+    fn folds(lowering: &Lowering<'_, Self::Kernel>, inlined: &Inlined) -> bool {
+        let _ = (lowering, inlined);
+        false
+    }
+
+    /// Whether a step that computes can be one operation with others like it that do not depend on each other.
+    fn groups(lowering: &Lowering<'_, Self::Kernel>, step: &Step) -> bool {
+        let _ = (lowering, step);
+        false
+    }
+
+    /// Records the operation of such steps.
+    fn lower_group(lowering: &mut Lowering<'_, Self::Kernel>, steps: &[&Step]) -> Result<(), LoweringError> {
+        steps.iter().try_for_each(|step| Self::lower(lowering, step))
+    }
+
     /// Records how blocks along a dim of some arrays are put one after the other, in one dim: the first block of each array,
     /// then the second of each, and so on. Each array has elements.
     fn pack(lowering: &mut Lowering<'_, Self::Kernel>, arrays: &[Blocked<'_>]) -> Val;
@@ -222,6 +240,11 @@ pub(crate) trait Backend: Send + Sized + 'static {
     /// Tensors of the device with the elements of one of the host. Of pairs that are stored in two parts the values become
     /// elements of `values`.
     fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>>;
+
+    /// The same of an input, which may be on its way beside what the device computes.
+    fn upload_input(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+        self.upload(host, None)
+    }
 
     /// A copy of a device's elements, as they were uploaded. Waits for whatever the device still has to do for them.
     fn download(

@@ -2,6 +2,7 @@
 
 use super::context::place;
 use super::graph::{Segment, Table, TensorSlot};
+use super::inlined::InlinedValues;
 use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError, stored_as, stored_shape};
 use super::masks::Masks;
@@ -107,7 +108,12 @@ pub(crate) struct Built<K> {
     pub(crate) pairs: BTreeMap<BufId, DType>,
     /// Buffers that are alive at the end.
     pub(crate) left: BTreeSet<BufId>,
+    /// By the last of several steps that are one operation, all of them.
+    pub(crate) groups: BTreeMap<usize, Vec<usize>>,
 }
+
+/// Most steps of an operation, and most tensors: addresses of tensors are arguments of a kernel, which has room for 4 KiB of them.
+const MOST_IN_GROUP: (usize, usize) = (32, 256);
 
 /// Makes a Plan concrete for the device of that rank.
 ///
@@ -123,25 +129,40 @@ pub(crate) fn build<B: Backend>(
     let (pieces, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
     let residuals = Residuals::of(plan);
     lowering.masks = Masks::of(plan, &residuals, |step, buf, by| B::draws(&lowering, step, buf, by));
-    let mut builder = ProgramBuilder::<B> { lowering, pieces, operations, open, in_flight, residuals };
+    let (folds, writes) = (|i: &_| B::folds(&lowering, i), |s: &_| B::groups(&lowering, s));
+    lowering.inlined = InlinedValues::of(plan, folds, writes);
+    let mut builder = ProgramBuilder::<B> {
+        lowering,
+        pieces,
+        operations,
+        open,
+        in_flight,
+        residuals,
+        waiting: vec![],
+        postponed: BTreeMap::new(),
+        groups: BTreeMap::new(),
+    };
     let mut lifetimes = Lifetimes::new(plan);
+    let failed = |e, index| {
+        let place = place(plan, rank, None, index);
+        match e {
+            LoweringError::Plan(problem) => ExecError::Plan { place, problem },
+            LoweringError::Kernel(source) => ExecError::Kernel { place, source },
+        }
+    };
     for (index, step) in plan.steps.iter().enumerate() {
         let built = lifetimes.step(index, step).map_err(LoweringError::Plan);
-        built.and_then(|()| builder.step(index, step)).map_err(|e| {
-            let place = place(plan, rank, None, Some(index));
-            match e {
-                LoweringError::Plan(problem) => ExecError::Plan { place, problem },
-                LoweringError::Kernel(source) => ExecError::Kernel { place, source },
-            }
-        })?;
+        built.and_then(|()| builder.step(index, step)).map_err(|e| failed(e, Some(index)))?;
     }
+    builder.end_group().map_err(|e| failed(e, plan.steps.len().checked_sub(1)))?;
     builder.end_segment();
     let left = lifetimes.end(plan).map_err(|(step, problem)| {
         let place = place(plan, rank, None, step);
         ExecError::Plan { place, problem }
     })?;
     let Lowering { graph, kernels, pairs, .. } = builder.lowering;
-    Ok(Built { pieces: builder.pieces, kernels, tables: graph.tables, pairs, left })
+    let (pieces, groups) = (builder.pieces, builder.groups);
+    Ok(Built { pieces, kernels, tables: graph.tables, pairs, left, groups })
 }
 
 struct ProgramBuilder<'a, B: Backend> {
@@ -154,12 +175,24 @@ struct ProgramBuilder<'a, B: Backend> {
     /// By id of the collective, the piece that starts it and what is left to do.
     in_flight: BTreeMap<u32, (usize, Arrival)>,
     residuals: Residuals,
+    /// Steps that will be one operation, each with what it ends.
+    waiting: Vec<(usize, Vec<TensorSlot>)>,
+    /// What ends at a step though the Plan ends it before.
+    postponed: BTreeMap<usize, Vec<TensorSlot>>,
+    /// See [`Built::groups`].
+    groups: BTreeMap<usize, Vec<usize>>,
 }
 
 impl<B: Backend> ProgramBuilder<'_, B> {
     fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
         let mut ending = vec![];
         let steps = &self.lowering.context.plan.steps;
+        let inlined = &self.lowering.inlined;
+        let idle = self.lowering.masks.skipped.contains(&index) || inlined.skipped.contains(&index);
+        let groups = !idle && !self.residuals.steps.contains_key(&index) && B::groups(&self.lowering, step);
+        if !(groups && self.takes(step) || idle) {
+            self.end_group()?;
+        }
         if self.operations.last().is_some_and(|(_, before)| steps[*before].lag != step.lag) {
             self.end_segment();
         }
@@ -167,13 +200,25 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
         let given = step.aliases.iter().map(|r| r.0);
         let masks = &self.lowering.masks;
-        let never = |b: &BufId| self.residuals.buffers.contains(b) || masks.drawn_by.contains_key(b);
+        let never = |b: &BufId| {
+            self.residuals.buffers.contains(b)
+                || masks.drawn_by.contains_key(b)
+                || self.lowering.inlined.values.contains_key(b)
+        };
         let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
         for buf in step.free.iter().copied().chain(given).filter(made) {
             ending.extend(self.lowering.slots(buf)?);
         }
-        if self.lowering.masks.skipped.contains(&index) {
-            self.finish_step(index, &ending);
+        self.postpone(index, step, &mut ending)?;
+        if groups {
+            self.waiting.push((index, ending));
+            return Ok(());
+        }
+        if idle {
+            if !ending.is_empty() {
+                self.end_group()?;
+                self.finish_step(index, &ending);
+            }
             return Ok(());
         }
         if let Some(how) = self.residuals.steps.get(&index).copied() {
@@ -190,6 +235,54 @@ impl<B: Backend> ProgramBuilder<'_, B> {
                 Ok(())
             }
         }
+    }
+
+    /// What is read again where a value of a step is folded ends there, and not at the step.
+    fn postpone(
+        &mut self,
+        index: usize,
+        step: &Step,
+        ending: &mut Vec<TensorSlot>,
+    ) -> Result<(), LoweringError> {
+        for written in &step.writes {
+            let Some(inlined) = self.lowering.inlined.values.get(&written.buf) else { continue };
+            let mut needed = vec![];
+            for operand in &inlined.reads {
+                needed.extend(self.lowering.slots(operand.buf)?);
+            }
+            let later = ending.iter().copied().filter(|slot| needed.contains(slot));
+            self.postponed.entry(inlined.by).or_default().extend(later);
+            ending.retain(|slot| !needed.contains(slot));
+        }
+        ending.extend(self.postponed.remove(&index).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Whether a step can be one operation with those that wait for it.
+    fn takes(&self, step: &Step) -> bool {
+        let steps = &self.lowering.context.plan.steps;
+        let waiting = || self.waiting.iter().map(|(index, _)| &steps[*index]);
+        let tensors = |s: &Step| s.reads.len() + s.writes.len();
+        let (most, most_tensors) = MOST_IN_GROUP;
+        self.waiting.len() < most
+            && waiting().map(tensors).sum::<usize>() + tensors(step) <= most_tensors
+            && waiting().all(|w| w.lag == step.lag && !w.writes.iter().any(|o| step.reads_buf(o.buf)))
+    }
+
+    /// Adds the operation of the steps that wait for it.
+    fn end_group(&mut self) -> Result<(), LoweringError> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let Some((last, _)) = waiting.last() else { return Ok(()) };
+        let last = *last;
+        let plan = self.lowering.context.plan;
+        let steps: Vec<&Step> = waiting.iter().map(|(index, _)| &plan.steps[*index]).collect();
+        B::lower_group(&mut self.lowering, &steps)?;
+        if waiting.len() > 1 {
+            self.groups.insert(last, waiting.iter().map(|w| w.0).collect());
+        }
+        let ending: Vec<TensorSlot> = waiting.into_iter().flat_map(|w| w.1).collect();
+        self.finish_step(last, &ending);
+        Ok(())
     }
 
     /// A step of a stack that is kept position by position.

@@ -99,6 +99,9 @@ pub(crate) struct Capabilities {
     /// Whether there are kernels for attentions of half types.
     #[cfg(feature = "cuda")]
     pub(crate) attention: bool,
+    /// Whether there are kernels for folds.
+    #[cfg(feature = "cuda")]
+    pub(crate) own_folds: bool,
     /// Whether there are kernels for element-wise steps.
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     pub(crate) own_maps: bool,

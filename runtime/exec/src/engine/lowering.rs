@@ -2,6 +2,7 @@
 
 use super::context::{DeviceContext, Local};
 use super::graph::{Capabilities, GraphBuilder, TensorSlot, Val};
+use super::inlined::InlinedValues;
 use super::masks::Masks;
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
@@ -42,6 +43,8 @@ pub(crate) struct Lowering<'a, K> {
     pub(crate) kernels: Vec<K>,
     /// What is drawn where it is read.
     pub(crate) masks: Masks,
+    /// What is computed where it is folded.
+    pub(crate) inlined: InlinedValues,
 }
 
 /// A tensor of a buffer: where it is, and what its elements are.
@@ -91,6 +94,7 @@ impl<'a, K> Lowering<'a, K> {
             pairs: values_of_pairs(plan),
             kernels: vec![],
             masks: Masks::default(),
+            inlined: InlinedValues::default(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! latter position by position. A counter-based generator gives the same bits wherever it is asked, so a device with kernels that draw
 //! while they compute needs neither the mask nor what is kept of it.
 
-use super::residuals::{ResidualStep, Residuals};
+use super::residuals::{Readers, ResidualStep, Residuals};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{BufId, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,14 +29,14 @@ impl Masks {
         let ends: BTreeSet<BufId> = (plan.outputs.iter().map(|o| o.buf))
             .chain(plan.program_inputs.iter().filter_map(|l| l.next))
             .collect();
-        let uses = Uses::of(plan);
+        let readers = Readers::of(plan);
         for (at, step) in plan.steps.iter().enumerate() {
             let (Prim::Random { distribution: Distribution::Bernoulli { .. }, .. }, [out]) =
                 (&step.prim, &step.writes[..])
             else {
                 continue;
             };
-            let Some(found) = uses.mask((at, out.buf), residuals, &draws) else { continue };
+            let Some(found) = readers.mask((at, out.buf), residuals, &draws) else { continue };
             if found.drawn_by.keys().all(|buf| !ends.contains(buf)) {
                 masks.drawn_by.extend(found.drawn_by);
                 masks.skipped.extend(found.skipped);
@@ -46,34 +46,7 @@ impl Masks {
     }
 }
 
-/// Who reads what.
-struct Uses<'a> {
-    plan: &'a Plan,
-    /// By buffer the steps that read it.
-    readers: BTreeMap<BufId, Vec<usize>>,
-    /// For each step the loop that it is in, by the step that begins it.
-    within: Vec<Option<usize>>,
-}
-
-impl Uses<'_> {
-    fn of(plan: &Plan) -> Uses<'_> {
-        let mut readers = BTreeMap::<BufId, Vec<usize>>::new();
-        let (mut within, mut open) = (vec![], vec![]);
-        for (at, step) in plan.steps.iter().enumerate() {
-            if let Prim::EndRepeat = step.prim {
-                open.pop();
-            }
-            within.push(open.last().copied());
-            if let Prim::Repeat { .. } = step.prim {
-                open.push(at);
-            }
-            for operand in &step.reads {
-                readers.entry(operand.buf).or_default().push(at);
-            }
-        }
-        Uses { plan, readers, within }
-    }
-
+impl Readers<'_> {
     /// Of one that is drawn by a step into a buffer, if all who read it can draw it.
     fn mask(
         &self,

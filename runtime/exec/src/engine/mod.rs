@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod graph;
+pub(crate) mod inlined;
 pub(crate) mod interpreter;
 mod kernels;
 mod launched;

@@ -1,7 +1,7 @@
 //! The programs of a device, and the tensors that it keeps from run to run.
 
 use super::lowering::stored_as;
-use super::replays::Recording;
+use super::replays::{Recording, changes};
 use super::runner::{Program, RunContext, RunError};
 use crate::backend::native::Native;
 use crate::backend::{Backend, DeviceError, Download, Handle, Memory, RngState, burn, watch};
@@ -212,7 +212,7 @@ impl<B: Backend> Executor for Programs<B> {
             // Whoever looks sees an ordinary run.
             self.give_up(program);
         }
-        if !self.recordings[program].is_done() && self.programs[program].plan.trains() {
+        if !self.recordings[program].is_done() && changes(&self.programs[program].plan) {
             // What it changes may go to another place.
             (0..self.programs.len()).filter(|other| *other != program).for_each(|other| self.give_up(other));
         }

@@ -10,7 +10,7 @@
 use super::runner::{Program, RunError};
 use crate::backend::{Backend, DeviceError, Handle, Overwrite, Replay, Shaped};
 use crate::tensor::HostTensor;
-use meshwright_plan::{BufId, Plan, ProgramInputKind};
+use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far a program is with being recorded.
@@ -67,6 +67,21 @@ fn changed(plan: &Plan) -> Vec<(String, BufId, BufId)> {
     leaves.filter_map(|l| Some((l.name.clone(), l.buf, l.next?))).collect()
 }
 
+/// Whether a program changes states without training, and draws nothing: what is drawn then depends on more than the number of the step.
+fn decodes(plan: &Plan) -> bool {
+    let draws = |step: &Step| match &step.prim {
+        Prim::Random { .. } => true,
+        Prim::Attention { spec, .. } => !spec.draws.is_empty(),
+        _ => false,
+    };
+    !plan.trains() && changes(plan) && !plan.steps.iter().any(draws)
+}
+
+/// Whether a program changes what the device keeps.
+pub(crate) fn changes(plan: &Plan) -> bool {
+    !changed(plan).is_empty()
+}
+
 /// Where what a program changes is, by name. Of nothing there is no tensor.
 type Locations = BTreeMap<String, u64>;
 
@@ -89,11 +104,11 @@ fn moved(before: &Locations, after: Locations) -> BTreeSet<String> {
 }
 
 impl<B: Backend> Recording<B> {
-    /// Of a program that has not run. Those are recorded that train, on one device.
+    /// Of a program that has not run. Those are recorded that train or decode, on one device.
     pub(crate) fn of(backend: &mut B, plan: &Plan) -> Recording<B> {
         let alone = plan.steps.iter().all(|s| s.collective().is_none());
         match backend.graphs() {
-            Some(_) if plan.trains() && alone => Recording::Unknown,
+            Some(_) if alone && (plan.trains() || decodes(plan)) => Recording::Unknown,
             _ => Recording::Never,
         }
     }
@@ -154,7 +169,7 @@ impl<B: Backend> Recording<B> {
         let fixed = match self {
             Recording::Rehearsal(fixed) | Recording::Next(fixed) => fixed,
             Recording::Done(recorded) if known => &mut recorded.fixed,
-            _ => return program.bind_host(backend, buf, host),
+            _ => return program.bind_input(backend, buf, host),
         };
         if let Some((tensor, overwrite)) = fixed.inputs.get_mut(&buf) {
             overwrite(host);

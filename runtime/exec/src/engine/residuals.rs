@@ -35,12 +35,12 @@ pub(crate) struct Residuals {
 }
 
 /// What is known of the readers of a Plan's buffers.
-struct Readers<'a> {
-    plan: &'a Plan,
+pub(super) struct Readers<'a> {
+    pub(super) plan: &'a Plan,
     /// By buffer the steps that read it.
-    readers: BTreeMap<BufId, Vec<usize>>,
+    pub(super) readers: BTreeMap<BufId, Vec<usize>>,
     /// For each step the loop that it is in, by the step that begins it.
-    within: Vec<Option<usize>>,
+    pub(super) within: Vec<Option<usize>>,
     /// For each end of a loop the step that begins it.
     begins: BTreeMap<usize, usize>,
 }
@@ -67,7 +67,7 @@ impl Residuals {
 }
 
 impl<'a> Readers<'a> {
-    fn of(plan: &'a Plan) -> Readers<'a> {
+    pub(super) fn of(plan: &'a Plan) -> Readers<'a> {
         let (mut readers, mut begins) = (BTreeMap::<BufId, Vec<usize>>::new(), BTreeMap::new());
         let (mut within, mut open) = (Vec::with_capacity(plan.steps.len()), Vec::new());
         for (at, step) in plan.steps.iter().enumerate() {
@@ -89,7 +89,7 @@ impl<'a> Readers<'a> {
         Readers { plan, readers, within, begins }
     }
 
-    fn only(&self, buf: BufId) -> Option<usize> {
+    pub(super) fn only(&self, buf: BufId) -> Option<usize> {
         match self.readers.get(&buf).map(Vec::as_slice) {
             Some([one]) => Some(*one),
             _ => None,

@@ -12,7 +12,7 @@ use crate::tensor::{Finiteness, HostData, HostTensor};
 use crate::trace::{Recorder, What};
 use burn_ir::TensorStatus;
 use meshwright_comm::{BufferMismatch, Collectives, CommError, Started, Transport};
-use meshwright_plan::{BufId, DType, Plan};
+use meshwright_plan::{BufId, DType, Plan, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +27,8 @@ pub(crate) struct Program<B: Backend> {
     pairs: BTreeMap<BufId, DType>,
     /// Buffers that are alive at the end.
     pub(crate) left: BTreeSet<BufId>,
+    /// By the last of several steps that are one operation, all of them.
+    groups: BTreeMap<usize, Vec<usize>>,
     /// Calls in flight of each started collective, by its id. After a run that failed it holds those that were not waited for.
     in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
 }
@@ -105,7 +107,7 @@ impl RunContext<'_> {
 
 impl<B: Backend> Program<B> {
     pub(crate) fn new(backend: &mut B, plan: Arc<Plan>, rank: usize) -> Result<Program<B>, ExecError> {
-        let Built { pieces, kernels, tables, pairs, left } = build(backend, &plan, rank)?;
+        let Built { pieces, kernels, tables, pairs, left, groups } = build(backend, &plan, rank)?;
         let mut handles = Handles::<B>::new();
         for (number, table) in tables.into_iter().enumerate() {
             let host = HostTensor { shape: table.shape, data: HostData::I32(table.elements) };
@@ -114,7 +116,8 @@ impl<B: Backend> Program<B> {
             }
         }
         let coords = plan.mesh.coords(rank).to_vec();
-        Ok(Program { plan, coords, pieces, kernels, handles, pairs, left, in_flight: BTreeMap::new() })
+        let in_flight = BTreeMap::new();
+        Ok(Program { plan, coords, pieces, kernels, handles, pairs, left, groups, in_flight })
     }
 
     /// Whether it has kernels of its own, among them those that draw.
@@ -132,6 +135,11 @@ impl<B: Backend> Program<B> {
     pub(crate) fn bind_host(&mut self, backend: &mut B, buf: BufId, value: HostTensor) {
         let values = self.pairs.get(&buf).copied();
         self.bind(buf, backend.upload(value, values));
+    }
+
+    /// Binds an input to what the host has.
+    pub(crate) fn bind_input(&mut self, backend: &mut B, buf: BufId, value: HostTensor) {
+        self.bind(buf, backend.upload_input(value));
     }
 
     /// Binds a buffer to its tensors: of pairs in two parts the values and the indices.
@@ -304,19 +312,27 @@ impl<B: Backend> Program<B> {
     /// Looks at the memory in use after a step, to which belongs what it has just released: it was there beside the
     /// results.
     fn look(&self, backend: &B, step: usize, run: &mut RunContext<'_>) -> Result<(), RunError> {
-        let (Some(peak), Some(step)) = (&mut run.peak, self.plan.steps.get(step)) else { return Ok(()) };
+        let Some(peak) = &mut run.peak else { return Ok(()) };
+        let freed = self.steps_of(step).flat_map(|s| &s.free);
         let Some(memory) = backend.memory()? else { return Ok(()) };
         let bytes = |b: &BufId| {
             let (dtype, shape) = self.local(*b);
             (shape.iter().product::<usize>() * dtype.bytes()) as u64
         };
-        let released: u64 = step.free.iter().map(bytes).sum();
+        let released: u64 = freed.map(bytes).sum();
         **peak = (**peak).max(memory.in_use + released);
         Ok(())
     }
 
     fn written(&self, step: usize) -> Vec<BufId> {
-        self.plan.steps.get(step).map_or(vec![], |s| s.writes.iter().map(|o| o.buf).collect())
+        self.steps_of(step).flat_map(|s| &s.writes).map(|o| o.buf).collect()
+    }
+
+    /// The steps that are one operation, of which that is the last.
+    fn steps_of(&self, step: usize) -> impl Iterator<Item = &Step> {
+        let group = self.groups.get(&step);
+        let alone = group.is_none().then_some(&step).copied();
+        group.into_iter().flatten().copied().chain(alone).filter_map(|step| self.plan.steps.get(step))
     }
 
     /// Looks at values that were just made, where somebody asked for it.

@@ -8,6 +8,7 @@ mod failures;
 mod functions;
 mod graphs;
 mod nccl;
+mod never_stored;
 mod plans;
 mod steps;
 mod training;

@@ -14,6 +14,8 @@ use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
+#[cfg(feature = "cuda")]
+use crate::engine::inlined::Inlined;
 use crate::engine::interpreter::opaque;
 use crate::engine::lowering::{LoweringError, stored_as};
 use crate::error::ExecError;
@@ -76,6 +78,11 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         let _ = (device, clock, step);
     }
 
+    /// See [`Backend::upload_input`]; of no pairs, and of at least one element.
+    fn upload_input(host: HostTensor, device: &Self::Device) -> HandleKind<Self> {
+        upload::<Self>(host, device)
+    }
+
     /// See [`Backend::start_download`]; none where it is done at once.
     fn start_download(
         device: &Self::Device,
@@ -107,6 +114,13 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     /// Whether the device has kernels for attentions of half types.
     #[cfg(feature = "cuda")]
     fn has_attention(device: &Self::Device) -> bool {
+        let _ = device;
+        false
+    }
+
+    /// Whether the device has kernels for folds.
+    #[cfg(feature = "cuda")]
+    fn has_folds(device: &Self::Device) -> bool {
         let _ = device;
         false
     }
@@ -343,6 +357,8 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             own_matmul: B::own_matmul(&self.device, &self.products),
             #[cfg(feature = "cuda")]
             attention: B::has_attention(&self.device),
+            #[cfg(feature = "cuda")]
+            own_folds: B::has_folds(&self.device),
             #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
             own_maps: B::OWN_MAPS,
             host_kernels: false,
@@ -361,6 +377,21 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     fn draws(lowering: &Lower<'_>, step: usize, buf: BufId, by: usize) -> bool {
         lowering.draws_within(step, buf, by)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn folds(lowering: &Lower<'_>, inlined: &Inlined) -> bool {
+        lowering.can_fold(inlined)
+    }
+
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    fn groups(lowering: &Lower<'_>, step: &Step) -> bool {
+        lowering.can_group(step)
+    }
+
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    fn lower_group(lowering: &mut Lower<'_>, steps: &[&Step]) -> Result<(), LoweringError> {
+        lowering.own_maps(steps)
     }
 
     fn pack(lowering: &mut Lower<'_>, arrays: &[Blocked<'_>]) -> Val {
@@ -462,6 +493,13 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         };
         let values = HostData::from_f64(values.unwrap_or(DType::I32), numbers);
         vec![part(values), part(HostData::I32(indices))]
+    }
+
+    fn upload_input(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+        if host.data.is_empty() || host.dtype().is_pair() {
+            return self.upload(host, None);
+        }
+        vec![opaque::<B>(B::upload_input(host, &self.device))]
     }
 
     fn download(

@@ -1,18 +1,25 @@
 //! GPUs, and their stand-in on the host: the backend that compiles kernels for the device at hand, fused.
 
 #[cfg(feature = "cuda")]
+mod ahead;
+mod arguments;
+#[cfg(feature = "cuda")]
 pub(crate) mod attention;
 #[cfg(feature = "cuda")]
 mod blas;
 #[cfg(feature = "cuda")]
 mod download;
 mod drawn;
+mod elements;
+#[cfg(feature = "cuda")]
+pub(crate) mod folds;
 #[cfg(feature = "cuda")]
 mod graphs;
 pub(crate) mod maps;
 mod product;
 mod program;
 mod random;
+mod walk;
 
 use super::backend::{BurnBackend, OnBurn};
 #[cfg(feature = "cuda")]
@@ -25,6 +32,8 @@ use crate::cluster::devices::DeviceKind;
 use crate::engine::lowering::{stored_as, stored_shape};
 use crate::error::ExecError;
 use crate::kernels::RandomKernel;
+#[cfg(feature = "cuda")]
+use crate::tensor::HostTensor;
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, TensorMetadata};
 use burn_cubecl::kernel::into_contiguous;
@@ -44,7 +53,10 @@ use std::sync::Arc;
 
 /// A kernel from our own source.
 pub(crate) enum OwnKernel {
-    Map(Arc<maps::MapCall>),
+    /// Element-wise steps that do not depend on each other.
+    Map(Arc<[maps::MapCall]>),
+    #[cfg(feature = "cuda")]
+    Fold(Arc<folds::FoldCall>),
     #[cfg(feature = "cuda")]
     Attention(Arc<attention::AttentionCall>),
 }
@@ -112,6 +124,11 @@ impl BurnBackend for Cube {
     }
 
     #[cfg(feature = "cuda")]
+    fn upload_input(host: HostTensor, device: &CubeDevice) -> HandleKind<Cube> {
+        ahead::input(host, device)
+    }
+
+    #[cfg(feature = "cuda")]
     fn start_download(
         device: &CubeDevice,
         tensor: &Self::Handle,
@@ -171,6 +188,11 @@ impl BurnBackend for Cube {
     }
 
     #[cfg(feature = "cuda")]
+    fn has_folds(device: &CubeDevice) -> bool {
+        folds::is_there(device)
+    }
+
+    #[cfg(feature = "cuda")]
     fn has_attention(device: &CubeDevice) -> bool {
         matches!(device, CubeDevice::Cuda(_)) && attention::is_there(&device.client())
     }
@@ -186,6 +208,8 @@ impl BurnBackend for Cube {
         let step = clock.as_ref()?.1.clone();
         Some(match kernel {
             OwnKernel::Map(call) => maps::map(call, rng, step, inputs, outputs),
+            #[cfg(feature = "cuda")]
+            OwnKernel::Fold(call) => folds::fold(call, inputs, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs, outputs),
         })

@@ -17,11 +17,17 @@ pub(crate) const ATTENTION: &str = "attention";
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 pub(crate) const MAP: &str = "map";
 
+/// Name of the kernel of a fold, where the backend has one.
+#[cfg(feature = "cuda")]
+pub(crate) const FOLD: &str = "fold";
+
 /// Names of what is compiled from our own source.
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 pub(crate) const OWN: &[&str] = &[
     #[cfg(feature = "cuda")]
     ATTENTION,
+    #[cfg(feature = "cuda")]
+    FOLD,
     MAP,
 ];
 

@@ -46,7 +46,7 @@ impl Lower<'_> {
             return Ok(());
         }
         match &step.prim {
-            Prim::Map { expr, regs } => self.map(expr, regs, &step.reads, &step.writes),
+            Prim::Map { expr, regs } => self.map(step, expr, regs),
             Prim::Contract => self.contract(step),
             Prim::Reduce { monoid } => self.reduction(step, *monoid),
             Prim::Lookup { dims } => self.lookup(step, dims),

@@ -10,7 +10,7 @@ use crate::engine::lowering::{LoweringError, extents, stored_as};
 use crate::engine::ops::Binary;
 use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar};
-use meshwright_plan::{Computed, DType, Operand};
+use meshwright_plan::{Computed, DType, Step};
 
 /// A register.
 #[derive(Clone, Copy)]
@@ -21,13 +21,8 @@ enum Register {
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Map`].
-    pub(super) fn map(
-        &mut self,
-        expr: &Expr,
-        regs: &[Reg],
-        inputs: &[Operand],
-        outs: &[Operand],
-    ) -> Result<(), LoweringError> {
+    pub(super) fn map(&mut self, step: &Step, expr: &Expr, regs: &[Reg]) -> Result<(), LoweringError> {
+        let (inputs, outs) = (&step.reads, &step.writes);
         let inputs: Vec<Local> = inputs.iter().map(|o| self.local(o)).collect::<Result<_, _>>()?;
         let written: Vec<(Reg, Local)> = regs
             .iter()
@@ -46,7 +41,7 @@ impl Lower<'_> {
             return Err(LoweringError::Plan("a map reads a dim that it does not write".into()));
         }
         #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-        if self.own_map(expr, &inputs, &written)? {
+        if self.own_map(step)? {
             return Ok(());
         }
         let mut held: Vec<Register> = vec![];

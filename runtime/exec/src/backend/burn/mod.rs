@@ -22,6 +22,8 @@ mod contract;
 pub(crate) mod cube;
 mod dtypes;
 mod emit;
+#[cfg(feature = "cuda")]
+mod fold;
 mod functions;
 mod index;
 mod int;

@@ -61,6 +61,8 @@ impl Backend for Native {
             own_matmul: false,
             #[cfg(feature = "cuda")]
             attention: false,
+            #[cfg(feature = "cuda")]
+            own_folds: false,
             #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
             own_maps: false,
             host_kernels: true,

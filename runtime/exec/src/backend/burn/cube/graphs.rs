@@ -1,9 +1,9 @@
 //! Runs recorded into CUDA graphs, by what CubeCL has for it: it keeps the memory that a graph uses from all others as long as the
 //! graph lives, and refuses to record what a graph cannot hold.
 
-use super::{Server, registered, resolved};
+use super::{Server, ahead, registered, resolved};
 use crate::backend::burn::backend::OnBurn;
-use crate::backend::burn::transfer::{elements, typed};
+use crate::backend::burn::transfer::typed;
 use crate::backend::{DeviceError, Graphs, Overwrite, Replay, Shaped};
 use crate::engine::interpreter::opaque;
 use crate::engine::lowering::{stored_as, stored_shape};
@@ -14,6 +14,7 @@ use burn_cubecl::Cube;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_ir::BackendIr;
+use cubecl::std::tensor::copy_into;
 
 type CubeHandle = <Cube as BackendIr>::Handle;
 
@@ -54,9 +55,11 @@ impl Graphs<CubeHandle> for OnBurn<Cube> {
         // Tensors of a GPU may have gaps between their rows.
         let tensor = into_contiguous(inner(tensor)?);
         let handle = opaque::<Cube>(registered(tensor.clone(), &self.device));
+        let device = self.device.clone();
         let overwrite = move |host: HostTensor| {
-            let (bytes, ..) = elements(host).into_parts();
-            tensor.client.write(&tensor.handle, bytes);
+            // What was recorded may still be reading the tensor: only a copy within the device waits for it.
+            let (from, dtype) = (ahead::sent(host, &device), dtype_to_storage_type(tensor.dtype));
+            copy_into(&tensor.client, from.binding(), tensor.clone().binding(), dtype);
         };
         Ok((handle, Box::new(overwrite)))
     }
@@ -64,7 +67,7 @@ impl Graphs<CubeHandle> for OnBurn<Cube> {
     fn copy(&mut self, from: &Shaped<CubeHandle>, to: &Shaped<CubeHandle>) -> Result<(), DeviceError> {
         let (from, to) = (inner(from)?, inner(to)?);
         let (client, dtype) = (from.client.clone(), dtype_to_storage_type(from.dtype));
-        cubecl::std::tensor::copy_into(&client, from.binding(), to.binding(), dtype);
+        copy_into(&client, from.binding(), to.binding(), dtype);
         Ok(())
     }
 }

@@ -84,6 +84,11 @@ impl ScalarProgram {
         Some(ScalarProgram { results: results.collect::<Option<_>>()?, instructions })
     }
 
+    /// What is loaded, as it is.
+    pub(super) fn identity() -> ScalarProgram {
+        ScalarProgram { instructions: vec![Instruction::Load(0)], results: vec![0] }
+    }
+
     /// Whether positions are asked for.
     pub(super) fn has_positions(&self) -> bool {
         self.instructions.iter().any(|i| matches!(i, Instruction::Index(_)))

@@ -7,29 +7,91 @@ use super::super::lower::{BurnKernel, Lower};
 use crate::engine::context::Local;
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{LoweringError, extents, stored_as};
+#[cfg(feature = "cuda")]
+use meshwright_plan::Computed;
 use meshwright_plan::expr::{Expr, Reg};
-use meshwright_plan::{BufId, Prim};
-use std::sync::Arc;
+use meshwright_plan::{BufId, Operand, Prim, Step};
+
+/// A step that a kernel computes: what it reads from memory, and what it writes.
+struct OwnMap {
+    call: MapCall,
+    reads: Vec<Local>,
+    writes: Vec<Local>,
+}
 
 impl Lower<'_> {
     /// False where there is no kernel for it, and nothing is recorded.
-    pub(super) fn own_map(
+    pub(super) fn own_map(&mut self, step: &Step) -> Result<bool, LoweringError> {
+        let Some(map) = self.own_map_of(step)? else { return Ok(false) };
+        self.record_maps(vec![map]);
+        Ok(true)
+    }
+
+    /// Records steps that [`Lower::can_group`], none of which reads what another writes.
+    pub(in super::super) fn own_maps(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
+        let maps = steps.iter().map(|step| self.own_map_of(step)).collect::<Result<Vec<_>, _>>()?;
+        self.record_maps(maps.into_iter().flatten().collect());
+        Ok(())
+    }
+
+    /// Writes an expression of tensors of some dims of a buffer to it; false where there is no kernel for it.
+    #[cfg(feature = "cuda")]
+    pub(in super::super) fn own_expression(
         &mut self,
-        expr: &Expr,
-        inputs: &[Local],
-        written: &[(Reg, Local)],
+        of: &Computed,
+        inputs: &[(Val, &Local)],
+        out: &Local,
     ) -> Result<bool, LoweringError> {
-        let drawn = |buf: &BufId| self.masks.drawn_by.get(buf).copied();
-        let Some(call) = self.map_call(expr, inputs, written, drawn)? else { return Ok(false) };
-        let in_memory: Vec<&Local> = inputs.iter().filter(|i| drawn(&i.buf).is_none()).collect();
-        let read: Vec<Val> = in_memory.into_iter().map(|i| self.read(i).val).collect();
-        let outs = written.iter().map(|(_, out)| (extents(&out.shape), stored_as(out.dtype)));
-        self.kernels.push(BurnKernel::Own(OwnKernel::Map(Arc::new(call))));
-        let made = self.graph.kernel((MAP, self.kernels.len() - 1), read, outs);
-        for ((_, out), val) in written.iter().zip(made) {
+        let reads: Vec<Local> = inputs.iter().map(|i| i.1.clone()).collect();
+        let writes = vec![out.clone()];
+        let Some(call) = self.map_call(&of.expr, &reads, &[(of.reg, out.clone())], |_| None)? else {
+            return Ok(false);
+        };
+        let read = inputs.iter().map(|i| i.0).collect();
+        self.record_calls(vec![call], read, &writes);
+        Ok(true)
+    }
+
+    fn record_maps(&mut self, maps: Vec<OwnMap>) {
+        let (mut calls, mut reads, mut writes) = (vec![], vec![], vec![]);
+        for map in maps {
+            calls.push(map.call);
+            reads.extend(map.reads.iter().map(|i| self.read(i).val));
+            writes.extend(map.writes);
+        }
+        self.record_calls(calls, reads, &writes);
+    }
+
+    fn record_calls(&mut self, calls: Vec<MapCall>, reads: Vec<Val>, writes: &[Local]) {
+        let outs = writes.iter().map(|out| (extents(&out.shape), stored_as(out.dtype)));
+        self.kernels.push(BurnKernel::Own(OwnKernel::Map(calls.into())));
+        let made = self.graph.kernel((MAP, self.kernels.len() - 1), reads, outs);
+        for (out, val) in writes.iter().zip(made) {
             self.graph.store(val, TensorSlot::Buffer(out.buf));
         }
-        Ok(true)
+    }
+
+    fn own_map_of(&self, step: &Step) -> Result<Option<OwnMap>, LoweringError> {
+        let Prim::Map { expr, regs } = &step.prim else { return Ok(None) };
+        let (reads, writes) = (self.all_local(&step.reads)?, self.all_local(&step.writes)?);
+        let drawn = |buf: &BufId| self.masks.drawn_by.get(buf).copied();
+        let written = regs.iter().copied().zip(writes);
+        let written: Vec<(Reg, Local)> =
+            written.filter(|(_, out)| !self.inlined.values.contains_key(&out.buf)).collect();
+        let Some(call) = self.map_call(expr, &reads, &written, drawn)? else { return Ok(None) };
+        let reads = reads.into_iter().filter(|i| drawn(&i.buf).is_none()).collect();
+        let writes = written.into_iter().map(|w| w.1).collect();
+        Ok(Some(OwnMap { call, reads, writes }))
+    }
+
+    /// See [`crate::backend::Backend::groups`].
+    pub(in super::super) fn can_group(&self, step: &Step) -> bool {
+        let has_elements = |o: &Operand| self.local(o).is_ok_and(|l| l.elements() > 0);
+        step.writes.iter().all(has_elements) && matches!(self.own_map_of(step), Ok(Some(_)))
+    }
+
+    fn all_local(&self, operands: &[Operand]) -> Result<Vec<Local>, LoweringError> {
+        operands.iter().map(|o| self.local(o)).collect()
     }
 
     /// Of a step whose results have elements; `drawn` says which step would draw a buffer that the kernel is to draw.
@@ -59,7 +121,7 @@ impl Lower<'_> {
             let kernel = self.drawing(stream, distribution, &self.local(out)?)?;
             let places: Option<Vec<usize>> = input.dims.iter().map(|d| space.at(*d)).collect();
             let Some(places) = places else { return Ok(None) };
-            operands.push(MapOperand::Drawn(kernel, places));
+            operands.push(MapOperand::Drawn((kernel, places)));
         }
         let regs: Vec<Reg> = written.iter().map(|w| w.0).collect();
         let outputs = written.iter().map(|w| w.1.dtype).collect();
@@ -70,10 +132,9 @@ impl Lower<'_> {
     pub(in super::super) fn draws_within(&self, step: usize, buf: BufId, by: usize) -> bool {
         let step = &self.context.plan.steps[step];
         let Prim::Map { expr, regs } = &step.prim else { return false };
-        let local = |operands: &[meshwright_plan::Operand]| -> Option<Vec<Local>> {
-            operands.iter().map(|o| self.local(o).ok()).collect()
+        let (Ok(inputs), Ok(outs)) = (self.all_local(&step.reads), self.all_local(&step.writes)) else {
+            return false;
         };
-        let (Some(inputs), Some(outs)) = (local(&step.reads), local(&step.writes)) else { return false };
         let whole = |i: &Local| i.buf != buf || outs.iter().all(|out| out.dims.len() == i.dims.len());
         let written: Vec<(Reg, Local)> = regs.iter().copied().zip(outs.iter().cloned()).collect();
         let drawn = |of: &BufId| (*of == buf).then_some(by);

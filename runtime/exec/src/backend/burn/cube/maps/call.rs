@@ -13,7 +13,7 @@ pub(crate) enum MapOperand {
     /// A tensor, and which of its dims each dim of the step is.
     Tensor { dtype: DType, dims: Vec<Option<usize>> },
     /// Truth values that the kernel draws, and which dim of the step each of theirs is.
-    Drawn(RandomKernel, Vec<usize>),
+    Drawn((RandomKernel, Vec<usize>)),
 }
 
 /// An element-wise step on one device.
@@ -41,7 +41,7 @@ impl MapCall {
         let known = |dtype: &DType| !dtype.is_pair() && *dtype != DType::F64;
         let read = operands.iter().all(|operand| match operand {
             MapOperand::Tensor { dtype, .. } => known(dtype),
-            MapOperand::Drawn(kernel, _) => can_be_drawn(kernel.distribution()),
+            MapOperand::Drawn((kernel, _)) => can_be_drawn(kernel.distribution()),
         });
         if !read || !outputs.iter().all(known) {
             return None;

@@ -1,11 +1,13 @@
-//! An element-wise step as an operation of the fusion queue, and the launch of its kernel.
+//! Element-wise steps as an operation of the fusion queue, and the launch of their kernel.
 
+use super::super::arguments::{Arguments, first, half_type, strides};
 use super::super::drawn::Drawn;
+use super::super::elements::{Pace, Source};
+use super::super::walk::Walk;
 use super::call::{MapCall, MapOperand};
-use super::kernel::{Kind, MapShape, MapSpaceLaunch, Source, element_wise};
-use super::walk::Walk;
+use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
-use burn_backend::cubecl::dtype_to_storage_type;
+use crate::engine::lowering::extents;
 use burn_backend::{DType as BurnType, ExecutionError};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
@@ -18,12 +20,17 @@ use burn_std::Shape as Extents;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Units that a step begins at a multiple of, so that no plane computes two.
+const PLANE: usize = 32;
 
 /// The operation when its turn has come.
 #[derive(Debug)]
 struct MapRun {
-    call: Arc<MapCall>,
+    calls: Arc<[MapCall]>,
+    /// Of all steps, one after the other.
     inputs: Vec<TensorIr>,
     outputs: Vec<TensorIr>,
     drawn: Vec<Drawn>,
@@ -31,9 +38,9 @@ struct MapRun {
     step: CubeTensor,
 }
 
-/// Records an element-wise step of these operands, but for those that are drawn. `step` is in the memory of the device.
+/// Records element-wise steps of these operands, but for those that are drawn. `step` is in the memory of the device.
 pub(in super::super) fn map(
-    call: &Arc<MapCall>,
+    calls: &Arc<[MapCall]>,
     rng: RngState,
     step: CubeTensor,
     inputs: Vec<FusionTensor<FusionCubeRuntime>>,
@@ -44,13 +51,15 @@ pub(in super::super) fn map(
     let outputs: Vec<TensorIr> = outputs.iter().map(made).collect();
     let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
     let told = CustomOpIr::new("meshwright_map", &inputs, &outputs);
-    let drawn = call.operands.iter().filter_map(|operand| match operand {
-        MapOperand::Drawn(kernel, places) => {
-            Some(Drawn::new(&(kernel.clone(), places.clone()), call.sizes.len(), rng))
-        }
-        MapOperand::Tensor { .. } => None,
-    });
-    let operation = MapRun { drawn: drawn.collect(), call: call.clone(), inputs, outputs, step };
+    let of_call = |call: &MapCall| -> Vec<Drawn> {
+        let drawn = |operand: &MapOperand| match operand {
+            MapOperand::Drawn(draw) => Some(Drawn::new(draw, call.sizes.len(), rng)),
+            MapOperand::Tensor { .. } => None,
+        };
+        call.operands.iter().filter_map(drawn).collect()
+    };
+    let drawn = calls.iter().flat_map(of_call).collect();
+    let operation = MapRun { drawn, calls: calls.clone(), inputs, outputs, step };
     client.register(StreamId::current(), OperationIr::Custom(told), operation)
 }
 
@@ -63,7 +72,14 @@ impl Operation<FusionCubeRuntime> for MapRun {
                 false => handles.get_int_tensor::<CubeBackend>(ir),
             });
         }
-        let made = Launch::of(self, inputs).go();
+        let members = self.members(inputs);
+        // Those with vectors of one width and one half type are a launch.
+        let mut launches: BTreeMap<(usize, Option<DType>), Vec<&Member<'_>>> = BTreeMap::new();
+        for member in &members {
+            launches.entry((member.width, member.call.half)).or_default().push(member);
+        }
+        launches.into_iter().for_each(|((width, half), members)| self.launch(width, half, &members));
+        let made = members.into_iter().flat_map(|member| member.outputs);
         for (ir, tensor) in self.outputs.iter().zip(made) {
             match ir.dtype.is_float() {
                 true => handles.register_float_tensor::<CubeBackend>(&ir.id, tensor),
@@ -74,11 +90,79 @@ impl Operation<FusionCubeRuntime> for MapRun {
     }
 }
 
-/// A call whose operands are there.
-struct Launch<'a> {
-    run: &'a MapRun,
+impl MapRun {
+    /// The steps with their tensors. Each is held once, so that one that nobody else holds can be told.
+    fn members(&self, inputs: Vec<CubeTensor>) -> Vec<Member<'_>> {
+        let (mut irs, mut outputs, mut drawn) = (&self.inputs[..], &self.outputs[..], &self.drawn[..]);
+        let mut tensors = inputs.into_iter();
+        let mut members = vec![];
+        for call in self.calls.iter() {
+            let reads = dims(call).count();
+            let draws = call.operands.len() - reads;
+            let ended = irs[..reads].iter().map(|ir| ir.status == TensorStatus::ReadWrite).collect();
+            let inputs = (tensors.by_ref().take(reads).collect(), ended);
+            members.push(Member::new(self, call, inputs, &outputs[..call.outputs.len()], &drawn[..draws]));
+            irs = &irs[reads..];
+            (outputs, drawn) = (&outputs[call.outputs.len()..], &drawn[draws..]);
+        }
+        members
+    }
+
+    fn launch(&self, width: usize, half: Option<DType>, members: &[&Member<'_>]) {
+        let (mut vectors, mut singles, mut results) =
+            (Arguments::default(), Arguments::default(), Arguments::default());
+        let (mut shapes, mut spaces, mut draws, mut units) = (vec![], vec![], vec![], 0);
+        for member in members {
+            let outputs = member.results(&mut results);
+            let operands = member.sources(&outputs, (&mut vectors, &mut singles), draws.len());
+            let of_outputs = member.inputs.len() + member.outputs.len();
+            let strides = member.walk.strides[of_outputs..].iter();
+            draws.extend(member.drawn.iter().zip(strides).map(|(drawn, strides)| drawn.launch(strides)));
+            let rank = member.walk.sizes.len();
+            let (program, pace) = (member.call.program.clone(), Pace { rank, along: rank - 1, width });
+            spaces.push(member.space(units));
+            units = (units + member.walk.elements() / width).next_multiple_of(PLANE);
+            shapes.push(MapShape { program, operands, outputs, pace });
+        }
+        let client = &self.step.client;
+        let dim = CubeDim::new(client, units);
+        let all = members.iter().flat_map(|m| m.inputs.iter().chain(&m.outputs));
+        let address = all.map(CubeTensor::required_address_type).max().unwrap_or_default();
+        let step = (!draws.is_empty()).then(|| self.step.clone().into_tensor_arg());
+        #[expect(unsafe_code, reason = "the kernel checks how many vectors each step has")]
+        // SAFETY: as said.
+        unsafe {
+            element_wise::launch_unchecked(
+                client,
+                calculate_cube_count_elemwise(client, units, dim),
+                dim,
+                address,
+                width,
+                vectors.words.into_iter().collect(),
+                vectors.halves.into_iter().collect(),
+                vectors.bytes.into_iter().collect(),
+                singles.words.into_iter().collect(),
+                singles.halves.into_iter().collect(),
+                singles.bytes.into_iter().collect(),
+                results.words.into_iter().collect(),
+                results.halves.into_iter().collect(),
+                results.bytes.into_iter().collect(),
+                draws.into_iter().collect(),
+                step.into_iter().collect(),
+                spaces.into_iter().collect(),
+                shapes,
+                half_type(half),
+            );
+        }
+    }
+}
+
+/// A step whose operands are there.
+struct Member<'a> {
+    call: &'a MapCall,
     inputs: Vec<CubeTensor>,
     outputs: Vec<CubeTensor>,
+    drawn: &'a [Drawn],
     /// For each input the result that takes its storage.
     given: Vec<Option<usize>>,
     /// Along the inputs, the outputs, then what is drawn.
@@ -86,11 +170,20 @@ struct Launch<'a> {
     width: usize,
 }
 
-impl Launch<'_> {
-    fn of(run: &MapRun, inputs: Vec<CubeTensor>) -> Launch<'_> {
+impl<'a> Member<'a> {
+    /// Of operands, of which some end here.
+    fn new(
+        run: &MapRun,
+        call: &'a MapCall,
+        (inputs, ended): (Vec<CubeTensor>, Vec<bool>),
+        results: &[TensorIr],
+        drawn: &'a [Drawn],
+    ) -> Member<'a> {
         let (mut outputs, mut given) = (vec![], vec![None; inputs.len()]);
-        for (o, ir) in run.outputs.iter().enumerate() {
-            let gives = |i: &usize| given[*i].is_none() && run.gives(*i, &inputs[*i], ir.dtype);
+        for (o, ir) in results.iter().enumerate() {
+            let gives = |i: &usize| {
+                given[*i].is_none() && ended[*i] && gives_storage(call, *i, &inputs[*i], ir.dtype)
+            };
             let from = (0..inputs.len()).find(gives);
             outputs.push(match from {
                 Some(i) => {
@@ -105,201 +198,109 @@ impl Launch<'_> {
                 ),
             });
         }
-        let sizes = &run.call.sizes;
-        let of_input = |(input, dims): (&CubeTensor, &Vec<Option<usize>>)| strides(input, dims);
-        let own: Vec<Option<usize>> = (0..sizes.len()).map(Some).collect();
-        let all: Vec<Vec<u64>> = (inputs.iter().zip(run.dims()).map(of_input))
+        let own: Vec<Option<usize>> = (0..call.sizes.len()).map(Some).collect();
+        let all: Vec<Vec<u64>> = (inputs.iter().zip(dims(call)).map(|(input, dims)| strides(input, dims)))
             .chain(outputs.iter().map(|out| strides(out, &own)))
-            .chain(run.drawn.iter().map(|drawn| drawn.strides.clone()))
+            .chain(drawn.iter().map(|drawn| drawn.strides.clone()))
             .collect();
-        let walk = match run.call.program.has_positions() {
-            true => Walk::apart(sizes, &all),
-            false => Walk::joined(sizes, &all),
+        let walk = match call.program.has_positions() {
+            true => Walk::apart(&call.sizes, &all),
+            false => Walk::joined(&call.sizes, &all),
         };
-        let mut launch = Launch { run, inputs, outputs, given, walk, width: 1 };
-        launch.width = [8, 4, 2].into_iter().find(|width| launch.fits(*width)).unwrap_or(1);
-        launch
+        let mut member = Member { call, inputs, outputs, drawn, given, walk, width: 1 };
+        member.width = [8, 4, 2].into_iter().find(|width| member.fits(*width)).unwrap_or(1);
+        member
     }
 
-    /// Whether vectors of so many elements can be written; of words at most four at a time.
+    /// Whether vectors of so many elements can be written, and none that is read or written has more than 16 bytes.
     fn fits(&self, width: usize) -> bool {
-        let vectors = |(i, out): (usize, &CubeTensor)| {
-            width * out.dtype.size() <= 16 && self.walk.is_vectors(self.inputs.len() + i, first(out), width)
+        let small = |tensor: &CubeTensor| width * tensor.dtype.size() <= 16;
+        let written = |(i, out): (usize, &CubeTensor)| {
+            small(out) && self.walk.is_vectors(self.inputs.len() + i, first(out), width)
         };
-        let reads = |i: usize| !self.is_vector(i, width) || width * self.inputs[i].dtype.size() <= 16;
         self.walk.inner().is_multiple_of(width)
-            && self.outputs.iter().enumerate().all(vectors)
-            && (0..self.inputs.len()).all(reads)
+            && self.outputs.iter().enumerate().all(written)
+            && self.inputs.iter().enumerate().all(|(i, input)| small(input) || !self.is_vector(i, width))
     }
 
     fn is_vector(&self, input: usize, width: usize) -> bool {
         self.walk.is_vectors(input, first(&self.inputs[input]), width)
     }
 
-    /// A tensor as the kernel walks it.
-    fn arg(&self, tensor: &CubeTensor, which: usize) -> TensorArg {
-        let strides: Vec<usize> = self.walk.strides[which].iter().map(|n| *n as usize).collect();
-        let extent = |(size, stride): (&usize, &usize)| if *stride == 0 { 1 } else { *size };
-        let shape: Vec<usize> = self.walk.sizes.iter().zip(&strides).map(extent).collect();
-        #[expect(unsafe_code, reason = "the strides are those of the tensor, of dims that are joined")]
-        // SAFETY: no position along the dims of the kernel is beyond the tensor's.
-        unsafe {
-            TensorArg::from_raw_parts(tensor.handle.clone(), strides.into(), shape.into())
+    /// The slots and types of the results, whose arguments are added.
+    fn results(&self, arguments: &mut Arguments) -> Vec<(usize, DType)> {
+        let mut slots = vec![];
+        for (o, (out, dtype)) in self.outputs.iter().zip(&self.call.outputs).enumerate() {
+            let arg = self.walk.argument(out, self.inputs.len() + o);
+            slots.push((arguments.push(*dtype, arg), *dtype));
         }
+        slots
     }
 
-    /// How operands are read, and the tensors that are, by kind: as vectors, and one element at a time.
-    fn sources(&self, slots: &[(usize, DType)]) -> (Vec<(Source, DType)>, [Tensors; 2]) {
-        let (mut sources, mut tensors) = (vec![], [Tensors::default(), Tensors::default()]);
-        let (mut input, mut draw) = (0, 0);
-        for operand in &self.run.call.operands {
+    /// How operands are read, whose arguments are added: as vectors, or one element at a time. `drawn` are drawn before these.
+    fn sources(
+        &self,
+        outputs: &[(usize, DType)],
+        (vectors, singles): (&mut Arguments, &mut Arguments),
+        drawn: usize,
+    ) -> Vec<(Source, DType)> {
+        let (mut sources, mut input, mut draw) = (vec![], 0, 0);
+        for operand in &self.call.operands {
             let MapOperand::Tensor { dtype, .. } = operand else {
-                let which = self.inputs.len() + self.outputs.len() + draw;
-                let four = self.width.is_multiple_of(4)
-                    && self.run.drawn[draw].is_four_to_a_count(&self.walk.strides[which]);
-                sources.push((Source::Drawn(draw, four), DType::Bool));
+                let strides = &self.walk.strides[self.inputs.len() + self.outputs.len() + draw];
+                let four = self.width.is_multiple_of(4) && self.drawn[draw].is_four_to_a_count(strides);
+                sources.push((Source::Drawn(drawn + draw, four), DType::Bool));
                 draw += 1;
                 continue;
             };
             let i = input;
             input += 1;
-            if let Some(o) = self.given[i] {
-                sources.push((Source::Output(slots[o].0), *dtype));
-                continue;
-            }
-            let arg = self.arg(&self.inputs[i], i);
-            let source = match self.walk.strides[i].last() {
-                _ if self.width > 1 && self.is_vector(i, self.width) => {
-                    Source::Vector(tensors[0].push(*dtype, arg))
+            let source = match (self.given[i], self.walk.strides[i].last()) {
+                (Some(o), _) => Source::Output(outputs[o].0),
+                (None, last) => {
+                    let arg = self.walk.argument(&self.inputs[i], i);
+                    match last {
+                        _ if self.width > 1 && self.is_vector(i, self.width) => {
+                            Source::Vector(vectors.push(*dtype, arg))
+                        }
+                        Some(0) => Source::One(singles.push(*dtype, arg)),
+                        _ => Source::Each(singles.push(*dtype, arg)),
+                    }
                 }
-                Some(0) => Source::One(tensors[1].push(*dtype, arg)),
-                _ => Source::Each(tensors[1].push(*dtype, arg)),
             };
             sources.push((source, *dtype));
         }
-        (sources, tensors)
+        sources
     }
 
-    /// The results in order.
-    fn go(self) -> Vec<CubeTensor> {
-        let call = &self.run.call;
-        let mut results = Tensors::default();
-        let mut slots = vec![];
-        for (o, (out, dtype)) in self.outputs.iter().zip(&call.outputs).enumerate() {
-            slots.push((results.push(*dtype, self.arg(out, self.inputs.len() + o)), *dtype));
-        }
-        let (operands, [vectors, singles]) = self.sources(&slots);
-        let shape = MapShape {
-            program: call.program.clone(),
-            operands,
-            outputs: slots,
-            rank: self.walk.sizes.len(),
-            width: self.width,
-        };
-        let many = self.walk.elements() / self.width;
+    /// The dims, for units from `first` on.
+    fn space(&self, first: usize) -> MapSpaceLaunch {
         let mut sizes = self.walk.sizes.clone();
         if let Some(inner) = sizes.last_mut() {
             *inner /= self.width;
         }
-        let starts = call.starts.iter().map(|n| *n as u32);
-        let space = MapSpaceLaunch::new(sizes.into_iter().collect(), starts.collect(), many);
-        let first = self.inputs.len() + self.outputs.len();
-        let draws = self.run.drawn.iter().enumerate();
-        let draws = draws.map(|(i, drawn)| drawn.launch(&self.walk.strides[first + i]));
-        let client = &self.run.step.client;
-        let dim = CubeDim::new(client, many);
-        let all = self.inputs.iter().chain(&self.outputs);
-        let address = all.map(CubeTensor::required_address_type).max().unwrap_or_default();
-        let step = (!self.run.drawn.is_empty()).then(|| self.run.step.clone().into_tensor_arg());
-        let half = match call.half {
-            Some(DType::BF16) => BurnType::BF16,
-            Some(_) => BurnType::F16,
-            None => BurnType::F32,
-        };
-        #[expect(unsafe_code, reason = "the kernel checks how many vectors there are")]
-        // SAFETY: as said.
-        unsafe {
-            element_wise::launch_unchecked(
-                client,
-                calculate_cube_count_elemwise(client, many, dim),
-                dim,
-                address,
-                self.width,
-                vectors.words.into_iter().collect(),
-                vectors.halves.into_iter().collect(),
-                vectors.bytes.into_iter().collect(),
-                singles.words.into_iter().collect(),
-                singles.halves.into_iter().collect(),
-                singles.bytes.into_iter().collect(),
-                results.words.into_iter().collect(),
-                results.halves.into_iter().collect(),
-                results.bytes.into_iter().collect(),
-                draws.collect(),
-                step.into_iter().collect(),
-                space,
-                shape,
-                dtype_to_storage_type(half),
-            );
-        }
-        self.outputs
+        let starts: &[usize] = if self.call.program.has_positions() { &self.call.starts } else { &[] };
+        let starts = starts.iter().map(|n| *n as u32).collect();
+        MapSpaceLaunch::new(sizes.into_iter().collect(), starts, first, self.walk.elements() / self.width)
     }
 }
 
-impl MapRun {
-    /// The dims of each tensor that is read.
-    fn dims(&self) -> impl Iterator<Item = &Vec<Option<usize>>> {
-        self.call.operands.iter().filter_map(|operand| match operand {
-            MapOperand::Tensor { dims, .. } => Some(dims),
-            MapOperand::Drawn(..) => None,
-        })
-    }
-
-    /// Whether a result of that type can take the storage of an input: each element is read by the unit that writes in its place.
-    fn gives(&self, i: usize, input: &CubeTensor, dtype: BurnType) -> bool {
-        let ends = self.inputs[i].status == TensorStatus::ReadWrite && input.can_mut();
-        let Some(dims) = self.dims().nth(i) else { return false };
-        let same = dims.iter().copied().eq((0..self.call.sizes.len()).map(Some))
-            && input.meta.shape.iter().copied().eq(extents_of(&self.call.sizes));
-        // Nowhere two elements in one place, and no other order than by rows.
-        let (shape, strides) = (&input.meta.shape, &input.meta.strides);
-        let by_rows = (1..shape.rank()).all(|d| shape[d - 1] == 1 || strides[d - 1] >= strides[d] * shape[d])
-            && (0..shape.rank()).all(|d| shape[d] == 1 || strides[d] > 0);
-        ends && same && by_rows && input.dtype == dtype
-    }
+/// The dims of each tensor that is read.
+fn dims(call: &MapCall) -> impl Iterator<Item = &Vec<Option<usize>>> {
+    call.operands.iter().filter_map(|operand| match operand {
+        MapOperand::Tensor { dims, .. } => Some(dims),
+        MapOperand::Drawn(..) => None,
+    })
 }
 
-fn extents_of(sizes: &[usize]) -> Vec<usize> {
-    crate::engine::lowering::extents(sizes)
-}
-
-/// How far the next position along each dim of a step is.
-fn strides(tensor: &CubeTensor, dims: &[Option<usize>]) -> Vec<u64> {
-    let stride = |at: &Option<usize>| at.map_or(0, |i| tensor.meta.strides[i] as u64);
-    dims.iter().map(stride).collect()
-}
-
-/// The first element of a tensor, in elements from the start of its memory.
-fn first(tensor: &CubeTensor) -> u64 {
-    tensor.handle.offset_start.unwrap_or(0) / tensor.dtype.size() as u64
-}
-
-/// Arguments by kind.
-#[derive(Default)]
-struct Tensors {
-    words: Vec<TensorArg>,
-    halves: Vec<TensorArg>,
-    bytes: Vec<TensorArg>,
-}
-
-impl Tensors {
-    /// Gives its slot.
-    fn push(&mut self, dtype: DType, arg: TensorArg) -> usize {
-        let list = match Kind::of(dtype) {
-            Kind::Word => &mut self.words,
-            Kind::Half => &mut self.halves,
-            Kind::Byte => &mut self.bytes,
-        };
-        list.push(arg);
-        list.len() - 1
-    }
+/// Whether a result of that type can take the storage of an input that ends: each element is read by the unit that writes in its place.
+fn gives_storage(call: &MapCall, i: usize, input: &CubeTensor, dtype: BurnType) -> bool {
+    let Some(dims) = dims(call).nth(i) else { return false };
+    let same = dims.iter().copied().eq((0..call.sizes.len()).map(Some))
+        && input.meta.shape.iter().copied().eq(extents(&call.sizes));
+    // Nowhere two elements in one place, and no other order than by rows.
+    let (shape, strides) = (&input.meta.shape, &input.meta.strides);
+    let by_rows = (1..shape.rank()).all(|d| shape[d - 1] == 1 || strides[d - 1] >= strides[d] * shape[d])
+        && (0..shape.rank()).all(|d| shape[d] == 1 || strides[d] > 0);
+    input.can_mut() && same && by_rows && input.dtype == dtype
 }

@@ -1,6 +1,9 @@
 //! How a kernel goes through its tensors: dims that all of them have next to each other are one, and elements that lie next to each other
 //! are read and written together.
 
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
 /// The dims that a kernel walks along, and how far the next position along each is, for everything that it walks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
@@ -45,16 +48,35 @@ impl Walk {
         self.sizes.last().copied().unwrap_or(1)
     }
 
+    /// A tensor as a kernel walks it.
+    pub(super) fn argument(&self, tensor: &CubeTensor, which: usize) -> TensorArg {
+        let strides: Vec<usize> = self.strides[which].iter().map(|n| *n as usize).collect();
+        let extent = |(size, stride): (&usize, &usize)| if *stride == 0 { 1 } else { *size };
+        let shape: Vec<usize> = self.sizes.iter().zip(&strides).map(extent).collect();
+        #[expect(unsafe_code, reason = "the strides are those of the tensor, of dims that are joined")]
+        // SAFETY: no position along the dims of the kernel is beyond the tensor's.
+        unsafe {
+            TensorArg::from_raw_parts(tensor.handle.clone(), strides.into(), shape.into())
+        }
+    }
+
     /// All elements.
     pub(super) fn elements(&self) -> usize {
         self.sizes.iter().product()
     }
 
-    /// Whether what is walked, which begins at that element, can be taken `width` elements at a time.
+    /// Whether what is walked, which begins at that element, can be taken `width` elements at a time along the last dim.
     pub(super) fn is_vectors(&self, which: usize, first: u64, width: usize) -> bool {
+        self.is_vectors_along(which, self.sizes.len() - 1, first, width)
+    }
+
+    /// The same along any dim.
+    pub(super) fn is_vectors_along(&self, which: usize, along: usize, first: u64, width: usize) -> bool {
         let width = width as u64;
-        let Some((inner, outer)) = self.strides[which].split_last() else { return false };
-        *inner == 1 && first.is_multiple_of(width) && outer.iter().all(|stride| stride.is_multiple_of(width))
+        let follows = |(dim, stride): (usize, &u64)| {
+            if dim == along { *stride == 1 } else { stride.is_multiple_of(width) }
+        };
+        first.is_multiple_of(width) && self.strides[which].iter().enumerate().all(follows)
     }
 }
 

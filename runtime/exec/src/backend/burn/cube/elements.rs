@@ -1,0 +1,263 @@
+//! How kernels read tensors of any type into registers: a unit has a vector of elements that follow each other along one dim.
+
+use super::drawn::Draw;
+use super::program::{Element, truth};
+use cubecl::prelude::*;
+use meshwright_plan::DType;
+
+/// How the elements of an operand come into registers. Slots count the tensors of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    /// As a vector.
+    Vector(usize),
+    /// One element for all of the vector.
+    One(usize),
+    /// Each element on its own.
+    Each(usize),
+    /// As a vector of the result in whose storage it is.
+    Output(usize),
+    /// Drawn; whether one count of the generator gives four of them.
+    Drawn(usize, bool),
+}
+
+/// How many bytes an element has, and so which list its tensor is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// `f32`, and `i32` by its bits.
+    Word,
+    Half,
+    Byte,
+}
+
+impl Kind {
+    pub(super) const fn of(dtype: DType) -> Kind {
+        match dtype {
+            DType::BF16 | DType::F16 => Kind::Half,
+            DType::U8 | DType::Bool => Kind::Byte,
+            _ => Kind::Word,
+        }
+    }
+}
+
+/// How a kernel walks: along how many dims, and `width` elements at a time along one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pace {
+    pub(super) rank: usize,
+    pub(super) along: usize,
+    pub(super) width: usize,
+}
+
+/// Tensors of one kind of access.
+#[derive(CubeType)]
+pub(super) struct Tensors<E: Float, N: Size> {
+    pub(super) words: Sequence<OwnedTensor<Vector<f32, N>>>,
+    pub(super) halves: Sequence<OwnedTensor<Vector<E, N>>>,
+    pub(super) bytes: Sequence<OwnedTensor<Vector<u8, N>>>,
+}
+
+/// Tensors that are read one element at a time.
+#[derive(CubeType)]
+pub(super) struct Singles<E: Float> {
+    pub(super) words: Sequence<OwnedTensor<f32>>,
+    pub(super) halves: Sequence<OwnedTensor<E>>,
+    pub(super) bytes: Sequence<OwnedTensor<u8>>,
+}
+
+/// What a kernel reads and draws.
+#[derive(CubeType)]
+pub(super) struct Operands<E: Float, N: Size> {
+    pub(super) vectors: Tensors<E, N>,
+    pub(super) singles: Singles<E>,
+    pub(super) draws: Sequence<Draw>,
+    /// The number of the step, where something is drawn.
+    pub(super) step: Sequence<OwnedTensor<u32>>,
+}
+
+/// The elements of all operands at a position, by operand and then along the vector. `outs` are results in whose storage some are.
+#[cube]
+pub(super) fn load<E: Float, N: Size>(
+    operands: &Operands<E, N>,
+    outs: &Tensors<E, N>,
+    at: &Sequence<usize>,
+    #[comptime] read: Vec<(Source, DType)>,
+    #[comptime] pace: Pace,
+) -> Sequence<Sequence<f32>> {
+    let mut loaded = Sequence::<Sequence<f32>>::new();
+    #[unroll]
+    for i in 0..comptime!(read.len()) {
+        let dtype = comptime!(read[i].1);
+        let lanes = match comptime!(read[i].0) {
+            Source::Vector(slot) => vector_in(&operands.vectors, at, slot, pace, dtype),
+            Source::Output(slot) => vector_in(outs, at, slot, pace, dtype),
+            Source::One(slot) => singles_in(&operands.singles, at, slot, pace, dtype, false),
+            Source::Each(slot) => singles_in(&operands.singles, at, slot, pace, dtype, true),
+            Source::Drawn(which, four) => {
+                drawn(operands.draws.index(which), operands.step.index(0usize)[0usize], at, pace, four)
+            }
+        };
+        loaded.push(lanes);
+    }
+    loaded
+}
+
+#[cube]
+fn vector_in<E: Float, N: Size>(
+    tensors: &Tensors<E, N>,
+    at: &Sequence<usize>,
+    #[comptime] slot: usize,
+    #[comptime] pace: Pace,
+    #[comptime] dtype: DType,
+) -> Sequence<f32> {
+    match comptime!(Kind::of(dtype)) {
+        Kind::Word => vector_of::<f32, N>(tensors.words.index(slot), at, pace, dtype),
+        Kind::Half => vector_of::<E, N>(tensors.halves.index(slot), at, pace, dtype),
+        Kind::Byte => vector_of::<u8, N>(tensors.bytes.index(slot), at, pace, dtype),
+    }
+}
+
+#[cube]
+fn singles_in<E: Float>(
+    tensors: &Singles<E>,
+    at: &Sequence<usize>,
+    #[comptime] slot: usize,
+    #[comptime] pace: Pace,
+    #[comptime] dtype: DType,
+    #[comptime] each: bool,
+) -> Sequence<f32> {
+    match comptime!(Kind::of(dtype)) {
+        Kind::Word => singles_of::<f32>(tensors.words.index(slot), at, pace, dtype, each),
+        Kind::Half => singles_of::<E>(tensors.halves.index(slot), at, pace, dtype, each),
+        Kind::Byte => singles_of::<u8>(tensors.bytes.index(slot), at, pace, dtype, each),
+    }
+}
+
+/// Where the element at a position is.
+#[cube]
+pub(super) fn place<T: CubePrimitive>(
+    tensor: &OwnedTensor<T>,
+    at: &Sequence<usize>,
+    #[comptime] rank: usize,
+) -> usize {
+    let mut sum = 0usize;
+    #[unroll]
+    for dim in 0..rank {
+        sum += *at.index(dim) * tensor.stride(dim);
+    }
+    sum
+}
+
+#[cube]
+fn vector_of<T: Numeric, N: Size>(
+    tensor: &OwnedTensor<Vector<T, N>>,
+    at: &Sequence<usize>,
+    #[comptime] pace: Pace,
+    #[comptime] dtype: DType,
+) -> Sequence<f32> {
+    let vector = tensor[place(tensor, at, comptime!(pace.rank)) / comptime!(pace.width)];
+    let mut lanes = Sequence::<f32>::new();
+    #[unroll]
+    for lane in 0..comptime!(pace.width) {
+        lanes.push(register::<T>(vector.extract(lane), dtype));
+    }
+    lanes
+}
+
+#[cube]
+fn singles_of<T: Numeric>(
+    tensor: &OwnedTensor<T>,
+    at: &Sequence<usize>,
+    #[comptime] pace: Pace,
+    #[comptime] dtype: DType,
+    #[comptime] each: bool,
+) -> Sequence<f32> {
+    let first = place(tensor, at, comptime!(pace.rank));
+    let mut lanes = Sequence::<f32>::new();
+    lanes.push(register::<T>(tensor[first], dtype));
+    #[unroll]
+    for lane in 1..comptime!(pace.width) {
+        if comptime!(each) {
+            let far = tensor.stride(comptime!(pace.along)) * lane;
+            lanes.push(register::<T>(tensor[first + far], dtype));
+        } else {
+            lanes.push(*lanes.index(0usize));
+        }
+    }
+    lanes
+}
+
+#[cube]
+fn drawn(
+    draw: &Draw,
+    step: u32,
+    at: &Sequence<usize>,
+    #[comptime] pace: Pace,
+    #[comptime] four: bool,
+) -> Sequence<f32> {
+    let mut count = draw.first;
+    #[unroll]
+    for dim in 0..comptime!(pace.rank) {
+        count += u64::cast_from(*at.index(dim)) * *draw.strides.index(dim);
+    }
+    let mut lanes = Sequence::<f32>::new();
+    if comptime!(four) {
+        #[unroll]
+        for group in 0..comptime!(pace.width / 4) {
+            let (a, b, c, d) = draw.generator.words(step, (count >> 2) + comptime!(group as u64));
+            lanes.push(draw.truth(a));
+            lanes.push(draw.truth(b));
+            lanes.push(draw.truth(c));
+            lanes.push(draw.truth(d));
+        }
+    } else {
+        #[unroll]
+        for lane in 0..comptime!(pace.width) {
+            let far = *draw.strides.index(comptime!(pace.along)) * comptime!(lane as u64);
+            lanes.push(draw.truth(draw.generator.word(step, count + far)));
+        }
+    }
+    lanes
+}
+
+/// An element in a register.
+#[cube]
+fn register<T: Numeric>(x: T, #[comptime] dtype: DType) -> f32 {
+    match comptime!(dtype) {
+        DType::Bool => truth(x != T::from_int(0)),
+        DType::U8 => f32::reinterpret(i32::cast_from(x)),
+        _ => f32::cast_from(x),
+    }
+}
+
+/// A register as an element.
+#[cube]
+pub(super) fn element<T: Numeric>(x: f32, #[comptime] dtype: DType) -> T {
+    match comptime!(dtype) {
+        DType::U8 => T::cast_from(i32::reinterpret(x)),
+        _ => T::cast_from(x),
+    }
+}
+
+/// What expressions read at one element of the vector: what is loaded, and the positions of the element behind `starts`, if any.
+#[cube]
+pub(super) fn element_at(
+    loaded: &Sequence<Sequence<f32>>,
+    at: &Sequence<usize>,
+    starts: &Sequence<u32>,
+    #[comptime] lane: usize,
+    #[comptime] many: usize,
+    #[comptime] pace: Pace,
+) -> Element {
+    let mut loads = Sequence::<f32>::new();
+    #[unroll]
+    for i in 0..many {
+        loads.push(*loaded.index(i).index(lane));
+    }
+    let mut positions = Sequence::<u32>::new();
+    let has = comptime!(starts.len());
+    #[unroll]
+    for dim in 0..has {
+        let beside = comptime!(if dim == pace.along { lane as u32 } else { 0 });
+        positions.push(*at.index(dim) as u32 + *starts.index(dim) + beside);
+    }
+    Element { loads, at: positions }
+}

@@ -1,0 +1,54 @@
+//! What is known of a fold when a Plan is loaded.
+
+use super::super::program::ScalarProgram;
+use meshwright_plan::{Computed, DType, Monoid};
+
+/// A tensor that is read: which of its dims each dim of the fold is.
+#[derive(Clone, Debug)]
+pub(crate) struct FoldOperand {
+    pub(crate) dtype: DType,
+    pub(crate) dims: Vec<Option<usize>>,
+}
+
+/// A fold on one device. Its dims are those of the result, then those that are folded.
+#[derive(Clone, Debug)]
+pub(crate) struct FoldCall {
+    pub(super) program: ScalarProgram,
+    pub(super) monoid: Monoid,
+    /// Of the device's block of each dim, and how many dims the result has.
+    pub(super) sizes: Vec<usize>,
+    pub(super) kept: usize,
+    pub(super) operands: Vec<FoldOperand>,
+    pub(super) output: DType,
+    /// The half type of what is read and written.
+    pub(super) half: Option<DType>,
+}
+
+impl FoldCall {
+    /// Of an expression that knows no positions; none where there is no kernel for it.
+    pub(crate) fn new(
+        computed: &Computed,
+        monoid: Monoid,
+        (sizes, kept): (Vec<usize>, usize),
+        operands: Vec<FoldOperand>,
+        output: DType,
+    ) -> Option<FoldCall> {
+        let float = |dtype: DType| dtype == DType::F32 || dtype.is_half();
+        let known = |o: &FoldOperand| !o.dtype.is_pair() && o.dtype != DType::F64;
+        let folds = matches!(monoid, Monoid::Sum | Monoid::Max | Monoid::Min);
+        let of = computed.expr.nodes.get(usize::from(computed.reg))?.dtype;
+        if !folds || !float(of) || !float(output) || !operands.iter().all(known) || sizes.contains(&0) {
+            return None;
+        }
+        let dtypes = || computed.expr.nodes.iter().map(|n| n.dtype).chain([output]);
+        let half = dtypes().find(|dtype| dtype.is_half());
+        if dtypes().any(|dtype| dtype.is_half() && Some(dtype) != half) {
+            return None;
+        }
+        let program = ScalarProgram::of(computed, half.unwrap_or(DType::BF16))?;
+        if program.has_positions() {
+            return None;
+        }
+        Some(FoldCall { program, monoid, sizes, kept, operands, output, half })
+    }
+}

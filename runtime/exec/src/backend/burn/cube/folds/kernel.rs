@@ -1,0 +1,203 @@
+//! The kernel: units that share a result each fold some of its elements, and then what they have, in halves.
+
+use super::super::drawn::Draw;
+use super::super::elements::{Operands, Pace, Singles, Source, Tensors, element, element_at, load};
+use super::super::program::{ScalarProgram, evaluate};
+use cubecl::prelude::*;
+use cubecl::std::FastDivmod;
+use meshwright_plan::{DType, Monoid};
+
+/// What a kernel is compiled for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FoldShape {
+    pub(super) program: ScalarProgram,
+    pub(super) monoid: Monoid,
+    pub(super) operands: Vec<(Source, DType)>,
+    pub(super) output: DType,
+    /// Along the dims of the result, of which there are so many, and those that are folded.
+    pub(super) kept: usize,
+    pub(super) pace: Pace,
+    /// Units of a cube along results, and along what is folded.
+    pub(super) results: usize,
+    pub(super) folded: usize,
+}
+
+impl FoldShape {
+    /// Whether the elements of a vector are folded too.
+    pub(super) const fn by_rows(&self) -> bool {
+        self.pace.along >= self.kept
+    }
+
+    /// Results that a unit has.
+    const fn lanes(&self) -> usize {
+        if self.by_rows() { 1 } else { self.pace.width }
+    }
+}
+
+/// Sizes of the dims, in vectors of the one along which there are vectors; how many results, or vectors of results, there are; how many
+/// elements, or vectors of elements, each is folded from, and how many of these are in a chunk.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct FoldSpace {
+    sizes: Sequence<FastDivmod<usize>>,
+    results: usize,
+    steps: usize,
+    each: usize,
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn fold_elements<E: Float, O: Float, N: Size, M: Size>(
+    words: Sequence<OwnedTensor<Vector<f32, N>>>,
+    halves: Sequence<OwnedTensor<Vector<E, N>>>,
+    bytes: Sequence<OwnedTensor<Vector<u8, N>>>,
+    single_words: Sequence<OwnedTensor<f32>>,
+    single_halves: Sequence<OwnedTensor<E>>,
+    single_bytes: Sequence<OwnedTensor<u8>>,
+    out: &mut Tensor<Vector<O, M>>,
+    space: FoldSpace,
+    #[comptime] shape: FoldShape,
+    #[define(E)] _half: ElemType,
+    #[define(O)] _result: ElemType,
+) {
+    let vectors = Tensors::<E, N> { words, halves, bytes };
+    let singles = Singles::<E> { words: single_words, halves: single_halves, bytes: single_bytes };
+    let (draws, step) = (Sequence::<Draw>::new(), Sequence::<OwnedTensor<u32>>::new());
+    let operands = Operands::<E, N> { vectors, singles, draws, step };
+    let lanes = comptime!(shape.lanes());
+    let (beside, folded) = comptime!((shape.results as u32, shape.folded as u32));
+    // Units next to each other read what lies next to each other.
+    let by_rows = comptime!(shape.by_rows());
+    let mut own = UNIT_POS / beside;
+    let mut which = UNIT_POS % beside;
+    if comptime!(by_rows) {
+        own = UNIT_POS % folded;
+        which = UNIT_POS / folded;
+    }
+    let result = CUBE_POS_X as usize * comptime!(shape.results) + which as usize;
+    let mut sums = Array::<f32>::new(lanes);
+    #[unroll]
+    for lane in 0..lanes {
+        sums[lane] = comptime!(identity(shape.monoid)).runtime();
+    }
+    let first = CUBE_POS_Y as usize * space.each;
+    let end = min(first + space.each, space.steps);
+    if result < space.results {
+        let mut at = first + own as usize;
+        while at < end {
+            take(&operands, &mut sums, result, at, &space, comptime!(shape.clone()));
+            at += comptime!(shape.folded);
+        }
+    }
+    share(&mut sums, own, which, lanes, comptime!(shape.clone()));
+    if own == 0u32 && result < space.results {
+        let dtype = comptime!(shape.output);
+        let mut vector = Vector::<O, M>::new(element::<O>(sums[0], dtype));
+        #[unroll]
+        for lane in 1..lanes {
+            vector.insert(lane, element::<O>(sums[lane], dtype));
+        }
+        out[CUBE_POS_Y as usize * space.results + result] = vector;
+    }
+}
+
+/// What a fold of nothing gives.
+const fn identity(monoid: Monoid) -> f32 {
+    match monoid {
+        Monoid::Max => f32::NEG_INFINITY,
+        Monoid::Min => f32::INFINITY,
+        _ => 0.0,
+    }
+}
+
+#[cube]
+fn folded(a: f32, b: f32, #[comptime] monoid: Monoid) -> f32 {
+    match comptime!(monoid) {
+        // No number where one is none.
+        Monoid::Max => select(a >= b || a.is_nan(), a, b),
+        Monoid::Min => select(a <= b || a.is_nan(), a, b),
+        _ => a + b,
+    }
+}
+
+/// Adds a vector of what is folded.
+#[cube]
+fn take<E: Float, N: Size>(
+    operands: &Operands<E, N>,
+    sums: &mut Array<f32>,
+    result: usize,
+    step: usize,
+    space: &FoldSpace,
+    #[comptime] shape: FoldShape,
+) {
+    let pace = comptime!(shape.pace);
+    let at = position(space, result, step, comptime!(shape.kept), pace);
+    let outs = Tensors::<E, N> { words: Sequence::new(), halves: Sequence::new(), bytes: Sequence::new() };
+    let loaded = load(operands, &outs, &at, comptime!(shape.operands.clone()), pace);
+    let nowhere = Sequence::<u32>::new();
+    #[unroll]
+    for lane in 0..comptime!(pace.width) {
+        let element = element_at(&loaded, &at, &nowhere, lane, comptime!(shape.operands.len()), pace);
+        let value = evaluate::<E>(&element, comptime!(shape.program.clone()));
+        let to = comptime!(if shape.by_rows() { 0 } else { lane });
+        sums[to] = folded(sums[to], value, comptime!(shape.monoid));
+    }
+}
+
+/// Where a vector begins along each dim.
+#[cube]
+fn position(
+    space: &FoldSpace,
+    result: usize,
+    step: usize,
+    #[comptime] kept: usize,
+    #[comptime] pace: Pace,
+) -> Sequence<usize> {
+    let mut reversed = Sequence::<usize>::new();
+    let mut rest = step;
+    #[unroll]
+    for i in 0..comptime!(pace.rank) {
+        let dim = comptime!(pace.rank - 1 - i);
+        if comptime!(dim + 1 == kept) {
+            rest = result;
+        }
+        let mut at = rest;
+        if comptime!(dim > 0 && dim != kept) {
+            let (outer, inner) = space.sizes.index(dim).div_mod(rest);
+            at = inner;
+            rest = outer;
+        }
+        reversed.push(at * comptime!(if dim == pace.along { pace.width } else { 1 }));
+    }
+    reversed.reversed()
+}
+
+/// Folds what the units of a result have; the first of them then has it.
+#[cube]
+fn share(
+    sums: &mut Array<f32>,
+    own: u32,
+    which: u32,
+    #[comptime] lanes: usize,
+    #[comptime] shape: FoldShape,
+) {
+    let (beside, many) = comptime!((shape.results as u32, shape.folded));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(shape.results * shape.folded * lanes));
+    let place = (own * beside + which) * comptime!(lanes as u32);
+    #[unroll]
+    for lane in 0..lanes {
+        shared[(place + comptime!(lane as u32)) as usize] = sums[lane];
+    }
+    #[unroll]
+    for halving in 0..comptime!(many.ilog2()) {
+        let half = comptime!((many >> (halving + 1)) as u32);
+        sync_cube();
+        if own < half {
+            let other = place + half * beside * comptime!(lanes as u32);
+            #[unroll]
+            for lane in 0..lanes {
+                let far = shared[(other + comptime!(lane as u32)) as usize];
+                sums[lane] = folded(sums[lane], far, comptime!(shape.monoid));
+                shared[(place + comptime!(lane as u32)) as usize] = sums[lane];
+            }
+        }
+    }
+}

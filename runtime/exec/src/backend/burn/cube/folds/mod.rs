@@ -1,0 +1,14 @@
+//! Folds of scalar expressions along dims, as kernels of our own: sums, maxima and minima of what is read, of its products, or of whatever an
+//! element-wise step would have written for them (ADR 43). Floats are folded in `f32`, in an order that depends on shapes alone.
+//!
+//! - [`call`]: what is known when a Plan is loaded, and for which folds there is a kernel.
+//! - `blocks`: how many units share a result, and into how many chunks a long fold is cut.
+//! - [`launch`]: the operation of the fusion queue; `kernel`: the kernel.
+
+mod blocks;
+mod call;
+mod kernel;
+mod launch;
+
+pub(crate) use call::{FoldCall, FoldOperand};
+pub(super) use launch::{fold, is_there};

@@ -1,0 +1,125 @@
+//! What a device draws, or computes, where it is read, and so never stores.
+
+use super::plans::Builder;
+use crate::engine::inlined::InlinedValues;
+use crate::engine::masks::Masks;
+use crate::engine::residuals::Residuals;
+use meshwright_plan::expr::{BinaryFn, Scalar};
+use meshwright_plan::random::Distribution;
+use meshwright_plan::{BufId, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
+
+fn dropped(b: &mut Builder, dim: Dim, x: &Operand, mask: &Operand) -> Operand {
+    let out = b.whole(DType::F32, &[dim]);
+    b.map("dropped", &[x, mask], &out, |e, r| {
+        let zero = e.constant(0.0, DType::F32);
+        e.select(r[1], r[0], zero)
+    });
+    out
+}
+
+/// Drops elements of `x` by a mask, once in a loop over layers and once in a second loop, which reads what the first has kept. `summed` says
+/// whether something else reads the mask too.
+fn with_mask(summed: bool) -> (Plan, BufId, BufId) {
+    let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
+    let (layers, dim) = (b.dim("layers", 3), b.dim("n", 8));
+    let x = b.whole(DType::F32, &[dim]);
+    b.leaf(ProgramInputKind::Input, "x", &x);
+    let stack = b.whole(DType::Bool, &[layers, dim]);
+    let [stack_now, stack_next, stack_last] = [(); 3].map(|()| b.like(&stack));
+    let [now, second] = [(); 2].map(|()| b.like(&x));
+    b.step("kept", Prim::Blank { zero: false }, &[], &[&stack]);
+    let repeat = || Prim::Repeat { dim: layers, reverse: false };
+    b.step("layers", repeat(), &[&x, &stack], &[&now, &stack_now]);
+    let mask = b.whole(DType::Bool, &[dim]);
+    let drawn = Prim::Random { stream: "d".into(), distribution: Distribution::Bernoulli { rate: 0.5 } };
+    b.step("mask", drawn, &[], &[&mask]);
+    b.step("kept", Prim::IterationUpdate { dim: layers }, &[&stack_now, &mask], &[&stack_next]);
+    let mut next = dropped(&mut b, dim, &now, &mask);
+    if summed {
+        let seen = b.whole(DType::Bool, &[]);
+        b.reduce("seen", Monoid::Or, &mask, &seen);
+        let all = b.like(&next);
+        b.map("all", &[&next, &seen], &all, |_, r| r[0]);
+        next = all;
+    }
+    let first = b.like(&x);
+    b.step("layers", Prim::EndRepeat, &[&next, &stack_next], &[&first, &stack_last]);
+    let now = b.like(&x);
+    b.step("back", repeat(), &[&first], &[&now]);
+    let kept = b.whole(DType::Bool, &[dim]);
+    b.step("kept", Prim::IterationSlice { dim: layers }, &[&stack_last], &[&kept]);
+    let next = dropped(&mut b, dim, &now, &kept);
+    b.step("back", Prim::EndRepeat, &[&next], &[&second]);
+    b.output("out", &second);
+    (b.finish(), mask.buf, kept.buf)
+}
+
+fn reads_maps(plan: &Plan, step: usize) -> bool {
+    matches!(plan.steps[step].prim, Prim::Map { .. })
+}
+
+#[test]
+fn a_mask_that_only_element_wise_steps_read_is_drawn_by_them_in_both_loops() {
+    let (plan, mask, kept) = with_mask(false);
+    let residuals = Residuals::of(&plan);
+    let masks = Masks::of(&plan, &residuals, |step, _, _| reads_maps(&plan, step));
+    let by = plan.steps.iter().position(|s| matches!(s.prim, Prim::Random { .. })).unwrap();
+    assert_eq!(masks.drawn_by, [(mask, by), (kept, by)].into());
+    // What draws it, what keeps it and what gives it again.
+    assert_eq!(masks.skipped.len(), 3);
+    // Where the second loop cannot draw, nobody does.
+    let second = plan.steps.len() - 2;
+    let none = Masks::of(&plan, &residuals, |step, _, _| reads_maps(&plan, step) && step != second);
+    assert!(none.drawn_by.is_empty() && none.skipped.is_empty());
+}
+
+#[test]
+fn a_mask_that_something_else_reads_is_stored() {
+    let (plan, ..) = with_mask(true);
+    let masks = Masks::of(&plan, &Residuals::of(&plan), |step, _, _| reads_maps(&plan, step));
+    assert!(masks.drawn_by.is_empty() && masks.skipped.is_empty());
+}
+
+/// `c = bf16(x + y)`, its square, and the sum of the squares; `twice` says whether something else reads the squares.
+fn squares(twice: bool) -> (Plan, [BufId; 3]) {
+    let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
+    let (row, n) = (b.dim("row", 4), b.dim("n", 8));
+    let x = b.whole(DType::F32, &[row, n]);
+    b.leaf(ProgramInputKind::Input, "x", &x);
+    let (c, square) = (b.whole(DType::BF16, &[row, n]), b.whole(DType::F32, &[row, n]));
+    let (mut expr, regs) = meshwright_plan::Expr::of_operands([DType::F32]);
+    let half = expr.cast(regs[0], DType::BF16);
+    let wide = expr.cast(half, DType::F32);
+    let product = expr.binary(BinaryFn::Mul, wide, wide);
+    b.step("c", Prim::Map { expr, regs: vec![half, product] }, &[&x], &[&c, &square]);
+    let sum = b.whole(DType::F32, &[row]);
+    b.reduce("sum", Monoid::Sum, &square, &sum);
+    if twice {
+        b.output("square", &square);
+    }
+    b.output("c", &c);
+    b.output("sum", &sum);
+    (b.finish(), [c.buf, square.buf, sum.buf])
+}
+
+#[test]
+fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
+    let (plan, [c, square, _]) = squares(false);
+    let found = InlinedValues::of(&plan, |_| true, |_| true);
+    let inlined = &found.values[&square];
+    assert_eq!(inlined.reads.iter().map(|o| o.buf).collect::<Vec<_>>(), [c]);
+    assert_eq!((inlined.by, inlined.of.expr.nodes[0].scalar), (1, Scalar::Load(0)));
+    // It is `f32(c) * f32(c)`: what made `c` is not computed again.
+    assert_eq!(inlined.of.expr.nodes.len(), 3);
+    // `c` is written.
+    assert!(found.skipped.is_empty());
+}
+
+#[test]
+fn what_something_else_needs_is_stored() {
+    let (plan, _) = squares(true);
+    assert!(InlinedValues::of(&plan, |_| true, |_| true).values.is_empty());
+    let (plan, _) = squares(false);
+    assert!(InlinedValues::of(&plan, |_| false, |_| true).values.is_empty());
+    assert!(InlinedValues::of(&plan, |_| true, |_| false).values.is_empty());
+}
