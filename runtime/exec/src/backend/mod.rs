@@ -133,6 +133,15 @@ pub(crate) trait Graphs<H> {
     fn copy(&mut self, from: &Shaped<H>, to: &Shaped<H>) -> Result<(), DeviceError>;
 }
 
+/// What steps have in common that are one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GroupKind {
+    /// Element-wise.
+    Map,
+    /// Folds.
+    Fold,
+}
+
 /// How steps become operations of one device's graphs, and how these run.
 pub(crate) trait Backend: Send + Sized + 'static {
     /// Whose operations the graphs hold, beside kernels.
@@ -194,14 +203,19 @@ pub(crate) trait Backend: Send + Sized + 'static {
         false
     }
 
-    /// Whether a step that computes can be one operation with others like it that do not depend on each other.
-    fn groups(lowering: &Lowering<'_, Self::Kernel>, step: &Step) -> bool {
+    /// Whether a step that computes can be one operation with others of the kind that do not depend on each other.
+    fn groups(lowering: &Lowering<'_, Self::Kernel>, step: &Step) -> Option<GroupKind> {
         let _ = (lowering, step);
-        false
+        None
     }
 
     /// Records the operation of such steps.
-    fn lower_group(lowering: &mut Lowering<'_, Self::Kernel>, steps: &[&Step]) -> Result<(), LoweringError> {
+    fn lower_group(
+        lowering: &mut Lowering<'_, Self::Kernel>,
+        kind: GroupKind,
+        steps: &[&Step],
+    ) -> Result<(), LoweringError> {
+        let _ = kind;
         steps.iter().try_for_each(|step| Self::lower(lowering, step))
     }
 

@@ -7,7 +7,7 @@ use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError, stored_as, stored_shape};
 use super::masks::Masks;
 use super::residuals::{ResidualStep, Residuals, load, store};
-use crate::backend::{Backend, MOST_NESTED};
+use crate::backend::{Backend, GroupKind, MOST_NESTED};
 use crate::collective::Prepared;
 use crate::collective::calls::TransportCall;
 use crate::collective::lower::{Arrival, pack, unpack};
@@ -129,7 +129,7 @@ pub(crate) fn build<B: Backend>(
     let (pieces, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
     let residuals = Residuals::of(plan);
     lowering.masks = Masks::of(plan, &residuals, |step, buf, by| B::draws(&lowering, step, buf, by));
-    let (folds, writes) = (|i: &_| B::folds(&lowering, i), |s: &_| B::groups(&lowering, s));
+    let (folds, writes) = (|i: &_| B::folds(&lowering, i), |s: &_| B::groups(&lowering, s).is_some());
     lowering.inlined = InlinedValues::of(plan, folds, writes);
     let mut builder = ProgramBuilder::<B> {
         lowering,
@@ -139,6 +139,7 @@ pub(crate) fn build<B: Backend>(
         in_flight,
         residuals,
         waiting: vec![],
+        waiting_for: GroupKind::Map,
         postponed: BTreeMap::new(),
         groups: BTreeMap::new(),
     };
@@ -177,6 +178,7 @@ struct ProgramBuilder<'a, B: Backend> {
     residuals: Residuals,
     /// Steps that will be one operation, each with what it ends.
     waiting: Vec<(usize, Vec<TensorSlot>)>,
+    waiting_for: GroupKind,
     /// What ends at a step though the Plan ends it before.
     postponed: BTreeMap<usize, Vec<TensorSlot>>,
     /// See [`Built::groups`].
@@ -189,8 +191,9 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let steps = &self.lowering.context.plan.steps;
         let inlined = &self.lowering.inlined;
         let idle = self.lowering.masks.skipped.contains(&index) || inlined.skipped.contains(&index);
-        let groups = !idle && !self.residuals.steps.contains_key(&index) && B::groups(&self.lowering, step);
-        if !(groups && self.takes(step) || idle) {
+        let apart = idle || self.residuals.steps.contains_key(&index);
+        let group = if apart { None } else { B::groups(&self.lowering, step) };
+        if !(group.is_some_and(|kind| self.takes(kind, step)) || idle) {
             self.end_group()?;
         }
         if self.operations.last().is_some_and(|(_, before)| steps[*before].lag != step.lag) {
@@ -210,7 +213,8 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             ending.extend(self.lowering.slots(buf)?);
         }
         self.postpone(index, step, &mut ending)?;
-        if groups {
+        if let Some(kind) = group {
+            self.waiting_for = kind;
             self.waiting.push((index, ending));
             return Ok(());
         }
@@ -259,12 +263,13 @@ impl<B: Backend> ProgramBuilder<'_, B> {
     }
 
     /// Whether a step can be one operation with those that wait for it.
-    fn takes(&self, step: &Step) -> bool {
+    fn takes(&self, kind: GroupKind, step: &Step) -> bool {
         let steps = &self.lowering.context.plan.steps;
         let waiting = || self.waiting.iter().map(|(index, _)| &steps[*index]);
         let tensors = |s: &Step| s.reads.len() + s.writes.len();
         let (most, most_tensors) = MOST_IN_GROUP;
-        self.waiting.len() < most
+        (self.waiting.is_empty() || self.waiting_for == kind)
+            && self.waiting.len() < most
             && waiting().map(tensors).sum::<usize>() + tensors(step) <= most_tensors
             && waiting().all(|w| w.lag == step.lag && !w.writes.iter().any(|o| step.reads_buf(o.buf)))
     }
@@ -276,7 +281,7 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let last = *last;
         let plan = self.lowering.context.plan;
         let steps: Vec<&Step> = waiting.iter().map(|(index, _)| &plan.steps[*index]).collect();
-        B::lower_group(&mut self.lowering, &steps)?;
+        B::lower_group(&mut self.lowering, self.waiting_for, &steps)?;
         if waiting.len() > 1 {
             self.groups.insert(last, waiting.iter().map(|w| w.0).collect());
         }

@@ -7,6 +7,8 @@ use super::emit::{MATMUL, RANDOM};
 use super::iteration::{slice_at, update_at};
 use super::lower::{BurnKernel, ITERATION_SLICE, ITERATION_UPDATE, Lower};
 use super::transfer::{download, empty, typed, upload};
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+use crate::backend::GroupKind;
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
 use crate::backend::{Backend, DeviceError, Download, Graphs, Handle, Handles, Memory, RngState};
 use crate::collective::calls::{CallMemory, CallPiece};
@@ -385,13 +387,23 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     }
 
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-    fn groups(lowering: &Lower<'_>, step: &Step) -> bool {
-        lowering.can_group(step)
+    fn groups(lowering: &Lower<'_>, step: &Step) -> Option<GroupKind> {
+        #[cfg(feature = "cuda")]
+        if lowering.is_own_fold(step) {
+            return Some(GroupKind::Fold);
+        }
+        lowering.is_own_map(step).then_some(GroupKind::Map)
     }
 
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-    fn lower_group(lowering: &mut Lower<'_>, steps: &[&Step]) -> Result<(), LoweringError> {
-        lowering.own_maps(steps)
+    fn lower_group(lowering: &mut Lower<'_>, kind: GroupKind, steps: &[&Step]) -> Result<(), LoweringError> {
+        match kind {
+            GroupKind::Map => lowering.own_maps(steps),
+            #[cfg(feature = "cuda")]
+            GroupKind::Fold => lowering.own_folds(steps),
+            #[cfg(not(feature = "cuda"))]
+            GroupKind::Fold => steps.iter().try_for_each(|step| lowering.step(step)),
+        }
     }
 
     fn pack(lowering: &mut Lower<'_>, arrays: &[Blocked<'_>]) -> Val {

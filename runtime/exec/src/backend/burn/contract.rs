@@ -22,11 +22,6 @@ impl Lower<'_> {
             self.write_number(0.0, &out);
             return Ok(());
         }
-        #[cfg(feature = "cuda")]
-        if let Some(folded) = self.own_dot([&a, &b], &out) {
-            self.write(&folded, &out);
-            return Ok(());
-        }
         let (x, y) = (self.read(&a).val, self.read(&b).val);
         match self.product((x, &a), (y, &b), &out)? {
             Some(val) => self.write_val(val, &out),

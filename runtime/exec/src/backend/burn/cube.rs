@@ -56,7 +56,8 @@ pub(crate) enum OwnKernel {
     /// Element-wise steps that do not depend on each other.
     Map(Arc<[maps::MapCall]>),
     #[cfg(feature = "cuda")]
-    Fold(Arc<folds::FoldCall>),
+    /// Folds that do not depend on each other.
+    Fold(Arc<[folds::FoldCall]>),
     #[cfg(feature = "cuda")]
     Attention(Arc<attention::AttentionCall>),
 }
@@ -207,9 +208,9 @@ impl BurnBackend for Cube {
     ) -> Option<Vec<Self::Handle>> {
         let step = clock.as_ref()?.1.clone();
         Some(match kernel {
-            OwnKernel::Map(call) => maps::map(call, rng, step, inputs, outputs),
+            OwnKernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
             #[cfg(feature = "cuda")]
-            OwnKernel::Fold(call) => folds::fold(call, inputs, outputs),
+            OwnKernel::Fold(calls) => folds::fold(calls, inputs, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs, outputs),
         })

@@ -3,38 +3,62 @@
 use super::cube::OwnKernel;
 use super::cube::folds::{FoldCall, FoldOperand};
 use super::emit::FOLD;
-use super::lower::{BurnKernel, Lower, Named, unsupported};
+use super::lower::{BurnKernel, Lower, Named};
 use crate::backend::native::{Contraction, contraction};
 use crate::engine::context::Local;
-use crate::engine::graph::Val;
+use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::inlined::Inlined;
-use crate::engine::lowering::LoweringError;
-use crate::engine::lowering::{extents, stored_as};
+use crate::engine::lowering::{LoweringError, extents, stored_as};
 use meshwright_plan::expr::{BinaryFn, Expr};
 use meshwright_plan::{Computed, DType, Dim, Monoid, Operand, Prim, Step};
-use std::sync::Arc;
+
+/// A step that a kernel computes: what it reads, and what it writes.
+struct OwnFold {
+    call: FoldCall,
+    reads: Vec<Local>,
+    out: Local,
+}
 
 impl Lower<'_> {
-    /// A buffer folded to the dims of another; none where there is no kernel for it.
-    pub(super) fn own_reduction(&mut self, input: &Local, monoid: Monoid, out: &Local) -> Option<Named> {
-        let (expr, regs) = Expr::of_operands([input.dtype]);
-        let of = Computed { expr, reg: regs[0] };
-        let val = self.read(input).val;
-        self.own_fold(&of, monoid, &[(val, input)], (&out.dims, out.dtype))
+    /// Whether a step is a fold for which there is a kernel: a reduction, or a sum of products that have no matrices.
+    pub(super) fn is_own_fold(&self, step: &Step) -> bool {
+        matches!(self.own_fold_of(step), Ok(Some(_)))
     }
 
-    /// The sum of the products of two buffers, where they have no matrices: each element of a factor is in one product. None elsewhere, and
-    /// where there is no kernel for it.
-    pub(super) fn own_dot(&mut self, [a, b]: [&Local; 2], out: &Local) -> Option<Named> {
-        let Ok(Contraction::Product(product)) = contraction(a, b, out) else { return None };
-        if !product.shape.iter().rev().take(2).all(|n| *n == 1) {
-            return None;
+    /// Records such steps, none of which reads what another writes.
+    pub(super) fn own_folds(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
+        let folds = steps.iter().map(|step| self.own_fold_of(step)).collect::<Result<Vec<_>, _>>()?;
+        let (mut calls, mut reads, mut outs) = (vec![], vec![], vec![]);
+        for fold in folds.into_iter().flatten() {
+            calls.push(fold.call);
+            reads.extend(fold.reads.iter().map(|local| self.read(local).val));
+            outs.push(fold.out);
         }
-        let (mut expr, regs) = Expr::of_operands([a.dtype, b.dtype]);
-        let [left, right] = [regs[0], regs[1]].map(|reg| expr.cast(reg, DType::F32));
-        let reg = expr.binary(BinaryFn::Mul, left, right);
-        let inputs = [a, b].map(|local| (self.read(local).val, local));
-        self.own_fold(&Computed { expr, reg }, Monoid::Sum, &inputs, (&out.dims, out.dtype))
+        let made = self.record_folds(calls, reads, outs.iter().map(|o| (extents(&o.shape), o.dtype)));
+        for (out, val) in outs.iter().zip(made) {
+            self.graph.store(val, TensorSlot::Buffer(out.buf));
+        }
+        Ok(())
+    }
+
+    fn own_fold_of(&self, step: &Step) -> Result<Option<OwnFold>, LoweringError> {
+        let [out] = &step.writes[..] else { return Ok(None) };
+        let out = self.local(out)?;
+        let inlined = step.reads.first().and_then(|o| self.inlined.values.get(&o.buf));
+        let operands = inlined.map_or(&step.reads, |i| &i.reads);
+        let reads = operands.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
+        let (monoid, of) = match (&step.prim, &reads[..]) {
+            (Prim::Reduce { monoid }, [input, ..]) => {
+                (*monoid, inlined.map_or_else(|| element_of(input.dtype), |i| i.of.clone()))
+            }
+            (Prim::Contract, [a, b]) if has_no_matrices(a, b, &out) => {
+                (Monoid::Sum, product_of([a.dtype, b.dtype]))
+            }
+            _ => return Ok(None),
+        };
+        let all: Vec<&Local> = reads.iter().collect();
+        let call = self.fold_call(&of, monoid, &all, (&out.dims, out.dtype)).map(|c| c.0);
+        Ok(call.filter(|_| out.elements() > 0).map(|call| OwnFold { call, reads, out }))
     }
 
     /// An expression of tensors, folded to some of their dims; none where there is no kernel for it.
@@ -48,14 +72,22 @@ impl Lower<'_> {
         let locals: Vec<&Local> = inputs.iter().map(|i| i.1).collect();
         let (call, sizes) = self.fold_call(of, monoid, &locals, (kept, dtype))?;
         let read = inputs.iter().map(|i| i.0).collect();
-        self.kernels.push(BurnKernel::Own(OwnKernel::Fold(Arc::new(call))));
-        let shape = extents(&sizes[..kept.len()]);
-        let kernel = (FOLD, self.kernels.len() - 1);
-        let made = self.graph.kernel(kernel, read, [(shape, stored_as(dtype))]);
+        let made = self.record_folds(vec![call], read, [(extents(&sizes[..kept.len()]), dtype)]);
         Some(Named { val: made[0], dims: kept.to_vec() })
     }
 
-    /// What is known of it, with the sizes of its dims.
+    fn record_folds(
+        &mut self,
+        calls: Vec<FoldCall>,
+        reads: Vec<Val>,
+        outs: impl IntoIterator<Item = (Vec<usize>, DType)>,
+    ) -> Vec<Val> {
+        self.kernels.push(BurnKernel::Own(OwnKernel::Fold(calls.into())));
+        let outs = outs.into_iter().map(|(shape, dtype)| (shape, stored_as(dtype)));
+        self.graph.kernel((FOLD, self.kernels.len() - 1), reads, outs)
+    }
+
+    /// What is known of a fold, with the sizes of its dims.
     fn fold_call(
         &self,
         of: &Computed,
@@ -92,18 +124,24 @@ impl Lower<'_> {
             && out.elements() > 0
             && self.fold_call(&inlined.of, *monoid, &reads, (&out.dims, out.dtype)).is_some()
     }
+}
 
-    /// The fold of a value that is computed here.
-    pub(super) fn fold_inlined(&mut self, step: &Step, monoid: Monoid) -> Result<bool, LoweringError> {
-        let inlined = step.reads.first().and_then(|o| self.inlined.values.get(&o.buf)).cloned();
-        let (Some(inlined), [out]) = (inlined, &step.writes[..]) else { return Ok(false) };
-        let out = self.local(out)?;
-        let reads = inlined.reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
-        let inputs: Vec<(Val, &Local)> = reads.iter().map(|l| (self.read(l).val, l)).collect();
-        let Some(folded) = self.own_fold(&inlined.of, monoid, &inputs, (&out.dims, out.dtype)) else {
-            return unsupported("a value is not computed where it is folded");
-        };
-        self.write(&folded, &out);
-        Ok(true)
+fn element_of(dtype: DType) -> Computed {
+    let (expr, regs) = Expr::of_operands([dtype]);
+    Computed { expr, reg: regs[0] }
+}
+
+fn product_of(dtypes: [DType; 2]) -> Computed {
+    let (mut expr, regs) = Expr::of_operands(dtypes);
+    let [left, right] = [regs[0], regs[1]].map(|reg| expr.cast(reg, DType::F32));
+    let reg = expr.binary(BinaryFn::Mul, left, right);
+    Computed { expr, reg }
+}
+
+/// Whether each element of a factor is in one product alone.
+fn has_no_matrices(a: &Local, b: &Local, out: &Local) -> bool {
+    match contraction(a, b, out) {
+        Ok(Contraction::Product(product)) => product.shape.iter().rev().take(2).all(|n| *n == 1),
+        _ => false,
     }
 }

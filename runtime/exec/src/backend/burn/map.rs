@@ -40,10 +40,6 @@ impl Lower<'_> {
         if inputs.iter().any(|i| i.dims.iter().any(|d| !first.dims.contains(d))) {
             return Err(LoweringError::Plan("a map reads a dim that it does not write".into()));
         }
-        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-        if self.own_map(step)? {
-            return Ok(());
-        }
         let mut held: Vec<Register> = vec![];
         for (at, node) in expr.nodes.iter().enumerate() {
             if node.scalar.reads().iter().any(|r| usize::from(*r) >= at) {

@@ -11,10 +11,6 @@ use meshwright_plan::{DType, Dim, Monoid, Step};
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Reduce`]. Dims that lie side by side and share their fate are folded as one.
     pub(super) fn reduction(&mut self, step: &Step, monoid: Monoid) -> Result<(), LoweringError> {
-        #[cfg(feature = "cuda")]
-        if self.fold_inlined(step, monoid)? {
-            return Ok(());
-        }
         let ([input], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&input, &out], &[])?;
         if out.dims.iter().any(|d| input.at(*d).is_none()) {
@@ -34,11 +30,6 @@ impl Lower<'_> {
         }
         if places {
             return self.place(monoid == Monoid::ArgMax, &input, &out);
-        }
-        #[cfg(feature = "cuda")]
-        if let Some(folded) = self.own_reduction(&input, monoid, &out) {
-            self.write(&folded, &out);
-            return Ok(());
         }
         let x = self.read(&input);
         let (f, x) = match (monoid, input.dtype) {

@@ -20,14 +20,7 @@ struct OwnMap {
 }
 
 impl Lower<'_> {
-    /// False where there is no kernel for it, and nothing is recorded.
-    pub(super) fn own_map(&mut self, step: &Step) -> Result<bool, LoweringError> {
-        let Some(map) = self.own_map_of(step)? else { return Ok(false) };
-        self.record_maps(vec![map]);
-        Ok(true)
-    }
-
-    /// Records steps that [`Lower::can_group`], none of which reads what another writes.
+    /// Records steps for which there is a kernel, none of which reads what another writes.
     pub(in super::super) fn own_maps(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
         let maps = steps.iter().map(|step| self.own_map_of(step)).collect::<Result<Vec<_>, _>>()?;
         self.record_maps(maps.into_iter().flatten().collect());
@@ -84,8 +77,8 @@ impl Lower<'_> {
         Ok(Some(OwnMap { call, reads, writes }))
     }
 
-    /// See [`crate::backend::Backend::groups`].
-    pub(in super::super) fn can_group(&self, step: &Step) -> bool {
+    /// Whether there is a kernel for a step.
+    pub(in super::super) fn is_own_map(&self, step: &Step) -> bool {
         let has_elements = |o: &Operand| self.local(o).is_ok_and(|l| l.elements() > 0);
         step.writes.iter().all(has_elements) && matches!(self.own_map_of(step), Ok(Some(_)))
     }

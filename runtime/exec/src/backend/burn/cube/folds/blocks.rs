@@ -1,7 +1,7 @@
 //! How a fold is spread over units.
 
 /// Units of a cube.
-const UNITS: usize = 256;
+pub(super) const UNITS: usize = 256;
 /// So many cubes keep a large GPU busy: two for each multiprocessor of an H100.
 const CUBES: usize = 264;
 /// Least elements, or vectors of them, that a unit folds of a chunk: with fewer, what chunks cost is more than they save.

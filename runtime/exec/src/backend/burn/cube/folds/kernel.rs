@@ -1,8 +1,10 @@
-//! The kernel: units that share a result each fold some of its elements, and then what they have, in halves.
+//! The kernel: units that share a result each fold some of its elements, and then what they have, in halves. Several folds are one launch,
+//! the cubes of one after those of another: so the norm of all gradients takes few.
 
 use super::super::drawn::Draw;
 use super::super::elements::{Operands, Pace, Singles, Source, Tensors, element, element_at, load};
 use super::super::program::{ScalarProgram, evaluate};
+use super::blocks::UNITS;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_plan::{DType, Monoid};
@@ -29,19 +31,23 @@ impl FoldShape {
     }
 
     /// Results that a unit has.
-    const fn lanes(&self) -> usize {
+    pub(super) const fn lanes(&self) -> usize {
         if self.by_rows() { 1 } else { self.pace.width }
     }
 }
 
 /// Sizes of the dims, in vectors of the one along which there are vectors; how many results, or vectors of results, there are; how many
-/// elements, or vectors of elements, each is folded from, and how many of these are in a chunk.
+/// elements, or vectors of elements, each is folded from, and how many of these are in a chunk; the first cube, how many there are along
+/// the results, and how many in all.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FoldSpace {
     sizes: Sequence<FastDivmod<usize>>,
     results: usize,
     steps: usize,
     each: usize,
+    first: u32,
+    beside: u32,
+    cubes: u32,
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -52,9 +58,9 @@ pub(super) fn fold_elements<E: Float, O: Float, N: Size, M: Size>(
     single_words: Sequence<OwnedTensor<f32>>,
     single_halves: Sequence<OwnedTensor<E>>,
     single_bytes: Sequence<OwnedTensor<u8>>,
-    out: &mut Tensor<Vector<O, M>>,
-    space: FoldSpace,
-    #[comptime] shape: FoldShape,
+    mut outs: Sequence<OwnedTensor<Vector<O, M>>>,
+    spaces: Sequence<FoldSpace>,
+    #[comptime] shapes: Vec<FoldShape>,
     #[define(E)] _half: ElemType,
     #[define(O)] _result: ElemType,
 ) {
@@ -62,6 +68,27 @@ pub(super) fn fold_elements<E: Float, O: Float, N: Size, M: Size>(
     let singles = Singles::<E> { words: single_words, halves: single_halves, bytes: single_bytes };
     let (draws, step) = (Sequence::<Draw>::new(), Sequence::<OwnedTensor<u32>>::new());
     let operands = Operands::<E, N> { vectors, singles, draws, step };
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(UNITS * shapes[0].lanes()));
+    #[unroll]
+    for i in 0..comptime!(shapes.len()) {
+        let space = spaces.index(i);
+        if CUBE_POS_X >= space.first && CUBE_POS_X < space.first + space.cubes {
+            let cube = CUBE_POS_X - space.first;
+            fold_one(&operands, outs.index_mut(i), &mut shared, space, cube, comptime!(shapes[i].clone()));
+        }
+    }
+}
+
+/// The part of a fold that is a cube's.
+#[cube]
+fn fold_one<E: Float, O: Float, N: Size, M: Size>(
+    operands: &Operands<E, N>,
+    out: &mut OwnedTensor<Vector<O, M>>,
+    shared: &mut Shared<[f32]>,
+    space: &FoldSpace,
+    cube: u32,
+    #[comptime] shape: FoldShape,
+) {
     let lanes = comptime!(shape.lanes());
     let (beside, folded) = comptime!((shape.results as u32, shape.folded as u32));
     // Units next to each other read what lies next to each other.
@@ -72,22 +99,22 @@ pub(super) fn fold_elements<E: Float, O: Float, N: Size, M: Size>(
         own = UNIT_POS % folded;
         which = UNIT_POS / folded;
     }
-    let result = CUBE_POS_X as usize * comptime!(shape.results) + which as usize;
+    let chunk = (cube / space.beside) as usize;
+    let result = (cube % space.beside * beside + which) as usize;
     let mut sums = Array::<f32>::new(lanes);
     #[unroll]
     for lane in 0..lanes {
         sums[lane] = comptime!(identity(shape.monoid)).runtime();
     }
-    let first = CUBE_POS_Y as usize * space.each;
-    let end = min(first + space.each, space.steps);
+    let end = min(chunk * space.each + space.each, space.steps);
     if result < space.results {
-        let mut at = first + own as usize;
+        let mut at = chunk * space.each + own as usize;
         while at < end {
-            take(&operands, &mut sums, result, at, &space, comptime!(shape.clone()));
+            take(operands, &mut sums, result, at, space, comptime!(shape.clone()));
             at += comptime!(shape.folded);
         }
     }
-    share(&mut sums, own, which, lanes, comptime!(shape.clone()));
+    share(&mut sums, shared, own, which, lanes, comptime!(shape.clone()));
     if own == 0u32 && result < space.results {
         let dtype = comptime!(shape.output);
         let mut vector = Vector::<O, M>::new(element::<O>(sums[0], dtype));
@@ -95,7 +122,7 @@ pub(super) fn fold_elements<E: Float, O: Float, N: Size, M: Size>(
         for lane in 1..lanes {
             vector.insert(lane, element::<O>(sums[lane], dtype));
         }
-        out[CUBE_POS_Y as usize * space.results + result] = vector;
+        out[chunk * space.results + result] = vector;
     }
 }
 
@@ -174,13 +201,13 @@ fn position(
 #[cube]
 fn share(
     sums: &mut Array<f32>,
+    shared: &mut Shared<[f32]>,
     own: u32,
     which: u32,
     #[comptime] lanes: usize,
     #[comptime] shape: FoldShape,
 ) {
     let (beside, many) = comptime!((shape.results as u32, shape.folded));
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(shape.results * shape.folded * lanes));
     let place = (own * beside + which) * comptime!(lanes as u32);
     #[unroll]
     for lane in 0..lanes {

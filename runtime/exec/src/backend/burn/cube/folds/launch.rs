@@ -4,12 +4,12 @@ use super::super::arguments::{Arguments, first, half_type, strides};
 use super::super::elements::{Pace, Source};
 use super::super::program::ScalarProgram;
 use super::super::walk::Walk;
-use super::blocks::Blocks;
+use super::blocks::{Blocks, UNITS};
 use super::call::FoldCall;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
-use crate::engine::lowering::extents;
+use crate::engine::lowering::{extents, stored_as};
+use burn_backend::ExecutionError;
 use burn_backend::cubecl::dtype_to_storage_type;
-use burn_backend::{DType as BurnType, ExecutionError};
 use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
@@ -20,14 +20,17 @@ use burn_ir::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
 use burn_std::Shape as Extents;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// The operation when its turn has come.
+/// The operation when its turn has come: folds that do not depend on each other.
 #[derive(Debug)]
 struct FoldRun {
-    call: Arc<FoldCall>,
+    calls: Arc<[FoldCall]>,
+    /// Of all folds, one after the other.
     inputs: Vec<TensorIr>,
-    output: TensorIr,
+    outputs: Vec<TensorIr>,
 }
 
 /// Whether a device has units that wait for each other at no great cost.
@@ -35,121 +38,71 @@ pub(in super::super) fn is_there(device: &CubeDevice) -> bool {
     !matches!(device, CubeDevice::Cpu(_))
 }
 
-/// Records a fold of these operands.
+/// Records folds of these operands.
 pub(in super::super) fn fold(
-    call: &Arc<FoldCall>,
+    calls: &Arc<[FoldCall]>,
     inputs: Vec<FusionTensor<FusionCubeRuntime>>,
     outputs: &[TensorIr],
 ) -> Vec<FusionTensor<FusionCubeRuntime>> {
-    let (Some(first), [out]) = (inputs.first(), outputs) else { return vec![] };
+    let Some(first) = inputs.first() else { return vec![] };
     let client = first.client.clone();
-    let output = TensorIr::uninit(client.create_empty_handle(), out.shape.clone(), out.dtype);
+    let made = |out: &TensorIr| TensorIr::uninit(client.create_empty_handle(), out.shape.clone(), out.dtype);
+    let outputs: Vec<TensorIr> = outputs.iter().map(made).collect();
     let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
-    let told = CustomOpIr::new("meshwright_fold", &inputs, std::slice::from_ref(&output));
-    let operation = FoldRun { call: call.clone(), inputs, output };
+    let told = CustomOpIr::new("meshwright_fold", &inputs, &outputs);
+    let operation = FoldRun { calls: calls.clone(), inputs, outputs };
     client.register(StreamId::current(), OperationIr::Custom(told), operation)
 }
 
 impl Operation<FusionCubeRuntime> for FoldRun {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let mut inputs: Vec<CubeTensor> = vec![];
+        let mut tensors: Vec<CubeTensor> = vec![];
         for ir in &self.inputs {
-            inputs.push(match ir.dtype.is_float() {
+            tensors.push(match ir.dtype.is_float() {
                 true => handles.get_float_tensor::<CubeBackend>(ir),
                 false => handles.get_int_tensor::<CubeBackend>(ir),
             });
         }
-        let made = self.call.run(&inputs);
-        handles.register_float_tensor::<CubeBackend>(&self.output.id, made);
+        let mut inputs = &tensors[..];
+        let mut folds = vec![];
+        for call in self.calls.iter() {
+            folds.push(Fold::of_call(call, &inputs[..call.operands.len()]));
+            inputs = &inputs[call.operands.len()..];
+        }
+        launch_all(&folds);
+        // What chunks gave is folded.
+        let cut: Vec<Fold<'_>> = folds.iter().filter(|f| f.blocks.chunks > 1).map(Fold::of_chunks).collect();
+        launch_all(&cut);
+        let mut last = cut.iter().map(|fold| fold.out.clone());
+        for (ir, fold) in self.outputs.iter().zip(&folds) {
+            let made = if fold.blocks.chunks > 1 { last.next() } else { Some(fold.out.clone()) };
+            let made =
+                made.ok_or_else(|| ExecutionError::generic("a fold of chunks is missing".to_string()))?;
+            handles.register_float_tensor::<CubeBackend>(&ir.id, made);
+        }
         Ok(())
     }
 }
 
-impl FoldCall {
-    /// The result.
-    fn run(&self, inputs: &[CubeTensor]) -> CubeTensor {
-        let reads = inputs.iter().zip(&self.operands).map(|(input, o)| strides(input, &o.dims));
-        let fold = OneFold {
-            program: self.program.clone(),
-            call: self,
-            inputs: inputs.iter().zip(self.operands.iter().map(|o| o.dtype)).collect(),
-            sizes: &self.sizes,
-            strides: reads.collect(),
-        };
-        let (made, chunks) = fold.launch();
-        if chunks == 1 {
-            return made;
-        }
-        // What the chunks gave, folded.
-        let kept: usize = self.sizes[..self.kept].iter().product();
-        let mut dims = vec![0; self.kept];
-        let mut stride = 1;
-        for (dim, size) in dims.iter_mut().zip(&self.sizes).rev() {
-            *dim = stride;
-            stride *= *size as u64;
-        }
-        dims.push(kept as u64);
-        let sizes = [&self.sizes[..self.kept], &[chunks]].concat();
-        let fold = OneFold {
-            program: ScalarProgram::identity(),
-            call: self,
-            inputs: vec![(&made, DType::F32)],
-            sizes: &sizes,
-            strides: vec![dims],
-        };
-        fold.launch_with(Some(1)).0
+/// Launches folds, as many at a time as share a signature.
+fn launch_all(folds: &[Fold<'_>]) {
+    let mut launches: BTreeMap<(usize, usize, Option<DType>, DType), Vec<&Fold<'_>>> = BTreeMap::new();
+    for fold in folds {
+        let half = fold.call.half;
+        launches.entry((fold.pace.width, fold.lanes(), half, fold.output)).or_default().push(fold);
     }
-}
-
-/// One of the launches.
-struct OneFold<'a> {
-    program: ScalarProgram,
-    call: &'a FoldCall,
-    inputs: Vec<(&'a CubeTensor, DType)>,
-    sizes: &'a [usize],
-    /// Of each input along all dims.
-    strides: Vec<Vec<u64>>,
-}
-
-impl OneFold<'_> {
-    fn launch(&self) -> (CubeTensor, usize) {
-        self.launch_with(None)
-    }
-
-    /// Gives what is made, and in how many chunks: as `f32` with a chunk after the other, or else the result.
-    fn launch_with(&self, chunks: Option<usize>) -> (CubeTensor, usize) {
-        let (kept, walk) = self.walk();
-        let (along, width) = self.vectors(&walk, kept);
-        let pace = Pace { rank: walk.sizes.len(), along, width };
-        let by_rows = along >= kept;
-        let of = |sizes: &[usize]| sizes.iter().product::<usize>();
-        let (mut results, mut steps) = (of(&walk.sizes[..kept]), of(&walk.sizes[kept..]));
-        *(if by_rows { &mut steps } else { &mut results }) /= width;
-        let mut blocks = Blocks::of(results, steps, by_rows);
-        if chunks.is_some() {
-            (blocks.chunks, blocks.each) = (1, steps);
-        }
-        let call = self.call;
-        let output = if blocks.chunks == 1 { call.output } else { DType::F32 };
-        let out = self.empty(blocks.chunks, output);
+    for ((width, lanes, half, _), folds) in launches {
         let (mut vectors, mut singles) = (Arguments::default(), Arguments::default());
-        let operands = self.sources(&walk, pace, (&mut vectors, &mut singles));
-        let mut sizes = walk.sizes.clone();
-        sizes[along] /= width;
-        let space = FoldSpaceLaunch::new(sizes.into_iter().collect(), results, steps, blocks.each);
-        let shape = FoldShape {
-            program: self.program.clone(),
-            monoid: call.monoid,
-            operands,
-            output,
-            kept,
-            pace,
-            results: blocks.results,
-            folded: blocks.folded,
-        };
-        let tensors = self.inputs.iter().map(|(tensor, _)| *tensor).chain([&out]);
+        let (mut outs, mut spaces, mut shapes, mut cubes) = (vec![], vec![], vec![], 0);
+        for fold in &folds {
+            shapes.push(fold.shape(fold.sources((&mut vectors, &mut singles))));
+            spaces.push(fold.space(cubes));
+            outs.push(fold.out.clone().into_tensor_arg());
+            cubes += fold.cubes();
+        }
+        let Some(out) = folds.first().map(|fold| &fold.out) else { continue };
+        let tensors = folds.iter().flat_map(|f| f.inputs.iter().map(|i| i.0).chain([&f.out]));
         let address = tensors.map(CubeTensor::required_address_type).max().unwrap_or_default();
-        let lanes = if by_rows { 1 } else { width };
         #[expect(
             unsafe_code,
             reason = "the kernel checks how many results there are, and of how many elements"
@@ -158,8 +111,8 @@ impl OneFold<'_> {
         unsafe {
             fold_elements::launch_unchecked(
                 &out.client,
-                CubeCount::Static(blocks.cubes as u32, blocks.chunks as u32, 1),
-                CubeDim::new_1d((blocks.results * blocks.folded) as u32),
+                CubeCount::Static(cubes, 1, 1),
+                CubeDim::new_1d(UNITS as u32),
                 address,
                 width,
                 lanes,
@@ -169,61 +122,119 @@ impl OneFold<'_> {
                 singles.words.into_iter().collect(),
                 singles.halves.into_iter().collect(),
                 singles.bytes.into_iter().collect(),
-                out.clone().into_tensor_arg(),
-                space,
-                shape,
-                half_type(call.half),
+                outs.into_iter().collect(),
+                spaces.into_iter().collect(),
+                shapes,
+                half_type(half),
                 dtype_to_storage_type(out.dtype),
             );
         }
-        (out, blocks.chunks)
+    }
+}
+
+/// A fold whose operands are there.
+struct Fold<'a> {
+    program: ScalarProgram,
+    call: &'a FoldCall,
+    inputs: Vec<(&'a CubeTensor, DType)>,
+    /// Along the dims of the result, of which there are so many, and those that are folded.
+    walk: Walk,
+    kept: usize,
+    pace: Pace,
+    blocks: Blocks,
+    results: usize,
+    steps: usize,
+    output: DType,
+    /// Of several chunks as `f32`, one after the other.
+    out: CubeTensor,
+}
+
+impl<'a> Fold<'a> {
+    fn of_call(call: &'a FoldCall, inputs: &'a [CubeTensor]) -> Fold<'a> {
+        let all = inputs.iter().zip(call.operands.iter().map(|o| o.dtype)).collect();
+        let strides = inputs.iter().zip(&call.operands).map(|(input, o)| strides(input, &o.dims)).collect();
+        Fold::new((call, call.program.clone()), all, (&call.sizes, strides), false)
     }
 
-    /// The dims of the result and those that are folded, each joined among themselves; at least one of either.
-    fn walk(&self) -> (usize, Walk) {
-        let apart = |range: std::ops::Range<usize>| {
-            let strides: Vec<Vec<u64>> = self.strides.iter().map(|s| s[range.clone()].to_vec()).collect();
-            Walk::joined(&self.sizes[range], &strides)
-        };
-        let (mut kept, folded) = (apart(0..self.call.kept), apart(self.call.kept..self.sizes.len()));
-        let many = kept.sizes.len();
-        kept.sizes.extend(folded.sizes);
-        kept.strides.iter_mut().zip(folded.strides).for_each(|(all, more)| all.extend(more));
-        (many, kept)
-    }
-
-    /// Along which dim vectors are, and how wide: that along which the first tensor that is read as vectors has them.
-    fn vectors(&self, walk: &Walk, kept: usize) -> (usize, usize) {
-        let rank = walk.sizes.len();
-        for along in [rank - 1, kept - 1] {
-            for width in [8, 4, 2] {
-                let taken = |(i, (tensor, _)): (usize, &(&CubeTensor, DType))| {
-                    walk.is_vectors_along(i, along, first(tensor), width) && width * tensor.dtype.size() <= 16
-                };
-                let scalar = |(i, _): (usize, &(&CubeTensor, DType))| walk.strides[i][along] == 0;
-                let all = || self.inputs.iter().enumerate();
-                let written = along >= kept || width <= 4;
-                let fits = walk.sizes[along].is_multiple_of(width) && written;
-                if fits && all().any(taken) && all().all(|o| taken(o) || scalar(o)) {
-                    return (along, width);
-                }
-            }
+    /// The fold of what the chunks of another gave.
+    fn of_chunks(chunks: &'a Fold<'_>) -> Fold<'a> {
+        let call = chunks.call;
+        let (kept, mut stride) = (&call.sizes[..call.kept], 1);
+        let mut strides = vec![0; call.kept];
+        for (dim, size) in strides.iter_mut().zip(kept).rev() {
+            *dim = stride;
+            stride *= *size as u64;
         }
-        // One at a time, with units next to each other along what lies next to each other.
-        let dense = |along: usize| walk.strides.iter().any(|s| s[along] == 1) && walk.sizes[along] > 1;
-        (if !dense(rank - 1) && dense(kept - 1) { kept - 1 } else { rank - 1 }, 1)
+        strides.push(stride);
+        let sizes = [kept, &[chunks.blocks.chunks]].concat();
+        let inputs = vec![(&chunks.out, DType::F32)];
+        Fold::new((call, ScalarProgram::identity()), inputs, (&sizes, vec![strides]), true)
     }
 
-    fn sources(
-        &self,
-        walk: &Walk,
-        pace: Pace,
-        (vectors, singles): (&mut Arguments, &mut Arguments),
-    ) -> Vec<(Source, DType)> {
+    /// Of a program of inputs with these strides along dims of these sizes; in one chunk if `whole`.
+    fn new(
+        (call, program): (&'a FoldCall, ScalarProgram),
+        inputs: Vec<(&'a CubeTensor, DType)>,
+        (sizes, strides): (&[usize], Vec<Vec<u64>>),
+        whole: bool,
+    ) -> Fold<'a> {
+        let (kept, walk) = walk(sizes, call.kept, &strides);
+        let (along, width) = vectors(&walk, kept, &inputs);
+        let of = |sizes: &[usize]| sizes.iter().product::<usize>();
+        let (mut results, mut steps) = (of(&walk.sizes[..kept]), of(&walk.sizes[kept..]));
+        *(if along >= kept { &mut steps } else { &mut results }) /= width;
+        let mut blocks = Blocks::of(results, steps, along >= kept);
+        if whole {
+            (blocks.chunks, blocks.each) = (1, steps);
+        }
+        let output = if blocks.chunks == 1 { call.output } else { DType::F32 };
+        let out = empty(inputs[0].0, &sizes[..call.kept], blocks.chunks, output);
+        let pace = Pace { rank: walk.sizes.len(), along, width };
+        Fold { program, call, inputs, walk, kept, pace, blocks, results, steps, output, out }
+    }
+
+    /// Results that a unit has.
+    fn lanes(&self) -> usize {
+        if self.pace.along >= self.kept { 1 } else { self.pace.width }
+    }
+
+    fn cubes(&self) -> u32 {
+        (self.blocks.cubes * self.blocks.chunks) as u32
+    }
+
+    fn shape(&self, operands: Vec<(Source, DType)>) -> FoldShape {
+        FoldShape {
+            program: self.program.clone(),
+            monoid: self.call.monoid,
+            operands,
+            output: self.output,
+            kept: self.kept,
+            pace: self.pace,
+            results: self.blocks.results,
+            folded: self.blocks.folded,
+        }
+    }
+
+    /// The dims, for cubes from `first` on.
+    fn space(&self, first: u32) -> FoldSpaceLaunch {
+        let mut sizes = self.walk.sizes.clone();
+        sizes[self.pace.along] /= self.pace.width;
+        FoldSpaceLaunch::new(
+            sizes.into_iter().collect(),
+            self.results,
+            self.steps,
+            self.blocks.each,
+            first,
+            self.blocks.cubes as u32,
+            self.cubes(),
+        )
+    }
+
+    fn sources(&self, (vectors, singles): (&mut Arguments, &mut Arguments)) -> Vec<(Source, DType)> {
         let source = |(i, (tensor, dtype)): (usize, &(&CubeTensor, DType))| {
-            let arg = walk.argument(tensor, i);
-            let source = match walk.strides[i][pace.along] {
-                1 if pace.width > 1 => Source::Vector(vectors.push(*dtype, arg)),
+            let arg = self.walk.argument(tensor, i);
+            let source = match self.walk.strides[i][self.pace.along] {
+                1 if self.pace.width > 1 => Source::Vector(vectors.push(*dtype, arg)),
                 0 => Source::One(singles.push(*dtype, arg)),
                 _ => Source::Each(singles.push(*dtype, arg)),
             };
@@ -231,19 +242,50 @@ impl OneFold<'_> {
         };
         self.inputs.iter().enumerate().map(source).collect()
     }
+}
 
-    /// Memory for the results of so many chunks.
-    fn empty(&self, chunks: usize, dtype: DType) -> CubeTensor {
-        let like = self.inputs[0].0;
-        let mut shape = extents(&self.sizes[..self.call.kept]);
-        if chunks > 1 {
-            shape.insert(0, chunks);
+/// The dims of the result and those that are folded, each joined among themselves; at least one of either. How many the first are.
+fn walk(sizes: &[usize], kept: usize, strides: &[Vec<u64>]) -> (usize, Walk) {
+    let apart = |range: Range<usize>| {
+        let strides: Vec<Vec<u64>> = strides.iter().map(|s| s[range.clone()].to_vec()).collect();
+        Walk::joined(&sizes[range], &strides)
+    };
+    let (mut all, folded) = (apart(0..kept), apart(kept..sizes.len()));
+    let many = all.sizes.len();
+    all.sizes.extend(folded.sizes);
+    all.strides.iter_mut().zip(folded.strides).for_each(|(of, more)| of.extend(more));
+    (many, all)
+}
+
+/// Along which dim vectors are, and how wide: all tensors have them there, or one element for all of a vector.
+fn vectors(walk: &Walk, kept: usize, inputs: &[(&CubeTensor, DType)]) -> (usize, usize) {
+    let rank = walk.sizes.len();
+    for along in [rank - 1, kept - 1] {
+        for width in [8, 4, 2] {
+            let taken = |(i, (tensor, _)): (usize, &(&CubeTensor, DType))| {
+                walk.is_vectors_along(i, along, first(tensor), width) && width * tensor.dtype.size() <= 16
+            };
+            let one = |(i, _): (usize, &(&CubeTensor, DType))| walk.strides[i][along] == 0;
+            let all = || inputs.iter().enumerate();
+            // Results are written as words in the worst case.
+            let written = along >= kept || width <= 4;
+            let fits = walk.sizes[along].is_multiple_of(width) && written;
+            if fits && all().any(taken) && all().all(|o| taken(o) || one(o)) {
+                return (along, width);
+            }
         }
-        let dtype = match dtype {
-            DType::BF16 => BurnType::BF16,
-            DType::F16 => BurnType::F16,
-            _ => BurnType::F32,
-        };
-        empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), Extents::from(shape), dtype)
     }
+    // One at a time, with units next to each other along what lies next to each other.
+    let dense = |along: usize| walk.strides.iter().any(|s| s[along] == 1) && walk.sizes[along] > 1;
+    (if !dense(rank - 1) && dense(kept - 1) { kept - 1 } else { rank - 1 }, 1)
+}
+
+/// Memory for the results of so many chunks.
+fn empty(like: &CubeTensor, kept: &[usize], chunks: usize, dtype: DType) -> CubeTensor {
+    let mut shape = extents(kept);
+    if chunks > 1 {
+        shape.insert(0, chunks);
+    }
+    let (client, device) = (like.client.clone(), like.device.clone());
+    empty_device_contiguous_dtype(client, device, Extents::from(shape), stored_as(dtype))
 }
