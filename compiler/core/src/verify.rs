@@ -7,11 +7,12 @@
 //! 4. A move applies to its operand, and the result's placement, derived again, is equal.
 //! 5. Every version is made before it is used; every collective has a cause.
 //! 6. What the step gives is its outputs' values, finished; scalars are whole, next values are placed as their leaves.
+//! 7. Only gradients that are reduced in `bf16` are stored so, until something computes with them.
 
-use crate::partition::{CopyId, Instr, Reshard, Spmd, operand_placement};
+use crate::partition::{CopyId, Instr, Reshard, Spmd, keeps_storage, operand_placement, sums};
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId, Role};
-use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Placement, Splits};
+use meshwright_plan::{Axis, Collective, DType, Dim, Monoid, PartialAxes, Placement, Splits};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound program.
@@ -50,6 +51,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             }
             Instr::Op { inputs, loops, .. } => op(spmd, instr.out(), inputs, loops, v),
         }
+        stored(spmd, instr, v);
         if !made.insert(instr.out()) {
             v.push("is made twice".into());
         }
@@ -70,7 +72,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         if given.value != goal.id {
             all.push(format!("`{}` is given by another value", goal.name));
         }
-        if !made.contains(version) || !p.partial.is_empty() || !p.windows.is_empty() {
+        if !made.contains(version) || !p.partial.is_empty() || !p.windows.is_empty() || given.in_bf16 {
             all.push(format!("`{}` is not finished", goal.name));
         }
         if goal.kind == OutputKind::Scalar && !p.splits.is_empty() {
@@ -233,6 +235,22 @@ fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], v: &mut Vec<String>) {
     }
 }
 
+/// Whether a copy is stored in `bf16` where, and only where, that is due.
+fn stored(spmd: &Spmd, instr: &Instr, v: &mut Vec<String>) {
+    let out = spmd.copy(instr.out());
+    let from = instr.reads().first().is_some_and(|from| spmd.copy(*from).in_bf16);
+    let sound = match instr {
+        Instr::Input { .. } => !out.in_bf16,
+        Instr::Op { .. } => out.in_bf16 == (from && keeps_storage(&spmd.step.graph, out.value)),
+        Instr::Reshard { .. } if from || !out.in_bf16 => out.in_bf16 == from,
+        Instr::Reshard { kind, .. } => sums(kind) && spmd.step.graph.ty(out.value).dtype == DType::F32,
+    };
+    if !sound {
+        let dtype = spmd.dtype(instr.out());
+        v.push(format!("is stored in {dtype} otherwise than how it is made says"));
+    }
+}
+
 fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<String>) {
     let graph = &spmd.step.graph;
     let version = spmd.copy(out);
@@ -311,7 +329,7 @@ mod tests {
     use super::*;
     use crate::step_graph::StepOutput;
     use meshwright_ops::{Graph, InputOpKind, Leaf, NEG, Type};
-    use meshwright_plan::{DType, Dims};
+    use meshwright_plan::Dims;
 
     /// A step that gives the negative of an input.
     fn step() -> StepGraph {

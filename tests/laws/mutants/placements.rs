@@ -219,14 +219,14 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a move of another version of its value", V, |s, k| {
         moves(s, k, |s, i| {
             let old = from(s, i);
-            let PlacedCopy { value, placement } = s.copy(old).clone();
+            let PlacedCopy { value, placement, .. } = s.copy(old).clone();
             let other = s.copies.iter().position(|v| v.value == value && v.placement != placement)?;
             set_from(s, i, CopyId(other as u32))
         })
     };
     "a move of another value in the same placement", V, |s, k| {
         moves(s, k, |s, i| {
-            let PlacedCopy { value, placement } = s.copy(from(s, i)).clone();
+            let PlacedCopy { value, placement, .. } = s.copy(from(s, i)).clone();
             let made = s.instrs[..i].iter().map(Instr::out).collect::<Vec<_>>();
             let other = made.into_iter().find(|o| {
                 let v = s.copy(*o);

@@ -43,6 +43,8 @@ pub(super) struct Facts<'a> {
     pub(super) crossings: Crossings,
     /// Of ops that cost nothing, the one placement that all users of the result ask for.
     wanted: BTreeMap<Id, Placement>,
+    /// Values whose partial sums are reduced in `bf16`.
+    pub(super) gradient_terms: IdVec<Id, bool>,
 }
 
 impl<'a> Facts<'a> {
@@ -63,7 +65,9 @@ impl<'a> Facts<'a> {
             targets: IdVec::new(),
             ruled: IdVec::new(),
             wanted: BTreeMap::new(),
+            gradient_terms: IdVec::new(),
         };
+        facts.gradient_terms = facts.gradient_terms();
         for id in g.ids() {
             let ops = facts.ops_from_positions(id);
             facts.generated.push(ops);
