@@ -9,16 +9,20 @@
 //! 6. What the step gives is its outputs' values, finished; scalars are whole, next values are placed as their leaves.
 //! 7. Only gradients that are reduced in `bf16` are stored so, until something computes with them.
 
-use crate::partition::{CopyId, Instr, Reshard, Spmd, keeps_storage, operand_placement, sums};
+use crate::partition::{
+    CopyId, Instr, Reshard, Spmd, gradient_terms, keeps_storage, operand_placement, sums,
+};
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId, Role};
-use meshwright_plan::{Axis, Collective, DType, Dim, Monoid, PartialAxes, Placement, Splits};
+use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Placement, Splits};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound program.
 pub fn verify(spmd: &Spmd) -> Vec<String> {
     let mut all = Vec::new();
     let mut made: BTreeSet<CopyId> = BTreeSet::new();
+    let terms = spmd.copies.iter().any(|c| c.in_bf16).then(|| gradient_terms(&spmd.step));
+    let term = |id: Id| terms.as_ref().is_some_and(|terms| terms[id]);
     for (i, instr) in spmd.instrs.iter().enumerate() {
         let out = spmd.copy(instr.out());
         let mut found = Vec::new();
@@ -51,7 +55,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             }
             Instr::Op { inputs, loops, .. } => op(spmd, instr.out(), inputs, loops, v),
         }
-        stored(spmd, instr, v);
+        stored(spmd, instr, &term, v);
         if !made.insert(instr.out()) {
             v.push("is made twice".into());
         }
@@ -236,14 +240,14 @@ fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], v: &mut Vec<String>) {
 }
 
 /// Whether a copy is stored in `bf16` where, and only where, that is due.
-fn stored(spmd: &Spmd, instr: &Instr, v: &mut Vec<String>) {
+fn stored(spmd: &Spmd, instr: &Instr, term: &dyn Fn(Id) -> bool, v: &mut Vec<String>) {
     let out = spmd.copy(instr.out());
     let from = instr.reads().first().is_some_and(|from| spmd.copy(*from).in_bf16);
     let sound = match instr {
         Instr::Input { .. } => !out.in_bf16,
         Instr::Op { .. } => out.in_bf16 == (from && keeps_storage(&spmd.step.graph, out.value)),
         Instr::Reshard { .. } if from || !out.in_bf16 => out.in_bf16 == from,
-        Instr::Reshard { kind, .. } => sums(kind) && spmd.step.graph.ty(out.value).dtype == DType::F32,
+        Instr::Reshard { kind, .. } => sums(kind) && term(out.value),
     };
     if !sound {
         let dtype = spmd.dtype(instr.out());
@@ -329,7 +333,7 @@ mod tests {
     use super::*;
     use crate::step_graph::StepOutput;
     use meshwright_ops::{Graph, InputOpKind, Leaf, NEG, Type};
-    use meshwright_plan::Dims;
+    use meshwright_plan::{DType, Dims};
 
     /// A step that gives the negative of an input.
     fn step() -> StepGraph {

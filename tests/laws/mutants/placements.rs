@@ -356,6 +356,18 @@ pub(super) const FAULTS: &[Fault] = faults![
             p.splits.remove(&dim).map(|_| ())
         })
     };
+    "a sum is stored in `bf16` that is no gradient's", V, |s, k| {
+        moves(s, k, |s, i| {
+            let grads = |s: &Spmd| matches!(s.step.graph.node(s.copy(from(s, i)).value).op.kind(), Kind::Gradient);
+            let user = match &s.instrs[i] {
+                Instr::Reshard { cause, .. } => cause.user.is_some_and(|u| s.step.graph.node(u).op.kind() == Kind::Gradient),
+                _ => true,
+            };
+            (!grads(s) && !user).then_some(())?;
+            out(s, i).in_bf16 = true;
+            Some(())
+        })
+    };
     "a collective without a cause", V, |s, k| {
         moves(s, k, |s, i| {
             let Instr::Reshard { kind, cause, .. } = &mut s.instrs[i] else { return None };

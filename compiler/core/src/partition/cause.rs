@@ -19,7 +19,8 @@ impl Walk<'_> {
         phase: Phase,
         source: &Placement,
     ) -> Cause {
-        let because = kind.collective().map_or_else(String::new, |c| self.because(id, (&c.spec(), in_bf16), user));
+        let because =
+            kind.collective().map_or_else(String::new, |c| self.because(id, (&c.spec(), in_bf16), user));
         if let Some(Collective::AllGather { axis, dims }) = kind.collective() {
             // A path may take turns: what is gathered is the dim that the axis split where the path begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(dims[0], |s| *s.0);

@@ -2,6 +2,7 @@
 
 use super::crossings::Crossings;
 use super::decision::Loops;
+use super::reduce_grads::gradient_terms;
 use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, Rulebook, assign};
 use crate::step_graph::StepGraph;
@@ -43,8 +44,8 @@ pub(super) struct Facts<'a> {
     pub(super) crossings: Crossings,
     /// Of ops that cost nothing, the one placement that all users of the result ask for.
     wanted: BTreeMap<Id, Placement>,
-    /// Values whose partial sums are reduced in `bf16`.
-    pub(super) gradient_terms: IdVec<Id, bool>,
+    /// Values whose partial sums are reduced in `bf16`, where the layout asks for that.
+    pub(super) gradient_terms: Option<IdVec<Id, bool>>,
 }
 
 impl<'a> Facts<'a> {
@@ -65,9 +66,8 @@ impl<'a> Facts<'a> {
             targets: IdVec::new(),
             ruled: IdVec::new(),
             wanted: BTreeMap::new(),
-            gradient_terms: IdVec::new(),
+            gradient_terms: layout.reduce_grads.map(|_| gradient_terms(step)),
         };
-        facts.gradient_terms = facts.gradient_terms();
         for id in g.ids() {
             let ops = facts.ops_from_positions(id);
             facts.generated.push(ops);

@@ -2,57 +2,61 @@
 //!
 //! Where values stand does not depend on it: the collectives are those of the layout without that line, with half the bytes.
 
-use super::facts::Facts;
 use super::reshard::Reshard;
 use super::spmd::{CopyId, Spmd};
 use super::walk::Walk;
+use crate::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Role};
 use meshwright_plan::{DType, IdVec, Monoid};
 use std::collections::BTreeSet;
 
-impl Facts<'_> {
-    /// Of each value whether it is a gradient of a parameter, or only ever added up and moved to become one: what devices sum of it
-    /// is then reduced in `bf16`. False of all where the layout does not ask for that.
-    pub(super) fn gradient_terms(&self) -> IdVec<Id, bool> {
-        let g = self.graph();
-        let mut terms = g.nodes.table(false);
-        if self.layout.reduce_grads.is_none() {
-            return terms;
+/// Of each value whether it is a gradient of a parameter, or only ever added up and moved to become one: a sum over devices of it may
+/// be taken in `bf16`.
+pub(crate) fn gradient_terms(step: &StepGraph) -> IdVec<Id, bool> {
+    let g = &step.graph;
+    // What leaves the step, or is carried on by a loop, is read there too.
+    let mut kept = g.nodes.table(false);
+    let nexts = g.repeats.iter().flat_map(|r| &r.carries).map(|(_, next)| *next);
+    nexts.chain(step.outputs.iter().map(|o| o.id)).for_each(|id| kept[id] = true);
+    // Whether all users seen so far hand it on to a gradient; `None` before the first.
+    let mut handed_on: IdVec<Id, Option<bool>> = g.nodes.table(None);
+    let mut terms = g.nodes.table(false);
+    // Users come after what they use.
+    for id in g.ids().rev() {
+        let term = g.node(id).op.kind() == Kind::Gradient || handed_on[id] == Some(true);
+        terms[id] = term && !kept[id] && g.ty(id).dtype == DType::F32;
+        for x in &g.node(id).inputs {
+            let becomes = terms[id] && hands_on_term(g, id, *x);
+            handed_on[*x] = Some(handed_on[*x].unwrap_or(true) && becomes);
         }
-        // Users come after what they use, so theirs are known.
-        for id in g.ids().rev() {
-            let kept = self.is_output(id) || !self.carries_of(id).is_empty();
-            let users = self.users(id);
-            let becomes = |u: &Id| terms[*u] && self.hands_on_term(*u, id);
-            let term = self.is_gradient(id) || !users.is_empty() && users.iter().all(becomes);
-            terms[id] = term && !kept && g.ty(id).dtype == DType::F32;
-        }
-        terms
     }
+    terms
+}
 
-    /// Whether an op only adds, moves or scales the terms of a sum, so that what it gives of a gradient's term is one as well. Every
-    /// cotangent ends in gradients by products and sums over examples: these are not looked through.
-    fn hands_on_term(&self, user: Id, term: Id) -> bool {
-        match self.kind(user) {
-            Kind::Gradient | Kind::Add | Kind::Rename { .. } => true,
-            Kind::Boundary(b) => matches!(b.how, Crossing::Stack | Crossing::Accumulate),
-            Kind::Compute(_) => {
-                let inputs = &self.node(user).inputs;
-                let slots: BTreeSet<usize> = (0..inputs.len()).filter(|s| inputs[*s] == term).collect();
-                let scalars = inputs.iter().all(|x| *x == term || self.graph().ty(*x).dims.is_empty());
-                let folds = self.roles(user).loops.iter().any(|l| matches!(l.role, Role::Reduction(_)));
-                scalars && !folds && self.linear_in(user, &slots)
-            }
-            _ => false,
+/// Whether an op only adds, moves or scales the terms of a sum, so that what it gives of a gradient's term is one as well. Every
+/// cotangent ends in gradients by products and sums over examples: these are not looked through.
+fn hands_on_term(g: &Graph, user: Id, term: Id) -> bool {
+    let node = g.node(user);
+    match node.op.kind() {
+        Kind::Gradient | Kind::Add | Kind::Rename { .. } => true,
+        Kind::Boundary(b) => matches!(b.how, Crossing::Stack | Crossing::Accumulate),
+        Kind::Compute(_) => {
+            let roles = node.op.roles(&g.input_types(user), &node.ty, &g.dims);
+            let slots: BTreeSet<usize> = (0..node.inputs.len()).filter(|s| node.inputs[*s] == term).collect();
+            let scalars = node.inputs.iter().all(|x| *x == term || g.ty(*x).dims.is_empty());
+            let folds = roles.loops.iter().any(|l| matches!(l.role, Role::Reduction(_)));
+            scalars && !folds && roles.linear_in(&slots, node.inputs.len())
         }
+        _ => false,
     }
 }
 
 impl Walk<'_> {
     /// Whether a reshard step makes a copy in `bf16`: it adds up terms of a gradient, or moves what is stored so.
     pub(super) fn reshards_in_bf16(&self, id: Id, kind: &Reshard, from: CopyId) -> bool {
-        self.state.copies[from].in_bf16 || sums(kind) && self.facts.gradient_terms[id]
+        self.state.copies[from].in_bf16
+            || sums(kind) && self.facts.gradient_terms.as_ref().is_some_and(|terms| terms[id])
     }
 }
 

@@ -21,6 +21,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
         spmd,
         line_of,
         operands: spmd.copies.table(None),
+        rounded: BTreeSet::new(),
         upcasts: BTreeMap::new(),
         plan: Plan {
             version: Plan::VERSION,
@@ -49,6 +50,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
         l.leaving(instr.out());
     }
     l.loops_at(spmd.instrs.len());
+    l.round_early();
     l.taken = l.plan.program_inputs.iter().map(|l| l.buf).collect();
     for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
         let operand = l.operand(*version);
@@ -85,6 +87,8 @@ pub(super) struct Lower<'a> {
     pub(super) spmd: &'a Spmd,
     line_of: &'a LineOf<'a>,
     pub(super) operands: IdVec<CopyId, Option<Operand>>,
+    /// Buffers of gradients' terms that are rounded to be reduced.
+    pub(super) rounded: BTreeSet<BufId>,
     /// Of gradients that are stored in `bf16`, the buffers in `f32`, each with the number of loops that were open when it was made.
     pub(super) upcasts: BTreeMap<CopyId, (Operand, usize)>,
     pub(super) plan: Plan,
@@ -196,9 +200,7 @@ impl Lower<'_> {
                 // What becomes a gradient is called by the parameter, not by the layer it comes from.
                 let gradient = cause.user.filter(|u| graph.node(*u).op.kind() == Kind::Gradient);
                 let called = gradient.unwrap_or(id);
-                let placement = &self.spmd.copy(*from).placement;
-                let from = self.operand(*from);
-                let from = self.stored_as(dtype, from, placement, (called, phase));
+                let from = self.rounded(*from, out, (called, phase));
                 let to = self.buffer(dtype, &from.dims, &version.placement);
                 self.operands[out] = Some(to.clone());
                 let prim = match kind {
