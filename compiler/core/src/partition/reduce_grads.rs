@@ -3,8 +3,7 @@
 //! Where values stand does not depend on it: the collectives are those of the layout without that line, with half the bytes.
 
 use super::reshard::Reshard;
-use super::spmd::{CopyId, Spmd};
-use super::walk::Walk;
+use super::spmd::Spmd;
 use crate::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Role};
@@ -49,14 +48,6 @@ fn hands_on_term(g: &Graph, user: Id, term: Id) -> bool {
             scalars && !folds && roles.linear_in(&slots, node.inputs.len())
         }
         _ => false,
-    }
-}
-
-impl Walk<'_> {
-    /// Whether a reshard step makes a copy in `bf16`: it adds up terms of a gradient, or moves what is stored so.
-    pub(super) fn reshards_in_bf16(&self, id: Id, kind: &Reshard, from: CopyId) -> bool {
-        self.state.copies[from].in_bf16
-            || sums(kind) && self.facts.gradient_terms.as_ref().is_some_and(|terms| terms[id])
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::decision::{Decision, Loops, Reason};
 use super::facts::Facts;
-use super::reduce_grads::{keeps_storage, no_effect};
+use super::reduce_grads::{keeps_storage, no_effect, sums};
 use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
 use super::state::State;
@@ -286,6 +286,12 @@ impl<'a> Walk<'a> {
             now = next;
         }
         self.state.have(facts, id, dst)
+    }
+
+    /// Whether a reshard step makes a copy in `bf16`: it adds up terms of a gradient, or moves what is stored so.
+    fn reshards_in_bf16(&self, id: Id, kind: &Reshard, from: CopyId) -> bool {
+        self.state.copies[from].in_bf16
+            || sums(kind) && self.facts.gradient_terms.as_ref().is_some_and(|terms| terms[id])
     }
 
     fn rematerialize(&mut self, id: Id, dst: &Placement, phase: Phase) -> CopyId {
