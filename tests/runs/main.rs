@@ -37,6 +37,7 @@ mod processes;
 mod provenance;
 mod ptx;
 mod published;
+mod reduce_grads;
 mod resume;
 mod settings;
 mod sizes;

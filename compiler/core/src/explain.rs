@@ -344,7 +344,7 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
             dims: n.ty.dims.iter().map(|d| g.dims.name(*d).to_string()).collect(),
             bytes: spmd.bytes(instr.out()),
             shape: n.ty.dims.iter().map(largest).collect(),
-            dtype: n.ty.dtype.name().into(),
+            dtype: spmd.dtype(instr.out()).name().into(),
             split_by: v.placement.describe(&g.dims, &spmd.mesh),
             // Loops have the same order here as in the Plan.
             in_loop: spmd.loops.iter().rposition(|l| l.body.contains(&i)),

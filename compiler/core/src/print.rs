@@ -132,7 +132,9 @@ pub fn spmd(s: &Spmd) -> String {
             },
             _ => String::new(),
         };
-        let _ = writeln!(out, "@{} = {what}: {} {place}{because}", instr.out().0, g.describe(v.value));
+        let stored = if v.in_bf16 { " in bf16" } else { "" };
+        let _ =
+            writeln!(out, "@{} = {what}: {} {place}{stored}{because}", instr.out().0, g.describe(v.value));
     }
     for (goal, v) in s.step.outputs.iter().zip(&s.outputs) {
         let _ = writeln!(out, "{} = @{}", goal.name, v.0);

@@ -287,6 +287,18 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
             "What these paths name is computed again for the backward pass, instead of kept for it.",
             "recompute b1.*",
         ),
+        (
+            LayoutKeyword,
+            "reduce",
+            "Gradients of parameters are rounded to `bf16` before devices add them up: half the bytes move.",
+            "reduce grads in bf16",
+        ),
+        (
+            LayoutKeyword,
+            "in",
+            "Before the dtype in which gradients are reduced, which is `bf16`.",
+            "reduce grads in bf16",
+        ),
     ]
 };
 

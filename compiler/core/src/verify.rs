@@ -7,8 +7,11 @@
 //! 4. A move applies to its operand, and the result's placement, derived again, is equal.
 //! 5. Every version is made before it is used; every collective has a cause.
 //! 6. What the step gives is its outputs' values, finished; scalars are whole, next values are placed as their leaves.
+//! 7. Only gradients that are reduced in `bf16` are stored so, until something computes with them.
 
-use crate::partition::{CopyId, Instr, Reshard, Spmd, operand_placement};
+use crate::partition::{
+    CopyId, Instr, Reshard, Spmd, gradient_terms, keeps_storage, operand_placement, sums,
+};
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId, Role};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Placement, Splits};
@@ -18,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn verify(spmd: &Spmd) -> Vec<String> {
     let mut all = Vec::new();
     let mut made: BTreeSet<CopyId> = BTreeSet::new();
+    let terms = spmd.copies.iter().any(|c| c.in_bf16).then(|| gradient_terms(&spmd.step));
+    let term = |id: Id| terms.as_ref().is_some_and(|terms| terms[id]);
     for (i, instr) in spmd.instrs.iter().enumerate() {
         let out = spmd.copy(instr.out());
         let mut found = Vec::new();
@@ -50,6 +55,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             }
             Instr::Op { inputs, loops, .. } => op(spmd, instr.out(), inputs, loops, v),
         }
+        stored(spmd, instr, &term, v);
         if !made.insert(instr.out()) {
             v.push("is made twice".into());
         }
@@ -70,7 +76,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         if given.value != goal.id {
             all.push(format!("`{}` is given by another value", goal.name));
         }
-        if !made.contains(version) || !p.partial.is_empty() || !p.windows.is_empty() {
+        if !made.contains(version) || !p.partial.is_empty() || !p.windows.is_empty() || given.in_bf16 {
             all.push(format!("`{}` is not finished", goal.name));
         }
         if goal.kind == OutputKind::Scalar && !p.splits.is_empty() {
@@ -230,6 +236,22 @@ fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], v: &mut Vec<String>) {
     }
     for d in p.splits.keys().filter(|d| !dims.contains(d)) {
         v.push(format!("is split along `{}`, which it lacks", spmd.step.graph.dims.name(*d)));
+    }
+}
+
+/// Whether a copy is stored in `bf16` where, and only where, that is due.
+fn stored(spmd: &Spmd, instr: &Instr, term: &dyn Fn(Id) -> bool, v: &mut Vec<String>) {
+    let out = spmd.copy(instr.out());
+    let from = instr.reads().first().is_some_and(|from| spmd.copy(*from).in_bf16);
+    let sound = match instr {
+        Instr::Input { .. } => !out.in_bf16,
+        Instr::Op { .. } => out.in_bf16 == (from && keeps_storage(&spmd.step.graph, out.value)),
+        Instr::Reshard { .. } if from || !out.in_bf16 => out.in_bf16 == from,
+        Instr::Reshard { kind, .. } => sums(kind) && term(out.value),
+    };
+    if !sound {
+        let dtype = spmd.dtype(instr.out());
+        v.push(format!("is stored in {dtype} otherwise than how it is made says"));
     }
 }
 

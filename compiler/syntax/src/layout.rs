@@ -42,6 +42,10 @@ mod grammar {
             Rule::kw_micro => "`microbatches`",
             Rule::kw_schedule => "`schedule`",
             Rule::kw_recompute => "`recompute`",
+            Rule::kw_reduce => "`reduce`",
+            Rule::kw_in => "`in`",
+            Rule::reduced => "`grads`",
+            Rule::stored => "`bf16`",
             Rule::placed | Rule::scope => "a dim",
             Rule::EOI => "the end of the line",
             _ => return None,
@@ -49,14 +53,14 @@ mod grammar {
     }
 }
 
-const SETTINGS: [&str; 5] = ["mesh", "gather", "microbatches", "schedule", "recompute"];
+const SETTINGS: [&str; 6] = ["mesh", "gather", "microbatches", "schedule", "recompute", "reduce"];
 
-/// Words of rules: before `:`, and behind the axes.
-const OF_RULES: [&str; 5] = ["params", "grads", "moments", "when", "free"];
+/// Words within rules and settings: before `:`, behind the axes, and behind `reduce`.
+const WITHIN: [&str; 6] = ["params", "grads", "moments", "when", "free", "in"];
 
 /// Every word of layout files that has a meaning of its own in some place.
 pub fn layout_keywords() -> impl Iterator<Item = &'static str> {
-    SETTINGS.iter().chain(&OF_RULES).copied()
+    SETTINGS.iter().chain(&WITHIN).copied()
 }
 
 /// Parses a layout file, or rules as the command line gives them. `None` if there is any error.
@@ -98,7 +102,8 @@ struct Parser<'a> {
 
 /// The parts of a rule that mean something.
 fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
-    use Rule::{EOI, arrow, colon, comma, equals, kw_gather, kw_mesh, kw_micro, kw_recompute, kw_schedule};
+    use Rule::{EOI, arrow, colon, comma, equals};
+    use Rule::{kw_gather, kw_in, kw_mesh, kw_micro, kw_recompute, kw_reduce, kw_schedule};
     pair.into_inner().filter(|p| {
         !matches!(
             p.as_rule(),
@@ -109,7 +114,9 @@ fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
                 | kw_gather
                 | kw_mesh
                 | kw_micro
+                | kw_in
                 | kw_recompute
+                | kw_reduce
                 | kw_schedule
         )
     })
@@ -222,8 +229,27 @@ impl Parser<'_> {
                 LayoutKind::Microbatches { count, count_span }
             }
             Rule::schedule => LayoutKind::Schedule(self.name(&parts(pair).next()?, base)),
+            Rule::reduce => self.reduce(pair, base)?,
             _ => LayoutKind::Recompute(parts(pair).map(|p| self.glob(&p, base)).collect()),
         })
+    }
+
+    /// `reduce grads in bf16`: nothing else is reduced in another dtype, and in no other.
+    fn reduce(&mut self, pair: Pair<'_, Rule>, base: usize) -> Option<LayoutKind> {
+        let mut words = parts(pair);
+        let (reduced, stored) = (self.name(&words.next()?, base), self.name(&words.next()?, base));
+        let cases = [
+            (&reduced, "grads", "only gradients may be reduced in another dtype than their own"),
+            (&stored, "bf16", "gradients may be reduced in `bf16` alone"),
+        ];
+        let mut sound = true;
+        for (name, meant, message) in cases.into_iter().filter(|(name, meant, _)| name.text != *meant) {
+            sound = false;
+            let found = format!("expected `{meant}`, found `{}`", name.text);
+            let d = Diagnostic::error(codes::E0101, message).at(name.span, found);
+            self.diagnostics.push(d.fix(format!("write `{meant}`"), name.span, meant, false));
+        }
+        sound.then_some(LayoutKind::ReduceGrads)
     }
 
     fn count(&mut self, pair: &Pair<'_, Rule>, base: usize) -> Option<(u64, Span)> {

@@ -1,9 +1,9 @@
 //! Element-wise folds, left to right in group order.
 //!
-//! Element `i` of a result is `f(f(f(x0[i], x1[i]), x2[i]), ...)` in the dtype itself, whatever the chunking, so that
-//! a rerun gives the same bits. A fold is computed once and copied to all members, so that they hold the same bits.
+//! Element `i` of a result is `f(f(f(x0[i], x1[i]), x2[i]), ...)`, whatever the chunking, so that a rerun gives the same
+//! bits. A fold is computed once and copied to all members, so that they hold the same bits.
 //!
-//! - `Sum` and `Prod` of `i32` wrap. Those of `bf16` and `f16` are computed in `f32` and rounded after each member.
+//! - `Sum` and `Prod` of `i32` wrap. Those of `bf16` and `f16` are computed in `f32` over all members and rounded once.
 //! - `Max` and `Min` give the first NaN in group order where there is one, and of equal values (`0.0` and `-0.0`) the
 //!   first in group order.
 //! - `ArgMax` and `ArgMin` give the pair of greatest or least value; a NaN stands before all numbers; of equal values
@@ -47,16 +47,22 @@ pub(crate) unsafe fn fold(
             unsafe { fold_as::<$t>(sources, targets, len, $f) }
         };
     }
+    macro_rules! run_half {
+        ($t:ty, $f:expr) => {
+            // SAFETY: as above.
+            unsafe { fold_half::<$t>(sources, targets, len, (<$t>::to_f32, <$t>::from_f32), $f) }
+        };
+    }
     match (monoid, dtype) {
         (Monoid::Sum, DType::F64) => run!(f64, |a, b| a + b),
         (Monoid::Sum, DType::F32) => run!(f32, |a, b| a + b),
-        (Monoid::Sum, DType::BF16) => run!(bf16, |a, b| a + b),
-        (Monoid::Sum, DType::F16) => run!(f16, |a, b| a + b),
+        (Monoid::Sum, DType::BF16) => run_half!(bf16, |a, b| a + b),
+        (Monoid::Sum, DType::F16) => run_half!(f16, |a, b| a + b),
         (Monoid::Sum, DType::I32) => run!(i32, i32::wrapping_add),
         (Monoid::Prod, DType::F64) => run!(f64, |a, b| a * b),
         (Monoid::Prod, DType::F32) => run!(f32, |a, b| a * b),
-        (Monoid::Prod, DType::BF16) => run!(bf16, |a, b| a * b),
-        (Monoid::Prod, DType::F16) => run!(f16, |a, b| a * b),
+        (Monoid::Prod, DType::BF16) => run_half!(bf16, |a, b| a * b),
+        (Monoid::Prod, DType::F16) => run_half!(f16, |a, b| a * b),
         (Monoid::Prod, DType::I32) => run!(i32, i32::wrapping_mul),
         // `|` and `&` have no branches, so that the loops vectorize.
         (Monoid::Max, DType::F64) => {
@@ -161,5 +167,67 @@ unsafe fn fold_as<T: Copy>(
             }
         }
         at += n;
+    }
+}
+
+/// Folds in `f32`, which the elements become and are rounded from at the end.
+///
+/// # Safety
+/// As [`fold`], with `T` the type of the elements.
+#[expect(unsafe_code, reason = "reads and writes the memory of several devices")]
+unsafe fn fold_half<T: Copy + Default>(
+    sources: &[*const u8],
+    targets: &[*mut u8],
+    len: usize,
+    (wide, rounded): (impl Fn(T) -> f32, impl Fn(f32) -> T),
+    f: impl Fn(f32, f32) -> f32,
+) {
+    const ELEMENTS: usize = BLOCK / size_of::<f32>();
+    let Some((first, rest)) = sources.split_first() else { return };
+    let (mut acc, mut out) = ([0.0f32; ELEMENTS], [T::default(); ELEMENTS]);
+    for at in (0..len).step_by(ELEMENTS) {
+        let n = ELEMENTS.min(len - at);
+        // SAFETY: elements `at..at + n` of every source are ours to read by the caller's promise; a slice of one ends before a
+        // target is written.
+        let of = |source: &*const u8| unsafe { std::slice::from_raw_parts(source.cast::<T>().add(at), n) };
+        for (acc, x) in acc.iter_mut().zip(of(first)) {
+            *acc = wide(*x);
+        }
+        for source in rest {
+            for (acc, x) in acc.iter_mut().zip(of(source)) {
+                *acc = f(*acc, wide(*x));
+            }
+        }
+        for (out, acc) in out.iter_mut().zip(&acc[..n]) {
+            *out = rounded(*acc);
+        }
+        for target in targets {
+            // SAFETY: elements `at..at + n` of every target are ours to write; `out` is our own.
+            unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), target.cast::<T>().add(at), n) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each addend alone is less than half of the last place of the sum before it, and all of them are not.
+    #[test]
+    #[expect(unsafe_code, reason = "calls a fold of memory")]
+    fn sums_of_half_types_are_rounded_once() {
+        let few = |x: f32| vec![bf16::from_f32(x); 3000];
+        let parts: Vec<Vec<bf16>> = [256.0, 0.75, 0.75, 0.75].map(few).into();
+        let mut out = few(0.0);
+        let sources: Vec<*const u8> = parts.iter().map(|p| p.as_ptr().cast()).collect();
+        // SAFETY: all have 3000 elements of that dtype, and no two overlap.
+        unsafe { fold(Monoid::Sum, DType::BF16, &sources, &[out.as_mut_ptr().cast()], 3000) };
+        assert_eq!(out, few(258.0));
+        let mut parts: Vec<Vec<f16>> = [2048.0, 0.75, 0.75].map(|x| vec![f16::from_f32(x); 3]).into();
+        let target: *mut u8 = parts[0].as_mut_ptr().cast();
+        let sources = [target.cast_const(), parts[1].as_ptr().cast(), parts[2].as_ptr().cast()];
+        // SAFETY: as above; the first source is the target.
+        unsafe { fold(Monoid::Sum, DType::F16, &sources, &[target], 3) };
+        assert_eq!(parts[0], [f16::from_f32(2050.0); 3]);
     }
 }

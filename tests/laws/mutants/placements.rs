@@ -219,14 +219,14 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a move of another version of its value", V, |s, k| {
         moves(s, k, |s, i| {
             let old = from(s, i);
-            let PlacedCopy { value, placement } = s.copy(old).clone();
+            let PlacedCopy { value, placement, .. } = s.copy(old).clone();
             let other = s.copies.iter().position(|v| v.value == value && v.placement != placement)?;
             set_from(s, i, CopyId(other as u32))
         })
     };
     "a move of another value in the same placement", V, |s, k| {
         moves(s, k, |s, i| {
-            let PlacedCopy { value, placement } = s.copy(from(s, i)).clone();
+            let PlacedCopy { value, placement, .. } = s.copy(from(s, i)).clone();
             let made = s.instrs[..i].iter().map(Instr::out).collect::<Vec<_>>();
             let other = made.into_iter().find(|o| {
                 let v = s.copy(*o);
@@ -354,6 +354,18 @@ pub(super) const FAULTS: &[Fault] = faults![
             let p = &mut out(s, i).placement;
             let dim = *p.splits.keys().next()?;
             p.splits.remove(&dim).map(|_| ())
+        })
+    };
+    "a sum is stored in `bf16` that is no gradient's", V, |s, k| {
+        moves(s, k, |s, i| {
+            let grads = |s: &Spmd| matches!(s.step.graph.node(s.copy(from(s, i)).value).op.kind(), Kind::Gradient);
+            let user = match &s.instrs[i] {
+                Instr::Reshard { cause, .. } => cause.user.is_some_and(|u| s.step.graph.node(u).op.kind() == Kind::Gradient),
+                _ => true,
+            };
+            (!grads(s) && !user).then_some(())?;
+            out(s, i).in_bf16 = true;
+            Some(())
         })
     };
     "a collective without a cause", V, |s, k| {

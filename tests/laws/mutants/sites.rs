@@ -102,9 +102,9 @@ pub(super) fn follow(s: &mut Spmd, i: usize) -> Option<()> {
 
 /// Inserts a sound move at `i`; gives what it makes.
 pub(super) fn append(s: &mut Spmd, i: usize, from: CopyId, kind: Reshard) -> Option<CopyId> {
-    let PlacedCopy { value, placement } = s.copy(from).clone();
+    let PlacedCopy { value, placement, in_bf16 } = s.copy(from).clone();
     let placement = kind.apply(&placement)?;
-    let out = s.copies.push(PlacedCopy { value, placement });
+    let out = s.copies.push(PlacedCopy { value, placement, in_bf16 });
     let cause = meshwright_core::partition::Cause { because: "a fault".into(), ..Default::default() };
     s.instrs.insert(i, Instr::Reshard { kind, from, out, cause });
     Some(out)

@@ -69,6 +69,8 @@ pub struct Layout {
     pub recompute: Vec<Arc<str>>,
     /// In how many parts a training step takes its batch, and where the layout says so.
     pub microbatches: Option<(usize, Span)>,
+    /// Where the layout says that partial sums of gradients are reduced in `bf16`.
+    pub reduce_grads: Option<Span>,
     /// Dims of the loops of the program: `*` stands for none of them.
     pub loops: BTreeSet<Dim>,
 }
@@ -145,6 +147,12 @@ pub fn layout(
                 let count = usize::try_from(*count).unwrap_or(usize::MAX);
                 layout.microbatches = Some((count, *count_span));
             }
+            LayoutKind::ReduceGrads => {
+                if let Some(first) = layout.reduce_grads {
+                    out.push(reduced_twice(first, item.span));
+                }
+                layout.reduce_grads = Some(item.span);
+            }
             LayoutKind::Schedule(_) => out.push(not_yet("schedule", item.span)),
             LayoutKind::Recompute(paths) => {
                 layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
@@ -160,6 +168,13 @@ pub fn layout(
 
 fn parts_twice(first: Span, second: Span) -> Diagnostic {
     Diagnostic::error(codes::E0313, "a layout says twice in how many parts a step takes its batch")
+        .at(second, "the second time")
+        .and(first, "the first time")
+        .help("leave one out")
+}
+
+fn reduced_twice(first: Span, second: Span) -> Diagnostic {
+    Diagnostic::error(codes::E0314, "a layout says twice how gradients are reduced")
         .at(second, "the second time")
         .and(first, "the first time")
         .help("leave one out")

@@ -10,16 +10,17 @@ use meshwright_plan::{Axis, Collective, CollectiveSpec, Dim, Monoid, Phase, Plac
 use std::collections::BTreeSet;
 
 impl Walk<'_> {
-    /// Why a reshard step is there; a gather that no rule implies is an error.
+    /// Why a reshard step is there, which may be one in `bf16`; a gather that no rule implies is an error.
     pub(super) fn cause(
         &mut self,
         id: Id,
-        kind: &Reshard,
+        (kind, in_bf16): (&Reshard, bool),
         user: Option<Id>,
         phase: Phase,
         source: &Placement,
     ) -> Cause {
-        let because = kind.collective().map_or_else(String::new, |c| self.because(id, &c.spec(), user));
+        let because =
+            kind.collective().map_or_else(String::new, |c| self.because(id, (&c.spec(), in_bf16), user));
         if let Some(Collective::AllGather { axis, dims }) = kind.collective() {
             // A path may take turns: what is gathered is the dim that the axis split where the path begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(dims[0], |s| *s.0);
@@ -30,15 +31,16 @@ impl Walk<'_> {
     }
 
     /// Why a collective is there.
-    fn because(&self, id: Id, c: &CollectiveSpec<'_>, user: Option<Id>) -> String {
+    fn because(&self, id: Id, (c, in_bf16): (&CollectiveSpec<'_>, bool), user: Option<Id>) -> String {
         let name = |d: Dim| self.facts.graph().dims.name(d);
         if let Some((dim, window)) = c.window {
             return self.halo(c.axes, dim, &window, user);
         }
+        let folded = |m: Monoid| self.folded(id, c.axes, m) + if in_bf16 { " in `bf16`" } else { "" };
         match (c.monoid, c.join.first().copied(), c.split.first().copied()) {
-            (Some(m), _, None) => self.folded(id, c.axes, m),
+            (Some(m), _, None) => folded(m),
             (Some(m), _, Some(d)) => {
-                format!("{}, and `{}` is split where it goes", self.folded(id, c.axes, m), name(d))
+                format!("{}, and `{}` is split where it goes", folded(m), name(d))
             }
             (None, Some(join), Some(split)) => {
                 format!("`{}` is split instead of `{}`", name(split), name(join))

@@ -2,6 +2,7 @@
 
 use super::crossings::Crossings;
 use super::decision::Loops;
+use super::reduce_grads::gradient_terms;
 use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, Rulebook, assign};
 use crate::step_graph::StepGraph;
@@ -43,6 +44,8 @@ pub(super) struct Facts<'a> {
     pub(super) crossings: Crossings,
     /// Of ops that cost nothing, the one placement that all users of the result ask for.
     wanted: BTreeMap<Id, Placement>,
+    /// Values whose partial sums are reduced in `bf16`, where the layout asks for that.
+    pub(super) gradient_terms: Option<IdVec<Id, bool>>,
 }
 
 impl<'a> Facts<'a> {
@@ -63,6 +66,7 @@ impl<'a> Facts<'a> {
             targets: IdVec::new(),
             ruled: IdVec::new(),
             wanted: BTreeMap::new(),
+            gradient_terms: layout.reduce_grads.map(|_| gradient_terms(step)),
         };
         for id in g.ids() {
             let ops = facts.ops_from_positions(id);

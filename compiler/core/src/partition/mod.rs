@@ -11,6 +11,7 @@ mod facts;
 mod follow;
 mod frames;
 mod note;
+mod reduce_grads;
 mod repeat;
 mod reshard;
 mod settle;
@@ -19,6 +20,7 @@ mod state;
 mod walk;
 
 pub use decision::{Decision, Loops, Reason, Refusal};
+pub(crate) use reduce_grads::{gradient_terms, keeps_storage, sums};
 pub use reshard::Reshard;
 pub use spmd::{CarriedCopy, Cause, CopyId, Instr, PlacedCopy, PlacedLoop, Spmd, operand_placement};
 pub use walk::partition;

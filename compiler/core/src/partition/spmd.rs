@@ -5,7 +5,7 @@ use super::reshard::Reshard;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, RepeatId, Roles};
-use meshwright_plan::{ArenaId, Dims, IdVec, Mesh, Phase, Placement, Splits};
+use meshwright_plan::{ArenaId, DType, Dims, IdVec, Mesh, Phase, Placement, Splits};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -30,6 +30,8 @@ pub struct PlacedCopy {
     pub value: Id,
     /// Where it is.
     pub placement: Placement,
+    /// Whether it is stored in `bf16` although the value is `f32`: gradients that were reduced so.
+    pub in_bf16: bool,
 }
 
 /// Why a reshard step is there.
@@ -149,9 +151,23 @@ impl Spmd {
 
     /// Bytes of the largest shard of a copy.
     pub fn bytes(&self, id: CopyId) -> usize {
+        self.elements(id) * self.dtype(id).bytes()
+    }
+
+    /// Bytes of the largest shard of `measured`, as a reshard step moves it that makes `out`.
+    pub fn moved_bytes(&self, measured: CopyId, out: CopyId) -> usize {
+        self.elements(measured) * self.dtype(out).bytes()
+    }
+
+    /// The dtype in which a copy is stored.
+    pub fn dtype(&self, id: CopyId) -> DType {
         let v = self.copy(id);
-        let ty = self.step.graph.ty(v.value);
-        v.placement.elements(&ty.dims, &self.step.graph.dims, &self.mesh) * ty.dtype.bytes()
+        if v.in_bf16 { DType::BF16 } else { self.step.graph.ty(v.value).dtype }
+    }
+
+    fn elements(&self, id: CopyId) -> usize {
+        let v = self.copy(id);
+        v.placement.elements(&self.step.graph.ty(v.value).dims, &self.step.graph.dims, &self.mesh)
     }
 }
 

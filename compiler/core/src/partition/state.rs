@@ -61,7 +61,7 @@ impl State {
 
     /// Adds a copy of a value.
     pub(super) fn copy(&mut self, value: Id, p: Placement, phase: Option<Phase>, gathered: bool) -> CopyId {
-        let copy = self.copies.push(PlacedCopy { value, placement: p.clone() });
+        let copy = self.copies.push(PlacedCopy { value, placement: p.clone(), in_bf16: false });
         self.made[value].insert(p, Made { copy, phase, gathered });
         copy
     }

@@ -2,6 +2,7 @@
 
 use super::decision::{Decision, Loops, Reason};
 use super::facts::Facts;
+use super::reduce_grads::{keeps_storage, no_effect, sums};
 use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
 use super::state::State;
@@ -45,13 +46,16 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
         walk.enter(None);
         if walk.groups.is_empty() {
             let outputs: Vec<CopyId> = (0..step.outputs.len()).map(|i| walk.deliver(i)).collect();
-            let Walk { state: State { copies, frames, .. }, decisions, diagnostics, .. } = walk;
+            let Walk { state: State { copies, frames, .. }, decisions, mut diagnostics, .. } = walk;
             if has_errors(&diagnostics) {
                 return (None, diagnostics);
             }
             let mesh = layout.mesh.clone();
             let (instrs, loops) = frames.finish();
-            return (Some(Spmd { step, mesh, copies, instrs, loops, outputs, decisions }), diagnostics);
+            let spmd = Spmd { step, mesh, copies, instrs, loops, outputs, decisions };
+            let unused = layout.reduce_grads.and_then(|asked| no_effect(&spmd, asked));
+            diagnostics.extend(unused);
+            return (Some(spmd), diagnostics);
         }
         let groups = walk.groups;
         step = grouped(&step, &groups);
@@ -208,6 +212,8 @@ impl<'a> Walk<'a> {
         let phase = self.facts.node(id).origin.phase;
         self.state.natural[id] = Some(p.clone());
         let out = self.state.copy(id, p, Some(phase), false);
+        let stored = inputs.first().is_some_and(|x| self.state.copies[*x].in_bf16);
+        self.state.copies[out].in_bf16 = stored && keeps_storage(self.facts.graph(), id);
         self.state.frames.push(self.facts.graph(), id, Instr::Op { inputs, loops, out });
     }
 
@@ -270,14 +276,22 @@ impl<'a> Walk<'a> {
             let Some(next) = kind.apply(&now) else { panic!("internal error: a path that does not apply") };
             if self.state.usable(facts, id, &next, phase).is_none() {
                 let from = self.state.have(facts, id, &now);
-                let cause = self.cause(id, &kind, user, phase, &source);
+                let in_bf16 = self.reshards_in_bf16(id, &kind, from);
+                let cause = self.cause(id, (&kind, in_bf16), user, phase, &source);
                 let gathered = matches!(kind, Reshard::Collective(Collective::AllGather { .. }));
                 let out = self.state.copy(id, next.clone(), Some(phase), gathered);
+                self.state.copies[out].in_bf16 = in_bf16;
                 self.state.frames.push(self.facts.graph(), id, Instr::Reshard { kind, from, out, cause });
             }
             now = next;
         }
         self.state.have(facts, id, dst)
+    }
+
+    /// Whether a reshard step makes a copy in `bf16`: it adds up terms of a gradient, or moves what is stored so.
+    fn reshards_in_bf16(&self, id: Id, kind: &Reshard, from: CopyId) -> bool {
+        self.state.copies[from].in_bf16
+            || sums(kind) && self.facts.gradient_terms.as_ref().is_some_and(|terms| terms[id])
     }
 
     fn rematerialize(&mut self, id: Id, dst: &Placement, phase: Phase) -> CopyId {

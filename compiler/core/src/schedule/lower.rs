@@ -1,7 +1,7 @@
 //! Every instruction of an SPMD program becomes primitive steps on buffers. A rename moves nothing: the same buffer is read
 //! under another name.
 
-use crate::partition::{Cause, CopyId, Instr, PlacedLoop, Reshard, Spmd};
+use crate::partition::{Cause, CopyId, Instr, PlacedLoop, Reshard, Spmd, keeps_storage};
 use crate::step_graph::OutputKind;
 use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
@@ -21,6 +21,8 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
         spmd,
         line_of,
         operands: spmd.copies.table(None),
+        rounded: BTreeSet::new(),
+        upcasts: BTreeMap::new(),
         plan: Plan {
             version: Plan::VERSION,
             model: spmd.step.model.clone(),
@@ -48,6 +50,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
         l.leaving(instr.out());
     }
     l.loops_at(spmd.instrs.len());
+    l.round_early();
     l.taken = l.plan.program_inputs.iter().map(|l| l.buf).collect();
     for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
         let operand = l.operand(*version);
@@ -84,6 +87,10 @@ pub(super) struct Lower<'a> {
     pub(super) spmd: &'a Spmd,
     line_of: &'a LineOf<'a>,
     pub(super) operands: IdVec<CopyId, Option<Operand>>,
+    /// Buffers of gradients' terms that are rounded to be reduced.
+    pub(super) rounded: BTreeSet<BufId>,
+    /// Of gradients that are stored in `bf16`, the buffers in `f32`, each with the number of loops that were open when it was made.
+    pub(super) upcasts: BTreeMap<CopyId, (Operand, usize)>,
     pub(super) plan: Plan,
     /// Position in the Plan's leaves of a parameter's, moment's or state's value.
     leaf_of: BTreeMap<Id, usize>,
@@ -180,23 +187,27 @@ impl Lower<'_> {
                 if let Some(b) = graph.boundary(id) {
                     return self.crossed(b.how, b.dim, inputs[0], out);
                 }
-                let operands: Vec<Operand> = inputs.iter().map(|v| self.operand(*v)).collect();
+                let as_stored = keeps_storage(graph, id);
+                let mut read = |v: &CopyId| if as_stored { self.operand(*v) } else { self.wide(*v, id) };
+                let operands: Vec<Operand> = inputs.iter().map(&mut read).collect();
                 let o = self.op(id, &operands, loops, &version.placement);
                 self.operands[out] = Some(o);
                 self.count_flops(id, loops);
             }
             Instr::Reshard { kind, from, cause, .. } => {
-                let from = self.operand(*from);
-                let to = self.buffer(ty.dtype, &from.dims, &version.placement);
-                self.operands[out] = Some(to.clone());
+                let dtype = self.spmd.dtype(out);
                 let phase = cause.phase.max(phase);
                 // What becomes a gradient is called by the parameter, not by the layer it comes from.
                 let gradient = cause.user.filter(|u| graph.node(*u).op.kind() == Kind::Gradient);
+                let called = gradient.unwrap_or(id);
+                let from = self.rounded(*from, out, (called, phase));
+                let to = self.buffer(dtype, &from.dims, &version.placement);
+                self.operands[out] = Some(to.clone());
                 let prim = match kind {
                     Reshard::Collective(c) => Prim::Collective(c.clone()),
                     Reshard::Slice { .. } | Reshard::SliceWindow { .. } => Prim::Copy,
                 };
-                self.push(prim, vec![from], to, (gradient.unwrap_or(id), Some(cause)), phase);
+                self.push(prim, vec![from], to, (called, Some(cause)), phase);
             }
         }
     }

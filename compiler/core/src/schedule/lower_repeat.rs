@@ -66,10 +66,10 @@ impl<'a> Lower<'a> {
     pub(super) fn crossed(&mut self, how: Crossing, dim: Dim, from: CopyId, out: CopyId) {
         let placement = self.spmd.copy(out).placement.clone();
         let id = self.spmd.copy(out).value;
-        let dtype = self.spmd.step.graph.ty(id).dtype;
+        let dtype = self.spmd.dtype(out);
         match how {
             Crossing::Carry(_) => {
-                let start = self.operand(from);
+                let start = self.wide(from, id);
                 let current = self.buffer(dtype, &start.dims.clone(), &placement);
                 self.operands[out] = Some(current.clone());
                 if let Some(open) = self.open.last_mut() {
@@ -77,7 +77,7 @@ impl<'a> Lower<'a> {
                 }
             }
             Crossing::Slice => {
-                let mut all = self.operand(from);
+                let mut all = self.wide(from, id);
                 if all.dims.first() != Some(&dim) {
                     let mut order = all.dims.clone();
                     order.retain(|d| *d != dim);
@@ -119,7 +119,7 @@ impl<'a> Lower<'a> {
         let id = self.spmd.copy(out).value;
         let graph = &self.spmd.step.graph;
         let Some(b) = graph.boundary(id) else { return };
-        let (dtype, phase) = (graph.ty(id).dtype, graph.node(id).origin.phase);
+        let (dtype, phase) = (self.spmd.dtype(out), graph.node(id).origin.phase);
         let placement: Placement = self.spmd.copy(out).placement.clone();
         let value = self.operand(from);
         let dims = match b.how {
@@ -153,6 +153,8 @@ impl<'a> Lower<'a> {
             return;
         };
         self.times /= self.spmd.step.graph.dims.size(dim).max(1) as u64;
+        // What was cast in the body is not there behind it.
+        self.upcasts.retain(|_, (_, open)| *open <= self.open.len());
         // Whatever a carry is next, it has a buffer of its own, stored as the carry is.
         for c in &placed.carries {
             let (current, next) = (self.operand(c.current), self.operand(c.next));

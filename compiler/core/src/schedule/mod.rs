@@ -6,6 +6,7 @@ mod fuse;
 mod in_place;
 mod lifetimes;
 mod lower;
+mod lower_bf16;
 mod lower_repeat;
 mod overlap;
 mod per_buffer;

@@ -59,7 +59,7 @@ impl Teller<'_> {
                     out.push(Caused {
                         op: how.split(['[', ' ']).next().unwrap_or("").into(),
                         axes: self.axis_names(&over),
-                        bytes: spmd.bytes(measured),
+                        bytes: spmd.moved_bytes(measured, *made),
                         phase: cause.phase,
                         value: self.describe(value),
                         place: self.place(value),

@@ -39,6 +39,8 @@ pub enum LayoutKind {
     Schedule(Name),
     /// `recompute attention.*, layers.*`.
     Recompute(Vec<PathGlob>),
+    /// `reduce grads in bf16`.
+    ReduceGrads,
 }
 
 /// A mesh as `--mesh` gives it.

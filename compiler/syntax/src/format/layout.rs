@@ -53,6 +53,13 @@ fn item(w: &mut Writer<'_>, item: &LayoutItem, runs: &mut Runs) {
         LayoutKind::Gather(names) => commas(w, names.len(), |w, _| w.take()),
         LayoutKind::Recompute(globs) => commas(w, globs.len(), |w, i| glob(w, &globs[i])),
         LayoutKind::Microbatches { .. } | LayoutKind::Schedule(_) => w.take(),
+        LayoutKind::ReduceGrads => {
+            w.take();
+            w.blank();
+            w.word("in");
+            w.blank();
+            w.take();
+        }
         LayoutKind::Rule(_) => {}
     }
 }

@@ -32,6 +32,7 @@ fn shown(tree: &LayoutFile) -> Vec<String> {
         LayoutKind::Gather(n) => format!("gather {}", names(n)),
         LayoutKind::Microbatches { count, .. } => format!("microbatches {count}"),
         LayoutKind::Schedule(n) => format!("schedule {}", n.text),
+        LayoutKind::ReduceGrads => "reduce grads in bf16".into(),
         LayoutKind::Recompute(p) => {
             format!("recompute {}", p.iter().map(|p| p.text.as_str()).collect::<Vec<_>>().join(","))
         }
@@ -65,7 +66,8 @@ fn every_shipped_layout_parses() {
 fn scopes_settings_and_separators() {
     let (tree, errors) = layout(
         "mesh r = 1_0;batch -> r; ;\r\n\r\n params layers.*: *, w -> a , b when  free // c\r\nlayers.a2.*: x -> -\r\n\
-         mesh -> r; gather a, b, microbatches 2, recompute a.*, *.b ; schedule -> r\nparams.x: y -> r\n*.w: mesh -> r",
+         mesh -> r; gather a, b, microbatches 2, recompute a.*, *.b ; schedule -> r\nparams.x: y -> r\n*.w: mesh -> r\n\
+         reduce  grads in\tbf16, gather in; reduce -> r",
     );
     assert_eq!(
         shown(&tree.unwrap_or_else(|| panic!("{errors}"))),
@@ -80,7 +82,10 @@ fn scopes_settings_and_separators() {
             "recompute a.*,*.b",
             "||schedule->r",
             "|params.x|y->r",
-            "|*.w|mesh->r"
+            "|*.w|mesh->r",
+            "reduce grads in bf16",
+            "gather in",
+            "||reduce->r"
         ]
     );
     assert_eq!(layout("").0.unwrap().items.len(), 0);
@@ -94,6 +99,14 @@ fn mistakes_in_layouts() {
         ("mesh r = 2 c = 4", "l:1:12: error[E0101]: expected `,` or the end of the line, found `c`\n"),
         ("mesh r = 99999999999999999999", "l:1:10: error[E0105]: this number is too large\n"),
         (
+            "reduce grads in f16; reduce params in bf16",
+            "l:1:17: error[E0101]: gradients may be reduced in `bf16` alone\n\
+             l:1:29: error[E0101]: only gradients may be reduced in another dtype than their own\n",
+        ),
+        ("reduce grads bf16", "l:1:14: error[E0101]: expected `in`, found `bf16`\n"),
+        ("reduce grads in", "l:1:16: error[E0101]: expected `bf16`, found the end of the line\n"),
+        ("redcue grads in bf16", "l:1:1: error[E0101]: there is no keyword `redcue`\n"),
+        (
             "batch -> ; a -> b\nhidden r",
             "l:1:9: error[E0101]: expected a name or `-`, found `;`\n\
              l:2:8: error[E0101]: expected `,`, `->` or `:`, found `r`\n",
@@ -104,6 +117,14 @@ fn mistakes_in_layouts() {
     }
     let (_, diagnostics) = meshwright_syntax::parse_layout(FileId(0), "batch: r");
     assert_eq!(diagnostics[0].fixes[0].replacement, "batch -> r");
+    // Both fixes together make what is meant.
+    let wrong = "reduce params in f16";
+    let (_, diagnostics) = meshwright_syntax::parse_layout(FileId(0), wrong);
+    let mut mended = wrong.to_string();
+    for fix in diagnostics.iter().rev().flat_map(|d| &d.fixes) {
+        mended.replace_range(fix.span.start as usize..fix.span.end as usize, &fix.replacement);
+    }
+    assert_eq!(shown(&layout(&mended).0.unwrap()), ["reduce grads in bf16"]);
 }
 
 #[test]

@@ -73,17 +73,13 @@ unsafe extern "C" fn user_fold<const M: usize, const D: usize>(
     }
 }
 
-const USER_FOLDS: [(Monoid, DType); 10] = [
-    (Monoid::Sum, DType::BF16),
-    (Monoid::Prod, DType::BF16),
+const USER_FOLDS: [(Monoid, DType); 6] = [
     (Monoid::ArgMax, DType::PairF32),
     (Monoid::ArgMin, DType::PairF32),
     (Monoid::ArgMax, DType::PairF64),
     (Monoid::ArgMin, DType::PairF64),
     (Monoid::And, DType::Bool),
     (Monoid::Or, DType::Bool),
-    (Monoid::Sum, DType::F16),
-    (Monoid::Prod, DType::F16),
 ];
 
 impl Kit {
@@ -95,10 +91,6 @@ impl Kit {
             user_fold::<1, 1>,
             user_fold::<2, 0>,
             user_fold::<2, 1>,
-            user_fold::<3, 0>,
-            user_fold::<3, 1>,
-            user_fold::<4, 0>,
-            user_fold::<4, 1>,
         ];
         let mut folds = BTreeMap::new();
         for (key, function) in USER_FOLDS.into_iter().zip(functions) {
@@ -137,9 +129,11 @@ impl Kit {
         })
     }
 
-    /// Whether results depend on the order of the members.
+    /// Whether a fold takes the elements of all members at once, in their order: where its result depends on that order, and of half
+    /// types, which the library would round after each member.
     pub(super) fn is_ordered(&self, monoid: Monoid, dtype: DType) -> bool {
-        dtype.is_float() && (self.deterministic || matches!(monoid, Monoid::Max | Monoid::Min))
+        let ordered = self.deterministic || matches!(monoid, Monoid::Max | Monoid::Min);
+        dtype.is_half() || dtype.is_float() && ordered
     }
 
     /// Ranges of at most `limit`.
