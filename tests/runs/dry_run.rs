@@ -14,7 +14,7 @@ fn report(text: &str) {
 }
 
 /// A folder in which CubeCL finds the stand-in under the names of NVIDIA's libraries.
-fn libraries() -> tempfile::TempDir {
+pub(crate) fn libraries() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["libcuda.so", "libcuda.so.1", "libcublasLt.so.13", "libnvidia-ml.so.1"] {
         std::os::unix::fs::symlink(built::library(), folder.path().join(name)).unwrap();
@@ -28,7 +28,7 @@ fn toolkit() -> PathBuf {
 }
 
 /// The command on the stand-in; what it compiles and measures stays in a folder of this name.
-fn on_stand_in(libraries: &Path, cache: &str, args: &[&str]) -> Command {
+pub(crate) fn on_stand_in(libraries: &Path, cache: &str, args: &[&str]) -> Command {
     let mut command = command(args);
     command
         .env("LD_LIBRARY_PATH", libraries)
@@ -80,7 +80,7 @@ fn a_step_is_one_launch_compiled_for_the_host() {
 }
 
 /// Makes images dark: no bytes of them are a number that is not finite, whatever memory they are left in.
-fn darken(data: &Path) {
+pub(crate) fn darken(data: &Path) {
     for file in std::fs::read_dir(data).unwrap().map(|f| f.unwrap().path()) {
         let mut bytes = std::fs::read(&file).unwrap();
         if file.to_string_lossy().contains("image") {

@@ -1,5 +1,6 @@
 //! What can go wrong on a device, always with the place where it did.
 
+use crate::gpu_error::{GpuFault, OutOfMemory, SilentGpu};
 use crate::kernels::KernelError;
 use meshwright_comm::CommError;
 use meshwright_plan::DType;
@@ -39,6 +40,10 @@ impl fmt::Display for Place {
 
 fn at_line(place: &Place) -> String {
     if place.line > 0 { format!(" at line {}", place.line) } else { String::new() }
+}
+
+fn text<T: fmt::Display>(value: Option<T>) -> String {
+    value.map(|v| v.to_string()).unwrap_or_default()
 }
 
 /// Why a device could not do what it was asked for.
@@ -85,6 +90,12 @@ pub enum ExecError {
         /// What the device lacks.
         dtype: DType,
     },
+    /// A GPU has no memory for what was asked of it.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// A GPU reported an error.
+    #[error("{0}")]
+    Gpu(Box<GpuFault>),
     /// A device panicked.
     #[error("{place}: internal error: {message}")]
     Panicked {
@@ -145,14 +156,20 @@ pub enum ExecError {
     },
     /// A device did not end what it does in time.
     #[error(
-        "rank {rank} has not ended what it does after {seconds} s: a kernel that never ends, or a GPU that is lost (the system's log \
-         names such errors of GPUs: `dmesg | grep -i xid`); `--timeout` gives more time"
+        "rank {rank}{} has not ended what it does{} after {seconds} s: a kernel that never ends, or a GPU that is lost (the system's \
+         log names such errors of GPUs: `dmesg | grep -i xid`); `--timeout` gives more time",
+        text(gpu.as_deref()),
+        text(step_number.map(|n| format!(" for step {n}")))
     )]
     Silent {
         /// The device.
         rank: usize,
         /// How long it was waited for.
         seconds: u64,
+        /// The step that it was asked for last.
+        step_number: Option<u64>,
+        /// The GPU that it is, where it is one.
+        gpu: Option<Box<SilentGpu>>,
     },
     /// The thread of a device is gone.
     #[error("the thread of rank {rank} has ended")]

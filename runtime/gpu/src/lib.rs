@@ -5,5 +5,6 @@
 pub mod devices;
 pub mod driver;
 pub mod load;
+pub mod monitor;
 mod nvml;
 pub mod products;

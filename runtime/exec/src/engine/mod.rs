@@ -5,6 +5,7 @@ pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod graph;
 pub(crate) mod interpreter;
+mod faults;
 mod kernels;
 mod launched;
 pub(crate) mod lifetimes;
@@ -38,6 +39,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A loaded program, by order of loading.
@@ -100,6 +102,12 @@ pub struct Engine {
     draws: Option<ExampleDraws>,
     ran: bool,
     broken: bool,
+    /// What the user should know of where products are computed, and how.
+    products_note: Option<String>,
+    /// The program that ran last.
+    last: Option<ProgramId>,
+    /// The number of the step that was asked for last, for whoever waits in vain.
+    asked: Arc<AtomicU64>,
     /// Runs whose outputs nobody has taken.
     launched: VecDeque<LaunchedRun>,
     recorder: Option<Recorder>,
@@ -135,6 +143,9 @@ impl Engine {
             draws: None,
             ran: false,
             broken: false,
+            products_note: None,
+            last: None,
+            asked: Arc::default(),
             launched: VecDeque::new(),
             recorder: None,
         }
@@ -147,7 +158,13 @@ impl Engine {
 
     /// What the user should know of how the device communicates ([`Transport::note`]) and computes.
     pub fn notes(&self) -> Vec<String> {
-        [self.transport.note(), self.executor.note()].into_iter().flatten().map(str::to_string).collect()
+        let all = [self.transport.note(), self.executor.note(), self.products_note.as_deref()];
+        all.into_iter().flatten().map(str::to_string).collect()
+    }
+
+    /// The number of the step that it was asked for last, which others can read while it works; 0 before.
+    pub(crate) fn asked(&self) -> Arc<AtomicU64> {
+        self.asked.clone()
     }
 
     /// The device's end of the transport.
@@ -339,6 +356,8 @@ impl Engine {
         if self.broken {
             return Err(ExecError::Broken { rank: self.rank });
         }
+        self.last = Some(program);
+        self.asked.store(step_number, Ordering::Relaxed);
         let mut at = None;
         let ran = catch_unwind(AssertUnwindSafe(|| self.try_run(program, inputs, step_number, &mut at)));
         let ran = ran.unwrap_or_else(|panic| {
@@ -353,6 +372,7 @@ impl Engine {
     }
 
     fn end_all_on_error<T>(&mut self, result: Result<T, ExecError>) -> Result<T, ExecError> {
+        let result = result.map_err(|error| self.explained(error));
         if let Err(error) = &result {
             self.abort(&error.to_string());
             // After the others were told why: that this device gives up what is in flight is a consequence.
