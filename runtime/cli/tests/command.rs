@@ -509,6 +509,27 @@ fn devices_lists_gpus_and_what_connects_them() {
 }
 
 #[test]
+fn devices_tells_what_is_wrong_with_a_gpu() {
+    let ecc = [("FAKE_NCCL_GPUS", "2"), ("FAKE_NVML_ECC", "3:gpu1"), ("FAKE_NVML_PENDING_ROWS", "1:gpu1")];
+    let (_, out, _) = devices(&[], &ecc);
+    let wrong = "NVLink to 0, 3 uncorrected ECC errors now, 5 in its life, broken rows of memory to be replaced at its next reset\n";
+    assert!(out.contains(wrong) && out.contains("NVLink to 1\n"), "{out}");
+    let (_, out, _) = devices(&["--format", "json"], &ecc);
+    let gpus = &lines(&out)[0]["gpus"];
+    assert_eq!(gpus[0]["uncorrected_ecc_errors"], serde_json::json!({ "volatile": 0, "aggregate": 0 }));
+    assert_eq!(gpus[1]["uncorrected_ecc_errors"], serde_json::json!({ "volatile": 3, "aggregate": 5 }));
+    let rows = serde_json::json!({ "uncorrected": 1, "pending": true, "failed": false });
+    assert_eq!((&gpus[1]["remapped_rows"], &gpus[1]["reachable"]), (&rows, &true.into()));
+
+    let (_, out, _) = devices(&[], &[("FAKE_NCCL_GPUS", "1"), ("FAKE_NVML_LOST", "1")]);
+    assert!(out.contains(", LOST: the driver cannot reach it\n"), "{out}");
+    // A driver that counts no errors.
+    let old = [("FAKE_NCCL_GPUS", "1"), ("FAKE_NVML_OLD", "1"), ("FAKE_NVML_ECC", "3")];
+    let (_, out, _) = devices(&["--format", "json"], &old);
+    assert_eq!(lines(&out)[0]["gpus"][0]["uncorrected_ecc_errors"], serde_json::Value::Null);
+}
+
+#[test]
 fn devices_says_why_a_gpu_cannot_be_used() {
     let (code, out, _) = devices(&[], &[("MESHWRIGHT_CUDA", "/nowhere/libcuda.so.1")]);
     assert_eq!(code, 0);

@@ -7,6 +7,10 @@ use super::nvml::{Nvml, XidEvents};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;
+
 /// Memory of a GPU, in bytes, with what other processes have of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {

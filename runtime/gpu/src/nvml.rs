@@ -204,9 +204,8 @@ impl Nvml {
         let f = self.more.rows?;
         let [mut corrected, mut uncorrected, mut pending, mut failed] = [0; 4];
         // SAFETY: a handle that the library gave; writes numbers.
-        let code = unsafe {
-            f(handle, &raw mut corrected, &raw mut uncorrected, &raw mut pending, &raw mut failed)
-        };
+        let code =
+            unsafe { f(handle, &raw mut corrected, &raw mut uncorrected, &raw mut pending, &raw mut failed) };
         let rows =
             RemappedRows { uncorrected: uncorrected.into(), pending: pending != 0, failed: failed != 0 };
         (code == 0).then_some(rows)

@@ -42,9 +42,8 @@ pub(crate) fn with_lines(failure: Failure, project: &Project, sources: &Sources)
 fn out_of_memory(e: &OutOfMemory) -> Diagnostic {
     let asked = e.asked.map_or("no memory left".into(), |n| format!("no memory for another {}", shown(n)));
     let mut d = Diagnostic::error(codes::E0401, format!("{}: {} has {asked}", e.place, e.gpu));
-    let held = e
-        .held
-        .map(|m| format!("this process has {} of it, {} in use", shown(m.reserved), shown(m.in_use)));
+    let held =
+        e.held.map(|m| format!("this process has {} of it, {} in use", shown(m.reserved), shown(m.in_use)));
     let device = e.device.map(|m| format!("the GPU has {}, {} free", shown(m.total), shown(m.free)));
     let others = e.held.zip(e.device).map(|(held, device)| {
         let rest = device.total.saturating_sub(device.free).saturating_sub(held.reserved);
@@ -61,6 +60,11 @@ fn out_of_memory(e: &OutOfMemory) -> Diagnostic {
             Some((step, _)) => d.note(largest(&plan.alive_at(step), "alive at this step")),
             None => d.note(largest(&plan.at_peak(), "alive at once")),
         };
+        if e.place.step.is_none() && e.held.is_some() {
+            d = d.note(
+                "no step had run: inputs, parameters and the optimizer's state are brought to the GPU before",
+            );
+        }
     }
     if let Some((lines, bytes)) = &e.lines {
         let lines: Vec<String> = lines.iter().map(|line| format!("`{line}`")).collect();

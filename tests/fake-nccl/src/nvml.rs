@@ -129,11 +129,7 @@ pub unsafe extern "C" fn nvmlEventSetCreate(set: *mut *const EventSet) -> c_int 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceRegisterEvents(
-    handle: usize,
-    kinds: u64,
-    set: *const EventSet,
-) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceRegisterEvents(handle: usize, kinds: u64, set: *const EventSet) -> c_int {
     if kinds != XID_ERRORS {
         return NOT_SUPPORTED;
     }

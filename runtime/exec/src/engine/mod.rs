@@ -3,9 +3,9 @@
 pub(crate) mod attention;
 pub(crate) mod builder;
 pub(crate) mod context;
+mod faults;
 pub(crate) mod graph;
 pub(crate) mod interpreter;
-mod faults;
 mod kernels;
 mod launched;
 pub(crate) mod lifetimes;

@@ -7,13 +7,14 @@
 
 use super::Server;
 use crate::backend::{DeviceFault, FaultKind, Memory, RunPoint};
-use burn_backend::{Backend as _, Device as _, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
-use burn_cubecl::{Cube, CubeDevice};
+use burn_backend::{Device as _, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
+use burn_cubecl::CubeDevice;
 use burn_fusion::observer::{BlockOperations, FusionObservation, FusionObserver};
 use burn_ir::{OperationIr, TensorId};
 use cubecl::cuda::CudaDevice;
 use cubecl::device::DeviceId;
 use cubecl::device_handle::DeviceHandle;
+use cubecl::server::Server as _;
 use cubecl_server::stream::{FailureStore, WriteScoped};
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::monitor::GpuMonitor;
@@ -24,8 +25,19 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// A GPU of this process.
 struct WatchedGpu {
     monitor: GpuMonitor,
-    /// Where it failed first, of the errors that it has now.
-    failed: Mutex<Option<Option<RunPoint>>>,
+    /// Of the errors that it has now, what was seen when the first came up.
+    failed: Mutex<Option<Failed>>,
+}
+
+/// What was seen when an error came up.
+#[derive(Clone, Copy)]
+struct Failed {
+    /// The step; none before the first one of a run.
+    at: Option<RunPoint>,
+    /// The largest allocation that failed, where one did.
+    asked: Option<u64>,
+    /// What the allocator had then.
+    held: Memory,
 }
 
 /// Each GPU that this process uses, by number.
@@ -94,9 +106,14 @@ pub(super) fn reached(device: &CudaDevice, at: Option<RunPoint>) {
     let (id, index) = (device.to_id(), device.index);
     let note = move |_: &mut FusionThread| {
         RECORDED.with_borrow_mut(|recorded| {
-            recorded.at = at;
+            let before = std::mem::replace(&mut recorded.at, at);
             if recorded.gpu.is_none() {
                 recorded.gpu = of(index).map(|gpu| (gpu, DeviceHandle::new(id)));
+            }
+            // What has failed before the first step, as when its inputs were brought there, is not that step's.
+            if let (None, Some(_), Some((gpu, device))) = (before, at, &recorded.gpu) {
+                let gpu = gpu.clone();
+                device.submit(move |server| gpu.look(server, None));
             }
         });
     };
@@ -149,10 +166,34 @@ impl WatchedGpu {
         match fine {
             true => *failed = None,
             false => {
-                failed.get_or_insert(at);
+                failed.get_or_insert_with(|| Failed::now(server, at));
             }
         }
     }
+}
+
+impl Failed {
+    fn now(server: &mut Server, at: Option<RunPoint>) -> Failed {
+        // CubeCL has no other way to the errors than to ask for that of a buffer, and the buffers are not known here.
+        let errors = format!("{:?}", server.write_streams().parts().1.graph());
+        let asked = errors.split(NO_MEMORY).skip(1).filter_map(leading_number).max();
+        let mut held = Memory::default();
+        for stream in server.stream_ids() {
+            if let Some(usage) = server.memory_report(stream).map(|report| report.usage()) {
+                held.in_use += usage.bytes_in_use;
+                held.reserved += usage.bytes_reserved;
+            }
+        }
+        Failed { at, asked, held }
+    }
+}
+
+/// What CubeCL says before the bytes of an allocation that failed.
+const NO_MEMORY: &str = "out of device memory allocating ";
+
+/// The number with which a text begins.
+fn leading_number(text: &str) -> Option<u64> {
+    text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// What is known of a GPU, where an error in these words is its own.
@@ -160,16 +201,18 @@ pub(super) fn fault(device: &CubeDevice, problem: &str) -> Option<DeviceFault> {
     let CubeDevice::Cuda(cuda) = device else { return None };
     let gpu = of(cuda.index)?;
     let kind = kind(problem, |code| gpu.monitor.error_name(code))?;
-    // What was launched before the error came up is looked at.
-    let looked = DeviceHandle::<Server>::new(cuda.to_id()).submit_blocking(|_| ());
-    let at = gpu.failed.lock().unwrap_or_else(PoisonError::into_inner).flatten();
-    let held = looked.ok().and_then(|()| Cube::memory_pool_usage(device));
-    let held = held.map(|u| Memory { peak: 0, in_use: u.bytes_in_use, reserved: u.bytes_reserved });
+    // What was launched before the error came up is looked at; where the thread of the device has ended, what is known is known.
+    let _ended = DeviceHandle::<Server>::new(cuda.to_id()).submit_blocking(|_| ());
+    let failed = *gpu.failed.lock().unwrap_or_else(PoisonError::into_inner);
+    let kind = match (kind, failed) {
+        (FaultKind::OutOfMemory(last), Some(first)) => FaultKind::OutOfMemory(first.asked.or(last)),
+        (kind, _) => kind,
+    };
     Some(DeviceFault {
         kind,
         gpu: gpu.monitor.name().clone(),
-        at,
-        held,
+        at: failed.and_then(|f| f.at),
+        held: failed.map(|f| f.held),
         device: gpu.monitor.memory(),
         health: gpu.monitor.health(),
     })
@@ -199,18 +242,16 @@ const FAULTS: [&str; 18] = [
 
 /// What a GPU did, by the words of CubeCL, of the driver, of cuBLASLt or of NCCL; none where these do not say that it was the GPU.
 fn kind(problem: &str, name: impl Fn(i32) -> String) -> Option<FaultKind> {
-    let number = |before: &str| -> Option<u64> {
-        let (_, after) = problem.split_once(before)?;
-        after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-    };
-    let asked = number("out of device memory allocating ").or(number("can't allocate buffer of size: "));
+    let number = |before: &str| leading_number(problem.split_once(before)?.1);
+    let asked = number(NO_MEMORY).or(number("can't allocate buffer of size: "));
     if asked.is_some() {
         return Some(FaultKind::OutOfMemory(asked));
     }
     let status = number(" failed with status ").or(number("Cuda failure "));
     let named = status.and_then(|code| i32::try_from(code).ok()).map(name);
     let says = |error: &str| named.as_deref() == Some(error) || problem.contains(error);
-    let no_memory = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "Cuda failure 'out of memory'"];
+    let no_memory =
+        ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "Cuda failure 'out of memory'"];
     if no_memory.into_iter().any(says) {
         return Some(FaultKind::OutOfMemory(None));
     }
@@ -223,7 +264,8 @@ mod tests {
 
     #[test]
     fn errors_of_gpus_are_told_from_others() {
-        let name = |code| if code == 700 { "CUDA_ERROR_ILLEGAL_ADDRESS".to_string() } else { format!("{code}") };
+        let name =
+            |code| if code == 700 { "CUDA_ERROR_ILLEGAL_ADDRESS".to_string() } else { format!("{code}") };
         let of = |problem: &str| match kind(problem, name) {
             Some(FaultKind::OutOfMemory(asked)) => format!("{asked:?}"),
             Some(FaultKind::Error(error)) => error,
