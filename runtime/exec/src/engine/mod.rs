@@ -10,6 +10,7 @@ mod kernels;
 mod launched;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
+mod notes;
 pub(crate) mod ops;
 pub(crate) mod print;
 pub(crate) mod programs;
@@ -154,17 +155,6 @@ impl Engine {
     /// This device.
     pub fn rank(&self) -> usize {
         self.rank
-    }
-
-    /// What the user should know of how the device communicates ([`Transport::note`]) and computes.
-    pub fn notes(&self) -> Vec<String> {
-        let all = [self.transport.note(), self.executor.note(), self.products_note.as_deref()];
-        all.into_iter().flatten().map(str::to_string).collect()
-    }
-
-    /// The number of the step that it was asked for last, which others can read while it works; 0 before.
-    pub(crate) fn asked(&self) -> Arc<AtomicU64> {
-        self.asked.clone()
     }
 
     /// The device's end of the transport.
@@ -331,15 +321,6 @@ impl Engine {
             Ok(report)
         });
         self.end_all_on_error(taken)
-    }
-
-    /// What the user should know of how programs ran since it was last asked for.
-    fn take_note(&mut self) -> Option<String> {
-        let why = self.executor.take_news()?;
-        Some(format!(
-            "rank {}: the step could not be recorded as a graph, so the host launches each of its kernels: {why}",
-            self.rank
-        ))
     }
 
     fn run_with(
