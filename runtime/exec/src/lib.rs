@@ -13,7 +13,6 @@ mod cluster;
 mod collective;
 mod engine;
 mod error;
-mod gpu_error;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -29,8 +28,7 @@ pub use cluster::{
 };
 pub use engine::print::burn_graphs;
 pub use engine::{DeviceReport, Engine, ExampleDraws, LocalInput, ProgramId, StateInfo, local_inputs};
-pub use error::{ExecError, Place};
-pub use gpu_error::{GpuFault, OutOfMemory, SilentGpu};
+pub use error::{ExecError, GpuFault, HeldMemory, OutOfMemory, Place, SilentGpu};
 pub use kernels::KernelError;
 pub use tensor::{Finiteness, HostData, HostTensor};
 pub use trace::{DeviceTrace, Record, What};

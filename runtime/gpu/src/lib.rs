@@ -4,6 +4,7 @@
 
 pub mod devices;
 pub mod driver;
+mod health;
 pub mod load;
 pub mod monitor;
 mod nvml;

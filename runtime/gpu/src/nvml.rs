@@ -1,7 +1,7 @@
 //! NVIDIA's management library: what the driver's interface does not tell.
 
+use super::health::{DeviceMemory, EccErrors, GpuHealth, RemappedRows};
 use super::load::{Library, LibraryKind, LoadError, Paths, functions};
-use super::monitor::{DeviceMemory, EccErrors, GpuHealth, RemappedRows};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 type NvmlDevice = *mut c_void;

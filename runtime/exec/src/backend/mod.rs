@@ -13,7 +13,7 @@ use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::lowering::{Lowering, LoweringError};
-use crate::error::ExecError;
+use crate::error::{ExecError, HeldMemory};
 use crate::kernels::{KernelError, Moment};
 use crate::tensor::HostTensor;
 use burn_backend::BackendTypes;
@@ -73,7 +73,7 @@ pub(crate) struct DeviceFault {
     pub(crate) gpu: GpuName,
     /// The step whose kernels failed, where that was seen.
     pub(crate) at: Option<RunPoint>,
-    pub(crate) held: Option<Memory>,
+    pub(crate) held: Option<HeldMemory>,
     pub(crate) device: Option<DeviceMemory>,
     pub(crate) health: GpuHealth,
 }

@@ -1,7 +1,6 @@
 //! On what a Plan runs.
 
-use crate::error::ExecError;
-use crate::gpu_error::SilentGpu;
+use crate::error::{ExecError, SilentGpu};
 use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
 use meshwright_gpu::load::Paths;

@@ -3,8 +3,7 @@
 use super::Engine;
 use super::context::place;
 use crate::backend::{DeviceFault, FaultKind};
-use crate::error::{ExecError, Place};
-use crate::gpu_error::{GpuFault, OutOfMemory};
+use crate::error::{ExecError, GpuFault, OutOfMemory, Place};
 
 impl Engine {
     /// The error, and where it is a GPU's, what is known of that. Call it while the GPU is as it was when it failed.

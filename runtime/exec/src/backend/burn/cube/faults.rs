@@ -5,22 +5,25 @@
 //! fusion, and that of the device. So each operation is given its step when it is recorded, and after each block of them that was
 //! launched, the thread of the device looks whether there is an error. What fails while nothing runs has no step.
 
-use super::Server;
-use crate::backend::{DeviceFault, FaultKind, Memory, RunPoint};
+use crate::backend::{DeviceFault, FaultKind, RunPoint};
+use crate::error::{HeldMemory, SilentGpu};
 use burn_backend::{Device as _, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
 use burn_cubecl::CubeDevice;
 use burn_fusion::observer::{BlockOperations, FusionObservation, FusionObserver};
 use burn_ir::{OperationIr, TensorId};
-use cubecl::cuda::CudaDevice;
+use cubecl::cuda::{CudaDevice, CudaRuntime};
 use cubecl::device::DeviceId;
 use cubecl::device_handle::DeviceHandle;
 use cubecl::server::Server as _;
+use cubecl_runtime::runtime::Runtime;
 use cubecl_server::stream::{FailureStore, WriteScoped};
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::monitor::GpuMonitor;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+type Server = <CudaRuntime as Runtime>::Server;
 
 /// A GPU of this process.
 struct WatchedGpu {
@@ -34,10 +37,10 @@ struct WatchedGpu {
 struct Failed {
     /// The step; none before the first one of a run.
     at: Option<RunPoint>,
-    /// The largest allocation that failed, where one did.
+    /// The smallest allocation that failed, where one did: kernels that are only tried ask for more.
     asked: Option<u64>,
     /// What the allocator had then.
-    held: Memory,
+    held: HeldMemory,
 }
 
 /// Each GPU that this process uses, by number.
@@ -46,7 +49,7 @@ static GPUS: Mutex<BTreeMap<usize, Arc<WatchedGpu>>> = Mutex::new(BTreeMap::new(
 /// Begins to watch a GPU, unless it is watched already.
 pub(super) fn watch(device: &CudaDevice, libraries: &Paths) {
     static OBSERVED: OnceLock<FusionObservation> = OnceLock::new();
-    OBSERVED.get_or_init(|| FusionObservation::new(Arc::new(Observer)));
+    OBSERVED.get_or_init(|| FusionObservation::new(Arc::new(StepObserver)));
     let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
     let ordinal = u32::try_from(device.index).unwrap_or(u32::MAX);
     if !gpus.contains_key(&device.index)
@@ -61,9 +64,9 @@ fn of(index: usize) -> Option<Arc<WatchedGpu>> {
 }
 
 /// What is known of a GPU that does not answer; nothing is asked of the GPU itself.
-pub(crate) fn silent(index: usize) -> Option<crate::gpu_error::SilentGpu> {
+pub(crate) fn silent(index: usize) -> Option<SilentGpu> {
     let gpu = of(index)?;
-    Some(crate::gpu_error::SilentGpu { name: gpu.monitor.name().clone(), health: gpu.monitor.health() })
+    Some(SilentGpu { name: gpu.monitor.name().clone(), health: gpu.monitor.health() })
 }
 
 /// The thread of the fusion, on which tasks run in the order of the operations that are recorded.
@@ -85,7 +88,7 @@ impl DeviceService for FusionThread {
 
 /// What the thread of the fusion of a GPU knows.
 #[derive(Default)]
-struct Recorded {
+struct RecordedSteps {
     gpu: Option<(Arc<WatchedGpu>, DeviceHandle<Server>)>,
     /// To what belongs what is recorded.
     at: Option<RunPoint>,
@@ -96,7 +99,7 @@ struct Recorded {
 }
 
 thread_local! {
-    static RECORDED: RefCell<Recorded> = RefCell::default();
+    static RECORDED: RefCell<RecordedSteps> = RefCell::default();
     /// The way of an engine's thread to that of the fusion.
     static FUSION: RefCell<Option<(DeviceId, DeviceHandle<FusionThread>)>> = const { RefCell::new(None) };
 }
@@ -126,9 +129,9 @@ pub(super) fn reached(device: &CudaDevice, at: Option<RunPoint>) {
     });
 }
 
-struct Observer;
+struct StepObserver;
 
-impl FusionObserver for Observer {
+impl FusionObserver for StepObserver {
     fn registered(&self, operation: &OperationIr) {
         RECORDED.with_borrow_mut(|recorded| {
             if let Some(at) = recorded.at {
@@ -176,8 +179,8 @@ impl Failed {
     fn now(server: &mut Server, at: Option<RunPoint>) -> Failed {
         // CubeCL has no other way to the errors than to ask for that of a buffer, and the buffers are not known here.
         let errors = format!("{:?}", server.write_streams().parts().1.graph());
-        let asked = errors.split(NO_MEMORY).skip(1).filter_map(leading_number).max();
-        let mut held = Memory::default();
+        let asked = errors.split(NO_MEMORY).skip(1).filter_map(leading_number).min();
+        let mut held = HeldMemory::default();
         for stream in server.stream_ids() {
             if let Some(usage) = server.memory_report(stream).map(|report| report.usage()) {
                 held.in_use += usage.bytes_in_use;
