@@ -14,7 +14,7 @@ fn report(text: &str) {
 }
 
 /// A folder in which CubeCL finds the stand-in under the names of NVIDIA's libraries.
-fn libraries() -> tempfile::TempDir {
+pub(crate) fn libraries() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["libcuda.so", "libcuda.so.1", "libcublasLt.so.13", "libnvidia-ml.so.1"] {
         std::os::unix::fs::symlink(built::library(), folder.path().join(name)).unwrap();
@@ -28,7 +28,7 @@ fn toolkit() -> PathBuf {
 }
 
 /// The command on the stand-in; what it compiles and measures stays in a folder of this name.
-fn on_stand_in(libraries: &Path, cache: &str, args: &[&str]) -> Command {
+pub(crate) fn on_stand_in(libraries: &Path, cache: &str, args: &[&str]) -> Command {
     let mut command = command(args);
     command
         .env("LD_LIBRARY_PATH", libraries)
@@ -79,8 +79,39 @@ fn a_step_is_one_launch_compiled_for_the_host() {
     }
 }
 
+/// Of several versions of cuBLASLt that are installed, the driver may refuse the newest.
+#[test]
+fn the_first_cublaslt_that_the_driver_takes_is_used_compiled_for_the_host() {
+    let notes = |mesh: &[&str], refused: &str, libraries: &Path| {
+        let mut args = vec!["bench", "model"];
+        args.extend(MLP.split(' '));
+        args.extend(["--device", "cuda", "--steps", "1", "--warmup", "1", "--format", "json"]);
+        args.extend(mesh);
+        let mut command = on_stand_in(libraries, "dry_run", &args);
+        command.envs([
+            ("FAKE_CUBLASLT_REFUSED", refused),
+            ("FAKE_NCCL_GPUS", "2"),
+            ("FAKE_CUDA_MEMORY", "8"),
+        ]);
+        let out = said(command.env("MESHWRIGHT_NCCL", built::library()).output().unwrap());
+        assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
+        let found: serde_json::Value = serde_json::from_str(out.out.lines().last().unwrap()).unwrap();
+        found["notes"].to_string()
+    };
+    let libraries = libraries();
+    let note = notes(&[], "1", libraries.path());
+    assert!(note.contains("Burn's kernels compute products") && note.contains("cublasLtCreate"), "{note}");
+    // Of two ranks the one that asks first has none.
+    let mesh = ["--mesh", "r=2", "--layout", "batch -> r"];
+    let note = notes(&mesh, "1", libraries.path());
+    assert!(note.contains("has no cuBLASLt, the others do"), "{note}");
+    assert_eq!(note.matches("Burn's kernels compute products").count(), 1, "{note}");
+    std::os::unix::fs::symlink(built::library(), libraries.path().join("libcublasLt.so.12")).unwrap();
+    assert_eq!(notes(&[], "1", libraries.path()), "[]");
+}
+
 /// Makes images dark: no bytes of them are a number that is not finite, whatever memory they are left in.
-fn darken(data: &Path) {
+pub(crate) fn darken(data: &Path) {
     for file in std::fs::read_dir(data).unwrap().map(|f| f.unwrap().path()) {
         let mut bytes = std::fs::read(&file).unwrap();
         if file.to_string_lossy().contains("image") {

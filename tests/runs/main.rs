@@ -20,6 +20,8 @@ mod evaluation;
 mod every_layout;
 mod f16;
 mod faults;
+#[cfg(feature = "cuda")]
+mod gpu_faults;
 mod gradients;
 mod groups;
 mod hugging_face;

@@ -1,9 +1,9 @@
-//! What a device holds at the moment when it holds most.
+//! What a device holds at a step, and at the moment when it holds most.
 
 use crate::{BufId, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A buffer that is alive at the peak.
+/// A buffer that is alive at a step, or at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeakBuffer {
     /// The path of its value.
@@ -18,16 +18,6 @@ impl Plan {
     /// The buffers that are alive when most bytes are, largest first: their sum is `peak_bytes` of the summary.
     pub fn at_peak(&self) -> Vec<PeakBuffer> {
         let bytes = |b: BufId| self.buffer(b).largest_bytes(&self.mesh) as u64;
-        let mut paths: BTreeMap<BufId, &str> = BTreeMap::new();
-        for i in &self.program_inputs {
-            paths.extend([Some(i.buf), i.next].into_iter().flatten().map(|b| (b, i.name.as_str())));
-        }
-        for step in &self.steps {
-            for (k, o) in step.writes.iter().enumerate() {
-                let path = step.origin.get(k).or(step.origin.first()).map_or("", |p| p.path.as_str());
-                paths.entry(o.buf).or_insert(path);
-            }
-        }
         // The moment first, and then what is alive in it.
         let mut live: u64 = self.program_inputs.iter().map(|i| bytes(i.buf)).sum();
         let (mut most, mut steps) = (live, 0);
@@ -39,6 +29,27 @@ impl Plan {
                 (most, steps) = (live, i + 1);
             }
             live -= step.free.iter().map(|b| bytes(*b)).sum::<u64>();
+        }
+        self.alive_in(steps)
+    }
+
+    /// The buffers that are alive while a step runs, largest first.
+    pub fn alive_at(&self, step: usize) -> Vec<PeakBuffer> {
+        self.alive_in(self.steps.len().min(step + 1))
+    }
+
+    /// The buffers that are alive in the last of so many steps, and before the first step for none.
+    fn alive_in(&self, steps: usize) -> Vec<PeakBuffer> {
+        let bytes = |b: BufId| self.buffer(b).largest_bytes(&self.mesh) as u64;
+        let mut paths: BTreeMap<BufId, &str> = BTreeMap::new();
+        for i in &self.program_inputs {
+            paths.extend([Some(i.buf), i.next].into_iter().flatten().map(|b| (b, i.name.as_str())));
+        }
+        for step in &self.steps {
+            for (k, o) in step.writes.iter().enumerate() {
+                let path = step.origin.get(k).or(step.origin.first()).map_or("", |p| p.path.as_str());
+                paths.entry(o.buf).or_insert(path);
+            }
         }
         let mut alive: BTreeSet<BufId> = self.program_inputs.iter().map(|i| i.buf).collect();
         for (i, step) in self.steps[..steps].iter().enumerate() {

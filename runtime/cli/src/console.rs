@@ -7,7 +7,7 @@ use crate::stop::{self, Stop};
 use crate::table::Screen;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, Sources, codes, render};
 use meshwright_exec::{ExecError, Processes};
-use meshwright_train::Failure;
+use meshwright_train::{Failure, described};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Stderr, Stdout, Write};
@@ -239,7 +239,7 @@ impl Console {
                 return Stop::Internal(Some(said));
             }
             Failure::Exec(e) => {
-                let mut found = Diagnostic::error(codes::E0520, e.to_string());
+                let mut found = described(&e);
                 if let ExecError::DType { .. } = e {
                     found = found.help("add `--precision f32`, or run it on the host with `--device cpu`");
                 }

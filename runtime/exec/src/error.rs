@@ -2,8 +2,10 @@
 
 use crate::kernels::KernelError;
 use meshwright_comm::CommError;
-use meshwright_plan::DType;
+use meshwright_gpu::monitor::{DeviceMemory, GpuHealth, GpuName};
+use meshwright_plan::{DType, Plan};
 use std::fmt;
+use std::sync::Arc;
 
 /// Where on which device something went wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +41,89 @@ impl fmt::Display for Place {
 
 fn at_line(place: &Place) -> String {
     if place.line > 0 { format!(" at line {}", place.line) } else { String::new() }
+}
+
+/// Bytes of a GPU that the allocator of a process has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldMemory {
+    /// In use.
+    pub in_use: u64,
+    /// In use or not.
+    pub reserved: u64,
+}
+
+/// A GPU had no memory for what a run asked for, though the Plan fits in what the GPU has.
+#[derive(Clone, Debug)]
+pub struct OutOfMemory {
+    /// The rank, and where in a program: the step that runs in the kernel whose memory could not be had.
+    pub place: Place,
+    /// The GPU.
+    pub gpu: GpuName,
+    /// Bytes that were asked for, where that is known. The allocator asks for whole pages, which may hold several values.
+    pub asked: Option<u64>,
+    /// What the allocator of this process had on the GPU.
+    pub held: Option<HeldMemory>,
+    /// What the GPU has, and what of it nobody uses.
+    pub device: Option<DeviceMemory>,
+    /// The Plan of the program, where one ran.
+    pub plan: Option<Arc<Plan>>,
+    /// Lines that, added to the layout, make a device need less, and how many bytes then: for whoever knows the layout to fill in.
+    pub lines: Option<(Vec<String>, u64)>,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OutOfMemory { place, gpu, .. } = self;
+        match self.asked {
+            Some(bytes) => write!(f, "{place}: {gpu} has no memory for another {bytes} bytes"),
+            None => write!(f, "{place}: {gpu} has no memory left"),
+        }
+    }
+}
+
+/// A GPU reported an error, after which nothing on it can be trusted.
+#[derive(Clone, Debug)]
+pub struct GpuFault {
+    /// The rank, and where in a program the error came up. Kernels run later than they are launched: it may be that of an earlier step.
+    pub place: Place,
+    /// The GPU.
+    pub gpu: GpuName,
+    /// The driver's name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.
+    pub error: String,
+    /// What NVML knows.
+    pub health: GpuHealth,
+}
+
+impl fmt::Display for GpuFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} reported {}", self.place, self.gpu, self.error)?;
+        self.health.findings().iter().try_for_each(|found| write!(f, "; {found}"))
+    }
+}
+
+/// A GPU that did not end what it does, and what NVML knows of it.
+#[derive(Clone, Debug)]
+pub struct SilentGpu {
+    /// The GPU.
+    pub name: GpuName,
+    /// What NVML knows.
+    pub health: GpuHealth,
+}
+
+/// ` on GPU 0 (0000:1b:00.0)`, where it is known.
+fn on_gpu(gpu: Option<&SilentGpu>) -> String {
+    gpu.map(|gpu| format!(" on {}", gpu.name)).unwrap_or_default()
+}
+
+/// What is wrong with a GPU, after a sentence.
+fn findings(gpu: Option<&SilentGpu>) -> String {
+    let all = gpu.map(|gpu| gpu.health.findings()).unwrap_or_default();
+    all.iter().map(|found| format!("; {found}")).collect()
+}
+
+/// ` for step 3`, where it is known.
+fn for_step(number: Option<u64>) -> String {
+    number.map(|n| format!(" for step {n}")).unwrap_or_default()
 }
 
 /// Why a device could not do what it was asked for.
@@ -85,6 +170,12 @@ pub enum ExecError {
         /// What the device lacks.
         dtype: DType,
     },
+    /// A GPU has no memory for what was asked of it.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// A GPU reported an error.
+    #[error("{0}")]
+    Gpu(Box<GpuFault>),
     /// A device panicked.
     #[error("{place}: internal error: {message}")]
     Panicked {
@@ -145,14 +236,21 @@ pub enum ExecError {
     },
     /// A device did not end what it does in time.
     #[error(
-        "rank {rank} has not ended what it does after {seconds} s: a kernel that never ends, or a GPU that is lost (the system's log \
-         names such errors of GPUs: `dmesg | grep -i xid`); `--timeout` gives more time"
+        "rank {rank}{} has not ended what it does{} after {seconds} s: a kernel that never ends, or a GPU that is lost (the system's \
+         log names such errors of GPUs: `dmesg | grep -i xid`); `--timeout` gives more time{}",
+        on_gpu(gpu.as_deref()),
+        for_step(*step_number),
+        findings(gpu.as_deref())
     )]
     Silent {
         /// The device.
         rank: usize,
         /// How long it was waited for.
         seconds: u64,
+        /// The step that it was asked for last.
+        step_number: Option<u64>,
+        /// The GPU that it is, where it is one.
+        gpu: Option<Box<SilentGpu>>,
     },
     /// The thread of a device is gone.
     #[error("the thread of rank {rank} has ended")]

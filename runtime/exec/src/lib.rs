@@ -28,7 +28,7 @@ pub use cluster::{
 };
 pub use engine::print::burn_graphs;
 pub use engine::{DeviceReport, Engine, ExampleDraws, LocalInput, ProgramId, StateInfo, local_inputs};
-pub use error::{ExecError, Place};
+pub use error::{ExecError, GpuFault, HeldMemory, OutOfMemory, Place, SilentGpu};
 pub use kernels::KernelError;
 pub use tensor::{Finiteness, HostData, HostTensor};
 pub use trace::{DeviceTrace, Record, What};

@@ -2,6 +2,7 @@
 
 use super::driver::{Driver, Properties};
 use super::load::{FoundLibrary, Library, LibraryKind, LoadError, Paths, functions};
+use super::monitor::GpuHealth;
 use super::nvml::Nvml;
 use super::products;
 use std::ffi::c_int;
@@ -42,6 +43,8 @@ pub struct GpuReport {
     pub free: Option<u64>,
     /// Others that it reaches by NVLink; none where NVML is missing.
     pub nvlink: Option<Vec<u32>>,
+    /// What NVML knows of its faults; none where NVML is missing.
+    pub health: Option<GpuHealth>,
 }
 
 /// All there is.
@@ -149,8 +152,9 @@ fn list(driver: &Driver, nvml: Option<&Nvml>) -> Result<Vec<GpuReport>, String> 
         let nvlink = nvml.map(|nvml| {
             others.filter(|(_, p)| nvml.linked(&own.bus_id, &p.bus_id)).map(|(other, _)| other).collect()
         });
-        let free = nvml.and_then(|nvml| nvml.free(&own.bus_id));
-        GpuReport { ordinal, properties: own.clone(), free, nvlink }
+        let free = nvml.and_then(|nvml| nvml.memory(&own.bus_id)).map(|m| m.free);
+        let health = nvml.map(|nvml| nvml.health(&own.bus_id, None));
+        GpuReport { ordinal, properties: own.clone(), free, nvlink, health }
     };
     Ok((0..count).zip(&all).map(report).collect())
 }

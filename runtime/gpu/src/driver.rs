@@ -87,21 +87,31 @@ impl Driver {
         &self.opened
     }
 
-    /// An error with the driver's own words, where `code` is one.
+    /// The driver's name of an error, such as `CUDA_ERROR_OUT_OF_MEMORY`; none where it has none.
+    pub fn error_name(&self, code: CuResult) -> Option<String> {
+        self.said_of(code, self.f.error_name)
+    }
+
     #[expect(unsafe_code, reason = "texts that the driver owns")]
+    fn said_of(
+        &self,
+        code: CuResult,
+        get: unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult,
+    ) -> Option<String> {
+        let mut text = std::ptr::null();
+        // SAFETY: writes the address of a static text, or leaves null.
+        let found = unsafe { get(code, &raw mut text) };
+        // SAFETY: as said.
+        (found == 0 && !text.is_null())
+            .then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+
+    /// An error with the driver's own words, where `code` is one.
     pub fn check(&self, function: &'static str, code: CuResult) -> Result<(), DriverError> {
         if code == 0 {
             return Ok(());
         }
-        let text = |get: unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult| {
-            let mut text = std::ptr::null();
-            // SAFETY: writes the address of a static text, or leaves null.
-            let code = unsafe { get(code, &raw mut text) };
-            // SAFETY: as said.
-            (code == 0 && !text.is_null())
-                .then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
-        };
-        let text = match (text(self.f.error_name), text(self.f.error_text)) {
+        let text = match (self.error_name(code), self.said_of(code, self.f.error_text)) {
             (Some(name), Some(words)) => format!("{name} ({words})"),
             _ => format!("error {code}"),
         };

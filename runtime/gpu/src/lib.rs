@@ -4,6 +4,8 @@
 
 pub mod devices;
 pub mod driver;
+mod health;
 pub mod load;
+pub mod monitor;
 mod nvml;
 pub mod products;

@@ -194,11 +194,24 @@ impl Library {
     /// Opens a library where `paths` says, or by its usual names. It stays open until the program ends: NVIDIA's
     /// libraries start threads, and cannot be unloaded safely.
     pub fn open(kind: LibraryKind, paths: &Paths) -> Result<Library, LoadError> {
+        Library::open_first(kind, paths, Ok)
+    }
+
+    /// What `start` makes of the first library, in the order of [`Library::open`], of which it can make something. Several versions may
+    /// be installed, of which not each fits the driver.
+    ///
+    /// # Errors
+    /// Where none can be opened; else that of `start` for the first that can.
+    pub fn open_first<T, E: From<LoadError>>(
+        kind: LibraryKind,
+        paths: &Paths,
+        start: impl Fn(Library) -> Result<T, E>,
+    ) -> Result<T, E> {
         let candidates: Vec<PathBuf> = match paths.of(kind) {
             Some(path) => vec![path.clone()],
             None => kind.names().iter().map(PathBuf::from).collect(),
         };
-        let mut tried = Vec::new();
+        let (mut tried, mut refused) = (Vec::new(), None);
         for candidate in candidates {
             let path = candidate.display().to_string();
             #[expect(unsafe_code, reason = "loading a library runs its initializers")]
@@ -207,7 +220,10 @@ impl Library {
                 Ok(opened) => {
                     let opened = Arc::new(opened);
                     std::mem::forget(opened.clone());
-                    return Ok(Library { kind, path, opened });
+                    match start(Library { kind, path, opened }) {
+                        Ok(made) => return Ok(made),
+                        Err(e) => refused = refused.or(Some(e)),
+                    }
                 }
                 Err(e) => {
                     let why = e.to_string();
@@ -216,7 +232,7 @@ impl Library {
                 }
             }
         }
-        Err(LoadError::NotFound { kind, tried })
+        Err(refused.unwrap_or_else(|| LoadError::NotFound { kind, tried }.into()))
     }
 
     /// Where it was found: a path, or the name that the system's loader knew.

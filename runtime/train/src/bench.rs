@@ -1,6 +1,7 @@
 //! Timing of whole training steps with data in memory.
 
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
+use crate::device_failure::with_lines;
 use crate::devices::{Devices, LoadedProgram, compiled, load, start};
 use crate::failure::Failure;
 use crate::memory::peak_resident_bytes;
@@ -76,7 +77,8 @@ pub fn bench(
     options: &BenchOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<BenchResult, Failure> {
-    abort_on_error(&options.devices.processes, timed(project, sources, options, progress))
+    let ended = timed(project, sources, options, progress);
+    abort_on_error(&options.devices.processes, ended).map_err(|failure| with_lines(failure, project, sources))
 }
 
 fn timed(

@@ -3,6 +3,7 @@
 use crate::Checked;
 use crate::clock::now;
 use crate::cluster_job::ClusterJob;
+use crate::device_failure::described;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run_dir::read_history;
@@ -83,7 +84,10 @@ impl FailureEvent {
                 let first = found.iter().find(|d| d.is_error()).or(found.first());
                 first.map_or(String::new(), |d| format!("{}: {}", d.code.id, d.message))
             }
-            Failure::Exec(e) => format!("{}: {e}", codes::E0520.id),
+            Failure::Exec(e) => {
+                let d = described(e);
+                format!("{}: {}", d.code.id, d.message)
+            }
             Failure::Elsewhere => format!("{}: another process of the run failed", codes::E0520.id),
         };
         FailureEvent { event: FAILED, time: now(), error }

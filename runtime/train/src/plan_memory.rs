@@ -5,7 +5,7 @@ use crate::memory::available_bytes;
 use crate::text::bytes as shown;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{Cluster, GpuShare};
-use meshwright_plan::{Plan, Prim, Step};
+use meshwright_plan::{PeakBuffer, Plan, Prim, Step};
 use std::collections::BTreeSet;
 
 /// Compiles a program with further lines in its layout; none where these are not right.
@@ -86,6 +86,19 @@ pub(crate) fn plan_fits(
     .into())
 }
 
+/// Lines with which a program needs at most so much on a device, and how much that is; none where none of those that are tried do.
+pub(crate) fn lines_for(plan: &Plan, most: u64, other: WithLines<'_>) -> Option<(Vec<String>, u64)> {
+    let fitting = |lines: &str| other(lines).filter(|p| p.summary.peak_bytes <= most);
+    lines_that_fit(plan, &fitting).map(|(lines, p)| (lines, p.summary.peak_bytes))
+}
+
+/// The largest of values, in words.
+pub(crate) fn largest(values: &[PeakBuffer], which: &str) -> String {
+    let list: Vec<String> =
+        values.iter().take(LISTED).map(|b| format!("`{}` {}", b.path, shown(b.bytes))).collect();
+    format!("of {} values that are {which}, the largest are {}", values.len(), list.join(", "))
+}
+
 /// The first of some sets of lines with which a program fits, those that cost the least time first, and its Plan then.
 fn lines_that_fit(plan: &Plan, fitting: WithLines<'_>) -> Option<(Vec<String>, Plan)> {
     let recompute: Vec<String> = loops(plan).iter().map(|path| format!("recompute {path}.*")).collect();
@@ -143,14 +156,7 @@ fn too_large(plan: &Plan, short: &MemoryShare, each: u64) -> Diagnostic {
         "the program `{program}` of `{model}` {needs}, and {} are available{place}",
         shown(short.available)
     );
-    let held = plan.at_peak();
-    let list: Vec<String> =
-        held.iter().take(LISTED).map(|b| format!("`{}` {}", b.path, shown(b.bytes))).collect();
-    Diagnostic::error(codes::E0401, message).note(format!(
-        "of {} values that are alive at once, the largest are {}",
-        held.len(),
-        list.join(", ")
-    ))
+    Diagnostic::error(codes::E0401, message).note(largest(&plan.at_peak(), "alive at once"))
 }
 
 #[cfg(test)]

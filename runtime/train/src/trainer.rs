@@ -3,6 +3,7 @@
 use crate::checkpoint::{EpochLosses, Meta, Saver};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::{Dataset, Schedule};
+use crate::device_failure::with_lines;
 use crate::devices::{LoadedProgram, hold_rest, init_all, load, restore, start};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
@@ -35,7 +36,8 @@ pub fn train(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Finished, Failure> {
-    abort_on_error(&options.devices.processes, trained(project, sources, options, stop, progress))
+    let ended = trained(project, sources, options, stop, progress);
+    abort_on_error(&options.devices.processes, ended).map_err(|failure| with_lines(failure, project, sources))
 }
 
 fn trained(

@@ -1,6 +1,7 @@
 //! The driver: GPUs, memory that is the host's, streams and events.
 
-use crate::kernels::{RUN, unless_faulted};
+use crate::faults::memory_limit;
+use crate::kernels::{RUN, unless_faulted, unless_faulted_on};
 use crate::stream::{Event, Moment, Stream};
 use crate::{lock, setting};
 use std::cell::Cell;
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) const SUCCESS: c_int = 0;
 pub(crate) const INVALID_VALUE: c_int = 1;
+const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 const INVALID_DEVICE: c_int = 101;
 const INVALID_CONTEXT: c_int = 201;
@@ -34,7 +36,10 @@ struct CudaState {
 }
 
 static CONTEXTS: Mutex<BTreeMap<c_int, &'static Context>> = Mutex::new(BTreeMap::new());
-static MEMORY: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+/// Where each piece starts, how many bytes it has, and whose it is.
+static MEMORY: Mutex<BTreeMap<usize, (usize, c_int)>> = Mutex::new(BTreeMap::new());
+/// Whose memory pinned memory of the host is.
+pub(crate) const HOST: c_int = -1;
 static TAKES_ALL: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -61,7 +66,7 @@ pub(crate) fn is_device_memory(address: usize, bytes: usize) -> bool {
         return true;
     }
     let memory = lock(&MEMORY);
-    memory.range(..=address).next_back().is_some_and(|(start, size)| address + bytes <= start + size)
+    memory.range(..=address).next_back().is_some_and(|(start, (size, _))| address + bytes <= start + size)
 }
 
 /// The memory of a GPU that was allocated in one piece and has this address in it, as where it starts and ends.
@@ -70,7 +75,7 @@ pub(crate) fn piece(address: usize) -> Option<(usize, usize)> {
         return Some((0, usize::MAX));
     }
     let memory = lock(&MEMORY);
-    let (start, size) = memory.range(..=address).next_back()?;
+    let (start, (size, _)) = memory.range(..=address).next_back()?;
     (address < start + size).then_some((*start, start + size))
 }
 
@@ -161,10 +166,12 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, d
 fn error(code: c_int) -> (&'static std::ffi::CStr, &'static std::ffi::CStr) {
     match code {
         INVALID_VALUE => (c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
-        2 => (c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+        OUT_OF_MEMORY => (c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+        46 => (c"CUDA_ERROR_DEVICE_UNAVAILABLE", c"CUDA-capable device(s) is/are busy or unavailable"),
         NO_DEVICE => (c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
         INVALID_DEVICE => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
         INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+        214 => (c"CUDA_ERROR_ECC_UNCORRECTABLE", c"uncorrectable ECC error encountered"),
         218 => (c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
         500 => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         700 => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
@@ -262,7 +269,7 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
     priority: c_int,
 ) -> c_int {
     let Some(context) = current() else { return INVALID_CONTEXT };
-    let new = Stream::new(priority);
+    let new = Stream::new(context.ordinal, priority);
     let mut state = lock(&context.state);
     state.gates.retain(|g| !g.is_done());
     for gate in state.gates.clone() {
@@ -297,7 +304,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: *const Stream) -> c_int {
     let event = Event::new();
     event.record(&[unsafe { shared(stream) }]);
     event.last().wait();
-    unless_faulted(SUCCESS)
+    unless_faulted_on(unsafe { &*stream }.gpu, SUCCESS)
 }
 
 #[unsafe(no_mangle)]
@@ -335,7 +342,9 @@ pub unsafe extern "C" fn cuEventRecord(event: *const Event, stream: *const Strea
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventQuery(event: *const Event) -> c_int {
-    unless_faulted(if unsafe { &*event }.last().is_done() { SUCCESS } else { NOT_READY })
+    let event = unsafe { &*event };
+    let code = if event.last().is_done() { SUCCESS } else { NOT_READY };
+    unless_faulted_on(event.gpu.load(Ordering::Relaxed), code)
 }
 
 #[unsafe(no_mangle)]
@@ -371,23 +380,34 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_int {
-    if current().is_none() {
-        return INVALID_CONTEXT;
-    }
+    let Some(context) = current() else { return INVALID_CONTEXT };
     if bytes == 0 {
         return INVALID_VALUE;
     }
-    unsafe { *address = allocated(bytes) as u64 };
-    SUCCESS
+    unsafe { allocate(address, bytes, context.ordinal) }
 }
 
-/// Memory of a GPU.
-pub(crate) fn allocated(bytes: usize) -> usize {
+/// Bytes of a GPU that are in use.
+pub(crate) fn in_use(gpu: c_int) -> usize {
+    lock(&MEMORY).values().filter(|(_, of)| *of == gpu).map(|(bytes, _)| bytes).sum()
+}
+
+/// Memory of a GPU, or why there is none.
+pub(crate) unsafe fn allocate(address: *mut u64, bytes: usize, gpu: c_int) -> c_int {
+    if memory_limit(gpu).is_some_and(|limit| in_use(gpu) + bytes > limit) {
+        return OUT_OF_MEMORY;
+    }
+    unsafe { *address = allocated(bytes, gpu) as u64 };
+    unless_faulted_on(gpu, SUCCESS)
+}
+
+/// Memory, of a GPU or of the host.
+pub(crate) fn allocated(bytes: usize, of: c_int) -> usize {
     let words = bytes.div_ceil(8);
     // Not zero, so that what nobody wrote shows.
     let memory = Box::leak(vec![0xa5a5_a5a5_a5a5_a5a5u64; words].into_boxed_slice());
     let start = memory.as_mut_ptr() as usize;
-    lock(&MEMORY).insert(start, bytes);
+    lock(&MEMORY).insert(start, (bytes, of));
     start
 }
 
@@ -403,7 +423,7 @@ pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> c_int {
 
 /// Frees in the order of a stream.
 pub(crate) fn freed(address: u64) -> c_int {
-    let Some(bytes) = lock(&MEMORY).remove(&(address as usize)) else { return INVALID_VALUE };
+    let Some((bytes, _)) = lock(&MEMORY).remove(&(address as usize)) else { return INVALID_VALUE };
     let words = std::ptr::slice_from_raw_parts_mut(address as *mut u64, bytes.div_ceil(8));
     drop(unsafe { Box::from_raw(words) });
     SUCCESS

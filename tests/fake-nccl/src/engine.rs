@@ -3,7 +3,8 @@
 //! that its calls, their order and what they cost the host can be had without a GPU.
 
 use crate::cuda::{
-    INVALID_VALUE, STREAM_CAPTURE_UNSUPPORTED, SUCCESS, allocated, cuMemFree_v2, freed, is_device_memory,
+    HOST, INVALID_VALUE, STREAM_CAPTURE_UNSUPPORTED, SUCCESS, allocate, allocated, cuMemFree_v2, freed,
+    is_device_memory,
 };
 use crate::kernels;
 use crate::stream::{Event, Node, Stream, kernel_ran};
@@ -34,8 +35,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream
     if unsafe { &*stream }.is_capturing() {
         return STREAM_CAPTURE_UNSUPPORTED;
     }
-    unsafe { *address = allocated(bytes) as u64 };
-    SUCCESS
+    unsafe { allocate(address, bytes, (*stream).gpu) }
 }
 
 #[unsafe(no_mangle)]
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn cuMemFreeAsync(address: u64, stream: *const Stream) -> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) -> c_int {
-    unsafe { *address = allocated(bytes) as *mut c_void };
+    unsafe { *address = allocated(bytes, HOST) as *mut c_void };
     SUCCESS
 }
 
@@ -62,8 +62,9 @@ unsafe fn copy(stream: *const Stream, (from, to): (usize, usize), device: usize,
     if !is_device_memory(device, bytes) {
         return INVALID_VALUE;
     }
-    unsafe { &*stream }.launch(move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) });
-    SUCCESS
+    let stream = unsafe { &*stream };
+    stream.launch(move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) });
+    kernels::unless_faulted_on(stream.gpu, SUCCESS)
 }
 
 #[unsafe(no_mangle)]
@@ -184,22 +185,23 @@ pub unsafe extern "C" fn cuLaunchKernel(
     _extra: *mut *mut c_void,
 ) -> c_int {
     let stream = unsafe { &*stream };
+    let gpu = stream.gpu;
     if !*kernels::RUN {
-        stream.launch(|| {
+        stream.launch(move || {
             count(KERNELS);
-            kernel_ran();
+            kernel_ran(gpu);
         });
-        return SUCCESS;
+        return kernels::unless_faulted_on(gpu, SUCCESS);
     }
     let sides = [[grid_x, grid_y, grid_z], [block_x, block_y, block_z]];
-    match unsafe { kernels::prepared(function, sides, shared, arguments) } {
+    match unsafe { kernels::prepared(gpu, function, sides, shared, arguments) } {
         Ok(kernel) => {
             stream.launch(move || {
                 kernel();
                 count(KERNELS);
-                kernel_ran();
+                kernel_ran(gpu);
             });
-            kernels::unless_faulted(SUCCESS)
+            kernels::unless_faulted_on(gpu, SUCCESS)
         }
         Err(code) => code,
     }
@@ -207,8 +209,9 @@ pub unsafe extern "C" fn cuLaunchKernel(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: *const Event) -> c_int {
-    unsafe { &*event }.last().wait();
-    kernels::unless_faulted(SUCCESS)
+    let event = unsafe { &*event };
+    event.last().wait();
+    kernels::unless_faulted_on(event.gpu.load(Ordering::Relaxed), SUCCESS)
 }
 
 /// By the clock of the streams, on which each kernel takes 20 ms: long enough for those who measure with ever longer kernels.
@@ -285,8 +288,9 @@ pub unsafe extern "C" fn cuGraphUpload(_graph: *const Graph, _stream: *const Str
 pub unsafe extern "C" fn cuGraphLaunch(graph: *const Graph, stream: *const Stream) -> c_int {
     count(REPLAYS);
     let nodes = unsafe { &(*graph).0 }.clone();
-    unsafe { &*stream }.push(move || nodes.iter().for_each(|node| node()));
-    SUCCESS
+    let stream = unsafe { &*stream };
+    stream.push(move || nodes.iter().for_each(|node| node()));
+    kernels::unless_faulted_on(stream.gpu, SUCCESS)
 }
 
 #[unsafe(no_mangle)]

@@ -1,10 +1,10 @@
 //! Kernels that compute, where `FAKE_CUDA_KERNELS=run` asks for it: modules are parsed, and launches run in the order of their stream.
 //! An error of a kernel stays, as on a GPU: each later call that could tell of it returns it.
 
-use crate::cuda::{INVALID_VALUE, SUCCESS, piece};
+use crate::cuda::{INVALID_VALUE, current, piece};
+use crate::faults::{error_of, set_error};
 use crate::ptx::{Kernel, Launch, Memory, Module};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// Whether kernels compute.
@@ -12,21 +12,20 @@ pub(crate) static RUN: LazyLock<bool> =
     LazyLock::new(|| std::env::var("FAKE_CUDA_KERNELS").is_ok_and(|v| v == "run"));
 static WATCHES: LazyLock<bool> = LazyLock::new(|| std::env::var("FAKE_CUDA_RACES").is_ok_and(|v| v == "1"));
 
-/// The error that a kernel made, or success.
-static FAULT: AtomicI32 = AtomicI32::new(SUCCESS);
-
 /// Instructions of warps, for which the interpreter takes about a minute.
 const LIMIT: u64 = 1 << 31;
 
 const INVALID_PTX: c_int = 218;
 const NOT_FOUND: c_int = 500;
 
-/// The code, or that of a kernel's error.
+/// The code, or that of an error that a kernel of the current GPU made.
 pub(crate) fn unless_faulted(code: c_int) -> c_int {
-    match FAULT.load(Ordering::SeqCst) {
-        SUCCESS => code,
-        fault => fault,
-    }
+    current().map_or(code, |context| unless_faulted_on(context.ordinal, code))
+}
+
+/// The code, or that of an error that a kernel of that GPU made.
+pub(crate) fn unless_faulted_on(gpu: c_int, code: c_int) -> c_int {
+    error_of(gpu).unwrap_or(code)
 }
 
 /// Where memory of a GPU is.
@@ -74,8 +73,9 @@ unsafe fn gathered(kernel: &Kernel, arguments: *mut *mut c_void) -> Vec<u8> {
     all
 }
 
-/// What runs a kernel once, with the arguments of now.
+/// What runs a kernel of a GPU once, with the arguments of now.
 pub(crate) unsafe fn prepared(
+    gpu: c_int,
     kernel: *const c_void,
     [grid, block]: [[c_uint; 3]; 2],
     shared: c_uint,
@@ -88,12 +88,12 @@ pub(crate) unsafe fn prepared(
     let how = Launch { grid, block, shared: shared as usize, watches: *WATCHES, limit: LIMIT };
     let arguments = unsafe { gathered(kernel, arguments) };
     Ok(move || {
-        if FAULT.load(Ordering::SeqCst) != SUCCESS {
+        if error_of(gpu).is_some() {
             return;
         }
         if let Err(fault) = kernel.launch(&how, &arguments, &Device) {
             complain(&fault.text);
-            FAULT.store(fault.code, Ordering::SeqCst);
+            set_error(gpu, fault.code);
         }
     })
 }

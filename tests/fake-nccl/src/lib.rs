@@ -13,7 +13,13 @@
 //! once), `slow` (takes part 300 ms later). Calls of a GPU count from 0, a group as one.
 //!
 //! Settings: the environment variables `FAKE_NCCL_GPUS` (default 1024), `FAKE_NCCL_VERSION` (23007), `FAKE_CUDA_VERSION` (13000),
-//! `FAKE_CUBLASLT_VERSION` (130200), `FAKE_CUDA_MEMORY` (GiB of a GPU, 1).
+//! `FAKE_CUBLASLT_VERSION` (130200), `FAKE_CUDA_MEMORY` (GiB of a GPU, 1),
+//! `FAKE_CUBLASLT_REFUSED` (how many handles of cuBLASLt are refused before one is given, 0).
+//!
+//! Faults of GPUs: `FAKE_CUDA_LIMIT=1000000` (bytes that a GPU gives, whatever it says that it has; with `:gpu1` that one alone),
+//! `FAKE_CUDA_FAULT=700:gpu0:kernel40` (the driver's error of that kernel and of all later calls; `stall` in place of the number: a
+//! kernel that never ends), and what NVML knows: `FAKE_NVML_XID=79`, `FAKE_NVML_ECC=3` (errors of memory), `FAKE_NVML_PENDING_ROWS=1`,
+//! `FAKE_NVML_LOST=1` (each with `:gpu1` of that one alone), `FAKE_NVML_OLD=1` (a driver that tells none of it).
 //!
 //! Kernels do nothing, so that only the calls count; with `FAKE_CUDA_KERNELS=run` an interpreter of their PTX computes what they would
 //! (`ptx`), and tells on the standard error what they must not do. `FAKE_CUDA_RACES=1` has it watch shared memory too: that two warps

@@ -5,12 +5,14 @@
 
 use crate::cuda::is_device_memory;
 use crate::elements::{Kind, kind};
+use crate::setting;
 use crate::stream::Stream;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const SUCCESS: c_int = 0;
+const NOT_INITIALIZED: c_int = 1;
 const INVALID_VALUE: c_int = 7;
 const NOT_SUPPORTED: c_int = 15;
 
@@ -97,7 +99,12 @@ pub struct Proposal {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtCreate(handle: *mut *mut u64) -> c_int {
-    unsafe { *handle = Box::into_raw(Box::new(HANDLES.fetch_add(1, Ordering::SeqCst))) };
+    let number = HANDLES.fetch_add(1, Ordering::SeqCst);
+    // As a library does whose version the driver does not know.
+    if number < setting("FAKE_CUBLASLT_REFUSED", 0) as u64 {
+        return NOT_INITIALIZED;
+    }
+    unsafe { *handle = Box::into_raw(Box::new(number)) };
     SUCCESS
 }
 

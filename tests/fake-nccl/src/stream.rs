@@ -1,10 +1,11 @@
 //! Streams and events: work in order, on a thread for each stream.
 
+use crate::faults::{KernelFault, kernel_fault};
 use crate::lock;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -16,9 +17,14 @@ thread_local! {
     static RUN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The stream of this thread has run a kernel.
-pub(crate) fn kernel_ran() {
+/// The stream of this thread, of that GPU, has run a kernel. One that is to stall never comes back from here.
+pub(crate) fn kernel_ran(gpu: c_int) {
     RUN.set(RUN.get() + 1);
+    if let Some(KernelFault::Stall) = kernel_fault(gpu) {
+        loop {
+            std::thread::park();
+        }
+    }
 }
 
 /// Work in order.
@@ -27,6 +33,7 @@ pub(crate) struct Stream {
     changed: Condvar,
     /// What is recorded in place of being done, while a graph is captured.
     captured: Mutex<Option<Vec<Node>>>,
+    pub(crate) gpu: c_int,
     /// Less goes first.
     pub(crate) priority: c_int,
 }
@@ -38,11 +45,12 @@ struct Queue {
 }
 
 impl Stream {
-    pub(crate) fn new(priority: c_int) -> Arc<Stream> {
+    pub(crate) fn new(gpu: c_int, priority: c_int) -> Arc<Stream> {
         let stream = Arc::new(Stream {
             queue: Mutex::default(),
             changed: Condvar::new(),
             captured: Mutex::default(),
+            gpu,
             priority,
         });
         let worker = stream.clone();
@@ -139,13 +147,15 @@ impl Moment {
 /// An event: its last recording. One that was never recorded is done.
 pub(crate) struct Event {
     last: Mutex<Arc<Moment>>,
+    /// That of its last recording.
+    pub(crate) gpu: AtomicI32,
     /// How many kernels its stream had run at its last recording.
     pub(crate) kernels: Arc<AtomicU64>,
 }
 
 impl Event {
     pub(crate) fn new() -> Event {
-        Event { last: Mutex::new(Moment::new(0)), kernels: Arc::default() }
+        Event { last: Mutex::new(Moment::new(0)), gpu: AtomicI32::new(-1), kernels: Arc::default() }
     }
 
     pub(crate) fn last(&self) -> Arc<Moment> {
@@ -157,6 +167,7 @@ impl Event {
         let moment = Moment::new(streams.len());
         *lock(&self.last) = moment.clone();
         for stream in streams {
+            self.gpu.store(stream.gpu, Ordering::Relaxed);
             let (moment, kernels) = (moment.clone(), self.kernels.clone());
             stream.push(move || {
                 kernels.store(RUN.get(), Ordering::Relaxed);

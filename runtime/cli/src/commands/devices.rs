@@ -9,6 +9,7 @@ use crate::text::{bytes, counted};
 use meshwright_gpu::devices::{DevicesReport, GpuReport, look};
 use meshwright_gpu::load::FoundLibrary;
 use meshwright_gpu::load::Paths;
+use meshwright_gpu::monitor::RemappedRows;
 use serde_json::Value;
 
 /// Runs the command. That a GPU cannot be used is no failure: to say so is what it is for.
@@ -65,11 +66,26 @@ fn describe(gpu: &GpuReport) -> String {
         None => String::new(),
     };
     format!(
-        "{}, {} of memory{free}, compute capability {major}.{minor}, PCI {}{nvlink}",
+        "{}, {} of memory{free}, compute capability {major}.{minor}, PCI {}{nvlink}{}",
         p.name,
         bytes(p.memory),
-        p.bus_id
+        p.bus_id,
+        errors(gpu)
     )
+}
+
+/// What is wrong with a GPU, in a few words; nothing where nothing is.
+fn errors(gpu: &GpuReport) -> String {
+    let Some(health) = &gpu.health else { return String::new() };
+    let ecc = health.ecc.filter(|e| e.volatile.max(e.aggregate) > 0);
+    let rows = |which: fn(&RemappedRows) -> bool| health.rows.as_ref().is_some_and(which);
+    let all = [
+        health.lost.then(|| "LOST: the driver cannot reach it".to_string()),
+        ecc.map(|e| format!("{} uncorrected ECC errors now, {} in its life", e.volatile, e.aggregate)),
+        rows(|r| r.pending).then(|| "broken rows of memory to be replaced at its next reset".into()),
+        rows(|r| r.failed).then(|| "no spare rows of memory left".into()),
+    ];
+    all.into_iter().flatten().map(|found| format!(", {found}")).collect()
 }
 
 fn json(d: &DevicesReport) -> Object {
@@ -102,5 +118,12 @@ fn gpu(gpu: &GpuReport) -> Value {
         "compute_capability": format!("{}.{}", p.capability.0, p.capability.1),
         "pci": p.bus_id,
         "nvlink": gpu.nvlink,
+        "reachable": gpu.health.as_ref().map(|h| !h.lost),
+        "uncorrected_ecc_errors": gpu.health.as_ref().and_then(|h| h.ecc).map(|e| {
+            serde_json::json!({ "volatile": e.volatile, "aggregate": e.aggregate })
+        }),
+        "remapped_rows": gpu.health.as_ref().and_then(|h| h.rows).map(|r| {
+            serde_json::json!({ "uncorrected": r.uncorrected, "pending": r.pending, "failed": r.failed })
+        }),
     })
 }

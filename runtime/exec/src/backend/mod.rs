@@ -14,13 +14,14 @@ use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::inlined::Inlined;
 use crate::engine::lowering::{Lowering, LoweringError};
-use crate::error::ExecError;
+use crate::error::{ExecError, HeldMemory};
 use crate::kernels::{KernelError, Moment};
 use crate::tensor::HostTensor;
 use burn_backend::BackendTypes;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
+use meshwright_gpu::monitor::{DeviceMemory, GpuHealth, GpuName};
 use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{BufId, DType, Dim, Plan, Step};
 
@@ -45,6 +46,38 @@ pub struct Memory {
 /// A device did not do what it was asked for, in its own words.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceError(pub(crate) String);
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunPoint {
+    /// The program, by order of loading.
+    pub(crate) program: usize,
+    /// The number of the training step, 0 in other programs.
+    pub(crate) step_number: u64,
+    /// The step of the Plan.
+    pub(crate) step: usize,
+}
+
+/// What went wrong with a GPU.
+#[derive(Clone, Debug)]
+pub(crate) enum FaultKind {
+    /// It has no memory for that many bytes, where they are known.
+    OutOfMemory(Option<u64>),
+    /// The driver's name of an error.
+    Error(String),
+}
+
+/// What is known of a GPU that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceFault {
+    pub(crate) kind: FaultKind,
+    pub(crate) gpu: GpuName,
+    /// The step whose kernels failed, where that was seen.
+    pub(crate) at: Option<RunPoint>,
+    pub(crate) held: Option<HeldMemory>,
+    pub(crate) device: Option<DeviceMemory>,
+    pub(crate) health: GpuHealth,
+}
 
 /// Most loops in each other.
 pub(crate) const MOST_NESTED: usize = 8;
@@ -307,6 +340,17 @@ pub(crate) trait Backend: Send + Sized + 'static {
     /// Before a run of a program with kernels: what random values of all that follows are drawn at.
     fn begin(&mut self, rng: RngState) {
         let _ = rng;
+    }
+
+    /// What follows belongs to a step of a program, or to none.
+    fn reached(&mut self, at: Option<RunPoint>) {
+        let _ = at;
+    }
+
+    /// What is known of the device, where it is a GPU and an error that it or what uses it reported in these words is the GPU's.
+    fn fault(&mut self, problem: &str) -> Option<DeviceFault> {
+        let _ = problem;
+        None
     }
 
     /// What records runs, where the device can run again by one call what was recorded.

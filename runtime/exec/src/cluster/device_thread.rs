@@ -6,7 +6,8 @@ use crate::error::{ExecError, Place};
 use meshwright_comm::{Timeouts, Transport, flush_subnormals};
 use meshwright_gpu::load::Paths;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +20,8 @@ pub(super) struct Device {
     thread: Option<JoinHandle<()>>,
     /// Whether it did not answer in time: nobody waits for it again.
     lost: AtomicBool,
+    /// The number of the step that it was asked for last.
+    asked: Arc<AtomicU64>,
 }
 
 /// What a device gives for a job, with its place among those of this process.
@@ -28,6 +31,11 @@ impl Device {
     /// Nobody waits for it any more: it does not end what it does.
     pub(super) fn leave(&self) {
         self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// The number of the step that it works on, or was asked for last; none before the first.
+    pub(super) fn step_number(&self) -> Option<u64> {
+        Some(self.asked.load(Ordering::Relaxed)).filter(|n| *n > 0)
     }
 
     /// It ends when it has done what it was asked for.
@@ -61,9 +69,11 @@ impl Device {
             let done = catch_unwind(AssertUnwindSafe(|| job(engine))).unwrap_or_else(|panic| {
                 let place = Box::new(Place { rank: engine.rank(), ..Place::default() });
                 let error = ExecError::Panicked { place, message: panic_message(&*panic) };
+                let error = engine.explained(error);
                 engine.abort(&error.to_string());
                 Err(error)
             });
+            let done = done.map_err(|error| engine.explained(error));
             // Nobody waits any more: then nobody needs the answer.
             let _ = answer.send((local, done));
         });
@@ -76,14 +86,14 @@ impl Device {
 pub(super) struct Starting {
     rank: usize,
     device: Device,
-    started: Receiver<Result<(), String>>,
+    started: Receiver<Result<Arc<AtomicU64>, String>>,
 }
 
 impl Starting {
     pub(super) fn ready(self) -> Result<Device, ExecError> {
         let failed = |message: String| ExecError::Start { rank: self.rank, message };
         match self.started.recv() {
-            Ok(Ok(())) => Ok(self.device),
+            Ok(Ok(asked)) => Ok(Device { asked, ..self.device }),
             Ok(Err(message)) => Err(failed(message)),
             Err(_) => Err(failed("it ended at once".into())),
         }
@@ -99,7 +109,7 @@ pub(super) fn spawn(
     (collectives, timeouts, libraries): (DeviceCollectives, Timeouts, Paths),
 ) -> Result<Starting, ExecError> {
     let (jobs, inbox) = channel::<Job>();
-    let (ready, started) = channel::<Result<(), String>>();
+    let (ready, started) = channel::<Result<Arc<AtomicU64>, String>>();
     let body = move || {
         flush_subnormals();
         let pool = rayon::ThreadPoolBuilder::new()
@@ -118,7 +128,10 @@ pub(super) fn spawn(
             Err(e) => Err(e.to_string()),
         };
         let (mut engine, told) = match made {
-            Ok(engine) => (engine, ready.send(Ok(()))),
+            Ok(engine) => {
+                let told = ready.send(Ok(engine.asked()));
+                (engine, told)
+            }
             Err(message) => {
                 // Nobody waits any more: then nobody needs to know.
                 let _ = ready.send(Err(message));
@@ -139,7 +152,12 @@ pub(super) fn spawn(
         .map_err(|e| failed(e.to_string()))?;
     Ok(Starting {
         rank,
-        device: Device { jobs: Some(jobs), thread: Some(thread), lost: AtomicBool::new(false) },
+        device: Device {
+            jobs: Some(jobs),
+            thread: Some(thread),
+            lost: AtomicBool::new(false),
+            asked: Arc::default(),
+        },
         started,
     })
 }

@@ -1,6 +1,6 @@
 //! On what a Plan runs.
 
-use crate::error::ExecError;
+use crate::error::{ExecError, SilentGpu};
 use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
 use meshwright_gpu::load::Paths;
@@ -53,6 +53,15 @@ impl DeviceKind {
     /// Whether the device computes what it was told while its host does something else; and what stands in for it in tests.
     pub fn runs_ahead(self) -> bool {
         self != DeviceKind::Cpu(CpuBackend::Native)
+    }
+
+    /// What is known of the device where it does not answer; none where it is no GPU.
+    pub(crate) fn silent(self) -> Option<SilentGpu> {
+        match self {
+            #[cfg(feature = "cuda")]
+            DeviceKind::Cuda(index) => crate::backend::burn::cube::faults::silent(index),
+            _ => None,
+        }
     }
 
     /// Whether each device chooses among kernels by timing them, so that two may compute the same to other last bits.

@@ -10,6 +10,7 @@
 mod copies;
 mod device_thread;
 pub(crate) mod devices;
+mod notes;
 mod peak;
 pub(crate) mod processes;
 mod root_cause;
@@ -286,7 +287,9 @@ impl Cluster {
         match why {
             RecvTimeoutError::Timeout => {
                 self.devices[local].leave();
-                ExecError::Silent { rank, seconds: begin.elapsed().as_secs() }
+                let step_number = self.devices[local].step_number();
+                let gpu = self.kinds[local].silent().map(Box::new);
+                ExecError::Silent { rank, seconds: begin.elapsed().as_secs(), step_number, gpu }
             }
             RecvTimeoutError::Disconnected => ExecError::Gone { rank },
         }
@@ -350,11 +353,10 @@ impl Cluster {
         self.on_all(|engine| Ok(engine.memory()))
     }
 
-    /// What the user should know of how the devices communicate and compute; see [`Engine::notes`].
+    /// What the user should know of how the devices of this process communicate and compute, each note once; see [`Engine::notes`].
+    /// Where not all have the same to say, those that do are named.
     pub fn notes(&self) -> Result<Vec<String>, ExecError> {
-        let all = self.on_all(|engine| Ok(engine.notes()))?;
-        // All devices of a world have the same to say.
-        Ok(all.into_iter().next().unwrap_or_default())
+        Ok(notes::merged(self.first, self.on_all(|engine| Ok(engine.notes()))?))
     }
 
     /// How a value of a Plan lies on the devices.

@@ -122,7 +122,7 @@ mod tests {
             Some(ExecError::Provider { .. })
         ));
         assert!(matches!(root_cause(vec![aborted(1), aborted(2)]), Some(e) if e.is_consequence()));
-        let silent = || ExecError::Silent { rank: 3, seconds: 1 };
+        let silent = || ExecError::Silent { rank: 3, seconds: 1, step_number: None, gpu: None };
         assert_eq!(named(vec![silent(), gave_up(0, &[(3, 1)]), aborted(1)]), Some(vec![3]));
         assert!(matches!(root_cause(vec![silent(), aborted(1)]), Some(e) if e.is_consequence()));
         let gone = ExecError::Gone { rank: 1 };

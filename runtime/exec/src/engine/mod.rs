@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 pub(crate) mod builder;
 pub(crate) mod context;
+mod faults;
 pub(crate) mod graph;
 pub(crate) mod inlined;
 pub(crate) mod interpreter;
@@ -11,6 +12,7 @@ mod launched;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
 pub(crate) mod masks;
+mod notes;
 pub(crate) mod ops;
 pub(crate) mod print;
 pub(crate) mod programs;
@@ -40,6 +42,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A loaded program, by order of loading.
@@ -102,6 +105,12 @@ pub struct Engine {
     draws: Option<ExampleDraws>,
     ran: bool,
     broken: bool,
+    /// What the user should know of where products are computed, and how.
+    products_note: Option<String>,
+    /// The program that ran last.
+    last: Option<ProgramId>,
+    /// The number of the step that was asked for last, for whoever waits in vain.
+    asked: Arc<AtomicU64>,
     /// Runs whose outputs nobody has taken.
     launched: VecDeque<LaunchedRun>,
     recorder: Option<Recorder>,
@@ -137,6 +146,9 @@ impl Engine {
             draws: None,
             ran: false,
             broken: false,
+            products_note: None,
+            last: None,
+            asked: Arc::default(),
             launched: VecDeque::new(),
             recorder: None,
         }
@@ -145,11 +157,6 @@ impl Engine {
     /// This device.
     pub fn rank(&self) -> usize {
         self.rank
-    }
-
-    /// What the user should know of how the device communicates ([`Transport::note`]) and computes.
-    pub fn notes(&self) -> Vec<String> {
-        [self.transport.note(), self.executor.note()].into_iter().flatten().map(str::to_string).collect()
     }
 
     /// The device's end of the transport.
@@ -318,15 +325,6 @@ impl Engine {
         self.end_all_on_error(taken)
     }
 
-    /// What the user should know of how programs ran since it was last asked for.
-    fn take_note(&mut self) -> Option<String> {
-        let why = self.executor.take_news()?;
-        Some(format!(
-            "rank {}: the step could not be recorded as a graph, so the host launches each of its kernels: {why}",
-            self.rank
-        ))
-    }
-
     fn run_with(
         &mut self,
         program: ProgramId,
@@ -341,6 +339,8 @@ impl Engine {
         if self.broken {
             return Err(ExecError::Broken { rank: self.rank });
         }
+        self.last = Some(program);
+        self.asked.store(step_number, Ordering::Relaxed);
         let mut at = None;
         let ran = catch_unwind(AssertUnwindSafe(|| self.try_run(program, inputs, step_number, &mut at)));
         let ran = ran.unwrap_or_else(|panic| {
@@ -355,6 +355,7 @@ impl Engine {
     }
 
     fn end_all_on_error<T>(&mut self, result: Result<T, ExecError>) -> Result<T, ExecError> {
+        let result = result.map_err(|error| self.explained(error));
         if let Err(error) = &result {
             self.abort(&error.to_string());
             // After the others were told why: that this device gives up what is in flight is a consequence.

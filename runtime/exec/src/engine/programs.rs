@@ -4,7 +4,7 @@ use super::lowering::stored_as;
 use super::replays::{Recording, changes};
 use super::runner::{Program, RunContext, RunError};
 use crate::backend::native::Native;
-use crate::backend::{Backend, DeviceError, Download, Handle, Memory, RngState, burn, watch};
+use crate::backend::{Backend, DeviceError, DeviceFault, Download, Handle, Memory, RngState, burn, watch};
 use crate::cluster::devices::{CpuBackend, DeviceKind};
 use crate::error::ExecError;
 use crate::tensor::Finiteness;
@@ -59,6 +59,9 @@ pub(crate) trait Executor: Send {
 
     /// Gives up the collectives that a failed run has left in flight.
     fn cancel(&mut self);
+
+    /// See [`Backend::fault`].
+    fn fault(&mut self, problem: &str) -> Option<DeviceFault>;
 
     /// Whether to look at the memory in use after each step; that takes time, and what is computed is not fused beyond a
     /// step. Forgets what was seen.
@@ -217,6 +220,7 @@ impl<B: Backend> Executor for Programs<B> {
             (0..self.programs.len()).filter(|other| *other != program).for_each(|other| self.give_up(other));
         }
         let Programs { backend, programs, recordings, peak, waited, examined, .. } = self;
+        let number = program;
         let (program, recording) = (&mut programs[program], &mut recordings[program]);
         if program.draws() {
             backend.begin(rng);
@@ -225,8 +229,22 @@ impl<B: Backend> Executor for Programs<B> {
             let (peak, waited) = (peak.as_mut(), &mut *waited);
             let (recorder, examined) = (recorder.as_deref_mut(), examined.as_mut());
             let (transport, sequence, at) = (&mut *transport, &mut *sequence, &mut *at);
-            program
-                .run(backend, RunContext { rng, transport, sequence, at, recorder, peak, waited, examined })
+            let ran = program.run(
+                backend,
+                RunContext {
+                    program: number,
+                    rng,
+                    transport,
+                    sequence,
+                    at,
+                    recorder,
+                    peak,
+                    waited,
+                    examined,
+                },
+            );
+            backend.reached(None);
+            ran
         })?;
         self.news = why.or(self.news.take());
         Ok(())
@@ -246,6 +264,10 @@ impl<B: Backend> Executor for Programs<B> {
 
     fn cancel(&mut self) {
         self.programs.iter_mut().for_each(Program::cancel);
+    }
+
+    fn fault(&mut self, problem: &str) -> Option<DeviceFault> {
+        self.backend.fault(problem)
     }
 
     fn watch_memory(&mut self, watch: bool) {

@@ -4,7 +4,7 @@ use super::builder::{Built, CollectivePiece, Piece, RepeatPiece, build};
 use super::graph::{Segment, TensorSlot};
 use super::interpreter::execute;
 use crate::backend::DeviceError;
-use crate::backend::{Backend, Download, Handle, Handles, RngState, Shaped};
+use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
 use crate::collective::calls::{CallMemory, CallTensors, TransportCall};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
@@ -79,6 +79,8 @@ impl From<DeviceError> for RunError {
 
 /// What a run is given, and what it tells.
 pub(crate) struct RunContext<'r> {
+    /// Its number.
+    pub(crate) program: usize,
     pub(crate) rng: RngState,
     pub(crate) transport: &'r mut dyn Transport,
     /// The number of the last call of the transport.
@@ -95,6 +97,15 @@ pub(crate) struct RunContext<'r> {
 }
 
 impl RunContext<'_> {
+    /// A step begins; its first operation, where it has several.
+    fn reach(&mut self, backend: &mut impl Backend, step: usize) {
+        if *self.at != Some(step) {
+            *self.at = Some(step);
+            let point = RunPoint { program: self.program, step_number: self.rng.step, step };
+            backend.reached(Some(point));
+        }
+    }
+
     /// Ends what computes; gives the time.
     fn close(&mut self) -> u64 {
         self.recorder.as_mut().map_or(0, |r| r.close())
@@ -225,7 +236,7 @@ impl<B: Backend> Program<B> {
             Piece::Wait { start, step, unpack } => {
                 let Some(Piece::Collective(collective)) = pieces.get(*start) else { return Ok(()) };
                 // Errors name the collective.
-                *run.at = Some(collective.step);
+                run.reach(backend, collective.step);
                 let calls = collective.async_id.and_then(|id| self.in_flight.remove(&id)).unwrap_or_default();
                 self.wait(backend, collective, calls, (*step, unpack), run)?;
                 self.examine(backend, &self.written(collective.step), run)
@@ -284,7 +295,7 @@ impl<B: Backend> Program<B> {
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
         for (k, (operation, step)) in segment.graph.operations.iter().zip(&segment.steps).enumerate() {
-            *run.at = Some(*step);
+            run.reach(backend, *step);
             if let Some(r) = &mut run.recorder {
                 r.compute(*step);
             }
@@ -356,7 +367,7 @@ impl<B: Backend> Program<B> {
         piece: &CollectivePiece,
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
-        *run.at = Some(piece.step);
+        run.reach(backend, piece.step);
         let mut begin = run.close();
         self.operations(backend, &piece.pack, run.rng)?;
         let mut in_flight = vec![];

@@ -53,10 +53,13 @@ struct PreparedProduct {
 
 #[expect(unsafe_code, reason = "functions of cuBLASLt, with handles that it gave")]
 impl Products {
-    /// Opens the library.
+    /// Opens the library: the first of those installed that the driver lets have a handle.
     pub fn open(paths: &Paths) -> Result<Products, ProductError> {
-        // It stays open for ever.
-        let f = Functions::load(&Library::open(LibraryKind::CublasLt, paths)?)?;
+        Library::open_first(LibraryKind::CublasLt, paths, |library| Products::of(&library))
+    }
+
+    fn of(library: &Library) -> Result<Products, ProductError> {
+        let f = Functions::load(library)?;
         // SAFETY: no arguments.
         let version = unsafe { (f.version)() };
         let null = std::ptr::null_mut();

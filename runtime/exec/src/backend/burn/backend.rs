@@ -10,7 +10,9 @@ use super::transfer::{download, empty, typed, upload};
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 use crate::backend::GroupKind;
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
-use crate::backend::{Backend, DeviceError, Download, Graphs, Handle, Handles, Memory, RngState};
+use crate::backend::{
+    Backend, DeviceError, DeviceFault, Download, Graphs, Handle, Handles, Memory, RngState, RunPoint,
+};
 use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
@@ -93,6 +95,17 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         shape: &[usize],
     ) -> Option<Download> {
         let _ = (device, tensor, dtype, shape);
+        None
+    }
+
+    /// See [`Backend::reached`].
+    fn reached(device: &Self::Device, at: Option<RunPoint>) {
+        let _ = (device, at);
+    }
+
+    /// See [`Backend::fault`].
+    fn fault(device: &Self::Device, problem: &str) -> Option<DeviceFault> {
+        let _ = (device, problem);
         None
     }
 
@@ -595,6 +608,14 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
 
     fn begin(&mut self, rng: RngState) {
         B::set_clock(&self.device, &mut self.clock, rng.step);
+    }
+
+    fn reached(&mut self, at: Option<RunPoint>) {
+        B::reached(&self.device, at);
+    }
+
+    fn fault(&mut self, problem: &str) -> Option<DeviceFault> {
+        B::fault(&self.device, problem)
     }
 
     fn graphs(&mut self) -> Option<&mut dyn Graphs<Handle<Self>>> {

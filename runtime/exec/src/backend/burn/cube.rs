@@ -14,6 +14,8 @@ mod elements;
 #[cfg(feature = "cuda")]
 pub(crate) mod folds;
 #[cfg(feature = "cuda")]
+pub(crate) mod faults;
+#[cfg(feature = "cuda")]
 mod graphs;
 pub(crate) mod maps;
 mod product;
@@ -26,7 +28,7 @@ use super::backend::{BurnBackend, OnBurn};
 use super::transfer::typed;
 use crate::backend::{DeviceError, RngState};
 #[cfg(feature = "cuda")]
-use crate::backend::{Download, Graphs};
+use crate::backend::{DeviceFault, Download, Graphs, RunPoint};
 use crate::cluster::devices::DeviceKind;
 #[cfg(feature = "cuda")]
 use crate::engine::lowering::{stored_as, stored_shape};
@@ -76,7 +78,10 @@ pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Resul
     let device = found.map_err(|e| ExecError::Start { rank, message: message(&e) })?;
     let note = match &device {
         #[cfg(feature = "cuda")]
-        CubeDevice::Cuda(gpu) => blas::open(gpu, &libraries),
+        CubeDevice::Cuda(gpu) => {
+            faults::watch(gpu, &libraries);
+            blas::open(gpu, &libraries)
+        }
         _ => None,
     };
     let notes: Vec<String> = [note, not_kept].into_iter().flatten().collect();
@@ -143,6 +148,18 @@ impl BurnBackend for Cube {
     #[cfg(feature = "cuda")]
     fn graphs(backend: &mut OnBurn<Cube>) -> Option<&mut dyn Graphs<Self::Handle>> {
         if backend.records { Some(backend) } else { None }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn reached(device: &CubeDevice, at: Option<RunPoint>) {
+        if let CubeDevice::Cuda(gpu) = device {
+            faults::reached(gpu, at);
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn fault(device: &CubeDevice, problem: &str) -> Option<DeviceFault> {
+        faults::fault(device, problem)
     }
 
     /// Of the stand-in for GPUs, and of GPUs with cuBLASLt; see the file of the products.

@@ -1,0 +1,27 @@
+//! What a device tells of itself: notes for the user, and what it works on.
+
+use super::Engine;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+impl Engine {
+    /// What the user should know of how the device communicates ([`Transport::note`](meshwright_comm::Transport::note)) and computes.
+    pub fn notes(&self) -> Vec<String> {
+        let all = [self.transport.note(), self.executor.note(), self.products_note.as_deref()];
+        all.into_iter().flatten().map(str::to_string).collect()
+    }
+
+    /// What the user should know of how programs ran since it was last asked for.
+    pub(super) fn take_note(&mut self) -> Option<String> {
+        let why = self.executor.take_news()?;
+        Some(format!(
+            "rank {}: the step could not be recorded as a graph, so the host launches each of its kernels: {why}",
+            self.rank
+        ))
+    }
+
+    /// The number of the step that it was asked for last, which others can read while it works; 0 before.
+    pub(crate) fn asked(&self) -> Arc<AtomicU64> {
+        self.asked.clone()
+    }
+}
