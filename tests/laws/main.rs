@@ -14,6 +14,7 @@ mod caches;
 mod composite;
 mod devices;
 mod engines;
+mod fused;
 mod fuzz;
 mod gradient;
 mod half;

@@ -59,6 +59,7 @@ pub(crate) struct RunPoint {
 }
 
 /// What went wrong with a GPU.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "GPUs alone say what failed"))]
 #[derive(Clone, Debug)]
 pub(crate) enum FaultKind {
     /// It has no memory for that many bytes, where they are known.
@@ -172,6 +173,7 @@ pub(crate) enum GroupKind {
     /// Element-wise.
     Map,
     /// Folds.
+    #[cfg(feature = "cuda")]
     Fold,
 }
 

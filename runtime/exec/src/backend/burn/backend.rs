@@ -414,8 +414,6 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             GroupKind::Map => lowering.own_maps(steps),
             #[cfg(feature = "cuda")]
             GroupKind::Fold => lowering.own_folds(steps),
-            #[cfg(not(feature = "cuda"))]
-            GroupKind::Fold => steps.iter().try_for_each(|step| lowering.step(step)),
         }
     }
 

@@ -12,9 +12,9 @@ mod download;
 mod drawn;
 mod elements;
 #[cfg(feature = "cuda")]
-pub(crate) mod folds;
-#[cfg(feature = "cuda")]
 pub(crate) mod faults;
+#[cfg(feature = "cuda")]
+pub(crate) mod folds;
 #[cfg(feature = "cuda")]
 mod graphs;
 pub(crate) mod maps;

@@ -2,16 +2,20 @@
 //! `i32`.
 
 use cubecl::prelude::*;
+#[cfg(feature = "cuda")]
+use meshwright_plan::Computed;
+use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
-use meshwright_plan::{Computed, DType};
 
 /// One operation, on registers before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Instruction {
     /// What is loaded.
     Load(usize),
-    /// A number, by its bits.
+    /// A float or a truth value, by its bits.
     Number(u32),
+    /// An integer.
+    Whole(i32),
     /// The global position along a dim.
     Index(usize),
     /// Of floats; of truth values `Not`.
@@ -43,6 +47,7 @@ pub(super) struct ScalarProgram {
 
 impl ScalarProgram {
     /// An expression whose half types are `half`; none where kernels have no such function.
+    #[cfg(feature = "cuda")]
     pub(super) fn of(computed: &Computed, half: DType) -> Option<ScalarProgram> {
         ScalarProgram::of_several(&computed.expr, &[computed.reg], half)
     }
@@ -85,6 +90,7 @@ impl ScalarProgram {
     }
 
     /// What is loaded, as it is.
+    #[cfg(feature = "cuda")]
     pub(super) fn identity() -> ScalarProgram {
         ScalarProgram { instructions: vec![Instruction::Load(0)], results: vec![0] }
     }
@@ -101,7 +107,7 @@ fn instruction(nodes: &[Node], node: &Node, at: &[usize]) -> Option<Instruction>
     let of = |r: Reg| nodes.get(usize::from(r)).map(|n| n.dtype);
     Some(match node.scalar {
         Scalar::Load(n) => Instruction::Load(usize::from(n)),
-        Scalar::Const(x) if node.dtype == DType::I32 => Instruction::Number(x as i32 as u32),
+        Scalar::Const(x) if node.dtype == DType::I32 => Instruction::Whole(x as i32),
         Scalar::Const(x) if node.dtype == DType::Bool => {
             Instruction::Number(f32::from(u8::from(x != 0.0)).to_bits())
         }
@@ -170,6 +176,7 @@ pub(super) struct Element {
 }
 
 /// The value of an expression; `E` is the half type.
+#[cfg(feature = "cuda")]
 #[cube]
 pub(super) fn evaluate<E: Float>(element: &Element, #[comptime] program: ScalarProgram) -> f32 {
     let results = evaluate_all::<E>(element, program);
@@ -183,7 +190,7 @@ pub(super) fn evaluate_all<E: Float>(element: &Element, #[comptime] program: Sca
     let many = comptime!(program.instructions.len());
     #[unroll]
     for i in 0..many {
-        let value = computed::<E>(&registers, element, comptime!(program.instructions[i]));
+        let value = computed::<E>(&registers, element, i, comptime!(program.instructions.clone()));
         registers.push(value);
     }
     let mut results = Sequence::<f32>::new();
@@ -199,25 +206,43 @@ pub(super) fn evaluate_all<E: Float>(element: &Element, #[comptime] program: Sca
 fn computed<E: Float>(
     registers: &Sequence<f32>,
     element: &Element,
-    #[comptime] instruction: Instruction,
+    #[comptime] which: usize,
+    #[comptime] program: Vec<Instruction>,
 ) -> f32 {
-    match comptime!(instruction) {
+    match comptime!(program[which]) {
         Instruction::Load(n) => *element.loads.index(n),
         Instruction::Number(bits) => comptime!(f32::from_bits(bits)).runtime(),
+        Instruction::Whole(n) => f32::reinterpret(comptime!(n).runtime()),
         Instruction::Index(dim) => f32::reinterpret(*element.at.index(dim)),
         Instruction::Unary(f, a) => unary(*registers.index(a), f),
         Instruction::Binary(f, a, b) => binary(*registers.index(a), *registers.index(b), f),
         Instruction::OfIntegers(f, a, b) => {
-            of_integers(i32::reinterpret(*registers.index(a)), i32::reinterpret(*registers.index(b)), f)
+            let a = integer(registers, a, comptime!(program.clone()));
+            let b = integer(registers, b, comptime!(program.clone()));
+            of_integers(a, b, f)
         }
         Instruction::Select(c, a, b) => {
             select(*registers.index(c) != 0.0f32, *registers.index(a), *registers.index(b))
         }
         Instruction::Half(a) => f32::cast_from(E::cast_from(*registers.index(a))),
-        Instruction::Float(a) => f32::cast_from(i32::reinterpret(*registers.index(a))),
+        Instruction::Float(a) => f32::cast_from(integer(registers, a, program)),
         Instruction::Integer(a) => f32::reinterpret(i32::cast_from(*registers.index(a))),
         Instruction::Truth(a) => truth(*registers.index(a) != 0.0f32),
-        Instruction::TruthOfInteger(a) => truth(i32::reinterpret(*registers.index(a)) != 0i32),
+        Instruction::TruthOfInteger(a) => truth(integer(registers, a, program) != 0i32),
+    }
+}
+
+/// The integer in a register. A constant is not read from there: as the bits of a float it may be subnormal, and compilers take that
+/// for 0 where the host does (ADR 35).
+#[cube]
+fn integer(
+    registers: &Sequence<f32>,
+    #[comptime] which: usize,
+    #[comptime] program: Vec<Instruction>,
+) -> i32 {
+    match comptime!(program[which]) {
+        Instruction::Whole(n) => comptime!(n).runtime(),
+        _ => i32::reinterpret(*registers.index(which)),
     }
 }
 

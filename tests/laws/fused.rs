@@ -1,0 +1,97 @@
+//! Chains of steps that devices with compiled kernels compute in other pieces than the Plan says: integers beside constants, rows and columns
+//! of many lengths, values that are only folded, several folds at once.
+
+use crate::devices::{Devices, to};
+use crate::rng::Rng;
+use crate::split::{Way, Within, same_step, way};
+use crate::subject::{step, tensors};
+use crate::walk::{Bound, walk};
+use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, Type};
+use meshwright_plan::{DType, Dim, Dims, Monoid};
+
+/// `[rows, columns]` of numbers, weights of the columns, and all that is computed of them.
+fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, Id)>, [Dim; 2]) {
+    let mut g = Graph::new(Dims::default());
+    let (r, c) = (g.dims.add("r", rows), g.dims.add("c", columns));
+    let (mut rng, mut bound) = (Rng::new(5), Bound::new());
+    let mut input = |g: &mut Graph, name: &str, dims: &[Dim]| {
+        let leaf = InputOpKind::Input { name: name.into() };
+        let id = g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+        bound.insert(id, F64Tensor::build(&g.dims, dims, |_| f64::from(rng.float(-2.0, 2.0) as f32)));
+        id
+    };
+    let (x, y) = (input(&mut g, "x", &[r, c]), input(&mut g, "y", &[r, c]));
+    let w = input(&mut g, "w", &[c]);
+    // Of integers: what is compared, chosen and added is constant, or a position.
+    let known = columns as f64 * 0.75;
+    let (at, end) = (g.index(c), g.constant(known.floor(), DType::I32));
+    let (is_known, never) = (g.binary("<", at, end), g.constant(-1e9, DType::F32));
+    let masked = g.choose(is_known, x, never);
+    let (three, row) = (g.constant(3.0, DType::I32), g.index(r));
+    let chosen = g.choose(is_known, three, row);
+    let places = g.sum_of(&[chosen, at]);
+    let places = g.cast(places, DType::F32);
+    let weighed = g.product(&[places, w]);
+    // Values that are only folded, and one that is written beside them.
+    let centered = g.product(&[x, w]);
+    let square = g.product(&[centered, centered]);
+    let squares = g.reduce(Monoid::Sum, square, &[c]);
+    let shifted = g.sum_of(&[centered, y]);
+    let outputs = vec![
+        ("logsumexp", g.op(LogSumExp { dim: c }, &[masked])),
+        ("weighed", weighed),
+        ("squares", squares),
+        ("shifted", shifted),
+        ("by_columns", g.contract_to(&[x, y], &[c])),
+        ("by_rows", g.contract_to(&[x, y], &[r])),
+        ("all", g.contract_to(&[x, x], &[])),
+        ("all_others", g.contract_to(&[y, y], &[])),
+        ("weights", g.contract_to(&[w, w], &[])),
+        ("greatest", g.reduce(Monoid::Max, shifted, &[r])),
+        ("least", g.reduce(Monoid::Min, y, &[c])),
+    ];
+    (g, bound, outputs, [r, c])
+}
+
+fn are_the_same(mut devices: Devices, what: &str, ways: &dyn Fn([Dim; 2]) -> Vec<Way>) {
+    let mut cases = 0;
+    for sizes in [[1, 1], [3, 5], [7, 64], [64, 7], [33, 1030], [1100, 12], [2, 40_000]] {
+        let (g, bound, outputs, dims) = equations(sizes);
+        let values = walk(&g, &bound);
+        let wanted: Vec<_> =
+            outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
+        let step = step(&g, &outputs);
+        // Sums of so many products are off by what `f32` rounds of each.
+        let within = Within { least: 1.0, narrow: 2e-5, exact: true };
+        cases += same_step("fused", &step, &tensors(&g, &bound), &wanted, within, &ways(dims), &mut devices)
+            .unwrap_or_else(|e| panic!("{sizes:?}: {e}"));
+    }
+    crate::report(&format!("{what}: {cases} cases"));
+}
+
+fn whole(_: [Dim; 2]) -> Vec<Way> {
+    vec![way(&[], vec![])]
+}
+
+#[test]
+fn chains_of_steps_are_the_same_on_the_host() {
+    let ways =
+        |[r, c]: [Dim; 2]| vec![way(&[], vec![]), way(&[3], vec![to(r, &[0])]), way(&[2], vec![to(c, &[0])])];
+    are_the_same(Devices::default(), "fused, native", &ways);
+    are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "fused, plain operations", &whole);
+}
+
+#[cfg(feature = "cubecl-cpu")]
+#[test]
+fn chains_of_steps_are_the_same_compiled_for_the_host() {
+    are_the_same(Devices::of(DeviceKind::CubeCpu), "fused, CubeCL on the host", &whole);
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn chains_of_steps_are_the_same_on_a_gpu() {
+    if crate::engines::gpu() {
+        are_the_same(Devices::of(DeviceKind::Cuda(0)), "fused, GPU", &whole);
+    }
+}
