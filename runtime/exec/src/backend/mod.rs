@@ -58,6 +58,7 @@ pub(crate) struct RunPoint {
 }
 
 /// What went wrong with a GPU.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs have such faults"))]
 #[derive(Clone, Debug)]
 pub(crate) enum FaultKind {
     /// It has no memory for that many bytes, where they are known.
