@@ -23,7 +23,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-type Server = <CudaRuntime as Runtime>::Server;
+type CudaServer = <CudaRuntime as Runtime>::Server;
 
 /// A GPU of this process.
 struct WatchedGpu {
@@ -89,7 +89,7 @@ impl DeviceService for FusionThread {
 /// What the thread of the fusion of a GPU knows.
 #[derive(Default)]
 struct RecordedSteps {
-    gpu: Option<(Arc<WatchedGpu>, DeviceHandle<Server>)>,
+    gpu: Option<(Arc<WatchedGpu>, DeviceHandle<CudaServer>)>,
     /// To what belongs what is recorded.
     at: Option<RunPoint>,
     /// To what belongs what was recorded and is not launched yet, by what it makes.
@@ -163,7 +163,7 @@ impl FusionObserver for StepObserver {
 impl WatchedGpu {
     /// Looks whether the device has errors after something was launched. An error that is gone was one that its cause has dealt with,
     /// such as a kernel that was only tried.
-    fn look(&self, server: &mut Server, at: Option<RunPoint>) {
+    fn look(&self, server: &mut CudaServer, at: Option<RunPoint>) {
         let fine = server.write_streams().parts().1.graph().is_empty();
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         match fine {
@@ -176,7 +176,7 @@ impl WatchedGpu {
 }
 
 impl Failed {
-    fn now(server: &mut Server, at: Option<RunPoint>) -> Failed {
+    fn now(server: &mut CudaServer, at: Option<RunPoint>) -> Failed {
         // CubeCL has no other way to the errors than to ask for that of a buffer, and the buffers are not known here.
         let errors = format!("{:?}", server.write_streams().parts().1.graph());
         let asked = errors.split(NO_MEMORY).skip(1).filter_map(leading_number).min();
@@ -205,7 +205,7 @@ pub(super) fn fault(device: &CubeDevice, problem: &str) -> Option<DeviceFault> {
     let gpu = of(cuda.index)?;
     let kind = kind(problem, |code| gpu.monitor.error_name(code))?;
     // What was launched before the error came up is looked at; where the thread of the device has ended, what is known is known.
-    let _ended = DeviceHandle::<Server>::new(cuda.to_id()).submit_blocking(|_| ());
+    let _ended = DeviceHandle::<CudaServer>::new(cuda.to_id()).submit_blocking(|_| ());
     let failed = *gpu.failed.lock().unwrap_or_else(PoisonError::into_inner);
     let kind = match (kind, failed) {
         (FaultKind::OutOfMemory(last), Some(first)) => FaultKind::OutOfMemory(first.asked.or(last)),
