@@ -38,7 +38,12 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let square = g.product(&[centered, centered]);
     let squares = g.reduce(Monoid::Sum, square, &[c]);
     let shifted = g.sum_of(&[centered, y]);
+    // A sum of what is computed of sums: they are not one launch.
+    let sums = g.reduce(Monoid::Sum, x, &[c]);
+    let doubled = g.scaled(sums, 2.0);
+    let total = g.reduce(Monoid::Sum, doubled, &[r]);
     let outputs = vec![
+        ("total", total),
         ("logsumexp", g.op(LogSumExp { dim: c }, &[masked])),
         ("weighed", weighed),
         ("squares", squares),

@@ -143,6 +143,83 @@ fn a_training_records_its_step_compiled_for_the_host() {
     assert!(Path::new(&trace).exists());
 }
 
+/// What went on each stream, by `FAKE_CUDA_LOG`: its word, the stream, and bytes.
+fn logged(path: &Path) -> Vec<(String, String, usize)> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let of = |line: &str| {
+        let parts: Vec<&str> = line.split(' ').collect();
+        (parts[0].to_string(), parts[1].to_string(), parts[2].parse().unwrap())
+    };
+    text.lines().map(of).collect()
+}
+
+/// Inputs go beside what is computed: no kernel runs on the stream that uploads them, in ordinary steps and in recorded ones.
+#[test]
+fn inputs_have_a_stream_of_their_own_compiled_for_the_host() {
+    let (folder, libraries) = (folder(SMALL), libraries());
+    darken(&folder.path().join("data"));
+    let data = folder.path().join("data").display().to_string();
+    for graphs in ["", "none"] {
+        let log = folder.path().join(format!("streams-{graphs}"));
+        let mut args = vec!["train", "mnist_mlp", "--data", &data, "--device", "cuda", "--steps", "12"];
+        args.extend("--dim batch=12 --dim rows=5 --dim cols=4 --no-save --no-eval".split(' '));
+        let mut command = on_stand_in(libraries.path(), "dry_run", &args);
+        command.envs([("MESHWRIGHT_GRAPHS", graphs), ("MESHWRIGHT_CUBLASLT", "none")]);
+        let out = said(command.env("FAKE_CUDA_LOG", &log).output().unwrap());
+        assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
+        let logged = logged(&log);
+        let kernels: Vec<&String> = logged.iter().filter(|l| l.0 != "upload").map(|l| &l.1).collect();
+        // The images of a batch are bytes.
+        let images: Vec<_> = logged.iter().filter(|l| l.0 == "upload" && l.2 == 12 * 5 * 4).collect();
+        let beside = images.iter().filter(|l| !kernels.contains(&&l.1)).count();
+        // Of a program that is about to be recorded they take their place in the order of kernels once.
+        assert!(images.len() >= 12 && beside >= 11, "{graphs}: {beside} of {}", images.len());
+        assert_eq!(logged.iter().any(|l| l.0 == "graph"), graphs.is_empty());
+    }
+}
+
+/// A step of decoding is one launch, and the text is that of the native backend.
+#[test]
+fn a_decoding_is_recorded_compiled_for_the_host() {
+    let (folder, libraries) = (folder(SMALL), libraries());
+    let run_dir = folder.path().join("run").display().to_string();
+    let mut args: Vec<&str> =
+        "train gpt --preset tiny --dim batch=2 --dim layers=1 --steps 4 --no-eval".split(' ').collect();
+    args.extend(["--data", "king_james_next", "--run", &run_dir, "--device", "cpu"]);
+    let out = said(command(&args).output().unwrap());
+    assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
+    let mut texts = vec![];
+    for (device, graphs) in [("cpu", ""), ("cuda", ""), ("cuda", "none")] {
+        let args = [
+            "generate",
+            &run_dir,
+            "--prompt",
+            "And he",
+            "--max-tokens",
+            "10",
+            "--seed",
+            "3",
+            "--device",
+            device,
+        ];
+        let log = folder.path().join(format!("calls-{graphs}"));
+        let mut command = on_stand_in(libraries.path(), "dry_run_computed", &args);
+        command.envs([
+            ("MESHWRIGHT_GRAPHS", graphs),
+            ("FAKE_CUDA_KERNELS", "run"),
+            ("FAKE_CUDA_MEMORY", "1"),
+        ]);
+        let out = said(command.env("FAKE_CUDA_LOG", &log).output().unwrap());
+        assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
+        texts.push(out.out);
+        if device == "cuda" {
+            let launches = logged(&log).iter().filter(|l| l.0 == "graph").count();
+            assert!(if graphs.is_empty() { launches >= 4 } else { launches == 0 }, "{graphs}: {launches}");
+        }
+    }
+    assert!(texts.iter().all(|text| *text == texts[0] && text.len() > 10), "{texts:?}");
+}
+
 /// The loss of each step of a training.
 fn losses(mut command: Command) -> Vec<f64> {
     let out = said(command.output().unwrap());

@@ -9,7 +9,10 @@ use crate::cuda::{
 use crate::kernels;
 use crate::stream::{Event, Node, Stream, kernel_ran};
 use std::ffi::{c_char, c_float, c_int, c_uint, c_void};
+use std::fs::File;
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Kernels that were launched, those of graphs too; launches of graphs; and graphs that were captured.
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
@@ -26,6 +29,20 @@ fn count(what: usize) {
 pub unsafe extern "C" fn fakeCounts(counts: *mut u64) {
     for (i, all) in COUNTS.iter().enumerate() {
         unsafe { *counts.add(i) = all.load(Ordering::Relaxed) };
+    }
+}
+
+/// Adds a line of what went on a stream to the file that `FAKE_CUDA_LOG` names, if it names one.
+fn log(what: &str, stream: *const Stream, bytes: usize) {
+    static FILE: LazyLock<Option<Mutex<File>>> = LazyLock::new(|| {
+        let path = std::env::var_os("FAKE_CUDA_LOG")?;
+        let file = File::options().create(true).append(true).open(path);
+        Some(Mutex::new(file.unwrap_or_else(|e| panic!("FAKE_CUDA_LOG: {e}"))))
+    });
+    if let Some(file) = &*FILE {
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(file, "{what} {:x} {bytes}", stream as usize)
+            .unwrap_or_else(|e| panic!("FAKE_CUDA_LOG: {e}"));
     }
 }
 
@@ -74,6 +91,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     stream: *const Stream,
 ) -> c_int {
+    log("upload", stream, bytes);
     unsafe { copy(stream, (from as usize, to as usize), to as usize, bytes) }
 }
 
@@ -184,6 +202,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     arguments: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> c_int {
+    log("kernel", stream, 0);
     let stream = unsafe { &*stream };
     let gpu = stream.gpu;
     if !*kernels::RUN {
@@ -287,6 +306,7 @@ pub unsafe extern "C" fn cuGraphUpload(_graph: *const Graph, _stream: *const Str
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphLaunch(graph: *const Graph, stream: *const Stream) -> c_int {
     count(REPLAYS);
+    log("graph", stream, 0);
     let nodes = unsafe { &(*graph).0 }.clone();
     let stream = unsafe { &*stream };
     stream.push(move || nodes.iter().for_each(|node| node()));

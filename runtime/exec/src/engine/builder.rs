@@ -241,22 +241,27 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         }
     }
 
-    /// What is read again where a value of a step is folded ends there, and not at the step.
+    /// What is read again where values of a step are folded ends at the last of these places, and not at the step.
     fn postpone(
         &mut self,
         index: usize,
         step: &Step,
         ending: &mut Vec<TensorSlot>,
     ) -> Result<(), LoweringError> {
-        for written in &step.writes {
-            let Some(inlined) = self.lowering.inlined.values.get(&written.buf) else { continue };
-            let mut needed = vec![];
+        let mut needed: BTreeMap<TensorSlot, usize> = BTreeMap::new();
+        for inlined in step.writes.iter().filter_map(|o| self.lowering.inlined.values.get(&o.buf)) {
             for operand in &inlined.reads {
-                needed.extend(self.lowering.slots(operand.buf)?);
+                for slot in self.lowering.slots(operand.buf)? {
+                    let last = needed.entry(slot).or_default();
+                    *last = inlined.by.max(*last);
+                }
             }
-            let later = ending.iter().copied().filter(|slot| needed.contains(slot));
-            self.postponed.entry(inlined.by).or_default().extend(later);
-            ending.retain(|slot| !needed.contains(slot));
+        }
+        for (slot, by) in needed {
+            if ending.contains(&slot) {
+                ending.retain(|s| *s != slot);
+                self.postponed.entry(by).or_default().push(slot);
+            }
         }
         ending.extend(self.postponed.remove(&index).unwrap_or_default());
         Ok(())
@@ -271,7 +276,13 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         (self.waiting.is_empty() || self.waiting_for == kind)
             && self.waiting.len() < most
             && waiting().map(tensors).sum::<usize>() + tensors(step) <= most_tensors
-            && waiting().all(|w| w.lag == step.lag && !w.writes.iter().any(|o| step.reads_buf(o.buf)))
+            && waiting().all(|w| w.lag == step.lag && !w.writes.iter().any(|o| self.reads(step, o.buf)))
+    }
+
+    /// Whether the operation of a step reads a buffer: itself, or for a value that it computes.
+    fn reads(&self, step: &Step, buf: BufId) -> bool {
+        let inlined = step.reads.iter().filter_map(|o| self.lowering.inlined.values.get(&o.buf));
+        step.reads_buf(buf) || inlined.flat_map(|i| &i.reads).any(|o| o.buf == buf)
     }
 
     /// Adds the operation of the steps that wait for it.

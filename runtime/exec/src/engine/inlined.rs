@@ -11,7 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A value that is computed where it is folded.
 #[derive(Clone, Debug)]
 pub(crate) struct Inlined {
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "kernels for folds are those of GPUs"))]
+    #[cfg_attr(
+        not(any(test, feature = "cuda")),
+        expect(dead_code, reason = "kernels for folds are those of GPUs")
+    )]
     pub(crate) of: Computed,
     pub(crate) reads: Vec<Operand>,
     /// The step that folds it.

@@ -9,7 +9,7 @@ use super::lower::{BurnKernel, ITERATION_SLICE, ITERATION_UPDATE, Lower};
 use super::transfer::{download, empty, typed, upload};
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 use crate::backend::GroupKind;
-use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
+use crate::backend::native::{Pool, bytes_mut, from_host, to_host};
 use crate::backend::{
     Backend, DeviceError, DeviceFault, Download, Graphs, Handle, Handles, Memory, RngState, RunPoint,
 };
@@ -25,10 +25,9 @@ use crate::engine::lowering::{LoweringError, stored_as};
 use crate::error::ExecError;
 use crate::kernels::{KernelError, RandomKernel, ValueIndexF32, ValueIndexF64};
 use crate::tensor::{HostData, HostTensor};
-use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
-use burn_backend::{DType as BurnType, DeviceOps, FloatDType, TensorMetadata};
-use burn_flex::{Flex, FlexTensor};
+use burn_backend::{DType as BurnType, DeviceOps, TensorMetadata};
+use burn_flex::FlexTensor;
 use burn_ir::{BackendIr, CustomOpIr, HandleKind};
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
 use meshwright_gpu::products::TunedProducts;
@@ -167,75 +166,6 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
 
     /// The tensor again.
     fn unpin(pinned: Self::Pinned, device: &Self::Device) -> HandleKind<Self>;
-}
-
-/// A stand-in for a library of products, in the memory of the host.
-pub(crate) trait HostProducts: Send {
-    /// The product of two tensors of one dtype, with elements of `dtype`.
-    fn product(&mut self, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor;
-
-    /// What chooses its kernels.
-    fn tuned(&mut self) -> &mut TunedProducts;
-}
-
-impl BurnBackend for Flex {
-    type Pinned = FlexTensor;
-    type Clock = ();
-    /// Of tests: the stand-in for that of GPUs.
-    type Library = Option<Box<dyn HostProducts>>;
-
-    fn own_matmul(_: &Self::Device, library: &Self::Library) -> bool {
-        library.is_some()
-    }
-
-    fn tunes(_: &Self::Device, library: &Self::Library) -> bool {
-        library.is_some()
-    }
-
-    fn tuned<R>(
-        _: &Self::Device,
-        library: &mut Self::Library,
-        f: impl FnOnce(&mut TunedProducts) -> R,
-    ) -> Option<R> {
-        library.as_mut().map(|l| f(l.tuned()))
-    }
-
-    /// Few, since this is for tests: these are to go through several tiles.
-    const SCORES_AT_ONCE: usize = 64;
-
-    fn matmul(
-        library: &mut Self::Library,
-        left: FlexTensor,
-        right: FlexTensor,
-        dtype: BurnType,
-    ) -> FlexTensor {
-        if let Some(library) = library {
-            return library.product(left, right, dtype);
-        }
-        let to: FloatDType = dtype.into();
-        Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to))
-    }
-
-    /// Tests alone have transports that take memory of the host for that of a GPU.
-    fn is_gpu(_: &Self::Device, _: u32) -> bool {
-        cfg!(test)
-    }
-
-    fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, DeviceError> {
-        let tensor = unhandle(tensor).ok_or_else(|| DeviceError("a quantized tensor".into()))?;
-        let mut tensor = tensor.to_contiguous();
-        // So that it has storage of its own.
-        bytes_mut(&mut tensor);
-        Ok(tensor)
-    }
-
-    fn address(pinned: &Self::Pinned) -> u64 {
-        pinned.bytes().as_ptr() as u64
-    }
-
-    fn unpin(pinned: Self::Pinned, _: &Self::Device) -> HandleKind<Self> {
-        handle(pinned)
-    }
 }
 
 /// A device that runs the operations of a backend of Burn.

@@ -47,6 +47,11 @@ impl Lower<'_> {
         let inlined = step.reads.first().and_then(|o| self.inlined.values.get(&o.buf));
         let operands = inlined.map_or(&step.reads, |i| &i.reads);
         let reads = operands.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
+        // What contradicts itself is told where there is no kernel.
+        let aligned: Vec<&Local> = reads.iter().chain([&out]).collect();
+        if self.context.check_aligned(&aligned, &[]).is_err() {
+            return Ok(None);
+        }
         let (monoid, of) = match (&step.prim, &reads[..]) {
             (Prim::Reduce { monoid }, [input, ..]) => {
                 (*monoid, inlined.map_or_else(|| element_of(input.dtype), |i| i.of.clone()))

@@ -25,6 +25,7 @@ mod emit;
 #[cfg(feature = "cuda")]
 mod fold;
 mod functions;
+mod host;
 mod index;
 mod int;
 mod iteration;

@@ -1,7 +1,7 @@
 //! Products of tests by the stand-in for cuBLASLt, in the memory of the host: what a GPU is told, of the same tensors.
 
-use super::backend::HostProducts;
 use super::blas;
+use super::host::HostProducts;
 use burn_backend::DType as BurnType;
 use burn_flex::FlexTensor;
 use burn_std::Shape;

@@ -67,6 +67,11 @@ impl Lower<'_> {
     fn own_map_of(&self, step: &Step) -> Result<Option<OwnMap>, LoweringError> {
         let Prim::Map { expr, regs } = &step.prim else { return Ok(None) };
         let (reads, writes) = (self.all_local(&step.reads)?, self.all_local(&step.writes)?);
+        // What contradicts itself is told where there is no kernel.
+        let all: Vec<&Local> = reads.iter().chain(&writes).collect();
+        if self.context.check_aligned(&all, &[]).is_err() {
+            return Ok(None);
+        }
         let drawn = |buf: &BufId| self.masks.drawn_by.get(buf).copied();
         let written = regs.iter().copied().zip(writes);
         let written: Vec<(Reg, Local)> =

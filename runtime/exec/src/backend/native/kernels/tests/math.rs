@@ -73,7 +73,7 @@ fn functions_of_f32_are_accurate_everywhere() {
         (UnaryFn::Round, f64::round_ties_even, 0.0),
     ];
     let found: Vec<_> = cases.iter().map(|(f, r, limit)| (f, worst(*f, r), limit)).collect();
-    assert!(found.iter().all(|(_, u, limit)| u <= limit), "{found:?}");
+    assert!(found.iter().all(|(_, u, limit)| u <= *limit), "{found:?}");
 }
 
 #[test]

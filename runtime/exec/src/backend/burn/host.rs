@@ -1,0 +1,79 @@
+//! Burn's backend of the host, on which tests run what GPUs run.
+
+use super::backend::BurnBackend;
+use crate::backend::DeviceError;
+use crate::backend::native::{bytes_mut, handle, unhandle};
+use burn_backend::ops::FloatTensorOps;
+use burn_backend::{DType as BurnType, FloatDType};
+use burn_flex::{Flex, FlexTensor};
+use burn_ir::HandleKind;
+use meshwright_gpu::products::TunedProducts;
+
+/// A stand-in for a library of products, in the memory of the host.
+pub(crate) trait HostProducts: Send {
+    /// The product of two tensors of one dtype, with elements of `dtype`.
+    fn product(&mut self, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor;
+
+    /// What chooses its kernels.
+    fn tuned(&mut self) -> &mut TunedProducts;
+}
+
+impl BurnBackend for Flex {
+    type Pinned = FlexTensor;
+    type Clock = ();
+    /// Of tests: the stand-in for that of GPUs.
+    type Library = Option<Box<dyn HostProducts>>;
+
+    fn own_matmul(_: &Self::Device, library: &Self::Library) -> bool {
+        library.is_some()
+    }
+
+    fn tunes(_: &Self::Device, library: &Self::Library) -> bool {
+        library.is_some()
+    }
+
+    fn tuned<R>(
+        _: &Self::Device,
+        library: &mut Self::Library,
+        f: impl FnOnce(&mut TunedProducts) -> R,
+    ) -> Option<R> {
+        library.as_mut().map(|l| f(l.tuned()))
+    }
+
+    /// Few, since this is for tests: these are to go through several tiles.
+    const SCORES_AT_ONCE: usize = 64;
+
+    fn matmul(
+        library: &mut Self::Library,
+        left: FlexTensor,
+        right: FlexTensor,
+        dtype: BurnType,
+    ) -> FlexTensor {
+        if let Some(library) = library {
+            return library.product(left, right, dtype);
+        }
+        let to: FloatDType = dtype.into();
+        Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to))
+    }
+
+    /// Tests alone have transports that take memory of the host for that of a GPU.
+    fn is_gpu(_: &Self::Device, _: u32) -> bool {
+        cfg!(test)
+    }
+
+    fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, DeviceError> {
+        let tensor = unhandle(tensor).ok_or_else(|| DeviceError("a quantized tensor".into()))?;
+        let mut tensor = tensor.to_contiguous();
+        // So that it has storage of its own.
+        bytes_mut(&mut tensor);
+        Ok(tensor)
+    }
+
+    fn address(pinned: &Self::Pinned) -> u64 {
+        pinned.bytes().as_ptr() as u64
+    }
+
+    fn unpin(pinned: Self::Pinned, _: &Self::Device) -> HandleKind<Self> {
+        handle(pinned)
+    }
+}
