@@ -78,7 +78,7 @@ fn folded<E: TestValue>(
     let all: Vec<Vec<E>> = (0..group.size()).map(|m| input(group, m, case, len)).collect();
     for (i, got) in got.iter().enumerate() {
         let members = || all.iter().map(|of| of[start + i]);
-        let Some(want) = members().reduce(|a, b| E::naive(monoid, a, b)) else { continue };
+        let Some(want) = E::fold_all(monoid, members()) else { continue };
         let scale = match monoid {
             Monoid::Sum => members().map(|x| x.value().abs()).sum(),
             Monoid::Prod => want.value().abs(),

@@ -36,6 +36,10 @@ pub(super) trait TestValue: Element + std::fmt::Debug + Default {
     /// Equal elements have equal bits. Of a NaN that was computed (0 by infinity) the sign is not defined.
     fn bits(self) -> (u64, u64);
     fn naive(monoid: Monoid, a: Self, b: Self) -> Self;
+    /// Of all members, from left to right; half types are folded in `f32`, and rounded once.
+    fn fold_all(monoid: Monoid, members: impl Iterator<Item = Self>) -> Option<Self> {
+        members.reduce(|a, b| Self::naive(monoid, a, b))
+    }
     /// Its value, for floats.
     fn value(self) -> f64;
 
@@ -45,7 +49,7 @@ pub(super) trait TestValue: Element + std::fmt::Debug + Default {
 }
 
 macro_rules! floats {
-    ($($t:ty, $epsilon:expr, $number:expr, $of:expr, $to:expr);*) => {$(
+    ($($t:ty, $wide:ty, $epsilon:expr, $number:expr, $of:expr, $to:expr);*) => {$(
         impl TestValue for $t {
             const EPSILON: f64 = $epsilon;
 
@@ -71,6 +75,10 @@ macro_rules! floats {
                     _ => if b < a { b } else { a },
                 }
             }
+            fn fold_all(monoid: Monoid, members: impl Iterator<Item = Self>) -> Option<Self> {
+                let wide = members.map(|x| $to(x) as $wide);
+                wide.reduce(|a, b| <$wide>::naive(monoid, a, b)).map(|x| $of(f64::from(x)))
+            }
             fn value(self) -> f64 {
                 $to(self)
             }
@@ -78,10 +86,10 @@ macro_rules! floats {
     )*};
 }
 floats!(
-    f32, f32::EPSILON as f64, large, |x: f64| x as f32, f64::from;
-    f64, f64::EPSILON, large, |x: f64| x, |x: f64| x;
-    bf16, 1.0 / 128.0, large, bf16::from_f64, bf16::to_f64;
-    f16, 1.0 / 1024.0, near_one, f16::from_f64, f16::to_f64
+    f32, f32, f32::EPSILON as f64, large, |x: f64| x as f32, f64::from;
+    f64, f64, f64::EPSILON, large, |x: f64| x, |x: f64| x;
+    bf16, f32, 1.0 / 128.0, large, bf16::from_f64, bf16::to_f64;
+    f16, f32, 1.0 / 1024.0, near_one, f16::from_f64, f16::to_f64
 );
 
 /// Numbers up to 92, of a random integer.

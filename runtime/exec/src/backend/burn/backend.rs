@@ -147,7 +147,7 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     fn run_own(
         clock: &Self::Clock,
-        (kernel, rng): (&super::cube::OwnKernel, RngState),
+        (kernel, rng): (&super::cube::own::OwnKernel, RngState),
         inputs: Vec<Self::Handle>,
         outputs: &[burn_ir::TensorIr],
     ) -> Option<Vec<Self::Handle>> {

@@ -18,6 +18,7 @@ pub(crate) mod folds;
 #[cfg(feature = "cuda")]
 mod graphs;
 pub(crate) mod maps;
+pub(crate) mod own;
 mod product;
 mod program;
 mod random;
@@ -51,18 +52,7 @@ use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::TunedProducts;
 #[cfg(feature = "cuda")]
 use meshwright_plan::DType;
-use std::sync::Arc;
-
-/// A kernel from our own source.
-pub(crate) enum OwnKernel {
-    /// Element-wise steps that do not depend on each other.
-    Map(Arc<[maps::MapCall]>),
-    #[cfg(feature = "cuda")]
-    /// Folds that do not depend on each other.
-    Fold(Arc<[folds::FoldCall]>),
-    #[cfg(feature = "cuda")]
-    Attention(Arc<attention::AttentionCall>),
-}
+use own::OwnKernel;
 
 /// A device that kernels are compiled for.
 pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Result<OnBurn<Cube>, ExecError> {
@@ -131,7 +121,7 @@ impl BurnBackend for Cube {
 
     #[cfg(feature = "cuda")]
     fn upload_input(host: HostTensor, device: &CubeDevice) -> HandleKind<Cube> {
-        ahead::input(host, device)
+        registered(ahead::sent(host, device), device)
     }
 
     #[cfg(feature = "cuda")]

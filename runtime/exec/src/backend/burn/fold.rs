@@ -1,7 +1,7 @@
 //! Folds by kernels of our own, where the backend has them.
 
-use super::cube::OwnKernel;
 use super::cube::folds::{FoldCall, FoldOperand};
+use super::cube::own::OwnKernel;
 use super::emit::FOLD;
 use super::lower::{BurnKernel, Lower, Named};
 use crate::backend::native::{Contraction, contraction};

@@ -21,7 +21,7 @@ pub(crate) enum BurnKernel {
     Random(RandomKernel),
     /// What is compiled for the backend from our own source.
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-    Own(super::cube::OwnKernel),
+    Own(super::cube::own::OwnKernel),
 }
 
 /// Lowers steps to operations of Burn.

@@ -1,9 +1,9 @@
 //! Attention by kernels of the backend, where it has them for what is asked.
 
-use super::super::cube::OwnKernel;
 use super::super::cube::attention::{
     AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided,
 };
+use super::super::cube::own::OwnKernel;
 use super::super::emit::ATTENTION;
 use super::super::lower::{BurnKernel, Lower, Named};
 use crate::engine::attention::AttentionSpace;

@@ -1,13 +1,11 @@
 //! Inputs of the next step on their way to a GPU while it computes this one: through CubeCL's pinned memory, on a stream of their own.
 //! What reads them waits for them on the device, and nobody on the host.
 
-use super::registered;
 use crate::backend::burn::transfer::elements;
 use crate::tensor::HostTensor;
+use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{Cube, CubeDevice};
 use burn_fusion::stream::StreamId;
-use burn_ir::HandleKind;
 use burn_std::Shape;
 
 /// A dense tensor with the elements of one of the host, which are none of pairs. They are copied behind other inputs, and beside all that is
@@ -22,9 +20,4 @@ pub(super) fn sent(host: HostTensor, device: &CubeDevice) -> CubeTensor {
     }
     let memory = aside.create(bytes);
     CubeTensor::new_contiguous(device.client().clone(), device.clone(), Shape::from(shape), memory, dtype)
-}
-
-/// The same for the queue that fuses operations.
-pub(super) fn input(host: HostTensor, device: &CubeDevice) -> HandleKind<Cube> {
-    registered(sent(host, device), device)
 }

@@ -1,13 +1,13 @@
 //! How kernels read tensors of any type into registers: a unit has a vector of elements that follow each other along one dim.
 
 use super::drawn::Draw;
-use super::program::{Element, truth};
+use super::program::{ScalarInputs, truth};
 use cubecl::prelude::*;
 use meshwright_plan::DType;
 
 /// How the elements of an operand come into registers. Slots count the tensors of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
+pub(super) enum OperandSource {
     /// As a vector.
     Vector(usize),
     /// One element for all of the vector.
@@ -79,7 +79,7 @@ pub(super) fn load<E: Float, N: Size>(
     operands: &Operands<E, N>,
     outs: &Tensors<E, N>,
     at: &Sequence<usize>,
-    #[comptime] read: Vec<(Source, DType)>,
+    #[comptime] read: Vec<(OperandSource, DType)>,
     #[comptime] pace: Pace,
 ) -> Sequence<Sequence<f32>> {
     let mut loaded = Sequence::<Sequence<f32>>::new();
@@ -87,11 +87,11 @@ pub(super) fn load<E: Float, N: Size>(
     for i in 0..comptime!(read.len()) {
         let dtype = comptime!(read[i].1);
         let lanes = match comptime!(read[i].0) {
-            Source::Vector(slot) => vector_in(&operands.vectors, at, slot, pace, dtype),
-            Source::Output(slot) => vector_in(outs, at, slot, pace, dtype),
-            Source::One(slot) => singles_in(&operands.singles, at, slot, pace, dtype, false),
-            Source::Each(slot) => singles_in(&operands.singles, at, slot, pace, dtype, true),
-            Source::Drawn(which, four) => {
+            OperandSource::Vector(slot) => vector_in(&operands.vectors, at, slot, pace, dtype),
+            OperandSource::Output(slot) => vector_in(outs, at, slot, pace, dtype),
+            OperandSource::One(slot) => singles_in(&operands.singles, at, slot, pace, dtype, false),
+            OperandSource::Each(slot) => singles_in(&operands.singles, at, slot, pace, dtype, true),
+            OperandSource::Drawn(which, four) => {
                 drawn(operands.draws.index(which), operands.step.index(0usize)[0usize], at, pace, four)
             }
         };
@@ -246,7 +246,7 @@ pub(super) fn element_at(
     #[comptime] lane: usize,
     #[comptime] many: usize,
     #[comptime] pace: Pace,
-) -> Element {
+) -> ScalarInputs {
     let mut loads = Sequence::<f32>::new();
     #[unroll]
     for i in 0..many {
@@ -259,5 +259,5 @@ pub(super) fn element_at(
         let beside = comptime!(if dim == pace.along { lane as u32 } else { 0 });
         positions.push(*at.index(dim) as u32 + *starts.index(dim) + beside);
     }
-    Element { loads, at: positions }
+    ScalarInputs { loads, at: positions }
 }

@@ -7,6 +7,30 @@ use meshwright_plan::Computed;
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
 
+/// The functions that kernels have; of others there are operations of Burn.
+const UNARY: &[UnaryFn] = &[
+    UnaryFn::Neg,
+    UnaryFn::Relu,
+    UnaryFn::Sqrt,
+    UnaryFn::Rsqrt,
+    UnaryFn::Recip,
+    UnaryFn::Exp,
+    UnaryFn::Log,
+    UnaryFn::Abs,
+    UnaryFn::Sign,
+    UnaryFn::Tanh,
+    UnaryFn::Sigmoid,
+    UnaryFn::Erf,
+    UnaryFn::Sin,
+    UnaryFn::Cos,
+    UnaryFn::Tan,
+    UnaryFn::Log1p,
+    UnaryFn::Floor,
+    UnaryFn::Ceil,
+    UnaryFn::Round,
+    UnaryFn::Not,
+];
+
 /// One operation, on registers before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Instruction {
@@ -113,7 +137,9 @@ fn instruction(nodes: &[Node], node: &Node, at: &[usize]) -> Option<Instruction>
         }
         Scalar::Const(x) => Instruction::Number((x as f32).to_bits()),
         Scalar::Index(k) => Instruction::Index(usize::from(k)),
-        Scalar::Unary(f, a) if f.takes(of(a)?) && !of(a)?.is_int() => Instruction::Unary(f, reg(a)?),
+        Scalar::Unary(f, a) if UNARY.contains(&f) && f.takes(of(a)?) && !of(a)?.is_int() => {
+            Instruction::Unary(f, reg(a)?)
+        }
         Scalar::Binary(f, a, b) => match (f, of(a)?) {
             (BinaryFn::Pow | BinaryFn::FloorDiv | BinaryFn::Mod, _) | (BinaryFn::Div, DType::I32) => {
                 return None;
@@ -169,7 +195,7 @@ fn cast(nodes: &[Node], to: &Node, from: Reg, at: &[usize]) -> Option<Result<Ins
 
 /// What an expression reads at one position.
 #[derive(CubeType)]
-pub(super) struct Element {
+pub(super) struct ScalarInputs {
     pub(super) loads: Sequence<f32>,
     /// The global position along each dim, where the expression asks for them.
     pub(super) at: Sequence<u32>,
@@ -178,14 +204,17 @@ pub(super) struct Element {
 /// The value of an expression; `E` is the half type.
 #[cfg(feature = "cuda")]
 #[cube]
-pub(super) fn evaluate<E: Float>(element: &Element, #[comptime] program: ScalarProgram) -> f32 {
+pub(super) fn evaluate<E: Float>(element: &ScalarInputs, #[comptime] program: ScalarProgram) -> f32 {
     let results = evaluate_all::<E>(element, program);
     *results.index(0usize)
 }
 
 /// The values of several expressions.
 #[cube]
-pub(super) fn evaluate_all<E: Float>(element: &Element, #[comptime] program: ScalarProgram) -> Sequence<f32> {
+pub(super) fn evaluate_all<E: Float>(
+    element: &ScalarInputs,
+    #[comptime] program: ScalarProgram,
+) -> Sequence<f32> {
     let mut registers = Sequence::<f32>::new();
     let many = comptime!(program.instructions.len());
     #[unroll]
@@ -205,7 +234,7 @@ pub(super) fn evaluate_all<E: Float>(element: &Element, #[comptime] program: Sca
 #[cube]
 fn computed<E: Float>(
     registers: &Sequence<f32>,
-    element: &Element,
+    element: &ScalarInputs,
     #[comptime] which: usize,
     #[comptime] program: Vec<Instruction>,
 ) -> f32 {
@@ -277,23 +306,11 @@ fn unary(x: f32, #[comptime] f: UnaryFn) -> f32 {
         UnaryFn::Cos => x.cos(),
         UnaryFn::Tan => x.tan(),
         UnaryFn::Log1p => x.log1p(),
-        UnaryFn::Expm1 => expm1(x),
         UnaryFn::Floor => x.floor(),
         UnaryFn::Ceil => x.ceil(),
         UnaryFn::Round => x.round(),
-        UnaryFn::Not => truth(x == 0.0f32),
+        _ => truth(x == 0.0f32),
     }
-}
-
-/// `exp(x) - 1`, which loses digits near 0: there its series.
-#[cube]
-fn expm1(x: f32) -> f32 {
-    let mut series = x * comptime!(1.0f32 / 9.0).runtime();
-    #[unroll]
-    for i in 0..8u32 {
-        series = x * comptime!(1.0f32 / (8 - i) as f32).runtime() * (series + 1.0f32);
-    }
-    select(x.abs() < 0.5f32, series, x.exp() - 1.0f32)
 }
 
 #[cube]

@@ -6,15 +6,15 @@ use cubecl::prelude::*;
 
 /// The dims that a kernel walks along, and how far the next position along each is, for everything that it walks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Walk {
+pub(super) struct JointWalk {
     pub(super) sizes: Vec<usize>,
     pub(super) strides: Vec<Vec<u64>>,
 }
 
-impl Walk {
+impl JointWalk {
     /// With dims joined where that changes no place, and at least one left.
-    pub(super) fn joined(sizes: &[usize], strides: &[Vec<u64>]) -> Walk {
-        let mut walk = Walk { sizes: vec![], strides: vec![vec![]; strides.len()] };
+    pub(super) fn joined(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
+        let mut walk = JointWalk { sizes: vec![], strides: vec![vec![]; strides.len()] };
         for (dim, size) in sizes.iter().enumerate().filter(|(_, size)| **size != 1) {
             let follows = |(of, all): (&Vec<u64>, &Vec<u64>)| {
                 all.last().is_some_and(|outer| *outer == of[dim].wrapping_mul(*size as u64))
@@ -32,14 +32,14 @@ impl Walk {
                 strides.iter().zip(&mut walk.strides).for_each(|(of, all)| all.push(of[dim]));
             }
         }
-        if walk.sizes.is_empty() { Walk::apart(&[1], &vec![vec![0]; strides.len()]) } else { walk }
+        if walk.sizes.is_empty() { JointWalk::apart(&[1], &vec![vec![0]; strides.len()]) } else { walk }
     }
 
     /// With every dim on its own.
-    pub(super) fn apart(sizes: &[usize], strides: &[Vec<u64>]) -> Walk {
+    pub(super) fn apart(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
         match sizes {
-            [] => Walk { sizes: vec![1], strides: vec![vec![0]; strides.len()] },
-            _ => Walk { sizes: sizes.to_vec(), strides: strides.to_vec() },
+            [] => JointWalk { sizes: vec![1], strides: vec![vec![0]; strides.len()] },
+            _ => JointWalk { sizes: sizes.to_vec(), strides: strides.to_vec() },
         }
     }
 
@@ -88,19 +88,25 @@ mod tests {
     fn dims_are_joined_where_all_tensors_have_them_next_to_each_other() {
         // `[batch seq model]`, a bias `[model]` and a scale `[batch]`.
         let strides = [vec![32, 8, 1], vec![0, 0, 1], vec![1, 0, 0]];
-        let walk = Walk::joined(&[2, 4, 8], &strides[..2]);
-        assert_eq!(walk, Walk { sizes: vec![8, 8], strides: vec![vec![8, 1], vec![0, 1]] });
-        assert_eq!(Walk::joined(&[2, 4, 8], &strides).sizes, [2, 4, 8]);
+        let walk = JointWalk::joined(&[2, 4, 8], &strides[..2]);
+        assert_eq!(walk, JointWalk { sizes: vec![8, 8], strides: vec![vec![8, 1], vec![0, 1]] });
+        assert_eq!(JointWalk::joined(&[2, 4, 8], &strides).sizes, [2, 4, 8]);
         let same = [vec![32, 8, 1], vec![32, 8, 1]];
-        assert_eq!(Walk::joined(&[2, 4, 8], &same), Walk { sizes: vec![64], strides: vec![vec![1]; 2] });
+        assert_eq!(
+            JointWalk::joined(&[2, 4, 8], &same),
+            JointWalk { sizes: vec![64], strides: vec![vec![1]; 2] }
+        );
         // Gaps between rows.
-        assert_eq!(Walk::joined(&[2, 4, 8], &[vec![64, 16, 1]]).sizes, [8, 8]);
-        assert_eq!(Walk::joined(&[1, 1], &[vec![5, 1]]), Walk { sizes: vec![1], strides: vec![vec![0]] });
+        assert_eq!(JointWalk::joined(&[2, 4, 8], &[vec![64, 16, 1]]).sizes, [8, 8]);
+        assert_eq!(
+            JointWalk::joined(&[1, 1], &[vec![5, 1]]),
+            JointWalk { sizes: vec![1], strides: vec![vec![0]] }
+        );
     }
 
     #[test]
     fn vectors_begin_and_follow_at_multiples_of_their_width() {
-        let walk = Walk::apart(&[2, 8], &[vec![8, 1], vec![6, 1], vec![0, 1], vec![1, 2]]);
+        let walk = JointWalk::apart(&[2, 8], &[vec![8, 1], vec![6, 1], vec![0, 1], vec![1, 2]]);
         let taken = |which| walk.is_vectors(which, 0, 4);
         assert_eq!([taken(0), taken(1), taken(2), taken(3)], [true, false, true, false]);
         assert!(!walk.is_vectors(0, 2, 4) && walk.is_vectors(1, 2, 2));

@@ -1,7 +1,7 @@
 //! Element-wise steps by kernels of our own, where the backend compiles them.
 
-use super::super::cube::OwnKernel;
 use super::super::cube::maps::{MapCall, MapOperand};
+use super::super::cube::own::OwnKernel;
 use super::super::emit::MAP;
 use super::super::lower::{BurnKernel, Lower};
 use crate::engine::context::Local;

@@ -4,7 +4,7 @@
 //! that of the keys. All tensors are walked by strides along these, which are 0 where they lack a dim, and along a dim of their own.
 
 use super::super::drawn::Draw;
-use super::super::program::{Element, ScalarProgram, evaluate};
+use super::super::program::{ScalarInputs, ScalarProgram, evaluate};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
@@ -217,7 +217,7 @@ pub(super) fn element(
     product: f32,
     #[comptime] which: usize,
     #[comptime] shape: AttentionShape,
-) -> Element {
+) -> ScalarInputs {
     let key = min(key, space.keys - 1u32);
     let along = comptime!(shape.key());
     let mut loads = Sequence::<f32>::new();
@@ -237,13 +237,13 @@ pub(super) fn element(
         at.push(*line.at.index(dim) + *space.starts.index(dim));
     }
     at.push(key + *space.starts.index(along));
-    Element { loads, at }
+    ScalarInputs { loads, at }
 }
 
 /// The score at a query and a key, and minus infinity beyond the keys and the queries.
 #[cube]
 pub(super) fn score<E: Float>(
-    element: &Element,
+    element: &ScalarInputs,
     space: &Space,
     row: u32,
     key: u32,

@@ -9,7 +9,7 @@ const LEAST_EACH: usize = 16;
 
 /// How units share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Blocks {
+pub(super) struct FoldBlocks {
     /// Units of a cube next to each other along results, and along what is folded: powers of two.
     pub(super) results: usize,
     pub(super) folded: usize,
@@ -20,10 +20,10 @@ pub(super) struct Blocks {
     pub(super) each: usize,
 }
 
-impl Blocks {
+impl FoldBlocks {
     /// Of so many results, or vectors of results, each a fold of `steps` elements, or vectors of elements; where `by_rows`, what is
     /// folded follows each other in memory.
-    pub(super) fn of(results: usize, steps: usize, by_rows: bool) -> Blocks {
+    pub(super) fn of(results: usize, steps: usize, by_rows: bool) -> FoldBlocks {
         let folded = match by_rows {
             // A plane for short rows, of which a cube then has several.
             true if steps <= 4 * 32 => 32,
@@ -35,7 +35,7 @@ impl Blocks {
         let wanted = CUBES.div_ceil(cubes);
         let chunks = wanted.min(steps / (folded * LEAST_EACH)).max(1);
         let each = steps.div_ceil(chunks);
-        Blocks { results: beside, folded, cubes, chunks: steps.div_ceil(each), each }
+        FoldBlocks { results: beside, folded, cubes, chunks: steps.div_ceil(each), each }
     }
 }
 
@@ -48,7 +48,7 @@ mod tests {
         for results in [1, 3, 32, 768, 50_000] {
             for steps in [1, 31, 128, 1000, 65_536, 1_000_001] {
                 for by_rows in [true, false] {
-                    let b = Blocks::of(results, steps, by_rows);
+                    let b = FoldBlocks::of(results, steps, by_rows);
                     assert_eq!(b.results * b.folded, UNITS);
                     assert!(b.folded.is_power_of_two() && b.cubes * b.results >= results);
                     assert!(b.chunks * b.each >= steps && (b.chunks - 1) * b.each < steps);
@@ -56,7 +56,7 @@ mod tests {
             }
         }
         // A norm of a large parameter is spread over the GPU; rows of activations are not cut.
-        assert!(Blocks::of(1, 1 << 22, true).chunks > 100);
-        assert_eq!(Blocks::of(32_768, 96, true).chunks, 1);
+        assert!(FoldBlocks::of(1, 1 << 22, true).chunks > 100);
+        assert_eq!(FoldBlocks::of(32_768, 96, true).chunks, 1);
     }
 }

@@ -2,7 +2,7 @@
 //! the cubes of one after those of another: so the norm of all gradients takes few.
 
 use super::super::drawn::Draw;
-use super::super::elements::{Operands, Pace, Singles, Source, Tensors, element, element_at, load};
+use super::super::elements::{OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load};
 use super::super::program::{ScalarProgram, evaluate};
 use super::blocks::UNITS;
 use cubecl::prelude::*;
@@ -14,7 +14,7 @@ use meshwright_plan::{DType, Monoid};
 pub(super) struct FoldShape {
     pub(super) program: ScalarProgram,
     pub(super) monoid: Monoid,
-    pub(super) operands: Vec<(Source, DType)>,
+    pub(super) operands: Vec<(OperandSource, DType)>,
     pub(super) output: DType,
     /// Along the dims of the result, of which there are so many, and those that are folded.
     pub(super) kept: usize,

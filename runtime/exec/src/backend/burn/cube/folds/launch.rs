@@ -1,10 +1,10 @@
 //! A fold as an operation of the fusion queue, and the launches of its kernel: one, or where it is cut into chunks two.
 
 use super::super::arguments::{Arguments, first, half_type, strides};
-use super::super::elements::{Pace, Source};
+use super::super::elements::{OperandSource, Pace};
 use super::super::program::ScalarProgram;
-use super::super::walk::Walk;
-use super::blocks::{Blocks, UNITS};
+use super::super::walk::JointWalk;
+use super::blocks::{FoldBlocks, UNITS};
 use super::call::FoldCall;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
 use crate::engine::lowering::{extents, stored_as};
@@ -66,12 +66,13 @@ impl Operation<FusionCubeRuntime> for FoldRun {
         let mut inputs = &tensors[..];
         let mut folds = vec![];
         for call in self.calls.iter() {
-            folds.push(Fold::of_call(call, &inputs[..call.operands.len()]));
+            folds.push(BoundFold::of_call(call, &inputs[..call.operands.len()]));
             inputs = &inputs[call.operands.len()..];
         }
         launch_all(&folds);
         // What chunks gave is folded.
-        let cut: Vec<Fold<'_>> = folds.iter().filter(|f| f.blocks.chunks > 1).map(Fold::of_chunks).collect();
+        let cut: Vec<BoundFold<'_>> =
+            folds.iter().filter(|f| f.blocks.chunks > 1).map(BoundFold::of_chunks).collect();
         launch_all(&cut);
         let mut last = cut.iter().map(|fold| fold.out.clone());
         for (ir, fold) in self.outputs.iter().zip(&folds) {
@@ -85,8 +86,8 @@ impl Operation<FusionCubeRuntime> for FoldRun {
 }
 
 /// Launches folds, as many at a time as share a signature.
-fn launch_all(folds: &[Fold<'_>]) {
-    let mut launches: BTreeMap<(usize, usize, Option<DType>, DType), Vec<&Fold<'_>>> = BTreeMap::new();
+fn launch_all(folds: &[BoundFold<'_>]) {
+    let mut launches: BTreeMap<(usize, usize, Option<DType>, DType), Vec<&BoundFold<'_>>> = BTreeMap::new();
     for fold in folds {
         let half = fold.call.half;
         launches.entry((fold.pace.width, fold.lanes(), half, fold.output)).or_default().push(fold);
@@ -133,15 +134,15 @@ fn launch_all(folds: &[Fold<'_>]) {
 }
 
 /// A fold whose operands are there.
-struct Fold<'a> {
+struct BoundFold<'a> {
     program: ScalarProgram,
     call: &'a FoldCall,
     inputs: Vec<(&'a CubeTensor, DType)>,
     /// Along the dims of the result, of which there are so many, and those that are folded.
-    walk: Walk,
+    walk: JointWalk,
     kept: usize,
     pace: Pace,
-    blocks: Blocks,
+    blocks: FoldBlocks,
     results: usize,
     steps: usize,
     output: DType,
@@ -149,15 +150,15 @@ struct Fold<'a> {
     out: CubeTensor,
 }
 
-impl<'a> Fold<'a> {
-    fn of_call(call: &'a FoldCall, inputs: &'a [CubeTensor]) -> Fold<'a> {
+impl<'a> BoundFold<'a> {
+    fn of_call(call: &'a FoldCall, inputs: &'a [CubeTensor]) -> BoundFold<'a> {
         let all = inputs.iter().zip(call.operands.iter().map(|o| o.dtype)).collect();
         let strides = inputs.iter().zip(&call.operands).map(|(input, o)| strides(input, &o.dims)).collect();
-        Fold::new((call, call.program.clone()), all, (&call.sizes, strides), false)
+        BoundFold::new((call, call.program.clone()), all, (&call.sizes, strides), false)
     }
 
     /// The fold of what the chunks of another gave.
-    fn of_chunks(chunks: &'a Fold<'_>) -> Fold<'a> {
+    fn of_chunks(chunks: &'a BoundFold<'_>) -> BoundFold<'a> {
         let call = chunks.call;
         let (kept, mut stride) = (&call.sizes[..call.kept], 1);
         let mut strides = vec![0; call.kept];
@@ -168,7 +169,7 @@ impl<'a> Fold<'a> {
         strides.push(stride);
         let sizes = [kept, &[chunks.blocks.chunks]].concat();
         let inputs = vec![(&chunks.out, DType::F32)];
-        Fold::new((call, ScalarProgram::identity()), inputs, (&sizes, vec![strides]), true)
+        BoundFold::new((call, ScalarProgram::identity()), inputs, (&sizes, vec![strides]), true)
     }
 
     /// Of a program of inputs with these strides along dims of these sizes; in one chunk if `whole`.
@@ -177,20 +178,20 @@ impl<'a> Fold<'a> {
         inputs: Vec<(&'a CubeTensor, DType)>,
         (sizes, strides): (&[usize], Vec<Vec<u64>>),
         whole: bool,
-    ) -> Fold<'a> {
+    ) -> BoundFold<'a> {
         let (kept, walk) = walk(sizes, call.kept, &strides);
         let (along, width) = vectors(&walk, kept, &inputs);
         let of = |sizes: &[usize]| sizes.iter().product::<usize>();
         let (mut results, mut steps) = (of(&walk.sizes[..kept]), of(&walk.sizes[kept..]));
         *(if along >= kept { &mut steps } else { &mut results }) /= width;
-        let mut blocks = Blocks::of(results, steps, along >= kept);
+        let mut blocks = FoldBlocks::of(results, steps, along >= kept);
         if whole {
             (blocks.chunks, blocks.each) = (1, steps);
         }
         let output = if blocks.chunks == 1 { call.output } else { DType::F32 };
         let out = empty(inputs[0].0, &sizes[..call.kept], blocks.chunks, output);
         let pace = Pace { rank: walk.sizes.len(), along, width };
-        Fold { program, call, inputs, walk, kept, pace, blocks, results, steps, output, out }
+        BoundFold { program, call, inputs, walk, kept, pace, blocks, results, steps, output, out }
     }
 
     /// Results that a unit has.
@@ -202,7 +203,7 @@ impl<'a> Fold<'a> {
         (self.blocks.cubes * self.blocks.chunks) as u32
     }
 
-    fn shape(&self, operands: Vec<(Source, DType)>) -> FoldShape {
+    fn shape(&self, operands: Vec<(OperandSource, DType)>) -> FoldShape {
         FoldShape {
             program: self.program.clone(),
             monoid: self.call.monoid,
@@ -230,13 +231,13 @@ impl<'a> Fold<'a> {
         )
     }
 
-    fn sources(&self, (vectors, singles): (&mut Arguments, &mut Arguments)) -> Vec<(Source, DType)> {
+    fn sources(&self, (vectors, singles): (&mut Arguments, &mut Arguments)) -> Vec<(OperandSource, DType)> {
         let source = |(i, (tensor, dtype)): (usize, &(&CubeTensor, DType))| {
             let arg = self.walk.argument(tensor, i);
             let source = match self.walk.strides[i][self.pace.along] {
-                1 if self.pace.width > 1 => Source::Vector(vectors.push(*dtype, arg)),
-                0 => Source::One(singles.push(*dtype, arg)),
-                _ => Source::Each(singles.push(*dtype, arg)),
+                1 if self.pace.width > 1 => OperandSource::Vector(vectors.push(*dtype, arg)),
+                0 => OperandSource::One(singles.push(*dtype, arg)),
+                _ => OperandSource::Each(singles.push(*dtype, arg)),
             };
             (source, *dtype)
         };
@@ -245,10 +246,10 @@ impl<'a> Fold<'a> {
 }
 
 /// The dims of the result and those that are folded, each joined among themselves; at least one of either. How many the first are.
-fn walk(sizes: &[usize], kept: usize, strides: &[Vec<u64>]) -> (usize, Walk) {
+fn walk(sizes: &[usize], kept: usize, strides: &[Vec<u64>]) -> (usize, JointWalk) {
     let apart = |range: Range<usize>| {
         let strides: Vec<Vec<u64>> = strides.iter().map(|s| s[range.clone()].to_vec()).collect();
-        Walk::joined(&sizes[range], &strides)
+        JointWalk::joined(&sizes[range], &strides)
     };
     let (mut all, folded) = (apart(0..kept), apart(kept..sizes.len()));
     let many = all.sizes.len();
@@ -258,7 +259,7 @@ fn walk(sizes: &[usize], kept: usize, strides: &[Vec<u64>]) -> (usize, Walk) {
 }
 
 /// Along which dim vectors are, and how wide: all tensors have them there, or one element for all of a vector.
-fn vectors(walk: &Walk, kept: usize, inputs: &[(&CubeTensor, DType)]) -> (usize, usize) {
+fn vectors(walk: &JointWalk, kept: usize, inputs: &[(&CubeTensor, DType)]) -> (usize, usize) {
     let rank = walk.sizes.len();
     for along in [rank - 1, kept - 1] {
         for width in [8, 4, 2] {

@@ -5,7 +5,7 @@
 
 use super::super::drawn::Draw;
 use super::super::elements::{
-    Kind, Operands, Pace, Singles, Source, Tensors, element, element_at, load, place,
+    Kind, OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load, place,
 };
 use super::super::program::{ScalarProgram, evaluate_all};
 use cubecl::prelude::*;
@@ -17,7 +17,7 @@ use meshwright_plan::DType;
 pub(super) struct MapShape {
     pub(super) program: ScalarProgram,
     /// How each operand is read, and its type.
-    pub(super) operands: Vec<(Source, DType)>,
+    pub(super) operands: Vec<(OperandSource, DType)>,
     /// The slot and the type of each result.
     pub(super) outputs: Vec<(usize, DType)>,
     pub(super) pace: Pace,

@@ -2,8 +2,8 @@
 
 use super::super::arguments::{Arguments, first, half_type, strides};
 use super::super::drawn::Drawn;
-use super::super::elements::{Pace, Source};
-use super::super::walk::Walk;
+use super::super::elements::{OperandSource, Pace};
+use super::super::walk::JointWalk;
 use super::call::{MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
@@ -74,7 +74,7 @@ impl Operation<FusionCubeRuntime> for MapRun {
         }
         let members = self.members(inputs);
         // Those with vectors of one width and one half type are a launch.
-        let mut launches: BTreeMap<(usize, Option<DType>), Vec<&Member<'_>>> = BTreeMap::new();
+        let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
         for member in &members {
             launches.entry((member.width, member.call.half)).or_default().push(member);
         }
@@ -92,7 +92,7 @@ impl Operation<FusionCubeRuntime> for MapRun {
 
 impl MapRun {
     /// The steps with their tensors. Each is held once, so that one that nobody else holds can be told.
-    fn members(&self, inputs: Vec<CubeTensor>) -> Vec<Member<'_>> {
+    fn members(&self, inputs: Vec<CubeTensor>) -> Vec<BoundMap<'_>> {
         let (mut irs, mut outputs, mut drawn) = (&self.inputs[..], &self.outputs[..], &self.drawn[..]);
         let mut tensors = inputs.into_iter();
         let mut members = vec![];
@@ -101,14 +101,14 @@ impl MapRun {
             let draws = call.operands.len() - reads;
             let ended = irs[..reads].iter().map(|ir| ir.status == TensorStatus::ReadWrite).collect();
             let inputs = (tensors.by_ref().take(reads).collect(), ended);
-            members.push(Member::new(self, call, inputs, &outputs[..call.outputs.len()], &drawn[..draws]));
+            members.push(BoundMap::new(self, call, inputs, &outputs[..call.outputs.len()], &drawn[..draws]));
             irs = &irs[reads..];
             (outputs, drawn) = (&outputs[call.outputs.len()..], &drawn[draws..]);
         }
         members
     }
 
-    fn launch(&self, width: usize, half: Option<DType>, members: &[&Member<'_>]) {
+    fn launch(&self, width: usize, half: Option<DType>, members: &[&BoundMap<'_>]) {
         let (mut vectors, mut singles, mut results) =
             (Arguments::default(), Arguments::default(), Arguments::default());
         let (mut shapes, mut spaces, mut draws, mut units) = (vec![], vec![], vec![], 0);
@@ -158,7 +158,7 @@ impl MapRun {
 }
 
 /// A step whose operands are there.
-struct Member<'a> {
+struct BoundMap<'a> {
     call: &'a MapCall,
     inputs: Vec<CubeTensor>,
     outputs: Vec<CubeTensor>,
@@ -166,11 +166,11 @@ struct Member<'a> {
     /// For each input the result that takes its storage.
     given: Vec<Option<usize>>,
     /// Along the inputs, the outputs, then what is drawn.
-    walk: Walk,
+    walk: JointWalk,
     width: usize,
 }
 
-impl<'a> Member<'a> {
+impl<'a> BoundMap<'a> {
     /// Of operands, of which some end here.
     fn new(
         run: &MapRun,
@@ -178,7 +178,7 @@ impl<'a> Member<'a> {
         (inputs, ended): (Vec<CubeTensor>, Vec<bool>),
         results: &[TensorIr],
         drawn: &'a [Drawn],
-    ) -> Member<'a> {
+    ) -> BoundMap<'a> {
         let (mut outputs, mut given) = (vec![], vec![None; inputs.len()]);
         for (o, ir) in results.iter().enumerate() {
             let gives = |i: &usize| {
@@ -204,10 +204,10 @@ impl<'a> Member<'a> {
             .chain(drawn.iter().map(|drawn| drawn.strides.clone()))
             .collect();
         let walk = match call.program.has_positions() {
-            true => Walk::apart(&call.sizes, &all),
-            false => Walk::joined(&call.sizes, &all),
+            true => JointWalk::apart(&call.sizes, &all),
+            false => JointWalk::joined(&call.sizes, &all),
         };
-        let mut member = Member { call, inputs, outputs, drawn, given, walk, width: 1 };
+        let mut member = BoundMap { call, inputs, outputs, drawn, given, walk, width: 1 };
         member.width = [8, 4, 2].into_iter().find(|width| member.fits(*width)).unwrap_or(1);
         member
     }
@@ -243,28 +243,28 @@ impl<'a> Member<'a> {
         outputs: &[(usize, DType)],
         (vectors, singles): (&mut Arguments, &mut Arguments),
         drawn: usize,
-    ) -> Vec<(Source, DType)> {
+    ) -> Vec<(OperandSource, DType)> {
         let (mut sources, mut input, mut draw) = (vec![], 0, 0);
         for operand in &self.call.operands {
             let MapOperand::Tensor { dtype, .. } = operand else {
                 let strides = &self.walk.strides[self.inputs.len() + self.outputs.len() + draw];
                 let four = self.width.is_multiple_of(4) && self.drawn[draw].is_four_to_a_count(strides);
-                sources.push((Source::Drawn(drawn + draw, four), DType::Bool));
+                sources.push((OperandSource::Drawn(drawn + draw, four), DType::Bool));
                 draw += 1;
                 continue;
             };
             let i = input;
             input += 1;
             let source = match (self.given[i], self.walk.strides[i].last()) {
-                (Some(o), _) => Source::Output(outputs[o].0),
+                (Some(o), _) => OperandSource::Output(outputs[o].0),
                 (None, last) => {
                     let arg = self.walk.argument(&self.inputs[i], i);
                     match last {
                         _ if self.width > 1 && self.is_vector(i, self.width) => {
-                            Source::Vector(vectors.push(*dtype, arg))
+                            OperandSource::Vector(vectors.push(*dtype, arg))
                         }
-                        Some(0) => Source::One(singles.push(*dtype, arg)),
-                        _ => Source::Each(singles.push(*dtype, arg)),
+                        Some(0) => OperandSource::One(singles.push(*dtype, arg)),
+                        _ => OperandSource::Each(singles.push(*dtype, arg)),
                     }
                 }
             };
