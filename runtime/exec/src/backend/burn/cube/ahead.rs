@@ -6,7 +6,6 @@ use crate::tensor::HostTensor;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use burn_fusion::stream::StreamId;
-use burn_std::Shape;
 
 /// A dense tensor with the elements of one of the host, which are none of pairs. They are copied behind other inputs, and beside all that is
 /// computed.
@@ -19,5 +18,5 @@ pub(super) fn sent(host: HostTensor, device: &CubeDevice) -> CubeTensor {
         aside.set_stream(StreamId { value: StreamId::current().value.wrapping_add(1) });
     }
     let memory = aside.create(bytes);
-    CubeTensor::new_contiguous(device.client().clone(), device.clone(), Shape::from(shape), memory, dtype)
+    CubeTensor::new_contiguous(device.client().clone(), device.clone(), shape, memory, dtype)
 }

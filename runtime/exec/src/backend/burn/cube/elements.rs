@@ -1,4 +1,8 @@
 //! How kernels read tensors of any type into registers: a unit has a vector of elements that follow each other along one dim.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "lists that are known when a kernel is compiled are counted, not iterated"
+)]
 
 use super::drawn::Draw;
 use super::program::{ScalarInputs, truth};

@@ -66,8 +66,13 @@ impl Lower<'_> {
     fn class_numbers(&mut self, input: &Local, dim: Dim) -> (Val, Local) {
         let n = input.shape[input.at(dim).unwrap_or(0)];
         let val = self.graph.table(&[n], (0..n as i32).collect());
-        let local =
-            Local { dtype: DType::I32, dims: vec![dim], ranges: vec![0..n], shape: vec![n], ..input.clone() };
+        let local = Local {
+            dtype: DType::I32,
+            dims: vec![dim],
+            ranges: std::iter::once(0..n).collect(),
+            shape: vec![n],
+            ..input.clone()
+        };
         (val, local)
     }
 

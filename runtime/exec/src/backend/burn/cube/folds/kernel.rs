@@ -1,5 +1,9 @@
 //! The kernel: units that share a result each fold some of its elements, and then what they have, in halves. Several folds are one launch,
 //! the cubes of one after those of another: so the norm of all gradients takes few.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "lists that are known when a kernel is compiled are counted, not iterated"
+)]
 
 use super::super::drawn::Draw;
 use super::super::elements::{OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load};

@@ -2,6 +2,10 @@
 //!
 //! Several steps that do not depend on each other are one launch, one after the other in the order of units: so the updates of all small
 //! parameters take one.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "lists that are known when a kernel is compiled are counted, not iterated"
+)]
 
 use super::super::drawn::Draw;
 use super::super::elements::{
