@@ -2,6 +2,10 @@
 //!
 //! **Invariant:** nothing here needs a GPU, or anything of CUDA, to build or to start: what is missing is an error that names it.
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+#[path = "../../../tests/fake-nccl/built.rs"]
+mod built;
 pub mod devices;
 pub mod driver;
 mod health;

@@ -49,7 +49,7 @@ pub(super) trait TestValue: Element + std::fmt::Debug + Default {
 }
 
 macro_rules! floats {
-    ($($t:ty, $wide:ty, $epsilon:expr, $number:expr, $of:expr, $to:expr);*) => {$(
+    ($($t:ty, $wide:ty, $narrow:expr, $epsilon:expr, $number:expr, $of:expr, $to:expr);*) => {$(
         impl TestValue for $t {
             const EPSILON: f64 = $epsilon;
 
@@ -77,7 +77,7 @@ macro_rules! floats {
             }
             fn fold_all(monoid: Monoid, members: impl Iterator<Item = Self>) -> Option<Self> {
                 let wide = members.map(|x| $to(x) as $wide);
-                wide.reduce(|a, b| <$wide>::naive(monoid, a, b)).map(|x| $of(f64::from(x)))
+                wide.reduce(|a, b| <$wide>::naive(monoid, a, b)).map($narrow)
             }
             fn value(self) -> f64 {
                 $to(self)
@@ -86,10 +86,10 @@ macro_rules! floats {
     )*};
 }
 floats!(
-    f32, f32, f32::EPSILON as f64, large, |x: f64| x as f32, f64::from;
-    f64, f64, f64::EPSILON, large, |x: f64| x, |x: f64| x;
-    bf16, f32, 1.0 / 128.0, large, bf16::from_f64, bf16::to_f64;
-    f16, f32, 1.0 / 1024.0, near_one, f16::from_f64, f16::to_f64
+    f32, f32, |x| x, f32::EPSILON as f64, large, |x: f64| x as f32, f64::from;
+    f64, f64, |x| x, f64::EPSILON, large, |x: f64| x, |x: f64| x;
+    bf16, f32, bf16::from_f32, 1.0 / 128.0, large, bf16::from_f64, bf16::to_f64;
+    f16, f32, f16::from_f32, 1.0 / 1024.0, near_one, f16::from_f64, f16::to_f64
 );
 
 /// Numbers up to 92, of a random integer.

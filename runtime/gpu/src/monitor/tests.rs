@@ -1,9 +1,7 @@
 //! What is said of GPUs that fail, and what a GPU of the stand-in tells.
 
-#[path = "../../../../tests/fake-nccl/built.rs"]
-mod built;
-
 use super::*;
+use crate::built;
 
 #[test]
 fn a_gpu_that_is_well_has_no_findings() {

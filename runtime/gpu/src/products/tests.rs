@@ -1,9 +1,7 @@
 //! Products against loops, through the stand-in for cuBLASLt.
 
-#[path = "../../../../tests/fake-nccl/built.rs"]
-mod built;
-
 use super::*;
+use crate::built;
 use crate::load::Paths;
 use std::cell::Cell;
 
