@@ -16,7 +16,8 @@ fn suite(gpus: std::ops::Range<u32>, launch_order: LaunchOrder, checks: Checks, 
     let timeouts = Timeouts::all(Duration::from_secs(30));
     let paths = Paths::all(built::library());
     let options = NcclOptions { paths, launch_order, checks, timeouts };
-    let settings = SuiteSettings { exact: true, pause: Duration::from_micros(100), skips: NO_SKIPS };
+    // NCCL rounds half types after each addition, as its stand-in does.
+    let settings = SuiteSettings { exact: false, pause: Duration::from_micros(100), skips: NO_SKIPS };
     let outcomes: Vec<Vec<Outcome>> = std::thread::scope(|scope| {
         let options = &options;
         let start = |(end, gpu): (ThreadsTransport, u32)| {
