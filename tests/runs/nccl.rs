@@ -17,7 +17,8 @@ fn suite(gpus: std::ops::Range<u32>, launch_order: LaunchOrder, checks: Checks, 
     let paths = Paths::all(built::library());
     let options = NcclOptions { paths, launch_order, checks, timeouts };
     // NCCL rounds half types after each addition, as its stand-in does.
-    let settings = SuiteSettings { exact: false, pause: Duration::from_micros(100), skips: NO_SKIPS };
+    let settings =
+        SuiteSettings { exact: true, rounds_each: true, pause: Duration::from_micros(100), skips: NO_SKIPS };
     let outcomes: Vec<Vec<Outcome>> = std::thread::scope(|scope| {
         let options = &options;
         let start = |(end, gpu): (ThreadsTransport, u32)| {

@@ -8,7 +8,12 @@ use std::time::Duration;
 #[test]
 fn threads_pass_the_suite_of_transports() {
     for (n, pause) in [(4, 100), (6, 50), (3, 0), (1, 0)] {
-        let settings = SuiteSettings { exact: true, pause: Duration::from_micros(pause), skips: NO_SKIPS };
+        let settings = SuiteSettings {
+            exact: true,
+            rounds_each: false,
+            pause: Duration::from_micros(pause),
+            skips: NO_SKIPS,
+        };
         let wrong: Vec<String> = std::thread::scope(|scope| {
             let ends = World::new(n, Timeouts::for_tests()).into_iter();
             let devices: Vec<_> = ends.map(|mut end| scope.spawn(move || run(&mut end, settings))).collect();

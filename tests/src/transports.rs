@@ -31,6 +31,8 @@ pub struct SuiteSettings {
     /// Floats fold from left to right, so that results have the bits of the reference; otherwise they may differ by
     /// rounding.
     pub exact: bool,
+    /// Half types are rounded after each addition; otherwise once, at the end.
+    pub rounds_each: bool,
     /// Longest pause of a device before a call.
     pub pause: Duration,
     /// What is left out.

@@ -167,7 +167,7 @@ fn part(args: &Args, transport: &mut dyn Transport) -> Result<(), CommError> {
     }
     // Threads in processes fold in group order.
     let exact = !args.nccl && (args.options.deterministic || args.devices.is_some());
-    let settings = SuiteSettings { exact, pause: args.pause, skips: super::NO_SKIPS };
+    let settings = SuiteSettings { exact, rounds_each: false, pause: args.pause, skips: super::NO_SKIPS };
     if !args.options.compare {
         transport.first_step_done();
     }
