@@ -22,7 +22,6 @@ pub(crate) mod own;
 mod product;
 mod program;
 mod random;
-mod walk;
 
 use super::backend::{BurnBackend, OnBurn};
 #[cfg(feature = "cuda")]

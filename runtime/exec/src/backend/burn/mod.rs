@@ -34,10 +34,14 @@ mod map;
 mod pairs;
 mod reduce;
 mod rows;
+#[cfg(any(feature = "cuda", test))]
+mod spread;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod stand_in;
 mod transfer;
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu", test))]
+mod walk;
 mod windows;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Tensors of any type as arguments of kernels.
 
 use super::elements::Kind;
+use crate::backend::burn::walk::JointWalk;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
@@ -35,6 +36,18 @@ pub(super) fn half_type(half: Option<DType>) -> ElemType {
         Some(_) => BurnType::F16,
         None => BurnType::F32,
     })
+}
+
+/// A tensor as a kernel walks it.
+pub(super) fn walked(walk: &JointWalk, tensor: &CubeTensor, which: usize) -> TensorArg {
+    let strides: Vec<usize> = walk.strides[which].iter().map(|n| *n as usize).collect();
+    let extent = |(size, stride): (&usize, &usize)| if *stride == 0 { 1 } else { *size };
+    let shape: Vec<usize> = walk.sizes.iter().zip(&strides).map(extent).collect();
+    #[expect(unsafe_code, reason = "the strides are those of the tensor, of dims that are joined")]
+    // SAFETY: no position along the dims of the kernel is beyond the tensor's.
+    unsafe {
+        TensorArg::from_raw_parts(tensor.handle.clone(), strides.into(), shape.into())
+    }
 }
 
 /// How far the next position along each dim of a step is; `dims` says which dim of the tensor each is.

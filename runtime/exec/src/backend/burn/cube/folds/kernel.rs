@@ -8,7 +8,7 @@
 use super::super::drawn::Draw;
 use super::super::elements::{OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load};
 use super::super::program::{ScalarProgram, evaluate};
-use super::blocks::UNITS;
+use crate::backend::burn::spread::UNITS;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_plan::{DType, Monoid};

@@ -1,12 +1,12 @@
 //! A fold as an operation of the fusion queue, and the launches of its kernel: one, or where it is cut into chunks two.
 
-use super::super::arguments::{Arguments, first, half_type, strides};
+use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::elements::{OperandSource, Pace};
 use super::super::program::ScalarProgram;
-use super::super::walk::JointWalk;
-use super::blocks::{FoldBlocks, UNITS};
 use super::call::FoldCall;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
+use crate::backend::burn::spread::{FoldBlocks, UNITS};
+use crate::backend::burn::walk::JointWalk;
 use crate::engine::lowering::{extents, stored_as};
 use burn_backend::ExecutionError;
 use burn_backend::cubecl::dtype_to_storage_type;
@@ -233,7 +233,7 @@ impl<'a> BoundFold<'a> {
 
     fn sources(&self, (vectors, singles): (&mut Arguments, &mut Arguments)) -> Vec<(OperandSource, DType)> {
         let source = |(i, (tensor, dtype)): (usize, &(&CubeTensor, DType))| {
-            let arg = self.walk.argument(tensor, i);
+            let arg = walked(&self.walk, tensor, i);
             let source = match self.walk.strides[i][self.pace.along] {
                 1 if self.pace.width > 1 => OperandSource::Vector(vectors.push(*dtype, arg)),
                 0 => OperandSource::One(singles.push(*dtype, arg)),

@@ -2,10 +2,9 @@
 //! element-wise step would have written for them (ADR 43). Floats are folded in `f32`, in an order that depends on shapes alone.
 //!
 //! - [`call`]: what is known when a Plan is loaded, and for which folds there is a kernel.
-//! - `blocks`: how many units share a result, and into how many chunks a long fold is cut.
+//! - `spread` (beside the lowering): how many units share a result, and into how many chunks a long fold is cut.
 //! - [`launch`]: the operation of the fusion queue; `kernel`: the kernel.
 
-mod blocks;
 mod call;
 mod kernel;
 mod launch;

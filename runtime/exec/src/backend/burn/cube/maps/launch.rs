@@ -1,12 +1,12 @@
 //! Element-wise steps as an operation of the fusion queue, and the launch of their kernel.
 
-use super::super::arguments::{Arguments, first, half_type, strides};
+use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
-use super::super::walk::JointWalk;
 use super::call::{MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
+use crate::backend::burn::walk::JointWalk;
 use crate::engine::lowering::extents;
 use burn_backend::{DType as BurnType, ExecutionError};
 use burn_cubecl::CubeBackend;
@@ -231,7 +231,7 @@ impl<'a> BoundMap<'a> {
     fn results(&self, arguments: &mut Arguments) -> Vec<(usize, DType)> {
         let mut slots = vec![];
         for (o, (out, dtype)) in self.outputs.iter().zip(&self.call.outputs).enumerate() {
-            let arg = self.walk.argument(out, self.inputs.len() + o);
+            let arg = walked(&self.walk, out, self.inputs.len() + o);
             slots.push((arguments.push(*dtype, arg), *dtype));
         }
         slots
@@ -258,7 +258,7 @@ impl<'a> BoundMap<'a> {
             let source = match (self.given[i], self.walk.strides[i].last()) {
                 (Some(o), _) => OperandSource::Output(outputs[o].0),
                 (None, last) => {
-                    let arg = self.walk.argument(&self.inputs[i], i);
+                    let arg = walked(&self.walk, &self.inputs[i], i);
                     match last {
                         _ if self.width > 1 && self.is_vector(i, self.width) => {
                             OperandSource::Vector(vectors.push(*dtype, arg))

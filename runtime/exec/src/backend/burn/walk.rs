@@ -1,19 +1,16 @@
 //! How a kernel goes through its tensors: dims that all of them have next to each other are one, and elements that lie next to each other
 //! are read and written together.
 
-use burn_cubecl::tensor::CubeTensor;
-use cubecl::prelude::*;
-
 /// The dims that a kernel walks along, and how far the next position along each is, for everything that it walks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct JointWalk {
-    pub(super) sizes: Vec<usize>,
-    pub(super) strides: Vec<Vec<u64>>,
+pub(crate) struct JointWalk {
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) strides: Vec<Vec<u64>>,
 }
 
 impl JointWalk {
     /// With dims joined where that changes no place, and at least one left.
-    pub(super) fn joined(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
+    pub(crate) fn joined(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
         let mut walk = JointWalk { sizes: vec![], strides: vec![vec![]; strides.len()] };
         for (dim, size) in sizes.iter().enumerate().filter(|(_, size)| **size != 1) {
             let follows = |(of, all): (&Vec<u64>, &Vec<u64>)| {
@@ -36,7 +33,7 @@ impl JointWalk {
     }
 
     /// With every dim on its own.
-    pub(super) fn apart(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
+    pub(crate) fn apart(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
         match sizes {
             [] => JointWalk { sizes: vec![1], strides: vec![vec![0]; strides.len()] },
             _ => JointWalk { sizes: sizes.to_vec(), strides: strides.to_vec() },
@@ -44,34 +41,22 @@ impl JointWalk {
     }
 
     /// Elements along the last dim.
-    pub(super) fn inner(&self) -> usize {
+    pub(crate) fn inner(&self) -> usize {
         self.sizes.last().copied().unwrap_or(1)
     }
 
-    /// A tensor as a kernel walks it.
-    pub(super) fn argument(&self, tensor: &CubeTensor, which: usize) -> TensorArg {
-        let strides: Vec<usize> = self.strides[which].iter().map(|n| *n as usize).collect();
-        let extent = |(size, stride): (&usize, &usize)| if *stride == 0 { 1 } else { *size };
-        let shape: Vec<usize> = self.sizes.iter().zip(&strides).map(extent).collect();
-        #[expect(unsafe_code, reason = "the strides are those of the tensor, of dims that are joined")]
-        // SAFETY: no position along the dims of the kernel is beyond the tensor's.
-        unsafe {
-            TensorArg::from_raw_parts(tensor.handle.clone(), strides.into(), shape.into())
-        }
-    }
-
     /// All elements.
-    pub(super) fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         self.sizes.iter().product()
     }
 
     /// Whether what is walked, which begins at that element, can be taken `width` elements at a time along the last dim.
-    pub(super) fn is_vectors(&self, which: usize, first: u64, width: usize) -> bool {
+    pub(crate) fn is_vectors(&self, which: usize, first: u64, width: usize) -> bool {
         self.is_vectors_along(which, self.sizes.len() - 1, first, width)
     }
 
     /// The same along any dim.
-    pub(super) fn is_vectors_along(&self, which: usize, along: usize, first: u64, width: usize) -> bool {
+    pub(crate) fn is_vectors_along(&self, which: usize, along: usize, first: u64, width: usize) -> bool {
         let width = width as u64;
         let follows = |(dim, stride): (usize, &u64)| {
             if dim == along { *stride == 1 } else { stride.is_multiple_of(width) }
@@ -107,6 +92,7 @@ mod tests {
     #[test]
     fn vectors_begin_and_follow_at_multiples_of_their_width() {
         let walk = JointWalk::apart(&[2, 8], &[vec![8, 1], vec![6, 1], vec![0, 1], vec![1, 2]]);
+        assert_eq!((walk.inner(), walk.elements()), (8, 16));
         let taken = |which| walk.is_vectors(which, 0, 4);
         assert_eq!([taken(0), taken(1), taken(2), taken(3)], [true, false, true, false]);
         assert!(!walk.is_vectors(0, 2, 4) && walk.is_vectors(1, 2, 2));

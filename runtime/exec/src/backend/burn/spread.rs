@@ -1,7 +1,7 @@
 //! How a fold is spread over units.
 
 /// Units of a cube.
-pub(super) const UNITS: usize = 256;
+pub(crate) const UNITS: usize = 256;
 /// So many cubes keep a large GPU busy: two for each multiprocessor of an H100.
 const CUBES: usize = 264;
 /// Least elements, or vectors of them, that a unit folds of a chunk: with fewer, what chunks cost is more than they save.
@@ -9,21 +9,21 @@ const LEAST_EACH: usize = 16;
 
 /// How units share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FoldBlocks {
+pub(crate) struct FoldBlocks {
     /// Units of a cube next to each other along results, and along what is folded: powers of two.
-    pub(super) results: usize,
-    pub(super) folded: usize,
+    pub(crate) results: usize,
+    pub(crate) folded: usize,
     /// Cubes along the results.
-    pub(super) cubes: usize,
+    pub(crate) cubes: usize,
     /// Into how many chunks what is folded is cut, and steps along it in each.
-    pub(super) chunks: usize,
-    pub(super) each: usize,
+    pub(crate) chunks: usize,
+    pub(crate) each: usize,
 }
 
 impl FoldBlocks {
     /// Of so many results, or vectors of results, each a fold of `steps` elements, or vectors of elements; where `by_rows`, what is
     /// folded follows each other in memory.
-    pub(super) fn of(results: usize, steps: usize, by_rows: bool) -> FoldBlocks {
+    pub(crate) fn of(results: usize, steps: usize, by_rows: bool) -> FoldBlocks {
         let folded = match by_rows {
             // A plane for short rows, of which a cube then has several.
             true if steps <= 4 * 32 => 32,
