@@ -18,6 +18,7 @@ pub(crate) mod folds;
 #[cfg(feature = "cuda")]
 mod graphs;
 pub(crate) mod maps;
+mod operation;
 pub(crate) mod own;
 mod product;
 mod program;

@@ -6,6 +6,7 @@ use super::tile::{UNITS, VECTOR};
 use super::{backward, forward};
 use crate::backend::RngState;
 use crate::backend::burn::cube::drawn::Drawn;
+use crate::backend::burn::cube::operation::{QueuedTensor, record, tensors};
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::{DType as BurnType, ExecutionError};
 use burn_cubecl::CubeBackend;
@@ -13,9 +14,8 @@ use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::FusionTensor;
-use burn_fusion::stream::{Operation, StreamId};
-use burn_ir::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
+use burn_fusion::stream::Operation;
+use burn_ir::{HandleContainer, TensorIr};
 use burn_std::Shape as Extents;
 use cubecl::ir::FloatKind;
 use cubecl::ir::features::MmaConfig;
@@ -50,29 +50,25 @@ pub(in super::super) fn attend(
     call: &Arc<AttentionCall>,
     rng: RngState,
     step: CubeTensor,
-    inputs: Vec<FusionTensor<FusionCubeRuntime>>,
+    inputs: Vec<QueuedTensor>,
     outputs: &[TensorIr],
-) -> Vec<FusionTensor<FusionCubeRuntime>> {
+) -> Vec<QueuedTensor> {
     let Some(first) = inputs.first() else { return vec![] };
     let client = first.client.clone();
-    let made = |out: &TensorIr| TensorIr::uninit(client.create_empty_handle(), out.shape.clone(), out.dtype);
-    let outputs: Vec<TensorIr> = outputs.iter().map(made).collect();
-    let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
-    let told = CustomOpIr::new("meshwright_attention", &inputs, &outputs);
-    let drawn = call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng));
-    let operation = Attend { drawn: drawn.collect(), call: call.clone(), inputs, outputs, step };
-    client.register(StreamId::current(), OperationIr::Custom(told), operation)
+    let drawn = call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng)).collect();
+    let call = call.clone();
+    record("meshwright_attention", &client, inputs, outputs, |inputs, outputs| Attend {
+        drawn,
+        call,
+        inputs,
+        outputs,
+        step,
+    })
 }
 
 impl Operation<FusionCubeRuntime> for Attend {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let mut inputs: Vec<CubeTensor> = vec![];
-        for ir in &self.inputs {
-            inputs.push(match ir.dtype.is_float() {
-                true => handles.get_float_tensor::<CubeBackend>(ir),
-                false => handles.get_int_tensor::<CubeBackend>(ir),
-            });
-        }
+        let mut inputs = tensors(handles, &self.inputs);
         let Some(decided) = inputs.pop() else { return Err(ExecutionError::generic("no table".to_string())) };
         let many = 2 + usize::from(self.call.values > 0) + usize::from(self.call.slope.is_some());
         for (i, input) in inputs.iter_mut().enumerate().take(many) {

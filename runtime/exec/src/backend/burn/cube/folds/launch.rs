@@ -2,6 +2,7 @@
 
 use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::elements::{OperandSource, Pace};
+use super::super::operation::{QueuedTensor, record, tensors};
 use super::super::program::ScalarProgram;
 use super::call::FoldCall;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
@@ -14,9 +15,8 @@ use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
-use burn_fusion::FusionTensor;
-use burn_fusion::stream::{Operation, StreamId};
-use burn_ir::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
+use burn_fusion::stream::Operation;
+use burn_ir::{HandleContainer, TensorIr};
 use burn_std::Shape as Extents;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
@@ -41,28 +41,18 @@ pub(in super::super) fn is_there(device: &CubeDevice) -> bool {
 /// Records folds of these operands.
 pub(in super::super) fn fold(
     calls: &Arc<[FoldCall]>,
-    inputs: Vec<FusionTensor<FusionCubeRuntime>>,
+    inputs: Vec<QueuedTensor>,
     outputs: &[TensorIr],
-) -> Vec<FusionTensor<FusionCubeRuntime>> {
+) -> Vec<QueuedTensor> {
     let Some(first) = inputs.first() else { return vec![] };
     let client = first.client.clone();
-    let made = |out: &TensorIr| TensorIr::uninit(client.create_empty_handle(), out.shape.clone(), out.dtype);
-    let outputs: Vec<TensorIr> = outputs.iter().map(made).collect();
-    let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
-    let told = CustomOpIr::new("meshwright_fold", &inputs, &outputs);
-    let operation = FoldRun { calls: calls.clone(), inputs, outputs };
-    client.register(StreamId::current(), OperationIr::Custom(told), operation)
+    let calls = calls.clone();
+    record("meshwright_fold", &client, inputs, outputs, |inputs, outputs| FoldRun { calls, inputs, outputs })
 }
 
 impl Operation<FusionCubeRuntime> for FoldRun {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let mut tensors: Vec<CubeTensor> = vec![];
-        for ir in &self.inputs {
-            tensors.push(match ir.dtype.is_float() {
-                true => handles.get_float_tensor::<CubeBackend>(ir),
-                false => handles.get_int_tensor::<CubeBackend>(ir),
-            });
-        }
+        let tensors = tensors(handles, &self.inputs);
         let mut inputs = &tensors[..];
         let mut folds = vec![];
         for call in self.calls.iter() {

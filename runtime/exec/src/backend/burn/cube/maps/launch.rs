@@ -3,6 +3,7 @@
 use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
+use super::super::operation::{QueuedTensor, record, tensors};
 use super::call::{MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
@@ -13,9 +14,8 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::FusionTensor;
-use burn_fusion::stream::{Operation, StreamId};
-use burn_ir::{CustomOpIr, HandleContainer, OperationIr, TensorIr, TensorStatus};
+use burn_fusion::stream::Operation;
+use burn_ir::{HandleContainer, TensorIr, TensorStatus};
 use burn_std::Shape as Extents;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
@@ -43,14 +43,10 @@ pub(in super::super) fn map(
     calls: &Arc<[MapCall]>,
     rng: RngState,
     step: CubeTensor,
-    inputs: Vec<FusionTensor<FusionCubeRuntime>>,
+    inputs: Vec<QueuedTensor>,
     outputs: &[TensorIr],
-) -> Vec<FusionTensor<FusionCubeRuntime>> {
+) -> Vec<QueuedTensor> {
     let client = burn_fusion::get_client::<CubeBackend>(&step.device);
-    let made = |out: &TensorIr| TensorIr::uninit(client.create_empty_handle(), out.shape.clone(), out.dtype);
-    let outputs: Vec<TensorIr> = outputs.iter().map(made).collect();
-    let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
-    let told = CustomOpIr::new("meshwright_map", &inputs, &outputs);
     let of_call = |call: &MapCall| -> Vec<Drawn> {
         let drawn = |operand: &MapOperand| match operand {
             MapOperand::Drawn(draw) => Some(Drawn::new(draw, call.sizes.len(), rng)),
@@ -59,19 +55,19 @@ pub(in super::super) fn map(
         call.operands.iter().filter_map(drawn).collect()
     };
     let drawn = calls.iter().flat_map(of_call).collect();
-    let operation = MapRun { drawn, calls: calls.clone(), inputs, outputs, step };
-    client.register(StreamId::current(), OperationIr::Custom(told), operation)
+    let calls = calls.clone();
+    record("meshwright_map", &client, inputs, outputs, |inputs, outputs| MapRun {
+        drawn,
+        calls,
+        inputs,
+        outputs,
+        step,
+    })
 }
 
 impl Operation<FusionCubeRuntime> for MapRun {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let mut inputs: Vec<CubeTensor> = vec![];
-        for ir in &self.inputs {
-            inputs.push(match ir.dtype.is_float() {
-                true => handles.get_float_tensor::<CubeBackend>(ir),
-                false => handles.get_int_tensor::<CubeBackend>(ir),
-            });
-        }
+        let inputs = tensors(handles, &self.inputs);
         let members = self.members(inputs);
         // Those with vectors of one width and one half type are a launch.
         let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
