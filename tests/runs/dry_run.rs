@@ -30,12 +30,17 @@ fn toolkit() -> PathBuf {
 /// The command on the stand-in; what it compiles and measures stays in a folder of this name.
 pub(crate) fn on_stand_in(libraries: &Path, cache: &str, args: &[&str]) -> Command {
     let mut command = command(args);
+    with_stand_in(&mut command, libraries, cache);
+    command
+}
+
+/// Gives a command the stand-in, and one GPU.
+fn with_stand_in(command: &mut Command, libraries: &Path, cache: &str) {
     command
         .env("LD_LIBRARY_PATH", libraries)
         .env("CUDA_PATH", toolkit())
         .env("MESHWRIGHT_CACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join(cache))
         .env("FAKE_NCCL_GPUS", "1");
-    command
 }
 
 /// `products` as `MESHWRIGHT_CUBLASLT`.
@@ -284,4 +289,50 @@ fn bert_trains_on_kernels_compiled_for_the_host() {
 fn bert_trains_in_bf16_on_kernels_compiled_for_the_host() {
     let args: Vec<&str> = TRAINED_BERT.split(' ').collect();
     computes_as_the_native_backend(&[&args[..], &["bf16"]].concat(), 1e-3);
+}
+
+/// Two processes with a GPU each, whose collectives are recorded with the step, between evaluations whose collectives are not: the losses
+/// are those of threads, and recording changes no bit.
+#[cfg(feature = "mpi")]
+fn two_record(args: &[&str], within: f64) {
+    let (libraries, _alone) = (libraries(), crate::mpirun::alone());
+    let args = [args, &["--no-save", "--format", "json", "--peak-flops", "1e12"]].concat();
+    let native = losses(command(&[&args[..], &["--device", "cpu"]].concat()));
+    let log = libraries.path().join("log");
+    let [recorded, ordinary] = ["", "none"].map(|graphs| {
+        let mut command = crate::mpirun::job(&[(2, &[&args[..], &["--device", "cuda"]].concat())]);
+        with_stand_in(&mut command, libraries.path(), "dry_run_computed");
+        command.envs([("MESHWRIGHT_GRAPHS", graphs), ("FAKE_CUDA_KERNELS", "run")]);
+        command.envs([("FAKE_NCCL_GPUS", "2"), ("FAKE_CUDA_MEMORY", "1")]);
+        command.env("MESHWRIGHT_NCCL", built::library()).env("FAKE_CUDA_LOG", &log);
+        losses(command)
+    });
+    let far = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs();
+    let apart = native.iter().zip(&recorded).map(far).fold(0.0, f64::max);
+    assert!(apart <= within && native.len() == recorded.len(), "{native:?} {recorded:?}");
+    assert_eq!(recorded, ordinary);
+    // All steps but the first three, of both.
+    let launches = logged(&log).iter().filter(|l| l.0 == "graph").count();
+    assert_eq!(launches, 2 * (native.len() - 3), "{native:?}");
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn two_gpus_record_an_mlp_compiled_for_the_host() {
+    let folder = folder(SMALL);
+    let data = folder.path().join("data").display().to_string();
+    let mut args = vec!["train", "mnist_mlp", "--data", &data, "--steps", "9", "--eval-every", "6"];
+    args.extend("--dim batch=12 --dim rows=5 --dim cols=4 --dim hidden1=8 --dim hidden2=8".split(' '));
+    args.extend(["--mesh", "r=2", "--layout", "batch -> r"]);
+    two_record(&args, 2e-6);
+}
+
+/// Loops whose iterations gather weights ahead and reduce gradients behind.
+#[cfg(feature = "mpi")]
+#[test]
+fn two_gpus_record_bert_with_split_parameters_compiled_for_the_host() {
+    let args = TRAINED_BERT.replace("layers=1", "layers=2");
+    let mut args: Vec<&str> = args.split(' ').collect();
+    args.extend(["f32", "--mesh", "data=2", "--layout", "zero3"]);
+    two_record(&args, 2e-6);
 }

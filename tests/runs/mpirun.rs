@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One job at a time: each has more processes than there may be cores.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `mpirun` with its own arguments, of which each program's begin with `-n`.
-fn job(programs: &[(usize, &[&str])]) -> Command {
+pub(crate) fn job(programs: &[(usize, &[&str])]) -> Command {
     let mut job = Command::new("mpirun");
     let example = command(&[]);
     for (i, (ranks, args)) in programs.iter().enumerate() {

@@ -24,6 +24,7 @@ pub mod mpi;
 mod names;
 #[cfg(feature = "nccl")]
 pub mod nccl;
+mod recorder;
 mod signature;
 mod started;
 mod subnormals;
@@ -42,6 +43,7 @@ pub use faults::{FaultInjector, InjectedFault};
 pub use group::{Group, NotAGroup};
 pub use meshwright_plan::{BusFactor, CollectiveKind};
 pub use names::{CallName, Tag};
+pub use recorder::{CallRecorder, RecordedCalls};
 pub use signature::{Layout, Part};
 pub use started::Started;
 pub use subnormals::flush_subnormals;

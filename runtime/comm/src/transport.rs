@@ -1,7 +1,7 @@
 //! The trait that every communication layer implements.
 
 use crate::fold::can_fold;
-use crate::{Buf, BufMut, Call, CallName, CommError, Group, MemorySpace, Missing, Tag};
+use crate::{Buf, BufMut, Call, CallName, CallRecorder, CommError, Group, MemorySpace, Missing, Tag};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::sync::Arc;
 
@@ -67,6 +67,11 @@ pub trait Transport: Send {
     /// ended: there it does nothing.
     fn settle(&mut self) -> Result<(), CommError> {
         Ok(())
+    }
+
+    /// What records calls with what the device computes; none where calls cannot be recorded. The same for all ranks.
+    fn recorder(&mut self) -> Option<&mut dyn CallRecorder> {
+        None
     }
 
     /// A way to end all devices from anywhere, also from another thread or after this transport is gone.

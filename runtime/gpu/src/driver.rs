@@ -22,6 +22,7 @@ functions! {
         bus_id = "cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int) -> CuResult;
         error_name = "cuGetErrorName" (CuResult, *mut *const c_char) -> CuResult;
         error_text = "cuGetErrorString" (CuResult, *mut *const c_char) -> CuResult;
+        capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_int) -> CuResult;
     }
 }
 
@@ -31,6 +32,9 @@ functions! {
         synchronize = "cuStreamSynchronize" (*mut c_void) -> CuResult;
     }
 }
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const CAPTURE_MODE_RELAXED: c_int = 2;
 
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
@@ -127,6 +131,19 @@ impl Driver {
         let waiting = Waiting::load(&self.opened)?;
         // SAFETY: the caller's promise.
         self.check("cuStreamSynchronize", unsafe { (waiting.synchronize)(stream) })
+    }
+
+    /// Lets this thread ask for memory and for the state of events while any thread records a graph; by default the driver refuses that,
+    /// and breaks off the recording.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    #[expect(unsafe_code, reason = "a function of the driver")]
+    pub fn allow_calls_during_captures(&self) -> Result<(), DriverError> {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: reads the mode, and writes the one that was before.
+        let code = unsafe { (self.f.capture_mode)(&raw mut mode) };
+        self.check("cuThreadExchangeStreamCaptureMode", code)
     }
 
     /// Version of CUDA that the driver offers, as 1000 * major + 10 * minor.

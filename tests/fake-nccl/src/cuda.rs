@@ -1,5 +1,6 @@
 //! The driver: GPUs, memory that is the host's, streams and events.
 
+use crate::capture::{CAPTURED_EVENT, UNCAPTURED, UNSUPPORTED, is_prohibited};
 use crate::faults::memory_limit;
 use crate::kernels::{RUN, unless_faulted, unless_faulted_on};
 use crate::stream::{Event, Moment, Stream};
@@ -17,8 +18,6 @@ const NO_DEVICE: c_int = 100;
 const INVALID_DEVICE: c_int = 101;
 const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
-pub(crate) const STREAM_CAPTURE_UNSUPPORTED: c_int = 900;
-const STREAM_CAPTURE_ISOLATION: c_int = 905;
 
 /// The primary context of a GPU.
 #[derive(Default)]
@@ -179,12 +178,21 @@ fn error(code: c_int) -> (&'static std::ffi::CStr, &'static std::ffi::CStr) {
         716 => (c"CUDA_ERROR_MISALIGNED_ADDRESS", c"misaligned address"),
         719 => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
         NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
-        STREAM_CAPTURE_UNSUPPORTED => {
+        UNSUPPORTED => {
             (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing")
         }
-        STREAM_CAPTURE_ISOLATION => (
+        901 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+            c"operation failed due to a previous error during capture",
+        ),
+        904 => (c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", c"capturing stream has unjoined work"),
+        UNCAPTURED => (
             c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
             c"dependency created on uncaptured work in another stream",
+        ),
+        CAPTURED_EVENT => (
+            c"CUDA_ERROR_CAPTURED_EVENT",
+            c"operation not permitted on an event last recorded in a capturing stream",
         ),
         _ => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
     }
@@ -233,6 +241,9 @@ pub unsafe extern "C" fn cuCtxSetCurrent(context: *const Context) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> c_int {
     let Some(context) = current() else { return INVALID_CONTEXT };
+    if is_prohibited() {
+        return UNSUPPORTED;
+    }
     finish(context);
     unless_faulted(SUCCESS)
 }
@@ -298,8 +309,8 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: *const Stream) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSynchronize(stream: *const Stream) -> c_int {
-    if unsafe { &*stream }.is_capturing() {
-        return STREAM_CAPTURE_UNSUPPORTED;
+    if unsafe { &*stream }.is_capturing() || is_prohibited() {
+        return UNSUPPORTED;
     }
     let event = Event::new();
     event.record(&[unsafe { shared(stream) }]);
@@ -309,11 +320,14 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: *const Stream) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamWaitEvent(stream: *const Stream, event: *const Event, _: c_uint) -> c_int {
-    let moment = unsafe { &*event }.last();
-    let stream = unsafe { &*stream };
-    // What a capture waits for is among the rules of CUDA that this one does not keep: it refuses.
+    let (event, stream) = unsafe { (&*event, &*stream) };
+    if let Some(captured) = event.captured() {
+        return stream.wait_captured(&captured).map_or_else(|code| code, |()| SUCCESS);
+    }
+    let moment = event.last();
+    // The driver refuses also what is done: here that passes.
     if stream.is_capturing() && !moment.is_done() {
-        return STREAM_CAPTURE_ISOLATION;
+        return UNCAPTURED;
     }
     stream.push(move || moment.wait());
     SUCCESS
@@ -336,13 +350,19 @@ pub unsafe extern "C" fn cuEventDestroy_v2(event: *mut Event) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventRecord(event: *const Event, stream: *const Stream) -> c_int {
-    unsafe { &*event }.record(&[unsafe { shared(stream) }]);
+    unsafe { &*event }.record_on(unsafe { shared(stream) });
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventQuery(event: *const Event) -> c_int {
     let event = unsafe { &*event };
+    if event.captured().is_some() {
+        return CAPTURED_EVENT;
+    }
+    if is_prohibited() {
+        return UNSUPPORTED;
+    }
     let code = if event.last().is_done() { SUCCESS } else { NOT_READY };
     unless_faulted_on(event.gpu.load(Ordering::Relaxed), code)
 }
@@ -350,6 +370,9 @@ pub unsafe extern "C" fn cuEventQuery(event: *const Event) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxRecordEvent(context: *const Context, event: *const Event) -> c_int {
     let state = lock(unsafe { &(*context).state });
+    if state.streams.iter().any(|stream| stream.is_capturing()) {
+        return UNSUPPORTED;
+    }
     unsafe { &*event }.record(&state.streams);
     SUCCESS
 }
@@ -358,6 +381,9 @@ pub unsafe extern "C" fn cuCtxRecordEvent(context: *const Context, event: *const
 pub unsafe extern "C" fn cuCtxWaitEvent(context: *const Context, event: *const Event) -> c_int {
     let moment = unsafe { &*event }.last();
     let mut state = lock(unsafe { &(*context).state });
+    if state.streams.iter().any(|stream| stream.is_capturing()) {
+        return UNSUPPORTED;
+    }
     for stream in &state.streams {
         let moment = moment.clone();
         stream.push(move || moment.wait());
@@ -383,6 +409,9 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_int
     let Some(context) = current() else { return INVALID_CONTEXT };
     if bytes == 0 {
         return INVALID_VALUE;
+    }
+    if is_prohibited() {
+        return UNSUPPORTED;
     }
     unsafe { allocate(address, bytes, context.ordinal) }
 }
@@ -414,6 +443,9 @@ pub(crate) fn allocated(bytes: usize, of: c_int) -> usize {
 /// Waits for all work before it frees where kernels run, as the driver does: they may still use the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> c_int {
+    if is_prohibited() {
+        return UNSUPPORTED;
+    }
     if *RUN {
         let contexts: Vec<&Context> = lock(&CONTEXTS).values().copied().collect();
         contexts.into_iter().for_each(finish);

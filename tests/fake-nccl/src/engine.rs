@@ -2,12 +2,10 @@
 //! nothing unless `FAKE_CUDA_KERNELS=run` asks for it: what they would write stays as it is. All else is as the engine asked for it, so
 //! that its calls, their order and what they cost the host can be had without a GPU.
 
-use crate::cuda::{
-    HOST, INVALID_VALUE, STREAM_CAPTURE_UNSUPPORTED, SUCCESS, allocate, allocated, cuMemFree_v2, freed,
-    is_device_memory,
-};
+use crate::capture::{Graph, UNSUPPORTED, exchange_mode, is_prohibited};
+use crate::cuda::{HOST, INVALID_VALUE, SUCCESS, allocate, allocated, cuMemFree_v2, freed, is_device_memory};
 use crate::kernels;
-use crate::stream::{Event, Node, Stream, kernel_ran};
+use crate::stream::{Event, Stream, kernel_ran};
 use std::ffi::{c_char, c_float, c_int, c_uint, c_void};
 use std::fs::File;
 use std::io::Write;
@@ -41,8 +39,9 @@ fn log(what: &str, stream: *const Stream, bytes: usize) {
     });
     if let Some(file) = &*FILE {
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-        writeln!(file, "{what} {:x} {bytes}", stream as usize)
-            .unwrap_or_else(|e| panic!("FAKE_CUDA_LOG: {e}"));
+        // In one piece: several processes may write.
+        let line = format!("{what} {:x} {bytes}\n", stream as usize);
+        file.write_all(line.as_bytes()).unwrap_or_else(|e| panic!("FAKE_CUDA_LOG: {e}"));
     }
 }
 
@@ -50,7 +49,7 @@ fn log(what: &str, stream: *const Stream, bytes: usize) {
 pub unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: *const Stream) -> c_int {
     // A graph that allocates cannot be launched again.
     if unsafe { &*stream }.is_capturing() {
-        return STREAM_CAPTURE_UNSUPPORTED;
+        return UNSUPPORTED;
     }
     unsafe { allocate(address, bytes, (*stream).gpu) }
 }
@@ -228,6 +227,9 @@ pub unsafe extern "C" fn cuLaunchKernel(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: *const Event) -> c_int {
+    if is_prohibited() {
+        return UNSUPPORTED;
+    }
     let event = unsafe { &*event };
     event.last().wait();
     kernels::unless_faulted_on(event.gpu.load(Ordering::Relaxed), SUCCESS)
@@ -254,27 +256,35 @@ pub unsafe extern "C" fn cuEventElapsedTime(
     unsafe { cuEventElapsedTime_v2(milliseconds, from, to) }
 }
 
-/// A graph, or one that can be launched.
-pub struct Graph(Vec<Node>);
-
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBeginCapture_v2(stream: *const Stream, _mode: c_uint) -> c_int {
-    if unsafe { &*stream }.capture() { SUCCESS } else { STREAM_CAPTURE_UNSUPPORTED }
+pub unsafe extern "C" fn cuStreamBeginCapture_v2(stream: *const Stream, mode: c_uint) -> c_int {
+    if unsafe { &*stream }.capture(mode as c_int) { SUCCESS } else { UNSUPPORTED }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamEndCapture(stream: *const Stream, graph: *mut *const Graph) -> c_int {
-    let Some(nodes) = (unsafe { &*stream }).captured() else { return STREAM_CAPTURE_UNSUPPORTED };
-    unsafe { *graph = Box::into_raw(Box::new(Graph(nodes))) };
+pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> c_int {
+    unsafe { *mode = exchange_mode(*mode) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamEndCapture(stream: *const Stream, graph: *mut *const Graph) -> c_int {
+    match unsafe { &*stream }.captured() {
+        Some(Ok(captured)) => {
+            unsafe { *graph = Box::into_raw(Box::new(captured)) };
+            SUCCESS
+        }
+        Some(Err(code)) => code,
+        None => UNSUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphGetNodes(graph: *const Graph, nodes: *mut usize, many: *mut usize) -> c_int {
-    let all = unsafe { &(*graph).0 };
-    unsafe { *many = all.len() };
+    let all = unsafe { &*graph }.nodes();
+    unsafe { *many = all };
     if !nodes.is_null() {
-        (0..all.len()).for_each(|i| unsafe { *nodes.add(i) = i + 1 });
+        (0..all).for_each(|i| unsafe { *nodes.add(i) = i + 1 });
     }
     SUCCESS
 }
@@ -293,8 +303,7 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
     _flags: u64,
 ) -> c_int {
     count(GRAPHS);
-    let nodes = unsafe { &(*graph).0 };
-    unsafe { *made = Box::into_raw(Box::new(Graph(nodes.clone()))) };
+    unsafe { *made = Box::into_raw(Box::new((*graph).launchable())) };
     SUCCESS
 }
 
@@ -307,10 +316,9 @@ pub unsafe extern "C" fn cuGraphUpload(_graph: *const Graph, _stream: *const Str
 pub unsafe extern "C" fn cuGraphLaunch(graph: *const Graph, stream: *const Stream) -> c_int {
     count(REPLAYS);
     log("graph", stream, 0);
-    let nodes = unsafe { &(*graph).0 }.clone();
     let stream = unsafe { &*stream };
-    stream.push(move || nodes.iter().for_each(|node| node()));
-    kernels::unless_faulted_on(stream.gpu, SUCCESS)
+    let launched = unsafe { &*graph }.launch(stream);
+    kernels::unless_faulted_on(stream.gpu, launched)
 }
 
 #[unsafe(no_mangle)]

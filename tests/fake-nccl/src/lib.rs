@@ -21,12 +21,16 @@
 //! kernel that never ends), and what NVML knows: `FAKE_NVML_XID=79`, `FAKE_NVML_ECC=3` (errors of memory), `FAKE_NVML_PENDING_ROWS=1`,
 //! `FAKE_NVML_LOST=1` (each with `:gpu1` of that one alone), `FAKE_NVML_OLD=1` (a driver that tells none of it).
 //!
+//! Graphs keep the order in which streams waited for each other, also those of several streams. While one is captured, calls that CUDA
+//! prohibits then break it off, and a communicator ends only when no graph uses it, as NCCL has it.
+//!
 //! `FAKE_CUDA_LOG=FILE` writes down uploads, kernels and launches of graphs, each with its stream.
 //!
 //! Kernels do nothing, so that only the calls count; with `FAKE_CUDA_KERNELS=run` an interpreter of their PTX computes what they would
 //! (`ptx`), and tells on the standard error what they must not do. `FAKE_CUDA_RACES=1` has it watch shared memory too: that two warps
 //! use with no barrier between, or that is read before anyone wrote it.
 
+mod capture;
 mod cuda;
 mod elements;
 mod engine;

@@ -244,7 +244,11 @@ pub extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
 pub unsafe extern "C" fn ncclCommFinalize(comm: *const Comm) -> c_int {
     let Some(comm) = live(comm) else { return ARGUMENT };
     later(&comm, |comm| {
-        while lock(&comm.state).running > 0 && !comm.ended() {
+        let waits = |comm: &Arc<Comm>| {
+            let state = lock(&comm.state);
+            state.running > 0 && !comm.ended() || state.in_graphs > 0
+        };
+        while waits(comm) {
             std::thread::sleep(Duration::from_micros(100));
         }
     })
@@ -260,11 +264,7 @@ fn free(comm: *const Comm) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommDestroy(comm: *const Comm) -> c_int {
     let Some(known) = live(comm) else { return ARGUMENT };
-    let busy = {
-        let state = lock(&known.state);
-        state.running + state.pending > 0
-    };
-    if busy {
+    if lock(&known.state).is_busy() {
         return USAGE;
     }
     free(comm);
@@ -275,12 +275,8 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: *const Comm) -> c_int {
 pub unsafe extern "C" fn ncclCommAbort(comm: *const Comm) -> c_int {
     let Some(known) = live(comm) else { return ARGUMENT };
     known.aborted.store(true, Ordering::SeqCst);
-    let busy = || {
-        let state = lock(&known.state);
-        state.running + state.pending > 0
-    };
-    // As NCCL does, which waits for the GPU: what comes before on the stream ends, or this does not.
-    while busy() {
+    // As NCCL does, which waits for the GPU and for graphs: what comes before on the stream ends, or this does not.
+    while lock(&known.state).is_busy() {
         std::thread::sleep(Duration::from_micros(100));
     }
     free(comm);

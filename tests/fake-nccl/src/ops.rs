@@ -1,9 +1,10 @@
 //! A communicator, and what runs on its stream.
 
+use crate::capture::Node;
 use crate::exchange::Meeting;
 use crate::faults::{self, FakeFault};
 use crate::fold::{fold, size};
-use crate::stream::Stream;
+use crate::stream::{Stream, Task};
 use crate::{cuda, lock};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_int};
@@ -113,6 +114,8 @@ pub(crate) struct CommState {
     pub(crate) pending: usize,
     /// Operations that have not ended.
     pub(crate) running: usize,
+    /// Calls in graphs that are there.
+    pub(crate) in_graphs: usize,
     pub(crate) error: c_int,
     pub(crate) text: CString,
     pub(crate) splits: u64,
@@ -121,6 +124,29 @@ pub(crate) struct CommState {
     collectives: u64,
     sent: BTreeMap<c_int, u64>,
     received: BTreeMap<c_int, u64>,
+}
+
+/// A graph's hold on a communicator.
+struct GraphUser(Arc<Comm>);
+
+impl GraphUser {
+    fn of(comm: &Arc<Comm>) -> GraphUser {
+        lock(&comm.state).in_graphs += 1;
+        GraphUser(comm.clone())
+    }
+}
+
+impl Drop for GraphUser {
+    fn drop(&mut self) {
+        lock(&self.0.state).in_graphs -= 1;
+    }
+}
+
+impl CommState {
+    /// Whether something keeps the communicator from its end, as NCCL has it: graphs do, as long as they are there.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.running + self.pending + self.in_graphs > 0
+    }
 }
 
 impl Comm {
@@ -160,25 +186,27 @@ impl Comm {
             self.fail(ARGUMENT, &problem);
             return ARGUMENT;
         }
+        if stream.is_capturing() {
+            self.capture(ops, stream);
+            return if self.blocking { 0 } else { PROGRESS };
+        }
         let fault = faults::next(self.gpu);
         if fault == Some(FakeFault::Refuse) {
             self.fail(SYSTEM, "refused on purpose");
             return SYSTEM;
         }
-        let ops: Vec<(FakeOp, String)> = ops.into_iter().map(|op| (op, self.number(&op))).collect();
-        lock(&self.state).running += 1;
-        let (comm, queue) = (self.clone(), stream.clone());
-        let put = move || {
-            let runner = comm.clone();
-            queue.push(move || {
-                runner.run(&ops, fault);
-                lock(&runner.state).running -= 1;
-            });
-        };
+        let task = self.prepared(&ops, fault);
         if self.blocking {
-            put();
+            stream.push(task);
             return 0;
         }
+        let queue = stream.clone();
+        self.meanwhile(move || queue.push(task));
+        PROGRESS
+    }
+
+    /// Does it a little later, until when this communicator is not ready.
+    fn meanwhile(self: &Arc<Self>, put: impl FnOnce() + Send + 'static) {
         lock(&self.state).pending += 1;
         let comm = self.clone();
         std::thread::spawn(move || {
@@ -186,7 +214,34 @@ impl Comm {
             put();
             lock(&comm.state).pending -= 1;
         });
-        PROGRESS
+    }
+
+    /// Calls that are about to run, numbered among those of the communicator.
+    fn prepared(self: &Arc<Self>, ops: &[FakeOp], fault: Option<FakeFault>) -> Task {
+        let ops: Vec<(FakeOp, String)> = ops.iter().map(|op| (*op, self.number(op))).collect();
+        lock(&self.state).running += 1;
+        let comm = self.clone();
+        Box::new(move || {
+            comm.run(&ops, fault);
+            lock(&comm.state).running -= 1;
+        })
+    }
+
+    /// Puts a group of calls into the graph that the stream captures.
+    fn capture(self: &Arc<Self>, ops: Vec<FakeOp>, stream: &Arc<Stream>) {
+        let user = GraphUser::of(self);
+        let node: Node = Arc::new(move || {
+            let comm = &user.0;
+            // What is refused by the host cannot be refused here.
+            let fault =
+                faults::next(comm.gpu).map(|f| if f == FakeFault::Refuse { FakeFault::Error } else { f });
+            comm.prepared(&ops, fault)
+        });
+        if self.blocking {
+            return stream.launch_prepared(node);
+        }
+        let queue = stream.clone();
+        self.meanwhile(move || queue.launch_prepared(node));
     }
 
     fn run(&self, ops: &[(FakeOp, String)], fault: Option<FakeFault>) {

@@ -1,5 +1,6 @@
 //! Streams and events: work in order, on a thread for each stream.
 
+use crate::capture::{CapturedEvent, Graph, Lane, Node};
 use crate::faults::{KernelFault, kernel_fault};
 use crate::lock;
 use std::cell::Cell;
@@ -8,9 +9,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-type Task = Box<dyn FnOnce() + Send>;
-/// Work that is recorded, to be done any number of times.
-pub(crate) type Node = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type Task = Box<dyn FnOnce() + Send>;
 
 thread_local! {
     /// Kernels that the stream of this thread has run: its clock.
@@ -31,8 +30,8 @@ pub(crate) fn kernel_ran(gpu: c_int) {
 pub(crate) struct Stream {
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// What is recorded in place of being done, while a graph is captured.
-    captured: Mutex<Option<Vec<Node>>>,
+    /// Its part in a graph that is captured.
+    lane: Mutex<Option<Lane>>,
     pub(crate) gpu: c_int,
     /// Less goes first.
     pub(crate) priority: c_int,
@@ -49,7 +48,7 @@ impl Stream {
         let stream = Arc::new(Stream {
             queue: Mutex::default(),
             changed: Condvar::new(),
-            captured: Mutex::default(),
+            lane: Mutex::default(),
             gpu,
             priority,
         });
@@ -81,29 +80,55 @@ impl Stream {
     }
 
     /// Does it in its turn, or records it where a graph is captured.
-    pub(crate) fn launch(&self, node: impl Fn() + Send + Sync + 'static) {
-        if let Some(nodes) = lock(&self.captured).as_mut() {
-            nodes.push(Arc::new(node));
-            return;
+    pub(crate) fn launch(&self, work: impl Fn() + Send + Sync + 'static) {
+        let work = Arc::new(work);
+        self.launch_prepared(Arc::new(move || {
+            let work = work.clone();
+            Box::new(move || work())
+        }));
+    }
+
+    /// The same of what is prepared each time that it is launched.
+    pub(crate) fn launch_prepared(&self, node: Node) {
+        match self.lane() {
+            Some(lane) => lane.work(node),
+            None => self.push(node()),
         }
-        self.push(node);
+    }
+
+    /// Its part in the graph that is captured, while that goes on.
+    pub(crate) fn lane(&self) -> Option<Lane> {
+        let mut lane = lock(&self.lane);
+        if lane.as_ref().is_some_and(|lane| !lane.is_open()) {
+            *lane = None;
+        }
+        lane.clone()
     }
 
     /// Records from now on; false where it does already.
-    pub(crate) fn capture(&self) -> bool {
-        let mut captured = lock(&self.captured);
-        let begins = captured.is_none();
-        captured.get_or_insert_default();
+    pub(crate) fn capture(&self, mode: c_int) -> bool {
+        let begins = self.lane().is_none();
+        if begins {
+            *lock(&self.lane) = Some(Lane::begin(mode));
+        }
         begins
     }
 
     /// What was recorded; none where nothing was captured.
-    pub(crate) fn captured(&self) -> Option<Vec<Node>> {
-        lock(&self.captured).take()
+    pub(crate) fn captured(&self) -> Option<Result<Graph, c_int>> {
+        let lane = lock(&self.lane).take()?;
+        Some(lane.end(self.gpu))
     }
 
     pub(crate) fn is_capturing(&self) -> bool {
-        lock(&self.captured).is_some()
+        self.lane().is_some()
+    }
+
+    /// What comes after this comes after an event of a capture, of which this stream is then a part.
+    pub(crate) fn wait_captured(&self, event: &CapturedEvent) -> Result<(), c_int> {
+        let lane = event.awaited(self.lane())?;
+        *lock(&self.lane) = Some(lane);
+        Ok(())
     }
 
     /// The thread ends after what is queued.
@@ -147,6 +172,8 @@ impl Moment {
 /// An event: its last recording. One that was never recorded is done.
 pub(crate) struct Event {
     last: Mutex<Arc<Moment>>,
+    /// Where that was in a capture, which part of it.
+    captured: Mutex<Option<CapturedEvent>>,
     /// That of its last recording.
     pub(crate) gpu: AtomicI32,
     /// How many kernels its stream had run at its last recording.
@@ -155,15 +182,34 @@ pub(crate) struct Event {
 
 impl Event {
     pub(crate) fn new() -> Event {
-        Event { last: Mutex::new(Moment::new(0)), gpu: AtomicI32::new(-1), kernels: Arc::default() }
+        Event {
+            last: Mutex::new(Moment::new(0)),
+            captured: Mutex::default(),
+            gpu: AtomicI32::new(-1),
+            kernels: Arc::default(),
+        }
     }
 
     pub(crate) fn last(&self) -> Arc<Moment> {
         lock(&self.last).clone()
     }
 
-    /// Records the event on streams at once.
+    /// The part of a capture that its last recording is.
+    pub(crate) fn captured(&self) -> Option<CapturedEvent> {
+        lock(&self.captured).clone()
+    }
+
+    /// Records the event on a stream, or in the graph that is captured there.
+    pub(crate) fn record_on(&self, stream: Arc<Stream>) {
+        match stream.lane() {
+            Some(lane) => *lock(&self.captured) = Some(lane.record()),
+            None => self.record(&[stream]),
+        }
+    }
+
+    /// Records the event on streams at once, none of which captures.
     pub(crate) fn record(&self, streams: &[Arc<Stream>]) {
+        *lock(&self.captured) = None;
         let moment = Moment::new(streams.len());
         *lock(&self.last) = moment.clone();
         for stream in streams {

@@ -11,7 +11,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// How long they may take, once all have been told. Threads that take longer are left behind: the program is about to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long where they only end with graphs that use them: the kernels have ended by then.
+pub(super) const ONLY_TOLD: Duration = Duration::from_secs(1);
 
 /// A communicator, and how it is ended.
 struct Condemned {
@@ -32,7 +34,12 @@ impl Condemned {
 }
 
 /// Aborts communicators that nobody else uses any more, all at once.
-pub(super) fn abort_all(comms: impl IntoIterator<Item = CommHandle>, gpu: &Arc<Gpu>, nccl: &Nccl) {
+pub(super) fn abort_all(
+    comms: impl IntoIterator<Item = CommHandle>,
+    patience: Duration,
+    gpu: &Arc<Gpu>,
+    nccl: &Nccl,
+) {
     let (done, ended) = channel();
     let mut running = 0;
     for comm in comms {
@@ -49,7 +56,7 @@ pub(super) fn abort_all(comms: impl IntoIterator<Item = CommHandle>, gpu: &Arc<G
     }
     let begin = Instant::now();
     for _ in 0..running {
-        if ended.recv_timeout(PATIENCE.saturating_sub(begin.elapsed())).is_err() {
+        if ended.recv_timeout(patience.saturating_sub(begin.elapsed())).is_err() {
             return;
         }
     }

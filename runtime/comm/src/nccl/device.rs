@@ -6,7 +6,7 @@ use meshwright_gpu::load::functions;
 use std::ffi::{c_int, c_uint, c_void};
 
 type ContextHandle = *mut c_void;
-type StreamHandle = *mut c_void;
+pub(super) type StreamHandle = *mut c_void;
 type EventHandle = *mut c_void;
 
 functions! {
@@ -120,8 +120,9 @@ impl Gpu {
         self.context_events.is_some()
     }
 
-    /// Makes it the current GPU of this thread.
+    /// Makes it the current GPU of this thread, which may call everything while graphs are recorded.
     pub(super) fn bind(&self) -> Result<(), DriverError> {
+        self.driver.allow_calls_during_captures()?;
         // SAFETY: the context is retained as long as `self` lives.
         self.check("cuCtxSetCurrent", unsafe { (self.f.set_current)(self.context) })
     }
@@ -150,6 +151,48 @@ impl Gpu {
     pub(super) fn record(&self, event: DeviceEvent) -> Result<(), DriverError> {
         // SAFETY: both handles are ours.
         self.check("cuEventRecord", unsafe { (self.f.event_record)(event.0, self.stream) })
+    }
+
+    /// Our stream goes on when all work is done that another stream has now. A graph that is recorded there has our stream's work too, from
+    /// now until [`Gpu::stream_waits`].
+    ///
+    /// # Safety
+    /// It is a stream of this GPU.
+    pub(super) unsafe fn after_stream(
+        &self,
+        stream: StreamHandle,
+        event: DeviceEvent,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.record_on(stream, event) }?;
+        // SAFETY: handles of ours.
+        self.check("cuStreamWaitEvent", unsafe { (self.f.stream_wait)(self.stream, event.0, 0) })
+    }
+
+    /// What is put on another stream from now on waits for `event`.
+    ///
+    /// # Safety
+    /// It is a stream of this GPU.
+    pub(super) unsafe fn stream_waits(
+        &self,
+        stream: StreamHandle,
+        event: DeviceEvent,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        self.check("cuStreamWaitEvent", unsafe { (self.f.stream_wait)(stream, event.0, 0) })
+    }
+
+    /// `event` is done when all work is that another stream has now.
+    ///
+    /// # Safety
+    /// It is a stream of this GPU.
+    pub(super) unsafe fn record_on(
+        &self,
+        stream: StreamHandle,
+        event: DeviceEvent,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        self.check("cuEventRecord", unsafe { (self.f.event_record)(event.0, stream) })
     }
 
     /// Our stream goes on when all work is done that the context has now. Needs events of contexts.

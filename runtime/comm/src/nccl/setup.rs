@@ -9,12 +9,15 @@ use crate::{Collectives, CommError, Group, Tag, Transport};
 use meshwright_gpu::devices::nccl_version as dotted;
 use meshwright_gpu::driver::Driver;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::OnceLock;
 
 pub(super) struct Prepared {
     pub(super) inner: Inner,
     pub(super) note: Option<String>,
+    /// Whether calls can be recorded.
+    pub(super) records_calls: bool,
 }
 
 /// What a rank tells the others.
@@ -77,8 +80,9 @@ pub(super) fn make(
     }
     let why = why_host_sync(&records);
     let inner = Inner::new(gpu, nccl, rank, control.aborter(), why.is_some());
+    let records_calls = !inner.host_waits && a_process_each(&records);
     let note = why.filter(|_| options.launch_order != LaunchOrder::HostSync);
-    Ok(Prepared { inner, note })
+    Ok(Prepared { inner, note, records_calls })
 }
 
 fn exchange(control: &mut dyn Transport, mine: Record) -> Result<Vec<Record>, CommError> {
@@ -120,6 +124,12 @@ fn cannot_share(records: &[Record]) -> Option<String> {
         dotted(version),
         dotted(OLDEST_SHARING)
     ))
+}
+
+/// Whether each rank has a process of its own. NCCL says of processes with several GPUs that recorded calls may wait for each other forever.
+fn a_process_each(records: &[Record]) -> bool {
+    let processes: BTreeSet<u64> = records.iter().map(|r| r.process).collect();
+    processes.len() == records.len()
 }
 
 /// Why the host has to wait; none where the device can order everything.

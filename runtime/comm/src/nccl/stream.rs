@@ -7,12 +7,14 @@
 //! The time of a collective runs from when its input was there and those before it had ended: time in which this GPU still
 //! computed does not count.
 
-use super::abort::abort_all;
+mod recorded;
+
+use super::abort::{ONLY_TOLD, PATIENCE, abort_all};
 use super::api::{CommHandle, IN_PROGRESS, Nccl, Refused, SUCCESS};
 use super::device::{DeviceEvent, Gpu};
 use super::launch::{Launch, LaunchError};
 use crate::call::PostedCall;
-use crate::{Abort, AsyncCollective, CallName, CommError, Group, Missing};
+use crate::{Abort, AsyncCollective, CallName, CommError, Group, Missing, RecordedCalls};
 use meshwright_gpu::driver::DriverError;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -50,6 +52,11 @@ struct StreamState {
     /// Number of the first in the queue: all before it have ended.
     first: u64,
     spare: Vec<DeviceEvent>,
+    recording: Option<Recording>,
+    /// The event that stands before the graph that is being launched.
+    launching: Option<DeviceEvent>,
+    /// Whether graphs use the communicators: NCCL then ends none of them before these graphs are gone.
+    has_graphs: bool,
     failure: Option<CommError>,
     closing: bool,
 }
@@ -62,6 +69,23 @@ struct StreamOp {
     done: DeviceEvent,
     runs_since: Option<Instant>,
     timeout: Duration,
+    /// Where it is a launch of recorded calls, these.
+    recorded: Option<RecordedCalls>,
+}
+
+/// Calls that are being recorded, and the events that order them.
+struct Recording {
+    calls: RecordedCalls,
+    events: Vec<DeviceEvent>,
+}
+
+/// Where a collective is.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// On the stream, with that number.
+    Queued(u64),
+    /// In the graph that is being recorded; what comes after the event comes after it.
+    Recorded(DeviceEvent),
 }
 
 /// A time by which something must have happened.
@@ -83,6 +107,9 @@ impl Inner {
             queue: VecDeque::new(),
             first: 0,
             spare: Vec::new(),
+            recording: None,
+            launching: None,
+            has_graphs: false,
             failure: None,
             closing: false,
         };
@@ -151,7 +178,8 @@ impl Inner {
     fn abort_comms(&self, state: &mut StreamState) {
         // They leave the table with this, so that nobody uses them again.
         let comms = std::mem::take(&mut state.comms);
-        abort_all(comms.into_values().map(|comm| comm.0), &self.gpu, &self.nccl);
+        let patience = if state.has_graphs { ONLY_TOLD } else { PATIENCE };
+        abort_all(comms.into_values().map(|comm| comm.0), patience, &self.gpu, &self.nccl);
     }
 
     pub(super) fn has_comm(&self, ranks: &[usize]) -> bool {
@@ -274,7 +302,7 @@ impl Inner {
         CommError::Timeout { rank: self.rank, call: name.clone(), waited, stuck: missing.clone(), missing }
     }
 
-    /// Puts a call on the stream, and gives its number. The communicator of the group is there.
+    /// Puts a call on the stream, or into the graph that is being recorded. The communicator of the group is there.
     ///
     /// # Safety
     /// The memory of the call is this GPU's. It stays valid, and nobody else's, until the call has ended.
@@ -285,14 +313,19 @@ impl Inner {
         name: &CallName,
         call: &PostedCall,
         timeout: Duration,
-    ) -> Result<u64, CommError> {
+    ) -> Result<Place, CommError> {
         let deadline = Deadline::after(timeout);
         let failed = |e: DriverError| self.fail(self.refused(Some(name), e));
         self.gpu.bind().map_err(failed)?;
         let ready = if self.host_waits { None } else { Some(self.event().map_err(failed)?) };
         let done = self.event().map_err(failed)?;
         if let Some(ready) = ready {
-            self.gpu.after_context(ready).map_err(failed)?;
+            match self.recorded_on() {
+                // SAFETY: as whoever began to record has promised.
+                Some(stream) => unsafe { self.gpu.after_stream(stream, ready) },
+                None => self.gpu.after_context(ready),
+            }
+            .map_err(failed)?;
         }
         {
             let mut state = self.lock();
@@ -319,11 +352,22 @@ impl Inner {
         }
         self.gpu.record(done).map_err(failed)?;
         let mut state = self.lock();
-        let op =
-            StreamOp { name: name.clone(), group: group.clone(), ready, done, runs_since: None, timeout };
+        if let Some(recording) = &mut state.recording {
+            recording.calls.count += 1;
+            recording.calls.first.get_or_insert_with(|| name.clone());
+            recording.events.extend(ready.into_iter().chain([done]));
+            return Ok(Place::Recorded(done));
+        }
+        let (name, group) = (name.clone(), group.clone());
+        let op = StreamOp { name, group, ready, done, runs_since: None, timeout, recorded: None };
+        Ok(Place::Queued(self.push(&mut state, op)))
+    }
+
+    /// Has a collective watched; gives its number.
+    fn push(&self, state: &mut StreamState, op: StreamOp) -> u64 {
         state.queue.push_back(op);
         self.changed.notify_all();
-        Ok(state.first + state.queue.len() as u64 - 1)
+        state.first + state.queue.len() as u64 - 1
     }
 
     fn event(&self) -> Result<DeviceEvent, DriverError> {
@@ -355,6 +399,9 @@ impl Inner {
             return self.fail_locked(state, error);
         }
         for op in state.queue.drain(..ended) {
+            if let (Some(calls), Some(since)) = (&op.recorded, op.runs_since) {
+                calls.took(since.elapsed());
+            }
             state.spare.extend(op.ready);
             state.spare.push(op.done);
             state.first += 1;
@@ -463,14 +510,11 @@ impl Inner {
         while in_order && let Some(comm) = comms.next() {
             if !self.free(comm, begin, patience) {
                 // The rest has no better prospects.
-                return abort_all(
-                    std::iter::once(comm).chain(comms).map(|comm| comm.0),
-                    &self.gpu,
-                    &self.nccl,
-                );
+                let rest = std::iter::once(comm).chain(comms).map(|comm| comm.0);
+                return abort_all(rest, PATIENCE, &self.gpu, &self.nccl);
             }
         }
-        abort_all(comms.map(|comm| comm.0), &self.gpu, &self.nccl);
+        abort_all(comms.map(|comm| comm.0), PATIENCE, &self.gpu, &self.nccl);
     }
 
     /// Frees a communicator in good order; whether that went well.
@@ -494,6 +538,7 @@ impl Drop for Inner {
         let mut state = self.lock();
         let queue = std::mem::take(&mut state.queue);
         let left = queue.into_iter().flat_map(|op| op.ready.into_iter().chain([op.done]));
+        let left = left.chain(state.launching.take());
         let events: Vec<DeviceEvent> = left.chain(std::mem::take(&mut state.spare)).collect();
         drop(state);
         events.into_iter().for_each(|event| self.gpu.destroy_event(event));
@@ -503,7 +548,7 @@ impl Drop for Inner {
 /// A collective that was posted.
 pub(super) struct OnStream {
     pub(super) inner: Arc<Inner>,
-    pub(super) number: u64,
+    pub(super) place: Place,
     pub(super) name: CallName,
     pub(super) result: Option<Result<(), CommError>>,
 }
@@ -513,10 +558,12 @@ impl AsyncCollective for OnStream {
         if let Some(known) = &self.result {
             return known.clone();
         }
-        let result = if self.inner.host_waits {
-            self.inner.wait(Some(self.number + 1), Some(&self.name))
-        } else {
-            self.inner.order_after(self.number, &self.name)
+        let result = match self.place {
+            Place::Recorded(done) => self.inner.record_after(done, &self.name),
+            Place::Queued(number) if self.inner.host_waits => {
+                self.inner.wait(Some(number + 1), Some(&self.name))
+            }
+            Place::Queued(number) => self.inner.order_after(number, &self.name),
         };
         self.result.insert(result).clone()
     }

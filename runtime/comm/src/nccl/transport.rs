@@ -4,15 +4,15 @@ use super::api::{self, Config, UniqueId};
 use crate::fold::can_fold;
 use crate::signature::Signature;
 use crate::{
-    Abort, AsyncCollective, BufMut, Call, CallName, CollectiveKind, Collectives, CommError, Group,
-    MemorySpace, Tag, ThreadsTransport, Timeouts, Transport, TransportMemory, World,
+    Abort, AsyncCollective, BufMut, Call, CallName, CallRecorder, CollectiveKind, Collectives, CommError,
+    Group, MemorySpace, RecordedCalls, Tag, ThreadsTransport, Timeouts, Transport, TransportMemory, World,
 };
 
 use super::launch::{has_fold, place};
 use super::memory::DeviceMemory;
 use super::options::{Checks, LaunchOrder, NcclOptions};
 use super::setup;
-use super::stream::{Inner, OnStream};
+use super::stream::{Inner, OnStream, Place};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -30,6 +30,8 @@ pub struct NcclTransport {
     checks: Checks,
     first_step: bool,
     note: Option<String>,
+    /// Whether calls can be recorded.
+    pub(super) records_calls: bool,
 }
 
 /// How long the end of a communicator may take.
@@ -48,7 +50,7 @@ impl NcclTransport {
         options: &NcclOptions,
     ) -> Result<NcclTransport, CommError> {
         let made = setup::make(&mut *control, ordinal, options);
-        let setup::Prepared { inner, note } = made.inspect_err(|e| {
+        let setup::Prepared { inner, note, records_calls } = made.inspect_err(|e| {
             if !e.is_consequence() {
                 control.abort(&e.to_string());
             }
@@ -67,6 +69,7 @@ impl NcclTransport {
             checks: options.checks,
             first_step: true,
             note,
+            records_calls,
         })
     }
 
@@ -218,12 +221,12 @@ impl Transport for NcclTransport {
             }
         }
         // SAFETY: the caller's promise: the memory stays until the collective has ended, in the device's order.
-        let number = unsafe { self.inner.launch(group, &name, &call, self.timeout) }?;
-        if self.first_step {
+        let place = unsafe { self.inner.launch(group, &name, &call, self.timeout) }?;
+        if let (true, Place::Queued(number)) = (self.first_step, place) {
             // Engines choose their kernels in the first step by timing them: no collective is to keep the GPU busy meanwhile.
             self.inner.wait(Some(number + 1), Some(&name))?;
         }
-        Ok(Box::new(OnStream { inner: self.inner.clone(), number, name, result: None }))
+        Ok(Box::new(OnStream { inner: self.inner.clone(), place, name, result: None }))
     }
 
     fn first_step_done(&mut self) {
@@ -282,8 +285,42 @@ impl Transport for NcclTransport {
         self.control.settle()
     }
 
+    fn recorder(&mut self) -> Option<&mut dyn CallRecorder> {
+        if self.records_calls { Some(self) } else { None }
+    }
+
     fn aborter(&self) -> Arc<dyn Abort> {
         self.inner.aborter.clone()
+    }
+}
+
+impl CallRecorder for NcclTransport {
+    #[expect(unsafe_code, reason = "a stream is known by its address")]
+    unsafe fn start_recording(&mut self, stream: u64) {
+        self.inner.start_recording(stream);
+    }
+
+    fn is_recording(&self) -> bool {
+        self.inner.is_recording()
+    }
+
+    fn finish_recording(&mut self) -> RecordedCalls {
+        self.inner.finish_recording()
+    }
+
+    fn before_launch(&mut self, calls: &RecordedCalls, sequence: u64) -> Result<(), CommError> {
+        let Some(name) = calls.name(sequence) else { return Ok(()) };
+        self.inner.check(&name)?;
+        self.inner.aborter.entered(&name);
+        self.inner.before_launch(calls, &name)
+    }
+
+    fn after_launch(&mut self, calls: &RecordedCalls, sequence: u64) -> Result<(), CommError> {
+        let Some(name) = calls.name(sequence) else { return Ok(()) };
+        let world = Group::world(self.size(), self.rank());
+        let world = world.map_err(|e| self.invalid(name.clone(), e.to_string()))?;
+        let limit = calls.limit(self.timeouts.first_step, self.timeouts.later);
+        self.inner.after_launch(calls, name, world, limit)
     }
 }
 

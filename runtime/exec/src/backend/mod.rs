@@ -151,6 +151,9 @@ pub(crate) trait Graphs<H> {
     /// Before the run that comes before the one to record.
     fn prepare(&mut self) -> Result<(), DeviceError>;
 
+    /// The address of the stream on which the device computes, when all that was asked for is on it.
+    fn stream(&mut self) -> Result<u64, DeviceError>;
+
     /// Records from now on, in place of running it. Until it ends nothing may be uploaded or read.
     fn start(&mut self) -> Result<(), DeviceError>;
 

@@ -93,8 +93,9 @@ enum Inputs {
 /// After an error in [`Engine::run`] all devices are told to end, and the engine cannot be used further.
 pub struct Engine {
     rank: usize,
-    transport: Box<dyn Transport>,
+    /// Goes before the transport: communicators end after the graphs that use them.
     executor: Box<dyn Executor>,
+    transport: Box<dyn Transport>,
     /// Whether each program has run, by order of loading.
     programs_ran: Vec<bool>,
     state: BTreeMap<String, DeviceState>,
@@ -192,7 +193,8 @@ impl Engine {
             .map_err(|source| ExecError::Comm { place, source })?;
         let prepared = self.transport.prepare(&plan.mesh, &axis_sets(&plan));
         prepared.map_err(|source| ExecError::Comm { place: at_plan, source })?;
-        self.executor.load(plan.clone(), self.rank)?;
+        let records_calls = self.transport.recorder().is_some();
+        self.executor.load(plan.clone(), self.rank, records_calls)?;
         self.agree_on_kernels(&plan)?;
         for leaf in &plan.program_inputs {
             if matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {

@@ -1,7 +1,7 @@
 //! The programs of a device, and the tensors that it keeps from run to run.
 
 use super::lowering::stored_as;
-use super::replays::{Recording, changes};
+use super::replays::{Peers, Recording, changes};
 use super::runner::{Program, RunContext, RunError};
 use crate::backend::native::Native;
 use crate::backend::{Backend, DeviceError, DeviceFault, Download, Handle, Memory, RngState, burn, watch};
@@ -33,8 +33,8 @@ pub(crate) enum Binding<'a> {
 /// Programs and kept tensors of a device, whatever its backend. Programs are named by order of loading; all of them exist
 /// when they are named.
 pub(crate) trait Executor: Send {
-    /// Prepares a Plan.
-    fn load(&mut self, plan: Arc<Plan>, rank: usize) -> Result<(), ExecError>;
+    /// Prepares a Plan. `records_calls`: whether its collectives can be recorded.
+    fn load(&mut self, plan: Arc<Plan>, rank: usize, records_calls: bool) -> Result<(), ExecError>;
 
     /// The Plan of a program.
     fn plan(&self, program: usize) -> Option<&Arc<Plan>>;
@@ -168,8 +168,11 @@ impl<B: Backend> Programs<B> {
 }
 
 impl<B: Backend> Executor for Programs<B> {
-    fn load(&mut self, plan: Arc<Plan>, rank: usize) -> Result<(), ExecError> {
-        self.recordings.push(Recording::of(&mut self.backend, &plan));
+    fn load(&mut self, plan: Arc<Plan>, rank: usize, records_calls: bool) -> Result<(), ExecError> {
+        let (recording, why) = Recording::of(&mut self.backend, &plan, records_calls);
+        self.recordings.push(recording);
+        // It is the same on all ranks.
+        self.news = why.filter(|_| rank == 0).or(self.news.take());
         self.programs.push(Program::new(&mut self.backend, plan, rank)?);
         Ok(())
     }
@@ -225,10 +228,11 @@ impl<B: Backend> Executor for Programs<B> {
         if program.draws() {
             backend.begin(rng);
         }
-        let why = recording.run(backend, program, |backend, program| {
+        let peers = Peers { transport, sequence };
+        let why = recording.run(backend, program, peers, |backend, program, peers| {
             let (peak, waited) = (peak.as_mut(), &mut *waited);
             let (recorder, examined) = (recorder.as_deref_mut(), examined.as_mut());
-            let (transport, sequence, at) = (&mut *transport, &mut *sequence, &mut *at);
+            let (transport, sequence, at) = (&mut *peers.transport, &mut *peers.sequence, &mut *at);
             let ran = program.run(
                 backend,
                 RunContext {

@@ -6,11 +6,16 @@
 //! program chooses kernels, the second shows what is updated in place, and the third is a rehearsal of the recording, which leaves the
 //! pools with all the memory that the recorded run is to take from them; it is repeated where something goes elsewhere than in the
 //! run before.
+//!
+//! Where a program has collectives, they are part of the recording, and all devices record the same runs: each says what came of a
+//! rehearsal or a recording, and the least of it counts for all.
 
 use super::runner::{Program, RunError};
 use crate::backend::{Backend, DeviceError, Handle, Overwrite, Replay, Shaped};
 use crate::tensor::HostTensor;
+use meshwright_comm::{CallRecorder, Collectives, CommError, Group, RecordedCalls, Tag, Transport};
 use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Step};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far a program is with being recorded.
@@ -38,13 +43,53 @@ pub(crate) struct FixedTensors<B: Backend> {
     stays: BTreeMap<String, Shaped<Handle<B>>>,
     /// Whether the device is prepared to record.
     prepared: bool,
+    /// Whether the program has collectives.
+    communicates: bool,
     /// How many runs were recorded in vain.
     failures: usize,
+}
+
+/// What came of a rehearsal or a recording. The least of all devices counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Outcome {
+    /// The program cannot be recorded.
+    Impossible,
+    /// It is to be tried again.
+    Again,
+    Fine,
+}
+
+/// The way to the other devices.
+pub(crate) struct Peers<'r> {
+    pub(crate) transport: &'r mut dyn Transport,
+    /// The number of the last call of the transport.
+    pub(crate) sequence: &'r mut u64,
+}
+
+impl Peers<'_> {
+    /// The least of what came of it on all devices.
+    fn least(&mut self, mine: Outcome) -> Result<Outcome, CommError> {
+        let (size, rank) = (self.transport.size(), self.transport.rank());
+        let world = match Group::world(size, rank) {
+            Ok(world) => world,
+            Err(e) => unreachable!("the group of all ranks: {e}"),
+        };
+        *self.sequence += 1;
+        let tag = Tag::new(*self.sequence, "recording of a step", 0);
+        let all = self.transport.gather_values(&world, &tag, &mine)?;
+        Ok(all.into_iter().min().unwrap_or(mine))
+    }
+
+    fn recorder(&mut self) -> Result<&mut dyn CallRecorder, DeviceError> {
+        self.transport.recorder().ok_or_else(|| DeviceError("the transport records no calls".into()))
+    }
 }
 
 /// A recorded run.
 pub(crate) struct Recorded<B: Backend> {
     replay: Replay,
+    /// Its collectives, where it has some.
+    calls: Option<RecordedCalls>,
     fixed: FixedTensors<B>,
     /// The parameters and moments that the run at hand is to read, where they are kept.
     bound: Vec<(BufId, String)>,
@@ -77,6 +122,10 @@ fn decodes(plan: &Plan) -> bool {
     !plan.trains() && changes(plan) && !plan.steps.iter().any(draws)
 }
 
+fn communicates(plan: &Plan) -> bool {
+    plan.steps.iter().any(|s| s.collective().is_some())
+}
+
 /// Whether a program changes what the device keeps.
 pub(crate) fn changes(plan: &Plan) -> bool {
     !changed(plan).is_empty()
@@ -104,12 +153,14 @@ fn moved(before: &Locations, after: Locations) -> BTreeSet<String> {
 }
 
 impl<B: Backend> Recording<B> {
-    /// Of a program that has not run. Those are recorded that train or decode, on one device.
-    pub(crate) fn of(backend: &mut B, plan: &Plan) -> Recording<B> {
-        let alone = plan.steps.iter().all(|s| s.collective().is_none());
-        match backend.graphs() {
-            Some(_) if alone && (plan.trains() || decodes(plan)) => Recording::Unknown,
-            _ => Recording::Never,
+    /// Of a program that has not run. Those are recorded that train or decode. Gives why one of these is not, when that is known now.
+    pub(crate) fn of(backend: &mut B, plan: &Plan, records_calls: bool) -> (Recording<B>, Option<String>) {
+        if backend.graphs().is_none() || !(plan.trains() || decodes(plan)) {
+            return (Recording::Never, None);
+        }
+        match records_calls || !communicates(plan) {
+            true => (Recording::Unknown, None),
+            false => (Recording::Never, Some(CALLS_ARE_NOT_RECORDED.into())),
         }
     }
 
@@ -152,11 +203,8 @@ impl<B: Backend> Recording<B> {
                 let inputs = fixed.inputs.into_iter().map(|(buf, input)| (buf, input.0)).collect();
                 Some(OrdinaryInputs { inputs, kept: bound })
             }
-            Recording::Rehearsal(fixed) | Recording::Next(fixed) => {
-                if let (true, Some(graphs)) = (fixed.prepared, backend.graphs()) {
-                    // It is no longer prepared, and says that nothing was recorded.
-                    let _ = graphs.finish();
-                }
+            Recording::Rehearsal(mut fixed) | Recording::Next(mut fixed) => {
+                fixed.unprepare(backend);
                 None
             }
             Recording::Never | Recording::Unknown | Recording::Ready => None,
@@ -196,30 +244,30 @@ impl<B: Backend> Recording<B> {
         &mut self,
         backend: &mut B,
         program: &mut Program<B>,
-        mut plain: impl FnMut(&mut B, &mut Program<B>) -> Result<(), RunError>,
+        mut peers: Peers<'_>,
+        mut plain: impl FnMut(&mut B, &mut Program<B>, &mut Peers<'_>) -> Result<(), RunError>,
     ) -> Result<Option<String>, RunError> {
         let mut why = None;
         *self = match std::mem::replace(self, Recording::Never) {
-            Recording::Never => plain(backend, program).map(|()| Recording::Never)?,
-            Recording::Unknown => plain(backend, program).map(|()| Recording::Ready)?,
+            Recording::Never => plain(backend, program, &mut peers).map(|()| Recording::Never)?,
+            Recording::Unknown => plain(backend, program, &mut peers).map(|()| Recording::Ready)?,
             Recording::Ready => {
                 let before = locations(backend, program, |buf, _| buf)?;
-                plain(backend, program)?;
+                plain(backend, program, &mut peers)?;
                 let moved = moved(&before, locations(backend, program, |_, next| next)?);
-                let (inputs, stays) = (BTreeMap::new(), BTreeMap::new());
-                Recording::Rehearsal(FixedTensors { inputs, moved, stays, prepared: false, failures: 0 })
+                Recording::Rehearsal(FixedTensors::of(&program.plan, moved))
             }
-            Recording::Rehearsal(fixed) => match fixed.rehearsed(backend, program, plain)? {
+            Recording::Rehearsal(fixed) => match fixed.rehearsed(backend, program, &mut peers, plain)? {
                 Ok(next) => next,
                 Err(not) => {
                     why = Some(not);
                     Recording::Never
                 }
             },
-            Recording::Next(fixed) => match fixed.recorded(backend, program, &mut plain)? {
+            Recording::Next(fixed) => match fixed.recorded(backend, program, &mut peers, &mut plain)? {
                 Ok(recorded) => Recording::Done(recorded),
                 Err((mut fixed, not)) => {
-                    plain(backend, program)?;
+                    plain(backend, program, &mut peers)?;
                     fixed.failures += 1;
                     if fixed.failures < MOST_FAILURES {
                         fixed.moved = changed(&program.plan).into_iter().map(|c| c.0).collect();
@@ -232,7 +280,7 @@ impl<B: Backend> Recording<B> {
             },
             Recording::Done(mut recorded) => {
                 recorded.bound.clear();
-                (recorded.replay)()?;
+                recorded.launch(&mut peers)?;
                 Recording::Done(recorded)
             }
         };
@@ -240,30 +288,71 @@ impl<B: Backend> Recording<B> {
     }
 }
 
+impl<B: Backend> Recorded<B> {
+    fn launch(&mut self, peers: &mut Peers<'_>) -> Result<(), RunError> {
+        let Some(calls) = &self.calls else { return Ok((self.replay)()?) };
+        let first = *peers.sequence + 1;
+        *peers.sequence += calls.count();
+        peers.recorder()?.before_launch(calls, first)?;
+        (self.replay)()?;
+        Ok(peers.recorder()?.after_launch(calls, first)?)
+    }
+}
+
 impl<B: Backend> FixedTensors<B> {
+    /// Of a program that has run twice.
+    fn of(plan: &Plan, moved: BTreeSet<String>) -> FixedTensors<B> {
+        let (inputs, stays) = (BTreeMap::new(), BTreeMap::new());
+        FixedTensors { inputs, moved, stays, prepared: false, communicates: communicates(plan), failures: 0 }
+    }
+
+    /// The least of what came of it on all devices that take part in the program.
+    fn least(&self, peers: &mut Peers<'_>, mine: Outcome) -> Result<Outcome, CommError> {
+        if self.communicates { peers.least(mine) } else { Ok(mine) }
+    }
+
     /// Runs a program as when it is recorded, which needs the same memory. Gives what is next, or why it cannot be recorded.
     fn rehearsed(
         mut self,
         backend: &mut B,
         program: &mut Program<B>,
-        mut plain: impl FnMut(&mut B, &mut Program<B>) -> Result<(), RunError>,
+        peers: &mut Peers<'_>,
+        mut plain: impl FnMut(&mut B, &mut Program<B>, &mut Peers<'_>) -> Result<(), RunError>,
     ) -> Result<Result<Recording<B>, String>, RunError> {
         let before = self.hold(backend, program)?;
+        let mut refused = None;
         if !self.prepared {
-            let prepared = backend.graphs().map(|g| g.prepare()).transpose();
-            if let Err(DeviceError(why)) = prepared {
-                return plain(backend, program).map(|()| Err(why));
-            }
-            self.prepared = true;
+            refused = backend.graphs().map(|g| g.prepare()).transpose().err().map(said);
+            self.prepared = refused.is_none();
         }
-        plain(backend, program)?;
-        let mut more = moved(&before, self.copied_back(backend, program)?);
-        more.retain(|name| !self.moved.contains(name));
-        if more.is_empty() {
-            return Ok(Ok(Recording::Next(self)));
+        plain(backend, program, peers)?;
+        let mut more = BTreeSet::new();
+        if refused.is_none() {
+            more = moved(&before, self.copied_back(backend, program)?);
+            more.retain(|name| !self.moved.contains(name));
         }
+        let mine = match &refused {
+            Some(_) => Outcome::Impossible,
+            None if more.is_empty() => Outcome::Fine,
+            None => Outcome::Again,
+        };
         self.moved.append(&mut more);
-        Ok(Ok(Recording::Rehearsal(self)))
+        Ok(match self.least(peers, mine)? {
+            Outcome::Fine => Ok(Recording::Next(self)),
+            Outcome::Again => Ok(Recording::Rehearsal(self)),
+            Outcome::Impossible => {
+                self.unprepare(backend);
+                Err(refused.unwrap_or_else(|| ELSEWHERE.into()))
+            }
+        })
+    }
+
+    /// Gives up what the device was prepared for.
+    fn unprepare(&mut self, backend: &mut B) {
+        if let (true, Some(graphs)) = (std::mem::take(&mut self.prepared), backend.graphs()) {
+            // It is no longer prepared, and says that nothing was recorded.
+            let _ = graphs.finish();
+        }
     }
 
     /// Takes hold of what is copied back. Gives where all is that the run will change.
@@ -292,30 +381,67 @@ impl<B: Backend> FixedTensors<B> {
         mut self,
         backend: &mut B,
         program: &mut Program<B>,
-        plain: &mut impl FnMut(&mut B, &mut Program<B>) -> Result<(), RunError>,
+        peers: &mut Peers<'_>,
+        plain: &mut impl FnMut(&mut B, &mut Program<B>, &mut Peers<'_>) -> Result<(), RunError>,
     ) -> Result<Result<Recorded<B>, (Self, String)>, RunError> {
         let locations = self.hold(backend, program)?;
         let before = Before::of(backend, program)?;
-        let started = backend.graphs().map(|g| g.start()).transpose();
-        let recorded = started.map_err(said).and_then(|_| {
-            let ran = plain(backend, program).map_err(RunError::into_text);
-            let ended = ran.and_then(|()| self.completed(backend, program, &locations));
-            // It ends in any case.
-            let replay = backend.graphs().map(|g| g.finish());
-            ended?;
-            let mut replay = replay.ok_or("there is no such device")?.map_err(said)?;
-            replay().map_err(said)?;
-            Ok(replay)
-        });
-        Ok(match recorded {
-            Ok(replay) => Ok(Recorded { replay, fixed: self, bound: vec![] }),
-            Err(why) => {
-                before.restore(backend, program);
-                self.stays.clear();
-                self.prepared = false;
-                Err((self, why))
+        let recorded = self.graph(backend, program, peers, (&locations, plain));
+        let mine = if recorded.is_ok() { Outcome::Fine } else { Outcome::Again };
+        let failed = match (recorded, self.least(peers, mine)?) {
+            (Ok((replay, calls)), Outcome::Fine) => {
+                let mut recorded = Recorded { replay, calls, fixed: self, bound: vec![] };
+                match recorded.launch(peers) {
+                    Ok(()) => return Ok(Ok(recorded)),
+                    // Others have launched theirs.
+                    Err(e) if recorded.fixed.communicates => return Err(e),
+                    Err(e) => {
+                        self = recorded.fixed;
+                        e.into_text()
+                    }
+                }
             }
-        })
+            (Ok(_), _) => ELSEWHERE.into(),
+            (Err(why), _) => why,
+        };
+        before.restore(backend, program);
+        self.stays.clear();
+        self.prepared = false;
+        Ok(Err((self, failed)))
+    }
+
+    /// Records a run, without running it.
+    fn graph(
+        &self,
+        backend: &mut B,
+        program: &mut Program<B>,
+        peers: &mut Peers<'_>,
+        (locations, plain): (
+            &Locations,
+            &mut impl FnMut(&mut B, &mut Program<B>, &mut Peers<'_>) -> Result<(), RunError>,
+        ),
+    ) -> Result<(Replay, Option<RecordedCalls>), String> {
+        let Some(graphs) = backend.graphs() else { return Err("there is no such device".into()) };
+        let stream = graphs.stream().map_err(said)?;
+        graphs.start().map_err(said)?;
+        if self.communicates {
+            #[expect(unsafe_code, reason = "a stream is known by its address")]
+            // SAFETY: it is the stream of the device, which is there as long as the device.
+            unsafe {
+                peers.recorder().map_err(said)?.start_recording(stream);
+            }
+        }
+        // Its collectives have not run, so their numbers are not used up.
+        let sequence = *peers.sequence;
+        let ran = plain(backend, program, peers).map_err(RunError::into_text);
+        *peers.sequence = sequence;
+        let ended = ran.and_then(|()| self.completed(backend, program, locations));
+        // It ends in any case, with what was recorded of collectives first.
+        let calls =
+            if self.communicates { Some(peers.recorder().map_err(said)?.finish_recording()) } else { None };
+        let replay = backend.graphs().map(|g| g.finish());
+        ended?;
+        Ok((replay.ok_or("there is no such device")?.map_err(said)?, calls))
     }
 
     /// Records that what is held is copied back, and checks that all else is where it was.
@@ -327,6 +453,12 @@ impl<B: Backend> FixedTensors<B> {
         }
     }
 }
+
+/// Why a program with collectives is not recorded.
+const CALLS_ARE_NOT_RECORDED: &str = "NCCL's collectives are recorded only where each GPU has a process of its own \
+                                      (`mpirun -n N meshwright …`) and no host waits for them";
+/// Why what could be recorded here was not.
+const ELSEWHERE: &str = "another device could not record it";
 
 /// What a run begins with: what it reads, and what all that it changes is, on the host.
 struct Before<B: Backend> {

@@ -425,6 +425,12 @@ impl<B: Backend> Program<B> {
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
         let last = in_flight.last().map_or(0, |c| c.sequence);
+        if let (true, Some(graphs)) =
+            (run.transport.recorder().is_some_and(|r| r.is_recording()), backend.graphs())
+        {
+            // In what is recorded nothing is to come after a collective for ever that does not need it.
+            graphs.stream()?;
+        }
         let mut begin = run.close();
         for (call, InFlightCall { started, sequence }) in piece.calls.iter().zip(in_flight) {
             let asked = Instant::now();

@@ -72,6 +72,59 @@ impl Compute {
         Compute { stream }
     }
 
+    /// Its address.
+    pub(super) fn address(&self) -> u64 {
+        self.stream.expose_provenance() as u64
+    }
+
+    /// Copies within the GPU in the order of the stream.
+    pub(super) fn copy(&self, from: u64, to: u64, bytes: usize) {
+        type Copy = unsafe extern "C" fn(u64, u64, usize, *mut c_void) -> c_int;
+        let f = function!(b"cuMemcpyDtoDAsync_v2", Copy);
+        #[expect(unsafe_code, reason = "a function of our own library")]
+        // SAFETY: a stream of ours; the stand-in checks the memory.
+        let code = unsafe { f(to, from, bytes, self.stream) };
+        assert_eq!(code, 0);
+    }
+
+    /// Records what is put on the stream from now on.
+    pub(super) fn capture(&self) {
+        let f = function!(b"cuStreamBeginCapture_v2", unsafe extern "C" fn(*mut c_void, c_int) -> c_int);
+        #[expect(unsafe_code, reason = "a function of our own library")]
+        // SAFETY: a stream of ours.
+        let code = unsafe { f(self.stream, 0) };
+        assert_eq!(code, 0);
+    }
+
+    /// What was recorded, or why it cannot be used.
+    pub(super) fn captured(&self) -> Result<Graph, c_int> {
+        type End = unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> c_int;
+        type Make = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, u64) -> c_int;
+        let (end, make) =
+            (function!(b"cuStreamEndCapture", End), function!(b"cuGraphInstantiateWithFlags", Make));
+        let free = function!(b"cuGraphDestroy", unsafe extern "C" fn(*mut c_void) -> c_int);
+        let (mut graph, mut made) = (std::ptr::null_mut(), std::ptr::null_mut());
+        #[expect(unsafe_code, reason = "functions of our own library")]
+        // SAFETY: they write handles; what was recorded is freed when it can be launched.
+        unsafe {
+            match end(self.stream, &raw mut graph) {
+                0 => assert_eq!(make(&raw mut made, graph, 0), 0),
+                code => return Err(code),
+            }
+            assert_eq!(free(graph), 0);
+        }
+        Ok(Graph(made))
+    }
+
+    /// Does all that was recorded, in the order of the stream.
+    pub(super) fn launch(&self, graph: &Graph) {
+        let f = function!(b"cuGraphLaunch", unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int);
+        #[expect(unsafe_code, reason = "a function of our own library")]
+        // SAFETY: handles of ours.
+        let code = unsafe { f(graph.0, self.stream) };
+        assert_eq!(code, 0);
+    }
+
     /// Runs a task in the order of the stream.
     pub(super) fn push(&self, task: impl FnOnce() + Send + 'static) {
         type Launch =
@@ -82,6 +135,19 @@ impl Compute {
         #[expect(unsafe_code, reason = "a function of our own library")]
         // SAFETY: a stream of ours, and a task that is run once.
         let code = unsafe { f(self.stream, run, data.cast()) };
+        assert_eq!(code, 0);
+    }
+}
+
+/// A graph that can be launched.
+pub(super) struct Graph(*mut c_void);
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let f = function!(b"cuGraphExecDestroy", unsafe extern "C" fn(*mut c_void) -> c_int);
+        #[expect(unsafe_code, reason = "a function of our own library")]
+        // SAFETY: a handle of ours, used no more.
+        let code = unsafe { f(self.0) };
         assert_eq!(code, 0);
     }
 }

@@ -6,6 +6,7 @@ mod failures;
 mod fake;
 mod ordering;
 mod processes;
+mod recorded;
 
 use super::{NcclOptions, NcclTransport};
 use crate::{Group, Tag, Timeouts, Transport, World};

@@ -8,6 +8,8 @@ pub(crate) mod attention;
 #[cfg(feature = "cuda")]
 mod blas;
 #[cfg(feature = "cuda")]
+mod captures;
+#[cfg(feature = "cuda")]
 mod download;
 mod drawn;
 mod elements;
@@ -70,6 +72,7 @@ pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Resul
         #[cfg(feature = "cuda")]
         CubeDevice::Cuda(gpu) => {
             faults::watch(gpu, &libraries);
+            captures::allow_others(gpu, &libraries);
             blas::open(gpu, &libraries)
         }
         _ => None,

@@ -9,12 +9,17 @@ use crate::engine::interpreter::opaque;
 use crate::engine::lowering::{stored_as, stored_shape};
 use crate::tensor::HostTensor;
 use burn_backend::cubecl::dtype_to_storage_type;
-use burn_backend::{Backend as _, ExecutionError};
-use burn_cubecl::Cube;
+use burn_backend::{Backend as _, Device as _, ExecutionError};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{Cube, CubeBackend, CubeDevice};
+use burn_fusion::get_client;
+use burn_fusion::stream::StreamId;
 use burn_ir::BackendIr;
+use cubecl::device_handle::DeviceHandle;
+use cubecl::server::ServerError;
 use cubecl::std::tensor::copy_into;
+use cubecl_server::stream::WriteScoped;
 
 type CubeHandle = <Cube as BackendIr>::Handle;
 
@@ -30,6 +35,19 @@ fn failed(e: ExecutionError) -> DeviceError {
 impl Graphs<CubeHandle> for OnBurn<Cube> {
     fn prepare(&mut self) -> Result<(), DeviceError> {
         Cube::graph_prepare(&self.device).map_err(failed)
+    }
+
+    fn stream(&mut self) -> Result<u64, DeviceError> {
+        // All that waits to be fused goes to the thread of the device, and then a task that comes back when that has been launched.
+        get_client::<CubeBackend>(&self.device).sync(|| ());
+        let CubeDevice::Cuda(gpu) = &self.device else { return Err(DeviceError("it is no GPU".into())) };
+        let current = StreamId::current();
+        let found = DeviceHandle::<Server>::new(gpu.to_id()).submit_blocking(move |server| {
+            let mut streams = server.write_streams().resolve(current, [].into_iter())?;
+            Ok::<_, ServerError>(streams.current().sys.expose_provenance() as u64)
+        });
+        let address = found.map_err(|e| DeviceError(format!("{e:?}")))?;
+        address.map_err(|e| DeviceError(e.to_string()))
     }
 
     fn start(&mut self) -> Result<(), DeviceError> {
