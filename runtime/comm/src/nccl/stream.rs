@@ -81,7 +81,7 @@ struct Recording {
 
 /// Where a collective is.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum CallPlace {
     /// On the stream, with that number.
     Queued(u64),
     /// In the graph that is being recorded; what comes after the event comes after it.
@@ -313,7 +313,7 @@ impl Inner {
         name: &CallName,
         call: &PostedCall,
         timeout: Duration,
-    ) -> Result<Place, CommError> {
+    ) -> Result<CallPlace, CommError> {
         let deadline = Deadline::after(timeout);
         let failed = |e: DriverError| self.fail(self.refused(Some(name), e));
         self.gpu.bind().map_err(failed)?;
@@ -356,11 +356,11 @@ impl Inner {
             recording.calls.count += 1;
             recording.calls.first.get_or_insert_with(|| name.clone());
             recording.events.extend(ready.into_iter().chain([done]));
-            return Ok(Place::Recorded(done));
+            return Ok(CallPlace::Recorded(done));
         }
         let (name, group) = (name.clone(), group.clone());
         let op = StreamOp { name, group, ready, done, runs_since: None, timeout, recorded: None };
-        Ok(Place::Queued(self.push(&mut state, op)))
+        Ok(CallPlace::Queued(self.push(&mut state, op)))
     }
 
     /// Has a collective watched; gives its number.
@@ -548,7 +548,7 @@ impl Drop for Inner {
 /// A collective that was posted.
 pub(super) struct OnStream {
     pub(super) inner: Arc<Inner>,
-    pub(super) place: Place,
+    pub(super) place: CallPlace,
     pub(super) name: CallName,
     pub(super) result: Option<Result<(), CommError>>,
 }
@@ -559,11 +559,11 @@ impl AsyncCollective for OnStream {
             return known.clone();
         }
         let result = match self.place {
-            Place::Recorded(done) => self.inner.record_after(done, &self.name),
-            Place::Queued(number) if self.inner.host_waits => {
+            CallPlace::Recorded(done) => self.inner.record_after(done, &self.name),
+            CallPlace::Queued(number) if self.inner.host_waits => {
                 self.inner.wait(Some(number + 1), Some(&self.name))
             }
-            Place::Queued(number) => self.inner.order_after(number, &self.name),
+            CallPlace::Queued(number) => self.inner.order_after(number, &self.name),
         };
         self.result.insert(result).clone()
     }

@@ -12,7 +12,7 @@ use super::launch::{has_fold, place};
 use super::memory::DeviceMemory;
 use super::options::{Checks, LaunchOrder, NcclOptions};
 use super::setup;
-use super::stream::{Inner, OnStream, Place};
+use super::stream::{CallPlace, Inner, OnStream};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -222,7 +222,7 @@ impl Transport for NcclTransport {
         }
         // SAFETY: the caller's promise: the memory stays until the collective has ended, in the device's order.
         let place = unsafe { self.inner.launch(group, &name, &call, self.timeout) }?;
-        if let (true, Place::Queued(number)) = (self.first_step, place) {
+        if let (true, CallPlace::Queued(number)) = (self.first_step, place) {
             // Engines choose their kernels in the first step by timing them: no collective is to keep the GPU busy meanwhile.
             self.inner.wait(Some(number + 1), Some(&name))?;
         }

@@ -51,7 +51,7 @@ pub(crate) struct FixedTensors<B: Backend> {
 
 /// What came of a rehearsal or a recording. The least of all devices counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-enum Outcome {
+enum RecordingOutcome {
     /// The program cannot be recorded.
     Impossible,
     /// It is to be tried again.
@@ -68,7 +68,7 @@ pub(crate) struct Peers<'r> {
 
 impl Peers<'_> {
     /// The least of what came of it on all devices.
-    fn least(&mut self, mine: Outcome) -> Result<Outcome, CommError> {
+    fn least(&mut self, mine: RecordingOutcome) -> Result<RecordingOutcome, CommError> {
         let (size, rank) = (self.transport.size(), self.transport.rank());
         let world = match Group::world(size, rank) {
             Ok(world) => world,
@@ -307,7 +307,7 @@ impl<B: Backend> FixedTensors<B> {
     }
 
     /// The least of what came of it on all devices that take part in the program.
-    fn least(&self, peers: &mut Peers<'_>, mine: Outcome) -> Result<Outcome, CommError> {
+    fn least(&self, peers: &mut Peers<'_>, mine: RecordingOutcome) -> Result<RecordingOutcome, CommError> {
         if self.communicates { peers.least(mine) } else { Ok(mine) }
     }
 
@@ -332,15 +332,15 @@ impl<B: Backend> FixedTensors<B> {
             more.retain(|name| !self.moved.contains(name));
         }
         let mine = match &refused {
-            Some(_) => Outcome::Impossible,
-            None if more.is_empty() => Outcome::Fine,
-            None => Outcome::Again,
+            Some(_) => RecordingOutcome::Impossible,
+            None if more.is_empty() => RecordingOutcome::Fine,
+            None => RecordingOutcome::Again,
         };
         self.moved.append(&mut more);
         Ok(match self.least(peers, mine)? {
-            Outcome::Fine => Ok(Recording::Next(self)),
-            Outcome::Again => Ok(Recording::Rehearsal(self)),
-            Outcome::Impossible => {
+            RecordingOutcome::Fine => Ok(Recording::Next(self)),
+            RecordingOutcome::Again => Ok(Recording::Rehearsal(self)),
+            RecordingOutcome::Impossible => {
                 self.unprepare(backend);
                 Err(refused.unwrap_or_else(|| ELSEWHERE.into()))
             }
@@ -387,9 +387,9 @@ impl<B: Backend> FixedTensors<B> {
         let locations = self.hold(backend, program)?;
         let before = Before::of(backend, program)?;
         let recorded = self.graph(backend, program, peers, (&locations, plain));
-        let mine = if recorded.is_ok() { Outcome::Fine } else { Outcome::Again };
+        let mine = if recorded.is_ok() { RecordingOutcome::Fine } else { RecordingOutcome::Again };
         let failed = match (recorded, self.least(peers, mine)?) {
-            (Ok((replay, calls)), Outcome::Fine) => {
+            (Ok((replay, calls)), RecordingOutcome::Fine) => {
                 let mut recorded = Recorded { replay, calls, fixed: self, bound: vec![] };
                 match recorded.launch(peers) {
                     Ok(()) => return Ok(Ok(recorded)),
