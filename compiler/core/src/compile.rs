@@ -114,7 +114,7 @@ static PIPELINE: Pipeline = Pipeline {
         }),
         Pass::new(
             "recompute",
-            "what `recompute` names is computed again for the backward pass",
+            "what `recompute` names, and what is cheap, is computed again for the backward pass",
             |g, c, _| Some(crate::recompute::recompute(g, c.layout)),
         ),
     ],

@@ -3,7 +3,11 @@
 //!
 //! Before: a step whose backward pass reads values of the forward pass as they are or, from the body of a loop, as slices of
 //! stacks. After: for each of them that is under a path of `recompute`, a clone where the backward pass first reads it, and in
-//! its turn of what it is made of, back to what no path matches. A clone draws what its original drew.
+//! its turn of what it is made of, back to what no path matches. A clone draws what its original drew. What is cheaper to compute than to
+//! keep (`cheap`) is treated alike, whatever the layout says.
+
+mod cheap;
+mod residual;
 
 use crate::layout::Layout;
 use crate::linear::linearized;
@@ -11,21 +15,33 @@ use crate::normalize::{dead_code, rebuild};
 use crate::resolve::matches;
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Boundary, Crossing, Expand, Graph, Id, Kind, Node, Origin, RepeatId, Source};
-use meshwright_plan::{Dim, Phase};
-use std::collections::BTreeMap;
+use meshwright_plan::Phase;
+use residual::residual;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The loops of the forward pass in which a value is, and for each the loop in which it is made again, outermost first.
 type Loops = [(RepeatId, RepeatId)];
 
-/// Computes again what the layout says.
+/// Computes again what the layout says, and what is cheap.
 pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
-    if layout.recompute.is_empty() {
+    let cheap = cheap::recomputed(&step.graph);
+    if layout.recompute.is_empty() && cheap.is_empty() {
         return step;
     }
-    let mut again = Again { paths: &layout.recompute, made: BTreeMap::new(), crossed: BTreeMap::new() };
-    let out = rebuild(&step, |g, mut node, _| {
+    let mut again = Again {
+        paths: &layout.recompute,
+        cheap: BTreeSet::new(),
+        made: BTreeMap::new(),
+        crossed: BTreeMap::new(),
+    };
+    let out = rebuild(&step, |g, mut node, old| {
+        if cheap.contains(&old) {
+            let id = again.push(g, node);
+            again.cheap.insert(id);
+            return id;
+        }
         if node.origin.phase == Phase::Backward {
-            let read = again.residual(g, &node).filter(|(v, _)| again.wants(g, *v));
+            let read = residual(g, &node).filter(|(v, _)| again.wants(g, *v));
             if let Some((v, loops)) = read {
                 return again.clone_of(g, v, &loops);
             }
@@ -43,6 +59,8 @@ pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
 
 struct Again<'a> {
     paths: &'a [std::sync::Arc<str>],
+    /// What is cheap.
+    cheap: BTreeSet<Id>,
     /// Clones, and forward values as a backward loop reads them, by the innermost backward loop.
     made: BTreeMap<(Option<RepeatId>, Id), Id>,
     /// What crosses boundaries already.
@@ -72,6 +90,9 @@ impl Again<'_> {
 
     /// Whether a value is one that is to be computed again.
     fn wants(&self, g: &Graph, v: Id) -> bool {
+        if self.cheap.contains(&v) {
+            return true;
+        }
         let node = g.node(v);
         let computed = matches!(
             node.op.kind(),
@@ -80,28 +101,6 @@ impl Again<'_> {
         computed
             && node.origin.phase == Phase::Forward
             && self.paths.iter().any(|p| matches(p, &node.origin.path))
-    }
-
-    /// The value of a forward body that a slice in a backward body takes out of a stack, and these loops.
-    fn residual(&self, g: &Graph, node: &Node) -> Option<(Id, Vec<(RepeatId, RepeatId)>)> {
-        let crossing = |n: &Node| if let Kind::Boundary(b) = n.op.kind() { Some(b) } else { None };
-        let (mut backward, mut x) = (Vec::new(), None);
-        let mut at = node;
-        while let Some(Boundary { of, how: Crossing::Slice, .. }) = crossing(at) {
-            backward.push(of);
-            x = Some(at.inputs[0]);
-            at = g.node(at.inputs[0]);
-        }
-        let mut v = x?;
-        let mut loops = Vec::new();
-        while let Some(back) = backward.pop() {
-            let Some(Boundary { of, how: Crossing::Stack, .. }) = crossing(g.node(v)) else { return None };
-            loops.push((of, back));
-            v = g.node(v).inputs[0];
-        }
-        // What is drawn depends on all loops around.
-        let alike = loops.iter().all(|(f, b)| around(g, *f) == around(g, *b));
-        (alike && g.node(v).scope == loops.last().map(|l| l.0)).then_some((v, loops))
     }
 
     /// A value computed again.
@@ -150,15 +149,4 @@ impl Again<'_> {
 fn backward_scope(g: &Graph, v: Id, loops: &Loops) -> Option<RepeatId> {
     let scope = g.node(v).scope;
     loops.iter().find(|l| Some(l.0) == scope).map_or(scope, |l| Some(l.1))
-}
-
-/// The dims of the loops around and at a loop, innermost first.
-fn around(g: &Graph, of: RepeatId) -> Vec<Dim> {
-    let mut all = Vec::new();
-    let mut scope = Some(of);
-    while let Some(of) = scope {
-        all.push(g.repeats[of].dim);
-        scope = g.repeats[of].parent;
-    }
-    all
 }

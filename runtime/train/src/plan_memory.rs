@@ -213,7 +213,7 @@ mod tests {
     fn what_does_not_fit_is_told_which_lines_would_make_it_fit() {
         let one = |part| lines(None, part);
         assert_eq!(
-            [1.0, 0.6, 0.2, 0.056, 0.02].map(one),
+            [1.0, 0.6, 0.2, 0.08, 0.02].map(one),
             ["it fits", "microbatches 2", "microbatches 8", "recompute layers.*; microbatches 32", ""]
         );
         let four = |part| lines(Some("data=4"), part);

@@ -10,7 +10,7 @@ use meshwright_plan::{BufId, Dim, Expr, Extent, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes of a fused expression: its registers should stay in the first-level cache.
-const MAX_NODES: usize = 64;
+const MAX_NODES: usize = 128;
 /// Most operands of a fused step.
 const MAX_INPUTS: usize = 16;
 
