@@ -214,7 +214,7 @@ mod tests {
         let one = |part| lines(None, part);
         assert_eq!(
             [1.0, 0.6, 0.2, 0.08, 0.02].map(one),
-            ["it fits", "microbatches 2", "microbatches 8", "recompute layers.*; microbatches 32", ""]
+            ["it fits", "microbatches 2", "microbatches 8", "recompute layers.*; microbatches 64", ""]
         );
         let four = |part| lines(Some("data=4"), part);
         let all =

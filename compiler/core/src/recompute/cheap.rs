@@ -136,11 +136,14 @@ fn partial(g: &Graph) -> IdVec<Id, bool> {
     for id in g.ids() {
         let node = g.node(id);
         let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
-        let everywhere: BTreeSet<usize> = (0..node.inputs.len()).collect();
-        let linear = |x: &Id| {
-            let slots = everywhere.iter().copied().filter(|slot| node.inputs[*slot] == *x).collect();
-            roles.linear_in(&slots, node.inputs.len()) || roles.linear_in(&everywhere, node.inputs.len())
-        };
+        let n = node.inputs.len();
+        // A value may be an operand several times, and is then all of these at once.
+        let mut slots = BTreeMap::<Id, BTreeSet<usize>>::new();
+        for (slot, x) in node.inputs.iter().enumerate() {
+            slots.entry(*x).or_default().insert(slot);
+        }
+        let jointly = roles.linear_in(&(0..n).collect(), n);
+        let linear = |x: &Id| jointly || roles.linear_in(&slots[x], n);
         let linear: Vec<bool> = node.inputs.iter().map(linear).collect();
         node.inputs.iter().zip(&linear).for_each(|(x, linear)| finished[*x] |= !linear);
         sums[id] = roles.loops.iter().any(|l| matches!(l.role, Role::Reduction(_)));
