@@ -1,5 +1,5 @@
 //! Chains of steps that devices with compiled kernels compute in other pieces than the Plan says: integers beside constants, rows and columns
-//! of many lengths, values that are only folded, several folds at once.
+//! of many lengths, values that are only folded, several folds at once, products with what follows them.
 
 use crate::devices::{Devices, to};
 use crate::rng::Rng;
@@ -7,13 +7,13 @@ use crate::split::{Way, Within, same_step, way};
 use crate::subject::{step, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_exec::{CpuBackend, DeviceKind};
-use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, Type};
+use meshwright_ops::{CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, RELU, Type};
 use meshwright_plan::{DType, Dim, Dims, Monoid};
 
 /// `[rows, columns]` of numbers, weights of the columns, and all that is computed of them.
 fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, Id)>, [Dim; 2]) {
     let mut g = Graph::new(Dims::default());
-    let (r, c) = (g.dims.add("r", rows), g.dims.add("c", columns));
+    let (r, c, h) = (g.dims.add("r", rows), g.dims.add("c", columns), g.dims.add("h", 6));
     let (mut rng, mut bound) = (Rng::new(5), Bound::new());
     let mut input = |g: &mut Graph, name: &str, dims: &[Dim]| {
         let leaf = InputOpKind::Input { name: name.into() };
@@ -23,6 +23,13 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     };
     let (x, y) = (input(&mut g, "x", &[r, c]), input(&mut g, "y", &[r, c]));
     let w = input(&mut g, "w", &[c]);
+    let (v, b) = (input(&mut g, "v", &[c, h]), input(&mut g, "b", &[h]));
+    let (k, o) = (g.dims.add("k", 2), g.dims.add("o", 3));
+    let (u, t) = (input(&mut g, "u", &[c, k, h]), input(&mut g, "t", &[h, o]));
+    let dz = input(&mut g, "dz", &[r, k, o]);
+    let leaf = InputOpKind::Input { name: "label".into() };
+    let label = g.op(Leaf { leaf, ty: Type { range: Some(c), ..Type::new(DType::I32, [r]) } }, &[]);
+    bound.insert(label, F64Tensor::build(&g.dims, &[r], |at| (at[0] * 3 % columns) as f64));
     // Of integers: what is compared, chosen and added is constant, or a position.
     let known = columns as f64 * 0.75;
     let (at, end) = (g.index(c), g.constant(known.floor(), DType::I32));
@@ -42,7 +49,32 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let sums = g.reduce(Monoid::Sum, x, &[c]);
     let doubled = g.scaled(sums, 2.0);
     let total = g.reduce(Monoid::Sum, doubled, &[r]);
+    // A product with a bias and a function, of which a product and a sum read the result; and one with the gradient of the function.
+    let product = g.contract_to(&[x, v], &[r, h]);
+    let biased = g.sum_of(&[product, b]);
+    let hidden = g.unary(&RELU, biased);
+    let zero = g.constant(0.0, DType::F32);
+    let above = g.binary(">", hidden, zero);
+    let above = g.cast(above, DType::F32);
+    let back = g.contract_to(&[y, v], &[r, h]);
+    let through = g.product(&[back, above]);
+    // The same with groups: columns of the first product are rows of the second.
+    let grouped = g.contract_to(&[x, u], &[r, k, h]);
+    let grouped = g.unary(&RELU, grouped);
+    let above = g.binary(">", grouped, zero);
+    let above = g.cast(above, DType::F32);
+    let back = g.contract_to(&[dz, t], &[r, k, h]);
+    let through_groups = g.product(&[back, above]);
+    // Rows of which what is made is written.
+    let graded = g.op(CrossEntropyGrad { dim: c }, &[x, label, sums]);
     let outputs = vec![
+        ("hidden", hidden),
+        ("through", through),
+        ("grouped", grouped),
+        ("through_groups", through_groups),
+        ("weight_grad", g.contract_to(&[x, hidden], &[c, h])),
+        ("bias_grad", g.reduce(Monoid::Sum, hidden, &[r])),
+        ("graded", g.scaled(graded, 0.5)),
         ("total", total),
         ("logsumexp", g.op(LogSumExp { dim: c }, &[masked])),
         ("weighed", weighed),

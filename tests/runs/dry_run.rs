@@ -81,11 +81,11 @@ fn a_step_is_one_launch_compiled_for_the_host() {
                 kernels.iter().find(|k| k["name"] == name).map_or(0, |k| k["launches"].as_u64().unwrap())
             };
             let known = ["ElementWise", "FoldElements", "cuBLASLt"].map(launches);
-            assert!(known.iter().all(|n| *n > 5), "{model}: {bench}");
+            assert!(known.iter().all(|n| *n >= 5), "{model}: {bench}");
         }
         let host = |bench: &serde_json::Value| bench["host_ms"].as_f64().unwrap();
         report(&format!("{model}: {:.3} ms of the host, {:.3} recorded", host(&ordinary), host(&recorded)));
-        assert!(host(&recorded) * 5.0 < host(&ordinary), "{recorded} {ordinary}");
+        assert!(host(&recorded) * 2.0 < host(&ordinary), "{recorded} {ordinary}");
     }
 }
 
@@ -272,6 +272,49 @@ fn an_mlp_trains_on_kernels_compiled_for_the_host() {
     let mut args = vec!["train", "mnist_mlp", "--data", &data, "--steps", "12", "--eval-every", "6"];
     args.extend("--dim batch=12 --dim rows=5 --dim cols=4 --dim hidden1=8 --dim hidden2=8".split(' '));
     computes_as_the_native_backend(&args, 2e-6);
+}
+
+/// Products add biases, apply a `relu`, give its gradient and sum a factor: fewer kernels. Where the library has none for that, the losses are
+/// the same but for the order of sums.
+#[test]
+fn products_do_more_in_one_kernel_compiled_for_the_host() {
+    let folder = folder(SMALL);
+    let libraries = libraries();
+    let data = folder.path().join("data").display().to_string();
+    let dims = "--dim batch=12 --dim rows=5 --dim cols=4 --dim hidden1=8 --dim hidden2=8 --device cuda --format json";
+    let run = |epilogues: &str, args: &[&str]| {
+        let args: Vec<&str> = args.iter().copied().chain(dims.split(' ')).collect();
+        let mut command = on_stand_in(libraries.path(), "dry_run_computed", &args);
+        command.env("MESHWRIGHT_GRAPHS", "none").env("FAKE_CUBLASLT_EPILOGUES", epilogues);
+        command.envs([("FAKE_CUDA_KERNELS", "run"), ("FAKE_CUDA_MEMORY", "1")]);
+        command
+    };
+    let kernels = |epilogues: &str| {
+        let out = said(run(epilogues, &["bench", "model", "mnist_mlp", "--steps", "1"]).output().unwrap());
+        assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
+        let found: serde_json::Value = serde_json::from_str(out.out.lines().last().unwrap()).unwrap();
+        let launches = |name: &str| -> u64 {
+            let of = |k: &&serde_json::Value| k["name"].as_str().unwrap().contains(name);
+            found["kernels"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(of)
+                .map(|k| k["launches"].as_u64().unwrap())
+                .sum()
+        };
+        ["cuBLASLt", "ElementWise", "Fold"].map(launches)
+    };
+    let ([products, maps, folds], [all_products, all_maps, all_folds]) = (kernels("1"), kernels("0"));
+    // Of three layers the biases, two with `relu`, and two gradients of `relu`; the gradients of three biases.
+    report(&format!(
+        "{maps} maps and {folds} folds beside {products} products, alone {all_maps} and {all_folds}"
+    ));
+    assert_eq!((products, maps + 5, folds + 3), (all_products, all_maps, all_folds));
+    let args = ["train", "mnist_mlp", "--data", &data, "--steps", "8", "--no-save", "--peak-flops", "1e12"];
+    let [fused, apart] = ["1", "0"].map(|epilogues| losses(run(epilogues, &args)));
+    let far = fused.iter().zip(&apart).map(|(a, b)| (a - b).abs() / a.abs()).fold(0.0, f64::max);
+    assert!(far < 2e-6, "{fused:?} {apart:?}");
 }
 
 /// Tokens of a text, with dropout: random numbers are the same too.

@@ -17,8 +17,18 @@ pub struct PeakBuffer {
 impl Plan {
     /// The buffers that are alive when most bytes are, largest first: their sum is `peak_bytes` of the summary.
     pub fn at_peak(&self) -> Vec<PeakBuffer> {
-        let bytes = |b: BufId| self.buffer(b).largest_bytes(&self.mesh) as u64;
         // The moment first, and then what is alive in it.
+        self.alive_in(self.peak_of(|_| true).1)
+    }
+
+    /// `peak_bytes` where a device never makes these buffers.
+    pub fn peak_without(&self, absent: &BTreeSet<BufId>) -> u64 {
+        self.peak_of(|b| !absent.contains(&b)).0
+    }
+
+    /// The most bytes of buffers of some kind that are alive at once, and in the last of how many steps.
+    fn peak_of(&self, is_there: impl Fn(BufId) -> bool) -> (u64, usize) {
+        let bytes = |b: BufId| if is_there(b) { self.buffer(b).largest_bytes(&self.mesh) as u64 } else { 0 };
         let mut live: u64 = self.program_inputs.iter().map(|i| bytes(i.buf)).sum();
         let (mut most, mut steps) = (live, 0);
         for (i, step) in self.steps.iter().enumerate() {
@@ -30,7 +40,7 @@ impl Plan {
             }
             live -= step.free.iter().map(|b| bytes(*b)).sum::<u64>();
         }
-        self.alive_in(steps)
+        (most, steps)
     }
 
     /// The buffers that are alive while a step runs, largest first.

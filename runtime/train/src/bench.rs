@@ -54,6 +54,9 @@ pub struct BenchResult {
     pub tflops: f64,
     /// Greatest memory of a device by the Plan.
     pub plan_peak_bytes: u64,
+    /// The same of the device with `device_peak_bytes`, less what it never makes: masks that are drawn where they are read, and values that are
+    /// computed there.
+    pub device_plan_bytes: Option<u64>,
     /// The most that a device of this process had in use, seen in one more step; none where devices do not tell.
     pub device_peak_bytes: Option<u64>,
     /// What the allocator of that device held then, in use or not.
@@ -151,6 +154,7 @@ fn timed(
         peak_rss_bytes: peak_resident_bytes(),
         tflops: flops / median / 1e9,
         plan_peak_bytes: summary.peak_bytes,
+        device_plan_bytes: memory.map(|m| m.planned),
         device_peak_bytes: memory.map(|m| m.peak),
         device_reserved_bytes: memory.map(|m| m.reserved),
         devices: program.needs.len(),

@@ -433,8 +433,9 @@ pub(crate) unsafe fn allocate(address: *mut u64, bytes: usize, gpu: c_int) -> c_
 /// Memory, of a GPU or of the host.
 pub(crate) fn allocated(bytes: usize, of: c_int) -> usize {
     let words = bytes.div_ceil(8);
-    // Not zero, so that what nobody wrote shows.
-    let memory = Box::leak(vec![0xa5a5_a5a5_a5a5_a5a5u64; words].into_boxed_slice());
+    // Where kernels run not zero, so that what nobody wrote shows. Else the system gives memory when it is touched, which may be never.
+    let memory = if *RUN { vec![0xa5a5_a5a5_a5a5_a5a5u64; words] } else { vec![0; words] };
+    let memory = Box::leak(memory.into_boxed_slice());
     let start = memory.as_mut_ptr() as usize;
     lock(&MEMORY).insert(start, (bytes, of));
     start

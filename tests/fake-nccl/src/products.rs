@@ -22,6 +22,11 @@ const MARK: u64 = 0x6d77 << 48;
 const WAYS: u64 = 3;
 const ROOM: usize = 1 << 12;
 
+/// Of an epilogue: a vector is added, bits are written or read, a factor is summed.
+const BIAS: u32 = 4;
+const BITS: u32 = 128;
+const SUMS: u32 = 256 | 512;
+
 static DONE: AtomicU64 = AtomicU64::new(0);
 static HANDLES: AtomicU64 = AtomicU64::new(0);
 /// From which handle on each has a way of its own that is fast.
@@ -69,6 +74,8 @@ pub struct Description {
     follows: u32,
     bias: usize,
     bias_type: c_int,
+    bits: usize,
+    bits_leading: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +168,8 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
             3 | 4 => number::<c_int>(value, bytes).map(|v| d.transposed[attribute as usize - 3] = v == 1),
             7 => number(value, bytes).map(|v| d.follows = v),
             8 => number(value, bytes).map(|v| d.bias = v),
+            11 => number(value, bytes).map(|v| d.bits = v),
+            12 => number(value, bytes).map(|v| d.bits_leading = v),
             26 => number(value, bytes).map(|v| d.bias_type = v),
             _ => None,
         }
@@ -270,8 +279,11 @@ impl Task {
             && (out.dtype == a.dtype || half && out.dtype == 0)
             && (a.dtype == 1) == (d.scale == 1)
             && (d.compute != 77 || a.dtype == 0)
-            && matches!(d.follows, 1 | 2 | 4 | 6)
-            && (d.follows & 4 == 0 || d.bias_type == out.dtype);
+            && matches!(d.follows, 1 | 2 | 4 | 6 | 32 | 36 | 130 | 134 | 136 | 256 | 512)
+            && (d.follows & (BIAS | SUMS) == 0 || d.bias_type == out.dtype)
+            && (d.follows & BITS == 0
+                || d.bits_leading >= out.rows as i64 && d.bits_leading % 128 == 0 && out.batches == 1)
+            && (d.follows == 1 || setting("FAKE_CUBLASLT_EPILOGUES", 1) == 1);
         fits.then_some(Task { d: *d, a: *a, b: *b, out: *out, summed })
     }
 
@@ -302,17 +314,55 @@ impl Task {
                             sum = f64::from(sum as f32);
                         }
                     }
-                    if self.d.follows & 4 != 0 {
+                    if self.d.follows & BIAS != 0 {
                         sum += unsafe { made.read(bias, row as i64) };
                     }
-                    if self.d.follows & 2 != 0 && sum < 0.0 {
-                        sum = 0.0;
-                    }
+                    sum = unsafe { self.activated(sum, row, column) };
                     unsafe { made.write(out, at(&self.out, batch, row, column), sum) };
                 }
             }
         }
+        unsafe { self.sum_factor([a, b, bias], factor, made) };
         DONE.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What an element becomes. Bits are written as it is computed, and read.
+    unsafe fn activated(&self, x: f64, row: u64, column: u64) -> f64 {
+        let at = column * self.d.bits_leading as u64 + row;
+        let byte = (self.d.bits + at as usize / 8) as *mut u8;
+        let bit = 1u8 << (at % 8);
+        unsafe {
+            match self.d.follows & !BIAS {
+                2 => x.max(0.0),
+                130 => {
+                    *byte = if x > 0.0 { *byte | bit } else { *byte & !bit };
+                    x.max(0.0)
+                }
+                136 if *byte & bit == 0 => 0.0,
+                32 => 0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044_715 * x * x * x)).tanh()),
+                _ => x,
+            }
+        }
+    }
+
+    /// The sums of a factor: of A for each row of the result, or of B for each column.
+    unsafe fn sum_factor(&self, [a, b, sums]: [usize; 3], factor: Kind, made: Kind) {
+        let (address, l, turned, many) = match self.d.follows {
+            256 => (a, &self.a, self.d.transposed[0], self.out.rows),
+            512 => (b, &self.b, !self.d.transposed[1], self.out.columns),
+            _ => return,
+        };
+        for i in 0..many {
+            let mut sum = 0.0;
+            for k in 0..self.summed {
+                let (row, column) = if turned { (k, i) } else { (i, k) };
+                sum += unsafe { factor.read(address, column as i64 * l.leading + row as i64) };
+                if factor != Kind::F64 {
+                    sum = f64::from(sum as f32);
+                }
+            }
+            unsafe { made.write(sums, i as i64, sum) };
+        }
     }
 
     /// Whether all that is read or written is memory of a GPU.
@@ -323,8 +373,13 @@ impl Task {
             is_device_memory(address, elements as usize * kind(l.dtype).map_or(0, Kind::bytes))
         };
         let bytes = self.out.rows as usize * kind(self.out.dtype).map_or(0, Kind::bytes);
-        let biased = self.d.follows & 4 == 0 || is_device_memory(bias, bytes);
-        inside(a, &self.a) && inside(b, &self.b) && inside(out, &self.out) && biased
+        let columns = self.out.columns as usize;
+        let bytes = if self.d.follows == 512 { bytes / self.out.rows as usize * columns } else { bytes };
+        let biased = self.d.follows & (BIAS | SUMS) == 0 || is_device_memory(bias, bytes);
+        let bits = self.d.follows & BITS == 0
+            || self.d.bits % 16 == 0
+                && is_device_memory(self.d.bits, columns * self.d.bits_leading as usize / 8);
+        inside(a, &self.a) && inside(b, &self.b) && inside(out, &self.out) && biased && bits
     }
 }
 

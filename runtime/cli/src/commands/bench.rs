@@ -50,11 +50,11 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
     if console.json() {
         return console.out_json(&r);
     }
-    let device = match (r.device_peak_bytes, r.device_reserved_bytes) {
-        (Some(peak), Some(reserved)) => format!(
+    let device = match (r.device_peak_bytes, r.device_plan_bytes, r.device_reserved_bytes) {
+        (Some(peak), Some(planned), Some(reserved)) => format!(
             "  on a device {} in use at the peak of {} planned, {} reserved\n",
             bytes(peak),
-            bytes(r.plan_peak_bytes),
+            bytes(planned),
             bytes(reserved)
         ),
         _ => String::new(),

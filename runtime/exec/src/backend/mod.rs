@@ -11,6 +11,7 @@ use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
+use crate::engine::epilogues::Epilogue;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::inlined::Inlined;
 use crate::engine::lowering::{Lowering, LoweringError};
@@ -37,6 +38,8 @@ pub struct Memory {
     /// Most that was in use at once while a program ran, as seen after each of its steps, with what the step then released;
     /// 0 where nobody watched.
     pub peak: u64,
+    /// What the program that ran last needs at once by its Plan, less what this device never makes.
+    pub planned: u64,
     /// In use now.
     pub in_use: u64,
     /// What the allocator holds, in use or not.
@@ -241,6 +244,37 @@ pub(crate) trait Backend: Send + Sized + 'static {
         false
     }
 
+    /// Whether a step along rows can write what an element-wise one makes of its result.
+    fn finishes(lowering: &Lowering<'_, Self::Kernel>, step: usize, map: usize) -> bool {
+        let _ = (lowering, step, map);
+        false
+    }
+
+    /// Records both.
+    fn lower_finished(
+        lowering: &mut Lowering<'_, Self::Kernel>,
+        step: usize,
+        map: usize,
+    ) -> Result<(), LoweringError> {
+        let steps = &lowering.context.plan.steps;
+        [step, map].iter().try_for_each(|at| Self::lower(lowering, &steps[*at]))
+    }
+
+    /// Whether a product can do beside what another step does.
+    fn computes(lowering: &Lowering<'_, Self::Kernel>, epilogue: &Epilogue) -> bool {
+        let _ = (lowering, epilogue);
+        false
+    }
+
+    /// Records such a product.
+    fn lower_epilogue(
+        lowering: &mut Lowering<'_, Self::Kernel>,
+        epilogue: &Epilogue,
+    ) -> Result<(), LoweringError> {
+        let steps = &lowering.context.plan.steps;
+        [epilogue.product, epilogue.other].iter().try_for_each(|at| Self::lower(lowering, &steps[*at]))
+    }
+
     /// Whether a step that computes can be one operation with others of the kind that do not depend on each other.
     fn groups(lowering: &Lowering<'_, Self::Kernel>, step: &Step) -> Option<GroupKind> {
         let _ = (lowering, step);
@@ -293,6 +327,11 @@ pub(crate) trait Backend: Send + Sized + 'static {
     /// elements of `values`.
     fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>>;
 
+    /// The same of what is kept from run to run.
+    fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+        self.upload(host, None)
+    }
+
     /// The same of an input, which may be on its way beside what the device computes.
     fn upload_input(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
         self.upload(host, None)
@@ -336,6 +375,9 @@ pub(crate) trait Backend: Send + Sized + 'static {
 
     /// Takes back memory that was sent.
     fn sent(&mut self, memory: Self::CallMemory);
+
+    /// After the first run of a program: memory that was needed once goes back to the device.
+    fn ran_first(&mut self) {}
 
     /// Memory in use and reserved; none where the device does not tell. Waits for the device.
     fn memory(&self) -> Result<Option<Memory>, DeviceError> {

@@ -1,6 +1,8 @@
 //! From a Plan to what one device runs: segments of operations, and collectives between them.
 
 use super::context::place;
+use super::epilogues::{EpilogueKind, Epilogues};
+use super::finished::FinishedRows;
 use super::graph::{Segment, Table, TensorSlot};
 use super::inlined::InlinedValues;
 use super::lifetimes::Lifetimes;
@@ -110,6 +112,11 @@ pub(crate) struct Built<K> {
     pub(crate) left: BTreeSet<BufId>,
     /// By the last of several steps that are one operation, all of them.
     pub(crate) groups: BTreeMap<usize, Vec<usize>>,
+    /// By step the one that is done with it, in its place.
+    pub(crate) beside: BTreeMap<usize, usize>,
+    /// Buffers of the Plan that this device never makes, and of those the ones in whose place it makes no other.
+    pub(crate) never: BTreeSet<BufId>,
+    pub(crate) absent: BTreeSet<BufId>,
 }
 
 /// Most steps of an operation, and most tensors: addresses of tensors are arguments of a kernel, which has room for 4 KiB of them.
@@ -131,6 +138,10 @@ pub(crate) fn build<B: Backend>(
     lowering.masks = Masks::of(plan, &residuals, |step, buf, by| B::draws(&lowering, step, buf, by));
     let (folds, writes) = (|i: &_| B::folds(&lowering, i), |s: &_| B::groups(&lowering, s).is_some());
     lowering.inlined = InlinedValues::of(plan, folds, writes);
+    let (rows, maps) = ((&residuals, &lowering.inlined), |a, b| B::finishes(&lowering, a, b));
+    lowering.finished = FinishedRows::of(plan, rows, maps);
+    let never_stored = (&residuals, &lowering.masks, &lowering.inlined);
+    lowering.epilogues = Epilogues::of(plan, never_stored, |e| B::computes(&lowering, e));
     let mut builder = ProgramBuilder::<B> {
         lowering,
         pieces,
@@ -141,6 +152,7 @@ pub(crate) fn build<B: Backend>(
         waiting: vec![],
         waiting_for: GroupKind::Map,
         postponed: BTreeMap::new(),
+        delayed: vec![],
         groups: BTreeMap::new(),
     };
     let mut lifetimes = Lifetimes::new(plan);
@@ -161,9 +173,13 @@ pub(crate) fn build<B: Backend>(
         let place = place(plan, rank, None, step);
         ExecError::Plan { place, problem }
     })?;
-    let Lowering { graph, kernels, pairs, .. } = builder.lowering;
+    let (never, absent) = builder.absent();
+    let Lowering { graph, kernels, pairs, epilogues, finished, .. } = builder.lowering;
+    let others = epilogues.at.values().map(|e| (e.product, e.other));
+    let beside = finished.by.into_iter().chain(others).collect();
     let (pieces, groups) = (builder.pieces, builder.groups);
-    Ok(Built { pieces, kernels, tables: graph.tables, pairs, left, groups })
+    let tables = graph.tables;
+    Ok(Built { pieces, kernels, tables, pairs, left, groups, beside, never, absent })
 }
 
 struct ProgramBuilder<'a, B: Backend> {
@@ -181,6 +197,8 @@ struct ProgramBuilder<'a, B: Backend> {
     waiting_for: GroupKind,
     /// What ends at a step though the Plan ends it before.
     postponed: BTreeMap<usize, Vec<TensorSlot>>,
+    /// Steps that are done after an epilogue, each with what it ends.
+    delayed: Vec<(usize, Vec<TensorSlot>)>,
     /// See [`Built::groups`].
     groups: BTreeMap<usize, Vec<usize>>,
 }
@@ -190,8 +208,13 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let mut ending = vec![];
         let steps = &self.lowering.context.plan.steps;
         let inlined = &self.lowering.inlined;
-        let idle = self.lowering.masks.skipped.contains(&index) || inlined.skipped.contains(&index);
-        let apart = idle || self.residuals.steps.contains_key(&index);
+        let epilogues = &self.lowering.epilogues;
+        let moved = epilogues.moved.get(&index).copied();
+        let finished = &self.lowering.finished;
+        let skipped = [&self.lowering.masks.skipped, &inlined.skipped, &finished.skipped];
+        let idle = moved.is_some() || skipped.iter().any(|s| s.contains(&index));
+        let own = epilogues.at.contains_key(&index) || finished.by.contains_key(&index);
+        let apart = idle || own || self.residuals.steps.contains_key(&index);
         let group = if apart { None } else { B::groups(&self.lowering, step) };
         if !(group.is_some_and(|kind| self.takes(kind, step)) || idle) {
             self.end_group()?;
@@ -202,17 +225,19 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         // What crosses the boundary of a loop is handed over by the loop itself.
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
         let given = step.aliases.iter().map(|r| r.0);
-        let masks = &self.lowering.masks;
-        let never = |b: &BufId| {
-            self.residuals.buffers.contains(b)
-                || masks.drawn_by.contains_key(b)
-                || self.lowering.inlined.values.contains_key(b)
-        };
+        let never = |b: &BufId| self.residuals.buffers.contains(b) || self.is_never_made(b);
         let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
         for buf in step.free.iter().copied().chain(given).filter(made) {
             ending.extend(self.lowering.slots(buf)?);
         }
         self.postpone(index, step, &mut ending)?;
+        match moved {
+            Some(to) if self.lowering.epilogues.is_after(index, to) => {
+                self.delayed.push((index, std::mem::take(&mut ending)));
+            }
+            Some(to) if to > index => self.postponed.entry(to).or_default().append(&mut ending),
+            _ => {}
+        }
         if let Some(kind) = group {
             self.waiting_for = kind;
             self.waiting.push((index, ending));
@@ -228,6 +253,14 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         if let Some(how) = self.residuals.steps.get(&index).copied() {
             return self.residual(index, step, how, ending);
         }
+        if self.lowering.epilogues.at.contains_key(&index) {
+            return self.epilogue(index, ending);
+        }
+        if let Some(map) = self.lowering.finished.by.get(&index).copied() {
+            B::lower_finished(&mut self.lowering, index, map)?;
+            self.finish_step(index, &ending);
+            return Ok(());
+        }
         match &step.prim {
             Prim::Repeat { dim, reverse } => self.begin_loop(index, step, (*dim, *reverse)),
             Prim::EndRepeat => self.end_loop(index, step, ending),
@@ -239,6 +272,55 @@ impl<B: Backend> ProgramBuilder<'_, B> {
                 Ok(())
             }
         }
+    }
+
+    fn is_never_made(&self, buf: &BufId) -> bool {
+        let Lowering { masks, inlined, epilogues, finished, .. } = &self.lowering;
+        masks.drawn_by.contains_key(buf)
+            || inlined.values.contains_key(buf)
+            || epilogues.never.contains(buf)
+            || finished.never.contains(buf)
+    }
+
+    /// Buffers that are never made, and of those the ones in whose place no other is, with the stacks in which a loop would keep masks that are
+    /// drawn again.
+    fn absent(&self) -> (BTreeSet<BufId>, BTreeSet<BufId>) {
+        let plan = self.lowering.context.plan;
+        let all = (0..plan.buffers.len()).map(|b| BufId(b as u32));
+        let never: BTreeSet<BufId> = all.filter(|b| self.is_never_made(b)).collect();
+        let Lowering { masks, inlined, .. } = &self.lowering;
+        let mut absent: BTreeSet<BufId> =
+            masks.drawn_by.keys().chain(inlined.values.keys()).copied().collect();
+        for at in &self.lowering.masks.skipped {
+            let step = &plan.steps[*at];
+            if let Some(ResidualStep::Store { stack, .. }) = self.residuals.steps.get(at) {
+                absent.insert(*stack);
+                absent.extend(step.writes.iter().chain(step.reads.first()).map(|o| o.buf));
+            }
+            if let Some(ResidualStep::Load { .. }) = self.residuals.steps.get(at) {
+                absent.extend(step.reads.iter().map(|o| o.buf));
+            }
+        }
+        (never, absent)
+    }
+
+    /// A product with what is done beside it, which is a step of its own in the Plan.
+    fn epilogue(&mut self, index: usize, mut ending: Vec<TensorSlot>) -> Result<(), LoweringError> {
+        let Some(epilogue) = self.lowering.epilogues.at.get(&index).cloned() else { return Ok(()) };
+        B::lower_epilogue(&mut self.lowering, &epilogue)?;
+        if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
+            ending.extend(self.lowering.bits.get(&of).map(|(slot, _)| *slot));
+        }
+        self.finish_step(index, &ending);
+        let delayed = std::mem::take(&mut self.delayed).into_iter();
+        let (now, later) = delayed.partition(|(step, _)| epilogue.after.contains(step));
+        self.delayed = later;
+        let plan = self.lowering.context.plan;
+        now.into_iter().try_for_each(|(step, ending): (usize, Vec<TensorSlot>)| {
+            B::lower(&mut self.lowering, &plan.steps[step])?;
+            self.finish_step(step, &ending);
+            Ok(())
+        })
     }
 
     /// What is read again where values of a step are folded ends at the last of these places, and not at the step.

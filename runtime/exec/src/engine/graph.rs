@@ -99,6 +99,9 @@ pub(crate) struct Capabilities {
     /// Whether there are kernels for attentions of half types.
     #[cfg(feature = "cuda")]
     pub(crate) attention: bool,
+    /// Whether products do more in the same kernel.
+    #[cfg(feature = "cuda")]
+    pub(crate) epilogues: bool,
     /// Whether there are kernels for folds.
     #[cfg(feature = "cuda")]
     pub(crate) own_folds: bool,

@@ -37,13 +37,10 @@ impl InlinedValues {
         writes: impl Fn(&Step) -> bool,
     ) -> InlinedValues {
         let (readers, mut all) = (Readers::of(plan), InlinedValues::default());
-        let ends: BTreeSet<BufId> = (plan.outputs.iter().map(|o| o.buf))
-            .chain(plan.program_inputs.iter().filter_map(|l| l.next))
-            .collect();
         for (at, step) in plan.steps.iter().enumerate() {
             let Prim::Map { expr, regs } = &step.prim else { continue };
             let once: Vec<usize> = (0..step.writes.len())
-                .filter(|k| !ends.contains(&step.writes[*k].buf))
+                .filter(|k| !readers.leaves(step.writes[*k].buf))
                 .filter(|k| readers.folded_by(at, &step.writes[*k]).is_some())
                 .collect();
             let stays: Vec<usize> = (0..step.writes.len()).filter(|k| !once.contains(k)).collect();
@@ -109,14 +106,13 @@ impl Readers<'_> {
     /// The reduction that alone reads what a step writes, in the same turn of the same loop and under the same names of dims.
     fn folded_by(&self, at: usize, written: &Operand) -> Option<usize> {
         let by = self.only(written.buf)?;
-        let (step, steps) = (self.plan.steps.get(by)?, &self.plan.steps);
+        let step = self.plan.steps.get(by)?;
         let reduces = matches!(step.prim, Prim::Reduce { .. }) && step.reads.first() == Some(written);
-        let near = by > at && self.within[by] == self.within[at] && step.lag == steps[at].lag;
-        (reduces && near).then_some(by)
+        (reduces && by > at && self.is_beside(by, at)).then_some(by)
     }
 
     /// Whether a buffer that is there at one step is still there at another.
-    fn lasts(&self, buf: BufId, from: usize, to: usize) -> bool {
+    pub(super) fn lasts(&self, buf: BufId, from: usize, to: usize) -> bool {
         let ends = |s: &Step| s.free.contains(&buf) || s.aliases.iter().any(|a| a.0 == buf);
         !self.plan.steps[from + 1..to].iter().any(ends)
     }

@@ -1,6 +1,8 @@
 //! The lowering of a Plan for one device: what backends share when they turn steps into operations.
 
 use super::context::{DeviceContext, Local};
+use super::epilogues::Epilogues;
+use super::finished::FinishedRows;
 use super::graph::{Capabilities, GraphBuilder, TensorSlot, Val};
 use super::inlined::InlinedValues;
 use super::masks::Masks;
@@ -45,6 +47,12 @@ pub(crate) struct Lowering<'a, K> {
     pub(crate) masks: Masks,
     /// What is computed where it is folded.
     pub(crate) inlined: InlinedValues,
+    /// What is written as what comes of it.
+    pub(crate) finished: FinishedRows,
+    /// What products do beside.
+    pub(crate) epilogues: Epilogues,
+    /// By step with a `relu` where its bits are kept, and the kernel that keeps them.
+    pub(crate) bits: BTreeMap<usize, (TensorSlot, usize)>,
 }
 
 /// A tensor of a buffer: where it is, and what its elements are.
@@ -95,6 +103,9 @@ impl<'a, K> Lowering<'a, K> {
             kernels: vec![],
             masks: Masks::default(),
             inlined: InlinedValues::default(),
+            finished: FinishedRows::default(),
+            epilogues: Epilogues::default(),
+            bits: BTreeMap::new(),
         }
     }
 

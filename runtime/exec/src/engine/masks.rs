@@ -26,9 +26,6 @@ impl Masks {
         draws: impl Fn(usize, BufId, usize) -> bool,
     ) -> Masks {
         let mut masks = Masks::default();
-        let ends: BTreeSet<BufId> = (plan.outputs.iter().map(|o| o.buf))
-            .chain(plan.program_inputs.iter().filter_map(|l| l.next))
-            .collect();
         let readers = Readers::of(plan);
         for (at, step) in plan.steps.iter().enumerate() {
             let (Prim::Random { distribution: Distribution::Bernoulli { .. }, .. }, [out]) =
@@ -37,7 +34,7 @@ impl Masks {
                 continue;
             };
             let Some(found) = readers.mask((at, out.buf), residuals, &draws) else { continue };
-            if found.drawn_by.keys().all(|buf| !ends.contains(buf)) {
+            if found.drawn_by.keys().all(|buf| !readers.leaves(*buf)) {
                 masks.drawn_by.extend(found.drawn_by);
                 masks.skipped.extend(found.skipped);
             }

@@ -3,7 +3,10 @@
 pub(crate) mod attention;
 pub(crate) mod builder;
 pub(crate) mod context;
+pub(crate) mod epilogues;
+mod expression_key;
 mod faults;
+pub(crate) mod finished;
 pub(crate) mod graph;
 pub(crate) mod inlined;
 pub(crate) mod interpreter;

@@ -128,6 +128,9 @@ pub(crate) struct Programs<B: Backend> {
     kept: BTreeMap<String, Vec<Handle<B>>>,
     /// Why a program was not recorded that was to be.
     news: Option<String>,
+    /// The program that ran last, and those that have not run.
+    last: usize,
+    fresh: BTreeSet<usize>,
     /// Most bytes in use that were seen, where somebody watches.
     peak: Option<u64>,
     /// See [`Executor::take_waited`].
@@ -144,6 +147,8 @@ impl<B: Backend> Programs<B> {
             recordings: vec![],
             kept: BTreeMap::new(),
             news: None,
+            last: 0,
+            fresh: BTreeSet::new(),
             peak: None,
             waited: Duration::ZERO,
             examined: None,
@@ -174,6 +179,7 @@ impl<B: Backend> Executor for Programs<B> {
         // It is the same on all ranks.
         self.news = why.filter(|_| rank == 0).or(self.news.take());
         self.programs.push(Program::new(&mut self.backend, plan, rank)?);
+        self.fresh.insert(self.programs.len() - 1);
         Ok(())
     }
 
@@ -222,8 +228,9 @@ impl<B: Backend> Executor for Programs<B> {
             // What it changes may go to another place.
             (0..self.programs.len()).filter(|other| *other != program).for_each(|other| self.give_up(other));
         }
-        let Programs { backend, programs, recordings, peak, waited, examined, .. } = self;
+        let Programs { backend, programs, recordings, last, peak, waited, examined, .. } = self;
         let number = program;
+        *last = program;
         let (program, recording) = (&mut programs[program], &mut recordings[program]);
         if program.draws() {
             backend.begin(rng);
@@ -251,6 +258,9 @@ impl<B: Backend> Executor for Programs<B> {
             ran
         })?;
         self.news = why.or(self.news.take());
+        if self.fresh.remove(&number) {
+            self.backend.ran_first();
+        }
         Ok(())
     }
 
@@ -307,7 +317,8 @@ impl<B: Backend> Executor for Programs<B> {
 
     fn memory(&mut self) -> Option<Memory> {
         let memory = self.backend.memory().ok().flatten()?;
-        Some(Memory { peak: self.peak.unwrap_or(0), ..memory })
+        let planned = self.programs.get(self.last).map_or(0, |p| p.planned);
+        Some(Memory { peak: self.peak.unwrap_or(0), planned, ..memory })
     }
 
     fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, DeviceError> {
@@ -346,7 +357,7 @@ impl<B: Backend> Executor for Programs<B> {
 
     fn set(&mut self, name: &str, value: HostTensor) {
         (0..self.programs.len()).for_each(|program| self.give_up(program));
-        self.kept.insert(name.into(), self.backend.upload(value, None));
+        self.kept.insert(name.into(), self.backend.upload_kept(value));
     }
 
     fn drop_kept(&mut self, name: &str) {

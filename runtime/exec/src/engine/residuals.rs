@@ -43,6 +43,8 @@ pub(super) struct Readers<'a> {
     pub(super) within: Vec<Option<usize>>,
     /// For each end of a loop the step that begins it.
     begins: BTreeMap<usize, usize>,
+    /// Outputs, and next values of what is kept.
+    leaves: BTreeSet<BufId>,
 }
 
 impl Residuals {
@@ -86,7 +88,15 @@ impl<'a> Readers<'a> {
                 }
             }
         }
-        Readers { plan, readers, within, begins }
+        let leaves = (plan.outputs.iter().map(|o| o.buf))
+            .chain(plan.program_inputs.iter().filter_map(|l| l.next))
+            .collect();
+        Readers { plan, readers, within, begins, leaves }
+    }
+
+    /// Whether a buffer outlives the program.
+    pub(super) fn leaves(&self, buf: BufId) -> bool {
+        self.leaves.contains(&buf)
     }
 
     pub(super) fn only(&self, buf: BufId) -> Option<usize> {
@@ -94,6 +104,12 @@ impl<'a> Readers<'a> {
             Some([one]) => Some(*one),
             _ => None,
         }
+    }
+
+    /// Whether two steps are in the same turn of the same loop.
+    pub(super) fn is_beside(&self, one: usize, other: usize) -> bool {
+        let lag = |step: usize| self.plan.steps[step].lag;
+        self.within[one] == self.within[other] && lag(one) == lag(other)
     }
 
     /// What the steps of a stack do, if the loop only fills it and one later loop only slices it.
@@ -117,8 +133,6 @@ impl<'a> Readers<'a> {
             && matches!(steps[update].prim, Prim::IterationUpdate { dim: d } if d == dim)
             && written(update)
             && self.within[update] == Some(begin);
-        let outlives = self.plan.outputs.iter().any(|o| o.buf == after)
-            || self.plan.program_inputs.iter().any(|l| l.next == Some(after));
         let slices = self.readers.get(&after)?;
         let inside = self.within[*slices.first()?]?;
         // A loop that runs again in a loop around it alone reads them again.
@@ -128,7 +142,7 @@ impl<'a> Readers<'a> {
             matches!(steps[*s].prim, Prim::IterationSlice { dim: d } if d == dim)
                 && self.within[*s] == Some(inside)
         };
-        if !fills || outlives || !slicing || !slices.iter().all(slice) {
+        if !fills || self.leaves(after) || !slicing || !slices.iter().all(slice) {
             return None;
         }
         // What lags behind reads a position in a later turn.

@@ -29,8 +29,14 @@ pub(crate) struct Program<B: Backend> {
     pub(crate) left: BTreeSet<BufId>,
     /// By the last of several steps that are one operation, all of them.
     groups: BTreeMap<usize, Vec<usize>>,
+    /// By step the one that is done with it, in its place.
+    beside: BTreeMap<usize, usize>,
+    /// Buffers that are never made.
+    never: BTreeSet<BufId>,
     /// Calls in flight of each started collective, by its id. After a run that failed it holds those that were not waited for.
     in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
+    /// Most bytes that it needs at once by the Plan, less what this device never makes.
+    pub(crate) planned: u64,
 }
 
 /// A call of a transport that was started, with its memory and its number.
@@ -118,7 +124,9 @@ impl RunContext<'_> {
 
 impl<B: Backend> Program<B> {
     pub(crate) fn new(backend: &mut B, plan: Arc<Plan>, rank: usize) -> Result<Program<B>, ExecError> {
-        let Built { pieces, kernels, tables, pairs, left, groups } = build(backend, &plan, rank)?;
+        let built = build(backend, &plan, rank)?;
+        let Built { pieces, kernels, tables, pairs, left, groups, beside, never, absent } = built;
+        let planned = plan.peak_without(&absent);
         let mut handles = Handles::<B>::new();
         for (number, table) in tables.into_iter().enumerate() {
             let host = HostTensor { shape: table.shape, data: HostData::I32(table.elements) };
@@ -128,7 +136,20 @@ impl<B: Backend> Program<B> {
         }
         let coords = plan.mesh.coords(rank).to_vec();
         let in_flight = BTreeMap::new();
-        Ok(Program { plan, coords, pieces, kernels, handles, pairs, left, groups, in_flight })
+        Ok(Program {
+            plan,
+            coords,
+            pieces,
+            kernels,
+            handles,
+            pairs,
+            left,
+            groups,
+            beside,
+            never,
+            in_flight,
+            planned,
+        })
     }
 
     /// Whether it has kernels of its own, among them those that draw.
@@ -324,7 +345,7 @@ impl<B: Backend> Program<B> {
     /// results.
     fn look(&self, backend: &B, step: usize, run: &mut RunContext<'_>) -> Result<(), RunError> {
         let Some(peak) = &mut run.peak else { return Ok(()) };
-        let freed = self.steps_of(step).flat_map(|s| &s.free);
+        let freed = self.steps_of(step).flat_map(|s| &s.free).filter(|b| !self.never.contains(b));
         let Some(memory) = backend.memory()? else { return Ok(()) };
         let bytes = |b: &BufId| {
             let (dtype, shape) = self.local(*b);
@@ -336,7 +357,8 @@ impl<B: Backend> Program<B> {
     }
 
     fn written(&self, step: usize) -> Vec<BufId> {
-        self.steps_of(step).flat_map(|s| &s.writes).map(|o| o.buf).collect()
+        let beside = self.beside.get(&step).and_then(|other| self.plan.steps.get(*other));
+        self.steps_of(step).chain(beside).flat_map(|s| &s.writes).map(|o| o.buf).collect()
     }
 
     /// The steps that are one operation, of which that is the last.

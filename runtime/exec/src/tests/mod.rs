@@ -4,6 +4,7 @@
 mod caches;
 mod collectives;
 mod contract;
+mod epilogues;
 mod failures;
 mod functions;
 mod graphs;

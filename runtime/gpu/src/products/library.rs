@@ -6,7 +6,7 @@ use super::api::{
 };
 use super::choice::KernelChoices;
 use super::matrix::{Matrix, MatrixElement, Order};
-use super::product::{MatrixProduct, ProductError, ProductKey, Sums, Workspace};
+use super::product::{Epilogue, Follows, MatrixProduct, ProductError, ProductKey, Sums, Workspace};
 use crate::load::{FoundLibrary, Library, LibraryKind, LoadError, Paths, functions};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -109,9 +109,7 @@ impl Products {
             self.prepared.insert(key.clone(), prepared);
         }
         let prepared = &self.prepared[&key];
-        if let Some(bias) = product.epilogue.bias {
-            self.describe(prepared.description, description::BIAS_POINTER, &bias)?;
-        }
+        self.describe_places(prepared.description, product)?;
         // One and zero, in the type in which is summed.
         let (one, zero) = match product.left.element {
             MatrixElement::F64 => (1.0f64.to_bits(), 0),
@@ -271,20 +269,44 @@ impl Products {
         if transposed(&product.left) {
             self.describe(made, description::TRANSPOSE_B, &api::TRANSPOSED)?;
         }
-        let follows = match (product.epilogue.bias.is_some(), product.epilogue.relu) {
-            (false, false) => epilogue::DEFAULT,
-            (false, true) => epilogue::RELU,
-            (true, false) => epilogue::BIAS,
-            (true, true) => epilogue::RELU_BIAS,
+        let Epilogue { bias, then } = product.epilogue;
+        let follows = match then {
+            Follows::Nothing if bias.is_some() => 0,
+            Follows::Nothing => epilogue::DEFAULT,
+            Follows::Relu => epilogue::RELU,
+            Follows::ReluKeeping(_) => epilogue::RELU | epilogue::AUX,
+            Follows::ReluGrad(_) => epilogue::RELU_GRAD,
+            Follows::GeluTanh => epilogue::GELU,
+            Follows::RightSums(_) => epilogue::SUMS_OF_A,
+            Follows::LeftSums(_) => epilogue::SUMS_OF_B,
         };
+        let follows = follows | if bias.is_some() { epilogue::BIAS } else { 0 };
         self.describe(made, description::EPILOGUE, &follows)?;
-        if product.epilogue.bias.is_some() {
+        if let Follows::ReluKeeping(bits) | Follows::ReluGrad(bits) = then {
+            self.describe(made, description::BITS_LEADING, &(bits.leading as i64))?;
+        }
+        if bias.is_some() || matches!(then, Follows::RightSums(_) | Follows::LeftSums(_)) {
             self.describe(made, description::BIAS_TYPE, &product.out.element.code())?;
         }
+        // What is proposed depends on how these are aligned.
+        self.describe_places(made, product)?;
         for (place, matrix) in layouts.iter_mut().zip([&product.right, &product.left, &product.out]) {
             *place = self.layout(matrix, product.batches)?;
         }
         Ok(())
+    }
+
+    /// Where an epilogue reads and writes.
+    fn describe_places(&self, made: LtHandle, product: &MatrixProduct) -> Result<(), ProductError> {
+        let Epilogue { bias, then } = product.epilogue;
+        let (vector, bits) = match then {
+            Follows::RightSums(sums) | Follows::LeftSums(sums) => (Some(sums), None),
+            Follows::ReluKeeping(bits) | Follows::ReluGrad(bits) => (bias, Some(bits.address)),
+            Follows::Nothing | Follows::Relu | Follows::GeluTanh => (bias, None),
+        };
+        let vector = vector.map(|at| (description::BIAS_POINTER, at));
+        let bits = bits.map(|at| (description::BITS_POINTER, at));
+        [vector, bits].into_iter().flatten().try_for_each(|(what, at)| self.describe(made, what, &at))
     }
 
     fn layout(&self, matrix: &Matrix, batches: usize) -> Result<LtHandle, ProductError> {

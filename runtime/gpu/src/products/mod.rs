@@ -22,5 +22,7 @@ pub use api::Algorithm;
 pub use choice::KernelChoices;
 pub use library::{Products, installed};
 pub use matrix::{Matrix, MatrixElement, Order, matrix_of};
-pub use product::{Epilogue, MatrixProduct, ProductError, ProductKey, Sums, WORKSPACE_BYTES, Workspace};
+pub use product::{
+    Bits, Epilogue, Follows, MatrixProduct, ProductError, ProductKey, Sums, WORKSPACE_BYTES, Workspace,
+};
 pub use tuned::{KernelProposal, TunedProducts};

@@ -15,13 +15,95 @@ pub enum Sums {
     Tf32,
 }
 
-/// What happens to the elements of a product before they are written.
+/// What a product does beside multiplying: with its elements before they are written, or with a factor that it reads anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epilogue {
     /// The address of a vector that is added to each row, with elements of the result's type.
     pub bias: Option<u64>,
-    /// Whether what is below 0 becomes 0, after the sum.
-    pub relu: bool,
+    /// What comes after the bias.
+    pub then: Follows,
+}
+
+/// What comes last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Follows {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What is below 0 becomes 0.
+    Relu,
+    /// The same, and which elements were above 0 is written.
+    ReluKeeping(Bits),
+    /// What was not above 0 there becomes 0: the gradient of `relu`. Without a bias.
+    ReluGrad(Bits),
+    /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, the approximation of `gelu`.
+    GeluTanh,
+    /// The sums of the right factor over what the product sums are written to this address, one for each column: the gradient of a
+    /// bias. Elements are of the result's type. Without a bias.
+    RightSums(u64),
+    /// Those of the left factor, one for each row.
+    LeftSums(u64),
+}
+
+/// A bit for each element of a product, in an order of the library's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bits {
+    /// Where they are: a multiple of 16.
+    pub address: u64,
+    /// Bits from one row to the next.
+    pub leading: usize,
+}
+
+impl Bits {
+    /// At an address, for rows of so many elements.
+    pub fn of(address: u64, columns: usize) -> Bits {
+        // As the library wants it (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
+        Bits { address, leading: columns.next_multiple_of(128) }
+    }
+
+    /// How many bytes those of so many rows are.
+    pub fn bytes(&self, rows: usize) -> usize {
+        rows * self.leading / 8
+    }
+}
+
+impl Epilogue {
+    /// All but addresses.
+    fn kind(&self) -> (bool, FollowsKind) {
+        let then = match self.then {
+            Follows::Nothing => FollowsKind::Nothing,
+            Follows::Relu => FollowsKind::Relu,
+            Follows::ReluKeeping(bits) => FollowsKind::ReluKeeping(bits.leading),
+            Follows::ReluGrad(bits) => FollowsKind::ReluGrad(bits.leading),
+            Follows::GeluTanh => FollowsKind::GeluTanh,
+            Follows::RightSums(_) => FollowsKind::RightSums,
+            Follows::LeftSums(_) => FollowsKind::LeftSums,
+        };
+        (self.bias.is_some(), then)
+    }
+
+    /// Whether there is such a one for a product of so many batches with rows of so many elements.
+    fn is_one(&self, batches: usize, columns: usize) -> bool {
+        let alone = self.bias.is_none() && batches == 1;
+        match self.then {
+            Follows::Nothing | Follows::Relu | Follows::GeluTanh => true,
+            Follows::ReluKeeping(bits) => batches == 1 && bits == Bits::of(bits.address, columns),
+            Follows::ReluGrad(bits) => alone && bits == Bits::of(bits.address, columns),
+            Follows::RightSums(_) | Follows::LeftSums(_) => alone,
+        }
+    }
+}
+
+/// [`Follows`] without addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum FollowsKind {
+    Nothing,
+    Relu,
+    ReluKeeping(usize),
+    ReluGrad(usize),
+    GeluTanh,
+    RightSums,
+    LeftSums,
 }
 
 /// A product to compute: `out = left * right`, in each of the batches.
@@ -85,8 +167,7 @@ pub struct ProductKey {
     matrices: [MatrixPlace; 3],
     batches: usize,
     sums: Sums,
-    bias: bool,
-    relu: bool,
+    epilogue: (bool, FollowsKind),
     workspace: usize,
 }
 
@@ -114,13 +195,12 @@ fn alignment(address: u64) -> u32 {
 impl ProductKey {
     /// Of a product; fails where the factors and the result do not fit together.
     pub fn of(product: &MatrixProduct, workspace: usize) -> Result<ProductKey, ProductError> {
-        let MatrixProduct { left, right, out, batches, sums, epilogue: Epilogue { bias, relu } } = *product;
+        let MatrixProduct { left, right, out, batches, sums, epilogue } = *product;
         let key = ProductKey {
             matrices: [&left, &right, &out].map(MatrixPlace::of),
             batches,
             sums,
-            bias: bias.is_some(),
-            relu,
+            epilogue: epilogue.kind(),
             workspace,
         };
         let fits = left.columns == right.rows
@@ -128,6 +208,7 @@ impl ProductKey {
             && left.element == right.element
             && (out.element == left.element || left.element.is_half() && out.element == MatrixElement::F32)
             && out.order == Order::Rows
+            && epilogue.is_one(batches, out.columns)
             && [left.rows, left.columns, right.columns, batches].iter().all(|n| *n > 0);
         if fits { Ok(key) } else { Err(ProductError::Shapes(key.to_string())) }
     }
@@ -156,11 +237,18 @@ impl fmt::Display for ProductKey {
         if self.sums == Sums::Tf32 {
             write!(f, ", tf32")?;
         }
-        if self.bias {
+        let (bias, then) = self.epilogue;
+        if bias {
             write!(f, ", bias")?;
         }
-        if self.relu {
-            write!(f, ", relu")?;
+        match then {
+            FollowsKind::Nothing => {}
+            FollowsKind::Relu => write!(f, ", relu")?,
+            FollowsKind::ReluKeeping(leading) => write!(f, ", relu with bits /{leading}")?,
+            FollowsKind::ReluGrad(leading) => write!(f, ", gradient of relu by bits /{leading}")?,
+            FollowsKind::GeluTanh => write!(f, ", gelu")?,
+            FollowsKind::RightSums => write!(f, ", sums of right")?,
+            FollowsKind::LeftSums => write!(f, ", sums of left")?,
         }
         write!(f, ", {} bytes", self.workspace)
     }

@@ -139,7 +139,10 @@ fn run(products: &mut Products, case: Case, choices: &KernelChoices) -> (MatrixP
         out: out_matrix,
         batches,
         sums: Sums::Exact,
-        epilogue: Epilogue { bias: case.bias.then_some(bias.as_ptr() as u64), relu: case.relu },
+        epilogue: Epilogue {
+            bias: case.bias.then_some(bias.as_ptr() as u64),
+            then: if case.relu { Follows::Relu } else { Follows::Nothing },
+        },
     };
     let mut room = vec![0u64; 1024];
     let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
@@ -238,7 +241,7 @@ fn choices_are_measured_and_kept() {
         left: at(product.left, left.as_ptr() as u64),
         right: at(product.right, right.as_ptr() as u64),
         out: at(product.out, out.as_mut_ptr() as u64),
-        epilogue: Epilogue { bias: Some(bias.as_ptr() as u64), relu: true },
+        epilogue: Epilogue { bias: Some(bias.as_ptr() as u64), then: Follows::Relu },
         ..product
     };
     let waits = Cell::new(0);
@@ -309,4 +312,77 @@ fn what_cannot_be_is_an_error() {
     let Err(e) = Products::open(&paths) else { panic!("nothing is there") };
     assert!(e.to_string().contains("cuBLASLt was not found: tried /nowhere/libcublasLt.so"), "{e}");
     assert!(e.to_string().contains("MESHWRIGHT_CUBLASLT"), "{e}");
+}
+
+/// A product of `[5, 3]` and `[3, 4]`, of which the left lies by columns, with an epilogue.
+fn with(products: &mut Products, then: Follows, biased: bool) -> Vec<f64> {
+    let (x, y, bias) = (noise(3, 15), noise(5, 12), noise(7, 4));
+    let [left, right, bias] = [&x, &y, &bias].map(|v| stored(MatrixElement::F32, v));
+    let mut out = stored(MatrixElement::F32, &[9.0; 20]);
+    let matrix = |address, shape: &[usize], strides: &[usize]| {
+        matrix_of(address, MatrixElement::F32, shape, strides).unwrap().0
+    };
+    let product = MatrixProduct {
+        left: matrix(left.as_ptr() as u64, &[5, 3], &[1, 5]),
+        right: matrix(right.as_ptr() as u64, &[3, 4], &[4, 1]),
+        out: matrix(out.as_mut_ptr() as u64, &[5, 4], &[4, 1]),
+        batches: 1,
+        sums: Sums::Exact,
+        epilogue: Epilogue { bias: biased.then_some(bias.as_ptr() as u64), then },
+    };
+    let mut room = vec![0u64; 1024];
+    let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
+    let choices = KernelChoices::default();
+    #[expect(unsafe_code, reason = "memory of this function and its caller, as in `run`")]
+    // SAFETY: as said.
+    unsafe { products.multiply(&product, workspace, std::ptr::null_mut(), &choices) }.unwrap();
+    loaded(MatrixElement::F32, &out)
+}
+
+/// `relu` with bits and what they let through in its gradient, `gelu`, and the sums of factors.
+#[test]
+fn epilogues_equal_loops() {
+    let mut products = products();
+    let [plain, biased] = [false, true].map(|biased| with(&mut products, Follows::Nothing, biased));
+    let mut room = [u128::MAX; 5];
+    let bits = Bits::of(room.as_mut_ptr() as u64, 4);
+    assert_eq!((bits.leading, bits.bytes(5)), (128, 80));
+    let kept = with(&mut products, Follows::ReluKeeping(bits), true);
+    assert_eq!(kept, biased.iter().map(|x| x.max(0.0)).collect::<Vec<_>>());
+    assert!(kept.contains(&0.0) && kept.iter().any(|x| *x > 0.0), "{kept:?}");
+    let through = with(&mut products, Follows::ReluGrad(bits), false);
+    let expected = plain.iter().zip(&biased).map(|(x, y)| if *y > 0.0 { *x } else { 0.0 });
+    assert_eq!(through, expected.collect::<Vec<_>>());
+    let gelu =
+        |x: &f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+    for (made, expected) in with(&mut products, Follows::GeluTanh, true).iter().zip(biased.iter().map(gelu)) {
+        assert!((made - expected).abs() < 1e-6, "{made} {expected}");
+    }
+    let mut sums = [0f32; 5];
+    let at = sums.as_mut_ptr() as u64;
+    assert_eq!(with(&mut products, Follows::RightSums(at), false), plain);
+    let y = noise(5, 12);
+    let column = |j: usize| (0..3).map(|k| y[k * 4 + j] as f32).sum();
+    assert_eq!(sums, [column(0), column(1), column(2), column(3), 0.0]);
+    assert_eq!(with(&mut products, Follows::LeftSums(at), false), plain);
+    let x = noise(3, 15);
+    assert_eq!(sums, [0, 1, 2, 3, 4].map(|i| (0..3).map(|k| x[k * 5 + i] as f32).sum()));
+}
+
+/// A gradient has no bias, and bits have room for whole rows.
+#[test]
+fn an_epilogue_that_is_none_is_an_error() {
+    let mut products = products();
+    let (product, _, _) = run(&mut products, Case { batches: 1, ..CASE }, &KernelChoices::default());
+    let asked = |bias, then| MatrixProduct { epilogue: Epilogue { bias, then }, ..product };
+    let bits = Bits::of(1024, 5);
+    for wrong in [
+        asked(Some(1024), Follows::ReluGrad(bits)),
+        asked(Some(1024), Follows::RightSums(1024)),
+        asked(None, Follows::ReluKeeping(Bits { leading: 5, ..bits })),
+        MatrixProduct { batches: 2, ..asked(None, Follows::ReluGrad(bits)) },
+    ] {
+        assert!(matches!(products.proposals(&wrong, 0, 1), Err(ProductError::Shapes(_))), "{wrong:?}");
+    }
+    assert_eq!(products.proposals(&asked(None, Follows::ReluGrad(bits)), 0, 1).unwrap().len(), 1);
 }

@@ -73,6 +73,18 @@ impl TunedProducts {
         unsafe { self.products.multiply(product, workspace, stream, &self.chosen) }
     }
 
+    /// Whether the library has a kernel for a product with its epilogue; of addresses only how they are aligned matters.
+    ///
+    /// # Errors
+    /// If the product is none, or a function of the library fails.
+    pub fn computes(&mut self, product: &MatrixProduct, workspace: usize) -> Result<bool, ProductError> {
+        match self.products.proposals(product, workspace, 1) {
+            Ok(found) => found.first().map_or(Ok(false), |a| self.products.accepts(product, workspace, a)),
+            Err(ProductError::NoKernel(_)) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
     /// What this device proposes: also what it has already agreed on with others, which may not be those of now.
     pub fn proposed(&self) -> KernelProposal {
         let mut all = self.proposed.clone();

@@ -6,17 +6,20 @@ use super::emit::OWN;
 use super::emit::{MATMUL, RANDOM};
 use super::iteration::{slice_at, update_at};
 use super::lower::{BurnKernel, ITERATION_SLICE, ITERATION_UPDATE, Lower};
+use super::memory::{BurnMemory, Pinning};
 use super::transfer::{download, empty, typed, upload};
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 use crate::backend::GroupKind;
-use crate::backend::native::{Pool, bytes_mut, from_host, to_host};
+use crate::backend::native::{Pool, from_host, to_host};
 use crate::backend::{
     Backend, DeviceError, DeviceFault, Download, Graphs, Handle, Handles, Memory, RngState, RunPoint,
 };
-use crate::collective::calls::{CallMemory, CallPiece};
+use crate::collective::calls::CallPiece;
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
+#[cfg(feature = "cuda")]
+use crate::engine::epilogues::Epilogue;
 use crate::engine::graph::{Capabilities, Val};
 #[cfg(feature = "cuda")]
 use crate::engine::inlined::Inlined;
@@ -27,9 +30,7 @@ use crate::kernels::{KernelError, RandomKernel, ValueIndexF32, ValueIndexF64};
 use crate::tensor::{HostData, HostTensor};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, DeviceOps, TensorMetadata};
-use burn_flex::FlexTensor;
 use burn_ir::{BackendIr, CustomOpIr, HandleKind};
-use meshwright_comm::{Buf, BufMut, BufferMismatch};
 use meshwright_gpu::products::TunedProducts;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 use meshwright_plan::BufId;
@@ -38,7 +39,7 @@ use meshwright_plan::{DType, Dim, Plan, Step};
 /// A backend of Burn that steps run on.
 pub(crate) trait BurnBackend: BackendIr + 'static {
     /// A dense tensor whose memory stays where it is.
-    type Pinned: Send + 'static;
+    type Pinned: Pinning;
 
     /// A library for products that belongs to one device.
     type Library: Send + 'static;
@@ -97,6 +98,17 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         None
     }
 
+    /// Does something whose results are kept from run to run.
+    fn keeping<R: Send>(device: &Self::Device, f: impl FnOnce() -> R + Send) -> R {
+        let _ = device;
+        f()
+    }
+
+    /// See [`Backend::ran_first`].
+    fn ran_first(device: &Self::Device) {
+        let _ = device;
+    }
+
     /// See [`Backend::reached`].
     fn reached(device: &Self::Device, at: Option<RunPoint>) {
         let _ = (device, at);
@@ -132,6 +144,13 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         false
     }
 
+    /// Whether the device's products do more in the same kernel.
+    #[cfg(feature = "cuda")]
+    fn has_epilogues(device: &Self::Device) -> bool {
+        let _ = device;
+        false
+    }
+
     /// Whether the device has kernels for folds.
     #[cfg(feature = "cuda")]
     fn has_folds(device: &Self::Device) -> bool {
@@ -160,9 +179,6 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
 
     /// Brings a tensor into place, in the order of what the device was told before.
     fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, DeviceError>;
-
-    /// Where it is.
-    fn address(pinned: &Self::Pinned) -> u64;
 
     /// The tensor again.
     fn unpin(pinned: Self::Pinned, device: &Self::Device) -> HandleKind<Self>;
@@ -227,48 +243,10 @@ impl<B: BurnBackend> OnBurn<B> {
     }
 }
 
-/// What a collective works on, in the memory of the host or of the device; there nowhere, where there are no elements.
-pub(crate) enum BurnMemory<B: BurnBackend> {
-    Host(FlexTensor),
-    Device { pinned: Option<B::Pinned>, gpu: u32 },
-}
-
-impl<B: BurnBackend> CallMemory for BurnMemory<B> {
-    #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
-    fn buf(&self, piece: &CallPiece) -> Result<Buf<'_>, BufferMismatch> {
-        match self {
-            BurnMemory::Host(tensor) => Buf::from_bytes(tensor.bytes(), piece.dtype),
-            BurnMemory::Device { pinned, gpu } => {
-                let address = pinned.as_ref().map_or(0, B::address);
-                // SAFETY: what is pinned stays at its address, has the elements of its piece, and lives in the owner of the
-                // call until that has ended; it is not written by any operation, since operations write to memory that
-                // nobody else holds.
-                Ok(unsafe { Buf::device(address, piece.elements(), piece.dtype, *gpu) })
-            }
-        }
-    }
-
-    #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
-    fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch> {
-        match self {
-            BurnMemory::Host(tensor) => BufMut::from_bytes(bytes_mut(tensor), piece.dtype),
-            BurnMemory::Device { pinned, gpu } => {
-                let address = pinned.as_ref().map_or(0, B::address);
-                // SAFETY: as above, and what is received is new and nobody else's.
-                Ok(unsafe { BufMut::device(address, piece.elements(), piece.dtype, *gpu) })
-            }
-        }
-    }
-
-    fn is_unique(&self) -> bool {
-        false
-    }
-}
-
 impl<B: BurnBackend> Backend for OnBurn<B> {
     type Burn = B;
     type Kernel = BurnKernel;
-    type CallMemory = BurnMemory<B>;
+    type CallMemory = BurnMemory<B::Pinned>;
 
     fn device(&self) -> &B::Device {
         &self.device
@@ -303,6 +281,8 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             #[cfg(feature = "cuda")]
             attention: B::has_attention(&self.device),
             #[cfg(feature = "cuda")]
+            epilogues: B::has_epilogues(&self.device),
+            #[cfg(feature = "cuda")]
             own_folds: B::has_folds(&self.device),
             #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
             own_maps: B::OWN_MAPS,
@@ -327,6 +307,26 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     #[cfg(feature = "cuda")]
     fn folds(lowering: &Lower<'_>, inlined: &Inlined) -> bool {
         lowering.can_fold(inlined)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn finishes(lowering: &Lower<'_>, step: usize, map: usize) -> bool {
+        lowering.is_finished(step, map)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn lower_finished(lowering: &mut Lower<'_>, step: usize, map: usize) -> Result<(), LoweringError> {
+        lowering.finished_cross_entropy_grad(step, map)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn computes(lowering: &Lower<'_>, epilogue: &Epilogue) -> bool {
+        lowering.is_epilogue(epilogue)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn lower_epilogue(lowering: &mut Lower<'_>, epilogue: &Epilogue) -> Result<(), LoweringError> {
+        lowering.epilogue(epilogue)
     }
 
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
@@ -448,6 +448,18 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         vec![part(values), part(HostData::I32(indices))]
     }
 
+    fn ran_first(&mut self) {
+        B::ran_first(&self.device);
+    }
+
+    fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+        if host.data.is_empty() || host.dtype().is_pair() {
+            return self.upload(host, None);
+        }
+        let device = self.device.clone();
+        vec![opaque::<B>(B::keeping(&self.device, move || upload::<B>(host, &device)))]
+    }
+
     fn upload_input(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
         if host.data.is_empty() || host.dtype().is_pair() {
             return self.upload(host, None);
@@ -498,7 +510,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         tensor: Option<Handle<Self>>,
         piece: &CallPiece,
         gpu: Option<u32>,
-    ) -> Result<BurnMemory<B>, DeviceError> {
+    ) -> Result<BurnMemory<B::Pinned>, DeviceError> {
         if let Some(gpu) = self.pins(gpu) {
             let tensor = tensor.map(|t| typed::<B>(t, stored_as(piece.dtype), &piece.shape));
             return Ok(BurnMemory::Device { pinned: tensor.map(B::pin).transpose()?, gpu });
@@ -510,7 +522,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Ok(BurnMemory::Host(from_host(host)))
     }
 
-    fn receive(&mut self, piece: &CallPiece, gpu: Option<u32>) -> Result<BurnMemory<B>, DeviceError> {
+    fn receive(&mut self, piece: &CallPiece, gpu: Option<u32>) -> Result<BurnMemory<B::Pinned>, DeviceError> {
         let Some(gpu) = self.pins(gpu) else {
             return Ok(BurnMemory::Host(self.pool.take(piece.dtype, &piece.shape)));
         };
@@ -518,7 +530,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Ok(BurnMemory::Device { pinned: tensor.map(B::pin).transpose()?, gpu })
     }
 
-    fn received(&mut self, memory: BurnMemory<B>, piece: &CallPiece) -> Option<Handle<Self>> {
+    fn received(&mut self, memory: BurnMemory<B::Pinned>, piece: &CallPiece) -> Option<Handle<Self>> {
         let tensor = match memory {
             BurnMemory::Device { pinned, .. } => pinned.map(|p| B::unpin(p, &self.device)),
             BurnMemory::Host(tensor) => {
@@ -530,7 +542,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         tensor.map(opaque::<B>)
     }
 
-    fn sent(&mut self, memory: BurnMemory<B>) {
+    fn sent(&mut self, memory: BurnMemory<B::Pinned>) {
         drop(memory);
     }
 
@@ -553,7 +565,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     fn memory(&self) -> Result<Option<Memory>, DeviceError> {
         B::sync(&self.device).map_err(|e| DeviceError(e.to_string()))?;
         let usage = B::memory_pool_usage(&self.device);
-        Ok(usage.map(|u| Memory { peak: 0, in_use: u.bytes_in_use, reserved: u.bytes_reserved }))
+        Ok(usage.map(|u| Memory { peak: 0, planned: 0, in_use: u.bytes_in_use, reserved: u.bytes_reserved }))
     }
 }
 

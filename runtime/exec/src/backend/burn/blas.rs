@@ -1,7 +1,9 @@
 //! A product of two tensors as cuBLASLt takes it.
 
 use burn_backend::DType as BurnType;
-use meshwright_gpu::products::{Epilogue, Matrix, MatrixElement, MatrixProduct, Sums, matrix_of};
+use meshwright_gpu::products::{
+    Bits, Epilogue, Follows, Matrix, MatrixElement, MatrixProduct, Sums, matrix_of,
+};
 
 fn element(dtype: BurnType) -> Option<MatrixElement> {
     match dtype {
@@ -30,13 +32,47 @@ pub(super) fn product(
     (left.1 == out.1 && right.1 == out.1).then_some(product)
 }
 
-/// The same with the addresses of left, right and out.
-pub(super) fn at(product: MatrixProduct, [left, right, out]: [u64; 3]) -> MatrixProduct {
+/// What an epilogue does after a bias, or with a factor; see [`Follows`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "tests compute plain products"))]
+pub(super) enum Then {
+    Nothing,
+    Relu,
+    ReluKeeping,
+    ReluGrad,
+    GeluTanh,
+    RightSums,
+    LeftSums,
+}
+
+/// Where everything of a product is.
+pub(super) struct ProductAddresses {
+    pub(super) factors: [u64; 2],
+    pub(super) out: u64,
+    /// A bias, or the sums of a factor.
+    pub(super) vector: Option<u64>,
+    pub(super) bits: Option<u64>,
+}
+
+/// The same with addresses, and what follows.
+pub(super) fn at(product: MatrixProduct, then: Then, places: &ProductAddresses) -> MatrixProduct {
     let at = |matrix: Matrix, address| Matrix { address, ..matrix };
+    let (vector, columns) = (places.vector, product.out.columns);
+    let bits = Bits::of(places.bits.unwrap_or(0), columns);
+    let (bias, then) = match then {
+        Then::Nothing => (vector, Follows::Nothing),
+        Then::Relu => (vector, Follows::Relu),
+        Then::ReluKeeping => (vector, Follows::ReluKeeping(bits)),
+        Then::ReluGrad => (None, Follows::ReluGrad(bits)),
+        Then::GeluTanh => (vector, Follows::GeluTanh),
+        Then::RightSums => (None, Follows::RightSums(vector.unwrap_or(0))),
+        Then::LeftSums => (None, Follows::LeftSums(vector.unwrap_or(0))),
+    };
     MatrixProduct {
-        left: at(product.left, left),
-        right: at(product.right, right),
-        out: at(product.out, out),
+        left: at(product.left, places.factors[0]),
+        right: at(product.right, places.factors[1]),
+        out: at(product.out, places.out),
+        epilogue: Epilogue { bias, then },
         ..product
     }
 }

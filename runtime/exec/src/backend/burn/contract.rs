@@ -64,7 +64,7 @@ impl Lower<'_> {
         }))
     }
 
-    fn factor(&mut self, of: (Val, &Local), factor: &Factor) -> Val {
+    pub(super) fn factor(&mut self, of: (Val, &Local), factor: &Factor) -> Val {
         let (mut val, local) = of;
         if let Some(order) = &factor.copy {
             // Extents of 1, which the order does not name, go last.

@@ -14,6 +14,8 @@ mod download;
 mod drawn;
 mod elements;
 #[cfg(feature = "cuda")]
+pub(crate) mod epilogue;
+#[cfg(feature = "cuda")]
 pub(crate) mod faults;
 #[cfg(feature = "cuda")]
 pub(crate) mod folds;
@@ -27,6 +29,7 @@ mod program;
 mod random;
 
 use super::backend::{BurnBackend, OnBurn};
+use super::memory::Pinning;
 #[cfg(feature = "cuda")]
 use super::transfer::typed;
 use crate::backend::{DeviceError, RngState};
@@ -39,6 +42,8 @@ use crate::error::ExecError;
 use crate::kernels::RandomKernel;
 #[cfg(feature = "cuda")]
 use crate::tensor::HostTensor;
+#[cfg(feature = "cuda")]
+use burn_backend::Backend as _;
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, TensorMetadata};
 use burn_cubecl::kernel::into_contiguous;
@@ -112,6 +117,12 @@ pub(crate) struct Pinned {
     _resource: Box<dyn std::any::Any + Send>,
 }
 
+impl Pinning for Pinned {
+    fn address(&self) -> u64 {
+        self.address
+    }
+}
+
 impl BurnBackend for Cube {
     type Pinned = Pinned;
     /// None: GPUs have theirs by number, since a product is computed when the queue of the fusion comes to it.
@@ -120,6 +131,20 @@ impl BurnBackend for Cube {
 
     fn set_clock(device: &CubeDevice, clock: &mut Self::Clock, step: u64) {
         random::set_step(device, clock, step);
+    }
+
+    #[cfg(feature = "cuda")]
+    fn keeping<R: Send>(device: &CubeDevice, f: impl FnOnce() -> R + Send) -> R {
+        device.client().memory_persistent_allocation((), |()| f())
+    }
+
+    /// Kernels were tried, and what is not updated in place has left the memory that it was uploaded to.
+    #[cfg(feature = "cuda")]
+    fn ran_first(device: &CubeDevice) {
+        // What cannot be given back now stays reserved.
+        if Cube::sync(device).is_ok() {
+            let _ = device.client().memory_cleanup();
+        }
     }
 
     #[cfg(feature = "cuda")]
@@ -199,6 +224,11 @@ impl BurnBackend for Cube {
     }
 
     #[cfg(feature = "cuda")]
+    fn has_epilogues(device: &CubeDevice) -> bool {
+        matches!(device, CubeDevice::Cuda(gpu) if blas::is_open(gpu.index))
+    }
+
+    #[cfg(feature = "cuda")]
     fn has_folds(device: &CubeDevice) -> bool {
         folds::is_there(device)
     }
@@ -223,6 +253,8 @@ impl BurnBackend for Cube {
             OwnKernel::Fold(calls) => folds::fold(calls, inputs, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs, outputs),
+            #[cfg(feature = "cuda")]
+            OwnKernel::Product(call) => epilogue::product(call, step, inputs, outputs),
         })
     }
 
@@ -254,10 +286,6 @@ impl BurnBackend for Cube {
             let _ = tensor;
             Err(DeviceError("it is in the memory of the host".into()))
         }
-    }
-
-    fn address(pinned: &Pinned) -> u64 {
-        pinned.address
     }
 
     fn unpin(pinned: Pinned, device: &CubeDevice) -> HandleKind<Self> {

@@ -21,6 +21,10 @@ pub(crate) const MAP: &str = "map";
 #[cfg(feature = "cuda")]
 pub(crate) const FOLD: &str = "fold";
 
+/// Name of a product that does more in the same kernel, where the backend has that.
+#[cfg(feature = "cuda")]
+pub(crate) const PRODUCT: &str = "product";
+
 /// Names of what is compiled from our own source.
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 pub(crate) const OWN: &[&str] = &[
@@ -28,6 +32,8 @@ pub(crate) const OWN: &[&str] = &[
     ATTENTION,
     #[cfg(feature = "cuda")]
     FOLD,
+    #[cfg(feature = "cuda")]
+    PRODUCT,
     MAP,
 ];
 

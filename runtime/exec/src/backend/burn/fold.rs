@@ -41,6 +41,11 @@ impl Lower<'_> {
         Ok(())
     }
 
+    /// What is known of a step for which there is a kernel.
+    pub(super) fn own_fold_call(&self, step: &Step) -> Result<Option<FoldCall>, LoweringError> {
+        Ok(self.own_fold_of(step)?.map(|fold| fold.call))
+    }
+
     fn own_fold_of(&self, step: &Step) -> Result<Option<OwnFold>, LoweringError> {
         let [out] = &step.writes[..] else { return Ok(None) };
         let out = self.local(out)?;

@@ -1,6 +1,7 @@
 //! Burn's backend of the host, on which tests run what GPUs run.
 
 use super::backend::BurnBackend;
+use super::memory::Pinning;
 use crate::backend::DeviceError;
 use crate::backend::native::{bytes_mut, handle, unhandle};
 use burn_backend::ops::FloatTensorOps;
@@ -16,6 +17,12 @@ pub(crate) trait HostProducts: Send {
 
     /// What chooses its kernels.
     fn tuned(&mut self) -> &mut TunedProducts;
+}
+
+impl Pinning for FlexTensor {
+    fn address(&self) -> u64 {
+        self.bytes().as_ptr() as u64
+    }
 }
 
 impl BurnBackend for Flex {
@@ -67,10 +74,6 @@ impl BurnBackend for Flex {
         // So that it has storage of its own.
         bytes_mut(&mut tensor);
         Ok(tensor)
-    }
-
-    fn address(pinned: &Self::Pinned) -> u64 {
-        pinned.bytes().as_ptr() as u64
     }
 
     fn unpin(pinned: Self::Pinned, _: &Self::Device) -> HandleKind<Self> {

@@ -23,6 +23,8 @@ pub(crate) mod cube;
 mod dtypes;
 mod emit;
 #[cfg(feature = "cuda")]
+mod epilogue;
+#[cfg(feature = "cuda")]
 mod fold;
 mod functions;
 mod host;
@@ -31,6 +33,7 @@ mod int;
 mod iteration;
 mod lower;
 mod map;
+mod memory;
 mod pairs;
 mod reduce;
 mod rows;

@@ -1,6 +1,6 @@
 //! Products of tests by the stand-in for cuBLASLt, in the memory of the host: what a GPU is told, of the same tensors.
 
-use super::blas;
+use super::blas::{self, ProductAddresses, Then};
 use super::host::HostProducts;
 use burn_backend::DType as BurnType;
 use burn_flex::FlexTensor;
@@ -65,7 +65,9 @@ fn product(products: &mut TunedProducts, left: FlexTensor, right: FlexTensor, dt
     let (_left, at_left) = placed(left.bytes());
     let (_right, at_right) = placed(right.bytes());
     let (made, at_out) = placed(out.bytes());
-    let product = blas::at(product, [at_left + start(&left), at_right + start(&right), at_out]);
+    let factors = [at_left + start(&left), at_right + start(&right)];
+    let places = ProductAddresses { factors, out: at_out, vector: None, bits: None };
+    let product = blas::at(product, Then::Nothing, &places);
     let workspace = Workspace { address: 0, bytes: 0 };
     #[expect(
         unsafe_code,

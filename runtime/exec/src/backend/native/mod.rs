@@ -16,6 +16,8 @@ mod rows;
 mod tensor;
 mod windows;
 
+#[cfg(feature = "cuda")]
+pub(crate) use contract::MatrixProduct;
 pub(crate) use contract::{Contraction, Factor, contraction};
 pub(crate) use tensor::{Pool, bytes, bytes_mut, from_host, handle, owns_storage, to_host, unhandle};
 
@@ -63,6 +65,8 @@ impl Backend for Native {
             attention: false,
             #[cfg(feature = "cuda")]
             own_folds: false,
+            #[cfg(feature = "cuda")]
+            epilogues: false,
             #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
             own_maps: false,
             host_kernels: true,

@@ -5,7 +5,7 @@
 //! it was put on. So neither the host nor another stream waits for a product, and one that is recorded into a CUDA graph
 //! is in the graph.
 
-use crate::backend::burn::blas;
+use crate::backend::burn::blas::{self, ProductAddresses, Then};
 use crate::backend::watch;
 use burn_backend::{DType as BurnType, Device as _};
 use burn_cubecl::kernel::into_contiguous;
@@ -22,7 +22,7 @@ use cubecl_server::stream::{ExecuteScope, WriteScoped, failed_writing};
 use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::{
-    Matrix, MatrixProduct, ProductError, TunedProducts, WORKSPACE_BYTES, Workspace,
+    Matrix, MatrixProduct, ProductError, ProductKey, TunedProducts, WORKSPACE_BYTES, Workspace,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +32,8 @@ type Server = <CudaRuntime as Runtime>::Server;
 /// cuBLASLt of one GPU.
 struct DeviceProducts {
     products: Mutex<TunedProducts>,
+    /// Whether the library has a kernel for these.
+    asked: Mutex<BTreeMap<ProductKey, bool>>,
     driver: Driver,
     /// The memory that kernels may use while they run, of each stream by number: on a stream they run one after the other.
     workspaces: Mutex<BTreeMap<u64, Handle>>,
@@ -54,8 +56,8 @@ pub(super) fn open(device: &CudaDevice, libraries: &Paths) -> Option<String> {
             Ok::<_, ProductError>((driver, products))
         });
         let (driver, products) = on_device.map_err(|e| format!("{e:?}"))?.map_err(|e| e.to_string())?;
-        let (products, workspaces) = (Mutex::new(products), Mutex::default());
-        Ok(Arc::new(DeviceProducts { products, driver, workspaces, device: id }))
+        let (products, asked, workspaces) = (Mutex::new(products), Mutex::default(), Mutex::default());
+        Ok(Arc::new(DeviceProducts { products, asked, driver, workspaces, device: id }))
     });
     made.as_ref().err().map(|why| format!("Burn's kernels compute products of matrices: {why}"))
 }
@@ -96,17 +98,48 @@ pub(super) fn product(
     let (left, right) = (of_matrices(left.clone()), of_matrices(right.clone()));
     let out = init_matmul_output(&left, &right, dtype);
     let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&out)?)?;
-    let stream = StreamId::current();
-    let workspace = opened.workspace(stream, &out);
-    let bindings = [&left.handle, &right.handle, &out.handle, &workspace].map(|h| h.clone().binding());
-    let (task, device) = (opened.clone(), DeviceHandle::<Server>::new(opened.device));
-    let run = move |server: &mut Server| task.run(server, stream, product, bindings);
-    if watch::is_watched() {
-        watch::call(&out.client, "cuBLASLt", || drop(device.submit_blocking(run)));
-    } else {
-        device.submit(run);
-    }
+    let tensors = ProductTensors { left, right, out: out.clone(), vector: None, bits: None };
+    opened.submit(product, Then::Nothing, &tensors);
     Some(out)
+}
+
+/// Puts a product with an epilogue, whose result is that many rows and columns, on its stream; false where cuBLASLt has no kernel for it.
+pub(super) fn fused(index: usize, [rows, columns]: [usize; 2], then: Then, tensors: ProductTensors) -> bool {
+    let Some(opened) = of(index) else { return false };
+    let (left, right) = (of_matrices(tensors.left), of_matrices(tensors.right));
+    let tensors = ProductTensors { left, right, ..tensors };
+    let out = blas::matrices(tensors.out.dtype, &[rows, columns], &[columns, 1]);
+    let product = || blas::product(matrices(&tensors.left)?, matrices(&tensors.right)?, out?);
+    let Some(product) = product() else { return false };
+    let computes = opened.computes(blas::at(product, then, &tensors.assumed()));
+    if computes {
+        opened.submit(product, then, &tensors);
+    }
+    computes
+}
+
+/// What a product reads and writes.
+pub(super) struct ProductTensors {
+    pub(super) left: CubeTensor,
+    pub(super) right: CubeTensor,
+    pub(super) out: CubeTensor,
+    /// A bias, or the sums of a factor.
+    pub(super) vector: Option<CubeTensor>,
+    /// Which elements a `relu` let through.
+    pub(super) bits: Option<CubeTensor>,
+}
+
+impl ProductTensors {
+    /// Addresses that are aligned as these are: CubeCL gives out memory at multiples of 512 bytes at least.
+    fn assumed(&self) -> ProductAddresses {
+        let at = |t: &CubeTensor| (1 << 20) + t.handle.offset_start.unwrap_or(0);
+        ProductAddresses {
+            factors: [at(&self.left), at(&self.right)],
+            out: at(&self.out),
+            vector: self.vector.as_ref().map(at),
+            bits: self.bits.as_ref().map(at),
+        }
+    }
 }
 
 impl DeviceProducts {
@@ -116,15 +149,54 @@ impl DeviceProducts {
         all.entry(stream.value).or_insert_with(|| beside.client.empty(WORKSPACE_BYTES)).clone()
     }
 
-    /// Puts a product on its stream. Where that fails, the error is that of the result, for whoever reads it.
+    /// Whether the library has a kernel for a product. It is asked once, on the thread of the device.
+    fn computes(self: &Arc<Self>, product: MatrixProduct) -> bool {
+        let Ok(key) = ProductKey::of(&product, WORKSPACE_BYTES) else { return false };
+        let known = |asked: &BTreeMap<ProductKey, bool>| asked.get(&key).copied();
+        if let Some(known) = known(&self.asked.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return known;
+        }
+        let task = self.clone();
+        let found = DeviceHandle::<Server>::new(self.device).submit_blocking(move |_| {
+            let mut products = task.products.lock().unwrap_or_else(PoisonError::into_inner);
+            products.computes(&product, WORKSPACE_BYTES)
+        });
+        let found = matches!(found, Ok(Ok(true)));
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(key, found);
+        found
+    }
+
+    /// Has the thread of the device put a product on the stream.
+    fn submit(self: &Arc<Self>, product: MatrixProduct, then: Then, tensors: &ProductTensors) {
+        let (stream, out) = (StreamId::current(), &tensors.out);
+        let workspace = self.workspace(stream, out);
+        let beside = tensors.vector.iter().chain(&tensors.bits).map(|t| &t.handle);
+        let all = [&tensors.left.handle, &tensors.right.handle, &out.handle, &workspace];
+        let bindings = all.into_iter().chain(beside).map(|h| h.clone().binding()).collect();
+        let has = [tensors.vector.is_some(), tensors.bits.is_some()];
+        let (task, device) = (self.clone(), DeviceHandle::<Server>::new(self.device));
+        let run = move |server: &mut Server| task.run(server, stream, (product, then, has), bindings);
+        if watch::is_watched() {
+            watch::call(&out.client, "cuBLASLt", || drop(device.submit_blocking(run)));
+        } else {
+            device.submit(run);
+        }
+    }
+
+    /// Puts a product on its stream: of left, right, out, the workspace, and a vector and bits where it has them. Where that fails, the error
+    /// is that of the results, for whoever reads them.
     fn run(
         &self,
         server: &mut Server,
         stream: StreamId,
-        product: MatrixProduct,
-        bindings: [BufferBinding; 4],
+        (product, then, [vector, bits]): (MatrixProduct, Then, [bool; 2]),
+        bindings: Vec<BufferBinding>,
     ) {
-        let written = vec![bindings[2].clone()];
+        let sums = matches!(then, Then::RightSums | Then::LeftSums);
+        let writes_beside = sums || then == Then::ReluKeeping;
+        // Where it keeps bits, they are last, whether or not there is a bias.
+        let beside = bindings.last().filter(|_| writes_beside);
+        let written: Vec<BufferBinding> = [&bindings[2]].into_iter().chain(beside).cloned().collect();
         // Before the result is claimed: from then on CubeCL gives nobody its address.
         let resolve = |binding: &BufferBinding| server.get_resource(binding.clone(), stream);
         // Each is held until the product is on the stream.
@@ -138,7 +210,11 @@ impl DeviceProducts {
             let mut streams = server.write_streams().resolve(stream, bindings.iter())?;
             let queue = streams.current().sys;
             let [left, right, out, room] = [0, 1, 2, 3].map(|n| addresses[n]);
-            let product = blas::at(product, [left, right, out]);
+            let mut beside = addresses[4..].iter().copied();
+            let vector = if vector { beside.next() } else { None };
+            let bits = if bits { beside.next() } else { None };
+            let places = ProductAddresses { factors: [left, right], out, vector, bits };
+            let product = blas::at(product, then, &places);
             let workspace = Workspace { address: room, bytes: WORKSPACE_BYTES };
             let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
             #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]

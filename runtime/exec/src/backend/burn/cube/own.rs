@@ -3,8 +3,11 @@
 #[cfg(feature = "cuda")]
 use super::attention::AttentionCall;
 #[cfg(feature = "cuda")]
+use super::epilogue::ProductCall;
+#[cfg(feature = "cuda")]
 use super::folds::FoldCall;
 use super::maps::MapCall;
+#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 /// A kernel with what is known of it when a Plan is loaded.
@@ -16,4 +19,7 @@ pub(crate) enum OwnKernel {
     Fold(Arc<[FoldCall]>),
     #[cfg(feature = "cuda")]
     Attention(Arc<AttentionCall>),
+    /// A product that does more in the same kernel.
+    #[cfg(feature = "cuda")]
+    Product(Arc<ProductCall>),
 }

@@ -52,7 +52,7 @@ impl Operation<FusionCubeRuntime> for Product {
     }
 }
 
-fn compute(left: CubeTensor, right: CubeTensor, dtype: BurnType) -> Result<CubeTensor, String> {
+pub(super) fn compute(left: CubeTensor, right: CubeTensor, dtype: BurnType) -> Result<CubeTensor, String> {
     #[cfg(feature = "cubecl-cpu")]
     if let burn_cubecl::CubeDevice::Cpu(_) = left.device {
         return host::product(left, right, dtype).map_err(|e| format!("{e:?}"));

@@ -64,6 +64,12 @@ impl Lower<'_> {
         }
     }
 
+    /// What is known of a step for which there is a kernel.
+    #[cfg(feature = "cuda")]
+    pub(in super::super) fn own_map_call(&self, step: &Step) -> Result<Option<MapCall>, LoweringError> {
+        Ok(self.own_map_of(step)?.map(|map| map.call))
+    }
+
     fn own_map_of(&self, step: &Step) -> Result<Option<OwnMap>, LoweringError> {
         let Prim::Map { expr, regs } = &step.prim else { return Ok(None) };
         let (reads, writes) = (self.all_local(&step.reads)?, self.all_local(&step.writes)?);

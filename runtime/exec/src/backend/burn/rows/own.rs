@@ -6,7 +6,7 @@ use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::LoweringError;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
-use meshwright_plan::{Computed, DType, Dim, Monoid};
+use meshwright_plan::{Computed, DType, Dim, Monoid, Prim};
 
 /// What is known of rows: their greatest elements, and the sums of the exponentials relative to these; both without the dim of the rows.
 pub(super) struct OwnRows {
@@ -102,22 +102,22 @@ impl Lower<'_> {
     pub(super) fn own_cross_entropy_grad(
         &mut self,
         rows: &OwnRows,
-        [input, label, scale]: [&Local; 3],
+        operands: [&Local; 3],
         out: &Local,
         dim: Dim,
     ) -> Result<bool, LoweringError> {
-        let dtypes = [input.dtype, DType::F32, DType::F32, DType::I32, scale.dtype];
-        let (mut expr, regs) = Expr::of_operands(dtypes);
-        let (_, exp) = exponential(&mut expr, regs[0], regs[1]);
-        let softmax = expr.binary(BinaryFn::Div, exp, regs[2]);
-        let along = out.at(dim).unwrap_or(0);
-        let place = expr.push(Scalar::Index(along as u16), DType::I32);
-        let is = expr.binary(BinaryFn::Eq, place, regs[3]);
-        let one = expr.cast(is, DType::F32);
-        let apart = expr.binary(BinaryFn::Sub, softmax, one);
-        let scaled = expr.cast(regs[4], DType::F32);
-        let value = expr.binary(BinaryFn::Mul, apart, scaled);
-        let reg = expr.cast(value, out.dtype);
+        let mut of = cross_entropy_grad(operands, out.at(dim));
+        of.reg = of.expr.cast(of.reg, out.dtype);
+        self.own_cross_entropy_grad_of(&of, rows, operands, out)
+    }
+
+    fn own_cross_entropy_grad_of(
+        &mut self,
+        of: &Computed,
+        rows: &OwnRows,
+        [input, label, scale]: [&Local; 3],
+        out: &Local,
+    ) -> Result<bool, LoweringError> {
         let inputs = [input, label, scale].map(|local| self.read(local).val);
         let read = [
             (inputs[0], input),
@@ -126,6 +126,73 @@ impl Lower<'_> {
             (inputs[1], label),
             (inputs[2], scale),
         ];
-        self.own_expression(&Computed { expr, reg }, &read, out)
+        self.own_expression(of, &read, out)
     }
+
+    /// See [`crate::backend::Backend::finishes`].
+    pub(in super::super) fn is_finished(&self, step: usize, map: usize) -> bool {
+        let found = self.finished(step, map);
+        matches!(found, Ok(Some((_, [logits, label, _], out)))
+            if logits.dtype == DType::F32 && label.dtype == DType::I32 && out.elements() > 0)
+            && self.graph.capabilities.own_folds
+            && self.is_own_map(&self.context.plan.steps[map])
+    }
+
+    /// Records both: the gradient of cross-entropy, of which what an element-wise step makes is written.
+    pub(in super::super) fn finished_cross_entropy_grad(
+        &mut self,
+        step: usize,
+        map: usize,
+    ) -> Result<(), LoweringError> {
+        let none = || LoweringError::Plan("a gradient of cross-entropy is finished in another way".into());
+        let Prim::CrossEntropyGrad { dim } = self.context.plan.steps[step].prim else { return Err(none()) };
+        let Some((of, [logits, label, scale], out)) = self.finished(step, map)? else { return Err(none()) };
+        let operands = [&logits, &label, &scale];
+        self.context.check_aligned(&[&logits, &label, &scale, &out], &[])?;
+        let rows = self.own_rows(&logits, dim).ok_or_else(none)?;
+        if self.own_cross_entropy_grad_of(&of, &rows, operands, &out)? { Ok(()) } else { Err(none()) }
+    }
+
+    /// What the second of two steps makes of the first, whose operands are given, and where it goes.
+    fn finished(
+        &self,
+        step: usize,
+        map: usize,
+    ) -> Result<Option<(Computed, [Local; 3], Local)>, LoweringError> {
+        let (first, second) = (&self.context.plan.steps[step], &self.context.plan.steps[map]);
+        let (Prim::CrossEntropyGrad { dim }, Prim::Map { expr, regs }) = (&first.prim, &second.prim) else {
+            return Ok(None);
+        };
+        let ([logits, label, scale], [between]) = self.locals(first)?;
+        let ([_], [out]) = self.locals::<1, 1>(second)?;
+        let operands = [&logits, &label, &scale];
+        let Computed { expr: mut made, reg } = cross_entropy_grad(operands, between.at(*dim));
+        let mut known: Vec<Reg> = vec![];
+        for node in &expr.nodes {
+            known.push(match node.scalar {
+                Scalar::Load(_) => made.cast(reg, between.dtype),
+                other => made.push(other.map_reads(|r| known[usize::from(r)]), node.dtype),
+            });
+        }
+        let Some(reg) = regs.first().and_then(|r| known.get(usize::from(*r)).copied()) else {
+            return Ok(None);
+        };
+        let of = Computed { expr: made, reg };
+        Ok((between.dtype == DType::F32).then_some((of, [logits, label, scale], out)))
+    }
+}
+
+/// Of the logits, the greatest and the sum of exponentials of each row, labels and scales; `along` is where the classes are.
+fn cross_entropy_grad([input, _, scale]: [&Local; 3], along: Option<usize>) -> Computed {
+    let dtypes = [input.dtype, DType::F32, DType::F32, DType::I32, scale.dtype];
+    let (mut expr, regs) = Expr::of_operands(dtypes);
+    let (_, exp) = exponential(&mut expr, regs[0], regs[1]);
+    let softmax = expr.binary(BinaryFn::Div, exp, regs[2]);
+    let place = expr.push(Scalar::Index(along.unwrap_or(0) as u16), DType::I32);
+    let is = expr.binary(BinaryFn::Eq, place, regs[3]);
+    let one = expr.cast(is, DType::F32);
+    let apart = expr.binary(BinaryFn::Sub, softmax, one);
+    let scaled = expr.cast(regs[4], DType::F32);
+    let reg = expr.binary(BinaryFn::Mul, apart, scaled);
+    Computed { expr, reg }
 }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// The operation when its turn has come: folds that do not depend on each other.
 #[derive(Debug)]
-struct FoldRun {
+pub(in super::super) struct FoldRun {
     calls: Arc<[FoldCall]>,
     /// Of all folds, one after the other.
     inputs: Vec<TensorIr>,
@@ -52,8 +52,25 @@ pub(in super::super) fn fold(
 
 impl Operation<FusionCubeRuntime> for FoldRun {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let tensors = tensors(handles, &self.inputs);
-        let mut inputs = &tensors[..];
+        let made = self.run(&tensors(handles, &self.inputs))?;
+        for (ir, tensor) in self.outputs.iter().zip(made) {
+            handles.register_float_tensor::<CubeBackend>(&ir.id, tensor);
+        }
+        Ok(())
+    }
+}
+
+impl FoldRun {
+    pub(in super::super) fn new(
+        calls: Arc<[FoldCall]>,
+        inputs: Vec<TensorIr>,
+        outputs: Vec<TensorIr>,
+    ) -> FoldRun {
+        FoldRun { calls, inputs, outputs }
+    }
+
+    /// The results of these inputs.
+    pub(in super::super) fn run(&self, mut inputs: &[CubeTensor]) -> Result<Vec<CubeTensor>, ExecutionError> {
         let mut folds = vec![];
         for call in self.calls.iter() {
             folds.push(BoundFold::of_call(call, &inputs[..call.operands.len()]));
@@ -65,13 +82,11 @@ impl Operation<FusionCubeRuntime> for FoldRun {
             folds.iter().filter(|f| f.blocks.chunks > 1).map(BoundFold::of_chunks).collect();
         launch_all(&cut);
         let mut last = cut.iter().map(|fold| fold.out.clone());
-        for (ir, fold) in self.outputs.iter().zip(&folds) {
-            let made = if fold.blocks.chunks > 1 { last.next() } else { Some(fold.out.clone()) };
-            let made =
-                made.ok_or_else(|| ExecutionError::generic("a fold of chunks is missing".to_string()))?;
-            handles.register_float_tensor::<CubeBackend>(&ir.id, made);
-        }
-        Ok(())
+        let missing = || ExecutionError::generic("a fold of chunks is missing".to_string());
+        let made = |fold: &BoundFold<'_>| {
+            if fold.blocks.chunks > 1 { last.next() } else { Some(fold.out.clone()) }.ok_or_else(missing)
+        };
+        folds.iter().map(made).collect()
     }
 }
 

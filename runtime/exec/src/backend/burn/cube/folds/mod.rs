@@ -10,4 +10,4 @@ mod kernel;
 mod launch;
 
 pub(crate) use call::{FoldCall, FoldOperand};
-pub(super) use launch::{fold, is_there};
+pub(super) use launch::{FoldRun, fold, is_there};

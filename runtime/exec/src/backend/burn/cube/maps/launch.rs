@@ -28,7 +28,7 @@ const PLANE: usize = 32;
 
 /// The operation when its turn has come.
 #[derive(Debug)]
-struct MapRun {
+pub(in super::super) struct MapRun {
     calls: Arc<[MapCall]>,
     /// Of all steps, one after the other.
     inputs: Vec<TensorIr>,
@@ -67,15 +67,7 @@ pub(in super::super) fn map(
 
 impl Operation<FusionCubeRuntime> for MapRun {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let inputs = tensors(handles, &self.inputs);
-        let members = self.members(inputs);
-        // Those with vectors of one width and one half type are a launch.
-        let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
-        for member in &members {
-            launches.entry((member.width, member.call.half)).or_default().push(member);
-        }
-        launches.into_iter().for_each(|((width, half), members)| self.launch(width, half, &members));
-        let made = members.into_iter().flat_map(|member| member.outputs);
+        let made = self.run(tensors(handles, &self.inputs));
         for (ir, tensor) in self.outputs.iter().zip(made) {
             match ir.dtype.is_float() {
                 true => handles.register_float_tensor::<CubeBackend>(&ir.id, tensor),
@@ -87,6 +79,29 @@ impl Operation<FusionCubeRuntime> for MapRun {
 }
 
 impl MapRun {
+    /// Of steps that draw nothing.
+    #[cfg(feature = "cuda")]
+    pub(in super::super) fn new(
+        calls: Arc<[MapCall]>,
+        inputs: Vec<TensorIr>,
+        outputs: Vec<TensorIr>,
+        step: CubeTensor,
+    ) -> MapRun {
+        MapRun { calls, inputs, outputs, drawn: vec![], step }
+    }
+
+    /// The results of these inputs.
+    pub(in super::super) fn run(&self, inputs: Vec<CubeTensor>) -> Vec<CubeTensor> {
+        let members = self.members(inputs);
+        // Those with vectors of one width and one half type are a launch.
+        let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
+        for member in &members {
+            launches.entry((member.width, member.call.half)).or_default().push(member);
+        }
+        launches.into_iter().for_each(|((width, half), members)| self.launch(width, half, &members));
+        members.into_iter().flat_map(|member| member.outputs).collect()
+    }
+
     /// The steps with their tensors. Each is held once, so that one that nobody else holds can be told.
     fn members(&self, inputs: Vec<CubeTensor>) -> Vec<BoundMap<'_>> {
         let (mut irs, mut outputs, mut drawn) = (&self.inputs[..], &self.outputs[..], &self.drawn[..]);

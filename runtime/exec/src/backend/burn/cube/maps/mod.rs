@@ -9,4 +9,6 @@ mod kernel;
 mod launch;
 
 pub(crate) use call::{MapCall, MapOperand};
+#[cfg(feature = "cuda")]
+pub(super) use launch::MapRun;
 pub(super) use launch::map;

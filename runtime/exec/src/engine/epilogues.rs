@@ -1,0 +1,259 @@
+//! What a product of matrices can do beside: add a bias and apply a function before it writes, or sum a factor that it reads anyway.
+//!
+//! A Plan has these as steps of their own, since processors without such products are no faster for one step in place of two. Where a device
+//! has a library that does them in one kernel, the engine leaves a step out, and gives its work to the other one.
+
+use super::expression_key::key_of;
+use super::inlined::InlinedValues;
+use super::masks::Masks;
+use super::residuals::{Readers, Residuals};
+use meshwright_plan::expr::{BinaryFn, Expr, Scalar, UnaryFn};
+use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a product does beside its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Epilogue {
+    /// The step that multiplies, in whose place both are done.
+    pub(crate) product: usize,
+    /// The other step.
+    pub(crate) other: usize,
+    /// Steps before the product that read what the other one writes, and are done after both.
+    pub(crate) after: Vec<usize>,
+    pub(crate) does: EpilogueKind,
+}
+
+/// What the other step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EpilogueKind {
+    /// A function of the product's elements; `product` and `bias` are operands of the element-wise step.
+    Map { function: ProductFunction, product: usize, bias: Option<usize> },
+    /// The gradient of a `relu` that is the step `of`, an epilogue of the product `forward`; `product` is an operand of the element-wise step.
+    ReluGrad { product: usize, of: usize, forward: usize },
+    /// Sums of a factor over what the product sums; which operand of the product it is.
+    FactorSums { factor: usize },
+}
+
+/// What is applied to the elements of a product after a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProductFunction {
+    Identity,
+    Relu,
+    /// The approximation of `gelu` by `tanh` (Hendrycks & Gimpel 2016, section 2).
+    GeluTanh,
+}
+
+/// All of a Plan.
+#[derive(Debug, Default)]
+pub(crate) struct Epilogues {
+    /// By the step that multiplies.
+    pub(crate) at: BTreeMap<usize, Epilogue>,
+    /// Steps that are done in the place of a product, or after it.
+    pub(crate) moved: BTreeMap<usize, usize>,
+    /// Products that are never in memory without what follows.
+    pub(crate) never: BTreeSet<BufId>,
+    /// Steps with a `relu` whose gradient is an epilogue too.
+    pub(crate) keep_bits: BTreeMap<usize, usize>,
+}
+
+impl Epilogues {
+    /// Finds them; `computes` says whether the device can.
+    pub(crate) fn of(
+        plan: &Plan,
+        (residuals, masks, inlined): (&Residuals, &Masks, &InlinedValues),
+        computes: impl Fn(&Epilogue) -> bool,
+    ) -> Epilogues {
+        let mut found = Finder { readers: Readers::of(plan), plan, all: Epilogues::default() };
+        let taken = |at: usize| {
+            let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
+            let step = &plan.steps[at];
+            residuals.steps.contains_key(&at)
+                || inlined.skipped.contains(&at)
+                || step.reads.iter().chain(&step.writes).any(|o| computed(&o.buf))
+        };
+        for at in 0..plan.steps.len() {
+            let made = if taken(at) { None } else { found.map(at) };
+            if let Some(epilogue) = made.filter(|e| computes(e)) {
+                found.take(epilogue);
+            }
+        }
+        for at in 0..plan.steps.len() {
+            let made = if taken(at) { None } else { found.factor_sums(at, residuals) };
+            if let Some(epilogue) = made.filter(|e| computes(e)) {
+                found.take(epilogue);
+            }
+        }
+        found.all
+    }
+
+    /// Whether a step is done after the epilogue at that place.
+    pub(crate) fn is_after(&self, step: usize, at: usize) -> bool {
+        self.at.get(&at).is_some_and(|epilogue| epilogue.after.contains(&step))
+    }
+}
+
+struct Finder<'a> {
+    readers: Readers<'a>,
+    plan: &'a Plan,
+    all: Epilogues,
+}
+
+impl Finder<'_> {
+    fn take(&mut self, epilogue: Epilogue) {
+        let product = epilogue.product;
+        if !matches!(epilogue.does, EpilogueKind::FactorSums { .. }) {
+            self.all.never.extend(self.plan.steps[product].writes.iter().map(|o| o.buf));
+        }
+        if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
+            self.all.keep_bits.insert(of, product);
+        }
+        self.all.moved.extend(epilogue.after.iter().chain([&epilogue.other]).map(|step| (*step, product)));
+        self.all.at.insert(product, epilogue);
+    }
+
+    /// A product that an element-wise step alone reads.
+    fn map(&self, at: usize) -> Option<Epilogue> {
+        let step = &self.plan.steps[at];
+        let (Prim::Map { expr, regs }, [written]) = (&step.prim, &step.writes[..]) else { return None };
+        let key = key_of(expr, *regs.first()?)?;
+        (0..step.reads.len()).find_map(|product| {
+            let read = &step.reads[product];
+            let by = self.written_by(read.buf, at)?;
+            let alone = self.readers.only(read.buf) == Some(at) && !self.readers.leaves(read.buf);
+            // Read under other names of dims, the product would have to be there.
+            let once = step.reads.iter().filter(|o| o.buf == read.buf).count() == 1;
+            let others = step.reads.iter().filter(|o| o.buf != read.buf);
+            let early = others.map(|o| o.buf).all(|buf| self.written_by(buf, at).is_none_or(|w| w < by));
+            // What is on its way before the product may arrive after it.
+            let arrives = self.plan.steps[by..at].iter().any(|s| matches!(s.prim, Prim::Wait));
+            let fits =
+                alone && once && early && (step.reads.len() == 1 || !arrives) && read.dims == written.dims;
+            if !fits || !self.is_free_product(by) || !self.readers.is_beside(by, at) {
+                return None;
+            }
+            let dtypes: Vec<DType> = step.reads.iter().map(|o| self.plan.buffer(o.buf).dtype).collect();
+            let does = self.does((&key, &dtypes), at, product)?;
+            Some(Epilogue { product: by, other: at, after: vec![], does })
+        })
+    }
+
+    /// What a step does to one of its operands, if that is an epilogue.
+    fn does(&self, (key, dtypes): (&str, &[DType]), at: usize, product: usize) -> Option<EpilogueKind> {
+        let step = &self.plan.steps[at];
+        let other = match step.reads.len() {
+            1 => None,
+            2 => Some(1 - product),
+            _ => return None,
+        };
+        for function in [ProductFunction::Identity, ProductFunction::Relu, ProductFunction::GeluTanh] {
+            if (other.is_some() || function != ProductFunction::Identity)
+                && key == applied(function, product, other)
+            {
+                return Some(EpilogueKind::Map { function, product, bias: other });
+            }
+        }
+        let result = other.filter(|other| dtypes[*other].is_float())?;
+        let of = self.written_by(step.reads[result].buf, usize::MAX)?;
+        let forward = self.all.at.get(self.all.moved.get(&of)?)?;
+        let is_relu = matches!(forward.does, EpilogueKind::Map { function: ProductFunction::Relu, .. });
+        // Once: what is kept ends with it.
+        let first = !self.all.keep_bits.contains_key(&of);
+        (is_relu && first && self.readers.is_beside(of, at) && key == relu_grad(product, result))
+            .then_some(EpilogueKind::ReluGrad { product, of, forward: forward.product })
+    }
+
+    /// A reduction of what a product reads, over what it sums.
+    fn factor_sums(&self, at: usize, residuals: &Residuals) -> Option<Epilogue> {
+        let step = &self.plan.steps[at];
+        let (Prim::Reduce { monoid: Monoid::Sum }, [read], [written]) =
+            (&step.prim, &step.reads[..], &step.writes[..])
+        else {
+            return None;
+        };
+        self.readers.readers.get(&read.buf)?.iter().find_map(|by| {
+            let product = &self.plan.steps[*by];
+            let (Prim::Contract, [made]) = (&product.prim, &product.writes[..]) else { return None };
+            let factor = product.reads.iter().position(|o| o == read)?;
+            let sums = read.dims.iter().filter(|d| !made.dims.contains(d));
+            let folds = read.dims.iter().filter(|d| !written.dims.contains(d));
+            let same = sums.eq(folds) && product.reads[1 - factor].buf != read.buf;
+            if !same || !self.is_free_product(*by) || !self.readers.is_beside(*by, at) {
+                return None;
+            }
+            let after = if at < *by { self.updates(at, *by, residuals)? } else { vec![] };
+            Some(Epilogue { product: *by, other: at, after, does: EpilogueKind::FactorSums { factor } })
+        })
+    }
+
+    /// What reads the result of a step before a later one, if that is to put it into what all iterations of a loop give, which may wait.
+    fn updates(&self, first: usize, last: usize, residuals: &Residuals) -> Option<Vec<usize>> {
+        // Readers may have been moved themselves.
+        let place = |s: &usize| self.all.moved.get(s).map_or(*s, |to| *s.min(to));
+        let read_before = |buf: BufId| {
+            let readers = self.readers.readers.get(&buf).into_iter().flatten().copied();
+            readers.filter(move |s| place(s) < last)
+        };
+        let after: Vec<usize> = read_before(self.plan.steps[first].writes.first()?.buf).collect();
+        let waits = |s: &usize| {
+            let step = &self.plan.steps[*s];
+            matches!(step.prim, Prim::IterationUpdate { .. })
+                && !residuals.steps.contains_key(s)
+                && !self.all.moved.contains_key(s)
+                && step.writes.iter().all(|o| read_before(o.buf).next().is_none())
+                && step.reads.iter().all(|o| self.readers.lasts(o.buf, *s, last))
+        };
+        after.iter().all(waits).then_some(after)
+    }
+
+    /// The step before another that writes a buffer.
+    fn written_by(&self, buf: BufId, before: usize) -> Option<usize> {
+        let end = before.min(self.plan.steps.len());
+        (0..end).rev().find(|s| self.plan.steps[*s].writes_buf(buf))
+    }
+
+    /// Whether a step multiplies, and does nothing else yet.
+    fn is_free_product(&self, at: usize) -> bool {
+        let taken = self.all.moved.contains_key(&at) || self.all.at.contains_key(&at);
+        matches!(self.plan.steps[at].prim, Prim::Contract) && !taken
+    }
+}
+
+/// A function of a product and a bias, by the numbers of the operands.
+fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> String {
+    let mut e = Expr::default();
+    let mut x = e.push(Scalar::Load(product as u16), DType::F32);
+    if let Some(bias) = bias {
+        let bias = e.push(Scalar::Load(bias as u16), DType::F32);
+        x = e.binary(BinaryFn::Add, x, bias);
+    }
+    let made = match function {
+        ProductFunction::Identity => x,
+        ProductFunction::Relu => e.unary(UnaryFn::Relu, x),
+        ProductFunction::GeluTanh => {
+            let number = |e: &mut Expr, x| e.constant(x, DType::F32);
+            let (half, one, cubes) = (number(&mut e, 0.5), number(&mut e, 1.0), number(&mut e, 0.044_715));
+            let scale = number(&mut e, (2.0 / std::f64::consts::PI).sqrt());
+            let square = e.binary(BinaryFn::Mul, x, x);
+            let cube = e.binary(BinaryFn::Mul, square, x);
+            let cube = e.binary(BinaryFn::Mul, cubes, cube);
+            let inner = e.binary(BinaryFn::Add, x, cube);
+            let inner = e.binary(BinaryFn::Mul, scale, inner);
+            let tanh = e.unary(UnaryFn::Tanh, inner);
+            let sum = e.binary(BinaryFn::Add, one, tanh);
+            let halved = e.binary(BinaryFn::Mul, half, x);
+            e.binary(BinaryFn::Mul, halved, sum)
+        }
+    };
+    key_of(&e, made).unwrap_or_default()
+}
+
+/// The gradient of `relu`, of a product and the result of the `relu`.
+fn relu_grad(product: usize, result: usize) -> String {
+    let mut e = Expr::default();
+    let [x, y] = [product, result].map(|i| e.push(Scalar::Load(i as u16), DType::F32));
+    let zero = e.constant(0.0, DType::F32);
+    let above = e.binary(BinaryFn::Gt, y, zero);
+    let through = e.cast(above, DType::F32);
+    let made = e.binary(BinaryFn::Mul, through, x);
+    key_of(&e, made).unwrap_or_default()
+}

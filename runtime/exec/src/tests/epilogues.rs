@@ -1,0 +1,142 @@
+//! What products of matrices do beside.
+
+use super::plans::Builder;
+use crate::engine::epilogues::{Epilogue, EpilogueKind, Epilogues, ProductFunction};
+use crate::engine::inlined::InlinedValues;
+use crate::engine::masks::Masks;
+use crate::engine::residuals::Residuals;
+use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};
+use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
+
+fn found(plan: &Plan) -> Epilogues {
+    let none = (Residuals::default(), Masks::default(), InlinedValues::default());
+    Epilogues::of(plan, (&none.0, &none.1, &none.2), |_| true)
+}
+
+struct Layer {
+    b: Builder,
+    dims: [Dim; 3],
+    x: Operand,
+    product: Operand,
+}
+
+/// `product[n, out] = sum[k](x * w)`.
+fn layer() -> Layer {
+    let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
+    let dims = [("n", 4), ("k", 6), ("out", 8)].map(|(name, size)| b.dim(name, size));
+    let [n, k, out] = dims;
+    let (x, w) = (b.whole(DType::F32, &[n, k]), b.whole(DType::F32, &[k, out]));
+    b.leaf(ProgramInputKind::Input, "x", &x);
+    b.leaf(ProgramInputKind::Param, "w", &w);
+    let product = b.whole(DType::F32, &[n, out]);
+    b.step("product", Prim::Contract, &[&x, &w], &[&product]);
+    Layer { b, dims, x, product }
+}
+
+impl Layer {
+    fn map(&mut self, reads: &[&Operand], f: impl FnOnce(&mut Expr, &[Reg]) -> Reg) -> Operand {
+        let out = self.b.like(&self.product);
+        self.b.map("y", reads, &out, f);
+        out
+    }
+
+    fn bias(&mut self) -> Operand {
+        let bias = self.b.whole(DType::F32, &[self.dims[2]]);
+        self.b.leaf(ProgramInputKind::Param, "b", &bias);
+        bias
+    }
+}
+
+fn relu(e: &mut Expr, r: &[Reg]) -> Reg {
+    let sum = e.binary(BinaryFn::Add, r[1], r[0]);
+    e.unary(UnaryFn::Relu, sum)
+}
+
+fn map(function: ProductFunction, bias: Option<usize>) -> EpilogueKind {
+    EpilogueKind::Map { function, product: 0, bias }
+}
+
+#[test]
+fn a_bias_and_what_follows_it_are_done_by_the_product() {
+    let mut l = layer();
+    let (product, bias) = (l.product.clone(), l.bias());
+    let y = l.map(&[&product, &bias], relu);
+    l.b.output("y", &y);
+    let all = found(&l.b.finish());
+    let does = map(ProductFunction::Relu, Some(1));
+    assert_eq!(all.at, [(0, Epilogue { product: 0, other: 1, after: vec![], does })].into());
+    assert_eq!((all.moved, all.never), ([(1, 0)].into(), [product.buf].into()));
+}
+
+/// As users write it: with another order, and a power.
+#[test]
+fn gelu_is_known_by_its_equation() {
+    for scale in [0.797_884_560_802_865_4, 0.8] {
+        let mut l = layer();
+        let product = l.product.clone();
+        let y = l.map(&[&product], |e, r| {
+            let [three, small, scale, one, half] =
+                [3.0, 0.044_715, scale, 1.0, 0.5].map(|x| e.constant(x, DType::F32));
+            let cube = e.binary(BinaryFn::Pow, r[0], three);
+            let cube = e.binary(BinaryFn::Mul, cube, small);
+            let inner = e.binary(BinaryFn::Add, cube, r[0]);
+            let inner = e.binary(BinaryFn::Mul, inner, scale);
+            let tanh = e.unary(UnaryFn::Tanh, inner);
+            let sum = e.binary(BinaryFn::Add, tanh, one);
+            let halved = e.binary(BinaryFn::Mul, sum, half);
+            e.binary(BinaryFn::Mul, halved, r[0])
+        });
+        l.b.output("y", &y);
+        let all = found(&l.b.finish());
+        let does = all.at.get(&0).map(|e| e.does);
+        assert_eq!(does, (scale < 0.799).then(|| map(ProductFunction::GeluTanh, None)));
+    }
+}
+
+#[test]
+fn what_something_else_reads_or_another_function_needs_stays_a_step() {
+    // The product is an output too.
+    let mut l = layer();
+    let (product, bias) = (l.product.clone(), l.bias());
+    let y = l.map(&[&product, &bias], relu);
+    l.b.output("y", &y);
+    l.b.output("product", &product);
+    assert!(found(&l.b.finish()).at.is_empty());
+    // Another function.
+    let mut l = layer();
+    let (product, bias) = (l.product.clone(), l.bias());
+    let y = l.map(&[&product, &bias], |e, r| e.binary(BinaryFn::Mul, r[0], r[1]));
+    l.b.output("y", &y);
+    assert!(found(&l.b.finish()).at.is_empty());
+}
+
+/// Forward with a `relu`, and back through it: `dx = dy * w2`, where `y` was above 0, of which the columns are summed too.
+#[test]
+fn the_gradient_of_a_relu_reads_its_bits_and_a_factor_is_summed_by_the_product_that_reads_it() {
+    let mut l = layer();
+    let ([n, k, out], product, x) = (l.dims, l.product.clone(), l.x.clone());
+    let y = l.map(&[&product], |e, r| e.unary(UnaryFn::Relu, r[0]));
+    let to = l.b.dim("to", 3);
+    let (dz, w2) = (l.b.whole(DType::F32, &[n, to]), l.b.whole(DType::F32, &[out, to]));
+    l.b.leaf(ProgramInputKind::Input, "dz", &dz);
+    l.b.leaf(ProgramInputKind::Param, "w2", &w2);
+    let back = l.b.like(&product);
+    l.b.step("back", Prim::Contract, &[&dz, &w2], &[&back]);
+    let dy = l.map(&[&y, &back], |e, r| {
+        let zero = e.constant(0.0, DType::F32);
+        let above = e.binary(BinaryFn::Gt, r[0], zero);
+        let through = e.cast(above, DType::F32);
+        e.binary(BinaryFn::Mul, r[1], through)
+    });
+    let (db, dw) = (l.b.whole(DType::F32, &[out]), l.b.whole(DType::F32, &[k, out]));
+    l.b.reduce("db", Monoid::Sum, &dy, &db);
+    l.b.step("dw", Prim::Contract, &[&x, &dy], &[&dw]);
+    l.b.output("db", &db);
+    l.b.output("dw", &dw);
+    let all = found(&l.b.finish());
+    let does: Vec<(usize, EpilogueKind)> = all.at.iter().map(|(at, e)| (*at, e.does)).collect();
+    let relu = map(ProductFunction::Relu, None);
+    let grad = EpilogueKind::ReluGrad { product: 1, of: 1, forward: 0 };
+    assert_eq!(does, [(0, relu), (2, grad), (5, EpilogueKind::FactorSums { factor: 1 })]);
+    assert_eq!(all.keep_bits, [(1, 2)].into());
+}
