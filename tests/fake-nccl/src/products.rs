@@ -377,7 +377,7 @@ impl Task {
         let bytes = if self.d.follows == 512 { bytes / self.out.rows as usize * columns } else { bytes };
         let biased = self.d.follows & (BIAS | SUMS) == 0 || is_device_memory(bias, bytes);
         let bits = self.d.follows & BITS == 0
-            || self.d.bits % 16 == 0
+            || self.d.bits.is_multiple_of(16)
                 && is_device_memory(self.d.bits, columns * self.d.bits_leading as usize / 8);
         inside(a, &self.a) && inside(b, &self.b) && inside(out, &self.out) && biased && bits
     }
