@@ -345,7 +345,10 @@ impl<B: Backend> Program<B> {
     /// results.
     fn look(&self, backend: &B, step: usize, run: &mut RunContext<'_>) -> Result<(), RunError> {
         let Some(peak) = &mut run.peak else { return Ok(()) };
-        let freed = self.steps_of(step).flat_map(|s| &s.free).filter(|b| !self.never.contains(b));
+        // Storage that goes to what is never made is released too.
+        let given = self.steps_of(step).flat_map(|s| &s.aliases).filter(|(_, to)| self.never.contains(to));
+        let freed = self.steps_of(step).flat_map(|s| &s.free).chain(given.map(|(from, _)| from));
+        let freed = freed.filter(|b| !self.never.contains(b));
         let Some(memory) = backend.memory()? else { return Ok(()) };
         let bytes = |b: &BufId| {
             let (dtype, shape) = self.local(*b);

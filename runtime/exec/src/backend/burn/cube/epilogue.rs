@@ -4,7 +4,7 @@
 use super::blas::{self, ProductTensors};
 use super::folds::{FoldCall, FoldRun};
 use super::maps::{MapCall, MapRun};
-use super::operation::{QueuedTensor, record, tensors};
+use super::operation::{QueuedTensor, record, register, tensors};
 use super::product::compute;
 use crate::backend::burn::blas::Then;
 use crate::engine::epilogues::ProductFunction;
@@ -86,12 +86,7 @@ impl Operation<FusionCubeRuntime> for ProductRun {
                 self.apart(inputs).map_err(|e| ExecutionError::generic(format!("a matrix product: {e}")))?
             }
         };
-        for (ir, tensor) in self.outputs.iter().zip(made) {
-            match ir.dtype.is_float() {
-                true => handles.register_float_tensor::<CubeBackend>(&ir.id, tensor),
-                false => handles.register_int_tensor::<CubeBackend>(&ir.id, tensor),
-            }
-        }
+        register(handles, &self.outputs, made);
         Ok(())
     }
 }

@@ -37,3 +37,17 @@ pub(super) fn tensors(
     };
     inputs.iter().map(tensor).collect()
 }
+
+/// Gives an operation's results to the queue.
+pub(super) fn register(
+    handles: &mut HandleContainer<CubeFusionHandle>,
+    outputs: &[TensorIr],
+    made: impl IntoIterator<Item = CubeTensor>,
+) {
+    for (ir, tensor) in outputs.iter().zip(made) {
+        match ir.dtype.is_float() {
+            true => handles.register_float_tensor::<CubeBackend>(&ir.id, tensor),
+            false => handles.register_int_tensor::<CubeBackend>(&ir.id, tensor),
+        }
+    }
+}

@@ -6,10 +6,9 @@ use super::tile::{UNITS, VECTOR};
 use super::{backward, forward};
 use crate::backend::RngState;
 use crate::backend::burn::cube::drawn::Drawn;
-use crate::backend::burn::cube::operation::{QueuedTensor, record, tensors};
+use crate::backend::burn::cube::operation::{QueuedTensor, record, register, tensors};
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::{DType as BurnType, ExecutionError};
-use burn_cubecl::CubeBackend;
 use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
@@ -82,9 +81,7 @@ impl Operation<FusionCubeRuntime> for Attend {
             }
         }
         let made = AttentionRun { attend: self, inputs, many, decided }.go();
-        for (ir, tensor) in self.outputs.iter().zip(made) {
-            handles.register_float_tensor::<CubeBackend>(&ir.id, tensor);
-        }
+        register(handles, &self.outputs, made);
         Ok(())
     }
 }

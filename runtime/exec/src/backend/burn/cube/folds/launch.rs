@@ -2,7 +2,7 @@
 
 use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::elements::{OperandSource, Pace};
-use super::super::operation::{QueuedTensor, record, tensors};
+use super::super::operation::{QueuedTensor, record, register, tensors};
 use super::super::program::ScalarProgram;
 use super::call::FoldCall;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
@@ -11,10 +11,10 @@ use crate::backend::burn::walk::JointWalk;
 use crate::engine::lowering::{extents, stored_as};
 use burn_backend::ExecutionError;
 use burn_backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::CubeDevice;
 use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{CubeBackend, CubeDevice};
 use burn_fusion::stream::Operation;
 use burn_ir::{HandleContainer, TensorIr};
 use burn_std::Shape as Extents;
@@ -53,9 +53,7 @@ pub(in super::super) fn fold(
 impl Operation<FusionCubeRuntime> for FoldRun {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
         let made = self.run(&tensors(handles, &self.inputs))?;
-        for (ir, tensor) in self.outputs.iter().zip(made) {
-            handles.register_float_tensor::<CubeBackend>(&ir.id, tensor);
-        }
+        register(handles, &self.outputs, made);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
-use super::super::operation::{QueuedTensor, record, tensors};
+use super::super::operation::{QueuedTensor, record, register, tensors};
 use super::call::{MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
@@ -68,12 +68,7 @@ pub(in super::super) fn map(
 impl Operation<FusionCubeRuntime> for MapRun {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
         let made = self.run(tensors(handles, &self.inputs));
-        for (ir, tensor) in self.outputs.iter().zip(made) {
-            match ir.dtype.is_float() {
-                true => handles.register_float_tensor::<CubeBackend>(&ir.id, tensor),
-                false => handles.register_int_tensor::<CubeBackend>(&ir.id, tensor),
-            }
-        }
+        register(handles, &self.outputs, made);
         Ok(())
     }
 }
