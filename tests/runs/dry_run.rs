@@ -85,7 +85,7 @@ fn a_step_is_one_launch_compiled_for_the_host() {
         }
         let host = |bench: &serde_json::Value| bench["host_ms"].as_f64().unwrap();
         report(&format!("{model}: {:.3} ms of the host, {:.3} recorded", host(&ordinary), host(&recorded)));
-        assert!(host(&recorded) * 2.0 < host(&ordinary), "{recorded} {ordinary}");
+        assert!(host(&recorded) * 5.0 < host(&ordinary), "{recorded} {ordinary}");
     }
 }
 
