@@ -7,7 +7,9 @@ use crate::split::{Way, Within, same_step, way};
 use crate::subject::{step, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_exec::{CpuBackend, DeviceKind};
-use meshwright_ops::{CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, RELU, Type};
+use meshwright_ops::{
+    CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, RELU, TANH, Type,
+};
 use meshwright_plan::{DType, Dim, Dims, Monoid};
 
 /// `[rows, columns]` of numbers, weights of the columns, and all that is computed of them.
@@ -45,22 +47,17 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let square = g.product(&[centered, centered]);
     let squares = g.reduce(Monoid::Sum, square, &[c]);
     let shifted = g.sum_of(&[centered, y]);
+    let (first, second) = sums_of_products(&mut g, [x, y], [r, c]);
     // A sum of what is computed of sums: they are not one launch.
     let sums = g.reduce(Monoid::Sum, x, &[c]);
     let doubled = g.scaled(sums, 2.0);
     let total = g.reduce(Monoid::Sum, doubled, &[r]);
     // A product with a bias and a function, of which a product and a sum read the result; and one with the gradient of the function.
-    let product = g.contract_to(&[x, v], &[r, h]);
-    let biased = g.sum_of(&[product, b]);
-    let hidden = g.unary(&RELU, biased);
-    let zero = g.constant(0.0, DType::F32);
-    let above = g.binary(">", hidden, zero);
-    let above = g.cast(above, DType::F32);
-    let back = g.contract_to(&[y, v], &[r, h]);
-    let through = g.product(&[back, above]);
+    let (hidden, through) = through_relu(&mut g, [x, y, v, b], [r, h]);
     // The same with groups: columns of the first product are rows of the second.
     let grouped = g.contract_to(&[x, u], &[r, k, h]);
     let grouped = g.unary(&RELU, grouped);
+    let zero = g.constant(0.0, DType::F32);
     let above = g.binary(">", grouped, zero);
     let above = g.cast(above, DType::F32);
     let back = g.contract_to(&[dz, t], &[r, k, h]);
@@ -74,6 +71,8 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
         ("through_groups", through_groups),
         ("weight_grad", g.contract_to(&[x, hidden], &[c, h])),
         ("bias_grad", g.reduce(Monoid::Sum, hidden, &[r])),
+        ("first_factor", first),
+        ("second_factor", second),
         ("graded", g.scaled(graded, 0.5)),
         ("total", total),
         ("logsumexp", g.op(LogSumExp { dim: c }, &[masked])),
@@ -89,6 +88,24 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
         ("least", g.reduce(Monoid::Min, y, &[c])),
     ];
     (g, bound, outputs, [r, c])
+}
+
+/// Sums of products of which a factor is computed there: the first one and the second one, along rows and along columns.
+fn sums_of_products(g: &mut Graph, [x, y]: [Id; 2], [r, c]: [Dim; 2]) -> (Id, Id) {
+    let (halved, warped) = (g.scaled(y, 0.5), g.unary(&TANH, x));
+    (g.contract_to(&[halved, x], &[r]), g.contract_to(&[y, warped], &[c]))
+}
+
+/// A product with a bias and a `relu`, and the gradient through that `relu` of a product with the same matrix.
+fn through_relu(g: &mut Graph, [x, y, v, b]: [Id; 4], [r, h]: [Dim; 2]) -> (Id, Id) {
+    let product = g.contract_to(&[x, v], &[r, h]);
+    let biased = g.sum_of(&[product, b]);
+    let hidden = g.unary(&RELU, biased);
+    let zero = g.constant(0.0, DType::F32);
+    let above = g.binary(">", hidden, zero);
+    let above = g.cast(above, DType::F32);
+    let back = g.contract_to(&[y, v], &[r, h]);
+    (hidden, g.product(&[back, above]))
 }
 
 fn are_the_same(mut devices: Devices, what: &str, ways: &dyn Fn([Dim; 2]) -> Vec<Way>) {

@@ -116,7 +116,9 @@ fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
             break;
         }
     }
-    upcast_uses(step, &mut choices);
+    let readers = readers(g);
+    upcast_uses(step, &mut choices, &readers);
+    read_rounded(g, &mut choices, &readers, half);
     for id in g.ids() {
         // What moves elements moves those of one dtype.
         let moves = precision(g, id) == Precision::AsOperands && g.ty(id).dtype == DType::F32;
@@ -172,6 +174,7 @@ fn forward(
         (Kind::Input(_) | Kind::Rematerializable(_), _) => (PrecisionClass::Neutral, None),
         (_, Precision::Full) => (PrecisionClass::Wide, Some(DType::F32)),
         (_, Precision::Sums | Precision::Inside) => (PrecisionClass::Wide, None),
+        (_, Precision::Rounded) => (prevailing(&|_| true).unwrap_or(PrecisionClass::Neutral), None),
         (_, Precision::Products | Precision::Entries) => {
             let factors = prevailing(&|x| !g.ty(*x).dims.is_empty()).or_else(|| prevailing(&|_| true));
             match factors {
@@ -191,14 +194,8 @@ fn forward(
 
 /// A value that all who read it take in full is stored in full: the gradient of a parameter, the scores of a softmax, the
 /// terms of a loss. A sum takes what it reads in full in the forward part alone: cotangents stay in the half type.
-fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
+fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>, readers: &IdVec<Id, Vec<Id>>) {
     let g = &step.graph;
-    let mut readers: IdVec<Id, Vec<Id>> = g.nodes.table(Vec::new());
-    for id in g.ids() {
-        for x in &g.node(id).inputs {
-            readers[*x].push(id);
-        }
-    }
     let mut given = g.nodes.table(false);
     for goal in &step.outputs {
         given[goal.id] = true;
@@ -215,7 +212,7 @@ fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
         // Whether a reader takes it in full; `None` where its dtype does not matter to that reader.
         let takes = |r: &Id| match (choices[*r].reads, g.ty(*r).dtype) {
             (Some(dtype), _) => Some(dtype == DType::F32),
-            _ if precision(g, *r) == Precision::Inside => None,
+            _ if matches!(precision(g, *r), Precision::Inside | Precision::Rounded) => None,
             _ if back(r) && precision(g, *r) == Precision::Sums => None,
             (None, DType::F32) => Some(!choices[*r].narrow),
             (None, _) => None,
@@ -224,6 +221,33 @@ fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
         let full = said.iter().all(|f| *f) && (given[id] || !said.is_empty());
         if full {
             choices[id].narrow = false;
+        }
+    }
+}
+
+/// Who reads each value.
+fn readers(g: &Graph) -> IdVec<Id, Vec<Id>> {
+    let mut readers: IdVec<Id, Vec<Id>> = g.nodes.table(Vec::new());
+    for id in g.ids() {
+        for x in &g.node(id).inputs {
+            readers[*x].push(id);
+        }
+    }
+    readers
+}
+
+/// A sum of a cotangent that all others round reads the rounded copy too: the gradient of the bias beside that of the weight. So nobody needs
+/// the one in full, which of logits is the largest value of a step.
+fn read_rounded(g: &Graph, choices: &mut IdVec<Id, Choice>, readers: &IdVec<Id, Vec<Id>>, half: DType) {
+    let back = |id: Id| g.node(id).origin.phase == Phase::Backward;
+    for x in g.ids() {
+        if !back(x) || g.ty(x).dtype != DType::F32 || choices[x].narrow {
+            continue;
+        }
+        let sums = |r: &Id| back(*r) && g.node(*r).inputs.len() == 1 && precision(g, *r) == Precision::Sums;
+        let (sums, others): (Vec<Id>, Vec<Id>) = readers[x].iter().copied().partition(sums);
+        if !others.is_empty() && others.iter().all(|r| choices[*r].reads == Some(half)) {
+            sums.into_iter().for_each(|sum| choices[sum].reads = Some(half));
         }
     }
 }

@@ -124,6 +124,8 @@ pub enum Precision {
     /// Reads its operands as they are stored, and gives `f32`, but does not ask for operands in full: products whose sums go
     /// through functions that rounding would spoil, all in one op.
     Inside,
+    /// Like [`Precision::Inside`], but what it gives is stored as its operands are: the last of such sums is rounded once.
+    Rounded,
     /// Reads and gives `f32`: what a rounding would spoil, such as a softmax. So does its gradient.
     Full,
 }

@@ -212,8 +212,13 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
         Kind::Compute(Computes::Other)
     }
 
-    /// For each operand whose `need` is set, its cotangent: built from ops on the operands `x`, the result `y` and its
-    /// cotangent `dy`. A cotangent may lack dims along which it is constant. `None` means zero.
+    /// Values of the forward pass beside operands and result that its gradient reads: built from ops on the operands, and kept.
+    fn residuals(&self, _g: &mut Graph, _x: &[Id]) -> Vec<Id> {
+        Vec::new()
+    }
+
+    /// For each operand whose `need` is set, its cotangent: built from ops on the operands and then the residuals, `x`, the
+    /// result `y` and its cotangent `dy`. A cotangent may lack dims along which it is constant. `None` means zero.
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>>;
 
     /// An element-wise op as a scalar expression of its operands (already in `e`); `None` for all others. Neither operands

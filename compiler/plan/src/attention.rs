@@ -6,7 +6,7 @@ use crate::{Dim, Expr};
 use serde::{Deserialize, Serialize};
 
 /// What an attention step gives. With the scores `s` (see [`AttentionSpec::score`]) and the factors `c` of the weights
-/// ([`AttentionSpec::weight`]), the first three are those of the forward pass, the others are gradients.
+/// ([`AttentionSpec::weight`]), the first four are those of the forward pass, the others are gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionPart {
@@ -16,6 +16,8 @@ pub enum AttentionPart {
     Sum,
     /// `sum[key](exp(s - max) * c * v)`.
     Values,
+    /// `Values / Sum`: what an attention gives, of a step that has all keys.
+    Result,
     /// The gradient of the queries.
     Query,
     /// The gradient of the keys.
@@ -25,6 +27,11 @@ pub enum AttentionPart {
 }
 
 impl AttentionPart {
+    /// Whether it is one number for each query.
+    pub fn is_of_query(self) -> bool {
+        matches!(self, AttentionPart::Max | AttentionPart::Sum)
+    }
+
     /// Whether it is a gradient.
     pub fn is_gradient(self) -> bool {
         matches!(self, AttentionPart::Query | AttentionPart::Key | AttentionPart::Value)
@@ -36,6 +43,7 @@ impl AttentionPart {
             AttentionPart::Max => "max",
             AttentionPart::Sum => "sum",
             AttentionPart::Values => "values",
+            AttentionPart::Result => "result",
             AttentionPart::Query => "query",
             AttentionPart::Key => "key",
             AttentionPart::Value => "value",
@@ -48,7 +56,7 @@ impl AttentionPart {
         match self {
             AttentionPart::Max => 2 * width,
             AttentionPart::Sum => 5,
-            AttentionPart::Values | AttentionPart::Value => 2 * values,
+            AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => 2 * values,
             AttentionPart::Query => 4 * width + 2 * values + 6,
             AttentionPart::Key => 2 * width,
         }
@@ -59,7 +67,7 @@ impl AttentionPart {
     pub fn model_flops(self, width: u64, values: u64) -> u64 {
         match self {
             AttentionPart::Max | AttentionPart::Sum => 0,
-            AttentionPart::Values | AttentionPart::Query => 2 * width + 2 * values,
+            AttentionPart::Values | AttentionPart::Result | AttentionPart::Query => 2 * width + 2 * values,
             AttentionPart::Key => 2 * width,
             AttentionPart::Value => 2 * values,
         }
@@ -140,7 +148,8 @@ impl AttentionOperands {
         let gradient = parts.iter().any(|p| p.is_gradient());
         let max = take(!parts.contains(&AttentionPart::Max));
         let of_scores = parts.iter().any(|p| matches!(p, AttentionPart::Query | AttentionPart::Key));
-        let values = take(of_scores || parts.contains(&AttentionPart::Values));
+        let sums_values = |p: &AttentionPart| matches!(p, AttentionPart::Values | AttentionPart::Result);
+        let values = take(of_scores || parts.iter().any(sums_values));
         let scale = take(gradient);
         let delta = take(of_scores);
         let cotangent = take(gradient);

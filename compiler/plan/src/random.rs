@@ -97,30 +97,37 @@ impl Key {
         Key::new(seed, stream).at(step as u32, 0)
     }
 
-    /// The truth values of elements `first`, `first + by`, …: whether the random word of each is at least `least`, which
-    /// [`least_true`] gives. The same as [`draw`] says, without branches, so that it becomes vector code.
+    /// The truth values of elements `first`, `first + by`, …: the same as [`draw`] says, without branches, so that it becomes
+    /// vector code.
     #[inline(always)]
-    pub fn truths<const N: usize>(self, least: u64, first: u64, by: u64, out: &mut [u8; N]) {
+    pub fn truths<const N: usize>(self, of: Truths, first: u64, by: u64, out: &mut [u8; N]) {
         let at = |i: usize| first.wrapping_add(by.wrapping_mul(i as u64));
-        let words = self.words::<N>(|i| at(i) / 4);
+        let words = self.words::<N>(|i| at(i) / of.to_a_counter);
         for i in 0..N {
-            let w = at(i) as usize % 4;
-            let word = if w < 2 { [words[0][i], words[1][i]] } else { [words[2][i], words[3][i]] };
-            out[i] = u8::from(u64::from(word[w % 2]) >= least);
+            let place = (at(i) % of.to_a_counter) as u32 * of.bits();
+            let word = if place < 64 { [words[0][i], words[1][i]] } else { [words[2][i], words[3][i]] };
+            out[i] = u8::from(of.is_true(word[place as usize / 32 % 2] >> (place % 32)));
         }
     }
 
-    /// The same of `4 N` elements that follow each other, from `4 block` on: each of `N` counters gives four.
+    /// The same of elements that follow each other, all of `N` counters from `block` on.
     ///
     /// # Panics
     ///
     /// Where `out` is shorter.
     #[inline(always)]
-    pub fn truths_in_a_row<const N: usize>(self, least: u64, block: u64, out: &mut [u8]) {
-        let [a, b, c, d] = self.words::<N>(|i| block.wrapping_add(i as u64));
-        for (i, out) in out[..4 * N].chunks_exact_mut(4).enumerate() {
-            for (out, word) in out.iter_mut().zip([a[i], b[i], c[i], d[i]]) {
-                *out = u8::from(u64::from(word) >= least);
+    pub fn truths_in_a_row<const N: usize>(self, of: Truths, block: u64, out: &mut [u8]) {
+        let words = self.words::<N>(|i| block.wrapping_add(i as u64));
+        let each = of.to_a_counter as usize;
+        let out = &mut out[..each * N];
+        for (w, words) in words.iter().enumerate() {
+            for (out, word) in out.chunks_exact_mut(each).zip(words) {
+                if each == 8 {
+                    out[2 * w] = u8::from(of.is_true(*word));
+                    out[2 * w + 1] = u8::from(of.is_true(*word >> 16));
+                } else {
+                    out[w] = u8::from(of.is_true(*word));
+                }
             }
         }
     }
@@ -181,22 +188,54 @@ pub fn uniform01(key: Key, index: u64) -> f64 {
     (cell as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
 }
 
-/// The truth value of element `index`, false with the probability `rate`: four elements share a counter, with 32 bits each.
+/// How truth values of a rate are made of random bits: where 16 bits each give the rate within a thousandth of it and of what is left to 1,
+/// eight elements share a counter, else four with 32 bits each. Element `i` of a counter has the bits from `i` times so many on, lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truths {
+    /// How many elements share a counter: 8 or 4.
+    pub to_a_counter: u64,
+    /// The least number of so many bits that is true. The greatest of all always is.
+    pub least: u32,
+}
+
+impl Truths {
+    /// Of a rate of false ones, at least 0 and less than 1.
+    pub fn of(rate: f64) -> Truths {
+        let short = Truths { to_a_counter: 8, least: least_true(rate, 16) };
+        let off = (f64::from(short.least) / f64::from(1u32 << 16) - rate).abs();
+        if off <= 1e-3 * rate.min(1.0 - rate) {
+            return short;
+        }
+        Truths { to_a_counter: 4, least: least_true(rate, 32) }
+    }
+
+    /// Bits of an element.
+    pub fn bits(self) -> u32 {
+        128 / self.to_a_counter as u32
+    }
+
+    /// Whether the lowest bits of a word are.
+    #[inline(always)]
+    pub fn is_true(self, word: u32) -> bool {
+        (if self.to_a_counter == 8 { word & 0xffff } else { word }) >= self.least
+    }
+}
+
+/// The truth value of element `index`, false with the probability `rate`.
 pub fn truth(rate: f64, key: Key, index: u64) -> bool {
-    is_true(u64::from(key.bits(index / 4)[index as usize % 4]), rate)
+    let of = Truths::of(rate);
+    let place = (index % of.to_a_counter) as u32 * of.bits();
+    let word = key.bits(index / of.to_a_counter)[place as usize / 32];
+    of.is_true(word >> (place % 32))
 }
 
-/// Whether the middle of one of 2^32 equal cells is at least `rate`.
-fn is_true(cell: u64, rate: f64) -> bool {
-    (cell as f64 + 0.5) * (1.0 / (1u64 << 32) as f64) >= rate
-}
-
-/// The least of the 2^32 words that makes a [`truth`] true; 2^32 where there is none.
-pub fn least_true(rate: f64) -> u64 {
-    let (mut low, mut high) = (0u64, 1u64 << 32);
+/// The first of 2^`bits` equal cells of (0, 1) whose middle is at least `rate`, or the last.
+fn least_true(rate: f64, bits: u32) -> u32 {
+    let cells = (1u64 << bits) as f64;
+    let (mut low, mut high) = (0u32, u32::MAX >> (32 - bits));
     while low < high {
         let mid = low + (high - low) / 2;
-        if is_true(mid, rate) { high = mid } else { low = mid + 1 }
+        if (f64::from(mid) + 0.5) / cells >= rate { high = mid } else { low = mid + 1 }
     }
     low
 }
@@ -392,23 +431,42 @@ mod tests {
     #[test]
     fn truth_values_in_a_row_are_those_one_by_one() {
         for rate in [0.0, 1e-17, 0.1, 0.5, 0.75, 0.999_999] {
-            let (d, key) = (Distribution::Bernoulli { rate }, Key::new(3, "mask").at(7, 0));
+            let (d, key, of) =
+                (Distribution::Bernoulli { rate }, Key::new(3, "mask").at(7, 0), Truths::of(rate));
             for (first, by) in [(0, 1), (5, 3), ((1 << 32) - 8, 1), (u64::MAX - 3, 2)] {
                 let mut out = [2; 16];
-                key.truths(least_true(rate), first, by, &mut out);
+                key.truths(of, first, by, &mut out);
                 for (i, x) in out.iter().enumerate() {
                     let index = first.wrapping_add(by.wrapping_mul(i as u64));
                     assert_eq!(f64::from(*x), draw(&d, key, index), "{rate} of {index}");
                 }
             }
             for block in [0, 7, (1 << 30) - 1] {
-                let mut out = [2; 16];
-                key.truths_in_a_row::<4>(least_true(rate), block, &mut out);
-                for (i, x) in out.iter().enumerate() {
-                    assert_eq!(f64::from(*x), draw(&d, key, 4 * block + i as u64), "{rate} of block {block}");
+                let mut out = [2; 32];
+                key.truths_in_a_row::<4>(of, block, &mut out);
+                let first = of.to_a_counter * block;
+                for (i, x) in out.iter().enumerate().take(4 * of.to_a_counter as usize) {
+                    assert_eq!(f64::from(*x), draw(&d, key, first + i as u64), "{rate} of block {block}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn few_bits_are_taken_where_they_give_the_rate() {
+        for (rate, short) in
+            [(0.0, true), (0.1, true), (0.5, true), (0.99, true), (1e-3, false), (0.999_999, false)]
+        {
+            let of = Truths::of(rate);
+            assert_eq!(of.to_a_counter == 8, short, "{rate}");
+            let is = f64::from(of.least) / (1u64 << of.bits()) as f64;
+            assert!((is - rate).abs() <= 1e-3 * rate.min(1.0 - rate), "{rate}: {is}");
+        }
+        // 2^17 draws: five standard deviations of their share are 0.0042.
+        let key = Key::new(9, "mask");
+        let many = 1u64 << 17;
+        let falses = (0..many).filter(|i| !truth(0.1, key, *i)).count();
+        assert!((falses as f64 / many as f64 - 0.1).abs() < 0.0042, "{falses} of {many}");
     }
 
     fn inits() -> [Init; 4] {
@@ -550,14 +608,18 @@ mod tests {
         let uniform = Distribution::Uniform { low: -1.0, high: 2.0 };
         let close_to_high = Distribution::Uniform { low: 0.0, high: 1e-40 };
         let kept = Distribution::Bernoulli { rate: 0.25 };
+        // Between the 64th and the 65th of 2^16 cells.
+        let seldom_not = Distribution::Bernoulli { rate: 64.25 / 65536.0 };
         let mut share = 0.0;
         for i in 0..20_000 {
             assert_eq!(draw(&uniform, key, i), value(&Init::Uniform { low: -1.0, high: 2.0 }, key, i));
             assert!(draw_f32(&uniform, key, i) < 2.0);
             assert!((0.0..1e-40).contains(&draw_f32(&close_to_high, key, i)));
             share += draw(&kept, key, i) / 20_000.0;
+            let cell = key.bits(i / 8)[i as usize % 8 / 2] >> (i % 2 * 16) & 0xffff;
+            assert_eq!(draw(&kept, key, i), f64::from(u8::from(cell >= 1 << 14)));
             let word = key.bits(i / 4)[i as usize % 4];
-            assert_eq!(draw(&kept, key, i), f64::from(u8::from(word >= 1 << 30)));
+            assert_eq!(draw(&seldom_not, key, i), f64::from(u8::from(word >= 257 << 14)));
         }
         assert!((share - 0.75).abs() < 0.015, "{share}");
         assert_eq!(draw(&Distribution::Bernoulli { rate: 0.0 }, key, 1), 1.0);

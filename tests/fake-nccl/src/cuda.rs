@@ -441,15 +441,17 @@ pub(crate) fn allocated(bytes: usize, of: c_int) -> usize {
     start
 }
 
-/// Waits for all work before it frees where kernels run, as the driver does: they may still use the memory.
+/// Waits for all work of the GPU before it frees where kernels run, as the driver does: they may still use the memory. Not for that of other GPUs,
+/// which may wait in a collective for this one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> c_int {
     if is_prohibited() {
         return UNSUPPORTED;
     }
     if *RUN {
-        let contexts: Vec<&Context> = lock(&CONTEXTS).values().copied().collect();
-        contexts.into_iter().for_each(finish);
+        let of = lock(&MEMORY).get(&(address as usize)).map(|known| known.1);
+        let context = of.and_then(|gpu| lock(&CONTEXTS).get(&gpu).copied());
+        context.into_iter().for_each(finish);
     }
     freed(address)
 }

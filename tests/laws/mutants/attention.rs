@@ -36,13 +36,13 @@ pub(super) const FAULTS: &[Fault] = faults![
     "an attention draws from another stream", R, |p, k| {
         attentions(p, k, |spec, parts| {
             spec.draws.first_mut()?.stream.push('x');
-            parts.iter().any(|p| !matches!(p, AttentionPart::Max | AttentionPart::Sum)).then_some(())
+            parts.iter().any(|p| !p.is_of_query()).then_some(())
         })
     };
     "the weights of an attention have no factor", R, |p, k| {
         attentions(p, k, |spec, parts| {
             spec.weight = None;
-            parts.iter().any(|p| !matches!(p, AttentionPart::Max | AttentionPart::Sum)).then_some(())
+            parts.iter().any(|p| !p.is_of_query()).then_some(())
         })
     };
     "the gradients of queries and keys change places", R, |p, k| {

@@ -1,6 +1,6 @@
 //! What a walk from a loss back to the parameters knows, and the gradient of one op.
 
-use meshwright_ops::{Class, Graph, Id, Kind, Origin, Precision, RepeatId, Type};
+use meshwright_ops::{Class, Graph, Id, Kind, Node, Origin, Precision, RepeatId, Type};
 use meshwright_plan::{IdVec, Phase};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -56,7 +56,8 @@ impl BackwardPass<'_> {
         }
         let types: Vec<&Type> = node.inputs.iter().map(|i| self.g.ty(*i)).collect();
         let full = node.origin.full || node.op.precision(&types, &node.ty) == Precision::Full;
-        let operands: Vec<Id> = node.inputs.iter().map(|x| self.bring(*x)).collect();
+        let residuals = self.residuals(&node);
+        let operands: Vec<Id> = node.inputs.iter().chain(&residuals).map(|x| self.bring(*x)).collect();
         let result = self.bring(id);
         self.g.cursor = Origin { full, ..backward(self.g, id, Class::Value) };
         let made = self.g.nodes.len() as u32;
@@ -70,6 +71,15 @@ impl BackwardPass<'_> {
                 self.give(*input, part);
             }
         }
+    }
+
+    /// What an op wants to be kept of the forward pass, where it stands there.
+    fn residuals(&mut self, of: &Node) -> Vec<Id> {
+        let scope = std::mem::replace(&mut self.g.scope, of.scope);
+        self.g.cursor = of.origin.clone();
+        let residuals = of.op.residuals(self.g, &of.inputs);
+        self.g.scope = scope;
+        residuals
     }
 
     /// Adds a part to the cotangent of a value: of one around the loop that is open, as a value that the loop captures.

@@ -238,9 +238,9 @@ pub(crate) trait Backend: Send + Sized + 'static {
         false
     }
 
-    /// Whether a step can compute what it folds.
-    fn folds(lowering: &Lowering<'_, Self::Kernel>, inlined: &Inlined) -> bool {
-        let _ = (lowering, inlined);
+    /// Whether a step can compute a value that it folds.
+    fn folds(lowering: &Lowering<'_, Self::Kernel>, inlined: &Inlined, value: BufId) -> bool {
+        let _ = (lowering, inlined, value);
         false
     }
 

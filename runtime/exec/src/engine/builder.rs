@@ -136,7 +136,8 @@ pub(crate) fn build<B: Backend>(
     let (pieces, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
     let residuals = Residuals::of(plan);
     lowering.masks = Masks::of(plan, &residuals, |step, buf, by| B::draws(&lowering, step, buf, by));
-    let (folds, writes) = (|i: &_| B::folds(&lowering, i), |s: &_| B::groups(&lowering, s).is_some());
+    let (folds, writes) =
+        (|i: &_, value| B::folds(&lowering, i, value), |s: &_| B::groups(&lowering, s).is_some());
     lowering.inlined = InlinedValues::of(plan, folds, writes);
     let (rows, maps) = ((&residuals, &lowering.inlined), |a, b| B::finishes(&lowering, a, b));
     lowering.finished = FinishedRows::of(plan, rows, maps);

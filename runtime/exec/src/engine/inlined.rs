@@ -1,6 +1,7 @@
-//! Values that are computed where they are folded, and so are never in memory: squares of which a norm needs the sum alone.
+//! Values that are computed where they are folded, and so are never in memory: squares of which a norm needs the sum alone, and what is summed
+//! with a cotangent for the gradient of a scale.
 //!
-//! An element-wise step writes them, and nothing but one reduction reads them. Where the step writes other values that they can be computed
+//! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other values that they can be computed
 //! from, they are computed from those.
 
 use super::residuals::Readers;
@@ -33,7 +34,7 @@ impl InlinedValues {
     /// Finds them; `folds` says whether a step can compute what it folds, and `writes` whether a step can leave out what it would write.
     pub(crate) fn of(
         plan: &Plan,
-        folds: impl Fn(&Inlined) -> bool,
+        folds: impl Fn(&Inlined, BufId) -> bool,
         writes: impl Fn(&Step) -> bool,
     ) -> InlinedValues {
         let (readers, mut all) = (Readers::of(plan), InlinedValues::default());
@@ -51,10 +52,14 @@ impl InlinedValues {
                 let others = stays.iter().map(|s| (regs[*s], &step.writes[*s]));
                 let (of, reads) = cut(expr, regs[*k], others.collect(), &step.reads);
                 let by = readers.folded_by(at, &step.writes[*k])?;
+                // Of two factors of a sum of products one is read.
+                if all.values.values().any(|other| other.by == by) {
+                    return None;
+                }
                 let inlined = Inlined { of, reads, by };
                 let pays = stays.is_empty() || readers.pays(&inlined, &step.writes[*k]);
                 let lasts = |o: &Operand| readers.lasts(o.buf, at, by);
-                (pays && inlined.reads.iter().all(lasts) && folds(&inlined))
+                (pays && inlined.reads.iter().all(lasts) && folds(&inlined, step.writes[*k].buf))
                     .then_some((step.writes[*k].buf, inlined))
             });
             // All or none: what one of them is computed from must be written.
@@ -103,12 +108,14 @@ fn cut(expr: &Expr, reg: Reg, written: Vec<(Reg, &Operand)>, inputs: &[Operand])
 }
 
 impl Readers<'_> {
-    /// The reduction that alone reads what a step writes, in the same turn of the same loop and under the same names of dims.
+    /// The step that alone reads what a step writes, once, in the same turn of the same loop and under the same names of dims, if it sums.
     fn folded_by(&self, at: usize, written: &Operand) -> Option<usize> {
         let by = self.only(written.buf)?;
         let step = self.plan.steps.get(by)?;
-        let reduces = matches!(step.prim, Prim::Reduce { .. }) && step.reads.first() == Some(written);
-        (reduces && by > at && self.is_beside(by, at)).then_some(by)
+        let mut reads = step.reads.iter().filter(|o| o.buf == written.buf);
+        let once = reads.next() == Some(written) && reads.next().is_none();
+        let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
+        (folds && once && by > at && self.is_beside(by, at)).then_some(by)
     }
 
     /// Whether a buffer that is there at one step is still there at another.

@@ -105,7 +105,7 @@ fn squares(twice: bool) -> (Plan, [BufId; 3]) {
 #[test]
 fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
     let (plan, [c, square, _]) = squares(false);
-    let found = InlinedValues::of(&plan, |_| true, |_| true);
+    let found = InlinedValues::of(&plan, |_, _| true, |_| true);
     let inlined = &found.values[&square];
     assert_eq!(inlined.reads.iter().map(|o| o.buf).collect::<Vec<_>>(), [c]);
     assert_eq!((inlined.by, inlined.of.expr.nodes[0].scalar), (1, Scalar::Load(0)));
@@ -118,8 +118,35 @@ fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
 #[test]
 fn what_something_else_needs_is_stored() {
     let (plan, _) = squares(true);
-    assert!(InlinedValues::of(&plan, |_| true, |_| true).values.is_empty());
+    assert!(InlinedValues::of(&plan, |_, _| true, |_| true).values.is_empty());
     let (plan, _) = squares(false);
-    assert!(InlinedValues::of(&plan, |_| false, |_| true).values.is_empty());
-    assert!(InlinedValues::of(&plan, |_| true, |_| false).values.is_empty());
+    assert!(InlinedValues::of(&plan, |_, _| false, |_| true).values.is_empty());
+    assert!(InlinedValues::of(&plan, |_, _| true, |_| false).values.is_empty());
+}
+
+/// `s = x + y` and the sum of `s * other` along `n`; `squared` says whether `other` is `s` too.
+fn scaled_sum(squared: bool) -> (Plan, BufId) {
+    let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
+    let (row, n) = (b.dim("row", 4), b.dim("n", 8));
+    let [x, y, other, s] = [(); 4].map(|()| b.whole(DType::F32, &[row, n]));
+    for (name, value) in [("x", &x), ("y", &y), ("other", &other)] {
+        b.leaf(ProgramInputKind::Input, name, value);
+    }
+    let (mut expr, regs) = meshwright_plan::Expr::of_operands([DType::F32, DType::F32]);
+    let sum = expr.binary(BinaryFn::Add, regs[0], regs[1]);
+    b.step("s", Prim::Map { expr, regs: vec![sum] }, &[&x, &y], &[&s]);
+    let out = b.whole(DType::F32, &[row]);
+    b.step("out", Prim::Contract, &[&s, if squared { &s } else { &other }], &[&out]);
+    b.output("out", &out);
+    (b.finish(), s.buf)
+}
+
+#[test]
+fn a_factor_of_a_sum_of_products_is_computed_there_but_not_both() {
+    let (plan, s) = scaled_sum(false);
+    let found = InlinedValues::of(&plan, |_, _| true, |_| true);
+    assert_eq!((found.values[&s].by, found.values[&s].reads.len()), (1, 2));
+    assert_eq!(found.skipped, [0].into());
+    let (plan, _) = scaled_sum(true);
+    assert!(InlinedValues::of(&plan, |_, _| true, |_| true).values.is_empty());
 }

@@ -184,15 +184,21 @@ impl Op for Attention {
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {
-        Precision::Inside
+        Precision::Rounded
+    }
+
+    fn residuals(&self, g: &mut Graph, x: &[Id]) -> Vec<Id> {
+        let (q, k, extras) = (x[0], x[1], &x[3..]);
+        let max = self.max(g, [q, k], extras);
+        vec![max, self.sum(g, [q, k, max], extras)]
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
-        let (q, k, v, extras) = (x[0], x[1], x[2], &x[3..]);
+        let [q, k, v, ref extras @ .., max, sum] = *x else {
+            panic!("internal error: an attention without operands")
+        };
         let dy = g.expanded(dy, &self.0.out);
         let delta = g.contract_to(&[y, dy], &self.0.rows());
-        let max = self.max(g, [q, k], extras);
-        let sum = self.sum(g, [q, k, max], extras);
         let scale = g.unary(&super::RECIP, sum);
         let of_scores = [&[q, k, max, v, scale, delta, dy], extras].concat();
         let of_values = [&[q, k, max, scale, dy], extras].concat();
@@ -201,7 +207,7 @@ impl Op for Attention {
             (AttentionPart::Key, &of_scores),
             (AttentionPart::Value, &of_values),
         ];
-        let mut out: Vec<Option<Id>> = vec![None; x.len()];
+        let mut out: Vec<Option<Id>> = vec![None; need.len()];
         for (i, (of, inputs)) in of.into_iter().enumerate().filter(|(i, _)| need[*i]) {
             let dims = g.ty(x[i]).dims.clone();
             out[i] = Some(g.op(AttentionGrad { form: self.0.clone(), of, dims }, inputs));
@@ -385,7 +391,7 @@ impl Op for AttentionGrad {
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {
-        Precision::Inside
+        Precision::Rounded
     }
 
     fn vjp(&self, _: &mut Graph, x: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -458,21 +464,23 @@ fn sample(
 }
 
 impl Sample {
-    /// The same with what is made of its value, which has no gradient of its own.
-    fn then(self, f: impl Fn(&mut Graph, Id) -> Option<Id> + Send + Sync + 'static) -> Sample {
+    /// The same with what is made of its inputs and its value, which has no gradient of its own.
+    fn then(self, f: impl Fn(&mut Graph, &[Id], Id) -> Option<Id> + Send + Sync + 'static) -> Sample {
         let build = self.build.clone();
         let made = move |g: &mut Graph, x: &[Id]| {
             let y = build(g, x)?;
-            Ok(f(g, y).unwrap_or(y))
+            Ok(f(g, x, y).unwrap_or(y))
         };
         Sample::new(self.label, self.inputs.clone(), made).flat()
     }
 }
 
-/// The gradient of an operand of an attention with a mask, whose cotangent is its result.
+/// The gradient of an operand of an attention with a mask; the last input is the cotangent.
 fn gradient(label: &'static str, of: usize) -> Sample {
     let (b, q, k, w) = (("b", 2), ("q", 5), ("key", 7), ("w", 3));
-    sample(label, vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, ("v", 4)])], |g, x, key| {
+    let v = ("v", 4);
+    let inputs = vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, v]), float(&[b, q, v])];
+    sample(label, inputs, |g, x, key| {
         let s = score(g, x[0], x[1], 0.5);
         let query = g.ty(x[0]).dims[1];
         let (i, j) = (g.index(query), g.index(key));
@@ -481,10 +489,12 @@ fn gradient(label: &'static str, of: usize) -> Sample {
         let s = g.choose(seen, s, none);
         weighted(g, s, x[2], key)
     })
-    .then(move |g, y| {
+    .then(move |g, inputs, y| {
         let node = g.node(y).clone();
         let need: Vec<bool> = (0..node.inputs.len()).map(|i| i == of).collect();
-        node.op.vjp(g, &node.inputs, y, y, &need).swap_remove(of)
+        let residuals = node.op.residuals(g, &node.inputs);
+        let x = [node.inputs, residuals].concat();
+        node.op.vjp(g, &x, y, inputs[3], &need).swap_remove(of)
     })
 }
 
@@ -537,7 +547,7 @@ fn samples() -> Vec<Sample> {
             let s = score(g, x[0], x[1], 0.5);
             weighted(g, s, x[2], key)
         })
-        .then(|g, y| {
+        .then(|g, _, y| {
             let node = g.node(y).clone();
             node.op.expand(g, &node.inputs)
         }),

@@ -248,20 +248,28 @@ impl Lower<'_> {
         for (part, out) in s.whole.parts.iter().zip(&s.writes) {
             made.push(match part {
                 AttentionPart::Max => self.without_keys(s, max),
-                AttentionPart::Sum => {
-                    let sum = self.graph.reduce(Reduce::Sum, e, s.key);
-                    self.without_keys(s, sum)
-                }
+                AttentionPart::Sum => self.sum_of_weights(s, e),
                 _ => {
                     let values = s.whole.at.values.unwrap_or(0);
                     let weights = self.weighed(s, e)?;
                     let v = self.tile_of(s, values).val;
-                    let val = self.attention_product((weights, &s.space), (v, &s.reads[values]), out)?;
+                    let mut val = self.attention_product((weights, &s.space), (v, &s.reads[values]), out)?;
+                    if *part == AttentionPart::Result {
+                        let sum = self.sum_of_weights(s, e);
+                        let sum = self.align(&sum, &out.dims);
+                        let scale = self.graph.float(FloatOp::Recip, sum);
+                        val = self.graph.mul(val, scale);
+                    }
                     Named { val, dims: out.dims.clone() }
                 }
             });
         }
         Ok(made)
+    }
+
+    fn sum_of_weights(&mut self, s: &Scores<'_>, weights: Val) -> Named {
+        let sum = self.graph.reduce(Reduce::Sum, weights, s.key);
+        self.without_keys(s, sum)
     }
 
     /// What has one number for all keys.

@@ -305,8 +305,8 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     }
 
     #[cfg(feature = "cuda")]
-    fn folds(lowering: &Lower<'_>, inlined: &Inlined) -> bool {
-        lowering.can_fold(inlined)
+    fn folds(lowering: &Lower<'_>, inlined: &Inlined, value: BufId) -> bool {
+        lowering.can_fold(inlined, value)
     }
 
     #[cfg(feature = "cuda")]

@@ -16,6 +16,8 @@ mod elements;
 #[cfg(feature = "cuda")]
 pub(crate) mod epilogue;
 #[cfg(feature = "cuda")]
+mod exp2;
+#[cfg(feature = "cuda")]
 pub(crate) mod faults;
 #[cfg(feature = "cuda")]
 pub(crate) mod folds;

@@ -9,8 +9,8 @@ use crate::engine::context::Local;
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::inlined::Inlined;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
-use meshwright_plan::expr::{BinaryFn, Expr};
-use meshwright_plan::{Computed, DType, Dim, Monoid, Operand, Prim, Step};
+use meshwright_plan::expr::{BinaryFn, Expr, Scalar};
+use meshwright_plan::{BufId, Computed, DType, Dim, Monoid, Operand, Prim, Step};
 
 /// A step that a kernel computes: what it reads, and what it writes.
 struct OwnFold {
@@ -47,22 +47,39 @@ impl Lower<'_> {
     }
 
     fn own_fold_of(&self, step: &Step) -> Result<Option<OwnFold>, LoweringError> {
+        self.own_fold_with(step, &|o| self.inlined.values.get(&o.buf))
+    }
+
+    /// The same where some operands are computed.
+    fn own_fold_with<'i>(
+        &self,
+        step: &Step,
+        computed: &dyn Fn(&Operand) -> Option<&'i Inlined>,
+    ) -> Result<Option<OwnFold>, LoweringError> {
         let [out] = &step.writes[..] else { return Ok(None) };
         let out = self.local(out)?;
-        let inlined = step.reads.first().and_then(|o| self.inlined.values.get(&o.buf));
-        let operands = inlined.map_or(&step.reads, |i| &i.reads);
-        let reads = operands.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
+        let of = |o: &Operand| -> Result<_, LoweringError> {
+            Ok(match computed(o) {
+                Some(i) => (i.of.clone(), i.reads.clone()),
+                None => (element_of(self.local(o)?.dtype), vec![o.clone()]),
+            })
+        };
+        let factors = step.reads.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+        let reads =
+            factors.iter().flat_map(|f| &f.1).map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
         // What contradicts itself is told where there is no kernel.
         let aligned: Vec<&Local> = reads.iter().chain([&out]).collect();
         if self.context.check_aligned(&aligned, &[]).is_err() {
             return Ok(None);
         }
-        let (monoid, of) = match (&step.prim, &reads[..]) {
-            (Prim::Reduce { monoid }, [input, ..]) => {
-                (*monoid, inlined.map_or_else(|| element_of(input.dtype), |i| i.of.clone()))
-            }
-            (Prim::Contract, [a, b]) if has_no_matrices(a, b, &out) => {
-                (Monoid::Sum, product_of([a.dtype, b.dtype]))
+        let (monoid, of) = match (&step.prim, &factors[..]) {
+            (Prim::Reduce { monoid }, [of]) => (*monoid, of.0.clone()),
+            (Prim::Contract, [a, b]) => {
+                let (left, right) = (self.local(&step.reads[0])?, self.local(&step.reads[1])?);
+                if !has_no_matrices(&left, &right, &out) {
+                    return Ok(None);
+                }
+                (Monoid::Sum, product_of(a, b))
             }
             _ => return Ok(None),
         };
@@ -123,16 +140,11 @@ impl Lower<'_> {
     }
 
     /// See [`crate::backend::Backend::folds`].
-    pub(super) fn can_fold(&self, inlined: &Inlined) -> bool {
-        let step = &self.context.plan.steps[inlined.by];
+    pub(super) fn can_fold(&self, inlined: &Inlined, value: BufId) -> bool {
         let drawn = |o: &Operand| self.masks.drawn_by.contains_key(&o.buf);
-        let (Prim::Reduce { monoid }, [out]) = (&step.prim, &step.writes[..]) else { return false };
-        let reads: Result<Vec<Local>, _> = inlined.reads.iter().map(|o| self.local(o)).collect();
-        let (Ok(reads), Ok(out)) = (reads, self.local(out)) else { return false };
-        let reads: Vec<&Local> = reads.iter().collect();
-        !inlined.reads.iter().any(drawn)
-            && out.elements() > 0
-            && self.fold_call(&inlined.of, *monoid, &reads, (&out.dims, out.dtype)).is_some()
+        let step = &self.context.plan.steps[inlined.by];
+        let folds = self.own_fold_with(step, &|o| (o.buf == value).then_some(inlined));
+        !inlined.reads.iter().any(drawn) && matches!(folds, Ok(Some(_)))
     }
 }
 
@@ -141,9 +153,20 @@ fn element_of(dtype: DType) -> Computed {
     Computed { expr, reg: regs[0] }
 }
 
-fn product_of(dtypes: [DType; 2]) -> Computed {
-    let (mut expr, regs) = Expr::of_operands(dtypes);
-    let [left, right] = [regs[0], regs[1]].map(|reg| expr.cast(reg, DType::F32));
+/// The product of two factors, each an expression with what it loads; the second one loads what comes after that of the first.
+fn product_of(left: &(Computed, Vec<Operand>), right: &(Computed, Vec<Operand>)) -> Computed {
+    let mut expr = left.0.expr.clone();
+    let loads = left.1.len() as u16;
+    let mut regs: Vec<u16> = vec![];
+    for node in &right.0.expr.nodes {
+        let scalar = match node.scalar {
+            Scalar::Load(i) => Scalar::Load(loads + i),
+            other => other.map_reads(|r| regs[usize::from(r)]),
+        };
+        regs.push(expr.push(scalar, node.dtype));
+    }
+    let factors = [left.0.reg, regs[usize::from(right.0.reg)]];
+    let [left, right] = factors.map(|reg| expr.cast(reg, DType::F32));
     let reg = expr.binary(BinaryFn::Mul, left, right);
     Computed { expr, reg }
 }

@@ -41,7 +41,7 @@ pub(super) fn attention(
     let own_of_part = |p: AttentionPart| -> &[Dim] {
         match p {
             AttentionPart::Query | AttentionPart::Key => &spec.width,
-            AttentionPart::Values | AttentionPart::Value => &spec.values,
+            AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => &spec.values,
             AttentionPart::Max | AttentionPart::Sum => &[],
         }
     };

@@ -36,9 +36,12 @@ impl Lower<'_> {
         let factors: Vec<usize> = [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten().collect();
         let half = reads[0].dtype;
         let known = |l: &Local| l.dtype != DType::U8 && !l.dtype.is_pair() && l.dtype != DType::F64;
-        let of_scores = |part: &AttentionPart| matches!(part, AttentionPart::Max | AttentionPart::Sum);
-        let wide: Vec<DType> =
-            parts.iter().zip(writes).filter(|(part, _)| !of_scores(part)).map(|(_, out)| out.dtype).collect();
+        let wide: Vec<DType> = parts
+            .iter()
+            .zip(writes)
+            .filter(|(part, _)| !part.is_of_query())
+            .map(|(_, out)| out.dtype)
+            .collect();
         if !self.graph.capabilities.attention
             || [Some(0), Some(1), at.values].into_iter().flatten().any(|i| reads[i].dtype != half)
             || !reads[at.extras..].iter().all(known)
@@ -97,7 +100,7 @@ impl Lower<'_> {
         let own = |part: &AttentionPart| match part {
             AttentionPart::Max | AttentionPart::Sum => vec![],
             AttentionPart::Query | AttentionPart::Key => spec.width.clone(),
-            AttentionPart::Values | AttentionPart::Value => spec.values.clone(),
+            AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => spec.values.clone(),
         };
         let mut outs = vec![];
         for (part, out) in parts.iter().zip(writes) {

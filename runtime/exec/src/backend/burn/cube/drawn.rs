@@ -1,19 +1,19 @@
 //! Truth values that kernels draw where they need them, bit by bit those that are drawn into memory elsewhere.
 
 use super::program::truth;
-use super::random::{Generator, generator};
+use super::random::{Generator, generator, least_word};
 use crate::backend::RngState;
 use crate::kernels::{Draws, RandomKernel};
 use cubecl::prelude::*;
-use meshwright_plan::random::{Distribution, least_true};
+use meshwright_plan::random::{Distribution, Truths};
 
-/// What is drawn at the moment of a call: key and first count, how far the next count along each dim of the kernel is, and the least word
-/// that is true.
+/// What is drawn at the moment of a call: key and first count, how far the next count along each dim of the kernel is, and how bits are
+/// made truth values.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) draws: Draws,
     pub(super) strides: Vec<u64>,
-    least: u64,
+    of: Truths,
 }
 
 impl Drawn {
@@ -23,25 +23,26 @@ impl Drawn {
         let mut strides = vec![0; dims];
         places.iter().zip(&draws.dims).for_each(|(place, dim)| strides[*place] = dim.1);
         let Distribution::Bernoulli { rate } = draws.distribution else { unreachable!("only truth values") };
-        Drawn { strides, least: least_true(rate), draws }
+        Drawn { strides, of: Truths::of(rate), draws }
     }
 
-    /// Whether positions along the last of these dims are counted one after the other, and each fourth is the first of a count of the
-    /// generator.
-    pub(super) fn is_four_to_a_count(&self, strides: &[u64]) -> bool {
+    /// How many share a counter.
+    pub(super) fn to_a_counter(&self) -> usize {
+        self.of.to_a_counter as usize
+    }
+
+    /// Whether positions along the last of these dims are counted one after the other, and each so-many-th is the first of a group that does
+    /// not lie in two counters.
+    pub(super) fn is_in_groups(&self, strides: &[u64], of: usize) -> bool {
         let Some((last, others)) = strides.split_last() else { return false };
-        let whole = |n: &u64| n.is_multiple_of(4);
+        let whole = |n: &u64| n.is_multiple_of(of as u64);
         *last == 1 && whole(&self.draws.first) && others.iter().all(whole)
     }
 
     /// What the kernel is given; `strides` as it walks.
     pub(super) fn launch(&self, strides: &[u64]) -> DrawLaunch {
-        DrawLaunch::new(
-            generator(&self.draws),
-            self.draws.first,
-            strides.iter().copied().collect(),
-            self.least,
-        )
+        let strides = strides.iter().copied().collect();
+        DrawLaunch::new(generator(&self.draws), self.draws.first, strides, least_word(self.of))
     }
 }
 
@@ -58,13 +59,13 @@ pub(super) struct Draw {
     pub(super) first: u64,
     pub(super) strides: Sequence<u64>,
     /// The least word that is true.
-    least: u64,
+    least: u32,
 }
 
 #[cube]
 impl Draw {
-    /// The value of a word.
+    /// The value of a word, of whose bits the highest count.
     pub(super) fn truth(&self, word: u32) -> f32 {
-        truth(u64::cast_from(word) >= self.least)
+        truth(word >= self.least)
     }
 }

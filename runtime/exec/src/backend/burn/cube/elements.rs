@@ -6,6 +6,7 @@
 
 use super::drawn::Draw;
 use super::program::{ScalarInputs, truth};
+use super::random::of_words;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
 
@@ -20,8 +21,16 @@ pub(super) enum OperandSource {
     Each(usize),
     /// As a vector of the result in whose storage it is.
     Output(usize),
-    /// Drawn; whether one count of the generator gives four of them.
-    Drawn(usize, bool),
+    /// Drawn.
+    Drawn(DrawnSource),
+}
+
+/// Which of the draws it is, how many elements share a counter of it, and whether a vector lies in whole counters or in one half of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DrawnSource {
+    pub(super) which: usize,
+    pub(super) many: usize,
+    pub(super) in_groups: bool,
 }
 
 /// How many bytes an element has, and so which list its tensor is in.
@@ -95,8 +104,9 @@ pub(super) fn load<E: Float, N: Size>(
             OperandSource::Output(slot) => vector_in(outs, at, slot, pace, dtype),
             OperandSource::One(slot) => singles_in(&operands.singles, at, slot, pace, dtype, false),
             OperandSource::Each(slot) => singles_in(&operands.singles, at, slot, pace, dtype, true),
-            OperandSource::Drawn(which, four) => {
-                drawn(operands.draws.index(which), operands.step.index(0usize)[0usize], at, pace, four)
+            OperandSource::Drawn(source) => {
+                let draw = operands.draws.index(comptime!(source.which));
+                drawn(draw, operands.step.index(0usize)[0usize], at, pace, source)
             }
         };
         loaded.push(lanes);
@@ -195,7 +205,7 @@ fn drawn(
     step: u32,
     at: &Sequence<usize>,
     #[comptime] pace: Pace,
-    #[comptime] four: bool,
+    #[comptime] drawn: DrawnSource,
 ) -> Sequence<f32> {
     let mut count = draw.first;
     #[unroll]
@@ -203,20 +213,30 @@ fn drawn(
         count += u64::cast_from(*at.index(dim)) * *draw.strides.index(dim);
     }
     let mut lanes = Sequence::<f32>::new();
-    if comptime!(four) {
+    let many = comptime!(drawn.many);
+    if comptime!(drawn.in_groups) {
+        let counters = count >> comptime!(many.ilog2() as u64);
         #[unroll]
-        for group in 0..comptime!(pace.width / 4) {
-            let (a, b, c, d) = draw.generator.words(step, (count >> 2) + comptime!(group as u64));
-            lanes.push(draw.truth(a));
-            lanes.push(draw.truth(b));
-            lanes.push(draw.truth(c));
-            lanes.push(draw.truth(d));
+        for group in 0..comptime!(pace.width.div_ceil(many)) {
+            let (a, b, c, d) = draw.generator.words(step, counters + comptime!(group as u64));
+            let (mut first, mut second) = (a, b);
+            if comptime!(pace.width < many) {
+                // The vector is the first or the second half of what a counter gives.
+                let is_first = count & comptime!(many as u64 / 2) == 0u64;
+                first = select(is_first, a, c);
+                second = select(is_first, b, d);
+            }
+            let words = (first, second, c, d);
+            #[unroll]
+            for element in 0..comptime!(many.min(pace.width)) {
+                lanes.push(draw.truth(of_words(words, element, many)));
+            }
         }
     } else {
         #[unroll]
         for lane in 0..comptime!(pace.width) {
             let far = *draw.strides.index(comptime!(pace.along)) * comptime!(lane as u64);
-            lanes.push(draw.truth(draw.generator.word(step, count + far)));
+            lanes.push(draw.truth(draw.generator.word(step, count + far, many)));
         }
     }
     lanes

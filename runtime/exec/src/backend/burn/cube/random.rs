@@ -18,7 +18,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
-use meshwright_plan::random::{Distribution, QUANTILE, least_true};
+use meshwright_plan::random::{Distribution, QUANTILE, Truths};
 
 /// Sets the number of the step that kernels draw at. They read it on the device, so that a step that was recorded draws anew.
 pub(super) fn set_step(device: &CubeDevice, clock: &mut Option<(u64, CubeTensor)>, step: u64) {
@@ -52,8 +52,8 @@ pub(super) fn draw(
     if elements == 0 {
         return out;
     }
-    let four = four_to_a_counter(&draws) && kernel.dtype() == meshwright_plan::DType::Bool;
-    let vector = if four { 4 } else { 1 };
+    let many = to_a_counter(&draws.distribution);
+    let vector = if is_in_groups(&draws, many as u64) { many } else { 1 };
     let dim = CubeDim::new(&out.client, elements / vector);
     let count = calculate_cube_count_elemwise(&out.client, elements / vector, dim);
     let source = source(&draws);
@@ -65,7 +65,7 @@ pub(super) fn draw(
     unsafe {
         match draws.distribution {
             Distribution::Bernoulli { rate } => {
-                let least = least_true(rate);
+                let least = least_word(Truths::of(rate));
                 truths::launch_unchecked(
                     &out.client,
                     count,
@@ -76,7 +76,8 @@ pub(super) fn draw(
                     source,
                     step,
                     least,
-                    four,
+                    many,
+                    vector > 1,
                     storage,
                 );
             }
@@ -115,6 +116,14 @@ pub(super) fn draw(
     out
 }
 
+/// How many elements share a counter.
+fn to_a_counter(distribution: &Distribution) -> usize {
+    match distribution {
+        Distribution::Bernoulli { rate } => Truths::of(*rate).to_a_counter as usize,
+        _ => 1,
+    }
+}
+
 fn source(draws: &Draws) -> DrawnFromLaunch {
     let sizes = draws.dims.iter().map(|d| d.0).collect();
     let strides = draws.dims.iter().map(|d| d.1).collect();
@@ -125,6 +134,11 @@ fn source(draws: &Draws) -> DrawnFromLaunch {
 pub(super) fn generator(draws: &Draws) -> GeneratorLaunch {
     let ([key_0, key_1], _, repeat) = draws.key.parts();
     GeneratorLaunch::new(key_0, key_1, repeat)
+}
+
+/// The least word that is true, of whose bits the highest count.
+pub(super) fn least_word(of: Truths) -> u32 {
+    of.least << (32 - of.bits())
 }
 
 /// The range of numbers of that type. Rounded to it, a number may reach the bound, which is excluded.
@@ -140,11 +154,11 @@ fn range(low: f64, high: f64, dtype: BurnType) -> RangeLaunch {
     RangeLaunch::new(low, high - low, high, below, bound, under)
 }
 
-/// Whether each four elements of the block that follow each other are those of one counter.
-fn four_to_a_counter(draws: &Draws) -> bool {
+/// Whether each so many elements of the block that follow each other are those of one counter.
+fn is_in_groups(draws: &Draws, of: u64) -> bool {
     let Some(((size, stride), outer)) = draws.dims.split_last() else { return false };
-    let whole = |n: u64| n.is_multiple_of(4);
-    *stride == 1 && size.is_multiple_of(4) && whole(draws.first) && outer.iter().all(|d| whole(d.1))
+    let whole = |n: u64| n.is_multiple_of(of);
+    *stride == 1 && whole(*size as u64) && whole(draws.first) && outer.iter().all(|d| whole(d.1))
 }
 
 /// Words by the count of an element.
@@ -190,13 +204,18 @@ impl Generator {
         (a, b, c, d)
     }
 
-    /// The word of an element.
-    pub(super) fn word(&self, step: u32, count: u64) -> u32 {
-        let (a, b, c, d) = self.words(step, count >> 2);
-        let place = u32::cast_from(count & 3);
+    /// The word of an element where so many share a counter, of whose bits the highest count.
+    pub(super) fn word(&self, step: u32, count: u64, #[comptime] many: usize) -> u32 {
+        let (a, b, c, d) = self.words(step, count >> comptime!(many.ilog2() as u64));
+        let mut place = u32::cast_from(count & comptime!(many as u64 - 1));
+        let mut shift = 0u32;
+        if comptime!(many == 8) {
+            shift = 16u32 - place % 2 * 16u32;
+            place /= 2;
+        }
         let lower = select(place == 0u32, a, b);
         let upper = select(place == 2u32, c, d);
-        select(place < 2u32, lower, upper)
+        select(place < 2u32, lower, upper) << shift
     }
 }
 
@@ -225,19 +244,14 @@ impl DrawnFrom {
     }
 }
 
-/// Whether the word is at least `least`, which may be one more than any word.
-#[cube]
-fn truth<E: Numeric>(word: u32, least: u64) -> E {
-    E::cast_from(u64::cast_from(word) >= least)
-}
-
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn truths<E: Numeric, N: Size>(
     mut out: LinearViewMut<'_, Vector<E, N>>,
     source: DrawnFrom,
     step: LinearView<'_, u32>,
-    least: u64,
-    #[comptime] four: bool,
+    least: u32,
+    #[comptime] many: usize,
+    #[comptime] in_groups: bool,
     #[define(E)] _dtype: ElemType,
 ) {
     if !out.is_in_bounds(ABSOLUTE_POS) {
@@ -245,16 +259,33 @@ fn truths<E: Numeric, N: Size>(
     }
     let count = source.count(ABSOLUTE_POS * N::value());
     let mut drawn = Vector::<E, N>::empty();
-    if comptime!(four) {
-        let (a, b, c, d) = source.generator.words(step.read(0usize), count >> 2);
-        drawn.insert(0usize, truth::<E>(a, least));
-        drawn.insert(1usize, truth::<E>(b, least));
-        drawn.insert(2usize, truth::<E>(c, least));
-        drawn.insert(3usize, truth::<E>(d, least));
+    if comptime!(in_groups) {
+        let words = source.generator.words(step.read(0usize), count >> comptime!(many.ilog2() as u64));
+        #[unroll]
+        for i in 0..many {
+            drawn.insert(i, E::cast_from(of_words(words, i, many) >= least));
+        }
     } else {
-        drawn.insert(0usize, truth::<E>(source.generator.word(step.read(0usize), count), least));
+        let word = source.generator.word(step.read(0usize), count, many);
+        drawn.insert(0usize, E::cast_from(word >= least));
     }
     out.write(ABSOLUTE_POS, drawn);
+}
+
+/// The word of one of the elements that share a counter, of whose bits the highest count.
+#[cube]
+pub(super) fn of_words(
+    words: (u32, u32, u32, u32),
+    #[comptime] element: usize,
+    #[comptime] many: usize,
+) -> u32 {
+    let word = match comptime!(element * 4 / many) {
+        0 => words.0,
+        1 => words.1,
+        2 => words.2,
+        _ => words.3,
+    };
+    if comptime!(many == 8 && element % 2 == 0) { word << 16u32 } else { word }
 }
 
 /// A product, rounded. `zero` is 0, which no compiler knows: so none makes one operation, with one rounding, of the product and the

@@ -3,7 +3,7 @@
 use super::level::{Level, multiversion};
 use super::{KernelError, SliceMut, par};
 use meshwright_plan::DType;
-use meshwright_plan::random::{Distribution, Key, draw, draw_f32, least_true};
+use meshwright_plan::random::{Distribution, Key, Truths, draw, draw_f32};
 use std::ops::Range;
 
 /// An element costs as much as so many of a copy.
@@ -241,7 +241,7 @@ impl RandomKernel {
 /// Truth values of a stream from one count on, in steps; of another distribution whether each is other than 0.
 pub(super) fn bernoulli(level: Level, of: &Distribution, key: Key, (first, step): (u64, u64), out: &mut [u8]) {
     match of {
-        Distribution::Bernoulli { rate } => truths(level, key, least_true(*rate), first, step, out),
+        Distribution::Bernoulli { rate } => truths(level, key, Truths::of(*rate), first, step, out),
         other => {
             for (i, x) in out.iter_mut().enumerate() {
                 *x = u8::from(draw(other, key, first.wrapping_add(i as u64 * step)) != 0.0);
@@ -250,25 +250,35 @@ pub(super) fn bernoulli(level: Level, of: &Distribution, key: Key, (first, step)
     }
 }
 
-/// Elements that are drawn at a time.
+/// Counters that are computed at a time, of elements that follow each other; and elements of others.
+const COUNTERS: usize = 16;
 const LANES: usize = 64;
 
 multiversion! {
-    fn truths[](key: Key, least: u64, first: u64, step: u64, out: &mut [u8]) {
-        let mut drawn = [0; LANES];
-        // The first of a row of four may be in the middle of what a counter gives.
-        let begun = if step == 1 { (first as usize % 4).min(LANES) } else { 0 };
-        let mut at = first.wrapping_sub(begun as u64);
-        let (mut skip, mut out) = (begun, out);
+    fn truths[](key: Key, of: Truths, first: u64, step: u64, out: &mut [u8]) {
+        let each = of.to_a_counter;
+        let mut drawn = [0; 8 * COUNTERS];
+        // The first of a row may be in the middle of what a counter gives.
+        let begun = if step == 1 { first % each } else { 0 };
+        let mut at = first.wrapping_sub(begun);
+        let (mut skip, mut out) = (begun as usize, out);
         while !out.is_empty() {
-            match step {
-                1 => key.truths_in_a_row::<{ LANES / 4 }>(least, at / 4, &mut drawn),
-                _ => key.truths(least, at, step, &mut drawn),
-            }
-            let n = out.len().min(LANES - skip);
+            let many = match step {
+                1 => {
+                    key.truths_in_a_row::<COUNTERS>(of, at / each, &mut drawn);
+                    COUNTERS * each as usize
+                }
+                _ => {
+                    let mut lanes = [0; LANES];
+                    key.truths(of, at, step, &mut lanes);
+                    drawn[..LANES].copy_from_slice(&lanes);
+                    LANES
+                }
+            };
+            let n = out.len().min(many - skip);
             let (now, later) = out.split_at_mut(n);
             now.copy_from_slice(&drawn[skip..skip + n]);
-            (out, skip, at) = (later, 0, at.wrapping_add(step.wrapping_mul(LANES as u64)));
+            (out, skip, at) = (later, 0, at.wrapping_add(step.wrapping_mul(many as u64)));
         }
     }
 }

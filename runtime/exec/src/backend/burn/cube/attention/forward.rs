@@ -1,6 +1,8 @@
 //! The forward pass: of each query the greatest score, the sum of the exponentials relative to it, and the values summed by these
-//! (FlashAttention-2, Dao 2023, arXiv 2307.08691, algorithm 1, but that the result is not divided by the sum).
+//! (FlashAttention-2, Dao 2023, arXiv 2307.08691, algorithm 1, but that the values are divided by the sum only where the
+//! result is asked for).
 
+use super::super::exp2::exp;
 use super::super::program::evaluate;
 use super::decide::{any_needs, place_of_decision, shift};
 use super::draws::by_rows;
@@ -85,9 +87,25 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
             accumulate::<E, N>(&weights, &value_rows, &mut result, columns, width);
         }
     }
-    softmax.write(maxima, sums, &space, outer, row, comptime!(shape.clone()));
+    let total = softmax.write(maxima, sums, &space, outer, row, comptime!(shape.clone()));
     if comptime!(width > 0) {
+        if comptime!(shape.gives(AttentionPart::Result)) {
+            divide(&mut result, &total, width);
+        }
         write_queries(out, &result, &space, (outer, row), shape, width);
+    }
+}
+
+/// Divides what was summed of the values by the sums of their weights.
+#[cube]
+fn divide(values: &mut Array<Vector<f32, Two>>, sums: &Array<f32>, #[comptime] width: usize) {
+    #[unroll]
+    for half in 0..2usize {
+        let scale = 1.0f32 / sums[half];
+        #[unroll]
+        for n in 0..comptime!(width / 8) {
+            values[2 * n + half] *= Vector::<f32, Two>::new(scale);
+        }
     }
 }
 
@@ -139,35 +157,53 @@ impl Softmax {
         self.most[0] = self.greatest[0];
         self.most[1] = self.greatest[1];
         #[unroll]
-        for n in 0..comptime!(columns / 8) {
-            let first = first_key + comptime!(8 * n as u32) + UNIT_POS % 4 * 2u32;
-            let drawn =
-                by_rows(beside, self.lines.index(0), self.lines.index(1), first, comptime!(shape.clone()));
+        for pair in 0..comptime!(columns / 16) {
+            let first = first_key + comptime!(16 * pair as u32) + UNIT_POS % 4 * 2u32;
+            let (line, other) = (self.lines.index(0), self.lines.index(1));
+            let drawn = by_rows(beside, line, other, first, comptime!(shape.clone()));
             #[unroll]
-            for half in 0..2usize {
-                let mut scores = Vector::<f32, Two>::zeroed();
-                let mut factor = Vector::<f32, Two>::zeroed();
-                #[unroll]
-                for c in 0..2usize {
-                    let key = first + comptime!(c as u32);
-                    let product = products[2 * n + half].extract(c);
-                    let which = comptime!(2 * half + c);
-                    let line = self.lines.index(half);
-                    let at =
-                        element(beside, space, line, &drawn, key, product, which, comptime!(shape.clone()));
-                    let query = row + comptime!(8 * half as u32);
-                    let s = score::<E>(&at, space, query, key, comptime!(shape.clone()));
-                    self.most[half] = max(self.most[half], s);
-                    scores.insert(c, s);
-                    if let Some(weight) = comptime!(shape.weight.clone()) {
-                        factor.insert(c, evaluate::<E>(&at, weight));
-                    }
-                }
-                products[2 * n + half] = scores;
-                factors[2 * n + half] = factor;
+            for tile in 0..2usize {
+                let (at, n) = ((row, first + comptime!(8 * tile as u32)), comptime!(2 * pair + tile));
+                let own = comptime!(shape.clone());
+                self.score_tile::<E>(products, &mut factors, &drawn, beside, space, at, n, own);
             }
         }
         factors
+    }
+
+    /// The same of eight columns, of which the unit's first is at a query and a key; `drawn` is of an even tile and the next.
+    fn score_tile<E: Float>(
+        &mut self,
+        products: &mut Array<Vector<f32, Two>>,
+        factors: &mut Array<Vector<f32, Two>>,
+        drawn: &Sequence<Array<f32>>,
+        beside: &Beside,
+        space: &Space,
+        at: (u32, u32),
+        #[comptime] n: usize,
+        #[comptime] shape: AttentionShape,
+    ) {
+        #[unroll]
+        for half in 0..2usize {
+            let mut scores = Vector::<f32, Two>::zeroed();
+            let mut factor = Vector::<f32, Two>::zeroed();
+            #[unroll]
+            for c in 0..2usize {
+                let (query, key) = (at.0 + comptime!(8 * half as u32), at.1 + comptime!(c as u32));
+                let product = products[2 * n + half].extract(c);
+                let which = comptime!(n % 2 * 4 + 2 * half + c);
+                let line = self.lines.index(half);
+                let at = element(beside, space, line, drawn, key, product, which, comptime!(shape.clone()));
+                let s = score::<E>(&at, space, query, key, comptime!(shape.clone()));
+                self.most[half] = max(self.most[half], s);
+                scores.insert(c, s);
+                if let Some(weight) = comptime!(shape.weight.clone()) {
+                    factor.insert(c, evaluate::<E>(&at, weight));
+                }
+            }
+            products[2 * n + half] = scores;
+            factors[2 * n + half] = factor;
+        }
     }
 
     /// Puts weights times their factors in place of scores; what was summed before becomes relative to the new greatest.
@@ -183,7 +219,7 @@ impl Softmax {
             if comptime!(shape.max.is_none()) {
                 let before = self.greatest[half];
                 self.greatest[half] = row_max(self.most[half]);
-                let kept = (shift(before) - shift(self.greatest[half])).exp();
+                let kept = exp(shift(before) - shift(self.greatest[half]));
                 let kept = select(before == comptime!(f32::NEG_INFINITY).runtime(), 0.0f32, kept);
                 self.total[half] *= kept;
                 #[unroll]
@@ -197,7 +233,7 @@ impl Softmax {
                 let mut made = Vector::<f32, Two>::zeroed();
                 #[unroll]
                 for c in 0..2usize {
-                    let weight = (scores[2 * n + half].extract(c) - relative_to).exp();
+                    let weight = exp(scores[2 * n + half].extract(c) - relative_to);
                     self.total[half] += weight;
                     if comptime!(shape.weight.is_some()) {
                         made.insert(c, weight * factors[2 * n + half].extract(c));
@@ -210,6 +246,7 @@ impl Softmax {
         }
     }
 
+    /// Gives the sums of the weights of both rows.
     fn write(
         &self,
         maxima: &mut Tensor<f32>,
@@ -218,13 +255,15 @@ impl Softmax {
         outer: u32,
         row: u32,
         #[comptime] shape: AttentionShape,
-    ) {
+    ) -> Array<f32> {
+        let mut total = Array::<f32>::new(2usize);
         let maxima_base = base(&*maxima, space, outer, comptime!(shape.clone()));
         let sums_base = base(&*sums, space, outer, comptime!(shape.clone()));
         #[unroll]
         for half in 0..2usize {
             let query = row + comptime!(8 * half as u32);
             let sum = row_sum(self.total[half]);
+            total[half] = sum;
             if query < space.rows && UNIT_POS & 3 == 0u32 {
                 if comptime!(shape.gives(AttentionPart::Max)) {
                     let at = maxima_base + row_offset(&*maxima, space, query, comptime!(shape.clone()));
@@ -236,5 +275,6 @@ impl Softmax {
                 }
             }
         }
+        total
     }
 }

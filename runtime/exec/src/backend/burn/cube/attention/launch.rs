@@ -1,7 +1,8 @@
 //! An attention as an operation of the fusion queue, and the launch of its kernels.
 
 use super::call::{AttentionCall, AttentionInput, AttentionOutput};
-use super::scores::{AttentionShape, BesideLaunch, SpaceLaunch};
+use super::load::QUERIES;
+use super::scores::{AttentionShape, BesideLaunch, BesideShape, DrawnShape, SpaceLaunch};
 use super::tile::{UNITS, VECTOR};
 use super::{backward, forward};
 use crate::backend::RngState;
@@ -104,6 +105,11 @@ struct AttentionRun<'a> {
     decided: CubeTensor,
 }
 
+fn drawn_shape(drawn: &Drawn) -> DrawnShape {
+    let many = drawn.to_a_counter();
+    DrawnShape { many, in_groups: many == 8 && drawn.is_in_groups(&drawn.strides, many) }
+}
+
 impl AttentionRun<'_> {
     fn call(&self) -> &AttentionCall {
         &self.attend.call
@@ -138,6 +144,16 @@ impl AttentionRun<'_> {
         let draws = self.attend.drawn.iter().map(|d| d.launch(&d.strides));
         let step = self.attend.step.clone().into_tensor_arg();
         BesideLaunch::new(beside.collect(), draws.collect(), step)
+    }
+
+    fn beside_shapes(&self) -> Vec<BesideShape> {
+        let of = |i: usize| {
+            let dims = &self.call().inputs[i].0;
+            let along = dims.last().copied().flatten();
+            let dense = along.is_some_and(|i_key| self.inputs[i].meta.strides[i_key] == 1);
+            BesideShape { dims: dims.iter().map(Option::is_some).collect(), dense }
+        };
+        (self.many..self.inputs.len()).map(of).collect()
     }
 
     fn space(&self) -> SpaceLaunch {
@@ -176,12 +192,15 @@ impl AttentionRun<'_> {
             score: call.score.clone(),
             slope: call.slope.clone(),
             weight: call.weight.clone(),
+            beside: self.beside_shapes(),
             extras: call.extras,
             max,
             scale: given(at.scale.is_some()),
             delta: given(at.delta.is_some()),
-            four: self.attend.drawn.iter().all(|d| d.is_four_to_a_count(&d.strides)),
+            draws: self.attend.drawn.iter().map(drawn_shape).collect(),
             decides: call.decided.is_some(),
+            whole: self.rows().is_multiple_of(QUERIES)
+                && call.sizes[call.sizes.len() - 1].is_multiple_of(QUERIES),
             parts: call.parts.clone(),
         }
     }
@@ -229,7 +248,7 @@ impl AttentionRun<'_> {
     /// Number of cubes where each takes some of so many positions.
     fn cubes(&self, of: usize) -> CubeCount {
         let outer: usize = self.call().sizes[..self.call().outer].iter().product();
-        CubeCount::Static((outer * of.div_ceil(super::load::QUERIES)) as u32, 1, 1)
+        CubeCount::Static((outer * of.div_ceil(QUERIES)) as u32, 1, 1)
     }
 
     fn rows(&self) -> usize {
@@ -245,13 +264,15 @@ impl AttentionRun<'_> {
     /// The half type, and that of the results that are as wide as values.
     fn types(&self) -> [ElemType; 2] {
         let of_results = self.call().parts.iter().zip(&self.attend.outputs);
-        let wide = of_results.filter(|(p, _)| !matches!(p, AttentionPart::Max | AttentionPart::Sum));
+        let wide = of_results.filter(|(p, _)| !p.is_of_query());
         let result = wide.map(|(_, out)| out.dtype).next().unwrap_or(BurnType::F32);
         [self.inputs[0].dtype, result].map(dtype_to_storage_type)
     }
 
     fn forward(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
+        let is_result = self.call().parts.contains(&AttentionPart::Result);
+        let of_values = if is_result { AttentionPart::Result } else { AttentionPart::Values };
         #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
         // SAFETY: as said.
         unsafe {
@@ -270,7 +291,7 @@ impl AttentionRun<'_> {
                 self.decided.clone().into_tensor_arg(),
                 self.out(AttentionPart::Max, made),
                 self.out(AttentionPart::Sum, made),
-                self.out(AttentionPart::Values, made),
+                self.out(of_values, made),
                 self.shape(columns),
                 half,
                 result,

@@ -28,13 +28,19 @@ fn fetch<E: Float, N: Size>(
         let at = UNIT_POS + comptime!((i * UNITS) as u32);
         let row = at / vectors;
         let place = (at % vectors) as usize;
-        if comptime!(of_keys) {
-            if row < comptime!(rows as u32) && first + row < space.keys {
-                let offset = (first + row) as usize * source.stride(comptime!(shape.key()));
-                fetched[i] = source[(base + offset) / VECTOR + place];
-            }
-        } else if row < comptime!(rows as u32) && first + row < space.rows {
-            let offset = row_offset(source, space, first + row, comptime!(shape.clone()));
+        let mut is_there = true;
+        if comptime!((i + 1) * UNITS > rows * width / VECTOR) {
+            is_there = row < comptime!(rows as u32);
+        }
+        if comptime!(!shape.whole) {
+            is_there = is_there && first + row < select(comptime!(of_keys).runtime(), space.keys, space.rows);
+        }
+        if is_there {
+            let offset = if comptime!(of_keys) {
+                (first + row) as usize * source.stride(comptime!(shape.key()))
+            } else {
+                row_offset(source, space, first + row, comptime!(shape.clone()))
+            };
             fetched[i] = source[(base + offset) / VECTOR + place];
         }
     }
@@ -92,7 +98,7 @@ pub(super) fn write_queries<O: Float, M: Size>(
     #[unroll]
     for half in 0..2usize {
         let query = at.1 + comptime!(8 * half as u32);
-        if query < space.rows {
+        if comptime!(shape.whole) || query < space.rows {
             let offset = row_offset(&*out, space, query, comptime!(shape.clone()));
             write(out, sums, start + offset, half, width);
         }
@@ -116,7 +122,7 @@ pub(super) fn write_keys<O: Float, M: Size>(
         #[unroll]
         for half in 0..2usize {
             let key = at.1 + comptime!(8 * half as u32);
-            if key < space.keys {
+            if comptime!(shape.whole) || key < space.keys {
                 write(out, sums, start + key as usize * along, half, width);
             }
         }

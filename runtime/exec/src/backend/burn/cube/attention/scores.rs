@@ -28,16 +28,34 @@ pub(super) struct AttentionShape {
     /// None where all factors of weights are 1.
     pub(super) weight: Option<ScalarProgram>,
     /// The tensors beside the product: extra operands, then these where they are given.
+    pub(super) beside: Vec<BesideShape>,
     pub(super) extras: usize,
     pub(super) max: Option<usize>,
     pub(super) scale: Option<usize>,
     pub(super) delta: Option<usize>,
-    /// Whether one count of the generator gives the words of four keys.
-    pub(super) four: bool,
+    pub(super) draws: Vec<DrawnShape>,
     /// Whether positions alone decide tiles.
     pub(super) decides: bool,
+    /// Whether tiles hold neither queries nor keys beyond the last.
+    pub(super) whole: bool,
     /// What is to be written.
     pub(super) parts: Vec<AttentionPart>,
+}
+
+/// How many elements of what is drawn share a counter, and whether eight keys that follow each other do from each eighth on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DrawnShape {
+    pub(super) many: usize,
+    pub(super) in_groups: bool,
+}
+
+/// How a tensor beside the products lies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct BesideShape {
+    /// Which dims of the scores it has. The others are not walked, so what queries of one attention have in common is read once.
+    pub(super) dims: Vec<bool>,
+    /// Whether keys lie next to each other.
+    pub(super) dense: bool,
 }
 
 impl AttentionShape {
@@ -152,7 +170,10 @@ pub(super) fn line(
     row: u32,
     #[comptime] shape: AttentionShape,
 ) -> QueryLine {
-    let row = min(row, space.rows - 1u32);
+    let mut row = row;
+    if comptime!(!shape.whole) {
+        row = min(row, space.rows - 1u32);
+    }
     let mut at = Sequence::<u32>::new();
     #[unroll]
     for dim in 0..comptime!(shape.key()) {
@@ -166,7 +187,9 @@ pub(super) fn line(
         let mut sum = 0usize;
         #[unroll]
         for dim in 0..comptime!(shape.key()) {
-            sum += *at.index(dim) as usize * tensor.stride(dim);
+            if comptime!(shape.beside[i].dims[dim]) {
+                sum += *at.index(dim) as usize * tensor.stride(dim);
+            }
         }
         offsets.push(sum);
     }
@@ -200,13 +223,31 @@ pub(super) fn two_lines(
     lines
 }
 
+/// The four queries that a unit has of two neighboring tiles where queries are columns.
+#[cube]
+pub(super) fn four_lines(
+    beside: &Beside,
+    space: &Space,
+    outer: u32,
+    query: u32,
+    #[comptime] shape: AttentionShape,
+) -> Sequence<QueryLine> {
+    let mut lines = Sequence::<QueryLine>::new();
+    #[unroll]
+    for i in 0..4u32 {
+        let query = query + comptime!(i / 2 * 8 + i % 2);
+        lines.push(line(beside, space, outer, query, comptime!(shape.clone())));
+    }
+    lines
+}
+
 /// The element of a tensor beside the products that a query has for all keys.
 #[cube]
 pub(super) fn of_query(beside: &Beside, line: &QueryLine, #[comptime] which: usize) -> f32 {
     beside.tensors.index(which)[*line.offsets.index(which)]
 }
 
-/// What expressions read at a query and a key; `which` of its four elements a unit draws for.
+/// What expressions read at a query and a key; `which` of the eight elements it is that a unit draws for at a time.
 #[cube]
 pub(super) fn element(
     beside: &Beside,
@@ -218,14 +259,25 @@ pub(super) fn element(
     #[comptime] which: usize,
     #[comptime] shape: AttentionShape,
 ) -> ScalarInputs {
-    let key = min(key, space.keys - 1u32);
+    let mut key = key;
+    if comptime!(!shape.whole) {
+        key = min(key, space.keys - 1u32);
+    }
     let along = comptime!(shape.key());
     let mut loads = Sequence::<f32>::new();
     loads.push(product);
     #[unroll]
     for i in 0..comptime!(shape.extras) {
         let tensor = beside.tensors.index(i);
-        loads.push(tensor[*line.offsets.index(i) + key as usize * tensor.stride(along)]);
+        let mut at = *line.offsets.index(i);
+        if comptime!(shape.beside[i].dims[along]) {
+            if comptime!(shape.beside[i].dense) {
+                at += key as usize;
+            } else {
+                at += key as usize * tensor.stride(along);
+            }
+        }
+        loads.push(tensor[at]);
     }
     #[unroll]
     for i in 0..comptime!(beside.draws.len()) {
@@ -249,6 +301,10 @@ pub(super) fn score<E: Float>(
     key: u32,
     #[comptime] shape: AttentionShape,
 ) -> f32 {
-    let score = evaluate::<E>(element, comptime!(shape.score.clone()));
-    select(row < space.rows && key < space.keys, score, comptime!(f32::NEG_INFINITY).runtime())
+    let mut score = evaluate::<E>(element, comptime!(shape.score.clone()));
+    if comptime!(!shape.whole) {
+        let is_within = row < space.rows && key < space.keys;
+        score = select(is_within, score, comptime!(f32::NEG_INFINITY).runtime());
+    }
+    score
 }

@@ -2,10 +2,11 @@
 //! queries, and another through the queries of some keys, so that every sum has one order: nothing is added by atomics (FlashAttention-2, Dao
 //! 2023, arXiv 2307.08691, section 3.1.2, has one kernel, which computes less and adds the gradients of queries as they come).
 
+use super::super::exp2::exp;
 use super::super::program::evaluate;
 use super::decide::shift;
 use super::draws::{by_columns, by_rows};
-use super::scores::{AttentionShape, Beside, QueryLine, Space, element, line, of_query, score};
+use super::scores::{AttentionShape, Beside, QueryLine, Space, element, four_lines, of_query, score};
 use super::tile::Two;
 use cubecl::prelude::*;
 
@@ -34,10 +35,12 @@ fn slopes_at<E: Float>(
     let score = score::<E>(&at, space, query, key, comptime!(shape.clone()));
     let max = of_query(beside, line, comptime!(shape.max.unwrap_or(0)));
     let scale = of_query(beside, line, comptime!(shape.scale.unwrap_or(0)));
-    let weight = (score - shift(max)).exp() * scale;
+    let mut weight = exp(score - shift(max)) * scale;
     // Beyond the end nothing is added, whatever is given for the last query.
     let is_within = query < space.rows && key < space.keys;
-    let weight = select(is_within, weight, 0.0f32);
+    if comptime!(!shape.whole) {
+        weight = select(is_within, weight, 0.0f32);
+    }
     let mut weighed = weight;
     let mut by_softmax = by_weight;
     if let Some(program) = comptime!(shape.weight.clone()) {
@@ -48,9 +51,11 @@ fn slopes_at<E: Float>(
     let mut product_slope = 0.0f32;
     if let Some(program) = comptime!(shape.slope.clone()) {
         let delta = of_query(beside, line, comptime!(shape.delta.unwrap_or(0)));
-        let made = weight * (by_softmax - delta) * evaluate::<E>(&at, program);
+        product_slope = weight * (by_softmax - delta) * evaluate::<E>(&at, program);
         // The slope at a product of nothing may be no number.
-        product_slope = select(is_within, made, 0.0f32);
+        if comptime!(!shape.whole) {
+            product_slope = select(is_within, product_slope, 0.0f32);
+        }
     }
     Slopes { weight: weighed, product: product_slope }
 }
@@ -68,11 +73,13 @@ pub(super) fn slopes_by_rows<E: Float>(
     #[comptime] shape: AttentionShape,
 ) {
     #[unroll]
-    for n in 0..comptime!(shape.columns / 8) {
-        let first = first_key + comptime!(8 * n as u32) + UNIT_POS % 4 * 2u32;
+    for pair in 0..comptime!(shape.columns / 16) {
+        let first = first_key + comptime!(16 * pair as u32) + UNIT_POS % 4 * 2u32;
         let drawn = by_rows(beside, lines.index(0), lines.index(1), first, comptime!(shape.clone()));
         #[unroll]
-        for half in 0..2usize {
+        for place in 0..4usize {
+            let (tile, half) = comptime!((place / 2, place % 2));
+            let at = comptime!(2 * (2 * pair + tile) + half);
             let mut made = Vector::<f32, Two>::zeroed();
             #[unroll]
             for c in 0..2usize {
@@ -82,15 +89,15 @@ pub(super) fn slopes_by_rows<E: Float>(
                     lines.index(half),
                     &drawn,
                     row + comptime!(8 * half as u32),
-                    first + comptime!(c as u32),
-                    products[2 * n + half].extract(c),
-                    by_weights[2 * n + half].extract(c),
-                    comptime!(2 * half + c),
+                    first + comptime!((8 * tile + c) as u32),
+                    products[at].extract(c),
+                    by_weights[at].extract(c),
+                    comptime!(2 * place + c),
                     comptime!(shape.clone()),
                 );
                 made.insert(c, slopes.product);
             }
-            products[2 * n + half] = made;
+            products[at] = made;
         }
     }
 }
@@ -108,14 +115,14 @@ pub(super) fn slopes_by_columns<E: Float>(
 ) {
     let (outer, first_query, key) = at;
     #[unroll]
-    for n in 0..comptime!(shape.columns / 8) {
-        let query = first_query + comptime!(8 * n as u32) + UNIT_POS % 4 * 2u32;
-        let mut lines = Sequence::<QueryLine>::new();
-        lines.push(line(beside, space, outer, query, comptime!(shape.clone())));
-        lines.push(line(beside, space, outer, query + 1u32, comptime!(shape.clone())));
-        let drawn = by_columns(beside, lines.index(0), lines.index(1), key, comptime!(shape.clone()));
+    for pair in 0..comptime!(shape.columns / 16) {
+        let query = first_query + comptime!(16 * pair as u32) + UNIT_POS % 4 * 2u32;
+        let lines = four_lines(beside, space, outer, query, comptime!(shape.clone()));
+        let drawn = by_columns(beside, &lines, key, comptime!(shape.clone()));
         #[unroll]
-        for half in 0..2usize {
+        for place in 0..4usize {
+            let (tile, half) = comptime!((place / 2, place % 2));
+            let at = comptime!(2 * (2 * pair + tile) + half);
             let mut made = Vector::<f32, Two>::zeroed();
             let mut weights = Vector::<f32, Two>::zeroed();
             #[unroll]
@@ -123,20 +130,20 @@ pub(super) fn slopes_by_columns<E: Float>(
                 let slopes = slopes_at::<E>(
                     beside,
                     space,
-                    lines.index(c),
+                    lines.index(comptime!(2 * tile + c)),
                     &drawn,
-                    query + comptime!(c as u32),
+                    query + comptime!((8 * tile + c) as u32),
                     key + comptime!(8 * half as u32),
-                    products[2 * n + half].extract(c),
-                    by_weights[2 * n + half].extract(c),
-                    comptime!(2 * half + c),
+                    products[at].extract(c),
+                    by_weights[at].extract(c),
+                    comptime!(2 * place + c),
                     comptime!(shape.clone()),
                 );
                 made.insert(c, slopes.product);
                 weights.insert(c, slopes.weight);
             }
-            products[2 * n + half] = made;
-            by_weights[2 * n + half] = weights;
+            products[at] = made;
+            by_weights[at] = weights;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::drawn::Drawn;
-use super::super::elements::{OperandSource, Pace};
+use super::super::elements::{DrawnSource, OperandSource, Pace};
 use super::super::operation::{QueuedTensor, record, register, tensors};
 use super::call::{MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
@@ -254,8 +254,13 @@ impl<'a> BoundMap<'a> {
         for operand in &self.call.operands {
             let MapOperand::Tensor { dtype, .. } = operand else {
                 let strides = &self.walk.strides[self.inputs.len() + self.outputs.len() + draw];
-                let four = self.width.is_multiple_of(4) && self.drawn[draw].is_four_to_a_count(strides);
-                sources.push((OperandSource::Drawn(drawn + draw, four), DType::Bool));
+                let many = self.drawn[draw].to_a_counter();
+                let group = many.min(self.width);
+                let in_groups = 2 * group >= many
+                    && self.width.is_multiple_of(group)
+                    && self.drawn[draw].is_in_groups(strides, group);
+                let source = DrawnSource { which: drawn + draw, many, in_groups };
+                sources.push((OperandSource::Drawn(source), DType::Bool));
                 draw += 1;
                 continue;
             };

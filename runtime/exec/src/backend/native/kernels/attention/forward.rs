@@ -142,6 +142,11 @@ impl AttentionKernel {
                 self.forward_tile(&here(keys), columns, s)?;
             }
         }
+        if self.plan.parts.contains(&AttentionPart::Result) {
+            s.before.clear();
+            s.before.extend(s.sum.iter().map(|sum| T::ONE / *sum));
+            scale_rows(self.level, &mut s.values, columns, &s.before);
+        }
         self.write(outs, outer, rows, s);
         Ok(())
     }
