@@ -8,8 +8,9 @@ use crate::subject::{step, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{
-    CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, RELU, TANH, Type,
+    CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, RELU, Random, TANH, Type,
 };
+use meshwright_plan::random::Distribution;
 use meshwright_plan::{DType, Dim, Dims, Monoid};
 
 /// `[rows, columns]` of numbers, weights of the columns, and all that is computed of them.
@@ -71,6 +72,8 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
         ("through_groups", through_groups),
         ("weight_grad", g.contract_to(&[x, hidden], &[c, h])),
         ("bias_grad", g.reduce(Monoid::Sum, hidden, &[r])),
+        ("kept", let_through(&mut g, x, [r, c], 0.1)),
+        ("seldom", let_through(&mut g, x, [r, c], 0.995)),
         ("first_factor", first),
         ("second_factor", second),
         ("graded", g.scaled(graded, 0.5)),
@@ -94,6 +97,15 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
 fn sums_of_products(g: &mut Graph, [x, y]: [Id; 2], [r, c]: [Dim; 2]) -> (Id, Id) {
     let (halved, warped) = (g.scaled(y, 0.5), g.unary(&TANH, x));
     (g.contract_to(&[halved, x], &[r]), g.contract_to(&[y, warped], &[c]))
+}
+
+/// What a dropout of that rate lets through: eight elements share a counter of the generator, or four, of rows of many lengths.
+fn let_through(g: &mut Graph, x: Id, dims: [Dim; 2], rate: f64) -> Id {
+    let distribution = Distribution::Bernoulli { rate };
+    let kept =
+        Random { stream: format!("kept {rate}"), distribution, dims: dims.to_vec(), dtype: DType::Bool };
+    let kept = g.op(kept, &[]);
+    g.masked(kept, x)
 }
 
 /// A product with a bias and a `relu`, and the gradient through that `relu` of a product with the same matrix.

@@ -182,7 +182,8 @@ primitives! {
     /// `(queries, keys, …, extras…) -> parts…`: what [`AttentionPart`] says of each, of which none is stored with both queries
     /// and keys among its dims; [`crate::AttentionOperands`] says which operands there are. The scores are the product of
     /// queries and keys, summed over the width, as the specification changes it. Only a step that does not give the maximum
-    /// along with other parts may hold a part of the keys. Of no keys the maximum is `-inf` and the sums are 0.
+    /// along with other parts may hold a part of the keys. Of no keys the maximum is `-inf`, the sums are 0, and the result
+    /// is NaN.
     Attention {
         /// What is the same for all steps of one attention.
         spec: Box<AttentionSpec>,

@@ -65,6 +65,10 @@ impl Op for Broken {
         self.kind.clone().unwrap_or_else(|| self.op.kind())
     }
 
+    fn residuals(&self, g: &mut Graph, x: &[Id]) -> Vec<Id> {
+        self.op.residuals(g, x)
+    }
+
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
         self.op.vjp(g, x, y, dy, need)
     }

@@ -33,12 +33,12 @@ pub(super) fn merge(plan: &mut Plan) {
         known.push(place);
         known.sort_unstable();
     }
-    divide(plan, &mut steps);
+    divide(plan, &mut steps, &stretch);
     plan.steps = steps.into_iter().flatten().collect();
 }
 
-/// Puts one step in place of the first and the last of these, and what reads the first behind it; says where. None where the last one reads
-/// what is made of the first by others.
+/// Puts one step in place of the first and the last of these, and says where: in the place of the first where others read that and the last one
+/// reads nothing more, else in that of the last, and what reads the first behind it. None where the last one reads what others make of the first.
 fn join(steps: &mut [Option<Step>], merged: Step) -> Option<usize> {
     let last = steps.len() - 1;
     let mut made: BTreeSet<BufId> = steps[0].iter().flat_map(|s| &s.writes).map(|o| o.buf).collect();
@@ -49,6 +49,11 @@ fn join(steps: &mut [Option<Step>], merged: Step) -> Option<usize> {
             made.extend(step.writes.iter().map(|o| o.buf));
             after.insert(i);
         }
+    }
+    let reads = |i: usize| steps[i].iter().flat_map(|s| &s.reads);
+    if !after.is_empty() && reads(last).all(|o| reads(0).any(|first| first == o)) {
+        (steps[0], steps[last]) = (Some(merged), None);
+        return Some(0);
     }
     let waits = |o: &Operand| made.contains(&o.buf) && !own.contains(&o.buf);
     if steps[last].iter().flat_map(|s| &s.reads).any(waits) {
@@ -67,7 +72,7 @@ fn join(steps: &mut [Option<Step>], merged: Step) -> Option<usize> {
 }
 
 /// Where a step gives the sums of the weights and of the values, and these are but divided by each other, it gives the quotient.
-fn divide(plan: &Plan, steps: &mut [Option<Step>]) {
+fn divide(plan: &Plan, steps: &mut [Option<Step>], stretch: &[usize]) {
     let kept = plan.program_inputs.iter().filter_map(|l| l.next);
     let kept: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).chain(kept).collect();
     let mut readers: BTreeMap<BufId, Vec<usize>> = BTreeMap::new();
@@ -92,7 +97,10 @@ fn divide(plan: &Plan, steps: &mut [Option<Step>]) {
         let inverse = read_by(&writes[sum]).iter().copied().find(|i| {
             steps[*i].as_ref().is_some_and(|s| s.writes[..] == [scale.clone()] && is_inverse(s, &writes[sum]))
         });
-        let Some(inverse) = inverse else { continue };
+        let Some(inverse) = inverse.filter(|i| [*i, product].iter().all(|i| stretch[*i] == stretch[at]))
+        else {
+            continue;
+        };
         if read_by(&scale) == [product] {
             steps[inverse] = None;
         }

@@ -354,7 +354,8 @@ impl<B: Backend> ProgramBuilder<'_, B> {
     fn takes(&self, kind: GroupKind, step: &Step) -> bool {
         let steps = &self.lowering.context.plan.steps;
         let waiting = || self.waiting.iter().map(|(index, _)| &steps[*index]);
-        let tensors = |s: &Step| s.reads.len() + s.writes.len();
+        let inlined = |o: &Operand| self.lowering.inlined.values.get(&o.buf).map_or(1, |i| i.reads.len());
+        let tensors = |s: &Step| s.reads.iter().map(inlined).sum::<usize>() + s.writes.len();
         let (most, most_tensors) = MOST_IN_GROUP;
         (self.waiting.is_empty() || self.waiting_for == kind)
             && self.waiting.len() < most

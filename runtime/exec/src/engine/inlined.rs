@@ -48,14 +48,16 @@ impl InlinedValues {
             if once.is_empty() || !stays.is_empty() && !writes(step) {
                 continue;
             }
+            // Of two factors of a sum of products one is read.
+            let by: Vec<_> = once.iter().filter_map(|k| readers.folded_by(at, &step.writes[*k])).collect();
+            let taken = |by: &usize| all.values.values().any(|other| other.by == *by);
+            if by.iter().any(|step| taken(step) || by.iter().filter(|other| *other == step).count() > 1) {
+                continue;
+            }
             let found = once.iter().map(|k| {
                 let others = stays.iter().map(|s| (regs[*s], &step.writes[*s]));
                 let (of, reads) = cut(expr, regs[*k], others.collect(), &step.reads);
                 let by = readers.folded_by(at, &step.writes[*k])?;
-                // Of two factors of a sum of products one is read.
-                if all.values.values().any(|other| other.by == by) {
-                    return None;
-                }
                 let inlined = Inlined { of, reads, by };
                 let pays = stays.is_empty() || readers.pays(&inlined, &step.writes[*k]);
                 let lasts = |o: &Operand| readers.lasts(o.buf, at, by);

@@ -124,29 +124,49 @@ fn what_something_else_needs_is_stored() {
     assert!(InlinedValues::of(&plan, |_, _| true, |_| false).values.is_empty());
 }
 
-/// `s = x + y` and the sum of `s * other` along `n`; `squared` says whether `other` is `s` too.
-fn scaled_sum(squared: bool) -> (Plan, BufId) {
+/// `s = x + y` and `t = x * y`, and the sum along `n` of the product of two factors, of which these are the ones; `one` says whether one step
+/// makes both.
+fn scaled_sum(one: bool, factors: fn([&Operand; 3]) -> [&Operand; 2]) -> (Plan, [BufId; 2]) {
     let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
     let (row, n) = (b.dim("row", 4), b.dim("n", 8));
-    let [x, y, other, s] = [(); 4].map(|()| b.whole(DType::F32, &[row, n]));
-    for (name, value) in [("x", &x), ("y", &y), ("other", &other)] {
+    let [x, y, s, t] = [(); 4].map(|()| b.whole(DType::F32, &[row, n]));
+    for (name, value) in [("x", &x), ("y", &y)] {
         b.leaf(ProgramInputKind::Input, name, value);
     }
     let (mut expr, regs) = meshwright_plan::Expr::of_operands([DType::F32, DType::F32]);
     let sum = expr.binary(BinaryFn::Add, regs[0], regs[1]);
-    b.step("s", Prim::Map { expr, regs: vec![sum] }, &[&x, &y], &[&s]);
+    let product = expr.binary(BinaryFn::Mul, regs[0], regs[1]);
+    let mut map =
+        |regs, made: &[&Operand]| b.step("map", Prim::Map { expr: expr.clone(), regs }, &[&x, &y], made);
+    if one {
+        map(vec![sum, product], &[&s, &t]);
+    } else {
+        map(vec![sum], &[&s]);
+        map(vec![product], &[&t]);
+    }
     let out = b.whole(DType::F32, &[row]);
-    b.step("out", Prim::Contract, &[&s, if squared { &s } else { &other }], &[&out]);
+    b.step("out", Prim::Contract, &factors([&x, &s, &t]), &[&out]);
+    // Read by others too, they last.
+    b.output("x", &x);
+    b.output("y", &y);
     b.output("out", &out);
-    (b.finish(), s.buf)
+    (b.finish(), [s.buf, t.buf])
 }
 
 #[test]
 fn a_factor_of_a_sum_of_products_is_computed_there_but_not_both() {
-    let (plan, s) = scaled_sum(false);
-    let found = InlinedValues::of(&plan, |_, _| true, |_| true);
-    assert_eq!((found.values[&s].by, found.values[&s].reads.len()), (1, 2));
+    let inlined = |plan: &Plan| InlinedValues::of(plan, |_, _| true, |_| true);
+    let (plan, [s, _]) = scaled_sum(false, |[x, s, _]| [s, x]);
+    let found = inlined(&plan);
+    assert_eq!((found.values[&s].by, found.values[&s].reads.len()), (2, 2));
+    // Of two the first, whether the other is made apart or not at all.
+    let (plan, [s, t]) = scaled_sum(false, |[_, s, t]| [s, t]);
+    let found = inlined(&plan);
+    assert!(found.values.contains_key(&s) && !found.values.contains_key(&t));
     assert_eq!(found.skipped, [0].into());
-    let (plan, _) = scaled_sum(true);
-    assert!(InlinedValues::of(&plan, |_, _| true, |_| true).values.is_empty());
+    // Made by one step, neither.
+    let (plan, _) = scaled_sum(true, |[_, s, t]| [s, t]);
+    assert!(inlined(&plan).values.is_empty());
+    let (plan, _) = scaled_sum(false, |[_, s, _]| [s, s]);
+    assert!(inlined(&plan).values.is_empty());
 }

@@ -75,6 +75,7 @@ impl Body {
             let dy = g.sum_of(&all);
             let node = g.node(id).clone();
             let need: Vec<bool> = node.inputs.iter().map(|x| on_root(x) && g.ty(*x).dtype.is_float()).collect();
+            // Element-wise ops keep nothing but operands and result.
             let given = node.op.vjp(g, &node.inputs, id, dy, &need);
             for ((x, part), need) in node.inputs.iter().zip(given).zip(need) {
                 if let (Some(part), true) = (part, need) {

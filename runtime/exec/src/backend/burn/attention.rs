@@ -83,7 +83,11 @@ impl Lower<'_> {
         let space = Local { dtype, dims: spec.space.clone(), ranges, shape, ..reads[0].clone() };
         if space.elements() == 0 {
             for (part, out) in parts.iter().zip(&writes).filter(|(_, o)| o.elements() > 0) {
-                let none = if *part == AttentionPart::Max { f64::NEG_INFINITY } else { 0.0 };
+                let none = match part {
+                    AttentionPart::Max => f64::NEG_INFINITY,
+                    AttentionPart::Result => f64::NAN,
+                    _ => 0.0,
+                };
                 self.write_number(none, out);
             }
             return Ok(());

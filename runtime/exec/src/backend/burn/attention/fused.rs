@@ -36,16 +36,9 @@ impl Lower<'_> {
         let factors: Vec<usize> = [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten().collect();
         let half = reads[0].dtype;
         let known = |l: &Local| l.dtype != DType::U8 && !l.dtype.is_pair() && l.dtype != DType::F64;
-        let wide: Vec<DType> = parts
-            .iter()
-            .zip(writes)
-            .filter(|(part, _)| !part.is_of_query())
-            .map(|(_, out)| out.dtype)
-            .collect();
         if !self.graph.capabilities.attention
             || [Some(0), Some(1), at.values].into_iter().flatten().any(|i| reads[i].dtype != half)
             || !reads[at.extras..].iter().all(known)
-            || wide.windows(2).any(|two| two[0] != two[1])
         {
             return Ok(false);
         }
@@ -102,13 +95,17 @@ impl Lower<'_> {
             AttentionPart::Query | AttentionPart::Key => spec.width.clone(),
             AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => spec.values.clone(),
         };
+        // The kernel gives one type, which what is stored in another is rounded from.
+        let mut types =
+            parts.iter().zip(writes).filter(|(part, _)| !part.is_of_query()).map(|(_, out)| out.dtype);
+        let one = types.next().filter(|first| types.all(|other| other == *first)).unwrap_or(DType::F32);
         let mut outs = vec![];
         for (part, out) in parts.iter().zip(writes) {
             let dims = apart(out, &own(part));
             let mut shape = Self::sizes(&dims, &[out]);
             // A tensor without a dim of its own has one of extent 1 in its place.
             shape.push(Self::sizes(&own(part), &[out]).iter().product());
-            let dtype = if own(part).is_empty() { BurnType::F32 } else { stored_as(out.dtype) };
+            let dtype = if part.is_of_query() { BurnType::F32 } else { stored_as(one) };
             outs.push((shape.clone(), dtype));
             call.outputs.push(AttentionOutput { dims: places(space, &dims), shape });
         }
@@ -117,6 +114,7 @@ impl Lower<'_> {
         for ((part, out), val) in parts.iter().zip(writes).zip(made) {
             let dims = [apart(out, &own(part)), own(part)].concat();
             let val = self.graph.reshape(val, &extents(&Self::sizes(&dims, &[out])));
+            let val = self.graph.cast(val, stored_as(out.dtype));
             self.write(&Named { val, dims }, out);
         }
     }

@@ -159,8 +159,9 @@ fn power(
     (base, exponent): (Reg, Reg),
     at: &[usize],
 ) -> Option<Instruction> {
+    let to = at.get(usize::from(exponent)).copied();
     let [of, exponent] = [base, exponent].map(|r| nodes.get(usize::from(r)));
-    if !of?.dtype.is_float() {
+    if !of?.dtype.is_float() || !exponent?.dtype.is_float() {
         return None;
     }
     let x = *at.get(usize::from(base))?;
@@ -172,7 +173,7 @@ fn power(
             let square = instructions.len() - 1;
             Some(times(square, if n == 3.0 { x } else { square }))
         }
-        _ => None,
+        _ => Some(Instruction::Binary(BinaryFn::Pow, x, to?)),
     }
 }
 
@@ -320,6 +321,7 @@ fn binary(a: f32, b: f32, #[comptime] f: BinaryFn) -> f32 {
         BinaryFn::Sub => a - b,
         BinaryFn::Mul | BinaryFn::And => a * b,
         BinaryFn::Div => a / b,
+        BinaryFn::Pow => a.powf(b),
         // The other where one is no number, but then the result is none either.
         BinaryFn::Min => select(a <= b || a.is_nan(), a, b),
         BinaryFn::Max | BinaryFn::Or => select(a >= b || a.is_nan(), a, b),
