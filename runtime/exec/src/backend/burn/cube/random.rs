@@ -285,7 +285,7 @@ pub(super) fn of_words(
         2 => words.2,
         _ => words.3,
     };
-    if comptime!(many == 8 && element % 2 == 0) { word << 16u32 } else { word }
+    if comptime!(many == 8 && element.is_multiple_of(2)) { word << 16u32 } else { word }
 }
 
 /// A product, rounded. `zero` is 0, which no compiler knows: so none makes one operation, with one rounding, of the product and the

@@ -162,48 +162,30 @@ impl Softmax {
             let (line, other) = (self.lines.index(0), self.lines.index(1));
             let drawn = by_rows(beside, line, other, first, comptime!(shape.clone()));
             #[unroll]
-            for tile in 0..2usize {
-                let (at, n) = ((row, first + comptime!(8 * tile as u32)), comptime!(2 * pair + tile));
-                let own = comptime!(shape.clone());
-                self.score_tile::<E>(products, &mut factors, &drawn, beside, space, at, n, own);
+            for place in 0..4usize {
+                let (tile, half) = comptime!((place / 2, place % 2));
+                let at = comptime!(2 * (2 * pair + tile) + half);
+                let query = row + comptime!(8 * half as u32);
+                let mut scores = Vector::<f32, Two>::zeroed();
+                let mut factor = Vector::<f32, Two>::zeroed();
+                #[unroll]
+                for c in 0..2usize {
+                    let key = first + comptime!((8 * tile + c) as u32);
+                    let (product, which) = (products[at].extract(c), comptime!(2 * place + c));
+                    let (line, own) = (self.lines.index(half), comptime!(shape.clone()));
+                    let inputs = element(beside, space, line, &drawn, key, product, which, own);
+                    let s = score::<E>(&inputs, space, query, key, comptime!(shape.clone()));
+                    self.most[half] = max(self.most[half], s);
+                    scores.insert(c, s);
+                    if let Some(weight) = comptime!(shape.weight.clone()) {
+                        factor.insert(c, evaluate::<E>(&inputs, weight));
+                    }
+                }
+                products[at] = scores;
+                factors[at] = factor;
             }
         }
         factors
-    }
-
-    /// The same of eight columns, of which the unit's first is at a query and a key; `drawn` is of an even tile and the next.
-    fn score_tile<E: Float>(
-        &mut self,
-        products: &mut Array<Vector<f32, Two>>,
-        factors: &mut Array<Vector<f32, Two>>,
-        drawn: &Sequence<Array<f32>>,
-        beside: &Beside,
-        space: &Space,
-        at: (u32, u32),
-        #[comptime] n: usize,
-        #[comptime] shape: AttentionShape,
-    ) {
-        #[unroll]
-        for half in 0..2usize {
-            let mut scores = Vector::<f32, Two>::zeroed();
-            let mut factor = Vector::<f32, Two>::zeroed();
-            #[unroll]
-            for c in 0..2usize {
-                let (query, key) = (at.0 + comptime!(8 * half as u32), at.1 + comptime!(c as u32));
-                let product = products[2 * n + half].extract(c);
-                let which = comptime!(n % 2 * 4 + 2 * half + c);
-                let line = self.lines.index(half);
-                let at = element(beside, space, line, drawn, key, product, which, comptime!(shape.clone()));
-                let s = score::<E>(&at, space, query, key, comptime!(shape.clone()));
-                self.most[half] = max(self.most[half], s);
-                scores.insert(c, s);
-                if let Some(weight) = comptime!(shape.weight.clone()) {
-                    factor.insert(c, evaluate::<E>(&at, weight));
-                }
-            }
-            products[2 * n + half] = scores;
-            factors[2 * n + half] = factor;
-        }
     }
 
     /// Puts weights times their factors in place of scores; what was summed before becomes relative to the new greatest.
