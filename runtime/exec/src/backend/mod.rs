@@ -216,8 +216,8 @@ pub(crate) trait Backend: Send + Sized + 'static {
         &mut self,
         left: FloatTensor<Self::Burn>,
         right: FloatTensor<Self::Burn>,
-    ) -> FloatTensor<Self::Burn> {
-        Self::Burn::float_matmul(left, right)
+    ) -> Result<FloatTensor<Self::Burn>, KernelError> {
+        Ok(Self::Burn::float_matmul(left, right))
     }
 
     /// What this backend does in its own way.

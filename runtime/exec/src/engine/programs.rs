@@ -382,7 +382,7 @@ fn timed_product<B: Backend>(backend: &mut B, n: usize, dtype: BurnType) -> Resu
     let (left, right) = (ones(), ones());
     done()?;
     let begin = Instant::now();
-    let product = backend.product(left, right);
+    let product = backend.product(left, right).map_err(|e| DeviceError(e.to_string()))?;
     done()?;
     let time = begin.elapsed();
     drop(product);

@@ -72,7 +72,7 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
         dtype: BurnType,
-    ) -> FloatTensor<Self>;
+    ) -> Result<FloatTensor<Self>, KernelError>;
 
     /// The number of the step, in the memory of a device, for what is drawn there.
     type Clock: Default + Send;
@@ -162,16 +162,16 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     const OWN_MAPS: bool = false;
 
-    /// The results of a kernel of our own of these operands, in memory like `outputs`; none before a run has begun.
+    /// The results of a kernel of our own of these operands.
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     fn run_own(
         clock: &Self::Clock,
         (kernel, rng): (&super::cube::own::OwnKernel, RngState),
         inputs: Vec<Self::Handle>,
-        outputs: &[burn_ir::TensorIr],
-    ) -> Option<Vec<Self::Handle>> {
-        let _ = (clock, kernel, rng, inputs, outputs);
-        None
+        operation: &CustomOpIr,
+    ) -> Result<Vec<Self::Handle>, KernelError> {
+        let _ = (clock, kernel, rng, inputs);
+        Err(KernelError::Unsupported(format!("there is no kernel `{}`", operation.id)))
     }
 
     /// Whether a transport that works on the memory of that GPU can read and write the device's.
@@ -181,7 +181,7 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, DeviceError>;
 
     /// The tensor again.
-    fn unpin(pinned: Self::Pinned, device: &Self::Device) -> HandleKind<Self>;
+    fn unpin(pinned: Self::Pinned) -> HandleKind<Self>;
 }
 
 /// A device that runs the operations of a backend of Burn.
@@ -265,11 +265,15 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Ok(B::tuned(&self.device, &mut self.products, f))
     }
 
-    fn product(&mut self, left: FloatTensor<B>, right: FloatTensor<B>) -> FloatTensor<B> {
+    fn product(
+        &mut self,
+        left: FloatTensor<B>,
+        right: FloatTensor<B>,
+    ) -> Result<FloatTensor<B>, KernelError> {
         let dtype = left.dtype();
         match B::own_matmul(&self.device, &self.products) {
             true => B::matmul(&mut self.products, left, right, dtype),
-            false => B::float_matmul(left, right),
+            false => Ok(B::float_matmul(left, right)),
         }
     }
 
@@ -394,7 +398,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         let made = match (operation.id.as_str(), &operation.inputs[..]) {
             (MATMUL, [left, right]) => {
                 let [left, right] = [left, right].map(|t| handles.get_float_tensor::<B>(t));
-                HandleKind::Float(B::matmul(&mut self.products, left, right, operation.outputs[0].dtype))
+                HandleKind::Float(B::matmul(&mut self.products, left, right, operation.outputs[0].dtype)?)
             }
             (RANDOM, _) => {
                 let Some(BurnKernel::Random(kernel)) = kernels.get(number) else { return unknown() };
@@ -404,8 +408,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             (name, inputs) if OWN.contains(&name) => {
                 let Some(BurnKernel::Own(kernel)) = kernels.get(number) else { return unknown() };
                 let inputs = inputs.iter().map(|t| handles.get_handle(&t.id, &t.status)).collect();
-                let made = B::run_own(&self.clock, (kernel, rng), inputs, &operation.outputs);
-                let Some(made) = made else { return unknown() };
+                let made = B::run_own(&self.clock, (kernel, rng), inputs, operation)?;
                 operation
                     .outputs
                     .iter()
@@ -532,7 +535,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
 
     fn received(&mut self, memory: BurnMemory<B::Pinned>, piece: &CallPiece) -> Option<Handle<Self>> {
         let tensor = match memory {
-            BurnMemory::Device { pinned, .. } => pinned.map(|p| B::unpin(p, &self.device)),
+            BurnMemory::Device { pinned, .. } => pinned.map(B::unpin),
             BurnMemory::Host(tensor) => {
                 let host = piece.slot.map(|_| to_host(&tensor, piece.dtype, &piece.shape));
                 self.pool.give(tensor);

@@ -1,4 +1,4 @@
-//! GPUs, and their stand-in on the host: the backend that compiles kernels for the device at hand, fused.
+//! GPUs, and their stand-in on the host: the backend that compiles kernels for the device at hand.
 
 #[cfg(feature = "cuda")]
 mod ahead;
@@ -24,7 +24,7 @@ pub(crate) mod folds;
 #[cfg(feature = "cuda")]
 mod graphs;
 pub(crate) mod maps;
-mod operation;
+pub(crate) mod operands;
 pub(crate) mod own;
 mod product;
 mod program;
@@ -41,19 +41,17 @@ use crate::cluster::devices::DeviceKind;
 #[cfg(feature = "cuda")]
 use crate::engine::lowering::{stored_as, stored_shape};
 use crate::error::ExecError;
-use crate::kernels::RandomKernel;
+use crate::kernels::{KernelError, RandomKernel};
 #[cfg(feature = "cuda")]
 use crate::tensor::HostTensor;
 #[cfg(feature = "cuda")]
 use burn_backend::Backend as _;
+use burn_backend::DType as BurnType;
 use burn_backend::tensor::FloatTensor;
-use burn_backend::{DType as BurnType, TensorMetadata};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{Cube, CubeBackend, CubeDevice};
-use burn_fusion::stream::StreamId;
-use burn_fusion::{NoOp, get_client};
-use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput, TensorIr};
+use burn_cubecl::{Cube, CubeDevice};
+use burn_ir::{CustomOpIr, HandleKind};
 use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use meshwright_gpu::driver::Driver;
@@ -61,6 +59,7 @@ use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::TunedProducts;
 #[cfg(feature = "cuda")]
 use meshwright_plan::DType;
+use operands::OwnInputs;
 use own::OwnKernel;
 
 /// A device that kernels are compiled for.
@@ -127,7 +126,7 @@ impl Pinning for Pinned {
 
 impl BurnBackend for Cube {
     type Pinned = Pinned;
-    /// None: GPUs have theirs by number, since a product is computed when the queue of the fusion comes to it.
+    /// None: GPUs have theirs by number, since a product is put on the stream by the thread of the device.
     type Library = ();
     type Clock = Option<(u64, CubeTensor)>;
 
@@ -151,7 +150,7 @@ impl BurnBackend for Cube {
 
     #[cfg(feature = "cuda")]
     fn upload_input(host: HostTensor, device: &CubeDevice) -> HandleKind<Cube> {
-        registered(ahead::sent(host, device), device)
+        kind_of(ahead::sent(host, device))
     }
 
     #[cfg(feature = "cuda")]
@@ -162,7 +161,7 @@ impl BurnBackend for Cube {
         shape: &[usize],
     ) -> Option<Download> {
         let tensor = typed::<Cube>(tensor.clone(), stored_as(dtype), &stored_shape(dtype, shape));
-        download::started(device, resolved(tensor).ok()?, dtype, shape)
+        download::started(device, inner(tensor).ok()?, dtype, shape)
     }
 
     #[cfg(feature = "cuda")]
@@ -211,8 +210,9 @@ impl BurnBackend for Cube {
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
         dtype: BurnType,
-    ) -> FloatTensor<Self> {
-        product::product(left, right, dtype)
+    ) -> Result<FloatTensor<Self>, KernelError> {
+        product::compute(left, right, dtype)
+            .map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}")))
     }
 
     fn drawn(
@@ -222,7 +222,7 @@ impl BurnBackend for Cube {
         dtype: BurnType,
     ) -> Option<HandleKind<Self>> {
         let (_, step) = clock.as_ref()?;
-        Some(registered(random::draw(kernel, (rng, step), dtype, device), device))
+        Some(kind_of(random::draw(kernel, (rng, step), dtype, device)))
     }
 
     #[cfg(feature = "cuda")]
@@ -246,18 +246,21 @@ impl BurnBackend for Cube {
         clock: &Self::Clock,
         (kernel, rng): (&OwnKernel, RngState),
         inputs: Vec<Self::Handle>,
-        outputs: &[TensorIr],
-    ) -> Option<Vec<Self::Handle>> {
-        let step = clock.as_ref()?.1.clone();
-        Some(match kernel {
-            OwnKernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
+        operation: &CustomOpIr,
+    ) -> Result<Vec<Self::Handle>, KernelError> {
+        let Some((_, step)) = clock else {
+            return Err(KernelError::Unsupported("no run has begun".into()));
+        };
+        let (inputs, outputs) = (OwnInputs::new(inputs, &operation.inputs), &operation.outputs);
+        match kernel {
+            OwnKernel::Map(calls) => Ok(maps::map(calls, rng, step, inputs, outputs)),
             #[cfg(feature = "cuda")]
-            OwnKernel::Fold(calls) => folds::fold(calls, inputs, outputs),
+            OwnKernel::Fold(calls) => Ok(folds::fold(calls, &inputs.tensors, outputs)),
             #[cfg(feature = "cuda")]
-            OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs, outputs),
+            OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Product(call) => epilogue::product(call, step, inputs, outputs),
-        })
+        }
     }
 
     fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {
@@ -271,9 +274,8 @@ impl BurnBackend for Cube {
         }
     }
 
-    /// What was recorded for the tensor is submitted first, so that its memory is written in the order of the device.
     fn pin(tensor: HandleKind<Self>) -> Result<Pinned, DeviceError> {
-        let tensor = resolved(tensor)?;
+        let tensor = inner(tensor)?;
         // Tensors of a GPU may have gaps between their rows.
         let tensor = into_contiguous(tensor);
         #[cfg(feature = "cuda")]
@@ -290,37 +292,24 @@ impl BurnBackend for Cube {
         }
     }
 
-    fn unpin(pinned: Pinned, device: &CubeDevice) -> HandleKind<Self> {
-        registered(pinned.tensor, device)
+    fn unpin(pinned: Pinned) -> HandleKind<Self> {
+        kind_of(pinned.tensor)
     }
 }
 
-/// The tensor itself, when all that was recorded for it has been submitted.
-fn resolved(tensor: HandleKind<Cube>) -> Result<CubeTensor, DeviceError> {
+/// The tensor itself.
+fn inner(tensor: HandleKind<Cube>) -> Result<CubeTensor, DeviceError> {
     match tensor {
-        HandleKind::Float(t) => {
-            let client = t.client.clone();
-            Ok(client.resolve_tensor_float::<CubeBackend>(t))
-        }
-        HandleKind::Int(t) => {
-            let client = t.client.clone();
-            Ok(client.resolve_tensor_int::<CubeBackend>(t))
-        }
+        HandleKind::Float(t) | HandleKind::Int(t) => Ok(t),
         _ => Err(DeviceError("it holds no numbers".into())),
     }
 }
 
-/// A tensor as one of the queue that fuses operations.
-fn registered(tensor: CubeTensor, device: &CubeDevice) -> HandleKind<Cube> {
-    let client = get_client::<CubeBackend>(device);
-    let (shape, dtype) = (tensor.shape(), tensor.dtype());
-    let handle = CubeBackend::float_tensor_handle(tensor);
-    let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
-    let made = client.register(StreamId::current(), OperationIr::Init(init), NoOp::<CubeBackend>::new());
-    let tensor = made.output();
-    match dtype {
+/// A tensor with its kind.
+fn kind_of(tensor: CubeTensor) -> HandleKind<Cube> {
+    match tensor.dtype {
         BurnType::Bool(_) => HandleKind::Bool(tensor),
-        _ if dtype.is_float() => HandleKind::Float(tensor),
+        dtype if dtype.is_float() => HandleKind::Float(tensor),
         _ => HandleKind::Int(tensor),
     }
 }

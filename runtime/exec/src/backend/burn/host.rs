@@ -4,6 +4,7 @@ use super::backend::BurnBackend;
 use super::memory::Pinning;
 use crate::backend::DeviceError;
 use crate::backend::native::{bytes_mut, handle, unhandle};
+use crate::kernels::KernelError;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{DType as BurnType, FloatDType};
 use burn_flex::{Flex, FlexTensor};
@@ -55,12 +56,12 @@ impl BurnBackend for Flex {
         left: FlexTensor,
         right: FlexTensor,
         dtype: BurnType,
-    ) -> FlexTensor {
+    ) -> Result<FlexTensor, KernelError> {
         if let Some(library) = library {
-            return library.product(left, right, dtype);
+            return Ok(library.product(left, right, dtype));
         }
         let to: FloatDType = dtype.into();
-        Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to))
+        Ok(Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to)))
     }
 
     /// Tests alone have transports that take memory of the host for that of a GPU.
@@ -76,7 +77,7 @@ impl BurnBackend for Flex {
         Ok(tensor)
     }
 
-    fn unpin(pinned: Self::Pinned, _: &Self::Device) -> HandleKind<Self> {
+    fn unpin(pinned: Self::Pinned) -> HandleKind<Self> {
         handle(pinned)
     }
 }

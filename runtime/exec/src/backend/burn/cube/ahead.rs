@@ -5,7 +5,7 @@ use crate::backend::burn::transfer::elements;
 use crate::tensor::HostTensor;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::stream::StreamId;
+use burn_std::id::StreamId;
 
 /// A dense tensor with the elements of one of the host, which are none of pairs. They are copied behind other inputs, and beside all that is
 /// computed.

@@ -6,7 +6,7 @@ use burn_backend::Device as _;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::stream::StreamId;
+use burn_std::id::StreamId;
 use cubecl::cuda::CudaRuntime;
 use cubecl::device_handle::DeviceHandle;
 use cubecl::future::block_on;

@@ -1,21 +1,19 @@
-//! A product that does more in the same kernel of cuBLASLt, as an operation of the fusion queue. Where the library turns out to have no kernel
-//! for that, the product is computed alone, and the rest by a kernel of our own.
+//! A product that does more in the same kernel of cuBLASLt. Where the library turns out to have no kernel for that, the product is computed
+//! alone, and the rest by a kernel of our own.
 
 use super::blas::{self, ProductTensors};
-use super::folds::{FoldCall, FoldRun};
+use super::folds::{FoldCall, fold};
 use super::maps::{MapCall, MapRun};
-use super::operation::{QueuedTensor, record, register, tensors};
+use super::operands::{OwnInputs, empty};
 use super::product::compute;
 use crate::backend::burn::blas::Then;
 use crate::engine::epilogues::ProductFunction;
-use burn_backend::{DType as BurnType, ExecutionError};
-use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use crate::kernels::KernelError;
+use burn_backend::DType as BurnType;
+use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{CubeBackend, CubeDevice};
-use burn_fusion::stream::Operation;
-use burn_ir::{HandleContainer, TensorIr, TensorStatus};
+use burn_ir::TensorIr;
 use burn_std::Shape as Extents;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,63 +43,34 @@ pub(crate) enum BesideProduct {
     FactorSums { right: bool, fold: Arc<[FoldCall]> },
 }
 
-/// The operation when its turn has come.
-struct ProductRun {
-    call: Arc<ProductCall>,
-    inputs: Vec<TensorIr>,
-    outputs: Vec<TensorIr>,
+/// A product whose operands are there.
+struct ProductRun<'a> {
+    call: &'a ProductCall,
+    outputs: &'a [TensorIr],
     /// Where random values would be drawn, which there are none of.
-    step: CubeTensor,
+    step: &'a CubeTensor,
 }
 
-impl std::fmt::Debug for ProductRun {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "product of {:?}", self.call.matrices)
-    }
-}
-
-/// Records it.
+/// The results of a product and what is done beside it.
 pub(super) fn product(
-    call: &Arc<ProductCall>,
-    step: CubeTensor,
-    inputs: Vec<QueuedTensor>,
+    call: &ProductCall,
+    step: &CubeTensor,
+    inputs: OwnInputs,
     outputs: &[TensorIr],
-) -> Vec<QueuedTensor> {
-    let client = burn_fusion::get_client::<CubeBackend>(&step.device);
-    let call = call.clone();
-    record("meshwright_product", &client, inputs, outputs, |inputs, outputs| ProductRun {
-        call,
-        inputs,
-        outputs,
-        step,
-    })
-}
-
-impl Operation<FusionCubeRuntime> for ProductRun {
-    fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let inputs = tensors(handles, &self.inputs);
-        let made = match self.fused(&inputs) {
-            Some(made) => made,
-            None => {
-                self.apart(inputs).map_err(|e| ExecutionError::generic(format!("a matrix product: {e}")))?
-            }
-        };
-        register(handles, &self.outputs, made);
-        Ok(())
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let run = ProductRun { call, outputs, step };
+    match run.fused(&inputs.tensors) {
+        Some(made) => Ok(made),
+        None => run.apart(inputs).map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}"))),
     }
 }
 
-impl ProductRun {
-    fn empty(&self, ir: &TensorIr) -> CubeTensor {
-        let (client, device) = (self.step.client.clone(), self.step.device.clone());
-        empty_device_contiguous_dtype(client, device, Extents::from(ir.shape.to_vec()), ir.dtype)
-    }
-
+impl ProductRun<'_> {
     /// All in one kernel; none where cuBLASLt has none.
     fn fused(&self, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
         let CubeDevice::Cuda(gpu) = &self.step.device else { return None };
         let [left, right, rest @ ..] = inputs else { return None };
-        let made: Vec<CubeTensor> = self.outputs.iter().map(|ir| self.empty(ir)).collect();
+        let made: Vec<CubeTensor> = self.outputs.iter().map(|ir| empty(ir, self.step)).collect();
         let asked = |then, vector: Option<&CubeTensor>, bits: Option<&CubeTensor>| {
             let tensors = ProductTensors {
                 left: left.clone(),
@@ -135,30 +104,28 @@ impl ProductRun {
     }
 
     /// The product, then the rest.
-    fn apart(&self, mut inputs: Vec<CubeTensor>) -> Result<Vec<CubeTensor>, String> {
+    fn apart(&self, inputs: OwnInputs) -> Result<Vec<CubeTensor>, String> {
+        let OwnInputs { mut tensors, mut ended } = inputs;
         let reads_bits = matches!(self.call.beside, BesideProduct::ReluGrad { .. });
         let own = 2 + usize::from(self.call.biased) + usize::from(reads_bits);
-        let mut reads = inputs.split_off(own);
-        inputs.truncate(2);
-        let (Some(right), Some(left)) = (inputs.pop(), inputs.pop()) else { return Err("no factors".into()) };
+        let mut rest = OwnInputs { tensors: tensors.split_off(own), ended: ended.split_off(own) };
+        tensors.truncate(2);
+        let (Some(right), Some(left)) = (tensors.pop(), tensors.pop()) else {
+            return Err("no factors".into());
+        };
         let (shape, dtype) = &self.call.product;
         let product = reshape(compute(left, right, *dtype)?, Extents::from(shape.clone()));
-        let mut irs = self.inputs[own..].to_vec();
         Ok(match &self.call.beside {
             BesideProduct::Map { map, at, .. } | BesideProduct::ReluGrad { map, at } => {
-                let ended =
-                    TensorIr { status: TensorStatus::ReadWrite, dtype: *dtype, ..self.outputs[0].clone() };
-                irs.insert(*at, ended);
-                reads.insert(*at, product);
-                let outputs = vec![self.outputs[0].clone()];
-                let mut made = MapRun::new(map.clone(), irs, outputs, self.step.clone()).run(reads);
+                rest.tensors.insert(*at, product);
+                rest.ended.insert(*at, true);
+                let mut made = MapRun::new(map, &self.outputs[..1], self.step).run(rest);
                 // Nobody reads them, since they are not kept.
-                made.extend(self.outputs[1..].iter().map(|ir| self.empty(ir)));
+                made.extend(self.outputs[1..].iter().map(|ir| empty(ir, self.step)));
                 made
             }
-            BesideProduct::FactorSums { fold, .. } => {
-                let run = FoldRun::new(fold.clone(), irs, self.outputs[1..].to_vec());
-                let sums = run.run(&reads).map_err(|e| format!("{e:?}"))?;
+            BesideProduct::FactorSums { fold: of, .. } => {
+                let sums = fold(of, &rest.tensors, &self.outputs[1..]);
                 std::iter::once(product).chain(sums).collect()
             }
         })

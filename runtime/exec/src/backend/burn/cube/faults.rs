@@ -1,27 +1,23 @@
 //! What is known of a GPU when it fails, and in which step of a Plan it did.
 //!
 //! CubeCL keeps an error with the memory that was therefore not written, and reports it when somebody reads that: long after, and
-//! without a step. In between an operation is recorded, fused with others, and launched, on three threads: the engine's, that of the
-//! fusion, and that of the device. So each operation is given its step when it is recorded, and after each block of them that was
-//! launched, the thread of the device looks whether there is an error. What fails while nothing runs has no step.
+//! without a step. So after each step the thread of the device, which launches what it is told in order, looks whether there is an error.
+//! What fails while nothing runs has no step.
 
 use crate::backend::{DeviceFault, FaultKind, RunPoint};
 use crate::error::{HeldMemory, SilentGpu};
-use burn_backend::{Device as _, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
+use burn_backend::Device as _;
 use burn_cubecl::CubeDevice;
-use burn_fusion::observer::{BlockOperations, FusionObservation, FusionObserver};
-use burn_ir::{OperationIr, TensorId};
 use cubecl::cuda::{CudaDevice, CudaRuntime};
-use cubecl::device::DeviceId;
 use cubecl::device_handle::DeviceHandle;
 use cubecl::server::Server as _;
 use cubecl_runtime::runtime::Runtime;
 use cubecl_server::stream::{FailureStore, WriteScoped};
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::monitor::GpuMonitor;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 type CudaServer = <CudaRuntime as Runtime>::Server;
 
@@ -48,8 +44,6 @@ static GPUS: Mutex<BTreeMap<usize, Arc<WatchedGpu>>> = Mutex::new(BTreeMap::new(
 
 /// Begins to watch a GPU, unless it is watched already.
 pub(super) fn watch(device: &CudaDevice, libraries: &Paths) {
-    static OBSERVED: OnceLock<FusionObservation> = OnceLock::new();
-    OBSERVED.get_or_init(|| FusionObservation::new(Arc::new(StepObserver)));
     let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
     let ordinal = u32::try_from(device.index).unwrap_or(u32::MAX);
     if !gpus.contains_key(&device.index)
@@ -69,94 +63,17 @@ pub(crate) fn silent(index: usize) -> Option<SilentGpu> {
     Some(SilentGpu { name: gpu.monitor.name().clone(), health: gpu.monitor.health() })
 }
 
-/// The thread of the fusion, on which tasks run in the order of the operations that are recorded.
-struct FusionThread;
-
-impl DeviceService for FusionThread {
-    fn init(_: DeviceId) -> FusionThread {
-        FusionThread
-    }
-
-    fn utilities(&self) -> ServerUtilitiesHandle {
-        Arc::new(())
-    }
-
-    fn stage() -> DeviceServiceStage {
-        DeviceServiceStage::Upstream
-    }
-}
-
-/// What the thread of the fusion of a GPU knows.
-#[derive(Default)]
-struct RecordedSteps {
-    gpu: Option<(Arc<WatchedGpu>, DeviceHandle<CudaServer>)>,
-    /// To what belongs what is recorded.
-    at: Option<RunPoint>,
-    /// To what belongs what was recorded and is not launched yet, by what it makes.
-    waiting: HashMap<TensorId, RunPoint>,
-    /// To what belongs what is being launched.
-    launching: Option<RunPoint>,
-}
-
 thread_local! {
-    static RECORDED: RefCell<RecordedSteps> = RefCell::default();
-    /// The way of an engine's thread to that of the fusion.
-    static FUSION: RefCell<Option<(DeviceId, DeviceHandle<FusionThread>)>> = const { RefCell::new(None) };
+    /// To what belongs what this engine's thread launches.
+    static REACHED: Cell<Option<RunPoint>> = const { Cell::new(None) };
 }
 
-/// What follows belongs to a step, or to none.
+/// What follows belongs to a step, or to none. An error that is there when what was launched before has been seen to is of that: of a step, or
+/// of what came before the first one, as when its inputs were brought there.
 pub(super) fn reached(device: &CudaDevice, at: Option<RunPoint>) {
-    let (id, index) = (device.to_id(), device.index);
-    let note = move |_: &mut FusionThread| {
-        RECORDED.with_borrow_mut(|recorded| {
-            let before = std::mem::replace(&mut recorded.at, at);
-            if recorded.gpu.is_none() {
-                recorded.gpu = of(index).map(|gpu| (gpu, DeviceHandle::new(id)));
-            }
-            // What has failed before the first step, as when its inputs were brought there, is not that step's.
-            if let (None, Some(_), Some((gpu, device))) = (before, at, &recorded.gpu) {
-                let gpu = gpu.clone();
-                device.submit(move |server| gpu.look(server, None));
-            }
-        });
-    };
-    FUSION.with_borrow_mut(|known| {
-        let (_, thread) = match known {
-            Some(thread) if thread.0 == id => thread,
-            _ => known.insert((id, DeviceHandle::new(id))),
-        };
-        thread.submit(note);
-    });
-}
-
-struct StepObserver;
-
-impl FusionObserver for StepObserver {
-    fn registered(&self, operation: &OperationIr) {
-        RECORDED.with_borrow_mut(|recorded| {
-            if let Some(at) = recorded.at {
-                recorded.waiting.extend(operation.outputs().map(|out| (out.id, at)));
-            }
-        });
-    }
-
-    fn block_starts(&self, block: BlockOperations<'_>) {
-        RECORDED.with_borrow_mut(|recorded| {
-            let made = block.iter().flat_map(OperationIr::outputs).map(|out| out.id);
-            let steps = made.filter_map(|id| recorded.waiting.remove(&id));
-            // What is fused is named by its last step, whose result is written.
-            recorded.launching = steps.max_by_key(|at| (at.program, at.step_number, at.step));
-        });
-    }
-
-    fn block_ran(&self) {
-        let found = RECORDED.with_borrow_mut(|recorded| {
-            let at = recorded.launching.take();
-            recorded.gpu.clone().map(|(gpu, device)| (gpu, device, at))
-        });
-        if let Some((gpu, device, at)) = found {
-            device.submit(move |server| gpu.look(server, at));
-        }
+    let before = REACHED.replace(at);
+    if let Some(gpu) = of(device.index) {
+        DeviceHandle::<CudaServer>::new(device.to_id()).submit(move |server| gpu.look(server, before));
     }
 }
 

@@ -1,21 +1,19 @@
 //! Runs recorded into CUDA graphs, by what CubeCL has for it: it keeps the memory that a graph uses from all others as long as the
 //! graph lives, and refuses to record what a graph cannot hold.
 
-use super::{Server, ahead, registered, resolved};
+use super::{Server, ahead, inner};
 use crate::backend::burn::backend::OnBurn;
 use crate::backend::burn::transfer::typed;
 use crate::backend::{DeviceError, Graphs, Overwrite, Replay, Shaped};
-use crate::engine::interpreter::opaque;
 use crate::engine::lowering::{stored_as, stored_shape};
 use crate::tensor::HostTensor;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::{Backend as _, Device as _, ExecutionError};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{Cube, CubeBackend, CubeDevice};
-use burn_fusion::get_client;
-use burn_fusion::stream::StreamId;
+use burn_cubecl::{Cube, CubeDevice};
 use burn_ir::BackendIr;
+use burn_std::id::StreamId;
 use cubecl::device_handle::DeviceHandle;
 use cubecl::server::ServerError;
 use cubecl::std::tensor::copy_into;
@@ -23,9 +21,9 @@ use cubecl_server::stream::WriteScoped;
 
 type CubeHandle = <Cube as BackendIr>::Handle;
 
-/// The tensor itself, when all that is to be done before has been handed to the device.
-fn inner((tensor, dtype, shape): &Shaped<CubeHandle>) -> Result<CubeTensor, DeviceError> {
-    resolved(typed::<Cube>(tensor.clone(), stored_as(*dtype), &stored_shape(*dtype, shape)))
+/// The tensor itself.
+fn shaped((tensor, dtype, shape): &Shaped<CubeHandle>) -> Result<CubeTensor, DeviceError> {
+    inner(typed::<Cube>(tensor.clone(), stored_as(*dtype), &stored_shape(*dtype, shape)))
 }
 
 fn failed(e: ExecutionError) -> DeviceError {
@@ -38,8 +36,6 @@ impl Graphs<CubeHandle> for OnBurn<Cube> {
     }
 
     fn stream(&mut self) -> Result<u64, DeviceError> {
-        // All that waits to be fused goes to the thread of the device, and then a task that comes back when that has been launched.
-        get_client::<CubeBackend>(&self.device).sync(|| ());
         let CubeDevice::Cuda(gpu) = &self.device else { return Err(DeviceError("it is no GPU".into())) };
         let current = StreamId::current();
         let found = DeviceHandle::<Server>::new(gpu.to_id()).submit_blocking(move |server| {
@@ -64,15 +60,15 @@ impl Graphs<CubeHandle> for OnBurn<Cube> {
     }
 
     fn location(&mut self, tensor: &Shaped<CubeHandle>) -> Result<u64, DeviceError> {
-        let tensor = inner(tensor)?;
+        let tensor = shaped(tensor)?;
         let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());
         Ok(resource.map_err(|e| DeviceError(e.to_string()))?.resource().ptr)
     }
 
     fn writable(&mut self, tensor: &Shaped<CubeHandle>) -> Result<(CubeHandle, Overwrite), DeviceError> {
         // Tensors of a GPU may have gaps between their rows.
-        let tensor = into_contiguous(inner(tensor)?);
-        let handle = opaque::<Cube>(registered(tensor.clone(), &self.device));
+        let tensor = into_contiguous(shaped(tensor)?);
+        let handle = tensor.clone();
         let device = self.device.clone();
         let overwrite = move |host: HostTensor| {
             // What was recorded may still be reading the tensor: only a copy within the device waits for it.
@@ -83,7 +79,7 @@ impl Graphs<CubeHandle> for OnBurn<Cube> {
     }
 
     fn copy(&mut self, from: &Shaped<CubeHandle>, to: &Shaped<CubeHandle>) -> Result<(), DeviceError> {
-        let (from, to) = (inner(from)?, inner(to)?);
+        let (from, to) = (shaped(from)?, shaped(to)?);
         let (client, dtype) = (from.client.clone(), dtype_to_storage_type(from.dtype));
         copy_into(&client, from.binding(), to.binding(), dtype);
         Ok(())

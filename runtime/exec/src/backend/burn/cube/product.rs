@@ -1,57 +1,16 @@
-//! Matrix products that the backend's own call does not do as they are needed, recorded as an operation of the fusion
-//! queue.
+//! Matrix products that the backend's own call does not do as they are needed.
 //!
 //! - Where cuBLASLt is, it computes them; else Burn's kernels.
 //! - The dtype of the result is told, so that a product of a half type is not rounded where it is wanted in `f32`.
 //! - The factor of a product with one row is made dense: of the kernels that are timed for those, one
 //!   (`GemvUnitPerpendicular` of `cubek` 0.3.1) reads it as if it were, and is wrong for a permuted view.
 
-use burn_backend::{DType as BurnType, ExecutionError, TensorMetadata};
-use burn_cubecl::CubeBackend;
-use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
+use burn_backend::{DType as BurnType, TensorMetadata};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::FusionTensor;
-use burn_fusion::stream::{Operation, StreamId};
-use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorIr};
 
-/// The operation when its turn has come: two factors and a result.
-#[derive(Debug)]
-struct Product {
-    left: TensorIr,
-    right: TensorIr,
-    out: TensorIr,
-}
-
-/// Records the product of two tensors of one dtype, with elements of `dtype`.
-pub(super) fn product(
-    left: FusionTensor<FusionCubeRuntime>,
-    right: FusionTensor<FusionCubeRuntime>,
-    dtype: BurnType,
-) -> FusionTensor<FusionCubeRuntime> {
-    let client = left.client.clone();
-    let mut shape = left.shape.clone();
-    let last = shape.len() - 1;
-    shape[last] = right.shape[last];
-    let out = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
-    let (left, right) = (left.into_ir(), right.into_ir());
-    let told =
-        CustomOpIr::new("meshwright_product", &[left.clone(), right.clone()], std::slice::from_ref(&out));
-    client.register(StreamId::current(), OperationIr::Custom(told), Product { left, right, out }).output()
-}
-
-impl Operation<FusionCubeRuntime> for Product {
-    fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let left = handles.get_float_tensor::<CubeBackend>(&self.left);
-        let right = handles.get_float_tensor::<CubeBackend>(&self.right);
-        let made = compute(left, right, self.out.dtype)
-            .map_err(|e| ExecutionError::generic(format!("a matrix product: {e}")))?;
-        handles.register_float_tensor::<CubeBackend>(&self.out.id, made);
-        Ok(())
-    }
-}
-
+/// The product of two tensors of one dtype, with elements of `dtype`.
 pub(super) fn compute(left: CubeTensor, right: CubeTensor, dtype: BurnType) -> Result<CubeTensor, String> {
     #[cfg(feature = "cubecl-cpu")]
     if let burn_cubecl::CubeDevice::Cpu(_) = left.device {

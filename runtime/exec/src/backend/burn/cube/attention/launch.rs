@@ -1,4 +1,4 @@
-//! An attention as an operation of the fusion queue, and the launch of its kernels.
+//! The launch of the kernels of an attention.
 
 use super::call::{AttentionCall, AttentionInput, AttentionOutput};
 use super::load::QUERIES;
@@ -7,33 +7,19 @@ use super::tile::{UNITS, VECTOR};
 use super::{backward, forward};
 use crate::backend::RngState;
 use crate::backend::burn::cube::drawn::Drawn;
-use crate::backend::burn::cube::operation::{QueuedTensor, record, register, tensors};
+use crate::backend::burn::cube::operands::empty;
+use crate::kernels::KernelError;
+use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
-use burn_backend::{DType as BurnType, ExecutionError};
-use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::stream::Operation;
-use burn_ir::{HandleContainer, TensorIr};
+use burn_ir::TensorIr;
 use burn_std::Shape as Extents;
 use cubecl::ir::FloatKind;
 use cubecl::ir::features::MmaConfig;
 use cubecl::prelude::*;
 use meshwright_plan::{AttentionOperands, AttentionPart};
-use std::sync::Arc;
-
-/// The operation when its turn has come.
-#[derive(Debug)]
-struct Attend {
-    call: Arc<AttentionCall>,
-    inputs: Vec<TensorIr>,
-    outputs: Vec<TensorIr>,
-    drawn: Vec<Drawn>,
-    /// Read when the operation is executed, which is before the next step sets it: outputs are read, and so the queue is empty, after each
-    /// run.
-    step: CubeTensor,
-}
 
 /// Whether a device multiplies as the kernels do.
 pub(in super::super) fn is_there(client: &Client) -> bool {
@@ -45,46 +31,27 @@ pub(in super::super) fn is_there(client: &Client) -> bool {
     [FloatKind::BF16, FloatKind::F16].into_iter().all(|kind| has(half(kind)))
 }
 
-/// Records an attention of these operands, of which the last is the table of decided tiles. `step` is in the memory of the device.
+/// The results of an attention of these operands, of which the last is the table of decided tiles. `step` is in the memory of the device.
 pub(in super::super) fn attend(
-    call: &Arc<AttentionCall>,
+    call: &AttentionCall,
     rng: RngState,
-    step: CubeTensor,
-    inputs: Vec<QueuedTensor>,
+    step: &CubeTensor,
+    mut inputs: Vec<CubeTensor>,
     outputs: &[TensorIr],
-) -> Vec<QueuedTensor> {
-    let Some(first) = inputs.first() else { return vec![] };
-    let client = first.client.clone();
-    let drawn = call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng)).collect();
-    let call = call.clone();
-    record("meshwright_attention", &client, inputs, outputs, |inputs, outputs| Attend {
-        drawn,
-        call,
-        inputs,
-        outputs,
-        step,
-    })
-}
-
-impl Operation<FusionCubeRuntime> for Attend {
-    fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let mut inputs = tensors(handles, &self.inputs);
-        let Some(decided) = inputs.pop() else { return Err(ExecutionError::generic("no table".to_string())) };
-        let many = 2 + usize::from(self.call.values > 0) + usize::from(self.call.slope.is_some());
-        for (i, input) in inputs.iter_mut().enumerate().take(many) {
-            if !is_vectors(input, &self.call.inputs[i]) {
-                *input = into_contiguous(input.clone());
-                if !is_vectors(input, &self.call.inputs[i]) {
-                    let message =
-                        format!("operand {i} of an attention is not aligned for vectors of {VECTOR}");
-                    return Err(ExecutionError::generic(message));
-                }
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let Some(decided) = inputs.pop() else { return Err(KernelError::Unsupported("no table".into())) };
+    let many = 2 + usize::from(call.values > 0) + usize::from(call.slope.is_some());
+    for (i, input) in inputs.iter_mut().enumerate().take(many) {
+        if !is_vectors(input, &call.inputs[i]) {
+            *input = into_contiguous(input.clone());
+            if !is_vectors(input, &call.inputs[i]) {
+                let message = format!("operand {i} of an attention is not aligned for vectors of {VECTOR}");
+                return Err(KernelError::Unsupported(message));
             }
         }
-        let made = AttentionRun { attend: self, inputs, many, decided }.go();
-        register(handles, &self.outputs, made);
-        Ok(())
     }
+    let drawn = call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng)).collect();
+    Ok(AttentionRun { call, inputs, many, decided, outputs, drawn, step }.go())
 }
 
 /// Whether a tensor can be read as vectors of its own dim.
@@ -98,11 +65,14 @@ fn is_vectors(tensor: &CubeTensor, input: &AttentionInput) -> bool {
 
 /// A call whose operands are there.
 struct AttentionRun<'a> {
-    attend: &'a Attend,
+    call: &'a AttentionCall,
     inputs: Vec<CubeTensor>,
     /// How many of them are multiplied; the others are beside the products.
     many: usize,
     decided: CubeTensor,
+    outputs: &'a [TensorIr],
+    drawn: Vec<Drawn>,
+    step: &'a CubeTensor,
 }
 
 fn drawn_shape(drawn: &Drawn) -> DrawnShape {
@@ -111,10 +81,6 @@ fn drawn_shape(drawn: &Drawn) -> DrawnShape {
 }
 
 impl AttentionRun<'_> {
-    fn call(&self) -> &AttentionCall {
-        &self.attend.call
-    }
-
     /// A tensor as kernels walk it.
     fn walked(&self, tensor: &CubeTensor, dims: &[Option<usize>]) -> TensorArg {
         let stride = |at: &Option<usize>| at.map_or(0, |i| tensor.meta.strides[i]);
@@ -135,20 +101,20 @@ impl AttentionRun<'_> {
     fn factor(&self, i: usize) -> TensorArg {
         // Where nothing is to be read, kernels take anything.
         let i = if i < self.many { i } else { 0 };
-        self.walked(&self.inputs[i], &self.call().inputs[i].0)
+        self.walked(&self.inputs[i], &self.call.inputs[i].0)
     }
 
     fn beside(&self) -> BesideLaunch {
         let beside =
-            (self.many..self.inputs.len()).map(|i| self.walked(&self.inputs[i], &self.call().inputs[i].0));
-        let draws = self.attend.drawn.iter().map(|d| d.launch(&d.strides));
-        let step = self.attend.step.clone().into_tensor_arg();
+            (self.many..self.inputs.len()).map(|i| self.walked(&self.inputs[i], &self.call.inputs[i].0));
+        let draws = self.drawn.iter().map(|d| d.launch(&d.strides));
+        let step = self.step.clone().into_tensor_arg();
         BesideLaunch::new(beside.collect(), draws.collect(), step)
     }
 
     fn beside_shapes(&self) -> Vec<BesideShape> {
         let of = |i: usize| {
-            let dims = &self.call().inputs[i].0;
+            let dims = &self.call.inputs[i].0;
             let along = dims.last().copied().flatten();
             let dense = along.is_some_and(|i_key| self.inputs[i].meta.strides[i_key] == 1);
             BesideShape { dims: dims.iter().map(Option::is_some).collect(), dense }
@@ -157,7 +123,7 @@ impl AttentionRun<'_> {
     }
 
     fn space(&self) -> SpaceLaunch {
-        let (call, sizes) = (self.call(), &self.call().sizes);
+        let (call, sizes) = (self.call, &self.call.sizes);
         let key = sizes.len() - 1;
         let (outer, rows) = (&sizes[..call.outer], &sizes[call.outer..key]);
         let divisors = |sizes: &[usize]| -> Vec<u32> {
@@ -175,7 +141,7 @@ impl AttentionRun<'_> {
     }
 
     fn shape(&self, columns: usize) -> AttentionShape {
-        let call = self.call();
+        let call = self.call;
         let at = AttentionOperands::of(&call.parts);
         let mut next = call.extras;
         let mut given = |there: bool| {
@@ -197,7 +163,7 @@ impl AttentionRun<'_> {
             max,
             scale: given(at.scale.is_some()),
             delta: given(at.delta.is_some()),
-            draws: self.attend.drawn.iter().map(drawn_shape).collect(),
+            draws: self.drawn.iter().map(drawn_shape).collect(),
             decides: call.decided.is_some(),
             whole: self.rows().is_multiple_of(QUERIES)
                 && call.sizes[call.sizes.len() - 1].is_multiple_of(QUERIES),
@@ -208,25 +174,26 @@ impl AttentionRun<'_> {
     /// Memory for a part, as it is walked; a few elements that nothing is written to where it is not asked for.
     fn out(&self, part: AttentionPart, made: &mut [Option<CubeTensor>]) -> TensorArg {
         let like = &self.inputs[0];
-        let new = |shape: &[usize], dtype| {
-            let extents = Extents::from(shape.to_vec());
-            empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), extents, dtype)
-        };
-        match self.call().parts.iter().position(|p| *p == part) {
+        match self.call.parts.iter().position(|p| *p == part) {
             Some(i) => {
-                let AttentionOutput { dims, shape } = &self.call().outputs[i];
-                let tensor = new(shape, self.attend.outputs[i].dtype);
+                let AttentionOutput { dims, .. } = &self.call.outputs[i];
+                let tensor = empty(&self.outputs[i], like);
                 let arg = self.walked(&tensor, dims);
                 made[i] = Some(tensor);
                 arg
             }
-            None => self.walked(&new(&[VECTOR], BurnType::F32), &vec![None; self.call().sizes.len()]),
+            None => {
+                let (client, device, few) =
+                    (like.client.clone(), like.device.clone(), Extents::from([VECTOR]));
+                let nothing = empty_device_contiguous_dtype(client, device, few, BurnType::F32);
+                self.walked(&nothing, &vec![None; self.call.sizes.len()])
+            }
         }
     }
 
     /// The results in order.
     fn go(&self) -> Vec<CubeTensor> {
-        let call = self.call();
+        let call = self.call;
         let mut made = vec![None; call.parts.len()];
         let has = |part| call.parts.contains(&part);
         // What is accumulated for wide keys takes more registers, which leaves fewer for what is looked at.
@@ -247,23 +214,23 @@ impl AttentionRun<'_> {
 
     /// Number of cubes where each takes some of so many positions.
     fn cubes(&self, of: usize) -> CubeCount {
-        let outer: usize = self.call().sizes[..self.call().outer].iter().product();
+        let outer: usize = self.call.sizes[..self.call.outer].iter().product();
         CubeCount::Static((outer * of.div_ceil(QUERIES)) as u32, 1, 1)
     }
 
     fn rows(&self) -> usize {
-        let (call, key) = (self.call(), self.call().sizes.len() - 1);
+        let (call, key) = (self.call, self.call.sizes.len() - 1);
         call.sizes[call.outer..key].iter().product()
     }
 
     fn address(&self) -> AddressType {
-        let outputs = self.call().outputs.iter().map(|o| AddressType::from_len(o.shape.iter().product()));
+        let outputs = self.call.outputs.iter().map(|o| AddressType::from_len(o.shape.iter().product()));
         self.inputs.iter().map(CubeTensor::required_address_type).chain(outputs).max().unwrap_or_default()
     }
 
     /// The half type, and that of the results that are as wide as values.
     fn types(&self) -> [ElemType; 2] {
-        let of_results = self.call().parts.iter().zip(&self.attend.outputs);
+        let of_results = self.call.parts.iter().zip(self.outputs);
         let wide = of_results.filter(|(p, _)| !p.is_of_query());
         let result = wide.map(|(_, out)| out.dtype).next().unwrap_or(BurnType::F32);
         [self.inputs[0].dtype, result].map(dtype_to_storage_type)
@@ -271,7 +238,7 @@ impl AttentionRun<'_> {
 
     fn forward(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
-        let is_result = self.call().parts.contains(&AttentionPart::Result);
+        let is_result = self.call.parts.contains(&AttentionPart::Result);
         let of_values = if is_result { AttentionPart::Result } else { AttentionPart::Values };
         #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
         // SAFETY: as said.
@@ -328,7 +295,7 @@ impl AttentionRun<'_> {
 
     fn key_grad(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
-        let keys = self.call().sizes.last().copied().unwrap_or(0);
+        let keys = self.call.sizes.last().copied().unwrap_or(0);
         #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
         // SAFETY: as said.
         unsafe {

@@ -2,7 +2,7 @@
 //! that, which tensor cores do not.
 //!
 //! - [`call`]: what is known when a Plan is loaded, and for which attentions there is a kernel.
-//! - [`launch`]: the operation of the fusion queue.
+//! - [`launch`]: the launches.
 //! - `forward`, `backward`: the kernels; `scores`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the
 //!   gradients of scores; `decide`: which tiles are left out.
 //! - `tile`: matrices in shared memory, and products of them; `load`: how they come there.

@@ -1,91 +1,57 @@
-//! A fold as an operation of the fusion queue, and the launches of its kernel: one, or where it is cut into chunks two.
+//! The launches of folds: one, or where it is cut into chunks two.
 
 use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::elements::{OperandSource, Pace};
-use super::super::operation::{QueuedTensor, record, register, tensors};
+use super::super::operands::empty;
 use super::super::program::ScalarProgram;
 use super::call::FoldCall;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
 use crate::backend::burn::spread::{FoldBlocks, UNITS};
 use crate::backend::burn::walk::JointWalk;
-use crate::engine::lowering::{extents, stored_as};
-use burn_backend::ExecutionError;
+use crate::engine::lowering::extents;
+use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeDevice;
-use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::stream::Operation;
-use burn_ir::{HandleContainer, TensorIr};
+use burn_ir::TensorIr;
 use burn_std::Shape as Extents;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
-
-/// The operation when its turn has come: folds that do not depend on each other.
-#[derive(Debug)]
-pub(in super::super) struct FoldRun {
-    calls: Arc<[FoldCall]>,
-    /// Of all folds, one after the other.
-    inputs: Vec<TensorIr>,
-    outputs: Vec<TensorIr>,
-}
 
 /// Whether a device has units that wait for each other at no great cost.
 pub(in super::super) fn is_there(device: &CubeDevice) -> bool {
     !matches!(device, CubeDevice::Cpu(_))
 }
 
-/// Records folds of these operands.
+/// The results of folds that do not depend on each other, of these operands.
 pub(in super::super) fn fold(
-    calls: &Arc<[FoldCall]>,
-    inputs: Vec<QueuedTensor>,
+    calls: &[FoldCall],
+    mut inputs: &[CubeTensor],
     outputs: &[TensorIr],
-) -> Vec<QueuedTensor> {
-    let Some(first) = inputs.first() else { return vec![] };
-    let client = first.client.clone();
-    let calls = calls.clone();
-    record("meshwright_fold", &client, inputs, outputs, |inputs, outputs| FoldRun { calls, inputs, outputs })
-}
-
-impl Operation<FusionCubeRuntime> for FoldRun {
-    fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let made = self.run(&tensors(handles, &self.inputs))?;
-        register(handles, &self.outputs, made);
-        Ok(())
+) -> Vec<CubeTensor> {
+    let mut folds = vec![];
+    for (call, out) in calls.iter().zip(outputs) {
+        folds.push(BoundFold::of_call(call, &inputs[..call.operands.len()], out));
+        inputs = &inputs[call.operands.len()..];
     }
-}
-
-impl FoldRun {
-    pub(in super::super) fn new(
-        calls: Arc<[FoldCall]>,
-        inputs: Vec<TensorIr>,
-        outputs: Vec<TensorIr>,
-    ) -> FoldRun {
-        FoldRun { calls, inputs, outputs }
-    }
-
-    /// The results of these inputs.
-    pub(in super::super) fn run(&self, mut inputs: &[CubeTensor]) -> Result<Vec<CubeTensor>, ExecutionError> {
-        let mut folds = vec![];
-        for call in self.calls.iter() {
-            folds.push(BoundFold::of_call(call, &inputs[..call.operands.len()]));
-            inputs = &inputs[call.operands.len()..];
-        }
-        launch_all(&folds);
-        // What chunks gave is folded.
-        let cut: Vec<BoundFold<'_>> =
-            folds.iter().filter(|f| f.blocks.chunks > 1).map(BoundFold::of_chunks).collect();
-        launch_all(&cut);
-        let mut last = cut.iter().map(|fold| fold.out.clone());
-        let missing = || ExecutionError::generic("a fold of chunks is missing".to_string());
-        let made = |fold: &BoundFold<'_>| {
-            if fold.blocks.chunks > 1 { last.next() } else { Some(fold.out.clone()) }.ok_or_else(missing)
-        };
-        folds.iter().map(made).collect()
-    }
+    launch_all(&folds);
+    // What chunks gave is folded.
+    let cut: Vec<BoundFold<'_>> = folds
+        .iter()
+        .zip(outputs)
+        .filter(|f| f.0.blocks.chunks > 1)
+        .map(|(f, out)| f.of_chunks(out))
+        .collect();
+    launch_all(&cut);
+    let mut last = cut.iter().map(|fold| &fold.out);
+    let made = |fold: &BoundFold<'_>| match fold.blocks.chunks {
+        1 => Some(fold.out.clone()),
+        _ => last.next().cloned(),
+    };
+    folds.iter().filter_map(made).collect()
 }
 
 /// Launches folds, as many at a time as share a signature.
@@ -154,15 +120,15 @@ struct BoundFold<'a> {
 }
 
 impl<'a> BoundFold<'a> {
-    fn of_call(call: &'a FoldCall, inputs: &'a [CubeTensor]) -> BoundFold<'a> {
+    fn of_call(call: &'a FoldCall, inputs: &'a [CubeTensor], out: &TensorIr) -> BoundFold<'a> {
         let all = inputs.iter().zip(call.operands.iter().map(|o| o.dtype)).collect();
         let strides = inputs.iter().zip(&call.operands).map(|(input, o)| strides(input, &o.dims)).collect();
-        BoundFold::new((call, call.program.clone()), all, (&call.sizes, strides), false)
+        BoundFold::new((call, call.program.clone()), all, (&call.sizes, strides), (out, false))
     }
 
     /// The fold of what the chunks of another gave.
-    fn of_chunks(chunks: &'a BoundFold<'_>) -> BoundFold<'a> {
-        let call = chunks.call;
+    fn of_chunks(&'a self, out: &TensorIr) -> BoundFold<'a> {
+        let (chunks, call) = (self, self.call);
         let (kept, mut stride) = (&call.sizes[..call.kept], 1);
         let mut strides = vec![0; call.kept];
         for (dim, size) in strides.iter_mut().zip(kept).rev() {
@@ -172,7 +138,7 @@ impl<'a> BoundFold<'a> {
         strides.push(stride);
         let sizes = [kept, &[chunks.blocks.chunks]].concat();
         let inputs = vec![(&chunks.out, DType::F32)];
-        BoundFold::new((call, ScalarProgram::identity()), inputs, (&sizes, vec![strides]), true)
+        BoundFold::new((call, ScalarProgram::identity()), inputs, (&sizes, vec![strides]), (out, true))
     }
 
     /// Of a program of inputs with these strides along dims of these sizes; in one chunk if `whole`.
@@ -180,7 +146,7 @@ impl<'a> BoundFold<'a> {
         (call, program): (&'a FoldCall, ScalarProgram),
         inputs: Vec<(&'a CubeTensor, DType)>,
         (sizes, strides): (&[usize], Vec<Vec<u64>>),
-        whole: bool,
+        (ir, whole): (&TensorIr, bool),
     ) -> BoundFold<'a> {
         let (kept, walk) = walk(sizes, call.kept, &strides);
         let (along, width) = vectors(&walk, kept, &inputs);
@@ -192,7 +158,10 @@ impl<'a> BoundFold<'a> {
             (blocks.chunks, blocks.each) = (1, steps);
         }
         let output = if blocks.chunks == 1 { call.output } else { DType::F32 };
-        let out = empty(inputs[0].0, &sizes[..call.kept], blocks.chunks, output);
+        let out = match blocks.chunks {
+            1 => empty(ir, inputs[0].0),
+            chunks => chunk_memory(inputs[0].0, &sizes[..call.kept], chunks),
+        };
         let pace = Pace { rank: walk.sizes.len(), along, width };
         BoundFold { program, call, inputs, walk, kept, pace, blocks, results, steps, output, out }
     }
@@ -285,11 +254,8 @@ fn vectors(walk: &JointWalk, kept: usize, inputs: &[(&CubeTensor, DType)]) -> (u
 }
 
 /// Memory for the results of so many chunks.
-fn empty(like: &CubeTensor, kept: &[usize], chunks: usize, dtype: DType) -> CubeTensor {
-    let mut shape = extents(kept);
-    if chunks > 1 {
-        shape.insert(0, chunks);
-    }
+fn chunk_memory(like: &CubeTensor, kept: &[usize], chunks: usize) -> CubeTensor {
+    let shape = [vec![chunks], extents(kept)].concat();
     let (client, device) = (like.client.clone(), like.device.clone());
-    empty_device_contiguous_dtype(client, device, Extents::from(shape), stored_as(dtype))
+    empty_device_contiguous_dtype(client, device, Extents::from(shape), BurnType::F32)
 }

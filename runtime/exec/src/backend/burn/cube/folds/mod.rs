@@ -3,11 +3,11 @@
 //!
 //! - [`call`]: what is known when a Plan is loaded, and for which folds there is a kernel.
 //! - `spread` (beside the lowering): how many units share a result, and into how many chunks a long fold is cut.
-//! - [`launch`]: the operation of the fusion queue; `kernel`: the kernel.
+//! - [`launch`]: the launches; `kernel`: the kernel.
 
 mod call;
 mod kernel;
 mod launch;
 
 pub(crate) use call::{FoldCall, FoldOperand};
-pub(super) use launch::{FoldRun, fold, is_there};
+pub(super) use launch::{fold, is_there};

@@ -1,52 +1,42 @@
-//! Element-wise steps as an operation of the fusion queue, and the launch of their kernel.
+//! The launch of element-wise steps.
 
 use super::super::arguments::{Arguments, first, half_type, strides, walked};
 use super::super::drawn::Drawn;
 use super::super::elements::{DrawnSource, OperandSource, Pace};
-use super::super::operation::{QueuedTensor, record, register, tensors};
+use super::super::operands::{OwnInputs, empty};
 use super::call::{MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
 use crate::backend::burn::walk::JointWalk;
 use crate::engine::lowering::extents;
-use burn_backend::{DType as BurnType, ExecutionError};
-use burn_cubecl::CubeBackend;
-use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_backend::DType as BurnType;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::stream::Operation;
-use burn_ir::{HandleContainer, TensorIr, TensorStatus};
-use burn_std::Shape as Extents;
+use burn_ir::TensorIr;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Units that a step begins at a multiple of, so that no plane computes two.
 const PLANE: usize = 32;
 
-/// The operation when its turn has come.
-#[derive(Debug)]
-pub(in super::super) struct MapRun {
-    calls: Arc<[MapCall]>,
-    /// Of all steps, one after the other.
-    inputs: Vec<TensorIr>,
-    outputs: Vec<TensorIr>,
+/// Element-wise steps that do not depend on each other.
+pub(in super::super) struct MapRun<'a> {
+    calls: &'a [MapCall],
+    outputs: &'a [TensorIr],
     drawn: Vec<Drawn>,
-    /// Read when the operation is executed, before the next step sets it.
-    step: CubeTensor,
+    /// The number of the step, in the memory of the device.
+    step: &'a CubeTensor,
 }
 
-/// Records element-wise steps of these operands, but for those that are drawn. `step` is in the memory of the device.
+/// The results of element-wise steps of these operands, but for those that are drawn.
 pub(in super::super) fn map(
-    calls: &Arc<[MapCall]>,
+    calls: &[MapCall],
     rng: RngState,
-    step: CubeTensor,
-    inputs: Vec<QueuedTensor>,
+    step: &CubeTensor,
+    inputs: OwnInputs,
     outputs: &[TensorIr],
-) -> Vec<QueuedTensor> {
-    let client = burn_fusion::get_client::<CubeBackend>(&step.device);
+) -> Vec<CubeTensor> {
     let of_call = |call: &MapCall| -> Vec<Drawn> {
         let drawn = |operand: &MapOperand| match operand {
             MapOperand::Drawn(draw) => Some(Drawn::new(draw, call.sizes.len(), rng)),
@@ -54,39 +44,22 @@ pub(in super::super) fn map(
         };
         call.operands.iter().filter_map(drawn).collect()
     };
-    let drawn = calls.iter().flat_map(of_call).collect();
-    let calls = calls.clone();
-    record("meshwright_map", &client, inputs, outputs, |inputs, outputs| MapRun {
-        drawn,
-        calls,
-        inputs,
-        outputs,
-        step,
-    })
+    MapRun { calls, outputs, drawn: calls.iter().flat_map(of_call).collect(), step }.run(inputs)
 }
 
-impl Operation<FusionCubeRuntime> for MapRun {
-    fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
-        let made = self.run(tensors(handles, &self.inputs));
-        register(handles, &self.outputs, made);
-        Ok(())
-    }
-}
-
-impl MapRun {
+impl<'a> MapRun<'a> {
     /// Of steps that draw nothing.
     #[cfg(feature = "cuda")]
     pub(in super::super) fn new(
-        calls: Arc<[MapCall]>,
-        inputs: Vec<TensorIr>,
-        outputs: Vec<TensorIr>,
-        step: CubeTensor,
-    ) -> MapRun {
-        MapRun { calls, inputs, outputs, drawn: vec![], step }
+        calls: &'a [MapCall],
+        outputs: &'a [TensorIr],
+        step: &'a CubeTensor,
+    ) -> MapRun<'a> {
+        MapRun { calls, outputs, drawn: vec![], step }
     }
 
     /// The results of these inputs.
-    pub(in super::super) fn run(&self, inputs: Vec<CubeTensor>) -> Vec<CubeTensor> {
+    pub(in super::super) fn run(&self, inputs: OwnInputs) -> Vec<CubeTensor> {
         let members = self.members(inputs);
         // Those with vectors of one width and one half type are a launch.
         let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
@@ -97,18 +70,19 @@ impl MapRun {
         members.into_iter().flat_map(|member| member.outputs).collect()
     }
 
-    /// The steps with their tensors. Each is held once, so that one that nobody else holds can be told.
-    fn members(&self, inputs: Vec<CubeTensor>) -> Vec<BoundMap<'_>> {
-        let (mut irs, mut outputs, mut drawn) = (&self.inputs[..], &self.outputs[..], &self.drawn[..]);
-        let mut tensors = inputs.into_iter();
+    /// The steps with their tensors.
+    fn members(&self, inputs: OwnInputs) -> Vec<BoundMap<'_>> {
+        let (mut outputs, mut drawn) = (self.outputs, &self.drawn[..]);
+        let (mut tensors, mut ended) = (inputs.tensors.into_iter(), inputs.ended.into_iter());
         let mut members = vec![];
-        for call in self.calls.iter() {
+        for call in self.calls {
             let reads = dims(call).count();
             let draws = call.operands.len() - reads;
-            let ended = irs[..reads].iter().map(|ir| ir.status == TensorStatus::ReadWrite).collect();
-            let inputs = (tensors.by_ref().take(reads).collect(), ended);
+            let inputs = OwnInputs {
+                tensors: tensors.by_ref().take(reads).collect(),
+                ended: ended.by_ref().take(reads).collect(),
+            };
             members.push(BoundMap::new(self, call, inputs, &outputs[..call.outputs.len()], &drawn[..draws]));
-            irs = &irs[reads..];
             (outputs, drawn) = (&outputs[call.outputs.len()..], &drawn[draws..]);
         }
         members
@@ -179,9 +153,9 @@ struct BoundMap<'a> {
 impl<'a> BoundMap<'a> {
     /// Of operands, of which some end here.
     fn new(
-        run: &MapRun,
+        run: &MapRun<'_>,
         call: &'a MapCall,
-        (inputs, ended): (Vec<CubeTensor>, Vec<bool>),
+        OwnInputs { tensors: inputs, ended }: OwnInputs,
         results: &[TensorIr],
         drawn: &'a [Drawn],
     ) -> BoundMap<'a> {
@@ -196,12 +170,7 @@ impl<'a> BoundMap<'a> {
                     given[i] = Some(o);
                     inputs[i].clone()
                 }
-                None => empty_device_contiguous_dtype(
-                    run.step.client.clone(),
-                    run.step.device.clone(),
-                    Extents::from(ir.shape.to_vec()),
-                    ir.dtype,
-                ),
+                None => empty(ir, run.step),
             });
         }
         let own: Vec<Option<usize>> = (0..call.sizes.len()).map(Some).collect();

@@ -2,7 +2,7 @@
 //! any order of their dims or without some of them, several results, truth values that are drawn on the way (ADR 43).
 //!
 //! - [`call`]: what is known when a Plan is loaded, and for which steps there is a kernel.
-//! - [`launch`]: the operation of the fusion queue; `kernel`: the kernel.
+//! - [`launch`]: the launch; `kernel`: the kernel.
 
 mod call;
 mod kernel;
