@@ -68,9 +68,14 @@ struct Again<'a> {
 }
 
 impl Again<'_> {
+    /// Adds a value; of one that crosses a boundary as another does already, gives that.
     fn push(&mut self, g: &mut Graph, node: Node) -> Id {
         let crosses =
             if let Kind::Boundary(b) = node.op.kind() { Some((b.of, b.how, node.inputs[0])) } else { None };
+        let known = crosses.and_then(|c| self.crossed.get(&c)).copied();
+        if let Some(known) = known.filter(|known| g.node(*known).ty == node.ty) {
+            return known;
+        }
         let id = g.push(node);
         self.crossed.extend(crosses.map(|c| (c, id)));
         id

@@ -15,7 +15,7 @@
 //! Settings: the environment variables `FAKE_NCCL_GPUS` (default 1024), `FAKE_NCCL_VERSION` (23007), `FAKE_CUDA_VERSION` (13000),
 //! `FAKE_CUBLASLT_VERSION` (130200), `FAKE_CUDA_MEMORY` (GiB of a GPU, 1),
 //! `FAKE_CUBLASLT_REFUSED` (how many handles of cuBLASLt are refused before one is given, 0), `FAKE_CUBLASLT_EPILOGUES` (1; with 0 products
-//! have none).
+//! have none), `FAKE_CUBLASLT_COMPUTES` (1; with 0 nothing is multiplied, as kernels do nothing).
 //!
 //! Faults of GPUs: `FAKE_CUDA_LIMIT=1000000` (bytes that a GPU gives, whatever it says that it has; with `:gpu1` that one alone),
 //! `FAKE_CUDA_FAULT=700:gpu0:kernel40` (the driver's error of that kernel and of all later calls; `stall` in place of the number: a

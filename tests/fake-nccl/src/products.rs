@@ -22,9 +22,11 @@ const MARK: u64 = 0x6d77 << 48;
 const WAYS: u64 = 3;
 const ROOM: usize = 1 << 12;
 
-/// Of an epilogue: a vector is added, bits are written or read, a factor is summed.
+/// Of an epilogue: a vector is added, something beside is written or read, a factor is summed.
 const BIAS: u32 = 4;
-const BITS: u32 = 128;
+const AUX: u32 = 128;
+/// The gradient of `gelu`, which reads elements beside; all others have bits there.
+const GELU_GRAD: u32 = 192;
 const SUMS: u32 = 256 | 512;
 
 static DONE: AtomicU64 = AtomicU64::new(0);
@@ -74,8 +76,9 @@ pub struct Description {
     follows: u32,
     bias: usize,
     bias_type: c_int,
-    bits: usize,
-    bits_leading: i64,
+    /// Where bits or elements beside are, and how many there are from one column to the next.
+    aux: usize,
+    aux_leading: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,8 +171,8 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
             3 | 4 => number::<c_int>(value, bytes).map(|v| d.transposed[attribute as usize - 3] = v == 1),
             7 => number(value, bytes).map(|v| d.follows = v),
             8 => number(value, bytes).map(|v| d.bias = v),
-            11 => number(value, bytes).map(|v| d.bits = v),
-            12 => number(value, bytes).map(|v| d.bits_leading = v),
+            11 => number(value, bytes).map(|v| d.aux = v),
+            12 => number(value, bytes).map(|v| d.aux_leading = v),
             26 => number(value, bytes).map(|v| d.bias_type = v),
             _ => None,
         }
@@ -279,10 +282,12 @@ impl Task {
             && (out.dtype == a.dtype || half && out.dtype == 0)
             && (a.dtype == 1) == (d.scale == 1)
             && (d.compute != 77 || a.dtype == 0)
-            && matches!(d.follows, 1 | 2 | 4 | 6 | 32 | 36 | 130 | 134 | 136 | 256 | 512)
+            && matches!(d.follows, 1 | 2 | 4 | 6 | 32 | 36 | 130 | 134 | 136 | GELU_GRAD | 256 | 512)
             && (d.follows & (BIAS | SUMS) == 0 || d.bias_type == out.dtype)
-            && (d.follows & BITS == 0
-                || d.bits_leading >= out.rows as i64 && d.bits_leading % 128 == 0 && out.batches == 1)
+            && (d.follows & AUX == 0
+                || d.aux_leading >= out.rows as i64
+                    && d.aux_leading % if d.follows == GELU_GRAD { 8 } else { 128 } == 0
+                    && out.batches == 1)
             && (d.follows == 1 || setting("FAKE_CUBLASLT_EPILOGUES", 1) == 1);
         fits.then_some(Task { d: *d, a: *a, b: *b, out: *out, summed })
     }
@@ -317,7 +322,7 @@ impl Task {
                     if self.d.follows & BIAS != 0 {
                         sum += unsafe { made.read(bias, row as i64) };
                     }
-                    sum = unsafe { self.activated(sum, row, column) };
+                    sum = unsafe { self.activated(sum, (row, column), made) };
                     unsafe { made.write(out, at(&self.out, batch, row, column), sum) };
                 }
             }
@@ -327,9 +332,9 @@ impl Task {
     }
 
     /// What an element becomes. Bits are written as it is computed, and read.
-    unsafe fn activated(&self, x: f64, row: u64, column: u64) -> f64 {
-        let at = column * self.d.bits_leading as u64 + row;
-        let byte = (self.d.bits + at as usize / 8) as *mut u8;
+    unsafe fn activated(&self, x: f64, (row, column): (u64, u64), made: Kind) -> f64 {
+        let at = column * self.d.aux_leading as u64 + row;
+        let byte = (self.d.aux + at as usize / 8) as *mut u8;
         let bit = 1u8 << (at % 8);
         unsafe {
             match self.d.follows & !BIAS {
@@ -339,7 +344,13 @@ impl Task {
                     x.max(0.0)
                 }
                 136 if *byte & bit == 0 => 0.0,
-                32 => 0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044_715 * x * x * x)).tanh()),
+                32 => 0.5 * x * (1.0 + inner(x).tanh()),
+                GELU_GRAD => {
+                    let y = made.read(self.d.aux, at as i64);
+                    let tanh = inner(y).tanh();
+                    let slope = SCALE * (1.0 + 3.0 * CUBES * y * y);
+                    x * 0.5 * (1.0 + tanh + y * (1.0 - tanh * tanh) * slope)
+                }
                 _ => x,
             }
         }
@@ -376,11 +387,23 @@ impl Task {
         let columns = self.out.columns as usize;
         let bytes = if self.d.follows == 512 { bytes / self.out.rows as usize * columns } else { bytes };
         let biased = self.d.follows & (BIAS | SUMS) == 0 || is_device_memory(bias, bytes);
-        let bits = self.d.follows & BITS == 0
-            || self.d.bits.is_multiple_of(16)
-                && is_device_memory(self.d.bits, columns * self.d.bits_leading as usize / 8);
-        inside(a, &self.a) && inside(b, &self.b) && inside(out, &self.out) && biased && bits
+        let beside = columns * self.d.aux_leading as usize;
+        let beside = match self.d.follows {
+            GELU_GRAD => beside * kind(self.out.dtype).map_or(0, Kind::bytes),
+            _ => beside / 8,
+        };
+        let aux = self.d.follows & AUX == 0
+            || self.d.aux.is_multiple_of(16) && is_device_memory(self.d.aux, beside);
+        inside(a, &self.a) && inside(b, &self.b) && inside(out, &self.out) && biased && aux
     }
+}
+
+/// Of the approximation of `gelu`.
+const SCALE: f64 = 0.797_884_560_802_865_4;
+const CUBES: f64 = 0.044_715;
+
+fn inner(x: f64) -> f64 {
+    SCALE * (x + CUBES * x * x * x)
 }
 
 /// 10 bits after the point, to the nearest.
@@ -487,9 +510,15 @@ pub unsafe extern "C" fn cublasLtMatmul(
         return INVALID_VALUE;
     }
     take(unsafe { *handle }, way);
+    let computes = setting("FAKE_CUBLASLT_COMPUTES", 1) == 1;
+    let run = move || {
+        if computes {
+            unsafe { task.run(places) }
+        }
+    };
     match unsafe { stream.as_ref() } {
-        Some(stream) => stream.launch(move || unsafe { task.run(places) }),
-        None => unsafe { task.run(places) },
+        Some(stream) => stream.launch(run),
+        None => run(),
     }
     SUCCESS
 }

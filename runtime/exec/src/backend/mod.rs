@@ -10,6 +10,7 @@ pub(crate) mod watch;
 use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
+use crate::engine::arena::{Arena, ResultMemory};
 use crate::engine::context::Local;
 use crate::engine::epilogues::Epilogue;
 use crate::engine::graph::{Capabilities, Val};
@@ -25,6 +26,7 @@ use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
 use meshwright_gpu::monitor::{DeviceMemory, GpuHealth, GpuName};
 use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{BufId, DType, Dim, Plan, Step};
+use std::sync::Arc;
 
 /// A tensor of a device.
 pub(crate) type Handle<B> = <<B as Backend>::Burn as BackendIr>::Handle;
@@ -314,6 +316,46 @@ pub(crate) trait Backend: Send + Sized + 'static {
         axis: usize,
     ) -> Val;
 
+    /// A tensor in another shape, where the backend can do that without a copy better than Burn does.
+    fn reshaped(tensor: &Handle<Self>, shape: &[usize]) -> Option<Handle<Self>> {
+        let _ = (tensor, shape);
+        None
+    }
+
+    /// Whether kernels put what they make in an arena.
+    fn has_arena(&self) -> bool {
+        false
+    }
+
+    /// How the operation of a kernel comes by the memory of its results.
+    fn result_memory(&self, kernels: &[Self::Kernel], operation: &CustomOpIr) -> ResultMemory {
+        let _ = (kernels, operation);
+        ResultMemory::Unknown
+    }
+
+    /// A program will run that has such an arena, whose memory is that of all programs.
+    fn load_arena(&mut self, arena: &Arena) {
+        let _ = arena;
+    }
+
+    /// Whether the next run has to ask for the memory.
+    fn lacks_arena(&self) -> bool {
+        false
+    }
+
+    /// A run has ended. Fails where it has asked for another number of results than was foreseen.
+    fn leave_arena(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Gives the arena other memory: what failed has left parts of it unwritten.
+    fn renew_arena(&mut self) {}
+
+    /// A run begins, of which kernels put what they make where the arena says, one after the other.
+    fn enter_arena(&mut self, arena: &Arc<Arena>) {
+        let _ = arena;
+    }
+
     /// Runs the kernel that a custom operation names.
     fn run_kernel(
         &mut self,
@@ -367,8 +409,12 @@ pub(crate) trait Backend: Send + Sized + 'static {
         gpu: Option<u32>,
     ) -> Result<Self::CallMemory, DeviceError>;
 
-    /// Memory that a transport is to write.
-    fn receive(&mut self, piece: &CallPiece, gpu: Option<u32>) -> Result<Self::CallMemory, DeviceError>;
+    /// Memory that a transport is to write; none where it is to write over what is sent, which it may if `over`.
+    fn receive(
+        &mut self,
+        to: (&CallPiece, Option<u32>),
+        from: (&Self::CallMemory, bool),
+    ) -> Result<Option<Self::CallMemory>, DeviceError>;
 
     /// The tensor that was received; none where nothing could be.
     fn received(&mut self, memory: Self::CallMemory, piece: &CallPiece) -> Option<Handle<Self>>;

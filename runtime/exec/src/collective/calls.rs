@@ -45,9 +45,6 @@ pub(crate) trait CallMemory: Send + 'static {
 
     /// The elements, to be written.
     fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch>;
-
-    /// Whether nobody else reads it, so that a result may overwrite it.
-    fn is_unique(&self) -> bool;
 }
 
 /// What a call works on.

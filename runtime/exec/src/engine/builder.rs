@@ -9,6 +9,7 @@ use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError, stored_as, stored_shape};
 use super::masks::Masks;
 use super::residuals::{ResidualStep, Residuals, load, store};
+use super::turns::RepeatPiece;
 use crate::backend::{Backend, GroupKind, MOST_NESTED};
 use crate::collective::Prepared;
 use crate::collective::calls::TransportCall;
@@ -45,18 +46,6 @@ impl Piece {
             Piece::Repeat(repeat) => repeat.step,
         }
     }
-}
-
-/// A loop between segments.
-pub(crate) struct RepeatPiece {
-    /// The step of the Plan at which it begins.
-    pub(crate) step: usize,
-    pub(crate) dim: Dim,
-    pub(crate) reverse: bool,
-    pub(crate) carries: Vec<Carried>,
-    pub(crate) body: Vec<Piece>,
-    /// For each piece of the body in how many turns after the first ones it runs.
-    pub(crate) lags: Vec<usize>,
 }
 
 /// The buffers of what goes from one iteration to the next.
@@ -308,6 +297,17 @@ impl<B: Backend> ProgramBuilder<'_, B> {
     /// A product with what is done beside it, which is a step of its own in the Plan.
     fn epilogue(&mut self, index: usize, mut ending: Vec<TensorSlot>) -> Result<(), LoweringError> {
         let Some(epilogue) = self.lowering.epilogues.at.get(&index).cloned() else { return Ok(()) };
+        let plan = self.lowering.context.plan;
+        for before in &epilogue.before {
+            let step = &plan.steps[*before];
+            match self.residuals.steps.get(before).copied() {
+                Some(how) => self.residual(*before, step, how, vec![])?,
+                None => {
+                    B::lower(&mut self.lowering, step)?;
+                    self.finish_step(*before, &[]);
+                }
+            }
+        }
         B::lower_epilogue(&mut self.lowering, &epilogue)?;
         if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
             ending.extend(self.lowering.bits.get(&of).map(|(slot, _)| *slot));
@@ -316,7 +316,6 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let delayed = std::mem::take(&mut self.delayed).into_iter();
         let (now, later) = delayed.partition(|(step, _)| epilogue.after.contains(step));
         self.delayed = later;
-        let plan = self.lowering.context.plan;
         now.into_iter().try_for_each(|(step, ending): (usize, Vec<TensorSlot>)| {
             B::lower(&mut self.lowering, &plan.steps[step])?;
             self.finish_step(step, &ending);
@@ -483,8 +482,9 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             }
         }
         let body = std::mem::replace(&mut self.pieces, before);
-        let lags = body.iter().map(|piece| usize::from(plan.steps[piece.step()].lag)).collect();
-        let piece = RepeatPiece { step: begun, dim, reverse, carries, body, lags };
+        let lags: Vec<usize> = body.iter().map(|piece| usize::from(plan.steps[piece.step()].lag)).collect();
+        let over = (dim, plan.dims.size(dim), reverse);
+        let piece = RepeatPiece::new(begun, over, carries, (body, &lags));
         self.pieces.push(Piece::Repeat(Box::new(piece)));
         self.finish_step(index, &ending);
         Ok(())

@@ -7,7 +7,7 @@ use super::expression_key::key_of;
 use super::inlined::InlinedValues;
 use super::masks::Masks;
 use super::residuals::{Readers, Residuals};
-use meshwright_plan::expr::{BinaryFn, Expr, Scalar, UnaryFn};
+use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,8 @@ pub(crate) struct Epilogue {
     pub(crate) product: usize,
     /// The other step.
     pub(crate) other: usize,
+    /// Steps between the two that take what the other one reads out of a stack, and are done before both.
+    pub(crate) before: Vec<usize>,
     /// Steps before the product that read what the other one writes, and are done after both.
     pub(crate) after: Vec<usize>,
     pub(crate) does: EpilogueKind,
@@ -30,6 +32,8 @@ pub(crate) enum EpilogueKind {
     Map { function: ProductFunction, product: usize, bias: Option<usize> },
     /// The gradient of a `relu` that is the step `of`, an epilogue of the product `forward`; `product` is an operand of the element-wise step.
     ReluGrad { product: usize, of: usize, forward: usize },
+    /// The gradient of [`ProductFunction::GeluTanh`]; `product` and what that was applied to are operands of the element-wise step.
+    GeluGrad { product: usize, operand: usize },
     /// Sums of a factor over what the product sums; which operand of the product it is.
     FactorSums { factor: usize },
 }
@@ -107,7 +111,8 @@ impl Finder<'_> {
         if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
             self.all.keep_bits.insert(of, product);
         }
-        self.all.moved.extend(epilogue.after.iter().chain([&epilogue.other]).map(|step| (*step, product)));
+        let Epilogue { before, after, other, .. } = &epilogue;
+        self.all.moved.extend(before.iter().chain(after).chain([other]).map(|step| (*step, product)));
         self.all.at.insert(product, epilogue);
     }
 
@@ -123,7 +128,9 @@ impl Finder<'_> {
             // Read under other names of dims, the product would have to be there.
             let once = step.reads.iter().filter(|o| o.buf == read.buf).count() == 1;
             let others = step.reads.iter().filter(|o| o.buf != read.buf);
-            let early = others.map(|o| o.buf).all(|buf| self.written_by(buf, at).is_none_or(|w| w < by));
+            let before: Vec<usize> =
+                others.filter_map(|o| self.written_by(o.buf, at)).filter(|w| *w >= by).collect();
+            let early = before.iter().all(|w| self.can_come_before(*w, by, at));
             // What is on its way before the product may arrive after it.
             let arrives = self.plan.steps[by..at].iter().any(|s| matches!(s.prim, Prim::Wait));
             let fits =
@@ -133,7 +140,7 @@ impl Finder<'_> {
             }
             let dtypes: Vec<DType> = step.reads.iter().map(|o| self.plan.buffer(o.buf).dtype).collect();
             let does = self.does((&key, &dtypes), at, product)?;
-            Some(Epilogue { product: by, other: at, after: vec![], does })
+            Some(Epilogue { product: by, other: at, before, after: vec![], does })
         })
     }
 
@@ -153,6 +160,9 @@ impl Finder<'_> {
             }
         }
         let result = other.filter(|other| dtypes[*other].is_float())?;
+        if key == gelu_grad(product, result) {
+            return Some(EpilogueKind::GeluGrad { product, operand: result });
+        }
         let of = self.written_by(step.reads[result].buf, usize::MAX)?;
         let forward = self.all.at.get(self.all.moved.get(&of)?)?;
         let is_relu = matches!(forward.does, EpilogueKind::Map { function: ProductFunction::Relu, .. });
@@ -181,7 +191,8 @@ impl Finder<'_> {
                 return None;
             }
             let after = if at < *by { self.updates(at, *by, residuals)? } else { vec![] };
-            Some(Epilogue { product: *by, other: at, after, does: EpilogueKind::FactorSums { factor } })
+            let does = EpilogueKind::FactorSums { factor };
+            Some(Epilogue { product: *by, other: at, before: vec![], after, does })
         })
     }
 
@@ -203,6 +214,20 @@ impl Finder<'_> {
                 && step.reads.iter().all(|o| self.readers.lasts(o.buf, *s, last))
         };
         after.iter().all(waits).then_some(after)
+    }
+
+    /// Whether a step takes out of a stack what a step alone reads, and could do so before another one.
+    fn can_come_before(&self, step: usize, other: usize, reader: usize) -> bool {
+        let plan = &self.plan.steps[step];
+        let (Prim::IterationSlice { .. }, [stack], [one]) = (&plan.prim, &plan.reads[..], &plan.writes[..])
+        else {
+            return false;
+        };
+        // What takes a value out of a stack last ends it.
+        self.readers.only(stack.buf) == Some(step)
+            && self.readers.only(one.buf) == Some(reader)
+            && self.readers.is_beside(step, other)
+            && self.written_by(stack.buf, step).is_none_or(|w| w < other)
     }
 
     /// The step before another that writes a buffer.
@@ -230,20 +255,54 @@ fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> St
         ProductFunction::Identity => x,
         ProductFunction::Relu => e.unary(UnaryFn::Relu, x),
         ProductFunction::GeluTanh => {
-            let number = |e: &mut Expr, x| e.constant(x, DType::F32);
-            let (half, one, cubes) = (number(&mut e, 0.5), number(&mut e, 1.0), number(&mut e, 0.044_715));
-            let scale = number(&mut e, (2.0 / std::f64::consts::PI).sqrt());
-            let square = e.binary(BinaryFn::Mul, x, x);
-            let cube = e.binary(BinaryFn::Mul, square, x);
-            let cube = e.binary(BinaryFn::Mul, cubes, cube);
-            let inner = e.binary(BinaryFn::Add, x, cube);
-            let inner = e.binary(BinaryFn::Mul, scale, inner);
-            let tanh = e.unary(UnaryFn::Tanh, inner);
+            let tanh = tanh_of_gelu(&mut e, x);
+            let (half, one) = (e.constant(0.5, DType::F32), e.constant(1.0, DType::F32));
             let sum = e.binary(BinaryFn::Add, one, tanh);
-            let halved = e.binary(BinaryFn::Mul, half, x);
-            e.binary(BinaryFn::Mul, halved, sum)
+            product_of(&mut e, &[half, x, sum])
         }
     };
+    key_of(&e, made).unwrap_or_default()
+}
+
+const CUBES: f64 = 0.044_715;
+
+/// `sqrt(2 / pi)`, the scale in the approximation of `gelu`.
+fn scale() -> f64 {
+    (2.0 / std::f64::consts::PI).sqrt()
+}
+
+fn product_of(e: &mut Expr, factors: &[Reg]) -> Reg {
+    let rest = factors[1..].iter();
+    rest.fold(factors[0], |product, factor| e.binary(BinaryFn::Mul, product, *factor))
+}
+
+/// `tanh(sqrt(2 / pi) (x + 0.044715 x^3))`.
+fn tanh_of_gelu(e: &mut Expr, x: Reg) -> Reg {
+    let (cubes, scale) = (e.constant(CUBES, DType::F32), e.constant(scale(), DType::F32));
+    let cube = product_of(e, &[cubes, x, x, x]);
+    let inner = e.binary(BinaryFn::Add, x, cube);
+    let inner = e.binary(BinaryFn::Mul, scale, inner);
+    e.unary(UnaryFn::Tanh, inner)
+}
+
+/// The gradient of `gelu` by `tanh`, of a product and what the `gelu` was applied to, as the chain rule gives it.
+fn gelu_grad(product: usize, operand: usize) -> String {
+    let mut e = Expr::default();
+    let [dy, x] = [product, operand].map(|i| e.push(Scalar::Load(i as u16), DType::F32));
+    let tanh = tanh_of_gelu(&mut e, x);
+    let one = e.constant(1.0, DType::F32);
+    let square = e.binary(BinaryFn::Mul, tanh, tanh);
+    let negative = e.unary(UnaryFn::Neg, square);
+    let slope = e.binary(BinaryFn::Add, one, negative);
+    let number = e.constant(0.5 * scale(), DType::F32);
+    let linear = product_of(&mut e, &[number, dy, x, slope]);
+    let number = e.constant(0.5 * scale() * CUBES * 3.0, DType::F32);
+    let cubic = product_of(&mut e, &[number, dy, x, slope, x, x]);
+    let half = e.constant(0.5, DType::F32);
+    let sum = e.binary(BinaryFn::Add, one, tanh);
+    let outer = product_of(&mut e, &[half, dy, sum]);
+    let made = e.binary(BinaryFn::Add, linear, cubic);
+    let made = e.binary(BinaryFn::Add, made, outer);
     key_of(&e, made).unwrap_or_default()
 }
 

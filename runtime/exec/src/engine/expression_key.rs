@@ -4,7 +4,7 @@ use meshwright_plan::Expr;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 
 /// Nodes that are written out at most; each stands wherever it is used.
-const MOST: usize = 200;
+const MOST: usize = 400;
 
 /// What a register is, however its sums and products are written down, and wherever it is rounded to a half type: equal texts are the same
 /// function of the operands. None where it is long.

@@ -31,6 +31,15 @@ pub(crate) fn execute<B: Backend>(
             backend.recycle(handles.get_handle(&tensor.id, &tensor.status));
             Ok(())
         }
+        OperationIr::BaseFloat(Base::Reshape(op)) | OperationIr::BaseInt(Base::Reshape(op))
+            if let Some(made) = handles
+                .get_handle_ref(&op.input.id)
+                .and_then(|tensor| B::reshaped(tensor, &op.out.shape.to_vec())) =>
+        {
+            drop(handles.get_handle(&op.input.id, &op.input.status));
+            handles.register_handle(op.out.id, made);
+            Ok(())
+        }
         of_burn => {
             let computed = Interpreter::<B::Burn> { handles, device: backend.device() }.compute(of_burn);
             let unknown = || KernelError::Unsupported(format!("the interpreter has no {of_burn:?}"));

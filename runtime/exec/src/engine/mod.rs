@@ -1,5 +1,6 @@
 //! The engine of one device: its parameters and moments, and the programs that work on them.
 
+pub(crate) mod arena;
 pub(crate) mod attention;
 pub(crate) mod builder;
 pub(crate) mod context;
@@ -23,6 +24,7 @@ pub(crate) mod replays;
 pub(crate) mod residuals;
 pub(crate) mod runner;
 mod step_inputs;
+pub(crate) mod turns;
 
 pub use launched::DeviceReport;
 pub use step_inputs::{LocalInput, local_inputs};

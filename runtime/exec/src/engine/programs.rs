@@ -63,8 +63,7 @@ pub(crate) trait Executor: Send {
     /// See [`Backend::fault`].
     fn fault(&mut self, problem: &str) -> Option<DeviceFault>;
 
-    /// Whether to look at the memory in use after each step; that takes time, and what is computed is not fused beyond a
-    /// step. Forgets what was seen.
+    /// Whether to look at the memory in use after each step, which takes time. Forgets what was seen.
     fn watch_memory(&mut self, watch: bool);
 
     /// Whether to look at every value that runs make from now on, and forgets what was seen.
@@ -178,7 +177,11 @@ impl<B: Backend> Executor for Programs<B> {
         self.recordings.push(recording);
         // It is the same on all ranks.
         self.news = why.filter(|_| rank == 0).or(self.news.take());
-        self.programs.push(Program::new(&mut self.backend, plan, rank)?);
+        let program = Program::new(&mut self.backend, plan, rank)?;
+        self.backend.load_arena(&program.arena);
+        // Their memory may be another one from now on. On all devices, whose arenas may differ: they record together.
+        (0..self.programs.len()).for_each(|other| self.give_up(other));
+        self.programs.push(program);
         self.fresh.insert(self.programs.len() - 1);
         Ok(())
     }
@@ -255,6 +258,10 @@ impl<B: Backend> Executor for Programs<B> {
                 },
             );
             backend.reached(None);
+            if ran.is_err() {
+                // It may lack the memory, or be left with parts that nothing has written.
+                backend.renew_arena();
+            }
             ran
         })?;
         self.news = why.or(self.news.take());

@@ -404,6 +404,9 @@ impl<B: Backend> FixedTensors<B> {
             (Ok(_), _) => ELSEWHERE.into(),
             (Err(why), _) => why,
         };
+        // What failed has left parts of the arena unwritten.
+        program.forget();
+        backend.renew_arena();
         before.restore(backend, program);
         self.stays.clear();
         self.prepared = false;

@@ -1,11 +1,13 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
-use super::builder::{Built, CollectivePiece, Piece, RepeatPiece, build};
+use super::arena::Arena;
+use super::builder::{Built, CollectivePiece, Piece, build};
 use super::graph::{Segment, TensorSlot};
 use super::interpreter::execute;
+use super::turns::{RepeatPiece, Turn};
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
-use crate::collective::calls::{CallMemory, CallTensors, TransportCall};
+use crate::collective::calls::{CallTensors, TransportCall};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
 use crate::tensor::{Finiteness, HostData, HostTensor};
@@ -37,6 +39,10 @@ pub(crate) struct Program<B: Backend> {
     in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
     /// Most bytes that it needs at once by the Plan, less what this device never makes.
     pub(crate) planned: u64,
+    /// How many constant tables it has.
+    tables: usize,
+    /// Where kernels put what they make, on devices that have such a place.
+    pub(crate) arena: Arc<Arena>,
 }
 
 /// A call of a transport that was started, with its memory and its number.
@@ -128,12 +134,17 @@ impl<B: Backend> Program<B> {
         let Built { pieces, kernels, tables, pairs, left, groups, beside, never, absent } = built;
         let planned = plan.peak_without(&absent);
         let mut handles = Handles::<B>::new();
+        let many_tables = tables.len();
         for (number, table) in tables.into_iter().enumerate() {
             let host = HostTensor { shape: table.shape, data: HostData::I32(table.elements) };
             for tensor in backend.upload(host, None) {
                 handles.register_handle(TensorSlot::Table(number).id(), tensor);
             }
         }
+        let arena = match backend.has_arena() {
+            true => Arena::of(backend, &plan, (&pieces, &left), &kernels),
+            false => Arena::default(),
+        };
         let coords = plan.mesh.coords(rank).to_vec();
         let in_flight = BTreeMap::new();
         Ok(Program {
@@ -149,6 +160,8 @@ impl<B: Backend> Program<B> {
             never,
             in_flight,
             planned,
+            tables: many_tables,
+            arena: Arc::new(arena),
         })
     }
 
@@ -218,6 +231,16 @@ impl<B: Backend> Program<B> {
         backend.download(tensors, dtype, self.pairs.get(&buf).copied(), &shape)
     }
 
+    /// Gives up all that a run has left behind, and what was bound for it.
+    pub(crate) fn forget(&mut self) {
+        let tables: Vec<_> = (0..self.tables).map(|n| TensorSlot::Table(n).id()).collect();
+        let mut before = std::mem::replace(&mut self.handles, Handles::<B>::new());
+        for id in tables.into_iter().filter(|id| before.has_handle(id)).collect::<Vec<_>>() {
+            self.handles.register_handle(id, before.get_handle(&id, &TensorStatus::ReadWrite));
+        }
+        self.cancel();
+    }
+
     /// Gives up the collectives that a failed run has left in flight.
     pub(crate) fn cancel(&mut self) {
         self.in_flight.clear();
@@ -227,11 +250,16 @@ impl<B: Backend> Program<B> {
     pub(crate) fn run(&mut self, backend: &mut B, mut run: RunContext<'_>) -> Result<(), RunError> {
         // The pieces are not changed by what they do.
         let pieces = std::mem::take(&mut self.pieces);
+        if backend.lacks_arena() {
+            run.reach(backend, self.arena.fullest);
+        }
+        backend.enter_arena(&self.arena);
         let given: Vec<BufId> = self.plan.program_inputs.iter().map(|l| l.buf).collect();
         self.examine(backend, &given, &mut run)?;
         let done = self.pieces(backend, &pieces, &mut run);
         self.pieces = pieces;
-        done
+        done?;
+        Ok(backend.leave_arena()?)
     }
 
     fn pieces(
@@ -272,40 +300,31 @@ impl<B: Backend> Program<B> {
         repeat: &RepeatPiece,
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
-        let size = self.plan.dims.size(repeat.dim);
         let around = run.rng.iteration;
-        let iteration = |turn: usize, lag: usize| turn.checked_sub(lag).filter(|k| *k < size);
-        let turns = size + repeat.lags.iter().copied().max().unwrap_or(0);
-        for turn in 0..turns {
-            for c in &repeat.carries {
-                let tensors = match turn {
-                    0 => self.get(c.start, c.ends),
-                    // What nobody reads in the body stays until another takes its place.
-                    _ if c.unread && iteration(turn, c.lag).is_none() => continue,
-                    _ if iteration(turn - 1, c.lag).is_none() => continue,
-                    _ => self.get(c.next, true),
-                };
-                if c.unread {
-                    tensors.into_iter().for_each(|t| backend.recycle(t));
-                } else {
-                    // What it started as is replaced if it was not read.
-                    self.bind(c.current, tensors);
+        for turn in &repeat.turns {
+            match *turn {
+                Turn::Carry { carry, made } => {
+                    let c = &repeat.carries[carry];
+                    let tensors = if made { self.get(c.next, true) } else { self.get(c.start, c.ends) };
+                    if c.unread {
+                        tensors.into_iter().for_each(|t| backend.recycle(t));
+                    } else {
+                        // What it started as is replaced if it was not read.
+                        self.bind(c.current, tensors);
+                    }
                 }
-            }
-            for (piece, lag) in repeat.body.iter().zip(&repeat.lags) {
-                let Some(k) = iteration(turn, *lag) else { continue };
-                let position = if repeat.reverse { size - 1 - k } else { k };
-                run.rng.iteration = around.within(&self.plan, repeat.dim, position);
-                self.piece(backend, (piece, &repeat.body), run)?;
+                Turn::Run { piece, position } => {
+                    run.rng.iteration = around.within(&self.plan, repeat.dim, position);
+                    self.piece(backend, (&repeat.body[piece], &repeat.body), run)?;
+                }
+                Turn::End { carry, made } => {
+                    let c = &repeat.carries[carry];
+                    let tensors = self.get(if made { c.next } else { c.current }, true);
+                    self.bind(c.last, tensors);
+                }
             }
         }
         run.rng.iteration = around;
-        for c in &repeat.carries {
-            // What is made in an earlier turn than the last one has become the current since.
-            let made = c.unread || turns.checked_sub(1).is_some_and(|last| iteration(last, c.lag).is_some());
-            let tensors = self.get(if made { c.next } else { c.current }, true);
-            self.bind(c.last, tensors);
-        }
         Ok(())
     }
 
@@ -348,7 +367,8 @@ impl<B: Backend> Program<B> {
         // Storage that goes to what is never made is released too.
         let given = self.steps_of(step).flat_map(|s| &s.aliases).filter(|(_, to)| self.never.contains(to));
         let freed = self.steps_of(step).flat_map(|s| &s.free).chain(given.map(|(from, _)| from));
-        let freed = freed.filter(|b| !self.never.contains(b));
+        // An arena stays as large as it is.
+        let freed = freed.filter(|b| !self.never.contains(b) && self.arena.bytes == 0);
         let Some(memory) = backend.memory()? else { return Ok(()) };
         let bytes = |b: &BufId| {
             let (dtype, shape) = self.local(*b);
@@ -427,12 +447,15 @@ impl<B: Backend> Program<B> {
             let status = if sent.ends { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
             let tensor = sent.slot.map(|s| self.handles.get_handle(&s.id(), &status));
             let send = backend.send(tensor, sent, gpu)?;
-            if call.in_place() && sent.ends && send.is_unique() {
-                memory.send.push(None);
-                memory.receive.push(send);
-            } else {
-                memory.send.push(Some(send));
-                memory.receive.push(backend.receive(received, gpu)?);
+            match backend.receive((received, gpu), (&send, call.in_place() && sent.ends))? {
+                None => {
+                    memory.send.push(None);
+                    memory.receive.push(send);
+                }
+                Some(receive) => {
+                    memory.send.push(Some(send));
+                    memory.receive.push(receive);
+                }
             }
         }
         let tag = piece.prepared.tag(*run.sequence);

@@ -64,7 +64,7 @@ fn a_bias_and_what_follows_it_are_done_by_the_product() {
     l.b.output("y", &y);
     let all = found(&l.b.finish());
     let does = map(ProductFunction::Relu, Some(1));
-    assert_eq!(all.at, [(0, Epilogue { product: 0, other: 1, after: vec![], does })].into());
+    assert_eq!(all.at, [(0, Epilogue { product: 0, other: 1, before: vec![], after: vec![], does })].into());
     assert_eq!((all.moved, all.never), ([(1, 0)].into(), [product.buf].into()));
 }
 
@@ -139,4 +139,56 @@ fn the_gradient_of_a_relu_reads_its_bits_and_a_factor_is_summed_by_the_product_t
     let grad = EpilogueKind::ReluGrad { product: 1, of: 1, forward: 0 };
     assert_eq!(does, [(0, relu), (2, grad), (5, EpilogueKind::FactorSums { factor: 1 })]);
     assert_eq!(all.keep_bits, [(1, 2)].into());
+}
+
+/// `dx` of `gelu(x)`, in the terms of the chain rule, with `x` taken out of a stack between the product and the map.
+#[test]
+fn the_gradient_of_a_gelu_reads_what_it_was_applied_to() {
+    for reads_twice in [false, true] {
+        let mut l = layer();
+        let ([n, k, out], product) = (l.dims, l.product.clone());
+        let stack = l.b.whole(DType::F32, &[k, n, out]);
+        l.b.leaf(ProgramInputKind::Input, "stack", &stack);
+        let slice = Prim::IterationSlice { dim: k };
+        let x = l.b.like(&product);
+        l.b.step("x", slice.clone(), &[&stack], &[&x]);
+        if reads_twice {
+            let again = l.b.like(&product);
+            l.b.step("again", slice, &[&stack], &[&again]);
+            l.b.output("again", &again);
+        }
+        let dx = l.map(&[&x, &product], |e, r| {
+            let [half, one, three, small, scale] =
+                [0.5, 1.0, 3.0, 0.044_715, 0.797_884_560_802_865_4].map(|x| e.constant(x, DType::F32));
+            let times = |e: &mut Expr, a, b| e.binary(BinaryFn::Mul, a, b);
+            let cube = e.binary(BinaryFn::Pow, r[0], three);
+            let cube = times(e, cube, small);
+            let inner = e.binary(BinaryFn::Add, r[0], cube);
+            let inner = times(e, inner, scale);
+            let tanh = e.unary(UnaryFn::Tanh, inner);
+            let square = times(e, tanh, tanh);
+            let negative = e.unary(UnaryFn::Neg, square);
+            let slope = e.binary(BinaryFn::Add, negative, one);
+            let halved = times(e, r[0], half);
+            let to_tanh = times(e, r[1], halved);
+            let to_inner = times(e, to_tanh, slope);
+            let linear = times(e, to_inner, scale);
+            let cubic = times(e, linear, small);
+            let squared = times(e, r[0], r[0]);
+            let cubic = times(e, cubic, squared);
+            let cubic = times(e, cubic, three);
+            let sum = e.binary(BinaryFn::Add, one, tanh);
+            let outer = times(e, r[1], sum);
+            let outer = times(e, outer, half);
+            let both = e.binary(BinaryFn::Add, linear, cubic);
+            e.binary(BinaryFn::Add, both, outer)
+        });
+        l.b.output("dx", &dx);
+        let all = found(&l.b.finish());
+        let does = EpilogueKind::GeluGrad { product: 1, operand: 0 };
+        let epilogue = Epilogue { product: 0, other: 2, before: vec![1], after: vec![], does };
+        // Whoever takes a value out of a stack last ends it, so neither of two can go first.
+        let expected = if reads_twice { [].into() } else { [(0, epilogue)].into() };
+        assert_eq!(all.at, expected);
+    }
 }

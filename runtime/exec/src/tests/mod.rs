@@ -1,6 +1,7 @@
 //! Tests of the engine on hand-built Plans.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod arena;
 mod caches;
 mod collectives;
 mod contract;

@@ -78,8 +78,8 @@ pub(super) mod description {
     pub(in super::super) const TRANSPOSE_B: i32 = 4;
     pub(in super::super) const EPILOGUE: i32 = 7;
     pub(in super::super) const BIAS_POINTER: i32 = 8;
-    pub(in super::super) const BITS_POINTER: i32 = 11;
-    pub(in super::super) const BITS_LEADING: i32 = 12;
+    pub(in super::super) const AUX_POINTER: i32 = 11;
+    pub(in super::super) const AUX_LEADING: i32 = 12;
     pub(in super::super) const BIAS_TYPE: i32 = 26;
 }
 
@@ -92,8 +92,9 @@ pub(super) mod epilogue {
     pub(in super::super) const RELU: u32 = 2;
     pub(in super::super) const BIAS: u32 = 4;
     pub(in super::super) const GELU: u32 = 32;
-    /// With bits that are written.
+    /// With something beside the result that is read or written.
     pub(in super::super) const AUX: u32 = 128;
+    pub(in super::super) const GELU_GRAD: u32 = 64 | AUX;
     pub(in super::super) const RELU_GRAD: u32 = 8 | AUX;
     /// A is our right factor.
     pub(in super::super) const SUMS_OF_A: u32 = 256;

@@ -277,13 +277,19 @@ impl Products {
             Follows::ReluKeeping(_) => epilogue::RELU | epilogue::AUX,
             Follows::ReluGrad(_) => epilogue::RELU_GRAD,
             Follows::GeluTanh => epilogue::GELU,
+            Follows::GeluTanhGrad(_) => epilogue::GELU_GRAD,
             Follows::RightSums(_) => epilogue::SUMS_OF_A,
             Follows::LeftSums(_) => epilogue::SUMS_OF_B,
         };
         let follows = follows | if bias.is_some() { epilogue::BIAS } else { 0 };
         self.describe(made, description::EPILOGUE, &follows)?;
-        if let Follows::ReluKeeping(bits) | Follows::ReluGrad(bits) = then {
-            self.describe(made, description::BITS_LEADING, &(bits.leading as i64))?;
+        let leading = match then {
+            Follows::ReluKeeping(bits) | Follows::ReluGrad(bits) => Some(bits.leading),
+            Follows::GeluTanhGrad(_) => Some(product.out.leading),
+            _ => None,
+        };
+        if let Some(leading) = leading {
+            self.describe(made, description::AUX_LEADING, &(leading as i64))?;
         }
         if bias.is_some() || matches!(then, Follows::RightSums(_) | Follows::LeftSums(_)) {
             self.describe(made, description::BIAS_TYPE, &product.out.element.code())?;
@@ -299,14 +305,15 @@ impl Products {
     /// Where an epilogue reads and writes.
     fn describe_places(&self, made: LtHandle, product: &MatrixProduct) -> Result<(), ProductError> {
         let Epilogue { bias, then } = product.epilogue;
-        let (vector, bits) = match then {
+        let (vector, aux) = match then {
             Follows::RightSums(sums) | Follows::LeftSums(sums) => (Some(sums), None),
             Follows::ReluKeeping(bits) | Follows::ReluGrad(bits) => (bias, Some(bits.address)),
+            Follows::GeluTanhGrad(at) => (bias, Some(at)),
             Follows::Nothing | Follows::Relu | Follows::GeluTanh => (bias, None),
         };
         let vector = vector.map(|at| (description::BIAS_POINTER, at));
-        let bits = bits.map(|at| (description::BITS_POINTER, at));
-        [vector, bits].into_iter().flatten().try_for_each(|(what, at)| self.describe(made, what, &at))
+        let aux = aux.map(|at| (description::AUX_POINTER, at));
+        [vector, aux].into_iter().flatten().try_for_each(|(what, at)| self.describe(made, what, &at))
     }
 
     fn layout(&self, matrix: &Matrix, batches: usize) -> Result<LtHandle, ProductError> {

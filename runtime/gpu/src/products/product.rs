@@ -38,6 +38,8 @@ pub enum Follows {
     ReluGrad(Bits),
     /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, the approximation of `gelu`.
     GeluTanh,
+    /// Times the derivative of that at the elements of this address, which lie as those of the result: the gradient of `gelu`. Without a bias.
+    GeluTanhGrad(u64),
     /// The sums of the right factor over what the product sums are written to this address, one for each column: the gradient of a
     /// bias. Elements are of the result's type. Without a bias.
     RightSums(u64),
@@ -76,6 +78,7 @@ impl Epilogue {
             Follows::ReluKeeping(bits) => FollowsKind::ReluKeeping(bits.leading),
             Follows::ReluGrad(bits) => FollowsKind::ReluGrad(bits.leading),
             Follows::GeluTanh => FollowsKind::GeluTanh,
+            Follows::GeluTanhGrad(_) => FollowsKind::GeluTanhGrad,
             Follows::RightSums(_) => FollowsKind::RightSums,
             Follows::LeftSums(_) => FollowsKind::LeftSums,
         };
@@ -89,6 +92,8 @@ impl Epilogue {
             Follows::Nothing | Follows::Relu | Follows::GeluTanh => true,
             Follows::ReluKeeping(bits) => batches == 1 && bits == Bits::of(bits.address, columns),
             Follows::ReluGrad(bits) => alone && bits == Bits::of(bits.address, columns),
+            // As the library wants it of rows that it reads.
+            Follows::GeluTanhGrad(_) => alone && columns.is_multiple_of(8),
             Follows::RightSums(_) | Follows::LeftSums(_) => alone,
         }
     }
@@ -102,6 +107,7 @@ enum FollowsKind {
     ReluKeeping(usize),
     ReluGrad(usize),
     GeluTanh,
+    GeluTanhGrad,
     RightSums,
     LeftSums,
 }
@@ -247,6 +253,7 @@ impl fmt::Display for ProductKey {
             FollowsKind::ReluKeeping(leading) => write!(f, ", relu with bits /{leading}")?,
             FollowsKind::ReluGrad(leading) => write!(f, ", gradient of relu by bits /{leading}")?,
             FollowsKind::GeluTanh => write!(f, ", gelu")?,
+            FollowsKind::GeluTanhGrad => write!(f, ", gradient of gelu")?,
             FollowsKind::RightSums => write!(f, ", sums of right")?,
             FollowsKind::LeftSums => write!(f, ", sums of left")?,
         }

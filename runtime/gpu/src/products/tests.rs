@@ -316,16 +316,20 @@ fn what_cannot_be_is_an_error() {
 
 /// A product of `[5, 3]` and `[3, 4]`, of which the left lies by columns, with an epilogue.
 fn with(products: &mut Products, then: Follows, biased: bool) -> Vec<f64> {
-    let (x, y, bias) = (noise(3, 15), noise(5, 12), noise(7, 4));
+    with_columns(4, products, then, biased)
+}
+
+fn with_columns(columns: usize, products: &mut Products, then: Follows, biased: bool) -> Vec<f64> {
+    let (x, y, bias) = (noise(3, 15), noise(5, 3 * columns), noise(7, columns));
     let [left, right, bias] = [&x, &y, &bias].map(|v| stored(MatrixElement::F32, v));
-    let mut out = stored(MatrixElement::F32, &[9.0; 20]);
+    let mut out = stored(MatrixElement::F32, &vec![9.0; 5 * columns]);
     let matrix = |address, shape: &[usize], strides: &[usize]| {
         matrix_of(address, MatrixElement::F32, shape, strides).unwrap().0
     };
     let product = MatrixProduct {
         left: matrix(left.as_ptr() as u64, &[5, 3], &[1, 5]),
-        right: matrix(right.as_ptr() as u64, &[3, 4], &[4, 1]),
-        out: matrix(out.as_mut_ptr() as u64, &[5, 4], &[4, 1]),
+        right: matrix(right.as_ptr() as u64, &[3, columns], &[columns, 1]),
+        out: matrix(out.as_mut_ptr() as u64, &[5, columns], &[columns, 1]),
         batches: 1,
         sums: Sums::Exact,
         epilogue: Epilogue { bias: biased.then_some(bias.as_ptr() as u64), then },
@@ -358,6 +362,14 @@ fn epilogues_equal_loops() {
     for (made, expected) in with(&mut products, Follows::GeluTanh, true).iter().zip(biased.iter().map(gelu)) {
         assert!((made - expected).abs() < 1e-6, "{made} {expected}");
     }
+    let (plain_rows, operand) = (with_columns(8, &mut products, Follows::Nothing, false), noise(11, 40));
+    let beside = stored(MatrixElement::F32, &operand);
+    let made = with_columns(8, &mut products, Follows::GeluTanhGrad(beside.as_ptr() as u64), false);
+    for ((made, product), x) in made.iter().zip(&plain_rows).zip(&operand) {
+        // By a difference of the function itself.
+        let slope = (gelu(&(x + 1e-4)) - gelu(&(x - 1e-4))) / 2e-4;
+        assert!((made - product * slope).abs() < 1e-5, "{made} {product} {slope}");
+    }
     let mut sums = [0f32; 5];
     let at = sums.as_mut_ptr() as u64;
     assert_eq!(with(&mut products, Follows::RightSums(at), false), plain);
@@ -379,6 +391,7 @@ fn an_epilogue_that_is_none_is_an_error() {
     for wrong in [
         asked(Some(1024), Follows::ReluGrad(bits)),
         asked(Some(1024), Follows::RightSums(1024)),
+        asked(None, Follows::GeluTanhGrad(1024)),
         asked(None, Follows::ReluKeeping(Bits { leading: 5, ..bits })),
         MatrixProduct { batches: 2, ..asked(None, Follows::ReluGrad(bits)) },
     ] {

@@ -5,9 +5,9 @@ use super::dtypes;
 use super::emit::OWN;
 use super::emit::{MATMUL, RANDOM};
 use super::iteration::{slice_at, update_at};
-use super::lower::{BurnKernel, ITERATION_SLICE, ITERATION_UPDATE, Lower};
+use super::lower::{BLANK, BurnKernel, ITERATION_SLICE, ITERATION_UPDATE, Lower};
 use super::memory::{BurnMemory, Pinning};
-use super::transfer::{download, empty, typed, upload};
+use super::transfer::{download, typed, uninitialized, upload};
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 use crate::backend::GroupKind;
 use crate::backend::native::{Pool, from_host, to_host};
@@ -17,6 +17,7 @@ use crate::backend::{
 use crate::collective::calls::CallPiece;
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock};
+use crate::engine::arena::{Arena, ResultMemory};
 use crate::engine::context::Local;
 #[cfg(feature = "cuda")]
 use crate::engine::epilogues::Epilogue;
@@ -24,17 +25,18 @@ use crate::engine::graph::{Capabilities, Val};
 #[cfg(feature = "cuda")]
 use crate::engine::inlined::Inlined;
 use crate::engine::interpreter::opaque;
-use crate::engine::lowering::{LoweringError, stored_as};
+use crate::engine::lowering::{LoweringError, stored_as, stored_shape};
 use crate::error::ExecError;
 use crate::kernels::{KernelError, RandomKernel, ValueIndexF32, ValueIndexF64};
 use crate::tensor::{HostData, HostTensor};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, DeviceOps, TensorMetadata};
-use burn_ir::{BackendIr, CustomOpIr, HandleKind};
+use burn_ir::{BackendIr, CustomOpIr, HandleKind, TensorHandle, TensorIr, TensorStatus};
 use meshwright_gpu::products::TunedProducts;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 use meshwright_plan::BufId;
 use meshwright_plan::{DType, Dim, Plan, Step};
+use std::sync::Arc;
 
 /// A backend of Burn that steps run on.
 pub(crate) trait BurnBackend: BackendIr + 'static {
@@ -66,20 +68,86 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     /// How many scores of an attention there are at a time, about: 128 MiB of `f32`, and a few times as much while they are computed.
     const SCORES_AT_ONCE: usize = 1 << 25;
 
-    /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least.
+    /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least; `out` is memory for it.
     fn matmul(
         library: &mut Self::Library,
-        left: FloatTensor<Self>,
-        right: FloatTensor<Self>,
+        factors: (FloatTensor<Self>, FloatTensor<Self>),
         dtype: BurnType,
+        out: Option<FloatTensor<Self>>,
     ) -> Result<FloatTensor<Self>, KernelError>;
 
-    /// The number of the step, in the memory of a device, for what is drawn there.
-    type Clock: Default + Send;
+    /// What a device has from run to run for kernels of our own.
+    type State: Default + Send;
 
-    /// Sets it.
-    fn set_clock(device: &Self::Device, clock: &mut Self::Clock, step: u64) {
-        let _ = (device, clock, step);
+    /// Sets the number of the step for what is drawn on the device.
+    fn set_clock(device: &Self::Device, state: &mut Self::State, step: u64) {
+        let _ = (device, state, step);
+    }
+
+    /// See [`Backend::reshaped`].
+    fn reshaped(tensor: &Self::Handle, shape: &[usize]) -> Option<Self::Handle> {
+        let _ = (tensor, shape);
+        None
+    }
+
+    /// See [`Backend::has_arena`].
+    const HAS_ARENA: bool = false;
+
+    /// See [`Backend::load_arena`].
+    fn load_arena(state: &mut Self::State, arena: &Arena) {
+        let _ = (state, arena);
+    }
+
+    /// See [`Backend::lacks_arena`].
+    fn lacks_arena(state: &Self::State) -> bool {
+        let _ = state;
+        false
+    }
+
+    /// How many results a run has asked for, and how many were foreseen.
+    fn leave_arena(state: &Self::State) -> [usize; 2] {
+        let _ = state;
+        [0, 0]
+    }
+
+    /// See [`Backend::renew_arena`].
+    fn renew_arena(state: &mut Self::State) {
+        let _ = state;
+    }
+
+    /// See [`Backend::enter_arena`].
+    fn enter_arena(device: &Self::Device, state: &mut Self::State, arena: &Arc<Arena>) {
+        let _ = (device, state, arena);
+    }
+
+    /// The memory of the next result, where that is in the arena.
+    fn place(
+        device: &Self::Device,
+        state: &mut Self::State,
+        ir: &TensorIr,
+    ) -> Result<Option<Self::Handle>, KernelError> {
+        let _ = (device, state, ir);
+        Ok(None)
+    }
+
+    /// Where the next result of a collective is.
+    fn receive(
+        device: &Self::Device,
+        state: &mut Self::State,
+        ir: &TensorIr,
+    ) -> Result<ReceiveSpot<Self::Handle>, KernelError> {
+        let _ = (device, state, ir);
+        Ok(ReceiveSpot::Own)
+    }
+
+    /// The first operand with the second put at a position of its first dim, where that is in the arena.
+    fn updated(
+        state: &mut Self::State,
+        operands: [&Self::Handle; 2],
+        position: usize,
+    ) -> Result<Option<Self::Handle>, KernelError> {
+        let _ = (state, operands, position);
+        Ok(None)
     }
 
     /// See [`Backend::upload_input`]; of no pairs, and of at least one element.
@@ -128,12 +196,12 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
 
     /// Random values with elements of `dtype`, drawn on the device; none where the host is to draw them.
     fn drawn(
-        (device, clock): (&Self::Device, &Self::Clock),
+        (device, state): (&Self::Device, &Self::State),
         kernel: &RandomKernel,
         rng: RngState,
         dtype: BurnType,
     ) -> Option<HandleKind<Self>> {
-        let _ = (device, clock, kernel, rng, dtype);
+        let _ = (device, state, kernel, rng, dtype);
         None
     }
 
@@ -165,12 +233,12 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     /// The results of a kernel of our own of these operands.
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     fn run_own(
-        clock: &Self::Clock,
+        (device, state): (&Self::Device, &mut Self::State),
         (kernel, rng): (&super::cube::own::OwnKernel, RngState),
         inputs: Vec<Self::Handle>,
         operation: &CustomOpIr,
     ) -> Result<Vec<Self::Handle>, KernelError> {
-        let _ = (clock, kernel, rng, inputs);
+        let _ = (device, state, kernel, rng, inputs);
         Err(KernelError::Unsupported(format!("there is no kernel `{}`", operation.id)))
     }
 
@@ -184,13 +252,23 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     fn unpin(pinned: Self::Pinned) -> HandleKind<Self>;
 }
 
+/// The memory of what a collective gives.
+pub(crate) enum ReceiveSpot<H> {
+    /// That of what is sent.
+    Sent,
+    /// A place in the arena.
+    At(H),
+    /// Its own.
+    Own,
+}
+
 /// A device that runs the operations of a backend of Burn.
 pub(crate) struct OnBurn<B: BurnBackend> {
     pub(super) device: B::Device,
     /// Whether runs are recorded.
     #[cfg(feature = "cuda")]
     pub(super) records: bool,
-    clock: B::Clock,
+    pub(super) state: B::State,
     products: B::Library,
     /// Storage on the host for what collectives receive.
     pool: Pool,
@@ -199,12 +277,12 @@ pub(crate) struct OnBurn<B: BurnBackend> {
 
 impl<B: BurnBackend> OnBurn<B> {
     pub(crate) fn new(device: B::Device, library: B::Library) -> OnBurn<B> {
-        let (clock, pool) = (B::Clock::default(), Pool::default());
+        let (state, pool) = (B::State::default(), Pool::default());
         OnBurn {
             device,
             #[cfg(feature = "cuda")]
             records: false,
-            clock,
+            state,
             products: library,
             pool,
             note: None,
@@ -234,7 +312,7 @@ impl<B: BurnBackend> OnBurn<B> {
         rng: RngState,
         dtype: BurnType,
     ) -> Result<HandleKind<B>, KernelError> {
-        if let Some(drawn) = B::drawn((&self.device, &self.clock), kernel, rng, dtype) {
+        if let Some(drawn) = B::drawn((&self.device, &self.state), kernel, rng, dtype) {
             return Ok(drawn);
         }
         let mut host = HostTensor::zeros(kernel.dtype(), kernel.shape());
@@ -272,7 +350,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     ) -> Result<FloatTensor<B>, KernelError> {
         let dtype = left.dtype();
         match B::own_matmul(&self.device, &self.products) {
-            true => B::matmul(&mut self.products, left, right, dtype),
+            true => B::matmul(&mut self.products, (left, right), dtype, None),
             false => Ok(B::float_matmul(left, right)),
         }
     }
@@ -386,6 +464,54 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         graph.cat(placed.into_iter().map(|p| p.1).collect(), axis)
     }
 
+    fn reshaped(tensor: &Handle<Self>, shape: &[usize]) -> Option<Handle<Self>> {
+        B::reshaped(tensor, shape)
+    }
+
+    fn has_arena(&self) -> bool {
+        B::HAS_ARENA
+    }
+
+    fn result_memory(&self, kernels: &[BurnKernel], operation: &CustomOpIr) -> ResultMemory {
+        let _ = kernels;
+        let own = |results: usize| vec![vec![]; results];
+        match operation.id.as_str() {
+            MATMUL => ResultMemory::Given { over: own(1), gaps: true },
+            BLANK => ResultMemory::Given { over: own(1), gaps: false },
+            RANDOM => ResultMemory::Own,
+            ITERATION_UPDATE => ResultMemory::Update(Dim(kernel_number(operation) as u32)),
+            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+            name if OWN.contains(&name) => match kernels.get(kernel_number(operation)) {
+                Some(BurnKernel::Own(kernel)) => kernel.result_memory(&operation.outputs),
+                _ => ResultMemory::Given { over: own(operation.outputs.len()), gaps: false },
+            },
+            _ => ResultMemory::Unknown,
+        }
+    }
+
+    fn load_arena(&mut self, arena: &Arena) {
+        B::load_arena(&mut self.state, arena);
+    }
+
+    fn lacks_arena(&self) -> bool {
+        B::lacks_arena(&self.state)
+    }
+
+    fn leave_arena(&mut self) -> Result<(), DeviceError> {
+        let [asked, foreseen] = B::leave_arena(&self.state);
+        let message =
+            || DeviceError(format!("a run has asked for {asked} results, and {foreseen} were foreseen"));
+        if asked == foreseen { Ok(()) } else { Err(message()) }
+    }
+
+    fn renew_arena(&mut self) {
+        B::renew_arena(&mut self.state);
+    }
+
+    fn enter_arena(&mut self, arena: &Arc<Arena>) {
+        B::enter_arena(&self.device, &mut self.state, arena);
+    }
+
     fn run_kernel(
         &mut self,
         kernels: &[BurnKernel],
@@ -393,12 +519,15 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         handles: &mut Handles<Self>,
         rng: RngState,
     ) -> Result<(), KernelError> {
-        let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;
+        let number = kernel_number(operation);
         let unknown = || Err(KernelError::Unsupported(format!("there is no kernel {number}")));
         let made = match (operation.id.as_str(), &operation.inputs[..]) {
             (MATMUL, [left, right]) => {
                 let [left, right] = [left, right].map(|t| handles.get_float_tensor::<B>(t));
-                HandleKind::Float(B::matmul(&mut self.products, left, right, operation.outputs[0].dtype)?)
+                let ir = &operation.outputs[0];
+                let out = B::place(&self.device, &mut self.state, ir)?;
+                let out = out.map(|handle| B::float_tensor(TensorHandle { handle, shape: ir.shape.clone() }));
+                HandleKind::Float(B::matmul(&mut self.products, (left, right), ir.dtype, out)?)
             }
             (RANDOM, _) => {
                 let Some(BurnKernel::Random(kernel)) = kernels.get(number) else { return unknown() };
@@ -408,7 +537,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             (name, inputs) if OWN.contains(&name) => {
                 let Some(BurnKernel::Own(kernel)) = kernels.get(number) else { return unknown() };
                 let inputs = inputs.iter().map(|t| handles.get_handle(&t.id, &t.status)).collect();
-                let made = B::run_own(&self.clock, (kernel, rng), inputs, operation)?;
+                let made = B::run_own((&self.device, &mut self.state), (kernel, rng), inputs, operation)?;
                 operation
                     .outputs
                     .iter()
@@ -416,11 +545,30 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
                     .for_each(|(out, made)| handles.register_handle(out.id, made));
                 return Ok(());
             }
+            (BLANK, []) => {
+                let ir = &operation.outputs[0];
+                let placed = B::place(&self.device, &mut self.state, ir)?;
+                let made = placed.unwrap_or_else(|| {
+                    opaque::<B>(uninitialized::<B>(ir.shape.clone(), ir.dtype, &self.device))
+                });
+                handles.register_handle(ir.id, made);
+                return Ok(());
+            }
             (ITERATION_SLICE | ITERATION_UPDATE, [all, rest @ ..]) => {
                 let dim = Dim(operation.scalars.first().map_or(u32::MAX, |s| s.elem()));
                 let at = rng.iteration.position(dim)?;
                 match rest {
-                    [value] => update_at(handles, all, value, at),
+                    [value] => {
+                        let operands = [all, value].map(|t| handles.get_handle_ref(&t.id));
+                        if let [Some(stack), Some(part)] = operands
+                            && let Some(made) = B::updated(&mut self.state, [stack, part], at)?
+                        {
+                            [all, value].iter().for_each(|t| drop(handles.get_handle(&t.id, &t.status)));
+                            handles.register_handle(operation.outputs[0].id, made);
+                            return Ok(());
+                        }
+                        update_at(handles, all, value, at)
+                    }
                     _ => slice_at(handles, all, &operation.outputs[0], at),
                 }
             }
@@ -525,12 +673,27 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Ok(BurnMemory::Host(from_host(host)))
     }
 
-    fn receive(&mut self, piece: &CallPiece, gpu: Option<u32>) -> Result<BurnMemory<B::Pinned>, DeviceError> {
-        let Some(gpu) = self.pins(gpu) else {
-            return Ok(BurnMemory::Host(self.pool.take(piece.dtype, &piece.shape)));
+    fn receive(
+        &mut self,
+        (piece, gpu): (&CallPiece, Option<u32>),
+        _: (&BurnMemory<B::Pinned>, bool),
+    ) -> Result<Option<BurnMemory<B::Pinned>>, DeviceError> {
+        let ir = piece.slot.map(|slot| {
+            let shape = stored_shape(piece.dtype, &piece.shape);
+            slot.tensor(&shape, stored_as(piece.dtype), TensorStatus::NotInit)
+        });
+        let spot = ir.as_ref().map(|ir| B::receive(&self.device, &mut self.state, ir)).transpose();
+        let tensor = match spot.map_err(|e| DeviceError(e.to_string()))? {
+            Some(ReceiveSpot::Sent) => return Ok(None),
+            Some(ReceiveSpot::At(tensor)) => Some(typed::<B>(tensor, stored_as(piece.dtype), &piece.shape)),
+            Some(ReceiveSpot::Own) | None => None,
         };
-        let tensor = piece.slot.map(|_| empty::<B>(piece.dtype, &piece.shape, &self.device));
-        Ok(BurnMemory::Device { pinned: tensor.map(B::pin).transpose()?, gpu })
+        let Some(gpu) = self.pins(gpu) else {
+            return Ok(Some(BurnMemory::Host(self.pool.take(piece.dtype, &piece.shape))));
+        };
+        let new = || ir.map(|ir| uninitialized::<B>(ir.shape, ir.dtype, &self.device));
+        let pinned = tensor.or_else(new).map(B::pin).transpose()?;
+        Ok(Some(BurnMemory::Device { pinned, gpu }))
     }
 
     fn received(&mut self, memory: BurnMemory<B::Pinned>, piece: &CallPiece) -> Option<Handle<Self>> {
@@ -550,7 +713,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     }
 
     fn begin(&mut self, rng: RngState) {
-        B::set_clock(&self.device, &mut self.clock, rng.step);
+        B::set_clock(&self.device, &mut self.state, rng.step);
     }
 
     fn reached(&mut self, at: Option<RunPoint>) {
@@ -570,6 +733,11 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         let usage = B::memory_pool_usage(&self.device);
         Ok(usage.map(|u| Memory { peak: 0, planned: 0, in_use: u.bytes_in_use, reserved: u.bytes_reserved }))
     }
+}
+
+/// The number of the kernel that an operation names.
+fn kernel_number(operation: &CustomOpIr) -> usize {
+    operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize
 }
 
 /// The index that a pair of nothing has: the greatest.

@@ -41,6 +41,7 @@ pub(super) enum Then {
     ReluKeeping,
     ReluGrad,
     GeluTanh,
+    GeluTanhGrad,
     RightSums,
     LeftSums,
 }
@@ -51,20 +52,22 @@ pub(super) struct ProductAddresses {
     pub(super) out: u64,
     /// A bias, or the sums of a factor.
     pub(super) vector: Option<u64>,
-    pub(super) bits: Option<u64>,
+    /// Bits of a `relu`, or what a `gelu` was applied to.
+    pub(super) aux: Option<u64>,
 }
 
 /// The same with addresses, and what follows.
 pub(super) fn at(product: MatrixProduct, then: Then, places: &ProductAddresses) -> MatrixProduct {
     let at = |matrix: Matrix, address| Matrix { address, ..matrix };
     let (vector, columns) = (places.vector, product.out.columns);
-    let bits = Bits::of(places.bits.unwrap_or(0), columns);
+    let bits = Bits::of(places.aux.unwrap_or(0), columns);
     let (bias, then) = match then {
         Then::Nothing => (vector, Follows::Nothing),
         Then::Relu => (vector, Follows::Relu),
         Then::ReluKeeping => (vector, Follows::ReluKeeping(bits)),
         Then::ReluGrad => (None, Follows::ReluGrad(bits)),
         Then::GeluTanh => (vector, Follows::GeluTanh),
+        Then::GeluTanhGrad => (None, Follows::GeluTanhGrad(places.aux.unwrap_or(0))),
         Then::RightSums => (None, Follows::RightSums(vector.unwrap_or(0))),
         Then::LeftSums => (None, Follows::LeftSums(vector.unwrap_or(0))),
     };

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 mod ahead;
+mod arena;
 mod arguments;
 #[cfg(feature = "cuda")]
 pub(crate) mod attention;
@@ -29,8 +30,9 @@ pub(crate) mod own;
 mod product;
 mod program;
 mod random;
+mod reshape;
 
-use super::backend::{BurnBackend, OnBurn};
+use super::backend::{BurnBackend, OnBurn, ReceiveSpot};
 use super::memory::Pinning;
 #[cfg(feature = "cuda")]
 use super::transfer::typed;
@@ -38,12 +40,14 @@ use crate::backend::{DeviceError, RngState};
 #[cfg(feature = "cuda")]
 use crate::backend::{DeviceFault, Download, Graphs, RunPoint};
 use crate::cluster::devices::DeviceKind;
+use crate::engine::arena::Arena;
 #[cfg(feature = "cuda")]
 use crate::engine::lowering::{stored_as, stored_shape};
 use crate::error::ExecError;
 use crate::kernels::{KernelError, RandomKernel};
 #[cfg(feature = "cuda")]
 use crate::tensor::HostTensor;
+use arena::ArenaMemory;
 #[cfg(feature = "cuda")]
 use burn_backend::Backend as _;
 use burn_backend::DType as BurnType;
@@ -51,7 +55,7 @@ use burn_backend::tensor::FloatTensor;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
-use burn_ir::{CustomOpIr, HandleKind};
+use burn_ir::{CustomOpIr, HandleKind, TensorIr};
 use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use meshwright_gpu::driver::Driver;
@@ -59,8 +63,9 @@ use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::TunedProducts;
 #[cfg(feature = "cuda")]
 use meshwright_plan::DType;
-use operands::OwnInputs;
+use operands::{OwnInputs, ResultSlot};
 use own::OwnKernel;
+use std::sync::Arc;
 
 /// A device that kernels are compiled for.
 pub(crate) fn backend(kind: DeviceKind, rank: usize, libraries: &Paths) -> Result<OnBurn<Cube>, ExecError> {
@@ -124,14 +129,72 @@ impl Pinning for Pinned {
     }
 }
 
+/// What a device has from run to run for kernels of our own: the number of the step, in its memory too, and the arena.
+#[derive(Default)]
+pub(crate) struct CubeState {
+    clock: Option<(u64, CubeTensor)>,
+    arena: ArenaMemory,
+}
+
 impl BurnBackend for Cube {
     type Pinned = Pinned;
     /// None: GPUs have theirs by number, since a product is put on the stream by the thread of the device.
     type Library = ();
-    type Clock = Option<(u64, CubeTensor)>;
+    type State = CubeState;
 
-    fn set_clock(device: &CubeDevice, clock: &mut Self::Clock, step: u64) {
-        random::set_step(device, clock, step);
+    fn set_clock(device: &CubeDevice, state: &mut CubeState, step: u64) {
+        random::set_step(device, &mut state.clock, step);
+    }
+
+    fn reshaped(tensor: &CubeTensor, shape: &[usize]) -> Option<CubeTensor> {
+        reshape::reshaped(tensor, shape)
+    }
+
+    const HAS_ARENA: bool = true;
+
+    fn load_arena(state: &mut CubeState, arena: &Arena) {
+        state.arena.load(arena);
+    }
+
+    fn lacks_arena(state: &CubeState) -> bool {
+        state.arena.is_missing()
+    }
+
+    fn leave_arena(state: &CubeState) -> [usize; 2] {
+        state.arena.leave()
+    }
+
+    fn renew_arena(state: &mut CubeState) {
+        state.arena.memory = None;
+    }
+
+    fn enter_arena(device: &CubeDevice, state: &mut CubeState, arena: &Arc<Arena>) {
+        state.arena.enter(arena, device);
+    }
+
+    fn place(
+        device: &CubeDevice,
+        state: &mut CubeState,
+        ir: &TensorIr,
+    ) -> Result<Option<CubeTensor>, KernelError> {
+        let slots = state.arena.results(std::slice::from_ref(ir), device)?;
+        Ok(slots.first().and_then(ResultSlot::placed))
+    }
+
+    fn receive(
+        device: &CubeDevice,
+        state: &mut CubeState,
+        ir: &TensorIr,
+    ) -> Result<ReceiveSpot<CubeTensor>, KernelError> {
+        state.arena.received(ir, device)
+    }
+
+    fn updated(
+        state: &mut CubeState,
+        [all, value]: [&CubeTensor; 2],
+        position: usize,
+    ) -> Result<Option<CubeTensor>, KernelError> {
+        state.arena.updated(all, value, position)
     }
 
     #[cfg(feature = "cuda")]
@@ -181,13 +244,9 @@ impl BurnBackend for Cube {
         faults::fault(device, problem)
     }
 
-    /// Of the stand-in for GPUs, and of GPUs with cuBLASLt; see the file of the products.
-    fn own_matmul(device: &CubeDevice, (): &()) -> bool {
-        match device {
-            #[cfg(feature = "cuda")]
-            CubeDevice::Cuda(gpu) => blas::is_open(gpu.index),
-            device => matches!(device, CubeDevice::Cpu(_)),
-        }
+    /// What comes of them is in the arena.
+    fn own_matmul(_: &CubeDevice, (): &()) -> bool {
+        true
     }
 
     fn tunes(device: &CubeDevice, (): &()) -> bool {
@@ -207,21 +266,21 @@ impl BurnBackend for Cube {
 
     fn matmul(
         (): &mut (),
-        left: FloatTensor<Self>,
-        right: FloatTensor<Self>,
+        (left, right): (FloatTensor<Self>, FloatTensor<Self>),
         dtype: BurnType,
+        out: Option<FloatTensor<Self>>,
     ) -> Result<FloatTensor<Self>, KernelError> {
-        product::compute(left, right, dtype)
+        product::compute(left, right, dtype, out)
             .map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}")))
     }
 
     fn drawn(
-        (device, clock): (&CubeDevice, &Self::Clock),
+        (device, state): (&CubeDevice, &CubeState),
         kernel: &RandomKernel,
         rng: RngState,
         dtype: BurnType,
     ) -> Option<HandleKind<Self>> {
-        let (_, step) = clock.as_ref()?;
+        let (_, step) = state.clock.as_ref()?;
         Some(kind_of(random::draw(kernel, (rng, step), dtype, device)))
     }
 
@@ -243,17 +302,19 @@ impl BurnBackend for Cube {
     const OWN_MAPS: bool = true;
 
     fn run_own(
-        clock: &Self::Clock,
+        (device, state): (&CubeDevice, &mut CubeState),
         (kernel, rng): (&OwnKernel, RngState),
         inputs: Vec<Self::Handle>,
         operation: &CustomOpIr,
     ) -> Result<Vec<Self::Handle>, KernelError> {
+        let CubeState { clock, arena } = state;
         let Some((_, step)) = clock else {
             return Err(KernelError::Unsupported("no run has begun".into()));
         };
-        let (inputs, outputs) = (OwnInputs::new(inputs, &operation.inputs), &operation.outputs);
+        let inputs = OwnInputs::new(inputs, &operation.inputs);
+        let outputs = &arena.results(&operation.outputs, device)?;
         match kernel {
-            OwnKernel::Map(calls) => Ok(maps::map(calls, rng, step, inputs, outputs)),
+            OwnKernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Fold(calls) => Ok(folds::fold(calls, &inputs.tensors, outputs)),
             #[cfg(feature = "cuda")]

@@ -136,11 +136,6 @@ impl GraphBuilder {
             return self.scalar(Binary::Ne, a, 0.0);
         }
         let shape = self.shape(a).to_vec();
-        if self.is_truth(a) && dtype.is_float() {
-            // As numbers that are filled in, which CubeCL fuses with what comes before and after; a conversion ends a block.
-            let zeros = self.full(&shape, dtype, 0.0);
-            return self.fill(zeros, a, 1.0);
-        }
         // The interpreter has no conversion among integers. One of the two is of bytes, which floats hold exactly.
         let whole = |t: BurnType| matches!(t, BurnType::I32 | BurnType::U8);
         let a = if whole(self.dtype(a)) && whole(dtype) { self.cast(a, BurnType::F32) } else { a };

@@ -146,6 +146,15 @@ impl Lower<'_> {
                 reads.remove(product);
                 (vec![out], None, BesideProduct::ReluGrad { map, at })
             }
+            EpilogueKind::GeluGrad { product, operand } => {
+                let Some((map, at)) = map(product) else { return Ok(None) };
+                let x = &reads[operand];
+                if x.dims != made.dims || x.shape != made.shape || x.dtype != out.dtype {
+                    return Ok(None);
+                }
+                reads.remove(product);
+                (vec![out], None, BesideProduct::GeluGrad { map, at })
+            }
             EpilogueKind::FactorSums { factor } => {
                 let right = (factor == 1) != matrices.swapped;
                 let view = if right { &matrices.right } else { &matrices.left };

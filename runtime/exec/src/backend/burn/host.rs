@@ -28,7 +28,7 @@ impl Pinning for FlexTensor {
 
 impl BurnBackend for Flex {
     type Pinned = FlexTensor;
-    type Clock = ();
+    type State = ();
     /// Of tests: the stand-in for that of GPUs.
     type Library = Option<Box<dyn HostProducts>>;
 
@@ -53,9 +53,9 @@ impl BurnBackend for Flex {
 
     fn matmul(
         library: &mut Self::Library,
-        left: FlexTensor,
-        right: FlexTensor,
+        (left, right): (FlexTensor, FlexTensor),
         dtype: BurnType,
+        _: Option<FlexTensor>,
     ) -> Result<FlexTensor, KernelError> {
         if let Some(library) = library {
             return Ok(library.product(left, right, dtype));

@@ -14,6 +14,8 @@ use meshwright_plan::{Dim, Operand, Prim, Step};
 pub(super) const ITERATION_SLICE: &str = "iteration_slice";
 /// `(all, value) -> out`: the inverse.
 pub(super) const ITERATION_UPDATE: &str = "iteration_update";
+/// `() -> out`: memory with anything in it.
+pub(super) const BLANK: &str = "blank";
 
 /// What no operation of Burn computes.
 pub(crate) enum BurnKernel {
@@ -101,10 +103,14 @@ impl Lower<'_> {
             Prim::DynamicUpdateSlice { dim, from, iteration } => {
                 self.dynamic_update_slice(step, [*dim, *from], *iteration)
             }
-            Prim::Blank { .. } => {
+            Prim::Blank { zero } => {
                 let ([], [out]) = self.locals(step)?;
-                let zeros = self.graph.full(&extents(&out.shape), stored_as(out.dtype), 0.0);
-                self.write_val(zeros, &out);
+                let (shape, dtype) = (extents(&out.shape), stored_as(out.dtype));
+                let made = match zero {
+                    true => self.graph.full(&shape, dtype, 0.0),
+                    false => self.graph.kernel((BLANK, 0), vec![], [(shape, dtype)])[0],
+                };
+                self.write_val(made, &out);
                 Ok(())
             }
             Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => Ok(()),

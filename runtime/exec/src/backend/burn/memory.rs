@@ -25,8 +25,8 @@ impl<P: Pinning> CallMemory for BurnMemory<P> {
             BurnMemory::Device { pinned, gpu } => {
                 let address = pinned.as_ref().map_or(0, P::address);
                 // SAFETY: what is pinned stays at its address, has the elements of its piece, and lives in the owner of the
-                // call until that has ended; it is not written by any operation, since operations write to memory that
-                // nobody else holds.
+                // call until that has ended; it is not written by any operation, since these write to memory that nobody else
+                // holds, or to places of the arena that are free as long as the call is in flight.
                 Ok(unsafe { Buf::device(address, piece.elements(), piece.dtype, *gpu) })
             }
         }
@@ -38,13 +38,9 @@ impl<P: Pinning> CallMemory for BurnMemory<P> {
             BurnMemory::Host(tensor) => BufMut::from_bytes(bytes_mut(tensor), piece.dtype),
             BurnMemory::Device { pinned, gpu } => {
                 let address = pinned.as_ref().map_or(0, P::address);
-                // SAFETY: as above, and what is received is new and nobody else's.
+                // SAFETY: as above, and what is received is written to memory that is new, or to that of what is sent.
                 Ok(unsafe { BufMut::device(address, piece.elements(), piece.dtype, *gpu) })
             }
         }
-    }
-
-    fn is_unique(&self) -> bool {
-        false
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Native kernels work on slices of the host. Here every step but collectives becomes a list of tensor operations
 //! (reshape, permute, matrix product, element-wise functions, folds, selections …) on this device's shapes, which any
-//! backend of Burn runs; on a GPU Burn fuses them. The results are those of the native kernels but for rounding.
+//! backend of Burn runs, or a kernel of our own. The results are those of the native kernels but for rounding.
 //!
 //! - Truth values are stored as bytes, and are the backend's truth values within a step.
 //! - A pair of value and index is stored as two tensors: the values in the dtype of what was folded, the indices as `I32`.

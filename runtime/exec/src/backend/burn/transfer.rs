@@ -42,9 +42,8 @@ pub(super) fn upload<B: Backend>(host: HostTensor, device: &B::Device) -> Handle
     }
 }
 
-/// A tensor of the device, of at least one element, with anything in it. Of no pairs.
-pub(super) fn empty<B: Backend>(dtype: DType, shape: &[usize], device: &B::Device) -> HandleKind<B> {
-    let (shape, dtype) = (stored_shape(dtype, shape).into(), stored_as(dtype));
+/// A tensor of the device, of at least one element, with anything in it.
+pub(super) fn uninitialized<B: Backend>(shape: Shape, dtype: BurnType, device: &B::Device) -> HandleKind<B> {
     match dtype.is_float() {
         true => HandleKind::Float(B::float_empty(shape, device, dtype.into())),
         false => HandleKind::Int(B::int_empty(shape, device, dtype.into())),

@@ -45,11 +45,6 @@ impl JointWalk {
         self.sizes.last().copied().unwrap_or(1)
     }
 
-    /// All elements.
-    pub(crate) fn elements(&self) -> usize {
-        self.sizes.iter().product()
-    }
-
     /// Whether what is walked, which begins at that element, can be taken `width` elements at a time along the last dim.
     pub(crate) fn is_vectors(&self, which: usize, first: u64, width: usize) -> bool {
         self.is_vectors_along(which, self.sizes.len() - 1, first, width)
@@ -92,7 +87,7 @@ mod tests {
     #[test]
     fn vectors_begin_and_follow_at_multiples_of_their_width() {
         let walk = JointWalk::apart(&[2, 8], &[vec![8, 1], vec![6, 1], vec![0, 1], vec![1, 2]]);
-        assert_eq!((walk.inner(), walk.elements()), (8, 16));
+        assert_eq!((walk.inner(), walk.sizes.iter().product::<usize>()), (8, 16));
         let taken = |which| walk.is_vectors(which, 0, 4);
         assert_eq!([taken(0), taken(1), taken(2), taken(3)], [true, false, true, false]);
         assert!(!walk.is_vectors(0, 2, 4) && walk.is_vectors(1, 2, 2));

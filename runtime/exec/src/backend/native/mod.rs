@@ -159,8 +159,14 @@ impl Backend for Native {
         }
     }
 
-    fn receive(&mut self, piece: &CallPiece, _: Option<u32>) -> Result<FlexTensor, DeviceError> {
-        Ok(self.pool.take(piece.dtype, &piece.shape))
+    fn receive(
+        &mut self,
+        (piece, _): (&CallPiece, Option<u32>),
+        (sent, over): (&FlexTensor, bool),
+    ) -> Result<Option<FlexTensor>, DeviceError> {
+        // Where nobody else reads it.
+        let over = over && owns_storage(sent);
+        Ok((!over).then(|| self.pool.take(piece.dtype, &piece.shape)))
     }
 
     fn received(&mut self, memory: FlexTensor, _: &CallPiece) -> Option<Handle<Self>> {
@@ -183,9 +189,5 @@ impl CallMemory for FlexTensor {
 
     fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch> {
         BufMut::from_bytes(bytes_mut(self), piece.dtype)
-    }
-
-    fn is_unique(&self) -> bool {
-        owns_storage(self)
     }
 }

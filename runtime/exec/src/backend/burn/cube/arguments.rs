@@ -56,6 +56,11 @@ pub(super) fn strides(tensor: &CubeTensor, dims: &[Option<usize>]) -> Vec<u64> {
     dims.iter().map(stride).collect()
 }
 
+/// How wide indices of a tensor's elements are. CubeCL takes all of the allocation that it lies in, which may be an arena.
+pub(super) fn address_type(tensor: &CubeTensor) -> AddressType {
+    AddressType::from_len(tensor.handle.size_in_used() as usize / tensor.dtype.size())
+}
+
 /// The first element of a tensor, in elements from the start of its memory.
 pub(super) fn first(tensor: &CubeTensor) -> u64 {
     tensor.handle.offset_start.unwrap_or(0) / tensor.dtype.size() as u64

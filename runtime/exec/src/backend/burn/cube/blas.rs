@@ -92,13 +92,13 @@ pub(super) fn product(
     index: usize,
     left: &CubeTensor,
     right: &CubeTensor,
-    dtype: BurnType,
+    (dtype, out): (BurnType, &Option<CubeTensor>),
 ) -> Option<CubeTensor> {
     let opened = of(index)?;
     let (left, right) = (of_matrices(left.clone()), of_matrices(right.clone()));
-    let out = init_matmul_output(&left, &right, dtype);
+    let out = out.clone().unwrap_or_else(|| init_matmul_output(&left, &right, dtype));
     let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&out)?)?;
-    let tensors = ProductTensors { left, right, out: out.clone(), vector: None, bits: None };
+    let tensors = ProductTensors { left, right, out: out.clone(), vector: None, aux: None };
     opened.submit(product, Then::Nothing, &tensors);
     Some(out)
 }
@@ -108,7 +108,13 @@ pub(super) fn fused(index: usize, [rows, columns]: [usize; 2], then: Then, tenso
     let Some(opened) = of(index) else { return false };
     let (left, right) = (of_matrices(tensors.left), of_matrices(tensors.right));
     let tensors = ProductTensors { left, right, ..tensors };
-    let out = blas::matrices(tensors.out.dtype, &[rows, columns], &[columns, 1]);
+    // Rows have gaps between them only where they are one dim.
+    let strides = &tensors.out.meta.strides;
+    let leading = match tensors.out.meta.shape.last() {
+        Some(last) if *last == columns && strides.rank() > 1 => strides[strides.rank() - 2],
+        _ => columns,
+    };
+    let out = blas::matrices(tensors.out.dtype, &[rows, columns], &[leading, 1]);
     let product = || blas::product(matrices(&tensors.left)?, matrices(&tensors.right)?, out?);
     let Some(product) = product() else { return false };
     let computes = opened.computes(blas::at(product, then, &tensors.assumed()));
@@ -125,8 +131,8 @@ pub(super) struct ProductTensors {
     pub(super) out: CubeTensor,
     /// A bias, or the sums of a factor.
     pub(super) vector: Option<CubeTensor>,
-    /// Which elements a `relu` let through.
-    pub(super) bits: Option<CubeTensor>,
+    /// Which elements a `relu` let through, or what a `gelu` was applied to.
+    pub(super) aux: Option<CubeTensor>,
 }
 
 impl ProductTensors {
@@ -137,7 +143,7 @@ impl ProductTensors {
             factors: [at(&self.left), at(&self.right)],
             out: at(&self.out),
             vector: self.vector.as_ref().map(at),
-            bits: self.bits.as_ref().map(at),
+            aux: self.aux.as_ref().map(at),
         }
     }
 }
@@ -170,10 +176,10 @@ impl DeviceProducts {
     fn submit(self: &Arc<Self>, product: MatrixProduct, then: Then, tensors: &ProductTensors) {
         let (stream, out) = (StreamId::current(), &tensors.out);
         let workspace = self.workspace(stream, out);
-        let beside = tensors.vector.iter().chain(&tensors.bits).map(|t| &t.handle);
+        let beside = tensors.vector.iter().chain(&tensors.aux).map(|t| &t.handle);
         let all = [&tensors.left.handle, &tensors.right.handle, &out.handle, &workspace];
         let bindings = all.into_iter().chain(beside).map(|h| h.clone().binding()).collect();
-        let has = [tensors.vector.is_some(), tensors.bits.is_some()];
+        let has = [tensors.vector.is_some(), tensors.aux.is_some()];
         let (task, device) = (self.clone(), DeviceHandle::<Server>::new(self.device));
         let run = move |server: &mut Server| task.run(server, stream, (product, then, has), bindings);
         if watch::is_watched() {
@@ -183,13 +189,13 @@ impl DeviceProducts {
         }
     }
 
-    /// Puts a product on its stream: of left, right, out, the workspace, and a vector and bits where it has them. Where that fails, the error
+    /// Puts a product on its stream: of left, right, out, the workspace, and a vector and what is beside where it has them. Where that fails, the error
     /// is that of the results, for whoever reads them.
     fn run(
         &self,
         server: &mut Server,
         stream: StreamId,
-        (product, then, [vector, bits]): (MatrixProduct, Then, [bool; 2]),
+        (product, then, [vector, aux]): (MatrixProduct, Then, [bool; 2]),
         bindings: Vec<BufferBinding>,
     ) {
         let sums = matches!(then, Then::RightSums | Then::LeftSums);
@@ -212,8 +218,8 @@ impl DeviceProducts {
             let [left, right, out, room] = [0, 1, 2, 3].map(|n| addresses[n]);
             let mut beside = addresses[4..].iter().copied();
             let vector = if vector { beside.next() } else { None };
-            let bits = if bits { beside.next() } else { None };
-            let places = ProductAddresses { factors: [left, right], out, vector, bits };
+            let aux = if aux { beside.next() } else { None };
+            let places = ProductAddresses { factors: [left, right], out, vector, aux };
             let product = blas::at(product, then, &places);
             let workspace = Workspace { address: room, bytes: WORKSPACE_BYTES };
             let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@
 use super::blas::{self, ProductTensors};
 use super::folds::{FoldCall, fold};
 use super::maps::{MapCall, MapRun};
-use super::operands::{OwnInputs, empty};
+use super::operands::{OwnInputs, ResultSlot};
 use super::product::compute;
 use crate::backend::burn::blas::Then;
 use crate::engine::epilogues::ProductFunction;
@@ -13,7 +13,6 @@ use burn_backend::DType as BurnType;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
-use burn_ir::TensorIr;
 use burn_std::Shape as Extents;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +38,8 @@ pub(crate) enum BesideProduct {
     Map { function: ProductFunction, map: Arc<[MapCall]>, at: usize },
     /// The gradient of a `relu`.
     ReluGrad { map: Arc<[MapCall]>, at: usize },
+    /// The gradient of a `gelu` by `tanh`; what it was applied to is all that the kernel reads beside.
+    GeluGrad { map: Arc<[MapCall]>, at: usize },
     /// Sums of the right or the left factor.
     FactorSums { right: bool, fold: Arc<[FoldCall]> },
 }
@@ -46,7 +47,7 @@ pub(crate) enum BesideProduct {
 /// A product whose operands are there.
 struct ProductRun<'a> {
     call: &'a ProductCall,
-    outputs: &'a [TensorIr],
+    outputs: &'a [ResultSlot<'a>],
     /// Where random values would be drawn, which there are none of.
     step: &'a CubeTensor,
 }
@@ -56,7 +57,7 @@ pub(super) fn product(
     call: &ProductCall,
     step: &CubeTensor,
     inputs: OwnInputs,
-    outputs: &[TensorIr],
+    outputs: &[ResultSlot<'_>],
 ) -> Result<Vec<CubeTensor>, KernelError> {
     let run = ProductRun { call, outputs, step };
     match run.fused(&inputs.tensors) {
@@ -70,14 +71,14 @@ impl ProductRun<'_> {
     fn fused(&self, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
         let CubeDevice::Cuda(gpu) = &self.step.device else { return None };
         let [left, right, rest @ ..] = inputs else { return None };
-        let made: Vec<CubeTensor> = self.outputs.iter().map(|ir| empty(ir, self.step)).collect();
-        let asked = |then, vector: Option<&CubeTensor>, bits: Option<&CubeTensor>| {
+        let made: Vec<CubeTensor> = self.outputs.iter().map(ResultSlot::memory).collect();
+        let asked = |then, vector: Option<&CubeTensor>, aux: Option<&CubeTensor>| {
             let tensors = ProductTensors {
                 left: left.clone(),
                 right: right.clone(),
                 out: made[0].clone(),
                 vector: vector.cloned(),
-                bits: bits.cloned(),
+                aux: aux.cloned(),
             };
             blas::fused(gpu.index, self.call.matrices, then, tensors)
         };
@@ -95,6 +96,10 @@ impl ProductRun<'_> {
             }
             BesideProduct::ReluGrad { .. } => {
                 self.call.kept.load(Ordering::Relaxed) && asked(Then::ReluGrad, None, rest.first())
+            }
+            BesideProduct::GeluGrad { .. } => {
+                let operand = rest.first().filter(|x| x.meta == made[0].meta);
+                operand.is_some() && asked(Then::GeluTanhGrad, None, operand)
             }
             BesideProduct::FactorSums { right, .. } => {
                 asked(if *right { Then::RightSums } else { Then::LeftSums }, made.last(), None)
@@ -114,14 +119,17 @@ impl ProductRun<'_> {
             return Err("no factors".into());
         };
         let (shape, dtype) = &self.call.product;
-        let product = reshape(compute(left, right, *dtype)?, Extents::from(shape.clone()));
+        let product = reshape(compute(left, right, *dtype, None)?, Extents::from(shape.clone()));
         Ok(match &self.call.beside {
-            BesideProduct::Map { map, at, .. } | BesideProduct::ReluGrad { map, at } => {
+            BesideProduct::Map { map, at, .. }
+            | BesideProduct::ReluGrad { map, at }
+            | BesideProduct::GeluGrad { map, at } => {
                 rest.tensors.insert(*at, product);
                 rest.ended.insert(*at, true);
-                let mut made = MapRun::new(map, &self.outputs[..1], self.step).run(rest);
+                let mut made =
+                    MapRun::new(map, &self.outputs[..1], self.step).run(rest).map_err(|e| e.to_string())?;
                 // Nobody reads them, since they are not kept.
-                made.extend(self.outputs[1..].iter().map(|ir| empty(ir, self.step)));
+                made.extend(self.outputs[1..].iter().map(ResultSlot::memory));
                 made
             }
             BesideProduct::FactorSums { fold: of, .. } => {

@@ -15,7 +15,7 @@ use cubecl_runtime::runtime::Runtime;
 use cubecl_server::stream::{FailureStore, WriteScoped};
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::monitor::GpuMonitor;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -63,18 +63,33 @@ pub(crate) fn silent(index: usize) -> Option<SilentGpu> {
     Some(SilentGpu { name: gpu.monitor.name().clone(), health: gpu.monitor.health() })
 }
 
+/// A GPU as the thread of its engine knows it.
+struct Reached {
+    index: usize,
+    gpu: Arc<WatchedGpu>,
+    device: DeviceHandle<CudaServer>,
+    /// To what belongs what is launched.
+    at: Option<RunPoint>,
+}
+
 thread_local! {
-    /// To what belongs what this engine's thread launches.
-    static REACHED: Cell<Option<RunPoint>> = const { Cell::new(None) };
+    static REACHED: RefCell<Option<Reached>> = const { RefCell::new(None) };
 }
 
 /// What follows belongs to a step, or to none. An error that is there when what was launched before has been seen to is of that: of a step, or
 /// of what came before the first one, as when its inputs were brought there.
 pub(super) fn reached(device: &CudaDevice, at: Option<RunPoint>) {
-    let before = REACHED.replace(at);
-    if let Some(gpu) = of(device.index) {
-        DeviceHandle::<CudaServer>::new(device.to_id()).submit(move |server| gpu.look(server, before));
-    }
+    REACHED.with_borrow_mut(|reached| {
+        if reached.as_ref().is_none_or(|r| r.index != device.index) {
+            let found = of(device.index);
+            let device_handle = || DeviceHandle::new(device.to_id());
+            *reached =
+                found.map(|gpu| Reached { index: device.index, gpu, device: device_handle(), at: None });
+        }
+        let Some(Reached { gpu, device, at: now, .. }) = reached else { return };
+        let (gpu, before) = (gpu.clone(), std::mem::replace(now, at));
+        device.submit(move |server| gpu.look(server, before));
+    });
 }
 
 impl WatchedGpu {

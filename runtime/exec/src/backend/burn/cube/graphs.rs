@@ -52,11 +52,14 @@ impl Graphs<CubeHandle> for OnBurn<Cube> {
 
     fn finish(&mut self) -> Result<Replay, DeviceError> {
         let graph = Cube::graph_stop_capture(&self.device).map_err(failed)?;
-        let device = self.device.clone();
+        let (device, arena) = (self.device.clone(), self.state.arena.memory.clone());
         #[expect(unsafe_code, reason = "a graph works on memory by its address")]
-        // SAFETY: CubeCL keeps the memory that was used while the graph was recorded as long as the graph lives; whoever has the graph
+        // SAFETY: the arena is held here, and CubeCL keeps the memory that was used while the graph was recorded as long as the graph lives; whoever has the graph
         // keeps the tensors that it reads and writes; and all of them are used from the thread of their device, which is that of the graph.
-        Ok(Box::new(move || unsafe { Cube::graph_replay(&device, &graph) }.map_err(failed)))
+        Ok(Box::new(move || {
+            let _held = &arena;
+            unsafe { Cube::graph_replay(&device, &graph) }.map_err(failed)
+        }))
     }
 
     fn location(&mut self, tensor: &Shaped<CubeHandle>) -> Result<u64, DeviceError> {

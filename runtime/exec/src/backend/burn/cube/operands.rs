@@ -1,9 +1,14 @@
 //! What kernels of our own are given, and the memory of what they make.
 
+use super::arena::is_same;
+use crate::engine::arena::{result_bytes, row_pitch};
+use crate::kernels::KernelError;
+use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_ir::{TensorIr, TensorStatus};
-use burn_std::Shape;
+use burn_std::{Metadata, Shape, Strides};
+use cubecl::server::Handle;
 
 /// Tensors that a kernel reads, of which some end there. Each is held once, so that one that nobody else holds can be told.
 pub(crate) struct OwnInputs {
@@ -17,8 +22,46 @@ impl OwnInputs {
     }
 }
 
-/// Memory for a result, on the device of another tensor.
-pub(super) fn empty(ir: &TensorIr, beside: &CubeTensor) -> CubeTensor {
-    let (client, device) = (beside.client.clone(), beside.device.clone());
-    empty_device_contiguous_dtype(client, device, Shape::from(ir.shape.to_vec()), ir.dtype)
+/// A result, and where it is to be: in the arena, or wherever there is memory.
+pub(crate) struct ResultSlot<'a> {
+    pub(super) ir: &'a TensorIr,
+    pub(super) device: CubeDevice,
+    pub(super) given: Option<Handle>,
+}
+
+impl ResultSlot<'_> {
+    /// Its memory.
+    pub(super) fn memory(&self) -> CubeTensor {
+        self.placed().unwrap_or_else(|| {
+            let (client, device) = (self.device.client(), self.device.clone());
+            empty_device_contiguous_dtype(client, device, Shape::from(self.ir.shape.to_vec()), self.ir.dtype)
+        })
+    }
+
+    /// Its memory in the arena, if it is there: where there is more than its elements need, with gaps between rows.
+    pub(super) fn placed(&self) -> Option<CubeTensor> {
+        let handle = self.given.clone()?;
+        let (shape, dtype) = (self.ir.shape.to_vec(), self.ir.dtype);
+        let dense = result_bytes(&shape, dtype.size(), false) == handle.size_in_used();
+        let pitch = if dense { shape.last().copied().unwrap_or(1) } else { row_pitch(&shape, dtype.size()) };
+        let mut strides = vec![1; shape.len()];
+        for dim in (1..shape.len()).rev() {
+            let extent = if dim + 1 == shape.len() { pitch } else { shape[dim] };
+            strides[dim - 1] = strides[dim] * extent;
+        }
+        let meta = Metadata::new(Shape::from(shape), Strides::from(strides));
+        Some(CubeTensor::new(self.device.client(), handle, meta, self.device.clone(), dtype))
+    }
+
+    /// Whether it is to be written over a tensor that ends, as which it lies if `alike`: in the arena that is known before, elsewhere it can be
+    /// where nobody else holds the tensor.
+    pub(super) fn is_over(&self, tensor: &CubeTensor, alike: bool) -> Result<bool, KernelError> {
+        match &self.given {
+            Some(given) if is_same(&tensor.handle, given) && !alike => {
+                Err(KernelError::Unsupported("a result has the place of what lies in another order".into()))
+            }
+            Some(given) => Ok(is_same(&tensor.handle, given)),
+            None => Ok(alike && tensor.can_mut()),
+        }
+    }
 }

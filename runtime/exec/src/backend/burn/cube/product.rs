@@ -10,21 +10,26 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use burn_cubecl::tensor::CubeTensor;
 
-/// The product of two tensors of one dtype, with elements of `dtype`.
-pub(super) fn compute(left: CubeTensor, right: CubeTensor, dtype: BurnType) -> Result<CubeTensor, String> {
+/// The product of two tensors of one dtype, with elements of `dtype`, in memory that is given or found.
+pub(super) fn compute(
+    left: CubeTensor,
+    right: CubeTensor,
+    dtype: BurnType,
+    out: Option<CubeTensor>,
+) -> Result<CubeTensor, String> {
     #[cfg(feature = "cubecl-cpu")]
     if let burn_cubecl::CubeDevice::Cpu(_) = left.device {
-        return host::product(left, right, dtype).map_err(|e| format!("{e:?}"));
+        return host::product(left, right, dtype, out).map_err(|e| format!("{e:?}"));
     }
     #[cfg(feature = "cuda")]
     if let burn_cubecl::CubeDevice::Cuda(gpu) = &left.device
-        && let Some(made) = super::blas::product(gpu.index, &left, &right, dtype)
+        && let Some(made) = super::blas::product(gpu.index, &left, &right, (dtype, &out))
     {
         return Ok(made);
     }
     let rows = left.shape().iter().rev().nth(1).copied();
     let left = if rows == Some(1) { into_contiguous(left) } else { left };
-    matmul(left, right, None, MatmulStrategy::default(), dtype).map_err(|e| format!("{e:?}"))
+    matmul(left, right, out, MatmulStrategy::default(), dtype).map_err(|e| format!("{e:?}"))
 }
 
 /// On the stand-in for GPUs the backend would time kernels whose units wait for each other at every stage: with more units
@@ -47,8 +52,9 @@ mod host {
         left: CubeTensor,
         right: CubeTensor,
         dtype: BurnType,
+        out: Option<CubeTensor>,
     ) -> Result<CubeTensor, MatmulSetupError> {
-        let out = init_matmul_output(&left, &right, dtype);
+        let out = out.unwrap_or_else(|| init_matmul_output(&left, &right, dtype));
         let client = out.client.clone();
         let (factor, result) = (dtype_to_storage_type(left.dtype), dtype_to_storage_type(dtype));
         let mut elems =

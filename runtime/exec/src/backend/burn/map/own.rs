@@ -83,8 +83,12 @@ impl Lower<'_> {
         let written: Vec<(Reg, Local)> =
             written.filter(|(_, out)| !self.inlined.values.contains_key(&out.buf)).collect();
         let Some(call) = self.map_call(expr, &reads, &written, drawn)? else { return Ok(None) };
-        let reads = reads.into_iter().filter(|i| drawn(&i.buf).is_none()).collect();
-        let writes = written.into_iter().map(|w| w.1).collect();
+        let reads: Vec<Local> = reads.into_iter().filter(|i| drawn(&i.buf).is_none()).collect();
+        let writes: Vec<Local> = written.into_iter().map(|w| w.1).collect();
+        let at = |all: &[Local], buf: BufId| all.iter().position(|l| l.buf == buf);
+        let donations =
+            step.aliases.iter().filter_map(|(from, to)| Some((at(&reads, *from)?, at(&writes, *to)?)));
+        let call = call.with_donations(&donations.collect::<Vec<_>>());
         Ok(Some(OwnMap { call, reads, writes }))
     }
 

@@ -6,15 +6,15 @@ use super::scores::{AttentionShape, BesideLaunch, BesideShape, DrawnShape, Space
 use super::tile::{UNITS, VECTOR};
 use super::{backward, forward};
 use crate::backend::RngState;
+use crate::backend::burn::cube::arguments::address_type;
 use crate::backend::burn::cube::drawn::Drawn;
-use crate::backend::burn::cube::operands::empty;
+use crate::backend::burn::cube::operands::ResultSlot;
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_ir::TensorIr;
 use burn_std::Shape as Extents;
 use cubecl::ir::FloatKind;
 use cubecl::ir::features::MmaConfig;
@@ -37,7 +37,7 @@ pub(in super::super) fn attend(
     rng: RngState,
     step: &CubeTensor,
     mut inputs: Vec<CubeTensor>,
-    outputs: &[TensorIr],
+    outputs: &[ResultSlot<'_>],
 ) -> Result<Vec<CubeTensor>, KernelError> {
     let Some(decided) = inputs.pop() else { return Err(KernelError::Unsupported("no table".into())) };
     let many = 2 + usize::from(call.values > 0) + usize::from(call.slope.is_some());
@@ -70,7 +70,7 @@ struct AttentionRun<'a> {
     /// How many of them are multiplied; the others are beside the products.
     many: usize,
     decided: CubeTensor,
-    outputs: &'a [TensorIr],
+    outputs: &'a [ResultSlot<'a>],
     drawn: Vec<Drawn>,
     step: &'a CubeTensor,
 }
@@ -177,7 +177,7 @@ impl AttentionRun<'_> {
         match self.call.parts.iter().position(|p| *p == part) {
             Some(i) => {
                 let AttentionOutput { dims, .. } = &self.call.outputs[i];
-                let tensor = empty(&self.outputs[i], like);
+                let tensor = self.outputs[i].memory();
                 let arg = self.walked(&tensor, dims);
                 made[i] = Some(tensor);
                 arg
@@ -225,14 +225,14 @@ impl AttentionRun<'_> {
 
     fn address(&self) -> AddressType {
         let outputs = self.call.outputs.iter().map(|o| AddressType::from_len(o.shape.iter().product()));
-        self.inputs.iter().map(CubeTensor::required_address_type).chain(outputs).max().unwrap_or_default()
+        self.inputs.iter().map(address_type).chain(outputs).max().unwrap_or_default()
     }
 
     /// The half type, and that of the results that are as wide as values.
     fn types(&self) -> [ElemType; 2] {
         let of_results = self.call.parts.iter().zip(self.outputs);
         let wide = of_results.filter(|(p, _)| !p.is_of_query());
-        let result = wide.map(|(_, out)| out.dtype).next().unwrap_or(BurnType::F32);
+        let result = wide.map(|(_, out)| out.ir.dtype).next().unwrap_or(BurnType::F32);
         [self.inputs[0].dtype, result].map(dtype_to_storage_type)
     }
 

@@ -1,8 +1,8 @@
 //! The launches of folds: one, or where it is cut into chunks two.
 
-use super::super::arguments::{Arguments, first, half_type, strides, walked};
+use super::super::arguments::{Arguments, address_type, first, half_type, strides, walked};
 use super::super::elements::{OperandSource, Pace};
-use super::super::operands::empty;
+use super::super::operands::ResultSlot;
 use super::super::program::ScalarProgram;
 use super::call::FoldCall;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
@@ -14,7 +14,6 @@ use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_ir::TensorIr;
 use burn_std::Shape as Extents;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
@@ -30,7 +29,7 @@ pub(in super::super) fn is_there(device: &CubeDevice) -> bool {
 pub(in super::super) fn fold(
     calls: &[FoldCall],
     mut inputs: &[CubeTensor],
-    outputs: &[TensorIr],
+    outputs: &[ResultSlot<'_>],
 ) -> Vec<CubeTensor> {
     let mut folds = vec![];
     for (call, out) in calls.iter().zip(outputs) {
@@ -72,7 +71,7 @@ fn launch_all(folds: &[BoundFold<'_>]) {
         }
         let Some(out) = folds.first().map(|fold| &fold.out) else { continue };
         let tensors = folds.iter().flat_map(|f| f.inputs.iter().map(|i| i.0).chain([&f.out]));
-        let address = tensors.map(CubeTensor::required_address_type).max().unwrap_or_default();
+        let address = tensors.map(address_type).max().unwrap_or_default();
         #[expect(
             unsafe_code,
             reason = "the kernel checks how many results there are, and of how many elements"
@@ -120,14 +119,14 @@ struct BoundFold<'a> {
 }
 
 impl<'a> BoundFold<'a> {
-    fn of_call(call: &'a FoldCall, inputs: &'a [CubeTensor], out: &TensorIr) -> BoundFold<'a> {
+    fn of_call(call: &'a FoldCall, inputs: &'a [CubeTensor], out: &ResultSlot<'_>) -> BoundFold<'a> {
         let all = inputs.iter().zip(call.operands.iter().map(|o| o.dtype)).collect();
         let strides = inputs.iter().zip(&call.operands).map(|(input, o)| strides(input, &o.dims)).collect();
         BoundFold::new((call, call.program.clone()), all, (&call.sizes, strides), (out, false))
     }
 
     /// The fold of what the chunks of another gave.
-    fn of_chunks(&'a self, out: &TensorIr) -> BoundFold<'a> {
+    fn of_chunks(&'a self, out: &ResultSlot<'_>) -> BoundFold<'a> {
         let (chunks, call) = (self, self.call);
         let (kept, mut stride) = (&call.sizes[..call.kept], 1);
         let mut strides = vec![0; call.kept];
@@ -146,7 +145,7 @@ impl<'a> BoundFold<'a> {
         (call, program): (&'a FoldCall, ScalarProgram),
         inputs: Vec<(&'a CubeTensor, DType)>,
         (sizes, strides): (&[usize], Vec<Vec<u64>>),
-        (ir, whole): (&TensorIr, bool),
+        (result, whole): (&ResultSlot<'_>, bool),
     ) -> BoundFold<'a> {
         let (kept, walk) = walk(sizes, call.kept, &strides);
         let (along, width) = vectors(&walk, kept, &inputs);
@@ -159,7 +158,7 @@ impl<'a> BoundFold<'a> {
         }
         let output = if blocks.chunks == 1 { call.output } else { DType::F32 };
         let out = match blocks.chunks {
-            1 => empty(ir, inputs[0].0),
+            1 => result.memory(),
             chunks => chunk_memory(inputs[0].0, &sizes[..call.kept], chunks),
         };
         let pace = Pace { rank: walk.sizes.len(), along, width };

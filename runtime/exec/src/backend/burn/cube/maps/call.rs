@@ -2,6 +2,7 @@
 
 use super::super::drawn::can_be_drawn;
 use super::super::program::ScalarProgram;
+use crate::engine::lowering::stored_as;
 use crate::kernels::RandomKernel;
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg};
@@ -26,6 +27,8 @@ pub(crate) struct MapCall {
     pub(super) operands: Vec<MapOperand>,
     /// Of the results; all have all dims.
     pub(super) outputs: Vec<DType>,
+    /// For each result the operands in whose place it can be, counted among tensors, the best first.
+    pub(crate) over: Vec<Vec<usize>>,
     /// The half type of what is read and written.
     pub(super) half: Option<DType>,
 }
@@ -55,9 +58,39 @@ impl MapCall {
             program: ScalarProgram::of_several(expr, regs, half.unwrap_or(DType::BF16))?,
             sizes: space.iter().map(ExactSizeIterator::len).collect(),
             starts: space.iter().map(|range| range.start).collect(),
+            over: alike(space.len(), &operands, &outputs),
             operands,
             outputs,
             half,
         })
     }
+
+    /// How many of the operands are tensors.
+    pub(crate) fn tensors(&self) -> usize {
+        self.operands.iter().filter(|o| matches!(o, MapOperand::Tensor { .. })).count()
+    }
+
+    /// The same where a Plan hands the storage of operands to results: pairs of an operand, counted among tensors, and a result.
+    pub(crate) fn with_donations(mut self, donations: &[(usize, usize)]) -> MapCall {
+        for (result, over) in self.over.iter_mut().enumerate() {
+            over.retain(|i| !donations.iter().any(|(from, to)| from == i && *to != result));
+            over.sort_by_key(|i| !donations.contains(&(*i, result)));
+        }
+        self
+    }
+}
+
+/// For each result the operands, of those that are tensors, that are alike.
+fn alike(dims: usize, operands: &[MapOperand], outputs: &[DType]) -> Vec<Vec<usize>> {
+    let tensors = operands.iter().filter_map(|operand| match operand {
+        MapOperand::Tensor { dtype, dims } => Some((dtype, dims)),
+        MapOperand::Drawn(_) => None,
+    });
+    let whole: Vec<Option<DType>> =
+        tensors.map(|(dtype, of)| of.iter().copied().eq((0..dims).map(Some)).then_some(*dtype)).collect();
+    let over = |out: &DType| {
+        let fits = |i: &usize| whole[*i].is_some_and(|dtype| stored_as(dtype) == stored_as(*out));
+        (0..whole.len()).filter(fits).collect()
+    };
+    outputs.iter().map(over).collect()
 }

@@ -1,17 +1,16 @@
 //! The launch of element-wise steps.
 
-use super::super::arguments::{Arguments, first, half_type, strides, walked};
+use super::super::arguments::{Arguments, address_type, first, half_type, strides, walked};
 use super::super::drawn::Drawn;
 use super::super::elements::{DrawnSource, OperandSource, Pace};
-use super::super::operands::{OwnInputs, empty};
+use super::super::operands::{OwnInputs, ResultSlot};
 use super::call::{MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
 use crate::backend::burn::walk::JointWalk;
 use crate::engine::lowering::extents;
-use burn_backend::DType as BurnType;
+use crate::kernels::KernelError;
 use burn_cubecl::tensor::CubeTensor;
-use burn_ir::TensorIr;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
@@ -23,7 +22,7 @@ const PLANE: usize = 32;
 /// Element-wise steps that do not depend on each other.
 pub(in super::super) struct MapRun<'a> {
     calls: &'a [MapCall],
-    outputs: &'a [TensorIr],
+    outputs: &'a [ResultSlot<'a>],
     drawn: Vec<Drawn>,
     /// The number of the step, in the memory of the device.
     step: &'a CubeTensor,
@@ -35,8 +34,8 @@ pub(in super::super) fn map(
     rng: RngState,
     step: &CubeTensor,
     inputs: OwnInputs,
-    outputs: &[TensorIr],
-) -> Vec<CubeTensor> {
+    outputs: &[ResultSlot<'_>],
+) -> Result<Vec<CubeTensor>, KernelError> {
     let of_call = |call: &MapCall| -> Vec<Drawn> {
         let drawn = |operand: &MapOperand| match operand {
             MapOperand::Drawn(draw) => Some(Drawn::new(draw, call.sizes.len(), rng)),
@@ -52,26 +51,26 @@ impl<'a> MapRun<'a> {
     #[cfg(feature = "cuda")]
     pub(in super::super) fn new(
         calls: &'a [MapCall],
-        outputs: &'a [TensorIr],
+        outputs: &'a [ResultSlot<'a>],
         step: &'a CubeTensor,
     ) -> MapRun<'a> {
         MapRun { calls, outputs, drawn: vec![], step }
     }
 
     /// The results of these inputs.
-    pub(in super::super) fn run(&self, inputs: OwnInputs) -> Vec<CubeTensor> {
-        let members = self.members(inputs);
+    pub(in super::super) fn run(&self, inputs: OwnInputs) -> Result<Vec<CubeTensor>, KernelError> {
+        let members = self.members(inputs)?;
         // Those with vectors of one width and one half type are a launch.
         let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
         for member in &members {
             launches.entry((member.width, member.call.half)).or_default().push(member);
         }
         launches.into_iter().for_each(|((width, half), members)| self.launch(width, half, &members));
-        members.into_iter().flat_map(|member| member.outputs).collect()
+        Ok(members.into_iter().flat_map(|member| member.outputs).collect())
     }
 
     /// The steps with their tensors.
-    fn members(&self, inputs: OwnInputs) -> Vec<BoundMap<'_>> {
+    fn members(&self, inputs: OwnInputs) -> Result<Vec<BoundMap<'_>>, KernelError> {
         let (mut outputs, mut drawn) = (self.outputs, &self.drawn[..]);
         let (mut tensors, mut ended) = (inputs.tensors.into_iter(), inputs.ended.into_iter());
         let mut members = vec![];
@@ -82,10 +81,10 @@ impl<'a> MapRun<'a> {
                 tensors: tensors.by_ref().take(reads).collect(),
                 ended: ended.by_ref().take(reads).collect(),
             };
-            members.push(BoundMap::new(self, call, inputs, &outputs[..call.outputs.len()], &drawn[..draws]));
+            members.push(BoundMap::new(call, inputs, &outputs[..call.outputs.len()], &drawn[..draws])?);
             (outputs, drawn) = (&outputs[call.outputs.len()..], &drawn[draws..]);
         }
-        members
+        Ok(members)
     }
 
     fn launch(&self, width: usize, half: Option<DType>, members: &[&BoundMap<'_>]) {
@@ -101,13 +100,13 @@ impl<'a> MapRun<'a> {
             let rank = member.walk.sizes.len();
             let (program, pace) = (member.call.program.clone(), Pace { rank, along: rank - 1, width });
             spaces.push(member.space(units));
-            units = (units + member.walk.elements() / width).next_multiple_of(PLANE);
+            units = (units + member.vectors()).next_multiple_of(PLANE);
             shapes.push(MapShape { program, operands, outputs, pace });
         }
         let client = &self.step.client;
         let dim = CubeDim::new(client, units);
         let all = members.iter().flat_map(|m| m.inputs.iter().chain(&m.outputs));
-        let address = all.map(CubeTensor::required_address_type).max().unwrap_or_default();
+        let address = all.map(address_type).max().unwrap_or_default();
         let step = (!draws.is_empty()).then(|| self.step.clone().into_tensor_arg());
         #[expect(unsafe_code, reason = "the kernel checks how many vectors each step has")]
         // SAFETY: as said.
@@ -153,25 +152,23 @@ struct BoundMap<'a> {
 impl<'a> BoundMap<'a> {
     /// Of operands, of which some end here.
     fn new(
-        run: &MapRun<'_>,
         call: &'a MapCall,
         OwnInputs { tensors: inputs, ended }: OwnInputs,
-        results: &[TensorIr],
+        results: &[ResultSlot<'_>],
         drawn: &'a [Drawn],
-    ) -> BoundMap<'a> {
+    ) -> Result<BoundMap<'a>, KernelError> {
         let (mut outputs, mut given) = (vec![], vec![None; inputs.len()]);
-        for (o, ir) in results.iter().enumerate() {
-            let gives = |i: &usize| {
-                given[*i].is_none() && ended[*i] && gives_storage(call, *i, &inputs[*i], ir.dtype)
-            };
-            let from = (0..inputs.len()).find(gives);
-            outputs.push(match from {
-                Some(i) => {
-                    given[i] = Some(o);
-                    inputs[i].clone()
+        for (o, slot) in results.iter().enumerate() {
+            let mut from = None;
+            for i in
+                call.over[o].iter().copied().filter(|i| ended[*i] && given[*i].is_none()).collect::<Vec<_>>()
+            {
+                if slot.is_over(&inputs[i], is_by_rows(call, &inputs[i]))? {
+                    (from, given[i]) = (Some(i), Some(o));
+                    break;
                 }
-                None => empty(ir, run.step),
-            });
+            }
+            outputs.push(from.map_or_else(|| slot.memory(), |i| inputs[i].clone()));
         }
         let own: Vec<Option<usize>> = (0..call.sizes.len()).map(Some).collect();
         let all: Vec<Vec<u64>> = (inputs.iter().zip(dims(call)).map(|(input, dims)| strides(input, dims)))
@@ -184,7 +181,7 @@ impl<'a> BoundMap<'a> {
         };
         let mut member = BoundMap { call, inputs, outputs, drawn, given, walk, width: 1 };
         member.width = [8, 4, 2].into_iter().find(|width| member.fits(*width)).unwrap_or(1);
-        member
+        Ok(member)
     }
 
     /// Whether vectors of so many elements can be written, and none that is read or written has more than 16 bytes.
@@ -193,9 +190,27 @@ impl<'a> BoundMap<'a> {
         let written = |(i, out): (usize, &CubeTensor)| {
             small(out) && self.walk.is_vectors(self.inputs.len() + i, first(out), width)
         };
-        self.walk.inner().is_multiple_of(width)
+        (self.walk.inner().is_multiple_of(width) || self.has_gaps(width))
             && self.outputs.iter().enumerate().all(written)
             && self.inputs.iter().enumerate().all(|(i, input)| small(input) || !self.is_vector(i, width))
+    }
+
+    /// Whether what comes after the last whole vector of a row is a gap, of all that has more than one element in a row: then it makes no
+    /// difference what is computed there.
+    fn has_gaps(&self, width: usize) -> bool {
+        let reach = self.walk.inner().next_multiple_of(width) as u64;
+        let all = self.inputs.iter().chain(&self.outputs).enumerate();
+        all.into_iter().all(|(i, tensor)| match self.walk.strides[i][..] {
+            [.., 0] => true,
+            [.., row, 1] => row >= reach && self.walk.is_vectors(i, first(tensor), width),
+            _ => false,
+        })
+    }
+
+    /// How many vectors are computed.
+    fn vectors(&self) -> usize {
+        let outer: usize = self.walk.sizes[..self.walk.sizes.len() - 1].iter().product();
+        outer * self.walk.inner().div_ceil(self.width)
     }
 
     fn is_vector(&self, input: usize, width: usize) -> bool {
@@ -257,11 +272,11 @@ impl<'a> BoundMap<'a> {
     fn space(&self, first: usize) -> MapSpaceLaunch {
         let mut sizes = self.walk.sizes.clone();
         if let Some(inner) = sizes.last_mut() {
-            *inner /= self.width;
+            *inner = inner.div_ceil(self.width);
         }
         let starts: &[usize] = if self.call.program.has_positions() { &self.call.starts } else { &[] };
         let starts = starts.iter().map(|n| *n as u32).collect();
-        MapSpaceLaunch::new(sizes.into_iter().collect(), starts, first, self.walk.elements() / self.width)
+        MapSpaceLaunch::new(sizes.into_iter().collect(), starts, first, self.vectors())
     }
 }
 
@@ -273,14 +288,12 @@ fn dims(call: &MapCall) -> impl Iterator<Item = &Vec<Option<usize>>> {
     })
 }
 
-/// Whether a result of that type can take the storage of an input that ends: each element is read by the unit that writes in its place.
-fn gives_storage(call: &MapCall, i: usize, input: &CubeTensor, dtype: BurnType) -> bool {
-    let Some(dims) = dims(call).nth(i) else { return false };
-    let same = dims.iter().copied().eq((0..call.sizes.len()).map(Some))
-        && input.meta.shape.iter().copied().eq(extents(&call.sizes));
+/// Whether a result that is alike lies as an input does, so that each element is read by the unit that writes in its place.
+fn is_by_rows(call: &MapCall, input: &CubeTensor) -> bool {
+    let same = input.meta.shape.iter().copied().eq(extents(&call.sizes));
     // Nowhere two elements in one place, and no other order than by rows.
     let (shape, strides) = (&input.meta.shape, &input.meta.strides);
     let by_rows = (1..shape.rank()).all(|d| shape[d - 1] == 1 || strides[d - 1] >= strides[d] * shape[d])
         && (0..shape.rank()).all(|d| shape[d] == 1 || strides[d] > 0);
-    input.can_mut() && same && by_rows && input.dtype == dtype
+    same && by_rows
 }
