@@ -401,6 +401,16 @@ fn gpt_trains_with_an_odd_vocabulary_on_kernels_compiled_for_the_host() {
     let args: Vec<&str> = args.split_whitespace().collect();
     computes_as_the_native_backend(&[&args[..], &["f32"]].concat(), 2e-6);
     computes_as_the_native_backend(&[&args[..], &["bf16"]].concat(), 1e-3);
+    // What was measured of products says how far it is from one row to the next.
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dry_run_computed/cublaslt");
+    let kept: Vec<_> = cache
+        .read_dir()
+        .unwrap()
+        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect();
+    for rows in ["f32 [32 4099]/4128", "bf16 [32 4099]/4160"] {
+        assert!(kept.iter().any(|text| text.contains(rows)), "{rows}");
+    }
 }
 
 /// Two processes with a GPU each, whose collectives are recorded with the step, between evaluations whose collectives are not: the losses

@@ -68,11 +68,13 @@ struct Again<'a> {
 }
 
 impl Again<'_> {
-    /// Adds a value; of one that crosses a boundary as another does already, gives that.
+    /// Adds a value. Of one that is taken out of a stack as another is already gives that: what the forward pass has kept is there in any case.
     fn push(&mut self, g: &mut Graph, node: Node) -> Id {
         let crosses =
             if let Kind::Boundary(b) = node.op.kind() { Some((b.of, b.how, node.inputs[0])) } else { None };
-        let known = crosses.and_then(|c| self.crossed.get(&c)).copied();
+        let stacked =
+            |x: Id| matches!(g.node(x).op.kind(), Kind::Boundary(Boundary { how: Crossing::Stack, .. }));
+        let known = crosses.filter(|c| stacked(c.2)).and_then(|c| self.crossed.get(&c)).copied();
         if let Some(known) = known.filter(|known| g.node(*known).ty == node.ty) {
             return known;
         }

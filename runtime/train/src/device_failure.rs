@@ -34,7 +34,7 @@ pub(crate) fn with_lines(failure: Failure, project: &Project, sources: &Sources)
         // What the process has now and what is free. Where that is enough, it is in pieces: then what is asked for beyond what is free is left
         // out of account, and some more.
         let there = e.device.zip(e.held).map_or(u64::MAX, |(device, held)| device.free + held.reserved);
-        let lacks = e.asked.unwrap_or(0).saturating_sub(e.device.map_or(0, |device| device.free));
+        let lacks = e.asked.zip(e.device).map_or(0, |(asked, device)| asked.saturating_sub(device.free));
         let less = peak.saturating_sub(lacks.max(peak / 10));
         e.lines = lines_for(&plan, there.min(less), &other);
     }

@@ -8,62 +8,16 @@ use super::inlined::InlinedValues;
 use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError, stored_as, stored_shape};
 use super::masks::Masks;
+use super::pieces::{CollectivePiece, Piece, RepeatPiece};
 use super::residuals::{ResidualStep, Residuals, load, store};
-use super::turns::RepeatPiece;
+use super::turns::Carried;
 use crate::backend::{Backend, GroupKind, MOST_NESTED};
 use crate::collective::Prepared;
-use crate::collective::calls::TransportCall;
 use crate::collective::lower::{Arrival, pack, unpack};
 use crate::error::ExecError;
 use burn_ir::{OperationIr, TensorStatus};
 use meshwright_plan::{BufId, Collective, DType, Dim, Operand, Plan, Prim, Step, StepLoop};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Part of a program.
-pub(crate) enum Piece {
-    /// Operations, of any number of steps.
-    Segment(Segment),
-    /// A collective, from start to end, or its start.
-    Collective(Box<CollectivePiece>),
-    /// The end of the collective that the piece `start` started.
-    Wait {
-        start: usize,
-        /// The step that waits.
-        step: usize,
-        unpack: Segment,
-    },
-    /// A loop.
-    Repeat(Box<RepeatPiece>),
-}
-
-impl Piece {
-    /// The step of the Plan that it belongs to, or its first one.
-    fn step(&self) -> usize {
-        match self {
-            Piece::Segment(segment) => segment.steps.first().copied().unwrap_or(0),
-            Piece::Collective(collective) => collective.step,
-            Piece::Wait { step, .. } => *step,
-            Piece::Repeat(repeat) => repeat.step,
-        }
-    }
-}
-
-/// The buffers of what goes from one iteration to the next.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Carried {
-    /// What it starts as.
-    pub(crate) start: BufId,
-    /// Whether that ends there.
-    pub(crate) ends: bool,
-    pub(crate) current: BufId,
-    pub(crate) next: BufId,
-    /// What it is in the end.
-    pub(crate) last: BufId,
-    /// Whether nothing in the body reads the current.
-    pub(crate) unread: bool,
-    /// The lag of the step that makes what is next.
-    pub(crate) lag: usize,
-}
 
 /// A loop whose body is being built.
 struct OpenRepeat {
@@ -74,20 +28,6 @@ struct OpenRepeat {
     begin: Vec<[(BufId, bool); 2]>,
     /// What stands before the loop.
     before: Vec<Piece>,
-}
-
-/// A collective between segments.
-pub(crate) struct CollectivePiece {
-    /// Its group and name.
-    pub(crate) prepared: Prepared,
-    /// The step of the Plan.
-    pub(crate) step: usize,
-    /// Set where it only starts.
-    pub(crate) async_id: Option<u32>,
-    pub(crate) pack: Segment,
-    pub(crate) calls: Vec<TransportCall>,
-    /// Empty where it only starts.
-    pub(crate) unpack: Segment,
 }
 
 /// A program for one device, of a backend with kernels `K`.

@@ -32,9 +32,10 @@ pub(crate) fn execute<B: Backend>(
             Ok(())
         }
         OperationIr::BaseFloat(Base::Reshape(op)) | OperationIr::BaseInt(Base::Reshape(op))
-            if let Some(made) = handles
-                .get_handle_ref(&op.input.id)
-                .and_then(|tensor| B::reshaped(tensor, &op.out.shape.to_vec())) =>
+            if backend.has_arena()
+                && let Some(made) = handles
+                    .get_handle_ref(&op.input.id)
+                    .and_then(|tensor| B::reshaped(tensor, &op.out.shape.to_vec())) =>
         {
             drop(handles.get_handle(&op.input.id, &op.input.status));
             handles.register_handle(op.out.id, made);

@@ -18,6 +18,7 @@ pub(crate) mod lowering;
 pub(crate) mod masks;
 mod notes;
 pub(crate) mod ops;
+pub(crate) mod pieces;
 pub(crate) mod print;
 pub(crate) mod programs;
 pub(crate) mod replays;

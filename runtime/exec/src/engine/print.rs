@@ -1,8 +1,9 @@
 //! The graphs of a device as text: what `explain --emit burn` prints.
 
-use super::builder::{CollectivePiece, Piece, build};
+use super::builder::build;
 use super::context::place;
 use super::graph::{Segment, TensorSlot};
+use super::pieces::{CollectivePiece, Piece};
 use crate::backend::native::Native;
 use crate::backend::{Backend, burn};
 use crate::cluster::devices::CpuBackend;

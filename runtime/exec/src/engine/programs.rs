@@ -258,10 +258,6 @@ impl<B: Backend> Executor for Programs<B> {
                 },
             );
             backend.reached(None);
-            if ran.is_err() {
-                // It may lack the memory, or be left with parts that nothing has written.
-                backend.renew_arena();
-            }
             ran
         })?;
         self.news = why.or(self.news.take());

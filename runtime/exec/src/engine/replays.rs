@@ -405,7 +405,7 @@ impl<B: Backend> FixedTensors<B> {
             (Err(why), _) => why,
         };
         // What failed has left parts of the arena unwritten.
-        program.forget();
+        program.drop_values();
         backend.renew_arena();
         before.restore(backend, program);
         self.stays.clear();

@@ -1,10 +1,12 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
 use super::arena::Arena;
-use super::builder::{Built, CollectivePiece, Piece, build};
+use super::arena::layout::arena_of;
+use super::builder::{Built, build};
 use super::graph::{Segment, TensorSlot};
 use super::interpreter::execute;
-use super::turns::{RepeatPiece, Turn};
+use super::pieces::{CollectivePiece, Piece, RepeatPiece};
+use super::turns::Turn;
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
 use crate::collective::calls::{CallTensors, TransportCall};
@@ -142,7 +144,7 @@ impl<B: Backend> Program<B> {
             }
         }
         let arena = match backend.has_arena() {
-            true => Arena::of(backend, &plan, (&pieces, &left), &kernels),
+            true => arena_of(backend, &plan, (&pieces, &left), &kernels),
             false => Arena::default(),
         };
         let coords = plan.mesh.coords(rank).to_vec();
@@ -232,7 +234,7 @@ impl<B: Backend> Program<B> {
     }
 
     /// Gives up all that a run has left behind, and what was bound for it.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn drop_values(&mut self) {
         let tables: Vec<_> = (0..self.tables).map(|n| TensorSlot::Table(n).id()).collect();
         let mut before = std::mem::replace(&mut self.handles, Handles::<B>::new());
         for id in tables.into_iter().filter(|id| before.has_handle(id)).collect::<Vec<_>>() {

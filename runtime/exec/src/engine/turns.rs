@@ -1,17 +1,22 @@
 //! The order in which the pieces of a loop's body run, and what goes from one iteration to the next in between.
 
-use super::builder::{Carried, Piece};
-use meshwright_plan::Dim;
+use meshwright_plan::BufId;
 
-/// A loop between segments.
-pub(crate) struct RepeatPiece {
-    /// The step of the Plan at which it begins.
-    pub(crate) step: usize,
-    pub(crate) dim: Dim,
-    pub(crate) reverse: bool,
-    pub(crate) carries: Vec<Carried>,
-    pub(crate) body: Vec<Piece>,
-    pub(crate) turns: Vec<Turn>,
+/// The buffers of what goes from one iteration to the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carried {
+    /// What it starts as.
+    pub(crate) start: BufId,
+    /// Whether that ends there.
+    pub(crate) ends: bool,
+    pub(crate) current: BufId,
+    pub(crate) next: BufId,
+    /// What it is in the end.
+    pub(crate) last: BufId,
+    /// Whether nothing in the body reads the current.
+    pub(crate) unread: bool,
+    /// The lag of the step that makes what is next.
+    pub(crate) lag: usize,
 }
 
 /// What is done next.
@@ -25,20 +30,8 @@ pub(crate) enum Turn {
     End { carry: usize, made: bool },
 }
 
-impl RepeatPiece {
-    /// `lags` says for each piece of the body in how many turns after the first ones it runs, `size` how many positions the dim has.
-    pub(crate) fn new(
-        step: usize,
-        (dim, size, reverse): (Dim, usize, bool),
-        carries: Vec<Carried>,
-        (body, lags): (Vec<Piece>, &[usize]),
-    ) -> RepeatPiece {
-        let turns = turns(size, reverse, &carries, lags);
-        RepeatPiece { step, dim, reverse, carries, body, turns }
-    }
-}
-
-fn turns(size: usize, reverse: bool, carries: &[Carried], lags: &[usize]) -> Vec<Turn> {
+/// `lags` says for each piece of the body in how many turns after the first ones it runs, `size` how many positions the dim has.
+pub(super) fn turns(size: usize, reverse: bool, carries: &[Carried], lags: &[usize]) -> Vec<Turn> {
     let iteration = |turn: usize, lag: usize| turn.checked_sub(lag).filter(|k| *k < size);
     let turns = size + lags.iter().copied().max().unwrap_or(0);
     let mut all = vec![];

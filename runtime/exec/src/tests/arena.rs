@@ -2,11 +2,12 @@
 
 use super::plans::Builder;
 use crate::backend::burn::flex;
+use crate::engine::arena::layout::arena_of;
 use crate::engine::arena::{Arena, Spot, result_bytes, row_pitch};
-use crate::engine::builder::{Carried, Piece};
 use crate::engine::graph::{Segment, TensorSlot};
+use crate::engine::pieces::{Piece, RepeatPiece};
 use crate::engine::residuals::{load, store};
-use crate::engine::turns::RepeatPiece;
+use crate::engine::turns::Carried;
 use burn_backend::{DType as BurnType, Shape};
 use burn_ir::{BaseOperationIr, CustomOpIr, OperationIr, ScalarIr, ShapeOpIr, TensorIr, TensorStatus};
 use meshwright_gpu::load::Paths;
@@ -58,7 +59,7 @@ fn plan() -> (Plan, Dim) {
 
 fn arena(plan: &Plan, pieces: &[Piece], left: &[u32]) -> Arena {
     let left: BTreeSet<BufId> = left.iter().map(|buf| BufId(*buf)).collect();
-    Arena::of(&flex(&Paths::default()), plan, (pieces, &left), &[])
+    arena_of(&flex(&Paths::default()), plan, (pieces, &left), &[])
 }
 
 fn at(number: u64, values: u64) -> Spot {
@@ -175,11 +176,37 @@ fn what_is_carried_lies_beside_what_comes_next() {
     assert_eq!(found.spots, [at(0, 1), at(1, 1), at(0, 1), at(1, 1), Spot::Own]);
 }
 
+/// Rows of 4099 have gaps, in whatever number of dims they are; what is no longer rows is a copy; one row has none.
+#[test]
+fn rows_with_gaps_stay_rows() {
+    let (plan, _) = plan();
+    let of = |buf: u32, shape: &[usize], status| TensorIr {
+        shape: Shape::from(shape.to_vec()),
+        ..TensorSlot::Buffer(BufId(buf)).tensor(&[1], BurnType::F32, status)
+    };
+    let (new, last) = (TensorStatus::NotInit, TensorStatus::ReadWrite);
+    let reshape =
+        |from, to| OperationIr::BaseFloat(BaseOperationIr::Reshape(ShapeOpIr { input: from, out: to }));
+    for (rows, joined, bytes) in [(2, [1, 8198], 2 * 16512), (1, [1, 4099], 16396)] {
+        let pieces = [segment(vec![
+            kernel("matmul", &[], of(0, &[rows, 4099], new), 0),
+            reshape(of(0, &[rows, 4099], last), of(1, &[1, rows, 4099], new)),
+            reshape(of(1, &[1, rows, 4099], last), of(2, &joined, new)),
+            make(&[of(2, &joined, last)], 3),
+            OperationIr::Drop(of(3, &[1], last)),
+        ])];
+        let found = arena(&plan, &pieces, &[]);
+        assert_eq!(found.spots[0], Spot::At { start: 0, bytes });
+        // It stays until what may be a copy of it has been read.
+        assert!(matches!(found.spots[1], Spot::At { start, .. } if start >= bytes), "{found:?}");
+    }
+}
+
 /// A vocabulary of GPT-2 in half types and in `f32`; one that is a multiple; and rows that are short, or one.
 #[test]
 fn long_rows_begin_at_multiples_of_what_products_want() {
     let pitches = [([4, 50_257], 2), ([4, 50_257], 4), ([4, 50_304], 2), ([4, 30], 4)];
     assert_eq!(pitches.map(|(shape, element)| row_pitch(&shape, element)), [50_304, 50_272, 50_304, 30]);
-    assert_eq!((row_pitch(&[50_257], 2), row_pitch(&[], 2)), (50_257, 1));
+    assert_eq!([row_pitch(&[50_257], 2), row_pitch(&[1, 50_257], 2), row_pitch(&[], 2)], [50_257, 50_257, 1]);
     assert_eq!([false, true].map(|gaps| result_bytes(&[3, 2, 50_257], 2, gaps)), [603_084, 603_648]);
 }

@@ -32,8 +32,8 @@ mod program;
 mod random;
 mod reshape;
 
-use super::backend::{BurnBackend, OnBurn, ReceiveSpot};
 use super::memory::Pinning;
+use super::on_burn::{BurnBackend, OnBurn, ReceiveSpot};
 #[cfg(feature = "cuda")]
 use super::transfer::typed;
 use crate::backend::{DeviceError, RngState};

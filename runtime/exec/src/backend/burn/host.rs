@@ -1,7 +1,7 @@
 //! Burn's backend of the host, on which tests run what GPUs run.
 
-use super::backend::BurnBackend;
 use super::memory::Pinning;
+use super::on_burn::BurnBackend;
 use crate::backend::DeviceError;
 use crate::backend::native::{bytes_mut, handle, unhandle};
 use crate::kernels::KernelError;

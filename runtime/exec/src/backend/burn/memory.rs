@@ -38,7 +38,7 @@ impl<P: Pinning> CallMemory for BurnMemory<P> {
             BurnMemory::Host(tensor) => BufMut::from_bytes(bytes_mut(tensor), piece.dtype),
             BurnMemory::Device { pinned, gpu } => {
                 let address = pinned.as_ref().map_or(0, P::address);
-                // SAFETY: as above, and what is received is written to memory that is new, or to that of what is sent.
+                // SAFETY: as above, and what is received is written to memory that is new, to a place of the arena, or to that of what is sent.
                 Ok(unsafe { BufMut::device(address, piece.elements(), piece.dtype, *gpu) })
             }
         }

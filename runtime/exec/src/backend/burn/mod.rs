@@ -34,6 +34,7 @@ mod iteration;
 mod lower;
 mod map;
 mod memory;
+mod on_burn;
 mod pairs;
 mod reduce;
 mod rows;
@@ -50,9 +51,9 @@ mod windows;
 #[cfg(test)]
 pub(crate) use dtypes::check as check_dtypes;
 
-use backend::OnBurn;
 use burn_flex::{Flex, FlexDevice};
 use meshwright_gpu::load::Paths;
+use on_burn::OnBurn;
 
 /// What GPUs run, on the host. Tests have a stand-in for cuBLASLt where `libraries` names one.
 pub(crate) fn flex(libraries: &Paths) -> OnBurn<Flex> {

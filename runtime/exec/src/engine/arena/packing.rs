@@ -130,7 +130,7 @@ mod tests {
             }
         }
         let (at_once, _) = most(&all);
-        assert!(at_once <= bytes && bytes * 10 <= at_once * 11, "{bytes} for {at_once}");
+        assert!(at_once <= bytes && bytes * 20 <= at_once * 23, "{bytes} for {at_once}");
     }
 
     #[test]

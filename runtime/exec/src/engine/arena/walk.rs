@@ -1,22 +1,44 @@
 //! A program as it runs, with tensors that only say how long somebody holds them.
 
 use super::packing::ALIGNMENT;
-use super::{Asked, Lifetime, ResultMemory, result_bytes, views};
+use super::{GivenResult, ResultMemory, result_bytes, views};
 use crate::backend::{Backend, Iteration};
-use crate::engine::builder::{CollectivePiece, Piece};
+
 use crate::engine::graph::{Segment, TensorSlot};
+use crate::engine::pieces::{CollectivePiece, Piece, RepeatPiece};
 use crate::engine::residuals::{LOAD, STORE, described};
-use crate::engine::turns::{RepeatPiece, Turn};
+use crate::engine::turns::Turn;
 use burn_ir::{CustomOpIr, OperationIr, TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufId, Plan};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+/// Memory that was asked for.
+pub(super) enum AskedMemory {
+    /// Of what is made there.
+    New { number: usize },
+    /// Of what is written over something that was made, or of what no kernel has made.
+    Over { number: Option<usize> },
+}
+
+/// What is known of what was made.
+#[derive(Clone, Copy)]
+pub(super) struct Lifetime {
+    pub(super) bytes: u64,
+    pub(super) from: u32,
+    /// The last moment at which somebody holds it; none where it outlives the run.
+    pub(super) to: Option<u32>,
+    /// When it was read last.
+    pub(super) read: u32,
+    /// What it is put into in the end, and from which byte on, where it can be made there.
+    pub(super) part_of: Option<(usize, u64)>,
+}
+
 /// What a run asks for.
 pub(super) struct Walked {
     /// In order.
-    pub(super) results: Vec<Asked>,
+    pub(super) results: Vec<AskedMemory>,
     /// What is made, by number.
     pub(super) made: Vec<Lifetime>,
     /// The step of each moment.
@@ -29,7 +51,7 @@ pub(super) fn walk<B: Backend>(
     (pieces, left): (&[Piece], &BTreeSet<BufId>),
     kernels: &[B::Kernel],
 ) -> Walked {
-    let mut walk = Walk {
+    let mut walk = ArenaWalk {
         backend,
         plan,
         kernels,
@@ -41,7 +63,7 @@ pub(super) fn walk<B: Backend>(
         results: vec![],
     };
     walk.pieces(pieces, Iteration::default());
-    let Walk { held, in_flight, steps, results, clock, .. } = walk;
+    let ArenaWalk { held, in_flight, steps, results, clock, .. } = walk;
     // What is still held outlives the run.
     let end = clock.moment.get();
     drop((held, in_flight));
@@ -58,12 +80,12 @@ struct Clock {
 }
 
 /// What a kernel has made, as long as somebody holds it.
-struct Made {
+struct MadeResult {
     number: usize,
     clock: Rc<Clock>,
 }
 
-impl Drop for Made {
+impl Drop for MadeResult {
     fn drop(&mut self) {
         self.clock.made.borrow_mut()[self.number].to = Some(self.clock.moment.get());
     }
@@ -71,13 +93,13 @@ impl Drop for Made {
 
 /// A tensor, by what it may be a part or another form of.
 #[derive(Clone, Default)]
-struct Held {
-    of: Vec<Rc<Made>>,
+struct HeldTensor {
+    of: Vec<Rc<MadeResult>>,
     /// Whether it is all of the one, row by row.
     whole: bool,
 }
 
-impl Held {
+impl HeldTensor {
     /// What it is, where nobody else holds it.
     fn alone(&self) -> Option<usize> {
         match &self.of[..] {
@@ -90,25 +112,25 @@ impl Held {
 /// What a collective holds until it is waited for.
 #[derive(Default)]
 struct InFlight {
-    sent: Vec<Held>,
-    received: Vec<(TensorId, Held)>,
+    sent: Vec<HeldTensor>,
+    received: Vec<(TensorId, HeldTensor)>,
 }
 
-struct Walk<'a, B: Backend> {
+struct ArenaWalk<'a, B: Backend> {
     backend: &'a B,
     plan: &'a Plan,
     kernels: &'a [B::Kernel],
-    held: BTreeMap<TensorId, Held>,
+    held: BTreeMap<TensorId, HeldTensor>,
     /// By collective what is sent, and what is received.
     in_flight: BTreeMap<u32, InFlight>,
     clock: Rc<Clock>,
     steps: Vec<usize>,
-    results: Vec<Asked>,
+    results: Vec<AskedMemory>,
     /// What is kept when the run has ended.
     left: BTreeSet<TensorId>,
 }
 
-impl<B: Backend> Walk<'_, B> {
+impl<B: Backend> ArenaWalk<'_, B> {
     fn pieces(&mut self, pieces: &[Piece], around: Iteration) {
         pieces.iter().for_each(|piece| self.piece(piece, pieces, around));
         self.tick(self.steps.last().copied().unwrap_or(0));
@@ -163,23 +185,23 @@ impl<B: Backend> Walk<'_, B> {
     }
 
     /// What is held there; of what no kernel has made, nothing.
-    fn take(&mut self, id: TensorId, ends: bool) -> Held {
+    fn take(&mut self, id: TensorId, ends: bool) -> HeldTensor {
         let held = if ends { self.held.remove(&id) } else { self.held.get(&id).cloned() };
         held.unwrap_or_default()
     }
 
-    fn operand(&mut self, tensor: &TensorIr) -> Held {
+    fn operand(&mut self, tensor: &TensorIr) -> HeldTensor {
         self.take(tensor.id, tensor.status == TensorStatus::ReadWrite)
     }
 
     /// The same of what is read.
-    fn read(&mut self, tensor: &TensorIr) -> Held {
+    fn read(&mut self, tensor: &TensorIr) -> HeldTensor {
         let held = self.operand(tensor);
         self.note_read(&held);
         held
     }
 
-    fn note_read(&self, held: &Held) {
+    fn note_read(&self, held: &HeldTensor) {
         let mut made = self.clock.made.borrow_mut();
         held.of.iter().for_each(|of| made[of.number].read = self.clock.moment.get());
     }
@@ -198,7 +220,7 @@ impl<B: Backend> Walk<'_, B> {
             of_burn => views::result_memory(of_burn),
         };
         match (operation, memory) {
-            (OperationIr::Custom(op), ResultMemory::Given { over, gaps }) => self.make(op, &over, gaps),
+            (OperationIr::Custom(op), ResultMemory::Given(results)) => self.make(op, &results),
             (OperationIr::Custom(op), ResultMemory::Update(dim)) => self.update(op, at.position(dim).ok()),
             (_, memory) => self.other(operation, &memory),
         }
@@ -222,39 +244,39 @@ impl<B: Backend> Walk<'_, B> {
 
     /// An operation whose results have memory of their own, or that of operands.
     fn other(&mut self, operation: &OperationIr, memory: &ResultMemory) {
-        let mut held: Vec<Held> = operation.inputs().map(|t| self.read(t)).collect();
+        let mut held: Vec<HeldTensor> = operation.inputs().map(|t| self.read(t)).collect();
         let result = match (memory, &mut held[..]) {
-            (ResultMemory::Own, _) => Held::default(),
+            (ResultMemory::Own, _) => HeldTensor::default(),
             (ResultMemory::Operand, [one]) => std::mem::take(one),
-            _ => Held { of: held.drain(..).flat_map(|h| h.of).collect(), whole: false },
+            _ => HeldTensor { of: held.drain(..).flat_map(|h| h.of).collect(), whole: false },
         };
         operation.outputs().for_each(|out| drop(self.held.insert(out.id, result.clone())));
     }
 
-    /// A kernel, with for each of its results the operands that it can be written over.
-    fn make(&mut self, op: &CustomOpIr, over: &[Vec<usize>], gaps: bool) {
-        assert_eq!(op.outputs.len(), over.len(), "results of `{}`", op.id);
-        let mut read: Vec<Held> = op.inputs.iter().map(|t| self.read(t)).collect();
-        for (out, over) in op.outputs.iter().zip(over) {
+    /// A kernel, with what may be done with each of its results.
+    fn make(&mut self, op: &CustomOpIr, results: &[GivenResult]) {
+        assert_eq!(op.outputs.len(), results.len(), "results of `{}`", op.id);
+        let mut read: Vec<HeldTensor> = op.inputs.iter().map(|t| self.read(t)).collect();
+        for (out, GivenResult { over, gaps }) in op.outputs.iter().zip(results) {
             let ends =
                 |i: &&usize| op.inputs[**i].status == TensorStatus::ReadWrite && read[**i].alone().is_some();
             // What outlives the run takes no memory from the arena.
             let over = over.iter().find(ends).filter(|_| !self.left.contains(&out.id));
             let held = match over {
                 Some(i) => std::mem::take(&mut read[*i]),
-                None => self.new_one(result_bytes(&out.shape.to_vec(), out.dtype.size(), gaps)),
+                None => self.new_one(result_bytes(&out.shape.to_vec(), out.dtype.size(), *gaps)),
             };
             let number = held.of.first().map_or(0, |made| made.number);
-            self.results.push(Asked::New { number });
+            self.results.push(AskedMemory::New { number });
             self.held.insert(out.id, held);
         }
     }
 
-    fn new_one(&self, bytes: u64) -> Held {
+    fn new_one(&self, bytes: u64) -> HeldTensor {
         let (moment, mut made) = (self.clock.moment.get(), self.clock.made.borrow_mut());
         let number = made.len();
         made.push(Lifetime { bytes, from: moment, to: None, read: moment, part_of: None });
-        Held { of: vec![Rc::new(Made { number, clock: self.clock.clone() })], whole: true }
+        HeldTensor { of: vec![Rc::new(MadeResult { number, clock: self.clock.clone() })], whole: true }
     }
 
     /// A value is put into what a loop stacks. Where nobody has read the stack since the value was made, it can be made there.
@@ -273,8 +295,8 @@ impl<B: Backend> Walk<'_, B> {
             }
         }
         self.note_read(&held);
-        self.results.push(Asked::Over { number: stays });
-        let result = if stays.is_some() { stack } else { Held::default() };
+        self.results.push(AskedMemory::Over { number: stays });
+        let result = if stays.is_some() { stack } else { HeldTensor::default() };
         self.held.insert(out.id, result);
     }
 
@@ -292,19 +314,19 @@ impl<B: Backend> Walk<'_, B> {
                 let over = call.in_place() && sent.ends;
                 let result = match (held.alone().filter(|_| over), &held.of[..]) {
                     (Some(number), _) => {
-                        self.results.push(Asked::Over { number: Some(number) });
+                        self.results.push(AskedMemory::Over { number: Some(number) });
                         held
                     }
                     // What has memory of its own may be written over, or not.
                     (None, []) if over => {
-                        self.results.push(Asked::Over { number: None });
-                        Held::default()
+                        self.results.push(AskedMemory::Over { number: None });
+                        HeldTensor::default()
                     }
                     _ => {
                         in_flight.sent.push(held);
                         let bytes = (received.elements() * received.dtype.bytes()) as u64;
                         let made = self.new_one(bytes);
-                        self.results.push(Asked::New { number: made.of[0].number });
+                        self.results.push(AskedMemory::New { number: made.of[0].number });
                         made
                     }
                 };

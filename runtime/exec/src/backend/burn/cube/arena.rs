@@ -1,7 +1,7 @@
 //! The memory of an arena: one allocation for all programs of a device, since they run one after the other and leave nothing in it.
 
-use super::operands::ResultSlot;
-use crate::backend::burn::backend::ReceiveSpot;
+use super::operands::{ResultSlot, is_same};
+use crate::backend::burn::on_burn::ReceiveSpot;
 use crate::engine::arena::{Arena, Spot, result_bytes};
 use crate::kernels::KernelError;
 use burn_backend::Backend as _;
@@ -135,10 +135,4 @@ fn unexpected(result: usize, asked: &str, spot: Option<Spot>) -> KernelError {
 fn part(of: &Handle, start: u64, bytes: u64) -> Handle {
     let rest = of.size_in_used() - start - bytes;
     of.clone().offset_start(start).offset_end(rest)
-}
-
-/// Whether two handles are of the same bytes.
-pub(super) fn is_same(a: &Handle, b: &Handle) -> bool {
-    let place = |h: &Handle| (h.offset_start.unwrap_or(0), h.size_in_used());
-    place(a) == place(b) && a.memory.descriptor() == b.memory.descriptor()
 }

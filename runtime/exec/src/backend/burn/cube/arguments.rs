@@ -44,7 +44,7 @@ pub(super) fn walked(walk: &JointWalk, tensor: &CubeTensor, which: usize) -> Ten
     let extent = |(size, stride): (&usize, &usize)| if *stride == 0 { 1 } else { *size };
     let shape: Vec<usize> = walk.sizes.iter().zip(&strides).map(extent).collect();
     #[expect(unsafe_code, reason = "the strides are those of the tensor, of dims that are joined")]
-    // SAFETY: no position along the dims of the kernel is beyond the tensor's.
+    // SAFETY: no position along the dims of the kernel is beyond the tensor's, or the gap after a row where vectors reach into it.
     unsafe {
         TensorArg::from_raw_parts(tensor.handle.clone(), strides.into(), shape.into())
     }

@@ -224,8 +224,8 @@ impl DeviceProducts {
             let workspace = Workspace { address: room, bytes: WORKSPACE_BYTES };
             let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
             #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
-            // SAFETY: the addresses are those of the tensors and of the workspace, whose memory CubeCL gives to nobody
-            // else before the stream has come past what uses it; the result is new.
+            // SAFETY: the addresses are those of the tensors and of the workspace, whose memory nobody else is
+            // given before the stream has come past what uses it; nobody reads any more what the result is written over.
             let done = unsafe {
                 let wait = || Ok(self.driver.wait(queue.cast())?);
                 products.multiply(&product, workspace, queue.cast(), wait)

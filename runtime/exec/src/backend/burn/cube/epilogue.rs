@@ -11,6 +11,7 @@ use crate::engine::epilogues::ProductFunction;
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
 use burn_cubecl::CubeDevice;
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 use burn_std::Shape as Extents;
@@ -84,7 +85,9 @@ impl ProductRun<'_> {
         };
         let done = match &self.call.beside {
             BesideProduct::Map { function, .. } => {
-                let bias = rest.first().filter(|_| self.call.biased);
+                // The library takes its elements one after the other.
+                let bias = rest.first().filter(|_| self.call.biased).cloned().map(into_contiguous);
+                let bias = bias.as_ref();
                 let kept = self.call.keeps_bits && asked(Then::ReluKeeping, bias, made.last());
                 self.call.kept.store(kept, Ordering::Relaxed);
                 let then = match function {

@@ -2,7 +2,7 @@
 //! graph lives, and refuses to record what a graph cannot hold.
 
 use super::{Server, ahead, inner};
-use crate::backend::burn::backend::OnBurn;
+use crate::backend::burn::on_burn::OnBurn;
 use crate::backend::burn::transfer::typed;
 use crate::backend::{DeviceError, Graphs, Overwrite, Replay, Shaped};
 use crate::engine::lowering::{stored_as, stored_shape};

@@ -1,6 +1,5 @@
 //! What kernels of our own are given, and the memory of what they make.
 
-use super::arena::is_same;
 use crate::engine::arena::{result_bytes, row_pitch};
 use crate::kernels::KernelError;
 use burn_cubecl::CubeDevice;
@@ -64,4 +63,10 @@ impl ResultSlot<'_> {
             None => Ok(alike && tensor.can_mut()),
         }
     }
+}
+
+/// Whether two handles are of the same bytes.
+pub(super) fn is_same(a: &Handle, b: &Handle) -> bool {
+    let place = |h: &Handle| (h.offset_start.unwrap_or(0), h.size_in_used());
+    place(a) == place(b) && a.memory.descriptor() == b.memory.descriptor()
 }

@@ -7,7 +7,7 @@ use super::epilogue::ProductCall;
 #[cfg(feature = "cuda")]
 use super::folds::FoldCall;
 use super::maps::MapCall;
-use crate::engine::arena::ResultMemory;
+use crate::engine::arena::GivenResult;
 use burn_ir::TensorIr;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
@@ -27,28 +27,29 @@ pub(crate) enum OwnKernel {
 }
 
 impl OwnKernel {
-    /// Where its results can be.
-    pub(crate) fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
-        let none = || vec![vec![]; results.len()];
+    /// What may be done with its results.
+    pub(crate) fn given(&self, results: &[TensorIr]) -> Vec<GivenResult> {
         match self {
-            OwnKernel::Map(calls) => ResultMemory::Given { over: over(calls), gaps: true },
+            OwnKernel::Map(calls) => of_maps(calls),
             #[cfg(feature = "cuda")]
-            OwnKernel::Fold(_) | OwnKernel::Attention(_) => ResultMemory::Given { over: none(), gaps: false },
+            OwnKernel::Fold(_) | OwnKernel::Attention(_) => vec![GivenResult::default(); results.len()],
             #[cfg(feature = "cuda")]
             OwnKernel::Product(call) => {
-                // Those of its matrix, where they are one dim.
-                let gaps = results[0].shape.to_vec().last() == Some(&call.matrices[1]);
-                ResultMemory::Given { over: none(), gaps }
+                let mut all = vec![GivenResult::default(); results.len()];
+                // Rows of the product itself, where they are one dim.
+                all[0].gaps = results[0].shape.to_vec().last() == Some(&call.matrices[1]);
+                all
             }
         }
     }
 }
 
-/// For each result the operands in whose place it can be.
-fn over(calls: &[MapCall]) -> Vec<Vec<usize>> {
+fn of_maps(calls: &[MapCall]) -> Vec<GivenResult> {
     let (mut first, mut all) = (0, vec![]);
     for call in calls {
-        all.extend(call.over.iter().map(|over| over.iter().map(|i| first + i).collect()));
+        let result =
+            |over: &Vec<usize>| GivenResult { over: over.iter().map(|i| first + i).collect(), gaps: true };
+        all.extend(call.over.iter().map(result));
         first += call.tensors();
     }
     all

@@ -59,6 +59,10 @@ mod tests {
         // With the dims in another order.
         assert_eq!(strides(&[6, 4], &[1, 6], &[24]), None);
         assert_eq!(strides(&[6, 4], &[1, 6], &[2, 3, 4]), Some(vec![3, 1, 6]));
+        // Repeated, and with one position of a dim, which may have any stride.
+        assert_eq!(strides(&[2, 3, 5], &[0, 0, 1], &[6, 5]), Some(vec![0, 1]));
+        assert_eq!(strides(&[3, 5], &[1, 0], &[15]), None);
+        assert_eq!(strides(&[2, 1, 5], &[8, 99, 1], &[2, 5]), Some(vec![8, 1]));
         // One element.
         assert_eq!(strides(&[1, 1], &[7, 7], &[1]), Some(vec![1]));
         assert_eq!(strides(&[], &[], &[1, 1]), Some(vec![1, 1]));

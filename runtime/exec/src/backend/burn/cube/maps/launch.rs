@@ -291,9 +291,9 @@ fn dims(call: &MapCall) -> impl Iterator<Item = &Vec<Option<usize>>> {
 /// Whether a result that is alike lies as an input does, so that each element is read by the unit that writes in its place.
 fn is_by_rows(call: &MapCall, input: &CubeTensor) -> bool {
     let same = input.meta.shape.iter().copied().eq(extents(&call.sizes));
-    // Nowhere two elements in one place, and no other order than by rows.
-    let (shape, strides) = (&input.meta.shape, &input.meta.strides);
-    let by_rows = (1..shape.rank()).all(|d| shape[d - 1] == 1 || strides[d - 1] >= strides[d] * shape[d])
-        && (0..shape.rank()).all(|d| shape[d] == 1 || strides[d] > 0);
+    // Nowhere two elements in one place, and no other order than by rows. Where there is one position, the next one is nowhere.
+    let dims = input.meta.shape.iter().zip(input.meta.strides.iter()).filter(|(size, _)| **size != 1);
+    let dims: Vec<(usize, usize)> = dims.map(|(size, stride)| (*size, *stride)).collect();
+    let by_rows = dims.windows(2).all(|d| d[0].1 >= d[1].1 * d[1].0) && dims.iter().all(|d| d.1 > 0);
     same && by_rows
 }
