@@ -50,6 +50,12 @@ fn segment(operations: Vec<OperationIr>) -> Piece {
     Piece::Segment(Segment::of_step(operations, 0))
 }
 
+/// What starts as buffer 0, is buffer 1 in the body, which makes buffer 2 of it, and buffer 3 in the end.
+fn carried() -> Carried {
+    let [start, current, next, last] = [0, 1, 2, 3].map(BufId);
+    Carried { start, ends: true, current, next, last, unread: false, lag: 0 }
+}
+
 /// A plan with a dim of three positions.
 fn plan() -> (Plan, Dim) {
     let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
@@ -116,15 +122,6 @@ fn what_goes_into_a_stack_is_made_there() {
         let (plan, dim) = plan();
         let stack = |buf, status| tensor(buf, 3, status);
         let blank = segment(vec![kernel("blank", &[], stack(0, TensorStatus::NotInit), 0)]);
-        let carry = Carried {
-            start: BufId(0),
-            ends: true,
-            current: BufId(1),
-            next: BufId(2),
-            last: BufId(3),
-            unread: false,
-            lag: 0,
-        };
         let mut body = vec![make(&[], 4)];
         if looks {
             body.push(make(&[stack(1, TensorStatus::ReadOnly)], 6));
@@ -133,7 +130,7 @@ fn what_goes_into_a_stack_is_made_there() {
         let into = [stack(1, TensorStatus::ReadWrite), last(4)];
         body.push(kernel("iteration_update", &into, stack(2, TensorStatus::NotInit), dim.0));
         let body = (vec![segment(body)], &[0][..]);
-        let repeat = Piece::Repeat(Box::new(RepeatPiece::new(0, (dim, 3, false), vec![carry], body)));
+        let repeat = Piece::Repeat(Box::new(RepeatPiece::new(0, (dim, 3, false), vec![carried()], body)));
         let end = segment(vec![make(&[stack(3, TensorStatus::ReadWrite)], 5)]);
         let found = arena(&plan, &[blank, repeat, end], &[5]);
         let values: Vec<Spot> =
@@ -157,17 +154,8 @@ fn what_goes_into_a_stack_is_made_there() {
 #[test]
 fn what_is_carried_lies_beside_what_comes_next() {
     let (plan, dim) = plan();
-    let carry = Carried {
-        start: BufId(0),
-        ends: true,
-        current: BufId(1),
-        next: BufId(2),
-        last: BufId(3),
-        unread: false,
-        lag: 0,
-    };
     let body = (vec![segment(vec![make(&[last(1)], 2)])], &[0][..]);
-    let repeat = Piece::Repeat(Box::new(RepeatPiece::new(0, (dim, 3, false), vec![carry], body)));
+    let repeat = Piece::Repeat(Box::new(RepeatPiece::new(0, (dim, 3, false), vec![carried()], body)));
     let found = arena(
         &plan,
         &[segment(vec![make(&[], 0)]), repeat, segment(vec![make(&[read(3), last(3)], 4)])],
