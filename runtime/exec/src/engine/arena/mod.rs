@@ -60,8 +60,8 @@ pub(crate) struct GivenResult {
     pub(crate) gaps: bool,
 }
 
-/// Bytes that rows begin at a multiple of, where they are long: products of matrices are several times as fast with rows that begin at multiples of
-/// 16 bytes, which those of a vocabulary of 50257 in `bf16` do not if they follow each other.
+/// Bytes that rows begin at a multiple of, where they are long: products on tensor cores need rows that begin at multiples of 16 bytes to be fast,
+/// which those of a vocabulary of 50257 in `bf16` do not if they follow each other.
 const ROW_BYTES: usize = 128;
 /// Rows that are long, in bytes, so that gaps are a small part of them.
 const LONG_ROW: usize = 1024;

@@ -3,7 +3,6 @@
 use super::packing::ALIGNMENT;
 use super::{GivenResult, ResultMemory, result_bytes, views};
 use crate::backend::{Backend, Iteration};
-
 use crate::engine::graph::{Segment, TensorSlot};
 use crate::engine::pieces::{CollectivePiece, Piece, RepeatPiece};
 use crate::engine::residuals::{LOAD, STORE, described};
