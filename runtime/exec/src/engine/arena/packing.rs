@@ -77,9 +77,13 @@ impl PlacedByTime {
 
     /// The lowest place of so many bytes that nothing else has at any of these moments.
     fn lowest(&self, needed: &Needed, bytes: u64) -> u64 {
-        let beside = |p: &&Placed| p.from <= needed.to && needed.from <= p.to;
-        let stretches = self.by_stretch[self.stretches(needed)].iter().flatten();
-        let mut taken: Vec<(u64, u64)> = stretches.filter(beside).map(|p| p.bytes).collect();
+        let beside = |p: &Placed| p.from <= needed.to && needed.from <= p.to;
+        let mut taken: Vec<(u64, u64)> = vec![];
+        for at in self.stretches(needed) {
+            // One that is in several of these stretches counts in the first.
+            let counts = |p: &&Placed| beside(p) && (p.from.max(needed.from) / self.stretch) as usize == at;
+            taken.extend(self.by_stretch[at].iter().filter(counts).map(|p| p.bytes));
+        }
         taken.sort_unstable();
         let mut start = 0;
         for (from, to) in taken {
