@@ -23,6 +23,7 @@ mod monoids;
 mod mutants;
 mod repeat;
 mod rng;
+mod rows;
 mod sizes;
 mod special;
 mod split;

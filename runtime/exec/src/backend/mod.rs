@@ -16,6 +16,7 @@ use crate::engine::epilogues::Epilogue;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::inlined::Inlined;
 use crate::engine::lowering::{Lowering, LoweringError};
+use crate::engine::row_groups::RowGroup;
 use crate::error::{ExecError, HeldMemory};
 use crate::kernels::{KernelError, Moment};
 use crate::tensor::HostTensor;
@@ -246,20 +247,16 @@ pub(crate) trait Backend: Send + Sized + 'static {
         false
     }
 
-    /// Whether a step along rows can write what an element-wise one makes of its result.
-    fn finishes(lowering: &Lowering<'_, Self::Kernel>, step: usize, map: usize) -> bool {
-        let _ = (lowering, step, map);
+    /// Whether there is a kernel for a group of steps along rows.
+    fn fuses(lowering: &Lowering<'_, Self::Kernel>, group: &RowGroup) -> bool {
+        let _ = (lowering, group);
         false
     }
 
-    /// Records both.
-    fn lower_finished(
-        lowering: &mut Lowering<'_, Self::Kernel>,
-        step: usize,
-        map: usize,
-    ) -> Result<(), LoweringError> {
+    /// Records it.
+    fn lower_rows(lowering: &mut Lowering<'_, Self::Kernel>, group: &RowGroup) -> Result<(), LoweringError> {
         let steps = &lowering.context.plan.steps;
-        [step, map].iter().try_for_each(|at| Self::lower(lowering, &steps[*at]))
+        group.steps.iter().try_for_each(|at| Self::lower(lowering, &steps[*at]))
     }
 
     /// Whether a product can do beside what another step does.

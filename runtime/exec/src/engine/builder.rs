@@ -2,7 +2,6 @@
 
 use super::context::place;
 use super::epilogues::{EpilogueKind, Epilogues};
-use super::finished::FinishedRows;
 use super::graph::{Segment, Table, TensorSlot};
 use super::inlined::InlinedValues;
 use super::lifetimes::Lifetimes;
@@ -10,6 +9,8 @@ use super::lowering::{Lowering, LoweringError, stored_as, stored_shape};
 use super::masks::Masks;
 use super::pieces::{CollectivePiece, Piece, RepeatPiece};
 use super::residuals::{ResidualStep, Residuals, load, store};
+use super::row_groups::RowGroups;
+use super::schedule::{Schedule, ended};
 use super::turns::Carried;
 use crate::backend::{Backend, GroupKind, MOST_NESTED};
 use crate::collective::Prepared;
@@ -65,13 +66,14 @@ pub(crate) fn build<B: Backend>(
     let (pieces, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
     let residuals = Residuals::of(plan);
     lowering.masks = Masks::of(plan, &residuals, |step, buf, by| B::draws(&lowering, step, buf, by));
+    let groups = |s: &_| B::groups(&lowering, s).is_some();
+    lowering.rows = RowGroups::of(plan, &residuals, |g| B::fuses(&lowering, g), groups);
     let (folds, writes) =
         (|i: &_, value| B::folds(&lowering, i, value), |s: &_| B::groups(&lowering, s).is_some());
-    lowering.inlined = InlinedValues::of(plan, folds, writes);
-    let (rows, maps) = ((&residuals, &lowering.inlined), |a, b| B::finishes(&lowering, a, b));
-    lowering.finished = FinishedRows::of(plan, rows, maps);
-    let never_stored = (&residuals, &lowering.masks, &lowering.inlined);
+    lowering.inlined = InlinedValues::of(plan, &lowering.rows, folds, writes);
+    let never_stored = (&residuals, &lowering.masks, &lowering.rows, &lowering.inlined);
     lowering.epilogues = Epilogues::of(plan, never_stored, |e| B::computes(&lowering, e));
+    let schedule = Schedule::of(plan, &lowering.rows, &lowering.inlined);
     let mut builder = ProgramBuilder::<B> {
         lowering,
         pieces,
@@ -84,6 +86,7 @@ pub(crate) fn build<B: Backend>(
         postponed: BTreeMap::new(),
         delayed: vec![],
         groups: BTreeMap::new(),
+        schedule,
     };
     let mut lifetimes = Lifetimes::new(plan);
     let failed = |e, index| {
@@ -94,8 +97,11 @@ pub(crate) fn build<B: Backend>(
         }
     };
     for (index, step) in plan.steps.iter().enumerate() {
-        let built = lifetimes.step(index, step).map_err(LoweringError::Plan);
-        built.and_then(|()| builder.step(index, step)).map_err(|e| failed(e, Some(index)))?;
+        let known = lifetimes.step(index, step).map_err(LoweringError::Plan);
+        known.map_err(|e| failed(e, Some(index)))?;
+    }
+    for index in std::mem::take(&mut builder.schedule.order) {
+        builder.step(index, &plan.steps[index]).map_err(|e| failed(e, Some(index)))?;
     }
     builder.end_group().map_err(|e| failed(e, plan.steps.len().checked_sub(1)))?;
     builder.end_segment();
@@ -104,9 +110,8 @@ pub(crate) fn build<B: Backend>(
         ExecError::Plan { place, problem }
     })?;
     let (never, absent) = builder.absent();
-    let Lowering { graph, kernels, pairs, epilogues, finished, .. } = builder.lowering;
-    let others = epilogues.at.values().map(|e| (e.product, e.other));
-    let beside = finished.by.into_iter().chain(others).collect();
+    let Lowering { graph, kernels, pairs, epilogues, .. } = builder.lowering;
+    let beside = epilogues.at.values().map(|e| (e.product, e.other)).collect();
     let (pieces, groups) = (builder.pieces, builder.groups);
     let tables = graph.tables;
     Ok(Built { pieces, kernels, tables, pairs, left, groups, beside, never, absent })
@@ -131,6 +136,7 @@ struct ProgramBuilder<'a, B: Backend> {
     delayed: Vec<(usize, Vec<TensorSlot>)>,
     /// See [`Built::groups`].
     groups: BTreeMap<usize, Vec<usize>>,
+    schedule: Schedule,
 }
 
 impl<B: Backend> ProgramBuilder<'_, B> {
@@ -140,10 +146,11 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let inlined = &self.lowering.inlined;
         let epilogues = &self.lowering.epilogues;
         let moved = epilogues.moved.get(&index).copied();
-        let finished = &self.lowering.finished;
-        let skipped = [&self.lowering.masks.skipped, &inlined.skipped, &finished.skipped];
-        let idle = moved.is_some() || skipped.iter().any(|s| s.contains(&index));
-        let own = epilogues.at.contains_key(&index) || finished.by.contains_key(&index);
+        let rows = &self.lowering.rows;
+        let skipped = [&self.lowering.masks.skipped, &inlined.skipped];
+        let fused = rows.members.get(&index).is_some_and(|last| *last != index);
+        let idle = moved.is_some() || fused || skipped.iter().any(|s| s.contains(&index));
+        let own = epilogues.at.contains_key(&index) || rows.at.contains_key(&index);
         let apart = idle || own || self.residuals.steps.contains_key(&index);
         let group = if apart { None } else { B::groups(&self.lowering, step) };
         if !(group.is_some_and(|kind| self.takes(kind, step)) || idle) {
@@ -154,13 +161,16 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         }
         // What crosses the boundary of a loop is handed over by the loop itself.
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
-        let given = step.aliases.iter().map(|r| r.0);
         let never = |b: &BufId| self.residuals.buffers.contains(b) || self.is_never_made(b);
         let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
-        for buf in step.free.iter().copied().chain(given).filter(made) {
-            ending.extend(self.lowering.slots(buf)?);
+        for buf in ended(step).filter(made).collect::<Vec<_>>() {
+            let slots = self.lowering.slots(buf)?;
+            match self.schedule.end_of(buf, index) {
+                at if at == index => ending.extend(slots),
+                later => self.postponed.entry(later).or_default().extend(slots),
+            }
         }
-        self.postpone(index, step, &mut ending)?;
+        ending.extend(self.postponed.remove(&index).unwrap_or_default());
         match moved {
             Some(to) if self.lowering.epilogues.is_after(index, to) => {
                 self.delayed.push((index, std::mem::take(&mut ending)));
@@ -186,8 +196,11 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         if self.lowering.epilogues.at.contains_key(&index) {
             return self.epilogue(index, ending);
         }
-        if let Some(map) = self.lowering.finished.by.get(&index).copied() {
-            B::lower_finished(&mut self.lowering, index, map)?;
+        if let Some(group) = self.lowering.rows.at.get(&index).cloned() {
+            B::lower_rows(&mut self.lowering, &group)?;
+            if group.steps.len() > 1 {
+                self.groups.insert(index, group.steps);
+            }
             self.finish_step(index, &ending);
             return Ok(());
         }
@@ -205,11 +218,11 @@ impl<B: Backend> ProgramBuilder<'_, B> {
     }
 
     fn is_never_made(&self, buf: &BufId) -> bool {
-        let Lowering { masks, inlined, epilogues, finished, .. } = &self.lowering;
+        let Lowering { masks, inlined, epilogues, rows, .. } = &self.lowering;
         masks.drawn_by.contains_key(buf)
             || inlined.values.contains_key(buf)
             || epilogues.never.contains(buf)
-            || finished.never.contains(buf)
+            || rows.never.contains(buf)
     }
 
     /// Buffers that are never made, and of those the ones in whose place no other is, with the stacks in which a loop would keep masks that are
@@ -218,9 +231,13 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let plan = self.lowering.context.plan;
         let all = (0..plan.buffers.len()).map(|b| BufId(b as u32));
         let never: BTreeSet<BufId> = all.filter(|b| self.is_never_made(b)).collect();
-        let Lowering { masks, inlined, .. } = &self.lowering;
-        let mut absent: BTreeSet<BufId> =
-            masks.drawn_by.keys().chain(inlined.values.keys()).copied().collect();
+        let Lowering { masks, inlined, rows, .. } = &self.lowering;
+        // What would be in the place of something else leaves that there until its group has run.
+        let shares: BTreeSet<BufId> =
+            plan.steps.iter().flat_map(|s| &s.aliases).flat_map(|(from, to)| [*from, *to]).collect();
+        let alone = rows.never.iter().filter(|b| !shares.contains(b));
+        let computed = masks.drawn_by.keys().chain(inlined.values.keys()).chain(alone);
+        let mut absent: BTreeSet<BufId> = computed.copied().collect();
         for at in &self.lowering.masks.skipped {
             let step = &plan.steps[*at];
             if let Some(ResidualStep::Store { stack, .. }) = self.residuals.steps.get(at) {
@@ -261,32 +278,6 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             self.finish_step(step, &ending);
             Ok(())
         })
-    }
-
-    /// What is read again where values of a step are folded ends at the last of these places, and not at the step.
-    fn postpone(
-        &mut self,
-        index: usize,
-        step: &Step,
-        ending: &mut Vec<TensorSlot>,
-    ) -> Result<(), LoweringError> {
-        let mut needed: BTreeMap<TensorSlot, usize> = BTreeMap::new();
-        for inlined in step.writes.iter().filter_map(|o| self.lowering.inlined.values.get(&o.buf)) {
-            for operand in &inlined.reads {
-                for slot in self.lowering.slots(operand.buf)? {
-                    let last = needed.entry(slot).or_default();
-                    *last = inlined.by.max(*last);
-                }
-            }
-        }
-        for (slot, by) in needed {
-            if ending.contains(&slot) {
-                ending.retain(|s| *s != slot);
-                self.postponed.entry(by).or_default().push(slot);
-            }
-        }
-        ending.extend(self.postponed.remove(&index).unwrap_or_default());
-        Ok(())
     }
 
     /// Whether a step can be one operation with those that wait for it.

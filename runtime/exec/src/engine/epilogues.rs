@@ -7,6 +7,7 @@ use super::expression_key::key_of;
 use super::inlined::InlinedValues;
 use super::masks::Masks;
 use super::residuals::{Readers, Residuals};
+use super::row_groups::RowGroups;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,14 +65,15 @@ impl Epilogues {
     /// Finds them; `computes` says whether the device can.
     pub(crate) fn of(
         plan: &Plan,
-        (residuals, masks, inlined): (&Residuals, &Masks, &InlinedValues),
+        (residuals, masks, rows, inlined): (&Residuals, &Masks, &RowGroups, &InlinedValues),
         computes: impl Fn(&Epilogue) -> bool,
     ) -> Epilogues {
-        let mut found = Finder { readers: Readers::of(plan), plan, all: Epilogues::default() };
+        let mut found = Finder { readers: Readers::of(plan), plan, rows, all: Epilogues::default() };
         let taken = |at: usize| {
             let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
             let step = &plan.steps[at];
             residuals.steps.contains_key(&at)
+                || rows.members.contains_key(&at)
                 || inlined.skipped.contains(&at)
                 || step.reads.iter().chain(&step.writes).any(|o| computed(&o.buf))
         };
@@ -99,6 +101,7 @@ impl Epilogues {
 struct Finder<'a> {
     readers: Readers<'a>,
     plan: &'a Plan,
+    rows: &'a RowGroups,
     all: Epilogues,
 }
 
@@ -238,7 +241,9 @@ impl Finder<'_> {
 
     /// Whether a step multiplies, and does nothing else yet.
     fn is_free_product(&self, at: usize) -> bool {
-        let taken = self.all.moved.contains_key(&at) || self.all.at.contains_key(&at);
+        let taken = self.all.moved.contains_key(&at)
+            || self.all.at.contains_key(&at)
+            || self.rows.members.contains_key(&at);
         matches!(self.plan.steps[at].prim, Prim::Contract) && !taken
     }
 }

@@ -5,6 +5,7 @@
 //! from, they are computed from those.
 
 use super::residuals::Readers;
+use super::row_groups::RowGroups;
 use meshwright_plan::expr::{Expr, Reg, Scalar};
 use meshwright_plan::{BufId, Computed, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,12 +35,16 @@ impl InlinedValues {
     /// Finds them; `folds` says whether a step can compute what it folds, and `writes` whether a step can leave out what it would write.
     pub(crate) fn of(
         plan: &Plan,
+        rows: &RowGroups,
         folds: impl Fn(&Inlined, BufId) -> bool,
         writes: impl Fn(&Step) -> bool,
     ) -> InlinedValues {
         let (readers, mut all) = (Readers::of(plan), InlinedValues::default());
         for (at, step) in plan.steps.iter().enumerate() {
             let Prim::Map { expr, regs } = &step.prim else { continue };
+            if rows.members.contains_key(&at) {
+                continue;
+            }
             let once: Vec<usize> = (0..step.writes.len())
                 .filter(|k| !readers.leaves(step.writes[*k].buf))
                 .filter(|k| readers.folded_by(at, &step.writes[*k]).is_some())
@@ -50,7 +55,9 @@ impl InlinedValues {
             }
             // Of two factors of a sum of products one is read.
             let by: Vec<_> = once.iter().filter_map(|k| readers.folded_by(at, &step.writes[*k])).collect();
-            let taken = |by: &usize| all.values.values().any(|other| other.by == *by);
+            let taken = |by: &usize| {
+                rows.members.contains_key(by) || all.values.values().any(|other| other.by == *by)
+            };
             if by.iter().any(|step| taken(step) || by.iter().filter(|other| *other == step).count() > 1) {
                 continue;
             }

@@ -2,10 +2,10 @@
 
 use super::context::{DeviceContext, Local};
 use super::epilogues::Epilogues;
-use super::finished::FinishedRows;
 use super::graph::{Capabilities, GraphBuilder, TensorSlot, Val};
 use super::inlined::InlinedValues;
 use super::masks::Masks;
+use super::row_groups::RowGroups;
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{Arity, BufId, DType, Monoid, Plan, Prim};
@@ -45,10 +45,10 @@ pub(crate) struct Lowering<'a, K> {
     pub(crate) kernels: Vec<K>,
     /// What is drawn where it is read.
     pub(crate) masks: Masks,
+    /// Steps along rows that are one kernel.
+    pub(crate) rows: RowGroups,
     /// What is computed where it is folded.
     pub(crate) inlined: InlinedValues,
-    /// What is written as what comes of it.
-    pub(crate) finished: FinishedRows,
     /// What products do beside.
     pub(crate) epilogues: Epilogues,
     /// By step with a `relu` where its bits are kept, and the kernel that keeps them.
@@ -102,8 +102,8 @@ impl<'a, K> Lowering<'a, K> {
             pairs: values_of_pairs(plan),
             kernels: vec![],
             masks: Masks::default(),
+            rows: RowGroups::default(),
             inlined: InlinedValues::default(),
-            finished: FinishedRows::default(),
             epilogues: Epilogues::default(),
             bits: BTreeMap::new(),
         }

@@ -7,7 +7,6 @@ pub(crate) mod context;
 pub(crate) mod epilogues;
 mod expression_key;
 mod faults;
-pub(crate) mod finished;
 pub(crate) mod graph;
 pub(crate) mod inlined;
 pub(crate) mod interpreter;
@@ -23,7 +22,9 @@ pub(crate) mod print;
 pub(crate) mod programs;
 pub(crate) mod replays;
 pub(crate) mod residuals;
+pub(crate) mod row_groups;
 pub(crate) mod runner;
+pub(crate) mod schedule;
 mod step_inputs;
 pub(crate) mod turns;
 

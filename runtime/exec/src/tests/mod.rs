@@ -12,6 +12,7 @@ mod graphs;
 mod nccl;
 mod never_stored;
 mod plans;
+mod row_groups;
 mod steps;
 mod training;
 

@@ -4,6 +4,7 @@ use super::plans::Builder;
 use crate::engine::inlined::InlinedValues;
 use crate::engine::masks::Masks;
 use crate::engine::residuals::Residuals;
+use crate::engine::row_groups::RowGroups;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{BufId, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
@@ -105,7 +106,7 @@ fn squares(twice: bool) -> (Plan, [BufId; 3]) {
 #[test]
 fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
     let (plan, [c, square, _]) = squares(false);
-    let found = InlinedValues::of(&plan, |_, _| true, |_| true);
+    let found = InlinedValues::of(&plan, &RowGroups::default(), |_, _| true, |_| true);
     let inlined = &found.values[&square];
     assert_eq!(inlined.reads.iter().map(|o| o.buf).collect::<Vec<_>>(), [c]);
     assert_eq!((inlined.by, inlined.of.expr.nodes[0].scalar), (1, Scalar::Load(0)));
@@ -118,10 +119,10 @@ fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
 #[test]
 fn what_something_else_needs_is_stored() {
     let (plan, _) = squares(true);
-    assert!(InlinedValues::of(&plan, |_, _| true, |_| true).values.is_empty());
+    assert!(InlinedValues::of(&plan, &RowGroups::default(), |_, _| true, |_| true).values.is_empty());
     let (plan, _) = squares(false);
-    assert!(InlinedValues::of(&plan, |_, _| false, |_| true).values.is_empty());
-    assert!(InlinedValues::of(&plan, |_, _| true, |_| false).values.is_empty());
+    assert!(InlinedValues::of(&plan, &RowGroups::default(), |_, _| false, |_| true).values.is_empty());
+    assert!(InlinedValues::of(&plan, &RowGroups::default(), |_, _| true, |_| false).values.is_empty());
 }
 
 /// `s = x + y` and `t = x * y`, and the sum along `n` of the product of two factors, of which these are the ones; `one` says whether one step
@@ -155,7 +156,7 @@ fn scaled_sum(one: bool, factors: fn([&Operand; 3]) -> [&Operand; 2]) -> (Plan, 
 
 #[test]
 fn a_factor_of_a_sum_of_products_is_computed_there_but_not_both() {
-    let inlined = |plan: &Plan| InlinedValues::of(plan, |_, _| true, |_| true);
+    let inlined = |plan: &Plan| InlinedValues::of(plan, &RowGroups::default(), |_, _| true, |_| true);
     let (plan, [s, _]) = scaled_sum(false, |[x, s, _]| [s, x]);
     let found = inlined(&plan);
     assert_eq!((found.values[&s].by, found.values[&s].reads.len()), (2, 2));

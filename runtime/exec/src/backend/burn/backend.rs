@@ -27,6 +27,8 @@ use crate::engine::graph::{Capabilities, Val};
 use crate::engine::inlined::Inlined;
 use crate::engine::interpreter::opaque;
 use crate::engine::lowering::{LoweringError, stored_as, stored_shape};
+#[cfg(feature = "cuda")]
+use crate::engine::row_groups::RowGroup;
 use crate::error::ExecError;
 use crate::kernels::{KernelError, ValueIndexF32, ValueIndexF64};
 use crate::tensor::{HostData, HostTensor};
@@ -110,13 +112,13 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     }
 
     #[cfg(feature = "cuda")]
-    fn finishes(lowering: &Lower<'_>, step: usize, map: usize) -> bool {
-        lowering.is_finished(step, map)
+    fn fuses(lowering: &Lower<'_>, group: &RowGroup) -> bool {
+        lowering.has_row_kernel(group)
     }
 
     #[cfg(feature = "cuda")]
-    fn lower_finished(lowering: &mut Lower<'_>, step: usize, map: usize) -> Result<(), LoweringError> {
-        lowering.finished_cross_entropy_grad(step, map)
+    fn lower_rows(lowering: &mut Lower<'_>, group: &RowGroup) -> Result<(), LoweringError> {
+        lowering.row_group(group)
     }
 
     #[cfg(feature = "cuda")]

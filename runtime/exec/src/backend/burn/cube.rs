@@ -31,6 +31,8 @@ mod product;
 mod program;
 mod random;
 mod reshape;
+#[cfg(feature = "cuda")]
+pub(crate) mod rows;
 
 use super::memory::Pinning;
 use super::on_burn::{BurnBackend, OnBurn, ReceiveSpot};
@@ -317,6 +319,8 @@ impl BurnBackend for Cube {
             OwnKernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Fold(calls) => Ok(folds::fold(calls, &inputs.tensors, outputs)),
+            #[cfg(feature = "cuda")]
+            OwnKernel::Rows(call) => rows::compute(call, rng, step, inputs, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs.tensors, outputs),
             #[cfg(feature = "cuda")]

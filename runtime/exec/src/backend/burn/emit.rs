@@ -21,6 +21,10 @@ pub(crate) const MAP: &str = "map";
 #[cfg(feature = "cuda")]
 pub(crate) const FOLD: &str = "fold";
 
+/// Name of the kernel of steps along rows, where the backend has one.
+#[cfg(feature = "cuda")]
+pub(crate) const ROWS: &str = "rows";
+
 /// Name of a product that does more in the same kernel, where the backend has that.
 #[cfg(feature = "cuda")]
 pub(crate) const PRODUCT: &str = "product";
@@ -34,6 +38,8 @@ pub(crate) const OWN: &[&str] = &[
     FOLD,
     #[cfg(feature = "cuda")]
     PRODUCT,
+    #[cfg(feature = "cuda")]
+    ROWS,
     MAP,
 ];
 

@@ -3,10 +3,10 @@
 use super::cube::folds::{FoldCall, FoldOperand};
 use super::cube::own::OwnKernel;
 use super::emit::FOLD;
-use super::lower::{BurnKernel, Lower, Named};
+use super::lower::{BurnKernel, Lower};
 use crate::backend::native::{Contraction, contraction};
 use crate::engine::context::Local;
-use crate::engine::graph::{TensorSlot, Val};
+use crate::engine::graph::TensorSlot;
 use crate::engine::inlined::Inlined;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
 use meshwright_plan::expr::{BinaryFn, Expr, Scalar};
@@ -34,7 +34,9 @@ impl Lower<'_> {
             reads.extend(fold.reads.iter().map(|local| self.read(local).val));
             outs.push(fold.out);
         }
-        let made = self.record_folds(calls, reads, outs.iter().map(|o| (extents(&o.shape), o.dtype)));
+        self.kernels.push(BurnKernel::Own(OwnKernel::Fold(calls.into())));
+        let shapes = outs.iter().map(|out| (extents(&out.shape), stored_as(out.dtype)));
+        let made = self.graph.kernel((FOLD, self.kernels.len() - 1), reads, shapes);
         for (out, val) in outs.iter().zip(made) {
             self.graph.store(val, TensorSlot::Buffer(out.buf));
         }
@@ -84,44 +86,18 @@ impl Lower<'_> {
             _ => return Ok(None),
         };
         let all: Vec<&Local> = reads.iter().collect();
-        let call = self.fold_call(&of, monoid, &all, (&out.dims, out.dtype)).map(|c| c.0);
+        let call = self.fold_call(&of, monoid, &all, (&out.dims, out.dtype));
         Ok(call.filter(|_| out.elements() > 0).map(|call| OwnFold { call, reads, out }))
     }
 
-    /// An expression of tensors, folded to some of their dims; none where there is no kernel for it.
-    pub(super) fn own_fold(
-        &mut self,
-        of: &Computed,
-        monoid: Monoid,
-        inputs: &[(Val, &Local)],
-        (kept, dtype): (&[Dim], DType),
-    ) -> Option<Named> {
-        let locals: Vec<&Local> = inputs.iter().map(|i| i.1).collect();
-        let (call, sizes) = self.fold_call(of, monoid, &locals, (kept, dtype))?;
-        let read = inputs.iter().map(|i| i.0).collect();
-        let made = self.record_folds(vec![call], read, [(extents(&sizes[..kept.len()]), dtype)]);
-        Some(Named { val: made[0], dims: kept.to_vec() })
-    }
-
-    fn record_folds(
-        &mut self,
-        calls: Vec<FoldCall>,
-        reads: Vec<Val>,
-        outs: impl IntoIterator<Item = (Vec<usize>, DType)>,
-    ) -> Vec<Val> {
-        self.kernels.push(BurnKernel::Own(OwnKernel::Fold(calls.into())));
-        let outs = outs.into_iter().map(|(shape, dtype)| (shape, stored_as(dtype)));
-        self.graph.kernel((FOLD, self.kernels.len() - 1), reads, outs)
-    }
-
-    /// What is known of a fold, with the sizes of its dims.
+    /// What is known of a fold.
     fn fold_call(
         &self,
         of: &Computed,
         monoid: Monoid,
         inputs: &[&Local],
         (kept, dtype): (&[Dim], DType),
-    ) -> Option<(FoldCall, Vec<usize>)> {
+    ) -> Option<FoldCall> {
         if !self.graph.capabilities.own_folds {
             return None;
         }
@@ -135,8 +111,7 @@ impl Lower<'_> {
         let operand =
             |i: &&Local| FoldOperand { dtype: i.dtype, dims: dims.iter().map(|d| i.at(*d)).collect() };
         let operands = inputs.iter().map(operand).collect();
-        let call = FoldCall::new(of, monoid, (sizes.clone(), kept.len()), operands, dtype)?;
-        Some((call, sizes))
+        FoldCall::new(of, monoid, (sizes, kept.len()), operands, dtype)
     }
 
     /// See [`crate::backend::Backend::folds`].

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cuda")]
 mod own;
+#[cfg(feature = "cuda")]
+mod program;
 
 use super::lower::{Lower, Named};
 use crate::engine::context::Local;
@@ -58,12 +60,6 @@ impl Lower<'_> {
     pub(super) fn softmax(&mut self, step: &Step, dim: Dim, log: bool) -> Result<(), LoweringError> {
         let ([input], [out]) = self.locals(step)?;
         let axis = self.same(&input, &out, dim)?;
-        #[cfg(feature = "cuda")]
-        if let Some(rows) = self.own_rows(&input, dim)
-            && self.own_softmax(&rows, &input, &out, log)?
-        {
-            return Ok(());
-        }
         let x = self.read(&input);
         let s = self.shifted(x.val, axis);
         let val = if log {
@@ -92,13 +88,6 @@ impl Lower<'_> {
             self.write_number(f64::NEG_INFINITY, &out);
             return Ok(());
         }
-        #[cfg(feature = "cuda")]
-        if let Some(rows) = self.own_rows(&input, dim) {
-            let val = self.log_sum(rows.shift, rows.sum);
-            let dims = input.dims.iter().copied().filter(|d| *d != dim).collect();
-            self.write(&Named { val, dims }, &out);
-            return Ok(());
-        }
         let (x, _) = self.rows(&input, dim, &out)?;
         let s = self.shifted(x, out.dims.len());
         let val = self.log_sum(s.shift, s.sum);
@@ -122,17 +111,6 @@ impl Lower<'_> {
             return Err(LoweringError::Plan(format!("labels are {}", label.dtype)));
         }
         self.context.check_aligned(&[&logits, &label, &out], &[])?;
-        #[cfg(feature = "cuda")]
-        if let Some(rows) = self.own_rows(&logits, dim)
-            && let Some(logit) = self.own_labeled(&rows, &logits, &label, dim)
-        {
-            let e = &mut self.graph;
-            let shift = e.sub(rows.shift, logit.val);
-            let log = e.float(FloatOp::Log, rows.sum);
-            let val = e.add(log, shift);
-            self.write(&Named { val, dims: logit.dims }, &out);
-            return Ok(());
-        }
         let (x, classes) = self.rows(&logits, dim, &out)?;
         let axis = out.dims.len();
         let s = self.shifted(x, axis);
@@ -158,13 +136,6 @@ impl Lower<'_> {
         let ([logits, label, scale], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&logits, &label, &scale, &out], &[])?;
         let axis = self.same(&logits, &out, dim)?;
-        #[cfg(feature = "cuda")]
-        if label.dtype == DType::I32
-            && let Some(rows) = self.own_rows(&logits, dim)
-            && self.own_cross_entropy_grad(&rows, [&logits, &label, &scale], &out, dim)?
-        {
-            return Ok(());
-        }
         let x = self.read(&logits);
         let s = self.shifted(x.val, axis);
         let label = self.read(&label);

@@ -1,6 +1,9 @@
 //! How a kernel goes through its tensors: dims that all of them have next to each other are one, and elements that lie next to each other
 //! are read and written together.
 
+#[cfg(any(feature = "cuda", test))]
+use std::ops::Range;
+
 /// The dims that a kernel walks along, and how far the next position along each is, for everything that it walks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JointWalk {
@@ -32,6 +35,21 @@ impl JointWalk {
         if walk.sizes.is_empty() { JointWalk::apart(&[1], &vec![vec![0]; strides.len()]) } else { walk }
     }
 
+    /// The dims of results, of which there are so many, and those that are folded, each joined among themselves; at least one of either. How many
+    /// the first are.
+    #[cfg(any(feature = "cuda", test))]
+    pub(crate) fn of_folds(sizes: &[usize], kept: usize, strides: &[Vec<u64>]) -> (usize, JointWalk) {
+        let apart = |range: Range<usize>| {
+            let strides: Vec<Vec<u64>> = strides.iter().map(|s| s[range.clone()].to_vec()).collect();
+            JointWalk::joined(&sizes[range], &strides)
+        };
+        let (mut all, folded) = (apart(0..kept), apart(kept..sizes.len()));
+        let many = all.sizes.len();
+        all.sizes.extend(folded.sizes);
+        all.strides.iter_mut().zip(folded.strides).for_each(|(of, more)| of.extend(more));
+        (many, all)
+    }
+
     /// With every dim on its own.
     pub(crate) fn apart(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
         match sizes {
@@ -50,7 +68,18 @@ impl JointWalk {
         self.is_vectors_along(which, self.sizes.len() - 1, first, width)
     }
 
-    /// The same along any dim.
+    /// Whether what comes after the last whole vector of a row is a gap, if there is more than one element in a row: then it makes no difference
+    /// what is read and written there.
+    pub(crate) fn has_gaps(&self, which: usize, first: u64, width: usize) -> bool {
+        let reach = self.inner().next_multiple_of(width) as u64;
+        match self.strides[which][..] {
+            [.., 0] => true,
+            [.., row, 1] => row >= reach && self.is_vectors(which, first, width),
+            _ => false,
+        }
+    }
+
+    /// Whether what is walked can be taken `width` elements at a time along any dim.
     pub(crate) fn is_vectors_along(&self, which: usize, along: usize, first: u64, width: usize) -> bool {
         let width = width as u64;
         let follows = |(dim, stride): (usize, &u64)| {
@@ -82,6 +111,27 @@ mod tests {
             JointWalk::joined(&[1, 1], &[vec![5, 1]]),
             JointWalk { sizes: vec![1], strides: vec![vec![0]] }
         );
+    }
+
+    #[test]
+    fn dims_of_results_and_of_folds_are_joined_apart() {
+        let strides = [vec![32, 8, 4, 1], vec![0, 0, 4, 1], vec![8, 1, 0, 0]];
+        let walk = JointWalk { sizes: vec![8, 8], strides: vec![vec![8, 1], vec![0, 1], vec![1, 0]] };
+        assert_eq!(
+            JointWalk::of_folds(&[2, 4, 2, 4], 2, &[vec![32, 8, 4, 1], vec![0, 0, 4, 1], vec![4, 1, 0, 0]]),
+            (1, walk)
+        );
+        assert_eq!(JointWalk::of_folds(&[2, 4, 2, 4], 2, &strides).0, 2);
+        // One row.
+        assert_eq!(JointWalk::of_folds(&[1, 8], 1, &[vec![0, 1]]).1.sizes, [1, 8]);
+    }
+
+    #[test]
+    fn vectors_may_reach_into_gaps_between_rows_and_no_further() {
+        let walk = JointWalk::apart(&[3, 7], &[vec![8, 1], vec![7, 1], vec![1, 0], vec![0, 1]]);
+        let gaps = |which| walk.has_gaps(which, 0, 4);
+        assert_eq!([gaps(0), gaps(1), gaps(2), gaps(3)], [true, false, true, false]);
+        assert!(!walk.has_gaps(0, 2, 4));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Truth values that kernels draw where they need them, bit by bit those that are drawn into memory elsewhere.
 
+use super::elements::DrawnSource;
 use super::program::truth;
 use super::random::{Generator, generator, least_word};
 use crate::backend::RngState;
@@ -37,6 +38,14 @@ impl Drawn {
         let Some((last, others)) = strides.split_last() else { return false };
         let whole = |n: &u64| n.is_multiple_of(of as u64);
         *last == 1 && whole(&self.draws.first) && others.iter().all(whole)
+    }
+
+    /// How it comes into registers, as the `which`-th of what is drawn and so many elements at a time; `strides` as the kernel walks.
+    pub(super) fn source(&self, which: usize, strides: &[u64], width: usize) -> DrawnSource {
+        let many = self.to_a_counter();
+        let group = many.min(width);
+        let in_groups = 2 * group >= many && width.is_multiple_of(group) && self.is_in_groups(strides, group);
+        DrawnSource { which, many, in_groups }
     }
 
     /// What the kernel is given; `strides` as it walks.

@@ -8,6 +8,7 @@ use super::drawn::Draw;
 use super::program::{ScalarInputs, truth};
 use super::random::of_words;
 use cubecl::prelude::*;
+use cubecl::std::FastDivmod;
 use meshwright_plan::DType;
 
 /// How the elements of an operand come into registers. Slots count the tensors of its kind.
@@ -98,20 +99,31 @@ pub(super) fn load<E: Float, N: Size>(
     let mut loaded = Sequence::<Sequence<f32>>::new();
     #[unroll]
     for i in 0..comptime!(read.len()) {
-        let dtype = comptime!(read[i].1);
-        let lanes = match comptime!(read[i].0) {
-            OperandSource::Vector(slot) => vector_in(&operands.vectors, at, slot, pace, dtype),
-            OperandSource::Output(slot) => vector_in(outs, at, slot, pace, dtype),
-            OperandSource::One(slot) => singles_in(&operands.singles, at, slot, pace, dtype, false),
-            OperandSource::Each(slot) => singles_in(&operands.singles, at, slot, pace, dtype, true),
-            OperandSource::Drawn(source) => {
-                let draw = operands.draws.index(comptime!(source.which));
-                drawn(draw, operands.step.index(0usize)[0usize], at, pace, source)
-            }
-        };
-        loaded.push(lanes);
+        loaded.push(load_one(operands, outs, at, comptime!(read[i]), pace));
     }
     loaded
+}
+
+/// The elements of one operand along the vector.
+#[cube]
+pub(super) fn load_one<E: Float, N: Size>(
+    operands: &Operands<E, N>,
+    outs: &Tensors<E, N>,
+    at: &Sequence<usize>,
+    #[comptime] read: (OperandSource, DType),
+    #[comptime] pace: Pace,
+) -> Sequence<f32> {
+    let dtype = comptime!(read.1);
+    match comptime!(read.0) {
+        OperandSource::Vector(slot) => vector_in(&operands.vectors, at, slot, pace, dtype),
+        OperandSource::Output(slot) => vector_in(outs, at, slot, pace, dtype),
+        OperandSource::One(slot) => singles_in(&operands.singles, at, slot, pace, dtype, false),
+        OperandSource::Each(slot) => singles_in(&operands.singles, at, slot, pace, dtype, true),
+        OperandSource::Drawn(source) => {
+            let draw = operands.draws.index(comptime!(source.which));
+            drawn(draw, operands.step.index(0usize)[0usize], at, pace, source)
+        }
+    }
 }
 
 #[cube]
@@ -284,4 +296,69 @@ pub(super) fn element_at(
         positions.push(*at.index(dim) as u32 + *starts.index(dim) + beside);
     }
     ScalarInputs { loads, at: positions }
+}
+
+/// Writes a vector: of each element's values one, to the result of that slot and type.
+#[cube]
+pub(super) fn store_in<E: Float, N: Size>(
+    outs: &mut Tensors<E, N>,
+    values: &Sequence<Sequence<f32>>,
+    at: &Sequence<usize>,
+    #[comptime] which: usize,
+    #[comptime] to: (usize, DType),
+    #[comptime] pace: Pace,
+) {
+    let (slot, dtype) = comptime!(to);
+    match comptime!(Kind::of(dtype)) {
+        Kind::Word => store::<f32, N>(outs.words.index_mut(slot), values, at, which, pace, dtype),
+        Kind::Half => store::<E, N>(outs.halves.index_mut(slot), values, at, which, pace, dtype),
+        Kind::Byte => store::<u8, N>(outs.bytes.index_mut(slot), values, at, which, pace, dtype),
+    }
+}
+
+#[cube]
+fn store<T: Numeric, N: Size>(
+    tensor: &mut OwnedTensor<Vector<T, N>>,
+    values: &Sequence<Sequence<f32>>,
+    at: &Sequence<usize>,
+    #[comptime] which: usize,
+    #[comptime] pace: Pace,
+    #[comptime] dtype: DType,
+) {
+    let mut vector = Vector::<T, N>::new(element::<T>(*values.index(0usize).index(which), dtype));
+    #[unroll]
+    for lane in 1..comptime!(pace.width) {
+        vector.insert(lane, element::<T>(*values.index(lane).index(which), dtype));
+    }
+    let to = place(&*tensor, at, comptime!(pace.rank)) / comptime!(pace.width);
+    tensor[to] = vector;
+}
+
+/// Where a vector begins along each dim, of the `step`-th of a fold that has the `result`-th result; `kept` dims are those of results. Sizes
+/// are in vectors along the dim that has vectors.
+#[cube]
+pub(super) fn position(
+    sizes: &Sequence<FastDivmod<usize>>,
+    result: usize,
+    step: usize,
+    #[comptime] kept: usize,
+    #[comptime] pace: Pace,
+) -> Sequence<usize> {
+    let mut reversed = Sequence::<usize>::new();
+    let mut rest = step;
+    #[unroll]
+    for i in 0..comptime!(pace.rank) {
+        let dim = comptime!(pace.rank - 1 - i);
+        if comptime!(dim + 1 == kept) {
+            rest = result;
+        }
+        let mut at = rest;
+        if comptime!(dim > 0 && dim != kept) {
+            let (outer, inner) = sizes.index(dim).div_mod(rest);
+            at = inner;
+            rest = outer;
+        }
+        reversed.push(at * comptime!(if dim == pace.along { pace.width } else { 1 }));
+    }
+    reversed.reversed()
 }

@@ -1,6 +1,7 @@
 //! What kernels of our own are given, and the memory of what they make.
 
 use crate::engine::arena::{result_bytes, row_pitch};
+use crate::engine::lowering::extents;
 use crate::kernels::KernelError;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
@@ -69,4 +70,35 @@ impl ResultSlot<'_> {
 pub(super) fn is_same(a: &Handle, b: &Handle) -> bool {
     let place = |h: &Handle| (h.offset_start.unwrap_or(0), h.size_in_used());
     place(a) == place(b) && a.memory.descriptor() == b.memory.descriptor()
+}
+
+/// The memory of a kernel's results, each written over one of the operands in whose place it can be, where that ends and is there; and for each
+/// operand the result that takes its storage. Such results have these sizes.
+pub(super) fn placed(
+    OwnInputs { tensors, ended }: OwnInputs,
+    results: &[ResultSlot<'_>],
+    (over, sizes): (&[Vec<usize>], &[usize]),
+) -> Result<(Vec<CubeTensor>, Vec<CubeTensor>, Vec<Option<usize>>), KernelError> {
+    let (mut outputs, mut given) = (vec![], vec![None; tensors.len()]);
+    for (o, slot) in results.iter().enumerate() {
+        let mut from = None;
+        for i in over[o].iter().copied().filter(|i| ended[*i]) {
+            if given[i].is_none() && slot.is_over(&tensors[i], is_by_rows(sizes, &tensors[i]))? {
+                (from, given[i]) = (Some(i), Some(o));
+                break;
+            }
+        }
+        outputs.push(from.map_or_else(|| slot.memory(), |i| tensors[i].clone()));
+    }
+    Ok((tensors, outputs, given))
+}
+
+/// Whether a result that is alike lies as an input does, so that each element is read by the unit that writes in its place.
+fn is_by_rows(sizes: &[usize], input: &CubeTensor) -> bool {
+    let same = input.meta.shape.iter().copied().eq(extents(sizes));
+    // Nowhere two elements in one place, and no other order than by rows. Where there is one position, the next one is nowhere.
+    let dims = input.meta.shape.iter().zip(input.meta.strides.iter()).filter(|(size, _)| **size != 1);
+    let dims: Vec<(usize, usize)> = dims.map(|(size, stride)| (*size, *stride)).collect();
+    let by_rows = dims.windows(2).all(|d| d[0].1 >= d[1].1 * d[1].0) && dims.iter().all(|d| d.1 > 0);
+    same && by_rows
 }

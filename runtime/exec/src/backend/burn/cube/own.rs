@@ -7,6 +7,8 @@ use super::epilogue::ProductCall;
 #[cfg(feature = "cuda")]
 use super::folds::FoldCall;
 use super::maps::MapCall;
+#[cfg(feature = "cuda")]
+use super::rows::RowCall;
 use crate::engine::arena::GivenResult;
 use burn_ir::TensorIr;
 #[cfg(feature = "cuda")]
@@ -19,6 +21,9 @@ pub(crate) enum OwnKernel {
     /// Folds that do not depend on each other.
     #[cfg(feature = "cuda")]
     Fold(Arc<[FoldCall]>),
+    /// Steps along rows.
+    #[cfg(feature = "cuda")]
+    Rows(Arc<RowCall>),
     #[cfg(feature = "cuda")]
     Attention(Arc<AttentionCall>),
     /// A product that does more in the same kernel.
@@ -33,6 +38,11 @@ impl OwnKernel {
             OwnKernel::Map(calls) => of_maps(calls),
             #[cfg(feature = "cuda")]
             OwnKernel::Fold(_) | OwnKernel::Attention(_) => vec![GivenResult::default(); results.len()],
+            #[cfg(feature = "cuda")]
+            OwnKernel::Rows(call) => {
+                let result = |over: &Vec<usize>| GivenResult { over: over.clone(), gaps: true };
+                call.over.iter().map(result).collect()
+            }
             #[cfg(feature = "cuda")]
             OwnKernel::Product(call) => {
                 let mut all = vec![GivenResult::default(); results.len()];

@@ -5,12 +5,10 @@ use super::super::cube::own::OwnKernel;
 use super::super::emit::MAP;
 use super::super::lower::{BurnKernel, Lower};
 use crate::engine::context::Local;
-use crate::engine::graph::{TensorSlot, Val};
+use crate::engine::graph::TensorSlot;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
-#[cfg(feature = "cuda")]
-use meshwright_plan::Computed;
 use meshwright_plan::expr::{Expr, Reg};
-use meshwright_plan::{BufId, Operand, Prim, Step};
+use meshwright_plan::{BufId, Dim, Operand, Prim, Step};
 
 /// A step that a kernel computes: what it reads from memory, and what it writes.
 struct OwnMap {
@@ -27,24 +25,6 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Writes an expression of tensors of some dims of a buffer to it; false where there is no kernel for it.
-    #[cfg(feature = "cuda")]
-    pub(in super::super) fn own_expression(
-        &mut self,
-        of: &Computed,
-        inputs: &[(Val, &Local)],
-        out: &Local,
-    ) -> Result<bool, LoweringError> {
-        let reads: Vec<Local> = inputs.iter().map(|i| i.1.clone()).collect();
-        let writes = vec![out.clone()];
-        let Some(call) = self.map_call(&of.expr, &reads, &[(of.reg, out.clone())], |_| None)? else {
-            return Ok(false);
-        };
-        let read = inputs.iter().map(|i| i.0).collect();
-        self.record_calls(vec![call], read, &writes);
-        Ok(true)
-    }
-
     fn record_maps(&mut self, maps: Vec<OwnMap>) {
         let (mut calls, mut reads, mut writes) = (vec![], vec![], vec![]);
         for map in maps {
@@ -52,10 +32,6 @@ impl Lower<'_> {
             reads.extend(map.reads.iter().map(|i| self.read(i).val));
             writes.extend(map.writes);
         }
-        self.record_calls(calls, reads, &writes);
-    }
-
-    fn record_calls(&mut self, calls: Vec<MapCall>, reads: Vec<Val>, writes: &[Local]) {
         let outs = writes.iter().map(|out| (extents(&out.shape), stored_as(out.dtype)));
         self.kernels.push(BurnKernel::Own(OwnKernel::Map(calls.into())));
         let made = self.graph.kernel((MAP, self.kernels.len() - 1), reads, outs);
@@ -117,23 +93,35 @@ impl Lower<'_> {
         }
         let mut operands = vec![];
         for input in inputs {
-            let Some(by) = drawn(&input.buf) else {
-                let dims = space.dims.iter().map(|d| input.at(*d)).collect();
-                operands.push(MapOperand::Tensor { dtype: input.dtype, dims });
-                continue;
-            };
-            let step = &self.context.plan.steps[by];
-            let (Prim::Random { stream, distribution }, [out]) = (&step.prim, &step.writes[..]) else {
+            let Some(operand) = self.kernel_operand(input, &space.dims, drawn(&input.buf))? else {
                 return Ok(None);
             };
-            let kernel = self.drawing(stream, distribution, &self.local(out)?)?;
-            let places: Option<Vec<usize>> = input.dims.iter().map(|d| space.at(*d)).collect();
-            let Some(places) = places else { return Ok(None) };
-            operands.push(MapOperand::Drawn((kernel, places)));
+            operands.push(operand);
         }
         let regs: Vec<Reg> = written.iter().map(|w| w.0).collect();
         let outputs = written.iter().map(|w| w.1.dtype).collect();
         Ok(MapCall::new((expr, &regs), &space.ranges, operands, outputs))
+    }
+
+    /// What a kernel over some dims reads, or draws where that step would; none where it lies along other dims.
+    pub(in super::super) fn kernel_operand(
+        &self,
+        local: &Local,
+        dims: &[Dim],
+        drawn: Option<usize>,
+    ) -> Result<Option<MapOperand>, LoweringError> {
+        let at = |of: &Dim| dims.iter().position(|dim| dim == of);
+        let Some(places) = local.dims.iter().map(at).collect::<Option<Vec<usize>>>() else { return Ok(None) };
+        let Some(by) = drawn else {
+            let dims = dims.iter().map(|dim| local.at(*dim)).collect();
+            return Ok(Some(MapOperand::Tensor { dtype: local.dtype, dims }));
+        };
+        let step = &self.context.plan.steps[by];
+        let (Prim::Random { stream, distribution }, [out]) = (&step.prim, &step.writes[..]) else {
+            return Ok(None);
+        };
+        let kernel = self.drawing(stream, distribution, &self.local(out)?)?;
+        Ok(Some(MapOperand::Drawn((kernel, places))))
     }
 
     /// See [`crate::backend::Backend::draws`]. A kernel draws what has all its dims: else it would draw the same again and again.

@@ -6,7 +6,9 @@
 )]
 
 use super::super::drawn::Draw;
-use super::super::elements::{OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load};
+use super::super::elements::{
+    OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load, position,
+};
 use super::super::program::{ScalarProgram, evaluate};
 use crate::backend::burn::spread::UNITS;
 use cubecl::prelude::*;
@@ -131,7 +133,7 @@ fn fold_one<E: Float, O: Float, N: Size, M: Size>(
 }
 
 /// What a fold of nothing gives.
-const fn identity(monoid: Monoid) -> f32 {
+pub(in super::super) const fn identity(monoid: Monoid) -> f32 {
     match monoid {
         Monoid::Max => f32::NEG_INFINITY,
         Monoid::Min => f32::INFINITY,
@@ -140,7 +142,7 @@ const fn identity(monoid: Monoid) -> f32 {
 }
 
 #[cube]
-fn folded(a: f32, b: f32, #[comptime] monoid: Monoid) -> f32 {
+pub(in super::super) fn folded(a: f32, b: f32, #[comptime] monoid: Monoid) -> f32 {
     match comptime!(monoid) {
         // No number where one is none.
         Monoid::Max => select(a >= b || a.is_nan(), a, b),
@@ -160,7 +162,7 @@ fn take<E: Float, N: Size>(
     #[comptime] shape: FoldShape,
 ) {
     let pace = comptime!(shape.pace);
-    let at = position(space, result, step, comptime!(shape.kept), pace);
+    let at = position(&space.sizes, result, step, comptime!(shape.kept), pace);
     let outs = Tensors::<E, N> { words: Sequence::new(), halves: Sequence::new(), bytes: Sequence::new() };
     let loaded = load(operands, &outs, &at, comptime!(shape.operands.clone()), pace);
     let nowhere = Sequence::<u32>::new();
@@ -171,34 +173,6 @@ fn take<E: Float, N: Size>(
         let to = comptime!(if shape.by_rows() { 0 } else { lane });
         sums[to] = folded(sums[to], value, comptime!(shape.monoid));
     }
-}
-
-/// Where a vector begins along each dim.
-#[cube]
-fn position(
-    space: &FoldSpace,
-    result: usize,
-    step: usize,
-    #[comptime] kept: usize,
-    #[comptime] pace: Pace,
-) -> Sequence<usize> {
-    let mut reversed = Sequence::<usize>::new();
-    let mut rest = step;
-    #[unroll]
-    for i in 0..comptime!(pace.rank) {
-        let dim = comptime!(pace.rank - 1 - i);
-        if comptime!(dim + 1 == kept) {
-            rest = result;
-        }
-        let mut at = rest;
-        if comptime!(dim > 0 && dim != kept) {
-            let (outer, inner) = space.sizes.index(dim).div_mod(rest);
-            at = inner;
-            rest = outer;
-        }
-        reversed.push(at * comptime!(if dim == pace.along { pace.width } else { 1 }));
-    }
-    reversed.reversed()
 }
 
 /// Folds what the units of a result have; the first of them then has it.

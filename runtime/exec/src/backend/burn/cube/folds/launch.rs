@@ -18,7 +18,6 @@ use burn_std::Shape as Extents;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Whether a device has units that wait for each other at no great cost.
 pub(in super::super) fn is_there(device: &CubeDevice) -> bool {
@@ -147,7 +146,7 @@ impl<'a> BoundFold<'a> {
         (sizes, strides): (&[usize], Vec<Vec<u64>>),
         (result, whole): (&ResultSlot<'_>, bool),
     ) -> BoundFold<'a> {
-        let (kept, walk) = walk(sizes, call.kept, &strides);
+        let (kept, walk) = JointWalk::of_folds(sizes, call.kept, &strides);
         let (along, width) = vectors(&walk, kept, &inputs);
         let of = |sizes: &[usize]| sizes.iter().product::<usize>();
         let (mut results, mut steps) = (of(&walk.sizes[..kept]), of(&walk.sizes[kept..]));
@@ -214,19 +213,6 @@ impl<'a> BoundFold<'a> {
         };
         self.inputs.iter().enumerate().map(source).collect()
     }
-}
-
-/// The dims of the result and those that are folded, each joined among themselves; at least one of either. How many the first are.
-fn walk(sizes: &[usize], kept: usize, strides: &[Vec<u64>]) -> (usize, JointWalk) {
-    let apart = |range: Range<usize>| {
-        let strides: Vec<Vec<u64>> = strides.iter().map(|s| s[range.clone()].to_vec()).collect();
-        JointWalk::joined(&sizes[range], &strides)
-    };
-    let (mut all, folded) = (apart(0..kept), apart(kept..sizes.len()));
-    let many = all.sizes.len();
-    all.sizes.extend(folded.sizes);
-    all.strides.iter_mut().zip(folded.strides).for_each(|(of, more)| of.extend(more));
-    (many, all)
 }
 
 /// Along which dim vectors are, and how wide: all tensors have them there, or one element for all of a vector.

@@ -10,4 +10,5 @@ mod kernel;
 mod launch;
 
 pub(crate) use call::{FoldCall, FoldOperand};
+pub(super) use kernel::{folded, identity};
 pub(super) use launch::{fold, is_there};

@@ -8,9 +8,7 @@
 )]
 
 use super::super::drawn::Draw;
-use super::super::elements::{
-    Kind, OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load, place,
-};
+use super::super::elements::{OperandSource, Operands, Pace, Singles, Tensors, element_at, load, store_in};
 use super::super::program::{ScalarProgram, evaluate_all};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
@@ -88,12 +86,7 @@ fn compute<E: Float, N: Size>(
     }
     #[unroll]
     for o in 0..comptime!(shape.outputs.len()) {
-        let (slot, dtype) = comptime!(shape.outputs[o]);
-        match comptime!(Kind::of(dtype)) {
-            Kind::Word => store::<f32, N>(outs.words.index_mut(slot), &values, &at, o, pace, dtype),
-            Kind::Half => store::<E, N>(outs.halves.index_mut(slot), &values, &at, o, pace, dtype),
-            Kind::Byte => store::<u8, N>(outs.bytes.index_mut(slot), &values, &at, o, pace, dtype),
-        }
+        store_in(outs, &values, &at, o, comptime!(shape.outputs[o]), pace);
     }
 }
 
@@ -114,22 +107,4 @@ fn position(space: &MapSpace, vector: usize, #[comptime] pace: Pace) -> Sequence
         reversed.push(at * comptime!(if i == 0 { pace.width } else { 1 }));
     }
     reversed.reversed()
-}
-
-#[cube]
-fn store<T: Numeric, N: Size>(
-    tensor: &mut OwnedTensor<Vector<T, N>>,
-    values: &Sequence<Sequence<f32>>,
-    at: &Sequence<usize>,
-    #[comptime] which: usize,
-    #[comptime] pace: Pace,
-    #[comptime] dtype: DType,
-) {
-    let mut vector = Vector::<T, N>::new(element::<T>(*values.index(0usize).index(which), dtype));
-    #[unroll]
-    for lane in 1..comptime!(pace.width) {
-        vector.insert(lane, element::<T>(*values.index(lane).index(which), dtype));
-    }
-    let to = place(&*tensor, at, comptime!(pace.rank)) / comptime!(pace.width);
-    tensor[to] = vector;
 }

@@ -1,14 +1,13 @@
 //! The launch of element-wise steps.
 
-use super::super::arguments::{Arguments, address_type, first, half_type, strides, walked};
+use super::super::arguments::{Arguments, address_type, first, half_type, strides, vector_width, walked};
 use super::super::drawn::Drawn;
-use super::super::elements::{DrawnSource, OperandSource, Pace};
-use super::super::operands::{OwnInputs, ResultSlot};
+use super::super::elements::{OperandSource, Pace};
+use super::super::operands::{OwnInputs, ResultSlot, placed};
 use super::call::{MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
 use crate::backend::burn::walk::JointWalk;
-use crate::engine::lowering::extents;
 use crate::kernels::KernelError;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
@@ -153,23 +152,11 @@ impl<'a> BoundMap<'a> {
     /// Of operands, of which some end here.
     fn new(
         call: &'a MapCall,
-        OwnInputs { tensors: inputs, ended }: OwnInputs,
+        inputs: OwnInputs,
         results: &[ResultSlot<'_>],
         drawn: &'a [Drawn],
     ) -> Result<BoundMap<'a>, KernelError> {
-        let (mut outputs, mut given) = (vec![], vec![None; inputs.len()]);
-        for (o, slot) in results.iter().enumerate() {
-            let mut from = None;
-            for i in
-                call.over[o].iter().copied().filter(|i| ended[*i] && given[*i].is_none()).collect::<Vec<_>>()
-            {
-                if slot.is_over(&inputs[i], is_by_rows(call, &inputs[i]))? {
-                    (from, given[i]) = (Some(i), Some(o));
-                    break;
-                }
-            }
-            outputs.push(from.map_or_else(|| slot.memory(), |i| inputs[i].clone()));
-        }
+        let (inputs, outputs, given) = placed(inputs, results, (&call.over, &call.sizes))?;
         let own: Vec<Option<usize>> = (0..call.sizes.len()).map(Some).collect();
         let all: Vec<Vec<u64>> = (inputs.iter().zip(dims(call)).map(|(input, dims)| strides(input, dims)))
             .chain(outputs.iter().map(|out| strides(out, &own)))
@@ -179,32 +166,9 @@ impl<'a> BoundMap<'a> {
             true => JointWalk::apart(&call.sizes, &all),
             false => JointWalk::joined(&call.sizes, &all),
         };
-        let mut member = BoundMap { call, inputs, outputs, drawn, given, walk, width: 1 };
-        member.width = [8, 4, 2].into_iter().find(|width| member.fits(*width)).unwrap_or(1);
-        Ok(member)
-    }
-
-    /// Whether vectors of so many elements can be written, and none that is read or written has more than 16 bytes.
-    fn fits(&self, width: usize) -> bool {
-        let small = |tensor: &CubeTensor| width * tensor.dtype.size() <= 16;
-        let written = |(i, out): (usize, &CubeTensor)| {
-            small(out) && self.walk.is_vectors(self.inputs.len() + i, first(out), width)
-        };
-        (self.walk.inner().is_multiple_of(width) || self.has_gaps(width))
-            && self.outputs.iter().enumerate().all(written)
-            && self.inputs.iter().enumerate().all(|(i, input)| small(input) || !self.is_vector(i, width))
-    }
-
-    /// Whether what comes after the last whole vector of a row is a gap, of all that has more than one element in a row: then it makes no
-    /// difference what is computed there.
-    fn has_gaps(&self, width: usize) -> bool {
-        let reach = self.walk.inner().next_multiple_of(width) as u64;
-        let all = self.inputs.iter().chain(&self.outputs).enumerate();
-        all.into_iter().all(|(i, tensor)| match self.walk.strides[i][..] {
-            [.., 0] => true,
-            [.., row, 1] => row >= reach && self.walk.is_vectors(i, first(tensor), width),
-            _ => false,
-        })
+        let all: Vec<(usize, &CubeTensor)> = inputs.iter().chain(&outputs).enumerate().collect();
+        let width = vector_width(&walk, &all[..inputs.len()], &all[inputs.len()..]);
+        Ok(BoundMap { call, inputs, outputs, drawn, given, walk, width })
     }
 
     /// How many vectors are computed.
@@ -238,12 +202,7 @@ impl<'a> BoundMap<'a> {
         for operand in &self.call.operands {
             let MapOperand::Tensor { dtype, .. } = operand else {
                 let strides = &self.walk.strides[self.inputs.len() + self.outputs.len() + draw];
-                let many = self.drawn[draw].to_a_counter();
-                let group = many.min(self.width);
-                let in_groups = 2 * group >= many
-                    && self.width.is_multiple_of(group)
-                    && self.drawn[draw].is_in_groups(strides, group);
-                let source = DrawnSource { which: drawn + draw, many, in_groups };
+                let source = self.drawn[draw].source(drawn + draw, strides, self.width);
                 sources.push((OperandSource::Drawn(source), DType::Bool));
                 draw += 1;
                 continue;
@@ -286,14 +245,4 @@ fn dims(call: &MapCall) -> impl Iterator<Item = &Vec<Option<usize>>> {
         MapOperand::Tensor { dims, .. } => Some(dims),
         MapOperand::Drawn(..) => None,
     })
-}
-
-/// Whether a result that is alike lies as an input does, so that each element is read by the unit that writes in its place.
-fn is_by_rows(call: &MapCall, input: &CubeTensor) -> bool {
-    let same = input.meta.shape.iter().copied().eq(extents(&call.sizes));
-    // Nowhere two elements in one place, and no other order than by rows. Where there is one position, the next one is nowhere.
-    let dims = input.meta.shape.iter().zip(input.meta.strides.iter()).filter(|(size, _)| **size != 1);
-    let dims: Vec<(usize, usize)> = dims.map(|(size, stride)| (*size, *stride)).collect();
-    let by_rows = dims.windows(2).all(|d| d[0].1 >= d[1].1 * d[1].0) && dims.iter().all(|d| d.1 > 0);
-    same && by_rows
 }

@@ -1,0 +1,190 @@
+//! What is known of a group of steps along rows when a Plan is loaded.
+
+use super::super::drawn::can_be_drawn;
+use super::super::maps::MapOperand;
+use super::passes::{Passes, RowPass};
+use crate::engine::lowering::stored_as;
+use meshwright_plan::expr::{Expr, Node, Reg, Scalar};
+use meshwright_plan::{DType, Monoid};
+use std::ops::Range;
+
+/// What an expression loads from this number on are the results of folds.
+pub(crate) const FOLDS: u16 = 1 << 15;
+/// Most operands, folds and results, so that addresses fit into the arguments of a kernel and sums into registers.
+const MOST: usize = 24;
+/// Most elements of a row that the units of a cube keep: what a unit has room for of one value, times the units.
+const LONGEST_KEPT: usize = KEPT_EACH * UNITS;
+/// Elements of a row that a unit has, where it keeps something of them.
+pub(super) const KEPT_EACH: usize = 32;
+/// Units of a cube.
+pub(super) const UNITS: usize = 256;
+/// Units for a row that is read again in each pass: so many that the rows that are worked on at once stay in the cache between passes.
+pub(super) const UNITS_OF_LONG: usize = 1024;
+
+/// A result of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct RowResult {
+    pub(crate) reg: Reg,
+    pub(crate) dtype: DType,
+    /// Whether it has an element for each of a row, and not one for the row.
+    pub(crate) whole: bool,
+}
+
+/// What is computed of each element of a row.
+#[derive(Clone, Debug)]
+pub(crate) struct RowExpr {
+    /// It loads operands, and from [`FOLDS`] on what the folds gave.
+    pub(crate) expr: Expr,
+    pub(crate) folds: Vec<(Monoid, Reg)>,
+    pub(crate) results: Vec<RowResult>,
+    /// What a unit may keep of an element, beside what it loads.
+    pub(crate) steps: Vec<Reg>,
+}
+
+/// A group on one device. Its dims are those of the rows, then those along a row.
+#[derive(Clone, Debug)]
+pub(crate) struct RowCall {
+    pub(super) passes: Vec<RowPass>,
+    pub(super) folds: Vec<Monoid>,
+    /// How many values a unit keeps of an element, and of a row.
+    pub(super) held: usize,
+    pub(super) values: usize,
+    /// Whether a unit keeps what it reads of a row, and does not read it again.
+    pub(super) keeps: bool,
+    pub(super) has_positions: bool,
+    /// Of the device's block of each dim, and where it begins; how many of the dims are those of the rows.
+    pub(super) sizes: Vec<usize>,
+    pub(super) starts: Vec<usize>,
+    pub(super) rows: usize,
+    /// Dims that no tensor has.
+    pub(super) made_up: usize,
+    pub(super) operands: Vec<MapOperand>,
+    pub(super) results: Vec<(DType, bool)>,
+    /// For each result the operands in whose place it can be, counted among tensors.
+    pub(crate) over: Vec<Vec<usize>>,
+    pub(super) half: Option<DType>,
+}
+
+impl RowCall {
+    /// None where there is no kernel for it. `rows` of the dims are those of the rows.
+    pub(crate) fn new(
+        of: &RowExpr,
+        (space, rows): (&[Range<usize>], usize),
+        operands: Vec<MapOperand>,
+    ) -> Option<RowCall> {
+        match rows {
+            // One row: a dim is made up for it, which no tensor has.
+            0 => {
+                let space = [&[0..1], space].concat();
+                RowCall::of_rows(&of.with_a_row(), (&space, 1, 1), with_a_row(operands))
+            }
+            _ => RowCall::of_rows(of, (space, rows, 0), operands),
+        }
+    }
+
+    fn of_rows(
+        of: &RowExpr,
+        (space, rows, made_up): (&[Range<usize>], usize, usize),
+        operands: Vec<MapOperand>,
+    ) -> Option<RowCall> {
+        let known = |dtype: DType| !dtype.is_pair() && dtype != DType::F64;
+        let read = operands.iter().all(|operand| match operand {
+            MapOperand::Tensor { dtype, .. } => known(*dtype),
+            MapOperand::Drawn((kernel, _)) => can_be_drawn(kernel.distribution()),
+        });
+        let few = operands.len() <= MOST && of.results.len() <= MOST && of.folds.len() <= MOST;
+        let fits = space.iter().all(|range| !range.is_empty() && i32::try_from(range.end).is_ok());
+        if !read || !few || !fits || of.results.is_empty() || !of.results.iter().all(|r| known(r.dtype)) {
+            return None;
+        }
+        let half = of.expr.nodes.iter().map(|n| n.dtype).find(|dtype| dtype.is_half());
+        let length: usize = space[rows..].iter().map(ExactSizeIterator::len).product();
+        let keeps = length <= LONGEST_KEPT;
+        let Passes { passes, held, values } = Passes::of(of, (rows, &operands), (half, keeps))?;
+        let over = over(of, (&passes, &operands), (space.len(), made_up));
+        Some(RowCall {
+            has_positions: passes.iter().any(RowPass::has_positions),
+            passes,
+            held,
+            values,
+            keeps,
+            folds: of.folds.iter().map(|fold| fold.0).collect(),
+            sizes: space.iter().map(ExactSizeIterator::len).collect(),
+            starts: space.iter().map(|range| range.start).collect(),
+            rows,
+            made_up,
+            results: of.results.iter().map(|r| (r.dtype, r.whole)).collect(),
+            over,
+            operands,
+            half,
+        })
+    }
+}
+
+impl RowCall {
+    /// The dims of each tensor that is read.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &Vec<Option<usize>>> {
+        self.operands.iter().filter_map(|operand| match operand {
+            MapOperand::Tensor { dims, .. } => Some(dims),
+            MapOperand::Drawn(_) => None,
+        })
+    }
+
+    /// Of a result, which of its dims each dim is.
+    pub(super) fn dims_of(&self, whole: bool) -> Vec<Option<usize>> {
+        let has = |dim: usize| dim >= self.made_up && (whole || dim < self.rows);
+        (0..self.sizes.len()).map(|dim| has(dim).then(|| dim - self.made_up)).collect()
+    }
+}
+
+impl RowExpr {
+    /// The same with a dim of one row before the others.
+    fn with_a_row(&self) -> RowExpr {
+        let shifted = |node: &Node| match node.scalar {
+            Scalar::Index(dim) => Node { scalar: Scalar::Index(dim + 1), ..*node },
+            _ => *node,
+        };
+        RowExpr { expr: Expr { nodes: self.expr.nodes.iter().map(shifted).collect() }, ..self.clone() }
+    }
+}
+
+fn with_a_row(operands: Vec<MapOperand>) -> Vec<MapOperand> {
+    let shifted = |operand| match operand {
+        MapOperand::Tensor { dtype, dims } => {
+            MapOperand::Tensor { dtype, dims: std::iter::once(None).chain(dims).collect() }
+        }
+        MapOperand::Drawn((kernel, places)) => {
+            MapOperand::Drawn((kernel, places.into_iter().map(|place| place + 1).collect()))
+        }
+    };
+    operands.into_iter().map(shifted).collect()
+}
+
+/// For each result that is as large as its operands, those that lie as it does and are not read when it has been written.
+fn over(
+    of: &RowExpr,
+    (passes, operands): (&[RowPass], &[MapOperand]),
+    (dims, made_up): (usize, usize),
+) -> Vec<Vec<usize>> {
+    let tensors = operands.iter().enumerate().filter(|(_, o)| matches!(o, MapOperand::Tensor { .. }));
+    let tensors: Vec<(usize, &MapOperand)> = tensors.collect();
+    let whole = |operand: &MapOperand| match operand {
+        MapOperand::Tensor { dtype, dims: of } => {
+            of[made_up..].iter().copied().eq((0..dims - made_up).map(Some)).then_some(*dtype)
+        }
+        MapOperand::Drawn(_) => None,
+    };
+    let written = |result: usize| passes.iter().position(|pass| pass.writes(result)).unwrap_or(0);
+    let read = |operand: usize| passes.iter().rposition(|pass| pass.reads(operand)).unwrap_or(0);
+    let of_result = |(at, result): (usize, &RowResult)| {
+        let fits = |(_, (number, operand)): &(usize, &(usize, &MapOperand))| {
+            whole(operand).is_some_and(|dtype| stored_as(dtype) == stored_as(result.dtype))
+                && read(*number) <= written(at)
+        };
+        match result.whole {
+            true => tensors.iter().enumerate().filter(fits).map(|(slot, _)| slot).collect(),
+            false => vec![],
+        }
+    };
+    of.results.iter().enumerate().map(of_result).collect()
+}

@@ -1,0 +1,379 @@
+//! The kernel: the units of a row go through it in passes. In each they fold what they have, and then, from unit to unit, what the others have,
+//! so that all know the result.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "lists that are known when a kernel is compiled are counted, not iterated"
+)]
+
+use super::super::drawn::Draw;
+use super::super::elements::{
+    OperandSource, Operands, Pace, Singles, Tensors, element_at, load_one, position, store_in,
+};
+use super::super::folds::{folded, identity};
+use super::super::program::evaluate_all;
+use super::passes::{RowPart, RowPass, RowSource, RowTarget};
+use cubecl::prelude::*;
+use cubecl::std::FastDivmod;
+use meshwright_plan::{DType, Monoid};
+
+/// Units that can tell each other numbers without memory.
+const PLANE: usize = 32;
+/// Vectors of a row that a unit takes at a time where it keeps nothing of them.
+const AT_ONCE: usize = 4;
+
+/// What a kernel is compiled for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RowShape {
+    pub(super) passes: Vec<RowPass>,
+    pub(super) folds: Vec<Monoid>,
+    pub(super) operands: Vec<(OperandSource, DType)>,
+    /// The slot and the type of each result.
+    pub(super) results: Vec<(usize, DType)>,
+    /// How many values are kept of an element, and of a row.
+    pub(super) held: usize,
+    pub(super) values: usize,
+    /// Along the dims of the rows, of which there are so many, and those along a row.
+    pub(super) rows: usize,
+    pub(super) pace: Pace,
+    /// Units for a row, and rows of a cube.
+    pub(super) units: usize,
+    pub(super) beside: usize,
+    /// How many vectors a unit has of a row if it keeps them, else 0; and whether all units have so many.
+    pub(super) each: usize,
+    pub(super) even: bool,
+    /// Whether the last vector of a row reaches beyond it.
+    pub(super) reaches: bool,
+}
+
+/// Sizes of the dims, in vectors along the last, and the global positions of the first elements where they are asked for; how many rows there
+/// are, how many vectors a row has, and how many elements the last dim has.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct RowSpace {
+    sizes: Sequence<FastDivmod<usize>>,
+    starts: Sequence<u32>,
+    rows: usize,
+    vectors: usize,
+    inner: usize,
+}
+
+/// What a unit knows: of its elements what it keeps, of its row what was computed, what folds gave, and what it has folded itself.
+#[derive(CubeType)]
+struct RowState {
+    held: Array<f32>,
+    values: Array<f32>,
+    totals: Array<f32>,
+    sums: Array<f32>,
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn along_rows<E: Float, N: Size, M: Size>(
+    words: Sequence<OwnedTensor<Vector<f32, N>>>,
+    halves: Sequence<OwnedTensor<Vector<E, N>>>,
+    bytes: Sequence<OwnedTensor<Vector<u8, N>>>,
+    single_words: Sequence<OwnedTensor<f32>>,
+    single_halves: Sequence<OwnedTensor<E>>,
+    single_bytes: Sequence<OwnedTensor<u8>>,
+    out_words: Sequence<OwnedTensor<Vector<f32, N>>>,
+    out_halves: Sequence<OwnedTensor<Vector<E, N>>>,
+    out_bytes: Sequence<OwnedTensor<Vector<u8, N>>>,
+    row_words: Sequence<OwnedTensor<Vector<f32, M>>>,
+    row_halves: Sequence<OwnedTensor<Vector<E, M>>>,
+    row_bytes: Sequence<OwnedTensor<Vector<u8, M>>>,
+    draws: Sequence<Draw>,
+    step: Sequence<OwnedTensor<u32>>,
+    space: RowSpace,
+    #[comptime] shape: RowShape,
+    #[define(E)] _half: ElemType,
+) {
+    let vectors = Tensors::<E, N> { words, halves, bytes };
+    let singles = Singles::<E> { words: single_words, halves: single_halves, bytes: single_bytes };
+    let operands = Operands::<E, N> { vectors, singles, draws, step };
+    let mut outs = Tensors::<E, N> { words: out_words, halves: out_halves, bytes: out_bytes };
+    let mut of_rows = Tensors::<E, M> { words: row_words, halves: row_halves, bytes: row_bytes };
+    let mut shared = Shared::<[f32]>::new_slice(comptime!((shape.units * shape.beside / PLANE).max(1)));
+    let folds = comptime!(shape.folds.len().max(1));
+    let mut state = RowState {
+        held: Array::<f32>::new(comptime!((shape.held * shape.each * shape.pace.width).max(1))),
+        values: Array::<f32>::new(comptime!(shape.values.max(1))),
+        totals: Array::<f32>::new(folds),
+        sums: Array::<f32>::new(folds),
+    };
+    let own = UNIT_POS % comptime!(shape.units as u32);
+    let row =
+        (CUBE_POS_X * comptime!(shape.beside as u32) + UNIT_POS / comptime!(shape.units as u32)) as usize;
+    #[unroll]
+    for k in 0..comptime!(shape.folds.len()) {
+        state.sums[k] = comptime!(identity(shape.folds[k])).runtime();
+    }
+    #[unroll]
+    for p in 0..comptime!(shape.passes.len()) {
+        if row < space.rows {
+            if comptime!(shape.passes[p].row.is_some()) {
+                of_row(
+                    &operands,
+                    &outs,
+                    &mut of_rows,
+                    &mut state,
+                    &space,
+                    row,
+                    own,
+                    p,
+                    comptime!(shape.clone()),
+                );
+            }
+            if comptime!(shape.passes[p].elements.is_some()) {
+                of_elements(
+                    &operands,
+                    &mut outs,
+                    &mut state,
+                    &space,
+                    row,
+                    own as usize,
+                    p,
+                    comptime!(shape.clone()),
+                );
+            }
+        }
+        #[unroll]
+        for k in 0..comptime!(shape.folds.len()) {
+            if comptime!(shape.passes[p].folds(k)) {
+                let monoid = comptime!(shape.folds[k]);
+                state.totals[k] = total(state.sums[k], &mut shared, comptime!(shape.units), monoid);
+            }
+        }
+    }
+}
+
+/// What is the same for all elements of a row, which each unit computes, and one of them writes.
+#[cube]
+fn of_row<E: Float, N: Size, M: Size>(
+    operands: &Operands<E, N>,
+    outs: &Tensors<E, N>,
+    of_rows: &mut Tensors<E, M>,
+    state: &mut RowState,
+    space: &RowSpace,
+    row: usize,
+    own: u32,
+    #[comptime] pass: usize,
+    #[comptime] shape: RowShape,
+) {
+    let at = position(&space.sizes, row, 0usize, comptime!(shape.rows), comptime!(shape.pace));
+    let pace = comptime!(Pace { width: 1, ..shape.pace });
+    let part = comptime!(shape.passes[pass].row.clone().unwrap());
+    let computed = computed::<E, N>(
+        operands,
+        outs,
+        &*state,
+        space,
+        &at,
+        0usize,
+        comptime!(part.clone()),
+        pace,
+        comptime!(shape.clone()),
+    );
+    #[unroll]
+    for i in 0..comptime!(part.targets.len()) {
+        match comptime!(part.targets[i]) {
+            RowTarget::Value(k) => {
+                state.values[k] = *computed.index(0usize).index(i);
+            }
+            RowTarget::Result(k) => {
+                if own == 0u32 {
+                    store_in(of_rows, &computed, &at, i, comptime!(shape.results[k]), pace);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a unit does with its elements of a row in a pass.
+#[cube]
+fn of_elements<E: Float, N: Size>(
+    operands: &Operands<E, N>,
+    outs: &mut Tensors<E, N>,
+    state: &mut RowState,
+    space: &RowSpace,
+    row: usize,
+    own: usize,
+    #[comptime] pass: usize,
+    #[comptime] shape: RowShape,
+) {
+    let units = comptime!(shape.units);
+    if comptime!(shape.each > 0) {
+        #[unroll]
+        for i in 0..comptime!(shape.each) {
+            let vector = own + comptime!(i * units);
+            if comptime!(shape.even) {
+                of_vector(operands, outs, state, space, row, vector, i, pass, comptime!(shape.clone()));
+            } else if vector < space.vectors {
+                of_vector(operands, outs, state, space, row, vector, i, pass, comptime!(shape.clone()));
+            }
+        }
+    } else {
+        let mut vector = own;
+        while vector + comptime!((AT_ONCE - 1) * units) < space.vectors {
+            #[unroll]
+            for i in 0..AT_ONCE {
+                let this = vector + comptime!(i * units);
+                of_vector(operands, outs, state, space, row, this, 0usize, pass, comptime!(shape.clone()));
+            }
+            vector += comptime!(AT_ONCE * units);
+        }
+        while vector < space.vectors {
+            of_vector(operands, outs, state, space, row, vector, 0usize, pass, comptime!(shape.clone()));
+            vector += units;
+        }
+    }
+}
+
+/// A vector of a row, of which the unit keeps values in that place.
+#[cube]
+fn of_vector<E: Float, N: Size>(
+    operands: &Operands<E, N>,
+    outs: &mut Tensors<E, N>,
+    state: &mut RowState,
+    space: &RowSpace,
+    row: usize,
+    vector: usize,
+    #[comptime] place: usize,
+    #[comptime] pass: usize,
+    #[comptime] shape: RowShape,
+) {
+    let pace = comptime!(shape.pace);
+    let at = position(&space.sizes, row, vector, comptime!(shape.rows), pace);
+    let part = comptime!(shape.passes[pass].elements.clone().unwrap());
+    let computed = computed::<E, N>(
+        operands,
+        &*outs,
+        &*state,
+        space,
+        &at,
+        place,
+        comptime!(part.clone()),
+        pace,
+        comptime!(shape.clone()),
+    );
+    #[unroll]
+    for i in 0..comptime!(part.targets.len()) {
+        match comptime!(part.targets[i]) {
+            RowTarget::Hold(k) =>
+            {
+                #[unroll]
+                for lane in 0..comptime!(pace.width) {
+                    let to = comptime!(shape.held_at(k, place, lane));
+                    state.held[to] = *computed.index(lane).index(i);
+                }
+            }
+            RowTarget::Fold(k) => {
+                let monoid = comptime!(shape.folds[k]);
+                #[unroll]
+                for lane in 0..comptime!(pace.width) {
+                    let mut value = *computed.index(lane).index(i);
+                    if comptime!(shape.reaches && lane > 0) {
+                        let beyond = *at.index(comptime!(pace.along)) + lane >= space.inner;
+                        value = select(beyond, comptime!(identity(monoid)).runtime(), value);
+                    }
+                    state.sums[k] = folded(state.sums[k], value, monoid);
+                }
+            }
+            RowTarget::Result(k) => {
+                store_in(outs, &computed, &at, i, comptime!(shape.results[k]), pace);
+            }
+            RowTarget::Value(_) => {}
+        }
+    }
+}
+
+impl RowShape {
+    /// Where a unit keeps a value of an element.
+    const fn held_at(&self, value: usize, vector: usize, lane: usize) -> usize {
+        (value * self.each + vector) * self.pace.width + lane
+    }
+}
+
+/// The values of a part, by element of the vector.
+#[cube]
+fn computed<E: Float, N: Size>(
+    operands: &Operands<E, N>,
+    outs: &Tensors<E, N>,
+    state: &RowState,
+    space: &RowSpace,
+    at: &Sequence<usize>,
+    #[comptime] place: usize,
+    #[comptime] part: RowPart,
+    #[comptime] pace: Pace,
+    #[comptime] shape: RowShape,
+) -> Sequence<Sequence<f32>> {
+    let mut loaded = Sequence::<Sequence<f32>>::new();
+    #[unroll]
+    for i in 0..comptime!(part.loads.len()) {
+        let lanes = match comptime!(part.loads[i]) {
+            RowSource::Operand(k) => load_one(operands, outs, at, comptime!(shape.operands[k]), pace),
+            RowSource::Held(k) => held(state, k, place, comptime!(shape.clone())),
+            RowSource::Value(k) => repeated(state.values[k], pace),
+            RowSource::Fold(k) => repeated(state.totals[k], pace),
+        };
+        loaded.push(lanes);
+    }
+    let mut values = Sequence::<Sequence<f32>>::new();
+    #[unroll]
+    for lane in 0..comptime!(pace.width) {
+        let element = element_at(&loaded, at, &space.starts, lane, comptime!(part.loads.len()), pace);
+        values.push(evaluate_all::<E>(&element, comptime!(part.program.clone())));
+    }
+    values
+}
+
+#[cube]
+fn held(
+    state: &RowState,
+    #[comptime] value: usize,
+    #[comptime] place: usize,
+    #[comptime] shape: RowShape,
+) -> Sequence<f32> {
+    let mut lanes = Sequence::<f32>::new();
+    #[unroll]
+    for lane in 0..comptime!(shape.pace.width) {
+        lanes.push(state.held[comptime!(shape.held_at(value, place, lane))]);
+    }
+    lanes
+}
+
+#[cube]
+fn repeated(value: f32, #[comptime] pace: Pace) -> Sequence<f32> {
+    let mut lanes = Sequence::<f32>::new();
+    #[unroll]
+    for _ in 0..comptime!(pace.width) {
+        lanes.push(value);
+    }
+    lanes
+}
+
+/// The fold of what the units of a row have.
+#[cube]
+fn total(sum: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize, #[comptime] monoid: Monoid) -> f32 {
+    let mut all = sum;
+    #[unroll]
+    for step in 0..comptime!(units.min(PLANE).ilog2()) {
+        let other = plane_shuffle_xor(all, comptime!(1u32 << step));
+        all = folded(all, other, monoid);
+    }
+    if comptime!(units > PLANE) {
+        let planes = comptime!((units / PLANE) as u32);
+        // What was there has been read by all.
+        sync_cube();
+        let plane = UNIT_POS / comptime!(PLANE as u32);
+        if UNIT_POS % comptime!(PLANE as u32) == 0u32 {
+            shared[plane as usize] = all;
+        }
+        sync_cube();
+        let first = plane / planes * planes;
+        all = shared[first as usize];
+        #[unroll]
+        for i in 1..planes {
+            all = folded(all, shared[(first + i) as usize], monoid);
+        }
+    }
+    all
+}

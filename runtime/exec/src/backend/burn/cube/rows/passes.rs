@@ -1,0 +1,327 @@
+//! What of an expression is computed when. A fold needs all elements of a row, so what depends on it comes in a later pass over the row; and what
+//! is the same for all elements of a row is computed once, before the pass.
+
+use super::super::maps::MapOperand;
+use super::super::program::ScalarProgram;
+use super::call::{FOLDS, RowExpr};
+use meshwright_plan::DType;
+use meshwright_plan::expr::{Expr, Reg, Scalar};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most values that are kept of an element: with more, a unit has room for too few elements.
+const MOST_HELD: usize = 8;
+
+/// Where what a part loads comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum RowSource {
+    /// An operand, by number.
+    Operand(usize),
+    /// What the unit has kept of the element.
+    Held(usize),
+    /// What was computed of the row.
+    Value(usize),
+    /// What a fold gave.
+    Fold(usize),
+}
+
+/// Where what a part computes goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum RowTarget {
+    Hold(usize),
+    Value(usize),
+    Fold(usize),
+    /// A result of the group.
+    Result(usize),
+}
+
+/// What is computed at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RowPart {
+    pub(super) program: ScalarProgram,
+    pub(super) loads: Vec<RowSource>,
+    pub(super) targets: Vec<RowTarget>,
+}
+
+/// A pass over a row: what is computed of the row before it, and of each element.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RowPass {
+    pub(super) row: Option<RowPart>,
+    pub(super) elements: Option<RowPart>,
+}
+
+impl RowPass {
+    fn parts(&self) -> impl Iterator<Item = &RowPart> {
+        self.row.iter().chain(&self.elements)
+    }
+
+    pub(super) fn has_positions(&self) -> bool {
+        self.parts().any(|part| part.program.has_positions())
+    }
+
+    /// Whether it ends a fold.
+    pub(super) fn folds(&self, fold: usize) -> bool {
+        self.parts().any(|part| part.targets.contains(&RowTarget::Fold(fold)))
+    }
+
+    pub(super) fn reads(&self, operand: usize) -> bool {
+        self.parts().any(|part| part.loads.contains(&RowSource::Operand(operand)))
+    }
+
+    pub(super) fn writes(&self, result: usize) -> bool {
+        self.parts().any(|part| part.targets.contains(&RowTarget::Result(result)))
+    }
+}
+
+/// All passes, and how many values a unit keeps of an element, and of a row.
+pub(super) struct Passes {
+    pub(super) passes: Vec<RowPass>,
+    pub(super) held: usize,
+    pub(super) values: usize,
+}
+
+/// What is known of a register.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// The pass in which it can be computed.
+    pass: usize,
+    /// Whether it is the same for all elements of a row, and whether it is the same everywhere.
+    of_row: bool,
+    constant: bool,
+}
+
+struct Planner<'a> {
+    of: &'a RowExpr,
+    known: Vec<Known>,
+    half: DType,
+    /// Numbers of what is kept of an element, and of a row.
+    held: BTreeMap<Reg, usize>,
+    values: BTreeMap<Reg, usize>,
+}
+
+impl Passes {
+    /// None where kernels lack a function. `rows` of the dims of the operands are those of the rows; units keep values where they `keep`.
+    pub(super) fn of(
+        of: &RowExpr,
+        (rows, operands): (usize, &[MapOperand]),
+        (half, keeps): (Option<DType>, bool),
+    ) -> Option<Passes> {
+        let mut planner = Planner {
+            of,
+            known: known(of, rows, operands)?,
+            half: half.unwrap_or(DType::BF16),
+            held: BTreeMap::new(),
+            values: BTreeMap::new(),
+        };
+        // A value of the row cannot be an element's.
+        let of_rows = |reg: Reg| planner.known[usize::from(reg)].of_row;
+        if of.results.iter().any(|r| !r.whole && !of_rows(r.reg)) {
+            return None;
+        }
+        let last = planner.last_pass();
+        planner.find_values(last);
+        if keeps {
+            planner.find_held(last);
+        }
+        if planner.held.len() > MOST_HELD {
+            return None;
+        }
+        let mut kept = BTreeSet::new();
+        let passes: Option<Vec<RowPass>> = (0..=last).map(|pass| planner.pass(pass, &mut kept)).collect();
+        Some(Passes { passes: passes?, held: planner.held.len(), values: planner.values.len() })
+    }
+}
+
+fn known(of: &RowExpr, rows: usize, operands: &[MapOperand]) -> Option<Vec<Known>> {
+    let mut all: Vec<Known> = vec![];
+    for node in &of.expr.nodes {
+        all.push(match node.scalar {
+            Scalar::Load(n) if n >= FOLDS => {
+                let (_, reg) = of.folds.get(usize::from(n - FOLDS))?;
+                Known { pass: all.get(usize::from(*reg))?.pass + 1, of_row: true, constant: false }
+            }
+            Scalar::Load(n) => {
+                let of_row = match operands.get(usize::from(n))? {
+                    MapOperand::Tensor { dims, .. } => dims[rows..].iter().all(Option::is_none),
+                    MapOperand::Drawn(_) => false,
+                };
+                Known { pass: 0, of_row, constant: false }
+            }
+            Scalar::Const(_) => Known { pass: 0, of_row: true, constant: true },
+            Scalar::Index(dim) => Known { pass: 0, of_row: usize::from(dim) < rows, constant: false },
+            other => {
+                let reads = other.reads();
+                let mut node = Known { pass: 0, of_row: true, constant: true };
+                for read in reads {
+                    let of = all.get(usize::from(read))?;
+                    node.pass = node.pass.max(of.pass);
+                    node.of_row &= of.of_row;
+                    node.constant &= of.constant;
+                }
+                node
+            }
+        });
+    }
+    Some(all)
+}
+
+impl Planner<'_> {
+    fn known(&self, reg: Reg) -> Known {
+        self.known[usize::from(reg)]
+    }
+
+    fn scalar(&self, reg: Reg) -> Scalar {
+        self.of.expr.nodes[usize::from(reg)].scalar
+    }
+
+    /// What is computed of elements in a pass, and where it goes, but for what is kept.
+    fn elements_of(&self, pass: usize) -> Vec<(Reg, RowTarget)> {
+        let folds = self.of.folds.iter().enumerate().map(|(k, (_, reg))| (*reg, RowTarget::Fold(k)));
+        let results = self.of.results.iter().enumerate().filter(|(_, r)| r.whole);
+        let results = results.map(|(k, r)| (r.reg, RowTarget::Result(k)));
+        folds.chain(results).filter(|(reg, _)| self.known(*reg).pass == pass).collect()
+    }
+
+    fn row_results(&self) -> impl Iterator<Item = (usize, Reg)> {
+        self.of.results.iter().enumerate().filter(|(_, r)| !r.whole).map(|(k, r)| (k, r.reg))
+    }
+
+    fn last_pass(&self) -> usize {
+        let all = self.of.folds.iter().map(|f| f.1).chain(self.of.results.iter().map(|r| r.reg));
+        all.map(|reg| self.known(reg).pass).max().unwrap_or(0)
+    }
+
+    /// Numbers the values of a row that elements need, or a later pass.
+    fn find_values(&mut self, last: usize) {
+        let mut wanted: BTreeSet<Reg> = BTreeSet::new();
+        let mut open: Vec<Reg> =
+            (0..=last).flat_map(|pass| self.elements_of(pass)).map(|(reg, _)| reg).collect();
+        let mut seen: BTreeSet<Reg> = BTreeSet::new();
+        open.extend(self.row_results().map(|(_, reg)| reg));
+        for reg in &open {
+            let known = self.known(*reg);
+            if known.of_row && !known.constant && !self.row_results().any(|r| r.1 == *reg) {
+                wanted.insert(*reg);
+            }
+        }
+        while let Some(reg) = open.pop() {
+            if !seen.insert(reg) {
+                continue;
+            }
+            for read in self.scalar(reg).reads() {
+                let (of, by) = (self.known(read), self.known(reg));
+                if of.of_row && !of.constant && (!by.of_row || by.pass > of.pass) {
+                    wanted.insert(read);
+                }
+                open.push(read);
+            }
+        }
+        // What a fold gave is there already.
+        wanted.retain(|reg| !matches!(self.scalar(*reg), Scalar::Load(n) if n >= FOLDS));
+        self.values = wanted.into_iter().enumerate().map(|(number, reg)| (reg, number)).collect();
+    }
+
+    /// Numbers what is kept of elements: what one pass loads or a step has made, and a later one needs.
+    fn find_held(&mut self, last: usize) {
+        let candidate = |reg: Reg| {
+            let loads = matches!(self.scalar(reg), Scalar::Load(_));
+            !self.known(reg).of_row && (loads || self.of.steps.contains(&reg))
+        };
+        let (mut held, mut before) = (BTreeSet::new(), BTreeSet::new());
+        for pass in 0..=last {
+            let mut now = BTreeSet::new();
+            let mut open: Vec<Reg> = self.elements_of(pass).into_iter().map(|(reg, _)| reg).collect();
+            let mut seen: BTreeSet<Reg> = BTreeSet::new();
+            while let Some(reg) = open.pop() {
+                if !seen.insert(reg) || self.known(reg).of_row {
+                    continue;
+                }
+                if candidate(reg) {
+                    if before.contains(&reg) {
+                        held.insert(reg);
+                        continue;
+                    }
+                    now.insert(reg);
+                }
+                open.extend(self.scalar(reg).reads());
+            }
+            before.extend(now);
+        }
+        self.held = held.into_iter().enumerate().map(|(number, reg)| (reg, number)).collect();
+    }
+
+    /// `kept` is what earlier passes have kept.
+    fn pass(&self, pass: usize, kept: &mut BTreeSet<Reg>) -> Option<RowPass> {
+        let of_pass = |reg: Reg| self.known(reg).pass == pass;
+        let values = self.values.iter().filter(|(reg, _)| of_pass(**reg));
+        let results = self.row_results().filter(|(_, reg)| of_pass(*reg));
+        let row: Vec<(Reg, RowTarget)> = (values.map(|(reg, k)| (*reg, RowTarget::Value(*k))))
+            .chain(results.map(|(k, reg)| (reg, RowTarget::Result(k))))
+            .collect();
+        let row_part = self.part(&row, |reg| match self.scalar(reg) {
+            Scalar::Load(n) => Some(loaded(n)),
+            _ if self.known(reg).pass < pass => self.values.get(&reg).map(|k| RowSource::Value(*k)),
+            _ => None,
+        })?;
+        let mut elements = self.elements_of(pass);
+        let source = |kept: &BTreeSet<Reg>, reg: Reg| match self.scalar(reg) {
+            _ if kept.contains(&reg) => Some(RowSource::Held(self.held[&reg])),
+            Scalar::Load(n) if n >= FOLDS => Some(loaded(n)),
+            _ if self.values.contains_key(&reg) => Some(RowSource::Value(self.values[&reg])),
+            Scalar::Load(n) => Some(loaded(n)),
+            _ => None,
+        };
+        // What is computed on the way, and needed later.
+        let met = self.met(&elements, |reg| source(kept, reg).is_some());
+        let new: Vec<Reg> =
+            met.into_iter().filter(|r| self.held.contains_key(r) && !kept.contains(r)).collect();
+        elements.extend(new.iter().map(|reg| (*reg, RowTarget::Hold(self.held[reg]))));
+        let part = self.part(&elements, |reg| source(kept, reg))?;
+        kept.extend(new);
+        Some(RowPass { row: row_part, elements: part })
+    }
+
+    /// The registers that are computed for some, those included, down to where something ends the way.
+    fn met(&self, wanted: &[(Reg, RowTarget)], ends: impl Fn(Reg) -> bool) -> BTreeSet<Reg> {
+        let mut met = BTreeSet::new();
+        let mut open: Vec<Reg> = wanted.iter().map(|(reg, _)| *reg).collect();
+        while let Some(reg) = open.pop() {
+            if met.insert(reg) && !ends(reg) {
+                open.extend(self.scalar(reg).reads());
+            }
+        }
+        met
+    }
+
+    /// What computes these registers; `source` says where one comes from that is not computed. Nothing where none are wanted.
+    fn part(
+        &self,
+        wanted: &[(Reg, RowTarget)],
+        source: impl Fn(Reg) -> Option<RowSource>,
+    ) -> Option<Option<RowPart>> {
+        if wanted.is_empty() {
+            return Some(None);
+        }
+        let (mut expr, mut loads, mut at) = (Expr::default(), vec![], BTreeMap::new());
+        for reg in self.met(wanted, |reg| source(reg).is_some()) {
+            let node = self.of.expr.nodes[usize::from(reg)];
+            let new = match source(reg) {
+                Some(source) => {
+                    let known = loads.iter().position(|l| *l == source).unwrap_or_else(|| {
+                        loads.push(source);
+                        loads.len() - 1
+                    });
+                    expr.push(Scalar::Load(known as u16), node.dtype)
+                }
+                None => expr.push(node.scalar.map_reads(|r| at[&r]), node.dtype),
+            };
+            at.insert(reg, new);
+        }
+        let results: Vec<Reg> = wanted.iter().map(|(reg, _)| at[reg]).collect();
+        let program = ScalarProgram::of_several(&expr, &results, self.half)?;
+        Some(Some(RowPart { program, loads, targets: wanted.iter().map(|w| w.1).collect() }))
+    }
+}
+
+fn loaded(n: u16) -> RowSource {
+    if n >= FOLDS { RowSource::Fold(usize::from(n - FOLDS)) } else { RowSource::Operand(usize::from(n)) }
+}

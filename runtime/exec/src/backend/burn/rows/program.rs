@@ -1,0 +1,194 @@
+//! What the steps of a group along rows compute, as one expression: what is folded of a row, and what is made of that and of each element.
+
+use super::super::cube::rows::{FOLDS, RowExpr, RowResult};
+use crate::engine::row_groups::RowGroup;
+use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
+use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Plan, Prim, Step};
+use std::collections::BTreeMap;
+
+/// The expression of a group, what it loads, and what of its results other steps read.
+pub(super) struct RowProgram {
+    pub(super) of: RowExpr,
+    pub(super) reads: Vec<Operand>,
+    pub(super) writes: Vec<Operand>,
+}
+
+/// What is known of a row's exponentials: each element less the greatest, the exponential of that, and their sum.
+struct Exponentials {
+    greatest: Reg,
+    far: Reg,
+    exp: Reg,
+    sum: Reg,
+}
+
+struct Merger<'a> {
+    plan: &'a Plan,
+    dims: &'a [Dim],
+    expr: Expr,
+    folds: Vec<(Monoid, Reg)>,
+    reads: Vec<Operand>,
+    made: BTreeMap<BufId, Reg>,
+}
+
+impl RowProgram {
+    /// None where a step is none that can be part of one. Positions are those along `dims`.
+    pub(super) fn of(plan: &Plan, group: &RowGroup, dims: &[Dim]) -> Option<RowProgram> {
+        let (expr, folds, reads, made) = (Expr::default(), vec![], vec![], BTreeMap::new());
+        let mut merger = Merger { plan, dims, expr, folds, reads, made };
+        let steps = || group.steps.iter().map(|at| &plan.steps[*at]);
+        steps().try_for_each(|step| merger.step(step))?;
+        let Merger { expr, folds, reads, made, .. } = merger;
+        let written = || steps().flat_map(|step| &step.writes);
+        let result = |o: &Operand| {
+            let whole = o.dims.len() > group.rows.len();
+            Some(RowResult { reg: *made.get(&o.buf)?, dtype: plan.buffer(o.buf).dtype, whole })
+        };
+        let writes: Vec<Operand> = written().filter(|o| !group.inner.contains(&o.buf)).cloned().collect();
+        let results = writes.iter().map(result).collect::<Option<_>>()?;
+        // What a step has made is as good as what it was made of, and rounded already.
+        let steps = written().filter_map(|o| made.get(&o.buf).copied()).collect();
+        Some(RowProgram { of: RowExpr { expr, folds, results, steps }, reads, writes })
+    }
+}
+
+impl Merger<'_> {
+    fn step(&mut self, step: &Step) -> Option<()> {
+        let made = match &step.prim {
+            Prim::Map { expr, regs } => {
+                let known = self.map(step, expr)?;
+                regs.iter().map(|reg| known.get(usize::from(*reg)).copied()).collect::<Option<Vec<_>>>()?
+            }
+            Prim::Reduce { monoid } => {
+                let x = self.operand(step.reads.first()?);
+                vec![self.fold(*monoid, x)?]
+            }
+            Prim::Contract => {
+                let [a, b] = &step.reads[..] else { return None };
+                let [a, b] = [a, b].map(|o| self.operand(o));
+                let [a, b] = [a, b].map(|reg| self.expr.cast(reg, DType::F32));
+                let product = self.expr.binary(BinaryFn::Mul, a, b);
+                vec![self.fold(Monoid::Sum, product)?]
+            }
+            Prim::Softmax { log, .. } => {
+                let e = self.exponentials(step.reads.first()?)?;
+                vec![match log {
+                    true => {
+                        let log = self.expr.unary(UnaryFn::Log, e.sum);
+                        self.expr.binary(BinaryFn::Sub, e.far, log)
+                    }
+                    false => self.expr.binary(BinaryFn::Div, e.exp, e.sum),
+                }]
+            }
+            Prim::LogSumExp { .. } => vec![self.log_sum(step)?],
+            Prim::CrossEntropy { dim } => vec![self.cross_entropy(step, *dim)?],
+            Prim::CrossEntropyGrad { dim } => vec![self.cross_entropy_grad(step, *dim)?],
+            _ => return None,
+        };
+        for (reg, out) in made.into_iter().zip(&step.writes) {
+            let reg = match step.prim {
+                Prim::Map { .. } => reg,
+                _ => self.expr.cast(reg, self.plan.buffer(out.buf).dtype),
+            };
+            self.made.insert(out.buf, reg);
+        }
+        Some(())
+    }
+
+    /// The registers of an element-wise step.
+    fn map(&mut self, step: &Step, expr: &Expr) -> Option<Vec<Reg>> {
+        let mut known: Vec<Reg> = vec![];
+        for node in &expr.nodes {
+            known.push(match node.scalar {
+                Scalar::Load(k) => self.operand(step.reads.get(usize::from(k))?),
+                Scalar::Index(d) => self.position(*step.writes.first()?.dims.get(usize::from(d))?)?,
+                Scalar::PairIndex(_) => return None,
+                other => self.expr.push(other.map_reads(|r| known[usize::from(r)]), node.dtype),
+            });
+        }
+        Some(known)
+    }
+
+    /// What is read: of what another step has made, that.
+    fn operand(&mut self, operand: &Operand) -> Reg {
+        if let Some(reg) = self.made.get(&operand.buf) {
+            return *reg;
+        }
+        let slot = self.reads.iter().position(|o| o == operand).unwrap_or_else(|| {
+            self.reads.push(operand.clone());
+            self.reads.len() - 1
+        });
+        self.expr.push(Scalar::Load(slot as u16), self.plan.buffer(operand.buf).dtype)
+    }
+
+    fn position(&mut self, dim: Dim) -> Option<Reg> {
+        let at = self.dims.iter().position(|d| *d == dim)?;
+        Some(self.expr.push(Scalar::Index(at as u16), DType::I32))
+    }
+
+    /// A fold of floats along the row, in `f32`.
+    fn fold(&mut self, monoid: Monoid, reg: Reg) -> Option<Reg> {
+        let dtype = self.expr.dtype(reg);
+        let float = dtype == DType::F32 || dtype.is_half();
+        if !float || !matches!(monoid, Monoid::Sum | Monoid::Max | Monoid::Min) {
+            return None;
+        }
+        let reg = self.expr.cast(reg, DType::F32);
+        let which = self.folds.iter().position(|fold| *fold == (monoid, reg)).unwrap_or_else(|| {
+            self.folds.push((monoid, reg));
+            self.folds.len() - 1
+        });
+        Some(self.expr.push(Scalar::Load(FOLDS + which as u16), DType::F32))
+    }
+
+    fn exponentials(&mut self, of: &Operand) -> Option<Exponentials> {
+        let x = self.operand(of);
+        let greatest = self.fold(Monoid::Max, x)?;
+        let x = self.expr.cast(x, DType::F32);
+        let far = self.expr.binary(BinaryFn::Sub, x, greatest);
+        let exp = self.expr.unary(UnaryFn::Exp, far);
+        Some(Exponentials { greatest, far, exp, sum: self.fold(Monoid::Sum, exp)? })
+    }
+
+    fn log_sum(&mut self, step: &Step) -> Option<Reg> {
+        let e = self.exponentials(step.reads.first()?)?;
+        let x = &mut self.expr;
+        let log = x.unary(UnaryFn::Log, e.sum);
+        let finite = x.binary(BinaryFn::Add, log, e.greatest);
+        // An infinite maximum is the result: less itself it would be none.
+        let (size, infinity) = (x.unary(UnaryFn::Abs, e.greatest), x.constant(f64::INFINITY, DType::F32));
+        let infinite = x.binary(BinaryFn::Eq, size, infinity);
+        Some(x.select(infinite, e.greatest, finite))
+    }
+
+    /// Whether an element is the one that the label of its row names.
+    fn labeled(&mut self, label: &Operand, dim: Dim) -> Option<Reg> {
+        let label = self.operand(label);
+        let place = self.position(dim)?;
+        (self.expr.dtype(label) == DType::I32).then(|| self.expr.binary(BinaryFn::Eq, place, label))
+    }
+
+    /// The logit of a label that is no class counts as 0.
+    fn cross_entropy(&mut self, step: &Step, dim: Dim) -> Option<Reg> {
+        let [logits, label] = &step.reads[..] else { return None };
+        let e = self.exponentials(logits)?;
+        let (x, is) = (self.operand(logits), self.labeled(label, dim)?);
+        let (x, zero) = (self.expr.cast(x, DType::F32), self.expr.constant(0.0, DType::F32));
+        let chosen = self.expr.select(is, x, zero);
+        let logit = self.fold(Monoid::Sum, chosen)?;
+        // The difference of the large numbers first: it is exact where they are close.
+        let shift = self.expr.binary(BinaryFn::Sub, e.greatest, logit);
+        let log = self.expr.unary(UnaryFn::Log, e.sum);
+        Some(self.expr.binary(BinaryFn::Add, log, shift))
+    }
+
+    fn cross_entropy_grad(&mut self, step: &Step, dim: Dim) -> Option<Reg> {
+        let [logits, label, scale] = &step.reads[..] else { return None };
+        let e = self.exponentials(logits)?;
+        let (is, scale) = (self.labeled(label, dim)?, self.operand(scale));
+        let softmax = self.expr.binary(BinaryFn::Div, e.exp, e.sum);
+        let one = self.expr.cast(is, DType::F32);
+        let apart = self.expr.binary(BinaryFn::Sub, softmax, one);
+        let scale = self.expr.cast(scale, DType::F32);
+        Some(self.expr.binary(BinaryFn::Mul, apart, scale))
+    }
+}

@@ -1,0 +1,243 @@
+//! Steps along rows that are one kernel: what is folded of a row, and what is computed of each of its elements with that. A norm is two sums
+//! and what is made of them; cross-entropy a maximum, a sum, and the gradient. A device with such kernels reads a row once, and what one
+//! step of a group leaves to the next is never in memory.
+//!
+//! The steps of a group need not follow each other in the Plan. All run in the place of the last one; what is between them and reads what they
+//! write runs after it ([`super::schedule`]).
+
+use super::residuals::{Readers, Residuals};
+use meshwright_plan::{BufId, Dim, Operand, Plan, Prim, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// So far a group reaches, in steps of the Plan.
+const FARTHEST: usize = 64;
+
+/// Steps that are one kernel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RowGroup {
+    /// In the order of the Plan.
+    pub(crate) steps: Vec<usize>,
+    /// Those between that run after it.
+    pub(crate) after: Vec<usize>,
+    /// The dims that say which row it is, and those along a row, in the order of the values that have all.
+    pub(crate) rows: Vec<Dim>,
+    pub(crate) along: Vec<Dim>,
+    /// What nothing else reads.
+    pub(crate) inner: BTreeSet<BufId>,
+}
+
+impl RowGroup {
+    pub(crate) fn last(&self) -> usize {
+        self.steps.last().copied().unwrap_or(0)
+    }
+
+    /// All dims.
+    pub(crate) fn dims(&self) -> Vec<Dim> {
+        [&self.rows[..], &self.along].concat()
+    }
+}
+
+/// All of a Plan.
+#[derive(Debug, Default)]
+pub(crate) struct RowGroups {
+    /// By the last of their steps.
+    pub(crate) at: BTreeMap<usize, RowGroup>,
+    /// By each of their steps the last.
+    pub(crate) members: BTreeMap<usize, usize>,
+    /// What is between them.
+    pub(crate) never: BTreeSet<BufId>,
+}
+
+impl RowGroups {
+    /// Finds them; `fuses` says whether the device has a kernel for a group, and `waits` whether a step that is none of it may run after
+    /// it at no loss.
+    pub(crate) fn of(
+        plan: &Plan,
+        residuals: &Residuals,
+        fuses: impl Fn(&RowGroup) -> bool,
+        waits: impl Fn(&Step) -> bool,
+    ) -> RowGroups {
+        let finder = Finder { readers: Readers::of(plan), plan, residuals, fuses, waits };
+        let (mut all, mut at) = (RowGroups::default(), 0);
+        while at < plan.steps.len() {
+            let found = finder.dims_of(at).and_then(|(rows, along)| finder.grown(at, rows, along));
+            // The stretches of groups do not overlap.
+            at = found.as_ref().map_or(at, RowGroup::last) + 1;
+            if let Some(group) = found {
+                all.members.extend(group.steps.iter().map(|step| (*step, group.last())));
+                all.never.extend(&group.inner);
+                all.at.insert(group.last(), group);
+            }
+        }
+        all
+    }
+}
+
+struct Finder<'a, F, W> {
+    plan: &'a Plan,
+    readers: Readers<'a>,
+    residuals: &'a Residuals,
+    fuses: F,
+    waits: W,
+}
+
+/// What is known while a group grows.
+#[derive(Default)]
+struct Growth {
+    group: RowGroup,
+    /// What its steps write, what of that depends on a fold, and what waits for it.
+    made: BTreeSet<BufId>,
+    of_folds: BTreeSet<BufId>,
+    waiting: BTreeSet<BufId>,
+    /// What all of these read.
+    held: BTreeSet<BufId>,
+    /// Whether it is better than its steps apart.
+    pays: bool,
+}
+
+impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
+    /// The dims of the rows of which a step may begin a group.
+    fn dims_of(&self, at: usize) -> Option<(Vec<Dim>, Vec<Dim>)> {
+        let step = &self.plan.steps[at];
+        if self.residuals.steps.contains_key(&at) {
+            return None;
+        }
+        if !matches!(step.prim, Prim::Map { .. }) {
+            return along_of(step).map(|(dims, rows)| split(dims, rows)).flatten();
+        }
+        // Those of the first fold that an element-wise step leads to.
+        let dims = &step.writes.first()?.dims;
+        let mut reached: BTreeSet<BufId> = step.writes.iter().map(|o| o.buf).collect();
+        let end = self.plan.steps.len().min(at + FARTHEST);
+        let near = (at + 1..end).filter(|s| self.readers.is_beside(at, *s));
+        near.map(|s| &self.plan.steps[s]).find_map(|later| {
+            if !later.reads.iter().any(|o| reached.contains(&o.buf) && o.dims == *dims) {
+                return None;
+            }
+            match &later.prim {
+                Prim::Map { .. } if later.writes.iter().all(|o| o.dims == *dims) => {
+                    reached.extend(later.writes.iter().map(|o| o.buf));
+                    None
+                }
+                _ => along_of(later).filter(|(of, _)| *of == dims).and_then(|(of, rows)| split(of, rows)),
+            }
+        })
+    }
+
+    /// The group that a step begins, if it is worth one.
+    fn grown(&self, first: usize, rows: Vec<Dim>, along: Vec<Dim>) -> Option<RowGroup> {
+        let mut growth =
+            Growth { group: RowGroup { rows, along, ..RowGroup::default() }, ..Growth::default() };
+        if !self.joins(&mut growth, first) {
+            return None;
+        }
+        let end = self.plan.steps.len().min(first + FARTHEST);
+        for at in first + 1..end {
+            let step = &self.plan.steps[at];
+            let reads = |of: &BTreeSet<BufId>| step.reads.iter().any(|o| of.contains(&o.buf));
+            let depends = reads(&growth.made) || reads(&growth.waiting);
+            if !reads(&growth.waiting) && depends && self.joins(&mut growth, at) {
+                continue;
+            }
+            if !self.passes(&growth, (first, at), depends) {
+                break;
+            }
+            if depends {
+                growth.group.after.push(at);
+                growth.waiting.extend(step.writes.iter().map(|o| o.buf));
+                growth.held.extend(step.reads.iter().map(|o| o.buf));
+            }
+        }
+        let mut group = growth.group;
+        let last = group.last();
+        group.after.retain(|at| *at < last);
+        growth.pays.then_some(group)
+    }
+
+    /// Whether a group that began at a step can reach beyond another, which is none of it.
+    fn passes(&self, growth: &Growth, (first, at): (usize, usize), depends: bool) -> bool {
+        let step = &self.plan.steps[at];
+        let moves = matches!(
+            step.prim,
+            Prim::IterationUpdate { .. } | Prim::IterationSlice { .. } | Prim::Copy | Prim::Blank { .. }
+        );
+        let given = step.aliases.iter().map(|(from, _)| from);
+        let ends = step.free.iter().chain(given).any(|b| growth.held.contains(b));
+        match &step.prim {
+            Prim::Repeat { .. } | Prim::EndRepeat => false,
+            _ if !self.readers.is_beside(first, at) => false,
+            // What they take themselves cannot be kept from them.
+            Prim::Collective(_) | Prim::Wait | Prim::DynamicUpdateSlice { .. } => !depends && !ends,
+            _ if depends => moves || (self.waits)(step),
+            _ => true,
+        }
+    }
+
+    /// Adds a step, if the device has a kernel for the group with it.
+    fn joins(&self, growth: &mut Growth, at: usize) -> bool {
+        let step = &self.plan.steps[at];
+        let (dims, rows) = (growth.group.dims(), &growth.group.rows);
+        let first = growth.group.steps.first().copied().unwrap_or(at);
+        let fits = match &step.prim {
+            Prim::Map { .. } => {
+                let all = |of: &[Dim]| step.writes.iter().all(|o| o.dims == *of);
+                all(&dims) || all(rows)
+            }
+            _ => along_of(step).is_some_and(|(of, kept)| *of == dims && kept == *rows),
+        };
+        // Under other names of dims it is another tensor.
+        let same = |o: &Operand| {
+            !growth.made.contains(&o.buf) || o.dims.len() == dims.len() && o.dims == dims || o.dims == *rows
+        };
+        if !fits
+            || !step.reads.iter().all(same)
+            || self.residuals.steps.contains_key(&at)
+            || !self.readers.is_beside(first, at)
+        {
+            return false;
+        }
+        let mut group = growth.group.clone();
+        group.steps.push(at);
+        let alone = |b: &BufId| {
+            let by = self.readers.readers.get(b).into_iter().flatten();
+            !self.readers.leaves(*b) && by.into_iter().all(|reader| group.steps.contains(reader))
+        };
+        let written = group.steps.iter().flat_map(|s| &self.plan.steps[*s].writes);
+        group.inner = written.map(|o| o.buf).filter(alone).collect();
+        if !(self.fuses)(&group) {
+            return false;
+        }
+        growth.group = group;
+        let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
+        let of_rows = !folds && !matches!(step.prim, Prim::Map { .. });
+        let late = of_rows || folds || step.reads.iter().any(|o| growth.of_folds.contains(&o.buf));
+        let writes = || step.writes.iter().map(|o| o.buf);
+        growth.pays |= of_rows || late && !folds && step.writes.iter().any(|o| o.dims == dims);
+        growth.made.extend(writes());
+        growth.of_folds.extend(writes().filter(|_| late));
+        growth.held.extend(step.reads.iter().map(|o| o.buf));
+        true
+    }
+}
+
+/// Of a step along rows, the dims of what it reads, and those of the rows.
+fn along_of(step: &Step) -> Option<(&Vec<Dim>, Vec<Dim>)> {
+    let dims = &step.reads.first()?.dims;
+    match &step.prim {
+        Prim::Reduce { .. } => Some((dims, step.writes.first()?.dims.clone())),
+        Prim::Contract if step.reads.iter().all(|o| o.dims == *dims) => {
+            Some((dims, step.writes.first()?.dims.clone()))
+        }
+        Prim::Softmax { dim, .. }
+        | Prim::LogSumExp { dim }
+        | Prim::CrossEntropy { dim }
+        | Prim::CrossEntropyGrad { dim } => Some((dims, dims.iter().copied().filter(|d| d != dim).collect())),
+        _ => None,
+    }
+}
+
+/// Dims of rows and along a row, if the latter come last.
+fn split(dims: &[Dim], rows: Vec<Dim>) -> Option<(Vec<Dim>, Vec<Dim>)> {
+    let along = dims.strip_prefix(&rows[..])?;
+    (!along.is_empty()).then(|| (rows, along.to_vec()))
+}

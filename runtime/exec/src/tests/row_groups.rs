@@ -1,0 +1,169 @@
+//! Which steps along rows are one kernel, and in which order a Plan's steps run then.
+
+use super::plans::Builder;
+use crate::engine::inlined::InlinedValues;
+use crate::engine::residuals::Residuals;
+use crate::engine::row_groups::{RowGroup, RowGroups};
+use crate::engine::schedule::Schedule;
+use meshwright_plan::expr::{BinaryFn, UnaryFn};
+use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
+
+/// Rows that are normalized.
+struct Norm {
+    b: Builder,
+    row: Dim,
+    n: Dim,
+    x: Operand,
+    y: Operand,
+    /// `x + y`.
+    sum: Operand,
+}
+
+fn norm() -> Norm {
+    let mut b = Builder::new(&Mesh::new([("a", 2)]));
+    let (row, n) = (b.dim("row", 4), b.dim("n", 8));
+    let (x, y) = (b.whole(DType::F32, &[row, n]), b.whole(DType::F32, &[row, n]));
+    b.leaf(ProgramInputKind::Input, "x", &x);
+    b.leaf(ProgramInputKind::Input, "y", &y);
+    let sum = b.like(&x);
+    b.map("sum", &[&x, &y], &sum, |e, r| e.binary(BinaryFn::Add, r[0], r[1]));
+    Norm { b, row, n, x, y, sum }
+}
+
+impl Norm {
+    fn of_rows(&mut self) -> Operand {
+        self.b.whole(DType::F32, &[self.row])
+    }
+
+    fn map(&mut self, reads: [&Operand; 2], f: BinaryFn) -> Operand {
+        let out = self.b.whole(DType::F32, &[self.row, self.n]);
+        self.b.map("map", &reads, &out, |e, r| e.binary(f, r[0], r[1]));
+        out
+    }
+
+    /// What is left by its mean, and the square root of the sum of its squares.
+    fn center(&mut self) -> [Operand; 2] {
+        let (mean, square) = (self.of_rows(), self.of_rows());
+        let sum = self.sum.clone();
+        self.b.reduce("mean", Monoid::Sum, &sum, &mean);
+        let center = self.map([&sum, &mean], BinaryFn::Sub);
+        let squares = self.map([&center, &center], BinaryFn::Mul);
+        self.b.reduce("square", Monoid::Sum, &squares, &square);
+        let root = self.of_rows();
+        self.b.map("root", &[&square], &root, |e, r| e.unary(UnaryFn::Sqrt, r[0]));
+        [center, root]
+    }
+
+    fn column(&mut self, of: &Operand, dtype: DType) -> Operand {
+        let sum = self.b.whole(dtype, &[self.n]);
+        self.b.reduce("column", Monoid::Sum, of, &sum);
+        sum
+    }
+}
+
+fn found(plan: &Plan) -> RowGroups {
+    RowGroups::of(plan, &Residuals::default(), |_| true, |s| !matches!(s.prim, Prim::Contract))
+}
+
+fn only(groups: &RowGroups) -> &RowGroup {
+    assert_eq!(groups.at.len(), 1, "{groups:?}");
+    groups.at.values().next().unwrap()
+}
+
+#[test]
+fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
+    let mut n = norm();
+    let (mean, square) = (n.of_rows(), n.of_rows());
+    let sum = n.sum.clone();
+    n.b.reduce("mean", Monoid::Sum, &sum, &mean);
+    let center = n.map([&sum, &mean], BinaryFn::Sub);
+    let columns = n.column(&center, DType::F32);
+    let other = n.column(&n.y.clone(), DType::F32);
+    let squares = n.map([&center, &center], BinaryFn::Mul);
+    n.b.reduce("square", Monoid::Sum, &squares, &square);
+    let normed = n.map([&center, &square], BinaryFn::Div);
+    for (name, value) in [("columns", &columns), ("other", &other), ("normed", &normed)] {
+        n.b.output(name, value);
+    }
+    let plan = n.b.finish();
+    let groups = found(&plan);
+    let group = only(&groups);
+    assert_eq!((&group.steps[..], &group.after[..]), (&[0, 1, 2, 5, 6, 7][..], &[3][..]));
+    assert_eq!((&group.rows[..], &group.along[..]), (&[n.row][..], &[n.n][..]));
+    assert_eq!(group.inner, [&sum, &mean, &squares, &square].map(|o| o.buf).into());
+    let schedule = Schedule::of(&plan, &groups, &InlinedValues::default());
+    assert_eq!(schedule.order, [4, 0, 1, 2, 5, 6, 7, 3]);
+    // What the group reads ends with its last step, and what it writes with the last that reads that.
+    assert_eq!(schedule.end_of(n.x.buf, 0), 7);
+    assert_eq!(schedule.end_of(n.y.buf, 4), 7);
+    let ends = plan
+        .steps
+        .iter()
+        .position(|s| s.free.contains(&center.buf) || s.aliases.iter().any(|a| a.0 == center.buf));
+    assert_eq!(schedule.end_of(center.buf, ends.unwrap()), 3);
+}
+
+#[test]
+fn a_fold_of_which_no_element_depends_is_none() {
+    let mut n = norm();
+    let [_, root] = n.center();
+    let columns = n.column(&n.sum.clone(), DType::F32);
+    n.b.output("root", &root);
+    n.b.output("columns", &columns);
+    let plan = n.b.finish();
+    // The center depends on the mean.
+    assert_eq!(only(&found(&plan)).steps, [0, 1, 2, 3, 4, 5]);
+    let mut n = norm();
+    let (mean, sum) = (n.of_rows(), n.sum.clone());
+    n.b.reduce("mean", Monoid::Sum, &sum, &mean);
+    n.b.output("mean", &mean);
+    assert!(found(&n.b.finish()).at.is_empty());
+}
+
+#[test]
+fn a_product_in_between_and_a_sum_over_devices_end_it() {
+    // What divides is a product of what is divided.
+    let mut n = norm();
+    let [center, root] = n.center();
+    let (w, product) = (n.b.whole(DType::F32, &[n.n]), n.of_rows());
+    n.b.leaf(ProgramInputKind::Param, "w", &w);
+    n.b.contract("product", &center, &w, &product);
+    let by_product = n.map([&center, &product], BinaryFn::Div);
+    let by_root = n.map([&center, &root], BinaryFn::Div);
+    n.b.output("by_product", &by_product);
+    n.b.output("by_root", &by_root);
+    assert_eq!(only(&found(&n.b.finish())).steps, [0, 1, 2, 3, 4, 5]);
+    let mut n = norm();
+    let [center, root] = n.center();
+    let all = n.b.all_reduce("all", Monoid::Sum, &[Axis(0)], &[&root]).remove(0);
+    let normed = n.map([&center, &all], BinaryFn::Div);
+    n.b.output("normed", &normed);
+    assert_eq!(only(&found(&n.b.finish())).steps, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn cross_entropy_and_its_gradient_are_one_and_alone_it_is_one_too() {
+    let mut n = norm();
+    let (label, scale) = (n.b.whole(DType::I32, &[n.row]), n.of_rows());
+    n.b.leaf(ProgramInputKind::Input, "label", &label);
+    n.b.leaf(ProgramInputKind::Input, "scale", &scale);
+    let (each, loss, sum) = (n.of_rows(), n.b.whole(DType::F32, &[]), n.sum.clone());
+    let dim = n.n;
+    n.b.step("each", Prim::CrossEntropy { dim }, &[&sum, &label], &[&each]);
+    n.b.reduce("loss", Monoid::Sum, &each, &loss);
+    let grad = n.b.like(&n.x.clone());
+    n.b.step("grad", Prim::CrossEntropyGrad { dim }, &[&sum, &label, &scale], &[&grad]);
+    let half = n.b.like(&grad);
+    n.b.map("half", &[&grad], &half, |e, r| {
+        let number = e.constant(0.5, DType::F32);
+        e.binary(BinaryFn::Mul, r[0], number)
+    });
+    n.b.output("loss", &loss);
+    n.b.output("half", &half);
+    let plan = n.b.finish();
+    let groups = found(&plan);
+    assert_eq!((&only(&groups).steps[..], &only(&groups).after[..]), (&[0, 1, 3, 4][..], &[2][..]));
+    // Where the device has no kernel for more than one step.
+    let alone = RowGroups::of(&plan, &Residuals::default(), |g| g.steps.len() == 1, |_| true);
+    assert_eq!(alone.at.keys().copied().collect::<Vec<_>>(), [1, 3]);
+}
