@@ -8,7 +8,8 @@ use crate::subject::{step, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{
-    CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, RELU, Random, TANH, Type,
+    Concat, CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, NEG, RELU, Random, Shift,
+    TANH, Type,
 };
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{DType, Dim, Dims, Monoid};
@@ -63,13 +64,20 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let above = g.cast(above, DType::F32);
     let back = g.contract_to(&[dz, t], &[r, k, h]);
     let through_groups = g.product(&[back, above]);
+    // Halves of rows that change places, parts of them, and rows with zeros around: what begins in the middle of a row is read there, or copied.
+    let (turned, moved) = turned(&mut g, x, c);
     // Rows of which what is made is written.
     let graded = g.op(CrossEntropyGrad { dim: c }, &[x, label, sums]);
     let outputs = vec![
         ("hidden", hidden),
         ("through", through),
+        ("turned", turned),
+        ("moved", moved),
         ("grouped", grouped),
         ("through_groups", through_groups),
+        // The sums of a left factor along two dims.
+        ("group_grad", g.contract_to(&[grouped, x], &[k, h, c])),
+        ("group_sums", g.reduce(Monoid::Sum, grouped, &[r])),
         ("weight_grad", g.contract_to(&[x, hidden], &[c, h])),
         ("bias_grad", g.reduce(Monoid::Sum, hidden, &[r])),
         ("kept", let_through(&mut g, x, [r, c], 0.1)),
@@ -91,6 +99,24 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
         ("least", g.reduce(Monoid::Min, y, &[c])),
     ];
     (g, bound, outputs, [r, c])
+}
+
+/// `[-second half, first half]` of each row, and rows among zeros, with themselves three later among halves.
+fn turned(g: &mut Graph, x: Id, c: Dim) -> (Id, Id) {
+    let columns = g.dims.size(c);
+    let (first, second) = (columns / 2, columns - columns / 2);
+    let [a, b, long] = [("a", first.max(1)), ("b", second), ("long", columns + 8)]
+        .map(|(name, size)| g.dims.add(name, size));
+    let part = |g: &mut Graph, to: Dim, start: usize| {
+        g.op(Shift { from: c, to, start: start as i64, fill: 0.0 }, &[x])
+    };
+    let moved = part(g, long, 0);
+    let later = g.op(Shift { from: c, to: long, start: -3, fill: 0.5 }, &[x]);
+    let moved = g.sum_of(&[moved, later]);
+    let (front, back) = (part(g, a, 0), part(g, b, first));
+    let back = g.unary(&NEG, back);
+    let both = g.dims.add("both", first.max(1) + second);
+    (g.op(Concat { parts: vec![b, a], to: both }, &[back, front]), moved)
 }
 
 /// Sums of products of which a factor is computed there: the first one and the second one, along rows and along columns.

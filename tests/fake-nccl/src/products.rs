@@ -26,6 +26,7 @@ const ROOM: usize = 1 << 12;
 const BIAS: u32 = 4;
 const AUX: u32 = 128;
 /// The gradient of `gelu`, which reads elements beside; all others have bits there.
+const GELU_KEEPING: u32 = 160;
 const GELU_GRAD: u32 = 192;
 const SUMS: u32 = 256 | 512;
 
@@ -79,6 +80,13 @@ pub struct Description {
     /// Where bits or elements beside are, and how many there are from one column to the next.
     aux: usize,
     aux_leading: i64,
+}
+
+impl Description {
+    /// Whether what is beside the result is elements, and not bits.
+    fn keeps_elements(&self) -> bool {
+        matches!(self.follows & !BIAS, GELU_KEEPING | GELU_GRAD)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,11 +290,14 @@ impl Task {
             && (out.dtype == a.dtype || half && out.dtype == 0)
             && (a.dtype == 1) == (d.scale == 1)
             && (d.compute != 77 || a.dtype == 0)
-            && matches!(d.follows, 1 | 2 | 4 | 6 | 32 | 36 | 130 | 134 | 136 | GELU_GRAD | 256 | 512)
+            && matches!(
+                d.follows,
+                1 | 2 | 4 | 6 | 32 | 36 | 130 | 134 | 136 | 160 | 164 | GELU_GRAD | 256 | 512
+            )
             && (d.follows & (BIAS | SUMS) == 0 || d.bias_type == out.dtype)
             && (d.follows & AUX == 0
                 || d.aux_leading >= out.rows as i64
-                    && d.aux_leading % if d.follows == GELU_GRAD { 8 } else { 128 } == 0
+                    && d.aux_leading % if d.keeps_elements() { 8 } else { 128 } == 0
                     && out.batches == 1)
             && (d.follows == 1 || setting("FAKE_CUBLASLT_EPILOGUES", 1) == 1);
         fits.then_some(Task { d: *d, a: *a, b: *b, out: *out, summed })
@@ -345,6 +356,10 @@ impl Task {
                 }
                 136 if *byte & bit == 0 => 0.0,
                 32 => 0.5 * x * (1.0 + inner(x).tanh()),
+                GELU_KEEPING => {
+                    made.write(self.d.aux, at as i64, x);
+                    0.5 * x * (1.0 + inner(x).tanh())
+                }
                 GELU_GRAD => {
                     let y = made.read(self.d.aux, at as i64);
                     let tanh = inner(y).tanh();
@@ -388,9 +403,9 @@ impl Task {
         let bytes = if self.d.follows == 512 { bytes / self.out.rows as usize * columns } else { bytes };
         let biased = self.d.follows & (BIAS | SUMS) == 0 || is_device_memory(bias, bytes);
         let beside = columns * self.d.aux_leading as usize;
-        let beside = match self.d.follows {
-            GELU_GRAD => beside * kind(self.out.dtype).map_or(0, Kind::bytes),
-            _ => beside / 8,
+        let beside = match self.d.keeps_elements() {
+            true => beside * kind(self.out.dtype).map_or(0, Kind::bytes),
+            false => beside / 8,
         };
         let aux = self.d.follows & AUX == 0
             || self.d.aux.is_multiple_of(16) && is_device_memory(self.d.aux, beside);

@@ -5,7 +5,7 @@
 //! (constants, positions) are computed where they are used.
 
 use super::stretches::stretches;
-use meshwright_plan::expr::{Reg, Scalar};
+use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, Dim, Expr, Extent, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +13,21 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_NODES: usize = 128;
 /// Most operands of a fused step.
 const MAX_INPUTS: usize = 16;
+
+/// So many elements of a reader for each of a generator are many.
+const MANY: usize = 4;
+/// Functions that cost more than reading what they gave.
+const COSTLY: &[UnaryFn] = &[
+    UnaryFn::Exp,
+    UnaryFn::Log,
+    UnaryFn::Log1p,
+    UnaryFn::Tanh,
+    UnaryFn::Sigmoid,
+    UnaryFn::Erf,
+    UnaryFn::Sin,
+    UnaryFn::Cos,
+    UnaryFn::Tan,
+];
 
 /// Fuses element-wise steps, and the steps of each attention.
 pub fn fuse(mut plan: Plan) -> Plan {
@@ -99,7 +114,8 @@ fn candidate(
         }
         if i1.is_empty() {
             // A generator: each of its dims is a dim of the consumer, split alike.
-            if produced.dims.iter().all(|d| o2[0].dims.contains(d)) {
+            let within = produced.dims.iter().all(|d| o2[0].dims.contains(d));
+            if within && !is_table(plan, (e1, produced), &o2[0]) {
                 return Some(from);
             }
             continue;
@@ -124,6 +140,21 @@ fn candidate(
         }
     }
     None
+}
+
+/// Whether a generator is better computed once, and read: where a step that reads it has many elements for each of it, and they are not cheap,
+/// as the angles of rotary positions.
+fn is_table(plan: &Plan, (of, generated): (&Expr, &Operand), reader: &Operand) -> bool {
+    let elements =
+        |o: &Operand| plan.buffer(o.buf).extents.iter().map(|extent| extent.size).product::<usize>();
+    let number = |reg: Reg| matches!(of.nodes[usize::from(reg)].scalar, Scalar::Const(_));
+    let costs = |scalar: Scalar| match scalar {
+        Scalar::Unary(f, _) => COSTLY.contains(&f),
+        // Of numbers it is one.
+        Scalar::Binary(BinaryFn::Pow, a, b) => !(number(a) && number(b)),
+        _ => false,
+    };
+    elements(reader) >= MANY * elements(generated) && of.nodes.iter().any(|node| costs(node.scalar))
 }
 
 /// The map that computes both. Of the first one's results those for which `needed` are still written.

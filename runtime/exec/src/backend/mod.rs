@@ -23,7 +23,7 @@ use crate::tensor::HostTensor;
 use burn_backend::BackendTypes;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
-use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
+use burn_ir::{BackendIr, BaseOperationIr, CustomOpIr, HandleContainer};
 use meshwright_gpu::monitor::{DeviceMemory, GpuHealth, GpuName};
 use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{BufId, DType, Dim, Plan, Step};
@@ -313,9 +313,9 @@ pub(crate) trait Backend: Send + Sized + 'static {
         axis: usize,
     ) -> Val;
 
-    /// A tensor in another shape, where the backend can do that without a copy better than Burn does.
-    fn reshaped(tensor: &Handle<Self>, shape: &[usize]) -> Option<Handle<Self>> {
-        let _ = (tensor, shape);
+    /// What a reshape or a slice shows of a tensor, where the backend can do that without a copy and Burn cannot.
+    fn view(tensor: &Handle<Self>, operation: &BaseOperationIr) -> Option<Handle<Self>> {
+        let _ = (tensor, operation);
         None
     }
 

@@ -42,8 +42,8 @@ pub(crate) struct Built<K> {
     pub(crate) left: BTreeSet<BufId>,
     /// By the last of several steps that are one operation, all of them.
     pub(crate) groups: BTreeMap<usize, Vec<usize>>,
-    /// By step the one that is done with it, in its place.
-    pub(crate) beside: BTreeMap<usize, usize>,
+    /// By step those that are done with it, in its place.
+    pub(crate) beside: BTreeMap<usize, Vec<usize>>,
     /// Buffers of the Plan that this device never makes, and of those the ones in whose place it makes no other.
     pub(crate) never: BTreeSet<BufId>,
     pub(crate) absent: BTreeSet<BufId>,
@@ -111,7 +111,7 @@ pub(crate) fn build<B: Backend>(
     })?;
     let (never, absent) = builder.absent();
     let Lowering { graph, kernels, pairs, epilogues, .. } = builder.lowering;
-    let beside = epilogues.at.values().map(|e| (e.product, e.other)).collect();
+    let beside = epilogues.at.values().map(|e| (e.product, e.others().collect())).collect();
     let (pieces, groups) = (builder.pieces, builder.groups);
     let tables = graph.tables;
     Ok(Built { pieces, kernels, tables, pairs, left, groups, beside, never, absent })

@@ -26,11 +26,25 @@ pub(crate) struct Epilogue {
     pub(crate) does: EpilogueKind,
 }
 
+impl Epilogue {
+    /// The steps that are done beside the product.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let gelu = match self.does {
+            EpilogueKind::GeluKeeping { gelu, .. } => Some(gelu),
+            _ => None,
+        };
+        std::iter::once(self.other).chain(gelu)
+    }
+}
+
 /// What the other step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EpilogueKind {
     /// A function of the product's elements; `product` and `bias` are operands of the element-wise step.
     Map { function: ProductFunction, product: usize, bias: Option<usize> },
+    /// The step `gelu`, which is [`ProductFunction::GeluTanh`] of the other step's result, that being the product with a bias; `product` and `bias`
+    /// are operands of the other step. Both results are written.
+    GeluKeeping { product: usize, bias: usize, gelu: usize },
     /// The gradient of a `relu` that is the step `of`, an epilogue of the product `forward`; `product` is an operand of the element-wise step.
     ReluGrad { product: usize, of: usize, forward: usize },
     /// The gradient of [`ProductFunction::GeluTanh`]; `product` and what that was applied to are operands of the element-wise step.
@@ -79,7 +93,9 @@ impl Epilogues {
         };
         for at in 0..plan.steps.len() {
             let made = if taken(at) { None } else { found.map(at) };
-            if let Some(epilogue) = made.filter(|e| computes(e)) {
+            let made = made.filter(|e| computes(e));
+            let other = || found.keeping(at).filter(|e| !taken(at) && computes(e));
+            if let Some(epilogue) = made.or_else(other) {
                 found.take(epilogue);
             }
         }
@@ -114,8 +130,9 @@ impl Finder<'_> {
         if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
             self.all.keep_bits.insert(of, product);
         }
-        let Epilogue { before, after, other, .. } = &epilogue;
-        self.all.moved.extend(before.iter().chain(after).chain([other]).map(|step| (*step, product)));
+        let Epilogue { before, after, .. } = &epilogue;
+        let steps = before.iter().chain(after).copied().chain(epilogue.others());
+        self.all.moved.extend(steps.map(|step| (step, product)));
         self.all.at.insert(product, epilogue);
     }
 
@@ -144,6 +161,27 @@ impl Finder<'_> {
             let dtypes: Vec<DType> = step.reads.iter().map(|o| self.plan.buffer(o.buf).dtype).collect();
             let does = self.does((&key, &dtypes), at, product)?;
             Some(Epilogue { product: by, other: at, before, after: vec![], does })
+        })
+    }
+
+    /// A `gelu` of what a product gives with its bias, for which that is an epilogue already: something else reads it too, such as the gradient.
+    fn keeping(&self, at: usize) -> Option<Epilogue> {
+        let step = &self.plan.steps[at];
+        let (Prim::Map { expr, regs }, [read], [written]) = (&step.prim, &step.reads[..], &step.writes[..])
+        else {
+            return None;
+        };
+        let by = self.written_by(read.buf, at)?;
+        let epilogue = self.all.at.get(self.all.moved.get(&by)?).filter(|e| e.other == by)?;
+        let EpilogueKind::Map { function: ProductFunction::Identity, product, bias: Some(bias) } =
+            epilogue.does
+        else {
+            return None;
+        };
+        let same = self.plan.steps[by].writes.first() == Some(read) && read.dims == written.dims;
+        let fits = same && self.readers.is_beside(by, at);
+        (fits && key_of(expr, *regs.first()?)? == applied(ProductFunction::GeluTanh, 0, None)).then(|| {
+            Epilogue { does: EpilogueKind::GeluKeeping { product, bias, gelu: at }, ..epilogue.clone() }
         })
     }
 

@@ -31,14 +31,14 @@ pub(crate) fn execute<B: Backend>(
             backend.recycle(handles.get_handle(&tensor.id, &tensor.status));
             Ok(())
         }
-        OperationIr::BaseFloat(Base::Reshape(op)) | OperationIr::BaseInt(Base::Reshape(op))
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op)
             if backend.has_arena()
-                && let Some(made) = handles
-                    .get_handle_ref(&op.input.id)
-                    .and_then(|tensor| B::reshaped(tensor, &op.out.shape.to_vec())) =>
+                && let Some(input) = viewed(op)
+                && let Some(made) =
+                    handles.get_handle_ref(&input.id).and_then(|tensor| B::view(tensor, op)) =>
         {
-            drop(handles.get_handle(&op.input.id, &op.input.status));
-            handles.register_handle(op.out.id, made);
+            drop(handles.get_handle(&input.id, &input.status));
+            operation.outputs().for_each(|out| handles.register_handle(out.id, made.clone()));
             Ok(())
         }
         of_burn => {
@@ -48,6 +48,15 @@ pub(crate) fn execute<B: Backend>(
             register::<B::Burn>(handles, out, tensor);
             Ok(())
         }
+    }
+}
+
+/// What an operation would show in another form.
+fn viewed(op: &Base) -> Option<&TensorIr> {
+    match op {
+        Base::Reshape(op) => Some(&op.input),
+        Base::Slice(op) => Some(&op.tensor),
+        _ => None,
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Program<B: Backend> {
     /// By the last of several steps that are one operation, all of them.
     groups: BTreeMap<usize, Vec<usize>>,
     /// By step the one that is done with it, in its place.
-    beside: BTreeMap<usize, usize>,
+    beside: BTreeMap<usize, Vec<usize>>,
     /// Buffers that are never made.
     never: BTreeSet<BufId>,
     /// Calls in flight of each started collective, by its id. After a run that failed it holds those that were not waited for.
@@ -382,7 +382,7 @@ impl<B: Backend> Program<B> {
     }
 
     fn written(&self, step: usize) -> Vec<BufId> {
-        let beside = self.beside.get(&step).and_then(|other| self.plan.steps.get(*other));
+        let beside = self.beside.get(&step).into_iter().flatten().map(|other| &self.plan.steps[*other]);
         self.steps_of(step).chain(beside).flat_map(|s| &s.writes).map(|o| o.buf).collect()
     }
 

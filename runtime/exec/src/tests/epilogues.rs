@@ -70,23 +70,29 @@ fn a_bias_and_what_follows_it_are_done_by_the_product() {
 }
 
 /// As users write it: with another order, and a power.
+/// `x (1 + tanh(scale (x + 0.044715 x^3))) / 2`.
+fn gelu(e: &mut Expr, x: Reg, scale: f64) -> Reg {
+    let [three, small, scale, one, half] =
+        [3.0, 0.044_715, scale, 1.0, 0.5].map(|x| e.constant(x, DType::F32));
+    let cube = e.binary(BinaryFn::Pow, x, three);
+    let cube = e.binary(BinaryFn::Mul, cube, small);
+    let inner = e.binary(BinaryFn::Add, cube, x);
+    let inner = e.binary(BinaryFn::Mul, inner, scale);
+    let tanh = e.unary(UnaryFn::Tanh, inner);
+    let sum = e.binary(BinaryFn::Add, tanh, one);
+    let halved = e.binary(BinaryFn::Mul, sum, half);
+    e.binary(BinaryFn::Mul, halved, x)
+}
+
+/// `sqrt(2 / pi)`.
+const SCALE: f64 = 0.797_884_560_802_865_4;
+
 #[test]
 fn gelu_is_known_by_its_equation() {
-    for scale in [0.797_884_560_802_865_4, 0.8] {
+    for scale in [SCALE, 0.8] {
         let mut l = layer();
         let product = l.product.clone();
-        let y = l.map(&[&product], |e, r| {
-            let [three, small, scale, one, half] =
-                [3.0, 0.044_715, scale, 1.0, 0.5].map(|x| e.constant(x, DType::F32));
-            let cube = e.binary(BinaryFn::Pow, r[0], three);
-            let cube = e.binary(BinaryFn::Mul, cube, small);
-            let inner = e.binary(BinaryFn::Add, cube, r[0]);
-            let inner = e.binary(BinaryFn::Mul, inner, scale);
-            let tanh = e.unary(UnaryFn::Tanh, inner);
-            let sum = e.binary(BinaryFn::Add, tanh, one);
-            let halved = e.binary(BinaryFn::Mul, sum, half);
-            e.binary(BinaryFn::Mul, halved, r[0])
-        });
+        let y = l.map(&[&product], |e, r| gelu(e, r[0], scale));
         l.b.output("y", &y);
         let all = found(&l.b.finish());
         let does = all.at.get(&0).map(|e| e.does);
@@ -140,6 +146,28 @@ fn the_gradient_of_a_relu_reads_its_bits_and_a_factor_is_summed_by_the_product_t
     let grad = EpilogueKind::ReluGrad { product: 1, of: 1, forward: 0 };
     assert_eq!(does, [(0, relu), (2, grad), (5, EpilogueKind::FactorSums { factor: 1 })]);
     assert_eq!(all.keep_bits, [(1, 2)].into());
+}
+
+/// `gelu` of a product with a bias, which something else reads too: the product writes both.
+#[test]
+fn a_gelu_is_written_beside_what_it_is_applied_to() {
+    for kept in [false, true] {
+        let mut l = layer();
+        let (product, bias) = (l.product.clone(), l.bias());
+        let x = l.map(&[&product, &bias], |e, r| e.binary(BinaryFn::Add, r[0], r[1]));
+        let y = l.map(&[&x], |e, r| gelu(e, r[0], SCALE));
+        l.b.output("y", &y);
+        if kept {
+            l.b.output("x", &x);
+        }
+        let all = found(&l.b.finish());
+        let does = EpilogueKind::GeluKeeping { product: 0, bias: 1, gelu: 2 };
+        assert_eq!(all.at[&0].does, does);
+        assert_eq!(all.moved, [(1, 0), (2, 0)].into());
+        assert_eq!(all.at[&0].others().collect::<Vec<_>>(), [1, 2]);
+        // The product alone is nowhere, what the `gelu` is applied to is.
+        assert_eq!(all.never, [product.buf].into());
+    }
 }
 
 /// `dx` of `gelu(x)`, in the terms of the chain rule, with `x` taken out of a stack between the product and the map.

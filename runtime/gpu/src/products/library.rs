@@ -277,6 +277,7 @@ impl Products {
             Follows::ReluKeeping(_) => epilogue::RELU | epilogue::AUX,
             Follows::ReluGrad(_) => epilogue::RELU_GRAD,
             Follows::GeluTanh => epilogue::GELU,
+            Follows::GeluTanhKeeping(_) => epilogue::GELU | epilogue::AUX,
             Follows::GeluTanhGrad(_) => epilogue::GELU_GRAD,
             Follows::RightSums(_) => epilogue::SUMS_OF_A,
             Follows::LeftSums(_) => epilogue::SUMS_OF_B,
@@ -285,7 +286,7 @@ impl Products {
         self.describe(made, description::EPILOGUE, &follows)?;
         let leading = match then {
             Follows::ReluKeeping(bits) | Follows::ReluGrad(bits) => Some(bits.leading),
-            Follows::GeluTanhGrad(_) => Some(product.out.leading),
+            Follows::GeluTanhKeeping(_) | Follows::GeluTanhGrad(_) => Some(product.out.leading),
             _ => None,
         };
         if let Some(leading) = leading {
@@ -308,7 +309,7 @@ impl Products {
         let (vector, aux) = match then {
             Follows::RightSums(sums) | Follows::LeftSums(sums) => (Some(sums), None),
             Follows::ReluKeeping(bits) | Follows::ReluGrad(bits) => (bias, Some(bits.address)),
-            Follows::GeluTanhGrad(at) => (bias, Some(at)),
+            Follows::GeluTanhKeeping(at) | Follows::GeluTanhGrad(at) => (bias, Some(at)),
             Follows::Nothing | Follows::Relu | Follows::GeluTanh => (bias, None),
         };
         let vector = vector.map(|at| (description::BIAS_POINTER, at));

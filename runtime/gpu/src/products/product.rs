@@ -38,6 +38,8 @@ pub enum Follows {
     ReluGrad(Bits),
     /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, the approximation of `gelu`.
     GeluTanh,
+    /// The same, and what it was applied to is written to this address, lying as the result.
+    GeluTanhKeeping(u64),
     /// Times the derivative of that at the elements of this address, which lie as those of the result: the gradient of `gelu`. Without a bias.
     GeluTanhGrad(u64),
     /// The sums of the right factor over what the product sums are written to this address, one for each column: the gradient of a
@@ -78,6 +80,7 @@ impl Epilogue {
             Follows::ReluKeeping(bits) => FollowsKind::ReluKeeping(bits.leading),
             Follows::ReluGrad(bits) => FollowsKind::ReluGrad(bits.leading),
             Follows::GeluTanh => FollowsKind::GeluTanh,
+            Follows::GeluTanhKeeping(_) => FollowsKind::GeluTanhKeeping,
             Follows::GeluTanhGrad(_) => FollowsKind::GeluTanhGrad,
             Follows::RightSums(_) => FollowsKind::RightSums,
             Follows::LeftSums(_) => FollowsKind::LeftSums,
@@ -92,7 +95,8 @@ impl Epilogue {
             Follows::Nothing | Follows::Relu | Follows::GeluTanh => true,
             Follows::ReluKeeping(bits) => batches == 1 && bits == Bits::of(bits.address, columns),
             Follows::ReluGrad(bits) => alone && bits == Bits::of(bits.address, columns),
-            // As the library wants it of rows that it reads.
+            // As the library wants it of rows beside the result's.
+            Follows::GeluTanhKeeping(_) => batches == 1 && columns.is_multiple_of(8),
             Follows::GeluTanhGrad(_) => alone && columns.is_multiple_of(8),
             Follows::RightSums(_) | Follows::LeftSums(_) => alone,
         }
@@ -107,6 +111,7 @@ enum FollowsKind {
     ReluKeeping(usize),
     ReluGrad(usize),
     GeluTanh,
+    GeluTanhKeeping,
     GeluTanhGrad,
     RightSums,
     LeftSums,
@@ -253,6 +258,7 @@ impl fmt::Display for ProductKey {
             FollowsKind::ReluKeeping(leading) => write!(f, ", relu with bits /{leading}")?,
             FollowsKind::ReluGrad(leading) => write!(f, ", gradient of relu by bits /{leading}")?,
             FollowsKind::GeluTanh => write!(f, ", gelu")?,
+            FollowsKind::GeluTanhKeeping => write!(f, ", gelu beside its operand")?,
             FollowsKind::GeluTanhGrad => write!(f, ", gradient of gelu")?,
             FollowsKind::RightSums => write!(f, ", sums of right")?,
             FollowsKind::LeftSums => write!(f, ", sums of left")?,

@@ -362,6 +362,11 @@ fn epilogues_equal_loops() {
     for (made, expected) in with(&mut products, Follows::GeluTanh, true).iter().zip(biased.iter().map(gelu)) {
         assert!((made - expected).abs() < 1e-6, "{made} {expected}");
     }
+    let mut kept = stored(MatrixElement::F32, &[0.0; 40]);
+    let keeping = Follows::GeluTanhKeeping(kept.as_mut_ptr() as u64);
+    let made = with_columns(8, &mut products, keeping, true);
+    assert_eq!(loaded(MatrixElement::F32, &kept), with_columns(8, &mut products, Follows::Nothing, true));
+    assert_eq!(made, with_columns(8, &mut products, Follows::GeluTanh, true));
     let (plain_rows, operand) = (with_columns(8, &mut products, Follows::Nothing, false), noise(11, 40));
     let beside = stored(MatrixElement::F32, &operand);
     let made = with_columns(8, &mut products, Follows::GeluTanhGrad(beside.as_ptr() as u64), false);
@@ -392,6 +397,7 @@ fn an_epilogue_that_is_none_is_an_error() {
         asked(Some(1024), Follows::ReluGrad(bits)),
         asked(Some(1024), Follows::RightSums(1024)),
         asked(None, Follows::GeluTanhGrad(1024)),
+        asked(None, Follows::GeluTanhKeeping(1024)),
         asked(None, Follows::ReluKeeping(Bits { leading: 5, ..bits })),
         MatrixProduct { batches: 2, ..asked(None, Follows::ReluGrad(bits)) },
     ] {

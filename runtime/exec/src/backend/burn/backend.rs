@@ -34,7 +34,7 @@ use crate::kernels::{KernelError, ValueIndexF32, ValueIndexF64};
 use crate::tensor::{HostData, HostTensor};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DeviceOps, TensorMetadata};
-use burn_ir::{CustomOpIr, HandleKind, TensorHandle, TensorStatus};
+use burn_ir::{BaseOperationIr, CustomOpIr, HandleKind, TensorHandle, TensorStatus};
 use meshwright_gpu::products::TunedProducts;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 use meshwright_plan::BufId;
@@ -184,8 +184,8 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         graph.cat(placed.into_iter().map(|p| p.1).collect(), axis)
     }
 
-    fn reshaped(tensor: &Handle<Self>, shape: &[usize]) -> Option<Handle<Self>> {
-        B::reshaped(tensor, shape)
+    fn view(tensor: &Handle<Self>, operation: &BaseOperationIr) -> Option<Handle<Self>> {
+        B::view(tensor, operation)
     }
 
     fn has_arena(&self) -> bool {

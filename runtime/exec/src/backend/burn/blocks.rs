@@ -1,11 +1,19 @@
 //! Copies, shifts, reversals, joins of arrays, cuts and joins of dims: ranges of one dim, put one after the other.
 
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+use super::cube::{maps::JoinCall, own::OwnKernel};
 use super::lower::{Lower, Named};
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+use super::{emit::JOIN, lower::BurnKernel};
 use crate::engine::context::Local;
 use crate::engine::graph::{GraphBuilder, TensorSlot, Val};
 use crate::engine::lowering::{LoweringError, extents, stored_as};
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+use meshwright_plan::DType;
 use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+use std::sync::Arc;
 
 /// A range of an array's axis, and where it begins in the result.
 struct BlockSource {
@@ -137,6 +145,15 @@ impl Lower<'_> {
     ) -> Result<(), LoweringError> {
         sources.sort_by_key(|s| s.at);
         let dtype = stored_as(out.dtype);
+        if sources.iter().any(|s| self.graph.dtype(s.val) != dtype) {
+            return Err(LoweringError::Plan(format!("another dtype is copied to {}", out.dtype)));
+        }
+        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+        if let Some(val) = self.joined(&sources, (flat, axis), (out.dtype, fill)) {
+            let val = self.graph.reshape(val, &extents(&out.shape));
+            self.write_val(val, out);
+            return Ok(());
+        }
         let mut parts = vec![];
         let mut next = 0;
         let gap = |e: &mut GraphBuilder, n: usize| {
@@ -145,9 +162,6 @@ impl Lower<'_> {
             e.full(&shape, dtype, fill)
         };
         for s in sources {
-            if self.graph.dtype(s.val) != dtype {
-                return Err(LoweringError::Plan(format!("another dtype is copied to {}", out.dtype)));
-            }
             if s.at > next {
                 parts.push(gap(&mut self.graph, s.at - next));
             }
@@ -161,6 +175,27 @@ impl Lower<'_> {
         let val = self.graph.reshape(val, &extents(&out.shape));
         self.write_val(val, out);
         Ok(())
+    }
+}
+
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+impl Lower<'_> {
+    /// The same by a kernel of our own, where the backend has one; none where nothing is joined.
+    fn joined(
+        &mut self,
+        sources: &[BlockSource],
+        (flat, axis): (&Local, usize),
+        (dtype, fill): (DType, f64),
+    ) -> Option<Val> {
+        if !self.graph.capabilities.own_maps || sources.iter().any(|s| s.range.len() == flat.shape[axis]) {
+            return None;
+        }
+        let ranges: Vec<(Range<usize>, usize)> = sources.iter().map(|s| (s.range.clone(), s.at)).collect();
+        let call = JoinCall::new((&flat.shape, axis), (dtype, fill), &ranges)?;
+        self.kernels.push(BurnKernel::Own(OwnKernel::Join(Arc::new(call))));
+        let read = sources.iter().map(|s| s.val).collect();
+        let made = (flat.shape.clone(), stored_as(dtype));
+        self.graph.kernel((JOIN, self.kernels.len() - 1), read, [made]).pop()
     }
 }
 

@@ -30,9 +30,9 @@ pub(crate) mod own;
 mod product;
 mod program;
 mod random;
-mod reshape;
 #[cfg(feature = "cuda")]
 pub(crate) mod rows;
+mod views;
 
 use super::memory::Pinning;
 use super::on_burn::{BurnBackend, OnBurn, ReceiveSpot};
@@ -57,7 +57,7 @@ use burn_backend::tensor::FloatTensor;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
-use burn_ir::{CustomOpIr, HandleKind, TensorIr};
+use burn_ir::{BaseOperationIr, CustomOpIr, HandleKind, TensorIr};
 use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use meshwright_gpu::driver::Driver;
@@ -148,8 +148,8 @@ impl BurnBackend for Cube {
         random::set_step(device, &mut state.clock, step);
     }
 
-    fn reshaped(tensor: &CubeTensor, shape: &[usize]) -> Option<CubeTensor> {
-        reshape::reshaped(tensor, shape)
+    fn view(tensor: &CubeTensor, operation: &BaseOperationIr) -> Option<CubeTensor> {
+        views::view(tensor, operation)
     }
 
     const HAS_ARENA: bool = true;
@@ -317,6 +317,7 @@ impl BurnBackend for Cube {
         let outputs = &arena.results(&operation.outputs, device)?;
         match kernel {
             OwnKernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
+            OwnKernel::Join(call) => maps::join(call, step, &inputs.tensors, &outputs[0]),
             #[cfg(feature = "cuda")]
             OwnKernel::Fold(calls) => Ok(folds::fold(calls, &inputs.tensors, outputs)),
             #[cfg(feature = "cuda")]

@@ -17,6 +17,10 @@ pub(crate) const ATTENTION: &str = "attention";
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 pub(crate) const MAP: &str = "map";
 
+/// Name of the kernel that puts ranges one after the other, where the backend has one.
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+pub(crate) const JOIN: &str = "join";
+
 /// Name of the kernel of a fold, where the backend has one.
 #[cfg(feature = "cuda")]
 pub(crate) const FOLD: &str = "fold";
@@ -40,6 +44,7 @@ pub(crate) const OWN: &[&str] = &[
     PRODUCT,
     #[cfg(feature = "cuda")]
     ROWS,
+    JOIN,
     MAP,
 ];
 

@@ -133,6 +133,19 @@ impl Lower<'_> {
                 reads.remove(product);
                 (vec![out], bias, BesideProduct::Map { function, map, at })
             }
+            EpilogueKind::GeluKeeping { product, bias, gelu } => {
+                let (Some((map, at)), [made]) = (map(product), &steps[gelu].writes[..]) else {
+                    return Ok(None);
+                };
+                let (made, bias) = (self.local(made)?, reads[bias].clone());
+                let alike = made.dims == out.dims && made.shape == out.shape && made.dtype == out.dtype;
+                let Some(gelu) = self.own_map_call(&steps[gelu])?.filter(|_| alike && by_columns(&bias))
+                else {
+                    return Ok(None);
+                };
+                reads.remove(product);
+                (vec![made, out], Some(bias), BesideProduct::GeluKeeping { map, at, gelu: Arc::from([gelu]) })
+            }
             EpilogueKind::ReluGrad { product, forward, .. } => {
                 let Some((map, at)) = map(product) else { return Ok(None) };
                 // Bits lie as the rows and columns of the product that wrote them.

@@ -15,7 +15,7 @@ use burn_backend::DType as BurnType;
 use burn_backend::tensor::FloatTensor;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 use burn_ir::CustomOpIr;
-use burn_ir::{BackendIr, HandleKind, TensorIr};
+use burn_ir::{BackendIr, BaseOperationIr, HandleKind, TensorIr};
 use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::DType;
 use std::sync::Arc;
@@ -66,9 +66,9 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         let _ = (device, state, step);
     }
 
-    /// See [`Backend::reshaped`].
-    fn reshaped(tensor: &Self::Handle, shape: &[usize]) -> Option<Self::Handle> {
-        let _ = (tensor, shape);
+    /// See [`Backend::view`].
+    fn view(tensor: &Self::Handle, operation: &BaseOperationIr) -> Option<Self::Handle> {
+        let _ = (tensor, operation);
         None
     }
 

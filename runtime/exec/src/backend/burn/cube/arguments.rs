@@ -67,17 +67,19 @@ pub(super) fn first(tensor: &CubeTensor) -> u64 {
 }
 
 /// How many elements a vector along the last dim has, of tensors by their number in the walk: as many as results can be written of at once, with
-/// no more than 16 bytes of anything that is read or written so.
+/// no more than 16 bytes of anything that is read or written so. `gaps` says whether there is nothing between the rows of results: where they are
+/// parts of a tensor there is the rest of it.
 pub(super) fn vector_width(
     walk: &JointWalk,
     inputs: &[(usize, &CubeTensor)],
     outputs: &[(usize, &CubeTensor)],
+    gaps: bool,
 ) -> usize {
     let fits = |width: &usize| {
         let small = |tensor: &CubeTensor| width * tensor.dtype.size() <= 16;
         let vectors = |(i, tensor): &(usize, &CubeTensor)| walk.is_vectors(*i, first(tensor), *width);
-        let gaps = |(i, tensor): &(usize, &CubeTensor)| walk.has_gaps(*i, first(tensor), *width);
-        (walk.inner().is_multiple_of(*width) || inputs.iter().chain(outputs).all(gaps))
+        let reaches = |(i, tensor): &(usize, &CubeTensor)| walk.has_gaps(*i, first(tensor), *width);
+        (walk.inner().is_multiple_of(*width) || gaps && inputs.iter().chain(outputs).all(reaches))
             && outputs.iter().all(|out| small(out.1) && vectors(out))
             && inputs.iter().all(|input| small(input.1) || !vectors(input))
     };

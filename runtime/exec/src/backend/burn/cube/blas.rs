@@ -199,7 +199,7 @@ impl DeviceProducts {
         bindings: Vec<BufferBinding>,
     ) {
         let sums = matches!(then, Then::RightSums | Then::LeftSums);
-        let writes_beside = sums || then == Then::ReluKeeping;
+        let writes_beside = sums || matches!(then, Then::ReluKeeping | Then::GeluTanhKeeping);
         // Where it keeps bits, they are last, whether or not there is a bias.
         let beside = bindings.last().filter(|_| writes_beside);
         let written: Vec<BufferBinding> = [&bindings[2]].into_iter().chain(beside).cloned().collect();

@@ -37,6 +37,8 @@ pub(crate) struct ProductCall {
 pub(crate) enum BesideProduct {
     /// A function of its elements; `at` is the product's place among the operands of the kernel.
     Map { function: ProductFunction, map: Arc<[MapCall]>, at: usize },
+    /// A `gelu` by `tanh`, which is the first result, of what a map makes of its elements, which is the second.
+    GeluKeeping { map: Arc<[MapCall]>, at: usize, gelu: Arc<[MapCall]> },
     /// The gradient of a `relu`.
     ReluGrad { map: Arc<[MapCall]>, at: usize },
     /// The gradient of a `gelu` by `tanh`; what it was applied to is all that the kernel reads beside.
@@ -85,8 +87,7 @@ impl ProductRun<'_> {
         };
         let done = match &self.call.beside {
             BesideProduct::Map { function, .. } => {
-                // The library takes its elements one after the other.
-                let bias = rest.first().filter(|_| self.call.biased).cloned().map(into_contiguous);
+                let bias = self.bias(rest);
                 let bias = bias.as_ref();
                 let kept = self.call.keeps_bits && asked(Then::ReluKeeping, bias, made.last());
                 self.call.kept.store(kept, Ordering::Relaxed);
@@ -96,6 +97,10 @@ impl ProductRun<'_> {
                     ProductFunction::GeluTanh => Then::GeluTanh,
                 };
                 kept || asked(then, bias, None)
+            }
+            BesideProduct::GeluKeeping { .. } => {
+                let kept = made.last().filter(|kept| kept.meta == made[0].meta);
+                kept.is_some() && asked(Then::GeluTanhKeeping, self.bias(rest).as_ref(), kept)
             }
             BesideProduct::ReluGrad { .. } => {
                 self.call.kept.load(Ordering::Relaxed) && asked(Then::ReluGrad, None, rest.first())
@@ -109,6 +114,11 @@ impl ProductRun<'_> {
             }
         };
         done.then_some(made)
+    }
+
+    /// The library takes its elements one after the other.
+    fn bias(&self, rest: &[CubeTensor]) -> Option<CubeTensor> {
+        rest.first().filter(|_| self.call.biased).cloned().map(into_contiguous)
     }
 
     /// The product, then the rest.
@@ -134,6 +144,17 @@ impl ProductRun<'_> {
                 // Nobody reads them, since they are not kept.
                 made.extend(self.outputs[1..].iter().map(ResultSlot::memory));
                 made
+            }
+            BesideProduct::GeluKeeping { map, at, gelu } => {
+                rest.tensors.insert(*at, product);
+                rest.ended.insert(*at, true);
+                let [result, kept] = self.outputs else { return Err("one result is kept".into()) };
+                let of =
+                    |map, slot, inputs| MapRun::new(map, std::slice::from_ref(slot), self.step).run(inputs);
+                let kept = of(map, kept, rest).map_err(|e| e.to_string())?;
+                let inputs = OwnInputs { tensors: kept.clone(), ended: vec![false] };
+                let made = of(gelu, result, inputs).map_err(|e| e.to_string())?;
+                made.into_iter().chain(kept).collect()
             }
             BesideProduct::FactorSums { fold: of, .. } => {
                 let sums = fold(of, &rest.tensors, &self.outputs[1..]);

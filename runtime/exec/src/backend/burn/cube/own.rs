@@ -6,18 +6,19 @@ use super::attention::AttentionCall;
 use super::epilogue::ProductCall;
 #[cfg(feature = "cuda")]
 use super::folds::FoldCall;
-use super::maps::MapCall;
+use super::maps::{JoinCall, MapCall};
 #[cfg(feature = "cuda")]
 use super::rows::RowCall;
 use crate::engine::arena::GivenResult;
 use burn_ir::TensorIr;
-#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 /// A kernel with what is known of it when a Plan is loaded.
 pub(crate) enum OwnKernel {
     /// Element-wise steps that do not depend on each other.
     Map(Arc<[MapCall]>),
+    /// Ranges, one after the other.
+    Join(Arc<JoinCall>),
     /// Folds that do not depend on each other.
     #[cfg(feature = "cuda")]
     Fold(Arc<[FoldCall]>),
@@ -36,6 +37,7 @@ impl OwnKernel {
     pub(crate) fn given(&self, results: &[TensorIr]) -> Vec<GivenResult> {
         match self {
             OwnKernel::Map(calls) => of_maps(calls),
+            OwnKernel::Join(_) => vec![GivenResult { over: vec![], gaps: true }; results.len()],
             #[cfg(feature = "cuda")]
             OwnKernel::Fold(_) | OwnKernel::Attention(_) => vec![GivenResult::default(); results.len()],
             #[cfg(feature = "cuda")]

@@ -4,7 +4,8 @@ use super::super::arguments::{Arguments, address_type, first, half_type, strides
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
 use super::super::operands::{OwnInputs, ResultSlot, placed};
-use super::call::{MapCall, MapOperand};
+use super::super::views::sliced;
+use super::call::{JoinCall, MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use crate::backend::RngState;
 use crate::backend::burn::walk::JointWalk;
@@ -14,9 +15,35 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Units that a step begins at a multiple of, so that no plane computes two.
 const PLANE: usize = 32;
+
+/// Ranges of tensors, put one after the other along a dim, and numbers between them.
+pub(in super::super) fn join(
+    call: &JoinCall,
+    clock: &CubeTensor,
+    inputs: &[CubeTensor],
+    result: &ResultSlot<'_>,
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let out = result.memory();
+    let ranges = |tensor: &CubeTensor, range: &Range<usize>| {
+        let whole = tensor.meta.shape.iter().map(|size| 0..*size).enumerate();
+        sliced(tensor, whole.map(|(dim, all)| if dim == call.axis { range.clone() } else { all }))
+    };
+    let missing = || KernelError::Unsupported("a range is joined that is not there".into());
+    let mut members = vec![];
+    for part in &call.parts {
+        let to = ranges(&out, &(part.at..part.at + part.map.sizes[call.axis])).ok_or_else(missing)?;
+        let of_input = |(which, range): &(usize, Range<usize>)| ranges(inputs.get(*which)?, range);
+        let from = part.from.as_ref().map(|from| of_input(from).ok_or_else(missing)).transpose()?;
+        let given = vec![None; usize::from(from.is_some())];
+        members.push(BoundMap::new(&part.map, (from.into_iter().collect(), vec![to], given), &[], false));
+    }
+    launch_all(&members, clock);
+    Ok(vec![out])
+}
 
 /// Element-wise steps that do not depend on each other.
 pub(in super::super) struct MapRun<'a> {
@@ -59,12 +86,7 @@ impl<'a> MapRun<'a> {
     /// The results of these inputs.
     pub(in super::super) fn run(&self, inputs: OwnInputs) -> Result<Vec<CubeTensor>, KernelError> {
         let members = self.members(inputs)?;
-        // Those with vectors of one width and one half type are a launch.
-        let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
-        for member in &members {
-            launches.entry((member.width, member.call.half)).or_default().push(member);
-        }
-        launches.into_iter().for_each(|((width, half), members)| self.launch(width, half, &members));
+        launch_all(&members, self.step);
         Ok(members.into_iter().flat_map(|member| member.outputs).collect())
     }
 
@@ -80,58 +102,69 @@ impl<'a> MapRun<'a> {
                 tensors: tensors.by_ref().take(reads).collect(),
                 ended: ended.by_ref().take(reads).collect(),
             };
-            members.push(BoundMap::new(call, inputs, &outputs[..call.outputs.len()], &drawn[..draws])?);
+            let results = &outputs[..call.outputs.len()];
+            let tensors = placed(inputs, results, (&call.over, &call.sizes))?;
+            members.push(BoundMap::new(call, tensors, &drawn[..draws], true));
             (outputs, drawn) = (&outputs[call.outputs.len()..], &drawn[draws..]);
         }
         Ok(members)
     }
+}
 
-    fn launch(&self, width: usize, half: Option<DType>, members: &[&BoundMap<'_>]) {
-        let (mut vectors, mut singles, mut results) =
-            (Arguments::default(), Arguments::default(), Arguments::default());
-        let (mut shapes, mut spaces, mut draws, mut units) = (vec![], vec![], vec![], 0);
-        for member in members {
-            let outputs = member.results(&mut results);
-            let operands = member.sources(&outputs, (&mut vectors, &mut singles), draws.len());
-            let of_outputs = member.inputs.len() + member.outputs.len();
-            let strides = member.walk.strides[of_outputs..].iter();
-            draws.extend(member.drawn.iter().zip(strides).map(|(drawn, strides)| drawn.launch(strides)));
-            let rank = member.walk.sizes.len();
-            let (program, pace) = (member.call.program.clone(), Pace { rank, along: rank - 1, width });
-            spaces.push(member.space(units));
-            units = (units + member.vectors()).next_multiple_of(PLANE);
-            shapes.push(MapShape { program, operands, outputs, pace });
-        }
-        let client = &self.step.client;
-        let dim = CubeDim::new(client, units);
-        let all = members.iter().flat_map(|m| m.inputs.iter().chain(&m.outputs));
-        let address = all.map(address_type).max().unwrap_or_default();
-        let step = (!draws.is_empty()).then(|| self.step.clone().into_tensor_arg());
-        #[expect(unsafe_code, reason = "the kernel checks how many vectors each step has")]
-        // SAFETY: as said.
-        unsafe {
-            element_wise::launch_unchecked(
-                client,
-                calculate_cube_count_elemwise(client, units, dim),
-                dim,
-                address,
-                width,
-                vectors.words.into_iter().collect(),
-                vectors.halves.into_iter().collect(),
-                vectors.bytes.into_iter().collect(),
-                singles.words.into_iter().collect(),
-                singles.halves.into_iter().collect(),
-                singles.bytes.into_iter().collect(),
-                results.words.into_iter().collect(),
-                results.halves.into_iter().collect(),
-                results.bytes.into_iter().collect(),
-                draws.into_iter().collect(),
-                step.into_iter().collect(),
-                spaces.into_iter().collect(),
-                shapes,
-                half_type(half),
-            );
-        }
+/// Launches steps, those with vectors of one width and one half type at once. `clock` has the number of the step of training.
+fn launch_all(members: &[BoundMap<'_>], clock: &CubeTensor) {
+    let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
+    for member in members {
+        launches.entry((member.width, member.call.half)).or_default().push(member);
+    }
+    launches.into_iter().for_each(|((width, half), members)| launch(width, half, &members, clock));
+}
+
+fn launch(width: usize, half: Option<DType>, members: &[&BoundMap<'_>], clock: &CubeTensor) {
+    let (mut vectors, mut singles, mut results) =
+        (Arguments::default(), Arguments::default(), Arguments::default());
+    let (mut shapes, mut spaces, mut draws, mut units) = (vec![], vec![], vec![], 0);
+    for member in members {
+        let outputs = member.results(&mut results);
+        let operands = member.sources(&outputs, (&mut vectors, &mut singles), draws.len());
+        let of_outputs = member.inputs.len() + member.outputs.len();
+        let strides = member.walk.strides[of_outputs..].iter();
+        draws.extend(member.drawn.iter().zip(strides).map(|(drawn, strides)| drawn.launch(strides)));
+        let rank = member.walk.sizes.len();
+        let (program, pace) = (member.call.program.clone(), Pace { rank, along: rank - 1, width });
+        spaces.push(member.space(units));
+        units = (units + member.vectors()).next_multiple_of(PLANE);
+        shapes.push(MapShape { program, operands, outputs, pace });
+    }
+    let client = &clock.client;
+    let dim = CubeDim::new(client, units);
+    let all = members.iter().flat_map(|m| m.inputs.iter().chain(&m.outputs));
+    let address = all.map(address_type).max().unwrap_or_default();
+    let step = (!draws.is_empty()).then(|| clock.clone().into_tensor_arg());
+    #[expect(unsafe_code, reason = "the kernel checks how many vectors each step has")]
+    // SAFETY: as said.
+    unsafe {
+        element_wise::launch_unchecked(
+            client,
+            calculate_cube_count_elemwise(client, units, dim),
+            dim,
+            address,
+            width,
+            vectors.words.into_iter().collect(),
+            vectors.halves.into_iter().collect(),
+            vectors.bytes.into_iter().collect(),
+            singles.words.into_iter().collect(),
+            singles.halves.into_iter().collect(),
+            singles.bytes.into_iter().collect(),
+            results.words.into_iter().collect(),
+            results.halves.into_iter().collect(),
+            results.bytes.into_iter().collect(),
+            draws.into_iter().collect(),
+            step.into_iter().collect(),
+            spaces.into_iter().collect(),
+            shapes,
+            half_type(half),
+        );
     }
 }
 
@@ -149,14 +182,13 @@ struct BoundMap<'a> {
 }
 
 impl<'a> BoundMap<'a> {
-    /// Of operands, of which some end here.
+    /// Of operands, results, and for each operand the result that takes its storage. `gaps` says whether there may be gaps between rows of results.
     fn new(
         call: &'a MapCall,
-        inputs: OwnInputs,
-        results: &[ResultSlot<'_>],
+        (inputs, outputs, given): (Vec<CubeTensor>, Vec<CubeTensor>, Vec<Option<usize>>),
         drawn: &'a [Drawn],
-    ) -> Result<BoundMap<'a>, KernelError> {
-        let (inputs, outputs, given) = placed(inputs, results, (&call.over, &call.sizes))?;
+        gaps: bool,
+    ) -> BoundMap<'a> {
         let own: Vec<Option<usize>> = (0..call.sizes.len()).map(Some).collect();
         let all: Vec<Vec<u64>> = (inputs.iter().zip(dims(call)).map(|(input, dims)| strides(input, dims)))
             .chain(outputs.iter().map(|out| strides(out, &own)))
@@ -167,8 +199,8 @@ impl<'a> BoundMap<'a> {
             false => JointWalk::joined(&call.sizes, &all),
         };
         let all: Vec<(usize, &CubeTensor)> = inputs.iter().chain(&outputs).enumerate().collect();
-        let width = vector_width(&walk, &all[..inputs.len()], &all[inputs.len()..]);
-        Ok(BoundMap { call, inputs, outputs, drawn, given, walk, width })
+        let width = vector_width(&walk, &all[..inputs.len()], &all[inputs.len()..], gaps);
+        BoundMap { call, inputs, outputs, drawn, given, walk, width }
     }
 
     /// How many vectors are computed.

@@ -74,7 +74,7 @@ impl<'a> BoundRows<'a> {
         let inputs: Vec<(usize, &CubeTensor)> = inputs.collect();
         let outputs: Vec<(usize, &CubeTensor)> =
             outputs.map(|(o, out)| (self.inputs.len() + o, out)).collect();
-        vector_width(&self.walk, &inputs, &outputs)
+        vector_width(&self.walk, &inputs, &outputs, true)
     }
 
     /// Whether an input has one element for a row.

@@ -1,11 +1,50 @@
-//! Tensors in another shape, where they lie.
+//! Tensors in another shape, and parts of them, where they lie.
 
 use burn_cubecl::tensor::CubeTensor;
+use burn_ir::BaseOperationIr as Base;
 use burn_std::{Metadata, Shape, Strides};
+use std::ops::Range;
+
+/// What Burn's kernels read at once at most, in bytes: what begins at a multiple of it they can read like any other tensor.
+const WIDEST: u64 = 16;
+/// A part that is smaller than so much of the whole is copied, since it holds the memory of all of it.
+const LEAST_PART: usize = 4;
+
+/// See [`crate::backend::Backend::view`].
+pub(super) fn view(tensor: &CubeTensor, operation: &Base) -> Option<CubeTensor> {
+    match operation {
+        Base::Reshape(op) => reshaped(tensor, &op.out.shape.to_vec()),
+        Base::Slice(op) => {
+            let ranges = op.ranges.iter().zip(tensor.meta.shape.iter());
+            let part = sliced(tensor, ranges.map(|(slice, size)| slice.to_range(*size)))?;
+            let large = part.meta.num_elements() * LEAST_PART >= tensor.meta.num_elements();
+            (large && part.handle.offset_start.unwrap_or(0).is_multiple_of(WIDEST)).then_some(part)
+        }
+        _ => None,
+    }
+}
+
+/// A range of each dim.
+pub(super) fn sliced(
+    tensor: &CubeTensor,
+    ranges: impl IntoIterator<Item = Range<usize>>,
+) -> Option<CubeTensor> {
+    let ranges: Vec<Range<usize>> = ranges.into_iter().collect();
+    let first: usize =
+        ranges.iter().zip(tensor.meta.strides.iter()).map(|(r, stride)| r.start * stride).sum();
+    let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
+    let fits = |(range, size): (&Range<usize>, &usize)| range.end <= *size && !range.is_empty();
+    if ranges.len() != tensor.meta.shape.len() || !ranges.iter().zip(tensor.meta.shape.iter()).all(fits) {
+        return None;
+    }
+    let meta = Metadata::new(Shape::from(shape), tensor.meta.strides.clone());
+    let handle = tensor.handle.clone().offset_start((first * tensor.dtype.size()) as u64);
+    Some(CubeTensor::new(tensor.client.clone(), handle, meta, tensor.device.clone(), tensor.dtype))
+}
 
 /// The same elements in another shape, without a copy; none where that cannot be. Burn copies what has gaps between its rows whenever other dims
 /// are joined.
-pub(super) fn reshaped(tensor: &CubeTensor, shape: &[usize]) -> Option<CubeTensor> {
+fn reshaped(tensor: &CubeTensor, shape: &[usize]) -> Option<CubeTensor> {
     let strides = strides(&tensor.meta.shape, &tensor.meta.strides, shape)?;
     let meta = Metadata::new(Shape::from(shape.to_vec()), Strides::from(strides));
     let (client, device) = (tensor.client.clone(), tensor.device.clone());
