@@ -57,13 +57,7 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     // A product with a bias and a function, of which a product and a sum read the result; and one with the gradient of the function.
     let (hidden, through) = through_relu(&mut g, [x, y, v, b], [r, h]);
     // The same with groups: columns of the first product are rows of the second.
-    let grouped = g.contract_to(&[x, u], &[r, k, h]);
-    let grouped = g.unary(&RELU, grouped);
-    let zero = g.constant(0.0, DType::F32);
-    let above = g.binary(">", grouped, zero);
-    let above = g.cast(above, DType::F32);
-    let back = g.contract_to(&[dz, t], &[r, k, h]);
-    let through_groups = g.product(&[back, above]);
+    let (grouped, through_groups) = through_groups(&mut g, [x, u, dz, t], [r, k, h]);
     // Halves of rows that change places, parts of them, and rows with zeros around: what begins in the middle of a row is read there, or copied.
     let (turned, moved) = turned(&mut g, x, c);
     // Rows of which what is made is written.
@@ -144,6 +138,17 @@ fn through_relu(g: &mut Graph, [x, y, v, b]: [Id; 4], [r, h]: [Dim; 2]) -> (Id, 
     let above = g.cast(above, DType::F32);
     let back = g.contract_to(&[y, v], &[r, h]);
     (hidden, g.product(&[back, above]))
+}
+
+/// The same of products whose columns are two dims.
+fn through_groups(g: &mut Graph, [x, u, dz, t]: [Id; 4], dims: [Dim; 3]) -> (Id, Id) {
+    let grouped = g.contract_to(&[x, u], &dims);
+    let grouped = g.unary(&RELU, grouped);
+    let zero = g.constant(0.0, DType::F32);
+    let above = g.binary(">", grouped, zero);
+    let above = g.cast(above, DType::F32);
+    let back = g.contract_to(&[dz, t], &dims);
+    (grouped, g.product(&[back, above]))
 }
 
 fn are_the_same(mut devices: Devices, what: &str, ways: &dyn Fn([Dim; 2]) -> Vec<Way>) {

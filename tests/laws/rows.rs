@@ -215,7 +215,14 @@ fn steps_along_rows_are_the_same_on_the_host() {
 #[cfg(feature = "cuda")]
 #[test]
 fn steps_along_rows_are_the_same_on_a_gpu() {
-    if crate::engines::gpu() {
-        are_the_same(Devices::of(DeviceKind::Cuda(0)), "along rows, GPU", false);
+    use meshwright_exec::KernelWatch;
+    if !crate::engines::gpu() {
+        return;
     }
+    let watch = KernelWatch::start();
+    are_the_same(Devices::of(DeviceKind::Cuda(0)), "along rows, GPU", crate::engines::has_gpu(2).is_ok());
+    let launches: u64 =
+        watch.end().into_iter().filter(|k| k.name.starts_with("AlongRows")).map(|k| k.launches).sum();
+    // Of each case the norm, its gradient, or cross-entropy with its gradient, and softmaxes.
+    assert!(launches >= 2 * 28, "{launches}");
 }

@@ -271,7 +271,8 @@ pub(crate) trait Backend: Send + Sized + 'static {
         epilogue: &Epilogue,
     ) -> Result<(), LoweringError> {
         let steps = &lowering.context.plan.steps;
-        [epilogue.product, epilogue.other].iter().try_for_each(|at| Self::lower(lowering, &steps[*at]))
+        let mut all = std::iter::once(epilogue.product).chain(epilogue.others());
+        all.try_for_each(|at| Self::lower(lowering, &steps[at]))
     }
 
     /// Whether a step that computes can be one operation with others of the kind that do not depend on each other.

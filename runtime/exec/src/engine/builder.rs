@@ -71,9 +71,9 @@ pub(crate) fn build<B: Backend>(
     let (folds, writes) =
         (|i: &_, value| B::folds(&lowering, i, value), |s: &_| B::groups(&lowering, s).is_some());
     lowering.inlined = InlinedValues::of(plan, &lowering.rows, folds, writes);
-    let never_stored = (&residuals, &lowering.masks, &lowering.rows, &lowering.inlined);
-    lowering.epilogues = Epilogues::of(plan, never_stored, |e| B::computes(&lowering, e));
     let schedule = Schedule::of(plan, &lowering.rows, &lowering.inlined);
+    let taken = (&residuals, &lowering.masks, &lowering.rows, &lowering.inlined);
+    lowering.epilogues = Epilogues::of(plan, taken, &schedule, |e| B::computes(&lowering, e));
     let mut builder = ProgramBuilder::<B> {
         lowering,
         pieces,

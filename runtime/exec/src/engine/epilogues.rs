@@ -8,6 +8,7 @@ use super::inlined::InlinedValues;
 use super::masks::Masks;
 use super::residuals::{Readers, Residuals};
 use super::row_groups::RowGroups;
+use super::schedule::Schedule;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,20 @@ pub(crate) struct Epilogue {
     /// Steps before the product that read what the other one writes, and are done after both.
     pub(crate) after: Vec<usize>,
     pub(crate) does: EpilogueKind,
+}
+
+impl EpilogueKind {
+    /// Which operand of the other step the product is, where it reads that.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "GPUs have such products"))]
+    pub(crate) fn product(&self) -> Option<usize> {
+        match *self {
+            EpilogueKind::Map { product, .. }
+            | EpilogueKind::GeluKeeping { product, .. }
+            | EpilogueKind::ReluGrad { product, .. }
+            | EpilogueKind::GeluGrad { product, .. } => Some(product),
+            EpilogueKind::FactorSums { .. } => None,
+        }
+    }
 }
 
 impl Epilogue {
@@ -80,9 +95,11 @@ impl Epilogues {
     pub(crate) fn of(
         plan: &Plan,
         (residuals, masks, rows, inlined): (&Residuals, &Masks, &RowGroups, &InlinedValues),
+        schedule: &Schedule,
         computes: impl Fn(&Epilogue) -> bool,
     ) -> Epilogues {
-        let mut found = Finder { readers: Readers::of(plan), plan, rows, all: Epilogues::default() };
+        let mut found =
+            Finder { readers: Readers::of(plan), plan, rows, schedule, all: Epilogues::default() };
         let taken = |at: usize| {
             let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
             let step = &plan.steps[at];
@@ -118,6 +135,7 @@ struct Finder<'a> {
     readers: Readers<'a>,
     plan: &'a Plan,
     rows: &'a RowGroups,
+    schedule: &'a Schedule,
     all: Epilogues,
 }
 
@@ -148,8 +166,9 @@ impl Finder<'_> {
             // Read under other names of dims, the product would have to be there.
             let once = step.reads.iter().filter(|o| o.buf == read.buf).count() == 1;
             let others = step.reads.iter().filter(|o| o.buf != read.buf);
-            let before: Vec<usize> =
-                others.filter_map(|o| self.written_by(o.buf, at)).filter(|w| *w >= by).collect();
+            let runs = |step: usize| self.schedule.place[step];
+            let late = |w: &usize| *w >= by || runs(*w) >= runs(by);
+            let before: Vec<usize> = others.filter_map(|o| self.written_by(o.buf, at)).filter(late).collect();
             let early = before.iter().all(|w| self.can_come_before(*w, by, at));
             // What is on its way before the product may arrive after it.
             let arrives = self.plan.steps[by..at].iter().any(|s| matches!(s.prim, Prim::Wait));

@@ -5,7 +5,8 @@
 //! from, they are computed from those.
 
 use super::residuals::Readers;
-use super::row_groups::RowGroups;
+use super::row_groups::{RowGroups, takes};
+use super::schedule::ended;
 use meshwright_plan::expr::{Expr, Reg, Scalar};
 use meshwright_plan::{BufId, Computed, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +68,12 @@ impl InlinedValues {
                 let by = readers.folded_by(at, &step.writes[*k])?;
                 let inlined = Inlined { of, reads, by };
                 let pays = stays.is_empty() || readers.pays(&inlined, &step.writes[*k]);
-                let lasts = |o: &Operand| readers.lasts(o.buf, at, by);
+                // What folds it may wait for a group.
+                let runs = rows.waiting.get(&by).copied().unwrap_or(by);
+                let taken = |o: &Operand| {
+                    plan.steps[by..=runs].iter().any(|s| takes(s) && ended(s).any(|b| b == o.buf))
+                };
+                let lasts = |o: &Operand| readers.lasts(o.buf, at, by) && !taken(o);
                 (pays && inlined.reads.iter().all(lasts) && folds(&inlined, step.writes[*k].buf))
                     .then_some((step.writes[*k].buf, inlined))
             });

@@ -6,6 +6,7 @@
 //! write runs after it ([`super::schedule`]).
 
 use super::residuals::{Readers, Residuals};
+use super::schedule::ended;
 use meshwright_plan::{BufId, Dim, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +45,8 @@ pub(crate) struct RowGroups {
     pub(crate) at: BTreeMap<usize, RowGroup>,
     /// By each of their steps the last.
     pub(crate) members: BTreeMap<usize, usize>,
+    /// By each step that waits for one, the last of that.
+    pub(crate) waiting: BTreeMap<usize, usize>,
     /// What is between them.
     pub(crate) never: BTreeSet<BufId>,
 }
@@ -65,12 +68,18 @@ impl RowGroups {
             at = found.as_ref().map_or(at, RowGroup::last) + 1;
             if let Some(group) = found {
                 all.members.extend(group.steps.iter().map(|step| (*step, group.last())));
+                all.waiting.extend(group.after.iter().map(|step| (*step, group.last())));
                 all.never.extend(&group.inner);
                 all.at.insert(group.last(), group);
             }
         }
         all
     }
+}
+
+/// Whether a step takes what it ends itself, so that this cannot be kept from it.
+pub(super) fn takes(step: &Step) -> bool {
+    matches!(step.prim, Prim::Collective(_) | Prim::Wait | Prim::DynamicUpdateSlice { .. })
 }
 
 struct Finder<'a, F, W> {
@@ -103,7 +112,7 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
             return None;
         }
         if !matches!(step.prim, Prim::Map { .. }) {
-            return along_of(step).map(|(dims, rows)| split(dims, rows)).flatten();
+            return along_of(step).and_then(|(dims, rows)| split(step, dims, rows));
         }
         // Those of the first fold that an element-wise step leads to.
         let dims = &step.writes.first()?.dims;
@@ -119,7 +128,9 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
                     reached.extend(later.writes.iter().map(|o| o.buf));
                     None
                 }
-                _ => along_of(later).filter(|(of, _)| *of == dims).and_then(|(of, rows)| split(of, rows)),
+                _ => along_of(later)
+                    .filter(|(of, _)| *of == dims)
+                    .and_then(|(of, rows)| split(later, of, rows)),
             }
         })
     }
@@ -161,13 +172,13 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
             step.prim,
             Prim::IterationUpdate { .. } | Prim::IterationSlice { .. } | Prim::Copy | Prim::Blank { .. }
         );
-        let given = step.aliases.iter().map(|(from, _)| from);
-        let ends = step.free.iter().chain(given).any(|b| growth.held.contains(b));
+        let ends = ended(step).any(|b| growth.held.contains(&b));
         match &step.prim {
             Prim::Repeat { .. } | Prim::EndRepeat => false,
             _ if !self.readers.is_beside(first, at) => false,
-            // What they take themselves cannot be kept from them.
-            Prim::Collective(_) | Prim::Wait | Prim::DynamicUpdateSlice { .. } => !depends && !ends,
+            // What was computed while others sent is not put off until it has arrived.
+            Prim::Wait if growth.pays => false,
+            _ if takes(step) => !depends && !ends,
             _ if depends => moves || (self.waits)(step),
             _ => true,
         }
@@ -236,8 +247,10 @@ fn along_of(step: &Step) -> Option<(&Vec<Dim>, Vec<Dim>)> {
     }
 }
 
-/// Dims of rows and along a row, if the latter come last.
-fn split(dims: &[Dim], rows: Vec<Dim>) -> Option<(Vec<Dim>, Vec<Dim>)> {
+/// Of a step, the dims of rows and those along a row, if the latter come last. What is folded to one number is no row: the norm of a parameter is
+/// spread over a whole device, and is one launch with those of others.
+fn split(step: &Step, dims: &[Dim], rows: Vec<Dim>) -> Option<(Vec<Dim>, Vec<Dim>)> {
     let along = dims.strip_prefix(&rows[..])?;
-    (!along.is_empty()).then(|| (rows, along.to_vec()))
+    let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
+    (!along.is_empty() && !(folds && rows.is_empty())).then(|| (rows, along.to_vec()))
 }

@@ -33,7 +33,7 @@ pub(crate) struct Program<B: Backend> {
     pub(crate) left: BTreeSet<BufId>,
     /// By the last of several steps that are one operation, all of them.
     groups: BTreeMap<usize, Vec<usize>>,
-    /// By step the one that is done with it, in its place.
+    /// By step those that are done with it, in its place.
     beside: BTreeMap<usize, Vec<usize>>,
     /// Buffers that are never made.
     never: BTreeSet<BufId>,

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub(crate) struct Schedule {
     /// The steps of the Plan.
     pub(crate) order: Vec<usize>,
+    /// For each step when it runs: where it stands in the order, or the last step of its group.
+    pub(crate) place: Vec<usize>,
     /// By a step that ends a buffer and the buffer, the step that does in its place.
     ends: BTreeMap<(usize, BufId), usize>,
 }
@@ -45,7 +47,8 @@ impl Schedule {
                 }
             }
         }
-        Schedule { order, ends }
+        let place = (0..place.len()).map(|step| place[runs(step)]).collect();
+        Schedule { order, place, ends }
     }
 
     /// After which step a buffer ends that a step of the Plan ends.

@@ -1,7 +1,9 @@
 //! Which steps along rows are one kernel, and in which order a Plan's steps run then.
 
 use super::plans::Builder;
+use crate::engine::epilogues::Epilogues;
 use crate::engine::inlined::InlinedValues;
+use crate::engine::masks::Masks;
 use crate::engine::residuals::Residuals;
 use crate::engine::row_groups::{RowGroup, RowGroups};
 use crate::engine::schedule::Schedule;
@@ -166,4 +168,51 @@ fn cross_entropy_and_its_gradient_are_one_and_alone_it_is_one_too() {
     // Where the device has no kernel for more than one step.
     let alone = RowGroups::of(&plan, &Residuals::default(), |g| g.steps.len() == 1, |_| true);
     assert_eq!(alone.at.keys().copied().collect::<Vec<_>>(), [1, 3]);
+}
+
+#[test]
+fn the_norm_of_a_parameter_is_none() {
+    let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
+    let n = b.dim("n", 8);
+    let (p, norm, scaled) = (b.whole(DType::F32, &[n]), b.whole(DType::F32, &[]), b.whole(DType::F32, &[n]));
+    b.leaf(ProgramInputKind::Input, "p", &p);
+    b.reduce("norm", Monoid::Sum, &p, &norm);
+    b.map("scaled", &[&p, &norm], &scaled, |e, r| e.binary(BinaryFn::Div, r[0], r[1]));
+    b.output("scaled", &scaled);
+    assert!(found(&b.finish()).at.is_empty());
+}
+
+/// `P = x * w`, to which a row's softmax is added, which a group makes after the product.
+#[test]
+fn a_product_adds_nothing_that_a_group_makes_later() {
+    let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
+    let [n, k, out] = [("n", 4), ("k", 6), ("out", 8)].map(|(name, size)| b.dim(name, size));
+    let (x, w, v) =
+        (b.whole(DType::F32, &[n, k]), b.whole(DType::F32, &[k, out]), b.whole(DType::F32, &[out]));
+    for (name, value) in [("x", &x), ("w", &w), ("v", &v)] {
+        b.leaf(ProgramInputKind::Input, name, value);
+    }
+    let (soft, half) = (b.like(&v), b.like(&v));
+    let (product, sum) = (b.whole(DType::F32, &[n, out]), b.whole(DType::F32, &[n, out]));
+    b.step("soft", Prim::Softmax { dim: out, log: false }, &[&v], &[&soft]);
+    b.contract("product", &x, &w, &product);
+    b.map("sum", &[&product, &soft], &sum, |e, r| e.binary(BinaryFn::Add, r[0], r[1]));
+    b.map("half", &[&soft], &half, |e, r| {
+        let number = e.constant(0.5, DType::F32);
+        e.binary(BinaryFn::Mul, r[0], number)
+    });
+    b.output("sum", &sum);
+    b.output("half", &half);
+    let plan = b.finish();
+    let (none, rows) = ((Residuals::default(), Masks::default(), InlinedValues::default()), found(&plan));
+    assert_eq!((&only(&rows).steps[..], &only(&rows).after[..]), (&[0, 3][..], &[2][..]));
+    let schedule = Schedule::of(&plan, &rows, &none.2);
+    assert_eq!(schedule.order, [1, 0, 3, 2]);
+    let of = |rows: &RowGroups, schedule: &Schedule| {
+        Epilogues::of(&plan, (&none.0, &none.1, rows, &none.2), schedule, |_| true).at.len()
+    };
+    assert_eq!(of(&rows, &schedule), 0);
+    // Where it is made before, it is a bias.
+    let alone = RowGroups::default();
+    assert_eq!(of(&alone, &Schedule::of(&plan, &alone, &none.2)), 1);
 }

@@ -178,6 +178,10 @@ impl Lower<'_> {
     }
 }
 
+/// A part that is less than so much of a tensor is copied, since whoever sees a part of it holds the memory of all of it.
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+const LEAST_PART: usize = 4;
+
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 impl Lower<'_> {
     /// The same by a kernel of our own, where the backend has one; none where nothing is joined.
@@ -187,7 +191,11 @@ impl Lower<'_> {
         (flat, axis): (&Local, usize),
         (dtype, fill): (DType, f64),
     ) -> Option<Val> {
-        if !self.graph.capabilities.own_maps || sources.iter().any(|s| s.range.len() == flat.shape[axis]) {
+        // All of a tensor, or much of it, is seen where it lies.
+        let seen = |s: &BlockSource| {
+            s.range.len() == flat.shape[axis] && LEAST_PART * s.range.len() >= self.graph.shape(s.val)[axis]
+        };
+        if !self.graph.capabilities.own_maps || sources.iter().any(seen) {
             return None;
         }
         let ranges: Vec<(Range<usize>, usize)> = sources.iter().map(|s| (s.range.clone(), s.at)).collect();

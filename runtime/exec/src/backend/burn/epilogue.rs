@@ -106,79 +106,21 @@ impl Lower<'_> {
         let steps = &self.context.plan.steps;
         let (product, other) = (&steps[epilogue.product], &steps[epilogue.other]);
         let ([a, b], [made]) = self.locals(product)?;
-        let [out] = &other.writes[..] else { return Ok(None) };
-        let out = self.local(out)?;
         let mut reads = other.reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
         self.context.check_aligned(&[&a, &b, &made], &[])?;
         let Contraction::Product(matrices) = contraction(&a, &b, &made)? else { return Ok(None) };
-        let [rows, columns] = matrix_dims([&a, &b], &made, matrices.swapped);
         // A sum of products without matrices is a fold (ADR 43).
         let is_matrix = matrices.copy.is_none()
             && matrices.shape.len() == 2
             && matrices.shape != [1, 1]
             && a.dtype == b.dtype;
-        let by_columns = |l: &Local| dims(l) == columns;
-        let map = |product: usize| {
-            let same = out.dims == made.dims && out.shape == made.shape;
-            let call = self.own_map_call(other).ok().flatten()?;
-            same.then(|| (Arc::from([call]), product))
+        let known = (&*matrices, matrix_dims([&a, &b], &made, matrices.swapped), &made);
+        let Some((written, bias, beside)) = self.beside(epilogue, known, &reads)? else {
+            return Ok(None);
         };
-        let (written, bias, beside) = match epilogue.does {
-            EpilogueKind::Map { function, product, bias } => {
-                let Some((map, at)) = map(product) else { return Ok(None) };
-                let bias = bias.map(|k| reads[k].clone());
-                if !bias.iter().all(by_columns) {
-                    return Ok(None);
-                }
-                reads.remove(product);
-                (vec![out], bias, BesideProduct::Map { function, map, at })
-            }
-            EpilogueKind::GeluKeeping { product, bias, gelu } => {
-                let (Some((map, at)), [made]) = (map(product), &steps[gelu].writes[..]) else {
-                    return Ok(None);
-                };
-                let (made, bias) = (self.local(made)?, reads[bias].clone());
-                let alike = made.dims == out.dims && made.shape == out.shape && made.dtype == out.dtype;
-                let Some(gelu) = self.own_map_call(&steps[gelu])?.filter(|_| alike && by_columns(&bias))
-                else {
-                    return Ok(None);
-                };
-                reads.remove(product);
-                (vec![made, out], Some(bias), BesideProduct::GeluKeeping { map, at, gelu: Arc::from([gelu]) })
-            }
-            EpilogueKind::ReluGrad { product, forward, .. } => {
-                let Some((map, at)) = map(product) else { return Ok(None) };
-                // Bits lie as the rows and columns of the product that wrote them.
-                if self.matrix_shape(forward)? != Some(matrices.shape.clone()) {
-                    return Ok(None);
-                }
-                let result = &reads[1 - product];
-                if result.dims != made.dims || result.shape != made.shape {
-                    return Ok(None);
-                }
-                reads.remove(product);
-                (vec![out], None, BesideProduct::ReluGrad { map, at })
-            }
-            EpilogueKind::GeluGrad { product, operand } => {
-                let Some((map, at)) = map(product) else { return Ok(None) };
-                let x = &reads[operand];
-                if x.dims != made.dims || x.shape != made.shape || x.dtype != out.dtype {
-                    return Ok(None);
-                }
-                reads.remove(product);
-                (vec![out], None, BesideProduct::GeluGrad { map, at })
-            }
-            EpilogueKind::FactorSums { factor } => {
-                let right = (factor == 1) != matrices.swapped;
-                let view = if right { &matrices.right } else { &matrices.left };
-                let kept = if right { &columns } else { &rows };
-                let Ok(Some(fold)) = self.own_fold_call(other) else { return Ok(None) };
-                if view.copy.is_some() || dims(&out) != *kept || out.dtype != made.dtype {
-                    return Ok(None);
-                }
-                (vec![made.clone(), out], None, BesideProduct::FactorSums { right, fold: Arc::from([fold]) })
-            }
-        };
+        if let Some(product) = epilogue.does.product() {
+            reads.remove(product);
+        }
         let gives = |dtype: DType| dtype == a.dtype || a.dtype.is_half() && dtype == DType::F32;
         let fits = is_matrix && gives(written[0].dtype) && gives(made.dtype);
         let whole = written.iter().chain(&reads).all(|l| l.elements() > 0);
@@ -192,6 +134,78 @@ impl Lower<'_> {
             beside,
         };
         Ok((fits && whole).then_some(steps))
+    }
+
+    /// What is written, a bias, and what is done beside a product, of which the dims of rows and of columns are known; `reads` are the operands of
+    /// the other step.
+    fn beside(
+        &self,
+        epilogue: &Epilogue,
+        (matrices, [rows, columns], made): (&MatrixProduct, [Vec<Dim>; 2], &Local),
+        reads: &[Local],
+    ) -> Result<Option<(Vec<Local>, Option<Local>, BesideProduct)>, LoweringError> {
+        let steps = &self.context.plan.steps;
+        let other = &steps[epilogue.other];
+        let [out] = &other.writes[..] else { return Ok(None) };
+        let out = self.local(out)?;
+        let by_columns = |l: &Local| dims(l) == columns;
+        let alike = |l: &Local| l.dims == made.dims && l.shape == made.shape;
+        let map = |at: usize| {
+            let call = self.own_map_call(other).ok().flatten()?;
+            alike(&out).then(|| (Arc::from([call]), at))
+        };
+        Ok(Some(match epilogue.does {
+            EpilogueKind::Map { function, product, bias } => {
+                let Some((map, at)) = map(product) else { return Ok(None) };
+                let bias = bias.map(|k| reads[k].clone());
+                if !bias.iter().all(by_columns) {
+                    return Ok(None);
+                }
+                (vec![out], bias, BesideProduct::Map { function, map, at })
+            }
+            EpilogueKind::GeluKeeping { product, bias, gelu } => {
+                let (Some((map, at)), [result]) = (map(product), &steps[gelu].writes[..]) else {
+                    return Ok(None);
+                };
+                let (result, bias) = (self.local(result)?, reads[bias].clone());
+                let fits = alike(&result) && result.dtype == out.dtype && by_columns(&bias);
+                let Some(gelu) = self.own_map_call(&steps[gelu])?.filter(|_| fits) else { return Ok(None) };
+                (
+                    vec![result, out],
+                    Some(bias),
+                    BesideProduct::GeluKeeping { map, at, gelu: Arc::from([gelu]) },
+                )
+            }
+            EpilogueKind::ReluGrad { product, forward, .. } => {
+                let Some((map, at)) = map(product) else { return Ok(None) };
+                // Bits lie as the rows and columns of the product that wrote them.
+                if self.matrix_shape(forward)? != Some(matrices.shape.clone()) {
+                    return Ok(None);
+                }
+                if !alike(&reads[1 - product]) {
+                    return Ok(None);
+                }
+                (vec![out], None, BesideProduct::ReluGrad { map, at })
+            }
+            EpilogueKind::GeluGrad { product, operand } => {
+                let Some((map, at)) = map(product) else { return Ok(None) };
+                let x = &reads[operand];
+                if !alike(x) || x.dtype != out.dtype {
+                    return Ok(None);
+                }
+                (vec![out], None, BesideProduct::GeluGrad { map, at })
+            }
+            EpilogueKind::FactorSums { factor } => {
+                let right = (factor == 1) != matrices.swapped;
+                let view = if right { &matrices.right } else { &matrices.left };
+                let kept = if right { &columns } else { &rows };
+                let Ok(Some(fold)) = self.own_fold_call(other) else { return Ok(None) };
+                if view.copy.is_some() || dims(&out) != *kept || out.dtype != made.dtype {
+                    return Ok(None);
+                }
+                (vec![made.clone(), out], None, BesideProduct::FactorSums { right, fold: Arc::from([fold]) })
+            }
+        }))
     }
 }
 

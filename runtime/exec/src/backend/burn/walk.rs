@@ -79,6 +79,11 @@ impl JointWalk {
         }
     }
 
+    /// Whether it is the same row wherever the kernel is along the other dims.
+    pub(crate) fn is_one_row(&self, which: usize) -> bool {
+        self.strides[which].split_last().is_some_and(|(_, outer)| outer.iter().all(|stride| *stride == 0))
+    }
+
     /// Whether what is walked can be taken `width` elements at a time along any dim.
     pub(crate) fn is_vectors_along(&self, which: usize, along: usize, first: u64, width: usize) -> bool {
         let width = width as u64;
@@ -132,6 +137,7 @@ mod tests {
         let gaps = |which| walk.has_gaps(which, 0, 4);
         assert_eq!([gaps(0), gaps(1), gaps(2), gaps(3)], [true, false, true, false]);
         assert!(!walk.has_gaps(0, 2, 4));
+        assert_eq!([0, 2, 3].map(|which| walk.is_one_row(which)), [false, false, true]);
     }
 
     #[test]

@@ -79,7 +79,10 @@ pub(super) fn vector_width(
         let small = |tensor: &CubeTensor| width * tensor.dtype.size() <= 16;
         let vectors = |(i, tensor): &(usize, &CubeTensor)| walk.is_vectors(*i, first(tensor), *width);
         let reaches = |(i, tensor): &(usize, &CubeTensor)| walk.has_gaps(*i, first(tensor), *width);
-        (walk.inner().is_multiple_of(*width) || gaps && inputs.iter().chain(outputs).all(reaches))
+        // What is one row alone ends in a vector that is no further than memory is given out.
+        let alone = |input: &(usize, &CubeTensor)| walk.is_one_row(input.0) && vectors(input);
+        let all = || outputs.iter().all(reaches) && inputs.iter().all(|i| reaches(i) || alone(i));
+        (walk.inner().is_multiple_of(*width) || gaps && all())
             && outputs.iter().all(|out| small(out.1) && vectors(out))
             && inputs.iter().all(|input| small(input.1) || !vectors(input))
     };

@@ -76,13 +76,8 @@ impl ProductRun<'_> {
         let [left, right, rest @ ..] = inputs else { return None };
         let made: Vec<CubeTensor> = self.outputs.iter().map(ResultSlot::memory).collect();
         let asked = |then, vector: Option<&CubeTensor>, aux: Option<&CubeTensor>| {
-            let tensors = ProductTensors {
-                left: left.clone(),
-                right: right.clone(),
-                out: made[0].clone(),
-                vector: vector.cloned(),
-                aux: aux.cloned(),
-            };
+            let tensors =
+                ProductTensors { aux: aux.cloned(), ..self.tensors([left, right], &made[0], vector) };
             blas::fused(gpu.index, self.call.matrices, then, tensors)
         };
         let done = match &self.call.beside {
@@ -98,9 +93,21 @@ impl ProductRun<'_> {
                 };
                 kept || asked(then, bias, None)
             }
-            BesideProduct::GeluKeeping { .. } => {
+            BesideProduct::GeluKeeping { gelu, .. } => {
+                let bias = self.bias(rest);
                 let kept = made.last().filter(|kept| kept.meta == made[0].meta);
-                kept.is_some() && asked(Then::GeluTanhKeeping, self.bias(rest).as_ref(), kept)
+                if kept.is_some() && asked(Then::GeluTanhKeeping, bias.as_ref(), kept) {
+                    return Some(made);
+                }
+                // With the bias alone, to which a kernel of our own applies the function.
+                let kept = made.last()?.clone();
+                let tensors = self.tensors([left, right], &kept, bias.as_ref());
+                if !blas::fused(gpu.index, self.call.matrices, Then::Nothing, tensors) {
+                    return None;
+                }
+                let inputs = OwnInputs { tensors: vec![kept.clone()], ended: vec![false] };
+                let result = MapRun::new(gelu, &self.outputs[..1], self.step).run(inputs).ok()?;
+                return Some(result.into_iter().chain([kept]).collect());
             }
             BesideProduct::ReluGrad { .. } => {
                 self.call.kept.load(Ordering::Relaxed) && asked(Then::ReluGrad, None, rest.first())
@@ -114,6 +121,21 @@ impl ProductRun<'_> {
             }
         };
         done.then_some(made)
+    }
+
+    fn tensors(
+        &self,
+        [left, right]: [&CubeTensor; 2],
+        out: &CubeTensor,
+        vector: Option<&CubeTensor>,
+    ) -> ProductTensors {
+        ProductTensors {
+            left: left.clone(),
+            right: right.clone(),
+            out: out.clone(),
+            vector: vector.cloned(),
+            aux: None,
+        }
     }
 
     /// The library takes its elements one after the other.

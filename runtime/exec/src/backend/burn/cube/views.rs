@@ -7,8 +7,6 @@ use std::ops::Range;
 
 /// What Burn's kernels read at once at most, in bytes: what begins at a multiple of it they can read like any other tensor.
 const WIDEST: u64 = 16;
-/// A part that is smaller than so much of the whole is copied, since it holds the memory of all of it.
-const LEAST_PART: usize = 4;
 
 /// See [`crate::backend::Backend::view`].
 pub(super) fn view(tensor: &CubeTensor, operation: &Base) -> Option<CubeTensor> {
@@ -17,8 +15,7 @@ pub(super) fn view(tensor: &CubeTensor, operation: &Base) -> Option<CubeTensor> 
         Base::Slice(op) => {
             let ranges = op.ranges.iter().zip(tensor.meta.shape.iter());
             let part = sliced(tensor, ranges.map(|(slice, size)| slice.to_range(*size)))?;
-            let large = part.meta.num_elements() * LEAST_PART >= tensor.meta.num_elements();
-            (large && part.handle.offset_start.unwrap_or(0).is_multiple_of(WIDEST)).then_some(part)
+            part.handle.offset_start.unwrap_or(0).is_multiple_of(WIDEST).then_some(part)
         }
         _ => None,
     }
@@ -38,7 +35,11 @@ pub(super) fn sliced(
         return None;
     }
     let meta = Metadata::new(Shape::from(shape), tensor.meta.strides.clone());
-    let handle = tensor.handle.clone().offset_start((first * tensor.dtype.size()) as u64);
+    let last: usize =
+        ranges.iter().zip(tensor.meta.strides.iter()).map(|(r, stride)| (r.end - 1) * stride).sum();
+    let bytes = |elements: usize| (elements * tensor.dtype.size()) as u64;
+    let after = tensor.handle.size_in_used().checked_sub(bytes(last + 1))?;
+    let handle = tensor.handle.clone().offset_start(bytes(first)).offset_end(after);
     Some(CubeTensor::new(tensor.client.clone(), handle, meta, tensor.device.clone(), tensor.dtype))
 }
 

@@ -9,7 +9,7 @@ use crate::engine::context::Local;
 use crate::engine::graph::TensorSlot;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
 use crate::engine::row_groups::RowGroup;
-use meshwright_plan::Operand;
+use meshwright_plan::{BufId, Operand};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -64,7 +64,21 @@ impl Lower<'_> {
             operands.push(operand);
         }
         let call = RowCall::new(&program.of, (&space, group.rows.len()), operands);
-        let reads = reads.into_iter().filter(|l| !self.masks.drawn_by.contains_key(&l.buf)).collect();
-        Ok(call.map(|call| OwnRows { call, reads, writes }))
+        let reads: Vec<Local> =
+            reads.into_iter().filter(|l| !self.masks.drawn_by.contains_key(&l.buf)).collect();
+        let given: Vec<(BufId, BufId)> =
+            group.steps.iter().flat_map(|at| &plan.steps[*at].aliases).copied().collect();
+        let donations: Vec<(usize, usize)> = (writes.iter().enumerate())
+            .filter_map(|(to, out)| Some((reads.iter().position(|l| l.buf == first(&given, out.buf))?, to)))
+            .collect();
+        Ok(call.map(|call| OwnRows { call: call.with_donations(&donations), reads, writes }))
     }
+}
+
+/// Whose storage a buffer has in the end, where each takes that of another.
+fn first(given: &[(BufId, BufId)], mut buf: BufId) -> BufId {
+    while let Some((from, _)) = given.iter().find(|(_, to)| *to == buf) {
+        buf = *from;
+    }
+    buf
 }

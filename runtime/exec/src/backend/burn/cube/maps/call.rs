@@ -125,11 +125,16 @@ impl MapCall {
 
     /// The same where a Plan hands the storage of operands to results: pairs of an operand, counted among tensors, and a result.
     pub(crate) fn with_donations(mut self, donations: &[(usize, usize)]) -> MapCall {
-        for (result, over) in self.over.iter_mut().enumerate() {
-            over.retain(|i| !donations.iter().any(|(from, to)| from == i && *to != result));
-            over.sort_by_key(|i| !donations.contains(&(*i, result)));
-        }
+        prefer(&mut self.over, donations);
         self
+    }
+}
+
+/// Puts first, of the operands in whose place each result can be, the one whose storage a Plan hands to it, and leaves it to that alone.
+pub(in super::super) fn prefer(over: &mut [Vec<usize>], donations: &[(usize, usize)]) {
+    for (result, over) in over.iter_mut().enumerate() {
+        over.retain(|i| !donations.iter().any(|(from, to)| from == i && *to != result));
+        over.sort_by_key(|i| !donations.contains(&(*i, result)));
     }
 }
 

@@ -17,6 +17,8 @@ use meshwright_plan::DType;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Most steps of a launch, whose tensors are arguments of it.
+const MOST: usize = 32;
 /// Units that a step begins at a multiple of, so that no plane computes two.
 const PLANE: usize = 32;
 
@@ -117,7 +119,9 @@ fn launch_all(members: &[BoundMap<'_>], clock: &CubeTensor) {
     for member in members {
         launches.entry((member.width, member.call.half)).or_default().push(member);
     }
-    launches.into_iter().for_each(|((width, half), members)| launch(width, half, &members, clock));
+    for ((width, half), members) in launches {
+        members.chunks(MOST).for_each(|members| launch(width, half, members, clock));
+    }
 }
 
 fn launch(width: usize, half: Option<DType>, members: &[&BoundMap<'_>], clock: &CubeTensor) {

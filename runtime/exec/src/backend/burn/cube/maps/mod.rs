@@ -8,6 +8,8 @@ mod call;
 mod kernel;
 mod launch;
 
+#[cfg(feature = "cuda")]
+pub(super) use call::prefer;
 pub(crate) use call::{JoinCall, MapCall, MapOperand};
 #[cfg(feature = "cuda")]
 pub(super) use launch::MapRun;

@@ -1,7 +1,7 @@
 //! What is known of a group of steps along rows when a Plan is loaded.
 
 use super::super::drawn::can_be_drawn;
-use super::super::maps::MapOperand;
+use super::super::maps::{MapOperand, prefer};
 use super::passes::{Passes, RowPass};
 use crate::engine::lowering::stored_as;
 use meshwright_plan::expr::{Expr, Node, Reg, Scalar};
@@ -12,12 +12,16 @@ use std::ops::Range;
 pub(crate) const FOLDS: u16 = 1 << 15;
 /// Most operands, folds and results, so that addresses fit into the arguments of a kernel and sums into registers.
 const MOST: usize = 24;
-/// Most elements of a row that the units of a cube keep: what a unit has room for of one value, times the units.
-const LONGEST_KEPT: usize = KEPT_EACH * UNITS;
-/// Elements of a row that a unit has, where it keeps something of them.
-pub(super) const KEPT_EACH: usize = 32;
-/// Units of a cube.
+/// Numbers that a unit has room for, of what it keeps of all its elements.
+const ROOM: usize = 64;
+/// Most elements of a row that a unit has, where it keeps something of them.
+const MOST_EACH: usize = 32;
+/// Units of a cube; most of one whose units keep something, which have half of a multiprocessor's registers then.
 pub(super) const UNITS: usize = 256;
+pub(super) const MOST_UNITS: usize = 512;
+/// Least rows that keep a large GPU busy, and elements of a row below which fewer of them take no long time.
+const FEW_ROWS: usize = 64;
+const LONG_ROW: usize = 1 << 16;
 /// Units for a row that is read again in each pass: so many that the rows that are worked on at once stay in the cache between passes.
 pub(super) const UNITS_OF_LONG: usize = 1024;
 
@@ -98,9 +102,18 @@ impl RowCall {
             return None;
         }
         let half = of.expr.nodes.iter().map(|n| n.dtype).find(|dtype| dtype.is_half());
-        let length: usize = space[rows..].iter().map(ExactSizeIterator::len).product();
-        let keeps = length <= LONGEST_KEPT;
-        let Passes { passes, held, values } = Passes::of(of, (rows, &operands), (half, keeps))?;
+        let elements = |of: &[Range<usize>]| of.iter().map(ExactSizeIterator::len).product::<usize>();
+        let (many, length) = (elements(&space[..rows]), elements(&space[rows..]));
+        if many < FEW_ROWS && length > LONG_ROW {
+            return None;
+        }
+        let passes = |keeps| Passes::of(of, (rows, &operands), (half, keeps));
+        let mut planned = passes(true)?;
+        let keeps = length <= MOST_UNITS * each(planned.held);
+        if !keeps {
+            planned = passes(false)?;
+        }
+        let Passes { passes, held, values } = planned;
         let over = over(of, (&passes, &operands), (space.len(), made_up));
         Some(RowCall {
             has_positions: passes.iter().any(RowPass::has_positions),
@@ -121,7 +134,18 @@ impl RowCall {
     }
 }
 
+/// How many elements of a row a unit has that keeps so many values of each.
+pub(super) const fn each(held: usize) -> usize {
+    if held <= ROOM / MOST_EACH { MOST_EACH } else { ROOM / held }
+}
+
 impl RowCall {
+    /// The same where a Plan hands the storage of operands to results: pairs of an operand, counted among tensors, and a result.
+    pub(crate) fn with_donations(mut self, donations: &[(usize, usize)]) -> RowCall {
+        prefer(&mut self.over, donations);
+        self
+    }
+
     /// The dims of each tensor that is read.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Vec<Option<usize>>> {
         self.operands.iter().filter_map(|operand| match operand {

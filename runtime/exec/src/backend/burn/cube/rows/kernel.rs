@@ -18,8 +18,8 @@ use meshwright_plan::{DType, Monoid};
 
 /// Units that can tell each other numbers without memory.
 const PLANE: usize = 32;
-/// Vectors of a row that a unit takes at a time where it keeps nothing of them.
-const AT_ONCE: usize = 4;
+/// Elements of a row that a unit takes at a time where it keeps nothing of them, in up to four vectors.
+const AT_ONCE: usize = 16;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -212,13 +212,14 @@ fn of_elements<E: Float, N: Size>(
         }
     } else {
         let mut vector = own;
-        while vector + comptime!((AT_ONCE - 1) * units) < space.vectors {
+        let many = comptime!((AT_ONCE / shape.pace.width).clamp(1, 4));
+        while vector + comptime!((many - 1) * units) < space.vectors {
             #[unroll]
-            for i in 0..AT_ONCE {
+            for i in 0..many {
                 let this = vector + comptime!(i * units);
                 of_vector(operands, outs, state, space, row, this, 0usize, pass, comptime!(shape.clone()));
             }
-            vector += comptime!(AT_ONCE * units);
+            vector += comptime!(many * units);
         }
         while vector < space.vectors {
             of_vector(operands, outs, state, space, row, vector, 0usize, pass, comptime!(shape.clone()));

@@ -5,7 +5,7 @@ use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
 use super::super::maps::MapOperand;
 use super::super::operands::{OwnInputs, ResultSlot, placed};
-use super::call::{KEPT_EACH, RowCall, UNITS, UNITS_OF_LONG};
+use super::call::{MOST_UNITS, RowCall, UNITS, UNITS_OF_LONG, each};
 use super::kernel::{RowShape, RowSpaceLaunch, along_rows};
 use crate::backend::RngState;
 use crate::backend::burn::walk::JointWalk;
@@ -139,7 +139,8 @@ impl<'a> BoundRows<'a> {
     fn shape(&self, operands: Vec<(OperandSource, DType)>, results: Vec<(usize, DType)>) -> RowShape {
         let RowCall { passes, folds, held, values, .. } = self.call;
         let (vectors, rank) = (self.vectors(), self.walk.sizes.len());
-        let each = (2 * KEPT_EACH / (*held).max(2) / self.width).max(1);
+        // Gaps between shorter rows of a row are read too.
+        let each = (each(*held) / self.width).max(vectors.div_ceil(MOST_UNITS)).max(1);
         let (units, all) = match self.call.keeps {
             true => {
                 (vectors.div_ceil(each).next_power_of_two().max(vectors.next_power_of_two().min(32)), UNITS)
