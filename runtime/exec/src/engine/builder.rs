@@ -8,9 +8,9 @@ use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError, stored_as, stored_shape};
 use super::masks::Masks;
 use super::pieces::{CollectivePiece, Piece, RepeatPiece};
-use super::residuals::{ResidualStep, Residuals, load, store};
+use super::residuals::{ResidualStep, Residuals, ended, load, store};
 use super::row_groups::RowGroups;
-use super::schedule::{Schedule, ended};
+use super::step_order::StepOrder;
 use super::turns::Carried;
 use crate::backend::{Backend, GroupKind, MOST_NESTED};
 use crate::collective::Prepared;
@@ -71,9 +71,9 @@ pub(crate) fn build<B: Backend>(
     let (folds, writes) =
         (|i: &_, value| B::folds(&lowering, i, value), |s: &_| B::groups(&lowering, s).is_some());
     lowering.inlined = InlinedValues::of(plan, &lowering.rows, folds, writes);
-    let schedule = Schedule::of(plan, &lowering.rows, &lowering.inlined);
+    let order = StepOrder::of(plan, &lowering.rows, &lowering.inlined);
     let taken = (&residuals, &lowering.masks, &lowering.rows, &lowering.inlined);
-    lowering.epilogues = Epilogues::of(plan, taken, &schedule, |e| B::computes(&lowering, e));
+    lowering.epilogues = Epilogues::of(plan, taken, &order, |e| B::computes(&lowering, e));
     let mut builder = ProgramBuilder::<B> {
         lowering,
         pieces,
@@ -86,7 +86,7 @@ pub(crate) fn build<B: Backend>(
         postponed: BTreeMap::new(),
         delayed: vec![],
         groups: BTreeMap::new(),
-        schedule,
+        order,
     };
     let mut lifetimes = Lifetimes::new(plan);
     let failed = |e, index| {
@@ -100,7 +100,7 @@ pub(crate) fn build<B: Backend>(
         let known = lifetimes.step(index, step).map_err(LoweringError::Plan);
         known.map_err(|e| failed(e, Some(index)))?;
     }
-    for index in std::mem::take(&mut builder.schedule.order) {
+    for index in std::mem::take(&mut builder.order.steps) {
         builder.step(index, &plan.steps[index]).map_err(|e| failed(e, Some(index)))?;
     }
     builder.end_group().map_err(|e| failed(e, plan.steps.len().checked_sub(1)))?;
@@ -136,7 +136,7 @@ struct ProgramBuilder<'a, B: Backend> {
     delayed: Vec<(usize, Vec<TensorSlot>)>,
     /// See [`Built::groups`].
     groups: BTreeMap<usize, Vec<usize>>,
-    schedule: Schedule,
+    order: StepOrder,
 }
 
 impl<B: Backend> ProgramBuilder<'_, B> {
@@ -165,7 +165,7 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
         for buf in ended(step).filter(made).collect::<Vec<_>>() {
             let slots = self.lowering.slots(buf)?;
-            match self.schedule.end_of(buf, index) {
+            match self.order.end_of(buf, index) {
                 at if at == index => ending.extend(slots),
                 later => self.postponed.entry(later).or_default().extend(slots),
             }

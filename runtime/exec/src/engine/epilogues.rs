@@ -8,7 +8,7 @@ use super::inlined::InlinedValues;
 use super::masks::Masks;
 use super::residuals::{Readers, Residuals};
 use super::row_groups::RowGroups;
-use super::schedule::Schedule;
+use super::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,11 +95,10 @@ impl Epilogues {
     pub(crate) fn of(
         plan: &Plan,
         (residuals, masks, rows, inlined): (&Residuals, &Masks, &RowGroups, &InlinedValues),
-        schedule: &Schedule,
+        order: &StepOrder,
         computes: impl Fn(&Epilogue) -> bool,
     ) -> Epilogues {
-        let mut found =
-            Finder { readers: Readers::of(plan), plan, rows, schedule, all: Epilogues::default() };
+        let mut found = Finder { readers: Readers::of(plan), plan, rows, order, all: Epilogues::default() };
         let taken = |at: usize| {
             let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
             let step = &plan.steps[at];
@@ -135,7 +134,7 @@ struct Finder<'a> {
     readers: Readers<'a>,
     plan: &'a Plan,
     rows: &'a RowGroups,
-    schedule: &'a Schedule,
+    order: &'a StepOrder,
     all: Epilogues,
 }
 
@@ -166,7 +165,7 @@ impl Finder<'_> {
             // Read under other names of dims, the product would have to be there.
             let once = step.reads.iter().filter(|o| o.buf == read.buf).count() == 1;
             let others = step.reads.iter().filter(|o| o.buf != read.buf);
-            let runs = |step: usize| self.schedule.place[step];
+            let runs = |step: usize| self.order.place[step];
             let late = |w: &usize| *w >= by || runs(*w) >= runs(by);
             let before: Vec<usize> = others.filter_map(|o| self.written_by(o.buf, at)).filter(late).collect();
             let early = before.iter().all(|w| self.can_come_before(*w, by, at));

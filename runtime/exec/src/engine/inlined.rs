@@ -4,9 +4,8 @@
 //! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other values that they can be computed
 //! from, they are computed from those.
 
-use super::residuals::Readers;
+use super::residuals::{Readers, ended};
 use super::row_groups::{RowGroups, takes};
-use super::schedule::ended;
 use meshwright_plan::expr::{Expr, Reg, Scalar};
 use meshwright_plan::{BufId, Computed, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};

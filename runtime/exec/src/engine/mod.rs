@@ -24,8 +24,8 @@ pub(crate) mod replays;
 pub(crate) mod residuals;
 pub(crate) mod row_groups;
 pub(crate) mod runner;
-pub(crate) mod schedule;
 mod step_inputs;
+pub(crate) mod step_order;
 pub(crate) mod turns;
 
 pub use launched::DeviceReport;

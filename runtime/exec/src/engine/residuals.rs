@@ -6,7 +6,7 @@
 
 use super::graph::TensorSlot;
 use burn_ir::{CustomOpIr, OperationIr, ScalarIr, TensorIr};
-use meshwright_plan::{BufId, Dim, Plan, Prim};
+use meshwright_plan::{BufId, Dim, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The operation that keeps a value for its position.
@@ -155,6 +155,11 @@ impl<'a> Readers<'a> {
                 .collect(),
         )
     }
+}
+
+/// What ends with a step, be it that another takes its storage.
+pub(super) fn ended(step: &Step) -> impl Iterator<Item = BufId> {
+    step.free.iter().copied().chain(step.aliases.iter().map(|(from, _)| *from))
 }
 
 /// Keeps a value.

@@ -3,10 +3,9 @@
 //! step of a group leaves to the next is never in memory.
 //!
 //! The steps of a group need not follow each other in the Plan. All run in the place of the last one; what is between them and reads what they
-//! write runs after it ([`super::schedule`]).
+//! write runs after it ([`super::step_order`]).
 
-use super::residuals::{Readers, Residuals};
-use super::schedule::ended;
+use super::residuals::{Readers, Residuals, ended};
 use meshwright_plan::{BufId, Dim, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 

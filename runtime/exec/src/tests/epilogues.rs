@@ -6,14 +6,14 @@ use crate::engine::inlined::InlinedValues;
 use crate::engine::masks::Masks;
 use crate::engine::residuals::Residuals;
 use crate::engine::row_groups::RowGroups;
-use crate::engine::schedule::Schedule;
+use crate::engine::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};
 use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
 
 fn found(plan: &Plan) -> Epilogues {
     let none = (Residuals::default(), Masks::default(), RowGroups::default(), InlinedValues::default());
-    let schedule = Schedule::of(plan, &none.2, &none.3);
-    Epilogues::of(plan, (&none.0, &none.1, &none.2, &none.3), &schedule, |_| true)
+    let order = StepOrder::of(plan, &none.2, &none.3);
+    Epilogues::of(plan, (&none.0, &none.1, &none.2, &none.3), &order, |_| true)
 }
 
 struct Layer {

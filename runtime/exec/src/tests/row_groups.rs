@@ -6,7 +6,7 @@ use crate::engine::inlined::InlinedValues;
 use crate::engine::masks::Masks;
 use crate::engine::residuals::Residuals;
 use crate::engine::row_groups::{RowGroup, RowGroups};
-use crate::engine::schedule::Schedule;
+use crate::engine::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
 
@@ -93,16 +93,16 @@ fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
     assert_eq!((&group.steps[..], &group.after[..]), (&[0, 1, 2, 5, 6, 7][..], &[3][..]));
     assert_eq!((&group.rows[..], &group.along[..]), (&[n.row][..], &[n.n][..]));
     assert_eq!(group.inner, [&sum, &mean, &squares, &square].map(|o| o.buf).into());
-    let schedule = Schedule::of(&plan, &groups, &InlinedValues::default());
-    assert_eq!(schedule.order, [4, 0, 1, 2, 5, 6, 7, 3]);
+    let order = StepOrder::of(&plan, &groups, &InlinedValues::default());
+    assert_eq!(order.steps, [4, 0, 1, 2, 5, 6, 7, 3]);
     // What the group reads ends with its last step, and what it writes with the last that reads that.
-    assert_eq!(schedule.end_of(n.x.buf, 0), 7);
-    assert_eq!(schedule.end_of(n.y.buf, 4), 7);
+    assert_eq!(order.end_of(n.x.buf, 0), 7);
+    assert_eq!(order.end_of(n.y.buf, 4), 7);
     let ends = plan
         .steps
         .iter()
         .position(|s| s.free.contains(&center.buf) || s.aliases.iter().any(|a| a.0 == center.buf));
-    assert_eq!(schedule.end_of(center.buf, ends.unwrap()), 3);
+    assert_eq!(order.end_of(center.buf, ends.unwrap()), 3);
 }
 
 #[test]
@@ -206,13 +206,13 @@ fn a_product_adds_nothing_that_a_group_makes_later() {
     let plan = b.finish();
     let (none, rows) = ((Residuals::default(), Masks::default(), InlinedValues::default()), found(&plan));
     assert_eq!((&only(&rows).steps[..], &only(&rows).after[..]), (&[0, 3][..], &[2][..]));
-    let schedule = Schedule::of(&plan, &rows, &none.2);
-    assert_eq!(schedule.order, [1, 0, 3, 2]);
-    let of = |rows: &RowGroups, schedule: &Schedule| {
-        Epilogues::of(&plan, (&none.0, &none.1, rows, &none.2), schedule, |_| true).at.len()
+    let order = StepOrder::of(&plan, &rows, &none.2);
+    assert_eq!(order.steps, [1, 0, 3, 2]);
+    let of = |rows: &RowGroups, order: &StepOrder| {
+        Epilogues::of(&plan, (&none.0, &none.1, rows, &none.2), order, |_| true).at.len()
     };
-    assert_eq!(of(&rows, &schedule), 0);
+    assert_eq!(of(&rows, &order), 0);
     // Where it is made before, it is a bias.
     let alone = RowGroups::default();
-    assert_eq!(of(&alone, &Schedule::of(&plan, &alone, &none.2)), 1);
+    assert_eq!(of(&alone, &StepOrder::of(&plan, &alone, &none.2)), 1);
 }

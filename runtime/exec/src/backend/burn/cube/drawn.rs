@@ -1,6 +1,5 @@
 //! Truth values that kernels draw where they need them, bit by bit those that are drawn into memory elsewhere.
 
-use super::elements::DrawnSource;
 use super::program::truth;
 use super::random::{Generator, generator, least_word};
 use crate::backend::RngState;
@@ -53,6 +52,14 @@ impl Drawn {
         let strides = strides.iter().copied().collect();
         DrawLaunch::new(generator(&self.draws), self.draws.first, strides, least_word(self.of))
     }
+}
+
+/// Which of the draws it is, how many elements share a counter of it, and whether a vector lies in whole counters or in one half of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DrawnSource {
+    pub(super) which: usize,
+    pub(super) many: usize,
+    pub(super) in_groups: bool,
 }
 
 /// Whether a kernel can draw it.

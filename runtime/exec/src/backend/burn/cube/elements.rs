@@ -4,7 +4,7 @@
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
 )]
 
-use super::drawn::Draw;
+use super::drawn::{Draw, DrawnSource};
 use super::program::{ScalarInputs, truth};
 use super::random::of_words;
 use cubecl::prelude::*;
@@ -24,14 +24,6 @@ pub(super) enum OperandSource {
     Output(usize),
     /// Drawn.
     Drawn(DrawnSource),
-}
-
-/// Which of the draws it is, how many elements share a counter of it, and whether a vector lies in whole counters or in one half of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct DrawnSource {
-    pub(super) which: usize,
-    pub(super) many: usize,
-    pub(super) in_groups: bool,
 }
 
 /// How many bytes an element has, and so which list its tensor is in.

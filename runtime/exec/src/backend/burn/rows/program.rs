@@ -76,7 +76,7 @@ impl Merger<'_> {
                         let log = self.expr.unary(UnaryFn::Log, e.sum);
                         self.expr.binary(BinaryFn::Sub, e.far, log)
                     }
-                    false => self.expr.binary(BinaryFn::Div, e.exp, e.sum),
+                    false => self.share(&e),
                 }]
             }
             Prim::LogSumExp { .. } => vec![self.log_sum(step)?],
@@ -149,6 +149,12 @@ impl Merger<'_> {
         Some(Exponentials { greatest, far, exp, sum: self.fold(Monoid::Sum, exp)? })
     }
 
+    /// The softmax. A division by the sum would be one for each element.
+    fn share(&mut self, e: &Exponentials) -> Reg {
+        let inverse = self.expr.unary(UnaryFn::Recip, e.sum);
+        self.expr.binary(BinaryFn::Mul, e.exp, inverse)
+    }
+
     fn log_sum(&mut self, step: &Step) -> Option<Reg> {
         let e = self.exponentials(step.reads.first()?)?;
         let x = &mut self.expr;
@@ -185,7 +191,7 @@ impl Merger<'_> {
         let [logits, label, scale] = &step.reads[..] else { return None };
         let e = self.exponentials(logits)?;
         let (is, scale) = (self.labeled(label, dim)?, self.operand(scale));
-        let softmax = self.expr.binary(BinaryFn::Div, e.exp, e.sum);
+        let softmax = self.share(&e);
         let one = self.expr.cast(is, DType::F32);
         let apart = self.expr.binary(BinaryFn::Sub, softmax, one);
         let scale = self.expr.cast(scale, DType::F32);

@@ -2,14 +2,12 @@
 
 use super::super::drawn::can_be_drawn;
 use super::super::maps::{MapOperand, prefer};
+use super::expr::{RowExpr, RowResult};
 use super::passes::{Passes, RowPass};
 use crate::engine::lowering::stored_as;
-use meshwright_plan::expr::{Expr, Node, Reg, Scalar};
 use meshwright_plan::{DType, Monoid};
 use std::ops::Range;
 
-/// What an expression loads from this number on are the results of folds.
-pub(crate) const FOLDS: u16 = 1 << 15;
 /// Most operands, folds and results, so that addresses fit into the arguments of a kernel and sums into registers.
 const MOST: usize = 24;
 /// Numbers that a unit has room for, of what it keeps of all its elements.
@@ -24,26 +22,6 @@ const FEW_ROWS: usize = 64;
 const LONG_ROW: usize = 1 << 16;
 /// Units for a row that is read again in each pass: so many that the rows that are worked on at once stay in the cache between passes.
 pub(super) const UNITS_OF_LONG: usize = 1024;
-
-/// A result of a group.
-#[derive(Clone, Debug)]
-pub(crate) struct RowResult {
-    pub(crate) reg: Reg,
-    pub(crate) dtype: DType,
-    /// Whether it has an element for each of a row, and not one for the row.
-    pub(crate) whole: bool,
-}
-
-/// What is computed of each element of a row.
-#[derive(Clone, Debug)]
-pub(crate) struct RowExpr {
-    /// It loads operands, and from [`FOLDS`] on what the folds gave.
-    pub(crate) expr: Expr,
-    pub(crate) folds: Vec<(Monoid, Reg)>,
-    pub(crate) results: Vec<RowResult>,
-    /// What a unit may keep of an element, beside what it loads.
-    pub(crate) steps: Vec<Reg>,
-}
 
 /// A group on one device. Its dims are those of the rows, then those along a row.
 #[derive(Clone, Debug)]
@@ -158,17 +136,6 @@ impl RowCall {
     pub(super) fn dims_of(&self, whole: bool) -> Vec<Option<usize>> {
         let has = |dim: usize| dim >= self.made_up && (whole || dim < self.rows);
         (0..self.sizes.len()).map(|dim| has(dim).then(|| dim - self.made_up)).collect()
-    }
-}
-
-impl RowExpr {
-    /// The same with a dim of one row before the others.
-    fn with_a_row(&self) -> RowExpr {
-        let shifted = |node: &Node| match node.scalar {
-            Scalar::Index(dim) => Node { scalar: Scalar::Index(dim + 1), ..*node },
-            _ => *node,
-        };
-        RowExpr { expr: Expr { nodes: self.expr.nodes.iter().map(shifted).collect() }, ..self.clone() }
     }
 }
 

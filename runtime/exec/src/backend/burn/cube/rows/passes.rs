@@ -3,7 +3,7 @@
 
 use super::super::maps::MapOperand;
 use super::super::program::ScalarProgram;
-use super::call::{FOLDS, RowExpr};
+use super::expr::{FOLDS, RowExpr};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
@@ -271,9 +271,9 @@ impl Planner<'_> {
             _ => None,
         };
         // What is computed on the way, and needed later.
-        let met = self.met(&elements, |reg| source(kept, reg).is_some());
+        let needed = self.needed(&elements, |reg| source(kept, reg).is_some());
         let new: Vec<Reg> =
-            met.into_iter().filter(|r| self.held.contains_key(r) && !kept.contains(r)).collect();
+            needed.into_iter().filter(|r| self.held.contains_key(r) && !kept.contains(r)).collect();
         elements.extend(new.iter().map(|reg| (*reg, RowTarget::Hold(self.held[reg]))));
         let part = self.part(&elements, |reg| source(kept, reg))?;
         kept.extend(new);
@@ -281,15 +281,15 @@ impl Planner<'_> {
     }
 
     /// The registers that are computed for some, those included, down to where something ends the way.
-    fn met(&self, wanted: &[(Reg, RowTarget)], ends: impl Fn(Reg) -> bool) -> BTreeSet<Reg> {
-        let mut met = BTreeSet::new();
+    fn needed(&self, wanted: &[(Reg, RowTarget)], ends: impl Fn(Reg) -> bool) -> BTreeSet<Reg> {
+        let mut found = BTreeSet::new();
         let mut open: Vec<Reg> = wanted.iter().map(|(reg, _)| *reg).collect();
         while let Some(reg) = open.pop() {
-            if met.insert(reg) && !ends(reg) {
+            if found.insert(reg) && !ends(reg) {
                 open.extend(self.scalar(reg).reads());
             }
         }
-        met
+        found
     }
 
     /// What computes these registers; `source` says where one comes from that is not computed. Nothing where none are wanted.
@@ -302,7 +302,7 @@ impl Planner<'_> {
             return Some(None);
         }
         let (mut expr, mut loads, mut at) = (Expr::default(), vec![], BTreeMap::new());
-        for reg in self.met(wanted, |reg| source(reg).is_some()) {
+        for reg in self.needed(wanted, |reg| source(reg).is_some()) {
             let node = self.of.expr.nodes[usize::from(reg)];
             let new = match source(reg) {
                 Some(source) => {

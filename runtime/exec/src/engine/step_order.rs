@@ -2,22 +2,23 @@
 //! ([`super::row_groups`]), and where values are computed by the step that folds them ([`super::inlined`]).
 
 use super::inlined::InlinedValues;
+use super::residuals::ended;
 use super::row_groups::RowGroups;
-use meshwright_plan::{BufId, Plan, Step};
+use meshwright_plan::{BufId, Plan};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
+pub(crate) struct StepOrder {
     /// The steps of the Plan.
-    pub(crate) order: Vec<usize>,
+    pub(crate) steps: Vec<usize>,
     /// For each step when it runs: where it stands in the order, or the last step of its group.
     pub(crate) place: Vec<usize>,
     /// By a step that ends a buffer and the buffer, the step that does in its place.
     ends: BTreeMap<(usize, BufId), usize>,
 }
 
-impl Schedule {
-    pub(crate) fn of(plan: &Plan, groups: &RowGroups, inlined: &InlinedValues) -> Schedule {
+impl StepOrder {
+    pub(crate) fn of(plan: &Plan, groups: &RowGroups, inlined: &InlinedValues) -> StepOrder {
         let order = order(plan, groups);
         let mut place = vec![0; plan.steps.len()];
         order.iter().enumerate().for_each(|(n, step)| place[*step] = n);
@@ -48,18 +49,13 @@ impl Schedule {
             }
         }
         let place = (0..place.len()).map(|step| place[runs(step)]).collect();
-        Schedule { order, place, ends }
+        StepOrder { steps: order, place, ends }
     }
 
     /// After which step a buffer ends that a step of the Plan ends.
     pub(crate) fn end_of(&self, buf: BufId, at: usize) -> usize {
         self.ends.get(&(at, buf)).copied().unwrap_or(at)
     }
-}
-
-/// What ends with a step, be it that another takes its storage.
-pub(crate) fn ended(step: &Step) -> impl Iterator<Item = BufId> {
-    step.free.iter().copied().chain(step.aliases.iter().map(|(from, _)| *from))
 }
 
 fn order(plan: &Plan, groups: &RowGroups) -> Vec<usize> {

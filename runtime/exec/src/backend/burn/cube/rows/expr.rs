@@ -1,0 +1,37 @@
+//! What the steps of a group compute, as one expression.
+
+use meshwright_plan::expr::{Expr, Node, Reg, Scalar};
+use meshwright_plan::{DType, Monoid};
+
+/// What an expression loads from this number on are the results of folds.
+pub(crate) const FOLDS: u16 = 1 << 15;
+/// A result of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct RowResult {
+    pub(crate) reg: Reg,
+    pub(crate) dtype: DType,
+    /// Whether it has an element for each of a row, and not one for the row.
+    pub(crate) whole: bool,
+}
+
+/// What is computed of each element of a row.
+#[derive(Clone, Debug)]
+pub(crate) struct RowExpr {
+    /// It loads operands, and from [`FOLDS`] on what the folds gave.
+    pub(crate) expr: Expr,
+    pub(crate) folds: Vec<(Monoid, Reg)>,
+    pub(crate) results: Vec<RowResult>,
+    /// What a unit may keep of an element, beside what it loads.
+    pub(crate) steps: Vec<Reg>,
+}
+
+impl RowExpr {
+    /// The same with a dim of one row before the others.
+    pub(super) fn with_a_row(&self) -> RowExpr {
+        let shifted = |node: &Node| match node.scalar {
+            Scalar::Index(dim) => Node { scalar: Scalar::Index(dim + 1), ..*node },
+            _ => *node,
+        };
+        RowExpr { expr: Expr { nodes: self.expr.nodes.iter().map(shifted).collect() }, ..self.clone() }
+    }
+}
