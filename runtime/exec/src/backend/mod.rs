@@ -281,6 +281,11 @@ pub(crate) trait Backend: Send + Sized + 'static {
         None
     }
 
+    /// Whether it matters that such steps stand next to each other.
+    fn gathers(&self) -> bool {
+        false
+    }
+
     /// Records the operation of such steps.
     fn lower_group(
         lowering: &mut Lowering<'_, Self::Kernel>,

@@ -71,7 +71,7 @@ pub(crate) fn build<B: Backend>(
     let (folds, writes) =
         (|i: &_, value| B::folds(&lowering, i, value), |s: &_| B::groups(&lowering, s).is_some());
     lowering.inlined = InlinedValues::of(plan, &lowering.rows, folds, writes);
-    let order = StepOrder::of(plan, &lowering.rows, &lowering.inlined);
+    let order = StepOrder::of(plan, &lowering.rows, &lowering.inlined, backend.gathers());
     let taken = (&residuals, &lowering.masks, &lowering.rows, &lowering.inlined);
     lowering.epilogues = Epilogues::of(plan, taken, &order, |e| B::computes(&lowering, e));
     let mut builder = ProgramBuilder::<B> {
@@ -175,7 +175,9 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             Some(to) if self.lowering.epilogues.is_after(index, to) => {
                 self.delayed.push((index, std::mem::take(&mut ending)));
             }
-            Some(to) if to > index => self.postponed.entry(to).or_default().append(&mut ending),
+            Some(to) if self.order.place[to] > self.order.place[index] => {
+                self.postponed.entry(to).or_default().append(&mut ending)
+            }
             _ => {}
         }
         if let Some(kind) = group {

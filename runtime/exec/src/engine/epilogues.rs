@@ -249,7 +249,8 @@ impl Finder<'_> {
             if !same || !self.is_free_product(*by) || !self.readers.is_beside(*by, at) {
                 return None;
             }
-            let after = if at < *by { self.updates(at, *by, residuals)? } else { vec![] };
+            let first = self.order.place[at] < self.order.place[*by];
+            let after = if first { self.updates(at, *by, residuals)? } else { vec![] };
             let does = EpilogueKind::FactorSums { factor };
             Some(Epilogue { product: *by, other: at, before: vec![], after, does })
         })
@@ -258,10 +259,11 @@ impl Finder<'_> {
     /// What reads the result of a step before a later one, if that is to put it into what all iterations of a loop give, which may wait.
     fn updates(&self, first: usize, last: usize, residuals: &Residuals) -> Option<Vec<usize>> {
         // Readers may have been moved themselves.
-        let place = |s: &usize| self.all.moved.get(s).map_or(*s, |to| *s.min(to));
+        let runs = |s: &usize| self.order.place[*s];
+        let place = |s: &usize| self.all.moved.get(s).map_or(runs(s), |to| runs(s).min(runs(to)));
         let read_before = |buf: BufId| {
             let readers = self.readers.readers.get(&buf).into_iter().flatten().copied();
-            readers.filter(move |s| place(s) < last)
+            readers.filter(move |s| place(s) < runs(&last))
         };
         let after: Vec<usize> = read_before(self.plan.steps[first].writes.first()?.buf).collect();
         let waits = |s: &usize| {

@@ -135,7 +135,7 @@ impl Readers<'_> {
     /// Whether a buffer that is there at one step is still there at another.
     pub(super) fn lasts(&self, buf: BufId, from: usize, to: usize) -> bool {
         let ends = |s: &Step| s.free.contains(&buf) || s.aliases.iter().any(|a| a.0 == buf);
-        !self.plan.steps[from + 1..to].iter().any(ends)
+        !self.plan.steps.get(from + 1..to).unwrap_or_default().iter().any(ends)
     }
 
     /// Whether reading again what a value is computed from moves fewer bytes than writing and reading it.

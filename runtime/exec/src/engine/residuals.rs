@@ -42,7 +42,7 @@ pub(super) struct Readers<'a> {
     /// For each step the loop that it is in, by the step that begins it.
     pub(super) within: Vec<Option<usize>>,
     /// For each end of a loop the step that begins it.
-    begins: BTreeMap<usize, usize>,
+    pub(super) begins: BTreeMap<usize, usize>,
     /// Outputs, and next values of what is kept.
     leaves: BTreeSet<BufId>,
 }

@@ -1,11 +1,12 @@
 //! In which order a device runs the steps of a Plan, and after which one a buffer ends, where groups of steps along rows run as one
-//! ([`super::row_groups`]), and where values are computed by the step that folds them ([`super::inlined`]).
+//! ([`super::row_groups`]), where values are computed by the step that folds them ([`super::inlined`]), and where steps are moved next to each
+//! other.
 
 use super::inlined::InlinedValues;
-use super::residuals::ended;
-use super::row_groups::RowGroups;
-use meshwright_plan::{BufId, Plan};
-use std::collections::BTreeMap;
+use super::residuals::{Readers, ended};
+use super::row_groups::{RowGroups, takes};
+use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(crate) struct StepOrder {
@@ -18,8 +19,12 @@ pub(crate) struct StepOrder {
 }
 
 impl StepOrder {
-    pub(crate) fn of(plan: &Plan, groups: &RowGroups, inlined: &InlinedValues) -> StepOrder {
-        let order = order(plan, groups);
+    /// `gathers` says whether several steps that stand next to each other may be one launch.
+    pub(crate) fn of(plan: &Plan, groups: &RowGroups, inlined: &InlinedValues, gathers: bool) -> StepOrder {
+        let mut order = order(plan, groups);
+        if gathers {
+            Gatherer::new(plan, groups, inlined).gather(&mut order);
+        }
         let mut place = vec![0; plan.steps.len()];
         order.iter().enumerate().for_each(|(n, step)| place[*step] = n);
         // A group reads what its steps read when the last of them runs.
@@ -68,4 +73,83 @@ fn order(plan: &Plan, groups: &RowGroups) -> Vec<usize> {
         order[*first..=*last].copy_from_slice(&all);
     }
     order
+}
+
+/// What leaves or enters the stacks of loops moves to their begins and ends.
+struct Gatherer<'a> {
+    plan: &'a Plan,
+    readers: Readers<'a>,
+    groups: &'a RowGroups,
+    inlined: &'a InlinedValues,
+    /// By buffer the step that writes it.
+    written: BTreeMap<BufId, usize>,
+}
+
+impl<'a> Gatherer<'a> {
+    fn new(plan: &'a Plan, groups: &'a RowGroups, inlined: &'a InlinedValues) -> Gatherer<'a> {
+        let of = |(at, step): (usize, &'a Step)| step.writes.iter().map(move |o| (o.buf, at));
+        let written = plan.steps.iter().enumerate().flat_map(of).collect();
+        Gatherer { plan, readers: Readers::of(plan), groups, inlined, written }
+    }
+
+    /// In the body of each loop what takes values out of stacks comes first, then what converts those alone, and what puts values into stacks
+    /// last. So folds and element-wise steps that do not depend on each other stand next to each other, and are one launch: the conversions of all
+    /// parameters of a layer, and the sums for their gradients.
+    fn gather(&self, order: &mut [usize]) {
+        for (end, begin) in &self.readers.begins {
+            let body = &mut order[begin + 1..*end];
+            // What others wait for stays where it is.
+            if body.iter().any(|s| takes(&self.plan.steps[*s]) || self.plan.steps[*s].lag != 0) {
+                continue;
+            }
+            let (slices, others): (Vec<usize>, Vec<usize>) =
+                body.iter().partition(|s| self.is_slice(**s, *begin));
+            let taken: BTreeSet<BufId> =
+                slices.iter().flat_map(|s| &self.plan.steps[*s].writes).map(|o| o.buf).collect();
+            let (conversions, others): (Vec<usize>, Vec<usize>) =
+                others.into_iter().partition(|s| self.converts(*s, *begin, &taken));
+            let (updates, others): (Vec<usize>, Vec<usize>) =
+                others.into_iter().partition(|s| self.is_update(*s, (*begin, *end)));
+            let all = slices.into_iter().chain(conversions).chain(others).chain(updates);
+            body.iter_mut().zip(all).for_each(|(place, step)| *place = step);
+        }
+    }
+
+    /// Whether it is there before a loop.
+    fn is_outside(&self, buf: BufId, begin: usize) -> bool {
+        self.written.get(&buf).is_none_or(|by| *by < begin)
+    }
+
+    fn is_slice(&self, at: usize, begin: usize) -> bool {
+        let step = &self.plan.steps[at];
+        self.readers.within[at] == Some(begin)
+            && matches!(step.prim, Prim::IterationSlice { .. })
+            && step.reads.iter().all(|o| self.is_outside(o.buf, begin))
+    }
+
+    /// An element-wise step of what was taken out of stacks that gives no more bytes than it reads, so that it can wait for its reader.
+    fn converts(&self, at: usize, begin: usize, taken: &BTreeSet<BufId>) -> bool {
+        let step = &self.plan.steps[at];
+        let bytes = |operands: &mut dyn Iterator<Item = &Operand>| -> usize {
+            operands.map(|o| self.plan.buffer(o.buf).largest_bytes(&self.plan.mesh)).sum()
+        };
+        let computed = |o: &Operand| self.inlined.values.contains_key(&o.buf);
+        let known = |o: &Operand| taken.contains(&o.buf) || self.is_outside(o.buf, begin);
+        self.readers.within[at] == Some(begin)
+            && matches!(step.prim, Prim::Map { .. })
+            && !self.groups.members.contains_key(&at)
+            && !step.writes.iter().any(computed)
+            && step.reads.iter().all(known)
+            && bytes(&mut step.writes.iter())
+                <= bytes(&mut step.reads.iter().filter(|o| taken.contains(&o.buf)))
+    }
+
+    /// Whether nothing but the end of the loop needs what a step makes of a stack.
+    fn is_update(&self, at: usize, (begin, end): (usize, usize)) -> bool {
+        let step = &self.plan.steps[at];
+        let last = |o: &Operand| self.readers.only(o.buf) == Some(end);
+        self.readers.within[at] == Some(begin)
+            && matches!(step.prim, Prim::IterationUpdate { .. })
+            && step.writes.iter().all(last)
+    }
 }

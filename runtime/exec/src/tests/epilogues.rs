@@ -12,7 +12,7 @@ use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInpu
 
 fn found(plan: &Plan) -> Epilogues {
     let none = (Residuals::default(), Masks::default(), RowGroups::default(), InlinedValues::default());
-    let order = StepOrder::of(plan, &none.2, &none.3);
+    let order = StepOrder::of(plan, &none.2, &none.3, false);
     Epilogues::of(plan, (&none.0, &none.1, &none.2, &none.3), &order, |_| true)
 }
 

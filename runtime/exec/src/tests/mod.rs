@@ -13,6 +13,7 @@ mod nccl;
 mod never_stored;
 mod plans;
 mod row_groups;
+mod step_order;
 mod steps;
 mod training;
 

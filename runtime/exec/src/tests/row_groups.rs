@@ -93,7 +93,7 @@ fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
     assert_eq!((&group.steps[..], &group.after[..]), (&[0, 1, 2, 5, 6, 7][..], &[3][..]));
     assert_eq!((&group.rows[..], &group.along[..]), (&[n.row][..], &[n.n][..]));
     assert_eq!(group.inner, [&sum, &mean, &squares, &square].map(|o| o.buf).into());
-    let order = StepOrder::of(&plan, &groups, &InlinedValues::default());
+    let order = StepOrder::of(&plan, &groups, &InlinedValues::default(), false);
     assert_eq!(order.steps, [4, 0, 1, 2, 5, 6, 7, 3]);
     // What the group reads ends with its last step, and what it writes with the last that reads that.
     assert_eq!(order.end_of(n.x.buf, 0), 7);
@@ -206,7 +206,7 @@ fn a_product_adds_nothing_that_a_group_makes_later() {
     let plan = b.finish();
     let (none, rows) = ((Residuals::default(), Masks::default(), InlinedValues::default()), found(&plan));
     assert_eq!((&only(&rows).steps[..], &only(&rows).after[..]), (&[0, 3][..], &[2][..]));
-    let order = StepOrder::of(&plan, &rows, &none.2);
+    let order = StepOrder::of(&plan, &rows, &none.2, false);
     assert_eq!(order.steps, [1, 0, 3, 2]);
     let of = |rows: &RowGroups, order: &StepOrder| {
         Epilogues::of(&plan, (&none.0, &none.1, rows, &none.2), order, |_| true).at.len()
@@ -214,5 +214,5 @@ fn a_product_adds_nothing_that_a_group_makes_later() {
     assert_eq!(of(&rows, &order), 0);
     // Where it is made before, it is a bias.
     let alone = RowGroups::default();
-    assert_eq!(of(&alone, &StepOrder::of(&plan, &alone, &none.2)), 1);
+    assert_eq!(of(&alone, &StepOrder::of(&plan, &alone, &none.2, false)), 1);
 }

@@ -141,6 +141,11 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     }
 
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+    fn gathers(&self) -> bool {
+        B::OWN_MAPS
+    }
+
+    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     fn lower_group(lowering: &mut Lower<'_>, kind: GroupKind, steps: &[&Step]) -> Result<(), LoweringError> {
         match kind {
             GroupKind::Map => lowering.own_maps(steps),

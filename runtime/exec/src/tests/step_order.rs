@@ -1,0 +1,70 @@
+//! In which order the steps of a Plan run where several may be one launch.
+
+use super::plans::Builder;
+use crate::engine::inlined::InlinedValues;
+use crate::engine::row_groups::RowGroups;
+use crate::engine::step_order::StepOrder;
+use meshwright_plan::expr::BinaryFn;
+use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
+
+/// A loop over layers: `x = x * w` of two parameters, each of which is converted first, and of which the products are kept. `summed` says whether
+/// something is summed over devices in it.
+fn layers(summed: bool) -> Plan {
+    let mut b = Builder::new(&Mesh::new([("a", 2)]));
+    let (layers, n) = (b.dim("layers", 3), b.dim("n", 8));
+    let x = b.whole(DType::F32, &[n]);
+    b.leaf(ProgramInputKind::Input, "x", &x);
+    let stacks = ["v", "w"].map(|name| {
+        let stack = b.whole(DType::F32, &[layers, n]);
+        b.leaf(ProgramInputKind::Param, name, &stack);
+        stack
+    });
+    let kept = b.whole(DType::F32, &[layers, n]);
+    b.step("kept", Prim::Blank { zero: false }, &[], &[&kept]);
+    let [now, current, next, last, after] = [&x, &kept, &kept, &x, &kept].map(|o| b.like(o));
+    b.step("layers", Prim::Repeat { dim: layers, reverse: false }, &[&x, &kept], &[&now, &current]);
+    let mut value = now;
+    for (k, stack) in stacks.iter().enumerate() {
+        let (one, half, made) = (b.like(&x), b.whole(DType::BF16, &[n]), b.like(&x));
+        b.step("w", Prim::IterationSlice { dim: layers }, &[stack], &[&one]);
+        b.map("half", &[&one], &half, |e, r| e.cast(r[0], DType::BF16));
+        b.map("x", &[&value, &half], &made, |e, r| {
+            let wide = e.cast(r[1], DType::F32);
+            e.binary(BinaryFn::Mul, r[0], wide)
+        });
+        value = made;
+        if k == 0 {
+            b.step("kept", Prim::IterationUpdate { dim: layers }, &[&current, &value], &[&next]);
+        }
+    }
+    if summed {
+        value = b.all_reduce("sum", Monoid::Sum, &[Axis(0)], &[&value]).remove(0);
+    }
+    b.step("layers", Prim::EndRepeat, &[&value, &next], &[&last, &after]);
+    b.output("last", &last);
+    b.output("kept", &after);
+    b.finish()
+}
+
+#[test]
+fn conversions_of_what_a_loop_takes_out_of_stacks_stand_next_to_each_other() {
+    let plan = layers(false);
+    let of = |plan: &Plan, gathers| {
+        StepOrder::of(plan, &RowGroups::default(), &InlinedValues::default(), gathers)
+    };
+    let order = of(&plan, true);
+    // Slices, conversions, products, what is kept.
+    assert_eq!(order.steps, [0, 1, 2, 6, 3, 7, 4, 8, 5, 9]);
+    // What ended before it is read now ends with who reads it.
+    let product = plan.steps[4].writes[0].buf;
+    let ends = |s: &usize| {
+        let step = &plan.steps[*s];
+        step.free.contains(&product) || step.aliases.iter().any(|(from, _)| *from == product)
+    };
+    let end = (0..plan.steps.len()).find(ends).unwrap();
+    assert_eq!((end, order.end_of(product, end)), (8, 5));
+    assert_eq!(of(&plan, false).steps, (0..10).collect::<Vec<_>>());
+    // What others wait for stays in its place.
+    let summed = layers(true);
+    assert_eq!(of(&summed, true).steps, (0..11).collect::<Vec<_>>());
+}
