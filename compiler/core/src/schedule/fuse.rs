@@ -2,7 +2,7 @@
 //!
 //! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something
 //! else reads it. Where nothing else does, `a` may also lie in another order of its dims than `b`. Maps without operands
-//! (constants, positions) are computed where they are used.
+//! (constants, positions) are computed where they are used, but for tables: costly functions of positions that many elements read.
 
 use super::stretches::stretches;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};

@@ -49,9 +49,8 @@ fn layers(summed: bool) -> Plan {
 #[test]
 fn conversions_of_what_a_loop_takes_out_of_stacks_stand_next_to_each_other() {
     let plan = layers(false);
-    let of = |plan: &Plan, gathers| {
-        StepOrder::of(plan, &RowGroups::default(), &InlinedValues::default(), gathers)
-    };
+    let of =
+        |plan: &Plan, gathers| StepOrder::of(plan, &RowGroups::default(), &InlinedValues::default(), gathers);
     let order = of(&plan, true);
     // Slices, conversions, products, what is kept.
     assert_eq!(order.steps, [0, 1, 2, 6, 3, 7, 4, 8, 5, 9]);
