@@ -147,14 +147,21 @@ fn candidate(
 fn is_table(plan: &Plan, (of, generated): (&Expr, &Operand), reader: &Operand) -> bool {
     let elements =
         |o: &Operand| plan.buffer(o.buf).extents.iter().map(|extent| extent.size).product::<usize>();
-    let number = |reg: Reg| matches!(of.nodes[usize::from(reg)].scalar, Scalar::Const(_));
-    let costs = |scalar: Scalar| match scalar {
-        Scalar::Unary(f, _) => COSTLY.contains(&f),
-        // Of numbers it is one.
-        Scalar::Binary(BinaryFn::Pow, a, b) => !(number(a) && number(b)),
-        _ => false,
-    };
-    elements(reader) >= MANY * elements(generated) && of.nodes.iter().any(|node| costs(node.scalar))
+    // Whether a node is another number for each position.
+    let mut varies: Vec<bool> = vec![];
+    let mut costs = false;
+    for node in &of.nodes {
+        let reads = node.scalar.reads();
+        let here = matches!(node.scalar, Scalar::Index(_)) || reads.iter().any(|r| varies[usize::from(*r)]);
+        let costly = match node.scalar {
+            Scalar::Unary(f, _) => COSTLY.contains(&f),
+            Scalar::Binary(f, ..) => f == BinaryFn::Pow,
+            _ => false,
+        };
+        costs |= here && costly;
+        varies.push(here);
+    }
+    costs && elements(reader) >= MANY * elements(generated)
 }
 
 /// The map that computes both. Of the first one's results those for which `needed` are still written.

@@ -166,7 +166,7 @@ impl Finder<'_> {
             let once = step.reads.iter().filter(|o| o.buf == read.buf).count() == 1;
             let others = step.reads.iter().filter(|o| o.buf != read.buf);
             let runs = |step: usize| self.order.place[step];
-            let late = |w: &usize| *w >= by || runs(*w) >= runs(by);
+            let late = |w: &usize| runs(*w) >= runs(by);
             let before: Vec<usize> = others.filter_map(|o| self.written_by(o.buf, at)).filter(late).collect();
             let early = before.iter().all(|w| self.can_come_before(*w, by, at));
             // What is on its way before the product may arrive after it.

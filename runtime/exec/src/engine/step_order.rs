@@ -92,14 +92,17 @@ impl<'a> Gatherer<'a> {
         Gatherer { plan, readers: Readers::of(plan), groups, inlined, written }
     }
 
-    /// In the body of each loop what takes values out of stacks comes first, then what converts those alone, and what puts values into stacks
+    /// In the body of each innermost loop what takes values out of stacks comes first, then what converts those alone, and what puts values into stacks
     /// last. So folds and element-wise steps that do not depend on each other stand next to each other, and are one launch: the conversions of all
     /// parameters of a layer, and the sums for their gradients.
     fn gather(&self, order: &mut [usize]) {
         for (end, begin) in &self.readers.begins {
             let body = &mut order[begin + 1..*end];
-            // What others wait for stays where it is.
-            if body.iter().any(|s| takes(&self.plan.steps[*s]) || self.plan.steps[*s].lag != 0) {
+            // What others wait for stays where it is, and so does what an inner loop begins with, which takes that itself.
+            let stays = |step: &Step| {
+                takes(step) || step.lag != 0 || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat)
+            };
+            if body.iter().any(|s| stays(&self.plan.steps[*s])) {
                 continue;
             }
             let (slices, others): (Vec<usize>, Vec<usize>) =
@@ -127,14 +130,15 @@ impl<'a> Gatherer<'a> {
             && step.reads.iter().all(|o| self.is_outside(o.buf, begin))
     }
 
-    /// An element-wise step of what was taken out of stacks that gives no more bytes than it reads, so that it can wait for its reader.
+    /// An element-wise step that alone reads what was taken out of stacks, and gives no more bytes: its result may lie there until it is read.
     fn converts(&self, at: usize, begin: usize, taken: &BTreeSet<BufId>) -> bool {
         let step = &self.plan.steps[at];
         let bytes = |operands: &mut dyn Iterator<Item = &Operand>| -> usize {
             operands.map(|o| self.plan.buffer(o.buf).largest_bytes(&self.plan.mesh)).sum()
         };
         let computed = |o: &Operand| self.inlined.values.contains_key(&o.buf);
-        let known = |o: &Operand| taken.contains(&o.buf) || self.is_outside(o.buf, begin);
+        let alone = |o: &Operand| taken.contains(&o.buf) && self.readers.only(o.buf) == Some(at);
+        let known = |o: &Operand| alone(o) || self.is_outside(o.buf, begin);
         self.readers.within[at] == Some(begin)
             && matches!(step.prim, Prim::Map { .. })
             && !self.groups.members.contains_key(&at)

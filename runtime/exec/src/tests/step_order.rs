@@ -7,9 +7,18 @@ use crate::engine::step_order::StepOrder;
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 
-/// A loop over layers: `x = x * w` of two parameters, each of which is converted first, and of which the products are kept. `summed` says whether
-/// something is summed over devices in it.
-fn layers(summed: bool) -> Plan {
+/// What else is in a loop.
+#[derive(Clone, Copy, PartialEq)]
+enum Inside {
+    Nothing,
+    /// A sum over devices.
+    Sum,
+    /// A loop that begins with what is kept.
+    Loop,
+}
+
+/// A loop over layers: `x = x * w` of two parameters, each of which is converted first, and of which the first product is kept.
+fn layers(inside: Inside) -> Plan {
     let mut b = Builder::new(&Mesh::new([("a", 2)]));
     let (layers, n) = (b.dim("layers", 3), b.dim("n", 8));
     let x = b.whole(DType::F32, &[n]);
@@ -37,7 +46,15 @@ fn layers(summed: bool) -> Plan {
             b.step("kept", Prim::IterationUpdate { dim: layers }, &[&current, &value], &[&next]);
         }
     }
-    if summed {
+    if inside == Inside::Loop {
+        let (now, last) = (b.like(&value), b.like(&value));
+        b.step("inner", Prim::Repeat { dim: layers, reverse: false }, &[&value], &[&now]);
+        let next = b.like(&value);
+        b.map("next", &[&now], &next, |e, r| e.binary(BinaryFn::Mul, r[0], r[0]));
+        b.step("inner", Prim::EndRepeat, &[&next], &[&last]);
+        value = last;
+    }
+    if inside == Inside::Sum {
         value = b.all_reduce("sum", Monoid::Sum, &[Axis(0)], &[&value]).remove(0);
     }
     b.step("layers", Prim::EndRepeat, &[&value, &next], &[&last, &after]);
@@ -48,7 +65,7 @@ fn layers(summed: bool) -> Plan {
 
 #[test]
 fn conversions_of_what_a_loop_takes_out_of_stacks_stand_next_to_each_other() {
-    let plan = layers(false);
+    let plan = layers(Inside::Nothing);
     let of =
         |plan: &Plan, gathers| StepOrder::of(plan, &RowGroups::default(), &InlinedValues::default(), gathers);
     let order = of(&plan, true);
@@ -63,7 +80,9 @@ fn conversions_of_what_a_loop_takes_out_of_stacks_stand_next_to_each_other() {
     let end = (0..plan.steps.len()).find(ends).unwrap();
     assert_eq!((end, order.end_of(product, end)), (8, 5));
     assert_eq!(of(&plan, false).steps, (0..10).collect::<Vec<_>>());
-    // What others wait for stays in its place.
-    let summed = layers(true);
-    assert_eq!(of(&summed, true).steps, (0..11).collect::<Vec<_>>());
+    // What others wait for stays in its place, and what an inner loop takes.
+    for (inside, many) in [(Inside::Sum, 11), (Inside::Loop, 13)] {
+        let plan = layers(inside);
+        assert_eq!(of(&plan, true).steps, (0..many).collect::<Vec<_>>());
+    }
 }

@@ -46,8 +46,9 @@ impl RowProgram {
         let writes: Vec<Operand> = written().filter(|o| !group.inner.contains(&o.buf)).cloned().collect();
         let results = writes.iter().map(result).collect::<Option<_>>()?;
         // What a step has made is as good as what it was made of, and rounded already.
+        let spreads = steps().any(|step| matches!(step.prim, Prim::Reduce { .. } | Prim::Contract));
         let steps = written().filter_map(|o| made.get(&o.buf).copied()).collect();
-        Some(RowProgram { of: RowExpr { expr, folds, results, steps }, reads, writes })
+        Some(RowProgram { of: RowExpr { expr, folds, results, steps, spreads }, reads, writes })
     }
 }
 

@@ -17,7 +17,7 @@ const MOST_EACH: usize = 32;
 /// Units of a cube; most of one whose units keep something, which have half of a multiprocessor's registers then.
 pub(super) const UNITS: usize = 256;
 pub(super) const MOST_UNITS: usize = 512;
-/// Least rows that keep a large GPU busy, and elements of a row below which fewer of them take no long time.
+/// Least rows that keep a large GPU busy, and elements of a row below which fewer of them take no long time: for folds that can be spread.
 const FEW_ROWS: usize = 64;
 const LONG_ROW: usize = 1 << 16;
 /// Units for a row that is read again in each pass: so many that the rows that are worked on at once stay in the cache between passes.
@@ -82,16 +82,13 @@ impl RowCall {
         let half = of.expr.nodes.iter().map(|n| n.dtype).find(|dtype| dtype.is_half());
         let elements = |of: &[Range<usize>]| of.iter().map(ExactSizeIterator::len).product::<usize>();
         let (many, length) = (elements(&space[..rows]), elements(&space[rows..]));
-        if many < FEW_ROWS && length > LONG_ROW {
+        if of.spreads && many < FEW_ROWS && length > LONG_ROW {
             return None;
         }
         let passes = |keeps| Passes::of(of, (rows, &operands), (half, keeps));
-        let mut planned = passes(true)?;
-        let keeps = length <= MOST_UNITS * each(planned.held);
-        if !keeps {
-            planned = passes(false)?;
-        }
-        let Passes { passes, held, values } = planned;
+        let kept = passes(true).filter(|p| length <= MOST_UNITS * each(p.held));
+        let keeps = kept.is_some();
+        let Passes { passes, held, values } = kept.or_else(|| passes(false))?;
         let over = over(of, (&passes, &operands), (space.len(), made_up));
         Some(RowCall {
             has_positions: passes.iter().any(RowPass::has_positions),

@@ -5,6 +5,7 @@ use meshwright_plan::{DType, Monoid};
 
 /// What an expression loads from this number on are the results of folds.
 pub(crate) const FOLDS: u16 = 1 << 15;
+
 /// A result of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct RowResult {
@@ -23,6 +24,8 @@ pub(crate) struct RowExpr {
     pub(crate) results: Vec<RowResult>,
     /// What a unit may keep of an element, beside what it loads.
     pub(crate) steps: Vec<Reg>,
+    /// Whether its folds have kernels that spread a long row over a device.
+    pub(crate) spreads: bool,
 }
 
 impl RowExpr {
