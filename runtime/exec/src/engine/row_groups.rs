@@ -251,5 +251,6 @@ fn along_of(step: &Step) -> Option<(&Vec<Dim>, Vec<Dim>)> {
 fn split(step: &Step, dims: &[Dim], rows: Vec<Dim>) -> Option<(Vec<Dim>, Vec<Dim>)> {
     let along = dims.strip_prefix(&rows[..])?;
     let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
-    (!along.is_empty() && !(folds && rows.is_empty())).then(|| (rows, along.to_vec()))
+    let none = along.is_empty() || folds && rows.is_empty();
+    (!none).then(|| (rows, along.to_vec()))
 }

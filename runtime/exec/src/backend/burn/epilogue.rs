@@ -29,6 +29,9 @@ struct ProductSteps {
     beside: BesideProduct,
 }
 
+/// What is written, a bias, and what is done beside a product.
+type BesideSteps = (Vec<Local>, Option<Local>, BesideProduct);
+
 impl Lower<'_> {
     /// See [`crate::backend::Backend::computes`].
     pub(super) fn is_epilogue(&self, epilogue: &Epilogue) -> bool {
@@ -143,7 +146,7 @@ impl Lower<'_> {
         epilogue: &Epilogue,
         (matrices, [rows, columns], made): (&MatrixProduct, [Vec<Dim>; 2], &Local),
         reads: &[Local],
-    ) -> Result<Option<(Vec<Local>, Option<Local>, BesideProduct)>, LoweringError> {
+    ) -> Result<Option<BesideSteps>, LoweringError> {
         let steps = &self.context.plan.steps;
         let other = &steps[epilogue.other];
         let [out] = &other.writes[..] else { return Ok(None) };

@@ -72,13 +72,20 @@ pub(super) fn is_same(a: &Handle, b: &Handle) -> bool {
     place(a) == place(b) && a.memory.descriptor() == b.memory.descriptor()
 }
 
-/// The memory of a kernel's results, each written over one of the operands in whose place it can be, where that ends and is there; and for each
-/// operand the result that takes its storage. Such results have these sizes.
+/// What a kernel reads and writes, and for each input the result that takes its storage.
+pub(super) struct BoundTensors {
+    pub(super) inputs: Vec<CubeTensor>,
+    pub(super) outputs: Vec<CubeTensor>,
+    pub(super) given: Vec<Option<usize>>,
+}
+
+/// The memory of a kernel's results, each written over one of the operands in whose place it can be, where that ends and is there. Such
+/// results have these sizes.
 pub(super) fn placed(
     OwnInputs { tensors, ended }: OwnInputs,
     results: &[ResultSlot<'_>],
     (over, sizes): (&[Vec<usize>], &[usize]),
-) -> Result<(Vec<CubeTensor>, Vec<CubeTensor>, Vec<Option<usize>>), KernelError> {
+) -> Result<BoundTensors, KernelError> {
     let (mut outputs, mut given) = (vec![], vec![None; tensors.len()]);
     for (o, slot) in results.iter().enumerate() {
         let mut from = None;
@@ -90,7 +97,7 @@ pub(super) fn placed(
         }
         outputs.push(from.map_or_else(|| slot.memory(), |i| tensors[i].clone()));
     }
-    Ok((tensors, outputs, given))
+    Ok(BoundTensors { inputs: tensors, outputs, given })
 }
 
 /// Whether a result that is alike lies as an input does, so that each element is read by the unit that writes in its place.

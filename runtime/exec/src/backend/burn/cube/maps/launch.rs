@@ -3,7 +3,7 @@
 use super::super::arguments::{Arguments, address_type, first, half_type, strides, vector_width, walked};
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
-use super::super::operands::{OwnInputs, ResultSlot, placed};
+use super::super::operands::{BoundTensors, OwnInputs, ResultSlot, placed};
 use super::super::views::sliced;
 use super::call::{JoinCall, MapCall, MapOperand};
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
@@ -41,7 +41,8 @@ pub(in super::super) fn join(
         let of_input = |(which, range): &(usize, Range<usize>)| ranges(inputs.get(*which)?, range);
         let from = part.from.as_ref().map(|from| of_input(from).ok_or_else(missing)).transpose()?;
         let given = vec![None; usize::from(from.is_some())];
-        members.push(BoundMap::new(&part.map, (from.into_iter().collect(), vec![to], given), &[], false));
+        let tensors = BoundTensors { inputs: from.into_iter().collect(), outputs: vec![to], given };
+        members.push(BoundMap::new(&part.map, tensors, &[], false));
     }
     launch_all(&members, clock);
     Ok(vec![out])
@@ -189,7 +190,7 @@ impl<'a> BoundMap<'a> {
     /// Of operands, results, and for each operand the result that takes its storage. `gaps` says whether there may be gaps between rows of results.
     fn new(
         call: &'a MapCall,
-        (inputs, outputs, given): (Vec<CubeTensor>, Vec<CubeTensor>, Vec<Option<usize>>),
+        BoundTensors { inputs, outputs, given }: BoundTensors,
         drawn: &'a [Drawn],
         gaps: bool,
     ) -> BoundMap<'a> {

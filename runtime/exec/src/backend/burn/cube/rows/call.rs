@@ -57,7 +57,7 @@ impl RowCall {
         match rows {
             // One row: a dim is made up for it, which no tensor has.
             0 => {
-                let space = [&[0..1], space].concat();
+                let space: Vec<Range<usize>> = std::iter::once(0..1).chain(space.iter().cloned()).collect();
                 RowCall::of_rows(&of.with_a_row(), (&space, 1, 1), with_a_row(operands))
             }
             _ => RowCall::of_rows(of, (space, rows, 0), operands),

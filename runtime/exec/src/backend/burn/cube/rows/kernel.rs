@@ -1,9 +1,5 @@
 //! The kernel: the units of a row go through it in passes. In each they fold what they have, and then, from unit to unit, what the others have,
 //! so that all know the result.
-#![expect(
-    clippy::needless_range_loop,
-    reason = "lists that are known when a kernel is compiled are counted, not iterated"
-)]
 
 use super::super::drawn::Draw;
 use super::super::elements::{
@@ -108,7 +104,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
     #[unroll]
     for p in 0..comptime!(shape.passes.len()) {
         if row < space.rows {
-            if comptime!(shape.passes[p].row.is_some()) {
+            if comptime!(!shape.passes[p].row.targets.is_empty()) {
                 of_row(
                     &operands,
                     &outs,
@@ -121,7 +117,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
                     comptime!(shape.clone()),
                 );
             }
-            if comptime!(shape.passes[p].elements.is_some()) {
+            if comptime!(!shape.passes[p].elements.targets.is_empty()) {
                 of_elements(
                     &operands,
                     &mut outs,
@@ -159,7 +155,7 @@ fn of_row<E: Float, N: Size, M: Size>(
 ) {
     let at = position(&space.sizes, row, 0usize, comptime!(shape.rows), comptime!(shape.pace));
     let pace = comptime!(Pace { width: 1, ..shape.pace });
-    let part = comptime!(shape.passes[pass].row.clone().unwrap());
+    let part = comptime!(shape.passes[pass].row.clone());
     let computed = computed::<E, N>(
         operands,
         outs,
@@ -178,12 +174,26 @@ fn of_row<E: Float, N: Size, M: Size>(
                 state.values[k] = *computed.index(0usize).index(i);
             }
             RowTarget::Result(k) => {
-                if own == 0u32 {
-                    store_in(of_rows, &computed, &at, i, comptime!(shape.results[k]), pace);
-                }
+                store_first(of_rows, &computed, &at, own, i, comptime!(shape.results[k]), pace);
             }
             _ => {}
         }
+    }
+}
+
+/// Writes what is one for a row, if the unit is the first of it.
+#[cube]
+fn store_first<E: Float, M: Size>(
+    of_rows: &mut Tensors<E, M>,
+    computed: &Sequence<Sequence<f32>>,
+    at: &Sequence<usize>,
+    own: u32,
+    #[comptime] which: usize,
+    #[comptime] to: (usize, DType),
+    #[comptime] pace: Pace,
+) {
+    if own == 0u32 {
+        store_in(of_rows, computed, at, which, to, pace);
     }
 }
 
@@ -204,9 +214,11 @@ fn of_elements<E: Float, N: Size>(
         #[unroll]
         for i in 0..comptime!(shape.each) {
             let vector = own + comptime!(i * units);
-            if comptime!(shape.even) {
-                of_vector(operands, outs, state, space, row, vector, i, pass, comptime!(shape.clone()));
-            } else if vector < space.vectors {
+            let mut inside = true;
+            if comptime!(!shape.even) {
+                inside = vector < space.vectors;
+            }
+            if inside {
                 of_vector(operands, outs, state, space, row, vector, i, pass, comptime!(shape.clone()));
             }
         }
@@ -243,7 +255,7 @@ fn of_vector<E: Float, N: Size>(
 ) {
     let pace = comptime!(shape.pace);
     let at = position(&space.sizes, row, vector, comptime!(shape.rows), pace);
-    let part = comptime!(shape.passes[pass].elements.clone().unwrap());
+    let part = comptime!(shape.passes[pass].elements.clone());
     let computed = computed::<E, N>(
         operands,
         &*outs,
@@ -365,7 +377,7 @@ fn total(sum: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize, #[compt
         // What was there has been read by all.
         sync_cube();
         let plane = UNIT_POS / comptime!(PLANE as u32);
-        if UNIT_POS % comptime!(PLANE as u32) == 0u32 {
+        if UNIT_POS & comptime!(PLANE as u32 - 1) == 0u32 {
             shared[plane as usize] = all;
         }
         sync_cube();

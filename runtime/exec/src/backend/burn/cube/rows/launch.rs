@@ -4,7 +4,7 @@ use super::super::arguments::{Arguments, address_type, first, half_type, strides
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
 use super::super::maps::MapOperand;
-use super::super::operands::{OwnInputs, ResultSlot, placed};
+use super::super::operands::{BoundTensors, OwnInputs, ResultSlot, placed};
 use super::call::{MOST_UNITS, RowCall, UNITS, UNITS_OF_LONG, each};
 use super::kernel::{RowShape, RowSpaceLaunch, along_rows};
 use crate::backend::RngState;
@@ -50,7 +50,7 @@ impl<'a> BoundRows<'a> {
     ) -> Result<BoundRows<'a>, KernelError> {
         // The dim of a row that is made up is none of a tensor's.
         let whole = &call.sizes[call.made_up..];
-        let (inputs, outputs, given) = placed(inputs, results, (&call.over, whole))?;
+        let BoundTensors { inputs, outputs, given } = placed(inputs, results, (&call.over, whole))?;
         let drawn: Vec<Drawn> =
             call.operands.iter().filter_map(|o| drawn(o, call.sizes.len(), rng)).collect();
         let all: Vec<Vec<u64>> =

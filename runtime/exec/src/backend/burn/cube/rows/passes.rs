@@ -42,16 +42,16 @@ pub(super) struct RowPart {
     pub(super) targets: Vec<RowTarget>,
 }
 
-/// A pass over a row: what is computed of the row before it, and of each element.
+/// A pass over a row: what is computed of the row before it, and of each element; either may be nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RowPass {
-    pub(super) row: Option<RowPart>,
-    pub(super) elements: Option<RowPart>,
+    pub(super) row: RowPart,
+    pub(super) elements: RowPart,
 }
 
 impl RowPass {
     fn parts(&self) -> impl Iterator<Item = &RowPart> {
-        self.row.iter().chain(&self.elements)
+        [&self.row, &self.elements].into_iter()
     }
 
     pub(super) fn has_positions(&self) -> bool {
@@ -254,10 +254,10 @@ impl Planner<'_> {
         let of_pass = |reg: Reg| self.known(reg).pass == pass;
         let values = self.values.iter().filter(|(reg, _)| of_pass(**reg));
         let results = self.row_results().filter(|(_, reg)| of_pass(*reg));
-        let row: Vec<(Reg, RowTarget)> = (values.map(|(reg, k)| (*reg, RowTarget::Value(*k))))
+        let of_row: Vec<(Reg, RowTarget)> = (values.map(|(reg, k)| (*reg, RowTarget::Value(*k))))
             .chain(results.map(|(k, reg)| (reg, RowTarget::Result(k))))
             .collect();
-        let row_part = self.part(&row, |reg| match self.scalar(reg) {
+        let row = self.part(&of_row, |reg| match self.scalar(reg) {
             Scalar::Load(n) => Some(loaded(n)),
             _ if self.known(reg).pass < pass => self.values.get(&reg).map(|k| RowSource::Value(*k)),
             _ => None,
@@ -275,9 +275,9 @@ impl Planner<'_> {
         let new: Vec<Reg> =
             needed.into_iter().filter(|r| self.held.contains_key(r) && !kept.contains(r)).collect();
         elements.extend(new.iter().map(|reg| (*reg, RowTarget::Hold(self.held[reg]))));
-        let part = self.part(&elements, |reg| source(kept, reg))?;
+        let elements = self.part(&elements, |reg| source(kept, reg))?;
         kept.extend(new);
-        Some(RowPass { row: row_part, elements: part })
+        Some(RowPass { row, elements })
     }
 
     /// The registers that are computed for some, those included, down to where something ends the way.
@@ -292,15 +292,12 @@ impl Planner<'_> {
         found
     }
 
-    /// What computes these registers; `source` says where one comes from that is not computed. Nothing where none are wanted.
+    /// What computes these registers; `source` says where one comes from that is not computed. None where kernels lack a function.
     fn part(
         &self,
         wanted: &[(Reg, RowTarget)],
         source: impl Fn(Reg) -> Option<RowSource>,
-    ) -> Option<Option<RowPart>> {
-        if wanted.is_empty() {
-            return Some(None);
-        }
+    ) -> Option<RowPart> {
         let (mut expr, mut loads, mut at) = (Expr::default(), vec![], BTreeMap::new());
         for reg in self.needed(wanted, |reg| source(reg).is_some()) {
             let node = self.of.expr.nodes[usize::from(reg)];
@@ -318,7 +315,7 @@ impl Planner<'_> {
         }
         let results: Vec<Reg> = wanted.iter().map(|(reg, _)| at[reg]).collect();
         let program = ScalarProgram::of_several(&expr, &results, self.half)?;
-        Some(Some(RowPart { program, loads, targets: wanted.iter().map(|w| w.1).collect() }))
+        Some(RowPart { program, loads, targets: wanted.iter().map(|w| w.1).collect() })
     }
 }
 
