@@ -183,6 +183,18 @@ pub(crate) fn has_gpu(number: usize) -> Result<(), String> {
     engine.map(|_| ()).map_err(|e| e.to_string())
 }
 
+/// Counts kernels that are launched meanwhile, by how their names begin. One test at a time: the count is of the whole process.
+#[cfg(feature = "cuda")]
+pub(crate) fn counted<R>(f: impl FnOnce() -> R) -> (R, impl Fn(&str) -> u64) {
+    static WATCHED: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = WATCHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let watch = meshwright_exec::KernelWatch::start();
+    let made = f();
+    let kernels = watch.end();
+    let of = move |name: &str| kernels.iter().filter(|k| k.name.starts_with(name)).map(|k| k.launches).sum();
+    (made, of)
+}
+
 /// Whether there is a GPU; else says why not.
 #[cfg(feature = "cuda")]
 pub(crate) fn gpu() -> bool {

@@ -14,11 +14,13 @@ mod caches;
 mod composite;
 mod devices;
 mod engines;
+mod equations;
 mod fused;
 mod fuzz;
 mod gradient;
 mod half;
 mod linear;
+mod lookups;
 mod monoids;
 mod mutants;
 mod repeat;
@@ -29,6 +31,7 @@ mod special;
 mod split;
 mod subject;
 mod walk;
+mod windows;
 
 /// Writes a figure of a suite: what ran and how long it took.
 #[allow(clippy::print_stderr, reason = "shown with --nocapture and on failure")]

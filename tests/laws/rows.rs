@@ -2,52 +2,17 @@
 //! cross-entropy with its gradient; of rows that a plane has, a cube, or no cube can keep.
 
 use crate::devices::{Devices, to};
-use crate::rng::Rng;
-use crate::split::{Way, Within, same_step, way};
-use crate::subject::{step, tensors};
-use crate::walk::{Bound, walk};
-use meshwright_core::StepGraph;
-use meshwright_exec::{CpuBackend, DeviceKind, HostData};
+use crate::equations::Equations;
+use crate::split::way;
+use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{
-    Contract, CrossEntropy, CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, NEG, RSQRT,
-    Random, Softmax, Type,
+    CrossEntropy, CrossEntropyGrad, F64Tensor, Id, InputOpKind, Leaf, LogSumExp, NEG, RSQRT, Random, Softmax,
+    Type,
 };
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{DType, Dim, Dims, Monoid};
-
-/// A graph with inputs that a half type holds.
-struct Equations {
-    g: Graph,
-    bound: Bound,
-    rng: Rng,
-    half: Option<DType>,
-    one: Id,
-    outputs: Vec<(&'static str, Id)>,
-}
+use meshwright_plan::{DType, Dim, Monoid};
 
 impl Equations {
-    fn new(half: Option<DType>) -> Equations {
-        let mut g = Graph::new(Dims::default());
-        let one = g.dims.add("one", 1);
-        let leaf = InputOpKind::Input { name: "one".into() };
-        let factor = g.op(Leaf { leaf, ty: Type::new(DType::F32, vec![one]) }, &[]);
-        let bound = Bound::from([(factor, F64Tensor::new(&g.dims, [one], vec![1.0]))]);
-        Equations { g, bound, rng: Rng::new(7), half, one: factor, outputs: vec![] }
-    }
-
-    fn input(&mut self, name: &str, dims: &[Dim]) -> Id {
-        let leaf = InputOpKind::Input { name: name.into() };
-        let id = self.g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
-        let numbers = F64Tensor::build(&self.g.dims, dims, |_| f64::from(self.rng.float(-2.0, 2.0) as f32));
-        let data = match self.half {
-            Some(half) => HostData::from_f64(half, numbers.data.clone()).to_f64(),
-            None => numbers.data.clone(),
-        };
-        self.bound.insert(id, F64Tensor { data, ..numbers });
-        // Of a product, so that it is an activation, which a program of a half type stores so.
-        self.g.op(Contract { out: dims.to_vec() }, &[id, self.one])
-    }
-
     fn label(&mut self, rows: Dim, classes: Dim) -> Id {
         let leaf = InputOpKind::Input { name: "label".into() };
         let ty = Type { range: Some(classes), ..Type::new(DType::I32, [rows]) };
@@ -142,26 +107,6 @@ impl Equations {
             ("logsumexp", self.g.op(LogSumExp { dim: class }, &[x])),
         ]);
     }
-
-    fn are_the_same(mut self, name: &str, ways: &[Way], devices: &mut Devices) -> usize {
-        // What is compared is stored in `f32`: a product of what was computed.
-        if self.half.is_some() {
-            for (_, id) in &mut self.outputs {
-                let out = self.g.ty(*id).dims.clone();
-                *id = self.g.op(Contract { out }, &[*id, self.one]);
-            }
-        }
-        let values = walk(&self.g, &self.bound);
-        let wanted: Vec<_> =
-            self.outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
-        let step = step(&self.g, &self.outputs);
-        let (step, within) = match self.half {
-            Some(float) => (StepGraph { float, ..step }, Within { least: 2.0, narrow: 0.03, exact: true }),
-            None => (step, Within { least: 1.0, narrow: 3e-5, exact: true }),
-        };
-        same_step(name, &step, &tensors(&self.g, &self.bound), &wanted, within, ways, devices)
-            .unwrap_or_else(|e| panic!("{e}"))
-    }
 }
 
 /// One device, and where `split` several that share the rows, the elements of a row, or both.
@@ -215,14 +160,13 @@ fn steps_along_rows_are_the_same_on_the_host() {
 #[cfg(feature = "cuda")]
 #[test]
 fn steps_along_rows_are_the_same_on_a_gpu() {
-    use meshwright_exec::KernelWatch;
     if !crate::engines::gpu() {
         return;
     }
-    let watch = KernelWatch::start();
-    are_the_same(Devices::of(DeviceKind::Cuda(0)), "along rows, GPU", crate::engines::has_gpu(2).is_ok());
-    let launches: u64 =
-        watch.end().into_iter().filter(|k| k.name.starts_with("AlongRows")).map(|k| k.launches).sum();
+    let ((), launches) = crate::engines::counted(|| {
+        are_the_same(Devices::of(DeviceKind::Cuda(0)), "along rows, GPU", crate::engines::has_gpu(2).is_ok());
+    });
+    let launches = launches("AlongRows");
     // Of each case the norm, its gradient, or cross-entropy with its gradient, and softmaxes.
     assert!(launches >= 2 * 28, "{launches}");
 }

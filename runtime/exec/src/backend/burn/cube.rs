@@ -24,6 +24,8 @@ pub(crate) mod faults;
 pub(crate) mod folds;
 #[cfg(feature = "cuda")]
 mod graphs;
+#[cfg(feature = "cuda")]
+pub(crate) mod index;
 pub(crate) mod maps;
 pub(crate) mod operands;
 pub(crate) mod own;
@@ -32,7 +34,13 @@ mod program;
 mod random;
 #[cfg(feature = "cuda")]
 pub(crate) mod rows;
+#[cfg(feature = "cuda")]
+pub(crate) mod space;
+#[cfg(feature = "cuda")]
+mod tile;
 mod views;
+#[cfg(feature = "cuda")]
+pub(crate) mod windows;
 
 use super::memory::Pinning;
 use super::on_burn::{BurnBackend, OnBurn, ReceiveSpot};
@@ -324,6 +332,14 @@ impl BurnBackend for Cube {
             OwnKernel::Rows(call) => rows::compute(call, rng, step, inputs, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs.tensors, outputs),
+            #[cfg(feature = "cuda")]
+            OwnKernel::LookUp(call) => index::look_up(call, &inputs.tensors, outputs),
+            #[cfg(feature = "cuda")]
+            OwnKernel::Scatter(call) => index::scatter(call, &inputs.tensors, outputs),
+            #[cfg(feature = "cuda")]
+            OwnKernel::Convolve(call) => windows::convolve(call, &inputs.tensors, outputs),
+            #[cfg(feature = "cuda")]
+            OwnKernel::Pool(call) => windows::pool(call, inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Product(call) => epilogue::product(call, step, inputs, outputs),
         }

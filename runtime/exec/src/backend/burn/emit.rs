@@ -29,6 +29,14 @@ pub(crate) const FOLD: &str = "fold";
 #[cfg(feature = "cuda")]
 pub(crate) const ROWS: &str = "rows";
 
+/// Name of the kernels of lookups and their transposes, where the backend has them.
+#[cfg(feature = "cuda")]
+pub(crate) const INDEX: &str = "index";
+
+/// Name of the kernels of what slides, where the backend has them.
+#[cfg(feature = "cuda")]
+pub(crate) const WINDOWS: &str = "windows";
+
 /// Name of a product that does more in the same kernel, where the backend has that.
 #[cfg(feature = "cuda")]
 pub(crate) const PRODUCT: &str = "product";
@@ -41,9 +49,13 @@ pub(crate) const OWN: &[&str] = &[
     #[cfg(feature = "cuda")]
     FOLD,
     #[cfg(feature = "cuda")]
+    INDEX,
+    #[cfg(feature = "cuda")]
     PRODUCT,
     #[cfg(feature = "cuda")]
     ROWS,
+    #[cfg(feature = "cuda")]
+    WINDOWS,
     JOIN,
     MAP,
 ];

@@ -3,6 +3,8 @@
 //! Dims that indices and table share are counted with the looked-up dims, so that both steps are a selection of rows of a
 //! matrix.
 
+#[cfg(feature = "cuda")]
+use super::cube::own::OwnKernel;
 use super::lower::{Lower, Named};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
@@ -11,6 +13,11 @@ use crate::engine::ops::{Binary, Reduce};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Step};
 use std::ops::Range;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
+mod own;
 
 /// Where the operands behind the first lead in a tensor with `dims`: each along one of them.
 struct Positions {
@@ -117,6 +124,11 @@ impl Lower<'_> {
             return Ok(());
         }
         let p = Positions::of(&table, dims, &indices)?;
+        #[cfg(feature = "cuda")]
+        if let Some(call) = self.index_call(&p, dims, [&table, &out]) {
+            self.own_index(OwnKernel::LookUp(Arc::new(call)), (&table, &indices), &out);
+            return Ok(());
+        }
         let (at, beyond) = self.rows_named(&p);
         let x = self.read(&table);
         let x = self.align(&x, &[p.shared.as_slice(), dims, &p.columns].concat());
@@ -142,6 +154,11 @@ impl Lower<'_> {
             return Ok(());
         }
         let p = Positions::of(&out, dims, &indices)?;
+        #[cfg(feature = "cuda")]
+        if let Some(call) = self.index_call(&p, dims, [&out, &values]) {
+            self.own_index(OwnKernel::Scatter(Arc::new(call)), (&values, &indices), &out);
+            return Ok(());
+        }
         let mut x = self.read(&values);
         x.val = self.wide(x.val);
         // What neither an index nor the result has is summed before.

@@ -3,7 +3,7 @@
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
 /// So many cubes keep a large GPU busy: two for each multiprocessor of an H100.
-const CUBES: usize = 264;
+pub(crate) const CUBES: usize = 264;
 /// Least elements, or vectors of them, that a unit folds of a chunk: with fewer, what chunks cost is more than they save.
 const LEAST_EACH: usize = 16;
 

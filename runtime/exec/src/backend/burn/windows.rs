@@ -1,9 +1,14 @@
-//! Convolutions and pools: what each tap meets at each position is selected into dims of its own; then a convolution is a
+//! Convolutions and pools, where the backend has no kernels of its own for them ([`own`]): what each tap meets at each position is selected into dims of its own; then a convolution is a
 //! contraction, and a pool a fold. The way back adds up what was selected.
 //!
 //! A selection has as many elements as there are positions and taps: of a kernel of 5 x 5 25 times the image. That is what
 //! these steps take beyond the buffers of the Plan, while they run.
 
+#[cfg(feature = "cuda")]
+mod own;
+
+#[cfg(feature = "cuda")]
+use super::cube::windows::PoolWork;
 use super::lower::{Lower, Named};
 use super::reduce::identity;
 use crate::engine::context::Local;
@@ -97,19 +102,24 @@ impl Lower<'_> {
     ) -> Result<(), LoweringError> {
         let table = &self.context.plan.dims;
         let ([a, b], [out]) = self.locals(step)?;
-        let [x, w, y] = gives.arrange([a, b], out);
+        let [x, w, y] = gives.arrange([&a, &b], &out);
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow, s.tap]).collect();
-        self.context.check_aligned(&[&x, &w, &y], &sliding)?;
+        self.context.check_aligned(&[x, w, y], &sliding)?;
         if x.dtype.wide() != w.dtype.wide() || x.dtype.wide() != y.dtype.wide() {
             return Err(LoweringError::Plan("the tensors of a convolution differ in dtype".into()));
         }
-        let out = match gives {
-            Part::Input => &x,
-            Part::Kernel => &w,
-            Part::Result => &y,
-        };
-        if [&x, &w, &y].iter().any(|l| l.elements() == 0) {
+        let out = &out;
+        if [x, w, y].iter().any(|l| l.elements() == 0) {
             self.write_number(0.0, out);
+            return Ok(());
+        }
+        if let Some(s) =
+            slides.iter().find(|s| w.range(s.tap).is_ok_and(|taps| taps.len() != table.size(s.tap)))
+        {
+            return Err(LoweringError::Plan(format!("the taps {} of a kernel are not whole", s.tap.0)));
+        }
+        #[cfg(feature = "cuda")]
+        if self.own_convolution(slides, gives, [&a, &b, out])? {
             return Ok(());
         }
         // The dims of the image with taps and positions for each wide dim.
@@ -120,15 +130,12 @@ impl Lower<'_> {
             let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.wide.0))?;
             dims.splice(axis..=axis, [s.tap, s.narrow]);
             ranges.splice(axis..=axis, [0..table.size(s.tap), y.range(s.narrow)?.clone()]);
-            if w.range(s.tap)?.len() != table.size(s.tap) {
-                return Err(LoweringError::Plan(format!("the taps {} of a kernel are not whole", s.tap.0)));
-            }
         }
         let shape = ranges.iter().map(ExactSizeIterator::len).collect();
         let columns = Local { buf: BufId(u32::MAX), dtype: x.dtype, dims, ranges, shape };
         if gives == Part::Input {
-            let (a, b) = (self.read(&w).val, self.read(&y).val);
-            let Some(val) = self.product((a, &w), (b, &y), &columns)? else {
+            let (a, b) = (self.read(w).val, self.read(y).val);
+            let Some(val) = self.product((a, w), (b, y), &columns)? else {
                 self.write_number(0.0, out);
                 return Ok(());
             };
@@ -139,11 +146,11 @@ impl Lower<'_> {
             self.write(&back, out);
             return Ok(());
         }
-        let mut image = self.read(&x);
+        let mut image = self.read(x);
         for s in slides {
             image = self.gather_windows(table, image, s, x.range(s.wide)?, y.range(s.narrow)?, 0.0)?;
         }
-        let (other, by) = if gives == Part::Result { (&w, &y) } else { (&y, &w) };
+        let (other, by) = if gives == Part::Result { (w, y) } else { (y, w) };
         let read = self.read(other).val;
         match self.product((image.val, &columns), (read, other), by)? {
             Some(val) => self.write_val(val, out),
@@ -183,6 +190,10 @@ impl Lower<'_> {
             self.write_number(nothing, &out);
             return Ok(());
         }
+        #[cfg(feature = "cuda")]
+        if self.own_pool(slides, (PoolWork::Fold(monoid), false), &[&input], &out)? {
+            return Ok(());
+        }
         let mut x = self.read(&input);
         x.val = self.wide(x.val);
         for s in slides {
@@ -205,6 +216,10 @@ impl Lower<'_> {
         self.check_pool(&out, &input, slides)?;
         if input.elements() == 0 {
             self.write_number(0.0, &out);
+            return Ok(());
+        }
+        #[cfg(feature = "cuda")]
+        if self.own_pool(slides, (PoolWork::Fold(Monoid::Sum), true), &[&input], &out)? {
             return Ok(());
         }
         let mut x = self.read(&input);
@@ -231,13 +246,17 @@ impl Lower<'_> {
         slides: &[SlidingWindow],
     ) -> Result<(), LoweringError> {
         let ([input], [out]) = self.locals(step)?;
-        let (table, slides) = apart(&self.context.plan.dims, slides);
-        let (table, slides) = (&table, &slides[..]);
         self.check_pool(&input, &out, slides)?;
         if input.elements() == 0 {
             self.write_number(0.0, &out);
             return Ok(());
         }
+        #[cfg(feature = "cuda")]
+        if self.own_pool(slides, (PoolWork::Tap(monoid), false), &[&input], &out)? {
+            return Ok(());
+        }
+        let (table, slides) = apart(&self.context.plan.dims, slides);
+        let (table, slides) = (&table, &slides[..]);
         let mut x = self.read(&input);
         for s in slides {
             x = self.gather_windows(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, 0.0)?;
@@ -295,8 +314,6 @@ impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Unpool`].
     pub(super) fn pool_choose(&mut self, step: &Step, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
         let ([tap, values], [out]) = self.locals(step)?;
-        let (table, slides) = apart(&self.context.plan.dims, slides);
-        let (table, slides) = (&table, &slides[..]);
         self.check_pool(&out, &values, slides)?;
         self.context.check_aligned(&[&tap, &values], &[])?;
         if tap.dims != values.dims || tap.dtype != DType::I32 {
@@ -306,6 +323,12 @@ impl Lower<'_> {
             self.write_number(0.0, &out);
             return Ok(());
         }
+        #[cfg(feature = "cuda")]
+        if self.own_pool(slides, (PoolWork::Choose, true), &[&tap, &values], &out)? {
+            return Ok(());
+        }
+        let (table, slides) = apart(&self.context.plan.dims, slides);
+        let (table, slides) = (&table, &slides[..]);
         // Taps before the positions of their slide; a value stands at its tap alone.
         let mut dims = values.dims.clone();
         for s in slides {

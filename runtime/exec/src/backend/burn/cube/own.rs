@@ -6,9 +6,13 @@ use super::attention::AttentionCall;
 use super::epilogue::ProductCall;
 #[cfg(feature = "cuda")]
 use super::folds::FoldCall;
+#[cfg(feature = "cuda")]
+use super::index::IndexCall;
 use super::maps::{JoinCall, MapCall};
 #[cfg(feature = "cuda")]
 use super::rows::RowCall;
+#[cfg(feature = "cuda")]
+use super::windows::{ConvolveCall, PoolCall};
 use crate::engine::arena::GivenResult;
 use burn_ir::TensorIr;
 use std::sync::Arc;
@@ -27,6 +31,16 @@ pub(crate) enum OwnKernel {
     Rows(Arc<RowCall>),
     #[cfg(feature = "cuda")]
     Attention(Arc<AttentionCall>),
+    #[cfg(feature = "cuda")]
+    Convolve(Arc<ConvolveCall>),
+    #[cfg(feature = "cuda")]
+    LookUp(Arc<IndexCall>),
+    /// The transpose of a lookup.
+    #[cfg(feature = "cuda")]
+    Scatter(Arc<IndexCall>),
+    /// A pool, or the transpose of one.
+    #[cfg(feature = "cuda")]
+    Pool(Arc<PoolCall>),
     /// A product that does more in the same kernel.
     #[cfg(feature = "cuda")]
     Product(Arc<ProductCall>),
@@ -39,7 +53,14 @@ impl OwnKernel {
             OwnKernel::Map(calls) => of_maps(calls),
             OwnKernel::Join(_) => vec![GivenResult { over: vec![], gaps: true }; results.len()],
             #[cfg(feature = "cuda")]
-            OwnKernel::Fold(_) | OwnKernel::Attention(_) => vec![GivenResult::default(); results.len()],
+            OwnKernel::LookUp(_)
+            | OwnKernel::Scatter(_)
+            | OwnKernel::Fold(_)
+            | OwnKernel::Attention(_)
+            | OwnKernel::Convolve(_)
+            | OwnKernel::Pool(_) => {
+                vec![GivenResult::default(); results.len()]
+            }
             #[cfg(feature = "cuda")]
             OwnKernel::Rows(call) => {
                 let result = |over: &Vec<usize>| GivenResult { over: over.clone(), gaps: true };

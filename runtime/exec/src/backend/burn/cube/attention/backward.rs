@@ -1,10 +1,10 @@
 //! The kernels of the backward pass: see `slopes` for why there are two.
 
+use super::super::tile::{ROWS, Two, accumulate, new_tile, products};
 use super::decide::{any_needs, any_of_cube, has_weight, place_of_decision};
 use super::load::{QUERIES, load, place_of_cube, write_keys, write_queries};
 use super::scores::{AttentionShape, Beside, Space, line, of_query, two_lines};
 use super::slopes::{slopes_by_columns, slopes_by_rows};
-use super::tile::{ROWS, Two, accumulate, new_tile, products};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 

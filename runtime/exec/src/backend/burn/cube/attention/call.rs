@@ -2,8 +2,8 @@
 
 use super::super::drawn::can_be_drawn;
 use super::super::program::ScalarProgram;
+use super::super::tile::ROWS;
 use super::scores::DECIDED;
-use super::tile::ROWS;
 use crate::engine::attention::AttentionSpace;
 use crate::kernels::{RandomKernel, attention_constant};
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim};

@@ -4,13 +4,13 @@
 
 use super::super::exp2::exp;
 use super::super::program::evaluate;
+use super::super::tile::{ROWS, Two, accumulate, new_tile, products, row_max, row_sum};
 use super::decide::{any_needs, place_of_decision, shift};
 use super::draws::by_rows;
 use super::load::{QUERIES, load, place_of_cube, write_queries};
 use super::scores::{
     AttentionShape, Beside, QueryLine, Space, base, element, of_query, row_offset, score, two_lines,
 };
-use super::tile::{ROWS, Two, accumulate, new_tile, products, row_max, row_sum};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 

@@ -1,9 +1,9 @@
 //! The launch of the kernels of an attention.
 
+use super::super::tile::{UNITS, VECTOR};
 use super::call::{AttentionCall, AttentionInput, AttentionOutput};
 use super::load::QUERIES;
 use super::scores::{AttentionShape, BesideLaunch, BesideShape, DrawnShape, SpaceLaunch};
-use super::tile::{UNITS, VECTOR};
 use super::{backward, forward};
 use crate::backend::RngState;
 use crate::backend::burn::cube::arguments::address_type;

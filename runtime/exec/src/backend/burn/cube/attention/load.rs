@@ -1,7 +1,7 @@
 //! Rows of queries, keys and values, from memory to tiles, and from accumulators to memory.
 
+use super::super::tile::{PLANES, ROWS, Two, UNITS, VECTOR, store_tile, vectors_each, write};
 use super::scores::{AttentionShape, Space, base, row_offset};
-use super::tile::{PLANES, ROWS, Two, UNITS, VECTOR, store_tile, vectors_each, write};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 

@@ -5,7 +5,7 @@
 //! - [`launch`]: the launches.
 //! - `forward`, `backward`: the kernels; `scores`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the
 //!   gradients of scores; `decide`: which tiles are left out.
-//! - `tile`: matrices in shared memory, and products of them; `load`: how they come there.
+//! - `load`: how rows come into tiles of shared memory.
 
 mod backward;
 mod call;
@@ -16,7 +16,6 @@ mod launch;
 mod load;
 mod scores;
 mod slopes;
-mod tile;
 
 pub(crate) use call::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided};
 pub(super) use launch::{attend, is_there};

@@ -4,10 +4,10 @@
 
 use super::super::exp2::exp;
 use super::super::program::evaluate;
+use super::super::tile::Two;
 use super::decide::shift;
 use super::draws::{by_columns, by_rows};
 use super::scores::{AttentionShape, Beside, QueryLine, Space, element, four_lines, of_query, score};
-use super::tile::Two;
 use cubecl::prelude::*;
 
 /// Of one score: its weight times its factor, and the gradient of the product of query and key.

@@ -74,6 +74,23 @@ pub(super) fn left<E: Float, N: Size>(
     definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::A, 4usize, false)
 }
 
+/// The same of a tile that holds the columns of the factor as rows, of which `width` is the extent: 16 columns from `column` on.
+#[cube]
+pub(super) fn left_by_columns<E: Float, N: Size>(
+    tile: &Shared<[Vector<E, N>]>,
+    row: u32,
+    #[comptime] column: usize,
+    #[comptime] width: usize,
+) -> Array<Vector<E, Two>> {
+    let lane = UNIT_POS % 32;
+    let at = (lane % 8 + lane / 16 * 8 + comptime!(column as u32)) * comptime!(pitch(width) as u32)
+        + lane / 8 % 2
+        + row / comptime!(VECTOR as u32);
+    let at = at as usize;
+    let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::A, 4usize, true)
+}
+
 /// Two right factors of which `tile` holds the columns as rows: 16 rows of the tile from `row` on, and 16 of its columns.
 #[cube]
 pub(super) fn right_by_rows<E: Float, N: Size>(

@@ -1,0 +1,251 @@
+//! The launches of lookups and their transposes.
+
+use super::call::{IndexCall, ScatterWay};
+use super::kernels::{IndexSpaceLaunch, IndexedLaunch, look_up_rows, scatter_each, scatter_rows};
+use super::order::{ROWS, order_entries};
+use crate::backend::burn::cube::arguments::address_type;
+use crate::backend::burn::cube::operands::ResultSlot;
+use crate::backend::burn::cube::space::{strides, vector_along, walk, walk_of};
+use crate::kernels::KernelError;
+use burn_backend::DType as BurnType;
+use burn_backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use burn_std::Shape;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+/// Planes of a cube that share a row, and where there are few rows.
+const PLANES: usize = 8;
+const MANY_PLANES: usize = 32;
+
+/// What of a table indices name.
+pub(in super::super) fn look_up(
+    call: &IndexCall,
+    inputs: &[CubeTensor],
+    outputs: &[ResultSlot<'_>],
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let ([table, indices @ ..], [slot]) = (inputs, outputs) else {
+        return Err(KernelError::Count { expected: 2, found: inputs.len() });
+    };
+    let out = slot.memory();
+    let run = IndexRun::new(call, table, &out, indices);
+    let units = run.outer() * run.entries() * run.columns();
+    let dim = CubeDim::new(&out.client, units);
+    #[expect(
+        unsafe_code,
+        reason = "the kernel checks how many elements there are, and indices by what is held"
+    )]
+    // SAFETY: as said.
+    unsafe {
+        look_up_rows::launch_unchecked(
+            &out.client,
+            calculate_cube_count_elemwise(&out.client, units, dim),
+            dim,
+            run.address(),
+            run.width,
+            table.clone().into_tensor_arg(),
+            run.indices(),
+            out.clone().into_tensor_arg(),
+            run.space(),
+            run.width,
+            dtype_to_storage_type(table.dtype),
+            dtype_to_storage_type(out.dtype),
+        );
+    }
+    Ok(vec![out])
+}
+
+/// The sums of entries by the rows that indices name.
+pub(in super::super) fn scatter(
+    call: &IndexCall,
+    inputs: &[CubeTensor],
+    outputs: &[ResultSlot<'_>],
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let ([entries, indices @ ..], [slot]) = (inputs, outputs) else {
+        return Err(KernelError::Count { expected: 2, found: inputs.len() });
+    };
+    let out = slot.memory();
+    let run = IndexRun::new(call, &out, entries, indices);
+    match call.scatter {
+        ScatterWay::Each => run.each(),
+        ScatterWay::Rows => run.rows(None, MANY_PLANES),
+        ScatterWay::Ordered => run.rows(Some(run.ordered()), PLANES),
+    }
+    Ok(vec![out])
+}
+
+/// A call whose operands are there.
+struct IndexRun<'a> {
+    call: &'a IndexCall,
+    table: &'a CubeTensor,
+    entries: &'a CubeTensor,
+    indices: &'a [CubeTensor],
+    /// Elements of a vector along the last column.
+    width: usize,
+}
+
+impl<'a> IndexRun<'a> {
+    fn new(
+        call: &'a IndexCall,
+        table: &'a CubeTensor,
+        entries: &'a CubeTensor,
+        indices: &'a [CubeTensor],
+    ) -> IndexRun<'a> {
+        let dims = &call.dims;
+        let of = |tensor: &CubeTensor, which: usize, more: Vec<usize>| {
+            let others = [strides(&dims.outer, tensor, which), more].concat();
+            let own = strides(&dims.columns, tensor, which);
+            vector_along(tensor, &dims.columns, &own, &others, 4)
+        };
+        let rows = dims.indexed.iter().map(|dim| table.meta.strides[dim.axis]).collect();
+        let width = of(table, 0, rows).min(of(entries, 1, strides(&dims.entries, entries, 1)));
+        IndexRun { call, table, entries, indices, width }
+    }
+
+    fn outer(&self) -> usize {
+        self.call.dims.outer.iter().map(|dim| dim.size).product()
+    }
+
+    fn entries(&self) -> usize {
+        self.call.dims.entries.iter().map(|dim| dim.size).product()
+    }
+
+    /// In vectors.
+    fn columns(&self) -> usize {
+        self.call.dims.columns.iter().map(|dim| dim.size).product::<usize>() / self.width
+    }
+
+    fn address(&self) -> AddressType {
+        let all = [self.table, self.entries].into_iter().chain(self.indices);
+        all.map(address_type).max().unwrap_or_default()
+    }
+
+    fn indices(&self) -> SequenceArg<OwnedTensor<i32>> {
+        self.indices.iter().map(|index| index.clone().into_tensor_arg()).collect()
+    }
+
+    fn space(&self) -> IndexSpaceLaunch {
+        let (dims, width) = (&self.call.dims, self.width);
+        let mut sizes: Vec<usize> = dims.columns.iter().map(|dim| dim.size).collect();
+        let [mut table_by_column, mut by_column] =
+            [(self.table, 0), (self.entries, 1)].map(|(tensor, which)| strides(&dims.columns, tensor, which));
+        if let Some(last) = sizes.last_mut() {
+            *last /= width;
+        }
+        for by in [&mut table_by_column, &mut by_column] {
+            if let Some(last) = by.last_mut() {
+                *last *= width;
+            }
+        }
+        let indexed = self.indices.iter().zip(&dims.indexed).enumerate().map(|(i, (index, dim))| {
+            IndexedLaunch::new(
+                dim.held.start as i32,
+                dim.held.len() as u32,
+                dim.held.len() as i32,
+                strides(&dims.outer, index, 2 + i).into_iter().collect(),
+                strides(&dims.entries, index, 2 + i).into_iter().collect(),
+                self.table.meta.strides[dim.axis],
+            )
+        });
+        IndexSpaceLaunch::new(
+            walk(&dims.outer),
+            walk(&dims.entries),
+            walk_of(&sizes),
+            indexed.collect(),
+            self.call.rows as u32,
+            strides(&dims.outer, self.table, 0).into_iter().collect(),
+            table_by_column.into_iter().collect(),
+            strides(&dims.outer, self.entries, 1).into_iter().collect(),
+            strides(&dims.entries, self.entries, 1).into_iter().collect(),
+            by_column.into_iter().collect(),
+        )
+    }
+
+    /// Each element of the table on its own.
+    fn each(&self) {
+        let units = self.outer() * self.call.rows * self.columns();
+        let client = &self.table.client;
+        let dim = CubeDim::new(client, units);
+        #[expect(unsafe_code, reason = "the kernel checks how many elements there are")]
+        // SAFETY: as said.
+        unsafe {
+            scatter_each::launch_unchecked(
+                client,
+                calculate_cube_count_elemwise(client, units, dim),
+                dim,
+                self.address(),
+                self.width,
+                self.entries.clone().into_tensor_arg(),
+                self.indices(),
+                self.table.clone().into_tensor_arg(),
+                self.space(),
+                units,
+                self.width,
+                dtype_to_storage_type(self.entries.dtype),
+                dtype_to_storage_type(self.table.dtype),
+            );
+        }
+    }
+
+    /// Entries in the order of rows: where those of each row begin and end, and which they are.
+    fn ordered(&self) -> [CubeTensor; 2] {
+        let (client, device) = (&self.table.client, &self.table.device);
+        let new = |many: usize| {
+            let (client, device) = (client.clone(), device.clone());
+            empty_device_contiguous_dtype(client, device, Shape::from([many]), BurnType::U32)
+        };
+        let rows = self.call.rows;
+        let (ranges, order) = (new(2 * self.outer() * rows), new(self.outer() * self.entries()));
+        let cubes = self.outer() * rows.div_ceil(ROWS);
+        let all = [&ranges, &order].into_iter().chain(self.indices);
+        #[expect(unsafe_code, reason = "the kernel checks how many rows and entries there are")]
+        // SAFETY: as said.
+        unsafe {
+            order_entries::launch_unchecked(
+                client,
+                CubeCount::Static(cubes as u32, 1, 1),
+                CubeDim::new_1d(ROWS as u32),
+                all.map(address_type).max().unwrap_or_default(),
+                self.indices(),
+                ranges.clone().into_tensor_arg(),
+                order.clone().into_tensor_arg(),
+                self.space(),
+                rows as u32,
+            );
+        }
+        [ranges, order]
+    }
+
+    /// A cube for each row, and for each plane's width of columns.
+    fn rows(&self, ordered: Option<[CubeTensor; 2]>, planes: usize) {
+        let client = &self.table.client;
+        let cubes = self.outer() * self.call.rows * self.columns().div_ceil(32);
+        let is_ordered = ordered.is_some();
+        // Where nothing is ordered nothing of it is read.
+        let [ranges, order] = ordered.unwrap_or_else(|| [self.table.clone(), self.table.clone()]);
+        let address = [&ranges, &order].map(address_type).into_iter().max().unwrap_or_default();
+        #[expect(unsafe_code, reason = "the kernel checks how many columns there are; each cube has a row")]
+        // SAFETY: as said.
+        unsafe {
+            scatter_rows::launch_unchecked(
+                client,
+                CubeCount::Static(cubes as u32, 1, 1),
+                CubeDim::new_1d((32 * planes) as u32),
+                self.address().max(address),
+                self.width,
+                self.entries.clone().into_tensor_arg(),
+                self.indices(),
+                ranges.into_tensor_arg(),
+                order.into_tensor_arg(),
+                self.table.clone().into_tensor_arg(),
+                self.space(),
+                self.width,
+                planes,
+                is_ordered,
+                dtype_to_storage_type(self.entries.dtype),
+                dtype_to_storage_type(self.table.dtype),
+            );
+        }
+    }
+}

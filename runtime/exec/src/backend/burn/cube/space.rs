@@ -1,0 +1,97 @@
+//! Positions along several dims, for kernels that read elements at places of their own.
+
+use super::arguments::first;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+use cubecl::std::FastDivmod;
+
+/// A dim that is walked, and which one it is of each tensor that has it.
+#[derive(Clone, Debug)]
+pub(crate) struct WalkDim {
+    pub(crate) size: usize,
+    pub(crate) axes: Vec<Option<usize>>,
+}
+
+/// How many positions there are along dims; none where 31 bits do not count them.
+pub(super) fn counted(dims: &[WalkDim]) -> Option<usize> {
+    let all = dims.iter().try_fold(1_usize, |all, dim| all.checked_mul(dim.size))?;
+    i32::try_from(all).ok().and(Some(all))
+}
+
+/// How far the next position along each dim is in the tensor of that number: 0 where it lacks the dim.
+pub(super) fn strides(dims: &[WalkDim], tensor: &CubeTensor, which: usize) -> Vec<usize> {
+    dims.iter().map(|dim| dim.axes[which].map_or(0, |axis| tensor.meta.strides[axis])).collect()
+}
+
+/// How many elements of a tensor can be read or written at once along the last of some dims, of so many at most and 16 bytes: where they lie side by
+/// side, and all else that moves does so by whole vectors. `own` are the strides along the dims.
+pub(super) fn vector_along(
+    tensor: &CubeTensor,
+    dims: &[WalkDim],
+    own: &[usize],
+    others: &[usize],
+    most: usize,
+) -> usize {
+    let (Some(last), Some((1, outer))) = (dims.last(), own.split_last().map(|(last, outer)| (*last, outer)))
+    else {
+        return 1;
+    };
+    let fits = |width: &usize| {
+        width * tensor.dtype.size() <= 16
+            && *width <= most
+            && last.size.is_multiple_of(*width)
+            && first(tensor).is_multiple_of(*width as u64)
+            && outer.iter().chain(others).all(|stride| stride.is_multiple_of(*width))
+    };
+    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
+/// Dims that are walked together, the last one fastest: their sizes, and how many positions there are.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Walk {
+    pub(super) sizes: Sequence<FastDivmod<u32>>,
+    pub(super) len: u32,
+}
+
+/// The walk along dims.
+pub(super) fn walk(dims: &[WalkDim]) -> WalkLaunch {
+    walk_of(&dims.iter().map(|dim| dim.size).collect::<Vec<_>>())
+}
+
+/// The walk along dims of these sizes.
+pub(super) fn walk_of(sizes: &[usize]) -> WalkLaunch {
+    let len: usize = sizes.iter().product();
+    WalkLaunch::new(sizes.iter().map(|n| *n as u32).collect(), len as u32)
+}
+
+/// The position along each dim.
+#[cube]
+pub(super) fn positions(walk: &Walk, at: u32) -> Sequence<u32> {
+    let rank = comptime!(walk.sizes.len());
+    let mut rest = at;
+    let mut reversed = Sequence::<u32>::new();
+    #[unroll]
+    for i in 0..rank {
+        let dim = comptime!(rank - 1 - i);
+        let mut inner = rest;
+        if comptime!(dim > 0) {
+            let (outer, within) = walk.sizes.index(dim).div_mod(rest);
+            inner = within;
+            rest = outer;
+        }
+        reversed.push(inner);
+    }
+    reversed.reversed()
+}
+
+/// How far a position is from the first, with so much from one to the next along each dim.
+#[cube]
+pub(super) fn place(at: &Sequence<u32>, strides: &Sequence<usize>) -> usize {
+    let rank = comptime!(at.len());
+    let mut sum = 0usize;
+    #[unroll]
+    for dim in 0..rank {
+        sum += *at.index(dim) as usize * *strides.index(dim);
+    }
+    sum
+}

@@ -1,0 +1,278 @@
+//! Convolutions as products of matrices, of which one is never in memory: its tiles are gathered from what the kernel slides over. On tensor cores, or in
+//! registers.
+
+use super::gather::{FactorBlock, FactorShape, FactorSpace, fetch, new_tile, put};
+use crate::backend::burn::cube::space::{Walk, place, positions};
+use crate::backend::burn::cube::tile::{self, ROWS, Two, UNITS, VECTOR, multiply};
+use cubecl::prelude::*;
+
+/// What a kernel is compiled for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ConvolveShape {
+    pub(super) windowed: FactorShape,
+    /// Its rows are columns of the result.
+    pub(super) other: FactorShape,
+    /// Elements of the result that are written at once.
+    pub(super) width: usize,
+}
+
+/// The two factors, and how far apart the next position of the result is along the dims of each, and along those of the groups, each of which is a product of its own.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct ConvolveSpace {
+    windowed: FactorSpace,
+    other: FactorSpace,
+    groups: Walk,
+    out_by_row: Sequence<usize>,
+    out_by_column: Sequence<usize>,
+    out_by_group: Sequence<usize>,
+    row_tiles: u32,
+    column_tiles: u32,
+    /// Steps of a chunk, and how far its result is from that of the one before.
+    each: u32,
+    apart: usize,
+}
+
+/// What a cube computes: where it begins, and where its results go.
+#[derive(CubeType)]
+struct CubeBlock {
+    windowed: FactorBlock,
+    other: FactorBlock,
+    from: u32,
+    out: usize,
+}
+
+#[cube]
+fn block_of_cube(space: &ConvolveSpace, #[comptime] shape: ConvolveShape) -> CubeBlock {
+    let column_tile = CUBE_POS_X % space.column_tiles;
+    let rest = CUBE_POS_X / space.column_tiles;
+    let row_tile = rest % space.row_tiles;
+    let rest = rest / space.row_tiles;
+    let group = positions(&space.groups, rest % space.groups.len);
+    let chunk = rest / space.groups.len;
+    let (row, column) =
+        (row_tile * comptime!(shape.windowed.rows as u32), column_tile * comptime!(shape.other.rows as u32));
+    let end = min(chunk * space.each + space.each, space.windowed.steps.len);
+    CubeBlock {
+        windowed: FactorBlock::new(&space.windowed, &group, row, end),
+        other: FactorBlock::new(&space.other, &group, column, end),
+        from: chunk * space.each,
+        out: place(&group, &space.out_by_group) + chunk as usize * space.apart,
+    }
+}
+
+/// Writes elements of a row, from the column on that belongs to the first of them.
+#[cube]
+fn write<S: Float, V: Size, O: Float, M: Size>(
+    out: &mut Tensor<Vector<O, M>>,
+    values: Vector<S, V>,
+    space: &ConvolveSpace,
+    block: &CubeBlock,
+    row: u32,
+    column: u32,
+    #[comptime] many: usize,
+    #[comptime] width: usize,
+) {
+    let (row, column) = (block.windowed.row + row, block.other.row + column);
+    if row < space.windowed.rows.len {
+        let at = block.out + place(&positions(&space.windowed.rows, row), &space.out_by_row);
+        #[unroll]
+        for piece in 0..comptime!(many / width) {
+            let column = column + comptime!((piece * width) as u32);
+            if column < space.other.rows.len {
+                let at = at + place(&positions(&space.other.rows, column), &space.out_by_column);
+                let mut vector = Vector::<O, M>::new(O::from_int(0));
+                #[unroll]
+                for lane in 0..width {
+                    vector.insert(lane, O::cast_from(values.extract(comptime!(piece * width + lane))));
+                }
+                out[at / width] = vector;
+            }
+        }
+    }
+}
+
+/// On tensor cores: each plane has some rows and all columns.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: Size, M: Size>(
+    windowed: &Tensor<Vector<E, A>>,
+    other: &Tensor<Vector<E, B>>,
+    out: &mut Tensor<Vector<O, M>>,
+    space: ConvolveSpace,
+    #[comptime] shape: ConvolveShape,
+    #[define(E)] _half: ElemType,
+    #[define(O)] _result: ElemType,
+) {
+    let block = block_of_cube(&space, comptime!(shape.clone()));
+    let mut left_tile = new_tile::<E, N>(comptime!(shape.windowed.clone()), 16usize);
+    let mut right_tile = new_tile::<E, N>(comptime!(shape.other.clone()), 16usize);
+    let (rows, columns) = comptime!((shape.windowed.rows / (UNITS / 32), shape.other.rows));
+    let plane_row = UNIT_POS / 32 * comptime!(rows as u32);
+    // Of each 16 rows the accumulators of all columns.
+    let mut sums = Sequence::<Array<Vector<f32, Two>>>::new();
+    #[unroll]
+    for _ in 0..comptime!(rows / ROWS) {
+        let mut zeros = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
+        #[unroll]
+        for i in 0..comptime!(columns / 4) {
+            zeros[i] = Vector::<f32, Two>::new(0.0f32);
+        }
+        sums.push(zeros);
+    }
+    // While the tiles of some steps are multiplied, those of the next are on their way.
+    let steps = comptime!(shape.windowed.steps as u32);
+    let mut from = block.from;
+    while from < block.other.end + steps {
+        let left = fetch::<E, A, E, N>(
+            windowed,
+            &space.windowed,
+            &block.windowed,
+            from,
+            comptime!(shape.windowed.clone()),
+        );
+        let right =
+            fetch::<E, B, E, N>(other, &space.other, &block.other, from, comptime!(shape.other.clone()));
+        if from > block.from {
+            multiply_tiles::<E, N>(&left_tile, &right_tile, &mut sums, plane_row, comptime!(shape.clone()));
+        }
+        sync_cube();
+        put(&left, &mut left_tile, comptime!(shape.windowed.clone()));
+        put(&right, &mut right_tile, comptime!(shape.other.clone()));
+        sync_cube();
+        from += steps;
+    }
+    #[unroll]
+    for r in 0..comptime!(rows / ROWS) {
+        #[unroll]
+        for half in 0..2usize {
+            let row = plane_row + UNIT_POS % 32 / 4 + comptime!((r * ROWS + 8 * half) as u32);
+            #[unroll]
+            for n in 0..comptime!(columns / 8) {
+                let column = UNIT_POS % 4 * 2 + comptime!((8 * n) as u32);
+                let values = sums.index(r)[comptime!(2 * n + half)];
+                write::<f32, Two, O, M>(
+                    out,
+                    values,
+                    &space,
+                    &block,
+                    row,
+                    column,
+                    2usize,
+                    comptime!(shape.width),
+                );
+            }
+        }
+    }
+}
+
+/// Adds the products of what the tiles hold.
+#[cube]
+fn multiply_tiles<E: Float, N: Size>(
+    left_tile: &Shared<[Vector<E, N>]>,
+    right_tile: &Shared<[Vector<E, N>]>,
+    sums: &mut Sequence<Array<Vector<f32, Two>>>,
+    plane_row: u32,
+    #[comptime] shape: ConvolveShape,
+) {
+    let (left, right) = comptime!((shape.windowed.clone(), shape.other.clone()));
+    #[unroll]
+    for k in 0..comptime!(left.steps / 16) {
+        let mut factors = Sequence::<Array<Vector<E, Two>>>::new();
+        #[unroll]
+        for r in 0..comptime!(left.rows / (UNITS / 32) / ROWS) {
+            let row = plane_row + comptime!((r * ROWS) as u32);
+            let factor = if comptime!(left.along_steps) {
+                tile::left::<E, N>(left_tile, row, comptime!(16 * k), comptime!(left.steps))
+            } else {
+                tile::left_by_columns::<E, N>(left_tile, row, comptime!(16 * k), comptime!(left.rows))
+            };
+            factors.push(factor);
+        }
+        #[unroll]
+        for n in 0..comptime!(right.rows / 16) {
+            let two = if comptime!(right.along_steps) {
+                tile::right_by_rows::<E, N>(
+                    right_tile,
+                    comptime!(16 * n),
+                    comptime!(16 * k),
+                    comptime!(right.steps),
+                )
+            } else {
+                tile::right::<E, N>(right_tile, comptime!(16 * k), comptime!(16 * n), comptime!(right.rows))
+            };
+            #[unroll]
+            for r in 0..comptime!(left.rows / (UNITS / 32) / ROWS) {
+                multiply::<E>(factors.index(r), &two, sums.index_mut(r), comptime!(2 * n));
+            }
+        }
+    }
+}
+
+/// In registers: each unit has 8 rows and 8 columns.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn convolve_in_registers<
+    T: Float,
+    U: Float,
+    O: Float,
+    S: Float,
+    A: Size,
+    B: Size,
+    N: Size,
+    M: Size,
+>(
+    windowed: &Tensor<Vector<T, A>>,
+    other: &Tensor<Vector<U, B>>,
+    out: &mut Tensor<Vector<O, M>>,
+    space: ConvolveSpace,
+    #[comptime] shape: ConvolveShape,
+    #[comptime] bytes: usize,
+    #[define(T)] _windowed: ElemType,
+    #[define(U)] _other: ElemType,
+    #[define(O)] _result: ElemType,
+    #[define(S)] _sum: ElemType,
+) {
+    let block = block_of_cube(&space, comptime!(shape.clone()));
+    let mut left_tile = new_tile::<S, N>(comptime!(shape.windowed.clone()), bytes);
+    let mut right_tile = new_tile::<S, N>(comptime!(shape.other.clone()), bytes);
+    let across = comptime!((shape.other.rows / VECTOR) as u32);
+    let (own_row, own_column) = (UNIT_POS / across, UNIT_POS % across);
+    let mut sums = Array::<Vector<S, N>>::new(VECTOR);
+    #[unroll]
+    for i in 0..VECTOR {
+        sums[i] = Vector::<S, N>::new(S::from_int(0));
+    }
+    let steps = comptime!(shape.windowed.steps as u32);
+    let mut from = block.from;
+    while from < block.other.end + steps {
+        let left = fetch::<T, A, S, N>(
+            windowed,
+            &space.windowed,
+            &block.windowed,
+            from,
+            comptime!(shape.windowed.clone()),
+        );
+        let right =
+            fetch::<U, B, S, N>(other, &space.other, &block.other, from, comptime!(shape.other.clone()));
+        if from > block.from {
+            for step in 0..steps {
+                let rows = left_tile[(step * comptime!(shape.windowed.pitch() as u32) + own_row) as usize];
+                let columns =
+                    right_tile[(step * comptime!(shape.other.pitch() as u32) + own_column) as usize];
+                #[unroll]
+                for i in 0..VECTOR {
+                    sums[i] = fma(Vector::<S, N>::new(rows.extract(i)), columns, sums[i]);
+                }
+            }
+        }
+        sync_cube();
+        put(&left, &mut left_tile, comptime!(shape.windowed.clone()));
+        put(&right, &mut right_tile, comptime!(shape.other.clone()));
+        sync_cube();
+        from += steps;
+    }
+    #[unroll]
+    for i in 0..VECTOR {
+        let row = own_row * comptime!(VECTOR as u32) + comptime!(i as u32);
+        let column = own_column * comptime!(VECTOR as u32);
+        write::<S, N, O, M>(out, sums[i], &space, &block, row, column, VECTOR, comptime!(shape.width));
+    }
+}

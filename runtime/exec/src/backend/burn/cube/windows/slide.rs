@@ -1,0 +1,58 @@
+//! What slides along a dim, and where.
+
+use cubecl::prelude::*;
+
+/// How a dim slides: at a position among rows and one among steps it is at `(row * by_row + step * by_step + from) / divisor` of `len`, where that has no
+/// remainder. `stride` is how far the next one is in memory.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Slide {
+    by_row: i32,
+    by_step: i32,
+    from: i32,
+    len: i32,
+    stride: usize,
+}
+
+/// Which dim of the rows and which of the steps a slide is of, and its divisor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SlideShape {
+    pub(super) row: usize,
+    pub(super) step: usize,
+    pub(super) divisor: u32,
+}
+
+/// An element over which something slides, counted from the first, if there is one.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Met {
+    pub(super) is_there: bool,
+    pub(super) place: usize,
+}
+
+/// What is met at a position among rows and one among steps, along dims that slide.
+#[cube]
+pub(super) fn met(
+    row: &Sequence<u32>,
+    step: &Sequence<u32>,
+    slides: &Sequence<Slide>,
+    #[comptime] shapes: Vec<SlideShape>,
+) -> Met {
+    let mut sum = 0usize;
+    let mut is_there = true.runtime();
+    let many = comptime!(shapes.len());
+    #[unroll]
+    for i in 0..many {
+        let slide = slides.index(i);
+        let along_rows = *row.index(comptime!(shapes[i].row)) as i32 * slide.by_row;
+        let along_steps = *step.index(comptime!(shapes[i].step)) as i32 * slide.by_step;
+        let mut at = along_rows + along_steps + slide.from;
+        is_there = is_there && at >= 0i32;
+        if comptime!(shapes[i].divisor > 1) {
+            let divisor = comptime!(shapes[i].divisor as i32);
+            is_there = is_there && at % divisor == 0i32;
+            at = at / divisor;
+        }
+        is_there = is_there && at < slide.len;
+        sum += at as usize * slide.stride;
+    }
+    Met { is_there, place: sum }
+}

@@ -1,0 +1,142 @@
+//! Lookups and their transpose, which devices with compiled kernels do at once: with few entries, few rows, or entries that are put in the order of rows before,
+//! many of which name the same row.
+
+use crate::devices::{Devices, to};
+use crate::equations::Equations;
+use crate::split::way;
+use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_ops::{F64Tensor, Id, InputOpKind, Leaf, Lookup, ScatterAdd, Type};
+use meshwright_plan::{DType, Dim};
+
+impl Equations {
+    /// Positions in a dim of so many, and a few beyond its ends; one in three is the same.
+    fn index(&mut self, name: &str, dims: &[Dim], size: usize) -> Id {
+        let leaf = InputOpKind::Input { name: name.into() };
+        let id = self.g.op(Leaf { leaf, ty: Type::new(DType::I32, dims.to_vec()) }, &[]);
+        let mut next = 0;
+        let positions = F64Tensor::build(&self.g.dims, dims, |_| {
+            next += 1;
+            if next % 3 == 0 { (size / 2) as f64 } else { ((next * 7919) % (size + 3)) as f64 - 1.0 }
+        });
+        self.bound.insert(id, positions);
+        id
+    }
+}
+
+/// Dims of a table and of its indices, with the sizes of both.
+struct Case {
+    name: &'static str,
+    sizes: &'static [(&'static str, usize)],
+    table: &'static [&'static str],
+    indexed: &'static [&'static str],
+    indices: &'static [&'static [&'static str]],
+    /// That a mesh splits, one after the other.
+    split: &'static [&'static str],
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "embedding",
+        sizes: &[("v", 600), ("w", 40), ("b", 3), ("s", 150)],
+        table: &["v", "w"],
+        indexed: &["v"],
+        indices: &[&["b", "s"]],
+        split: &["v", "w", "s"],
+    },
+    Case {
+        name: "columns before rows",
+        sizes: &[("v", 300), ("w", 70), ("s", 290)],
+        table: &["w", "v"],
+        indexed: &["v"],
+        indices: &[&["s"]],
+        split: &["v"],
+    },
+    Case {
+        name: "few rows",
+        sizes: &[("v", 3), ("w", 260), ("b", 5), ("s", 77)],
+        table: &["v", "w"],
+        indexed: &["v"],
+        indices: &[&["s", "b"]],
+        split: &["w", "b"],
+    },
+    Case {
+        name: "one entry to a row",
+        sizes: &[("v", 70), ("s", 40)],
+        table: &["s", "v"],
+        indexed: &["v"],
+        indices: &[&["s"]],
+        split: &["s", "v"],
+    },
+    Case {
+        name: "a table for each group",
+        sizes: &[("g", 3), ("v", 270), ("w", 12), ("s", 60)],
+        table: &["g", "v", "w"],
+        indexed: &["v"],
+        indices: &[&["g", "s"]],
+        split: &["g", "v"],
+    },
+    Case {
+        name: "two dims",
+        sizes: &[("u", 19), ("v", 31), ("w", 6), ("a", 9), ("c", 20)],
+        table: &["u", "w", "v"],
+        indexed: &["u", "v"],
+        indices: &[&["a", "c"], &["c"]],
+        split: &["u", "v", "c"],
+    },
+];
+
+fn are_the_same(mut devices: Devices, what: &str, split: bool) {
+    let mut cases = 0;
+    for half in [None, Some(DType::BF16)] {
+        for case in CASES {
+            let mut e = Equations::new(half);
+            for (name, size) in case.sizes {
+                e.g.dims.add(*name, *size);
+            }
+            let find = |e: &Equations, names: &[&str]| -> Vec<Dim> {
+                names.iter().map(|name| e.g.dims.find(name).unwrap()).collect()
+            };
+            let (table_dims, dims) = (find(&e, case.table), find(&e, case.indexed));
+            let indices: Vec<Id> = (case.indices.iter().zip(&dims))
+                .map(|(over, dim)| {
+                    let (over, size) = (find(&e, over), e.g.dims.size(*dim));
+                    e.index(&format!("at{}", dim.0), &over, size)
+                })
+                .collect();
+            let table = e.input("table", &table_dims);
+            let found = e.g.op(Lookup { dims: dims.clone() }, &[&[table], &indices[..]].concat());
+            let entries = e.g.ty(found).dims.clone();
+            let values = e.input("values", &entries);
+            let scatter = ScatterAdd { dims, out: table_dims };
+            let sums = e.g.op(scatter, &[&[values], &indices[..]].concat());
+            e.outputs.extend([("found", found), ("sums", sums)]);
+            let mut ways = vec![way(&[], vec![])];
+            if split {
+                ways.extend(find(&e, case.split).into_iter().map(|d| way(&[2], vec![to(d, &[0])])));
+            }
+            cases += e.are_the_same(&format!("{}, {half:?}", case.name), &ways, &mut devices);
+        }
+    }
+    crate::report(&format!("{what}: {cases} cases"));
+}
+
+#[test]
+fn lookups_are_the_same_on_the_host() {
+    are_the_same(Devices::default(), "lookups, native", true);
+    are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "lookups, plain operations", false);
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn lookups_are_the_same_on_a_gpu() {
+    if !crate::engines::gpu() {
+        return;
+    }
+    let split = crate::engines::has_gpu(1).is_ok();
+    let ((), launches) =
+        crate::engines::counted(|| are_the_same(Devices::of(DeviceKind::Cuda(0)), "lookups, GPU", split));
+    for (kernel, least) in [("LookUpRows", 12), ("OrderEntries", 8), ("ScatterRows", 10), ("ScatterEach", 2)]
+    {
+        assert!(launches(kernel) >= least, "{kernel}: {} of {least}", launches(kernel));
+    }
+}
