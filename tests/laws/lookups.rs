@@ -60,6 +60,22 @@ const CASES: &[Case] = &[
         split: &["w", "b"],
     },
     Case {
+        name: "few rows and columns of many entries",
+        sizes: &[("v", 5), ("w", 12), ("s", 2300)],
+        table: &["v", "w"],
+        indexed: &["v"],
+        indices: &[&["s"]],
+        split: &["s"],
+    },
+    Case {
+        name: "one column",
+        sizes: &[("v", 90), ("s", 700)],
+        table: &["v"],
+        indexed: &["v"],
+        indices: &[&["s"]],
+        split: &["v"],
+    },
+    Case {
         name: "one entry to a row",
         sizes: &[("v", 70), ("s", 40)],
         table: &["s", "v"],
@@ -135,8 +151,13 @@ fn lookups_are_the_same_on_a_gpu() {
     let split = crate::engines::has_gpu(1).is_ok();
     let ((), launches) =
         crate::engines::counted(|| are_the_same(Devices::of(DeviceKind::Cuda(0)), "lookups, GPU", split));
-    for (kernel, least) in [("LookUpRows", 12), ("OrderEntries", 8), ("ScatterRows", 10), ("ScatterEach", 2)]
-    {
+    for (kernel, least) in [
+        ("LookUpRows", 16),
+        ("OrderEntries", 10),
+        ("ScatterOrdered", 10),
+        ("ScatterFewRows", 4),
+        ("ScatterEach", 2),
+    ] {
         assert!(launches(kernel) >= least, "{kernel}: {} of {least}", launches(kernel));
     }
 }

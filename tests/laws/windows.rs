@@ -62,12 +62,14 @@ fn convolutions(
     let windows = sliding.windows(&mut e);
     let [b, c, o, g] =
         [("b", images), ("c", ins), ("o", outs), ("g", groups)].map(|(n, size)| e.g.dims.add(n, size));
-    let (group, groups): (&[Dim], &[Dim]) = if groups > 1 { (&[g], &[g]) } else { (&[], &[]) };
-    let x_dims = image(channels_last, &[&[b], group].concat(), windows.map(|s| s.wide), &[c]);
-    let y_dims = image(channels_last, &[&[b], group].concat(), windows.map(|s| s.narrow), &[o]);
+    let group: &[Dim] = if groups > 1 { &[g] } else { &[] };
+    let x_dims = image(channels_last, &[b], windows.map(|s| s.wide), &[group, &[c]].concat());
+    let y_dims = image(channels_last, &[b], windows.map(|s| s.narrow), &[group, &[o]].concat());
     let taps = windows.map(|s| s.tap);
-    let w_dims =
-        if channels_last { [groups, &taps, &[c, o]].concat() } else { [groups, &[o, c], &taps].concat() };
+    let w_dims = match channels_last {
+        true => [&taps, group, &[c, o]].concat(),
+        false => [group, &[o, c], &taps].concat(),
+    };
     let (x, w, d) = (e.input("x", &x_dims), e.input("w", &w_dims), e.input("d", &y_dims));
     let slides = windows.to_vec();
     let mut made = |gives, out: &[Dim], operands: [_; 2]| {
@@ -126,11 +128,17 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
                 ([2, 1, 1, 1], Sliding { taps: [5, 4], low: 2, ..plain }),
                 ([1, 3, 5, 1], Sliding { size: [11, 13], stride: 2, ..plain }),
                 ([2, 2, 4, 1], Sliding { size: [13, 9], stride: 3, dilation: 2, low: 0, ..plain }),
-                // Groups, as of channels that are each convolved alone.
-                ([2, 1, 1, 6], plain),
+                // Channels that are each convolved alone, and in groups; so few channels that tiles would be empty.
+                ([2, 1, 1, 16], plain),
+                ([1, 1, 1, 7], Sliding { stride: 2, ..plain }),
                 ([1, 4, 8, 3], plain),
-                // A sum so long that it is cut into chunks.
-                ([12, 2, 3, 1], Sliding { size: [20, 18], ..plain }),
+                ([2, 6, 3, 1], plain),
+                // Sums so long that they are cut into chunks.
+                ([12, 2, 6, 1], Sliding { size: [20, 18], ..plain }),
+                ([12, 1, 1, 4], Sliding { size: [20, 18], ..plain }),
+                // Rows between which there are gaps, and a kernel of one tap.
+                ([1, 515, 6, 1], Sliding { size: [3, 4], ..plain }),
+                ([2, 16, 24, 1], Sliding { taps: [1, 1], low: 0, ..plain }),
             ] {
                 cases += convolutions(half, sizes, sliding, channels_last, split, &mut devices);
             }
@@ -138,6 +146,7 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
                 ([2, 8], Sliding { size: [8, 6], taps: [2, 2], stride: 2, low: 0, ..plain }),
                 ([2, 3], Sliding { size: [9, 7], stride: 2, ..plain }),
                 ([3, 1], Sliding { size: [9, 7], taps: [3, 2], dilation: 2, ..plain }),
+                ([1, 515], Sliding { size: [4, 4], taps: [2, 2], stride: 2, low: 0, ..plain }),
             ] {
                 cases += pools(half, sizes, sliding, channels_last, split, &mut devices);
             }
@@ -161,10 +170,13 @@ fn windows_are_the_same_on_a_gpu() {
     let split = crate::engines::has_gpu(1).is_ok();
     let ((), launches) =
         crate::engines::counted(|| are_the_same(Devices::of(DeviceKind::Cuda(0)), "windows, GPU", split));
-    // Of each case on one device three convolutions, in `f32` and in a half type, or seven pools.
-    for (kernel, least) in
-        [("ConvolveInRegisters", 2 * 9 * 3), ("ConvolveOnTensorCores", 2 * 9 * 3), ("PoolWindows", 4 * 3 * 7)]
-    {
+    // Of each case on one device three convolutions or seven pools.
+    for (kernel, least) in [
+        ("ConvolveInRegisters", 40),
+        ("ConvolveOnTensorCores", 40),
+        ("ConvolveEach", 40),
+        ("PoolWindows", 4 * 4 * 7),
+    ] {
         assert!(launches(kernel) >= least, "{kernel}: {} of {least}", launches(kernel));
     }
 }

@@ -114,6 +114,8 @@ fn memory_in_use_is_what_the_plan_says_compiled_for_the_host() {
         "bert --preset tiny --dim batch=64",
         "gpt --preset tiny --dim batch=64",
         "t5 --preset tiny --dim batch=32",
+        "mnist_conv",
+        "unet --dim batch=64",
     ] {
         let mut args = vec!["bench", "model"];
         args.extend(model.split(' '));
@@ -412,6 +414,41 @@ fn gpt_trains_with_an_odd_vocabulary_on_kernels_compiled_for_the_host() {
         .collect();
     for rows in ["f32 [32 4099]/4128", "bf16 [32 4099]/4160"] {
         assert!(kept.iter().any(|text| text.contains(rows)), "{rows}");
+    }
+}
+
+/// The same where Burn's kernels compute the products, which round factors of `f32` where tensor cores multiply them.
+#[test]
+fn gpt_trains_with_an_odd_vocabulary_by_burns_products_compiled_for_the_host() {
+    let args = "train gpt --preset tiny --data king_james_next --steps 4 --no-eval --no-save --dim batch=2 --dim seq=16 \
+                --dim layers=1 --dim vocab=4099 --precision f32 --format json --peak-flops 1e12 --device";
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let libraries = libraries();
+    let native = losses(command(&[&args[..], &["cpu"]].concat()));
+    let mut ours = on_stand_in(libraries.path(), "dry_run_computed", &[&args[..], &["cuda"]].concat());
+    ours.env("MESHWRIGHT_CUBLASLT", "none");
+    ours.envs([("FAKE_CUDA_KERNELS", "run"), ("FAKE_CUDA_MEMORY", "1")]);
+    let ours = losses(ours);
+    let far = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs();
+    let apart = native.iter().zip(&ours).map(far).fold(0.0, f64::max);
+    report(&format!("by Burn's products: losses differ by {apart:.1e}"));
+    assert!(apart <= 1e-4 && native.len() == ours.len(), "{native:?} {ours:?}");
+}
+
+/// Convolutions, on tensor cores and not, and pools.
+#[test]
+fn images_train_on_kernels_compiled_for_the_host() {
+    let conv = "train mnist_conv --data mnist --steps 4 --no-eval --dim batch=2 --dim kh=5 --dim kw=4 --dim hidden1=8 --dim hidden2=8";
+    let unet = "train unet --steps 4 --no-eval --dim batch=2";
+    for (model, precision, within) in [
+        (conv, "f32", 2e-6),
+        (conv, "f64", 1e-14),
+        (conv, "bf16", 1e-3),
+        (unet, "f32", 2e-6),
+        (unet, "bf16", 1e-3),
+    ] {
+        let args: Vec<&str> = model.split_whitespace().chain(["--precision", precision]).collect();
+        computes_as_the_native_backend(&args, within);
     }
 }
 

@@ -96,15 +96,15 @@ pub(crate) struct Capabilities {
     pub(crate) boolean: BurnType,
     /// Whether all matrix products are to be the backend's own operation, in place of Burn's.
     pub(crate) own_matmul: bool,
-    /// Whether there are kernels for attentions of half types.
+    /// Whether kernels of our own multiply half types on tensor cores.
     #[cfg(feature = "cuda")]
-    pub(crate) attention: bool,
+    pub(crate) tensor_cores: bool,
     /// Whether products do more in the same kernel.
     #[cfg(feature = "cuda")]
     pub(crate) epilogues: bool,
-    /// Whether there are kernels for folds.
+    /// Whether there are kernels of our own whose units wait for each other, for folds and whatever is not element-wise.
     #[cfg(feature = "cuda")]
-    pub(crate) own_folds: bool,
+    pub(crate) own_kernels: bool,
     /// Whether there are kernels for element-wise steps.
     #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     pub(crate) own_maps: bool,

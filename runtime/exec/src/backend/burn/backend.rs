@@ -81,11 +81,11 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             boolean,
             own_matmul: B::own_matmul(&self.device, &self.products),
             #[cfg(feature = "cuda")]
-            attention: B::has_attention(&self.device),
+            tensor_cores: B::has_tensor_cores(&self.device),
             #[cfg(feature = "cuda")]
             epilogues: B::has_epilogues(&self.device),
             #[cfg(feature = "cuda")]
-            own_folds: B::has_folds(&self.device),
+            own_kernels: B::has_kernels(&self.device),
             #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
             own_maps: B::OWN_MAPS,
             host_kernels: false,

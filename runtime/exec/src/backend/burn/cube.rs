@@ -300,12 +300,12 @@ impl BurnBackend for Cube {
     }
 
     #[cfg(feature = "cuda")]
-    fn has_folds(device: &CubeDevice) -> bool {
+    fn has_kernels(device: &CubeDevice) -> bool {
         folds::is_there(device)
     }
 
     #[cfg(feature = "cuda")]
-    fn has_attention(device: &CubeDevice) -> bool {
+    fn has_tensor_cores(device: &CubeDevice) -> bool {
         matches!(device, CubeDevice::Cuda(_)) && attention::is_there(&device.client())
     }
 
@@ -339,7 +339,7 @@ impl BurnBackend for Cube {
             #[cfg(feature = "cuda")]
             OwnKernel::Convolve(call) => windows::convolve(call, &inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
-            OwnKernel::Pool(call) => windows::pool(call, inputs.tensors, outputs),
+            OwnKernel::Pool(call) => windows::pool(call, &inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
             OwnKernel::Product(call) => epilogue::product(call, step, inputs, outputs),
         }

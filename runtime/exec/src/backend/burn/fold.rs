@@ -98,7 +98,7 @@ impl Lower<'_> {
         inputs: &[&Local],
         (kept, dtype): (&[Dim], DType),
     ) -> Option<FoldCall> {
-        if !self.graph.capabilities.own_folds {
+        if !self.graph.capabilities.own_kernels {
             return None;
         }
         let mut dims = kept.to_vec();

@@ -187,9 +187,9 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         None
     }
 
-    /// Whether the device has kernels for attentions of half types.
+    /// Whether kernels of our own multiply half types on tensor cores of the device.
     #[cfg(feature = "cuda")]
-    fn has_attention(device: &Self::Device) -> bool {
+    fn has_tensor_cores(device: &Self::Device) -> bool {
         let _ = device;
         false
     }
@@ -201,9 +201,9 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         false
     }
 
-    /// Whether the device has kernels for folds.
+    /// Whether units of the device wait for each other at no great cost, as kernels of our own need it.
     #[cfg(feature = "cuda")]
-    fn has_folds(device: &Self::Device) -> bool {
+    fn has_kernels(device: &Self::Device) -> bool {
         let _ = device;
         false
     }

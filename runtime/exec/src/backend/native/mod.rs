@@ -62,9 +62,9 @@ impl Backend for Native {
             boolean,
             own_matmul: false,
             #[cfg(feature = "cuda")]
-            attention: false,
+            tensor_cores: false,
             #[cfg(feature = "cuda")]
-            own_folds: false,
+            own_kernels: false,
             #[cfg(feature = "cuda")]
             epilogues: false,
             #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]

@@ -36,7 +36,7 @@ impl Lower<'_> {
         let factors: Vec<usize> = [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten().collect();
         let half = reads[0].dtype;
         let known = |l: &Local| l.dtype != DType::U8 && !l.dtype.is_pair() && l.dtype != DType::F64;
-        if !self.graph.capabilities.attention
+        if !self.graph.capabilities.tensor_cores
             || [Some(0), Some(1), at.values].into_iter().flatten().any(|i| reads[i].dtype != half)
             || !reads[at.extras..].iter().all(known)
         {

@@ -5,6 +5,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 
+/// Units of a plane.
+pub(super) const PLANE: usize = 32;
+
 /// A dim that is walked, and which one it is of each tensor that has it.
 #[derive(Clone, Debug)]
 pub(crate) struct WalkDim {
@@ -44,6 +47,16 @@ pub(super) fn vector_along(
             && outer.iter().chain(others).all(|stride| stride.is_multiple_of(*width))
     };
     [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
+/// Sizes of dims of which the last one is walked in vectors of so many elements; the strides along them become those of vectors.
+pub(super) fn in_vectors(dims: &[WalkDim], width: usize, strides: &mut [&mut Vec<usize>]) -> Vec<usize> {
+    let mut sizes: Vec<usize> = dims.iter().map(|dim| dim.size).collect();
+    if let Some(last) = sizes.last_mut() {
+        *last /= width;
+    }
+    strides.iter_mut().filter_map(|of| of.last_mut()).for_each(|last| *last *= width);
+    sizes
 }
 
 /// Dims that are walked together, the last one fastest: their sizes, and how many positions there are.

@@ -20,7 +20,7 @@ impl Lower<'_> {
         [table, entries]: [&Local; 2],
     ) -> Option<IndexCall> {
         let known = |d: &Dim| p.shared.contains(d) || p.rest.contains(d) || p.columns.contains(d);
-        if !self.graph.capabilities.own_folds || !entries.dims.iter().all(known) {
+        if !self.graph.capabilities.own_kernels || !entries.dims.iter().all(known) {
             return None;
         }
         let tensors: Vec<&Local> = [table, entries].into_iter().chain(&p.indices).collect();
@@ -38,14 +38,14 @@ impl Lower<'_> {
             .map(|(dim, held)| table.at(*dim).map(|axis| IndexedDim { axis, held: held.clone() }));
         let mut columns = p.columns.clone();
         // Vectors go along what lies side by side in the entries.
-        columns.sort_by_key(|dim| entries.at(*dim));
+        columns.sort_by_key(|dim| (Self::sizes(&[*dim], &tensors)[0] > 1, entries.at(*dim)));
         let dims = IndexDims {
             outer: walked(&p.shared),
             entries: walked(&p.rest),
             columns: walked(&columns),
             indexed: indexed.collect::<Option<Vec<_>>>()?,
         };
-        IndexCall::new(dims, [table, entries].map(|local| local.dtype))
+        IndexCall::new(dims, [table, entries].map(|local| local.dtype), &extents(&table.shape))
     }
 
     pub(super) fn own_index(&mut self, kernel: OwnKernel, (first, indices): (&Local, &[Local]), out: &Local) {

@@ -42,7 +42,7 @@ impl Lower<'_> {
     }
 
     fn own_rows(&self, group: &RowGroup) -> Result<Option<OwnRows>, LoweringError> {
-        if !self.graph.capabilities.own_folds {
+        if !self.graph.capabilities.own_kernels {
             return Ok(None);
         }
         let plan = self.context.plan;

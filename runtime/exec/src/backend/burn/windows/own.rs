@@ -56,18 +56,19 @@ impl Lower<'_> {
             ));
         }
         // In the order of what is written and read, but what lies side by side in the windows last, as vectors go.
-        let is_last = |dim: &WalkDim| dim.axes[0] == Some(windowed.dims.len() - 1);
-        rows.sort_by_key(|(dim, _)| (is_last(dim), dim.axes[2]));
-        steps.sort_by_key(|(dim, _)| (is_last(dim), dim.axes[1]));
+        let last = windowed.shape.iter().rposition(|size| *size > 1);
+        let is_last = |dim: &WalkDim| dim.axes[0].is_some() && dim.axes[0] == last;
+        rows.sort_by_key(|(dim, _)| (dim.size > 1, is_last(dim), dim.axes[2]));
+        steps.sort_by_key(|(dim, _)| (dim.size > 1, is_last(dim), dim.axes[1]));
         let slides = (windows.iter().enumerate())
-            .map(|(i, s)| held.slide(s, (at(&rows, i), at(&steps, i)), (back, gives == Part::Kernel)))
+            .map(|(i, s)| held.slide(s, (at(&rows, i)?, at(&steps, i)?), (back, gives == Part::Kernel)))
             .collect::<Result<Vec<_>, _>>()?;
         let without = |dims: Vec<Walked>| dims.into_iter().map(|d| d.0).collect();
         let dims = ConvolveDims { groups, rows: without(rows), columns, steps: without(steps) };
         let dtypes = [windowed, other, out].map(|local| local.dtype);
-        let has_tensor_cores = capabilities.attention;
+        let has_tensor_cores = capabilities.tensor_cores;
         let call = ConvolveCall::new(dims, slides, dtypes, (has_tensor_cores, &extents(&out.shape)));
-        let call = call.filter(|_| capabilities.own_folds);
+        let call = call.filter(|_| capabilities.own_kernels);
         let Some(call) = call else { return Ok(false) };
         self.own_windows(OwnKernel::Convolve(Arc::new(call)), &[windowed, other], out);
         Ok(true)
@@ -85,21 +86,23 @@ impl Lower<'_> {
         let (elements, positions) = if back { (out, *input) } else { (*input, out) };
         let held = Held { dims: &self.context.plan.dims, elements, positions };
         let along = |s: &SlidingWindow| if back { s.wide } else { s.narrow };
-        let rows: Vec<Walked> = (out.dims.iter().zip(&out.shape).enumerate())
+        let mut rows: Vec<Walked> = (out.dims.iter().zip(&out.shape).enumerate())
             .map(|(axis, (dim, size))| {
                 let window = windows.iter().position(|s| along(s) == *dim);
                 let read = if window.is_some() { None } else { input.at(*dim) };
                 (WalkDim { size: *size, axes: vec![read, Some(axis)] }, window)
             })
             .collect();
+        // Vectors go along the last one.
+        rows.sort_by_key(|(dim, _)| dim.size > 1);
         let tap = |s: &SlidingWindow| WalkDim { size: held.dims.size(s.tap), axes: vec![] };
         let slides = (windows.iter().enumerate())
-            .map(|(i, s)| held.slide(s, (at(&rows, i), i), (back, false)))
+            .map(|(i, s)| held.slide(s, (at(&rows, i)?, i), (back, false)))
             .collect::<Result<Vec<_>, _>>()?;
         let taps = windows.iter().map(tap).collect();
         let rows = rows.into_iter().map(|d| d.0).collect();
         let call = PoolCall::new(rows, taps, slides, work, input.dtype);
-        let call = call.filter(|_| self.graph.capabilities.own_folds);
+        let call = call.filter(|_| self.graph.capabilities.own_kernels);
         let Some(call) = call else { return Ok(false) };
         self.own_windows(OwnKernel::Pool(Arc::new(call)), reads, out);
         Ok(true)
@@ -115,8 +118,9 @@ impl Lower<'_> {
 }
 
 /// Where the dim of a window is in a walk.
-fn at(walked: &[Walked], window: usize) -> usize {
-    walked.iter().position(|d| d.1 == Some(window)).unwrap_or(0)
+fn at(walked: &[Walked], window: usize) -> Result<usize, LoweringError> {
+    let found = walked.iter().position(|d| d.1 == Some(window));
+    found.ok_or_else(|| LoweringError::Plan(format!("a result lacks the dim of window {window}")))
 }
 
 /// The dims that do not slide, by which tensors have them: the windows, what they are multiplied with, the result.

@@ -1,6 +1,7 @@
 //! What is known of a fold when a Plan is loaded.
 
 use super::super::program::ScalarProgram;
+use meshwright_plan::expr::Expr;
 use meshwright_plan::{Computed, DType, Monoid};
 
 /// A tensor that is read: which of its dims each dim of the fold is.
@@ -25,6 +26,16 @@ pub(crate) struct FoldCall {
 }
 
 impl FoldCall {
+    /// The sum of results in `f32` of so many chunks, which lie one after the other; each has the shape of the result.
+    pub(crate) fn sum_of_chunks(chunks: usize, shape: &[usize], dtype: DType) -> Option<FoldCall> {
+        let (expr, regs) = Expr::of_operands([DType::F32]);
+        let dims = (1..=shape.len()).chain([0]).map(Some).collect();
+        let operand = FoldOperand { dtype: DType::F32, dims };
+        let sizes = [shape, &[chunks]].concat();
+        let of = Computed { expr, reg: regs[0] };
+        FoldCall::new(&of, Monoid::Sum, (sizes, shape.len()), vec![operand], dtype)
+    }
+
     /// Of an expression that knows no positions; none where there is no kernel for it.
     pub(crate) fn new(
         computed: &Computed,

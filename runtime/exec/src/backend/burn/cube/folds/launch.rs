@@ -238,8 +238,8 @@ fn vectors(walk: &JointWalk, kept: usize, inputs: &[(&CubeTensor, DType)]) -> (u
     (if !dense(rank - 1) && dense(kept - 1) { kept - 1 } else { rank - 1 }, 1)
 }
 
-/// Memory for the results of so many chunks.
-fn chunk_memory(like: &CubeTensor, kept: &[usize], chunks: usize) -> CubeTensor {
+/// Memory for the results of so many chunks, in `f32`, one after the other.
+pub(in super::super) fn chunk_memory(like: &CubeTensor, kept: &[usize], chunks: usize) -> CubeTensor {
     let shape = [vec![chunks], extents(kept)].concat();
     let (client, device) = (like.client.clone(), like.device.clone());
     empty_device_contiguous_dtype(client, device, Extents::from(shape), BurnType::F32)

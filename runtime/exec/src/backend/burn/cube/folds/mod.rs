@@ -11,4 +11,4 @@ mod launch;
 
 pub(crate) use call::{FoldCall, FoldOperand};
 pub(super) use kernel::{folded, identity};
-pub(super) use launch::{fold, is_there};
+pub(super) use launch::{chunk_memory, fold, is_there};

@@ -1,6 +1,8 @@
 //! What is known of a lookup or its transpose when a Plan is loaded.
 
+use crate::backend::burn::cube::folds::FoldCall;
 use crate::backend::burn::cube::space::{WalkDim, counted};
+use crate::backend::burn::spread::CUBES;
 use meshwright_plan::DType;
 use std::ops::Range;
 
@@ -28,8 +30,8 @@ pub(crate) struct IndexDims {
 pub(super) enum ScatterWay {
     /// Each element of the table looks at all entries, of which there are few.
     Each,
-    /// Each row does, with several units, where there are few rows.
-    Rows,
+    /// Each row does, with several units, where there are few rows. Entries are cut into so many chunks, of so many entries each.
+    Rows { chunks: usize, each: usize },
     /// Entries are put in the order of rows before.
     Ordered,
 }
@@ -41,31 +43,76 @@ pub(crate) struct IndexCall {
     /// Rows of the table at each outer position.
     pub(super) rows: usize,
     pub(super) scatter: ScatterWay,
+    /// The sum over chunks, where there are several.
+    pub(super) fold: Option<FoldCall>,
 }
 
-/// With so few entries for each outer position all are looked at by each element.
+/// With so few entries for each outer position, or so few times the columns, all are looked at by each element.
 const FEW_ENTRIES: usize = 8;
+const FEW_READS: usize = 512;
 /// With so few rows all entries are looked at by each.
 const FEW_ROWS: usize = 64;
+/// Columns of a cube.
+const COLUMNS: usize = 32;
+/// Least entries of a chunk.
+const LEAST_ENTRIES: usize = 1024;
 
 impl IndexCall {
-    /// None where there is no kernel for it.
-    pub(crate) fn new(dims: IndexDims, [table, entries]: [DType; 2]) -> Option<IndexCall> {
+    /// None where there is no kernel for it. The table has that shape.
+    pub(crate) fn new(dims: IndexDims, [table, entries]: [DType; 2], shape: &[usize]) -> Option<IndexCall> {
         let float = |dtype: DType| dtype == DType::F32 || dtype.is_half();
-        let (outer, many) = (counted(&dims.outer)?, counted(&dims.entries)?);
-        let held = dims.indexed.iter().try_fold(1_usize, |all, dim| all.checked_mul(dim.held.len()))?;
-        let all = outer.checked_mul(held)?.checked_mul(counted(&dims.columns)?)?;
-        i32::try_from(all).ok()?;
-        i32::try_from(outer.checked_mul(many)?.checked_mul(counted(&dims.columns)?)?).ok()?;
+        let (outer, many, columns) =
+            (counted(&dims.outer)?, counted(&dims.entries)?, counted(&dims.columns)?);
+        let rows = dims.indexed.iter().try_fold(1_usize, |all, dim| all.checked_mul(dim.held.len()))?;
+        i32::try_from(outer.checked_mul(rows)?.checked_mul(columns)?).ok()?;
+        i32::try_from(outer.checked_mul(many)?.checked_mul(columns)?).ok()?;
         let ends = dims.indexed.iter().all(|dim| i32::try_from(dim.held.end).is_ok());
         if !ends || !float(table) || !float(entries) {
             return None;
         }
-        let scatter = match (many, held) {
-            (..=FEW_ENTRIES, _) => ScatterWay::Each,
-            (_, ..=FEW_ROWS) => ScatterWay::Rows,
-            _ => ScatterWay::Ordered,
+        let scatter = ScatterWay::of([outer, rows, columns, many]);
+        let fold = match scatter {
+            ScatterWay::Rows { chunks: 2.., .. } => {
+                Some(FoldCall::sum_of_chunks(scatter.chunks(), shape, table)?)
+            }
+            _ => None,
         };
-        Some(IndexCall { dims, rows: held, scatter })
+        Some(IndexCall { dims, rows, scatter, fold })
+    }
+}
+
+impl ScatterWay {
+    /// For so many outer positions, rows and columns at each, and entries.
+    fn of([outer, rows, columns, many]: [usize; 4]) -> ScatterWay {
+        if many <= FEW_ENTRIES || many * columns <= FEW_READS {
+            return ScatterWay::Each;
+        }
+        if rows > FEW_ROWS {
+            return ScatterWay::Ordered;
+        }
+        let cubes = outer * rows * columns.div_ceil(COLUMNS);
+        let each = many.div_ceil(CUBES.div_ceil(cubes).min(many / LEAST_ENTRIES).max(1));
+        ScatterWay::Rows { chunks: many.div_ceil(each), each }
+    }
+
+    pub(super) fn chunks(self) -> usize {
+        if let ScatterWay::Rows { chunks, .. } = self { chunks } else { 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_say_how_entries_are_added_up() {
+        // The words and the kinds of tokens of BERT base, the buckets of T5, a choice in each row.
+        assert_eq!(ScatterWay::of([1, 30_522, 768, 32_768]), ScatterWay::Ordered);
+        assert!(matches!(ScatterWay::of([1, 2, 768, 32_768]), ScatterWay::Rows { chunks: 2.., .. }));
+        let buckets = ScatterWay::of([1, 32, 8, 262_144]);
+        let ScatterWay::Rows { chunks, each } = buckets else { panic!("{buckets:?}") };
+        assert!(chunks > 4 && chunks * each >= 262_144 && (chunks - 1) * each < 262_144);
+        assert_eq!(ScatterWay::of([32_768, 10, 1, 1]), ScatterWay::Each);
+        assert_eq!(ScatterWay::of([32_768, 64, 1, 9]), ScatterWay::Each);
     }
 }

@@ -1,13 +1,8 @@
-//! Lookups, and sums of the entries that belong to each row.
+//! Lookups, and their transpose where each element looks at all entries.
 
 use crate::backend::burn::cube::space::{Walk, place, positions};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
-
-/// Units of a plane.
-const PLANE: usize = 32;
-/// Entries that a unit has on their way at once.
-const AT_ONCE: usize = 4;
 
 /// Where a table is indexed: what of the dim is held, how far the next position of the index is along the outer dims and along the entries, and how
 /// far the next row is in the table.
@@ -30,11 +25,11 @@ pub(super) struct IndexSpace {
     pub(super) indexed: Sequence<Indexed>,
     /// Rows of the table at each outer position.
     pub(super) rows: FastDivmod<u32>,
-    table_by_outer: Sequence<usize>,
-    table_by_column: Sequence<usize>,
-    by_outer: Sequence<usize>,
-    by_entry: Sequence<usize>,
-    by_column: Sequence<usize>,
+    pub(super) table_by_outer: Sequence<usize>,
+    pub(super) table_by_column: Sequence<usize>,
+    pub(super) by_outer: Sequence<usize>,
+    pub(super) by_entry: Sequence<usize>,
+    pub(super) by_column: Sequence<usize>,
 }
 
 /// A row of the table, if it is held: its number among those at an outer position.
@@ -67,7 +62,7 @@ pub(super) fn row_named(
 
 /// Where a row is in the table.
 #[cube]
-fn place_of_row(space: &IndexSpace, row: u32) -> usize {
+pub(super) fn place_of_row(space: &IndexSpace, row: u32) -> usize {
     let many = comptime!(space.indexed.len());
     let mut rest = row;
     let mut sum = 0usize;
@@ -146,79 +141,6 @@ pub(super) fn scatter_each<T: Float, O: Float, N: Size>(
             }
         }
         let to = place(&outer, &space.table_by_outer) + place(&column, &space.table_by_column);
-        out[(to + place_of_row(&space, row)) / width] = Vector::<O, N>::cast_from(sum);
-    }
-}
-
-/// What each unit of a cube has of a row: its planes take turns at the entries that name it, and then add up what they have. `order` has these entries of each row,
-/// between the two numbers of `ranges`; else all are looked at.
-#[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn scatter_rows<T: Float, O: Float, N: Size>(
-    entries: &Tensor<Vector<T, N>>,
-    indices: Sequence<OwnedTensor<i32>>,
-    ranges: &Tensor<u32>,
-    order: &Tensor<u32>,
-    out: &mut Tensor<Vector<O, N>>,
-    space: IndexSpace,
-    #[comptime] width: usize,
-    #[comptime] planes: usize,
-    #[comptime] is_ordered: bool,
-    #[define(T)] _entries: ElemType,
-    #[define(O)] _out: ElemType,
-) {
-    let blocks = space.columns.len.div_ceil(comptime!(PLANE as u32));
-    let (lane, plane) = (UNIT_POS % comptime!(PLANE as u32), UNIT_POS / comptime!(PLANE as u32));
-    let column = CUBE_POS_X % blocks * comptime!(PLANE as u32) + lane;
-    let (outer, row) = space.rows.div_mod(CUBE_POS_X / blocks);
-    let outer_at = positions(&space.outer, outer);
-    let is_column = column < space.columns.len;
-    let column_at = positions(&space.columns, select(is_column, column, 0u32));
-    let from = place(&outer_at, &space.by_outer) + place(&column_at, &space.by_column);
-    let mut first = 0u32;
-    let mut end = space.entries.len;
-    if comptime!(is_ordered) {
-        first = ranges[2 * (CUBE_POS_X / blocks) as usize];
-        end = ranges[2 * (CUBE_POS_X / blocks) as usize + 1];
-    }
-    let mut sum = Vector::<f32, N>::new(0.0f32);
-    let mut turn = first + plane;
-    while turn < end {
-        #[unroll]
-        for i in 0..AT_ONCE {
-            let at = turn + comptime!((i * planes) as u32);
-            // What is beyond the end is read and not added, so that no read waits for another.
-            let mut is_own = at < end;
-            let at = select(is_own, at, first);
-            let mut entry = at;
-            if comptime!(is_ordered) {
-                entry = order[at as usize];
-            }
-            let entry = positions(&space.entries, entry);
-            if comptime!(!is_ordered) {
-                let named = row_named(&indices, &space, &outer_at, &entry);
-                is_own = is_own && named.is_held && named.number == row;
-            }
-            if comptime!(is_ordered) || is_own {
-                let read = entries[(from + place(&entry, &space.by_entry)) / width];
-                let read = Vector::<f32, N>::cast_from(read);
-                #[unroll]
-                for lane in 0..width {
-                    let x = sum.extract(lane) + select(is_own, read.extract(lane), 0.0f32);
-                    sum.insert(lane, x);
-                }
-            }
-        }
-        turn += comptime!((AT_ONCE * planes) as u32);
-    }
-    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * PLANE));
-    shared[UNIT_POS as usize] = sum;
-    sync_cube();
-    if plane == 0u32 && is_column {
-        #[unroll]
-        for i in 1..planes {
-            sum += shared[(lane + comptime!((i * PLANE) as u32)) as usize];
-        }
-        let to = place(&outer_at, &space.table_by_outer) + place(&column_at, &space.table_by_column);
         out[(to + place_of_row(&space, row)) / width] = Vector::<O, N>::cast_from(sum);
     }
 }

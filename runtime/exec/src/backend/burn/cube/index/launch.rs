@@ -1,23 +1,24 @@
 //! The launches of lookups and their transposes.
 
 use super::call::{IndexCall, ScatterWay};
-use super::kernels::{IndexSpaceLaunch, IndexedLaunch, look_up_rows, scatter_each, scatter_rows};
+use super::kernels::{IndexSpaceLaunch, IndexedLaunch, look_up_rows, scatter_each};
 use super::order::{ROWS, order_entries};
+use super::sums::{SumShape, UNITS, scatter_few_rows, scatter_ordered};
 use crate::backend::burn::cube::arguments::address_type;
+use crate::backend::burn::cube::folds::{chunk_memory, fold};
 use crate::backend::burn::cube::operands::ResultSlot;
-use crate::backend::burn::cube::space::{strides, vector_along, walk, walk_of};
+use crate::backend::burn::cube::space::{in_vectors, strides, vector_along, walk, walk_of};
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_std::Shape;
+use burn_std::{Metadata, Shape, Strides};
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-/// Planes of a cube that share a row, and where there are few rows.
-const PLANES: usize = 8;
-const MANY_PLANES: usize = 32;
+/// Most units that share a row's columns: with vectors of 16 bytes 128 bytes, which are read at once.
+const LANES: usize = 8;
 
 /// What of a table indices name.
 pub(in super::super) fn look_up(
@@ -29,7 +30,7 @@ pub(in super::super) fn look_up(
         return Err(KernelError::Count { expected: 2, found: inputs.len() });
     };
     let out = slot.memory();
-    let run = IndexRun::new(call, table, &out, indices);
+    let run = IndexRun::new(call, (table, &out), indices, 8);
     let units = run.outer() * run.entries() * run.columns();
     let dim = CubeDim::new(&out.client, units);
     #[expect(
@@ -65,14 +66,28 @@ pub(in super::super) fn scatter(
     let ([entries, indices @ ..], [slot]) = (inputs, outputs) else {
         return Err(KernelError::Count { expected: 2, found: inputs.len() });
     };
+    if let Some(sum) = &call.fold {
+        let chunks = chunk_memory(entries, &slot.ir.shape.to_vec(), call.scatter.chunks());
+        let first = CubeTensor { meta: without_first(&chunks.meta).into(), ..chunks.clone() };
+        let run = IndexRun::new(call, (&first, entries), indices, 4);
+        run.rows(chunks.meta.strides[0]);
+        return Ok(fold(std::slice::from_ref(sum), &[chunks], outputs));
+    }
     let out = slot.memory();
-    let run = IndexRun::new(call, &out, entries, indices);
+    let run = IndexRun::new(call, (&out, entries), indices, 4);
     match call.scatter {
         ScatterWay::Each => run.each(),
-        ScatterWay::Rows => run.rows(None, MANY_PLANES),
-        ScatterWay::Ordered => run.rows(Some(run.ordered()), PLANES),
+        ScatterWay::Rows { .. } => run.rows(0),
+        ScatterWay::Ordered => run.ordered(),
     }
     Ok(vec![out])
+}
+
+/// A tensor without its first dim, where that begins.
+fn without_first(meta: &Metadata) -> Metadata {
+    let [shape, strides] =
+        [meta.shape.iter(), meta.strides.iter()].map(|of| of.skip(1).copied().collect::<Vec<_>>());
+    Metadata::new(Shape::from(shape), Strides::from(strides))
 }
 
 /// A call whose operands are there.
@@ -86,17 +101,18 @@ struct IndexRun<'a> {
 }
 
 impl<'a> IndexRun<'a> {
+    /// Of vectors of at most so many elements.
     fn new(
         call: &'a IndexCall,
-        table: &'a CubeTensor,
-        entries: &'a CubeTensor,
+        (table, entries): (&'a CubeTensor, &'a CubeTensor),
         indices: &'a [CubeTensor],
+        most: usize,
     ) -> IndexRun<'a> {
         let dims = &call.dims;
         let of = |tensor: &CubeTensor, which: usize, more: Vec<usize>| {
             let others = [strides(&dims.outer, tensor, which), more].concat();
             let own = strides(&dims.columns, tensor, which);
-            vector_along(tensor, &dims.columns, &own, &others, 4)
+            vector_along(tensor, &dims.columns, &own, &others, most)
         };
         let rows = dims.indexed.iter().map(|dim| table.meta.strides[dim.axis]).collect();
         let width = of(table, 0, rows).min(of(entries, 1, strides(&dims.entries, entries, 1)));
@@ -127,17 +143,9 @@ impl<'a> IndexRun<'a> {
 
     fn space(&self) -> IndexSpaceLaunch {
         let (dims, width) = (&self.call.dims, self.width);
-        let mut sizes: Vec<usize> = dims.columns.iter().map(|dim| dim.size).collect();
         let [mut table_by_column, mut by_column] =
             [(self.table, 0), (self.entries, 1)].map(|(tensor, which)| strides(&dims.columns, tensor, which));
-        if let Some(last) = sizes.last_mut() {
-            *last /= width;
-        }
-        for by in [&mut table_by_column, &mut by_column] {
-            if let Some(last) = by.last_mut() {
-                *last *= width;
-            }
-        }
+        let sizes = in_vectors(&dims.columns, width, &mut [&mut table_by_column, &mut by_column]);
         let indexed = self.indices.iter().zip(&dims.indexed).enumerate().map(|(i, (index, dim))| {
             IndexedLaunch::new(
                 dim.held.start as i32,
@@ -188,8 +196,12 @@ impl<'a> IndexRun<'a> {
         }
     }
 
+    fn sum_shape(&self) -> SumShape {
+        SumShape { width: self.width, lanes: self.columns().next_power_of_two().min(LANES) }
+    }
+
     /// Entries in the order of rows: where those of each row begin and end, and which they are.
-    fn ordered(&self) -> [CubeTensor; 2] {
+    fn order(&self) -> [CubeTensor; 2] {
         let (client, device) = (&self.table.client, &self.table.device);
         let new = |many: usize| {
             let (client, device) = (client.clone(), device.clone());
@@ -217,32 +229,61 @@ impl<'a> IndexRun<'a> {
         [ranges, order]
     }
 
-    /// A cube for each row, and for each plane's width of columns.
-    fn rows(&self, ordered: Option<[CubeTensor; 2]>, planes: usize) {
-        let client = &self.table.client;
-        let cubes = self.outer() * self.call.rows * self.columns().div_ceil(32);
-        let is_ordered = ordered.is_some();
-        // Where nothing is ordered nothing of it is read.
-        let [ranges, order] = ordered.unwrap_or_else(|| [self.table.clone(), self.table.clone()]);
+    /// Entries are put in order, then summed.
+    fn ordered(&self) {
+        let [ranges, order] = self.order();
+        let (client, shape) = (&self.table.client, self.sum_shape());
+        let blocks = self.columns().div_ceil(shape.lanes);
+        let cubes = self.outer() * self.call.rows.div_ceil(shape.groups()) * blocks;
         let address = [&ranges, &order].map(address_type).into_iter().max().unwrap_or_default();
-        #[expect(unsafe_code, reason = "the kernel checks how many columns there are; each cube has a row")]
+        #[expect(unsafe_code, reason = "the kernel checks how many rows and columns there are")]
         // SAFETY: as said.
         unsafe {
-            scatter_rows::launch_unchecked(
+            scatter_ordered::launch_unchecked(
                 client,
                 CubeCount::Static(cubes as u32, 1, 1),
-                CubeDim::new_1d((32 * planes) as u32),
+                CubeDim::new_1d(UNITS as u32),
                 self.address().max(address),
                 self.width,
                 self.entries.clone().into_tensor_arg(),
-                self.indices(),
                 ranges.into_tensor_arg(),
                 order.into_tensor_arg(),
                 self.table.clone().into_tensor_arg(),
                 self.space(),
+                self.call.rows as u32,
+                shape,
+                dtype_to_storage_type(self.entries.dtype),
+                dtype_to_storage_type(self.table.dtype),
+            );
+        }
+    }
+
+    /// Each row looks at all entries, or at those of each chunk, whose results are so far apart.
+    fn rows(&self, apart: usize) {
+        let (client, shape) = (&self.table.client, self.sum_shape());
+        let all_rows = self.outer() * self.call.rows;
+        let (chunks, each) = match self.call.scatter {
+            ScatterWay::Rows { chunks, each } => (chunks, each),
+            _ => (1, self.entries()),
+        };
+        let cubes = all_rows * self.columns().div_ceil(shape.lanes) * chunks;
+        #[expect(unsafe_code, reason = "the kernel checks how many entries and columns there are")]
+        // SAFETY: as said.
+        unsafe {
+            scatter_few_rows::launch_unchecked(
+                client,
+                CubeCount::Static(cubes as u32, 1, 1),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(),
                 self.width,
-                planes,
-                is_ordered,
+                self.entries.clone().into_tensor_arg(),
+                self.indices(),
+                self.table.clone().into_tensor_arg(),
+                self.space(),
+                all_rows as u32,
+                each as u32,
+                apart,
+                shape,
                 dtype_to_storage_type(self.entries.dtype),
                 dtype_to_storage_type(self.table.dtype),
             );

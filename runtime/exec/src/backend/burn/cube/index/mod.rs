@@ -2,12 +2,13 @@
 //! that depends on the indices alone.
 //!
 //! - [`call`]: what is known when a Plan is loaded, and for which steps there is a kernel.
-//! - [`launch`]: the launches; `order`: which entries each row sums; `kernels`: all others.
+//! - [`launch`]: the launches; `kernels`: lookups, and sums with few entries; `order`: which entries each row sums; `sums`: that.
 
 mod call;
 mod kernels;
 mod launch;
 mod order;
+mod sums;
 
 pub(crate) use call::{IndexCall, IndexDims, IndexedDim};
 pub(super) use launch::{look_up, scatter};

@@ -1,14 +1,11 @@
 //! Entries in the order of the rows that they name, those of one row in their own order: a counting sort whose results depend on nothing else.
 
 use super::kernels::{IndexSpace, row_named};
-use crate::backend::burn::cube::space::positions;
+use crate::backend::burn::cube::space::{PLANE, positions};
 use cubecl::prelude::*;
 
 /// Rows of a cube, each of which a unit has; and entries that it looks at together.
 pub(super) const ROWS: usize = 256;
-/// Units of a plane.
-const PLANE: usize = 32;
-
 /// For each row where its entries begin in `order`, and where they end. A cube has some rows at one outer position, and goes through all entries there
 /// twice: to count, and to put each in its place.
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -26,8 +23,11 @@ pub(super) fn order_entries(
     // How many entries name a row before those of this cube, as far as this unit looked, and how many name its own.
     let mut before = 0u32;
     let mut own = 0u32;
+    // The next entry is on its way meanwhile.
+    let mut ahead = look(&indices, &space, outer, 0u32);
     for part in 0..space.entries.len.div_ceil(comptime!(ROWS as u32)) {
-        let row = look(&indices, &space, outer, part * comptime!(ROWS as u32));
+        let row = ahead;
+        ahead = look(&indices, &space, outer, (part + 1u32) * comptime!(ROWS as u32));
         if row < first {
             before += 1u32;
         }
@@ -61,8 +61,10 @@ pub(super) fn order_entries(
         ranges[2 * row] = next;
         ranges[2 * row + 1] = next + own;
     }
+    ahead = look(&indices, &space, outer, 0u32);
     for part in 0..space.entries.len.div_ceil(comptime!(ROWS as u32)) {
-        let row = look(&indices, &space, outer, part * comptime!(ROWS as u32));
+        let row = ahead;
+        ahead = look(&indices, &space, outer, (part + 1u32) * comptime!(ROWS as u32));
         share(row - first, &mut named, &mut any);
         #[unroll]
         for plane in 0..comptime!(ROWS / PLANE) {

@@ -2,11 +2,11 @@
 
 use super::pool::PoolWork;
 use super::slide::SlideShape;
-use crate::backend::burn::cube::folds::{FoldCall, FoldOperand};
+use crate::backend::burn::cube::folds::FoldCall;
 use crate::backend::burn::cube::space::{WalkDim, counted};
+use crate::backend::burn::cube::tile::UNITS;
 use crate::backend::burn::spread::CUBES;
-use meshwright_plan::expr::Expr;
-use meshwright_plan::{Computed, DType, Monoid};
+use meshwright_plan::{DType, Monoid};
 
 /// How windows slide over a dim of the first operand: a row and a step meet what is at `(row * by_row + step * by_step + from) / divisor` of `len`.
 #[derive(Clone, Debug)]
@@ -41,10 +41,19 @@ pub(crate) struct ConvolveCall {
     pub(super) fold: Option<FoldCall>,
 }
 
+/// What computes a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConvolveWay {
+    TensorCores,
+    Registers,
+    /// Each unit has an element of the result, or a vector. Groups and columns are rows then.
+    Each,
+}
+
 /// How a convolution is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConvolveTiles {
-    pub(super) on_tensor_cores: bool,
+    pub(super) way: ConvolveWay,
     /// Rows and columns of the result that a cube computes, and the steps of its tiles.
     pub(super) rows: usize,
     pub(super) columns: usize,
@@ -54,34 +63,36 @@ pub(super) struct ConvolveTiles {
     pub(super) each: usize,
 }
 
-/// Least tiles of what is summed in a chunk.
+/// Least tiles of what is summed in a chunk; least steps of one where each unit has a result.
 const LEAST_TILES: usize = 8;
+const LEAST_STEPS: usize = 64;
+/// With so few columns tiles are mostly empty.
+const FEW_COLUMNS: usize = 4;
 
 impl ConvolveTiles {
     /// Of a result of so many groups, rows and columns, each a sum of so many steps, in that dtype.
-    fn of(on_tensor_cores: bool, sum: DType, [groups, rows, columns, steps]: [usize; 4]) -> ConvolveTiles {
+    fn of(has_tensor_cores: bool, sum: DType, [groups, rows, columns, steps]: [usize; 4]) -> ConvolveTiles {
         let tile_columns = [16, 32].into_iter().find(|n| columns <= *n).unwrap_or(64);
-        let (tile_rows, tile_steps) = match on_tensor_cores {
+        let (way, [rows_each, columns_each, tile_steps]) = match has_tensor_cores {
+            _ if columns <= FEW_COLUMNS => (ConvolveWay::Each, [1, 1, 1]),
             // Planes of 32 rows, or of 16 where there are few.
-            true => (if rows > 64 { 128 } else { 64 }, 32),
+            true => (ConvolveWay::TensorCores, [if rows > 64 { 128 } else { 64 }, tile_columns, 32]),
             // 128 units of 8 x 8 elements, and so few steps that what is on its way fits into registers.
-            false => (8192 / tile_columns, tile_columns / sum.bytes()),
+            false => {
+                (ConvolveWay::Registers, [8192 / tile_columns, tile_columns, tile_columns / sum.bytes()])
+            }
         };
-        let cubes = groups * rows.div_ceil(tile_rows) * columns.div_ceil(tile_columns);
+        let cubes = groups * rows.div_ceil(rows_each) * columns.div_ceil(columns_each);
         let tiles = steps.div_ceil(tile_steps);
+        let most = match way {
+            ConvolveWay::Each => (CUBES * UNITS).div_ceil(cubes).min(tiles / LEAST_STEPS),
+            _ => CUBES.div_ceil(cubes).min(tiles / LEAST_TILES),
+        };
         // Chunks are folded in `f32`.
-        let cuts = sum != DType::F64;
-        let wanted = if cuts { CUBES.div_ceil(cubes).min(tiles / LEAST_TILES).max(1) } else { 1 };
+        let wanted = if sum == DType::F64 { 1 } else { most.max(1) };
         let each = tiles.div_ceil(wanted) * tile_steps;
         let chunks = steps.div_ceil(each);
-        ConvolveTiles {
-            on_tensor_cores,
-            rows: tile_rows,
-            columns: tile_columns,
-            steps: tile_steps,
-            chunks,
-            each,
-        }
+        ConvolveTiles { way, rows: rows_each, columns: columns_each, steps: tile_steps, chunks, each }
     }
 }
 
@@ -101,25 +112,35 @@ impl ConvolveCall {
         dtypes: [DType; 3],
         (has_tensor_cores, out): (bool, &[usize]),
     ) -> Option<ConvolveCall> {
-        let ConvolveDims { groups, rows, columns, steps } = dims;
-        let on_tensor_cores = has_tensor_cores && dtypes[0].is_half() && dtypes[0] == dtypes[1];
+        let ConvolveDims { mut groups, mut rows, mut columns, steps } = dims;
+        let has_tensor_cores = has_tensor_cores && dtypes[0].is_half() && dtypes[0] == dtypes[1];
+        let mut slides = slides;
         let lens = [counted(&groups)?, counted(&rows)?, counted(&columns)?, counted(&steps)?];
-        let tiles = ConvolveTiles::of(on_tensor_cores, dtypes[0].wide(), lens);
+        let tiles = ConvolveTiles::of(has_tensor_cores, dtypes[0].wide(), lens);
         let cubes = lens[0] * lens[1].div_ceil(tiles.rows) * lens[2].div_ceil(tiles.columns) * tiles.chunks;
         i32::try_from(cubes).ok()?;
-        let fold = if tiles.chunks > 1 { Some(sum_of_chunks(tiles.chunks, out, dtypes[2])?) } else { None };
+        counted(&rows)?.checked_mul(lens[0])?.checked_mul(lens[2]).and_then(|n| i32::try_from(n).ok())?;
+        let fold = if tiles.chunks > 1 {
+            Some(FoldCall::sum_of_chunks(tiles.chunks, out, dtypes[2])?)
+        } else {
+            None
+        };
+        if tiles.way == ConvolveWay::Each {
+            // In the order of the result; what slides stays what it was.
+            let all = rows.drain(..).chain(groups.drain(..)).chain(columns.drain(..)).enumerate();
+            let mut all: Vec<(usize, WalkDim)> = all.collect();
+            all.sort_by_key(|(_, dim)| (dim.size > 1, dim.axes[2]));
+            for slide in &mut slides {
+                slide.row = all.iter().position(|(before, _)| *before == slide.row).unwrap_or(slide.row);
+            }
+            rows = all.into_iter().map(|(_, dim)| dim).collect();
+        }
         Some(ConvolveCall { groups, rows, columns, steps, slides, tiles, fold })
     }
 }
 
-/// The sum of results of chunks, which lie one after the other.
-fn sum_of_chunks(chunks: usize, out: &[usize], dtype: DType) -> Option<FoldCall> {
-    let (expr, regs) = Expr::of_operands([DType::F32]);
-    let dims = (1..=out.len()).chain([0]).map(Some).collect();
-    let operand = FoldOperand { dtype: DType::F32, dims };
-    let sizes = [out, &[chunks]].concat();
-    FoldCall::new(&Computed { expr, reg: regs[0] }, Monoid::Sum, (sizes, out.len()), vec![operand], dtype)
-}
+/// With more taps a unit is busy for long, and other ways are faster where there are few results.
+const MANY_TAPS: usize = 1024;
 
 /// A pool on one device, or the transpose of one. Dims say which one they are of what is folded, and of the result.
 #[derive(Clone, Debug)]
@@ -139,8 +160,10 @@ impl PoolCall {
         work: PoolWork,
         dtype: DType,
     ) -> Option<PoolCall> {
-        counted(&rows)?;
-        counted(&taps)?;
+        let (results, taps_each) = (counted(&rows)?, counted(&taps)?);
+        if taps_each > MANY_TAPS && results < CUBES * UNITS {
+            return None;
+        }
         let folds = match work {
             PoolWork::Fold(monoid) => matches!(monoid, Monoid::Sum | Monoid::Max | Monoid::Min),
             PoolWork::Tap(monoid) => matches!(monoid, Monoid::Max | Monoid::Min),
@@ -159,12 +182,13 @@ mod tests {
         for [groups, rows, columns, steps] in
             [[1, 25, 32, 200_000], [1, 100_000, 32, 25], [4, 65, 17, 9], [1, 1, 1, 1], [1, 576, 64, 4_097]]
         {
-            for on_tensor_cores in [false, true] {
-                let t = ConvolveTiles::of(on_tensor_cores, DType::F32, [groups, rows, columns, steps]);
+            for has_tensor_cores in [false, true] {
+                let t = ConvolveTiles::of(has_tensor_cores, DType::F32, [groups, rows, columns, steps]);
                 assert!(t.chunks * t.each >= steps && (t.chunks - 1) * t.each < steps, "{t:?}");
                 assert!(t.each.is_multiple_of(t.steps));
                 let cubes = groups * rows.div_ceil(t.rows) * columns.div_ceil(t.columns);
-                assert!(t.chunks == 1 || cubes * (t.chunks - 1) < CUBES, "{t:?}");
+                let most = if t.way == ConvolveWay::Each { CUBES * UNITS } else { CUBES };
+                assert!(t.chunks == 1 || cubes * (t.chunks - 1) < most, "{t:?}");
             }
         }
         assert!(ConvolveTiles::of(true, DType::F32, [1, 25, 32, 200_000]).chunks > 100);

@@ -103,7 +103,7 @@ fn has(#[comptime] i: usize, #[comptime] shape: FactorShape) -> bool {
 
 /// Where an element of the factor is, if it is there.
 #[cube]
-fn element(
+pub(super) fn element(
     space: &FactorSpace,
     block: &FactorBlock,
     row: u32,

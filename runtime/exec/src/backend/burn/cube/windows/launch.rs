@@ -1,27 +1,24 @@
 //! The launches of windows.
 
-use super::call::{ConvolveCall, PoolCall, WindowSlide};
+use super::call::{ConvolveCall, ConvolveWay, WindowSlide};
+use super::each::{EachShape, EachSpaceLaunch, convolve_each};
 use super::gather::{FactorShape, FactorSpaceLaunch};
 use super::kernel::{ConvolveShape, ConvolveSpaceLaunch, convolve_in_registers, convolve_on_tensor_cores};
-use super::pool::{PoolShape, PoolSpaceLaunch, PoolWork, pool_windows};
 use super::slide::SlideLaunch;
 use crate::backend::burn::cube::arguments::address_type;
-use crate::backend::burn::cube::folds::fold;
+use crate::backend::burn::cube::folds::{chunk_memory, fold};
 use crate::backend::burn::cube::operands::ResultSlot;
-use crate::backend::burn::cube::space::{WalkDim, strides, vector_along, walk, walk_of};
+use crate::backend::burn::cube::space::{WalkDim, in_vectors, strides, vector_along, walk, walk_of};
 use crate::backend::burn::cube::tile::{UNITS, VECTOR};
-use crate::engine::lowering::{extents, is_half};
+use crate::engine::lowering::is_half;
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
-use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use burn_std::Shape;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-fn slides(all: &[WindowSlide], tensor: &CubeTensor) -> Vec<SlideLaunch> {
+pub(super) fn slides(all: &[WindowSlide], tensor: &CubeTensor) -> Vec<SlideLaunch> {
     let launch =
         |s: &WindowSlide| SlideLaunch::new(s.by_row, s.by_step, s.from, s.len, tensor.meta.strides[s.axis]);
     all.iter().map(launch).collect()
@@ -41,8 +38,9 @@ struct BoundFactor<'a> {
 impl<'a> BoundFactor<'a> {
     /// The windows, which are the first operand, or the second one.
     fn new(call: &'a ConvolveCall, tensor: &'a CubeTensor, which: usize) -> BoundFactor<'a> {
-        let (rows, slides) =
-            if which == 0 { (&call.rows, &call.slides[..]) } else { (&call.columns, &[][..]) };
+        let slides = if which == 0 { &call.slides[..] } else { &[][..] };
+        let is_columns = which == 1 && call.tiles.way != ConvolveWay::Each;
+        let rows = if is_columns { &call.columns } else { &call.rows };
         BoundFactor {
             rows,
             steps: &call.steps,
@@ -54,24 +52,18 @@ impl<'a> BoundFactor<'a> {
         }
     }
 
+    /// How far the next position is along what is summed, what slides, and groups.
+    fn others(&self) -> Vec<usize> {
+        let slid = self.slides.iter().map(|s| self.tensor.meta.strides[s.axis]);
+        slid.chain(self.by_step.iter().copied()).chain(self.by_group.iter().copied()).collect()
+    }
+
     /// How it is read: as vectors along what is summed or across it, as which it lies. Tiles for products in registers have vectors across it.
     fn shape(&self, tile_rows: usize, tile_steps: usize, on_tensor_cores: bool) -> FactorShape {
-        let slid = self.slides.iter().map(|s| self.tensor.meta.strides[s.axis]);
-        let others: Vec<usize> = slid.chain(self.by_group.iter().copied()).collect();
-        let by_steps = vector_along(
-            self.tensor,
-            self.steps,
-            &self.by_step,
-            &[&self.by_row[..], &others].concat(),
-            VECTOR,
-        );
-        let by_rows = vector_along(
-            self.tensor,
-            self.rows,
-            &self.by_row,
-            &[&self.by_step[..], &others].concat(),
-            VECTOR,
-        );
+        let slid: Vec<usize> = self.slides.iter().map(|s| self.tensor.meta.strides[s.axis]).collect();
+        let others = [&self.by_row[..], &slid, &self.by_group].concat();
+        let by_steps = vector_along(self.tensor, self.steps, &self.by_step, &others, VECTOR);
+        let by_rows = vector_along(self.tensor, self.rows, &self.by_row, &self.others(), VECTOR);
         let steps_first = self.by_step.last() == Some(&1);
         let along_steps = on_tensor_cores && (by_steps > by_rows || by_steps == by_rows && steps_first);
         FactorShape {
@@ -84,11 +76,13 @@ impl<'a> BoundFactor<'a> {
         }
     }
 
-    fn space(&self) -> FactorSpaceLaunch {
+    /// Of rows of which the last dim is walked in vectors of so many elements.
+    fn space(&self, width: usize) -> FactorSpaceLaunch {
+        let mut by_row = self.by_row.clone();
         FactorSpaceLaunch::new(
-            walk(self.rows),
+            walk_of(&in_vectors(self.rows, width, &mut [&mut by_row])),
             walk(self.steps),
-            self.by_row.iter().copied().collect(),
+            by_row.into_iter().collect(),
             self.by_step.iter().copied().collect(),
             self.by_group.iter().copied().collect(),
             slides(self.slides, self.tensor).into_iter().collect(),
@@ -97,7 +91,7 @@ impl<'a> BoundFactor<'a> {
 }
 
 /// What sums of elements are in.
-fn widened(dtype: BurnType) -> BurnType {
+pub(super) fn widened(dtype: BurnType) -> BurnType {
     if is_half(dtype) { BurnType::F32 } else { dtype }
 }
 
@@ -115,10 +109,7 @@ pub(in super::super) fn convolve(
         ConvolveRun { call, windowed, other }.launch(&out, 0, &out.meta.strides);
         return Ok(vec![out]);
     };
-    let shape = slot.ir.shape.to_vec();
-    let chunks = [vec![call.tiles.chunks], extents(&shape)].concat();
-    let (client, device) = (windowed.client.clone(), windowed.device.clone());
-    let chunks = empty_device_contiguous_dtype(client, device, Shape::from(chunks), BurnType::F32);
+    let chunks = chunk_memory(windowed, &slot.ir.shape.to_vec(), call.tiles.chunks);
     let strides: Vec<usize> = chunks.meta.strides.iter().copied().collect();
     ConvolveRun { call, windowed, other }.launch(&chunks, strides[0], &strides[1..]);
     Ok(fold(std::slice::from_ref(sum), &[chunks], outputs))
@@ -138,15 +129,19 @@ impl ConvolveRun<'_> {
         let of = |dims: &[WalkDim]| -> Vec<usize> {
             dims.iter().map(|dim| dim.axes[2].map_or(0, |axis| out_strides[axis])).collect()
         };
+        if tiles.way == ConvolveWay::Each {
+            return self.launch_each(out, apart, of(&call.rows));
+        }
+        let on_tensor_cores = tiles.way == ConvolveWay::TensorCores;
         let (by_row, by_column, by_group) = (of(&call.rows), of(&call.columns), of(&call.groups));
         let others = [&by_row[..], &by_group, &[apart]].concat();
-        let most = if tiles.on_tensor_cores { 2 } else { VECTOR };
+        let most = if on_tensor_cores { 2 } else { VECTOR };
         let width = vector_along(out, &call.columns, &by_column, &others, most);
         let [windows, factor] =
             [(self.windowed, 0), (self.other, 1)].map(|(t, i)| BoundFactor::new(call, t, i));
         let shape = ConvolveShape {
-            windowed: windows.shape(tiles.rows, tiles.steps, tiles.on_tensor_cores),
-            other: factor.shape(tiles.columns, tiles.steps, tiles.on_tensor_cores),
+            windowed: windows.shape(tiles.rows, tiles.steps, on_tensor_cores),
+            other: factor.shape(tiles.columns, tiles.steps, on_tensor_cores),
             width,
         };
         let count =
@@ -154,8 +149,8 @@ impl ConvolveRun<'_> {
         let (row_tiles, column_tiles) = (count(&call.rows, tiles.rows), count(&call.columns, tiles.columns));
         let cubes = row_tiles * column_tiles * count(&call.groups, 1) * tiles.chunks;
         let space = ConvolveSpaceLaunch::new(
-            windows.space(),
-            factor.space(),
+            windows.space(1),
+            factor.space(1),
             walk(&call.groups),
             by_row.into_iter().collect(),
             by_column.into_iter().collect(),
@@ -168,11 +163,70 @@ impl ConvolveRun<'_> {
         self.run(out, space, shape, cubes as u32);
     }
 
+    /// Each element on its own, or vectors of them.
+    fn launch_each(&self, out: &CubeTensor, apart: usize, mut out_by_row: Vec<usize>) {
+        let (call, tiles) = (self.call, self.call.tiles);
+        let factors = [(self.windowed, 0), (self.other, 1)].map(|(t, i)| BoundFactor::new(call, t, i));
+        let mut width = vector_along(out, &call.rows, &out_by_row, &[apart], VECTOR);
+        // A factor has a vector of its own for that of the result, or one element for all of it.
+        let vectors = factors.each_ref().map(|factor| match factor.by_row.last() {
+            Some(0) => None,
+            _ => Some(vector_along(factor.tensor, factor.rows, &factor.by_row, &factor.others(), VECTOR)),
+        });
+        vectors.iter().flatten().for_each(|of| width = width.min(*of));
+        // What slides is at places of its own.
+        if call.slides.iter().any(|s| s.row + 1 == call.rows.len()) {
+            width = 1;
+        }
+        let are_vectors = vectors.map(|of| of.is_some() && width > 1);
+        let [read, read_other] = are_vectors.map(|is| if is { width } else { 1 });
+        let sizes = in_vectors(&call.rows, width, &mut [&mut out_by_row]);
+        let units = sizes.iter().product::<usize>() * tiles.chunks;
+        let [windows, factor] = factors.map(|factor| factor.space(width));
+        let space = EachSpaceLaunch::new(
+            windows,
+            factor,
+            out_by_row.into_iter().collect(),
+            tiles.each as u32,
+            tiles.chunks as u32,
+            apart,
+        );
+        let slides = call.slides.iter().map(WindowSlide::shape).collect();
+        let [first, second, result] =
+            [self.windowed, self.other, out].map(|t| dtype_to_storage_type(t.dtype));
+        let dim = CubeDim::new(&out.client, units);
+        #[expect(unsafe_code, reason = "the kernel checks how many results, steps and chunks there are")]
+        // SAFETY: as said.
+        unsafe {
+            convolve_each::launch_unchecked(
+                &out.client,
+                calculate_cube_count_elemwise(&out.client, units, dim),
+                dim,
+                self.address(out),
+                read,
+                read_other,
+                width,
+                self.windowed.clone().into_tensor_arg(),
+                self.other.clone().into_tensor_arg(),
+                out.clone().into_tensor_arg(),
+                space,
+                EachShape { slides, width, are_vectors },
+                first,
+                second,
+                result,
+                dtype_to_storage_type(widened(self.windowed.dtype)),
+            );
+        }
+    }
+
+    fn address(&self, out: &CubeTensor) -> AddressType {
+        [self.windowed, self.other, out].map(address_type).into_iter().max().unwrap_or_default()
+    }
+
     fn run(&self, out: &CubeTensor, space: ConvolveSpaceLaunch, shape: ConvolveShape, cubes: u32) {
         let [windowed, other] = [self.windowed, self.other].map(|t| t.clone().into_tensor_arg());
         let (client, units) = (&out.client, CubeDim::new_1d(UNITS as u32));
-        let address =
-            [self.windowed, self.other, out].map(address_type).into_iter().max().unwrap_or_default();
+        let address = self.address(out);
         let (read, read_other, width) = (shape.windowed.width, shape.other.width, shape.width);
         let [first, second, result] =
             [self.windowed, self.other, out].map(|t| dtype_to_storage_type(t.dtype));
@@ -181,7 +235,7 @@ impl ConvolveRun<'_> {
         #[expect(unsafe_code, reason = "the kernels check how many rows, columns and steps there are")]
         // SAFETY: as said.
         unsafe {
-            if self.call.tiles.on_tensor_cores {
+            if self.call.tiles.way == ConvolveWay::TensorCores {
                 convolve_on_tensor_cores::launch_unchecked(
                     client, cubes, units, address, read, read_other, VECTOR, width, windowed, other,
                     result_arg, space, shape, first, result,
@@ -197,68 +251,4 @@ impl ConvolveRun<'_> {
             }
         }
     }
-}
-
-/// The result of a pool of these operands: what is read, behind the taps where these choose.
-pub(in super::super) fn pool(
-    call: &PoolCall,
-    inputs: Vec<CubeTensor>,
-    outputs: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let ([slot], Some(input)) = (outputs, inputs.last()) else {
-        return Err(KernelError::Count { expected: 1, found: inputs.len() });
-    };
-    let (out, mut input, mut chosen) = (slot.memory(), input.clone(), inputs[0].clone());
-    if call.work == PoolWork::Choose && chosen.meta.strides != input.meta.strides {
-        (input, chosen) = (into_contiguous(input), into_contiguous(chosen));
-    }
-    let mut by_row = strides(&call.rows, &input, 0);
-    let mut out_by_row = strides(&call.rows, &out, 1);
-    let slid: Vec<usize> = call.slides.iter().map(|s| input.meta.strides[s.axis]).collect();
-    let width = [&input, &chosen]
-        .into_iter()
-        .map(|t| vector_along(t, &call.rows, &by_row, &slid, VECTOR))
-        .chain([vector_along(&out, &call.rows, &out_by_row, &[], VECTOR)])
-        .min()
-        .unwrap_or(1);
-    let mut sizes: Vec<usize> = call.rows.iter().map(|dim| dim.size).collect();
-    if let (Some(size), Some(from), Some(to)) = (sizes.last_mut(), by_row.last_mut(), out_by_row.last_mut()) {
-        *size /= width;
-        *from *= width;
-        *to *= width;
-    }
-    let units: usize = sizes.iter().product();
-    let space = PoolSpaceLaunch::new(
-        walk_of(&sizes),
-        walk(&call.taps),
-        slides(&call.slides, &input).into_iter().collect(),
-        by_row.into_iter().collect(),
-        out_by_row.into_iter().collect(),
-    );
-    let shape =
-        PoolShape { work: call.work, slides: call.slides.iter().map(WindowSlide::shape).collect(), width };
-    let client = &out.client;
-    let dim = CubeDim::new(client, units);
-    let address = [&input, &chosen, &out].map(address_type).into_iter().max().unwrap_or_default();
-    let types = [input.dtype, out.dtype, widened(input.dtype)].map(dtype_to_storage_type);
-    #[expect(unsafe_code, reason = "the kernel checks how many results there are")]
-    // SAFETY: as said.
-    unsafe {
-        pool_windows::launch_unchecked(
-            client,
-            calculate_cube_count_elemwise(client, units, dim),
-            dim,
-            address,
-            width,
-            input.into_tensor_arg(),
-            chosen.into_tensor_arg(),
-            out.clone().into_tensor_arg(),
-            space,
-            shape,
-            types[0],
-            types[1],
-            types[2],
-        );
-    }
-    Ok(vec![out])
 }

@@ -1,16 +1,20 @@
 //! Convolutions and pools as kernels of their own, which never store what windows cover (ADR 51).
 //!
 //! - [`call`]: what is known when a Plan is loaded, and for which windows there is a kernel.
-//! - [`launch`]: the launches; `kernel`: convolutions as products of matrices; `gather`: how their factors come into tiles; `pool`: folds and their transposes.
+//! - [`launch`]: the launches of convolutions; `kernel`: they as products of matrices; `gather`: how their factors come into tiles; `each`: those that fill no tile.
+//! - `pool`: folds and their transposes; [`pool_launch`]: their launch.
 //! - `slide`: which element a window meets.
 
 mod call;
+mod each;
 mod gather;
 mod kernel;
 mod launch;
 mod pool;
+mod pool_launch;
 mod slide;
 
 pub(crate) use call::{ConvolveCall, ConvolveDims, PoolCall, WindowSlide};
-pub(super) use launch::{convolve, pool};
+pub(super) use launch::convolve;
 pub(crate) use pool::PoolWork;
+pub(super) use pool_launch::pool;

@@ -25,13 +25,15 @@ pub(super) struct PoolShape {
     pub(super) width: usize,
 }
 
-/// Dims of the result, of the last one vectors, and taps; how far the next position is in what is read, and in the result.
+/// Dims of the result, of the last one vectors, and taps; how far the next position is in what is read, in the taps that choose, and in the result.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct PoolSpace {
     rows: Walk,
     taps: Walk,
     slides: Sequence<Slide>,
     by_row: Sequence<usize>,
+    chosen_slides: Sequence<Slide>,
+    chosen_by_row: Sequence<usize>,
     out_by_row: Sequence<usize>,
 }
 
@@ -60,15 +62,18 @@ pub(super) fn pool_windows<T: Float, O: Numeric, S: Float, N: Size>(
         let mut any = false;
         for tap in 0..space.taps.len {
             let step = positions(&space.taps, tap);
-            let met = met(&at, &step, &space.slides, comptime!(shape.slides.clone()));
-            if met.is_there {
-                let read = (from + met.place) / width;
+            let found = met(&at, &step, &space.slides, comptime!(shape.slides.clone()));
+            if found.is_there {
+                let read = (from + found.place) / width;
                 #[unroll]
                 for lane in 0..width {
                     let x = S::cast_from(input[read].extract(lane));
                     match comptime!(shape.work) {
                         PoolWork::Choose => {
-                            let is_chosen = chosen[read].extract(lane) == tap as i32;
+                            let slides = comptime!(shape.slides.clone());
+                            let other = met(&at, &step, &space.chosen_slides, slides);
+                            let from = place(&at, &space.chosen_by_row) + other.place;
+                            let is_chosen = chosen[from / width].extract(lane) == tap as i32;
                             values[lane] += select(is_chosen, x, S::from_int(0));
                         }
                         PoolWork::Fold(Monoid::Sum) => {
