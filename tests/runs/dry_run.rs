@@ -319,6 +319,37 @@ fn an_mlp_trains_on_kernels_compiled_for_the_host() {
     computes_as_the_native_backend(&args, 2e-6);
 }
 
+/// A recording that fails leaves parts of the arena unwritten and nothing run: the step runs in other memory, and is recorded later, or never.
+#[test]
+fn a_failed_recording_changes_no_step_compiled_for_the_host() {
+    let (folder, libraries) = (folder(SMALL), libraries());
+    let data = folder.path().join("data").display().to_string();
+    let mut args = vec!["train", "mnist_mlp", "--data", &data, "--steps", "14", "--no-save", "--no-eval"];
+    args.extend("--dim batch=12 --dim rows=5 --dim cols=4 --dim hidden1=8 --dim hidden2=8".split(' '));
+    args.extend("--peak-flops 1e12 --format json --device cuda".split(' '));
+    let trained = |refused: &str| {
+        let log = folder.path().join(format!("log{refused}"));
+        let mut command = on_stand_in(libraries.path(), "dry_run_computed", &args);
+        command.env("FAKE_CUDA_GRAPHS_REFUSED", refused).env("FAKE_CUDA_LOG", &log);
+        command.envs([("FAKE_CUDA_KERNELS", "run"), ("FAKE_CUDA_MEMORY", "1")]);
+        let out = said(command.output().unwrap());
+        assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
+        let launches = logged(&log).iter().filter(|(word, ..)| word == "graph").count();
+        let text = out.out.clone() + &out.err;
+        let steps =
+            out.out.lines().filter(|line| line.contains("\"loss\"")).map(|line| {
+                serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap()
+            });
+        (steps.collect::<Vec<f64>>(), launches, text.contains("could not be recorded"))
+    };
+    let (losses, launches, noted) = trained("0");
+    assert!(losses.len() == 14 && launches > 5 && !noted, "{losses:?} {launches}");
+    let (once, later, noted) = trained("1");
+    assert!(once == losses && (1..launches).contains(&later) && !noted, "{once:?} {later}");
+    let (never, none, noted) = trained("1000");
+    assert!(never == losses && none == 0 && noted, "{never:?} {none}");
+}
+
 /// Products add biases, apply a `relu`, give its gradient and sum a factor: fewer kernels. Where the library has none for that, the losses are
 /// the same but for the order of sums.
 #[test]

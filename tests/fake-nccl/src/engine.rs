@@ -5,6 +5,7 @@
 use crate::capture::{Graph, UNSUPPORTED, exchange_mode, is_prohibited};
 use crate::cuda::{HOST, INVALID_VALUE, SUCCESS, allocate, allocated, cuMemFree_v2, freed, is_device_memory};
 use crate::kernels;
+use crate::setting;
 use crate::stream::{Event, Stream, kernel_ran};
 use std::ffi::{c_char, c_float, c_int, c_uint, c_void};
 use std::fs::File;
@@ -17,6 +18,9 @@ static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 const KERNELS: usize = 0;
 const REPLAYS: usize = 1;
 const GRAPHS: usize = 2;
+
+/// `CUDA_ERROR_UNKNOWN`.
+const UNKNOWN: c_int = 999;
 
 fn count(what: usize) {
     COUNTS[what].fetch_add(1, Ordering::Relaxed);
@@ -303,6 +307,9 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
     _flags: u64,
 ) -> c_int {
     count(GRAPHS);
+    if COUNTS[GRAPHS].load(Ordering::Relaxed) <= setting("FAKE_CUDA_GRAPHS_REFUSED", 0) as u64 {
+        return UNKNOWN;
+    }
     unsafe { *made = Box::into_raw(Box::new((*graph).launchable())) };
     SUCCESS
 }

@@ -20,7 +20,8 @@
 //! Faults of GPUs: `FAKE_CUDA_LIMIT=1000000` (bytes that a GPU gives, whatever it says that it has; with `:gpu1` that one alone),
 //! `FAKE_CUDA_FAULT=700:gpu0:kernel40` (the driver's error of that kernel and of all later calls; `stall` in place of the number: a
 //! kernel that never ends), and what NVML knows: `FAKE_NVML_XID=79`, `FAKE_NVML_ECC=3` (errors of memory), `FAKE_NVML_PENDING_ROWS=1`,
-//! `FAKE_NVML_LOST=1` (each with `:gpu1` of that one alone), `FAKE_NVML_OLD=1` (a driver that tells none of it).
+//! `FAKE_NVML_LOST=1` (each with `:gpu1` of that one alone), `FAKE_NVML_OLD=1` (a driver that tells none of it). `FAKE_CUDA_GRAPHS_REFUSED=1`:
+//! how many graphs are refused before one is made.
 //!
 //! Graphs keep the order in which streams waited for each other, also those of several streams. While one is captured, calls that CUDA
 //! prohibits then break it off, and a communicator ends only when no graph uses it, as NCCL has it.

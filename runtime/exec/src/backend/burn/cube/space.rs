@@ -61,25 +61,25 @@ pub(super) fn in_vectors(dims: &[WalkDim], width: usize, strides: &mut [&mut Vec
 
 /// Dims that are walked together, the last one fastest: their sizes, and how many positions there are.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Walk {
+pub(super) struct DimWalk {
     pub(super) sizes: Sequence<FastDivmod<u32>>,
     pub(super) len: u32,
 }
 
 /// The walk along dims.
-pub(super) fn walk(dims: &[WalkDim]) -> WalkLaunch {
+pub(super) fn walk(dims: &[WalkDim]) -> DimWalkLaunch {
     walk_of(&dims.iter().map(|dim| dim.size).collect::<Vec<_>>())
 }
 
 /// The walk along dims of these sizes.
-pub(super) fn walk_of(sizes: &[usize]) -> WalkLaunch {
+pub(super) fn walk_of(sizes: &[usize]) -> DimWalkLaunch {
     let len: usize = sizes.iter().product();
-    WalkLaunch::new(sizes.iter().map(|n| *n as u32).collect(), len as u32)
+    DimWalkLaunch::new(sizes.iter().map(|n| *n as u32).collect(), len as u32)
 }
 
 /// The position along each dim.
 #[cube]
-pub(super) fn positions(walk: &Walk, at: u32) -> Sequence<u32> {
+pub(super) fn positions(walk: &DimWalk, at: u32) -> Sequence<u32> {
     let rank = comptime!(walk.sizes.len());
     let mut rest = at;
     let mut reversed = Sequence::<u32>::new();

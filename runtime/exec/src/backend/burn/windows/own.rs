@@ -15,7 +15,7 @@ use std::sync::Arc;
 type Walked = (WalkDim, Option<usize>);
 
 /// What windows slide over on this device.
-struct Held<'a> {
+struct HeldBlocks<'a> {
     dims: &'a Dims,
     /// The tensor of the elements, and that of the positions.
     elements: &'a Local,
@@ -35,7 +35,7 @@ impl Lower<'_> {
         // What is slid over is the first operand: the tensor of the elements, or on the way back that of the positions.
         let back = gives == Part::Input;
         let (windowed, other) = if back { (b, a) } else { (a, b) };
-        let held = Held { dims: &self.context.plan.dims, elements: x, positions: y };
+        let held = HeldBlocks { dims: &self.context.plan.dims, elements: x, positions: y };
         let dims = plain_dims(windows, [windowed, other, out])?;
         let ConvolveDims { groups, rows, columns, steps } = dims;
         let (mut rows, mut steps): (Vec<Walked>, Vec<Walked>) =
@@ -84,7 +84,7 @@ impl Lower<'_> {
     ) -> Result<bool, LoweringError> {
         let [.., input] = reads else { return Ok(false) };
         let (elements, positions) = if back { (out, *input) } else { (*input, out) };
-        let held = Held { dims: &self.context.plan.dims, elements, positions };
+        let held = HeldBlocks { dims: &self.context.plan.dims, elements, positions };
         let along = |s: &SlidingWindow| if back { s.wide } else { s.narrow };
         let mut rows: Vec<Walked> = (out.dims.iter().zip(&out.shape).enumerate())
             .map(|(axis, (dim, size))| {
@@ -154,7 +154,7 @@ fn plain_dims(windows: &[SlidingWindow], all: [&Local; 3]) -> Result<ConvolveDim
     Ok(of)
 }
 
-impl Held<'_> {
+impl HeldBlocks<'_> {
     /// How a window slides along a dim of the rows and one of the steps: from positions to elements if `back`. `swapped` says whether rows are taps.
     fn slide(
         &self,

@@ -1,6 +1,6 @@
 //! Lookups, and their transpose where each element looks at all entries.
 
-use crate::backend::burn::cube::space::{Walk, place, positions};
+use crate::backend::burn::cube::space::{DimWalk, place, positions};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 
@@ -19,9 +19,9 @@ pub(super) struct Indexed {
 /// The dims, the last column in vectors, and how far the next position along each is in the table and in the entries.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct IndexSpace {
-    pub(super) outer: Walk,
-    pub(super) entries: Walk,
-    pub(super) columns: Walk,
+    pub(super) outer: DimWalk,
+    pub(super) entries: DimWalk,
+    pub(super) columns: DimWalk,
     pub(super) indexed: Sequence<Indexed>,
     /// Rows of the table at each outer position.
     pub(super) rows: FastDivmod<u32>,
@@ -34,7 +34,7 @@ pub(super) struct IndexSpace {
 
 /// A row of the table, if it is held: its number among those at an outer position.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct NamedRow {
     pub(super) is_held: bool,
     pub(super) number: u32,
 }
@@ -46,7 +46,7 @@ pub(super) fn row_named(
     space: &IndexSpace,
     outer: &Sequence<u32>,
     entry: &Sequence<u32>,
-) -> Row {
+) -> NamedRow {
     let mut is_held = true.runtime();
     let mut number = 0u32;
     #[unroll]
@@ -57,7 +57,7 @@ pub(super) fn row_named(
         is_held = is_held && at >= 0i32 && at < indexed.len;
         number = number * indexed.len as u32 + at as u32;
     }
-    Row { is_held, number }
+    NamedRow { is_held, number }
 }
 
 /// Where a row is in the table.

@@ -1,7 +1,7 @@
 //! What is known of windows when a Plan is loaded.
 
 use super::pool::PoolWork;
-use super::slide::SlideShape;
+use super::window_map::WindowMapShape;
 use crate::backend::burn::cube::folds::FoldCall;
 use crate::backend::burn::cube::space::{WalkDim, counted};
 use crate::backend::burn::cube::tile::UNITS;
@@ -22,8 +22,8 @@ pub(crate) struct WindowSlide {
 }
 
 impl WindowSlide {
-    pub(super) fn shape(&self) -> SlideShape {
-        SlideShape { row: self.row, step: self.step, divisor: self.divisor }
+    pub(super) fn shape(&self) -> WindowMapShape {
+        WindowMapShape { row: self.row, step: self.step, divisor: self.divisor }
     }
 }
 

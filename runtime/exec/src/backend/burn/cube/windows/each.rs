@@ -2,14 +2,14 @@
 //! vector of them.
 
 use super::gather::{FactorBlock, FactorSpace, element};
-use super::slide::SlideShape;
+use super::window_map::WindowMapShape;
 use crate::backend::burn::cube::space::{place, positions};
 use cubecl::prelude::*;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EachShape {
-    pub(super) slides: Vec<SlideShape>,
+    pub(super) slides: Vec<WindowMapShape>,
     /// Elements of a vector of the result, along its last dim.
     pub(super) width: usize,
     /// Whether the windows, and the other factor, have such a vector for it; else one element.
@@ -53,10 +53,10 @@ pub(super) fn convolve_each<T: Float, U: Float, O: Float, S: Float, A: Size, B: 
             sums[lane] = S::from_int(0);
         }
         for step in chunk * space.each..end {
-            let met = element(&space.windowed, &block, row, step, comptime!(shape.slides.clone()));
-            if met.is_there {
+            let found = element(&space.windowed, &block, row, step, comptime!(shape.slides.clone()));
+            if found.is_there {
                 let at = element(&space.other, &block, row, step, comptime!(Vec::new()));
-                let left = windowed[met.place / comptime!(widths[0])];
+                let left = windowed[found.place / comptime!(widths[0])];
                 let right = other[at.place / comptime!(widths[1])];
                 #[unroll]
                 for lane in 0..width {

@@ -1,8 +1,8 @@
 //! From memory to registers, and from there to tiles of shared memory: the two factors of a convolution as a product of matrices. A tile has rows of vectors of
 //! 8 elements, along what is summed or across it.
 
-use super::slide::{Met, Slide, SlideShape, met};
-use crate::backend::burn::cube::space::{Walk, place, positions};
+use super::window_map::{Covered, WindowMap, WindowMapShape, covered};
+use crate::backend::burn::cube::space::{DimWalk, place, positions};
 use crate::backend::burn::cube::tile::{UNITS, VECTOR, pitch};
 use cubecl::prelude::*;
 
@@ -19,7 +19,7 @@ pub(super) struct FactorShape {
     /// Elements that are read at once, along the vectors.
     pub(super) width: usize,
     /// Which dims slide.
-    pub(super) slides: Vec<SlideShape>,
+    pub(super) slides: Vec<WindowMapShape>,
 }
 
 impl FactorShape {
@@ -46,12 +46,12 @@ impl FactorShape {
 /// it slides.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FactorSpace {
-    pub(super) rows: Walk,
-    pub(super) steps: Walk,
+    pub(super) rows: DimWalk,
+    pub(super) steps: DimWalk,
     by_row: Sequence<usize>,
     by_step: Sequence<usize>,
     by_group: Sequence<usize>,
-    slides: Sequence<Slide>,
+    slides: Sequence<WindowMap>,
 }
 
 /// What of a factor a cube reads: its first row, until which step it sums, and where its group begins.
@@ -108,10 +108,10 @@ pub(super) fn element(
     block: &FactorBlock,
     row: u32,
     step: u32,
-    #[comptime] slides: Vec<SlideShape>,
-) -> Met {
+    #[comptime] slides: Vec<WindowMapShape>,
+) -> Covered {
     let (row, step) = (positions(&space.rows, row), positions(&space.steps, step));
-    let mut element = met(&row, &step, &space.slides, slides);
+    let mut element = covered(&row, &step, &space.slides, slides);
     element.place += block.first + place(&row, &space.by_row) + place(&step, &space.by_step);
     element
 }
@@ -139,9 +139,9 @@ pub(super) fn fetch<T: Numeric, W: Size, S: Float, N: Size>(
             let row = block.row + first + comptime!(if shape.along_steps { 0 } else { beside });
             let step = from + first_step + comptime!(if shape.along_steps { beside } else { 0 });
             if is_own && row < space.rows.len && step < block.end {
-                let met = element(space, block, row, step, comptime!(shape.slides.clone()));
-                if met.is_there {
-                    let read = tensor[met.place / width];
+                let found = element(space, block, row, step, comptime!(shape.slides.clone()));
+                if found.is_there {
+                    let read = tensor[found.place / width];
                     #[unroll]
                     for lane in 0..width {
                         vector.insert(comptime!(piece * width + lane), S::cast_from(read.extract(lane)));
@@ -156,7 +156,7 @@ pub(super) fn fetch<T: Numeric, W: Size, S: Float, N: Size>(
 
 /// Puts what was fetched into a tile.
 #[cube]
-pub(super) fn put<S: Float, N: Size>(
+pub(super) fn fill_tile<S: Float, N: Size>(
     fetched: &Array<Vector<S, N>>,
     tile: &mut Shared<[Vector<S, N>]>,
     #[comptime] shape: FactorShape,

@@ -1,8 +1,8 @@
 //! Convolutions as products of matrices, of which one is never in memory: its tiles are gathered from what the kernel slides over. On tensor cores, or in
 //! registers.
 
-use super::gather::{FactorBlock, FactorShape, FactorSpace, fetch, new_tile, put};
-use crate::backend::burn::cube::space::{Walk, place, positions};
+use super::gather::{FactorBlock, FactorShape, FactorSpace, fetch, fill_tile, new_tile};
+use crate::backend::burn::cube::space::{DimWalk, place, positions};
 use crate::backend::burn::cube::tile::{self, ROWS, Two, UNITS, VECTOR, multiply};
 use cubecl::prelude::*;
 
@@ -21,7 +21,7 @@ pub(super) struct ConvolveShape {
 pub(super) struct ConvolveSpace {
     windowed: FactorSpace,
     other: FactorSpace,
-    groups: Walk,
+    groups: DimWalk,
     out_by_row: Sequence<usize>,
     out_by_column: Sequence<usize>,
     out_by_group: Sequence<usize>,
@@ -135,8 +135,8 @@ pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: 
             multiply_tiles::<E, N>(&left_tile, &right_tile, &mut sums, plane_row, comptime!(shape.clone()));
         }
         sync_cube();
-        put(&left, &mut left_tile, comptime!(shape.windowed.clone()));
-        put(&right, &mut right_tile, comptime!(shape.other.clone()));
+        fill_tile(&left, &mut left_tile, comptime!(shape.windowed.clone()));
+        fill_tile(&right, &mut right_tile, comptime!(shape.other.clone()));
         sync_cube();
         from += steps;
     }
@@ -264,8 +264,8 @@ pub(super) fn convolve_in_registers<
             }
         }
         sync_cube();
-        put(&left, &mut left_tile, comptime!(shape.windowed.clone()));
-        put(&right, &mut right_tile, comptime!(shape.other.clone()));
+        fill_tile(&left, &mut left_tile, comptime!(shape.windowed.clone()));
+        fill_tile(&right, &mut right_tile, comptime!(shape.other.clone()));
         sync_cube();
         from += steps;
     }

@@ -4,7 +4,7 @@ use super::call::{ConvolveCall, ConvolveWay, WindowSlide};
 use super::each::{EachShape, EachSpaceLaunch, convolve_each};
 use super::gather::{FactorShape, FactorSpaceLaunch};
 use super::kernel::{ConvolveShape, ConvolveSpaceLaunch, convolve_in_registers, convolve_on_tensor_cores};
-use super::slide::SlideLaunch;
+use super::window_map::WindowMapLaunch;
 use crate::backend::burn::cube::arguments::address_type;
 use crate::backend::burn::cube::folds::{chunk_memory, fold};
 use crate::backend::burn::cube::operands::ResultSlot;
@@ -18,9 +18,10 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-pub(super) fn slides(all: &[WindowSlide], tensor: &CubeTensor) -> Vec<SlideLaunch> {
-    let launch =
-        |s: &WindowSlide| SlideLaunch::new(s.by_row, s.by_step, s.from, s.len, tensor.meta.strides[s.axis]);
+pub(super) fn slides(all: &[WindowSlide], tensor: &CubeTensor) -> Vec<WindowMapLaunch> {
+    let launch = |s: &WindowSlide| {
+        WindowMapLaunch::new(s.by_row, s.by_step, s.from, s.len, tensor.meta.strides[s.axis])
+    };
     all.iter().map(launch).collect()
 }
 

@@ -3,7 +3,7 @@
 //! - [`call`]: what is known when a Plan is loaded, and for which windows there is a kernel.
 //! - [`launch`]: the launches of convolutions; `kernel`: they as products of matrices; `gather`: how their factors come into tiles; `each`: those that fill no tile.
 //! - `pool`: folds and their transposes; [`pool_launch`]: their launch.
-//! - `slide`: which element a window meets.
+//! - `window_map`: which element a window meets.
 
 mod call;
 mod each;
@@ -12,7 +12,7 @@ mod kernel;
 mod launch;
 mod pool;
 mod pool_launch;
-mod slide;
+mod window_map;
 
 pub(crate) use call::{ConvolveCall, ConvolveDims, PoolCall, WindowSlide};
 pub(super) use launch::convolve;

@@ -1,11 +1,11 @@
 //! Pools and their transposes: each unit folds what one element of the result, or a vector of them, meets.
 
-use super::slide::{Slide, SlideShape, met};
-use crate::backend::burn::cube::space::{Walk, place, positions};
+use super::window_map::{WindowMap, WindowMapShape, covered};
+use crate::backend::burn::cube::space::{DimWalk, place, positions};
 use cubecl::prelude::*;
 use meshwright_plan::Monoid;
 
-/// What becomes of what is met.
+/// What becomes of what a window covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PoolWork {
     /// Folded by sum, max or min.
@@ -20,7 +20,7 @@ pub(crate) enum PoolWork {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolShape {
     pub(super) work: PoolWork,
-    pub(super) slides: Vec<SlideShape>,
+    pub(super) slides: Vec<WindowMapShape>,
     /// Elements of a vector, along the last dim of the result.
     pub(super) width: usize,
 }
@@ -28,11 +28,11 @@ pub(super) struct PoolShape {
 /// Dims of the result, of the last one vectors, and taps; how far the next position is in what is read, in the taps that choose, and in the result.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct PoolSpace {
-    rows: Walk,
-    taps: Walk,
-    slides: Sequence<Slide>,
+    rows: DimWalk,
+    taps: DimWalk,
+    slides: Sequence<WindowMap>,
     by_row: Sequence<usize>,
-    chosen_slides: Sequence<Slide>,
+    chosen_slides: Sequence<WindowMap>,
     chosen_by_row: Sequence<usize>,
     out_by_row: Sequence<usize>,
 }
@@ -62,7 +62,7 @@ pub(super) fn pool_windows<T: Float, O: Numeric, S: Float, N: Size>(
         let mut any = false;
         for tap in 0..space.taps.len {
             let step = positions(&space.taps, tap);
-            let found = met(&at, &step, &space.slides, comptime!(shape.slides.clone()));
+            let found = covered(&at, &step, &space.slides, comptime!(shape.slides.clone()));
             if found.is_there {
                 let read = (from + found.place) / width;
                 #[unroll]
@@ -71,7 +71,7 @@ pub(super) fn pool_windows<T: Float, O: Numeric, S: Float, N: Size>(
                     match comptime!(shape.work) {
                         PoolWork::Choose => {
                             let slides = comptime!(shape.slides.clone());
-                            let other = met(&at, &step, &space.chosen_slides, slides);
+                            let other = covered(&at, &step, &space.chosen_slides, slides);
                             let from = place(&at, &space.chosen_by_row) + other.place;
                             let is_chosen = chosen[from / width].extract(lane) == tap as i32;
                             values[lane] += select(is_chosen, x, S::from_int(0));

@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 /// How a dim slides: at a position among rows and one among steps it is at `(row * by_row + step * by_step + from) / divisor` of `len`, where that has no
 /// remainder. `stride` is how far the next one is in memory.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Slide {
+pub(super) struct WindowMap {
     by_row: i32,
     by_step: i32,
     from: i32,
@@ -15,7 +15,7 @@ pub(super) struct Slide {
 
 /// Which dim of the rows and which of the steps a slide is of, and its divisor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SlideShape {
+pub(super) struct WindowMapShape {
     pub(super) row: usize,
     pub(super) step: usize,
     pub(super) divisor: u32,
@@ -23,19 +23,19 @@ pub(super) struct SlideShape {
 
 /// An element over which something slides, counted from the first, if there is one.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Met {
+pub(super) struct Covered {
     pub(super) is_there: bool,
     pub(super) place: usize,
 }
 
-/// What is met at a position among rows and one among steps, along dims that slide.
+/// What is covered at a position among rows and one among steps, along dims that slide.
 #[cube]
-pub(super) fn met(
+pub(super) fn covered(
     row: &Sequence<u32>,
     step: &Sequence<u32>,
-    slides: &Sequence<Slide>,
-    #[comptime] shapes: Vec<SlideShape>,
-) -> Met {
+    slides: &Sequence<WindowMap>,
+    #[comptime] shapes: Vec<WindowMapShape>,
+) -> Covered {
     let mut sum = 0usize;
     let mut is_there = true.runtime();
     let many = comptime!(shapes.len());
@@ -54,5 +54,5 @@ pub(super) fn met(
         is_there = is_there && at < slide.len;
         sum += at as usize * slide.stride;
     }
-    Met { is_there, place: sum }
+    Covered { is_there, place: sum }
 }
