@@ -137,7 +137,7 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
                 ([12, 2, 6, 1], Sliding { size: [20, 18], ..plain }),
                 ([12, 1, 1, 4], Sliding { size: [20, 18], ..plain }),
                 // Rows between which there are gaps, and a kernel of one tap.
-                ([1, 515, 6, 1], Sliding { size: [3, 4], ..plain }),
+                ([1, 516, 6, 1], Sliding { size: [3, 4], ..plain }),
                 ([2, 16, 24, 1], Sliding { taps: [1, 1], low: 0, ..plain }),
             ] {
                 cases += convolutions(half, sizes, sliding, channels_last, split, &mut devices);
@@ -146,6 +146,7 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
                 ([2, 8], Sliding { size: [8, 6], taps: [2, 2], stride: 2, low: 0, ..plain }),
                 ([2, 3], Sliding { size: [9, 7], stride: 2, ..plain }),
                 ([3, 1], Sliding { size: [9, 7], taps: [3, 2], dilation: 2, ..plain }),
+                ([1, 514], Sliding { size: [4, 4], taps: [2, 2], stride: 2, low: 0, ..plain }),
                 ([1, 515], Sliding { size: [4, 4], taps: [2, 2], stride: 2, low: 0, ..plain }),
             ] {
                 cases += pools(half, sizes, sliding, channels_last, split, &mut devices);

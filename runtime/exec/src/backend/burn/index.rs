@@ -4,7 +4,7 @@
 //! matrix.
 
 #[cfg(feature = "cuda")]
-use super::cube::own::OwnKernel;
+use super::cube::{index::ScatterCall, own::OwnKernel};
 use super::lower::{Lower, Named};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
@@ -155,7 +155,9 @@ impl Lower<'_> {
         }
         let p = Positions::of(&out, dims, &indices)?;
         #[cfg(feature = "cuda")]
-        if let Some(call) = self.index_call(&p, dims, [&out, &values]) {
+        let call = self.index_call(&p, dims, [&out, &values]);
+        #[cfg(feature = "cuda")]
+        if let Some(call) = call.and_then(|c| ScatterCall::new(c, out.dtype, &extents(&out.shape))) {
             self.own_index(OwnKernel::Scatter(Arc::new(call)), (&values, &indices), &out);
             return Ok(());
         }

@@ -7,7 +7,7 @@ use super::epilogue::ProductCall;
 #[cfg(feature = "cuda")]
 use super::folds::FoldCall;
 #[cfg(feature = "cuda")]
-use super::index::IndexCall;
+use super::index::{IndexCall, ScatterCall};
 use super::maps::{JoinCall, MapCall};
 #[cfg(feature = "cuda")]
 use super::rows::RowCall;
@@ -37,7 +37,7 @@ pub(crate) enum OwnKernel {
     LookUp(Arc<IndexCall>),
     /// The transpose of a lookup.
     #[cfg(feature = "cuda")]
-    Scatter(Arc<IndexCall>),
+    Scatter(Arc<ScatterCall>),
     /// A pool, or the transpose of one.
     #[cfg(feature = "cuda")]
     Pool(Arc<PoolCall>),

@@ -5,9 +5,6 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 
-/// Units of a plane.
-pub(super) const PLANE: usize = 32;
-
 /// A dim that is walked, and which one it is of each tensor that has it.
 #[derive(Clone, Debug)]
 pub(crate) struct WalkDim {

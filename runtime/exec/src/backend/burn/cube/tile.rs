@@ -7,9 +7,10 @@
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
 
-/// Units of a cube: four planes.
-pub(super) const UNITS: usize = 128;
+/// Units of a plane; planes of a cube, and its units.
+pub(super) const PLANE: usize = 32;
 pub(super) const PLANES: usize = 4;
+pub(super) const UNITS: usize = PLANES * PLANE;
 /// Elements of a vector.
 pub(super) const VECTOR: usize = 8;
 /// Rows that a plane computes at a time.

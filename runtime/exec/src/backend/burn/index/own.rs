@@ -45,7 +45,7 @@ impl Lower<'_> {
             columns: walked(&columns),
             indexed: indexed.collect::<Option<Vec<_>>>()?,
         };
-        IndexCall::new(dims, [table, entries].map(|local| local.dtype), &extents(&table.shape))
+        IndexCall::new(dims, [table, entries].map(|local| local.dtype))
     }
 
     pub(super) fn own_index(&mut self, kernel: OwnKernel, (first, indices): (&Local, &[Local]), out: &Local) {

@@ -1,5 +1,6 @@
 //! What is known of a lookup or its transpose when a Plan is loaded.
 
+use super::order::ROWS;
 use crate::backend::burn::cube::folds::FoldCall;
 use crate::backend::burn::cube::space::{WalkDim, counted};
 use crate::backend::burn::spread::CUBES;
@@ -36,13 +37,19 @@ pub(super) enum ScatterWay {
     Ordered,
 }
 
-/// A lookup or its transpose on one device.
+/// A lookup on one device, or what it and its transpose share.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexCall {
     pub(super) dims: IndexDims,
     /// Rows of the table at each outer position.
     pub(super) rows: usize,
-    pub(super) scatter: ScatterWay,
+}
+
+/// The transpose of a lookup on one device.
+#[derive(Clone, Debug)]
+pub(crate) struct ScatterCall {
+    pub(super) index: IndexCall,
+    pub(super) way: ScatterWay,
     /// The sum over chunks, where there are several.
     pub(super) fold: Option<FoldCall>,
 }
@@ -52,14 +59,18 @@ const FEW_ENTRIES: usize = 8;
 const FEW_READS: usize = 512;
 /// With so few rows all entries are looked at by each.
 const FEW_ROWS: usize = 64;
-/// Columns of a cube.
+/// So many entries take few cubes long to put in order: looking at all of them for each row is faster, up to so many reads.
+const MANY_ENTRIES: usize = 1 << 16;
+const MANY_READS: usize = 1 << 31;
+const FEW_CUBES: usize = 16;
+/// Columns of a cube, about.
 const COLUMNS: usize = 32;
 /// Least entries of a chunk.
 const LEAST_ENTRIES: usize = 1024;
 
 impl IndexCall {
-    /// None where there is no kernel for it. The table has that shape.
-    pub(crate) fn new(dims: IndexDims, [table, entries]: [DType; 2], shape: &[usize]) -> Option<IndexCall> {
+    /// None where there is no kernel for it.
+    pub(crate) fn new(dims: IndexDims, [table, entries]: [DType; 2]) -> Option<IndexCall> {
         let float = |dtype: DType| dtype == DType::F32 || dtype.is_half();
         let (outer, many, columns) =
             (counted(&dims.outer)?, counted(&dims.entries)?, counted(&dims.columns)?);
@@ -67,17 +78,23 @@ impl IndexCall {
         i32::try_from(outer.checked_mul(rows)?.checked_mul(columns)?).ok()?;
         i32::try_from(outer.checked_mul(many)?.checked_mul(columns)?).ok()?;
         let ends = dims.indexed.iter().all(|dim| i32::try_from(dim.held.end).is_ok());
-        if !ends || !float(table) || !float(entries) {
-            return None;
-        }
-        let scatter = ScatterWay::of([outer, rows, columns, many]);
-        let fold = match scatter {
-            ScatterWay::Rows { chunks: 2.., .. } => {
-                Some(FoldCall::sum_of_chunks(scatter.chunks(), shape, table)?)
+        (ends && float(table) && float(entries)).then_some(IndexCall { dims, rows })
+    }
+}
+
+impl ScatterCall {
+    /// To a table of that dtype and shape.
+    pub(crate) fn new(index: IndexCall, table: DType, shape: &[usize]) -> Option<ScatterCall> {
+        let of = |dims: &[WalkDim]| dims.iter().map(|dim| dim.size).product();
+        let IndexDims { outer, entries, columns, .. } = &index.dims;
+        let way = ScatterWay::of([of(outer), index.rows, of(columns), of(entries)]);
+        let fold = match way {
+            ScatterWay::Rows { chunks: chunks @ 2.., .. } => {
+                Some(FoldCall::sum_of_chunks(chunks, shape, table)?)
             }
             _ => None,
         };
-        Some(IndexCall { dims, rows, scatter, fold })
+        Some(ScatterCall { index, way, fold })
     }
 }
 
@@ -87,16 +104,14 @@ impl ScatterWay {
         if many <= FEW_ENTRIES || many * columns <= FEW_READS {
             return ScatterWay::Each;
         }
-        if rows > FEW_ROWS {
+        let is_slow = many >= MANY_ENTRIES && outer * rows.div_ceil(ROWS) < FEW_CUBES;
+        let is_cheap = rows.saturating_mul(columns).saturating_mul(many) <= MANY_READS;
+        if rows > FEW_ROWS && !(is_slow && is_cheap) {
             return ScatterWay::Ordered;
         }
         let cubes = outer * rows * columns.div_ceil(COLUMNS);
         let each = many.div_ceil(CUBES.div_ceil(cubes).min(many / LEAST_ENTRIES).max(1));
         ScatterWay::Rows { chunks: many.div_ceil(each), each }
-    }
-
-    pub(super) fn chunks(self) -> usize {
-        if let ScatterWay::Rows { chunks, .. } = self { chunks } else { 1 }
     }
 }
 
@@ -112,6 +127,8 @@ mod tests {
         let buckets = ScatterWay::of([1, 32, 8, 262_144]);
         let ScatterWay::Rows { chunks, each } = buckets else { panic!("{buckets:?}") };
         assert!(chunks > 4 && chunks * each >= 262_144 && (chunks - 1) * each < 262_144);
+        assert!(matches!(ScatterWay::of([1, 128, 8, 262_144]), ScatterWay::Rows { .. }));
+        assert_eq!(ScatterWay::of([1, 128, 8, 4096]), ScatterWay::Ordered);
         assert_eq!(ScatterWay::of([32_768, 10, 1, 1]), ScatterWay::Each);
         assert_eq!(ScatterWay::of([32_768, 64, 1, 9]), ScatterWay::Each);
     }

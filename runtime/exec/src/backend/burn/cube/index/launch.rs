@@ -1,6 +1,6 @@
 //! The launches of lookups and their transposes.
 
-use super::call::{IndexCall, ScatterWay};
+use super::call::{IndexCall, ScatterCall, ScatterWay};
 use super::kernels::{IndexSpaceLaunch, IndexedLaunch, look_up_rows, scatter_each};
 use super::order::{ROWS, order_entries};
 use super::sums::{SumShape, UNITS, scatter_few_rows, scatter_ordered};
@@ -17,7 +17,7 @@ use burn_std::{Metadata, Shape, Strides};
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-/// Most units that share a row's columns: with vectors of 16 bytes 128 bytes, which are read at once.
+/// Most units that share a row's columns: so many vectors of four elements are read at once, 128 bytes of `f32`.
 const LANES: usize = 8;
 
 /// What of a table indices name.
@@ -59,26 +59,26 @@ pub(in super::super) fn look_up(
 
 /// The sums of entries by the rows that indices name.
 pub(in super::super) fn scatter(
-    call: &IndexCall,
+    call: &ScatterCall,
     inputs: &[CubeTensor],
     outputs: &[ResultSlot<'_>],
 ) -> Result<Vec<CubeTensor>, KernelError> {
     let ([entries, indices @ ..], [slot]) = (inputs, outputs) else {
         return Err(KernelError::Count { expected: 2, found: inputs.len() });
     };
-    if let Some(sum) = &call.fold {
-        let chunks = chunk_memory(entries, &slot.ir.shape.to_vec(), call.scatter.chunks());
-        let first = CubeTensor { meta: without_first(&chunks.meta).into(), ..chunks.clone() };
-        let run = IndexRun::new(call, (&first, entries), indices, 4);
-        run.rows(chunks.meta.strides[0]);
-        return Ok(fold(std::slice::from_ref(sum), &[chunks], outputs));
+    let ScatterCall { index, way, fold: sum } = call;
+    if let (Some(sum), ScatterWay::Rows { chunks, each }) = (sum, way) {
+        let all = chunk_memory(entries, &slot.ir.shape.to_vec(), *chunks);
+        let first = CubeTensor { meta: without_first(&all.meta).into(), ..all.clone() };
+        IndexRun::new(index, (&first, entries), indices, 4).by_rows(*chunks, *each, all.meta.strides[0]);
+        return Ok(fold(std::slice::from_ref(sum), &[all], outputs));
     }
     let out = slot.memory();
-    let run = IndexRun::new(call, (&out, entries), indices, 4);
-    match call.scatter {
-        ScatterWay::Each => run.each(),
-        ScatterWay::Rows { .. } => run.rows(0),
-        ScatterWay::Ordered => run.ordered(),
+    let run = IndexRun::new(index, (&out, entries), indices, 4);
+    match way {
+        ScatterWay::Each => run.by_elements(),
+        ScatterWay::Rows { chunks, each } => run.by_rows(*chunks, *each, 0),
+        ScatterWay::Ordered => run.in_order(),
     }
     Ok(vec![out])
 }
@@ -171,7 +171,7 @@ impl<'a> IndexRun<'a> {
     }
 
     /// Each element of the table on its own.
-    fn each(&self) {
+    fn by_elements(&self) {
         let units = self.outer() * self.call.rows * self.columns();
         let client = &self.table.client;
         let dim = CubeDim::new(client, units);
@@ -230,7 +230,7 @@ impl<'a> IndexRun<'a> {
     }
 
     /// Entries are put in order, then summed.
-    fn ordered(&self) {
+    fn in_order(&self) {
         let [ranges, order] = self.order();
         let (client, shape) = (&self.table.client, self.sum_shape());
         let blocks = self.columns().div_ceil(shape.lanes);
@@ -258,14 +258,10 @@ impl<'a> IndexRun<'a> {
         }
     }
 
-    /// Each row looks at all entries, or at those of each chunk, whose results are so far apart.
-    fn rows(&self, apart: usize) {
+    /// Each row looks at all entries, in chunks of so many, whose results are so far apart.
+    fn by_rows(&self, chunks: usize, each: usize, apart: usize) {
         let (client, shape) = (&self.table.client, self.sum_shape());
         let all_rows = self.outer() * self.call.rows;
-        let (chunks, each) = match self.call.scatter {
-            ScatterWay::Rows { chunks, each } => (chunks, each),
-            _ => (1, self.entries()),
-        };
         let cubes = all_rows * self.columns().div_ceil(shape.lanes) * chunks;
         #[expect(unsafe_code, reason = "the kernel checks how many entries and columns there are")]
         // SAFETY: as said.

@@ -10,5 +10,5 @@ mod launch;
 mod order;
 mod sums;
 
-pub(crate) use call::{IndexCall, IndexDims, IndexedDim};
+pub(crate) use call::{IndexCall, IndexDims, IndexedDim, ScatterCall};
 pub(super) use launch::{look_up, scatter};

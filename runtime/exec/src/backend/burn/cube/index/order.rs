@@ -1,11 +1,13 @@
 //! Entries in the order of the rows that they name, those of one row in their own order: a counting sort whose results depend on nothing else.
 
 use super::kernels::{IndexSpace, row_named};
-use crate::backend::burn::cube::space::{PLANE, positions};
+use crate::backend::burn::cube::space::positions;
+use crate::backend::burn::cube::tile::PLANE;
 use cubecl::prelude::*;
 
 /// Rows of a cube, each of which a unit has; and entries that it looks at together.
 pub(super) const ROWS: usize = 256;
+
 /// For each row where its entries begin in `order`, and where they end. A cube has some rows at one outer position, and goes through all entries there
 /// twice: to count, and to put each in its place.
 #[cube(launch_unchecked, address_type = "dynamic")]

@@ -1,5 +1,5 @@
-//! Sums of the entries that name each row: by the units of a cube, of which some share a row's columns, and groups of these take turns at its entries. Groups
-//! add up what they have in their order.
+//! Sums of the entries that name each row: by the units of a cube, of which some share a row's columns, and groups of these take turns at its entries. What groups
+//! have is added up in halves.
 
 use super::kernels::{IndexSpace, place_of_row, row_named};
 use crate::backend::burn::cube::space::{place, positions};
@@ -110,7 +110,7 @@ fn write<O: Float, N: Size>(
     out[(place + place_of_row(space, row)) / width] = Vector::<O, N>::cast_from(sum);
 }
 
-/// Adds up what all groups have; the first one then has it.
+/// Adds up what all groups have, in halves; the first one then has it.
 #[cube]
 fn add_groups<N: Size>(
     own: Vector<f32, N>,
@@ -121,12 +121,15 @@ fn add_groups<N: Size>(
     let mut sum = own;
     shared[UNIT_POS as usize] = own;
     sync_cube();
-    if group == 0u32 {
-        for i in 1..comptime!(shape.groups() as u32) {
-            sum += shared[(UNIT_POS + i * comptime!(shape.lanes as u32)) as usize];
+    let mut half = comptime!(shape.groups() as u32 / 2).runtime();
+    while half > 0u32 {
+        if group < half {
+            sum += shared[(UNIT_POS + half * comptime!(shape.lanes as u32)) as usize];
+            shared[UNIT_POS as usize] = sum;
         }
+        sync_cube();
+        half /= 2u32;
     }
-    sync_cube();
     sum
 }
 
@@ -211,8 +214,9 @@ pub(super) fn scatter_few_rows<T: Float, O: Float, N: Size>(
             let at = turn + comptime!((i * groups) as u32);
             let entry = positions(&space.entries, select(at < end, at, turn));
             let named = row_named(&indices, &space, &outer, &entry);
-            let is_own = at < end && named.is_held && named.number == row;
-            add(&mut sum, entries, &space, &columns, &entry, is_own, width);
+            if at < end && named.is_held && named.number == row {
+                add(&mut sum, entries, &space, &columns, &entry, true, width);
+            }
         }
         turn += comptime!((AT_ONCE * groups) as u32);
     }

@@ -66,6 +66,8 @@ pub(super) struct ConvolveTiles {
 /// Least tiles of what is summed in a chunk; least steps of one where each unit has a result.
 const LEAST_TILES: usize = 8;
 const LEAST_STEPS: usize = 64;
+/// So many units, each of which waits for what it reads, keep a large GPU busy, also where several results are one vector.
+const MOST_UNITS: usize = 8 * CUBES * UNITS;
 /// With so few columns tiles are mostly empty.
 const FEW_COLUMNS: usize = 4;
 
@@ -85,7 +87,7 @@ impl ConvolveTiles {
         let cubes = groups * rows.div_ceil(rows_each) * columns.div_ceil(columns_each);
         let tiles = steps.div_ceil(tile_steps);
         let most = match way {
-            ConvolveWay::Each => (CUBES * UNITS).div_ceil(cubes).min(tiles / LEAST_STEPS),
+            ConvolveWay::Each => MOST_UNITS.div_ceil(cubes).min(tiles / LEAST_STEPS),
             _ => CUBES.div_ceil(cubes).min(tiles / LEAST_TILES),
         };
         // Chunks are folded in `f32`.
@@ -187,7 +189,7 @@ mod tests {
                 assert!(t.chunks * t.each >= steps && (t.chunks - 1) * t.each < steps, "{t:?}");
                 assert!(t.each.is_multiple_of(t.steps));
                 let cubes = groups * rows.div_ceil(t.rows) * columns.div_ceil(t.columns);
-                let most = if t.way == ConvolveWay::Each { CUBES * UNITS } else { CUBES };
+                let most = if t.way == ConvolveWay::Each { MOST_UNITS } else { CUBES };
                 assert!(t.chunks == 1 || cubes * (t.chunks - 1) < most, "{t:?}");
             }
         }

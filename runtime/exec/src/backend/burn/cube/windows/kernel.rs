@@ -3,7 +3,7 @@
 
 use super::gather::{FactorBlock, FactorShape, FactorSpace, fetch, fill_tile, new_tile};
 use crate::backend::burn::cube::space::{DimWalk, place, positions};
-use crate::backend::burn::cube::tile::{self, ROWS, Two, UNITS, VECTOR, multiply};
+use crate::backend::burn::cube::tile::{self, PLANES, ROWS, Two, VECTOR, multiply};
 use cubecl::prelude::*;
 
 /// What a kernel is compiled for.
@@ -105,7 +105,7 @@ pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: 
     let block = block_of_cube(&space, comptime!(shape.clone()));
     let mut left_tile = new_tile::<E, N>(comptime!(shape.windowed.clone()), 16usize);
     let mut right_tile = new_tile::<E, N>(comptime!(shape.other.clone()), 16usize);
-    let (rows, columns) = comptime!((shape.windowed.rows / (UNITS / 32), shape.other.rows));
+    let (rows, columns) = comptime!((shape.windowed.rows / PLANES, shape.other.rows));
     let plane_row = UNIT_POS / 32 * comptime!(rows as u32);
     // Of each 16 rows the accumulators of all columns.
     let mut sums = Sequence::<Array<Vector<f32, Two>>>::new();
@@ -178,7 +178,7 @@ fn multiply_tiles<E: Float, N: Size>(
     for k in 0..comptime!(left.steps / 16) {
         let mut factors = Sequence::<Array<Vector<E, Two>>>::new();
         #[unroll]
-        for r in 0..comptime!(left.rows / (UNITS / 32) / ROWS) {
+        for r in 0..comptime!(left.rows / PLANES / ROWS) {
             let row = plane_row + comptime!((r * ROWS) as u32);
             let factor = if comptime!(left.along_steps) {
                 tile::left::<E, N>(left_tile, row, comptime!(16 * k), comptime!(left.steps))
@@ -200,7 +200,7 @@ fn multiply_tiles<E: Float, N: Size>(
                 tile::right::<E, N>(right_tile, comptime!(16 * k), comptime!(16 * n), comptime!(right.rows))
             };
             #[unroll]
-            for r in 0..comptime!(left.rows / (UNITS / 32) / ROWS) {
+            for r in 0..comptime!(left.rows / PLANES / ROWS) {
                 multiply::<E>(factors.index(r), &two, sums.index_mut(r), comptime!(2 * n));
             }
         }
