@@ -88,8 +88,8 @@ pub(super) fn look_up_rows<T: Float, O: Float, N: Size>(
     out: &mut Tensor<Vector<O, N>>,
     space: IndexSpace,
     #[comptime] width: usize,
-    #[define(T)] _table: ElemType,
-    #[define(O)] _out: ElemType,
+    #[define(T)] _table_type: ElemType,
+    #[define(O)] _out_type: ElemType,
 ) {
     let columns = space.columns.len;
     let all = space.outer.len * space.entries.len * columns;
@@ -122,8 +122,8 @@ pub(super) fn scatter_each<T: Float, O: Float, N: Size>(
     space: IndexSpace,
     units: usize,
     #[comptime] width: usize,
-    #[define(T)] _entries: ElemType,
-    #[define(O)] _out: ElemType,
+    #[define(T)] _entries_type: ElemType,
+    #[define(O)] _out_type: ElemType,
 ) {
     let columns = space.columns.len;
     if ABSOLUTE_POS < units {

@@ -143,8 +143,8 @@ pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
     space: IndexSpace,
     rows: u32,
     #[comptime] shape: SumShape,
-    #[define(T)] _entries: ElemType,
-    #[define(O)] _out: ElemType,
+    #[define(T)] _entries_type: ElemType,
+    #[define(O)] _out_type: ElemType,
 ) {
     let (width, groups) = comptime!((shape.width, shape.groups()));
     let blocks = space.columns.len.div_ceil(comptime!(shape.lanes as u32));
@@ -195,8 +195,8 @@ pub(super) fn scatter_few_rows<T: Float, O: Float, N: Size>(
     each: u32,
     apart: usize,
     #[comptime] shape: SumShape,
-    #[define(T)] _entries: ElemType,
-    #[define(O)] _out: ElemType,
+    #[define(T)] _entries_type: ElemType,
+    #[define(O)] _out_type: ElemType,
 ) {
     let (width, groups) = comptime!((shape.width, shape.groups()));
     let blocks = space.columns.len.div_ceil(comptime!(shape.lanes as u32));

@@ -35,10 +35,10 @@ pub(super) fn convolve_each<T: Float, U: Float, O: Float, S: Float, A: Size, B: 
     out: &mut Tensor<Vector<O, M>>,
     space: EachSpace,
     #[comptime] shape: EachShape,
-    #[define(T)] _windowed: ElemType,
-    #[define(U)] _other: ElemType,
-    #[define(O)] _result: ElemType,
-    #[define(S)] _sum: ElemType,
+    #[define(T)] _windowed_type: ElemType,
+    #[define(U)] _other_type: ElemType,
+    #[define(O)] _result_type: ElemType,
+    #[define(S)] _sum_type: ElemType,
 ) {
     let rows = space.windowed.rows.len;
     let width = comptime!(shape.width);

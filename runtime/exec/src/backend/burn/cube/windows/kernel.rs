@@ -100,7 +100,7 @@ pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: 
     space: ConvolveSpace,
     #[comptime] shape: ConvolveShape,
     #[define(E)] _half: ElemType,
-    #[define(O)] _result: ElemType,
+    #[define(O)] _result_type: ElemType,
 ) {
     let block = block_of_cube(&space, comptime!(shape.clone()));
     let mut left_tile = new_tile::<E, N>(comptime!(shape.windowed.clone()), 16usize);
@@ -225,10 +225,10 @@ pub(super) fn convolve_in_registers<
     space: ConvolveSpace,
     #[comptime] shape: ConvolveShape,
     #[comptime] bytes: usize,
-    #[define(T)] _windowed: ElemType,
-    #[define(U)] _other: ElemType,
-    #[define(O)] _result: ElemType,
-    #[define(S)] _sum: ElemType,
+    #[define(T)] _windowed_type: ElemType,
+    #[define(U)] _other_type: ElemType,
+    #[define(O)] _result_type: ElemType,
+    #[define(S)] _sum_type: ElemType,
 ) {
     let block = block_of_cube(&space, comptime!(shape.clone()));
     let mut left_tile = new_tile::<S, N>(comptime!(shape.windowed.clone()), bytes);

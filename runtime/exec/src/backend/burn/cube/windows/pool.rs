@@ -44,9 +44,9 @@ pub(super) fn pool_windows<T: Float, O: Numeric, S: Float, N: Size>(
     out: &mut Tensor<Vector<O, N>>,
     space: PoolSpace,
     #[comptime] shape: PoolShape,
-    #[define(T)] _read: ElemType,
-    #[define(O)] _written: ElemType,
-    #[define(S)] _folded: ElemType,
+    #[define(T)] _read_type: ElemType,
+    #[define(O)] _written_type: ElemType,
+    #[define(S)] _folded_type: ElemType,
 ) {
     let width = comptime!(shape.width);
     if ABSOLUTE_POS < space.rows.len as usize {
@@ -118,12 +118,13 @@ fn nothing<S: Float>(#[comptime] work: PoolWork) -> S {
 
 /// Whether `x` replaces `old`: it is beyond it, or the first that is no number.
 #[cube]
-#[expect(clippy::eq_op, reason = "what is no number is not even as great as itself")]
 fn is_beyond<S: Float>(x: S, old: S, #[comptime] monoid: Monoid) -> bool {
     let further = match monoid {
         Monoid::Min => x < old,
         _ => x > old,
     };
-    let (is_number, was_number) = (x >= x, old >= old);
+    // What is no number is neither below 0 nor not.
+    let zero = S::from_int(0);
+    let (is_number, was_number) = (x >= zero || x < zero, old >= zero || old < zero);
     further || !is_number && was_number
 }

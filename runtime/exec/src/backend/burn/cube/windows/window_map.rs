@@ -1,4 +1,8 @@
 //! What slides along a dim, and where.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "lists that are known when a kernel is compiled are counted, not iterated"
+)]
 
 use cubecl::prelude::*;
 
@@ -49,7 +53,7 @@ pub(super) fn covered(
         if comptime!(shapes[i].divisor > 1) {
             let divisor = comptime!(shapes[i].divisor as i32);
             is_there = is_there && at % divisor == 0i32;
-            at = at / divisor;
+            at /= divisor;
         }
         is_there = is_there && at < slide.len;
         sum += at as usize * slide.stride;
