@@ -230,7 +230,7 @@ fn what_cannot_be_is_said_before_anything_runs() {
     refused(&[&one[..], &["--", "--no-eval"]].concat(), 1, "what follows `--` was ``, and is `--no-eval`");
     support::data(&at.join("other"));
     let other = ["sums.mw", "--data", "other/data", "--steps", "2", "--run", "a"];
-    refused(&other, 1, "the data was data, and is other/data");
+    refused(&other, 1, "sweep-refused/data, and is other/data");
     // What is refused changes nothing: the sweep goes on as what it was.
     assert_eq!(file(&at, "a/sweep.toml"), spec);
     assert_eq!(run(&at, &["sweep", "a"]).0, 0);

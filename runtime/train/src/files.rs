@@ -4,15 +4,15 @@ use crate::standard::PREFIX;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes};
 use meshwright_syntax::ast::ModelFile;
 use meshwright_syntax::parse_model;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 #[derive(Clone, Debug)]
 struct File {
     id: FileId,
     /// Where it lies: `use` in it starts from there.
     folder: PathBuf,
-    /// What tells it from others; `None` for a text that is no file.
-    canonical: Option<PathBuf>,
+    /// What tells it from others.
+    canonical: PathBuf,
     /// Whether it is part of the standard library.
     standard: bool,
     /// `None` where it has errors.
@@ -31,7 +31,7 @@ impl Files {
     /// With the model's own file, which was read from `name`.
     pub(crate) fn new(name: &str, id: FileId, tree: Option<&ModelFile>) -> Files {
         let folder = Path::new(name).parent().map(Path::to_path_buf).unwrap_or_default();
-        let canonical = std::fs::canonicalize(name).ok();
+        let canonical = canonical(Path::new(name));
         Files {
             files: vec![File { id, folder, canonical, standard: false, tree: tree.cloned() }],
             named: Vec::new(),
@@ -60,14 +60,14 @@ impl Files {
         let standard = path.starts_with(PREFIX);
         let (at, canonical) = if standard {
             // The same from everywhere.
-            (PathBuf::from(path), Some(PathBuf::from(path)))
+            (PathBuf::from(path), PathBuf::from(path))
         } else {
             let folder = self.files.iter().find(|f| f.id == span.file).map(|f| f.folder.clone());
             let at = folder.unwrap_or_default().join(path);
-            let canonical = std::fs::canonicalize(&at).ok();
+            let canonical = canonical(&at);
             (at, canonical)
         };
-        let known = self.files.iter().find(|f| canonical.is_some() && f.canonical == canonical);
+        let known = self.files.iter().find(|f| f.canonical == canonical);
         if let Some(f) = known {
             let (id, tree) = (f.id, f.tree.clone());
             self.named.push((span.file, path.into(), id));
@@ -98,6 +98,25 @@ impl Files {
             }
         }
     }
+}
+
+/// A path by which a file is told from others. One that is not there, as its text may be the copy of a run, is told by its path alone.
+fn canonical(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| {
+        let mut plain = PathBuf::new();
+        for part in path.components() {
+            match part {
+                Component::CurDir => {}
+                Component::ParentDir
+                    if matches!(plain.components().next_back(), Some(Component::Normal(_))) =>
+                {
+                    plain.pop();
+                }
+                part => plain.push(part),
+            }
+        }
+        plain
+    })
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use crate::consensus::agree_on_result;
 use crate::failure::Failure;
 use crate::policies::PolicySettings;
 use crate::project::ProjectOptions;
-use crate::run_dir::{read_settings, read_texts};
-use crate::settings::RunSettings;
+use crate::run_dir::read_texts;
+use crate::settings::{COMMAND_LINE, RunSettings};
 use meshwright_core::Reports;
 use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};
@@ -16,9 +16,6 @@ use meshwright_plan::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// The name of rules that stood on the command line, among texts.
-const COMMAND_LINE: &str = "--layout";
 
 /// The settings of a run with the texts that it was made from. It can be told to other processes, which need not see its folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,7 +39,7 @@ impl Recorded {
     ///
     /// E0511 where a file of it is missing or malformed.
     pub fn read(run: &Path) -> Checked<Recorded> {
-        let settings: RunSettings = read_settings(run)?;
+        let settings = RunSettings::read(run)?;
         let texts = read_texts(run, settings.used.len())?;
         let names = std::iter::once(&settings.file).chain(&settings.used);
         let models = names.cloned().zip(texts.models).collect();
@@ -60,7 +57,15 @@ impl Recorded {
         let of = |file: &'_ String| self.models.get(file).map_or("", String::as_str);
         let main = &self.settings.file;
         let mut all = vec![("model", main.as_str(), of(main))];
-        all.extend(self.settings.used.iter().map(|used| (used.as_str(), used.as_str(), of(used))));
+        // By the way from the model's file: runs of one model in two places have the same.
+        let home = Path::new(main).parent().and_then(Path::to_str).unwrap_or_default();
+        let role = |used: &'_ str| match used.strip_prefix(home) {
+            Some(below) if !home.is_empty() => below.trim_start_matches('/').len(),
+            _ => used.len(),
+        };
+        all.extend(
+            self.settings.used.iter().map(|used| (&used[used.len() - role(used)..], used.as_str(), of(used))),
+        );
         all.extend(self.settings.layout_file.as_deref().map(|file| ("layout", file, self.layout.as_str())));
         all
     }
@@ -141,7 +146,7 @@ impl Recorded {
         let rules = if s.layout.is_empty() { "no rules".into() } else { s.layout.join("; ") };
         let mesh = if s.mesh.is_empty() { "one device".into() } else { s.mesh.replace(" x ", ",") };
         let precision = given.precision.map(|p| p.name().to_string());
-        let (preset, place) = (none(&s.preset, "none"), none(&s.data, "the default place"));
+        let (preset, place) = (none(&s.preset, "none"), none(&s.data_place(), "the default place"));
         let mut changes = vec![
             ("layout".to_string(), given.layout.clone(), rules),
             ("mesh".into(), given.mesh.clone(), mesh),
@@ -149,6 +154,10 @@ impl Recorded {
             ("precision".into(), precision, s.precision.clone()),
             ("data".into(), data.map(String::from), place),
         ];
+        if let Some(gone) = s.data_folder.as_ref().filter(|f| data.is_none() && !f.is_dir()) {
+            let was = format!("`{}`, which is not there", gone.display());
+            changes.push(("data".into(), Some("it is searched for again".into()), was));
+        }
         let shown = |v: Option<String>| v.unwrap_or_else(|| "another value".into());
         for (name, size) in &given.dims {
             let was = shown(s.dims.get(name).map(usize::to_string));
@@ -163,18 +172,15 @@ impl Recorded {
         changed.map(|(what, is, was)| format!("{what}: {is}; the run had {was}")).collect()
     }
 
-    /// `--data` of the run. Relative paths are those of the folder in which the run was started.
+    /// Where the data of the run is: the folder that it was found in, or what `--data` said where that is not there any more.
     pub fn data(&self) -> Option<String> {
-        let data = self.settings.data.as_deref()?;
-        let placed = |path: &str| self.settings.placed(path);
-        if !data.contains('=') {
-            return Some(placed(data));
-        }
-        let file = |part: &str| match part.split_once('=') {
-            Some((name, path)) => format!("{name}={}", placed(path)),
-            None => part.into(),
-        };
-        Some(data.split(',').map(file).collect::<Vec<_>>().join(","))
+        let found = self.settings.data_folder.as_ref().filter(|f| f.is_dir());
+        found.map(|f| f.display().to_string()).or_else(|| self.settings.data.clone())
+    }
+
+    /// `--data` of the run.
+    pub fn asked_data(&self) -> Option<&str> {
+        self.settings.data.as_deref()
     }
 
     /// `--allow-nonfinite` of the run.

@@ -12,7 +12,7 @@ use crate::metrics::MEASURED;
 use crate::metrics_log::{MetricsLog, Stands, changed, summary};
 use crate::policies::Seen;
 use crate::project::Project;
-use crate::run_dir::{RunDir, read_settings};
+use crate::run_dir::RunDir;
 use crate::runs::RunCosts;
 use crate::settings::RunSettings;
 use crate::training::TrainOptions;
@@ -243,7 +243,7 @@ impl Session {
                 .into());
         };
         let dir = RunDir::resume(path)?;
-        let before: RunSettings = read_settings(path)?;
+        let before = RunSettings::read(path)?;
         let Ok(of_run) = before.seed.parse() else {
             let message = format!("`{}` cannot be used: its seed is `{}`", path.display(), before.seed);
             return Err(Diagnostic::error(codes::E0511, message).into());
@@ -252,7 +252,7 @@ impl Session {
         if (options.steps, options.epochs) == (None, None) {
             (self.start.steps, self.start.epochs) = (before.steps, before.epochs);
         }
-        self.init = self.init.take().or_else(|| before.init());
+        self.init = self.init.take().or_else(|| before.init.clone());
         let now = RunSettings::new(project, sources, options, self.start.seed, Some(set));
         self.notes.extend(before.resumed_as(&now)?);
         if dir.model_text()? != sources.text(project.texts.model) {

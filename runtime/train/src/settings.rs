@@ -1,15 +1,22 @@
 //! How a run was started, in full: what `run.toml` holds, and what of it may change when the run is resumed.
 
-use crate::data::Dataset;
-use crate::init::InitFrom;
+use crate::Checked;
+use crate::catalog::{LAYOUTS, MODELS, Shipped};
+use crate::data::{self, Dataset};
+use crate::init::{InitFrom, NameMap};
 use crate::policies::PolicySettings;
 use crate::project::Project;
+use crate::run_dir::read_settings;
+use crate::standard::PREFIX;
 use crate::training::TrainOptions;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+
+/// The name of rules that stood on the command line, among texts.
+pub(crate) const COMMAND_LINE: &str = "--layout";
 
 /// The resolved settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,10 +69,13 @@ pub(crate) struct RunSettings {
     pub(crate) preset: Option<String>,
     /// `--data`.
     pub(crate) data: Option<String>,
+    /// The folder that its data was found in, where it has a `data.toml`.
+    #[serde(default)]
+    pub(crate) data_folder: Option<PathBuf>,
     /// `--allow-nonfinite`.
     #[serde(default)]
     pub(crate) allow_nonfinite: bool,
-    /// The folder in which the command was given: relative paths are relative to it.
+    /// The folder in which the command was given. Runs of earlier versions have paths that are relative to it.
     #[serde(default)]
     pub(crate) folder: Option<PathBuf>,
     /// The folder that its weights were imported from, where it did not train.
@@ -126,6 +136,7 @@ impl RunSettings {
             eval: options.eval,
             preset: project.settings().size.clone(),
             data: options.data.clone(),
+            data_folder: set.and_then(Dataset::folder).map(PathBuf::from),
             allow_nonfinite: options.allow_nonfinite,
             examples: set.map_or(0, Dataset::records),
             fingerprint: set.map(Dataset::fingerprint).unwrap_or_default(),
@@ -141,22 +152,46 @@ impl RunSettings {
             init: options.init.clone(),
             imported: None,
         }
+        .absolute()
     }
 
-    /// A path as the command line had it, which was given in another folder.
-    pub(crate) fn placed(&self, path: &str) -> String {
-        let Some(folder) = &self.folder else { return path.into() };
-        let there = folder.join(path);
-        if Path::new(path).exists() || !there.exists() { path.into() } else { there.display().to_string() }
+    /// Reads those of a run.
+    ///
+    /// # Errors
+    ///
+    /// E0511.
+    pub(crate) fn read(run: &Path) -> Checked<RunSettings> {
+        Ok(read_settings::<RunSettings>(run)?.absolute())
     }
 
-    /// Where its first values came from.
-    pub(crate) fn init(&self) -> Option<InitFrom> {
-        let mut init = self.init.clone()?;
-        init.path = self.placed(&init.path.display().to_string()).into();
-        let rules = init.map.iter();
-        init.map = rules.map(|m| if m.contains('=') { m.clone() } else { self.placed(m) }).collect();
-        Some(init)
+    /// The same with absolute paths: what they name is the same in whichever folder a command goes on with the run.
+    pub(crate) fn absolute(mut self) -> RunSettings {
+        let Some(folder) = self.folder.clone() else { return self };
+        let placed = |path: &str| folder.join(path).display().to_string();
+        // What ships, and rules on the command line, are no files of the user's.
+        let own = |name: &str| name != COMMAND_LINE && !name.starts_with(PREFIX);
+        let ships = |list: &[Shipped], name: &str| list.iter().any(|s| s.path == name);
+        if !ships(MODELS, &self.file) && own(&self.file) {
+            self.file = placed(&self.file);
+        }
+        self.used.iter_mut().filter(|u| own(u)).for_each(|u| *u = placed(u));
+        if let Some(file) = self.layout_file.as_mut().filter(|f| !ships(LAYOUTS, f) && own(f)) {
+            *file = placed(file);
+        }
+        self.data = self.data.map(|data| data::absolute(&data, &folder));
+        self.data_folder = self.data_folder.map(|at| folder.join(at));
+        self.imported = self.imported.map(|from| placed(&from));
+        if let Some(init) = &mut self.init {
+            init.path = folder.join(&init.path);
+            init.map.iter_mut().filter(|m| NameMap::is_file(m)).for_each(|m| *m = placed(m));
+        }
+        self
+    }
+
+    /// Where its data is: the folder that it was found in, or else what `--data` said.
+    pub(crate) fn data_place(&self) -> Option<String> {
+        let folder = self.data_folder.as_ref().map(|f| f.display().to_string());
+        folder.or_else(|| self.data.clone())
     }
 
     /// What all processes of a run must be asked for alike, by name. How many cores each uses, and where it finds its files,
@@ -228,7 +263,7 @@ impl RunSettings {
         }
         if (self.examples, &self.fingerprint) != (now.examples, &now.fingerprint) {
             let about = |s: &RunSettings| {
-                let from = s.data.as_deref().unwrap_or("the default place");
+                let from = s.data_place().unwrap_or_else(|| "the default place".into());
                 format!("{} examples ({}) from {from}", s.examples, s.fingerprint)
             };
             let help = match &self.data {
@@ -271,7 +306,7 @@ impl RunSettings {
             ("cores", cores(self.cores), cores(now.cores)),
             ("precision", self.precision.clone(), now.precision.clone()),
             ("preset", preset(self), preset(now)),
-            ("data", place(&self.data), place(&now.data)),
+            ("data", place(&self.data_place()), place(&now.data_place())),
         ];
         let changed = changes.into_iter().filter(|(_, was, is)| was != is);
         changed.map(|(what, was, is)| format!("{what}: {is}; the run had {was}")).collect()

@@ -15,6 +15,8 @@ use std::path::PathBuf;
 pub struct TrainOptions {
     /// `--data`.
     pub data: Option<String>,
+    /// Where a run that goes on has found its data, where nothing else is said.
+    pub data_found: Option<String>,
     /// Let data pass that is infinite or not a number.
     pub allow_nonfinite: bool,
     /// How many epochs; with neither, as many as the run where one is resumed, else one. `steps` takes precedence.
@@ -65,7 +67,8 @@ pub struct TrainOptions {
 impl TrainOptions {
     pub(crate) fn wanted(&self) -> DataOptions<'_> {
         let Self { roots, allow_nonfinite, .. } = self;
-        DataOptions { given: self.data.as_deref(), roots, allow_nonfinite: *allow_nonfinite, inputs: None }
+        let given = self.data_found.as_deref().or(self.data.as_deref());
+        DataOptions { given, roots, allow_nonfinite: *allow_nonfinite, inputs: None }
     }
 }
 

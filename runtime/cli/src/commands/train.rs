@@ -80,7 +80,8 @@ fn options(
     let of_project = agree_on_result(console.processes(), "the policies", of_project);
     let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &Sources::new()))?;
     Ok(TrainOptions {
-        data: args.data.data.clone().or_else(|| recorded?.data()),
+        data: args.data.data.clone().or_else(|| recorded?.asked_data().map(String::from)),
+        data_found: recorded.filter(|_| args.data.data.is_none()).and_then(|r| r.data()),
         allow_nonfinite: args.data.allow_nonfinite || recorded.is_some_and(|r| r.allow_nonfinite()),
         // A run that is resumed goes on as long as it was meant to.
         epochs: args.epochs.or((args.steps.is_none() && !resume).then_some(EPOCHS)),

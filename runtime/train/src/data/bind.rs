@@ -45,7 +45,8 @@ pub fn load(source: &Source, split: &str, binding: &InputBinding) -> Result<Data
         return Err(errors);
     }
     let all = columns.first().map_or(0, |c| c.1);
-    opening.dataset(columns.into_iter().map(|c| c.0).collect(), all).map_err(|e| vec![*e])
+    let set = opening.dataset(columns.into_iter().map(|c| c.0).collect(), all).map_err(|e| vec![*e])?;
+    Ok(Dataset { folder: source.folder.clone(), ..set })
 }
 
 fn other_count((first, records): (&Column, usize), (other, n): (&Column, usize)) -> Diagnostic {

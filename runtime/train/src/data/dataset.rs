@@ -7,6 +7,7 @@ use meshwright_exec::HostTensor;
 use meshwright_plan::DType;
 use sha2::Digest;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The records of one split, in the dtypes of the program. Those of small files are in memory and known to be good; those of
@@ -22,6 +23,8 @@ pub struct Dataset {
     pub(super) chosen: Option<Subset>,
     pub(super) rule: OrderRule,
     pub(super) fingerprint: String,
+    /// The folder with the `data.toml` that describes it, if one does.
+    pub(super) folder: Option<PathBuf>,
 }
 
 /// The records at some positions of an order.
@@ -47,6 +50,7 @@ impl Dataset {
             chosen: None,
             rule,
             fingerprint: String::new(),
+            folder: None,
         };
         set.fingerprint = set.hash()?;
         Ok(set)
@@ -55,6 +59,11 @@ impl Dataset {
     /// Number of records.
     pub fn records(&self) -> usize {
         self.records
+    }
+
+    /// The folder with the `data.toml` that describes it, as it was found.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     pub(super) fn rule(&self) -> &OrderRule {

@@ -2,6 +2,7 @@
 //! kept.
 
 use super::manifest::read_manifest;
+use super::paths::{names_files, unescaped};
 use super::pattern::split_at_commas;
 use super::source::{FileRef, InputSource, MANIFEST, Source, SplitSource, check_split, malformed};
 use crate::Checked;
@@ -40,7 +41,7 @@ pub fn roots(env: Option<&OsStr>, current: &Path, exe: Option<&Path>) -> Vec<Pat
 /// Where nothing fits (with all places tried), several do, or `--data` or `data.toml` is malformed.
 pub fn find(given: Option<&str>, roots: &[PathBuf], inputs: &[InputDecl]) -> Checked<Source> {
     let Some(given) = given else { return search(roots, inputs) };
-    if given.contains('=') {
+    if names_files(given) {
         return parse_pairs(given);
     }
     let mut tried = Vec::new();
@@ -114,12 +115,12 @@ fn parse_pairs(given: &str) -> Checked<Source> {
             ));
         }
         check_split(split, "--data")?;
-        let file = InputSource::Files(vec![FileRef::parse(file, Path::new(""))]);
+        let file = InputSource::Files(vec![FileRef::parse(&unescaped(file), Path::new(""))]);
         if splits.entry(split.to_string()).or_default().inputs.insert(name.to_string(), file).is_some() {
             return Err(malformed(format!("`{name}` occurs twice in `--data`")));
         }
     }
-    Ok(Source { place: "--data".into(), exact: true, splits })
+    Ok(Source { place: "--data".into(), folder: None, exact: true, splits })
 }
 
 const FORM: &str =
@@ -132,6 +133,9 @@ fn split_and_name(name: &str) -> (&str, &str) {
 
 /// The split that all files are of that `--data` names one by one; `None` where they are of several, or a folder is named.
 pub fn only_split(given: &str) -> Option<&str> {
+    if !names_files(given) {
+        return None;
+    }
     let pairs: Vec<&str> = split_at_commas(given);
     let mut splits = pairs.iter().map(|p| Some(split_and_name(p.split_once('=')?.0.trim()).0));
     let first = splits.next()??;

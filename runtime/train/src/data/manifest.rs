@@ -39,7 +39,7 @@ pub(super) fn read_manifest(folder: &Path) -> Checked<Source> {
         }
         splits.insert(split, out);
     }
-    Ok(Source { place: folder.display().to_string(), exact: false, splits })
+    Ok(Source { place: folder.display().to_string(), folder: Some(folder.into()), exact: false, splits })
 }
 
 /// What is wrong with a line, and what to do about it.

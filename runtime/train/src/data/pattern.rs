@@ -13,7 +13,10 @@ pub(crate) fn files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
         return Ok(vec![pattern.to_path_buf()]);
     }
     let mut out = Vec::new();
-    for name in braces(text)? {
+    // Folders that are there are called what they are called.
+    let known = folder_of(text);
+    for rest in braces(&text[known.len()..])? {
+        let name = format!("{known}{rest}");
         let folder = folder_of(&name);
         if !name[folder.len()..].contains(['*', '?', '[']) || Path::new(&name).exists() {
             out.push(PathBuf::from(name));
@@ -93,11 +96,17 @@ fn numbers(first: &str, last: &str) -> Result<Vec<String>, String> {
     Ok((from..=to).map(|n| format!("{n:0width$}")).collect())
 }
 
-/// Splits at commas outside of braces.
+/// Splits at commas outside of braces; a `\` takes what follows it for a letter.
 pub(super) fn split_at_commas(text: &str) -> Vec<&str> {
     let (mut out, mut start, mut depth) = (Vec::new(), 0, 0usize);
+    let mut literal = false;
     for (at, c) in text.char_indices() {
+        if literal {
+            literal = false;
+            continue;
+        }
         match c {
+            '\\' => literal = true,
             '{' => depth += 1,
             '}' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {

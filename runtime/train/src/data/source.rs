@@ -126,6 +126,8 @@ pub struct SplitSource {
 pub struct Source {
     /// What the user would call it: a folder or `--data`.
     pub place: String,
+    /// The folder with the `data.toml`, if it is one.
+    pub folder: Option<PathBuf>,
     /// Whether every name must be an input of the model. A folder may hold more than a model uses.
     pub exact: bool,
     /// By name.

@@ -106,7 +106,8 @@ pub fn import_hf(options: &HfImport, sources: &mut Sources) -> Result<HfImported
     let settings = RunSettings {
         imported: Some(options.from.display().to_string()),
         ..RunSettings::new(&project, sources, &lasting(options), 0, None)
-    };
+    }
+    .absolute();
     run.write_settings(&settings)?;
     Ok(HfImported {
         model: project.program.model.clone(),

@@ -28,14 +28,20 @@ impl NameMap {
     pub fn read(given: &[String]) -> Checked<NameMap> {
         let mut all = NameMap::default();
         for text in given {
-            let (text, place) = match (text.strip_prefix(SHIPPED), text.contains('=')) {
+            let (text, place) = match (text.strip_prefix(SHIPPED), NameMap::is_file(text)) {
                 (Some(name), _) => (shipped(name)?, format!(" of the map `{name}`")),
-                (None, true) => (text.clone(), String::new()),
-                (None, false) => (content(text)?, format!(" in `{text}`")),
+                (None, false) => (text.clone(), String::new()),
+                (None, true) => (content(text)?, format!(" in `{text}`")),
             };
             all.rules.extend(NameMap::parse(&text, &place)?.rules);
         }
         Ok(all)
+    }
+
+    /// Whether a value of `--init-map` names a file of rules. Rules have a `=` behind one name, and a path may have one too.
+    pub(crate) fn is_file(given: &str) -> bool {
+        let rule = given.contains('=') && !Path::new(given).is_file();
+        !rule && !given.starts_with(SHIPPED)
     }
 
     /// The rules of a text; `place` says where it is, if it is a file.

@@ -22,6 +22,6 @@ pub(super) fn computed(run: &Path, s: &RunSettings) -> String {
     }
     s.dims.iter().for_each(|(name, size)| add(&format!("{name}={size}")));
     s.consts.iter().for_each(|(name, value)| add(&format!("{name}={:x}", value.to_bits())));
-    add(&s.init().map_or(String::new(), |init| serde_json::to_string(&init).unwrap_or_default()));
+    add(&s.init.as_ref().map_or(String::new(), |init| serde_json::to_string(&init).unwrap_or_default()));
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -7,7 +7,7 @@ use super::held::HeldLocks;
 use crate::Checked;
 use crate::history::{Ending, ending};
 use crate::metrics::Evaluation;
-use crate::run_dir::{lock_of, read_costs, read_settings};
+use crate::run_dir::{lock_of, read_costs};
 use crate::settings::RunSettings;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -136,7 +136,7 @@ impl RunSummary {
 
     /// The summary, and what is kept of its curves: they are large, and the summary is made of them anyway.
     fn with<T>(run: &Path, held: &HeldLocks, keep: &impl Fn(&RunCurves) -> T) -> Checked<(RunSummary, T)> {
-        let settings: RunSettings = read_settings(run)?;
+        let settings = RunSettings::read(run)?;
         // What is going on meanwhile is at worst seen as it was before.
         let running = lock_of(run).metadata().is_ok_and(|lock| held.has(&lock));
         let curves = RunCurves::read(run)?;
@@ -290,7 +290,7 @@ pub fn at_work_in(runs: &[PathBuf]) -> Vec<bool> {
 
 /// The last step of the run in a folder, as it was asked for; none where there is no run, or nobody said.
 pub fn planned_steps(run: &Path) -> Option<u64> {
-    let settings: RunSettings = read_settings(run).ok()?;
+    let settings = RunSettings::read(run).ok()?;
     let batch = read_costs(run).ok()??.batch;
     let epoch = settings.examples as u64 / batch.max(1) as u64;
     settings.steps.or(settings.epochs.map(|n| u64::from(n) * epoch))

@@ -133,7 +133,8 @@ fn settings(out: &mut TwoColumns, run: &ShownRun) {
         RunLength::Steps(n) => counted(n, "step"),
     });
     out.some("length", length);
-    let data = setting(run, "data").unwrap_or_else(|| "the default place".into());
+    let data = setting(run, "data_folder").or_else(|| setting(run, "data"));
+    let data = data.unwrap_or_else(|| "the default place".into());
     out.row("data", format!("{data}: {}", counted(s.examples as u64, "example")));
     let list = |all: Vec<String>| all.join(" ");
     out.some("dims", Some(list(s.dims.iter().map(|(n, v)| format!("{n}={v}")).collect())));

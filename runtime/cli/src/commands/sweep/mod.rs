@@ -32,7 +32,11 @@ pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
     // Before the command goes to another folder.
     let asked = AskedTable::of(&args.report).map_err(|e| e.said(console))?;
     let (spec, dir) = subject(args).map_err(|e| e.said(console))?;
-    let spec = spec.overridden(args);
+    let mut spec = spec.overridden(args);
+    if spec.folder.is_some() {
+        // It goes on in the folder in which it was started, and `--run` is relative to that of the command.
+        spec.run = Some(dir.clone());
+    }
     if args.report.table {
         let printed = of_folder(&spec, &dir).and_then(|rows| asked.deliver(&rows, console));
         printed.map_err(|e| e.said(console))?;
@@ -70,6 +74,9 @@ fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), CommandEnd> {
         return Err(Box::new(d.help("name a model to start one: `meshwright sweep MODEL --run DIR`")).into());
     }
     let mut spec = SweepSpec::read(&file)?;
+    if let Some(folder) = &mut spec.folder {
+        *folder = folder::absolute(&file.parent().unwrap_or(Path::new("")).join(&*folder))?;
+    }
     if of_folder {
         if args.runs.run.is_some() {
             return Err(
@@ -80,7 +87,11 @@ fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), CommandEnd> {
         spec.run = Some(dir.clone());
         return Ok((spec, dir));
     }
-    let dir = spec.clone().overridden(args).dir();
+    let dir = match (&args.runs.run, &spec.folder) {
+        (Some(run), Some(_)) => folder::absolute(run)?,
+        (None, Some(folder)) => folder.join(spec.dir()),
+        (_, None) => spec.clone().overridden(args).dir(),
+    };
     Ok((spec, dir))
 }
 
@@ -131,8 +142,7 @@ fn prepare<'a>(
     dir: PathBuf,
     console: &mut Console,
 ) -> Result<Sweep<'a>, CommandEnd> {
-    let from_folder = args.subject.as_deref().is_some_and(|s| Path::new(s).is_dir());
-    match spec.folder.as_deref().filter(|_| from_folder) {
+    match spec.folder.as_deref() {
         // Its runs go on where they began.
         Some(folder) => folder::enter(folder)?,
         None => spec.folder = Some(folder::current()?),

@@ -5,8 +5,8 @@ use crate::sweep::combination::Combination;
 use crate::sweep::spec::SweepSpec;
 use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_train::Checked;
 use meshwright_train::run_dir::read_settings;
+use meshwright_train::{Checked, data};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(super) fn same_run(
     let or = |text: &Option<String>, none: &str| text.clone().unwrap_or_else(|| none.into());
     let place = |data: &Option<String>| or(data, "the default place");
     let same_data = made.data == spec.data
-        || places(&made.data, made.folder.as_deref()) == places(&spec.data, spec.folder.as_deref());
+        || place_of(&made.data, made.folder.as_deref()) == place_of(&spec.data, spec.folder.as_deref());
     let is_data = if same_data { place(&made.data) } else { place(&spec.data) };
     let train = |spec: &SweepSpec| format!("`{}`", spec.train.join(" "));
     // A short name of a preset means the same.
@@ -67,15 +67,8 @@ pub(super) fn same_run(
     Err(Box::new(d.help("give another folder with `--run`").help("or move the folder of that run away")))
 }
 
-/// Where the data is, wherever it was named from: of each input, or of all.
-fn places(data: &Option<String>, folder: Option<&Path>) -> Option<Vec<(String, PathBuf)>> {
-    let place = |path: &str| {
-        let path = folder.unwrap_or(Path::new("")).join(path);
-        path.canonicalize().unwrap_or(path)
-    };
-    let one = |part: &str| match part.split_once('=') {
-        Some((input, path)) => (input.to_string(), place(path)),
-        None => (String::new(), place(part)),
-    };
-    Some(data.as_deref()?.split(',').map(one).collect())
+/// Where the data is, wherever it was named from.
+fn place_of(data: &Option<String>, folder: Option<&Path>) -> Option<PathBuf> {
+    let named = PathBuf::from(data::absolute(data.as_deref()?, folder.unwrap_or(Path::new(""))));
+    Some(named.canonicalize().unwrap_or(named))
 }
