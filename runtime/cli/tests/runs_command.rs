@@ -96,7 +96,7 @@ fn a_run_is_shown_with_its_history_and_its_commands() {
     assert_eq!(text, ok(&at, &["runs", "show", "runs/a/"]));
     for part in [
         "runs/a: finished",
-        "sums (`sums.mw`)",
+        "runs-show/sums.mw`)",
         "batch=10 classes=2 features=4",
         "lr=0.5",
         "5 steps, 0 epochs",

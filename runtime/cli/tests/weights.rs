@@ -101,7 +101,7 @@ fn a_run_begins_with_the_values_of_another() {
     std::fs::rename(at.join("a"), at.join("gone")).unwrap();
     let more = events(&at, &["train", "--run", "b", "--resume", "--steps", "14"]);
     assert_eq!(steps(&more).len(), 2);
-    assert!(file(&at, "b/run.toml").contains("[init]\npath = \"a\""), "{}", file(&at, "b/run.toml"));
+    assert!(file(&at, "b/run.toml").contains("/init/a\"\n"), "{}", file(&at, "b/run.toml"));
     // Where it broke before its first checkpoint it begins again, with the same values.
     std::fs::remove_dir_all(at.join("b/checkpoints")).unwrap();
     std::fs::rename(at.join("gone"), at.join("a")).unwrap();

@@ -83,11 +83,14 @@ impl RunRow {
     }
 }
 
-/// As a sweep calls it: the name of a layout that ships, the file without its extension, or the rules of the command line.
+/// As a sweep calls it: the name of a layout that ships, that of a file without its folder and extension, or the rules of the command line.
 fn layout_name(s: &RunSummary) -> Option<String> {
     let file = s.layout_file.as_deref().and_then(|f| f.strip_suffix(".layout"));
-    let file = file.map(|f| f.strip_prefix("layouts/").unwrap_or(f).to_string());
-    file.or_else(|| (!s.rules.is_empty()).then(|| s.rules.join("; ")))
+    let name = |f: &str| match Path::new(f).file_name().filter(|_| f.starts_with('/')) {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => f.strip_prefix("layouts/").unwrap_or(f).to_string(),
+    };
+    file.map(name).or_else(|| (!s.rules.is_empty()).then(|| s.rules.join("; ")))
 }
 
 /// All of it.
