@@ -6,7 +6,7 @@ use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
 use meshwright_ops::{GraphNote, Id};
-use meshwright_plan::{Dim, Phase, Plan, Prim, Provenance, Step, StepLoop};
+use meshwright_plan::{CollectiveTotal, Dim, Phase, Plan, Prim, Provenance, Step, StepLoop};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,6 +113,13 @@ pub struct CollectiveReport {
     pub over: Option<(String, String)>,
 }
 
+impl CollectiveReport {
+    /// Bytes of one of its parts in a step: in a loop, as often as it runs.
+    pub fn in_step(&self, part: &PartReport) -> u64 {
+        self.times.saturating_mul(part.bytes as u64)
+    }
+}
+
 /// A softmax of scores that weights a sum: attention, or nearly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AttentionReport {
@@ -140,19 +147,6 @@ pub struct DeviceReport {
     pub activation_bytes: u64,
 }
 
-/// All collectives of one kind over the same axes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TrafficReport {
-    /// `all_reduce` and so on.
-    pub op: String,
-    /// Axes of their groups.
-    pub axes: Vec<String>,
-    /// How many run in a step.
-    pub count: usize,
-    /// Bytes of all of them.
-    pub bytes: usize,
-}
-
 /// What a path of `recompute` brings: the difference to the same layout without it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecomputeReport {
@@ -165,7 +159,7 @@ pub struct RecomputeReport {
     /// Steps of the Plan that run more often, by what they do, the most frequent first.
     pub ops: Vec<AddedOp>,
     /// Collectives that run more often.
-    pub collectives: Vec<TrafficReport>,
+    pub collectives: Vec<CollectiveTotal>,
 }
 
 /// What runs more often.
@@ -202,7 +196,7 @@ pub struct Report {
     /// Totals.
     pub per_device: DeviceReport,
     /// Totals of the collectives by kind and axes, in the order in which they first occur.
-    pub totals: Vec<TrafficReport>,
+    pub totals: Vec<CollectiveTotal>,
 }
 
 impl Report {
@@ -229,7 +223,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         devices: plan.mesh.devices(),
         loops: loops(plan),
         values: values(spmd, &rows, &collectives, line_of),
-        totals: totals(&collectives),
+        totals: plan.communication(),
         attention: attention(spmd, plan, line_of),
         recompute: Vec::new(),
         collectives,
@@ -269,20 +263,6 @@ fn loops(plan: &Plan) -> Vec<LoopReport> {
     (0..all.len()).map(report).collect()
 }
 
-/// What the collectives of a step come to, by kind and axes.
-pub fn totals(collectives: &[CollectiveReport]) -> Vec<TrafficReport> {
-    let mut out: Vec<TrafficReport> = Vec::new();
-    for c in collectives {
-        let times = usize::try_from(c.times).unwrap_or(usize::MAX);
-        let bytes = c.bytes.saturating_mul(times);
-        match out.iter_mut().find(|t| t.op == c.op && t.axes == c.axes) {
-            Some(t) => (t.count, t.bytes) = (t.count.saturating_add(times), t.bytes.saturating_add(bytes)),
-            None => out.push(TrafficReport { op: c.op.clone(), axes: c.axes.clone(), count: times, bytes }),
-        }
-    }
-    out
-}
-
 /// What a path of `recompute` brings, from the step and from that of the same layout without the path.
 pub fn recomputed(path: &str, with: &Compiled, without: &Compiled) -> RecomputeReport {
     let (more, less) = (&with.plan, &without.plan);
@@ -301,9 +281,8 @@ pub fn recomputed(path: &str, with: &Compiled, without: &Compiled) -> RecomputeR
     };
     let mut ops: Vec<AddedOp> = counts(more).into_iter().filter_map(grown).collect();
     ops.sort_by_key(|o| std::cmp::Reverse(o.count));
-    let moved = |c: &Compiled| totals(&collectives(&c.spmd, &Rows::of(&c.spmd), &c.plan));
-    let before = moved(without);
-    let mut collectives = moved(with);
+    let before = less.communication();
+    let mut collectives = more.communication();
     for t in &mut collectives {
         if let Some(b) = before.iter().find(|b| b.op == t.op && b.axes == t.axes) {
             t.count = t.count.saturating_sub(b.count);

@@ -4,8 +4,8 @@ use crate::repeats::{Repetition, RowKey, named, runs};
 use crate::table::{Align, Screen, Table, markdown_table};
 use crate::text::{bytes, dashed, flops, thousands};
 use anstyle::{AnsiColor, Style};
-use meshwright_core::explain::{DeviceReport, Report, TrafficReport};
-use meshwright_plan::Phase;
+use meshwright_core::explain::{DeviceReport, Report};
+use meshwright_plan::{CollectiveTotal, Phase};
 use meshwright_train::BenchResult;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,11 +22,14 @@ pub(crate) struct Variant {
     /// Devices of the mesh.
     pub(crate) devices: usize,
     /// Number of collectives of a step.
-    pub(crate) collectives: usize,
+    pub(crate) collectives: u64,
     /// Totals of a step on one device.
     pub(crate) per_device: DeviceReport,
     /// Collectives by kind and axes.
-    pub(crate) totals: Vec<TrafficReport>,
+    pub(crate) totals: Vec<CollectiveTotal>,
+    /// Whether the memory of a device is enough, where that was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<DeviceMemory>,
     /// Times of steps, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) measured: Option<BenchResult>,
@@ -35,13 +38,27 @@ pub(crate) struct Variant {
     moved: BTreeMap<MovedValue, MovedBytes>,
 }
 
+/// The memory of a device beside what a variant needs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct DeviceMemory {
+    /// Bytes that a device has.
+    pub(crate) bytes: u64,
+    /// Whether the variant needs no more.
+    pub(crate) fits: bool,
+    /// Lines of the layout with which one that needs more fits; none where none of those that were tried do.
+    pub(crate) fits_with: Vec<String>,
+    /// Bytes that it needs with these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_with: Option<u64>,
+}
+
 /// A value with the collective that moves it: in which part of the step that is depends on the bucket that it is in.
 type MovedValue = (String, String, Vec<String>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct MovedBytes {
     phase: Phase,
-    bytes: usize,
+    bytes: u64,
     because: String,
     order: usize,
 }
@@ -66,8 +83,8 @@ pub(crate) struct Difference {
     pub(crate) value: String,
     pub(crate) op: String,
     pub(crate) axes: Vec<String>,
-    pub(crate) bytes_before: usize,
-    pub(crate) bytes_after: usize,
+    pub(crate) bytes_before: u64,
+    pub(crate) bytes_after: u64,
     pub(crate) because: String,
 }
 
@@ -94,7 +111,7 @@ impl Variant {
             let order = rows.get(&p.id).copied().unwrap_or(0);
             let place = (p.value.clone(), c.op.clone(), c.axes.clone());
             let first = || MovedBytes { phase: c.phase, bytes: 0, because: p.because.clone(), order };
-            moved.entry(place).or_insert_with(first).bytes += p.bytes;
+            moved.entry(place).or_insert_with(first).bytes += c.in_step(p);
         }
         Variant {
             layout,
@@ -104,6 +121,7 @@ impl Variant {
             collectives: report.totals.iter().map(|t| t.count).sum(),
             per_device: report.per_device,
             totals: report.totals.clone(),
+            memory: None,
             measured: None,
             moved,
         }
@@ -141,7 +159,7 @@ pub(crate) fn differences(variants: &[Variant]) -> Vec<Differences> {
 /// First what vanishes, then what has another size, then what appears; each in the order of the step.
 fn changes(before: &Variant, after: &Variant) -> Vec<Difference> {
     let mut out: Vec<(Phase, usize, Difference)> = Vec::new();
-    let mut add = |change, place: &MovedValue, before: usize, after: usize, t: &MovedBytes| {
+    let mut add = |change, place: &MovedValue, before: u64, after: u64, t: &MovedBytes| {
         let (phase, (value, op, axes)) = (t.phase, place.clone());
         let (bytes_before, bytes_after, because) = (before, after, t.because.clone());
         out.push((
@@ -169,8 +187,9 @@ fn changes(before: &Variant, after: &Variant) -> Vec<Difference> {
 struct Cells {
     titles: Vec<&'static str>,
     rows: Vec<Vec<String>>,
-    /// How many columns are words.
+    /// How many of the first columns are words, and how many of the last.
     words: usize,
+    notes: usize,
 }
 
 /// The variants; with `exact` numbers as they are, without units.
@@ -190,6 +209,8 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
         false => ["optimizer", "activations"],
     });
     titles.extend(measured.then_some(if exact { "median_ms" } else { "ms/step" }));
+    let memory = variants.iter().any(|v| v.memory.is_some());
+    titles.extend(if memory { &["fits", "fits_with"][..] } else { &[] });
     let row = |v: &Variant| {
         let d = &v.per_device;
         let mut row = vec![v.layout.clone().unwrap_or_else(|| "-".into()), v.mesh.clone()];
@@ -198,15 +219,21 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
         }
         row.push(v.devices.to_string());
         row.push(if exact { d.flops.to_string() } else { flops(d.flops) });
-        row.push(if exact { v.collectives.to_string() } else { thousands(v.collectives as u64) });
+        row.push(if exact { v.collectives.to_string() } else { thousands(v.collectives) });
         row.extend([d.collective_bytes, d.peak_bytes, d.parameter_bytes].map(size));
         row.extend([d.optimizer_state_bytes, d.activation_bytes].map(size));
         if measured {
             row.push(v.measured.as_ref().map_or("-".into(), |m| format!("{:.2}", m.median_ms)));
         }
+        if let Some(m) = &v.memory {
+            let with = m.fits_with.join("; ");
+            row.push(if m.fits { "yes" } else { "no" }.into());
+            row.push(if with.is_empty() && !exact { "-".into() } else { with });
+        }
         row
     };
-    Cells { titles, rows: variants.iter().map(row).collect(), words }
+    let notes = if memory { 2 } else { 0 };
+    Cells { titles, rows: variants.iter().map(row).collect(), words, notes }
 }
 
 const PHASES: [(Phase, &str); 3] =
@@ -221,10 +248,10 @@ fn cells(d: &Difference) -> Vec<String> {
     };
     let phase = PHASES.iter().find(|p| p.0 == d.phase).map_or("", |p| p.1);
     let size = match d.change {
-        Change::Appears => thousands(d.bytes_after as u64),
-        Change::Vanishes => thousands(d.bytes_before as u64),
+        Change::Appears => thousands(d.bytes_after),
+        Change::Vanishes => thousands(d.bytes_before),
         Change::Resized => {
-            format!("{} to {}", thousands(d.bytes_before as u64), thousands(d.bytes_after as u64))
+            format!("{} to {}", thousands(d.bytes_before), thousands(d.bytes_after))
         }
     };
     let what = format!("{} {}", dashed(&d.op), d.axes.join(","));
@@ -256,10 +283,10 @@ pub(crate) fn text(variants: &[Variant], shown: Shown, screen: &Screen) -> Strin
     let mut parts = Vec::new();
     if shown.totals {
         let cells = overview(variants, false);
-        let align: Vec<Align> = (0..cells.titles.len())
-            .map(|i| if i < cells.words { Align::Left } else { Align::Right })
-            .collect();
         let n = cells.titles.len();
+        let align: Vec<Align> = (0..cells.titles.len())
+            .map(|i| if i < cells.words || i + cells.notes >= n { Align::Left } else { Align::Right })
+            .collect();
         // On a narrow screen what makes up the peak goes first, then the number of devices, which the mesh tells.
         let parts_of_peak = cells.words + 5;
         let mut t = Table::new(&align).style(0, Style::new().bold()).dispensable(
@@ -326,7 +353,7 @@ pub(crate) fn markdown(variants: &[Variant], shown: Shown) -> String {
             let titles = vec!["", "phase", "value", "collective", "bytes/device", "reason"];
             let rows = d.changes.iter().map(cells).collect();
             let title = format!("**{to}** against **{from}**: {}\n\n", summary(&d.changes));
-            out.push(title + &table(&Cells { titles, rows, words: 4 }));
+            out.push(title + &table(&Cells { titles, rows, words: 4, notes: 0 }));
         }
     }
     out.join("\n")

@@ -101,7 +101,8 @@ fn legend(shown: &[&ValueReport]) -> String {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use meshwright_core::explain::{AxisReport, CollectiveReport, DeviceReport, PartReport, totals};
+    use meshwright_core::explain::{AxisReport, CollectiveReport, DeviceReport, PartReport};
+    use meshwright_plan::CollectiveTotal;
 
     fn value(
         id: u32,
@@ -154,12 +155,19 @@ mod tests {
         let flying = CollectiveReport {
             start: 7,
             wait: 12,
+            times: 4,
             ahead: None,
             meanwhile: 4,
             over: Some(("b2.h".into(), "d(h.w)".into())),
             ..of("all_reduce", "c", Phase::Forward, vec![part(3, "b2.h", 8, "`x` is summed")])
         };
-        let mut report = Report {
+        let total = |op: &str, axis: &str, count, bytes| CollectiveTotal {
+            op: op.into(),
+            axes: vec![axis.into()],
+            count,
+            bytes,
+        };
+        Report {
             attention: vec![],
             recompute: vec![],
             loops: vec![],
@@ -203,10 +211,12 @@ mod tests {
                 optimizer_state_bytes: 0,
                 activation_bytes: 1 << 20,
             },
-            totals: Vec::new(),
-        };
-        report.totals = totals(&report.collectives);
-        report
+            totals: vec![
+                total("all_reduce", "c", 5, 102_432),
+                total("all_reduce", "r", 1, 59_396),
+                total("all_gather", "c", 1, 57_344),
+            ],
+        }
     }
 
     fn view(all: bool) -> View {
@@ -218,11 +228,11 @@ mesh  r=2 x c=2 = 4 devices
 
 per step and device
   compute      324 MFLOP
-  collectives    158 KiB  in 4 collectives
-                 100 KiB  in 2 all-reduce over c
+  collectives    158 KiB  in 7 collectives
+                 100 KiB  in 5 all-reduce over c
                 58.0 KiB  in 1 all-reduce over r
                 56.0 KiB  in 1 all-gather over c
-  overlap            8 B  in 1 in flight while others compute
+  overlap           32 B  in 4 in flight while others compute
   peak memory   4.00 MiB
                 3.00 MiB  parameters
                      0 B  optimizer

@@ -3,8 +3,9 @@
 
 mod support;
 
+use serde_json::Value;
 use std::process::Command;
-use support::{folder, run};
+use support::{folder, lines, run};
 
 const PLAN: [&str; 6] = ["mlp", "--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2", "--nodes"];
 
@@ -152,8 +153,11 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     assert!(err.contains("4 devices") && err.contains("3 nodes with 2 each have 6"), "{err}");
     assert!(err.contains("`--nodes 2`") && err.contains("`--mesh r=3,c=2`"), "{err}");
 
-    let (code, _, err) = launch("slurm", &["2", "--per-node", "2", "--memory", "1MiB"]);
-    assert!(code == 1 && err.contains("which has 1.00 MiB"), "{err}");
+    let (code, out, err) = launch("slurm", &["2", "--per-node", "2", "--memory", "1MiB"]);
+    assert!(
+        code == 1 && out.is_empty() && err.contains("and 1.00 MiB are available on each device"),
+        "{err}"
+    );
     let (code, _, err) = launch("slurm", &["2", "--per-node", "2", "--precision", "f64"]);
     assert!(code == 1 && err.contains("f64"), "{err}");
     let (code, out, _) = launch("slurm", &["2", "--per-node", "2", "--precision", "f64", "--cpu"]);
@@ -172,4 +176,112 @@ fn a_file_is_not_written_over_unasked() {
     assert!(code == 1 && err.contains("exists already") && err.contains("--force"), "{err}");
     assert_eq!(std::fs::read(&at).unwrap(), before);
     assert_eq!(launch("slurm", &[&args[..], &["--force"]].concat()).0, 0);
+}
+
+/// What stands in a loop counts as often as it runs, whichever command says so.
+#[test]
+fn every_command_says_the_same_bytes_of_a_step() {
+    let file = folder("launch-bytes").join("job");
+    let model = ["gpt", "--preset", "tiny", "--mesh", "data=4"];
+    let json = |command: &[&str], layout: &[&str], more: &[&str]| -> Value {
+        let (code, out, err) = run(&[command, &model, layout, &["--format", "json"], more].concat());
+        assert_eq!(code, 0, "{command:?}: {err}");
+        lines(&out).remove(0)
+    };
+    let layout = ["--layout", "zero3"];
+    let explained = json(&["explain"], &layout, &[]);
+    let all = |values: &Value, of: &str| -> u64 {
+        values.as_array().unwrap().iter().map(|v| v[of].as_u64().unwrap()).sum()
+    };
+    let collectives = explained["collectives"].as_array().unwrap();
+    let of_loops = |c: &Value| c["times"].as_u64().unwrap() * c["bytes"].as_u64().unwrap();
+    let bytes: u64 = collectives.iter().map(of_loops).sum();
+    assert!(collectives.iter().any(|c| c["times"].as_u64().unwrap() > 1), "{explained}");
+    let count = all(&explained["totals"], "count");
+
+    let nodes = ["--nodes", "2", "--per-node", "2", "-o", file.to_str().unwrap()];
+    let launched = json(&["launch", "slurm"], &layout, &nodes);
+    let checked = json(&["check"], &layout, &[]);
+    let compared = json(&["compare"], &["--layout", "", "--layout", "zero3"], &[]);
+    let said = [
+        explained["per_device"]["collective_bytes"].as_u64().unwrap(),
+        all(&explained["totals"], "bytes"),
+        all(&launched["communication"], "bytes"),
+        checked["collective_bytes"].as_u64().unwrap(),
+        compared["variants"][1]["per_device"]["collective_bytes"].as_u64().unwrap(),
+        all(&compared["differences"][0]["changes"], "bytes_after"),
+    ];
+    assert_eq!(said, [bytes; 6]);
+    assert_eq!(
+        [checked["collectives"].as_u64(), compared["variants"][1]["collectives"].as_u64()],
+        [Some(count); 2]
+    );
+    assert_eq!(launched["communication"][0]["between_nodes"], true);
+}
+
+/// Lines that make a plan fit are named, and they do.
+#[test]
+fn what_does_not_fit_the_memory_of_a_device_is_told_what_would() {
+    let model = ["gpt", "--preset", "tiny", "--dim", "batch=64", "--mesh", "data=4", "--layout"];
+    let check = |layout: &str, more: &[&str]| run(&[&["check"], &model[..], &[layout], more].concat());
+    let (_, out, _) = check("dp", &["--format", "json"]);
+    let peak = lines(&out)[0]["peak_bytes"].as_u64().unwrap();
+    for (part, word) in [(0.93, "moments"), (0.4, "microbatches")] {
+        let memory = format!("{}", (peak as f64 * part) as u64);
+        let nodes = ["--memory", &memory, "--nodes", "2", "--per-node", "2"];
+        let launched = run(&[&["launch", "slurm"], &model[..], &["dp"], &nodes].concat());
+        let several = check("dp", &["--layout", "zero3", "--memory", &memory]);
+        for (code, _, err) in [check("dp", &["--memory", &memory]), launched, several] {
+            assert!(code == 1 && err.contains("error[E0401]") && err.contains("the largest are `"), "{err}");
+            let help = err.lines().find(|l| l.contains("with this in the layout it fits, in ")).unwrap();
+            let named: Vec<&str> = help.split('`').skip(1).step_by(2).collect();
+            assert!(named.iter().any(|line| line.starts_with(word)), "{help}");
+            let layout = format!("batch -> data; {}", named.join("; "));
+            let (code, _, err) = check(&layout, &["--memory", &memory]);
+            assert_eq!(code, 0, "{layout}: {err}");
+        }
+        let args = [&["compare"], &model[..], &["dp", "--memory", &memory]].concat();
+        let (code, out, err) = run(&[&args[..], &["--format", "json"]].concat());
+        assert_eq!(code, 0, "{err}");
+        let compared = &lines(&out)[0]["variants"][0]["memory"];
+        assert_eq!(compared["fits"], false);
+        assert!(compared["peak_with"].as_u64().unwrap() <= memory.parse().unwrap(), "{compared}");
+        let with: Vec<&str> =
+            compared["fits_with"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
+        let (_, table, _) = run(&args);
+        assert!(table.lines().any(|l| l.ends_with(&format!("  no    {}", with.join("; ")))), "{table}");
+        let (_, csv, _) = run(&[&args[..], &["--format", "csv"]].concat());
+        assert!(
+            csv.contains(",fits,fits_with\n") && csv.contains(&format!(",no,{}", with.join("; "))),
+            "{csv}"
+        );
+    }
+    // Where it fits, nothing is said; where no line helps, a smaller batch is.
+    assert_eq!(check("dp", &["--memory", "80GiB"]).0, 0);
+    let (code, _, err) = check("dp", &["--memory", "1KiB"]);
+    assert!(code == 1 && err.contains("take a smaller batch"), "{err}");
+}
+
+#[test]
+fn compare_takes_lists_as_a_sweep_does() {
+    let (code, out, err) =
+        run(&["compare", "mlp", "--layout", "dp,zero3", "--mesh", "2,4", "--format", "json"]);
+    assert_eq!(code, 0, "{err}");
+    let all = &lines(&out)[0]["variants"];
+    let of = |v: &Value| (v["layout"].as_str().unwrap().to_string(), v["devices"].as_u64().unwrap());
+    let found: Vec<(String, u64)> = all.as_array().unwrap().iter().map(of).collect();
+    let expected = [("dp", 2), ("zero3", 2), ("dp", 4), ("zero3", 4)].map(|(l, n)| (l.to_string(), n));
+    assert_eq!(found, expected);
+    // Rules are one layout, commas and all.
+    let (code, out, err) = run(&[
+        "compare",
+        "mlp",
+        "--layout",
+        "batch -> pod, data",
+        "--mesh",
+        "pod=2,data=2",
+        "--format",
+        "json",
+    ]);
+    assert!(code == 0 && lines(&out)[0]["variants"].as_array().unwrap().len() == 1, "{err}");
 }

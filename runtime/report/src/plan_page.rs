@@ -15,9 +15,10 @@ mod tests;
 use crate::Page;
 use memory::HeldBuffer;
 use meshwright_core::Compiled;
-use meshwright_core::explain::{DeviceReport, Report, TrafficReport};
+use meshwright_core::explain::{DeviceReport, Report};
 use meshwright_core::layout::Layout;
 use meshwright_diag::Sources;
+use meshwright_plan::CollectiveTotal;
 use placed::{ExtentView, PlacedType, PlacedTypes};
 use pools::{LinePool, RulePool, RuleView, SourceLine, TextPool};
 use serde::Serialize;
@@ -56,7 +57,7 @@ pub struct LayoutView {
     /// For each axis the positions that are drawn.
     shown: Vec<Vec<usize>>,
     per_device: DeviceReport,
-    totals: Vec<TrafficReport>,
+    totals: Vec<CollectiveTotal>,
     /// Texts that others refer to by position: paths, names of dims.
     texts: Vec<String>,
     extents: Vec<ExtentView>,

@@ -1,7 +1,7 @@
 //! What is said of devices that failed.
 
 use crate::failure::Failure;
-use crate::plan_memory::{largest, lines_for};
+use crate::plan_memory::{self, largest, lines_for};
 use crate::project::Project;
 use crate::text::bytes as shown;
 use meshwright_core::training_step;
@@ -25,11 +25,8 @@ pub fn described(error: &ExecError) -> Diagnostic {
 pub(crate) fn with_lines(failure: Failure, project: &Project, sources: &Sources) -> Failure {
     let Failure::Exec(ExecError::OutOfMemory(mut e)) = failure else { return failure };
     if let Some(plan) = e.plan.clone().filter(|plan| plan.trains()) {
-        let other = |lines: &str| {
-            let changed = project.with_more_rules(lines, sources)?;
-            let step = training_step(&changed.program)?;
-            changed.compile(&step, sources).0.map(|c| c.plan)
-        };
+        let step = training_step(&project.program);
+        let other = |lines: &str| plan_memory::with_lines(project, sources, step.as_ref()?, lines);
         let peak = plan.summary.peak_bytes;
         // What the process has now and what is free. Where that is enough, it is in pieces: then what is asked for beyond what is free is left
         // out of account, and some more.

@@ -6,7 +6,7 @@ use crate::consensus::agree_on_result;
 use crate::data::{self, Dataset, EpochSeed, InputBinding, Places, Prefetch};
 use crate::failure::Failure;
 use crate::memory::devices_fit;
-use crate::plan_memory::{MemoryShare, WithLines, plan_fits};
+use crate::plan_memory::{MemoryShare, WithLines, plan_fits, with_lines};
 use crate::project::Project;
 use crate::tensor::RawTensor;
 use meshwright_comm::Timeouts;
@@ -146,10 +146,7 @@ pub(crate) fn load(
     let step = LazyCell::new(|| of.and_then(|(project, _)| training_step(&project.program)));
     let other = of.map(|(project, sources)| {
         let step = &step;
-        move |lines: &str| {
-            let changed = project.with_more_rules(lines, sources)?;
-            changed.compile(step.as_ref()?, sources).0.map(|c| c.plan)
-        }
+        move |lines: &str| with_lines(project, sources, step.as_ref()?, lines)
     });
     let other = other.as_ref().map(|f| f as WithLines<'_>);
     let fits = plan_fits(&plan, &MemoryShare::of(cluster), held, other);

@@ -2,8 +2,10 @@
 
 use crate::failure::Failure;
 use crate::memory::available_bytes;
+use crate::project::Project;
 use crate::text::bytes as shown;
-use meshwright_diag::{Diagnostic, codes};
+use meshwright_core::StepGraph;
+use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, GpuShare};
 use meshwright_plan::{PeakBuffer, Plan, Prim, Step};
 use std::collections::BTreeSet;
@@ -21,6 +23,8 @@ pub(crate) struct MemoryShare {
     available: u64,
     /// Whose it is, where it is not the host's.
     of: Option<String>,
+    /// What may be taken beyond what is there.
+    slack: u64,
 }
 
 impl MemoryShare {
@@ -31,24 +35,21 @@ impl MemoryShare {
             // Other processes of this machine take as much.
             let devices = (cluster.ranks().len() * cluster.processes().neighbors()) as u64;
             return available_bytes()
-                .map(|available| MemoryShare { devices, available, of: None })
+                .map(|available| MemoryShare { devices, available, of: None, slack: 0 })
                 .into_iter()
                 .collect();
         }
-        let share = |g: GpuShare| {
-            Some(MemoryShare {
-                devices: g.ranks as u64,
-                available: g.memory?,
-                of: Some(format!("GPU {}", g.gpu)),
-            })
-        };
+        let share = |g: GpuShare| Some(MemoryShare::of_gpu(g.gpu, g.ranks as u64, g.memory?));
         gpus.into_iter().filter_map(share).collect()
     }
 
     /// Where a GPU has a few percent less than is planned, it may still do: its allocator is not the Plan's.
+    fn of_gpu(gpu: usize, devices: u64, available: u64) -> MemoryShare {
+        MemoryShare { devices, available, of: Some(format!("GPU {gpu}")), slack: available / 20 }
+    }
+
     fn lacks(&self, plan: &Plan, held: bool) -> bool {
-        let slack = if self.of.is_some() { self.available / 20 } else { 0 };
-        needed(plan, held).saturating_mul(self.devices) > self.available.saturating_add(slack)
+        needed(plan, held).saturating_mul(self.devices) > self.available.saturating_add(self.slack)
     }
 }
 
@@ -84,6 +85,39 @@ pub(crate) fn plan_fits(
         "or split what is large over several machines (`zero3` splits all parameters): `meshwright explain MODEL --layout …` shows the peak of a device",
     )
     .into())
+}
+
+/// Whether a device that has so much memory can hold what a step of a project needs; `plan` is that step's.
+///
+/// # Errors
+/// E0401 with the largest values, and with lines that would make it fit where some do.
+pub fn fits_device(
+    (project, sources): (&Project, &Sources),
+    (step, plan): (&StepGraph, &Plan),
+    memory: u64,
+) -> Result<(), Failure> {
+    let share = MemoryShare { devices: 1, available: memory, of: Some("each device".into()), slack: 0 };
+    plan_fits(plan, &[share], false, Some(&|lines: &str| with_lines(project, sources, step, lines)))
+}
+
+/// Lines of a layout with which a step of a project, whose Plan is `plan`, needs at most so many bytes on a device, and the bytes that it
+/// needs then; none where none of those that are tried do.
+pub fn lines_that_fit_device(
+    (project, sources): (&Project, &Sources),
+    (step, plan): (&StepGraph, &Plan),
+    memory: u64,
+) -> Option<(Vec<String>, u64)> {
+    lines_for(plan, memory, &|lines| with_lines(project, sources, step, lines))
+}
+
+/// A step of a project with further lines in its layout; none where these are not right.
+pub(crate) fn with_lines(
+    project: &Project,
+    sources: &Sources,
+    step: &StepGraph,
+    lines: &str,
+) -> Option<Plan> {
+    project.with_more_rules(lines, sources)?.compile(step, sources).0.map(|c| c.plan)
 }
 
 /// Lines with which a program needs at most so much on a device, and how much that is; none where none of those that are tried do.
@@ -180,11 +214,10 @@ mod tests {
         let (project, sources) = (loaded.project.unwrap(), &loaded.sources);
         let step = training_step(&project.program).unwrap();
         let plan = project.compile(&step, sources).0.unwrap().plan;
-        let other =
-            |lines: &str| Some(project.with_more_rules(lines, sources)?.compile(&step, sources).0?.plan);
+        let other = |lines: &str| with_lines(&project, sources, &step, lines);
         let available = (plan.summary.peak_bytes as f64 * part) as u64;
-        let share = |gpu| MemoryShare { devices: 1, available, of: Some(format!("GPU {gpu}")) };
-        let shares: Vec<MemoryShare> = (0..project.layout.mesh.devices()).map(share).collect();
+        let shares: Vec<MemoryShare> =
+            (0..project.layout.mesh.devices()).map(|gpu| MemoryShare::of_gpu(gpu, 1, available)).collect();
         let told = match plan_fits(&plan, &shares, false, Some(&other)) {
             Ok(()) => return "it fits".into(),
             Err(Failure::Diagnostics(all)) => {

@@ -164,7 +164,8 @@ pub(super) fn measured(plan: &Plan, ends: &[Ends]) -> Summary {
         bytes[BufId(i as u32)] = buffer.largest_bytes(&plan.mesh) as u64;
     }
     let mut s = plan.summary.clone();
-    (s.parameter_bytes, s.optimizer_state_bytes, s.collective_bytes) = (0, 0, 0);
+    (s.parameter_bytes, s.optimizer_state_bytes) = (0, 0);
+    s.collective_bytes = plan.communication().iter().map(|t| t.bytes).fold(0, u64::saturating_add);
     let mut live: u64 = 0;
     for l in &plan.program_inputs {
         live += bytes[l.buf];
@@ -176,14 +177,13 @@ pub(super) fn measured(plan: &Plan, ends: &[Ends]) -> Summary {
     }
     s.peak_bytes = live;
     let mut taken = PerBuffer::new(plan, false);
-    for ((step, times), Ends { aliases, free }) in plan.steps.iter().zip(plan.times()).zip(ends) {
+    for (step, Ends { aliases, free }) in plan.steps.iter().zip(ends) {
         aliases.iter().for_each(|(_, to)| taken[*to] = true);
         live += step.writes.iter().filter(|o| !taken[o.buf]).map(|o| bytes[o.buf]).sum::<u64>();
         s.peak_bytes = s.peak_bytes.max(live);
         for b in free {
             live -= bytes[*b];
         }
-        s.collective_bytes += times * step.collective_bytes(plan).iter().sum::<usize>() as u64;
     }
     s.activation_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
     s

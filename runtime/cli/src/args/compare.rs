@@ -1,6 +1,6 @@
 //! The options of `compare`.
 
-use super::{CoresArgs, DevicesArgs, PagerArgs, ProgramArgs, SettingArgs};
+use super::{CoresArgs, DevicesArgs, MemoryArgs, PagerArgs, ProgramArgs, SettingArgs};
 use crate::complete;
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
@@ -34,8 +34,9 @@ pub(crate) enum ComparePart {
 Examples:
   meshwright compare mlp --mesh 4 --layout dp --layout zero3
   meshwright compare mnist_mlp --layout 'batch -> r' --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
-  meshwright compare mlp --layout dp --mesh 2 --mesh 4 --dim batch=100,200 --format csv
+  meshwright compare mlp --layout dp --mesh 2,4 --dim batch=100,200 --format csv
   meshwright compare mlp --layout dp --layout tp --mesh 2 --measure
+  meshwright compare gpt --layout dp --layout zero3 --mesh 8 --memory 80GiB
   meshwright compare mlp --layout dp --layout zero3 --mesh 4 --only diff --format markdown
 
 The model is read once. Each layout is compiled for each mesh and each choice of sizes, and compared with the first.
@@ -44,10 +45,12 @@ pub(crate) struct CompareArgs {
     /// The model: a file, or the name of a model that ships (see `meshwright models`).
     #[arg(add = ArgValueCompleter::new(complete::models))]
     pub(crate) model: String,
-    /// A layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c'; may be repeated.
+    /// Layouts: dp,tp for names of layouts that ship and files; a text with rules, such as 'batch -> r; hidden -> c', is one layout. May
+    /// be repeated.
     #[arg(long = "layout", value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts), help_heading = "Variants")]
     pub(crate) layouts: Vec<String>,
-    /// A mesh, which overrides that of the layouts: r=2,c=2, or sizes alone, 2x2; may be repeated.
+    /// Meshes, which override those of the layouts: 4,2x2 for meshes that are sizes alone; with names, r=2,c=2 is one mesh. May be
+    /// repeated.
     #[arg(long = "mesh", value_name = "AXES", help_heading = "Variants")]
     pub(crate) meshes: Vec<String>,
     /// Sizes of a dim; may be repeated for other dims.
@@ -57,6 +60,8 @@ pub(crate) struct CompareArgs {
     pub(crate) settings: SettingArgs,
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     /// Also time training steps of each variant, with data in memory, as `bench model` does.
     #[arg(long, help_heading = "Measuring")]
     pub(crate) measure: bool,

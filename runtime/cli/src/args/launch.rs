@@ -1,6 +1,6 @@
 //! The options of `launch`.
 
-use super::{FormatArgs, ProjectArgs, cluster};
+use super::{FormatArgs, MemoryArgs, ProjectArgs, cluster};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -63,9 +63,8 @@ pub(crate) struct LaunchCommon {
     /// GPUs (or devices) in each process; must divide --per-node.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) devices_per_process: u32,
-    /// Memory of a GPU, such as 80GiB; a plan that needs more is an error.
-    #[arg(long, value_name = "SIZE", help_heading = "Job", value_parser = crate::value_parsers::size)]
-    pub(crate) memory: Option<usize>,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     /// Train on CPUs instead of GPUs.
     #[arg(long, help_heading = "Job")]
     pub(crate) cpu: bool,

@@ -361,6 +361,7 @@ Examples:
   meshwright check my.mw
   meshwright check my.mw --layout my.layout --expect-devices 8 --format json
   meshwright check mlp --layout zero3 --emit spmd
+  meshwright check gpt --layout zero3 --mesh data=8 --memory 80GiB
   meshwright check my.mw --layout my.layout --fix
   meshwright check my.mw --diff
   meshwright check my.mw --fix --unsafe-fixes
@@ -378,6 +379,8 @@ pub(crate) struct CheckArgs {
     /// Also apply fixes that may not be what was meant, where a mistake has only one.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) unsafe_fixes: bool,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]

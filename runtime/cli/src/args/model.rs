@@ -111,6 +111,21 @@ impl SettingArgs {
     }
 }
 
+/// What a device has.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct MemoryArgs {
+    /// Memory of a device, such as 80GiB: what needs more is found, with lines of the layout that would make it fit.
+    #[arg(long = "memory", value_name = "SIZE", value_parser = value_parsers::size)]
+    bytes: Option<usize>,
+}
+
+impl MemoryArgs {
+    /// The memory of a device in bytes, where it was given.
+    pub(crate) fn bytes(self) -> Option<u64> {
+        self.bytes.map(|n| n as u64)
+    }
+}
+
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Model and layout")]
 pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {

@@ -8,7 +8,7 @@ use crate::stop::Stop;
 use crate::text::{bytes, counted, thousands};
 use meshwright_diag::has_errors;
 use meshwright_plan::Plan;
-use meshwright_train::{Project, ProjectOptions};
+use meshwright_train::{Failure, Project, ProjectOptions, fits_device};
 use std::time::Instant;
 
 /// Runs the command.
@@ -25,7 +25,11 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         let left = fix::run(options, (args.diff, args.unsafe_fixes), console)?;
         (options, unwritten) = (left.options, left.unwritten);
     }
-    let made = match passes::make(&options, None, &args.passes, console) {
+    let fitting = |made: Option<passes::Made>, console: &mut Console| {
+        made.as_ref().map_or(Ok(()), |m| m.fits(args.memory, console)).map(|()| made)
+    };
+    let made = passes::make(&options, None, &args.passes, console).and_then(|m| fitting(m, console));
+    let made = match made {
         Ok(Some(made)) => made,
         Ok(None) => return Ok(()),
         Err(Stop::Diagnosed) if console.json() && args.passes.emit.is_none() => {
@@ -73,6 +77,12 @@ fn layouts(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
             }
             None => None,
         };
+        if let (Some(p), Some(step), Some(c)) = (&project, &steps.shown, &compiled)
+            && let Some(memory) = args.memory.bytes().filter(|_| !has_errors(&found))
+            && let Err(Failure::Diagnostics(short)) = fits_device((p, &sources), (step, &c.plan), memory)
+        {
+            found.extend(short);
+        }
         console.diagnostics(&found, &sources);
         match project.zip(compiled).filter(|_| !has_errors(&found)) {
             Some((p, c)) => report(&p, &c.plan, steps.trains, Some(layout.as_str()), console)?,
@@ -102,8 +112,7 @@ fn report(
 ) -> Result<(), Stop> {
     let program = &project.program;
     let elements = program.parameter_elements();
-    let runs = plan.steps.iter().zip(plan.times()).filter(|(s, _)| s.collective().is_some());
-    let collectives: u64 = runs.map(|(_, times)| times).sum();
+    let collectives: u64 = plan.communication().iter().map(|t| t.count).sum();
     let s = &plan.summary;
     if console.json() {
         let named = layout.map(|l| ("layout", l.into()));

@@ -2,14 +2,15 @@
 
 use super::{bench, passes, project};
 use crate::args::{CompareArgs, ComparePart, PassArgs, ProgramChoice, TableFormat};
-use crate::compare::{self, Comparison, Shown, Variant};
+use crate::compare::{self, Comparison, DeviceMemory, Shown, Variant};
 use crate::console::Console;
 use crate::launch;
 use crate::stop::Stop;
+use crate::sweep::values;
 use meshwright_core::explain::explain;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_train::project::line_of;
-use meshwright_train::{BenchOptions, Project, ProjectOptions};
+use meshwright_train::{BenchOptions, Project, ProjectOptions, lines_that_fit_device};
 
 /// Runs the command.
 pub(crate) fn run(args: &CompareArgs, console: &mut Console) -> Result<(), Stop> {
@@ -85,12 +86,19 @@ fn layouts(
 ) -> Result<(), Stop> {
     let nothing = PassArgs { emit: None, rank: None, time_passes: false };
     let steps = passes::Steps::of(project, args.program.program);
-    let some = |given: &[String]| match given {
+    let some = |given: &[String], list: fn(&str) -> Vec<String>| match given {
         [] => vec![None],
-        all => all.iter().cloned().map(Some).collect(),
+        all => {
+            // A layout without rules is one too.
+            let listed = |text: &String| match list(text) {
+                none if none.is_empty() => vec![text.clone()],
+                some => some,
+            };
+            all.iter().flat_map(listed).map(Some).collect()
+        }
     };
-    for mesh in some(&args.meshes) {
-        for layout in some(&args.layouts) {
+    for mesh in some(&args.meshes, values::meshes) {
+        for layout in some(&args.layouts, values::layouts) {
             let options = ProjectOptions { layout: layout.clone(), mesh: mesh.clone(), ..asked.clone() };
             let (placed, mut said) = project.with_layout(&options, sources);
             let compiled = match &placed {
@@ -115,7 +123,17 @@ fn layouts(
             };
             console.diagnostics(&said, sources);
             let report = explain(&compiled, &|span| line_of(sources, span));
-            found.variants.push(Variant::of(layout, placed.layout.mesh.option(), sizes, &report));
+            let mut variant = Variant::of(layout, placed.layout.mesh.option(), sizes, &report);
+            variant.memory = args.memory.bytes().map(|memory| {
+                let fits = compiled.plan.summary.peak_bytes <= memory;
+                let step = steps.shown.as_ref().filter(|_| !fits);
+                let lines = step.and_then(|step| {
+                    lines_that_fit_device((&placed, sources), (step, &compiled.plan), memory)
+                });
+                let (fits_with, peak_with) = lines.map_or((Vec::new(), None), |(l, peak)| (l, Some(peak)));
+                DeviceMemory { bytes: memory, fits, fits_with, peak_with }
+            });
+            found.variants.push(variant);
             found.projects.push(placed);
         }
     }

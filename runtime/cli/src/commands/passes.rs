@@ -1,7 +1,7 @@
 //! Compiles a step with `--emit` and `--time-passes`.
 
 use super::project;
-use crate::args::{PassArgs, ProgramChoice};
+use crate::args::{MemoryArgs, PassArgs, ProgramChoice};
 use crate::console::Console;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
@@ -9,7 +9,7 @@ use crate::value_parsers::Emit;
 use meshwright_core::{Compiled, Evaluation, PASSES, StepGraph, prediction, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_exec::{CpuBackend, burn_graphs};
-use meshwright_train::{Loaded, Project, ProjectOptions};
+use meshwright_train::{Loaded, Project, ProjectOptions, fits_device};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,22 @@ pub(super) struct Made {
     pub(super) project: Project,
     /// Its texts.
     pub(super) sources: Sources,
-    /// The program that was asked for.
+    /// The program that was asked for, before it was placed.
+    pub(super) step: StepGraph,
+    /// The same, compiled.
     pub(super) compiled: Compiled,
     /// Whether it is a training step.
     pub(super) trains: bool,
+}
+
+impl Made {
+    /// Says what to do where devices that have so much memory cannot hold it.
+    pub(super) fn fits(&self, memory: MemoryArgs, console: &mut Console) -> Result<(), Stop> {
+        let Some(memory) = memory.bytes() else { return Ok(()) };
+        let of = (&self.project, &self.sources);
+        fits_device(of, (&self.step, &self.compiled.plan), memory)
+            .map_err(|failure| console.failed(failure, &self.sources))
+    }
 }
 
 /// Reads, checks and compiles the training step and the evaluation, and says nothing: all there is to say is in the
@@ -65,11 +77,11 @@ pub(super) fn make(
     if passes.time_passes {
         say_times(&times, console);
     }
-    match compiled {
-        Some(compiled) if !has_errors(&found) => {
+    match compiled.zip(steps.shown) {
+        Some((compiled, step)) if !has_errors(&found) => {
             emit(&compiled, passes, console)?;
             let trains = steps.trains;
-            Ok(passes.emit.is_none().then_some(Made { project, sources, compiled, trains }))
+            Ok(passes.emit.is_none().then_some(Made { project, sources, step, compiled, trains }))
         }
         _ => Err(Stop::Diagnosed),
     }
@@ -86,7 +98,7 @@ fn evaluation(project: &Project) -> (Option<Evaluation>, Vec<Diagnostic>) {
 /// What there is to compile of a program, whatever its layout is.
 pub(super) struct Steps {
     /// What is shown.
-    shown: Option<StepGraph>,
+    pub(super) shown: Option<StepGraph>,
     /// Whether that is a training step.
     pub(super) trains: bool,
     /// The evaluation, beside a training step that is shown unasked: `train` needs both.

@@ -2,7 +2,8 @@
 
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, flops, thousands};
-use meshwright_core::explain::{CollectiveReport, RecomputeReport, Report, TrafficReport};
+use meshwright_core::explain::{CollectiveReport, RecomputeReport, Report};
+use meshwright_plan::CollectiveTotal;
 
 /// Where attention was recognized, and where a softmax was nearly one: a line for all of which the same is to be said.
 pub(super) fn attention(report: &Report) -> String {
@@ -77,16 +78,17 @@ pub(super) fn totals(report: &Report) -> String {
     let d = &report.per_device;
     let mut t = Table::new(&[Align::Left, Align::Right, Align::Left]);
     t.row(["compute".into(), flops(d.flops), String::new()]);
-    let n = report.totals.iter().map(|t| t.count as u64).sum();
+    let n = report.totals.iter().map(|t| t.count).sum();
     t.row(["collectives".into(), bytes(d.collective_bytes), format!("in {}", counted(n, "collective"))]);
     for k in &report.totals {
         let kind = format!("{} over {}", dashed(&k.op), k.axes.join(","));
-        t.row([String::new(), bytes(k.bytes as u64), format!("in {} {kind}", thousands(k.count as u64))]);
+        t.row([String::new(), bytes(k.bytes), format!("in {} {kind}", thousands(k.count))]);
     }
     let flying: Vec<&CollectiveReport> = report.collectives.iter().filter(|c| c.wait > c.start).collect();
     if !flying.is_empty() {
-        let size = flying.iter().map(|c| c.bytes as u64).sum();
-        let what = format!("in {} in flight while others compute", thousands(flying.len() as u64));
+        let size = flying.iter().flat_map(|c| c.parts.iter().map(|p| c.in_step(p))).sum();
+        let many = flying.iter().map(|c| c.times).sum();
+        let what = format!("in {} in flight while others compute", thousands(many));
         t.row(["overlap".into(), bytes(size), what]);
     }
     let parts = [
@@ -116,9 +118,9 @@ fn one_path(r: &RecomputeReport) -> String {
     added.extend((r.flops > 0).then(|| flops(r.flops)));
     let ops: Vec<String> = r.ops.iter().map(|o| format!("{} {}", thousands(o.count), o.op)).collect();
     added.extend((!ops.is_empty()).then(|| ops.join(", ")));
-    let kind = |t: &TrafficReport| {
-        let size = bytes(t.bytes as u64);
-        format!("{size} in {} {} over {}", thousands(t.count as u64), dashed(&t.op), t.axes.join(","))
+    let kind = |t: &CollectiveTotal| {
+        let size = bytes(t.bytes);
+        format!("{size} in {} {} over {}", thousands(t.count), dashed(&t.op), t.axes.join(","))
     };
     added.extend(r.collectives.iter().map(kind));
     let added = if added.is_empty() { "adds nothing".into() } else { format!("adds {}", added.join("; ")) };

@@ -537,7 +537,7 @@
     const wanted = step && key(layout, step);
     const found = state.layout().steps.findIndex((s) => key(state.layout(), s) === wanted);
     if (found >= 0) return list.ordered.find((n) => n.at === found);
-    const moved = (n) => sum(state.layout().steps[n.at].collective.bytes);
+    const moved = (n) => { const s = state.layout().steps[n.at]; return s.times * sum(s.collective.bytes); };
     const moving = list.ordered.filter((n) => n.kind === "collective" && isShown(n)).sort((a, b) => moved(b) - moved(a));
     return moving[0] ?? list.ordered.find((n) => n.at !== undefined && !n.children);
   };

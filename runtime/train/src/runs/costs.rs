@@ -1,6 +1,6 @@
 //! What a training step costs by its Plan: `costs.json` in the folder of a run.
 
-use meshwright_plan::Plan;
+use meshwright_plan::{CollectiveTotal, Plan};
 use serde::{Deserialize, Serialize};
 
 /// What a step costs a device, that with the largest blocks, by the Plan.
@@ -23,37 +23,13 @@ pub struct RunCosts {
     /// `peak_bytes` less these two.
     pub activation_bytes: u64,
     /// The collectives by kind and axes, in the order in which they first occur; `collective_bytes` is the sum of theirs.
-    pub collectives: Vec<CollectiveCost>,
-}
-
-/// All collectives of one kind over the same axes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CollectiveCost {
-    /// `all_reduce` and so on.
-    pub op: String,
-    /// Axes of their groups, by name.
-    pub axes: Vec<String>,
-    /// How often one runs in a step.
-    pub count: u64,
-    /// Bytes of all of them.
-    pub bytes: u64,
+    pub collectives: Vec<CollectiveTotal>,
 }
 
 impl RunCosts {
     /// Of the Plan of a training step. What stands in a loop counts as often as it runs.
     pub fn of(plan: &Plan) -> RunCosts {
         let s = &plan.summary;
-        let mut collectives: Vec<CollectiveCost> = Vec::new();
-        for (step, times) in plan.steps.iter().zip(plan.times()) {
-            let Some(c) = step.collective() else { continue };
-            let (op, axes) = (c.name().to_string(), c.axes().iter().map(|a| plan.mesh.name(*a).to_string()));
-            let axes: Vec<String> = axes.collect();
-            let bytes = times * step.collective_bytes(plan).iter().sum::<usize>() as u64;
-            match collectives.iter_mut().find(|t| t.op == op && t.axes == axes) {
-                Some(t) => (t.count, t.bytes) = (t.count + times, t.bytes + bytes),
-                None => collectives.push(CollectiveCost { op, axes, count: times, bytes }),
-            }
-        }
         RunCosts {
             devices: plan.mesh.devices(),
             // The first dim of the first input counts examples.
@@ -64,7 +40,7 @@ impl RunCosts {
             parameter_bytes: s.parameter_bytes,
             optimizer_state_bytes: s.optimizer_state_bytes,
             activation_bytes: s.activation_bytes,
-            collectives,
+            collectives: plan.communication(),
         }
     }
 }

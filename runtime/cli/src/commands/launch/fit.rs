@@ -3,7 +3,6 @@
 use crate::args::LaunchCommon;
 use crate::commands::passes::Made;
 use crate::launch::split;
-use crate::text::bytes;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Axis, DType, Mesh, Plan};
 use std::collections::BTreeMap;
@@ -19,16 +18,18 @@ pub(super) struct Fit {
 }
 
 /// The bytes that a device gives to the collectives over some axes in a step.
+#[derive(serde::Serialize)]
 pub(super) struct Traffic {
     /// The axes, by name.
     pub(super) axes: String,
     /// Bytes in a step.
     pub(super) bytes: u64,
     /// Whether some group of these axes has members on several nodes.
+    #[serde(rename = "between_nodes")]
     pub(super) crosses: bool,
 }
 
-/// Refuses what does not fit; says what moves where.
+/// Refuses a mesh that does not fit the nodes; says what moves where.
 pub(super) fn fit(made: &Made, common: &LaunchCommon) -> Result<Fit, Box<Diagnostic>> {
     let plan = &made.compiled.plan;
     let devices = plan.mesh.devices();
@@ -45,23 +46,12 @@ pub(super) fn fit(made: &Made, common: &LaunchCommon) -> Result<Fit, Box<Diagnos
         ));
         return Err(Box::new(found));
     }
-    let peak = plan.summary.peak_bytes;
-    if let Some(memory) = common.memory
-        && peak > memory as u64
-    {
-        let message =
-            format!("the plan needs {} on each device, which has {}", bytes(peak), bytes(memory as u64));
-        let found = Diagnostic::error(codes::E0530, message)
-            .help("a smaller batch (`--dim`) or `--precision bf16` needs less")
-            .help("or split more of what it holds: `meshwright explain` with the same options lists every value with its bytes");
-        return Err(Box::new(found));
-    }
     if !common.cpu && plan.buffers.iter().any(|b| b.dtype == DType::F64) {
         let found = Diagnostic::error(codes::E0530, "the model computes in f64, which GPUs do not run")
             .help("add `--precision f32` or `--precision bf16`, or launch processes on CPUs with `--cpu`");
         return Err(Box::new(found));
     }
-    Ok(Fit { devices, peak, traffic: traffic(plan, per_node) })
+    Ok(Fit { devices, peak: plan.summary.peak_bytes, traffic: traffic(plan, per_node) })
 }
 
 fn misfit(mesh: &Mesh, example: &str, nodes: usize, per_node: usize) -> Diagnostic {
@@ -81,11 +71,9 @@ fn misfit(mesh: &Mesh, example: &str, nodes: usize, per_node: usize) -> Diagnost
 
 fn traffic(plan: &Plan, per_node: usize) -> Vec<Traffic> {
     let mut by_axes: BTreeMap<Vec<Axis>, u64> = BTreeMap::new();
-    for step in &plan.steps {
-        if let Some(collective) = step.collective() {
-            let sent: usize = step.collective_bytes(plan).iter().sum();
-            *by_axes.entry(collective.axes().to_vec()).or_default() += sent as u64;
-        }
+    for total in plan.communication() {
+        let axes = total.axes.iter().filter_map(|name| plan.mesh.find(name)).collect();
+        *by_axes.entry(axes).or_default() += total.bytes;
     }
     let mesh = &plan.mesh;
     let crosses = |axes: &[Axis]| {

@@ -16,6 +16,7 @@ use fit::Fit;
 use job::Job;
 pub(in crate::commands) use job::joined;
 use meshwright_diag::{Diagnostic, Sources, codes};
+use serde_json::json;
 pub(in crate::commands) use slurm::submitted;
 
 /// Runs the command.
@@ -34,6 +35,7 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
         Ok(fit) => fit,
         Err(found) => return refused(*found, console),
     };
+    made.fits(common.memory, console)?;
     let continues = checked.resume == Some(ResumeChoice::Auto);
     let job = Job { common, name: name(common), train, about: about(common, &made, &fit), continues };
     let text = match &args.what {
@@ -60,6 +62,8 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
             ("file", path.display().to_string().into()),
             ("devices", fit.devices.into()),
             ("nodes", common.nodes.into()),
+            ("peak_bytes", fit.peak.into()),
+            ("communication", fit.traffic.iter().map(|t| json!(t)).collect()),
         ]));
     }
     console.out(&format!("{}: {}\nstart it with: {}\n", path.display(), job.about[0], args.what.start(path)))
