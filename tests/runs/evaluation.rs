@@ -21,17 +21,17 @@ fn model(dims: &str, more: &str) -> String {
     )
 }
 
-const LOSS: &str = "    loss l = mean[batch](cross_entropy[classes](logits, label))";
+pub(crate) const LOSS: &str = "    loss l = mean[batch](cross_entropy[classes](logits, label))";
 
 /// The small data, and a model in `m.mw`.
-struct Place {
+pub(crate) struct Place {
     dir: TempDir,
     data: String,
     file: String,
 }
 
 impl Place {
-    fn new(dims: &str, more: &str) -> Place {
+    pub(crate) fn new(dims: &str, more: &str) -> Place {
         let dir = folder(SMALL);
         let path = |n: &str| dir.path().join(n).display().to_string();
         let (data, file) = (path("data"), path("m.mw"));
@@ -44,7 +44,7 @@ impl Place {
     }
 
     /// The events of a training of an epoch in the folder `to`.
-    fn trained(&self, to: &str, more: &[&str]) -> Vec<Value> {
+    pub(crate) fn trained(&self, to: &str, more: &[&str]) -> Vec<Value> {
         let to = self.at(to);
         let args =
             ["train", &self.file, "--data", &self.data, "--run", &to, "--epochs", "1", "--format", "json"];
@@ -52,7 +52,7 @@ impl Place {
     }
 
     /// `eval` or `predict` of the run in `from`.
-    fn of(&self, command: &str, from: &str, more: &[&str]) -> Vec<Value> {
+    pub(crate) fn of(&self, command: &str, from: &str, more: &[&str]) -> Vec<Value> {
         let from = self.at(from);
         let args = [command, &self.file, "--data", &self.data, "--checkpoint", &from, "--format", "json"];
         let mut lines = lines(&[&args[..], more].concat());

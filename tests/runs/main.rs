@@ -14,6 +14,7 @@ mod broken;
 mod cli;
 mod datasets;
 #[cfg(feature = "cuda")]
+mod drawn;
 mod dry_run;
 mod epochs;
 mod evaluation;

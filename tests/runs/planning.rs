@@ -278,7 +278,7 @@ fn values_are_reported_in_the_loops_of_the_plan() {
         }
         let bytes: u64 = report.collectives.iter().map(|c| c.bytes as u64 * c.times).sum();
         assert_eq!(bytes, report.per_device.collective_bytes, "{model}");
-        let kinds: usize = report.totals.iter().map(|t| t.bytes).sum();
-        assert_eq!(kinds as u64, bytes, "{model}");
+        let kinds: u64 = report.totals.iter().map(|t| t.bytes).sum();
+        assert_eq!(kinds, bytes, "{model}");
     }
 }

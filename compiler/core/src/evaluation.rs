@@ -41,7 +41,8 @@ pub struct Evaluation {
 
 /// Builds the evaluation of the losses and metrics of a program.
 ///
-/// Values that are drawn at random are the same numbers in every batch: see [`meshwright_plan::random::FIXED_SEED`].
+/// What is drawn at random for an example depends on its number in the set, under [`meshwright_plan::random::FIXED_SEED`]; what is drawn
+/// without the example dim is the same in every batch.
 pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
     let program = &averaged(crate::specialized(program, false));
     let (mut e, out) = accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect());
@@ -246,22 +247,6 @@ impl Evaluation {
         self.step.outputs.truncate(keep);
         self.accumulate.truncate(keep);
         self.cuts.truncate(keep);
-    }
-
-    /// Whether a result depends on what is drawn at random: each batch draws the same numbers.
-    pub fn draws(&self) -> bool {
-        let g = &self.step.graph;
-        let mut seen = g.nodes.table(false);
-        let mut todo: Vec<Id> = self.step.outputs.iter().map(|o| o.id).collect();
-        while let Some(id) = todo.pop() {
-            if g.node(id).op.kind() == Kind::Rematerializable(Source::Random) {
-                return true;
-            }
-            if !std::mem::replace(&mut seen[id], true) {
-                todo.extend(g.depends_on(id));
-            }
-        }
-        false
     }
 
     /// Combines the accumulators of a batch of `examples` into `total`, which starts empty. `before` is the number of

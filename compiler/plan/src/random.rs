@@ -69,8 +69,7 @@ pub enum Distribution {
     },
 }
 
-/// The seed of random values outside of training, where the step is 0: what evaluations and predictions draw is the same
-/// in every batch and every run.
+/// The seed of random values outside of training, where the step is 0: what evaluations draw is the same in every run.
 pub const FIXED_SEED: u64 = 0;
 
 /// What a stream of random numbers depends on, but for the index of the element.

@@ -29,7 +29,7 @@ pub(crate) struct Variant {
     pub(crate) totals: Vec<CollectiveTotal>,
     /// Whether the memory of a device is enough, where that was given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) memory: Option<DeviceMemory>,
+    pub(crate) memory: Option<VariantFit>,
     /// Times of steps, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) measured: Option<BenchResult>,
@@ -40,7 +40,7 @@ pub(crate) struct Variant {
 
 /// The memory of a device beside what a variant needs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct DeviceMemory {
+pub(crate) struct VariantFit {
     /// Bytes that a device has.
     pub(crate) bytes: u64,
     /// Whether the variant needs no more.

@@ -1,5 +1,5 @@
 //! Losses and metrics over a whole data set: full batches on one program, the remainder on another, accumulated so that
-//! the result does not depend on the batch size. A batch is that of training, or a part of it where training takes it in parts.
+//! the result does not depend on the batch size; what is drawn at random for an example depends on its number. A batch is that of training, or a part of it where training takes it in parts.
 
 use crate::consensus::synchronized_stop;
 use crate::data::{Dataset, EpochSeed};
@@ -10,7 +10,8 @@ use crate::project::Project;
 use crate::totals::Totals;
 use meshwright_core::Evaluation;
 use meshwright_diag::Sources;
-use meshwright_exec::Cluster;
+use meshwright_exec::{Cluster, ExampleDraws};
+use meshwright_plan::random::FIXED_SEED;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -85,7 +86,8 @@ impl Evaluator {
         let mut done = 0;
         // Whether to stop.
         let mut step = |program: &LoadedProgram, b| -> Result<bool, Failure> {
-            let report = cluster.run(program.id, 1, &provide(program, b))?;
+            let draws = ExampleDraws { seed: FIXED_SEED, first: done as u64 };
+            let report = cluster.run_drawing(program.id, draws, &provide(program, b))?;
             let failed = totals.add(program, &report.outputs).err();
             done += program.examples;
             progress(done, records);

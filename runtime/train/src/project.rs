@@ -249,8 +249,7 @@ impl Project {
             return Err(why(&format!("the model computes with the size of `{}`", whole.dims.name(*d))));
         }
         match part.evaluation() {
-            (Some(e), found) if found.is_empty() && !e.draws() => Ok(Some(part)),
-            (Some(e), found) if found.is_empty() && e.draws() => Err(why("it draws at random for a batch")),
+            (Some(_), found) if found.is_empty() => Ok(Some(part)),
             _ => Err(why("what it reports mixes the examples of a batch")),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{bench, passes, project};
 use crate::args::{CompareArgs, ComparePart, PassArgs, ProgramChoice, TableFormat};
-use crate::compare::{self, Comparison, DeviceMemory, Shown, Variant};
+use crate::compare::{self, Comparison, Shown, Variant, VariantFit};
 use crate::console::Console;
 use crate::launch;
 use crate::stop::Stop;
@@ -131,7 +131,7 @@ fn layouts(
                     lines_that_fit_device((&placed, sources), (step, &compiled.plan), memory)
                 });
                 let (fits_with, peak_with) = lines.map_or((Vec::new(), None), |(l, peak)| (l, Some(peak)));
-                DeviceMemory { bytes: memory, fits, fits_with, peak_with }
+                VariantFit { bytes: memory, fits, fits_with, peak_with }
             });
             found.variants.push(variant);
             found.projects.push(placed);

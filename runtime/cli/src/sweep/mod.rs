@@ -9,5 +9,5 @@ pub(crate) mod live;
 pub(crate) mod results;
 pub(crate) mod runner;
 pub(crate) mod spec;
-mod values;
+pub(crate) mod values;
 pub(crate) mod words;
