@@ -181,3 +181,46 @@ fn leave_for_what_is_not_finite_is_kept_with_the_run() {
     assert_eq!(run(&first).0, Some(0));
     assert_eq!(run(&["train", "--run", "b", "--resume", "--steps", "9"]).0, Some(0));
 }
+
+/// Where a derivative is infinite, smaller steps do not help, and neither does a line that is there.
+#[test]
+fn an_infinite_derivative_says_what_to_add() {
+    let clip = "    optimizer sgd(lr = 1e-12)\n    clip global_norm = 1.0\n";
+    for (i, (of, what, fixed)) in [
+        ("sqrt(sum[m](h * h))", "the derivative of `sqrt` at 0 is infinite", "sqrt(sum[m](h * h) + 1e-12)"),
+        ("sum[m](h ** 0.5)", "the derivative of `**` at 0 is infinite", "sum[m]((h + 1e-6) ** 0.5)"),
+        ("sum[m](1 / h)", "`/` has divided by 0", "sum[m](1 / (h + 1e-6))"),
+        ("sum[m](log(h))", "`log` at 0 is infinite", "sum[m](log(h + 1e-6))"),
+        ("sum[m](rsqrt(h))", "`rsqrt` at 0 is infinite", "sum[m](rsqrt(h + 1e-12))"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let body = |y: &str| {
+            format!(
+                "    let h = sum[n](x * w) - sum[n](x)\n    let y = {y}\n    loss l = 1e-9 * mean[batch](y)\n"
+            )
+        };
+        let at = prepared(&format!("pole-{i}"), &body(of), clip);
+        let err = failed(&at, &["--no-save", "--steps", "3"]);
+        assert!(err.contains("= help: ") && err.contains(what), "{of}: {err}");
+        assert!(!err.contains("`clip global_norm = 1.0`"), "{of}: {err}");
+        let small = fixed.split(" + ").nth(1).unwrap().split(')').next().unwrap();
+        assert!(err.contains(&format!(" + {small})")), "{of}: {small}: {err}");
+        // What it says works.
+        let at = prepared(&format!("pole-{i}"), &body(fixed), clip);
+        let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
+        c.args(["train", "bad.mw", "--data", "x=x.npy", "--no-eval", "--no-save", "--steps", "3"])
+            .current_dir(&at);
+        let output = c.output().unwrap();
+        assert!(output.status.success(), "{fixed}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    // Without the line it is proposed where steps were too large.
+    let body = "    let h = sum[n](x * w)\n    loss l = mean[batch](sum[m](h * h))\n";
+    for (clip, proposed) in [("", true), ("    clip global_norm = 1e30\n", false)] {
+        let at = prepared("pole-rate", body, &format!("    optimizer sgd(lr = 1e20)\n{clip}"));
+        let err = failed(&at, &["--no-save", "--steps", "9"]);
+        assert!(err.contains("try a smaller learning rate"), "{err}");
+        assert_eq!(err.contains("`clip global_norm = 1.0`"), proposed, "{err}");
+    }
+}

@@ -8,6 +8,7 @@ use crate::data::{Dataset, Schedule};
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, restore};
 use crate::failure::Failure;
 use crate::inference::read_checkpoint;
+use crate::poles::{Pole, smaller_steps};
 use crate::project::{Project, line_of};
 use crate::training::{Progress, TrainOptions};
 use meshwright_core::{Compiled, examined_step};
@@ -45,6 +46,8 @@ struct Culprit {
     is: Finiteness,
     /// What it was made from, each with what it was; `None` of what a step begins with.
     operands: Option<Vec<(String, Finiteness)>>,
+    /// The function that is infinite at a point, where it was one.
+    pole: Option<Pole>,
     /// The first that is not a number, where that is another one.
     not_a_number: Option<(String, Span)>,
 }
@@ -110,7 +113,13 @@ impl<'a> Rerun<'a> {
             ),
             _ => d,
         };
-        d.help("try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block")
+        let pole = match &found {
+            Ok(Outcome::Found(c)) => c.pole,
+            _ => None,
+        };
+        let float = self.project.program.float;
+        let d = pole.iter().fold(d, |d, p| d.help(p.help(float)));
+        if pole.is_some_and(|p| p.is_in_the_model()) { d } else { d.help(smaller_steps(self.project)) }
     }
 
     fn with_cause(&self, message: &str, c: &Culprit) -> String {
@@ -299,16 +308,24 @@ impl Trail<'_> {
             all
         });
         let not_a_number = nan.filter(|n| n.1 != buf).map(|n| name(n.1)).filter(|n| n.0 != path);
-        Some(Culprit { step, path, span, is: self.of(buf), operands, not_a_number })
+        let is = self.of(buf);
+        let finite = operands.as_ref().is_some_and(|all| all.iter().all(|o| o.1 == Finiteness::Finite));
+        let node = self.node(buf, makers.get(&buf)).filter(|_| finite);
+        let pole = node.and_then(|id| Pole::of(self.graph, id, is));
+        Some(Culprit { step, path, span, is, operands, pole, not_a_number })
     }
 
     /// The op that makes a buffer.
     fn op(&self, buf: BufId, maker: Option<&usize>) -> Option<&'static str> {
+        self.node(buf, maker).map(|id| self.graph.node(id).op.name())
+    }
+
+    /// The value of the graph that a buffer holds.
+    fn node(&self, buf: BufId, maker: Option<&usize>) -> Option<Id> {
         let step = self.plan.steps.get(*maker?)?;
         let at = step.writes.iter().position(|o| o.buf == buf)?;
         let cause = step.origin.get(at).or(step.origin.first())?;
-        let id = self.graph.ids().find(|id| *id == Id(cause.id))?;
-        Some(self.graph.node(id).op.name())
+        self.graph.ids().find(|id| *id == Id(cause.id))
     }
 
     /// Path and place of what a buffer holds; no path for constants and the number of the step.

@@ -10,6 +10,7 @@ use crate::logs::MetricsFile;
 use crate::memory::{peak_resident_bytes, resident_bytes};
 use crate::metrics::{self, Event, MEASURED, StepMetrics};
 use crate::metrics_log::MetricsLog;
+use crate::poles::smaller_steps;
 use crate::policies::{Monitor, SaveEvery, Seen};
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
@@ -447,7 +448,7 @@ impl TrainingLoop<'_> {
         }
         let Some(saver) = &mut self.saver else { return Ok(()) };
         let started = match not_finite(&tensors) {
-            Some(name) => Err(poisoned(step, name, saver.newest())),
+            Some(name) => Err(poisoned(self.project, step, name, saver.newest())),
             None => {
                 let log = self.log.as_ref().map(MetricsLog::to_sync).transpose();
                 log.and_then(|log| saver.start(meta, tensors, log))
@@ -487,12 +488,12 @@ impl TrainingLoop<'_> {
 }
 
 /// A checkpoint that could never go on.
-fn poisoned(step: u64, name: &str, newest: Option<u64>) -> Box<Diagnostic> {
+fn poisoned(project: &Project, step: u64, name: &str, newest: Option<u64>) -> Box<Diagnostic> {
     let message = format!("`{name}` is not finite after step {step}: no checkpoint is written of it");
     let d = Diagnostic::error(codes::E0517, message);
     let d = match newest {
         Some(kept) => d.note(format!("the checkpoint of step {kept} is the last one")),
         None => d,
     };
-    Box::new(d.help("try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block"))
+    Box::new(d.help(smaller_steps(project)))
 }
