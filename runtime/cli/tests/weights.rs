@@ -229,3 +229,53 @@ fn tensors_get_other_names_with_their_moments() {
     let (code, _, err) = run(&at, &["ckpt", "rename", "t", "x = top.b transposed"]);
     assert!(code == 1 && err.contains("changes only names"), "{err}");
 }
+
+/// A file of parameters that another framework wrote is read by its names, as `--init` reads it.
+#[test]
+fn plain_files_of_parameters_are_evaluated() {
+    let at = support::prepared("plain");
+    events(&at, &["train", "sums.mw", "--data", "data", "--run", "a", "--steps", "9", "--precision", "f64"]);
+    let checkpoint = at.join("a/checkpoints");
+    let tensors = std::fs::read_dir(&checkpoint).unwrap().map(|e| e.unwrap().path());
+    let newest = tensors.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).max().unwrap();
+    let newest = meshwright_train::checkpoint::read_file(&newest).unwrap();
+    let w = newest.tensor("w").unwrap();
+    let write = |name: &str, tensors: &[(&str, &str, &[u8])]| {
+        let (mut head, mut bytes) = (String::from("{"), Vec::new());
+        for (name, about, data) in tensors {
+            let from = bytes.len();
+            bytes.extend_from_slice(data);
+            let comma = if head.len() > 1 { "," } else { "" };
+            head += &format!("{comma}\"{name}\":{{{about},\"data_offsets\":[{from},{}]}}", bytes.len());
+        }
+        head += "}";
+        let all = [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &bytes].concat();
+        std::fs::write(at.join(name), all).unwrap();
+    };
+    let about = "\"dtype\":\"F64\",\"shape\":[4,2]";
+    write("w.safetensors", &[("w", about, &w.data), ("count", "\"dtype\":\"I64\",\"shape\":[1]", &[0; 8])]);
+    write("other.safetensors", &[("weight", about, &w.data)]);
+    write("small.safetensors", &[("w", "\"dtype\":\"F64\",\"shape\":[2,2]", &w.data[..32])]);
+    let with = ["--data", "data", "--precision", "f64", "--checkpoint"];
+    let of_run = &events(&at, &["eval", "a"])[0];
+    let plain = &events(&at, &[&["eval", "sums.mw"], &with[..], &["w.safetensors"]].concat())[0];
+    assert_eq!(
+        (&plain["eval_loss"], &plain["eval_accuracy"]),
+        (&of_run["eval_loss"], &of_run["eval_accuracy"])
+    );
+    let predict = events(&at, &[&["predict", "sums.mw"], &with[..], &["w.safetensors"]].concat());
+    assert_eq!(predict[1..], events(&at, &["predict", "a"])[1..]);
+    let (_, _, err) = support::run_in(&at, &[&["eval", "sums.mw"], &with[..], &["w.safetensors"]].concat());
+    assert!(
+        err.contains("`w.safetensors` is no checkpoint of a run: parameters are taken by their paths"),
+        "{err}"
+    );
+    assert!(err.contains("the model has no `count`: left out"), "{err}");
+    for (file, why, help) in [
+        ("other.safetensors", "`other.safetensors` has no `w`", "--init FILE --init-map RULES"),
+        ("small.safetensors", "`w` is [2, 2] in `small.safetensors`, [4, 2] in the model", "`--dim`"),
+    ] {
+        let (code, _, err) = support::run_in(&at, &[&["eval", "sums.mw"], &with[..], &[file]].concat());
+        assert!(code == 1 && err.contains("E0513") && err.contains(why) && err.contains(help), "{err}");
+    }
+}

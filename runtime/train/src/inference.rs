@@ -1,6 +1,6 @@
 //! `eval`: a checkpoint on any mesh, without training; and what `predict` begins with too.
 
-use crate::checkpoint::{Checkpoint, Loaded, Store, Which, one_only, read_file};
+use crate::checkpoint::{AVERAGE, Checkpoint, Loaded, Store, Which, one_only, read_file};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
 use crate::devices::{DataOptions, Devices, dataset, restore, start};
@@ -10,6 +10,7 @@ use crate::metrics;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
 use crate::session::common;
+use crate::text::listed;
 use meshwright_core::ParamDecl;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, ProgramId};
@@ -122,7 +123,20 @@ pub(crate) fn oddities(loaded: Option<&Loaded>, project: &Project) -> Vec<String
     };
     let (mut notes, meta): (Vec<String>, _) =
         (skipped.iter().map(ToString::to_string).collect(), &checkpoint.meta);
-    if meta.model != program.model {
+    if checkpoint.is_plain() {
+        notes.push(format!(
+            "{} is no checkpoint of a run: parameters are taken by their paths",
+            checkpoint.place()
+        ));
+        let params = program.params.iter().map(|p| p.path.as_str());
+        let kept: BTreeSet<&str> = params.chain(program.states.iter().map(|s| s.path.as_str())).collect();
+        let names = checkpoint.names();
+        let left = names.iter().map(String::as_str);
+        let left: Vec<&str> = left.filter(|n| !kept.contains(n.strip_suffix(AVERAGE).unwrap_or(n))).collect();
+        if !left.is_empty() {
+            notes.push(format!("the model has no {}: left out", listed(&left)));
+        }
+    } else if meta.model != program.model {
         let (wrote, is) = (&meta.model, &program.model);
         notes.push(format!("the checkpoint was written by the model `{wrote}`, and this is `{is}`: what has the same path and size is taken"));
     }

@@ -332,7 +332,8 @@ pub(crate) struct CheckpointArgs {
     pub(crate) subject: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
-    /// The folder of a run, to use its newest checkpoint, or the .safetensors file of a checkpoint [default: RUN]
+    /// The folder of a run, to use its newest checkpoint, or a .safetensors file: of a checkpoint, or of parameters by their paths
+    /// that another framework wrote [default: RUN]
     #[arg(long, value_name = "RUN|FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
     /// The step of the checkpoint, or `best` for the one that --keep-best of `train` has kept [default: the newest]

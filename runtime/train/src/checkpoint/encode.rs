@@ -1,6 +1,7 @@
 //! A checkpoint as bytes: safetensors, with everything else as JSON under one key of its metadata.
 
 use super::tensor_file::TensorFile;
+use crate::text::listed;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_plan::DType;
@@ -94,6 +95,8 @@ pub struct Checkpoint {
     /// What it holds, in order of names.
     pub tensors: Vec<TensorInfo>,
     file: TensorFile,
+    /// Of a file that no run wrote, how messages call it.
+    plain: Option<String>,
 }
 
 /// Name, dtype and shape of a tensor in a checkpoint.
@@ -111,7 +114,37 @@ impl Checkpoint {
     /// Of a file that was written as a checkpoint.
     pub(super) fn of(file: TensorFile) -> Result<Checkpoint, String> {
         let (meta, tensors) = describe(&file)?;
-        Ok(Checkpoint { meta, tensors, file })
+        Ok(Checkpoint { meta, tensors, file, plain: None })
+    }
+
+    /// Of a file of any framework: parameters by their paths, and nothing of a run. Tensors of types that no parameter has are left out.
+    fn plain(file: TensorFile, path: &Path) -> Checkpoint {
+        let info = |name: String| {
+            let (dtype, shape) = file.info(&name)?;
+            Some(TensorInfo { dtype: from_file(dtype)?, shape: shape.to_vec(), name })
+        };
+        let tensors = file.names().into_iter().filter_map(info).collect();
+        Checkpoint {
+            meta: Meta::new("", 0, 0, 0, 0),
+            tensors,
+            file,
+            plain: Some(format!("`{}`", path.display())),
+        }
+    }
+
+    /// Whether no run wrote it.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain.is_some()
+    }
+
+    /// Names of all tensors of its file.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.file.names()
+    }
+
+    /// What it is, in words.
+    pub(crate) fn place(&self) -> String {
+        self.plain.clone().unwrap_or_else(|| format!("the checkpoint of step {}", self.meta.step))
     }
 
     /// Its file.
@@ -132,9 +165,15 @@ impl Checkpoint {
     /// E0513.
     pub fn fits(&self, name: &str, shape: &[usize]) -> Checked<&TensorInfo> {
         let Some(info) = self.info(name) else {
-            let mut error = self.misfit(format!("the checkpoint of step {} has no `{name}`", self.meta.step));
+            let mut error = self.misfit(format!("{} has no `{name}`", self.place()));
             if name.strip_suffix(AVERAGE).is_some_and(|path| self.info(path).is_some()) {
                 error = error.help("it has the parameters themselves: `--no-ema` reads them");
+            } else if self.is_plain() {
+                let names = self.names();
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                error = error.note(format!("it has {}", listed(&names))).help(
+                    "`train --init FILE --init-map RULES` makes a run of tensors that have other names",
+                );
             } else if let Some(near) = nearest(name, self.tensors.iter().map(|t| t.name.as_str())) {
                 error = error.help(format!(
                     "it has `{near}`; `as` in the model keeps a parameter's old name, and `meshwright ckpt rename` gives new ones"
@@ -143,13 +182,12 @@ impl Checkpoint {
             return Err(Box::new(error));
         };
         if info.shape != shape {
-            let message = format!(
-                "`{name}` is {:?} in the checkpoint of step {}, {shape:?} in the model",
-                info.shape, self.meta.step
-            );
-            return Err(Box::new(
-                self.misfit(message).help("give the same `--dim` as the run that wrote it"),
-            ));
+            let message = format!("`{name}` is {:?} in {}, {shape:?} in the model", info.shape, self.place());
+            let help = match self.plain {
+                None => "give the same `--dim` as the run that wrote it",
+                Some(_) => "give the `--dim` that it was made with",
+            };
+            return Err(Box::new(self.misfit(message).help(help)));
         }
         Ok(info)
     }
@@ -160,10 +198,8 @@ impl Checkpoint {
     ///
     /// E0512 where it is not there or the file cannot be read.
     pub fn tensor(&self, name: &str) -> Checked<RawTensor> {
-        let (step, of) = (self.meta.step, &self.meta.model);
         let unread = |why: String| {
-            let message =
-                format!("`{name}` of the checkpoint of step {step} of `{of}` cannot be read: {why}");
+            let message = format!("`{name}` of {} cannot be read: {why}", self.place());
             Box::new(Diagnostic::error(codes::E0512, message))
         };
         let bytes = self.file.bytes(name).map_err(|e| unread(e.to_string()))?;
@@ -192,25 +228,22 @@ impl Checkpoint {
         match self.tensors.iter().map(|t| &t.name).find(|n| !expected.contains(n.as_str())) {
             None => Ok(()),
             Some(name) => {
-                let step = self.meta.step;
-                Err(Box::new(
-                    self.misfit(format!("the checkpoint of step {step} has `{name}`, the model does not")),
-                ))
+                Err(Box::new(self.misfit(format!("{} has `{name}`, the model does not", self.place()))))
             }
         }
     }
 
     fn misfit(&self, message: String) -> Diagnostic {
-        Diagnostic::error(codes::E0513, message)
-            .note(format!("it was written by model `{}`", self.meta.model))
+        let d = Diagnostic::error(codes::E0513, message);
+        if self.is_plain() { d } else { d.note(format!("it was written by model `{}`", self.meta.model)) }
     }
 }
 
-/// Reads one `.safetensors` file of a checkpoint by itself, as copied from a run.
+/// Reads one `.safetensors` file by itself: a checkpoint that was copied from a run, or parameters by their paths, whoever wrote them.
 ///
 /// # Errors
 ///
-/// E0512 where it is missing, malformed, or no checkpoint.
+/// E0512 where it is missing or malformed.
 pub fn read_file(path: &Path) -> Checked<Checkpoint> {
     let error = |why: String| {
         Box::new(Diagnostic::error(
@@ -218,7 +251,11 @@ pub fn read_file(path: &Path) -> Checked<Checkpoint> {
             format!("`{}` is not a usable checkpoint: {why}", path.display()),
         ))
     };
-    TensorFile::open(path).and_then(Checkpoint::of).map_err(error)
+    let file = TensorFile::open(path).map_err(error)?;
+    match file.metadata(KEY) {
+        Some(_) => Checkpoint::of(file).map_err(error),
+        None => Ok(Checkpoint::plain(file, path)),
+    }
 }
 
 /// A checkpoint as it is written: the header with the length before it, and the tensors in the order of the file.
