@@ -182,8 +182,7 @@ fn tensors_in(folder: &Path) -> Result<(TensorSource, String), Failure> {
 
 /// That all parameters get their values.
 fn complete(taken: &Initializer, all: &[Target], map: &HfMap) -> Result<(), Failure> {
-    let has: BTreeSet<String> = taken.paths().into_iter().collect();
-    let lacks: Vec<&Target> = all.iter().filter(|t| !has.contains(&t.path)).collect();
+    let lacks: Vec<&Target> = all.iter().filter(|t| !taken.is_whole(t)).collect();
     let errors = lacks.iter().map(|t| {
         let message = format!(
             "nothing of the checkpoint is `{}` {}: `{}` has no rule for it",
@@ -226,7 +225,7 @@ fn written(
 ) -> Result<RunDir, Failure> {
     let mut tensors: Vec<(&str, RawTensor)> = Vec::with_capacity(all.len());
     for t in all {
-        tensors.extend(taken.tensor(&t.path, t.dtype, &t.shape)?.map(|raw| (t.path.as_str(), raw)));
+        tensors.extend(taken.tensor(&t.path, (t.dtype, &t.shape), None)?.map(|raw| (t.path.as_str(), raw)));
     }
     let run = RunDir::create(&options.run)?;
     let texts = &project.texts;

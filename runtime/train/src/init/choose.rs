@@ -1,6 +1,7 @@
 //! Which tensors of a file become which parameters, and what does not fit.
 
 use super::name_map::NameMap;
+use super::region::shown;
 use super::rule::{NameRule, layered, of_layer};
 use super::source::TensorSource;
 use super::target::Target;
@@ -9,10 +10,13 @@ use crate::Checked;
 use crate::text::listed;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-/// What a parameter is made of.
+/// What a parameter, or a part of it, is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ingredients {
+    /// The positions here, along each dim.
+    pub(crate) region: Vec<Range<usize>>,
     /// Names in the file: one, or one of each layer.
     pub(crate) names: Vec<String>,
     /// How each is turned.
@@ -21,8 +25,8 @@ pub(crate) struct Ingredients {
     pub(crate) stacked: bool,
 }
 
-/// What is taken, by path.
-pub(crate) type Taken = BTreeMap<String, Ingredients>;
+/// What is taken, by path: where parts have positions in common the first counts.
+pub(crate) type Taken = BTreeMap<String, Vec<Ingredients>>;
 
 /// The tensor of each target that has one, and what does not fit.
 pub(crate) fn choose(
@@ -35,19 +39,22 @@ pub(crate) fn choose(
     // Rules that named tensors, and whether one of these was there.
     let mut used: BTreeMap<&str, bool> = BTreeMap::new();
     for t in targets {
-        let (names, rule) = match map.old_of(&t.path) {
-            Some((names, rule)) => (names, Some(rule)),
-            None => (vec![t.path.clone()], None),
-        };
-        let there = names.iter().find(|n| source.info(&of_layer(n, 0)).is_some());
-        if let Some(r) = rule {
-            *used.entry(&r.text).or_default() |= there.is_some();
+        let mut rules: Vec<(Vec<String>, Option<&NameRule>)> =
+            map.olds_of(&t.path).map(|(names, rule)| (names, Some(rule))).collect();
+        if rules.is_empty() {
+            rules.push((vec![t.path.clone()], None));
         }
-        // A rule for many names may leave some out, and then they are drawn.
-        let Some(name) = there else { continue };
-        match ingredients(source, place, name, t, rule) {
-            Ok(of) => drop(taken.insert(t.path.clone(), of)),
-            Err(d) => errors.push(*d),
+        for (names, rule) in rules {
+            let there = names.iter().find(|n| source.info(&of_layer(n, 0)).is_some());
+            if let Some(r) = rule {
+                *used.entry(&r.text).or_default() |= there.is_some();
+            }
+            // A rule for many names may leave some out, and then they are drawn.
+            let Some(name) = there else { continue };
+            match ingredients(source, place, name, t, rule) {
+                Ok(of) => taken.entry(t.path.clone()).or_default().push(of),
+                Err(d) => errors.push(*d),
+            }
         }
     }
     for rule in map.rules.iter().filter(|r| used.get(r.text.as_str()) == Some(&false)) {
@@ -65,8 +72,15 @@ fn ingredients(
     rule: Option<&NameRule>,
 ) -> Checked<Ingredients> {
     let view = rule.map_or_else(View::default, |r| r.view.clone());
+    let region = rule.map(|r| r.region.clone()).unwrap_or_default();
+    let region = region.of(t).map_err(|why| {
+        let text = rule.map_or("", |r| r.text.as_str());
+        let message = format!("the rule `{text}` is for a part that `{}` has not: {why}", t.path);
+        Box::new(Diagnostic::error(codes::E0513, message))
+    })?;
+    let wanted: Vec<usize> = region.iter().map(Range::len).collect();
     let stacked = rule.is_some() && layered(name);
-    let Some((layers, each)) = stacked.then(|| t.shape.split_first()).flatten() else {
+    let Some((layers, each)) = stacked.then(|| wanted.split_first()).flatten() else {
         if stacked {
             let message =
                 format!("`{name}` is of many layers, and `{}` has no dim for them in the model", t.path);
@@ -75,27 +89,27 @@ fn ingredients(
             ));
         }
         return match source.info(name) {
-            Some((_, shape)) if !view.gives(shape, &t.shape) => {
-                Err(Box::new(no_fit(place, name, shape, (t, &t.shape), rule)))
+            Some((_, shape)) if !view.gives(shape, &wanted) => {
+                Err(Box::new(no_fit(place, name, shape, (t, &wanted), rule)))
             }
-            _ => Ok(Ingredients { names: vec![name.into()], view, stacked }),
+            _ => Ok(Ingredients { region, names: vec![name.into()], view, stacked }),
         };
     };
     let found = (0..).take_while(|n| source.info(&of_layer(name, *n)).is_some()).count();
     if found != *layers {
         let message =
             format!("{place} has `{name}` for {found} layers, and `{}` is {} in the model", t.path, t.dims);
-        let dim = t.dims.trim_start_matches('[').split('=').next().unwrap_or_default();
-        return Err(Box::new(
-            Diagnostic::error(codes::E0513, message).help(format!("give `--dim {dim}={found}`")),
-        ));
+        let dim = t.names.first().map_or("layers", String::as_str);
+        let d = Diagnostic::error(codes::E0513, message).help(format!("give `--dim {dim}={found}`"));
+        let part = format!("or take them for some: `{dim}[0..{found}].… = …`, and the rest is drawn");
+        return Err(Box::new(if found < *layers { d.help(part) } else { d }));
     }
     let names: Vec<String> = (0..*layers).map(|n| of_layer(name, n)).collect();
     let misfit =
         names.iter().find_map(|n| source.info(n).filter(|i| !view.gives(i.1, each)).map(|i| (n, i.1)));
     match misfit {
         Some((name, shape)) => Err(Box::new(no_fit(place, name, shape, (t, each), rule))),
-        None => Ok(Ingredients { names, view, stacked }),
+        None => Ok(Ingredients { region, names, view, stacked }),
     }
 }
 
@@ -137,9 +151,29 @@ fn no_fit(
         Ok(turned) if elements(&turned) == elements(wanted) && !reshapes => d.help(
             "it has as many elements: `permuted …` or `reshaped` behind the rule's name takes it in another form",
         ),
-        Ok(_) => d.help(format!(
-            "give the `--dim` that it was made with, or take other names: `--init-map '{} = OTHER'`",
-            t.path
-        )),
+        Ok(_) => {
+            let d = d.help(format!(
+                "give the `--dim` that it was made with, or take other names: `--init-map '{} = OTHER'`",
+                t.path
+            ));
+            let whole = rule.is_none_or(|r| !r.turns());
+            match common(shape, wanted).filter(|_| whole) {
+                Some(both) => d.help(slices(name, shape, (t, wanted), &both)),
+                None => d,
+            }
+        }
     }
+}
+
+/// What two shapes have in common from the first position on; none where their dims are not as many.
+fn common(has: &[usize], wants: &[usize]) -> Option<Vec<Range<usize>>> {
+    let both = has.iter().zip(wants).map(|(a, b)| 0..*a.min(b));
+    (has.len() == wants.len() && !has.contains(&0)).then(|| both.collect())
+}
+
+/// The rule that takes what a tensor has of a parameter, where it has more or fewer positions.
+fn slices(name: &str, has: &[usize], (t, wants): (&Target, &[usize]), both: &[Range<usize>]) -> String {
+    let (here, there) = (shown(both, wants), shown(both, has));
+    let rest = if here.is_empty() { "" } else { ", and the rest is drawn" };
+    format!("to take what both have{rest}: `--init-map '{}{here} = {name}{there}'`", t.path)
 }

@@ -5,6 +5,7 @@
 
 mod choose;
 mod name_map;
+mod region;
 mod reverse;
 mod rule;
 mod source;
@@ -31,9 +32,11 @@ use choose::{Ingredients, Taken, choose};
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_exec::{Cluster, HostTensor, StateInfo};
 use meshwright_plan::DType;
+use region::{cover, shown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use view::runs;
 
 /// Where first values come from, in the words of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,20 +112,61 @@ impl Initializer {
         self.notes.clone()
     }
 
-    /// Names of the tensors of the file that are taken.
-    pub(crate) fn tensors(&self) -> BTreeSet<&str> {
-        self.taken.values().flat_map(|t| &t.names).map(String::as_str).collect()
+    /// Whether all of a parameter or state comes from the file.
+    pub(crate) fn is_whole(&self, t: &Target) -> bool {
+        self.taken.get(&t.path).is_some_and(|of| whole(of, &t.shape))
     }
 
-    /// The first value of a parameter or state, of `dtype` and `shape`; none where it is drawn.
+    /// The paths of which a part gets its values.
+    fn in_part(&self, states: &[StateInfo]) -> Vec<String> {
+        let part = |s: &&StateInfo| self.taken.get(&s.name).is_some_and(|of| !whole(of, &s.shape));
+        states.iter().filter(part).map(|s| s.name.clone()).collect()
+    }
+
+    /// Names of the tensors of the file that are taken.
+    pub(crate) fn tensors(&self) -> BTreeSet<&str> {
+        self.taken.values().flatten().flat_map(|t| &t.names).map(String::as_str).collect()
+    }
+
+    /// The first value of a parameter or state, of `dtype` and `shape`; none where it is drawn. Of one that is drawn in part, the rest is
+    /// that of `drawn`.
     ///
     /// # Errors
     ///
     /// E0512 where the file cannot be read, E0513 where a value is none of its dtype.
-    pub(crate) fn tensor(&self, path: &str, dtype: DType, shape: &[usize]) -> Checked<Option<RawTensor>> {
-        let Some(Ingredients { names, view, stacked }) = self.taken.get(path) else { return Ok(None) };
-        let each = if *stacked { &shape[1..] } else { shape };
-        let mut all = RawTensor { dtype, shape: shape.to_vec(), data: Vec::new() };
+    pub(crate) fn tensor(
+        &self,
+        path: &str,
+        (dtype, shape): (DType, &[usize]),
+        drawn: Option<RawTensor>,
+    ) -> Checked<Option<RawTensor>> {
+        let Some(parts) = self.taken.get(path) else { return Ok(None) };
+        if let ([one], None) = (parts.as_slice(), &drawn) {
+            return self.piece(one, dtype);
+        }
+        let width = dtype.bytes();
+        let empty = || vec![0; shape.iter().product::<usize>() * width];
+        let mut all = drawn.map_or_else(empty, |d| d.data);
+        // Where parts have positions in common, the first counts.
+        for part in parts.iter().rev() {
+            let Some(RawTensor { data, .. }) = self.piece(part, dtype)? else { return Ok(None) };
+            let mut from = 0;
+            for run in runs(shape, &part.region) {
+                let to = run.start * width..run.end * width;
+                let length = to.len();
+                all[to].copy_from_slice(&data[from..from + length]);
+                from += length;
+            }
+        }
+        Ok(Some(RawTensor { dtype, shape: shape.to_vec(), data: all }))
+    }
+
+    /// What a part is made of.
+    fn piece(&self, part: &Ingredients, dtype: DType) -> Checked<Option<RawTensor>> {
+        let Ingredients { region, names, view, stacked } = part;
+        let shape: Vec<usize> = region.iter().map(std::ops::Range::len).collect();
+        let each = if *stacked { &shape[1..] } else { &shape[..] };
+        let mut all = RawTensor { dtype, shape: shape.clone(), data: Vec::new() };
         for name in names {
             let failed = |code, why: String| {
                 Box::new(Diagnostic::error(
@@ -142,9 +186,11 @@ impl Initializer {
         Ok(Some(all))
     }
 
-    fn value(&self, state: &StateInfo) -> Checked<Option<HostTensor>> {
+    fn value(&self, state: &StateInfo, drawn: Option<HostTensor>) -> Checked<Option<HostTensor>> {
         // Files have more types than parameters: f32 holds what half types do.
-        let raw = self.tensor(&state.name, state.dtype.wide(), &state.shape)?;
+        let wide = state.dtype.wide();
+        let drawn = drawn.and_then(|d| RawTensor::from_host(&in_dtype(d, wide)));
+        let raw = self.tensor(&state.name, (wide, &state.shape), drawn)?;
         Ok(raw.and_then(RawTensor::into_host).map(|t| in_dtype(t, state.dtype)))
     }
 }
@@ -156,8 +202,12 @@ pub(crate) fn initialize(
     paths: &[String],
 ) -> Result<(), Failure> {
     let states: Vec<StateInfo> = cluster.states().filter(|s| paths.contains(&s.name)).cloned().collect();
+    let processes = cluster.processes();
+    let mine = from.map(|i| i.in_part(&states)).unwrap_or_default();
+    let in_part = processes.broadcast("what is drawn in part".into(), mine)?;
     for s in &states {
-        let value = from.map_or(Ok(None), |i| i.value(s)).map_err(Failure::from);
+        let drawn = if in_part.contains(&s.name) { cluster.gathered_state(&s.name)? } else { None };
+        let value = from.map_or(Ok(None), |i| i.value(s, drawn)).map_err(Failure::from);
         let value = agree_on_result(cluster.processes(), "the first values", value)?;
         cluster.spread_state(&s.name, value.as_ref())?;
     }
@@ -217,6 +267,11 @@ fn nothing(source: &TensorSource, place: &str, targets: &[Target]) -> Diagnostic
     d.help("say which is which: `--init-map 'encoder.* = enc.*'`, the model's name first")
 }
 
+/// Whether parts are all of a tensor of that shape.
+fn whole(parts: &[Ingredients], shape: &[usize]) -> bool {
+    cover(&parts.iter().map(|p| p.region.clone()).collect::<Vec<_>>(), shape)
+}
+
 fn report(place: &str, taken: &Taken, targets: &[Target]) -> String {
     let of = |params: bool| targets.iter().filter(move |t| t.is_param == params);
     let has = |t: &&Target| taken.contains_key(&t.path);
@@ -230,6 +285,11 @@ fn report(place: &str, taken: &Taken, targets: &[Target]) -> String {
     let drawn: Vec<&str> = of(true).filter(|t| !has(t)).map(|t| t.path.as_str()).collect();
     if !drawn.is_empty() {
         text += &format!(", drew {}", drawn.join(", "));
+    }
+    for t in targets {
+        let Some(parts) = taken.get(&t.path).filter(|parts| !whole(parts, &t.shape)) else { continue };
+        let parts: Vec<String> = parts.iter().map(|p| shown(&p.region, &t.shape)).collect();
+        text += &format!("; of {} took {}, drew the rest", t.path, parts.join(" and "));
     }
     text
 }

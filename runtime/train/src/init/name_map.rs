@@ -13,7 +13,7 @@ pub struct NameMap {
 }
 
 /// What a rule may look like.
-const FORM: &str = "a rule is `NEW = OLD`, such as `encoder.* = enc.*`, and behind it, if need be, `[0..64]` or `[.., part 2 of 3]`, `transposed`, `permuted 2 3 1 0`, `reshaped 1 2`";
+const FORM: &str = "a rule is `NEW = OLD`, such as `encoder.* = enc.*`; `NEW[0..11]` and `layers[0..2].*` are for a part; and behind it, if need be, `[0..64]` or `[.., part 2 of 3]`, `transposed`, `permuted 2 3 1 0`, `reshaped 1 2`";
 
 /// What the name of a map that ships begins with.
 const SHIPPED: &str = "hf:";
@@ -60,11 +60,16 @@ impl NameMap {
     }
 
     /// The names that what is called `name` here may have in the file, with the rule that says it; none where no rule does.
-    pub(crate) fn old_of(&self, name: &str) -> Option<(Vec<String>, &NameRule)> {
-        self.rules.iter().find(|r| r.matches(name)).map(|r| {
-            let olds = r.olds.iter().filter_map(|old| renamed(&r.new, old, name));
-            (olds.collect(), r)
-        })
+    pub(crate) fn old_of<'a>(&'a self, name: &'a str) -> Option<(Vec<String>, &'a NameRule)> {
+        self.olds_of(name).next()
+    }
+
+    /// The same of each rule for it, up to the first that is for all of it: the others are for parts.
+    pub(crate) fn olds_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (Vec<String>, &'a NameRule)> {
+        let mut whole = false;
+        let rules = self.rules.iter().filter(move |r| r.matches(name));
+        let rules = rules.take_while(move |r| !std::mem::replace(&mut whole, r.region.is_whole()));
+        rules.map(move |r| (r.olds.iter().filter_map(|old| renamed(&r.new, old, name)).collect(), r))
     }
 
     /// The name here of what is called `name` in the file.

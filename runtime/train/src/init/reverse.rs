@@ -44,6 +44,12 @@ pub(crate) fn tensor_groups(map: &NameMap, targets: &[Target]) -> Checked<Vec<Te
         let Some((names, rule)) = map.old_of(&t.path) else {
             return Err(refused(format!("no rule of the map is for `{}` {}", t.path, t.dims)));
         };
+        if !rule.region.is_whole() {
+            return Err(refused(format!(
+                "the rule `{}` is for a part of `{}`: what becomes of the rest is not said",
+                rule.text, t.path
+            )));
+        }
         let name = names.into_iter().next().unwrap_or_default();
         let (layers, shape) = match t.shape.split_first() {
             Some((n, rest)) if layered(&name) => (Some(*n), rest.to_vec()),
@@ -152,7 +158,14 @@ mod tests {
 
     fn target(path: &str, shape: &[usize]) -> Target {
         let dims = format!("{shape:?}");
-        Target { path: path.into(), dtype: DType::U8, shape: shape.to_vec(), dims, is_param: true }
+        Target {
+            path: path.into(),
+            dtype: DType::U8,
+            shape: shape.to_vec(),
+            names: Vec::new(),
+            dims,
+            is_param: true,
+        }
     }
 
     fn groups(rules: &str, targets: &[Target]) -> Checked<Vec<TensorGroup>> {

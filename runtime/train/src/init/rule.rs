@@ -1,8 +1,9 @@
 //! A rule of a name map: `NEW = OLD`, with what is done to the tensor behind it.
 
+use super::region::RegionOf;
 use super::view::{DimOrder, DimPart, Reshape, View};
 
-/// `NEW = OLD`: what is called `OLD` in the file is `NEW` here. A `*` on both sides is the same text, with dots and all; a `#` in the
+/// `NEW = OLD`: what is called `OLD` in the file is `NEW` here, or a part of it: `NEW[0..11]`, `layers[0..2].*`. A `*` on both sides is the same text, with dots and all; a `#` in the
 /// file's name is the number of a layer, whose tensors are one here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NameRule {
@@ -10,6 +11,8 @@ pub(crate) struct NameRule {
     pub(crate) text: String,
     /// The name here.
     pub(crate) new: String,
+    /// Which part of what has that name it is for.
+    pub(crate) region: RegionOf,
     /// The names that it may have in the file; the first is the one that is written.
     pub(crate) olds: Vec<String>,
     /// What of the tensor is taken, and how it is turned.
@@ -20,7 +23,8 @@ impl NameRule {
     /// Reads a rule. An error says what is wrong with it.
     pub(super) fn read(text: &str) -> Result<NameRule, String> {
         let (new, rest) = text.split_once('=').ok_or("it has no `=`")?;
-        let (new, rest) = (new.trim(), rest.trim());
+        let (new, region) = RegionOf::read(new.trim())?;
+        let (new, rest) = (new.as_str(), rest.trim());
         let end = rest.find(|c: char| c == '[' || c.is_whitespace()).unwrap_or(rest.len());
         let (old, rest) = rest.split_at(end);
         if old.is_empty() {
@@ -49,7 +53,7 @@ impl NameRule {
         {
             return Err("`#`, the number of a layer, stands once in the file's name".into());
         }
-        Ok(NameRule { text: text.into(), new: new.into(), olds, view })
+        Ok(NameRule { text: text.into(), new: new.into(), region, olds, view })
     }
 
     /// Whether it is for what has that name here.
@@ -64,7 +68,10 @@ impl NameRule {
 
     /// Whether it says more than a name.
     pub(crate) fn turns(&self) -> bool {
-        self.view != View::default() || self.olds.len() > 1 || self.olds.iter().any(|o| layered(o))
+        self.view != View::default()
+            || !self.region.is_whole()
+            || self.olds.len() > 1
+            || self.olds.iter().any(|o| layered(o))
     }
 }
 
@@ -78,8 +85,8 @@ pub(crate) fn of_layer(name: &str, layer: usize) -> String {
     name.replace('#', &layer.to_string())
 }
 
-/// `..`, `0..64`, or `part 2 of 3`.
-fn dim_part(text: &str) -> Result<DimPart, String> {
+/// `..`, `0..64`, `3`, or `part 2 of 3`.
+pub(super) fn dim_part(text: &str) -> Result<DimPart, String> {
     if let Some(rest) = text.strip_prefix("part ") {
         let (k, of) = rest.split_once(" of ").ok_or("a part is `part 2 of 3`")?;
         let number =
@@ -92,6 +99,9 @@ fn dim_part(text: &str) -> Result<DimPart, String> {
     }
     if text == ".." {
         return Ok(DimPart::All);
+    }
+    if let Ok(one) = text.parse::<usize>() {
+        return Ok(DimPart::Positions(one..one.saturating_add(1)));
     }
     let (from, to) =
         text.split_once("..").ok_or("positions along a dim are `FROM..TO`, `..` or `part 2 of 3`")?;

@@ -9,6 +9,8 @@ pub(crate) struct Target {
     pub(crate) path: String,
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
+    /// Names of its dims.
+    pub(crate) names: Vec<String>,
     /// `[classes=10 hidden=32]`.
     pub(crate) dims: String,
     pub(crate) is_param: bool,
@@ -24,7 +26,8 @@ pub(crate) fn targets(project: &Project) -> Vec<Target> {
         let named: Vec<String> =
             ty.dims.iter().map(|d| format!("{}={}", table.name(*d), table.size(*d))).collect();
         let (shape, dims) = (table.shape(&ty.dims), format!("[{}]", named.join(" ")));
-        Target { path: path.clone(), dtype: ty.dtype, shape, dims, is_param }
+        let names = ty.dims.iter().map(|d| table.name(*d).to_string()).collect();
+        Target { path: path.clone(), dtype: ty.dtype, shape, names, dims, is_param }
     })
     .collect()
 }

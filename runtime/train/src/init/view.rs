@@ -50,7 +50,7 @@ pub(crate) enum Reshape {
 
 impl DimPart {
     /// Its positions along a dim of that size.
-    fn within(&self, size: usize) -> Result<Range<usize>, String> {
+    pub(super) fn within(&self, size: usize) -> Result<Range<usize>, String> {
         match self {
             DimPart::All => Ok(0..size),
             DimPart::Positions(p) if p.end <= size => Ok(p.clone()),
