@@ -252,7 +252,7 @@ impl Maker {
         let name = ["sgd", "adam", "adafactor", "lamb"][self.rng.below(4)];
         let optimizer = self.optimizer(name);
         let clip = self.rng.one_in(2).then(|| ClipSpec::GlobalNorm(self.rng.float(0.05, 2.0)));
-        let minimize = LossDecl { name: "loss".into(), id: loss, span: Span::default() };
+        let minimize = LossDecl { name: "loss".into(), id: loss, span: Span::default(), better: None };
         let program = Program {
             named: Default::default(),
             model: format!("loops {seed}"),

@@ -1,7 +1,9 @@
 //! The values of a program that have declarations: parameters, states, losses.
 
+use crate::part::Part;
 use meshwright_diag::Span;
 use meshwright_ops::Id;
+use meshwright_syntax::ast::Better;
 
 /// A parameter.
 #[derive(Clone, Debug)]
@@ -16,14 +18,20 @@ pub struct ParamDecl {
     pub stack: usize,
     /// Whether the optimizer leaves it alone (`freeze`).
     pub frozen: bool,
+    /// Of a parameter of loops, parts that the optimizer leaves alone (`freeze layers[0..2].*`).
+    pub frozen_at: Vec<Part>,
     /// Whether weight decay spares it (`weight_decay … except`).
     pub no_decay: bool,
+    /// Of a parameter of loops, parts that weight decay spares.
+    pub no_decay_at: Vec<Part>,
     /// Whether a moving average of it is kept (`ema`).
     pub averaged: bool,
     /// Which of the objectives it is trained for.
     pub objective: usize,
     /// Which of the optimizers trains it.
     pub optimizer: usize,
+    /// Of a parameter of loops, parts that others train. They are one kind of optimizer, with other settings.
+    pub optimizer_at: Vec<(Part, usize)>,
 }
 
 impl ParamDecl {
@@ -35,10 +43,13 @@ impl ParamDecl {
             span,
             stack: 0,
             frozen: false,
+            frozen_at: Vec::new(),
             no_decay: false,
+            no_decay_at: Vec::new(),
             averaged: false,
             objective: 0,
             optimizer: 0,
+            optimizer_at: Vec::new(),
         }
     }
 }
@@ -65,6 +76,8 @@ pub struct LossDecl {
     pub id: Id,
     /// Where it is declared.
     pub span: Span,
+    /// Which values are better: less of a loss, of a metric what it says.
+    pub better: Option<Better>,
 }
 
 /// In which steps some parameters are updated: every `every`th, from the step `from` on.

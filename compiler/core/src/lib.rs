@@ -19,6 +19,7 @@ mod model_flops;
 mod named;
 pub mod normalize;
 pub mod optimizers;
+mod part;
 pub mod partition;
 pub mod precision;
 pub mod print;
@@ -43,6 +44,7 @@ pub use layout::{Layout, check_devices, layout};
 pub use loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state};
 pub use model_flops::model_flops;
 pub use optimizers::Optimizer;
+pub use part::Part;
 pub use program::{
     ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,
 };

@@ -37,7 +37,7 @@ impl Program {
         match found {
             Some((name, id)) => {
                 let span = self.graph.node(id).origin.span;
-                Ok(LossDecl { name: name.into(), id, span })
+                Ok(LossDecl { name: name.into(), id, span, better: None })
             }
             None => Err(Box::new(self.unknown_value(name, &paths))),
         }

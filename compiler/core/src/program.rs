@@ -6,7 +6,7 @@ use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{DType, Dim, InputDecl};
 use meshwright_syntax::ast::{Expr, Name};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use crate::declared::{LossDecl, ParamDecl, StateDecl, Turn};
@@ -116,6 +116,8 @@ pub struct Program {
     pub float: DType,
     /// The consts of the file and their values, as the command line leaves them.
     pub consts: BTreeMap<String, f64>,
+    /// Those that the model itself reads. What only the `train` block reads, or the value of another const, is not among them.
+    pub model_consts: BTreeSet<String>,
     /// What gives dims and consts their values.
     pub declarations: Declarations,
     /// Where each dim is declared.

@@ -134,8 +134,8 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         (
             Keyword,
             "metric",
-            "Declares a scalar that evaluations report. Training steps do not compute it.",
-            "metric accuracy = mean[batch](argmax[classes](logits) == label)",
+            "Declares a scalar that evaluations report. Training steps do not compute it. `min` or `max` says which way is better.",
+            "metric max accuracy = mean[batch](argmax[classes](logits) == label)",
         ),
         (
             Keyword,

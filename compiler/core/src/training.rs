@@ -2,7 +2,8 @@
 
 use crate::autodiff::scaled_gradients;
 use crate::loss_scaling::Scaler;
-use crate::optimizers::{AVERAGE, Optimizer, Trained, Update};
+use crate::optimizers::{AVERAGE, Choices, Optimizer, OptimizerDef, Trained, Update, origin_of};
+use crate::part::Part;
 use crate::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Origin, SQRT};
@@ -95,6 +96,7 @@ fn descend(
     let loss = objective.loss.id;
     let seed = scaler.as_ref().map(|s| s.seed(g, g.ty(loss).dtype));
     let mut grads = scaled_gradients(g, loss, &params, seed);
+    grads.iter_mut().zip(&params).for_each(|(grad, p)| *grad = of_trained_part(g, p, *grad));
     let wanted = train.clip.is_some() || program.declarations.settings.reports.gradient_norm;
     let mut norm = if wanted || scaler.is_some() { global_norm(g, &grads) } else { None };
     let mut factor = None;
@@ -121,21 +123,77 @@ fn descend(
     let skips = scaler.as_ref().map(|s| s.skips(Some(k)));
     let trained: Vec<Trained<'_>> =
         params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
+    for (chosen, def, of) in together(g, train, &trained) {
+        let dtype = g.ty(of[0].decl.id).dtype;
+        let update = Update::new(g, outputs, program.float.wide(), dtype).skipping(skips);
+        let mut update = update.in_turn(objective.turn, &of[0]);
+        if let Some(scaler) = scaler.as_deref_mut() {
+            scaler.in_turn(k, update.is_due());
+        }
+        (def.update)(&chosen, &mut update, &of);
+    }
+    for p in params.iter().filter(|p| !p.frozen_at.is_empty()) {
+        g.cursor = origin_of(p);
+        let (next, holds) = (OutputKind::Next(p.id), Part::holds(&p.frozen_at, g));
+        if let (Some(out), Some(holds)) = (outputs.iter_mut().find(|o| o.kind == next), holds) {
+            out.id = g.choose(holds, p.id, out.id);
+        }
+    }
+}
+
+/// Parameters that are updated alike: with the same optimizer and settings, and of one dtype.
+type Together<'a> = (Choices, &'static OptimizerDef, Vec<Trained<'a>>);
+
+fn together<'a>(g: &mut Graph, train: &TrainSpec, trained: &[Trained<'a>]) -> Vec<Together<'a>> {
+    let mut out: Vec<Together<'a>> = Vec::new();
+    let parts = |p: &ParamDecl| !p.optimizer_at.is_empty() || !p.no_decay_at.is_empty();
     for (i, Optimizer { def, chosen }) in train.optimizers.iter().enumerate() {
         // Each dtype for itself: settings are cast to the parameters', not parameters to the program's.
         for dtype in [DType::F32, DType::F64] {
             let mine = |p: &&Trained<'_>| p.decl.optimizer == i && g.ty(p.decl.id).dtype == dtype;
             let of: Vec<Trained<'_>> = trained.iter().filter(mine).copied().collect();
-            if !of.is_empty() {
-                let chosen = chosen.cast(g, dtype);
-                let update = Update::new(g, outputs, program.float.wide(), dtype).skipping(skips);
-                let mut update = update.in_turn(objective.turn, &of[0]);
-                if let Some(scaler) = scaler.as_deref_mut() {
-                    scaler.in_turn(k, update.is_due());
-                }
-                (def.update)(&chosen, &mut update, &of);
+            if of.is_empty() {
+                continue;
+            }
+            let chosen = chosen.cast(g, dtype);
+            let (some, all): (Vec<_>, Vec<_>) = of.into_iter().partition(|p| parts(p.decl));
+            for p in some {
+                out.push((in_parts(g, train, (p.decl, dtype), &chosen), def, vec![p]));
+            }
+            if !all.is_empty() {
+                out.push((chosen, def, all));
             }
         }
+    }
+    out
+}
+
+/// The settings of a parameter of loops of which parts have settings of their own: numbers that differ along the loops.
+fn in_parts(g: &mut Graph, train: &TrainSpec, (p, dtype): (&ParamDecl, DType), chosen: &Choices) -> Choices {
+    let mut out = chosen.clone();
+    for (part, k) in &p.optimizer_at {
+        let other = train.optimizers[*k].chosen.cast(g, dtype);
+        g.cursor = origin_of(p);
+        if let Some(holds) = Part::holds(std::slice::from_ref(part), g) {
+            out = out.chosen_where(holds, &other, g);
+        }
+    }
+    g.cursor = origin_of(p);
+    match Part::holds(&p.no_decay_at, g) {
+        Some(holds) => out.set_where(holds, "weight_decay", 0.0, g),
+        None => out,
+    }
+}
+
+/// The gradient of what is trained of a parameter: where it is frozen, it is 0.
+fn of_trained_part(g: &mut Graph, p: &ParamDecl, grad: Id) -> Id {
+    g.cursor = Origin { phase: Phase::Update, ..g.node(grad).origin.clone() };
+    match Part::holds(&p.frozen_at, g) {
+        Some(holds) => {
+            let zero = g.constant(0.0, g.ty(grad).dtype);
+            g.choose(holds, zero, grad)
+        }
+        None => grad,
     }
 }
 

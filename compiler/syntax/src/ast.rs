@@ -231,14 +231,47 @@ pub enum StatementKind {
     Input(Input),
     /// `loss xent = …`.
     Loss(Binding),
-    /// `metric accuracy = …`.
-    Metric(Binding),
+    /// `metric max accuracy = …`.
+    Metric(Metric),
     /// `output probabilities = …`.
     Output(Binding),
     /// `repeat layers as i { … }`, `scan seq { … }`.
     Repeat(Repeat),
     /// `return a, b`; at least one.
     Return(Vec<Expr>),
+}
+
+/// A `metric`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Which of its values are better, where it says so.
+    pub better: Option<Better>,
+    /// Its name and value.
+    pub binding: Binding,
+}
+
+/// Which values of a metric are better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// `min`
+    Less,
+    /// `max`
+    More,
+}
+
+impl Better {
+    /// The word before a name.
+    pub fn word(self) -> &'static str {
+        match self {
+            Better::Less => "min",
+            Better::More => "max",
+        }
+    }
+
+    /// What a word before a name says.
+    pub fn of(word: &str) -> Option<Better> {
+        [Better::Less, Better::More].into_iter().find(|b| b.word() == word)
+    }
 }
 
 /// A `param` or `state`.

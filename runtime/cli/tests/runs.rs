@@ -393,3 +393,133 @@ fn an_error_at_the_closing_of_a_folder_ends_nothing() {
         assert_eq!(out.status.code(), Some(right), "{args:?}: {err}");
     }
 }
+
+/// Less perplexity is better, and nothing but the model or the command can know it.
+#[test]
+fn nothing_is_chosen_the_wrong_way() {
+    let at = prepared("direction");
+    let metric = "    metric perplexity = exp(mean[batch](cross_entropy[classes](logits, y)))\n    output";
+    std::fs::write(at.join("sums.mw"), MODEL.replacen("    output", metric, 1)).unwrap();
+    let args = ["train", "sums.mw", "--data", "data", "--run", "a", "--steps", "12", "--eval-every", "3"];
+    let wrong = |more: &[&str]| {
+        let (code, _, err) = run(&at, more);
+        for part in [
+            "error[E0516]: nothing says whether more or less of the metric `perplexity` is better",
+            "declared here, without `min` or `max`",
+            "`max:perplexity` where more is better, `min:perplexity` where less is",
+            "`metric max perplexity = …`, or `metric min perplexity = …`",
+        ] {
+            assert!(code == 1 && err.contains(part), "{more:?}: {part}: {err}");
+        }
+        assert!(!at.join("a").exists(), "{more:?}");
+    };
+    wrong(&[&args[..], &["--keep-best", "perplexity"]].concat());
+    wrong(&[&args[..], &["--patience", "2", "--monitor", "perplexity"]].concat());
+    let sweep =
+        ["sweep", "sums.mw", "--data", "data", "--run", "a", "--set", "lr=0.0001,0.5", "--epochs", "2"];
+    let halving = [&sweep[..], &["--search", "halving", "--reduction", "2", "--objective"]].concat();
+    wrong(&[&halving[..], &["perplexity"]].concat());
+
+    let best = |dir: &str| -> Value {
+        serde_json::from_str(&file(&at, &format!("{dir}/checkpoints/best.json"))).unwrap()
+    };
+    let least = |dir: &str| {
+        let all = lines(&file(&at, &format!("{dir}/metrics.jsonl")));
+        let values =
+            all.iter().filter(|e| e["event"] == "evaluation").map(|e| e["eval_perplexity"].as_f64().unwrap());
+        values.fold(f64::INFINITY, f64::min)
+    };
+    // Said by the command, and by the model.
+    let (code, _, err) = run(
+        &at,
+        &[&args[..], &["--keep-best", "min:perplexity", "--patience", "9", "--monitor", "max:accuracy"]]
+            .concat(),
+    );
+    assert!(code == 0 && err.contains("--keep-best: less `perplexity` is better"), "{err}");
+    assert!(err.contains("--patience: more `accuracy` is better"), "{err}");
+    assert_eq!(best("a")["value"].as_f64(), Some(least("a")));
+    let said = MODEL.replacen("    output", &metric.replace("metric", "metric min"), 1);
+    std::fs::write(at.join("said.mw"), said).unwrap();
+    let said = ["train", "said.mw", "--data", "data", "--run", "b", "--steps", "12", "--eval-every", "3"];
+    events(&at, &[&said[..], &["--keep-best", "perplexity"]].concat());
+    assert_eq!(best("b"), best("a"));
+    // The run keeps which way it was, and goes on so.
+    assert!(file(&at, "b/run.toml").contains("keep_best = \"min:perplexity\""));
+    let (code, shown, err) = run(&at, &["runs", "show", "b"]);
+    assert!(code == 0 && shown.contains("max:accuracy min:perplexity"), "{shown}{err}");
+    assert!(shown.lines().any(|l| l.contains("best by") && l.contains("min:perplexity")), "{shown}");
+    events(&at, &["train", "--run", "b", "--resume", "--steps", "15"]);
+    assert_eq!(best("b")["value"].as_f64(), Some(least("b")));
+    // Halving goes on with the trial that learns.
+    let (code, out, err) = run(&at, &[&halving[..], &["min:perplexity", "--format", "jsonl"]].concat());
+    assert!(
+        code == 0 && err.contains("halving goes on with the least `perplexity` (min:perplexity)"),
+        "{err}"
+    );
+    let state = |lr: f64| lines(&out).into_iter().find(|r| r["lr"] == lr).unwrap()["state"].clone();
+    assert_eq!((state(0.0001), state(0.5)), ("stopped".into(), "finished".into()));
+    // A report says it of its curves.
+    let (code, _, err) = run(&at, &["report", "b", "--output", "r.html"]);
+    assert!(
+        code == 0 && file(&at, "r.html").contains("\"better\":{\"accuracy\":\"max\",\"perplexity\":\"min\"}"),
+        "{err}"
+    );
+}
+
+/// What only the `train` block reads is like its text: another value is noted, and the run goes on with it.
+#[test]
+fn a_run_goes_on_with_another_rate() {
+    let at = prepared("rate");
+    let model = MODEL.replace("const lr = 0.5", "const lr = 0.5, scale = 1, base = 1, twice = 2 * base");
+    let model = model
+        .replace("sum[features](x * w)", "sum[features](x * w) * scale")
+        .replace("lr = lr", "lr = lr * twice");
+    std::fs::write(at.join("sums.mw"), &model).unwrap();
+    let args = ["train", "sums.mw", "--data", "data", "--no-eval", "--run"];
+    events(&at, &[&args[..], &["a", "--steps", "5"]].concat());
+    events(&at, &[&args[..], &["b", "--steps", "5"]].concat());
+    // As an edit of the text would have it.
+    std::fs::write(at.join("edited.mw"), model.replace("lr = lr", "lr = 0.05")).unwrap();
+    let edited =
+        ["train", "edited.mw", "--data", "data", "--no-eval", "--run", "b", "--resume", "--steps", "9"];
+    let want = steps(&events(&at, &edited));
+    let (code, out, err) = run(
+        &at,
+        &[
+            "train",
+            "--run",
+            "a",
+            "--resume",
+            "--set",
+            "lr=0.05",
+            "--steps",
+            "9",
+            "--no-eval",
+            "--format",
+            "json",
+        ],
+    );
+    assert!(code == 0 && err.contains("const lr: 0.05; the run had 0.5"), "{err}");
+    assert_eq!(steps(&lines(&out)), want);
+    let rates: Vec<Option<f64>> =
+        lines(&out).iter().filter(|e| e["event"] == "step").map(|e| e["learning_rate"].as_f64()).collect();
+    assert_eq!(rates, [Some(0.1); 4]);
+    // The history has both, and from then on the run has the new one.
+    let starts = lines(&file(&at, "a/history.jsonl"));
+    assert_eq!(
+        starts.iter().map(|e| e["consts"]["lr"].as_f64()).collect::<Vec<_>>(),
+        [Some(0.5), Some(0.05)]
+    );
+    let more = events(&at, &["train", "--run", "a", "--resume", "--steps", "10", "--no-eval"]);
+    assert_eq!(more.iter().find(|e| e["event"] == "step").unwrap()["learning_rate"], 0.1);
+    // A const of the `train` block by way of another one.
+    let (code, _, err) =
+        run(&at, &["train", "--run", "a", "--resume", "--set", "base=2", "--steps", "11", "--no-eval"]);
+    assert!(
+        code == 0 && err.contains("const base: 2; the run had 1") && err.contains("const twice: 4"),
+        "{err}"
+    );
+    // What the model reads is another model.
+    let (code, _, err) = run(&at, &["train", "--run", "a", "--resume", "--set", "scale=2", "--steps", "12"]);
+    assert!(code == 1 && err.contains("E0518") && err.contains("`scale` = 1, it is resumed with 2"), "{err}");
+}

@@ -11,6 +11,7 @@ use crate::training::TrainOptions;
 use meshwright_diag::{Sources, codes};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const FAILED: &str = "failed";
@@ -32,6 +33,8 @@ pub(crate) struct HistoryEvent<'a> {
     mesh: String,
     layout: Vec<&'a str>,
     precision: &'static str,
+    /// All consts: those that only `train` reads may change where a run goes on.
+    consts: &'a BTreeMap<String, f64>,
     transport: &'a str,
     processes: usize,
     /// The words of the command.
@@ -60,6 +63,7 @@ impl<'a> HistoryEvent<'a> {
             mesh: project.layout.mesh.option(),
             layout: project.layout.rules.iter().map(|r| r.text.as_str()).collect(),
             precision: project.program.float.name(),
+            consts: &project.program.consts,
             transport: &options.devices.asked.transport,
             processes: options.devices.processes.count(),
             arguments: &options.arguments,

@@ -30,6 +30,7 @@ pub mod metrics;
 mod metrics_log;
 mod not_finite;
 mod plan_memory;
+mod poles;
 mod policies;
 mod prediction;
 pub mod project;

@@ -2,9 +2,11 @@
 
 use crate::metrics::Evaluation;
 use crate::project::Project;
-use meshwright_core::{GRADIENT_NORM, Reports};
+use meshwright_core::{GRADIENT_NORM, LossDecl, Reports};
 use meshwright_diag::{Diagnostic, codes, nearest};
+use meshwright_syntax::ast::Better;
 use serde::{Deserialize, Serialize};
+use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -114,6 +116,13 @@ impl PolicySettings {
         let PolicySettings { eval_every, patience, validation, .. } = *self;
         Ok((saves, EvaluationPolicy { every: eval_every, patience, monitor, validation }))
     }
+
+    /// The same, with what it names and which way is better as these policies have it.
+    pub fn resolved(mut self, saves: &SavePolicy, evaluation: &EvaluationPolicy) -> PolicySettings {
+        self.keep_best = saves.best.as_ref().map(Monitor::to_string);
+        self.monitor = self.patience.map(|_| evaluation.monitor.to_string());
+        self
+    }
 }
 
 impl FromStr for SaveEvery {
@@ -140,13 +149,20 @@ impl FromStr for SaveEvery {
 pub struct Monitor {
     /// `loss`, or the name of another loss or of a metric.
     pub metric: String,
-    /// Whether greater values are better.
-    pub greater: bool,
+    /// Which values are better.
+    pub better: Better,
 }
 
 impl Default for Monitor {
     fn default() -> Self {
-        Monitor { metric: "loss".into(), greater: false }
+        Monitor { metric: "loss".into(), better: Better::Less }
+    }
+}
+
+/// As the command line has it, with the word before the name.
+impl Display for Monitor {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.better.word(), self.metric)
     }
 }
 
@@ -159,16 +175,14 @@ pub(crate) struct Seen {
 
 impl Monitor {
     /// As the command line names it: `NAME`, `min:NAME` or `max:NAME`. Without a word before it less is better of a loss, and
-    /// more of a metric.
+    /// of a metric what the model says.
     ///
     /// # Errors
     ///
-    /// E0516 where the model has no loss and no metric of that name.
+    /// E0516 where the model has no loss and no metric of that name, and where nothing says which way is better.
     pub fn of(project: &Project, text: &str) -> Result<Monitor, Box<Diagnostic>> {
-        let (way, name) = match text.split_once(':') {
-            Some((way @ ("min" | "max"), name)) => (Some(way), name),
-            _ => (None, text),
-        };
+        let given = text.split_once(':').and_then(|(word, name)| Some((Better::of(word)?, name)));
+        let (way, name) = given.map_or((None, text), |(way, name)| (Some(way), name));
         let name = if Some(name) == project.loss() { "loss" } else { name };
         let known: Vec<&str> = std::iter::once("loss").chain(project.metrics()).collect();
         if !known.contains(&name) {
@@ -180,9 +194,22 @@ impl Monitor {
             };
             return Err(Box::new(d.help(format!("it has {}", known.join(", ")))));
         }
-        let is_loss = name == "loss" || project.program.losses.iter().any(|l| l.name == name);
-        let greater = way.map_or(!is_loss, |w| w == "max");
-        Ok(Monitor { metric: name.into(), greater })
+        let all = project.program.losses.iter().chain(&project.program.metrics);
+        let declared = all.into_iter().find(|d| d.name == name);
+        let said = declared.map_or(Some(Better::Less), |d| d.better);
+        match (way.or(said), declared) {
+            (Some(better), _) => Ok(Monitor { metric: name.into(), better }),
+            (None, declared) => Err(no_way(name, declared)),
+        }
+    }
+
+    /// Which values are better, in words.
+    pub(crate) fn in_words(&self) -> String {
+        let way = match self.better {
+            Better::Less => "less",
+            Better::More => "more",
+        };
+        format!("{way} `{}` is better", self.metric)
     }
 
     /// The place of the best evaluation, the first of equal ones, and its value. Values that are not numbers are never best.
@@ -190,12 +217,29 @@ impl Monitor {
         let mut best: Option<(usize, f64)> = None;
         for (at, s) in seen.iter().enumerate() {
             let Some(v) = s.eval.value(&self.metric).filter(|v| !v.is_nan()) else { continue };
-            if best.is_none_or(|(_, b)| if self.greater { v > b } else { v < b }) {
+            if best.is_none_or(|(_, b)| match self.better {
+                Better::More => v > b,
+                Better::Less => v < b,
+            }) {
                 best = Some((at, v));
             }
         }
         best
     }
+}
+
+/// Nothing says which way a metric is better.
+fn no_way(name: &str, declared: Option<&LossDecl>) -> Box<Diagnostic> {
+    let message = format!("nothing says whether more or less of the metric `{name}` is better");
+    let d = Diagnostic::error(codes::E0516, message)
+        .help(format!(
+            "say it where it is named: `max:{name}` where more is better, `min:{name}` where less is"
+        ))
+        .help(format!("or in the model, for all runs: `metric max {name} = …`, or `metric min {name} = …`"));
+    Box::new(match declared {
+        Some(d0) => d.at(d0.span, "declared here, without `min` or `max`"),
+        None => d,
+    })
 }
 
 #[cfg(test)]
@@ -218,7 +262,7 @@ mod tests {
             values.iter().enumerate().map(|(i, v)| Seen { step: i as u64, eval: eval(v) }).collect()
         };
         let values = [0.5, f64::NAN, 0.25, 0.75, 0.25, 0.75];
-        let greater = Monitor { metric: "accuracy".into(), greater: true };
+        let greater = Monitor { metric: "accuracy".into(), better: Better::More };
         assert_eq!(Monitor::default().best(&seen(&values)), Some((2, 0.25)));
         assert_eq!(greater.best(&seen(&values)), Some((3, 0.75)));
         assert_eq!(greater.best(&seen(&[f64::NAN])), None);

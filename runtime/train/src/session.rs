@@ -254,7 +254,7 @@ impl Session {
         }
         self.init = self.init.take().or_else(|| before.init.clone());
         let now = RunSettings::new(project, sources, options, self.start.seed, Some(set));
-        self.notes.extend(before.resumed_as(&now)?);
+        self.notes.extend(before.resumed_as(&now, &project.program.model_consts)?);
         if dir.model_text()? != sources.text(project.texts.model) {
             let now = sources.name(project.texts.model);
             self.notes.push(format!(

@@ -94,6 +94,9 @@ pub(crate) struct RunSettings {
     pub(crate) dims: BTreeMap<String, usize>,
     /// All consts, `--preset` and `--set` applied.
     pub(crate) consts: BTreeMap<String, f64>,
+    /// Of which metrics more (`max`) or less (`min`) is better, as the model says.
+    #[serde(default)]
+    pub(crate) better: BTreeMap<String, String>,
     /// When it saves and evaluates, and what it tells.
     #[serde(default)]
     pub(crate) policies: PolicySettings,
@@ -148,6 +151,11 @@ impl RunSettings {
                 .map(|(d, n)| (n.to_string(), program.graph.dims.size(d)))
                 .collect(),
             consts: program.consts.clone(),
+            better: program
+                .metrics
+                .iter()
+                .filter_map(|m| Some((m.name.clone(), m.better?.word().to_string())))
+                .collect(),
             policies: options.policies.clone(),
             init: options.init.clone(),
             imported: None,
@@ -216,13 +224,17 @@ impl RunSettings {
         all
     }
 
-    /// Compares with what a resumed run is asked for. What would change the numbers is refused; of the rest, a line for each
-    /// change.
+    /// Compares with what a resumed run is asked for. What would change the numbers is refused, but for consts that only `train` reads:
+    /// `model_consts` are the others. Of the rest, a line for each change.
     ///
     /// # Errors
     ///
     /// E0518 with both values of everything that differs.
-    pub(crate) fn resumed_as(&self, now: &RunSettings) -> Result<Vec<String>, Vec<Diagnostic>> {
+    pub(crate) fn resumed_as(
+        &self,
+        now: &RunSettings,
+        model_consts: &BTreeSet<String>,
+    ) -> Result<Vec<String>, Vec<Diagnostic>> {
         let mut errors = Vec::new();
         let mut differs = |what: String, was: &dyn Display, is: &dyn Display, help: String| {
             let message = format!("the run has {what} = {was}, it is resumed with {is}");
@@ -243,6 +255,9 @@ impl RunSettings {
         };
         for name in names(self.consts.keys().collect(), now.consts.keys().collect()) {
             let (was, is) = (self.consts.get(&name), now.consts.get(&name));
+            if is.is_some() && !model_consts.contains(&name) {
+                continue;
+            }
             if was.map(|v| v.to_bits()) != is.map(|v| v.to_bits()) {
                 let help = match was {
                     Some(v) => format!("resume with `--set {name}={v}`"),
@@ -309,7 +324,13 @@ impl RunSettings {
             ("data", place(&self.data_place()), place(&now.data_place())),
         ];
         let changed = changes.into_iter().filter(|(_, was, is)| was != is);
-        changed.map(|(what, was, is)| format!("{what}: {is}; the run had {was}")).collect()
+        let changed = changed.map(|(what, was, is)| (what.to_string(), was, is));
+        let consts = now.consts.iter().filter_map(|(name, is)| {
+            let was = self.consts.get(name);
+            let differs = was.is_none_or(|was| was.to_bits() != is.to_bits());
+            differs.then(|| (format!("const {name}"), shown(was), is.to_string()))
+        });
+        changed.chain(consts).map(|(what, was, is)| format!("{what}: {is}; the run had {was}")).collect()
     }
 }
 

@@ -95,6 +95,7 @@ impl Run<'_> {
         let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
         let stands = stands(from, per_epoch, &losses);
         let mut notes = notes(session.as_mut(), &set, &evaluators, &cluster)?;
+        notes.extend(compared_by(options));
         notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
         let Written { run, log, store, notes: more } =
             written(processes, session, (project, sources), options, (&*set, &*program.plan), stands)?;
@@ -187,6 +188,13 @@ fn metrics_file(
 fn end_of(file: Option<&mut MetricsFile>, interrupted: bool) -> Option<Progress<'static>> {
     let state = if interrupted { RunState::Interrupted } else { RunState::Finished };
     file?.end(state).map(Progress::Warning)
+}
+
+/// What evaluations are compared by, and which way is better.
+fn compared_by(options: &TrainOptions) -> Vec<String> {
+    let best = options.saves.best.as_ref().map(|m| format!("--keep-best: {}", m.in_words()));
+    let (patience, monitor) = (options.evaluation.patience, &options.evaluation.monitor);
+    best.into_iter().chain(patience.map(|_| format!("--patience: {}", monitor.in_words()))).collect()
 }
 
 /// What is told before the first step.

@@ -13,7 +13,8 @@ pub(crate) fn warnings(
 ) -> Vec<String> {
     let mut out = Vec::new();
     let program = &project.program;
-    let unset = program.params.iter().filter(|p| p.frozen && !set.contains(&p.path));
+    let unset =
+        program.params.iter().filter(|p| (p.frozen || !p.frozen_at.is_empty()) && !set.contains(&p.path));
     let frozen: Vec<&str> = unset.map(|p| p.path.as_str()).collect();
     if !frozen.is_empty() && !options.resume {
         let (of, keep) =

@@ -27,6 +27,17 @@ pub struct Optimizer {
     pub chosen: Choices,
 }
 
+impl Optimizer {
+    /// In what more than numbers it differs from another one; `None` where it does not.
+    pub(crate) fn differs(&self, other: &Optimizer) -> Option<String> {
+        if self.def.name != other.def.name {
+            return Some(format!("`{}` and `{}`", self.def.name, other.def.name));
+        }
+        let setting = self.chosen.apart(&other.chosen)?;
+        Some(format!("`{}` with another `{setting}`", self.def.name))
+    }
+}
+
 /// No settings contradict each other.
 pub(super) fn any(_: &Choices) -> Option<Wrong> {
     None

@@ -15,6 +15,7 @@ mod update;
 
 pub use definition::{Optimizer, OptimizerDef};
 pub use settings::{Accepts, Choices, Chosen, Range, Setting, Wrong};
+pub(crate) use update::origin_of;
 pub use update::{AVERAGE, Trained, Update};
 
 /// Every optimizer. A new one is a file beside this one and its name here.

@@ -159,6 +159,53 @@ impl Choices {
         }
     }
 
+    /// All scalars, by name.
+    pub fn scalars(&self) -> impl Iterator<Item = (&'static str, Id)> {
+        self.all.iter().filter_map(|(name, (chosen, _))| match chosen {
+            Chosen::Scalar(id, _) => Some((*name, *id)),
+            _ => None,
+        })
+    }
+
+    /// A setting that is of another kind in `other`, or a switch that stands otherwise: what cannot differ by position.
+    pub(super) fn apart(&self, other: &Choices) -> Option<&'static str> {
+        let scalar = |c: Chosen| matches!(c, Chosen::Scalar(..));
+        // Adafactor's rate falls by itself where none is written.
+        let rate = |name: &str| ["lr", "relative_step"].contains(&name);
+        let pairs = self.all.iter().filter_map(|(name, mine)| Some((*name, *mine, *other.all.get(name)?)));
+        let mut apart = pairs.filter(|(name, mine, theirs)| {
+            let numbers = scalar(mine.0) && scalar(theirs.0);
+            !numbers && mine.0 != theirs.0 || rate(name) && mine.1 != theirs.1
+        });
+        apart.next().map(|p| p.0)
+    }
+
+    /// These settings, and those of `other` where `holds` is true.
+    pub(crate) fn chosen_where(&self, holds: Id, other: &Choices, g: &mut Graph) -> Choices {
+        let mut out = self.clone();
+        for (name, (chosen, _)) in &mut out.all {
+            let (Chosen::Scalar(mine, known), Some((Chosen::Scalar(theirs, number), _))) =
+                (*chosen, other.all.get(name))
+            else {
+                continue;
+            };
+            if mine != *theirs && (known.is_none() || known != *number) {
+                *chosen = Chosen::Scalar(g.choose(holds, *theirs, mine), None);
+            }
+        }
+        out
+    }
+
+    /// The same with another number for a setting that is not off, where `holds` is true.
+    pub(crate) fn set_where(&self, holds: Id, name: &'static str, number: f64, g: &mut Graph) -> Choices {
+        let mut out = self.clone();
+        if let (Some(id), Some((chosen, _))) = (self.nonzero(name), out.all.get_mut(name)) {
+            let number = g.constant(number, g.ty(id).dtype);
+            *chosen = Chosen::Scalar(g.choose(holds, number, id), None);
+        }
+        out
+    }
+
     /// A switch.
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.get(name), Chosen::Flag(true))

@@ -30,6 +30,18 @@ pub struct Update<'a> {
 /// The state that holds the moving average of a parameter: `PATH/ema`.
 pub const AVERAGE: &str = "ema";
 
+/// The origin of what belongs to the update of a parameter.
+pub(crate) fn origin_of(decl: &ParamDecl) -> Origin {
+    Origin {
+        class: Class::OptimizerState,
+        phase: Phase::Update,
+        path: decl.path.as_str().into(),
+        name: format!("update of {}", decl.path).into(),
+        span: decl.span,
+        full: false,
+    }
+}
+
 /// Updates that only some steps make.
 #[derive(Clone, Copy, Debug)]
 struct InTurn {
@@ -103,14 +115,7 @@ impl<'a> Update<'a> {
 
     /// What is built from now on belongs to the update of this parameter, and is placed as its moments are.
     pub fn of(&mut self, p: &Trained<'_>) {
-        self.g.cursor = Origin {
-            class: Class::OptimizerState,
-            phase: Phase::Update,
-            path: p.decl.path.as_str().into(),
-            name: format!("update of {}", p.decl.path).into(),
-            span: p.decl.span,
-            full: false,
-        };
+        self.g.cursor = origin_of(p.decl);
     }
 
     /// The dims of a parameter.

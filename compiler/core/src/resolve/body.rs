@@ -9,13 +9,13 @@ use super::walk::calls_of;
 use crate::program::LossDecl;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Const, Id};
-use meshwright_syntax::ast::{Binding, Expr, ExprKind, Model, Name, Statement, StatementKind};
+use meshwright_syntax::ast::{Better, Binding, Expr, ExprKind, Model, Name, Statement, StatementKind};
 
 /// The three kinds of named results.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ResultKind {
     Loss,
-    Metric,
+    Metric(Option<Better>),
     Output,
 }
 
@@ -161,7 +161,7 @@ impl<'a> Resolver<'a> {
             }
             StatementKind::Input(i) => self.input(i),
             StatementKind::Loss(b) => self.result(b, ResultKind::Loss, s.span),
-            StatementKind::Metric(b) => self.result(b, ResultKind::Metric, s.span),
+            StatementKind::Metric(m) => self.result(&m.binding, ResultKind::Metric(m.better), s.span),
             StatementKind::Output(b) => self.result(b, ResultKind::Output, s.span),
             StatementKind::Repeat(r) => self.repeat(r, s.span),
             StatementKind::Return(_) => {}
@@ -275,7 +275,7 @@ impl<'a> Resolver<'a> {
     fn result(&mut self, b: &'a Binding, kind: ResultKind, span: Span) {
         let word = match kind {
             ResultKind::Loss => "loss",
-            ResultKind::Metric => "metric",
+            ResultKind::Metric(_) => "metric",
             ResultKind::Output => "output",
         };
         let name = b.name.text.as_str();
@@ -307,11 +307,16 @@ impl<'a> Resolver<'a> {
         }
         let list = match kind {
             ResultKind::Loss => &mut self.losses,
-            ResultKind::Metric => &mut self.metrics,
+            ResultKind::Metric(_) => &mut self.metrics,
             ResultKind::Output => &mut self.outputs,
         };
         if let Some(id) = id {
-            list.push(LossDecl { name: name.into(), id, span: b.name.span });
+            let better = match kind {
+                ResultKind::Loss => Some(Better::Less),
+                ResultKind::Metric(better) => better,
+                ResultKind::Output => None,
+            };
+            list.push(LossDecl { name: name.into(), id, span: b.name.span, better });
         }
     }
 

@@ -152,7 +152,11 @@ impl<'a> Resolver<'a> {
                 val => val,
             };
         }
-        if let Some((_, value)) = self.globals.consts.get(name) {
+        if let Some((name, (_, value))) = self.globals.consts.get_key_value(name) {
+            let value = *value;
+            if self.scopes.last().is_none_or(|s| s.kind != ScopeKind::Train) {
+                self.model_consts.insert(name);
+            }
             return value.map_or(Val::Poison, Val::Konst);
         }
         if name == "step" && self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train) {

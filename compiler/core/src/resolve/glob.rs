@@ -28,6 +28,27 @@ fn matches_text(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
+/// Positions along a loop in a pattern, from and to where they are said.
+pub(super) type LoopPositions<'p> = (&'p str, Option<usize>, Option<usize>);
+
+/// A pattern without the positions of loops in it, and these: `layers[0..2].*` is `layers.*`, from 0 to 2 of `layers`.
+pub(super) fn positions(pattern: &str) -> (String, Vec<LoopPositions<'_>>) {
+    let (mut plain, mut found, mut rest) = (String::new(), Vec::new(), pattern);
+    while let Some((before, inner)) = rest.split_once('[') {
+        let (inner, after) = inner.split_once(']').unwrap_or((inner, ""));
+        let number = |t: &str| t.replace('_', "").parse::<usize>().ok();
+        let (from, to) = match inner.split_once("..") {
+            Some((from, to)) => (number(from), number(to)),
+            None => (number(inner), number(inner).map(|n| n.saturating_add(1))),
+        };
+        found.push((before.rsplit('.').next().unwrap_or(before), from, to));
+        plain.push_str(before);
+        rest = after;
+    }
+    plain.push_str(rest);
+    (plain, found)
+}
+
 /// The text before the first `*` of a pattern, which every path that matches begins with.
 fn prefix(pattern: &str) -> &str {
     let literal = pattern.split('*').next().unwrap_or("");

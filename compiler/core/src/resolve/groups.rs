@@ -5,16 +5,20 @@ use super::optimizer::{Beside, DecayLine};
 use super::report::listed;
 use super::train::Lines;
 use crate::optimizers::Optimizer;
+use crate::part::Part;
 use crate::program::{Objective, Turn};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::Id;
 use meshwright_syntax::ast::{Expr, Minimize, ParamGroup, PathGlob};
 
+/// What lines have of a parameter, each with its number.
+type Owners = Vec<(Part, usize)>;
+
 impl<'a> Resolver<'a> {
     /// The lines `minimize`: each parameter that is trained has one of them.
     pub(super) fn objectives(&mut self, all: &Lines<'a>) -> Option<Vec<Objective>> {
         let mut out = Some(Vec::new());
-        let mut owner: Vec<Option<usize>> = vec![None; self.params.len()];
+        let mut owner: Vec<Owners> = vec![Owners::new(); self.params.len()];
         let mut rest = None;
         for (k, (line, span)) in all.minimize.iter().enumerate() {
             match (self.objective(line), &mut out) {
@@ -34,13 +38,17 @@ impl<'a> Resolver<'a> {
                 continue;
             }
             let spans = |k: usize| all.minimize[k].1;
-            self.claim(&line.of, k, &mut owner, &|k| ("minimized", spans(k)));
+            for g in &line.of {
+                let whole = self.matched("minimize", std::slice::from_ref(g));
+                let whole = whole.into_iter().map(|i| (i, Part::default())).collect();
+                self.claim((g, whole), k, &mut owner, &|k| ("minimized", spans(k)));
+            }
         }
         for (p, owner) in self.params.iter_mut().zip(&owner) {
-            p.objective = owner.or(rest).unwrap_or(0);
+            p.objective = owner.first().map(|o| o.1).or(rest).unwrap_or(0);
         }
-        let left = |(p, owner): (&crate::program::ParamDecl, &Option<usize>)| {
-            (owner.is_none() && !p.frozen).then(|| p.path.clone())
+        let left = |(p, owner): (&crate::program::ParamDecl, &Owners)| {
+            (owner.is_empty() && !p.frozen).then(|| p.path.clone())
         };
         let left: Vec<String> = self.params.iter().zip(&owner).filter_map(left).collect();
         if rest.is_none() && !left.is_empty() && !self.report.any_error() {
@@ -83,32 +91,30 @@ impl<'a> Resolver<'a> {
         found
     }
 
-    /// Gives all parameters that patterns match to `k`; one that has an owner is reported.
+    /// Gives what a pattern matches to `k`; what has an owner is reported.
     fn claim(
         &mut self,
-        globs: &'a [PathGlob],
+        (g, matched): (&PathGlob, Vec<(usize, Part)>),
         k: usize,
-        owner: &mut [Option<usize>],
+        owner: &mut [Owners],
         told: &dyn Fn(usize) -> (&'static str, Span),
     ) {
-        for g in globs {
-            let mut twice = None;
-            for i in self.matched(std::slice::from_ref(g)) {
-                match owner[i] {
-                    Some(first) if first != k => twice = twice.or(Some((i, first))),
-                    _ => owner[i] = Some(k),
-                }
+        let mut twice = None;
+        for (i, part) in matched {
+            match owner[i].iter().find(|(p, first)| *first != k && p.and(&part).is_some()) {
+                Some((_, first)) => twice = twice.or(Some((i, *first))),
+                None => owner[i].push((part, k)),
             }
-            let Some((i, first)) = twice else { continue };
-            let (what, at) = told(first);
-            let text = format!("`{}` is {what} twice: `{}` matches it too", self.params[i].path, g.text);
-            self.error(
-                Diagnostic::error(codes::E0217, text)
-                    .at(g.span, "matches it")
-                    .and(at, "this has it already")
-                    .help("write patterns that have no parameter in common"),
-            );
         }
+        let Some((i, first)) = twice else { return };
+        let (what, at) = told(first);
+        let text = format!("`{}` is {what} twice: `{}` matches it too", self.params[i].path, g.text);
+        self.error(
+            Diagnostic::error(codes::E0217, text)
+                .at(g.span, "matches it")
+                .and(at, "this has it already")
+                .help("write patterns that have no parameter in common"),
+        );
     }
 
     /// The optimizer of the block, if parameters of no group need it, and those of its groups.
@@ -117,8 +123,10 @@ impl<'a> Resolver<'a> {
         all: &Lines<'a>,
         groups: &[(Lines<'a>, &'a ParamGroup)],
     ) -> Option<Vec<Optimizer>> {
-        let mut owner: Vec<Option<usize>> = vec![None; self.params.len()];
+        let mut owner: Vec<Owners> = vec![Owners::new(); self.params.len()];
         let mut out = Vec::new();
+        // Where the line of each stands.
+        let mut places = Vec::new();
         let mut good = true;
         if let Some(call) = all.optimizer {
             let decay = DecayLine {
@@ -126,16 +134,25 @@ impl<'a> Resolver<'a> {
                 spares: all.decay.filter(|d| d.0.is_none()).map(|d| d.2),
             };
             match self.optimizer(call, decay) {
-                Some(o) => out.push(o),
+                Some(o) => {
+                    out.push(o);
+                    places.push(call.name.span);
+                }
                 None => good = false,
             }
         }
         for (k, (lines, group)) in groups.iter().enumerate() {
             let place = |k: usize| groups[k].1.of.first().map_or(Span::default(), |g| g.span);
-            self.claim(&group.of, k, &mut owner, &|k| ("in a group", place(k)));
+            for g in &group.of {
+                let matched = self.matched_parts(std::slice::from_ref(g));
+                self.claim((g, matched), k, &mut owner, &|k| ("in a group", place(k)));
+            }
             for (_, except, _) in lines.decay.iter() {
-                for i in self.matched(except) {
-                    self.params[i].no_decay |= owner[i] == Some(k);
+                for (i, part) in self.matched_parts(except) {
+                    let mine = owner[i].iter().filter(|o| o.1 == k).filter_map(|o| o.0.and(&part));
+                    for both in mine.collect::<Vec<_>>() {
+                        self.spare(i, both);
+                    }
                 }
             }
             let own = lines.decay.and_then(|d| d.0);
@@ -151,13 +168,34 @@ impl<'a> Resolver<'a> {
             let spares = lines.decay.filter(|d| d.0.is_none() && beside == Beside::Same).map(|d| d.2);
             let optimizer = self.optimizer(call, DecayLine { value, spares });
             good &= optimizer.is_some();
-            for (p, _) in self.params.iter_mut().zip(&owner).filter(|(_, o)| **o == Some(k)) {
-                p.optimizer = out.len();
+            for (p, owners) in self.params.iter_mut().zip(&owner) {
+                for (part, _) in owners.iter().filter(|o| o.1 == k) {
+                    match part.is_whole() {
+                        true => p.optimizer = out.len(),
+                        false => p.optimizer_at.push((part.clone(), out.len())),
+                    }
+                }
             }
-            out.extend(optimizer);
+            if let Some(optimizer) = optimizer {
+                out.push(optimizer);
+                places.push(call.name.span);
+            }
         }
-        let left = self.params.iter().zip(&owner).filter(|(p, o)| o.is_none() && !p.frozen);
-        let left: Vec<String> = left.map(|(p, _)| p.path.clone()).collect();
+        self.none_is_left(all, groups, &owner);
+        if good && !self.report.any_error() {
+            self.rates_by_position(all.optimizer.is_some(), &out, &places);
+        }
+        (good && !out.is_empty()).then_some(out)
+    }
+
+    /// That each parameter which is trained has an optimizer, with all of its parts.
+    fn none_is_left(&mut self, all: &Lines<'a>, groups: &[(Lines<'a>, &'a ParamGroup)], owner: &[Owners]) {
+        let has_none = |i: usize| {
+            let parts = owner[i].iter().map(|o| &o.0).chain(&self.params[i].frozen_at);
+            !self.params[i].frozen && !self.covered(i, &parts.cloned().collect::<Vec<_>>())
+        };
+        let left = (0..self.params.len()).filter(|i| has_none(*i));
+        let left: Vec<String> = left.map(|i| self.params[i].path.clone()).collect();
         if let (None, Some((_, group)), false) = (all.optimizer, groups.last(), left.is_empty())
             && !self.report.any_error()
         {
@@ -168,12 +206,50 @@ impl<'a> Resolver<'a> {
                     .help("add a line `optimizer sgd(lr = 0.1)` beside the groups: it trains all others"),
             );
         }
-        (good && !out.is_empty()).then_some(out)
+    }
+
+    /// That settings which differ along loops are those of parameters in these loops, and that the parts of a parameter are trained by
+    /// one kind of optimizer.
+    fn rates_by_position(&mut self, around: bool, all: &[Optimizer], places: &[Span]) {
+        let mut wrong = Vec::new();
+        for p in &mut self.params {
+            if let (false, Some((_, first))) = (around, p.optimizer_at.first()) {
+                // No part is left to the optimizer of the block: there is none.
+                p.optimizer = *first;
+            }
+        }
+        for p in self.params.iter().filter(|p| !p.frozen) {
+            let loops = &self.graph.ty(p.id).dims[..p.stack];
+            for k in std::iter::once(p.optimizer).chain(p.optimizer_at.iter().map(|o| o.1)) {
+                let along = |id: &Id| self.graph.ty(*id).dims.iter().copied().find(|d| !loops.contains(d));
+                if let Some((what, dim)) =
+                    all[k].chosen.scalars().find_map(|(what, id)| Some((what, along(&id)?)))
+                {
+                    let dim = self.graph.dims.name(dim);
+                    let text =
+                        format!("`{what}` differs along `{dim}`, and `{}` is in no loop over it", p.path);
+                    let d = Diagnostic::error(codes::E0217, text).at(places[k], "trains it");
+                    let help =
+                        format!("train what is in the loop in a group: `group {dim}.* {{ optimizer … }}`");
+                    wrong.push(d.and(p.span, "declared here").help(help));
+                    break;
+                }
+                if let Some(why) = all[p.optimizer].differs(&all[k]) {
+                    let text = format!("parts of `{}` are trained by optimizers of two kinds: {why}", p.path);
+                    let d = Diagnostic::error(codes::E0217, text).at(places[k], "trains a part");
+                    let d = d.and(places[p.optimizer], "trains another");
+                    wrong.push(d.help("let them differ in numbers alone, such as `lr`: parts share the state of their optimizer"));
+                    break;
+                }
+            }
+        }
+        wrong.into_iter().take(1).for_each(|d| self.error(d));
     }
 
     /// `ema 0.999 of gen.*`: the share of the old average.
     pub(super) fn ema(&mut self, decay: &'a Expr, of: &'a [PathGlob], span: Span) -> Option<Id> {
-        let all: Vec<usize> = if of.is_empty() { (0..self.params.len()).collect() } else { self.matched(of) };
+        let all: Vec<usize> =
+            if of.is_empty() { (0..self.params.len()).collect() } else { self.matched("ema", of) };
         let before: Vec<usize> = all.into_iter().filter(|i| !self.params[*i].frozen).collect();
         if before.is_empty() && !self.report.any_error() {
             self.error(

@@ -43,6 +43,8 @@ pub(super) struct Resolver<'a> {
     pub(super) losses: Vec<LossDecl>,
     pub(super) metrics: Vec<LossDecl>,
     pub(super) outputs: Vec<LossDecl>,
+    /// Consts that are read outside of a `train` block.
+    pub(super) model_consts: BTreeSet<&'a str>,
     /// The leaf of the number of the step.
     pub(super) step: Option<Id>,
     /// The truth value `training`.

@@ -1,10 +1,12 @@
 //! The `train` block.
 
 use super::args::Slot;
+use super::glob::LoopPositions;
 use super::report::{Report, listed, nearest};
 use super::scope::{NameScope, ScopeKind};
 use super::{Resolver, glob};
 use crate::loss_scaling::LossScaling;
+use crate::part::Part;
 use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_plan::DType;
@@ -72,16 +74,21 @@ impl<'a> Resolver<'a> {
         let all = self.lines(&t.settings, false);
         self.required(&all, t);
         for globs in &all.freeze {
-            for i in self.matched(globs) {
-                self.params[i].frozen = true;
+            for (i, part) in self.matched_parts(globs) {
+                self.params[i].frozen_at.push(part);
             }
+        }
+        for i in 0..self.params.len() {
+            let parts = std::mem::take(&mut self.params[i].frozen_at);
+            self.params[i].frozen = !parts.is_empty() && self.covered(i, &parts);
+            self.params[i].frozen_at = if self.params[i].frozen { Vec::new() } else { parts };
         }
         let groups: Vec<(Lines<'a>, &'a ParamGroup)> =
             all.groups.iter().map(|g| (self.lines(&g.settings, true), *g)).collect();
         let objectives = self.objectives(&all);
         for (_, except, _) in all.decay.iter() {
-            for i in self.matched(except) {
-                self.params[i].no_decay = true;
+            for (i, part) in self.matched_parts(except) {
+                self.spare(i, part);
             }
         }
         if self.params.iter().all(|p| p.frozen) && !self.report.any_error() {
@@ -251,8 +258,39 @@ impl<'a> Resolver<'a> {
         Some(scaling)
     }
 
-    /// Positions of the parameters that patterns match; one that matches none is reported.
-    pub(super) fn matched(&mut self, globs: &[PathGlob]) -> Vec<usize> {
+    /// Weight decay spares a part of a parameter.
+    pub(super) fn spare(&mut self, i: usize, part: Part) {
+        let p = &mut self.params[i];
+        match part.is_whole() {
+            true => p.no_decay = true,
+            false => p.no_decay_at.push(part),
+        }
+    }
+
+    /// Whether parts are all of a parameter.
+    pub(super) fn covered(&self, i: usize, parts: &[Part]) -> bool {
+        let p = &self.params[i];
+        let loops = &self.graph.ty(p.id).dims[..p.stack];
+        Part::cover(parts, Part(loops.iter().map(|d| (*d, 0..self.graph.dims.size(*d))).collect()))
+    }
+
+    /// Positions of the parameters that patterns match, which are whole ones; a pattern that matches none is reported.
+    pub(super) fn matched(&mut self, what: &str, globs: &[PathGlob]) -> Vec<usize> {
+        if let Some(g) = globs.iter().find(|g| g.text.contains('[')) {
+            let (plain, _) = glob::positions(&g.text);
+            let d = Diagnostic::error(
+                codes::E0217,
+                format!("`{what}` is of whole parameters, and `{}` of parts", g.text),
+            );
+            let d = d.at(g.span, "some iterations of a loop");
+            self.error(d.fix("name all of them", g.span, plain, false));
+            return Vec::new();
+        }
+        self.matched_parts(globs).into_iter().map(|m| m.0).collect()
+    }
+
+    /// Positions of the parameters that patterns match, and which part of each; one that matches none is reported.
+    pub(super) fn matched_parts(&mut self, globs: &[PathGlob]) -> Vec<(usize, Part)> {
         let mut out = Vec::new();
         let paths: Vec<String> = self.params.iter().map(|p| p.path.clone()).collect();
         let index = glob::PathIndex::new(paths.iter().map(String::as_str));
@@ -260,27 +298,74 @@ impl<'a> Resolver<'a> {
             if self.report.is_full_of_errors() {
                 break;
             }
-            let hits = index.matching(&g.text);
+            let (plain, positions) = glob::positions(&g.text);
+            let hits = index.matching(&plain);
             // Where the model has errors, parameters may be missing for no fault of the pattern.
             if hits.is_empty() && !self.report.any_error() {
-                self.unmatched(g);
+                self.unmatched(g, &plain);
             }
-            out.extend(hits);
+            for i in hits {
+                match self.part(i, g, &positions) {
+                    Some(part) => out.push((i, part)),
+                    None => break,
+                }
+            }
         }
         out
     }
 
-    fn unmatched(&mut self, g: &PathGlob) {
+    /// The part of a parameter that is at some positions of its loops; `None` where it has not these.
+    fn part(&mut self, i: usize, g: &PathGlob, positions: &[LoopPositions<'_>]) -> Option<Part> {
+        let p = &self.params[i];
+        let loops = self.graph.ty(p.id).dims[..p.stack].to_vec();
+        let mut part = Part::default();
+        for (name, from, to) in positions {
+            let table = &self.graph.dims;
+            let Some(dim) = loops.iter().copied().find(|d| table.name(*d) == *name) else {
+                let text = format!("`{}` is in no loop over `{name}`", p.path);
+                let d = Diagnostic::error(codes::E0217, text).at(g.span, "matches it");
+                let d = d.and(p.span, "declared here");
+                let names: Vec<&str> = loops.iter().map(|d| table.name(*d)).collect();
+                let d = match names.as_slice() {
+                    [] => d.help(
+                        "positions in `[…]` are iterations of a `repeat`: name this parameter without them",
+                    ),
+                    names => d.help(format!("its loops are over {}", listed(names.iter().copied()))),
+                };
+                self.error(d);
+                return None;
+            };
+            let size = table.size(dim);
+            let range = from.unwrap_or(0)..to.unwrap_or(size);
+            if range.is_empty() || range.end > size {
+                let text =
+                    format!("`{}` has no iterations {}..{} of `{name}`", p.path, range.start, range.end);
+                let d = Diagnostic::error(codes::E0217, text).at(g.span, "out of range");
+                self.error(
+                    d.help(format!("`{name}` has {size}: from `{name}[0..1]` to `{name}[0..{size}]`")),
+                );
+                return None;
+            }
+            // With another size these may be other iterations, or none.
+            self.graph.captured.insert(dim);
+            if range != (0..size) {
+                part = part.and(&Part(vec![(dim, range)]))?;
+            }
+        }
+        Some(part)
+    }
+
+    fn unmatched(&mut self, g: &PathGlob, plain: &str) {
         let paths: Vec<&str> = self.params.iter().map(|p| p.path.as_str()).collect();
         let d = Diagnostic::error(codes::E0217, format!("`{}` matches no parameter", g.text))
             .at(g.span, "matches nothing");
         let some = if paths.len() > 12 { &paths[..12] } else { &paths[..] };
         let more = if paths.len() > 12 { format!(" and {} more", paths.len() - 12) } else { String::new() };
         let d = d.note(format!("parameters: {}{more}", some.join(", ")));
-        let under = format!("{}.", g.text);
+        let under = format!("{plain}.");
         let d = if paths.iter().any(|p| p.starts_with(&under)) {
             d.fix("match all parameters below it", g.span, format!("{}.*", g.text), true)
-        } else if let Some(near) = nearest(&g.text, paths.iter().copied()) {
+        } else if let Some(near) = nearest(plain, paths.iter().copied()) {
             d.fix(format!("write `{near}`"), g.span, near, near.sure)
         } else {
             d

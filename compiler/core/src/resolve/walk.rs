@@ -52,7 +52,8 @@ pub(super) fn contents<'e>(body: &'e [Statement], out: &mut Contents<'e>) {
         let mut add = |e: &'e Expr| calls_of(e, &mut |c| out.calls.push(c));
         match &s.kind {
             StatementKind::Let { value, .. } | StatementKind::Assign { value, .. } => add(value),
-            StatementKind::Loss(b) | StatementKind::Metric(b) | StatementKind::Output(b) => add(&b.value),
+            StatementKind::Loss(b) | StatementKind::Output(b) => add(&b.value),
+            StatementKind::Metric(m) => add(&m.binding.value),
             StatementKind::Return(values) => values.iter().for_each(add),
             StatementKind::Param(_) | StatementKind::State(_) => out.declares = true,
             StatementKind::Input(_) => {}

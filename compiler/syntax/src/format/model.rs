@@ -5,8 +5,8 @@ use super::expr::{args, dims, equals, expr};
 use super::runs::{RowKind, RowPart, Runs};
 use super::writer::Writer;
 use crate::ast::{
-    Binding, Call, Item, ItemKind, Layer, Minimize, ModelFile, Name, ParamGroup, PathGlob, Repeat,
-    SizePreset, Statement, StatementKind, TrainKind, TrainSetting, Variable,
+    Better, Binding, Call, Item, ItemKind, Layer, Metric, Minimize, ModelFile, Name, ParamGroup, PathGlob,
+    Repeat, SizePreset, Statement, StatementKind, TrainKind, TrainSetting, Variable,
 };
 use crate::scan::Scan;
 
@@ -169,18 +169,8 @@ fn statement(w: &mut Writer<'_>, statement: &Statement, runs: &mut Runs) {
                 w.take();
             }
         }
-        StatementKind::Loss(binding) | StatementKind::Metric(binding) | StatementKind::Output(binding) => {
-            w.take();
-            w.push(Op::Indent);
-            let what = w.part(mark);
-            w.blank();
-            let mark = w.mark();
-            w.take();
-            let name = w.part(mark);
-            runs.row(RowKind::Result, &[what, name]);
-            equals(w);
-            expr(w, &binding.value);
-        }
+        StatementKind::Loss(binding) | StatementKind::Output(binding) => result(w, mark, None, binding, runs),
+        StatementKind::Metric(Metric { better, binding }) => result(w, mark, *better, binding, runs),
         StatementKind::Repeat(repeat) => {
             let Repeat { scan: _, dim: _, index, body } = repeat;
             runs.separate();
@@ -202,6 +192,24 @@ fn statement(w: &mut Writer<'_>, statement: &Statement, runs: &mut Runs) {
         }
     }
     w.push(Op::End);
+}
+
+/// `loss l = …`, `metric max accuracy = …`.
+fn result(w: &mut Writer<'_>, mark: usize, better: Option<Better>, binding: &Binding, runs: &mut Runs) {
+    w.take();
+    w.push(Op::Indent);
+    let what = w.part(mark);
+    w.blank();
+    let mark = w.mark();
+    if better.is_some() {
+        w.take();
+        w.blank();
+    }
+    w.take();
+    let name = w.part(mark);
+    runs.row(RowKind::Result, &[what, name]);
+    equals(w);
+    expr(w, &binding.value);
 }
 
 /// `a, b = ` behind a keyword or none.

@@ -7,7 +7,13 @@ pub(crate) struct Grammar;
 /// What a rule is to a user; `None` for what no message should mention.
 pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
     Some(match rule {
-        Rule::name | Rule::names | Rule::binding | Rule::bindings | Rule::bound | Rule::assign => "a name",
+        Rule::name
+        | Rule::names
+        | Rule::binding
+        | Rule::bindings
+        | Rule::bound
+        | Rule::metric
+        | Rule::assign => "a name",
         Rule::block_head | Rule::layer_head | Rule::layer_param | Rule::variable | Rule::input => "a name",
         Rule::repeated | Rule::minimize | Rule::optimizer | Rule::clip | Rule::preset_entry => "a name",
         Rule::item | Rule::group | Rule::product | Rule::target => "a dim",
@@ -48,6 +54,7 @@ pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
         Rule::kw_of => "`of`",
         Rule::kw_every | Rule::turn => "`every`",
         Rule::kw_from => "`from`",
+        Rule::better => "`min` or `max`",
         _ => return None,
     })
 }

@@ -9,8 +9,8 @@ use super::expr::{Builder, parts};
 use super::grammar::Rule;
 use super::keywords::{SETTINGS, STATEMENTS, is_keyword};
 use crate::ast::{
-    Arg, Binding, Call, Expr, Input, Minimize, Name, ParamGroup, Repeat, Statement, StatementKind, TrainKind,
-    TrainSetting, Variable,
+    Arg, Better, Binding, Call, Expr, Input, Metric, Minimize, Name, ParamGroup, Repeat, Statement,
+    StatementKind, TrainKind, TrainSetting, Variable,
 };
 
 impl Parser<'_> {
@@ -61,7 +61,7 @@ impl Parser<'_> {
             "state" => self.parse(Rule::variable, variable).map(StatementKind::State),
             "input" => self.parse(Rule::input, input).map(StatementKind::Input),
             "loss" => self.parse(Rule::bound, bound).map(StatementKind::Loss),
-            "metric" => self.parse(Rule::bound, bound).map(StatementKind::Metric),
+            "metric" => self.parse(Rule::metric, metric).map(StatementKind::Metric),
             "output" => self.parse(Rule::bound, bound).map(StatementKind::Output),
             "return" => self.parse(Rule::returned, |b, p| {
                 parts(p).map(|p| b.expr(p)).collect::<Option<_>>().map(StatementKind::Return)
@@ -273,6 +273,13 @@ pub(super) fn binding(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Bindi
 
 fn bound(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Binding> {
     binding(b, parts(pair).next()?)
+}
+
+fn metric(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Metric> {
+    let mut inner = parts(pair).peekable();
+    let better = inner.next_if(|p| p.as_rule() == Rule::better);
+    let better = better.and_then(|p| Better::of(p.as_str().trim_end()));
+    Some(Metric { better, binding: binding(b, inner.next()?)? })
 }
 
 fn variable(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Variable> {

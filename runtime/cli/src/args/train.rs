@@ -52,7 +52,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "RUN|FILE.safetensors", help_heading = "Run")]
     pub(crate) init: Option<PathBuf>,
     /// Which tensor of --init is which of the model's: 'encoder.* = enc.*; head.w = fc.weight transposed', or a file of such rules,
-    /// or those for a model of Hugging Face (`hf:gpt`); may be repeated, and the first rule that matches a path counts.
+    /// or those for a model of Hugging Face (`hf:gpt`); may be repeated, and the first rule that matches a path counts. Rules such as
+    /// 'word[0..11] = word' and 'layers[0..2].* = other.*' are for a part: the rest is drawn.
     #[arg(long, value_name = "RULES|FILE", requires = "init", help_heading = "Run")]
     pub(crate) init_map: Vec<String>,
     /// Continue, or take first values, from the checkpoint of this step, or from the `best`, instead of the newest (`ckpt list`
@@ -90,7 +91,7 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) keep: Option<u16>,
     /// Keep the best checkpoint too, by `loss`, another loss or a metric of the evaluations. Of losses less is better, of metrics
-    /// more; `min:NAME` and `max:NAME` say it.
+    /// what the model says (`metric max accuracy`); `min:NAME` and `max:NAME` say it here.
     #[arg(long, value_name = "METRIC")]
     pub(crate) keep_best: Option<String>,
     /// Metrics to compute on the batch of every step, such as accuracy; gradient_norm is the norm of all gradients, which is

@@ -6,8 +6,8 @@ use meshwright_diag::{Diagnostic, Sources};
 
 /// Why a command ends early.
 pub(crate) enum CommandEnd {
-    /// Something is wrong, which is not said yet.
-    Wrong(Box<Diagnostic>),
+    /// Something is wrong, which is not said yet, and the texts that it is about.
+    Wrong(Box<Diagnostic>, Sources),
     /// All is said.
     Said(Stop),
 }
@@ -17,8 +17,8 @@ impl CommandEnd {
     pub(crate) fn said(self, console: &mut Console) -> Stop {
         match self {
             CommandEnd::Said(stop) => stop,
-            CommandEnd::Wrong(d) => {
-                console.diagnostics(&[*d], &Sources::new());
+            CommandEnd::Wrong(d, sources) => {
+                console.diagnostics(&[*d], &sources);
                 Stop::Diagnosed
             }
         }
@@ -27,7 +27,7 @@ impl CommandEnd {
 
 impl From<Box<Diagnostic>> for CommandEnd {
     fn from(d: Box<Diagnostic>) -> Self {
-        CommandEnd::Wrong(d)
+        CommandEnd::Wrong(d, Sources::new())
     }
 }
 

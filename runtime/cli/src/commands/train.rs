@@ -78,7 +78,8 @@ fn options(
     let policies = recorded.map_or(policies.clone(), |r| policies.or(r.policies()));
     let of_project = policies.policies(&of_run.project).map_err(Failure::from);
     let of_project = agree_on_result(console.processes(), "the policies", of_project);
-    let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &Sources::new()))?;
+    let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &of_run.sources))?;
+    let policies = policies.resolved(&saves, &evaluation);
     Ok(TrainOptions {
         data: args.data.data.clone().or_else(|| recorded?.asked_data().map(String::from)),
         data_found: recorded.filter(|_| args.data.data.is_none()).and_then(|r| r.data()),

@@ -66,7 +66,7 @@ model sums {
     param w[features, classes] = normal(0, 0.1)
     let logits = sum[features](x * w)
     loss l = mean[batch](cross_entropy[classes](logits, y))
-    metric accuracy = mean[batch](argmax[classes](logits) == y)
+    metric max accuracy = mean[batch](argmax[classes](logits) == y)
     output class = argmax[classes](logits)
 }
 train sums {

@@ -140,6 +140,9 @@
     }
     return sets;
   };
+  /** Which way is better, of what has a way. */
+  const wayOf = (metric) => ({ min: " (less is better)", max: " (more is better)" })[metric === "loss" ? "min" : own(data.better, metric)] ?? "";
+
   /** [metric, set]: metrics before the loss, and what was evaluated before what was trained on. */
   const measured = () => {
     const sets = [...setsOf()].sort(([a], [b]) => (a === "train") - (b === "train") || natural(a, b));
@@ -229,7 +232,7 @@
       const note = () => thinnedOut(groups());
       const option = (c) => chartOf(groups().filter(([, , points]) => points.length > 0), c, epochAxis(),
         { name: metric, heading: (x) => `epoch ${x}`, drawn });
-      return { id: id(kind, set, metric), title: `${upper(set)} ${metric} by epoch`, log: true, about: note, note, option };
+      return { id: id(kind, set, metric), title: `${upper(set)} ${metric} by epoch${wayOf(metric)}`, log: true, about: note, note, option };
     };
     return () => (holds() ? measured() : []).map(([metric, set]) => curve(metric, set));
   });

@@ -51,6 +51,9 @@ impl RunsReport<'_> {
         let every = self.stride();
         let apart = Apart::of_models(self.runs.iter().filter_map(|r| r.row.summary.as_ref()));
         let runs = self.runs.iter().map(|r| run(r, every, &apart));
+        let all = self.runs.iter().filter_map(|r| r.row.summary.as_ref());
+        let better: BTreeMap<&String, &String> = all.flat_map(|s| &s.better).collect();
+        data["better"] = json!(better);
         data["title"] = self.title.into();
         data["made"] = self.made.into();
         data["every"] = every.into();

@@ -98,6 +98,8 @@ pub struct RunSummary {
     pub dim: BTreeMap<String, usize>,
     /// `--set`.
     pub set: BTreeMap<String, f64>,
+    /// Of which metrics more (`max`) or less (`min`) is better, as the model says.
+    pub better: BTreeMap<String, String>,
     /// How long it is to be; none where nobody said.
     pub length: Option<RunLength>,
     /// Examples to train on.
@@ -180,6 +182,7 @@ impl RunSummary {
             consts: settings.consts,
             dim: settings.dim,
             set: settings.set,
+            better: settings.better,
             examples: settings.examples,
             cores: settings.cores,
         };

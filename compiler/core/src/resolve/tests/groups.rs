@@ -145,3 +145,78 @@ fn the_decay_that_is_nearest_counts() {
         [2.0, 4.0, 2.0]
     );
 }
+
+const STACK: &str = "
+dim b = 2, d = 3, layers = 4, inner = 2
+model m {
+    input x[b, d]: float
+    param v[d] = 2
+    let h = x
+    repeat layers {
+        param w[d] = 1
+        h = h * w
+        repeat inner { param u[d] = 1  h = h * u }
+    }
+    loss one = mean[b, d](h * v)
+}
+";
+
+fn stack(settings: &str) -> Program {
+    program(&format!("{STACK} train m {{ minimize one {settings} }}"))
+}
+
+#[test]
+fn parts_of_a_stack_have_their_own_settings() {
+    let p = stack(
+        "freeze layers[..2].* optimizer adam(lr = 1) group layers[2].* { weight_decay 0.1 except *.u } group layers[3].inner[1].* { optimizer adam(lr = 2) }",
+    );
+    let [v, w, u] = [0, 1, 2].map(|i| &p.params[i]);
+    let parts =
+        |p: &crate::ParamDecl| (p.frozen, p.frozen_at.len(), p.no_decay_at.len(), p.optimizer_at.len());
+    assert_eq!((parts(v), parts(w), parts(u)), ((false, 0, 0, 0), (false, 1, 0, 1), (false, 1, 1, 2)));
+    assert_eq!(u.optimizer_at[1].0.0.iter().map(|r| r.1.clone()).collect::<Vec<_>>(), [3..4, 1..2]);
+    // All parts together are the whole.
+    let p = stack("freeze layers[0..3].* freeze layers[3..].w, layers[3].inner[..].* optimizer sgd(lr = 1)");
+    assert_eq!(
+        p.params.iter().map(parts).collect::<Vec<_>>(),
+        [(false, 0, 0, 0), (true, 0, 0, 0), (true, 0, 0, 0)]
+    );
+    let p = stack(
+        "group v { optimizer sgd(lr = 1) } group layers[0..3].* { optimizer sgd(lr = 2) } group layers[3].* { optimizer sgd(lr = 3) }",
+    );
+    assert_eq!(of(&p, |p| p.optimizer), [0, 1, 1]);
+}
+
+#[test]
+fn parts_that_cannot_be_are_refused() {
+    let wrong = |settings: &str| errors(&format!("{STACK} train m {{ minimize one {settings} }}"));
+    for (settings, why) in [
+        ("optimizer sgd(lr = 1) freeze layers[2..5].*", "has no iterations 2..5 of `layers`"),
+        ("optimizer sgd(lr = 1) freeze layers[2..2].*", "has no iterations 2..2 of `layers`"),
+        ("optimizer sgd(lr = 1) freeze v[0..1]", "`v` is in no loop over `v`"),
+        ("optimizer sgd(lr = 1) freeze layers.inner[0].w", "matches no parameter"),
+        ("optimizer sgd(lr = 1) freeze layer[0].*", "matches no parameter"),
+        (
+            "optimizer sgd(lr = 1) group layers[0..2].* { weight_decay 1 } group layers[1].w { weight_decay 2 }",
+            "`layers.w` is in a group twice",
+        ),
+        (
+            "optimizer sgd(lr = 1) group layers[0..2].* { optimizer adam(lr = 1) }",
+            "by optimizers of two kinds: `sgd` and `adam`",
+        ),
+        (
+            "optimizer sgd(lr = 1, momentum = 0.9) group layers[0].* { optimizer sgd(lr = 1, momentum = 0.9, nesterov = true) }",
+            "`sgd` with another `nesterov`",
+        ),
+        (
+            "optimizer sgd(lr = 1 + index(layers))",
+            "`lr` differs along `layers`, and `v` is in no loop over it",
+        ),
+        ("optimizer sgd(lr = 1 + index(d))", "`lr` is not one float"),
+        ("group v, layers[0..3].* { optimizer sgd(lr = 1) }", "no optimizer trains `layers.w`"),
+        ("optimizer sgd(lr = 1) ema 0.9 of layers[0].*", "`ema` is of whole parameters"),
+        ("of layers[0].* optimizer sgd(lr = 1)", "`minimize` is of whole parameters"),
+    ] {
+        assert!(wrong(settings).contains(why), "{settings}: {}", wrong(settings));
+    }
+}

@@ -291,3 +291,14 @@ fn parameters_of_other_dtypes_are_updated_in_their_own() {
         }
     }
 }
+
+#[test]
+fn a_metric_says_which_way_is_better() {
+    let text = "dim b = 2\nconst rate = 1, scale = 2, of = 2 * scale\nmodel m {\n input x[b]: float\n param w[] = of\n loss l = mean[b](x * w)\n metric min one = l\n metric max two = l\n metric min = l\n metric max max = l\n}\ntrain m { minimize l optimizer sgd(lr = rate * scale) }";
+    let p = program(text);
+    let ways: Vec<_> = p.metrics.iter().map(|m| (m.name.as_str(), m.better.map(|b| b.word()))).collect();
+    assert_eq!(ways, [("one", Some("min")), ("two", Some("max")), ("min", None), ("max", Some("max"))]);
+    assert_eq!(p.losses[0].better.map(|b| b.word()), Some("min"));
+    // What the `train` block alone reads is not the model's.
+    assert_eq!(p.model_consts.iter().collect::<Vec<_>>(), ["of"]);
+}

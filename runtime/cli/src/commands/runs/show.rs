@@ -115,6 +115,14 @@ fn setting(run: &ShownRun, name: &str) -> Option<String> {
     }
 }
 
+/// When it saves and evaluates.
+fn policy(run: &ShownRun, name: &str) -> Option<String> {
+    match run.settings.get("policies")?.get(name)? {
+        toml::Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
 fn settings(out: &mut TwoColumns, run: &ShownRun) {
     let s = &run.summary;
     out.head("Settings");
@@ -139,6 +147,13 @@ fn settings(out: &mut TwoColumns, run: &ShownRun) {
     let list = |all: Vec<String>| all.join(" ");
     out.some("dims", Some(list(s.dims.iter().map(|(n, v)| format!("{n}={v}")).collect())));
     out.some("consts", Some(list(s.consts.iter().map(|(n, v)| format!("{n}={v}")).collect())));
+    let better = s.better.iter().map(|(name, way)| format!("{way}:{name}"));
+    out.some("metrics", Some(list(better.collect())));
+    out.some("best by", policy(run, "keep_best"));
+    out.some(
+        "patience",
+        policy(run, "patience").zip(policy(run, "monitor")).map(|(n, by)| format!("{n}, by {by}")),
+    );
     let device = setting(run, "device").unwrap_or_else(|| "cpu".into());
     let transport = setting(run, "transport").unwrap_or_else(|| "threads".into());
     out.row("devices", format!("{device}, communicating by {transport}"));

@@ -165,5 +165,5 @@ pub(super) fn end(
 
 /// There is nothing to write a job for.
 pub(super) fn nothing_to_launch() -> CommandEnd {
-    CommandEnd::Wrong(Box::new(wrong("all runs of the sweep are done: there is nothing to launch".into())))
+    Box::new(wrong("all runs of the sweep are done: there is nothing to launch".into())).into()
 }

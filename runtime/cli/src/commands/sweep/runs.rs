@@ -18,8 +18,9 @@ use crate::sweep::words::{self, TrainWords};
 use crate::text::counted;
 use crate::wrong::wrong;
 use clap::Parser;
+use meshwright_syntax::ast::Better;
 use meshwright_train::runs::{RunLength, RunState, RunSummary, planned_steps};
-use meshwright_train::{Checked, Monitor, Project, ProjectOptions};
+use meshwright_train::{Checked, Loaded, Monitor, Project, ProjectOptions};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,7 +57,9 @@ impl Sweep<'_> {
             return self.run(&every, full, console);
         }
         let given = given(&self.spec, &train_args(&self.spec, &self.all[0], self.dir.path())?);
-        let (metric, greater) = objective(&self.spec, &given)?;
+        let by = objective(&self.spec, &given)?;
+        let way = if by.better == Better::More { "greatest" } else { "least" };
+        console.note(&format!("halving goes on with the {way} `{}` ({by})", by.metric));
         let of_all = trials(&self.all);
         let mut left: Vec<Vec<usize>> =
             of_all.into_iter().filter(|t| t.iter().all(|i| every.contains(i))).collect();
@@ -68,7 +71,7 @@ impl Sweep<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            left = self.chosen(left, (*length, next.trials), (&metric, greater), console)?;
+            left = self.chosen(left, (*length, next.trials), &by, console)?;
         }
         Ok(())
     }
@@ -83,16 +86,19 @@ impl Sweep<'_> {
         &mut self,
         left: Vec<Vec<usize>>,
         (length, how_many): (RunLength, usize),
-        (metric, greater): (&str, bool),
+        by: &Monitor,
         console: &mut Console,
     ) -> Result<Vec<Vec<usize>>, CommandEnd> {
         let rows = self.rows()?;
-        let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, metric);
+        let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, &by.metric);
         let values: Vec<Vec<Option<f64>>> = left.iter().map(|t| t.iter().map(value).collect()).collect();
-        let go_on = best(&values, how_many, greater);
+        let go_on = best(&values, how_many, by.better == Better::More);
         if go_on.is_empty() {
-            let d =
-                wrong(format!("no trial has a `{metric}` after {}: halving cannot choose", in_words(length)));
+            let d = wrong(format!(
+                "no trial has a `{}` after {}: halving cannot choose",
+                by.metric,
+                in_words(length)
+            ));
             return Err(Box::new(
                 d.help("evaluate the runs: leave `--no-eval` out; `--table` shows how each ended"),
             )
@@ -210,9 +216,11 @@ pub(super) fn train_args(spec: &SweepSpec, c: &Combination, run: &Path) -> Resul
     }
 }
 
-/// What halving looks at, and whether more of it is better.
-pub(super) fn objective(spec: &SweepSpec, given: &ProjectOptions) -> Checked<(String, bool)> {
-    let Some(text) = spec.objective.as_deref() else { return Ok(("loss".into(), false)) };
-    let Some(project) = Project::load(given).project else { return Ok((text.into(), false)) };
-    Monitor::of(&project, text).map(|m| (m.metric, m.greater))
+/// What halving looks at, and which way is better.
+pub(super) fn objective(spec: &SweepSpec, given: &ProjectOptions) -> Result<Monitor, CommandEnd> {
+    let Some(text) = spec.objective.as_deref() else { return Ok(Monitor::default()) };
+    let Loaded { project, sources, .. } = Project::load(given);
+    // What is wrong with the model is said of each combination.
+    let Some(project) = project else { return Ok(Monitor::default()) };
+    Monitor::of(&project, text).map_err(|d| CommandEnd::Wrong(d, sources))
 }
