@@ -258,6 +258,7 @@ impl Maker {
             model: format!("loops {seed}"),
             graph: self.g,
             float: DType::F64,
+            model_consts: Default::default(),
             consts: Default::default(),
             declarations: Default::default(),
             dim_spans: Default::default(),

@@ -67,6 +67,7 @@ pub use inference::{EvalOptions, Evaluated, evaluate, read_checkpoint};
 pub use init::{InitFrom, NameMap};
 pub use logs::LogFormat;
 pub use memory::available_bytes;
+pub use plan_memory::{fits_device, lines_that_fit_device};
 pub use policies::{EvaluationPolicy, Monitor, PolicySettings, SaveEvery, SavePolicy};
 pub use prediction::{PredictOptions, Prediction, predict};
 pub use project::{Loaded, Project, ProjectOptions};

@@ -541,6 +541,7 @@ impl Maker {
             model: format!("random {seed}"),
             graph: self.g,
             float: DType::F64,
+            model_consts: Default::default(),
             consts: Default::default(),
             declarations: Default::default(),
             dim_spans: Default::default(),
