@@ -172,7 +172,7 @@ struct Stamp(Vec<Option<(u64, SystemTime)>>, bool);
 impl Stamp {
     fn of(run: &Path, at_work: bool) -> Stamp {
         let of = |name: &str| {
-            let about = run.join(name).metadata().ok()?;
+            let about = run.join(name).symlink_metadata().ok()?;
             Some((about.len(), about.modified().ok()?))
         };
         Stamp(["run.toml", "metrics.jsonl", "history.jsonl", "costs.json"].map(of).into(), at_work)

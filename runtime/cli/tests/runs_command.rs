@@ -132,7 +132,7 @@ fn a_run_is_shown_with_its_history_and_its_commands() {
     let err = wrong(&at, &["runs", "show", "aa"], 1);
     assert!(err.contains("E0510") && err.contains("did you mean `a`?"), "{err}");
     let err = wrong(&at, &["runs", "show", "runs"], 1);
-    assert!(err.contains("1 run below, such as `runs/a`"), "{err}");
+    assert!(err.contains("there are runs below, such as `runs/a`"), "{err}");
     std::fs::write(at.join("runs/a/costs.json"), "{").unwrap();
     assert!(wrong(&at, &["runs", "show", "a"], 1).contains("costs.json"));
 }

@@ -345,7 +345,7 @@ pub(crate) fn restore_but(
 
 fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), Failure> {
     for s in states {
-        checkpoint.fits(&s.name, &s.shape)?;
+        checkpoint.fits(&s.name, s.dtype, &s.shape)?;
     }
     if all {
         let scaling = checkpoint.tensors.iter().map(|t| t.name.as_str()).filter(|n| is_loss_scaling_state(n));

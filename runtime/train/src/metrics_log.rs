@@ -2,14 +2,15 @@
 
 use crate::Checked;
 use crate::checkpoint::LogMark;
-use crate::checkpoint::fs::open_regular;
+use crate::folder::Folder;
 use crate::logs::EventSink;
 use crate::metrics::{Evaluation, Event};
 use crate::policies::Seen;
 use crate::run_error::unusable;
+use rustix::fs::OFlags;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -24,9 +25,15 @@ pub(crate) struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens the file, of which `text` is there.
-    pub(crate) fn open(path: PathBuf, text: &[u8], sinks: Vec<Box<dyn EventSink>>) -> Checked<MetricsLog> {
-        let file = open_regular(&path, OpenOptions::new().create(true).append(true));
+    /// Opens the file of that name in a folder, of which `text` is there.
+    pub(crate) fn open(
+        run: &Folder,
+        name: &str,
+        text: &[u8],
+        sinks: Vec<Box<dyn EventSink>>,
+    ) -> Checked<MetricsLog> {
+        let path = run.path().join(name);
+        let file = run.file(name, OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND);
         let file = file.map_err(|e| unusable(&path, &e))?;
         Ok(MetricsLog { file, path, hash: Sha256::new_with_prefix(text), bytes: text.len() as u64, sinks })
     }

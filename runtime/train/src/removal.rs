@@ -2,18 +2,17 @@
 
 use crate::Checked;
 use crate::checkpoint::{Store, stores};
-use crate::folder::entries;
-use crate::run_dir::{RunDir, checkpoints_in, removal_order, writes};
+use crate::folder::Folder;
+use crate::run_dir::{RunDir, checkpoints_in, removal_order, tensorboard_in, writes};
 use crate::run_error::unusable;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The folder of event files for TensorBoard.
-const TENSORBOARD: &str = "tensorboard";
-
 /// A file that a run wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunFile {
+    folder: Folder,
+    name: String,
     /// Its path, below the folder of the run as that is called.
     pub path: PathBuf,
     /// Its size.
@@ -37,31 +36,28 @@ impl RunContents {
     /// E0511 where it cannot be read.
     pub fn read(run: &Path) -> Checked<RunContents> {
         let mut all = RunContents::default();
-        let checkpoints = checkpoints_in(run);
-        for (folder, own) in
-            [(checkpoints, stores as fn(&str) -> bool), (run.join(TENSORBOARD), is_event_file)]
-        {
-            match all.add(&folder, own) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(&folder, &e)),
+        let (checkpoints, tensorboard) = (checkpoints_in(run), tensorboard_in(run));
+        for (folder, own) in [(&checkpoints, stores as fn(&str) -> bool), (&tensorboard, is_event_file)] {
+            match all.add(folder, own) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(&folder.path(), &e)),
                 _ => {}
             }
         }
-        all.add(run, writes).map_err(|e| unusable(run, &e))?;
-        let name = |f: &RunFile| f.path.file_name().map(|n| n.to_string_lossy().into_owned());
+        all.add(&Folder::at(run), writes).map_err(|e| unusable(run, &e))?;
         // A checkpoint counts by its manifest, which goes first.
         let manifest = |f: &RunFile| f.path.extension().is_some_and(|e| e == "json");
-        all.files.sort_by_key(|f| (name(f).map_or(0, |n| removal_order(&n)), !manifest(f)));
-        all.others.retain(|o| *o != checkpoints_in(run) && *o != run.join(TENSORBOARD));
+        all.files.sort_by_key(|f| (removal_order(&f.name), !manifest(f)));
+        all.others.retain(|o| *o != checkpoints.path() && *o != tensorboard.path());
         Ok(all)
     }
 
-    fn add(&mut self, folder: &Path, own: fn(&str) -> bool) -> io::Result<()> {
-        for e in entries(folder)? {
-            if e.kind.is_file() && e.name.to_str().is_some_and(own) {
-                let bytes = e.path.symlink_metadata()?.len();
-                self.files.push(RunFile { path: e.path, bytes });
-            } else {
-                self.others.push(e.path);
+    fn add(&mut self, folder: &Folder, own: fn(&str) -> bool) -> io::Result<()> {
+        for e in folder.entries()? {
+            match e.name.into_string() {
+                Ok(name) if e.kind.is_file() && own(&name) => {
+                    self.files.push(RunFile { folder: folder.clone(), name, path: e.path, bytes: e.bytes });
+                }
+                _ => self.others.push(e.path),
             }
         }
         Ok(())
@@ -87,13 +83,14 @@ pub fn remove_run(run: &Path) -> Checked<RunContents> {
     let held = RunDir::resume(run)?;
     let all = RunContents::read(run)?;
     for f in &all.files {
-        removed(std::fs::remove_file(&f.path)).map_err(|e| unusable(&f.path, &e))?;
+        removed(f.folder.remove(&f.name)).map_err(|e| unusable(&f.path, &e))?;
     }
     drop(held);
-    for folder in [checkpoints_in(run), run.join(TENSORBOARD), run.to_path_buf()] {
+    for inside in [checkpoints_in(run), tensorboard_in(run)] {
         // What is not empty stays.
-        let _others_are_there = std::fs::remove_dir(folder);
+        let _others_are_there = inside.remove_empty();
     }
+    let _others_are_there = std::fs::remove_dir(run);
     Ok(all)
 }
 
@@ -122,17 +119,14 @@ pub fn old_checkpoints(run: &Path) -> Checked<RunContents> {
 
 fn old_of(run: &Path) -> Checked<(Vec<String>, RunContents)> {
     let folder = checkpoints_in(run);
-    if !folder.is_dir() {
-        return Ok(Default::default());
+    let mut all = RunContents::default();
+    match all.add(&folder, stores) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
+        added => added.map_err(|e| unusable(&folder.path(), &e))?,
     }
-    let names = Store::read_only(&folder).keeping(1).old()?;
-    let file = |name: &String| {
-        let path = folder.join(name);
-        let bytes = path.symlink_metadata().map_err(|e| unusable(&path, &e))?.len();
-        Ok(RunFile { path, bytes })
-    };
-    let files = names.iter().map(file).collect::<Checked<_>>()?;
-    Ok((names, RunContents { files, others: Vec::new() }))
+    let names = Store::read_only(folder).keeping(1).old()?;
+    all.files.retain(|f| names.contains(&f.name));
+    Ok((names, RunContents { files: all.files, others: Vec::new() }))
 }
 
 fn removed(result: io::Result<()>) -> io::Result<()> {
@@ -179,7 +173,7 @@ mod tests {
         drop(held);
         remove_run(&run).unwrap();
         assert_eq!(remove_run(&run).unwrap_err().code.id, "E0510");
-        let left: Vec<_> = entries(&run).unwrap().into_iter().map(|e| e.name).collect();
+        let left: Vec<_> = Folder::at(&run).entries().unwrap().into_iter().map(|e| e.name).collect();
         assert_eq!(left, ["checkpoints", "notes", "paper.txt", "used-x.mw"]);
         assert!(run.join("checkpoints/mine.safetensors").is_file());
         let plain = folder.path().join("plain");

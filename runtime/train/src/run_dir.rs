@@ -7,16 +7,17 @@
 
 use crate::Checked;
 use crate::checkpoint::Store;
-use crate::checkpoint::fs::{Disk, Fs, TEMP, open_regular, read_regular, remove_leftovers, write_durably};
-use crate::folder::entries;
+use crate::checkpoint::fs::{TEMP, remove_leftovers, write_durably};
+use crate::folder::Folder;
 use crate::logs::EventSink;
 use crate::metrics_log::{LogLines, MetricsLog, Stands, cut_back};
 use crate::run_error::{refused, unusable};
 use crate::runs::RunCosts;
 use meshwright_diag::{Diagnostic, codes};
+use rustix::fs::OFlags;
 use serde::{Serialize, de::DeserializeOwned};
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{File, Metadata, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 const SETTINGS: &str = "run.toml";
@@ -25,6 +26,8 @@ const PLAN: &str = "plan.json";
 const COSTS: &str = "costs.json";
 const METRICS: &str = "metrics.jsonl";
 const CHECKPOINTS: &str = "checkpoints";
+/// The folder of event files for TensorBoard.
+const TENSORBOARD: &str = "tensorboard";
 const LOCK: &str = "run.lock";
 const MODEL: &str = "model.mw";
 const LAYOUT: &str = "rules.layout";
@@ -40,7 +43,7 @@ const BESIDE: [&str; 4] =
 /// The folder of a run that this process may write to.
 #[derive(Debug)]
 pub struct RunDir {
-    disk: Disk,
+    folder: Folder,
     /// Held as long as this lives; the system releases it when the process ends, however it ends.
     _lock: File,
 }
@@ -55,17 +58,20 @@ impl RunDir {
         if path.exists() && !path.is_dir() {
             return Err(refused(path, codes::E0510, "it is not a folder"));
         }
-        if path.join(SETTINGS).exists() {
+        let folder = Folder::at(path);
+        if folder.kind(SETTINGS).is_some() {
             let message = format!("`{}` already holds a run: there is a `{SETTINGS}`", path.display());
             let error = Diagnostic::error(codes::E0510, message);
             return Err(Box::new(
                 error.help("continue it with `--resume`, or give another folder with `--run`"),
             ));
         }
+        let there = folder.entries().unwrap_or_default();
         let filled = |name: &str| {
-            let at = path.join(name);
-            let length = at.metadata().map_or(0, |m| m.len());
-            if at.is_dir() { entries(&at).is_ok_and(|e| !e.is_empty()) } else { length > 0 }
+            there.iter().find(|e| e.name == name).is_some_and(|e| match e.kind.is_dir() {
+                true => folder.below(name).entries().is_ok_and(|inside| !inside.is_empty()),
+                false => e.bytes > 0,
+            })
         };
         if let Some(name) = [METRICS, CHECKPOINTS].into_iter().find(|n| filled(n)) {
             let why = format!("there is a `{name}` of a run, but no `{SETTINGS}`");
@@ -100,7 +106,7 @@ impl RunDir {
             return Err(no_run(path));
         }
         let dir = Self::open(path)?;
-        remove_leftovers(&dir.disk).map_err(|e| dir.failed(METRICS, &e))?;
+        remove_leftovers(&dir.folder).map_err(|e| dir.failed(METRICS, &e))?;
         Ok(dir)
     }
 
@@ -108,20 +114,20 @@ impl RunDir {
         if path.exists() && !path.is_dir() {
             return Err(refused(path, codes::E0510, "it is not a folder"));
         }
-        let disk = Disk::create(path).map_err(|e| refused(path, codes::E0511, &e.to_string()))?;
-        let lock =
-            open_regular(&path.join(LOCK), OpenOptions::new().create(true).truncate(false).write(true));
-        let lock = lock.map_err(|e| refused(path, codes::E0511, &e.to_string()))?;
+        let unusable = |e: io::Error| refused(path, codes::E0511, &e.to_string());
+        let folder = Folder::at(path).create().map_err(unusable)?;
+        let lock = folder.file(LOCK, OFlags::WRONLY | OFlags::CREATE);
+        let lock = lock.map_err(|e| crate::run_error::unusable(&path.join(LOCK), &e))?;
         match lock.try_lock() {
-            Ok(()) => Ok(RunDir { disk, _lock: lock }),
+            Ok(()) => Ok(RunDir { folder, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(refused(path, codes::E0510, "another process trains in it")),
-            Err(TryLockError::Error(e)) => Err(refused(path, codes::E0511, &e.to_string())),
+            Err(TryLockError::Error(e)) => Err(unusable(e)),
         }
     }
 
     /// The folder.
     pub fn path(&self) -> &Path {
-        self.disk.folder()
+        self.folder.root()
     }
 
     /// The checkpoints of the run, to write more.
@@ -162,7 +168,7 @@ impl RunDir {
     ///
     /// E0511.
     pub fn model_text(&self) -> Checked<String> {
-        read_text(&self.path().join(MODEL)).map_err(|e| self.failed(MODEL, &e))
+        read_text(&self.folder, MODEL).map_err(|e| self.failed(MODEL, &e))
     }
 
     /// Writes the Plan, as JSON.
@@ -194,7 +200,7 @@ impl RunDir {
     }
 
     fn write(&self, name: &str, text: &str) -> Checked<()> {
-        write_durably(&self.disk, name, &[text.as_bytes()]).map_err(|e| self.failed(name, &e))
+        write_durably(&self.folder, name, &[text.as_bytes()]).map_err(|e| self.failed(name, &e))
     }
 
     /// What `metrics.jsonl` holds.
@@ -226,9 +232,9 @@ impl RunDir {
             ));
         }
         if kept != text {
-            write_durably(&self.disk, METRICS, &[&kept]).map_err(|e| self.failed(METRICS, &e))?;
+            write_durably(&self.folder, METRICS, &[&kept]).map_err(|e| self.failed(METRICS, &e))?;
         }
-        let log = MetricsLog::open(self.path().join(METRICS), &kept, sinks(&kept)?)?;
+        let log = MetricsLog::open(&self.folder, METRICS, &kept, sinks(&kept)?)?;
         Ok((log, note))
     }
 
@@ -245,8 +251,7 @@ impl RunDir {
 
     /// Appends lines to a file, durably.
     fn append(&self, name: &str, lines: &[u8]) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let mut file = open_regular(&self.path().join(name), options.create(true).read(true).append(true))?;
+        let mut file = self.folder.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::APPEND)?;
         let mut last = [b'\n'];
         if file.metadata()?.len() > 0 {
             file.seek(SeekFrom::End(-1))?;
@@ -255,7 +260,7 @@ impl RunDir {
         let torn: &[u8] = if last == [b'\n'] { b"" } else { b"\n" };
         file.write_all(&[torn, lines].concat())?;
         file.sync_all()?;
-        self.disk.sync_folder()
+        self.folder.sync_folder()
     }
 
     fn failed(&self, name: &str, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
@@ -263,9 +268,14 @@ impl RunDir {
     }
 }
 
-/// The folder of a run's checkpoints, for those who only read.
-pub fn checkpoints_in(run: &Path) -> PathBuf {
-    run.join(CHECKPOINTS)
+/// The folder of a run's checkpoints.
+pub fn checkpoints_in(run: &Path) -> Folder {
+    Folder::at(run).below(CHECKPOINTS)
+}
+
+/// The folder of event files for TensorBoard.
+pub(crate) fn tensorboard_in(run: &Path) -> Folder {
+    Folder::at(run).below(TENSORBOARD)
 }
 
 /// What `metrics.jsonl` of a run holds; nothing where there is none yet.
@@ -274,7 +284,33 @@ pub fn checkpoints_in(run: &Path) -> PathBuf {
 ///
 /// E0511.
 pub(crate) fn read_log(run: &Path) -> Checked<Vec<u8>> {
-    Ok(read_if_there(&run.join(METRICS))?.unwrap_or_default())
+    Ok(read_if_there(run, METRICS)?.unwrap_or_default())
+}
+
+/// A longer line is no event.
+const LONGEST_LINE: u64 = 1 << 24;
+
+/// Hands out the lines of `metrics.jsonl` of a run, one after the other: a log may be larger than memory. None where there is none yet.
+///
+/// # Errors
+///
+/// E0511.
+pub(crate) fn each_log_line(run: &Path, mut take: impl FnMut(&[u8])) -> Checked<()> {
+    let unread = |e: io::Error| unusable(&run.join(METRICS), &e);
+    let file = match Folder::at(run).file(METRICS, OFlags::RDONLY) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(unread)?,
+    };
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(unread)? as u64 {
+            0 => return Ok(()),
+            LONGEST_LINE if !line.ends_with(b"\n") => drop(reader.skip_until(b'\n').map_err(unread)?),
+            _ => take(&line),
+        }
+    }
 }
 
 /// What `history.jsonl` of a run holds; nothing where there is none.
@@ -283,7 +319,7 @@ pub(crate) fn read_log(run: &Path) -> Checked<Vec<u8>> {
 ///
 /// E0511.
 pub(crate) fn read_history(run: &Path) -> Checked<Vec<u8>> {
-    Ok(read_if_there(&run.join(HISTORY))?.unwrap_or_default())
+    Ok(read_if_there(run, HISTORY)?.unwrap_or_default())
 }
 
 /// What a step of a run costs; none of a run that did not train, or that an earlier version has started.
@@ -292,27 +328,36 @@ pub(crate) fn read_history(run: &Path) -> Checked<Vec<u8>> {
 ///
 /// E0511.
 pub(crate) fn read_costs(run: &Path) -> Checked<Option<RunCosts>> {
-    let path = run.join(COSTS);
-    let text = read_if_there(&path)?;
-    text.map(|t| serde_json::from_slice(&t).map_err(|e| unusable(&path, &e))).transpose()
+    let text = read_if_there(run, COSTS)?;
+    text.map(|t| serde_json::from_slice(&t).map_err(|e| unusable(&run.join(COSTS), &e))).transpose()
 }
 
-fn read_if_there(path: &Path) -> Checked<Option<Vec<u8>>> {
-    match read_regular(path) {
+fn read_if_there(run: &Path, name: &str) -> Checked<Option<Vec<u8>>> {
+    match Folder::at(run).read(name) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(unusable(path, &e)),
+        Err(e) => Err(unusable(&run.join(name), &e)),
     }
 }
 
 /// The file that is locked as long as a process is at work in a run.
-pub fn lock_of(run: &Path) -> PathBuf {
-    run.join(LOCK)
+pub(crate) fn lock_of(run: &Path) -> Option<Metadata> {
+    Folder::at(run).file(LOCK, OFlags::RDONLY).and_then(|lock| lock.metadata()).ok()
 }
 
 /// The tokenizer that was imported with a run, if one was.
-pub fn tokenizer_in(run: &Path) -> Option<PathBuf> {
-    Some(run.join(TOKENIZER)).filter(|t| t.is_file())
+///
+/// # Errors
+///
+/// E0511 where something that is not a file has its name.
+pub fn tokenizer_in(run: &Path) -> Checked<Option<PathBuf>> {
+    let path = run.join(TOKENIZER);
+    match Folder::at(run).file(TOKENIZER, OFlags::RDONLY) {
+        Ok(_) => Ok(Some(path)),
+        // A run may also be named by a file of its tensors, which has none.
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(unusable(&path, &e)),
+    }
 }
 
 /// There is nothing to resume.
@@ -324,9 +369,9 @@ pub fn no_run(path: &Path) -> Box<Diagnostic> {
     )
 }
 
-/// Whether a folder holds a run.
+/// Whether a folder holds a run. One whose settings are a link holds one that cannot be used, of which reading them says why.
 pub fn holds_run(folder: &Path) -> bool {
-    folder.join(SETTINGS).is_file()
+    Folder::at(folder).kind(SETTINGS).is_some_and(|kind| kind.is_file() || kind.is_symlink())
 }
 
 /// Copies of the texts that a run was made from.
@@ -342,10 +387,8 @@ pub(crate) struct TextCopies {
 ///
 /// E0511.
 pub(crate) fn read_texts(run: &Path, used: usize) -> Checked<TextCopies> {
-    let read = |name: &str| {
-        let path = run.join(name);
-        read_text(&path).map_err(|e| unusable(&path, &e))
-    };
+    let folder = Folder::at(run);
+    let read = |name: &str| read_text(&folder, name).map_err(|e| unusable(&run.join(name), &e));
     let names = std::iter::once(MODEL.to_string()).chain((1..=used).map(used_name));
     let models = names.map(|n| read(&n)).collect::<Checked<Vec<String>>>()?;
     Ok(TextCopies { models, layout: read(LAYOUT)? })
@@ -379,12 +422,12 @@ fn used_name(n: usize) -> String {
 /// E0511.
 pub fn read_settings<S: DeserializeOwned>(run: &Path) -> Checked<S> {
     let path = run.join(SETTINGS);
-    let text = read_text(&path).map_err(|e| unusable(&path, &e))?;
+    let text = read_text(&Folder::at(run), SETTINGS).map_err(|e| unusable(&path, &e))?;
     toml::from_str(&text).map_err(|e| unusable(&path, &e.message()))
 }
 
-fn read_text(path: &Path) -> io::Result<String> {
-    let bytes = read_regular(path)?;
+fn read_text(folder: &Folder, name: &str) -> io::Result<String> {
+    let bytes = folder.read(name)?;
     String::from_utf8(bytes)
         .map_err(|e| io::Error::other(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())))
 }

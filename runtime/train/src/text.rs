@@ -1,7 +1,18 @@
 //! Numbers and lists as people read them.
 
+use std::borrow::Cow;
+
 /// The most names that a message lists.
 const LISTED: usize = 6;
+
+/// A text as a cell of CSV: one that a spreadsheet would take for a formula and compute begins with an apostrophe, which says that it
+/// is text. Numbers are none of these texts.
+pub fn csv_text(text: &str) -> Cow<'_, str> {
+    match text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        true => format!("'{text}").into(),
+        false => text.into(),
+    }
+}
 
 /// `814,090`.
 pub fn thousands(n: u64) -> String {

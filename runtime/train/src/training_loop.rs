@@ -478,7 +478,8 @@ impl TrainingLoop<'_> {
     fn told(&mut self, waited: bool) {
         match self.saver.as_mut().and_then(|s| s.ended(waited)) {
             Some(Ok(step)) => {
-                let path = self.options.run.as_deref().map(checkpoints_in).unwrap_or_default();
+                let path =
+                    self.options.run.as_deref().map(|run| checkpoints_in(run).path()).unwrap_or_default();
                 (self.progress)(Progress::Checkpoint { step, path });
             }
             Some(Err(d)) => self.note(Err(d.into())),

@@ -21,8 +21,12 @@ pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop
     let split = args.what.split.as_deref().unwrap_or("test");
     let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
     // What was imported has a tokenizer of its own; data that is named has another.
-    let own = || tokenizer_in(&eval.checkpoint).filter(|_| args.what.data.data.is_none());
-    let tokenizer = args.tokenizer.clone().or_else(own);
+    let tokenizer = match &args.tokenizer {
+        None if args.what.data.data.is_none() => {
+            tokenizer_in(&eval.checkpoint).map_err(|d| console.failed((*d).into(), &sources))?
+        }
+        given => given.clone(),
+    };
     let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
     let options = GenerateOptions {
         eval,

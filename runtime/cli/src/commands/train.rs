@@ -10,7 +10,6 @@ use crate::stop::Stop;
 use crate::text::thousands;
 use clap::ValueEnum;
 use meshwright_diag::Sources;
-use meshwright_train::folder::entries;
 use meshwright_train::run_dir::{checkpoints_in, no_run};
 use meshwright_train::{ClusterJob, Failure, Finished, LogFormat, TrainOptions, agree_on_result, train};
 use std::path::{Path, PathBuf};
@@ -151,6 +150,6 @@ fn report(finished: &Finished, wall: f64, broken: Option<Stop>, console: &mut Co
 
 /// How to go on where a device has failed and there is a checkpoint.
 fn go_on(run: &Path) -> Option<String> {
-    entries(&checkpoints_in(run)).ok()?.first()?;
+    checkpoints_in(run).entries().ok()?.first()?;
     Some(format!("continue from the newest checkpoint: `meshwright train --run {} --resume`", run.display()))
 }

@@ -1,8 +1,9 @@
 //! Checkpoints as files to work with: exported, compared, renamed.
 
 use super::encode::{AVERAGE, Checkpoint, Encoded, TensorInfo, encode, encode_with};
-use super::fs::{Disk, Fs, write_durably};
+use super::fs::{Fs, write_durably};
 use super::store::Store;
+use crate::folder::Folder;
 use crate::init::NameMap;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes, nearest};
@@ -79,11 +80,11 @@ fn write(encoded: Result<Encoded, String>, path: &Path) -> Checked<()> {
     let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
         return Err(failed("it names no file".into()));
     };
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = Folder::at(path.parent().unwrap_or(Path::new("")));
     if path.is_dir() {
         return Err(failed("it is a folder".into()));
     }
-    write_durably(&Disk::existing(folder), name, &encoded.parts()).map_err(|e| failed(e.to_string()))
+    write_durably(&folder, name, &encoded.parts()).map_err(|e| failed(e.to_string()))
 }
 
 /// How a tensor of two checkpoints differs.

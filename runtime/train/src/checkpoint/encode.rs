@@ -158,12 +158,12 @@ impl Checkpoint {
         self.tensors.get(at)
     }
 
-    /// Checks that the tensor of that name is there and has that shape.
+    /// Checks that the tensor of that name is there, has that shape, and elements of that kind: floats of another width do.
     ///
     /// # Errors
     ///
     /// E0513.
-    pub fn fits(&self, name: &str, shape: &[usize]) -> Checked<&TensorInfo> {
+    pub fn fits(&self, name: &str, dtype: DType, shape: &[usize]) -> Checked<&TensorInfo> {
         let Some(info) = self.info(name) else {
             let mut error = self.misfit(format!("{} has no `{name}`", self.place()));
             if name.strip_suffix(AVERAGE).is_some_and(|path| self.info(path).is_some()) {
@@ -188,6 +188,14 @@ impl Checkpoint {
                 Some(_) => "give the `--dim` that it was made with",
             };
             return Err(Box::new(self.misfit(message).help(help)));
+        }
+        if info.dtype != dtype && !(info.dtype.is_float() && dtype.is_float()) {
+            let (is, step) = (info.dtype.name(), self.meta.step);
+            let message = format!(
+                "`{name}` is of {is} in the checkpoint of step {step}, and of {} in the model",
+                dtype.name()
+            );
+            return Err(Box::new(self.misfit(message).help("restore the file from a copy")));
         }
         Ok(info)
     }

@@ -1,9 +1,9 @@
 //! The few operations on files that durability rests on, as a trait, so that tests can stop between any two of them.
 
-use crate::folder::entries;
-use std::fs::{File, OpenOptions};
+use crate::folder::Folder;
+use rustix::fs::OFlags;
 use std::io::{self, Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// How often what fails is tried, and how long is waited in between.
@@ -68,110 +68,45 @@ pub(crate) fn tried<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T>
     }
 }
 
-/// Opens a file of a run's folder: one that is a link, a pipe or a device is refused, and never waited for. A link could lead
-/// out of the folder.
-pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    #[cfg(unix)]
-    {
-        use rustix::fs::OFlags;
-        use std::os::unix::fs::OpenOptionsExt;
-        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32);
-    }
-    let refused = |what: &str| io::Error::other(format!("it is {what}, not a regular file"));
-    let file = match options.open(path) {
-        Err(_) if path.is_symlink() => return Err(refused("a symbolic link")),
-        // What opening a pipe without a reader, or a socket, gives.
-        Err(e) if path.exists() && !path.is_file() && !path.is_dir() => {
-            return Err(refused(&format!("no file ({e})")));
-        }
-        other => other?,
-    };
-    if file.metadata()?.is_file() { Ok(file) } else { Err(refused("a pipe, a device or a folder")) }
-}
-
-/// The content of a regular file.
+/// The content of a regular file, which is not a link.
 pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open_regular(path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;
-    Ok(bytes)
+    // A path that ends in no name, such as `..`, is refused.
+    Folder::at(path.parent().unwrap_or(Path::new(""))).read(path.file_name().unwrap_or_default())
 }
 
-/// A folder of the real file system.
-#[derive(Clone, Debug)]
-pub struct Disk {
-    folder: PathBuf,
-}
-
-impl Disk {
-    /// Creates the folder where it is missing, durably.
-    pub fn create(folder: impl Into<PathBuf>) -> io::Result<Disk> {
-        let folder = folder.into();
-        // Each folder that is made now has to be made durable in the one above it.
-        let made: Vec<PathBuf> = folder.ancestors().take_while(|a| !a.is_dir()).map(PathBuf::from).collect();
-        std::fs::create_dir_all(&folder)?;
-        for new in made.iter().rev() {
-            if let Some(parent) = new.parent() {
-                sync_dir(parent)?;
-            }
-        }
-        Ok(Disk { folder })
-    }
-
-    /// A folder that is there.
-    pub fn existing(folder: impl Into<PathBuf>) -> Disk {
-        Disk { folder: folder.into() }
-    }
-
-    /// The folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-}
-
-fn sync_dir(folder: &Path) -> io::Result<()> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    File::open(folder)?.sync_all()
-}
-
-impl Fs for Disk {
+impl Fs for Folder {
     fn list(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in entries(&self.folder)? {
-            // A name that is not text is none of ours.
-            if let (true, Ok(name)) = (entry.kind.is_file(), entry.name.into_string()) {
-                names.push(name);
-            }
-        }
-        Ok(names)
+        // A name that is not text is none of ours.
+        let files = self.entries()?.into_iter().filter(|e| e.kind.is_file());
+        Ok(files.filter_map(|e| e.name.into_string().ok()).collect())
     }
 
     fn open(&self, name: &str) -> io::Result<(Box<dyn FileReader>, u64)> {
-        let file = open_regular(&self.folder.join(name), OpenOptions::new().read(true))?;
+        let file = self.file(name, OFlags::RDONLY)?;
         let len = file.metadata()?.len();
         Ok((Box::new(file), len))
     }
 
     fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
-        let mut new = OpenOptions::new();
-        let mut file = open_regular(&self.folder.join(name), new.write(true).create(true).truncate(true))?;
+        let mut file = self.file(name, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
         parts.iter().try_for_each(|part| file.write_all(part))?;
         // Some file systems write only when a file is closed, and tell of it then, when nobody hears: so before.
         file.sync_all()
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {
-        OpenOptions::new().write(true).open(self.folder.join(name))?.sync_all()
+        self.file(name, OFlags::WRONLY)?.sync_all()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        std::fs::rename(self.folder.join(from), self.folder.join(to))
+        Folder::rename(self, from, to)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.folder.join(name))
+        Folder::remove(self, name)
     }
 
     fn sync_folder(&self) -> io::Result<()> {
-        sync_dir(&self.folder)
+        Folder::sync_folder(self)
     }
 }

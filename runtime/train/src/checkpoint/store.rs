@@ -1,15 +1,16 @@
 //! The folder of a run's checkpoints.
 
 use super::encode::{self, Checkpoint, FORMAT, Meta, TensorInfo};
-use super::fs::{Disk, FileReader, Fs, remove_leftovers, tried, write_durably};
+use super::fs::{FileReader, Fs, remove_leftovers, tried, write_durably};
 use super::names::{BEST, data_step, manifest_step, stem};
 use super::tensor_file::TensorFile;
+use crate::folder::Folder;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How many checkpoints are kept, unless more are asked for.
 const KEEP: usize = 2;
@@ -45,7 +46,7 @@ pub(super) struct File {
 
 /// A folder of checkpoints.
 #[derive(Debug)]
-pub struct Store<F = Disk> {
+pub struct Store<F = Folder> {
     pub(super) fs: F,
     /// As messages call it.
     pub(super) name: String,
@@ -142,23 +143,21 @@ pub struct Entry {
     pub bytes: u64,
 }
 
-impl Store<Disk> {
+impl Store<Folder> {
     /// The checkpoints in `folder`, to write more: creates it where it is missing, and removes what interrupted writes left.
     ///
     /// # Errors
     ///
     /// E0514 where the folder cannot be written.
-    pub fn create(folder: impl Into<PathBuf>) -> Checked<Self> {
-        let folder = folder.into();
-        let name = folder.display().to_string();
-        let disk = Disk::create(folder).map_err(|e| failed(&name, &e))?;
-        Store::on(disk, name)
+    pub fn create(folder: Folder) -> Checked<Self> {
+        let name = folder.path().display().to_string();
+        let folder = folder.create().map_err(|e| failed(&name, &e))?;
+        Store::on(folder, name)
     }
 
     /// The checkpoints in `folder`, to read only: nothing in it is touched.
-    pub fn read_only(folder: impl Into<PathBuf>) -> Self {
-        let folder = folder.into();
-        Store { name: folder.display().to_string(), fs: Disk::existing(folder), keep: KEEP }
+    pub fn read_only(folder: Folder) -> Self {
+        Store { name: folder.path().display().to_string(), fs: folder, keep: KEEP }
     }
 }
 

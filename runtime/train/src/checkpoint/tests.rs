@@ -5,7 +5,9 @@ use super::encode::encode;
 use super::fs::{FileReader, Fs};
 use super::*;
 use crate::RawTensor;
+use crate::folder::Folder;
 use meshwright_exec::{HostData, HostTensor};
+use meshwright_plan::DType;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
@@ -418,10 +420,18 @@ fn a_tensor_must_be_there_with_its_shape() {
     let c = checkpoint(3, 1);
     let tensors: Vec<_> = c.tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let c = decode(encode(&c.meta, &tensors).unwrap().parts().concat()).unwrap();
-    assert!(c.fits("dense.w", &[2, 3]).is_ok());
-    let wrong = c.fits("dense.w", &[3, 2]).unwrap_err();
+    assert!(c.fits("dense.w", DType::F64, &[2, 3]).is_ok());
+    let wrong = c.fits("dense.w", DType::F32, &[3, 2]).unwrap_err();
     assert_eq!(wrong.message, "`dense.w` is [2, 3] in the checkpoint of step 3, [3, 2] in the model");
-    let missing = c.fits("dense.v", &[2, 3]).unwrap_err();
+    // Floats of another width are taken, and elements of another kind are not.
+    for dtype in [DType::I32, DType::Bool] {
+        let wrong = c.fits("dense.w", dtype, &[2, 3]).unwrap_err();
+        assert!(
+            wrong.code.id == "E0513" && wrong.message.contains(" is of f32 in the checkpoint"),
+            "{wrong:?}"
+        );
+    }
+    let missing = c.fits("dense.v", DType::F32, &[2, 3]).unwrap_err();
     assert!(missing.helps[0].starts_with("it has `dense.w`"), "{:?}", missing.helps);
     assert!(c.only(["dense.w", "dense.w/m"]).is_ok());
     assert_eq!(c.only(["dense.w"]).unwrap_err().code.id, "E0513");
@@ -431,16 +441,19 @@ fn a_tensor_must_be_there_with_its_shape() {
 fn it_works_on_a_disk() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a/checkpoints");
-    let store = Store::create(&path).unwrap();
+    let store = Store::create(Folder::at(&path)).unwrap();
     std::fs::write(path.join(".tmp-step-0000000001.json"), "half").unwrap();
     let c = checkpoint(5, 2);
     save(&store, &c).unwrap();
-    let store = Store::create(&path).unwrap();
+    let store = Store::create(Folder::at(&path)).unwrap();
     assert_eq!(newest(&store).unwrap(), c);
     assert_eq!(std::fs::read_dir(&path).unwrap().count(), 2);
-    let entry = Store::read_only(&path).list().unwrap().0.remove(0);
+    let entry = Store::read_only(Folder::at(&path)).list().unwrap().0.remove(0);
     assert_eq!(saved(&read_file(&path.join(&entry.file)).unwrap()), c);
-    assert_eq!(Store::read_only(folder.path().join("none")).newest().unwrap_err().code.id, "E0512");
+    assert_eq!(
+        Store::read_only(Folder::at(folder.path().join("none"))).newest().unwrap_err().code.id,
+        "E0512"
+    );
 }
 
 impl Store<Memory> {

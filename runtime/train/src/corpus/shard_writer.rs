@@ -3,7 +3,9 @@
 use super::failed;
 use super::index::{SetIndex, ShardIndex};
 use crate::Checked;
-use crate::checkpoint::fs::{Disk, Fs, TEMP, write_durably};
+use crate::checkpoint::fs::{TEMP, write_durably};
+use crate::folder::Folder;
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -13,7 +15,7 @@ const HEADER: usize = 128;
 
 /// The set of some name in a folder.
 pub(super) struct ShardWriter {
-    disk: Disk,
+    disk: Folder,
     set: String,
     wide: bool,
     index: SetIndex,
@@ -30,7 +32,7 @@ struct OpenShard {
 
 impl ShardWriter {
     /// Goes on after the shards of `index`.
-    pub(super) fn new(disk: Disk, set: &str, vocab: usize, index: SetIndex) -> ShardWriter {
+    pub(super) fn new(disk: Folder, set: &str, vocab: usize, index: SetIndex) -> ShardWriter {
         ShardWriter { disk, set: set.to_string(), wide: vocab > 1 << 16, index, open: None }
     }
 
@@ -48,11 +50,12 @@ impl ShardWriter {
         if tokens.is_empty() {
             return Ok(());
         }
-        let path = self.disk.folder().join(format!("{TEMP}{}", self.name()));
+        let name = format!("{TEMP}{}", self.name());
+        let path = self.disk.path().join(&name);
         let told = |e: io::Error| unwritten(&path, &e);
         let open = match &mut self.open {
             Some(open) => open,
-            None => self.open.insert(OpenShard::new(&path).map_err(told)?),
+            None => self.open.insert(OpenShard::new(&self.disk, &name).map_err(told)?),
         };
         open.starts.push(open.tokens);
         open.tokens += tokens.len() as u64;
@@ -79,15 +82,16 @@ impl ShardWriter {
             .end(if self.wide { "<u4" } else { "<u2" })
             .and_then(|()| self.disk.rename(&temp, &tokens))
             .and_then(|()| write_durably(&self.disk, &documents, &[&header, &starts]));
-        written.map_err(|e| unwritten(&self.disk.folder().join(&tokens), &e))?;
+        written.map_err(|e| unwritten(&self.disk.path().join(&tokens), &e))?;
         self.index.shards.push(ShardIndex { tokens, documents, token_count, document_count, text_bytes });
         Ok(())
     }
 }
 
 impl OpenShard {
-    fn new(path: &Path) -> io::Result<OpenShard> {
-        let mut file = BufWriter::with_capacity(1 << 18, File::create(path)?);
+    fn new(folder: &Folder, name: &str) -> io::Result<OpenShard> {
+        let new = folder.file(name, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+        let mut file = BufWriter::with_capacity(1 << 18, new);
         file.write_all(&[0; HEADER])?;
         Ok(OpenShard { file, starts: Vec::new(), tokens: 0, text_bytes: 0 })
     }

@@ -9,8 +9,9 @@ use super::tokenizer::TextTokenizer;
 use super::trainer::TokenizerSource;
 use super::{failed, refused};
 use crate::Checked;
-use crate::checkpoint::fs::{Disk, Fs, write_durably};
+use crate::checkpoint::fs::write_durably;
 use crate::data::TaskKind;
+use crate::folder::{Folder, entries};
 use meshwright_plan::random::{Key, uniform01};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -123,7 +124,7 @@ pub fn tokenize(options: &TokenizeOptions, progress: &mut dyn FnMut(TokenizeProg
     if let Some(index) = before {
         return Ok(done(&index, task, true));
     }
-    let disk = Disk::create(out).map_err(|e| failed(out, e))?;
+    let disk = Folder::at(out).create().map_err(|e| failed(out, e))?;
     let partial = partial.unwrap_or(Partial { recipe, sets: BTreeMap::new(), documents: 0 });
     // From here on the folder is that of this recipe.
     write(&disk, PARTIAL, &json(&partial))?;
@@ -149,7 +150,7 @@ fn done(index: &CorpusIndex, task: TaskKind, was_there: bool) -> Tokenized {
 }
 
 fn has_other_files(folder: &Path) -> Checked<bool> {
-    match crate::folder::entries(folder) {
+    match entries(folder) {
         Ok(all) => Ok(all.iter().any(|e| e.name.to_str().is_none_or(|n| !n.starts_with('.')))),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(failed(folder, e)),
@@ -194,13 +195,13 @@ fn json<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec_pretty(value).unwrap_or_default()
 }
 
-fn write(disk: &Disk, name: &str, bytes: &[u8]) -> Checked<()> {
-    write_durably(disk, name, &[bytes]).map_err(|e| failed(&disk.folder().join(name), e))
+fn write(disk: &Folder, name: &str, bytes: &[u8]) -> Checked<()> {
+    write_durably(disk, name, &[bytes]).map_err(|e| failed(&disk.path().join(name), e))
 }
 
 /// The sets that are being written.
 struct Writing<'a> {
-    disk: &'a Disk,
+    disk: &'a Folder,
     tokenizer: &'a TextTokenizer,
     end: Option<u32>,
     held_out: (f64, f64),
@@ -213,7 +214,7 @@ struct Writing<'a> {
 
 impl<'a> Writing<'a> {
     fn new(
-        disk: &'a Disk,
+        disk: &'a Folder,
         tokenizer: &'a TextTokenizer,
         options: &TokenizeOptions,
         mut partial: Partial,

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// The most files that a pattern may name.
 const MOST: usize = 1_000_000;
+/// Most characters of the name of a file.
+const LONGEST_NAME: usize = 255;
 
 /// The files that a pattern names: braces in their order, and for each the files that `*`, `?` and `[…]` match, sorted. A
 /// name without any of these is itself, whether there is such a file or not.
@@ -92,6 +94,9 @@ fn numbers(first: &str, last: &str) -> Result<Vec<String>, String> {
     if to - from >= MOST {
         return Err(too_many());
     }
+    if first.len() > LONGEST_NAME {
+        return Err(format!("a number of {} digits is longer than the name of a file can be", first.len()));
+    }
     let width = if first.starts_with('0') { first.len() } else { 1 };
     Ok((from..=to).map(|n| format!("{n:0width$}")).collect())
 }
@@ -133,6 +138,8 @@ mod tests {
         for wrong in ["{1..", "{b..a}", "{3..1}", "{a{b}}", "{0..99999999}", "{0..9999}{0..9999}"] {
             assert!(braces(wrong).is_err(), "{wrong}");
         }
+        let zeros = format!("{{{}..9}}", "0".repeat(70_000));
+        assert!(braces(&zeros).unwrap_err().contains("70000 digits"));
         assert_eq!(split_at_commas("a=x{1,2},b=y"), ["a=x{1,2}", "b=y"]);
     }
 

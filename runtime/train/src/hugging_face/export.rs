@@ -3,12 +3,12 @@
 use super::config::{ConfigDetails, config_text};
 use super::map::HfMap;
 use super::tokens::TokenizerFiles;
-use crate::checkpoint::fs::{Disk, write_durably};
+use crate::checkpoint::fs::write_durably;
 use crate::checkpoint::{AVERAGE, Checkpoint, Which, write_tensors};
 use crate::corpus::TextTokenizer;
 use crate::data;
 use crate::failure::Failure;
-use crate::folder::entries;
+use crate::folder::{Folder, entries};
 use crate::inference::read_checkpoint;
 use crate::init::{INDEX, TensorGroup, targets, tensor_groups};
 use crate::project::Project;
@@ -80,7 +80,7 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
     let mut all = targets(&project);
     let mut dtype = DType::F32;
     for t in &mut all {
-        t.dtype = checkpoint.fits(&t.path, &t.shape)?.dtype;
+        t.dtype = checkpoint.fits(&t.path, t.dtype, &t.shape)?.dtype;
         dtype = t.dtype;
     }
     let reader = Reader { checkpoint: &checkpoint, averages: options.averages };
@@ -103,11 +103,11 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
     let ids = tokenizer.as_ref().map(|t| t.ids.iter().map(|(k, id)| (k.as_str(), *id)).collect());
     let details = ConfigDetails { ties, tokens: ids.unwrap_or_default(), dtype };
     let config = config_text(&map, &project, &details)?;
-    let disk = Disk::create(&options.to).map_err(|e| unwritable(&options.to, &e))?;
+    let folder = Folder::at(&options.to).create().map_err(|e| unwritable(&options.to, &e))?;
     let mut files = write_weights(&groups, &reader, &options.to, options.most_bytes)?;
     let texts = tokenizer.map(|t| t.files).unwrap_or_default();
     for (name, text) in texts.into_iter().chain([("config.json".to_string(), config)]) {
-        write_durably(&disk, &name, &[text.as_bytes()])
+        write_durably(&folder, &name, &[text.as_bytes()])
             .map_err(|e| unwritable(&options.to.join(&name), &e))?;
         files.push(name);
     }
@@ -244,7 +244,7 @@ fn write_weights(groups: &[TensorGroup], reader: &Reader, folder: &Path, most: u
         let index = json!({ "metadata": { "total_size": total }, "weight_map": places });
         let text = serde_json::to_string_pretty(&index).unwrap_or_default();
         let index = format!("model{INDEX}");
-        write_durably(&Disk::existing(folder), &index, &[text.as_bytes()])
+        write_durably(&Folder::at(folder), &index, &[text.as_bytes()])
             .map_err(|e| unwritable(&folder.join(&index), &e))?;
         files.push(index);
     }

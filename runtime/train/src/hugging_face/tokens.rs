@@ -90,7 +90,7 @@ impl TokenizerFiles {
         given: Option<&Path>,
         data: Option<TextTokenizer>,
     ) -> Checked<Option<TokenizerFiles>> {
-        let own = tokenizer_in(run).filter(|_| given.is_none());
+        let own = if given.is_none() { tokenizer_in(run)? } else { None };
         let (tokenizer, file) = match (given.or(own.as_deref()), data) {
             (Some(path), _) => (TextTokenizer::open(path, false)?, Some(path)),
             (None, Some(tokenizer)) => (tokenizer, None),

@@ -227,7 +227,7 @@ fn opened(from: &InitFrom) -> Result<(TensorSource, String, Vec<Skipped>), Failu
         let source = TensorSource::open(&from.path).map_err(refused)?;
         return Ok((source, format!("`{shown}`"), Vec::new()));
     }
-    if !checkpoints_in(&from.path).exists() && from.path.join("config.json").is_file() {
+    if matches!(checkpoints_in(&from.path).exists(), Ok(false)) && from.path.join("config.json").is_file() {
         let message = format!(
             "no first values can be taken from `{shown}`: it is a checkpoint of Hugging Face, and no run"
         );

@@ -2,11 +2,13 @@
 
 use super::sink::{EventSink, LogStart};
 use crate::Checked;
-use crate::checkpoint::fs::open_regular;
+use crate::folder::Folder;
 use crate::metrics::Event;
 use crate::run_error::unusable;
+use crate::text::csv_text;
+use rustix::fs::OFlags;
 use serde_json::{Map, Value};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::PathBuf;
 
 /// The table.
@@ -19,8 +21,9 @@ pub(super) struct CsvLog {
 impl CsvLog {
     /// Writes the table anew from the lines that are kept: a resumed run tells again what came after its checkpoint.
     pub(super) fn open(start: &LogStart<'_>) -> Checked<CsvLog> {
-        let path = start.run.join("metrics.csv");
-        let file = open_regular(&path, OpenOptions::new().create(true).write(true).truncate(true));
+        const NAME: &str = "metrics.csv";
+        let path = start.run.join(NAME);
+        let file = Folder::at(start.run).file(NAME, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC);
         let file = file.map_err(|e| unusable(&path, &e))?;
         let mut table = CsvLog { path, columns: columns(start), writer: csv::Writer::from_writer(file) };
         let head = table.writer.write_record(&table.columns).map_err(|e| e.to_string());
@@ -36,7 +39,7 @@ impl CsvLog {
         let event: Map<String, Value> = serde_json::from_slice(line).unwrap_or_default();
         let cell = |name: &String| match event.get(name) {
             None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
+            Some(Value::String(text)) => csv_text(text).into_owned(),
             Some(other) => other.to_string(),
         };
         let cells: Vec<String> = self.columns.iter().map(cell).collect();

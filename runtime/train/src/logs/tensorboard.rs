@@ -3,11 +3,12 @@
 
 use super::sink::{EventSink, LogStart};
 use crate::Checked;
-use crate::checkpoint::fs::open_regular;
 use crate::metrics::{Event, Field};
+use crate::run_dir::tensorboard_in;
 use crate::run_error::unusable;
 use prost::Message;
-use std::fs::{File, OpenOptions};
+use rustix::fs::OFlags;
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -63,14 +64,15 @@ pub(super) struct EventFile {
 impl EventFile {
     /// A new file beside those of earlier starts.
     pub(super) fn open(start: &LogStart<'_>) -> Checked<EventFile> {
-        let folder = start.run.join("tensorboard");
-        std::fs::create_dir_all(&folder).map_err(|e| unusable(&folder, &e))?;
+        let folder = tensorboard_in(start.run);
+        let shown = folder.path();
+        let folder = folder.create().map_err(|e| unusable(&shown, &e))?;
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // TensorBoard reads the files of a folder in the order of their names.
         let name =
             format!("events.out.tfevents.{:010}.{:09}.meshwright", nanos.as_secs(), nanos.subsec_nanos());
-        let path = folder.join(name);
-        let file = open_regular(&path, OpenOptions::new().create_new(true).append(true));
+        let path = shown.join(&name);
+        let file = folder.file(&name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND);
         let file = file.map_err(|e| unusable(&path, &e))?;
         let mut out = EventFile { path, file };
         out.record(TensorboardEvent { file_version: Some("brain.Event:2".into()), ..Default::default() })?;

@@ -3,7 +3,7 @@
 use super::line::{LineKind, LogLine};
 use crate::Checked;
 use crate::metrics::Evaluation;
-use crate::run_dir::read_log;
+use crate::run_dir::each_log_line;
 use std::path::Path;
 
 /// A step.
@@ -73,42 +73,41 @@ impl RunCurves {
     ///
     /// E0511 where it cannot be read.
     pub fn read(run: &Path) -> Checked<RunCurves> {
-        Ok(Self::of(&read_log(run)?))
-    }
-
-    /// Of the text of a log.
-    pub(super) fn of(text: &[u8]) -> RunCurves {
         let mut curves = RunCurves::default();
         let mut open = Sums::default();
-        for line in text.split(|b| *b == b'\n').filter_map(LogLine::parse) {
-            curves.memory_bytes = curves.memory_bytes.max(line.memory);
-            match line.kind {
-                LineKind::Step => {
-                    let LogLine { step, loss, seconds, .. } = line;
-                    curves.steps.push(StepPoint { step, loss, seconds });
-                    curves.bytes_communicated = Some(line.communicated);
-                    open.add(&line);
-                }
-                LineKind::Evaluation => curves.evaluations.push(EvaluationPoint {
-                    step: line.step,
-                    set: line.set.as_deref().unwrap_or_default().into(),
-                    evaluation: evaluation(&line)
-                        .unwrap_or_else(|| Evaluation { loss: f64::NAN, metrics: vec![] }),
-                    seconds: line.seconds,
-                }),
-                LineKind::Epoch => {
-                    let point = std::mem::take(&mut open).point(line.epoch);
-                    let (step, train_loss, seconds) = (line.step, line.train_loss, line.seconds);
-                    let evaluation = evaluation(&line);
-                    curves.epochs.push(EpochPoint { step, train_loss, seconds, evaluation, ..point });
-                }
-                LineKind::Done => curves.done = Some(line.seconds),
-                LineKind::Other => {}
-            }
-        }
+        // A log is larger than what is kept of it.
+        each_log_line(run, |line| curves.add(line, &mut open))?;
         let next = curves.epochs.last().map_or(0, |e| e.epoch) + 1;
         curves.rest = (open.steps > 0).then(|| open.point(next));
-        curves
+        Ok(curves)
+    }
+
+    fn add(&mut self, line: &[u8], open: &mut Sums) {
+        let Some(line) = LogLine::parse(line) else { return };
+        self.memory_bytes = self.memory_bytes.max(line.memory);
+        match line.kind {
+            LineKind::Step => {
+                let LogLine { step, loss, seconds, .. } = line;
+                self.steps.push(StepPoint { step, loss, seconds });
+                self.bytes_communicated = Some(line.communicated);
+                open.add(&line);
+            }
+            LineKind::Evaluation => self.evaluations.push(EvaluationPoint {
+                step: line.step,
+                set: line.set.as_deref().unwrap_or_default().into(),
+                evaluation: evaluation(&line)
+                    .unwrap_or_else(|| Evaluation { loss: f64::NAN, metrics: vec![] }),
+                seconds: line.seconds,
+            }),
+            LineKind::Epoch => {
+                let point = std::mem::take(open).point(line.epoch);
+                let (step, train_loss, seconds) = (line.step, line.train_loss, line.seconds);
+                let evaluation = evaluation(&line);
+                self.epochs.push(EpochPoint { step, train_loss, seconds, evaluation, ..point });
+            }
+            LineKind::Done => self.done = Some(line.seconds),
+            LineKind::Other => {}
+        }
     }
 }
 
@@ -155,6 +154,7 @@ impl Sums {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -168,9 +168,16 @@ noise
 {"event":"done","steps":3,"epochs":1,"seconds":2.0,"peak_memory_bytes":16384}
 {"event":"step","step":4"#;
 
+    /// Of a log of that text.
+    fn curves(text: &str) -> RunCurves {
+        let run = tempfile::tempdir().unwrap();
+        std::fs::write(run.path().join("metrics.jsonl"), text).unwrap();
+        RunCurves::read(run.path()).unwrap()
+    }
+
     #[test]
     fn a_log_becomes_curves() {
-        let c = RunCurves::of(LOG.as_bytes());
+        let c = curves(LOG);
         assert_eq!(c.steps.len(), 3);
         assert_eq!(c.steps[1], StepPoint { step: 2, loss: 2.0, seconds: 0.25 });
         assert!(c.steps[2].loss.is_nan());
@@ -192,6 +199,7 @@ noise
         let rest = c.rest.as_ref().map(|r| (r.epoch, r.step, r.train.clone(), r.seconds));
         assert_eq!(rest, Some((2, 3, vec![("accuracy".to_string(), 1.0)], 0.25)));
         assert_eq!((c.done, c.memory_bytes, c.bytes_communicated), (Some(2.0), 16384, Some(64)));
-        assert_eq!(RunCurves::of(b""), RunCurves::default());
+        assert_eq!(curves(""), RunCurves::default());
+        assert_eq!(RunCurves::read(tempfile::tempdir().unwrap().path()).unwrap(), RunCurves::default());
     }
 }

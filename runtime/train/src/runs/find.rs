@@ -1,9 +1,10 @@
 //! Finding runs below a folder.
 
 use crate::Checked;
-use crate::folder::entries;
+use crate::folder::{FolderEntry, entries};
 use crate::run_dir::{checkpoints_in, holds_run};
 use crate::run_error::unusable;
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 /// Folders that were found, and those that could not be read.
@@ -24,6 +25,25 @@ pub fn runs_below(folder: &Path) -> Checked<FoundFolders> {
     folders_below(folder, holds_run)
 }
 
+/// The first run that is found below a folder, near its top: no more than so many folders are looked into, so that a hint does not read
+/// a whole disk.
+pub fn run_near(folder: &Path, most: usize) -> Option<PathBuf> {
+    let mut open = VecDeque::from([folder.to_path_buf()]);
+    for _ in 0..most {
+        let at = open.pop_front()?;
+        if holds_run(&at) {
+            return Some(at);
+        }
+        let inside = entries(&at).unwrap_or_default().into_iter().filter(|e| e.kind.is_dir());
+        open.extend(inside.filter(|e| !hidden(e)).take(most).map(|e| e.path));
+    }
+    None
+}
+
+fn hidden(entry: &FolderEntry) -> bool {
+    entry.name.as_encoded_bytes().starts_with(b".")
+}
+
 /// The folders of which something holds: of a folder and all folders below, however deep. Links are not followed, so that each is
 /// found once; hidden folders, and those of the checkpoints of runs, are left out.
 ///
@@ -38,8 +58,8 @@ pub fn folders_below(folder: &Path, holds: impl Fn(&Path) -> bool) -> Checked<Fo
         match entries(&at) {
             Ok(inside) => {
                 let folders = inside.into_iter().filter(|e| e.kind.is_dir());
-                let shown = folders.filter(|e| !e.name.as_encoded_bytes().starts_with(b"."));
-                open.extend(shown.map(|e| e.path).filter(|p| !is_run || *p != checkpoints_in(&at)));
+                let shown = folders.filter(|e| !hidden(e));
+                open.extend(shown.map(|e| e.path).filter(|p| !is_run || *p != checkpoints_in(&at).path()));
             }
             Err(_) => all.unread.push(at.clone()),
         }
@@ -73,5 +93,7 @@ mod tests {
         assert_eq!((names, unread), (vec!["a", "a/inner", "sweep/b", "sweep/deeper/c"], vec![]));
         assert_eq!(runs_below(&root.join("a")).unwrap().found.len(), 2);
         assert_eq!(runs_below(&root.join("none")).unwrap_err().code.id, "E0511");
+        assert_eq!((run_near(root, 3), run_near(root, 1)), (Some(root.join("a")), None));
+        assert_eq!(run_near(&root.join("none"), 9), None);
     }
 }

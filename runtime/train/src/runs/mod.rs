@@ -17,7 +17,7 @@ mod usage;
 pub use costs::RunCosts;
 pub use curves::{EpochPoint, EvaluationPoint, RunCurves, StepPoint};
 pub use events::RunEvent;
-pub use find::{FoundFolders, folders_below, runs_below};
+pub use find::{FoundFolders, folders_below, run_near, runs_below};
 pub use log::LogEvent;
 pub use summary::{
     RunLength, RunState, RunSummary, StepTimes, at_work, at_work_in, planned_steps, read_all, read_all_with,

@@ -140,7 +140,7 @@ impl RunSummary {
     fn with<T>(run: &Path, held: &HeldLocks, keep: &impl Fn(&RunCurves) -> T) -> Checked<(RunSummary, T)> {
         let settings = RunSettings::read(run)?;
         // What is going on meanwhile is at worst seen as it was before.
-        let running = lock_of(run).metadata().is_ok_and(|lock| held.has(&lock));
+        let running = lock_of(run).is_some_and(|lock| held.has(&lock));
         let curves = RunCurves::read(run)?;
         let kept = keep(&curves);
         let ending = ending(run)?;
@@ -282,13 +282,13 @@ pub fn read_all_with<T: Send>(
 
 /// Whether a process is at work in the run of a folder; false where there is none.
 pub fn at_work(run: &Path) -> bool {
-    lock_of(run).metadata().is_ok_and(|lock| HeldLocks::now().has(&lock))
+    lock_of(run).is_some_and(|lock| HeldLocks::now().has(&lock))
 }
 
 /// The same of several runs, as they are at one moment.
 pub fn at_work_in(runs: &[PathBuf]) -> Vec<bool> {
     let held = HeldLocks::now();
-    runs.iter().map(|run| lock_of(run).metadata().is_ok_and(|lock| held.has(&lock))).collect()
+    runs.iter().map(|run| lock_of(run).is_some_and(|lock| held.has(&lock))).collect()
 }
 
 /// The last step of the run in a folder, as it was asked for; none where there is no run, or nobody said.

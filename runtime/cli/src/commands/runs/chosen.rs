@@ -1,12 +1,14 @@
 //! The runs that a command line names.
 
 use crate::commands::new_run::RUNS;
-use crate::text::counted;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_train::Checked;
 use meshwright_train::run_dir::holds_run;
-use meshwright_train::runs::runs_below;
+use meshwright_train::runs::{run_near, runs_below};
 use std::path::{Path, PathBuf};
+
+/// How many folders are looked into for a hint.
+const LOOKED_INTO: usize = 200;
 
 /// The folder of a run that is named by its path, or by its name in `runs`.
 pub(super) fn chosen(run: &Path) -> Checked<PathBuf> {
@@ -40,11 +42,8 @@ fn not_a_run(run: &Path) -> Diagnostic {
     let at = run.display();
     let why = if run.is_dir() { "there is no `run.toml` in it" } else { "there is no such folder" };
     let d = Diagnostic::error(codes::E0510, format!("`{at}` is not the folder of a run: {why}"));
-    if let Ok(inside) = runs_below(run)
-        && let Some(first) = inside.found.first()
-    {
-        let many = counted(inside.found.len() as u64, "run");
-        return d.help(format!("it has {many} below, such as `{}`", first.display()));
+    if let Some(first) = run_near(run, LOOKED_INTO) {
+        return d.help(format!("there are runs below, such as `{}`", first.display()));
     }
     let root = Path::new(RUNS);
     let there = runs_below(root).unwrap_or_default().found;

@@ -42,14 +42,14 @@ pub(super) fn show(args: &RunsShowArgs, console: &mut Console) -> Result<(), Com
         return Ok(console.out_json(&in_json(&run))?);
     }
     let screen = *console.screen();
-    Ok(console.out(&text(&run).render_on(&screen))?)
+    Ok(console.out_styled(&text(&run).render_on(&screen))?)
 }
 
 fn read(run: &Path) -> Checked<ShownRun> {
     let summary = RunSummary::read(run)?;
-    let folder = checkpoints_in(run);
+    let (contents, folder) = (RunContents::read(run)?, checkpoints_in(run));
     let (mut checkpoints, mut best, mut notes) = (Vec::new(), None, Vec::new());
-    if folder.is_dir() {
+    if folder.exists().unwrap_or(false) {
         let store = Store::read_only(folder);
         let (listed, skipped) = store.list()?;
         notes.extend(skipped.iter().map(ToString::to_string));
@@ -64,7 +64,7 @@ fn read(run: &Path) -> Checked<ShownRun> {
         settings: read_settings(run)?,
         history: RunEvent::read_all(run)?,
         usage: RunUsage::read(run)?,
-        contents: RunContents::read(run)?,
+        contents,
         summary,
         checkpoints,
         best,
@@ -251,7 +251,7 @@ fn files(out: &mut TwoColumns, run: &ShownRun) {
         out.row("none", "");
     }
     out.head(&format!("Files: {}", bytes(run.contents.bytes())));
-    let inside = checkpoints_in(&run.summary.path);
+    let inside = checkpoints_in(&run.summary.path).path();
     let plain: Vec<_> = run.contents.files.iter().filter(|f| !f.path.starts_with(&inside)).collect();
     for f in plain.iter().take(LISTED).filter(|f| f.bytes > 0) {
         let name = f.path.strip_prefix(&run.summary.path).unwrap_or(&f.path).display();
