@@ -389,6 +389,7 @@ fn a_slurm_array_has_a_task_for_each_run() {
     assert!(out.contains("2 runs\nstart them with: sbatch 'a b/sweep.sbatch'\n"), "{out}");
     assert!(out.contains("meshwright sweep 'a b' --table\n"), "{out}");
     let job = file(&at, "a b/sweep.sbatch");
+    assert_eq!(support::linted(&job), "", "{job}");
     // From wherever `sbatch` is called.
     let log = format!("#SBATCH --output=\"{}/a b/logs/slurm-%a.log\"", at.display());
     assert!(job.lines().any(|l| l == log) && !job.contains("--gpus"), "{job}");

@@ -1,11 +1,13 @@
 //! A run in a process of its own: `train` of our own executable, which tells what it does line by line.
 
+use meshwright_train::folder::Folder;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// How a process ended.
@@ -39,8 +41,9 @@ pub(crate) struct RunTask {
     pub(crate) words: Vec<String>,
     /// The folder of the run.
     pub(crate) run: PathBuf,
-    /// The file of its notes and errors.
-    pub(crate) log: PathBuf,
+    /// The folder, and in it the file, of its notes and errors.
+    pub(crate) logs: Folder,
+    pub(crate) log: String,
     /// Bytes that its devices take, by the Plan.
     pub(crate) bytes: u64,
 }
@@ -48,7 +51,7 @@ pub(crate) struct RunTask {
 /// The log of a task, empty, and locked as long as the process lives that it is given to: also where this one is killed, and that one
 /// has not noticed yet. None while another process has it.
 pub(super) fn log(task: &RunTask) -> io::Result<Option<File>> {
-    let log = OpenOptions::new().create(true).truncate(false).write(true).open(&task.log)?;
+    let log = task.logs.file(&task.log, OFlags::WRONLY | OFlags::CREATE)?;
     match log.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(None),
@@ -101,10 +104,10 @@ pub(super) fn follow(
             told(Signal::Step { step, loss: loss.unwrap_or(f64::NAN) });
         }
     }
-    Ok(ended(child.wait()?, &task.log))
+    Ok(ended(child.wait()?, task))
 }
 
-fn ended(status: ExitStatus, log: &Path) -> ProcessEnd {
+fn ended(status: ExitStatus, task: &RunTask) -> ProcessEnd {
     use crate::stop::{INTERRUPTED, SUCCESS};
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
@@ -114,7 +117,7 @@ fn ended(status: ExitStatus, log: &Path) -> ProcessEnd {
         (None, Some(SIGHUP | SIGINT | SIGTERM)) => ProcessEnd::Stopped,
         (None, Some(signal)) => ProcessEnd::Failed(killed(signal)),
         (code, _) => {
-            ProcessEnd::Failed(said(log).unwrap_or_else(|| format!("exit code {}", code.unwrap_or(-1))))
+            ProcessEnd::Failed(said(task).unwrap_or_else(|| format!("exit code {}", code.unwrap_or(-1))))
         }
     }
 }
@@ -126,8 +129,8 @@ fn killed(signal: i32) -> String {
 
 /// The first error that a process has reported, as a diagnostic or in a line of its own; otherwise its last line. The last lines of
 /// a panic and of a command line that is refused only say what to do about it.
-fn said(log: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(log).ok()?;
+fn said(task: &RunTask) -> Option<String> {
+    let text = String::from_utf8(task.logs.read(&task.log).ok()?).ok()?;
     let error = |line: &str| {
         let said: Value = serde_json::from_str(line).ok()?;
         let d = said.get("diagnostic").filter(|d| d["severity"] == "error")?;
@@ -144,11 +147,15 @@ mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
 
+    fn task(at: &std::path::Path) -> RunTask {
+        RunTask { words: vec![], run: at.into(), logs: Folder::at(at), log: "log".into(), bytes: 0 }
+    }
+
     #[test]
     fn a_log_is_locked_as_long_as_the_process_lives_that_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
-        let task = RunTask { words: vec![], run: at.into(), log: at.join("log"), bytes: 0 };
+        let task = task(at);
         let first = log(&task).unwrap().unwrap();
         assert!(log(&task).unwrap().is_none());
         let mut sleeper = Command::new("sleep").arg("60").stderr(first).spawn().unwrap();
@@ -162,10 +169,10 @@ mod tests {
     #[test]
     fn the_end_of_a_process_is_told_in_its_own_words() {
         let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("log");
+        let task = task(folder.path());
         let of = |raw: i32, text: &str| {
-            std::fs::write(&log, text).unwrap();
-            ended(ExitStatus::from_raw(raw), &log)
+            std::fs::write(folder.path().join("log"), text).unwrap();
+            ended(ExitStatus::from_raw(raw), &task)
         };
         assert_eq!((of(0, ""), of(130 << 8, "")), (ProcessEnd::Well, ProcessEnd::Stopped));
         let error = "{\"note\":\"x\"}\n{\"diagnostic\":{\"code\":\"E0516\",\"severity\":\"error\",\"message\":\"why\"}}\n";

@@ -1,6 +1,21 @@
 //! A combination: what one run of a sweep is made with, and the name that follows.
 
 use meshwright_train::ProjectOptions;
+use sha2::Digest;
+
+/// The longest name of a run, and the longest of what it is made of where it would be longer, in bytes.
+const LONGEST: usize = 100;
+const LONGEST_PART: usize = 32;
+
+/// A text of at most so many bytes: of a longer one its beginning, and digits that depend on all of it.
+fn cut(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.into();
+    }
+    let digits: String = sha2::Sha256::digest(text).iter().take(5).map(|b| format!("{b:02x}")).collect();
+    let kept = &text[..text.floor_char_boundary(most - digits.len() - 1)];
+    format!("{}-{digits}", kept.trim_end_matches(['-', '.', '=']))
+}
 
 /// The longest number that is written without an exponent.
 const DIGITS: usize = 8;
@@ -23,7 +38,8 @@ pub(crate) struct Combination {
 }
 
 impl Combination {
-    /// The name of its folder: all that a sweep gives it, in words. Another value somewhere else changes no name.
+    /// The name of its folder: all that a sweep gives it, in words. Another value somewhere else changes no name, so that a sweep with
+    /// more of them goes on. Of a long one the ends of what it is made of are digits.
     pub(crate) fn name(&self) -> String {
         let word = |text: &str| {
             let text = text.strip_suffix(".layout").unwrap_or(text);
@@ -39,9 +55,14 @@ impl Combination {
         parts.extend(self.mesh.as_deref().map(word));
         parts.extend(self.dims.iter().map(|(name, size)| format!("{name}={size}")));
         parts.extend(self.sets.iter().map(|(name, value)| format!("{name}={}", short(*value))));
-        parts.push(format!("seed={}", self.seed));
         parts.retain(|p| !p.is_empty());
-        parts.join("-")
+        let seed = format!("seed={}", self.seed);
+        let most = LONGEST - seed.len() - 1;
+        let mut name = parts.join("-");
+        if name.len() > most {
+            name = cut(&parts.iter().map(|p| cut(p, LONGEST_PART)).collect::<Vec<_>>().join("-"), most);
+        }
+        if name.is_empty() { seed } else { format!("{name}-{seed}") }
     }
 
     /// What a condition compares.
@@ -86,6 +107,33 @@ mod tests {
         assert_eq!(of("./dp.layout"), "dp-2-seed=0");
         assert_eq!(of("../mine/.dp.layout"), "mine-.dp-2-seed=0");
         assert_eq!(of("..."), "2-seed=0");
+    }
+
+    #[test]
+    fn long_names_are_cut_and_stay_apart() {
+        let of = |layout: &str, n: usize, seed| {
+            let dims = (0..n).map(|i| (format!("hidden_size_{i}"), 1024 + i)).collect();
+            Combination { layout: Some(layout.into()), dims, seed, ..Combination::default() }.name()
+        };
+        let rules = "batch -> data; heads, d_ff, vocab -> model; seq -> model when free; params: * -> data";
+        // What is short enough is written out.
+        assert_eq!(of("batch -> data", 1, 7), "batch-data-hidden_size_0=1024-seed=7");
+        let names = [
+            of(rules, 1, 0),
+            of(&rules.replace("params", "moments"), 1, 0),
+            of(rules, 2, 0),
+            of(rules, 40, 0),
+            of(rules, 41, 0),
+            of(rules, 41, u64::MAX),
+            of(&"µ".repeat(300), 3, 1),
+        ];
+        for (n, name) in names.iter().enumerate() {
+            assert!(name.len() <= LONGEST && !names[..n].contains(name), "{name}");
+            assert!(name.contains("-seed=") && !name.contains("--"), "{name}");
+        }
+        assert!(
+            names[0].starts_with("batch-data-heads-d_ff") && names[0].contains("-hidden_size_0=1024-seed=0")
+        );
     }
 
     #[test]

@@ -13,9 +13,6 @@ use std::collections::BTreeMap;
 /// Combinations are counted before they are made.
 const MOST: usize = 100_000;
 
-/// The longest name of a folder, of the 255 bytes that file systems take.
-const LONGEST: usize = 200;
-
 /// The combinations of a sweep, in order, each once.
 pub(crate) fn combinations(spec: &SweepSpec) -> Checked<Vec<Combination>> {
     let bases = bases(spec);
@@ -48,13 +45,6 @@ pub(crate) fn combinations(spec: &SweepSpec) -> Checked<Vec<Combination>> {
             }
             None => names.insert(name.clone(), out.len()),
         };
-        if name.len() > LONGEST {
-            let d =
-                wrong(format!("the name of a run has {} bytes, more than {LONGEST}: `{name}`", name.len()));
-            return Err(Box::new(
-                d.help("write the rules of the layout to a file: its name is that of the run"),
-            ));
-        }
         out.push(c);
     }
     Ok(out)

@@ -5,6 +5,7 @@ use crate::replace::write;
 use crate::wrong::wrong;
 use meshwright_report::results::RunRow;
 use meshwright_train::Checked;
+use meshwright_train::folder::Folder;
 use meshwright_train::run_dir::holds_run;
 use meshwright_train::runs::{RunState, RunSummary, read_all};
 use serde::{Deserialize, Serialize};
@@ -35,7 +36,7 @@ impl Problems {
     /// Those that the folder of a sweep has.
     pub(crate) fn read(dir: &Path) -> Checked<Problems> {
         let path = dir.join(PROBLEMS);
-        match std::fs::read(&path) {
+        match Folder::at(dir).read(PROBLEMS) {
             Ok(text) => serde_json::from_slice(&text).map_err(|e| unusable(&path, &e)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Problems::default()),
             Err(e) => Err(unusable(&path, &e)),

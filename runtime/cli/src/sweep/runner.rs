@@ -126,7 +126,12 @@ fn run(
         match child::log(task) {
             Ok(Some(log)) if !at_work(&task.run) => break log,
             Ok(_) => {}
-            Err(e) => return tell(fails(format!("`{}` cannot be used: {e}", task.log.display()))),
+            Err(e) => {
+                return tell(fails(format!(
+                    "`{}` cannot be used: {e}",
+                    task.logs.path().join(&task.log).display()
+                )));
+            }
         }
         if !std::mem::replace(&mut waited, true) {
             tell(Signal::Waits);
@@ -162,10 +167,12 @@ fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshwright_train::folder::Folder;
 
     #[test]
     fn what_does_not_fit_beside_others_waits() {
-        let task = |bytes| RunTask { words: vec![], run: "r".into(), log: "l".into(), bytes };
+        let task =
+            |bytes| RunTask { words: vec![], run: "r".into(), logs: Folder::at(""), log: "l".into(), bytes };
         let tasks = [task(60), task(50), task(500), task(1)];
         let queue = (0..4).collect();
         let mut r = Running { queue, pids: BTreeMap::new(), told: false, taken: 0, available: 100 };

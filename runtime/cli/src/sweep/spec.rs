@@ -163,6 +163,12 @@ impl SweepSpec {
         if self.model.is_empty() {
             return refused("names no model".into(), "add a line such as `model = \"mlp\"`");
         }
+        if self.model.starts_with('-') {
+            return refused(
+                format!("has the model `{}`", self.model),
+                "no name of a model begins with a dash",
+            );
+        }
         let both = [
             ("epochs and steps", self.epochs.is_some() && self.steps.is_some()),
             ("timing and jobs", self.timing && self.jobs.is_some_and(|n| n > 1)),

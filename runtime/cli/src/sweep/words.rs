@@ -2,8 +2,40 @@
 
 use super::combination::Combination;
 use super::spec::SweepSpec;
+use crate::args::Cli;
+use crate::wrong::wrong;
+use clap::CommandFactory;
+use clap::parser::ValueSource;
+use meshwright_train::Checked;
 use meshwright_train::runs::RunLength;
+use std::collections::BTreeMap;
 use std::path::Path;
+
+/// The arguments of `train` that a sweep takes, by the names of their fields: those that neither the sweep says itself nor name a file
+/// to write. The file of a sweep may come from a stranger.
+const TAKEN: [&str; 21] = [
+    "no_eval",
+    "validation",
+    "eval_every",
+    "patience",
+    "monitor",
+    "checkpoint_every",
+    "keep",
+    "keep_best",
+    "metrics",
+    "logs",
+    "init",
+    "init_map",
+    "from",
+    "peak_flops",
+    "no_overlap",
+    "allow_nonfinite",
+    "device",
+    "collectives",
+    "deterministic",
+    "timeout",
+    "verbose",
+];
 
 /// What a run is given beside its combination.
 pub(crate) struct TrainWords<'a> {
@@ -41,4 +73,45 @@ pub(crate) fn train(spec: &SweepSpec, c: &Combination, given: &TrainWords<'_>) -
     add("resume", "auto".into());
     words.extend(spec.train.iter().cloned());
     words
+}
+
+/// Refuses arguments of `train` that are not [`TAKEN`], in a command that `train` understands.
+///
+/// # Errors
+///
+/// E0516 with the argument.
+pub(crate) fn only_taken(spec: &SweepSpec, c: &Combination, given: &TrainWords<'_>) -> Checked<()> {
+    let own = SweepSpec { train: Vec::new(), ..spec.clone() };
+    let own = counts(&train(&own, c, given));
+    let mut command = Cli::command();
+    // Options of all commands are among its own then.
+    command.build();
+    let Some(command) = command.find_subcommand("train") else { return Ok(()) };
+    let option = |id: &str| {
+        let arg = command.get_arguments().find(|a| a.get_id() == id);
+        arg.and_then(|a| a.get_long()).map_or(id.to_uppercase(), |long| format!("--{long}"))
+    };
+    // Groups of arguments have names too.
+    let is_argument = |id: &str| command.get_arguments().any(|a| a.get_id() == id);
+    let more = |(id, count): &(&String, &usize)| {
+        is_argument(id) && own.get(*id) != Some(*count) && !TAKEN.contains(&id.as_str())
+    };
+    let all = counts(&train(spec, c, given));
+    let Some((id, _)) = all.iter().find(more) else { return Ok(()) };
+    let message = format!("`{}` is not an argument of `train` that a sweep takes", option(id));
+    let taken: Vec<String> = TAKEN.iter().map(|id| format!("`{}`", option(id))).collect();
+    Err(Box::new(
+        wrong(message)
+            .help(format!("it takes {}", taken.join(", ")))
+            .help("sizes, consts, data, lengths, seeds and cores are options of the sweep itself"),
+    ))
+}
+
+/// How often each argument of `train` is given; nothing where `train` does not understand the words.
+fn counts(words: &[String]) -> BTreeMap<String, usize> {
+    let words = std::iter::once("meshwright").chain(words.iter().map(String::as_str));
+    let Ok(matches) = Cli::command().try_get_matches_from(words) else { return BTreeMap::new() };
+    let Some((_, train)) = matches.subcommand() else { return BTreeMap::new() };
+    let given = train.ids().filter(|id| train.value_source(id.as_str()) == Some(ValueSource::CommandLine));
+    given.map(|id| (id.to_string(), train.get_raw(id.as_str()).map_or(1, Iterator::count))).collect()
 }

@@ -1,6 +1,6 @@
 //! A Slurm array job: a task for each run that is not done.
 
-use super::folder::absolute;
+use super::folder::{absolute, log_of};
 use super::report;
 use super::runs::{Sweep, is_done};
 use crate::args::SearchChoice;
@@ -66,7 +66,7 @@ fn file(sweep: &Sweep<'_>, todo: &[usize], args: &SweepArgs) -> Result<String, C
     let name = sweep.dir.path().file_name().map_or("sweep".into(), |n| n.to_string_lossy().into_owned());
     let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_', "-");
     // From wherever `sbatch` is called. Of a `%` in the path Slurm would make something else.
-    let log = absolute(&sweep.dir.log("slurm-TASK")?)?.display().to_string();
+    let log = absolute(&sweep.dir.logs()?.path().join(log_of("slurm-TASK")))?.display().to_string();
     let log = log.replace('%', "%%").replace("slurm-TASK", "slurm-%a");
     let mut out = String::from("#!/bin/bash\n");
     let mut line = |text: String| {

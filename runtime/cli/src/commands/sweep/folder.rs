@@ -9,17 +9,22 @@ use crate::sweep::spec::{FILE, LOCK, SweepSpec};
 use crate::wrong::wrong;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_train::Checked;
+use meshwright_train::folder::Folder;
 use meshwright_train::run_dir::holds_run;
-use std::fs::{File, OpenOptions, TryLockError};
+use rustix::fs::OFlags;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What runs say of themselves.
-const LOGS: &str = "logs";
+pub(super) const LOGS: &str = "logs";
 
 /// The folder of a sweep that this process works in.
 pub(super) struct SweepDir {
+    folder: Folder,
     path: PathBuf,
     /// The sweep that it held.
     before: Option<SweepSpec>,
@@ -36,32 +41,36 @@ fn refused(path: &Path, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
 
 impl SweepDir {
     /// Takes the folder, which is made where it is missing. What it says of the sweep stays as it is.
-    pub(super) fn lock(path: &Path, spec: &SweepSpec) -> Checked<SweepDir> {
-        if holds_run(path) {
-            let d = refused(path, &"it is the folder of a single run");
+    pub(super) fn lock(folder: Folder, spec: &SweepSpec) -> Checked<SweepDir> {
+        let path = folder.path();
+        let refused = |why: &dyn std::fmt::Display| refused(&path, why);
+        if holds_run(&path) {
+            let d = refused(&"it is the folder of a single run");
             return Err(Box::new(d.help("give another folder with `--run`")));
         }
-        std::fs::create_dir_all(path.join(LOGS)).map_err(|e| refused(path, &e))?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK));
-        let lock = lock.map_err(|e| refused(path, &e))?;
+        let folder = folder
+            .create()
+            .map_err(|e| refused(&e).help("`--run` names a folder wherever it is, and through links"))?;
+        let at = |name: &'static str| move |e: io::Error| refused(&format!("`{name}`: {e}"));
+        folder.below(LOGS).create().map_err(at(LOGS))?;
+        let lock = folder.file(LOCK, OFlags::WRONLY | OFlags::CREATE).map_err(at(LOCK))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let d = refused(path, &"another sweep is at work in it");
+                let d = refused(&"another sweep is at work in it");
                 return Err(Box::new(
                     d.help("wait for its end: `meshwright sweep DIR --table` shows how far it is"),
                 ));
             }
-            Err(TryLockError::Error(e)) => return Err(refused(path, &e)),
+            Err(TryLockError::Error(e)) => return Err(refused(&e)),
         }
         let before = path.join(FILE);
         let before = before.is_file().then(|| SweepSpec::read(&before)).transpose()?;
         if let Some(before) = before.as_ref().filter(|b| b.model != spec.model) {
-            let d =
-                refused(path, &format!("it holds a sweep of `{}`, not of `{}`", before.model, spec.model));
+            let d = refused(&format!("it holds a sweep of `{}`, not of `{}`", before.model, spec.model));
             return Err(Box::new(d.help("give another folder with `--run`")));
         }
-        Ok(SweepDir { path: path.into(), before, _lock: lock })
+        Ok(SweepDir { folder, path, before, _lock: lock })
     }
 
     /// Refuses a sweep whose runs would be others than those that are there under their names.
@@ -71,8 +80,19 @@ impl SweepDir {
         all: &[Combination],
         verdicts: &[Verdict],
     ) -> Checked<()> {
+        let there = self.folder.entries().map_err(|e| refused(&self.path, &e))?;
+        let links: BTreeSet<&OsStr> =
+            there.iter().filter(|e| e.kind.is_symlink()).map(|e| e.name.as_os_str()).collect();
         for (c, verdict) in all.iter().zip(verdicts) {
-            let run = self.path.join(c.name());
+            let name = c.name();
+            if links.contains(OsStr::new(&name)) {
+                let d = refused(
+                    &self.path,
+                    &format!("`{name}` in it is a symbolic link, not the folder of a run"),
+                );
+                return Err(Box::new(d.help("remove the link: the sweep makes the folder")));
+            }
+            let run = self.path.join(name);
             let Verdict::Runs(asked) = verdict else { continue };
             if holds_run(&run) {
                 let before = self.before.as_ref();
@@ -92,12 +112,15 @@ impl SweepDir {
         &self.path
     }
 
-    /// The file of what a run says of itself.
-    pub(super) fn log(&self, name: &str) -> Checked<PathBuf> {
-        let logs = self.path.join(LOGS);
-        std::fs::create_dir_all(&logs).map_err(|e| refused(&self.path, &e))?;
-        Ok(logs.join(format!("{name}.log")))
+    /// The folder of what runs say of themselves.
+    pub(super) fn logs(&self) -> Checked<Folder> {
+        self.folder.below(LOGS).create().map_err(|e| refused(&self.path, &format!("`{LOGS}`: {e}")))
     }
+}
+
+/// The file of what a run says of itself.
+pub(super) fn log_of(run: &str) -> String {
+    format!("{run}.log")
 }
 
 fn no_folder(e: &io::Error) -> Box<Diagnostic> {

@@ -22,10 +22,11 @@ use crate::sweep::spec::{FILE, SweepSpec};
 use crate::wrong::wrong;
 use folder::SweepDir;
 use meshwright_core::{StepGraph, training_step};
+use meshwright_train::folder::Folder;
 use meshwright_train::{Checked, Project, ProjectOptions, data};
 use report::AskedTable;
 use runs::{Sweep, given, objective, train_args};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Runs the command.
 pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
@@ -35,9 +36,10 @@ pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
     let mut spec = spec.overridden(args);
     if spec.folder.is_some() {
         // It goes on in the folder in which it was started, and `--run` is relative to that of the command.
-        spec.run = Some(dir.clone());
+        spec.run = Some(dir.path());
     }
     if args.report.table {
+        let dir = dir.path();
         let printed = of_folder(&spec, &dir).and_then(|rows| asked.deliver(&rows, console));
         printed.map_err(|e| e.said(console))?;
         return asked.page.map_or(Ok(()), |page| write_page(&spec, &dir, &page, console));
@@ -46,7 +48,7 @@ pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
 }
 
 /// What the command is about: the sweep, and its folder.
-fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), CommandEnd> {
+fn subject(args: &SweepArgs) -> Result<(SweepSpec, Folder), CommandEnd> {
     let subject = args.subject.as_deref().unwrap_or_default();
     let from_file = match &args.file {
         Some(file) => Some(file.clone()),
@@ -59,7 +61,7 @@ fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), CommandEnd> {
             return Err(Box::new(d.help("name it: `meshwright sweep DIR --table`")).into());
         }
         let spec = SweepSpec::of(subject, args)?;
-        let dir = spec.clone().overridden(args).dir();
+        let dir = Folder::at(spec.clone().overridden(args).dir());
         return Ok((spec, dir));
     };
     if SweepSpec::given("", args)? != SweepSpec::default() {
@@ -85,14 +87,45 @@ fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), CommandEnd> {
         }
         let dir = folder::absolute(Path::new(subject))?;
         spec.run = Some(dir.clone());
-        return Ok((spec, dir));
+        return Ok((spec, Folder::at(dir)));
     }
     let dir = match (&args.runs.run, &spec.folder) {
-        (Some(run), Some(_)) => folder::absolute(run)?,
-        (None, Some(folder)) => folder.join(spec.dir()),
-        (_, None) => spec.clone().overridden(args).dir(),
+        (Some(run), Some(_)) => Folder::at(folder::absolute(run)?),
+        (Some(run), None) => Folder::at(run),
+        (None, _) => dir_by_file(&spec, &file)?,
     };
     Ok((spec, dir))
+}
+
+/// The folder of a sweep that a file describes and the command does not name. The file may come from a stranger: it names no folder that
+/// is not below the current one, and there no link is followed; or it lies in the folder of its sweep, which it names.
+fn dir_by_file(spec: &SweepSpec, file: &Path) -> Checked<Folder> {
+    if spec.run.is_none() && spec.folder.is_none() {
+        return Ok(Folder::at(spec.dir()));
+    }
+    let named = spec.folder.clone().unwrap_or_default().join(spec.dir());
+    let at = folder::absolute(&Path::new(".").join(file.parent().unwrap_or(Path::new(""))))?;
+    if at.canonicalize().is_ok_and(|at| named.canonicalize().is_ok_and(|named| named == at)) {
+        return Ok(Folder::at(named));
+    }
+    let current = folder::current()?;
+    let base = if named.is_absolute() { current.clone() } else { PathBuf::new() };
+    let names: Option<Vec<&str>> = named.strip_prefix(&base).ok().and_then(|below| {
+        let parts = below.components().filter(|part| *part != Component::CurDir);
+        parts.map(|part| if let Component::Normal(name) = part { name.to_str() } else { None }).collect()
+    });
+    match names.filter(|names| !names.is_empty()) {
+        Some(names) => Ok(names.into_iter().fold(Folder::at(base), |folder, name| folder.below(name))),
+        None => {
+            let message = format!(
+                "the sweep `{}` is to be written to `{}`, which is not below the current folder",
+                file.display(),
+                named.display()
+            );
+            let d = wrong(message).help("let `run` name a folder below it, or give `--run DIR`");
+            Err(Box::new(d))
+        }
+    }
 }
 
 /// The runs of a sweep that is there.
@@ -113,7 +146,7 @@ fn write_page(spec: &SweepSpec, dir: &Path, page: &Path, console: &mut Console) 
 fn swept(
     args: &SweepArgs,
     mut spec: SweepSpec,
-    dir: PathBuf,
+    dir: Folder,
     mut asked: AskedTable,
     console: &mut Console,
 ) -> Result<(), Stop> {
@@ -139,7 +172,7 @@ fn swept(
 fn prepare<'a>(
     args: &SweepArgs,
     spec: &mut SweepSpec,
-    dir: PathBuf,
+    dir: Folder,
     console: &mut Console,
 ) -> Result<Sweep<'a>, CommandEnd> {
     match spec.folder.as_deref() {
@@ -152,7 +185,7 @@ fn prepare<'a>(
     let Some((first, name)) = all.first().zip(names.first()) else {
         return Err(Box::new(wrong("there is no combination to run".into())).into());
     };
-    let train = train_args(spec, first, &dir.join(name))?;
+    let train = train_args(spec, first, &dir.path().join(name))?;
     let cuda = train.data.devices.device == Some(DeviceChoice::Cuda);
     if spec.jobs.is_some_and(|n| n > 1) && cuda && args.runs.launch.is_none() {
         // All would take the first GPUs.
@@ -163,7 +196,7 @@ fn prepare<'a>(
     let verdicts = check(&all, &given);
     if let Some(by) = &args.report.sort {
         // A column that is not there is better known before the runs than after them.
-        report::sortable(&rows(&dir, &all, &Problems::default())?, &verdicts, by)?;
+        report::sortable(&rows(&dir.path(), &all, &Problems::default())?, &verdicts, by)?;
     }
     let rejected = reject(&names, &verdicts, console);
     if rejected == all.len() {
@@ -173,7 +206,7 @@ fn prepare<'a>(
         let runs = all.iter().zip(&verdicts).find(|(_, v)| matches!(v, Verdict::Runs(_)));
         runs.map_or(Ok(()), |(c, _)| data_is_there(train.data.data.as_deref(), &c.options(&given)))?;
     }
-    let dir = SweepDir::lock(&dir, spec)?;
+    let dir = SweepDir::lock(dir, spec)?;
     dir.same_runs(spec, &all, &verdicts)?;
     dir.remember(spec)?;
     let mut problems = Problems::read(dir.path())?;

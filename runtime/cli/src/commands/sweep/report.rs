@@ -1,6 +1,6 @@
 //! What a sweep says at its end: the table, in files and on standard output, and what went wrong.
 
-use super::folder::absolute;
+use super::folder::{LOGS, absolute, log_of};
 use crate::args::{ResultArgs, ResultFormat};
 use crate::commands::ends::CommandEnd;
 use crate::console::Console;
@@ -140,7 +140,7 @@ pub(super) fn end(
     console.note(&format!("{}: {}; {times}", counted(rows.len() as u64, "run"), counts.join(", ")));
     let failed: Vec<&SweepRow> = with("failed").collect();
     for row in failed.iter().take(LISTED) {
-        let log = dir.join("logs").join(format!("{}.log", row.name));
+        let log = dir.join(LOGS).join(log_of(&row.name));
         console.warn(&format!(
             "`{}` failed: {} (see `{}`)",
             row.name,

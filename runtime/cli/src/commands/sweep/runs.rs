@@ -1,6 +1,6 @@
 //! The runs of a sweep: which are to do, and how they come to their ends.
 
-use super::folder::{self, SweepDir};
+use super::folder::{self, SweepDir, log_of};
 use super::report;
 use crate::args::{Cli, Command, SearchChoice, TrainArgs};
 use crate::commands::ends::CommandEnd;
@@ -167,7 +167,7 @@ impl Sweep<'_> {
         let mut words =
             words::train(&self.spec, &self.all[i], &TrainWords { run: &run, length, metrics, cores });
         words.push("--format=json".into());
-        Ok(RunTask { words, run, log: self.dir.log(name)?, bytes })
+        Ok(RunTask { words, run, logs: self.dir.logs()?, log: log_of(name), bytes })
     }
 }
 
@@ -197,21 +197,25 @@ pub(super) fn given(spec: &SweepSpec, train: &TrainArgs) -> ProjectOptions {
 }
 
 /// The command of a run, read as its process will read it: a mistake in it is found here.
-pub(super) fn train_args(spec: &SweepSpec, c: &Combination, run: &Path) -> Result<TrainArgs, Stop> {
+pub(super) fn train_args(spec: &SweepSpec, c: &Combination, run: &Path) -> Result<TrainArgs, CommandEnd> {
     // Each run is given its cores: nobody else may.
     let given = TrainWords { run, length: spec.length(), metrics: &[], cores: Some(1) };
     let words = words::train(spec, c, &given);
     let words = ["meshwright".to_string()].into_iter().chain(words).chain(["--format=json".into()]);
     match Cli::try_parse_from(words) {
-        Ok(Cli { command: Command::Train(train), .. }) => Ok(train),
-        Ok(_) => Err(Stop::Internal(Some("the command of a run is no training".into()))),
+        Ok(Cli { command: Command::Train(train), .. }) => {
+            words::only_taken(spec, c, &given)?;
+            Ok(train)
+        }
+        Ok(_) => Err(Stop::Internal(Some("the command of a run is no training".into())).into()),
         Err(e) => {
             let text = e.to_string();
             let first = text.lines().next().unwrap_or_default();
             Err(Stop::Usage(format!(
                 "`meshwright train` does not take this: {}",
                 first.trim_start_matches("error: ")
-            )))
+            ))
+            .into())
         }
     }
 }
