@@ -173,8 +173,12 @@ fn a_page_is_served_to_this_machine_alone_and_follows_runs() {
     assert_eq!(served.ask(&format!("HEAD / HTTP/1.1\r\nHost: {}", served.1)).2, "");
     let since = format!("/data.json?since={}", all["version"]);
     assert_eq!((served.get(&since).0, served.get("/runs/a/run.toml").0), (204, 404));
-    for other in ["example.com", "127.0.0.1.example.com:80", "192.168.0.7"] {
+    for other in ["example.com", "127.0.0.1.example.com:80", "192.168.0.7", "127.0.0.1", "localhost:1"] {
         assert_eq!(served.ask(&format!("GET / HTTP/1.1\r\nHost: {other}")).0, 403, "{other}");
+    }
+    for body in ["Content-Length: 3", "Content-Length: 0\r\nContent-Length: 0", "Transfer-Encoding: chunked"]
+    {
+        assert_eq!(served.ask(&format!("GET / HTTP/1.1\r\nHost: {}\r\n{body}", served.1)).0, 400, "{body}");
     }
     assert_eq!(served.ask(&format!("POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: 0", served.1)).0, 405);
     // A port that is taken.

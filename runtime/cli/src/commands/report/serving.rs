@@ -67,6 +67,10 @@ pub(super) fn serve(
     listener: &TcpListener,
     answer: impl Fn(&str) -> Answer + Send + Sync + 'static,
 ) -> std::io::Error {
+    let port = match listener.local_addr() {
+        Ok(address) => address.port(),
+        Err(e) => return e,
+    };
     let answer = Arc::new(answer);
     let open = Arc::new(AtomicUsize::new(0));
     loop {
@@ -84,7 +88,7 @@ pub(super) fn serve(
         let talk = move || {
             let _held = held;
             // Whoever asked may be gone.
-            let _gone = converse(stream, &*answer);
+            let _gone = converse(stream, port, &*answer);
         };
         if let Err(e) = std::thread::Builder::new().name("answer".into()).spawn(talk) {
             return e;
@@ -110,10 +114,10 @@ impl Drop for OpenConnection {
     }
 }
 
-fn converse(mut stream: TcpStream, answer: &dyn Fn(&str) -> Answer) -> Result<()> {
+fn converse(mut stream: TcpStream, port: u16, answer: &dyn Fn(&str) -> Answer) -> Result<()> {
     stream.set_nodelay(true)?;
     let head = read_head(&mut stream)?;
-    let (answer, bodiless) = answered(&head, answer);
+    let (answer, bodiless) = answered(&head, port, answer);
     stream.set_write_timeout(Some(STALLED))?;
     let end = Instant::now() + ANSWERING;
     let head = answer.head();
@@ -167,7 +171,7 @@ fn rest(stream: &mut TcpStream) -> Result<()> {
 }
 
 /// The answer to a request, and whether that asks for its head alone.
-fn answered(head: &[u8], answer: &dyn Fn(&str) -> Answer) -> (Answer, bool) {
+fn answered(head: &[u8], port: u16, answer: &dyn Fn(&str) -> Answer) -> (Answer, bool) {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let whole = matches!(request.parse(head), Ok(httparse::Status::Complete(_)));
@@ -178,22 +182,38 @@ fn answered(head: &[u8], answer: &dyn Fn(&str) -> Answer) -> (Answer, bool) {
     let host = hosts.next().and_then(|h| std::str::from_utf8(h.value).ok());
     let bodiless = method == "HEAD";
     match method {
-        _ if hosts.next().is_some() || !is_meant(host) => {
-            (Answer::text(403, "this address is for this machine alone"), bodiless)
+        _ if hosts.next().is_some() || !is_meant(host, port) => {
+            let own = format!("this server is 127.0.0.1:{port}, for this machine alone");
+            (Answer::text(403, &own), bodiless)
+        }
+        "GET" | "HEAD" if has_body(request.headers) => {
+            (Answer::text(400, "a request for a page has no body"), bodiless)
         }
         "GET" | "HEAD" => (answer(path), bodiless),
         _ => (Answer::text(405, "only GET"), false),
     }
 }
 
-/// Whether a request is meant for this machine. A page of elsewhere whose name leads here sends its own name.
-fn is_meant(host: Option<&str>) -> bool {
+/// Whether a request is meant for what listens at a port of this machine. A page of elsewhere whose name leads here sends its own name.
+fn is_meant(host: Option<&str>, port: u16) -> bool {
+    const HTTP: u16 = 80;
     let Some(host) = host else { return false };
-    let name = match host.strip_prefix("[::1]") {
-        Some(rest) if rest.is_empty() || rest.starts_with(':') => "localhost",
-        _ => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    let (name, at) = host.split_once(':').map_or((host, None), |(name, at)| (name, Some(at)));
+    let at = match at {
+        None => port == HTTP,
+        Some(at) => at == port.to_string(),
     };
-    ["127.0.0.1", "localhost"].iter().any(|own| name.eq_ignore_ascii_case(own))
+    at && ["127.0.0.1", "localhost"].iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
+/// Whether a request announces more than its head. Where it ends may be said in several ways, and readers that take different ones for
+/// right take the rest for another request: so whatever says more than once that there is nothing is refused too.
+fn has_body(headers: &[httparse::Header<'_>]) -> bool {
+    let of = |name: &str| -> Vec<&[u8]> {
+        headers.iter().filter(|h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value).collect()
+    };
+    let nothing = matches!(of("Content-Length")[..], [] | [b"0"]);
+    !nothing || !of("Transfer-Encoding").is_empty()
 }
 
 #[cfg(test)]
@@ -202,36 +222,59 @@ mod tests {
 
     #[test]
     fn only_this_machine_is_answered() {
-        for own in ["127.0.0.1:8080", "localhost:1", "LOCALHOST", "[::1]:80", "127.0.0.1"] {
-            assert!(is_meant(Some(own)), "{own}");
+        for own in ["127.0.0.1:8080", "localhost:8080", "LOCALHOST:8080"] {
+            assert!(is_meant(Some(own), 8080), "{own}");
         }
+        assert!(is_meant(Some("127.0.0.1"), 80) && is_meant(Some("localhost:80"), 80));
         for other in [
             "example.com",
             "example.com:8080",
-            "127.0.0.1.example.com:80",
+            "127.0.0.1.example.com:8080",
             "[::1].example.com",
-            "[::2]:80",
+            "[::1]:8080",
+            "[::2]:8080",
             "",
-            "localhost.example.com",
+            ":8080",
+            "localhost.example.com:8080",
+            "localhost",
+            "127.0.0.1:80",
+            "localhost:",
+            "localhost:08080",
+            "localhost:+8080",
+            "localhost:8080:8080",
+            "localhost:8080 ",
+            "localhost:8080,example.com",
+            "user@localhost:8080",
+            "127.1:8080",
         ] {
-            assert!(!is_meant(Some(other)), "{other}");
+            assert!(!is_meant(Some(other), 8080), "{other}");
         }
-        assert!(!is_meant(None));
+        assert!(!is_meant(None, 8080));
     }
 
     #[test]
     fn a_request_is_what_the_standard_says() {
-        let code = |head: &str| answered(head.as_bytes(), &|path| Answer::text(200, path)).0.code;
+        let code = |head: &str| answered(head.as_bytes(), 1, &|path| Answer::text(200, path)).0.code;
+        let get = |more: &str| format!("GET / HTTP/1.1\r\nHost: localhost:1\r\n{more}\r\n");
         for (head, expected) in [
             ("GET /x HTTP/1.1\r\nhost: localhost:1\r\n\r\n", 200),
-            ("HEAD / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", 200),
-            ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000000\r\n\r\n", 405),
+            ("HEAD / HTTP/1.0\r\nHost: 127.0.0.1:1\r\n\r\n", 200),
+            ("POST / HTTP/1.1\r\nHost: localhost:1\r\nContent-Length: 1000000000000000\r\n\r\n", 405),
             ("GET / HTTP/1.1\r\n\r\n", 403),
-            ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: example.com\r\n\r\n", 403),
+            ("GET / HTTP/1.1\r\nHost: localhost:1\r\nHost: example.com\r\n\r\n", 403),
+            ("GET / HTTP/1.1\r\nHost: localhost:2\r\n\r\n", 403),
             ("GET / HTTP/1.1\r\nHost: loc", 400),
             ("GET /\r\n\r\n", 400),
             ("\u{16}\u{3}\u{1}", 400),
             ("", 400),
+            (&get("Content-Length: 0\r\n"), 200),
+            (&get("Content-Length: 5\r\n"), 400),
+            (&get("Content-Length: 00\r\n"), 400),
+            (&get("Content-Length: -1\r\n"), 400),
+            (&get("Content-Length: 0\r\ncontent-length: 0\r\n"), 400),
+            (&get("Content-Length: 0\r\nContent-Length: 50\r\n"), 400),
+            (&get("Transfer-Encoding: chunked\r\n"), 400),
+            (&get("transfer-encoding: identity\r\nContent-Length: 0\r\n"), 400),
         ] {
             assert_eq!(code(head), expected, "{head}");
         }
