@@ -45,8 +45,17 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return text.into();
     }
-    let visible = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(visible).collect::<String>().into()
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            // A line of Windows ends in both.
+            '\r' if rest.peek() == Some(&'\n') => out.push(c),
+            c if steers(c) => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out.into()
 }
 
 /// The word for a severity.

@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{DeviceReport, Report};
 use meshwright_plan::{CollectiveTotal, Phase};
 use meshwright_train::BenchResult;
+use meshwright_train::text::csv_text;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -365,11 +366,11 @@ fn table(cells: &Cells) -> String {
 
 /// One table of comma-separated values, with numbers as they are: the totals, or else the differences.
 pub(crate) fn csv(variants: &[Variant], shown: Shown) -> String {
-    let quoted = |cell: &str| match cell.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.to_string(),
+    let quoted = |cell: &String| match csv_text(cell) {
+        cell if cell.contains([',', '"', '\n', '\r']) => format!("\"{}\"", cell.replace('"', "\"\"")),
+        cell => cell.into_owned(),
     };
-    let line = |row: &[String]| row.iter().map(|c| quoted(c)).collect::<Vec<_>>().join(",") + "\n";
+    let line = |row: &[String]| row.iter().map(quoted).collect::<Vec<_>>().join(",") + "\n";
     if shown.totals {
         let cells = overview(variants, true);
         let titles: Vec<String> = cells.titles.iter().map(|t| t.to_string()).collect();

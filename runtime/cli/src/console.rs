@@ -10,6 +10,7 @@ use meshwright_exec::{ExecError, Processes};
 use meshwright_train::{Failure, described};
 use serde::Serialize;
 use serde_json::json;
+use std::borrow::Cow;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Stderr, Stdout, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,25 @@ fn prefixed(rank: usize, text: &str, json: bool) -> String {
         _ => format!("[rank {rank}] {line}\n"),
     };
     text.lines().map(line).collect()
+}
+
+/// A rendered diagnostic, in whose styles and texts only control characters of ASCII are taken care of: those of C1 steer terminals too.
+fn without_c1(text: &str) -> String {
+    let visible = |c: char| match c {
+        '\u{7f}'..='\u{9f}' => c.escape_default().to_string(),
+        c => c.into(),
+    };
+    text.chars().map(visible).collect()
+}
+
+/// Lines of JSON in which no character steers a terminal: those that JSON takes as they are can only be in strings.
+fn printable_json(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n';
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let visible = |c: char| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
+    text.chars().map(visible).collect::<String>().into()
 }
 
 /// The two streams.
@@ -120,12 +140,27 @@ impl Console {
         self.format == Format::Json
     }
 
-    /// Writes a part of the report.
+    /// Writes a part of the report, in which names and texts of files may be: none of their characters steers the terminal.
     pub(crate) fn out(&mut self, text: &str) -> Result<(), Stop> {
+        let text = self.visible(text);
+        self.out_styled(&text)
+    }
+
+    /// Writes what is as it is to be: a file that is printed, or lines of a [`Screen`], which has made them visible before it styled
+    /// them.
+    pub(crate) fn out_styled(&mut self, text: &str) -> Result<(), Stop> {
         if !self.leads() {
             return Ok(());
         }
         Ok(self.out.write_all(text.as_bytes())?)
+    }
+
+    /// A text without characters that steer a terminal. In JSON they are in strings, which have their own way to say them.
+    fn visible<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self.json() {
+            true => printable_json(text),
+            false => render::printable(text),
+        }
     }
 
     /// What the report is written on.
@@ -143,7 +178,7 @@ impl Console {
                 return Ok(());
             }
         }
-        self.out(text)
+        self.out_styled(text)
     }
 
     /// Writes a value as a line of JSON.
@@ -158,8 +193,14 @@ impl Console {
         Ok(self.out.flush()?)
     }
 
-    /// Writes to standard error. Whoever closes it does not want to know.
+    /// Writes to standard error, as [`Console::out`] to standard output.
     pub(crate) fn err(&mut self, text: &str) {
+        let text = self.visible(text);
+        self.err_styled(&text);
+    }
+
+    /// Writes what is as it is to be. Whoever closes standard error does not want to know.
+    fn err_styled(&mut self, text: &str) {
         let text = match self.rank {
             Some(rank) if rank > 0 => prefixed(rank, text, self.json()),
             _ => text.to_string(),
@@ -184,7 +225,7 @@ impl Console {
         if self.json() {
             self.err(&format!("{}\n", json!({ what: text })));
         } else {
-            self.err(&format!("{what}: {}\n", render::printable(text)));
+            self.err(&format!("{what}: {text}\n"));
         }
     }
 
@@ -203,7 +244,7 @@ impl Console {
         let (notes, found): (Vec<_>, Vec<_>) =
             diagnostics.iter().cloned().partition(|d| d.severity == Severity::Note);
         self.err(&render::concise_all(&notes, sources));
-        self.err(&render::full_all(&found, sources, self.color));
+        self.err_styled(&without_c1(&render::full_all(&found, sources, self.color)));
         let mut errors: Vec<&str> = diagnostics.iter().filter(|d| d.is_error()).map(|d| d.code.id).collect();
         let n = errors.len();
         errors.sort_unstable();
@@ -264,7 +305,6 @@ impl Console {
                 stop::INTERNAL
             }
             Stop::Usage(text) => {
-                let text = render::printable(&text);
                 self.err(&format!("error: {text}\n\nFor more information, try '--help'.\n"));
                 stop::USAGE
             }
@@ -288,6 +328,15 @@ impl Console {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_visible_in_json_too() {
+        let value = "a\u{1b}[2J\u{9b}2J\u{7f}µ";
+        let line = format!("{}\n", json!({ "name": value }));
+        let shown = printable_json(&line);
+        assert_eq!(shown, "{\"name\":\"a\\u001b[2J\\u009b2J\\u007fµ\"}\n");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).ok(), Some(json!({ "name": value })));
+    }
 
     #[test]
     fn lines_of_another_rank_say_so() {

@@ -4,6 +4,7 @@
 use crate::console::Console;
 use crate::signals;
 use crate::stop::Stop;
+use crate::table::{Align, padded};
 use crate::text::{seconds, thousands};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshwright_diag::render::printable;
@@ -194,7 +195,7 @@ impl Head {
         if total / per_epoch.max(1) > from / per_epoch.max(1) {
             out += &format!(
                 "\n  epoch  train loss{}  seconds\n",
-                self.columns(|w, name| format!("  {name:>w$}"))
+                self.columns(|w, name| format!("  {}", padded(name, w, Align::Right)))
             );
         }
         out
@@ -206,7 +207,7 @@ impl Head {
             Some(e) => e.metrics.iter().find(|m| m.0 == name).map_or("-".into(), |m| format!("{:.4}", m.1)),
             None => "-".into(),
         };
-        let cells = self.columns(|w, name| format!("  {:>w$}", value(name)));
+        let cells = self.columns(|w, name| format!("  {}", padded(&value(name), w, Align::Right)));
         format!("  {epoch:>5}  {train_loss:>10.4}{cells}  {seconds:>7.1}\n")
     }
 

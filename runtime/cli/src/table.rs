@@ -1,6 +1,11 @@
 //! Columns of text, aligned with blanks: to be read in a terminal, a pipe or a file alike.
 
 use anstyle::Style;
+use meshwright_diag::render::printable;
+use std::borrow::Cow;
+
+/// The widest that a column is. Longer cells stand out of it: one name of thousands of letters would else widen every row.
+const WIDEST: usize = 200;
 
 /// How a column stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +28,10 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// A line as it is shown: cut where it is too long, and in color. It has no line end yet.
+    /// A line as it is shown: cut where it is too long, in color, and without what would steer the terminal. It has no line end yet.
     pub(crate) fn line<'a>(&self, parts: impl IntoIterator<Item = (&'a str, Style)>) -> String {
-        let parts: Vec<(&str, Style)> = parts.into_iter().collect();
+        let parts: Vec<(Cow<'_, str>, Style)> =
+            parts.into_iter().map(|(text, style)| (printable(text), style)).collect();
         let full: usize = parts.iter().map(|p| p.0.chars().count()).sum();
         let cut = self.width.filter(|w| full > *w);
         let mut left = cut.map_or(full, |w| w.saturating_sub(1));
@@ -43,6 +49,25 @@ impl Screen {
             out.push('…');
         }
         out
+    }
+}
+
+/// A text as a cell has it: in one line.
+fn in_a_cell(text: String) -> String {
+    match printable(&text) {
+        shown if shown.contains(['\n', '\t', '\r']) => {
+            shown.replace('\n', "\\n").replace('\t', "\\t").replace('\r', "\\r")
+        }
+        shown => shown.into_owned(),
+    }
+}
+
+/// A text with so many blanks that it is `width` wide: the standard library panics where that is more than 65,535.
+pub(crate) fn padded(text: &str, width: usize, align: Align) -> String {
+    let blanks = " ".repeat(width.saturating_sub(text.chars().count()));
+    match align {
+        Align::Left => format!("{text}{blanks}"),
+        Align::Right => format!("{blanks}{text}"),
     }
 }
 
@@ -82,12 +107,12 @@ impl Table {
 
     /// Adds a row; missing cells are empty.
     pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(Row::Cells(cells.into_iter().map(Into::into).collect(), None));
+        self.rows.push(Row::Cells(cells.into_iter().map(|c| in_a_cell(c.into())).collect(), None));
     }
 
     /// Adds a row of titles.
     pub(crate) fn titles<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        let cells = cells.into_iter().map(Into::into).collect();
+        let cells = cells.into_iter().map(|c| in_a_cell(c.into())).collect();
         self.rows.push(Row::Cells(cells, Some(Style::new().dimmed())));
     }
 
@@ -114,13 +139,11 @@ impl Table {
                     let padded: Vec<(String, Style)> = shown
                         .filter(|(i, _)| widths[*i] > 0)
                         .map(|(i, cell)| {
-                            let width = widths[i];
                             let cell = match self.align[i] {
-                                Align::Left if Some(i) == last => format!("  {}", cell.trim_end()),
-                                Align::Left => format!("  {cell:<width$}"),
-                                Align::Right => format!("  {cell:>width$}"),
+                                Align::Left if Some(i) == last => cell.trim_end().to_string(),
+                                align => padded(cell, widths[i], align),
                             };
-                            (cell, style.unwrap_or(self.styles[i]))
+                            (format!("  {cell}"), style.unwrap_or(self.styles[i]))
                         })
                         .collect();
                     screen.line(padded.iter().map(|(cell, style)| (cell.as_str(), *style)))
@@ -138,7 +161,7 @@ impl Table {
         for row in &self.rows {
             let Row::Cells(cells, _) = row else { continue };
             for (width, cell) in widths.iter_mut().zip(cells) {
-                *width = (*width).max(cell.chars().count());
+                *width = (*width).max(cell.chars().count().min(WIDEST));
             }
         }
         let mut dispensable = self.dispensable.iter();
@@ -185,6 +208,23 @@ mod tests {
         assert_eq!(on(26), "  value  because µ\n");
         assert_eq!(on(18), "  value  because µ\n");
         assert_eq!(on(17), "  value  because…\n");
+    }
+
+    #[test]
+    fn nothing_in_a_table_steers_the_terminal_or_widens_it_without_end() {
+        let mut t = Table::new(&[Align::Left, Align::Right]).style(0, Style::new().bold());
+        t.titles(["a\u{1b}[2J", "b"]);
+        t.row(["x\ny", "1"]);
+        t.text("\u{9b}31m", Style::new().bold());
+        let colored = t.render_on(&Screen { width: None, height: None, color: true });
+        assert!(colored.contains("a\\u{1b}[2J") && colored.contains("x\\ny"), "{colored}");
+        assert!(colored.contains("\\u{9b}31m") && colored.lines().count() == 3, "{colored}");
+        let long = "n".repeat(70_000);
+        let mut t = Table::new(&[Align::Left, Align::Right]);
+        t.row([&*long, "1"]);
+        (0..1000).for_each(|n| t.row([n.to_string(), long[..n].to_string()]));
+        let text = t.render();
+        assert!(text.contains(&format!("  {long}  ")) && text.len() < 2_000_000, "{}", text.len());
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         // What was checked is not what stands where it was read; whoever asks for a diff wants nothing behind it.
         if console.json() {
             console.out_json(&object([("ok", false.into())]))?;
+        } else if args.diff {
+            console
+                .note("the texts have mistakes that the diff mends: `--fix` in place of `--diff` writes it");
         }
         return Err(Stop::Diagnosed);
     }

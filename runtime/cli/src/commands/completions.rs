@@ -17,5 +17,5 @@ pub(crate) fn run(args: &CompletionsArgs, console: &mut Console) -> Result<(), S
     }) else {
         return Err(Stop::Usage(format!("there are no completions for `{shell}`")));
     };
-    console.out(&String::from_utf8_lossy(&completer?))
+    console.out_styled(&String::from_utf8_lossy(&completer?))
 }

@@ -124,7 +124,7 @@ pub(super) fn run(
                     "corrected",
                     object([("file", path.as_str().into()), ("text", new.as_str().into())]),
                 )]))?,
-                false => console.out(new)?,
+                false => console.out_styled(new)?,
             }
             unwritten = true;
         } else if let Err(e) = replace(Path::new(path), old.as_bytes(), new) {

@@ -68,6 +68,13 @@ pub(crate) fn run(args: &FmtArgs, console: &mut Console) -> Result<(), Stop> {
         }
     }
     console.diagnostics(&found.diagnostics, &found.sources);
+    if args.check && found.changed > 0 && !console.json() {
+        // What is shown may go to a file: why the command fails is said beside it.
+        let changed = counted(found.changed, "text");
+        console.note(&format!(
+            "{changed} not in the one style: `meshwright fmt` without `--check` changes that"
+        ));
+    }
     if found.diagnostics.is_empty() && (!args.check || found.changed == 0) {
         Ok(())
     } else {
@@ -107,7 +114,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>, diagnostics: &mut Vec<Diagnost
 }
 
 fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
-    for FolderEntry { name, path, kind } in entries(folder)? {
+    for FolderEntry { name, path, kind, .. } in entries(folder)? {
         // Links to folders are not followed: they could lead round in circles.
         if kind.is_dir() {
             if !name.as_encoded_bytes().starts_with(b".") {
@@ -161,7 +168,7 @@ fn stdin(args: &FmtArgs, found: &mut Found, console: &mut Console) -> Result<(),
     if console.json() {
         return console.out_json(&object([("file", "-".into()), ("text", new.into())]));
     }
-    console.out(&new)
+    console.out_styled(&new)
 }
 
 fn file(path: &Path, args: &FmtArgs, found: &mut Found, console: &mut Console) -> Result<(), Stop> {

@@ -6,6 +6,7 @@ use crate::json::object;
 use crate::stop::Stop;
 use crate::templates::TEMPLATES;
 use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::{Project, ProjectOptions};
 use std::path::{Path, PathBuf};
 
 /// Runs the command.
@@ -21,10 +22,12 @@ pub(crate) fn run(args: &NewArgs, console: &mut Console) -> Result<(), Stop> {
     let Some(template) = TEMPLATES.iter().find(|t| t.name == args.template) else {
         return Err(Stop::Usage(format!("there is no template `{}`", args.template)));
     };
-    let mut files = vec![
-        (format!("{name}.mw"), template.model.replace("NAME", &name).into_bytes()),
-        (format!("{name}.layout"), template.layout.as_bytes().to_vec()),
-    ];
+    let (file, text) = (format!("{name}.mw"), template.model.replace("NAME", &name));
+    if let Some(why) = mistake(&file, &text) {
+        return Err(Stop::Usage(format!("`{name}` cannot be the name of a model: {why}")));
+    }
+    let mut files =
+        vec![(file, text.into_bytes()), (format!("{name}.layout"), template.layout.as_bytes().to_vec())];
     files.extend(template.files().into_iter().map(|(file, bytes)| (format!("data/{file}"), bytes)));
     match write(&args.name, &files) {
         Ok(()) => {}
@@ -44,6 +47,13 @@ pub(crate) fn run(args: &NewArgs, console: &mut Console) -> Result<(), Stop> {
         "\nTrain it, on one device and on a mesh:\n  cd {}\n  meshwright train {name}.mw --data data\n  meshwright train {name}.mw --data data --layout {name}.layout\n",
         args.name.display()
     ))
+}
+
+/// What is wrong with the text of a model: a keyword, say, is no name.
+fn mistake(file: &str, text: &str) -> Option<String> {
+    let texts = [(file.to_string(), text.to_string())].into();
+    let found = Project::load(&ProjectOptions { model: file.into(), texts, ..ProjectOptions::default() });
+    found.diagnostics.into_iter().find(Diagnostic::is_error).map(|d| d.message)
 }
 
 /// Writes the files of a folder, which must not be there yet.

@@ -31,7 +31,7 @@ fn run(what: &str, list: &'static [Shipped], args: &ShippedArgs, console: &mut C
                 ("path", s.path.into()),
                 ("text", s.text.into()),
             ])),
-            Some(s) => console.out(s.text),
+            Some(s) => console.out_styled(s.text),
             None => {
                 let mut found = Diagnostic::error(codes::E0515, format!("no {what} `{name}` ships"));
                 if let Some(near) = nearest(name, list.iter().map(|s| s.name)) {

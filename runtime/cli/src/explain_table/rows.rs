@@ -2,7 +2,7 @@
 
 use super::view::View;
 use crate::repeats::{Repetition, RowKey, named, runs};
-use crate::table::Table;
+use crate::table::{Align, Table, padded};
 use crate::text::{bytes, counted, dashed, thousands};
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report, ValueReport};
@@ -221,7 +221,8 @@ fn moved(report: &Report, phase: Phase) -> (Vec<Moved<'_>>, Vec<(usize, &Collect
 /// The cells of a value.
 fn value(v: &ValueReport, widths: &Widths) -> Vec<String> {
     let line = if v.line == 0 { String::new() } else { v.line.to_string() };
-    let held = format!("{:<2$}  {:>3$}", shape(v), bytes(v.bytes as u64), widths.shape, widths.bytes);
+    let size = padded(&bytes(v.bytes as u64), widths.bytes, Align::Right);
+    let held = format!("{}  {size}", padded(&shape(v), widths.shape, Align::Left));
     vec![line, v.value.clone(), format!("[{}]", v.dims.join(" ")), held, v.split_by.clone()]
 }
 

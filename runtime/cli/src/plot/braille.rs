@@ -5,6 +5,7 @@ use super::ticks::{log_ticks, ticks};
 use super::{Curve, Plot, PlotRange};
 use crate::table::Screen;
 use anstyle::{AnsiColor, Style};
+use meshwright_diag::render::printable;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Color;
@@ -44,7 +45,7 @@ pub(crate) fn lines(plot: &Plot, (width, height): (usize, usize), screen: &Scree
         let share = (extent.y.1 - v) / (extent.y.1 - extent.y.0);
         (share * (height - 1) as f64).round() as usize
     };
-    let mut out = format!("{:>margin$} {}\n", "", plot.metric);
+    let mut out = format!("{:>margin$} {}\n", "", printable(&plot.metric));
     for y in 0..height {
         let mark = up.iter().find(|t| row(t.0) == y);
         let name = mark.map_or("", |t| t.1.as_str());

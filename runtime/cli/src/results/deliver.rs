@@ -32,6 +32,12 @@ pub(crate) fn deliver(
     let bytes = written(table, format, view, &screen).map_err(|why| Stop::Internal(Some(why)))?;
     match output {
         Some(path) => Ok(write(path, &bytes)?),
-        None => Ok(console.out(&String::from_utf8_lossy(&bytes))?),
+        None => {
+            let text = String::from_utf8_lossy(&bytes);
+            match format {
+                ResultFormat::Text => Ok(console.out_styled(&text)?),
+                _ => Ok(console.out(&text)?),
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::parquet::ParquetTable;
 use crate::json::object;
 use meshwright_report::results::{Cell, Column, ResultTable};
+use meshwright_train::text::csv_text;
 use serde_json::Value;
 use std::io::Write;
 
@@ -24,7 +25,7 @@ impl<W: Write + Send> TableWriter<W> {
     /// CSV.
     pub(crate) fn csv(out: W, columns: &[Column]) -> Result<Self, String> {
         let mut out = csv::Writer::from_writer(out);
-        out.write_record(columns.iter().map(|c| &c.name)).map_err(said)?;
+        out.write_record(columns.iter().map(|c| csv_text(&c.name).into_owned())).map_err(said)?;
         Ok(TableWriter::Csv(out))
     }
 
@@ -64,7 +65,7 @@ impl<W: Write + Send> TableWriter<W> {
 fn exact(c: &Cell) -> String {
     match c {
         Cell::Missing => String::new(),
-        Cell::Text(text) => text.clone(),
+        Cell::Text(text) => csv_text(text).into_owned(),
         Cell::Count(n) => n.to_string(),
         // Small ones with an exponent: readers lose digits behind many zeros.
         Cell::Number(v) => format!("{v:?}"),

@@ -9,6 +9,7 @@ use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, line_diff, measure, thousands};
 use crate::wrong::wrong;
 use anstyle::Style;
+use meshwright_diag::render::printable;
 use meshwright_train::run_dir::read_settings;
 use meshwright_train::runs::{RunCosts, RunCurves, RunSummary, StepPoint, read_all_with};
 use meshwright_train::{Checked, Recorded};
@@ -56,7 +57,7 @@ pub(super) fn diff(args: &RunsDiffArgs, console: &mut Console) -> Result<(), Com
     let screen = *console.screen();
     let mut out = String::new();
     for run in &runs {
-        out += &format!("{}  {}\n", run.letter, run.path.display());
+        out += &printable(&format!("{}  {}\n", run.letter, run.path.display()));
     }
     for (title, table) in [
         ("Settings that differ", settings(&runs)),
@@ -331,7 +332,7 @@ fn texts(runs: &[ComparedRun]) -> String {
     let all = text_diffs(runs);
     match all.is_empty() {
         true => "\nThe texts of model and layout are the same.\n".into(),
-        false => all.iter().map(|d| format!("\n{}", d.1)).collect(),
+        false => all.iter().map(|d| format!("\n{}", printable(&d.1))).collect(),
     }
 }
 

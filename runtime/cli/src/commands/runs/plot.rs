@@ -66,7 +66,7 @@ pub(super) fn plot(args: &RunsPlotArgs, console: &mut Console) -> Result<(), Com
     let width = args.width.map(usize::from).or(screen.width).unwrap_or(WIDTH);
     let height = args.height.map_or(HEIGHT, usize::from);
     let text = braille::lines(&plot, (width, height), &screen).ok_or_else(empty)?;
-    Ok(console.out(&text)?)
+    Ok(console.out_styled(&text)?)
 }
 
 /// What of an event can be plotted: of evaluations by the name of the set.

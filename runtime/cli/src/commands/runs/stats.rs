@@ -36,7 +36,7 @@ pub(super) fn stats(args: &RunsStatsArgs, console: &mut Console) -> Result<(), C
     let text = summary(&all, &screen);
     match output {
         Some(path) => Ok(write(path, text.as_bytes())?),
-        None => Ok(console.out(&text)?),
+        None => Ok(console.out_styled(&text)?),
     }
 }
 
