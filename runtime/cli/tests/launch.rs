@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::Value;
 use std::process::Command;
-use support::{folder, lines, run};
+use support::{folder, lines, linted, run};
 
 const PLAN: [&str; 6] = ["mlp", "--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2", "--nodes"];
 
@@ -22,15 +22,23 @@ fn a_slurm_file_runs_the_training_on_every_task() {
     let args = ["2", "--per-node", "2", "--partition", "gpu", "--", "--run", "a folder"];
     let (code, text, err) = launch("slurm", &args);
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(!text.contains("requeue"), "{text}");
+    assert!(text.contains("#SBATCH --no-requeue\n"), "{text}");
     // One command that starts or continues serves a job that is requeued; directives of the user are passed through.
     let (_, again, _) = launch(
         "slurm",
         &[&["2", "--per-node", "2", "--sbatch", "--mail-type=END"], &args[5..], &["--resume=auto"]].concat(),
     );
-    assert!(again.contains("#SBATCH --requeue\n") && again.contains("#SBATCH --mail-type=END\n"), "{again}");
+    assert!(
+        again.contains("#SBATCH --requeue\n")
+            && !again.contains("no-requeue")
+            && again.contains("#SBATCH --mail-type=END\n"),
+        "{again}"
+    );
     for line in ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "--partition=gpu"] {
         assert!(text.lines().any(|l| l == format!("#SBATCH {line}")), "{line} in {text}");
+    }
+    for script in [&text, &again] {
+        assert_eq!(linted(script), "", "{script}");
     }
     std::fs::write(at.join("job"), text).unwrap();
     let script = |name: &str, body: &str| {
@@ -105,7 +113,7 @@ fn variables_reach_every_process() {
 fn a_process_may_have_all_gpus_of_its_node() {
     let args = ["2", "--per-node", "2", "--devices-per-process", "2"];
     let (code, text, err) = launch("slurm", &args);
-    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!((code, err.as_str(), linted(&text)), (0, "", String::new()));
     for part in
         ["--ntasks-per-node=1", "--gpus-per-node=2", "2 GPUs each, 2 in a process", "--devices-per-process 2"]
     {
@@ -117,6 +125,17 @@ fn a_process_may_have_all_gpus_of_its_node() {
     assert_eq!((code, &file["spec"]["slotsPerWorker"]), (0, &1.into()));
     let (code, _, err) = launch("slurm", &["1", "--per-node", "4", "--devices-per-process", "3"]);
     assert!(code == 1 && err.contains("`--devices-per-process 4`"), "{err}");
+}
+
+/// A job begins again where its run goes on.
+#[test]
+fn a_kubernetes_job_begins_again_where_its_run_goes_on() {
+    let args = ["2", "--per-node", "2", "--image", "local/mw:1", "--", "--run", "/runs/a"];
+    for (more, limit) in [(&[][..], 0), (&["--resume=auto"], 3)] {
+        let (code, text, err) = launch("k8s", &[&args[..], more].concat());
+        let file: serde_yaml_ng::Value = serde_yaml_ng::from_str(&text).unwrap();
+        assert_eq!((code, &file["spec"]["runPolicy"]["backoffLimit"]), (0, &limit.into()), "{err}");
+    }
 }
 
 #[test]

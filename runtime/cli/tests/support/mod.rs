@@ -133,3 +133,19 @@ pub(crate) fn lasting(row: &Value) -> Value {
     let fields = row.as_object().unwrap().iter().filter(|(name, _)| !changes(name));
     Value::Object(fields.map(|(n, v)| (n.clone(), v.clone())).collect())
 }
+
+/// What the linter of shell scripts says of one; nothing where it is not installed.
+pub(crate) fn linted(script: &str) -> String {
+    use std::io::{ErrorKind, Write};
+    let mut linter = Command::new("shellcheck");
+    linter
+        .args(["--format=gcc", "-"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    let mut linter = match linter.spawn() {
+        Err(e) if e.kind() == ErrorKind::NotFound => return String::new(),
+        spawned => spawned.unwrap(),
+    };
+    linter.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    String::from_utf8(linter.wait_with_output().unwrap().stdout).unwrap()
+}

@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 /// is a label of at most 63.
 const LONGEST_NAME: usize = 48;
 
+/// How often a job begins again whose run goes on from its checkpoints.
+const RETRIES: u32 = 3;
+
 /// The file.
 pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> {
     let common = job.common;
@@ -60,8 +63,8 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
         "spec": {
             "launcherCreationPolicy": "WaitForWorkersReady",
             "slotsPerWorker": job.processes_per_node(),
-            // When one rank fails, all end, and nothing stays behind.
-            "runPolicy": { "cleanPodPolicy": "Running", "backoffLimit": 0 },
+            // When one rank fails, all end, and nothing stays behind. A run that the same command continues may fail so often.
+            "runPolicy": { "cleanPodPolicy": "Running", "backoffLimit": if job.continues { RETRIES } else { 0 } },
             "mpiReplicaSpecs": {
                 "Launcher": { "replicas": 1, "restartPolicy": "Never", "template": pod(launcher, json!([])) },
                 "Worker": { "replicas": common.nodes, "template": pod(worker, json!(volumes)) },

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
     let Some(path) = &common.output else {
         return match console.json() {
             true => console.out_json(&object([("text", text.into())])),
-            false => console.out(&text),
+            false => console.out_styled(&text),
         };
     };
     if path.exists() && !common.force {

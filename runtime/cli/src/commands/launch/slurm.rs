@@ -9,6 +9,7 @@ use std::fmt::Write;
 /// Shows a task the GPU of its local rank, among those that Slurm gave to the job on this node. A process that sees all
 /// would open a context on each. One that has several takes them by its local rank itself.
 const ONE_GPU: &str = r#"# Each task sees one GPU: that of its local rank, among those that are the job's on this node.
+# shellcheck disable=SC2016 # the shells of the tasks expand it
 one_gpu='
     IFS=, read -ra gpus <<< "${CUDA_VISIBLE_DEVICES:-}"
     export CUDA_VISIBLE_DEVICES="${gpus[SLURM_LOCALID]:-${gpus[0]:-$SLURM_LOCALID}}"
@@ -43,8 +44,9 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     set("output", &"%x-%j.log");
     if job.continues {
         set("open-mode", &"append");
-        out.push_str("#SBATCH --requeue\n");
     }
+    // Many clusters start a job again by themselves: without `--resume=auto` its run would refuse to begin in its own folder.
+    out.push_str(if job.continues { "#SBATCH --requeue\n" } else { "#SBATCH --no-requeue\n" });
     for option in &args.sbatch {
         let _ = writeln!(out, "#SBATCH {option}");
     }
@@ -82,7 +84,7 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
 /// variable. A cluster that does not tell is no reason to fail.
 pub(in crate::commands) fn submitted() -> String {
     format!(
-        "export {SUBMITTED}=$(SLURM_TIME_FORMAT=%s squeue -h -j \"$SLURM_JOB_ID\" -o %V 2>/dev/null | head -n 1 || true)"
+        "{SUBMITTED}=$(SLURM_TIME_FORMAT=%s squeue -h -j \"$SLURM_JOB_ID\" -o %V 2>/dev/null | head -n 1 || true)\nexport {SUBMITTED}"
     )
 }
 
