@@ -13,8 +13,8 @@ mod bf16;
 mod broken;
 mod cli;
 mod datasets;
-#[cfg(feature = "cuda")]
 mod drawn;
+#[cfg(feature = "cuda")]
 mod dry_run;
 mod epochs;
 mod evaluation;
