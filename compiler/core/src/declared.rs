@@ -1,6 +1,6 @@
 //! The values of a program that have declarations: parameters, states, losses.
 
-use crate::part::Part;
+use crate::stack_part::StackPart;
 use meshwright_diag::Span;
 use meshwright_ops::Id;
 use meshwright_syntax::ast::Better;
@@ -19,11 +19,11 @@ pub struct ParamDecl {
     /// Whether the optimizer leaves it alone (`freeze`).
     pub frozen: bool,
     /// Of a parameter of loops, parts that the optimizer leaves alone (`freeze layers[0..2].*`).
-    pub frozen_at: Vec<Part>,
+    pub frozen_at: Vec<StackPart>,
     /// Whether weight decay spares it (`weight_decay … except`).
     pub no_decay: bool,
     /// Of a parameter of loops, parts that weight decay spares.
-    pub no_decay_at: Vec<Part>,
+    pub no_decay_at: Vec<StackPart>,
     /// Whether a moving average of it is kept (`ema`).
     pub averaged: bool,
     /// Which of the objectives it is trained for.
@@ -31,7 +31,7 @@ pub struct ParamDecl {
     /// Which of the optimizers trains it.
     pub optimizer: usize,
     /// Of a parameter of loops, parts that others train. They are one kind of optimizer, with other settings.
-    pub optimizer_at: Vec<(Part, usize)>,
+    pub optimizer_at: Vec<(StackPart, usize)>,
 }
 
 impl ParamDecl {

@@ -19,7 +19,6 @@ mod model_flops;
 mod named;
 pub mod normalize;
 pub mod optimizers;
-mod part;
 pub mod partition;
 pub mod precision;
 pub mod print;
@@ -31,6 +30,7 @@ pub mod resolve;
 mod rows;
 pub mod schedule;
 pub mod specialize;
+mod stack_part;
 pub mod step_graph;
 pub mod training;
 pub mod unroll;
@@ -44,11 +44,11 @@ pub use layout::{Layout, check_devices, layout};
 pub use loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state};
 pub use model_flops::model_flops;
 pub use optimizers::Optimizer;
-pub use part::Part;
 pub use program::{
     ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,
 };
 pub use rebind::NeedsText;
 pub use specialize::specialized;
+pub use stack_part::StackPart;
 pub use step_graph::{OutputKind, StepGraph, StepOutput};
 pub use training::{GRADIENT_NORM, examined_step, learning_rate, training_step};

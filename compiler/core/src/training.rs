@@ -3,8 +3,8 @@
 use crate::autodiff::scaled_gradients;
 use crate::loss_scaling::Scaler;
 use crate::optimizers::{AVERAGE, Choices, Optimizer, OptimizerDef, Trained, Update, origin_of};
-use crate::part::Part;
 use crate::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
+use crate::stack_part::StackPart;
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Origin, SQRT};
 use meshwright_plan::{DType, Phase};
@@ -123,7 +123,7 @@ fn descend(
     let skips = scaler.as_ref().map(|s| s.skips(Some(k)));
     let trained: Vec<Trained<'_>> =
         params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
-    for (chosen, def, of) in together(g, train, &trained) {
+    for (chosen, def, of) in update_groups(g, train, &trained) {
         let dtype = g.ty(of[0].decl.id).dtype;
         let update = Update::new(g, outputs, program.float.wide(), dtype).skipping(skips);
         let mut update = update.in_turn(objective.turn, &of[0]);
@@ -134,7 +134,7 @@ fn descend(
     }
     for p in params.iter().filter(|p| !p.frozen_at.is_empty()) {
         g.cursor = origin_of(p);
-        let (next, holds) = (OutputKind::Next(p.id), Part::holds(&p.frozen_at, g));
+        let (next, holds) = (OutputKind::Next(p.id), StackPart::holds(&p.frozen_at, g));
         if let (Some(out), Some(holds)) = (outputs.iter_mut().find(|o| o.kind == next), holds) {
             out.id = g.choose(holds, p.id, out.id);
         }
@@ -142,10 +142,10 @@ fn descend(
 }
 
 /// Parameters that are updated alike: with the same optimizer and settings, and of one dtype.
-type Together<'a> = (Choices, &'static OptimizerDef, Vec<Trained<'a>>);
+type UpdateGroup<'a> = (Choices, &'static OptimizerDef, Vec<Trained<'a>>);
 
-fn together<'a>(g: &mut Graph, train: &TrainSpec, trained: &[Trained<'a>]) -> Vec<Together<'a>> {
-    let mut out: Vec<Together<'a>> = Vec::new();
+fn update_groups<'a>(g: &mut Graph, train: &TrainSpec, trained: &[Trained<'a>]) -> Vec<UpdateGroup<'a>> {
+    let mut out: Vec<UpdateGroup<'a>> = Vec::new();
     let parts = |p: &ParamDecl| !p.optimizer_at.is_empty() || !p.no_decay_at.is_empty();
     for (i, Optimizer { def, chosen }) in train.optimizers.iter().enumerate() {
         // Each dtype for itself: settings are cast to the parameters', not parameters to the program's.
@@ -174,12 +174,12 @@ fn in_parts(g: &mut Graph, train: &TrainSpec, (p, dtype): (&ParamDecl, DType), c
     for (part, k) in &p.optimizer_at {
         let other = train.optimizers[*k].chosen.cast(g, dtype);
         g.cursor = origin_of(p);
-        if let Some(holds) = Part::holds(std::slice::from_ref(part), g) {
+        if let Some(holds) = StackPart::holds(std::slice::from_ref(part), g) {
             out = out.chosen_where(holds, &other, g);
         }
     }
     g.cursor = origin_of(p);
-    match Part::holds(&p.no_decay_at, g) {
+    match StackPart::holds(&p.no_decay_at, g) {
         Some(holds) => out.set_where(holds, "weight_decay", 0.0, g),
         None => out,
     }
@@ -188,7 +188,7 @@ fn in_parts(g: &mut Graph, train: &TrainSpec, (p, dtype): (&ParamDecl, DType), c
 /// The gradient of what is trained of a parameter: where it is frozen, it is 0.
 fn of_trained_part(g: &mut Graph, p: &ParamDecl, grad: Id) -> Id {
     g.cursor = Origin { phase: Phase::Update, ..g.node(grad).origin.clone() };
-    match Part::holds(&p.frozen_at, g) {
+    match StackPart::holds(&p.frozen_at, g) {
         Some(holds) => {
             let zero = g.constant(0.0, g.ty(grad).dtype);
             g.choose(holds, zero, grad)

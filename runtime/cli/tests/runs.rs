@@ -411,12 +411,12 @@ fn nothing_is_chosen_the_wrong_way() {
         ] {
             assert!(code == 1 && err.contains(part), "{more:?}: {part}: {err}");
         }
-        assert!(!at.join("a").exists(), "{more:?}");
+        assert!(!at.join("a").exists() && !at.join("s").exists(), "{more:?}");
     };
     wrong(&[&args[..], &["--keep-best", "perplexity"]].concat());
     wrong(&[&args[..], &["--patience", "2", "--monitor", "perplexity"]].concat());
     let sweep =
-        ["sweep", "sums.mw", "--data", "data", "--run", "a", "--set", "lr=0.0001,0.5", "--epochs", "2"];
+        ["sweep", "sums.mw", "--data", "data", "--run", "s", "--set", "lr=0.0001,0.5", "--epochs", "2"];
     let halving = [&sweep[..], &["--search", "halving", "--reduction", "2", "--objective"]].concat();
     wrong(&[&halving[..], &["perplexity"]].concat());
 

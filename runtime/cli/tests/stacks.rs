@@ -203,10 +203,10 @@ fn a_vocabulary_grows_and_shrinks() {
     let at = prepared("stacks-vocabulary");
     write(&at, "one.mw", ONE, "    optimizer sgd(lr = 0)");
     let train = |dir: &str, more: &[&str]| {
-        let args = ["train", "one.mw", "--data", "data", "--no-eval", "--steps", "1", "--run", dir];
+        let args = ["train", "one.mw", "--no-eval", "--steps", "1", "--run", dir];
         run(&at, &[&args[..], more].concat())
     };
-    assert_eq!(train("two", &[]).0, 0);
+    assert_eq!(train("two", &["--data", "data"]).0, 0);
     for (classes, rule) in [("3", "head[.., 0..2] = head"), ("1", "head = head[.., 0..1]")] {
         let dim = format!("classes={classes}");
         let size = ["--dim", &dim, "--init", "two", "--data", "x=data/train_x.npy,y=zeros.npy"];
@@ -235,7 +235,7 @@ fn a_vocabulary_grows_and_shrinks() {
         ("rows[0..2].head = head", "no parameter is named `rows.head`"),
         ("layers[0..1, 0..2].* = layers.*", "has the iterations of one loop"),
     ] {
-        let (code, _, err) = train("wrong", &["--init", "two", "--init-map", rule]);
+        let (code, _, err) = train("wrong", &["--data", "data", "--init", "two", "--init-map", rule]);
         assert!(code == 1 && err.contains(why), "{rule}: {err}");
     }
 }

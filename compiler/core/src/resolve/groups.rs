@@ -5,14 +5,14 @@ use super::optimizer::{Beside, DecayLine};
 use super::report::listed;
 use super::train::Lines;
 use crate::optimizers::Optimizer;
-use crate::part::Part;
 use crate::program::{Objective, Turn};
+use crate::stack_part::StackPart;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::Id;
 use meshwright_syntax::ast::{Expr, Minimize, ParamGroup, PathGlob};
 
 /// What lines have of a parameter, each with its number.
-type Owners = Vec<(Part, usize)>;
+type Owners = Vec<(StackPart, usize)>;
 
 impl<'a> Resolver<'a> {
     /// The lines `minimize`: each parameter that is trained has one of them.
@@ -40,7 +40,7 @@ impl<'a> Resolver<'a> {
             let spans = |k: usize| all.minimize[k].1;
             for g in &line.of {
                 let whole = self.matched("minimize", std::slice::from_ref(g));
-                let whole = whole.into_iter().map(|i| (i, Part::default())).collect();
+                let whole = whole.into_iter().map(|i| (i, StackPart::default())).collect();
                 self.claim((g, whole), k, &mut owner, &|k| ("minimized", spans(k)));
             }
         }
@@ -94,7 +94,7 @@ impl<'a> Resolver<'a> {
     /// Gives what a pattern matches to `k`; what has an owner is reported.
     fn claim(
         &mut self,
-        (g, matched): (&PathGlob, Vec<(usize, Part)>),
+        (g, matched): (&PathGlob, Vec<(usize, StackPart)>),
         k: usize,
         owner: &mut [Owners],
         told: &dyn Fn(usize) -> (&'static str, Span),

@@ -6,8 +6,8 @@ use super::report::{Report, listed, nearest};
 use super::scope::{NameScope, ScopeKind};
 use super::{Resolver, glob};
 use crate::loss_scaling::LossScaling;
-use crate::part::Part;
 use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
+use crate::stack_part::StackPart;
 use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_plan::DType;
 use meshwright_syntax::ast::{
@@ -259,7 +259,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Weight decay spares a part of a parameter.
-    pub(super) fn spare(&mut self, i: usize, part: Part) {
+    pub(super) fn spare(&mut self, i: usize, part: StackPart) {
         let p = &mut self.params[i];
         match part.is_whole() {
             true => p.no_decay = true,
@@ -268,10 +268,10 @@ impl<'a> Resolver<'a> {
     }
 
     /// Whether parts are all of a parameter.
-    pub(super) fn covered(&self, i: usize, parts: &[Part]) -> bool {
+    pub(super) fn covered(&self, i: usize, parts: &[StackPart]) -> bool {
         let p = &self.params[i];
         let loops = &self.graph.ty(p.id).dims[..p.stack];
-        Part::cover(parts, Part(loops.iter().map(|d| (*d, 0..self.graph.dims.size(*d))).collect()))
+        StackPart::cover(parts, StackPart(loops.iter().map(|d| (*d, 0..self.graph.dims.size(*d))).collect()))
     }
 
     /// Positions of the parameters that patterns match, which are whole ones; a pattern that matches none is reported.
@@ -290,7 +290,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Positions of the parameters that patterns match, and which part of each; one that matches none is reported.
-    pub(super) fn matched_parts(&mut self, globs: &[PathGlob]) -> Vec<(usize, Part)> {
+    pub(super) fn matched_parts(&mut self, globs: &[PathGlob]) -> Vec<(usize, StackPart)> {
         let mut out = Vec::new();
         let paths: Vec<String> = self.params.iter().map(|p| p.path.clone()).collect();
         let index = glob::PathIndex::new(paths.iter().map(String::as_str));
@@ -315,10 +315,10 @@ impl<'a> Resolver<'a> {
     }
 
     /// The part of a parameter that is at some positions of its loops; `None` where it has not these.
-    fn part(&mut self, i: usize, g: &PathGlob, positions: &[LoopPositions<'_>]) -> Option<Part> {
+    fn part(&mut self, i: usize, g: &PathGlob, positions: &[LoopPositions<'_>]) -> Option<StackPart> {
         let p = &self.params[i];
         let loops = self.graph.ty(p.id).dims[..p.stack].to_vec();
-        let mut part = Part::default();
+        let mut part = StackPart::default();
         for (name, from, to) in positions {
             let table = &self.graph.dims;
             let Some(dim) = loops.iter().copied().find(|d| table.name(*d) == *name) else {
@@ -349,7 +349,7 @@ impl<'a> Resolver<'a> {
             // With another size these may be other iterations, or none.
             self.graph.captured.insert(dim);
             if range != (0..size) {
-                part = part.and(&Part(vec![(dim, range)]))?;
+                part = part.and(&StackPart(vec![(dim, range)]))?;
             }
         }
         Some(part)

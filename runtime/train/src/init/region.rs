@@ -3,7 +3,7 @@
 use super::rule::dim_part;
 use super::target::Target;
 use super::view::DimPart;
-use meshwright_core::Part;
+use meshwright_core::StackPart;
 use meshwright_plan::Dim;
 use std::ops::Range;
 
@@ -72,10 +72,10 @@ impl RegionOf {
 pub(super) fn cover(parts: &[Vec<Range<usize>>], shape: &[usize]) -> bool {
     // A dim is known by its place.
     let part = |ranges: &[Range<usize>]| {
-        Part(ranges.iter().enumerate().map(|(at, r)| (Dim(at as u32), r.clone())).collect())
+        StackPart(ranges.iter().enumerate().map(|(at, r)| (Dim(at as u32), r.clone())).collect())
     };
     let whole: Vec<Range<usize>> = shape.iter().map(|n| 0..*n).collect();
-    Part::cover(&parts.iter().map(|p| part(p)).collect::<Vec<_>>(), part(&whole))
+    StackPart::cover(&parts.iter().map(|p| part(p)).collect::<Vec<_>>(), part(&whole))
 }
 
 /// `[0..11, ..]`: where of a tensor of `shape` a part is; without the dims at its end that are whole.

@@ -209,7 +209,7 @@ fn parts_that_cannot_be_are_refused() {
             "`sgd` with another `nesterov`",
         ),
         (
-            "optimizer sgd(lr = 1 + index(layers))",
+            "optimizer sgd(lr = cast(index(layers), float))",
             "`lr` differs along `layers`, and `v` is in no loop over it",
         ),
         ("optimizer sgd(lr = 1 + index(d))", "`lr` is not one float"),

@@ -6,16 +6,16 @@ use std::ops::Range;
 
 /// Iterations of loops: those that are in the range of each of these dims. Without any it is the whole parameter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part(pub Vec<(Dim, Range<usize>)>);
+pub struct StackPart(pub Vec<(Dim, Range<usize>)>);
 
-impl Part {
+impl StackPart {
     /// Whether it is the whole parameter.
     pub fn is_whole(&self) -> bool {
         self.0.is_empty()
     }
 
     /// What is in both; `None` where nothing is.
-    pub fn and(&self, other: &Part) -> Option<Part> {
+    pub fn and(&self, other: &StackPart) -> Option<StackPart> {
         let mut out = self.clone();
         for (dim, range) in &other.0 {
             match out.0.iter_mut().find(|(d, _)| d == dim) {
@@ -27,7 +27,7 @@ impl Part {
     }
 
     /// What of it is not in another, in parts that have nothing in common.
-    fn without(self, other: &Part) -> Vec<Part> {
+    fn without(self, other: &StackPart) -> Vec<StackPart> {
         if self.and(other).is_none() {
             return vec![self];
         }
@@ -37,9 +37,9 @@ impl Part {
             // A dim that is not named is whole: its size is no matter, since parts are within it.
             let mine = rest.0.iter().find(|(d, _)| d == dim).map_or(0..usize::MAX, |(_, r)| r.clone());
             for left in [mine.start..range.start.max(mine.start), range.end.min(mine.end)..mine.end] {
-                out.extend(rest.and(&Part(vec![(*dim, left)])));
+                out.extend(rest.and(&StackPart(vec![(*dim, left)])));
             }
-            match rest.and(&Part(vec![(*dim, range.clone())])) {
+            match rest.and(&StackPart(vec![(*dim, range.clone())])) {
                 Some(inner) => rest = inner,
                 None => break,
             }
@@ -48,7 +48,7 @@ impl Part {
     }
 
     /// Whether some parts together are all of another one.
-    pub fn cover(parts: &[Part], whole: Part) -> bool {
+    pub fn cover(parts: &[StackPart], whole: StackPart) -> bool {
         let left = parts
             .iter()
             .fold(vec![whole], |left, part| left.into_iter().flat_map(|piece| piece.without(part)).collect());
@@ -56,7 +56,7 @@ impl Part {
     }
 
     /// The truth value, along these loops, of being in one of some parts.
-    pub(crate) fn holds(parts: &[Part], g: &mut Graph) -> Option<Id> {
+    pub(crate) fn holds(parts: &[StackPart], g: &mut Graph) -> Option<Id> {
         let mut any = None;
         for part in parts {
             let mut all = None;
@@ -78,18 +78,18 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
-    use super::Part;
+    use super::StackPart;
     use meshwright_plan::Dims;
 
     #[test]
     fn parts_are_compared_by_the_iterations_that_they_have() {
         let mut dims = Dims::default();
         let (a, b) = (dims.add("a", 4), dims.add("b", 3));
-        let part = |ranges: &[(meshwright_plan::Dim, std::ops::Range<usize>)]| Part(ranges.to_vec());
+        let part = |ranges: &[(meshwright_plan::Dim, std::ops::Range<usize>)]| StackPart(ranges.to_vec());
         assert_eq!(part(&[(a, 0..2)]).and(&part(&[(a, 2..4)])), None);
         assert_eq!(part(&[(a, 0..3)]).and(&part(&[(b, 1..2)])), Some(part(&[(a, 0..3), (b, 1..2)])));
-        let cover = |parts: &[Part]| Part::cover(parts, part(&[(a, 0..4), (b, 0..3)]));
-        assert!(cover(&[Part::default()]) && cover(&[part(&[(a, 0..2)]), part(&[(a, 1..4)])]));
+        let cover = |parts: &[StackPart]| StackPart::cover(parts, part(&[(a, 0..4), (b, 0..3)]));
+        assert!(cover(&[StackPart::default()]) && cover(&[part(&[(a, 0..2)]), part(&[(a, 1..4)])]));
         assert!(!cover(&[]) && !cover(&[part(&[(a, 0..2)]), part(&[(a, 3..4)])]));
         let corner = [part(&[(a, 0..2)]), part(&[(a, 2..4), (b, 0..2)])];
         assert!(!cover(&corner) && cover(&[corner.to_vec(), vec![part(&[(b, 2..3)])]].concat()));
