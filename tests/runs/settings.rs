@@ -34,6 +34,8 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
     let path = |n: &str| dir.path().join(n).display().to_string();
     let (data, to, file) = (path("data"), path("run"), path("mine.mw"));
     let text = std::fs::read_to_string(crate::support::root().join("models/mlp.mw")).unwrap();
+    // A const that the model reads, beside the one of the `train` block.
+    let text = text.replace("/ 255", "/ scale") + "const scale = 255\n";
     std::fs::write(&file, format!("use \"empty.mw\"\n{text}")).unwrap();
     std::fs::write(dir.path().join("empty.mw"), "const unused = 2\n").unwrap();
     let base = [&["train", &file, "--data", &data, "--run", &to][..], &SIZES].concat();
@@ -73,7 +75,7 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
         |own: &[&str], more: &[&str]| run(&[&base[..], own, &["--resume", "--steps", "40"], more].concat());
     for (what, more, values) in [
         ("seed", &["--dim", "batch=12", "--set", "lr=0.05", "--seed", "8"][..], ["9", "8"]),
-        ("const", &["--dim", "batch=12", "--set", "lr=0.25"], ["0.05", "0.25"]),
+        ("const", &["--dim", "batch=12", "--set", "lr=0.05", "--set", "scale=256"], ["255", "256"]),
         ("dim", &["--dim", "batch=20", "--set", "lr=0.05"], ["12", "20"]),
     ] {
         let said = resume(more, &both);

@@ -1,6 +1,5 @@
 //! Which part of a parameter a rule is for: `word[0..11] = …`, `layers[0..2].* = …`.
 
-use super::rule::dim_part;
 use super::target::Target;
 use super::view::DimPart;
 use meshwright_core::StackPart;
@@ -23,7 +22,7 @@ impl RegionOf {
         while let Some((before, inner)) = rest.split_once('[') {
             let (inner, after) = inner.split_once(']').ok_or("its `[` has no `]`")?;
             let parts: Vec<DimPart> =
-                inner.split(',').map(|p| dim_part(p.trim())).collect::<Result<_, _>>()?;
+                inner.split(',').map(|p| DimPart::read(p.trim())).collect::<Result<_, _>>()?;
             name.push_str(before);
             match (after.is_empty(), parts.as_slice()) {
                 (true, _) => region.parts = parts,

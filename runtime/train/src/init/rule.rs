@@ -34,7 +34,7 @@ impl NameRule {
         let rest = match rest.strip_prefix('[') {
             Some(inner) => {
                 let (parts, rest) = inner.split_once(']').ok_or("its `[` has no `]`")?;
-                view.parts = parts.split(',').map(|p| dim_part(p.trim())).collect::<Result<_, _>>()?;
+                view.parts = parts.split(',').map(|p| DimPart::read(p.trim())).collect::<Result<_, _>>()?;
                 rest
             }
             None => rest,
@@ -83,34 +83,6 @@ pub(crate) fn layered(name: &str) -> bool {
 /// The name in the file of a layer's tensor.
 pub(crate) fn of_layer(name: &str, layer: usize) -> String {
     name.replace('#', &layer.to_string())
-}
-
-/// `..`, `0..64`, `3`, or `part 2 of 3`.
-pub(super) fn dim_part(text: &str) -> Result<DimPart, String> {
-    if let Some(rest) = text.strip_prefix("part ") {
-        let (k, of) = rest.split_once(" of ").ok_or("a part is `part 2 of 3`")?;
-        let number =
-            |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a number of parts"));
-        let (k, of) = (number(k)?, number(of)?);
-        return match k {
-            1.. if k <= of => Ok(DimPart::Share(k - 1, of)),
-            _ => Err(format!("there is no part {k} of {of}: the first is 1")),
-        };
-    }
-    if text == ".." {
-        return Ok(DimPart::All);
-    }
-    if let Ok(one) = text.parse::<usize>() {
-        return Ok(DimPart::Positions(one..one.saturating_add(1)));
-    }
-    let (from, to) =
-        text.split_once("..").ok_or("positions along a dim are `FROM..TO`, `..` or `part 2 of 3`")?;
-    let number = |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a position"));
-    let (from, to) = (number(from)?, number(to)?);
-    match from < to {
-        true => Ok(DimPart::Positions(from..to)),
-        false => Err(format!("`[{text}]` are no positions")),
-    }
 }
 
 /// Reads what stands behind the name.

@@ -49,6 +49,34 @@ pub(crate) enum Reshape {
 }
 
 impl DimPart {
+    /// `..`, `0..64`, `3`, or `part 2 of 3`.
+    pub(super) fn read(text: &str) -> Result<DimPart, String> {
+        if let Some(rest) = text.strip_prefix("part ") {
+            let (k, of) = rest.split_once(" of ").ok_or("a part is `part 2 of 3`")?;
+            let number =
+                |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a number of parts"));
+            let (k, of) = (number(k)?, number(of)?);
+            return match k {
+                1.. if k <= of => Ok(DimPart::Share(k - 1, of)),
+                _ => Err(format!("there is no part {k} of {of}: the first is 1")),
+            };
+        }
+        if text == ".." {
+            return Ok(DimPart::All);
+        }
+        if let Ok(one) = text.parse::<usize>() {
+            return Ok(DimPart::Positions(one..one.saturating_add(1)));
+        }
+        let (from, to) =
+            text.split_once("..").ok_or("positions along a dim are `FROM..TO`, `..` or `part 2 of 3`")?;
+        let number = |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a position"));
+        let (from, to) = (number(from)?, number(to)?);
+        match from < to {
+            true => Ok(DimPart::Positions(from..to)),
+            false => Err(format!("`[{text}]` are no positions")),
+        }
+    }
+
     /// Its positions along a dim of that size.
     pub(super) fn within(&self, size: usize) -> Result<Range<usize>, String> {
         match self {
