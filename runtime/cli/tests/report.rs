@@ -214,6 +214,28 @@ fn a_page_is_served_to_this_machine_alone_and_follows_runs() {
     assert_eq!(served.interrupted(), Some(130));
 }
 
+/// Of a log that grows, points are read, and never all of its text at once.
+#[test]
+fn a_page_that_is_served_holds_no_logs() {
+    let at = prepared("report-memory");
+    trained(&at, &["runs/a"]);
+    let served = Served::start(&at, &[]);
+    let peak = || -> u64 {
+        std::thread::sleep(Duration::from_millis(1100));
+        assert_eq!(served.get("/data.json").0, 200);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", served.0.id())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
+    };
+    let before = peak();
+    let log = file(&at, "runs/a/metrics.jsonl");
+    let step = log.lines().find(|l| l.contains("\"event\":\"step\"")).unwrap();
+    let grown = log.clone() + &format!("{step}\n").repeat(80_000);
+    std::fs::write(at.join("runs/a/metrics.jsonl"), &grown).unwrap();
+    let held = peak() - before;
+    assert!(grown.len() > 20_000_000 && held < grown.len() as u64 * 3 / 4, "{held} of {}", grown.len());
+}
+
 #[test]
 fn clients_that_stall_hold_up_nobody() {
     let at = prepared("report-stalled");

@@ -3,7 +3,8 @@
 use crate::Checked;
 use crate::checkpoint::{Store, stores};
 use crate::folder::Folder;
-use crate::run_dir::{RunDir, checkpoints_in, removal_order, tensorboard_in, writes};
+use crate::logs::tensorboard_in;
+use crate::run_dir::{RunDir, checkpoints_in, removal_order, writes};
 use crate::run_error::unusable;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -26,8 +26,6 @@ const PLAN: &str = "plan.json";
 const COSTS: &str = "costs.json";
 const METRICS: &str = "metrics.jsonl";
 const CHECKPOINTS: &str = "checkpoints";
-/// The folder of event files for TensorBoard.
-const TENSORBOARD: &str = "tensorboard";
 const LOCK: &str = "run.lock";
 const MODEL: &str = "model.mw";
 const LAYOUT: &str = "rules.layout";
@@ -271,11 +269,6 @@ impl RunDir {
 /// The folder of a run's checkpoints.
 pub fn checkpoints_in(run: &Path) -> Folder {
     Folder::at(run).below(CHECKPOINTS)
-}
-
-/// The folder of event files for TensorBoard.
-pub(crate) fn tensorboard_in(run: &Path) -> Folder {
-    Folder::at(run).below(TENSORBOARD)
 }
 
 /// What `metrics.jsonl` of a run holds; nothing where there is none yet.

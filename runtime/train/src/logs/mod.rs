@@ -10,6 +10,7 @@ use crate::Checked;
 pub(crate) use metrics_file::MetricsFile;
 pub(crate) use prometheus::{RunFacts, RunState};
 pub(crate) use sink::{EventSink, LogStart};
+pub(crate) use tensorboard::tensorboard_in;
 
 /// A form of the events beside `metrics.jsonl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

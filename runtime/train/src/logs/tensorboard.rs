@@ -3,14 +3,14 @@
 
 use super::sink::{EventSink, LogStart};
 use crate::Checked;
+use crate::folder::Folder;
 use crate::metrics::{Event, Field};
-use crate::run_dir::tensorboard_in;
 use crate::run_error::unusable;
 use prost::Message;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `tensorflow.Event`, as far as it is written here.
@@ -54,6 +54,11 @@ struct SessionLog {
 
 /// `SessionLog.START`: what other files of the folder have of this step and later ones no longer counts.
 const START: i32 = 1;
+
+/// The folder of event files of a run.
+pub(crate) fn tensorboard_in(run: &Path) -> Folder {
+    Folder::at(run).below("tensorboard")
+}
 
 /// A file of events.
 pub(super) struct EventFile {
