@@ -10,7 +10,7 @@ mod loops;
 #[path = "autodiff/pass.rs"]
 mod pass;
 
-use crate::linear::{ScopeItem, items};
+use crate::linear::{ScopeItem, bodies, items, items_of};
 use crate::program::ParamDecl;
 use meshwright_ops::{Class, Crossing, Graph, Id, Kind, RepeatId};
 use meshwright_plan::IdVec;
@@ -29,8 +29,11 @@ pub(crate) fn scaled_gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl], s
     let only_renamed = only_renamed(g);
     g.cursor = backward(g, loss, Class::Value);
     let seed = scale.unwrap_or_else(|| g.constant(1.0, g.ty(loss).dtype));
+    let (bodies, outs) = (bodies(g), outs(g));
     let mut pass = BackwardPass {
         g,
+        bodies,
+        outs,
         wanted,
         needs,
         only_renamed,
@@ -88,10 +91,25 @@ pub(crate) fn needs(g: &Graph, wanted: &BTreeSet<Id>) -> IdVec<Id, bool> {
     }
 }
 
+/// What leaves each loop, in order.
+fn outs(g: &Graph) -> BTreeMap<RepeatId, Vec<(Id, Crossing)>> {
+    let mut out: BTreeMap<RepeatId, Vec<(Id, Crossing)>> = BTreeMap::new();
+    for id in g.ids() {
+        if let Some(b) = g.boundary(id).filter(|b| b.how.leaves()) {
+            out.entry(b.of).or_default().push((id, b.how));
+        }
+    }
+    out
+}
+
 impl BackwardPass<'_> {
     /// Visits the values of a scope, users before operands.
     fn walk(&mut self, scope: Option<RepeatId>) {
-        for item in items(self.g, scope) {
+        let found = match scope {
+            None => items(self.g, None),
+            Some(of) => items_of(self.g, scope, self.bodies.get(&of).map_or(&[], Vec::as_slice)),
+        };
+        for item in found {
             match item {
                 ScopeItem::Loop(of) => self.differentiate_loop(of),
                 ScopeItem::Value(id) => {

@@ -1,12 +1,16 @@
 //! What a layout costs: every value with its placement, every collective with its cause, totals for one device. The same
 //! data is the table of `meshwright explain` and its JSON.
 
+mod recomputed;
+
+pub use recomputed::{AddedOp, RecomputeReport, recomputed};
+
 use crate::compile::Compiled;
 use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
 use meshwright_ops::{GraphNote, Id};
-use meshwright_plan::{CollectiveTotal, Dim, Phase, Plan, Prim, Provenance, Step, StepLoop};
+use meshwright_plan::{CollectiveTotal, Dim, Phase, Plan, Prim, Provenance, StepLoop};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -147,30 +151,6 @@ pub struct DeviceReport {
     pub activation_bytes: u64,
 }
 
-/// What a path of `recompute` brings: the difference to the same layout without it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RecomputeReport {
-    /// The path.
-    pub path: String,
-    /// Bytes of activations that a device has less at its peak.
-    pub saved_bytes: i64,
-    /// Operations that it computes more.
-    pub flops: u64,
-    /// Steps of the Plan that run more often, by what they do, the most frequent first.
-    pub ops: Vec<AddedOp>,
-    /// Collectives that run more often.
-    pub collectives: Vec<CollectiveTotal>,
-}
-
-/// What runs more often.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct AddedOp {
-    /// The primitive.
-    pub op: String,
-    /// How much more often in a step.
-    pub count: u64,
-}
-
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -261,42 +241,6 @@ fn loops(plan: &Plan) -> Vec<LoopReport> {
         parent: around(i),
     };
     (0..all.len()).map(report).collect()
-}
-
-/// What a path of `recompute` brings, from the step and from that of the same layout without the path.
-pub fn recomputed(path: &str, with: &Compiled, without: &Compiled) -> RecomputeReport {
-    let (more, less) = (&with.plan, &without.plan);
-    let counts = |plan: &Plan| {
-        let mut ops: BTreeMap<&'static str, u64> = BTreeMap::new();
-        let computes = |s: &Step| s.computes() && !matches!(s.prim, Prim::Repeat { .. } | Prim::EndRepeat);
-        for (step, times) in plan.steps.iter().zip(plan.times()).filter(|(s, _)| computes(s)) {
-            *ops.entry(step.name()).or_default() += times;
-        }
-        ops
-    };
-    let before = counts(less);
-    let grown = |(op, n): (&'static str, u64)| {
-        let count = n.saturating_sub(before.get(op).copied().unwrap_or(0));
-        (count > 0).then(|| AddedOp { op: op.into(), count })
-    };
-    let mut ops: Vec<AddedOp> = counts(more).into_iter().filter_map(grown).collect();
-    ops.sort_by_key(|o| std::cmp::Reverse(o.count));
-    let before = less.communication();
-    let mut collectives = more.communication();
-    for t in &mut collectives {
-        if let Some(b) = before.iter().find(|b| b.op == t.op && b.axes == t.axes) {
-            t.count = t.count.saturating_sub(b.count);
-            t.bytes = t.bytes.saturating_sub(b.bytes);
-        }
-    }
-    collectives.retain(|t| t.count > 0 || t.bytes > 0);
-    RecomputeReport {
-        path: path.into(),
-        saved_bytes: less.summary.activation_bytes as i64 - more.summary.activation_bytes as i64,
-        flops: more.summary.flops.saturating_sub(less.summary.flops),
-        ops,
-        collectives,
-    }
 }
 
 /// Values that a user would look for: what has a path in the program (the value that bears it, not what it is made of),

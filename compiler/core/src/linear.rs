@@ -15,12 +15,13 @@ pub(crate) fn linearized(step: StepGraph) -> StepGraph {
         return step;
     }
     let mut order = Vec::with_capacity(step.graph.nodes.len());
+    let bodies = bodies(&step.graph);
     // Scopes whose items are still to be put in order, innermost last.
     let mut todo: Vec<Vec<ScopeItem>> = vec![items(&step.graph, None)];
     while let Some(list) = todo.last_mut() {
         match list.pop() {
             Some(ScopeItem::Value(id)) => order.push(id),
-            Some(ScopeItem::Loop(of)) => todo.push(items(&step.graph, Some(of))),
+            Some(ScopeItem::Loop(of)) => todo.push(items_of(&step.graph, Some(of), &bodies[&of])),
             None => {
                 todo.pop();
             }
@@ -36,11 +37,29 @@ pub(crate) enum ScopeItem {
     Loop(RepeatId),
 }
 
+/// The values of the body of each loop, with those of the loops in it.
+pub(crate) fn bodies(g: &Graph) -> BTreeMap<RepeatId, Vec<Id>> {
+    let mut out: BTreeMap<RepeatId, Vec<Id>> = BTreeMap::new();
+    for id in g.ids() {
+        let mut inner = g.node(id).scope;
+        while let Some(of) = inner {
+            out.entry(of).or_default().push(id);
+            inner = g.repeats[of].parent;
+        }
+    }
+    out
+}
+
 /// The items of a scope, last first: operands before users, otherwise by their first values.
 pub(crate) fn items(g: &Graph, scope: Option<RepeatId>) -> Vec<ScopeItem> {
     if g.repeats.is_empty() {
         return g.ids().rev().map(ScopeItem::Value).collect();
     }
+    items_of(g, scope, &g.ids().collect::<Vec<_>>())
+}
+
+/// The same, of which `within` are all values in it.
+pub(crate) fn items_of(g: &Graph, scope: Option<RepeatId>, within: &[Id]) -> Vec<ScopeItem> {
     // The item of this scope that a value belongs to; none for values around it.
     let item = |id: Id| {
         let mut inner = g.node(id).scope;
@@ -59,7 +78,7 @@ pub(crate) fn items(g: &Graph, scope: Option<RepeatId>) -> Vec<ScopeItem> {
     let mut first: BTreeMap<ScopeItem, Id> = BTreeMap::new();
     let mut users: BTreeMap<ScopeItem, BTreeSet<ScopeItem>> = BTreeMap::new();
     let mut waits: BTreeMap<ScopeItem, usize> = BTreeMap::new();
-    for id in g.ids() {
+    for id in within.iter().copied() {
         let Some(mine) = item(id) else { continue };
         first.entry(mine).or_insert(id);
         // What a carry is next may stand around its loop, which then waits for it.

@@ -12,12 +12,13 @@ mod residual;
 use crate::layout::Layout;
 use crate::linear::linearized;
 use crate::normalize::{dead_code, rebuild};
-use crate::resolve::matches;
+use crate::resolve::{PatternIndex, matches};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Boundary, Crossing, Expand, Graph, Id, Kind, Node, Origin, RepeatId, Source};
 use meshwright_plan::Phase;
 use residual::residual;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The loops of the forward pass in which a value is, and for each the loop in which it is made again, outermost first.
 type Loops = [(RepeatId, RepeatId)];
@@ -28,12 +29,8 @@ pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
     if layout.recompute.is_empty() && cheap.is_empty() {
         return step;
     }
-    let mut again = Again {
-        paths: &layout.recompute,
-        cheap: BTreeSet::new(),
-        made: BTreeMap::new(),
-        crossed: BTreeMap::new(),
-    };
+    let named = named(&step.graph, &layout.recompute).into_keys().map(Arc::from).collect();
+    let mut again = Again { named, cheap: BTreeSet::new(), made: BTreeMap::new(), crossed: BTreeMap::new() };
     let out = rebuild(&step, |g, mut node, old| {
         if cheap.contains(&old) {
             let id = again.push(g, node);
@@ -57,8 +54,20 @@ pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
     linearized(dead_code(&out))
 }
 
-struct Again<'a> {
-    paths: &'a [std::sync::Arc<str>],
+/// The paths of values that a `recompute` names, and by which of its patterns: two of them at most.
+pub(crate) fn named<'g>(g: &'g Graph, patterns: &[Arc<str>]) -> BTreeMap<&'g str, Vec<usize>> {
+    let first: BTreeMap<&str, usize> = patterns.iter().enumerate().rev().map(|(i, p)| (&**p, i)).collect();
+    let index = PatternIndex::new(first.into_iter().map(|(p, i)| (i, p)));
+    let paths: BTreeSet<&str> = g.ids().map(|id| &*g.node(id).origin.path).collect();
+    let by = |path: &&str| -> Vec<usize> {
+        index.candidates(path).into_iter().filter(|i| matches(&patterns[*i], path)).take(2).collect()
+    };
+    paths.into_iter().map(|path| (path, by(&path))).filter(|(_, by)| !by.is_empty()).collect()
+}
+
+struct Again {
+    /// The paths of values that the layout names.
+    named: BTreeSet<Arc<str>>,
     /// What is cheap.
     cheap: BTreeSet<Id>,
     /// Clones, and forward values as a backward loop reads them, by the innermost backward loop.
@@ -67,7 +76,7 @@ struct Again<'a> {
     crossed: BTreeMap<(RepeatId, Crossing, Id), Id>,
 }
 
-impl Again<'_> {
+impl Again {
     /// Adds a value. Of one that is taken out of a stack as another is already gives that: what the forward pass has kept is there in any case.
     fn push(&mut self, g: &mut Graph, node: Node) -> Id {
         let crosses =
@@ -105,9 +114,7 @@ impl Again<'_> {
             node.op.kind(),
             Kind::Compute(_) | Kind::Add | Kind::Rename { .. } | Kind::Rematerializable(Source::Random)
         );
-        computed
-            && node.origin.phase == Phase::Forward
-            && self.paths.iter().any(|p| matches(p, &node.origin.path))
+        computed && node.origin.phase == Phase::Forward && self.named.contains(&*node.origin.path)
     }
 
     /// A value computed again.

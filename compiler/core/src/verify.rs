@@ -15,6 +15,7 @@ use crate::partition::{
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId, Role};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Placement, Splits};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound program.
@@ -143,15 +144,8 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
 /// What a body makes is read in it alone, but for what leaves it; and a carry has one placement.
 fn loops(spmd: &Spmd, v: &mut Vec<String>) {
     let graph = &spmd.step.graph;
+    read_outside(spmd, v);
     for l in &spmd.loops {
-        let made: BTreeSet<CopyId> = spmd.instrs[l.body.clone()].iter().map(Instr::out).collect();
-        let leaves = |i: &Instr| graph.boundary(spmd.copy(i.out()).value).is_some_and(|b| b.of == l.of);
-        let around = spmd.instrs.iter().enumerate().filter(|(i, _)| !l.body.contains(i));
-        for (i, instr) in around.filter(|(_, instr)| !leaves(instr)) {
-            if instr.reads().iter().any(|r| made.contains(r)) {
-                v.push(format!("instruction {i} reads what is made in the body of a loop"));
-            }
-        }
         let placement = |c: CopyId| &spmd.copy(c).placement;
         for (c, (carry, next)) in l.carries.iter().zip(&graph.repeats[l.of].carries) {
             let alike =
@@ -165,6 +159,33 @@ fn loops(spmd: &Spmd, v: &mut Vec<String>) {
         }
         if l.carries.len() != graph.repeats[l.of].carries.len() {
             v.push("a loop lacks carries".into());
+        }
+    }
+}
+
+/// What is read outside of the body of the loop that makes it, though it does not leave that.
+fn read_outside(spmd: &Spmd, v: &mut Vec<String>) {
+    // The loops around each instruction: the innermost one, and the one around each.
+    let mut innermost: Vec<Option<usize>> = vec![None; spmd.instrs.len()];
+    let mut around = vec![None; spmd.loops.len()];
+    let mut order: Vec<usize> = (0..spmd.loops.len()).collect();
+    order.sort_by_key(|k| Reverse(spmd.loops[*k].body.len()));
+    for k in order {
+        let body = spmd.loops[k].body.clone();
+        around[k] = innermost.get(body.start).copied().flatten();
+        innermost[body].fill(Some(k));
+    }
+    let made: BTreeMap<CopyId, usize> = spmd.instrs.iter().enumerate().map(|(i, x)| (x.out(), i)).collect();
+    for (i, instr) in spmd.instrs.iter().enumerate() {
+        let leaves = spmd.step.graph.boundary(spmd.copy(instr.out()).value).map(|b| b.of);
+        for at in instr.reads().iter().filter_map(|r| made.get(r)) {
+            let mut inside = innermost[*at];
+            while let Some(k) = inside.filter(|k| !spmd.loops[*k].body.contains(&i)) {
+                if leaves != Some(spmd.loops[k].of) {
+                    v.push(format!("instruction {i} reads what is made in the body of a loop"));
+                }
+                inside = around[k];
+            }
         }
     }
 }

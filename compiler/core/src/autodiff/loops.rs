@@ -79,11 +79,7 @@ impl BackwardPass<'_> {
 
     /// What leaves a loop, in order.
     fn outs(&self, of: RepeatId) -> Vec<(Id, Crossing)> {
-        let leaves = |id: Id| {
-            let b = self.g.boundary(id)?;
-            (b.of == of && b.how.leaves()).then_some((id, b.how))
-        };
-        self.g.ids().filter_map(leaves).collect()
+        self.outs.get(&of).cloned().unwrap_or_default()
     }
 
     /// The carry of the cotangent of a carry: it starts as the cotangent of the carry's last value, and is in each iteration a

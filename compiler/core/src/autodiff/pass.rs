@@ -1,6 +1,6 @@
 //! What a walk from a loss back to the parameters knows, and the gradient of one op.
 
-use meshwright_ops::{Class, Graph, Id, Kind, Node, Origin, Precision, RepeatId, Type};
+use meshwright_ops::{Class, Crossing, Graph, Id, Kind, Node, Origin, Precision, RepeatId, Type};
 use meshwright_plan::{IdVec, Phase};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,6 +20,9 @@ pub(super) struct BackwardLoop {
 /// One walk from a loss back to the parameters.
 pub(super) struct BackwardPass<'g> {
     pub(super) g: &'g mut Graph,
+    /// The values of the body of each loop, and what leaves it.
+    pub(super) bodies: BTreeMap<RepeatId, Vec<Id>>,
+    pub(super) outs: BTreeMap<RepeatId, Vec<(Id, Crossing)>>,
     pub(super) wanted: BTreeSet<Id>,
     pub(super) needs: IdVec<Id, bool>,
     /// Values of the forward pass that a rename alone reads.

@@ -38,7 +38,8 @@ pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, o
             LayoutKind::Recompute(globs) => {
                 let unknown = globs.iter().filter(|g| values.index.matching(&g.text).is_empty());
                 let does = "it would compute nothing again";
-                out.extend(unknown.map(|g| no_such_path(g, "value", does, &values, index.program)));
+                let few = unknown.take(MAX_REPORTED);
+                out.extend(few.map(|g| no_such_path(g, "value", does, &values, index.program)));
             }
             _ => continue,
         }

@@ -14,9 +14,21 @@ use meshwright_syntax::ast::{Expr, Minimize, ParamGroup, PathGlob};
 /// What lines have of a parameter, each with its number.
 type Owners = Vec<(StackPart, usize)>;
 
+/// The most lines `minimize`: each has a backward pass of its own.
+const MOST_OBJECTIVES: usize = 64;
+
 impl<'a> Resolver<'a> {
     /// The lines `minimize`: each parameter that is trained has one of them.
     pub(super) fn objectives(&mut self, all: &Lines<'a>) -> Option<Vec<Objective>> {
+        if let Some((_, span)) = all.minimize.get(MOST_OBJECTIVES) {
+            let text = format!("a step minimizes {} losses, more than {MOST_OBJECTIVES}", all.minimize.len());
+            self.error(
+                Diagnostic::error(codes::E0219, text)
+                    .at(*span, "one too many")
+                    .help("add them up: `loss all = first + second`, and `minimize all`"),
+            );
+            return None;
+        }
         let mut out = Some(Vec::new());
         let mut owner: Vec<Owners> = vec![Owners::new(); self.params.len()];
         let mut rest = None;

@@ -2,7 +2,8 @@
 
 use super::report::Report;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes};
-use meshwright_syntax::ast::{ItemKind, ModelFile};
+use meshwright_syntax::ast::{ItemKind, ModelFile, Use};
+use std::collections::BTreeMap;
 
 /// Gives the parsed file of a path that `use` names at a place, or says why not. The path is relative to the file of that
 /// place. One file must get one [`FileId`], however often it is asked for: by it files are told apart.
@@ -10,8 +11,8 @@ pub type Loader<'l> = dyn FnMut(&str, Span) -> Outcome<ModelFile> + 'l;
 
 /// The deepest chain of files that use one another.
 const MAX_DEPTH: usize = 32;
-/// The most files asked for in one run.
-const MAX_FILES: usize = 1000;
+/// The most files asked for in one run, by whatever path.
+const MAX_FILES: usize = 256;
 
 struct Loading<'r, 'l> {
     load: &'r mut Loader<'l>,
@@ -20,6 +21,8 @@ struct Loading<'r, 'l> {
     open: Vec<(FileId, Option<Span>)>,
     done: Vec<FileId>,
     files: Vec<ModelFile>,
+    /// Which file a path was in the file that uses it: nothing is read twice.
+    known: BTreeMap<(FileId, String), FileId>,
     asked: usize,
 }
 
@@ -27,7 +30,8 @@ struct Loading<'r, 'l> {
 pub(super) fn used_files(file: &ModelFile, load: &mut Loader<'_>, report: &mut Report) -> Vec<ModelFile> {
     let id = file.items.first().map(|i| i.span.file);
     let open = id.map(|id| (id, None)).into_iter().collect();
-    let mut loading = Loading { load, report, open, done: Vec::new(), files: Vec::new(), asked: 0 };
+    let mut loading =
+        Loading { load, report, open, done: Vec::new(), files: Vec::new(), known: BTreeMap::new(), asked: 0 };
     loading.visit(file);
     loading.files
 }
@@ -36,6 +40,11 @@ impl Loading<'_, '_> {
     fn visit(&mut self, file: &ModelFile) {
         for item in &file.items {
             let ItemKind::Use(wanted) = &item.kind else { continue };
+            let place = (item.span.file, wanted.path.clone());
+            if let Some(id) = self.known.get(&place) {
+                self.circle(*id, wanted);
+                continue;
+            }
             self.asked += 1;
             if self.open.len() > MAX_DEPTH || self.asked > MAX_FILES {
                 let text = format!("more than {MAX_DEPTH} files deep or {MAX_FILES} files in all");
@@ -53,18 +62,8 @@ impl Loading<'_, '_> {
                 continue;
             };
             let Some(id) = tree.items.first().map(|i| i.span.file) else { continue };
-            if let Some(k) = self.open.iter().position(|o| o.0 == id) {
-                let mut d = Diagnostic::error(codes::E0211, format!("`{}` uses itself", wanted.path))
-                    .at(wanted.path_span, "leads back to a file that is being read");
-                for (_, span) in &self.open[k..] {
-                    if let Some(span) = span.filter(|s| *s != wanted.path_span) {
-                        d = d.and(span, "through here");
-                    }
-                }
-                self.report.push(d.help("move what both files need into a third one"));
-                continue;
-            }
-            if self.done.contains(&id) {
+            self.known.insert(place, id);
+            if self.circle(id, wanted) || self.done.contains(&id) {
                 continue;
             }
             self.open.push((id, Some(wanted.path_span)));
@@ -73,5 +72,19 @@ impl Loading<'_, '_> {
             self.done.push(id);
             self.files.push(tree);
         }
+    }
+
+    /// Whether a file is being read that is used, which is reported.
+    fn circle(&mut self, id: FileId, wanted: &Use) -> bool {
+        let Some(k) = self.open.iter().position(|o| o.0 == id) else { return false };
+        let mut d = Diagnostic::error(codes::E0211, format!("`{}` uses itself", wanted.path))
+            .at(wanted.path_span, "leads back to a file that is being read");
+        for (_, span) in &self.open[k..] {
+            if let Some(span) = span.filter(|s| *s != wanted.path_span) {
+                d = d.and(span, "through here");
+            }
+        }
+        self.report.push(d.help("move what both files need into a third one"));
+        true
     }
 }

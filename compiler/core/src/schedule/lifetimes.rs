@@ -67,7 +67,7 @@ fn last_uses(plan: &Plan) -> PerBuffer<Option<usize>> {
     // The loops that are open, outermost first: where each begins and ends.
     let mut open: Vec<(usize, usize)> = Vec::new();
     for (i, s) in plan.steps.iter().enumerate() {
-        let begins = loops.iter().find(|l| l.begin == i);
+        let begins = loops.binary_search_by_key(&i, |l| l.begin).ok().map(|k| loops[k]);
         for o in &s.reads {
             let around = |begin: usize| made[o.buf].is_none_or(|m| m < begin);
             let end = open.iter().find(|(begin, _)| around(*begin)).map_or(i, |l| l.1);

@@ -18,18 +18,29 @@ const HIDING_PART: u64 = 4;
 /// Staggers the steps of all loops.
 pub fn stagger(mut plan: Plan) -> Plan {
     let limit = flight_limit(&plan);
+    let (mut loops, times) = (plan.loops(), plan.times());
+    // What lies behind the loops that are not done yet, from the last piece to the first: it moves no more.
+    let mut done: Vec<Vec<Step>> = Vec::new();
     // What is done to a loop moves only what is behind its beginning.
-    for k in (0..plan.loops().len()).rev() {
-        let of = plan.loops()[k];
+    for k in (0..loops.len()).rev() {
+        let of = loops[k];
+        let around = loops[..k].iter().map(|l| l.end).max().unwrap_or(0);
+        if around < of.begin && of.end + 1 < plan.steps.len() {
+            done.push(plan.steps.split_off(of.end + 1));
+        }
         if plan.dims.size(of.dim) > 1 {
-            let body = Body::of(&plan, of);
+            let body = Body::of(&plan, of, times[of.begin]);
             let ahead = body.ahead(limit);
             let behind = body.behind(limit - ahead.bytes, &ahead.steps);
             if !ahead.steps.is_empty() || !behind.steps.is_empty() {
+                let before = plan.steps.len();
                 apart(&mut plan, of, &ahead, &behind);
+                let more = plan.steps.len() - before;
+                loops[..k].iter_mut().filter(|l| l.end > of.begin).for_each(|l| l.end += more);
             }
         }
     }
+    plan.steps.extend(done.into_iter().rev().flatten());
     plan
 }
 
@@ -45,6 +56,8 @@ struct Shifted {
 struct Body<'a> {
     plan: &'a Plan,
     of: StepLoop,
+    /// How often it runs in a step.
+    times: u64,
     /// Its own steps, with the ends of loops in it.
     direct: Vec<usize>,
     /// Which of its own steps makes a buffer.
@@ -54,10 +67,16 @@ struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    fn of(plan: &'a Plan, of: StepLoop) -> Body<'a> {
-        let inner: Vec<StepLoop> = plan.loops().into_iter().filter(|l| of.contains(l.begin)).collect();
+    fn of(plan: &'a Plan, of: StepLoop, times: u64) -> Body<'a> {
         let steps = of.begin + 1..of.end;
-        let direct: Vec<usize> = steps.clone().filter(|s| !inner.iter().any(|l| l.contains(*s))).collect();
+        let (mut depth, mut direct) = (0, Vec::new());
+        for at in steps.clone() {
+            depth -= usize::from(matches!(plan.steps[at].prim, Prim::EndRepeat));
+            if depth == 0 {
+                direct.push(at);
+            }
+            depth += usize::from(matches!(plan.steps[at].prim, Prim::Repeat { .. }));
+        }
         let made = direct.iter().flat_map(|s| plan.steps[*s].writes.iter().map(|o| (o.buf, *s))).collect();
         let mut readers: BTreeMap<BufId, Vec<usize>> = BTreeMap::new();
         for s in steps.chain([of.end]) {
@@ -65,7 +84,7 @@ impl<'a> Body<'a> {
                 readers.entry(o.buf).or_default().push(s);
             }
         }
-        Body { plan, of, direct, made, readers }
+        Body { plan, of, times, direct, made, readers }
     }
 
     fn step(&self, at: usize) -> &'a Step {
@@ -123,10 +142,8 @@ impl<'a> Body<'a> {
 
     /// Reductions after whose operands little is computed in the iteration, with what stores their results; nothing else reads them.
     fn behind(&self, limit: usize, ahead: &BTreeSet<usize>) -> Shifted {
-        let times = self.plan.times();
-        let work = |from: usize| -> u64 {
-            (from..self.of.end).map(|s| times[s].saturating_mul(self.step(s).flops(self.plan))).sum()
-        };
+        let rest = self.work();
+        let work = |from: usize| rest[from - self.of.begin];
         let all = work(self.of.begin);
         let mut group = Shifted::default();
         for at in self.direct.iter().rev().copied().filter(|s| reduces(self.step(*s))) {
@@ -147,6 +164,28 @@ impl<'a> Body<'a> {
             }
         }
         group
+    }
+
+    /// The operations from each step of the loop on, to its end.
+    fn work(&self) -> Vec<u64> {
+        let mut now = vec![self.times];
+        let mut all: Vec<u64> = Vec::with_capacity(self.of.end - self.of.begin + 1);
+        for at in self.of.begin..self.of.end {
+            let step = self.step(at);
+            if let Prim::EndRepeat = step.prim {
+                now.pop();
+            }
+            let times = now.last().copied().unwrap_or(1);
+            if let Prim::Repeat { dim, .. } = step.prim {
+                now.push(times.saturating_mul(self.plan.dims.size(dim) as u64));
+            }
+            all.push(times.saturating_mul(step.flops(self.plan)));
+        }
+        all.push(0);
+        for at in (1..all.len()).rev() {
+            all[at - 1] = all[at - 1].saturating_add(all[at]);
+        }
+        all
     }
 
     /// A step with all that reads its results, if these lead to carries alone that nothing else reads.
@@ -198,11 +237,12 @@ fn reduces(step: &Step) -> bool {
 
 /// Gives the steps of a loop their lags, with a carry for each buffer that goes from one turn to the next.
 fn apart(plan: &mut Plan, of: StepLoop, ahead: &Shifted, behind: &Shifted) {
-    let body = Body::of(plan, of);
+    let mut buffers = std::mem::take(&mut plan.buffers);
+    let body = Body::of(plan, of, 1);
     let lag = u8::from(!ahead.steps.is_empty());
     // What runs ahead writes buffers of its own: those that are read are currents from now on.
     let mut renamed: BTreeMap<BufId, BufId> = BTreeMap::new();
-    let (mut buffers, mut handed) = (plan.buffers.clone(), Vec::new());
+    let mut handed = Vec::new();
     let mut another = |buf: BufId| {
         buffers.push(buffers[buf.0 as usize].clone());
         BufId(buffers.len() as u32 - 1)

@@ -71,6 +71,8 @@ struct Storage {
     used: PerBuffer<bool>,
     /// Whether it has the storage of another.
     handed: PerBuffer<bool>,
+    /// What came to be there, and what ceased to be, in order.
+    turns: Vec<(BufId, bool)>,
 }
 
 impl Storage {
@@ -78,7 +80,21 @@ impl Storage {
         let mut alive = PerBuffer::new(plan, false);
         plan.program_inputs.iter().for_each(|l| alive[l.buf] = true);
         let none = PerBuffer::new(plan, false);
-        Storage { written: alive.clone(), alive, used: none.clone(), handed: none }
+        Storage { written: alive.clone(), alive, used: none.clone(), handed: none, turns: Vec::new() }
+    }
+
+    /// Notes whether a buffer is there from now on; gives whether it was.
+    fn turn(&mut self, b: BufId, alive: bool) -> bool {
+        let before = std::mem::replace(&mut self.alive[b], alive);
+        if before != alive {
+            self.turns.push((b, alive));
+        }
+        before
+    }
+
+    /// Buffers that have come or gone since a turn, each with whether it was there then.
+    fn since(&self, turn: usize) -> BTreeMap<BufId, bool> {
+        self.turns[turn..].iter().rev().map(|(b, came)| (*b, !came)).collect()
     }
 
     /// A step reads and writes.
@@ -101,7 +117,7 @@ impl Storage {
             if std::mem::replace(&mut self.written[o.buf], true) {
                 v.push(format!("writes buffer {} again", o.buf.0));
             }
-            self.alive[o.buf] = true;
+            self.turn(o.buf, true);
         }
     }
 
@@ -116,12 +132,12 @@ impl Storage {
         for (from, to) in aliases {
             let fits = plan.same_storage(*from, *to) && step.may_donate(*from, *to);
             let once = !std::mem::replace(&mut self.handed[*to], true);
-            if !std::mem::take(&mut self.alive[*from]) || !fits || !once {
+            if !self.turn(*from, false) || !fits || !once {
                 v.push(format!("storage of {} cannot go to {}", from.0, to.0));
             }
         }
         for b in free {
-            if !std::mem::take(&mut self.alive[*b]) {
+            if !self.turn(*b, false) {
                 v.push(format!("frees buffer {} which is not there", b.0));
             }
         }
@@ -167,8 +183,8 @@ impl Storage {
 struct OpenLoop {
     dim: Dim,
     currents: Vec<BufId>,
-    /// What is there when it begins, but for the currents.
-    around: BTreeSet<BufId>,
+    /// Where it begins among the turns of the storage.
+    turn: usize,
     in_flight: Vec<u32>,
 }
 
@@ -181,17 +197,15 @@ fn repeats(
     open: &mut Vec<OpenLoop>,
     v: &mut Vec<String>,
 ) {
-    let alive = || storage.alive.iter().filter(|(_, alive)| **alive).map(|(b, _)| b);
     let bufs = |operands: &[Operand]| operands.iter().map(|o| o.buf).collect::<Vec<_>>();
     let in_flight = || flights.open.iter().map(|f| f.number).collect::<Vec<_>>();
     match &step.prim {
         Prim::Repeat { dim, .. } => {
             let currents = bufs(&step.writes);
-            let around = alive().filter(|b| !currents.contains(b)).collect();
             if open.iter().any(|l| l.dim == *dim) {
                 v.push("is in the body of a loop over the same dim".into());
             }
-            open.push(OpenLoop { dim: *dim, currents, around, in_flight: in_flight() });
+            open.push(OpenLoop { dim: *dim, currents, turn: storage.turns.len(), in_flight: in_flight() });
         }
         Prim::EndRepeat => {
             let Some(l) = open.pop() else { return v.push("no loop is open that could end".into()) };
@@ -200,17 +214,20 @@ fn repeats(
             if nexts.len() != l.currents.len() || !nexts.iter().zip(&l.currents).all(|(n, c)| stored(n, c)) {
                 v.push("what is next is not stored as the currents are".into());
             }
-            if nexts.iter().any(|n| l.around.contains(n))
-                || nexts.iter().collect::<BTreeSet<_>>().len() < nexts.len()
-            {
+            let before = storage.since(l.turn);
+            let was_there = |b: &BufId| before.get(b).copied().unwrap_or(storage.alive[*b]);
+            let around = |b: &BufId| was_there(b) && !l.currents.contains(b);
+            if nexts.iter().any(around) || nexts.iter().collect::<BTreeSet<_>>().len() < nexts.len() {
                 v.push("what is next is not made in the body, once for each current".into());
             }
-            let now: BTreeSet<BufId> =
-                alive().chain(free.iter().copied()).filter(|b| !lasts.contains(b)).collect();
-            for b in l.around.difference(&now) {
+            let now = |b: &BufId| (storage.alive[*b] || free.contains(b)) && !lasts.contains(b);
+            // All others are as they were.
+            let changed: BTreeSet<BufId> =
+                before.keys().chain(&l.currents).chain(free).chain(&lasts).copied().collect();
+            for b in changed.iter().filter(|b| around(b) && !now(b)) {
                 v.push(format!("buffer {} is around the loop and ends in its body", b.0));
             }
-            for b in now.difference(&l.around).filter(|b| !nexts.contains(b)) {
+            for b in changed.iter().filter(|b| !around(b) && now(b) && !nexts.contains(b)) {
                 v.push(format!("buffer {} is made in the body of the loop and does not end in it", b.0));
             }
             if in_flight() != l.in_flight {

@@ -28,8 +28,6 @@ pub(crate) struct Construct {
     pub(crate) size: usize,
     /// How many times as large the other is.
     pub(crate) times: usize,
-    /// Whether it is a product of many factors.
-    pub(crate) products: bool,
 }
 
 const HEAD: &str = "dim batch = 8, a = 6, b = 4\n";
@@ -110,12 +108,13 @@ fn construct(
     times: usize,
     text: impl Fn(usize) -> Text + 'static,
 ) -> Construct {
-    Construct { name, text: Box::new(text), size, times, products: false }
+    Construct { name, text: Box::new(text), size, times }
 }
 
 /// All constructs.
 pub(crate) fn constructs() -> Vec<Construct> {
     let mut all = layouts();
+    all.extend(recomputes());
     all.extend(meshes());
     all.extend(declarations());
     all.extend(mistakes());
@@ -171,6 +170,32 @@ fn layouts() -> Vec<Construct> {
             let text = params(n, '*');
             let scopes = each(n, |i| format!("params w{i}: a -> r\n"));
             Text { layout: Some("mesh r = 2\n".to_string() + &scopes), ..text }
+        }),
+    ]
+}
+
+fn recomputes() -> Vec<Construct> {
+    use construct as c;
+    const LAYER: &str = "layer q(x) {\n let h = sin(x)\n return h * exp(h)\n}\n";
+    let layers = |n: usize| {
+        let calls = each(n, |i| format!(" let y{} = q(y{i}) as q{i}\n", i + 1));
+        let body =
+            format!(" param w[a] = 1\n let y0 = x * w\n{calls} loss l = mean[batch, a](y{n} * y{n})\n");
+        trained(LAYER, &body)
+    };
+    vec![
+        c("recompute: paths of nothing", 5000, 8, |n| rules(each(n, |i| format!("recompute q{i}.*\n")))),
+        c("recompute: many paths in one", 5000, 8, |n| {
+            rules(format!("recompute {}\n", list(n, |i| format!("q{i}.*"))))
+        }),
+        c("recompute: one path again and again", 8000, 8, |n| rules("recompute w*\n".repeat(n))),
+        c("recompute: a line for each layer", 50, 8, move |n| Text {
+            layout: Some(each(n, |i| format!("recompute q{i}.*\n"))),
+            ..layers(n)
+        }),
+        c("recompute: all layers", 50, 8, move |n| Text {
+            layout: Some("recompute q*\n".into()),
+            ..layers(n)
         }),
     ]
 }
@@ -231,6 +256,7 @@ fn declarations() -> Vec<Construct> {
         c("parameters of a layer declared twice", 16000, 8, |n| {
             with(format!("layer q(x, {}) {{\n return x\n}}\n", list(n, |i| format!("p{}", i / 2))))
         }),
+        c("a file that uses itself", 4000, 8, |n| with("use \"model.mw\"\n".repeat(n))),
         c("files that are missing", 4000, 8, |n| with(each(n, |i| format!("use \"q{i}.mw\"\n")))),
     ]
 }
@@ -334,6 +360,23 @@ fn programs() -> Vec<Construct> {
         c("a chain of maxima", 400, 4, |n| chain(n, |i| format!("y{i} + max[a](y{i})"))),
         c("a chain of dropout", 400, 4, |n| chain(n, |i| format!("dropout(y{i}, 0.1)"))),
         c("a chain of shifts", 500, 4, |n| chain(n, |i| format!("shift[a, by = 1](y{i})"))),
+        c("a chain with a loss of each value", 100, 4, |n| {
+            let steps =
+                each(n, |i| format!(" let y{0} = sin(y{i})\n loss l{0} = mean[batch, a](y{0} * w)\n", i + 1));
+            trained(
+                "",
+                &format!(" param w[a] = 1\n let y0 = x * w\n{steps} loss l = mean[batch, a](y{n} * y{n})\n"),
+            )
+        }),
+        c("lines that minimize", 500, 8, |n| {
+            let text = trained("", &format!(" param w[a] = 1\n let y = x * w\n{SQUARE}"));
+            Text { model: text.model.replacen(" minimize l\n", &" minimize l of w\n".repeat(n), 1), ..text }
+        }),
+        c("loops", 100, 8, |n| {
+            let layer = "layer dn(x) {\n param w[a, b] = normal(0, 1)\n param v[b, a] = normal(0, 1)\n return sum[b](sum[a](x * w) * v)\n}\n";
+            let loops = each(n, |i| format!(" repeat k {{ y = dn(y) as a{i} }}\n"));
+            trained(&format!("dim k = 2\n{layer}"), &format!(" let y = x\n{loops}{SQUARE}"))
+        }),
         c("one value with many users", 500, 4, |n| chain(n, |i| format!("y{i} + sin(y0 * {})", i + 2))),
         c("layers without parameters", 1000, 4, |n| {
             let layer = "layer q(x) {\n return sin(x)\n}\n";
@@ -367,6 +410,15 @@ fn splits() -> Vec<Construct> {
         c("a chain of sums, split", 1000, 4, |n| {
             under(chain(n, |i| format!("y{i} + {i}")), "r=2,c=2", "batch -> r; a -> c")
         }),
+        c("loops under ZeRO-3", 50, 8, |n| {
+            let layer = "layer dn(x) {\n param w[a, b] = normal(0, 1)\n param v[b, a] = normal(0, 1)\n return sum[b](sum[a](x * w) * v)\n}\n";
+            let loops = each(n, |i| format!(" repeat k {{ y = dn(y) as a{i} }}\n"));
+            under(
+                trained(&format!("dim k = 2\n{layer}"), &format!(" let y = x\n{loops}{SQUARE}")),
+                "data=2",
+                ZERO3,
+            )
+        }),
         c("a chain of shifts, split", 200, 4, |n| {
             under(chain(n, |i| format!("shift[a, by = 1](y{i})")), "r=2,c=2", "batch -> r; a -> c")
         }),
@@ -374,17 +426,14 @@ fn splits() -> Vec<Construct> {
 }
 
 fn products() -> Vec<Construct> {
-    let c = |name, size, times, text: fn(usize) -> Text| Construct {
-        products: true,
-        ..construct(name, size, times, text)
-    };
+    use construct as c;
     vec![
-        c("a product of many factors", 20, 4, |n| {
+        c("a product of many factors", 100, 8, |n| {
             let declared = each(n, |i| format!(" param w{i}[a] = 1\n"));
             let factors = (0..n).map(|i| format!("w{i}")).collect::<Vec<_>>().join(" * ");
             trained("", &format!("{declared} loss l = sum[a]({factors}) + mean[batch, a](x)\n"))
         }),
-        c("a product of many matrices", 20, 4, |n| {
+        c("a product of many matrices", 100, 8, |n| {
             let dims = each(n + 1, |i| format!("dim d{i} = 2\n"));
             let declared = each(n, |i| format!(" param w{i}[d{i}, d{}] = 1\n", i + 1));
             let factors = each(n, |i| format!(" * w{i}"));

@@ -1,7 +1,7 @@
 //! All that `check`, `explain` and `fmt` make of a text.
 
 use crate::constructs::{Formatter, Text};
-use meshwright_core::explain::explain;
+use meshwright_core::explain::{explain, recomputed};
 use meshwright_core::resolve::resolve;
 use meshwright_core::{Layout, Program, Settings, StepGraph, compile, evaluation, layout, training_step};
 use meshwright_diag::{Diagnostic, Sources, has_errors, render};
@@ -30,7 +30,9 @@ fn check(text: &Text, sources: &mut Sources) -> (Option<String>, Vec<Diagnostic>
     let id = sources.add("model.mw", text.model.as_str());
     let (tree, mut found) = parse_model(id, &text.model);
     let program = tree.and_then(|tree| {
-        let (program, more) = resolve(&tree, None, &Settings::default(), &mut |_, _| (None, Vec::new()));
+        // The only file that there is.
+        let mut load = |path: &str, _| ((path == "model.mw").then(|| tree.clone()), Vec::new());
+        let (program, more) = resolve(&tree, None, &Settings::default(), &mut load);
         found.extend(more);
         program
     });
@@ -46,7 +48,9 @@ fn check(text: &Text, sources: &mut Sources) -> (Option<String>, Vec<Diagnostic>
         let (compiled, more) = compile::compile(&step, &rules, &line_of, &mut |_, _| {});
         found.extend(more);
         if let Some(compiled) = compiled {
-            let report = explain(&compiled, &line_of);
+            let mut report = explain(&compiled, &line_of);
+            let again = |less: &Layout| compile::compile(&step, less, &line_of, &mut |_, _| {}).0;
+            report.recompute = recomputed(&step, &rules, &compiled, again);
             out.push_str(&serde_json::to_string(&report).unwrap_or_default());
             out.push_str(&compiled.plan.hash());
         }

@@ -1,8 +1,7 @@
 //! The benchmark of growth: what the compiler takes in time and memory for each construct, against the size of the text.
 //!
 //! Each construct is examined at two sizes. The exponent by which its time grows in between, and that of its memory, is at
-//! most [`EXPONENT`]; products of many factors have a gradient of as many products, so theirs is [`OF_PRODUCTS`]. No text takes
-//! more than [`MOST_SECONDS`] or [`MOST_BYTES`]. Time is the CPU's, of this process, which does nothing else meanwhile. Others
+//! most [`EXPONENT`]. No text takes more than [`MOST_SECONDS`] or [`MOST_BYTES`]. Time is the CPU's, of this process, which does nothing else meanwhile. Others
 //! share the machine, and its speed doubles and halves within a second: the large text is compared with the small one just
 //! before and just after it, never with one of another moment. What seems too slow is measured again and the best comparison
 //! counts; what others' use of the caches adds to the time of a linear program of as much memory, up to 0.3, is no fault.
@@ -26,8 +25,6 @@ static ALLOCATOR: PeakMemAlloc<MiMalloc> = PeakMemAlloc::new(MiMalloc);
 
 /// Most that time and memory may grow by: the exponent of the size.
 const EXPONENT: f64 = 1.2;
-/// The same for products of many factors: 2, and a little for what lists of steps grow by at a time.
-const OF_PRODUCTS: f64 = 2.1;
 /// Most CPU time for one text.
 const MOST_SECONDS: f64 = 2.0;
 /// Most memory for one text.
@@ -88,7 +85,7 @@ impl Measured {
         measure(&small); // what is allocated once
         let mut best = Measured::once(c, &small, &large);
         for _ in 1..TRIES {
-            if best.faults(c).is_empty() {
+            if best.faults().is_empty() {
                 break;
             }
             let added = added_by_memory([best.small[1], best.large[1]].map(|b| b.max(FLOOR[1])));
@@ -113,11 +110,10 @@ impl Measured {
         Measured { small, large, exponents, added: 0.0 }
     }
 
-    fn faults(&self, c: &Construct) -> Vec<String> {
-        let limit = if c.products { OF_PRODUCTS } else { EXPONENT };
+    fn faults(&self) -> Vec<String> {
         let grows = |k: usize, what: &str| {
             let added = if k == 0 { self.added } else { 0.0 };
-            (self.exponents[k] > limit + added)
+            (self.exponents[k] > EXPONENT + added)
                 .then(|| format!("{what} grows with the size to the power of {:.2}", self.exponents[k]))
         };
         let slow = (self.large[0] > MOST_SECONDS).then(|| format!("takes {:.2} s", self.large[0]));
@@ -140,7 +136,7 @@ fn main() -> ExitCode {
         let (small, large) = (pair(m.small), pair(m.large));
         println!("{:40} {:>7} {small:>18} {large:>18} {exponents:>13}", c.name, c.size * c.times);
         run += 1;
-        let faults = m.faults(c);
+        let faults = m.faults();
         failed += usize::from(!faults.is_empty());
         faults.iter().for_each(|f| println!("    FAILED: {f}"));
     }

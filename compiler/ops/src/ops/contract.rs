@@ -46,6 +46,22 @@ fn samples() -> Vec<Sample> {
         contraction("two summed dims", &["d"], vec![float(&[a, b, c]), float(&[a, b, d])]),
         contraction("three operands", &["a", "d"], vec![float(&[a, b]), float(&[b, c]), float(&[c, d])]),
         contraction("dot", &[], vec![float(&[a, b]), float(&[b, a])]),
+        contraction(
+            "many operands",
+            &["a"],
+            vec![
+                float(&[a, b]),
+                float(&[b]),
+                float(&[b, c]),
+                float(&[c]),
+                float(&[c, d]),
+                float(&[d, ("e", 2)]),
+                float(&[a]),
+                float(&[d, b]),
+                float(&[a, c]),
+                float(&[]),
+            ],
+        ),
         contraction("scaled", &["a"], vec![float(&[]), float(&[a, b]), float(&[b])]),
         contraction("a dim of one operand is summed", &["a"], vec![float(&[a, b, c]), float(&[a, b])]),
         contraction("of integers", &["a", "c"], vec![integer(&[a, b], -3.0, 4.0), integer(&[b, c], -3.0, 4.0)]).flat(),
@@ -90,6 +106,9 @@ impl Op for Contract {
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
+        if x.len() > FEW {
+            return self.through_pairs(g, x, dy, need);
+        }
         let dims = g.ty(y).dims.clone();
         let mut out = Vec::new();
         for (i, xi) in x.iter().enumerate() {
@@ -209,6 +228,46 @@ impl Op for Contract {
             out.data[o] += x.iter().map(|t| t.at(&all, at)).product::<f64>();
         });
         out
+    }
+}
+
+/// So many factors are each differentiated by itself, as the product of all others.
+const FEW: usize = 8;
+
+impl Contract {
+    /// The cotangents of many factors: back through the products of two that they are multiplied by, so that there are as many
+    /// products as factors, and not their square.
+    fn through_pairs(&self, g: &mut Graph, x: &[Id], dy: Id, need: &[bool]) -> Vec<Option<Id>> {
+        let mut pairing = Pairing::new(x.iter().map(|i| g.ty(*i).dims.clone()).collect(), &self.out);
+        // What stands in the place of each factor, and whether a factor in it is asked for.
+        let mut work: Vec<(Id, bool)> = x.iter().copied().zip(need.iter().copied()).collect();
+        for (i, w) in work.iter_mut().enumerate() {
+            w.0 = g.contract_to(&[w.0], &pairing.sum_alone(i));
+        }
+        let alone = work.clone();
+        let mut pairs = Vec::new();
+        while let Some(TwoFactors { i, j, keep, .. }) = pairing.next(&g.dims) {
+            let (a, b) = (work[i], work[j]);
+            // The last is the result, of which the cotangent is known.
+            let product = if pairing.left == 1 { dy } else { g.contract_to(&[a.0, b.0], &keep) };
+            work[i] = (product, a.1 || b.1);
+            pairs.push((i, j, a, b, keep));
+        }
+        let mut cotangent: Vec<Id> = vec![dy; x.len()];
+        for (i, j, a, b, dims) in pairs.into_iter().rev() {
+            let d = cotangent[i];
+            for (at, (of, asked), other) in [(j, b, a.0), (i, a, b.0)] {
+                if asked {
+                    let to = g.ty(of).dims.clone();
+                    cotangent[at] = g.pull_back(&[d, other], &dims, &to);
+                }
+            }
+        }
+        let mut back = |i: usize| {
+            let (dims, to) = (g.ty(alone[i].0).dims.clone(), g.ty(x[i]).dims.clone());
+            g.pull_back(&[cotangent[i]], &dims, &to)
+        };
+        (0..x.len()).map(|i| need[i].then(|| back(i))).collect()
     }
 }
 

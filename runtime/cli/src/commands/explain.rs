@@ -6,9 +6,9 @@ use crate::console::Console;
 use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
-use meshwright_core::explain::{RecomputeReport, explain, recomputed};
+use meshwright_core::explain::{explain, recomputed};
 use meshwright_core::reference::{self as words, WordPage};
-use meshwright_core::training_step;
+use meshwright_core::{Layout, training_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
 use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
@@ -61,8 +61,13 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         return why(&made, question, console);
     }
     let mut report = explain(&made.compiled, &|span| line_of(&made.sources, span));
-    if made.trains {
-        report.recompute = recompute(&made);
+    if let Some(step) = training_step(&made.project.program).filter(|_| made.trains) {
+        let less = |layout: &Layout| {
+            let mut project = made.project.clone();
+            project.layout = layout.clone();
+            project.compile(&step, &made.sources).0
+        };
+        report.recompute = recomputed(&step, &made.project.layout, &made.compiled, less);
     }
     if console.json() {
         return console.out_json(&report);
@@ -75,18 +80,6 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     }
     let text = explain_table::render(&report, &view, console.screen());
     console.out_paged(&text, !args.pager.no_pager)
-}
-
-/// What each path of `recompute` brings: the step is compiled again without it.
-fn recompute(made: &passes::Made) -> Vec<RecomputeReport> {
-    let Some(step) = training_step(&made.project.program) else { return Vec::new() };
-    let of = |path: &std::sync::Arc<str>| {
-        let mut less = made.project.clone();
-        less.layout.recompute.retain(|p| p != path);
-        let without = less.compile(&step, &made.sources).0?;
-        Some(recomputed(path, &made.compiled, &without))
-    };
-    made.project.layout.recompute.iter().filter_map(of).collect()
 }
 
 /// No value has a path like those of `--match`.

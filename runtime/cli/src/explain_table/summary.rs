@@ -124,5 +124,11 @@ fn one_path(r: &RecomputeReport) -> String {
     };
     added.extend(r.collectives.iter().map(kind));
     let added = if added.is_empty() { "adds nothing".into() } else { format!("adds {}", added.join("; ")) };
-    format!("recompute  `{}` {saved}, {added}\n", r.path)
+    let path = match r.path.split_once(", ") {
+        Some((first, others)) => {
+            format!("`{first}` and {} more", thousands(others.split(", ").count() as u64))
+        }
+        None => format!("`{}`", r.path),
+    };
+    format!("recompute  {path} {saved}, {added}\n")
 }

@@ -30,6 +30,28 @@ fn a_long_chain_of_layers_hits_a_limit() {
 }
 
 #[test]
+fn few_losses_are_minimized_at_once() {
+    let text = "dim b = 2 model m { input x[b]: float param w[b] = 1 loss l = mean[b](x * w) } train m {"
+        .to_string();
+    let found = errors(&(text + &" minimize l of w".repeat(65) + " optimizer sgd(lr = 1) }"));
+    assert!(found.starts_with("E0219 a step minimizes 65 losses, more than 64"), "{found}");
+}
+
+#[test]
+fn a_file_is_read_once_for_each_file_that_uses_it() {
+    let mut asked = 0;
+    let text = "use \"a.mw\"\n".repeat(1000) + "dim d = 1 model m { input x[d]: float output y = x }";
+    let (tree, _) = parse_model(FileId(0), &text);
+    let mut load = |_: &str, _| {
+        asked += 1;
+        parse_model(FileId(1), "dim e = 1")
+    };
+    let (program, found) = resolve(&tree.unwrap(), None, &Settings::default(), &mut load);
+    assert!(program.is_some() && found.is_empty(), "{found:?}");
+    assert_eq!(asked, 1);
+}
+
+#[test]
 fn layers_do_not_call_themselves() {
     same(
         &errors(
