@@ -36,15 +36,17 @@ use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use console::Console;
 use meshwright_diag::render;
+use meshwright_exec::DiagnosedAllocator;
+use mimalloc::MiMalloc;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 use stop::Stop;
 
 /// Buffers of a step come and go by the thousand on every device's thread; the system's allocator serializes them. What holds
-/// of the command in time and memory is tested with it too.
+/// of the command in time and memory is tested with it too. What it cannot give is a diagnostic.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: DiagnosedAllocator<MiMalloc> = DiagnosedAllocator(MiMalloc);
 
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {

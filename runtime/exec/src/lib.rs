@@ -7,6 +7,7 @@
 //! - A device that fails, by an error or a panic, ends all others; the error names rank, step, value and source line.
 //! - Burn is never given an empty tensor.
 
+mod allocator;
 mod backend;
 mod clock;
 mod cluster;
@@ -18,6 +19,7 @@ mod tensor;
 mod tests;
 pub mod trace;
 
+pub use allocator::{DiagnosedAllocator, try_reserve};
 pub use backend::Memory;
 pub use backend::native::kernels;
 pub use backend::watch::{KernelUse, KernelWatch};
