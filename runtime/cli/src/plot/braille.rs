@@ -65,12 +65,13 @@ fn drawn(plot: &Plot, extent: PlotRange, (width, height): (usize, usize)) -> Buf
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let area = Rect::new(0, 0, side(width), side(height));
     let mut buffer = Buffer::empty(area);
-    let (x, y) = (extent.x, extent.y);
-    let canvas = Canvas::default().marker(Marker::Braille).x_bounds([x.0, x.1]).y_bounds([y.0, y.1]);
+    // In shares of the axes: the canvas takes time by the size of numbers.
+    let canvas = Canvas::default().marker(Marker::Braille).x_bounds([0.0, 1.0]).y_bounds([0.0, 1.0]);
     let canvas = canvas.paint(|to| {
         for (n, curve) in plot.curves.iter().enumerate() {
             let color = COLORS[n % COLORS.len()].0;
             for stretch in plot.stretches(curve) {
+                let stretch: Vec<(f64, f64)> = stretch.into_iter().map(|p| extent.share(p)).collect();
                 to.draw(&Points { coords: &stretch, color });
                 for pair in stretch.windows(2) {
                     let ((x1, y1), (x2, y2)) = (pair[0], pair[1]);
@@ -83,11 +84,10 @@ fn drawn(plot: &Plot, extent: PlotRange, (width, height): (usize, usize)) -> Buf
     canvas.render(area, &mut buffer);
     if plot.curves.len() > 1 {
         for (n, curve) in plot.curves.iter().enumerate() {
-            for (px, py) in letters_at(plot, curve, n, extent) {
-                let place = |v: f64, (low, high): (f64, f64), n: usize| {
-                    side(((v - low) / (high - low) * (n - 1) as f64).round() as usize)
-                };
-                let at = (place(px, x, width), side(height - 1) - place(py, y, height));
+            for point in letters_at(plot, curve, n, extent) {
+                let (right, up) = extent.share(point);
+                let place = |share: f64, n: usize| side((share * (n - 1) as f64).round() as usize);
+                let at = (place(right, width), side(height - 1) - place(up, height));
                 if let Some(cell) = buffer.cell_mut(at) {
                     cell.set_char(letter(n)).set_fg(COLORS[n % COLORS.len()].0);
                 }
@@ -195,6 +195,26 @@ mod tests {
         assert!(text.contains("└") && text.contains("┬") && text.contains("step"), "{text}");
         assert!(text.lines().all(|l| l.chars().count() <= 30 && !l.contains('\u{1b}')), "{text}");
         assert!(text.lines().last().unwrap().ends_with("⠤⠤ a"), "{text}");
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_drawn_at_once() {
+        for values in
+            [[2.0, 1e308, 3.0], [-1.7e308, 1.7e308, 0.0], [1e308, 1e308, 1e308], [1e-308, 5e-324, 0.0]]
+        {
+            let mut plot = plot(&[("a", &values), ("b", &values)]);
+            for log in [false, true] {
+                plot.log = log;
+                let text = lines(&plot, (60, 10), &Screen::default()).unwrap();
+                let plain = |l: &str| l.chars().count() <= 62 && !l.contains("NaN") && !l.contains("inf");
+                assert!(text.lines().all(plain), "{text}");
+                assert!(super::super::svg::file(&plot).unwrap().is_some());
+            }
+        }
+        let mut far = plot(&[("a", &[1.0, 2.0])]);
+        far.curves[0].points[1].0 = 1.7e308;
+        far.curves[0].points.push((f64::NAN, 1.0));
+        assert!(lines(&far, (60, 10), &Screen::default()).unwrap().contains('⠤'));
     }
 
     #[test]

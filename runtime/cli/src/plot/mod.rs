@@ -34,18 +34,19 @@ pub(crate) struct PlotRange {
 }
 
 impl Plot {
-    /// A value as it is drawn; none where it cannot be.
+    /// A value as it is drawn; none where it cannot be. What is greater than [`MOST`] stands there: from one such value to another
+    /// is farther than numbers reach.
     pub(crate) fn scaled(&self, y: f64) -> Option<f64> {
         let y = if self.log { y.log10() } else { y };
-        y.is_finite().then_some(y)
+        y.is_finite().then_some(y.clamp(-MOST, MOST))
     }
 
     /// The stretches of a curve without a gap, as they are drawn.
     pub(crate) fn stretches(&self, curve: &Curve) -> Vec<Vec<(f64, f64)>> {
         let mut all = vec![Vec::new()];
         for (x, y) in &curve.points {
-            match (self.scaled(*y), all.last_mut()) {
-                (Some(y), Some(open)) => open.push((*x, y)),
+            match (self.scaled(*y).filter(|_| x.is_finite()), all.last_mut()) {
+                (Some(y), Some(open)) => open.push((x.clamp(-MOST, MOST), y)),
                 _ => all.push(Vec::new()),
             }
         }
@@ -62,6 +63,17 @@ impl Plot {
             Some(if least < most { (least, most) } else { roomy(least) })
         };
         Some(PlotRange { x: of(|p| p.0)?, y: of(|p| p.1)? })
+    }
+}
+
+/// The greatest value that is drawn.
+const MOST: f64 = 4e307;
+
+impl PlotRange {
+    /// Where a point stands between the ends of both axes: from 0 to 1.
+    pub(crate) fn share(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        let of = |v: f64, (low, high): (f64, f64)| (v - low) / (high - low);
+        (of(x, self.x), of(y, self.y))
     }
 }
 

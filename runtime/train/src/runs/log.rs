@@ -1,9 +1,14 @@
 //! The log of a run, event by event, with all that each says.
 
 use crate::Checked;
-use crate::run_dir::read_log;
+use crate::run_dir::open_log;
+use crate::run_error::unusable;
 use serde_json::{Map, Value};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+
+/// A longer line is no event.
+const LONGEST_LINE: u64 = 1 << 24;
 
 /// A line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,14 +22,29 @@ pub struct LogEvent {
 }
 
 impl LogEvent {
-    /// Reads the log of the run in a folder. Lines that are damaged are left out; so is a last one that is being written.
+    /// Hands out the events of the log of the run in a folder, one after the other: a log may be larger than memory. Lines that are
+    /// damaged are left out; so is a last one that is being written.
     ///
     /// # Errors
     ///
-    /// E0511 where it cannot be read.
-    pub fn read_all(run: &Path) -> Checked<Vec<LogEvent>> {
-        let text = read_log(run)?;
-        Ok(text.split(|b| *b == b'\n').filter_map(LogEvent::parse).collect())
+    /// E0511 where it cannot be read, and what `take` fails with.
+    pub fn each(run: &Path, mut take: impl FnMut(LogEvent) -> Checked<()>) -> Checked<()> {
+        let Some(file) = open_log(run)? else { return Ok(()) };
+        let unreadable = |e| unusable(run, &e);
+        let mut reader = BufReader::with_capacity(1 << 16, file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let n = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(unreadable)?;
+            if n == 0 {
+                return Ok(());
+            }
+            if !line.ends_with(b"\n") && n as u64 == LONGEST_LINE {
+                reader.skip_until(b'\n').map_err(unreadable)?;
+                continue;
+            }
+            LogEvent::parse(&line).map_or(Ok(()), &mut take)?;
+        }
     }
 
     fn parse(line: &[u8]) -> Option<LogEvent> {
@@ -50,6 +70,26 @@ impl LogEvent {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_is_read_line_by_line() {
+        let run = tempfile::tempdir().unwrap();
+        let steps = || {
+            let mut all = Vec::new();
+            LogEvent::each(run.path(), |e| {
+                all.push(e.number("step").unwrap());
+                Ok(())
+            })
+            .map(|()| all)
+        };
+        assert!(steps().unwrap().is_empty(), "there is no log yet");
+        let step = |n: usize| format!("{{\"event\":\"step\",\"step\":{n}}}\n");
+        let long =
+            format!("{{\"event\":\"step\",\"step\":2,\"x\":\"{}\"}}\n", "x".repeat(LONGEST_LINE as usize));
+        let text = step(1) + &long + "noise\n" + &step(3) + "{\"event\":\"st";
+        std::fs::write(run.path().join("metrics.jsonl"), text).unwrap();
+        assert_eq!(steps().unwrap(), [1.0, 3.0]);
+    }
 
     #[test]
     fn events_have_all_their_fields() {

@@ -48,10 +48,7 @@ pub(super) fn export(args: &RunsExportArgs, console: &mut Console) -> Result<(),
     let mut out = writer(into, &columns).map_err(|e| failed(&e))?;
     let mut events = 0;
     for run in &runs {
-        // Run by run: the logs of all may be more than fits into memory.
-        let table = table(run, &columns)?;
-        events += table.rows.len();
-        out.write(&table).map_err(|e| failed(&e))?;
+        events += rows(run, &columns, |table| out.write(table).map_err(|e| failed(&e)))?;
     }
     out.finish().map_err(|e| failed(&e))?;
     new.replace_durably().map_err(|e| failed(&e))?;
@@ -62,8 +59,8 @@ pub(super) fn export(args: &RunsExportArgs, console: &mut Console) -> Result<(),
 /// The columns of all events, with a kind that fits all values of each.
 fn columns(runs: &[PathBuf]) -> Checked<Vec<Column>> {
     let mut kinds: BTreeMap<String, ColumnKind> = BTreeMap::new();
-    for run in runs {
-        for (name, value) in LogEvent::read_all(run)?.into_iter().flat_map(|e| e.fields) {
+    let mut widen = |e: LogEvent| {
+        for (name, value) in e.fields {
             let kind = match &value {
                 Value::String(_) => ColumnKind::Text,
                 v if v.is_u64() => ColumnKind::Count,
@@ -78,13 +75,19 @@ fn columns(runs: &[PathBuf]) -> Checked<Vec<Column>> {
             };
             kinds.insert(name, wider);
         }
-    }
+        Ok(())
+    };
+    runs.iter().try_for_each(|run| LogEvent::each(run, &mut widen))?;
     let first = FIRST.iter().map(|(name, kind)| Column { name: (*name).into(), kind: *kind });
     let rest = kinds.into_iter().filter(|(name, _)| FIRST.iter().all(|f| f.0 != name));
     Ok(first.chain(rest.map(|(name, kind)| Column { name, kind })).collect())
 }
 
-fn table(run: &Path, columns: &[Column]) -> Checked<ResultTable> {
+/// Rows that are in memory at once: a log may be larger than that.
+const ROWS: usize = 1 << 14;
+
+/// Hands out the events of a run, some rows at a time; how many there are.
+fn rows(run: &Path, columns: &[Column], mut take: impl FnMut(&ResultTable) -> Checked<()>) -> Checked<usize> {
     let name = run.display().to_string();
     let row = |e: &LogEvent| -> Vec<Cell> {
         columns
@@ -97,8 +100,22 @@ fn table(run: &Path, columns: &[Column]) -> Checked<ResultTable> {
             })
             .collect()
     };
-    let rows = LogEvent::read_all(run)?.iter().map(row).collect();
-    Ok(ResultTable { columns: columns.to_vec(), rows })
+    let mut some = ResultTable { columns: columns.to_vec(), rows: Vec::new() };
+    let mut count = 0;
+    LogEvent::each(run, |e| {
+        some.rows.push(row(&e));
+        count += 1;
+        if some.rows.len() < ROWS {
+            return Ok(());
+        }
+        take(&some)?;
+        some.rows.clear();
+        Ok(())
+    })?;
+    if !some.rows.is_empty() {
+        take(&some)?;
+    }
+    Ok(count)
 }
 
 fn cell(value: Option<&Value>, kind: ColumnKind) -> Cell {

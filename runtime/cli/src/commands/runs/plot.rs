@@ -31,8 +31,7 @@ pub(super) fn plot(args: &RunsPlotArgs, console: &mut Console) -> Result<(), Com
     }
     let mut curves = Vec::new();
     for run in &runs {
-        let events = LogEvent::read_all(run)?;
-        let points = curve(&events, args, run)?;
+        let points = curve(args, run)?;
         if points.is_empty() && runs.len() > 1 {
             console.note(&format!("`{}` has no {}", run.display(), args.metric));
         } else {
@@ -42,7 +41,10 @@ pub(super) fn plot(args: &RunsPlotArgs, console: &mut Console) -> Result<(), Com
     if curves.iter().all(|c| c.points.is_empty()) {
         let mut known = BTreeSet::new();
         for run in &runs {
-            known.extend(LogEvent::read_all(run)?.iter().flat_map(names));
+            LogEvent::each(run, |e| {
+                known.extend(names(&e));
+                Ok(())
+            })?;
         }
         return Err(Box::new(nothing(&args.metric, &known)).into());
     }
@@ -96,17 +98,17 @@ fn nothing(metric: &str, known: &BTreeSet<String>) -> meshwright_diag::Diagnosti
 }
 
 /// The points of a run.
-fn curve(events: &[LogEvent], args: &RunsPlotArgs, run: &Path) -> Checked<Vec<(f64, f64)>> {
-    let in_epoch = match args.by {
-        PlotAxis::Epoch => Some(steps_in_epoch(events, run)?),
-        _ => None,
-    };
+fn curve(args: &RunsPlotArgs, run: &Path) -> Checked<Vec<(f64, f64)>> {
     let mut points = Vec::new();
-    let mut seconds = 0.0;
-    for e in events {
+    // Steps in an epoch, as the end of the first says.
+    let (mut seconds, mut in_epoch) = (0.0, None);
+    LogEvent::each(run, |e| {
         // Epochs tell the seconds of their steps again.
         if matches!(e.event.as_str(), "step" | "evaluation") {
             seconds += e.number("seconds").filter(|s| s.is_finite()).unwrap_or(0.0);
+        }
+        if e.event == "epoch" && in_epoch.is_none() {
+            in_epoch = Some(e.number("step").zip(e.number("epoch")).map(|(step, epoch)| step / epoch));
         }
         let value = match (e.event.as_str(), &e.set) {
             ("step", _) if !NOT_METRICS.contains(&args.metric.as_str()) => e.number(&args.metric),
@@ -116,21 +118,20 @@ fn curve(events: &[LogEvent], args: &RunsPlotArgs, run: &Path) -> Checked<Vec<(f
             }
             _ => None,
         };
-        let Some((value, step)) = value.zip(e.number("step")) else { continue };
-        let x = match args.by {
-            PlotAxis::Step => step,
-            PlotAxis::Epoch => step / in_epoch.unwrap_or(1.0),
-            PlotAxis::Time => seconds,
-        };
-        points.push((x, value));
+        if let Some((value, step)) = value.zip(e.number("step")) {
+            points.push((if args.by == PlotAxis::Time { seconds } else { step }, value));
+        }
+        Ok(())
+    })?;
+    if args.by == PlotAxis::Epoch {
+        let steps = steps_in_epoch(in_epoch.flatten(), run)?;
+        points.iter_mut().for_each(|p| p.0 /= steps);
     }
     Ok(smoothed(&points, args.smooth.unwrap_or(1) as usize))
 }
 
 /// Steps in an epoch: as its end says, or by the sizes of the data and a batch.
-fn steps_in_epoch(events: &[LogEvent], run: &Path) -> Checked<f64> {
-    let first = events.iter().find(|e| e.event == "epoch");
-    let told = first.and_then(|e| Some(e.number("step")? / e.number("epoch")?));
+fn steps_in_epoch(told: Option<f64>, run: &Path) -> Checked<f64> {
     if let Some(steps) = told.filter(|s| *s > 0.0) {
         return Ok(steps);
     }
