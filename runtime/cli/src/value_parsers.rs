@@ -1,5 +1,6 @@
 //! Values of options: `name=size`, `name=value`, and what `--emit` names.
 
+use crate::text::counted;
 use meshwright_core::PASSES;
 use meshwright_diag::nearest;
 use meshwright_train::SaveEvery;
@@ -44,6 +45,30 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|s| (0.0..1.0).contains(s) && *s > 0.0)
         .ok_or_else(|| "expected a share between 0 and 1, such as 0.1".into())
+}
+
+/// Cores of this machine to compute with. Some more than it has are allowed, as a command for a larger one gives, but not so many
+/// that their threads only hinder each other.
+pub(crate) fn cores(text: &str) -> Result<u16, String> {
+    let n = text.parse().ok().filter(|n: &u16| *n > 0);
+    let n = n.ok_or_else(|| format!("expected a number of cores from 1 to {}", most_cores()))?;
+    too_many_cores(n).map_or(Ok(n), Err)
+}
+
+/// Why so many cores are not for this machine, if they are not.
+pub(crate) fn too_many_cores(n: u16) -> Option<String> {
+    let most = most_cores();
+    let why = || format!("this machine has {}: take at most {most}", counted(own_cores() as u64, "core"));
+    (usize::from(n) > most).then(why)
+}
+
+fn own_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+fn most_cores() -> usize {
+    const ANYWHERE: usize = 64;
+    (4 * own_cores()).max(ANYWHERE)
 }
 
 /// A temperature.

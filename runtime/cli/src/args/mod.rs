@@ -267,7 +267,7 @@ pub(crate) struct DevicesArgs {
 #[derive(Args, Debug)]
 pub(crate) struct CoresArgs {
     /// CPU cores for each process, shared by its devices [default: all; processes on one machine divide them]
-    #[arg(long, value_name = "N", help_heading = "Data and devices", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", help_heading = "Data and devices", value_parser = value_parsers::cores)]
     pub(crate) cores: Option<u16>,
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// The greatest numbers that make sense, here and in the file of a sweep.
 pub(crate) const MOST_SEEDS: u64 = 10_000;
-pub(crate) const MOST_TRIALS: u64 = 100_000;
+pub(crate) const MOST_TRIALS: u64 = 10_000;
 pub(crate) const MOST_REDUCTION: u64 = 100;
 pub(crate) const MOST_JOBS: u64 = 1024;
 

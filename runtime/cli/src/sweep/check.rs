@@ -50,15 +50,26 @@ impl Rejected {
     }
 }
 
+/// So many are compiled. Beyond, one that differs in its consts alone from one that can run is taken to be like that; if it is not,
+/// it fails when it runs.
+const MOST_COMPILED: usize = 200;
+
 /// Compiles training and evaluation of each; what differs in its seed alone is compiled once, and the text is read once for each
 /// choice of sizes and consts.
 pub(crate) fn check(all: &[Combination], given: &ProjectOptions) -> Vec<Verdict> {
     let mut out: Vec<Verdict> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut loaded: BTreeMap<String, Result<(Project, Sources), Rejected>> = BTreeMap::new();
+    let mut alike: BTreeMap<String, usize> = BTreeMap::new();
     for c in all {
         let name = Combination { seed: 0, ..c.clone() }.name();
         if let Some(at) = known.get(&name) {
+            out.push(out[*at].clone());
+            continue;
+        }
+        let like = Combination { seed: 0, sets: Vec::new(), ..c.clone() }.name();
+        if let Some(at) = alike.get(&like).filter(|_| known.len() >= MOST_COMPILED) {
+            known.insert(name, *at);
             out.push(out[*at].clone());
             continue;
         }
@@ -69,6 +80,9 @@ pub(crate) fn check(all: &[Combination], given: &ProjectOptions) -> Vec<Verdict>
             Ok((project, sources)) => compiled(project, sources, &c.options(given)),
             Err(bad) => Verdict::Rejected(bad.clone()),
         });
+        if matches!(out.last(), Some(Verdict::Runs(_))) {
+            alike.entry(like).or_insert(out.len() - 1);
+        }
     }
     out
 }

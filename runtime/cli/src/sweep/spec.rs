@@ -6,6 +6,7 @@ use crate::args::{MOST_JOBS, MOST_REDUCTION, MOST_SEEDS, MOST_TRIALS, SearchChoi
 use crate::wrong::wrong;
 use clap::ValueEnum;
 use meshwright_train::Checked;
+use meshwright_train::project::text_of_at_most;
 use meshwright_train::runs::RunLength;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,6 +16,9 @@ use std::path::{Path, PathBuf};
 pub(crate) const FILE: &str = "sweep.toml";
 /// Held while a sweep runs: its folder has this file from the first time on.
 pub(crate) const LOCK: &str = "sweep.lock";
+
+/// The largest file of a sweep.
+const MOST_BYTES: usize = 16 << 20;
 
 /// Epochs where neither epochs nor steps are given.
 const EPOCHS: u32 = 5;
@@ -151,7 +155,7 @@ impl SweepSpec {
             let at = path.display();
             Box::new(wrong(format!("the sweep `{at}` cannot be read: {why}")))
         };
-        let text = std::fs::read_to_string(path).map_err(|e| unreadable(e.to_string()))?;
+        let text = text_of_at_most(path, MOST_BYTES).map_err(unreadable)?;
         let spec: SweepSpec =
             toml::from_str(&text).map_err(|e| unreadable(e.to_string().trim_end().into()))?;
         spec.checked(&format!("the sweep `{}`", path.display()))
@@ -271,7 +275,7 @@ mod tests {
             ("cores = 0", "cores are at least 1"),
             ("epochs = 0", "epochs are at least 1"),
             ("steps = 0", "steps are at least 1"),
-            ("trials = 0", "from 1 to 100000"),
+            ("trials = 0", "from 1 to 10000"),
             ("reduction = 1", "from 2 to 100"),
             ("seeds = 0", "from 1 to 10000"),
             ("seeds = 4000000000", "from 1 to 10000"),

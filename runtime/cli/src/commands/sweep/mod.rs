@@ -19,6 +19,7 @@ use crate::sweep::combination::Combination;
 use crate::sweep::grid::combinations;
 use crate::sweep::results::{Problem, Problems, ReadOnce, SweepRow, rows};
 use crate::sweep::spec::{FILE, SweepSpec};
+use crate::value_parsers::too_many_cores;
 use crate::wrong::wrong;
 use folder::SweepDir;
 use meshwright_core::{StepGraph, training_step};
@@ -187,6 +188,9 @@ fn prepare<'a>(
     };
     let train = train_args(spec, first, &dir.path().join(name))?;
     let cuda = train.data.devices.device == Some(DeviceChoice::Cuda);
+    if let Some(why) = spec.cores.and_then(too_many_cores).filter(|_| args.runs.launch.is_none()) {
+        return Err(Stop::Usage(format!("`--cores`: {why}")).into());
+    }
     if spec.jobs.is_some_and(|n| n > 1) && cuda && args.runs.launch.is_none() {
         // All would take the first GPUs.
         return Err(Stop::Usage("on GPUs runs go one after the other: leave `--jobs` out".into()).into());
