@@ -306,20 +306,6 @@ pub(crate) fn each_log_line(run: &Path, mut take: impl FnMut(&[u8])) -> Checked<
     }
 }
 
-/// `metrics.jsonl` of a run, opened to be read; nothing where there is none yet.
-///
-/// # Errors
-///
-/// E0511.
-pub(crate) fn open_log(run: &Path) -> Checked<Option<File>> {
-    let path = run.join(METRICS);
-    match open_regular(&path, OpenOptions::new().read(true)) {
-        Ok(file) => Ok(Some(file)),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(unusable(&path, &e)),
-    }
-}
-
 /// What `history.jsonl` of a run holds; nothing where there is none.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use crate::stop::Stop;
 use crate::text::{counted, seconds};
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::project::text_of_at_most;
 use meshwright_train::run_dir::tokenizer_in;
 use meshwright_train::{BeamSearch, GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
 use std::time::Duration;
@@ -83,11 +84,14 @@ fn too_many(search: BeamSearch) -> Box<Diagnostic> {
     )
 }
 
+/// The largest file of prompts.
+const MOST_BYTES: usize = 64 << 20;
+
 fn prompts(args: &GenerateArgs) -> Result<Vec<String>, Box<Diagnostic>> {
     let mut all = args.prompt.clone();
     if let Some(path) = &args.prompts {
-        let read = std::fs::read_to_string(path).map_err(|e| {
-            let message = format!("`{}` cannot be read: {e}", path.display());
+        let read = text_of_at_most(path, MOST_BYTES).map_err(|why| {
+            let message = format!("`{}` cannot be read: {why}", path.display());
             let d = Diagnostic::error(codes::E0502, message);
             Box::new(d.help("name a text file with a prompt on each line"))
         })?;

@@ -116,7 +116,7 @@ impl Documents<'_> {
 
 impl OpenText {
     fn new(path: &Path) -> Checked<OpenText> {
-        let bytes = Bytes::open(path).map_err(|why| failed(path, why))?;
+        let bytes = Bytes::stream(path).map_err(|why| failed(path, why))?;
         let reader = BufReader::with_capacity(1 << 16, bytes);
         Ok(OpenText { path: path.to_path_buf(), reader, json: is_json_lines(path), line: 0 })
     }

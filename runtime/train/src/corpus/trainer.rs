@@ -2,6 +2,7 @@
 
 use super::documents::TextFiles;
 use super::refused;
+use super::tokenize::pieces;
 use super::tokenizer::{BERT_SPECIAL, TextTokenizer};
 use crate::Checked;
 use rayon::prelude::*;
@@ -54,6 +55,13 @@ const TRAINED_ON: usize = 256 << 20;
 
 /// Text that is cut into words together.
 const BATCH: usize = 4 << 20;
+
+/// The most characters of a word that byte pairs are counted in: longer ones, which are no words, are counted in parts. Joining pairs
+/// takes the square of it.
+const LONGEST_WORD: usize = 32;
+
+/// The most characters of a word that has word pieces.
+const LONGEST_OF_PIECES: usize = 100;
 
 /// The most characters of which word pieces begin; rarer ones are unknown.
 const MOST_CHARACTERS: usize = 1000;
@@ -122,7 +130,9 @@ fn train(
     let mut first = special.clone();
     if kind == TokenizerKind::WordPiece {
         first.extend(word_piece_alphabet(&mut words));
+        words.retain(|word, _| word.chars().count() <= LONGEST_OF_PIECES);
     } else {
+        words = in_parts(words);
         first.extend(
             ByteLevel::alphabet().into_iter().collect::<BTreeSet<char>>().into_iter().map(String::from),
         );
@@ -211,10 +221,25 @@ fn count_words(
     }
 }
 
+/// Words of at most [`LONGEST_WORD`] characters.
+fn in_parts(words: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let mut out = BTreeMap::new();
+    for (word, n) in words {
+        let mut rest = word.as_str();
+        while let Some((end, _)) = rest.char_indices().nth(LONGEST_WORD) {
+            let (part, more) = rest.split_at(end);
+            *out.entry(part.to_string()).or_default() += n;
+            rest = more;
+        }
+        *out.entry(rest.to_string()).or_default() += n;
+    }
+    out
+}
+
 fn words_of(cutter: &Tokenizer, documents: &[String]) -> Result<HashMap<String, u64>, String> {
     let mut counts: HashMap<String, u64> = HashMap::new();
-    for document in documents {
-        let mut text = NormalizedString::from(document.as_str());
+    for piece in documents.iter().flat_map(|d| pieces(d)) {
+        let mut text = NormalizedString::from(piece);
         if let Some(n) = cutter.get_normalizer() {
             n.normalize(&mut text).map_err(|e| e.to_string())?;
         }

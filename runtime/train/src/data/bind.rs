@@ -162,7 +162,9 @@ impl<'a> SetLoader<'a> {
                 let at = self.members.iter().position(|n| *n == decl.name).unwrap_or_default();
                 let members = self.shards.members[at].clone();
                 let records = members.len();
-                let values = Values::Encoded(Encoded::new(self.shards.paths.clone(), members, finite));
+                let encoded = Encoded::new(self.shards.paths.clone(), members, finite);
+                encoded.fits(&described, &shape)?;
+                let values = Values::Encoded(encoded);
                 Ok((Column { described, shape, first: 0, step: 0, values }, records))
             }
             InputSource::FolderOf { input, classes } => match self.set.inputs.get(input) {

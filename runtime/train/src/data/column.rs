@@ -118,7 +118,6 @@ impl Column {
             Values::Pieces(pieces) => self.read_pieces(pieces, record, runs, out, scratch),
             Values::Encoded(encoded) => {
                 let Scratch { raw, record: all, .. } = scratch;
-                all.resize(self.width(), 0);
                 encoded.read(record, &self.described, &self.shape, (raw, all))?;
                 runs.gather(all, 0, out);
                 Ok(())
@@ -142,6 +141,18 @@ impl Column {
                 runs.gather(&all, 0, out);
                 Ok(())
             }
+        }
+    }
+
+    /// Decodes a record, where it is encoded, to see whether it can be.
+    pub(super) fn decode(&self, record: usize, scratch: &mut Scratch) -> Checked<()> {
+        match &self.values {
+            Values::Encoded(encoded) => {
+                let to = (&mut scratch.raw, &mut scratch.record);
+                encoded.read(record, &self.described, &self.shape, to)
+            }
+            Values::Chosen { by, .. } => by.decode(record, scratch),
+            Values::Pieces(_) | Values::Tokens { .. } => Ok(()),
         }
     }
 

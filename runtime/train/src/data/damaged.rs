@@ -1,6 +1,6 @@
 //! Which records can be decoded: all are tried, where damaged ones are to be left out.
 
-use super::column::{Column, Runs, Scratch};
+use super::column::{Column, Scratch};
 use meshwright_diag::{Diagnostic, codes};
 use rayon::prelude::*;
 
@@ -22,10 +22,7 @@ pub(super) fn undamaged(
     let look = |scratch: &mut Scratch, chunk: usize| {
         let mut bad = Vec::new();
         for record in chunk * CHUNK..records.min((chunk + 1) * CHUNK) {
-            let tried = encoded.iter().try_for_each(|c| {
-                let mut out = vec![0; c.width()];
-                c.read(record, &Runs::whole(out.len()), &mut out, scratch)
-            });
+            let tried = encoded.iter().try_for_each(|c| c.decode(record, scratch));
             bad.extend(tried.err().map(|d| (record, d)));
         }
         bad

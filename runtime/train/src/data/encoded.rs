@@ -63,13 +63,27 @@ impl Encoded {
         (0..self.members.len()).filter(starts).collect()
     }
 
-    /// Decodes a record, whole, into elements of the program.
+    /// That the first record has the sizes that are declared; whether it is damaged is seen when it is read.
+    ///
+    /// # Errors
+    /// E0504 or E0505 where it has others.
+    pub(super) fn fits(&self, described: &InputInfo, shape: &[usize]) -> Checked<()> {
+        if self.members.is_empty() {
+            return Ok(());
+        }
+        match self.read(0, described, shape, (&mut Vec::new(), &mut Vec::new())) {
+            Err(d) if ["E0504", "E0505"].contains(&d.code.id) => Err(d),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decodes a record, whole, into elements of the program. Memory is asked for when its sizes are those that are declared.
     pub(super) fn read(
         &self,
         record: usize,
         described: &InputInfo,
         shape: &[usize],
-        (raw, out): (&mut Vec<u8>, &mut [u8]),
+        (raw, out): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Checked<()> {
         let member = self.members[record];
         let (path, file) = &self.files[member.file as usize];
@@ -102,7 +116,7 @@ impl Encoded {
         raw: &[u8],
         described: &InputInfo,
         shape: &[usize],
-        out: &mut [u8],
+        out: &mut Vec<u8>,
         (place, damaged): (&dyn Fn() -> String, &dyn Fn(String) -> Box<Diagnostic>),
     ) -> Checked<()> {
         let name = &described.name;
@@ -136,7 +150,7 @@ impl Encoded {
         raw: &[u8],
         described: &InputInfo,
         shape: &[usize],
-        (record, out, place): (usize, &mut [u8], &dyn Fn() -> String),
+        (record, out, place): (usize, &mut Vec<u8>, &dyn Fn() -> String),
     ) -> Result<(), ReadError> {
         let unreadable = ReadError::Unreadable;
         let TensorFile { header, elements } = match raw.starts_with(b"\x93NUMPY") {
@@ -145,9 +159,9 @@ impl Encoded {
             }
             false => csv_table::numbers(raw, described.dtype).map_err(unreadable)?,
         };
-        let wanted: usize = shape.iter().product();
+        let wanted = shape.iter().try_fold(1, |all: usize, n| all.checked_mul(*n));
         let width = header.elem.bytes();
-        if elements.size() != wanted * width {
+        if Some(elements.size() / width) != wanted {
             let message = format!(
                 "`{}` is declared as {shape:?} for each example, but {} has {} values",
                 described.name,
@@ -168,6 +182,7 @@ impl Encoded {
             );
             ReadError::Said(Box::new(Diagnostic::error(codes::E0505, message)))
         })?;
+        out.resize(elements.size() / width * described.dtype.bytes(), 0);
         let mut done = 0;
         elements.each(|piece| {
             let n = piece.len() / width * described.dtype.bytes();

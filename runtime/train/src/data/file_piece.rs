@@ -9,6 +9,7 @@ use super::input_info::InputInfo;
 use super::source::FileRef;
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_exec::try_reserve;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -84,13 +85,10 @@ fn read(
     let width = described.dtype.bytes();
     let n = opened.elements.size() / conversion.width();
     let mut out: Vec<u8> = Vec::new();
-    // What a compressed file promises need not come.
-    let room = if opened.elements.place().is_some() { n * width } else { (n * width).min(1 << 26) };
-    if out.try_reserve_exact(room).is_err() {
-        return Err(
-            described.unreadable(file, &format!("it takes {} bytes, more than memory has", n * width))
-        );
-    }
+    // What a compressed file promises need not come, but it promises no more than is reasonable.
+    try_reserve(&mut out, n.saturating_mul(width)).map_err(|_| {
+        described.unreadable(file, &format!("it takes {n} elements of {width} bytes, more than memory has"))
+    })?;
     let mut bad: Option<(usize, BadValue)> = None;
     let mut more = 0;
     let (mut done, record) = (0, per_record.max(1));

@@ -39,8 +39,9 @@ pub(super) fn images(
         members.push(Member { file: i as u32, at: 0, size: size as u32 });
     }
     let records = members.len();
-    let values = Values::Encoded(Encoded::new(paths, members, finite));
-    Ok((Column { described, shape, first: 0, step: 0, values }, records))
+    let encoded = Encoded::new(paths, members, finite);
+    encoded.fits(&described, &shape)?;
+    Ok((Column { described, shape, first: 0, step: 0, values: Values::Encoded(encoded) }, records))
 }
 
 /// The column that has for each of these files the position of its folder in `classes`, and their number.
@@ -81,9 +82,6 @@ pub(super) fn labels(
 }
 
 fn paths(patterns: &[FileRef], described: &InputInfo) -> Checked<Vec<PathBuf>> {
-    let mut out = Vec::new();
-    for file in patterns {
-        out.extend(pattern::files(&file.path).map_err(|why| described.unreadable(file, &why))?);
-    }
-    Ok(out)
+    let files = pattern::files_of(patterns).map_err(|(file, why)| described.unreadable(file, &why))?;
+    Ok(files.into_iter().map(|f| f.1).collect())
 }

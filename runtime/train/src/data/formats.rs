@@ -4,6 +4,7 @@ use super::array::{Header, TensorFile};
 use super::bytes::{Bytes, ReadError};
 use super::source::FileRef;
 use super::{csv_table, npz, safetensor, signed};
+use meshwright_exec::try_reserve;
 use meshwright_plan::InputDecl;
 
 /// Opens a file of any of the formats: IDX, `.npy`, a tensor of a `.safetensors` file, each also gzipped, an array of an `.npz`
@@ -33,7 +34,7 @@ pub(super) fn row_major(opened: TensorFile) -> Result<TensorFile, String> {
     }
     let (width, size) = (header.elem.bytes(), elements.size());
     let mut from = Vec::new();
-    from.try_reserve_exact(size).map_err(|_| {
+    try_reserve(&mut from, size).map_err(|_| {
         format!("it takes {size} bytes in Fortran order, more than memory has; save it with `numpy.ascontiguousarray`")
     })?;
     elements

@@ -26,8 +26,8 @@ pub(super) enum Failed {
 }
 
 /// Decodes an image of these rows, columns and channels (1, 3 or 4) into `out`. Gray becomes color where color is asked for, and
-/// transparency is left out where it is not. Nothing is unpacked of an image of other sizes.
-pub(super) fn decode(bytes: &[u8], sizes: [usize; 3], out: &mut [u8]) -> Result<(), Failed> {
+/// transparency is left out where it is not. Of an image of other sizes nothing is unpacked, and no memory is taken for it.
+pub(super) fn decode(bytes: &[u8], sizes: [usize; 3], out: &mut Vec<u8>) -> Result<(), Failed> {
     if is_png(bytes) { decode_png(bytes, sizes, out) } else { decode_jpeg(bytes, sizes, out) }
 }
 
@@ -35,7 +35,7 @@ fn damaged(e: &dyn std::fmt::Display) -> Failed {
     Failed::Damaged(e.to_string())
 }
 
-fn decode_png(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut [u8]) -> Result<(), Failed> {
+fn decode_png(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut Vec<u8>) -> Result<(), Failed> {
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
     decoder.set_transformations(Transformations::normalize_to_color8());
     let mut reader = decoder.read_info().map_err(|e| damaged(&e))?;
@@ -50,6 +50,7 @@ fn decode_png(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut [u8]) 
     if [has[0], has[1]] != [rows, cols] || !goes(found, channels) {
         return Err(Failed::Sizes(has));
     }
+    out.resize(rows * cols * channels, 0);
     if found == channels && reader.output_buffer_size() == Some(out.len()) {
         return reader.next_frame(out).map(drop).map_err(|e| damaged(&e));
     }
@@ -60,7 +61,7 @@ fn decode_png(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut [u8]) 
     Ok(())
 }
 
-fn decode_jpeg(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut [u8]) -> Result<(), Failed> {
+fn decode_jpeg(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut Vec<u8>) -> Result<(), Failed> {
     // Strict: a file that is cut off is an error, and not an image whose rest is gray.
     let options = DecoderOptions::default().set_strict_mode(true);
     // Even so the last bytes may be missing, as they often decide nothing.
@@ -78,6 +79,7 @@ fn decode_jpeg(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut [u8])
     if [has[0], has[1]] != [rows, cols] || !goes(found, channels) {
         return Err(Failed::Sizes(has));
     }
+    out.resize(rows * cols * channels, 0);
     let space = if found == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
     decoder.set_options(options.jpeg_set_out_colorspace(space));
     if found == channels {
@@ -120,21 +122,24 @@ mod tests {
     #[test]
     fn channels_are_what_is_asked_for() {
         let gray = png(3, 2, ColorType::Grayscale, &[1, 2, 3, 4, 5, 6]);
-        let mut out = [0; 6];
+        let mut out = vec![];
         decode(&gray, [2, 3, 1], &mut out).unwrap();
         assert_eq!(out, [1, 2, 3, 4, 5, 6]);
-        let mut out = [0; 18];
+        let mut out = vec![];
         decode(&gray, [2, 3, 3], &mut out).unwrap();
         assert_eq!(out[..7], [1, 1, 1, 2, 2, 2, 3]);
         let clear = png(1, 2, ColorType::Rgba, &[1, 2, 3, 40, 5, 6, 7, 80]);
-        let mut out = [0; 6];
+        let mut out = vec![];
         decode(&clear, [2, 1, 3], &mut out).unwrap();
         assert_eq!(out, [1, 2, 3, 5, 6, 7]);
-        let mut out = [0; 8];
+        let mut out = vec![];
         decode(&clear, [2, 1, 4], &mut out).unwrap();
         assert_eq!(out, [1, 2, 3, 40, 5, 6, 7, 80]);
-        assert!(matches!(decode(&clear, [2, 1, 1], &mut [0; 2]), Err(Failed::Sizes([2, 1, 4]))));
-        assert!(matches!(decode(&gray, [3, 2, 1], &mut [0; 6]), Err(Failed::Sizes([2, 3, 1]))));
+        assert!(matches!(decode(&clear, [2, 1, 1], &mut vec![]), Err(Failed::Sizes([2, 1, 4]))));
+        let mut out = vec![];
+        assert!(matches!(decode(&gray, [60_000, 60_000, 4], &mut out), Err(Failed::Sizes([2, 3, 1]))));
+        assert_eq!(out.capacity(), 0, "compared before memory is asked for");
+        assert!(matches!(decode(&gray, [3, 2, 1], &mut vec![]), Err(Failed::Sizes([2, 3, 1]))));
     }
 
     #[test]
@@ -143,10 +148,10 @@ mod tests {
         let mut bytes = Vec::new();
         let encoder = jpeg_encoder::Encoder::new(&mut bytes, 100);
         encoder.encode(&data, 16, 8, jpeg_encoder::ColorType::Luma).unwrap();
-        let mut out = vec![0; 128];
+        let mut out = vec![];
         decode(&bytes, [8, 16, 1], &mut out).unwrap();
         assert!(out.iter().zip(&data).all(|(a, b)| a.abs_diff(*b) < 4), "{out:?}");
-        let mut color = vec![0; 3 * 128];
+        let mut color = vec![];
         decode(&bytes, [8, 16, 3], &mut color).unwrap();
         assert!(color.chunks(3).zip(&out).all(|(c, g)| c == [*g; 3]));
         assert!(matches!(decode(&bytes, [16, 8, 1], &mut out), Err(Failed::Sizes([8, 16, 1]))));
@@ -159,7 +164,7 @@ mod tests {
     fn no_flipped_bit_of_a_png_passes_unseen_or_panics() {
         let data: Vec<u8> = (0..48).collect();
         let good = png(4, 4, ColorType::Rgb, &data);
-        let mut out = vec![0; 48];
+        let mut out = vec![];
         for at in 0..good.len() {
             for bit in 0..8 {
                 let mut bad = good.clone();

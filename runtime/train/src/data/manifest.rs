@@ -5,16 +5,20 @@ use super::source::{
 };
 use super::tokens::token_source;
 use crate::Checked;
+use crate::project::text_of_at_most;
 use meshwright_diag::nearest;
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::{Spanned, Table, Value};
 
+/// The largest `data.toml`.
+const MOST_BYTES: usize = 16 << 20;
+
 pub(super) fn read_manifest(folder: &Path) -> Checked<Source> {
     let path = folder.join(MANIFEST);
     let place = path.display().to_string();
-    let text =
-        std::fs::read_to_string(&path).map_err(|e| malformed(format!("`{place}` cannot be read: {e}")))?;
+    let text = text_of_at_most(&path, MOST_BYTES)
+        .map_err(|why| malformed(format!("`{place}` cannot be read: {why}")))?;
     let line = |at: usize| text.get(..at).unwrap_or("").matches('\n').count() + 1;
     let table: BTreeMap<String, BTreeMap<String, Spanned<Value>>> = toml::from_str(&text).map_err(|e| {
         malformed(format!(

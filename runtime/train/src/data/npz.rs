@@ -1,7 +1,7 @@
 //! NumPy's `.npz`: a zip file of `.npy` files, one for each name.
 
 use super::array::{TensorFile, list};
-use super::bytes::Bytes;
+use super::bytes::{Bytes, Packed};
 use super::signed;
 use std::fs::File;
 use std::io::BufReader;
@@ -44,5 +44,5 @@ pub(super) fn open(path: &Path, name: Option<&str>) -> Result<TensorFile, String
         return Err(format!("`{name}` is packed by {:?}; deflate is known", found.compression()));
     }
     let at = found.data_start().ok_or("it does not say where its array starts")?;
-    signed::open(Bytes::deflated(path, (at, packed), size, found.crc32())?)
+    signed::open(Bytes::deflated(path, Packed { part: (at, packed), size, crc: found.crc32() })?)
 }

@@ -1,11 +1,36 @@
 //! Names of several files: `part-{000..127}.tar`, `{train,extra}/*.npy`.
 
+use super::source::FileRef;
 use std::path::{Path, PathBuf};
 
-/// The most files that a pattern may name.
+/// The most files that patterns may name together.
 const MOST: usize = 1_000_000;
 /// Most characters of the name of a file.
 const LONGEST_NAME: usize = 255;
+
+/// The most bytes that their names may have.
+const MOST_BYTES: usize = 64 << 20;
+
+/// The longest name that the system knows.
+const LONGEST: usize = 4096;
+
+/// The most names with `*` that braces may make: each is looked for by itself.
+const MOST_STARRED: usize = 10_000;
+
+/// The files that some patterns name together, each with its pattern; an error has its pattern too.
+pub(super) fn files_of(patterns: &[FileRef]) -> Result<Vec<(&FileRef, PathBuf)>, (&FileRef, String)> {
+    let (mut out, mut bytes) = (Vec::new(), 0usize);
+    for of in patterns {
+        for path in files(&of.path).map_err(|why| (of, why))? {
+            bytes += path.as_os_str().len();
+            if out.len() == MOST || bytes > MOST_BYTES {
+                return Err((of, too_many()));
+            }
+            out.push((of, path));
+        }
+    }
+    Ok(out)
+}
 
 /// The files that a pattern names: braces in their order, and for each the files that `*`, `?` and `[…]` match, sorted. A
 /// name without any of these is itself, whether there is such a file or not.
@@ -14,15 +39,27 @@ pub(crate) fn files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
     if pattern.exists() {
         return Ok(vec![pattern.to_path_buf()]);
     }
-    let mut out = Vec::new();
+    let (mut out, mut starred) = (Vec::new(), 0);
     // Folders that are there are called what they are called.
     let known = folder_of(text);
-    for rest in braces(&text[known.len()..])? {
+    let names = braces(&text[known.len()..])?;
+    if names.len().saturating_mul(known.len()) > MOST_BYTES {
+        return Err(too_many());
+    }
+    for rest in names {
         let name = format!("{known}{rest}");
+        if !name.contains(['*', '?', '[']) {
+            out.push(PathBuf::from(name));
+            continue;
+        }
         let folder = folder_of(&name);
         if !name[folder.len()..].contains(['*', '?', '[']) || Path::new(&name).exists() {
             out.push(PathBuf::from(name));
             continue;
+        }
+        starred += 1;
+        if starred > MOST_STARRED {
+            return Err(format!("its braces make more than {MOST_STARRED} names with `*`"));
         }
         let before = out.len();
         let pattern = glob::Pattern::escape(folder) + &name[folder.len()..];
@@ -48,7 +85,7 @@ fn folder_of(name: &str) -> &str {
 }
 
 fn too_many() -> String {
-    format!("it names more than {MOST} files")
+    format!("it names more than {MOST} files, or their names have more than {} MiB", MOST_BYTES >> 20)
 }
 
 /// All texts that `{a,b}` and `{00..12}` stand for, the first brace slowest.
@@ -67,16 +104,31 @@ pub(super) fn braces(text: &str) -> Result<Vec<String>, String> {
             Some((first, last)) => numbers(first, last)?,
             None => inner.split(',').map(String::from).collect(),
         };
-        if out.len().saturating_mul(choices.len()) > MOST {
-            return Err(too_many());
-        }
         let before = &rest[..open];
+        fits(&out, &choices, before.len())?;
         out =
             out.iter().flat_map(|start| choices.iter().map(move |c| format!("{start}{before}{c}"))).collect();
         rest = &rest[close + 1..];
     }
+    fits(&out, &[String::new()], rest.len())?;
     out.iter_mut().for_each(|start| start.push_str(rest));
     Ok(out)
+}
+
+/// That each of `starts` can be followed by so many bytes and each of `choices`: counted before they are made.
+fn fits(starts: &[String], choices: &[String], between: usize) -> Result<(), String> {
+    let bytes = |all: &[String]| all.iter().map(String::len).sum::<usize>();
+    let longest = |all: &[String]| all.iter().map(String::len).max().unwrap_or(0);
+    if longest(starts) + between + longest(choices) > LONGEST {
+        return Err(format!("it makes a name of more than {LONGEST} bytes, which no file has"));
+    }
+    let count = starts.len().saturating_mul(choices.len());
+    let of_starts = bytes(starts).saturating_mul(choices.len());
+    let of_choices = (bytes(choices) + between * choices.len()).saturating_mul(starts.len());
+    if count > MOST || of_starts.saturating_add(of_choices) > MOST_BYTES {
+        return Err(too_many());
+    }
+    Ok(())
 }
 
 /// `000` to `127`: as wide as the first.
@@ -91,13 +143,14 @@ fn numbers(first: &str, last: &str) -> Result<Vec<String>, String> {
     if from > to {
         return Err(format!("`{{{first}..{last}}}` is empty"));
     }
-    if to - from >= MOST {
-        return Err(too_many());
-    }
     if first.len() > LONGEST_NAME {
         return Err(format!("a number of {} digits is longer than the name of a file can be", first.len()));
     }
     let width = if first.starts_with('0') { first.len() } else { 1 };
+    let count = to - from;
+    if count >= MOST || count.saturating_mul(width) > MOST_BYTES {
+        return Err(too_many());
+    }
     Ok((from..=to).map(|n| format!("{n:0width$}")).collect())
 }
 
@@ -135,6 +188,11 @@ mod tests {
         assert_eq!(braces("a-{08..11}.tar").unwrap(), ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]);
         assert_eq!(braces("{a,b}/{1..2}").unwrap(), ["a/1", "a/2", "b/1", "b/2"]);
         assert_eq!(braces("plain").unwrap(), ["plain"]);
+        let long = |n: usize| format!("{}{{0..999999}}", "x".repeat(n));
+        assert!(braces(&long(5000)).unwrap_err().contains("more than 4096 bytes"));
+        assert!(braces(&long(4000)).unwrap_err().contains("more than 64 MiB"));
+        assert!(braces(&format!("{{{}1..999999}}", "0".repeat(4000))).is_err());
+        assert_eq!(braces(&long(3)).unwrap().len(), 1_000_000);
         for wrong in ["{1..", "{b..a}", "{3..1}", "{a{b}}", "{0..99999999}", "{0..9999}{0..9999}"] {
             assert!(braces(wrong).is_err(), "{wrong}");
         }
@@ -161,5 +219,8 @@ mod tests {
         assert_eq!(of("[x].npy").unwrap(), ["[x].npy"], "a file of that very name");
         assert_eq!(of("none.npy").unwrap(), ["none.npy"]);
         assert!(of("z*.npy").unwrap_err().contains("no file matches"));
+        assert!(of(&format!("{{{}}}b2*.npy", ",".repeat(10_000))).unwrap_err().contains("more than 10000"));
+        let all = vec![FileRef { path: folder.join("{0..999999}"), parts: vec![] }; 2];
+        assert!(files_of(&all).unwrap_err().1.contains("more than 1000000 files"));
     }
 }

@@ -10,6 +10,7 @@ use super::{formats, pattern};
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Dim, Dims, InputDecl};
+use std::path::PathBuf;
 
 /// The column of an input each of whose records is one of the files', and their number.
 pub(super) fn records(
@@ -98,16 +99,13 @@ fn open(
     patterns: &[FileRef],
     described: &InputInfo,
 ) -> Checked<Vec<(FileRef, TensorFile)>> {
-    let mut out = Vec::new();
-    for file in patterns {
-        let unreadable = |why: String| described.unreadable(file, &why);
-        for path in pattern::files(&file.path).map_err(unreadable)? {
-            let file = FileRef { path, parts: file.parts.clone() };
-            let opened = formats::open(&file, decl).map_err(|why| described.unreadable(&file, &why))?;
-            out.push((file, opened));
-        }
-    }
-    Ok(out)
+    let files = pattern::files_of(patterns).map_err(|(file, why)| described.unreadable(file, &why))?;
+    let open = |(named, path): (&FileRef, PathBuf)| {
+        let file = FileRef { path, parts: named.parts.clone() };
+        let opened = formats::open(&file, decl).map_err(|why| described.unreadable(&file, &why))?;
+        Ok((file, opened))
+    };
+    files.into_iter().map(open).collect()
 }
 
 /// Whether a file's sizes are the declared ones, but for declared dims of size 1, which it may lack.

@@ -7,7 +7,9 @@ use super::source::FileRef;
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
 use rayon::prelude::*;
+use std::cell::Cell;
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The examples of all shards.
@@ -30,11 +32,9 @@ struct ShardIndex {
 /// Finds the members of some endings (each a list, of which the first one found counts) in all shards. Only the headers of their
 /// members are read, by several threads.
 pub(super) fn list(patterns: &[FileRef], endings: &[&[String]], skip: bool) -> Checked<Shards> {
-    let mut paths = Vec::new();
-    for file in patterns {
-        let found = pattern::files(&file.path);
-        paths.extend(found.map_err(|why| unreadable(&file.path.display().to_string(), &why))?);
-    }
+    let found = pattern::files_of(patterns);
+    let found = found.map_err(|(file, why)| unreadable(&file.path.display().to_string(), &why))?;
+    let paths: Vec<PathBuf> = found.into_iter().map(|f| f.1).collect();
     let listed: Vec<Result<ShardIndex, String>> =
         paths.par_iter().enumerate().map(|(i, path)| scan(path, i as u32, endings)).collect();
     let mut out = Shards { members: vec![Vec::new(); endings.len()], ..Shards::default() };
@@ -76,11 +76,13 @@ fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, Str
         return Err("it is not a file".into());
     }
     let opened = File::open(path).map_err(|e| e.to_string())?;
-    let mut archive = tar::Archive::new(opened);
+    let read = Cell::new(0);
+    let mut archive = tar::Archive::new(HeaderReader { file: opened, read: &read });
     let mut out = ShardIndex::default();
     let mut open: Option<Example> = None;
-    let mut at = 0;
+    let mut at = 0u64;
     for entry in archive.entries_with_seek().map_err(|e| e.to_string())? {
+        read.set(0);
         let entry = match entry {
             Ok(entry) => entry,
             Err(e) => {
@@ -121,6 +123,36 @@ fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, Str
     }
     close(open, endings, &mut out);
     Ok(out)
+}
+
+/// The most bytes of the headers of a member: its name and what else is said of it, which are read into memory.
+const MOST_OF_HEADERS: usize = 1 << 20;
+
+/// A shard, of which the headers of one member are read at a time.
+struct HeaderReader<'a> {
+    file: File,
+    /// Bytes of the headers that were read.
+    read: &'a Cell<usize>,
+}
+
+impl Read for HeaderReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.file.read(out)?;
+        self.read.set(self.read.get() + n);
+        match self.read.get() > MOST_OF_HEADERS {
+            true => {
+                let why = format!("the headers of a member have more than {MOST_OF_HEADERS} bytes");
+                Err(std::io::Error::other(why))
+            }
+            false => Ok(n),
+        }
+    }
+}
+
+impl Seek for HeaderReader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        self.file.seek(to)
+    }
 }
 
 fn close(example: Option<Example>, endings: &[&[String]], out: &mut ShardIndex) {

@@ -99,8 +99,9 @@ impl HfMap {
             }
             map.allowed.insert(key.clone(), json);
         }
-        for patterns in [&map.ignored, &map.dropped] {
-            patterns.iter().try_for_each(|p| alternatives(p).map(drop)).map_err(|e| broken(place, &e))?;
+        for patterns in [&mut map.ignored, &mut map.dropped] {
+            let all = patterns.iter().map(|p| alternatives(p)).collect::<Result<Vec<_>, _>>();
+            *patterns = all.map_err(|e| broken(place, &e))?.concat();
         }
         map.place = place.into();
         Ok(map)
@@ -153,8 +154,7 @@ impl HfMap {
 }
 
 fn any(patterns: &[String], name: &str) -> bool {
-    let mut all = patterns.iter().flat_map(|p| alternatives(p).unwrap_or_default());
-    all.any(|p| matched(&p, name).is_some())
+    patterns.iter().any(|p| matched(p, name).is_some())
 }
 
 fn broken(place: &str, why: &dyn std::fmt::Display) -> Box<Diagnostic> {

@@ -118,21 +118,31 @@ fn turn(text: &str, view: &mut View) -> Result<(), String> {
     Ok(())
 }
 
+/// Most names that a pattern with alternatives stands for.
+const MOST_NAMES: usize = 100;
+
 /// All names that a pattern with alternatives stands for: `norm.(weight|gamma)` is two.
 pub(crate) fn alternatives(pattern: &str) -> Result<Vec<String>, String> {
-    let Some((before, rest)) = pattern.split_once('(') else {
-        return match pattern.contains([')', '|']) {
-            true => Err("alternatives are `(one|other)`".into()),
-            false => Ok(vec![pattern.into()]),
-        };
-    };
-    let (inner, after) = rest.split_once(')').ok_or("its `(` has no `)`")?;
-    if before.contains(['|', ')']) || inner.contains('(') {
+    let mut all = vec![String::new()];
+    let mut rest = pattern;
+    while let Some((before, behind)) = rest.split_once('(') {
+        let (inner, after) = behind.split_once(')').ok_or("its `(` has no `)`")?;
+        if before.contains(['|', ')']) || inner.contains('(') {
+            return Err("alternatives are `(one|other)`".into());
+        }
+        let choices: Vec<&str> = inner.split('|').collect();
+        // Counted before they are made.
+        if all.len().saturating_mul(choices.len()) > MOST_NAMES {
+            return Err(format!("its alternatives are more than {MOST_NAMES} names"));
+        }
+        all = all.iter().flat_map(|a| choices.iter().map(move |c| format!("{a}{before}{c}"))).collect();
+        rest = after;
+    }
+    if rest.contains([')', '|']) {
         return Err("alternatives are `(one|other)`".into());
     }
-    let rest = alternatives(after)?;
-    let all = inner.split('|').flat_map(|choice| rest.iter().map(move |r| format!("{before}{choice}{r}")));
-    Ok(all.collect())
+    all.iter_mut().for_each(|name| name.push_str(rest));
+    Ok(all)
 }
 
 /// `name`, which matches `from`, as `to` has it.
@@ -149,13 +159,45 @@ pub(crate) fn matched<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> 
     let Some((before, after)) = pattern.split_once('*') else {
         return (pattern == name).then(Vec::new);
     };
-    let rest = name.strip_prefix(before)?;
-    if !after.contains('*') {
-        return Some(vec![rest.strip_suffix(after)?]);
+    let mut rest = name.strip_prefix(before)?;
+    let mut parts: Vec<&str> = after.split('*').collect();
+    let last = parts.pop()?;
+    let mut stars = Vec::with_capacity(parts.len() + 1);
+    for part in parts {
+        // Where it first stands: what is left for the other stars is then as long as can be.
+        let (star, behind) = rest.split_once(part)?;
+        stars.push(star);
+        rest = behind;
     }
-    let ends = rest.char_indices().map(|c| c.0).chain([rest.len()]);
-    ends.into_iter().find_map(|end| {
-        let more = matched(after, &rest[end..])?;
-        Some(std::iter::once(&rest[..end]).chain(more).collect())
-    })
+    stars.push(rest.strip_suffix(last)?);
+    Some(stars)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alternatives_are_counted_before_they_are_made() {
+        assert_eq!(alternatives("(a|b).w.(c|)").unwrap(), ["a.w.c", "a.w.", "b.w.c", "b.w."]);
+        assert_eq!(alternatives(&"(a|b)".repeat(6)).unwrap().len(), 64);
+        for n in [7, 40, 200_000] {
+            let why = alternatives(&"(a|b)".repeat(n)).unwrap_err();
+            assert_eq!(why, "its alternatives are more than 100 names");
+        }
+        // As deep as it is long.
+        assert_eq!(alternatives(&"(a)".repeat(200_000)).unwrap()[0].len(), 200_000);
+    }
+
+    #[test]
+    fn many_stars_take_no_longer_than_they_are_long() {
+        assert_eq!(matched("*.a.*.b", "x.a.y.a.z.b").unwrap(), ["x", "y.a.z"]);
+        assert_eq!(matched("**b*", "abab").unwrap(), ["", "a", "ab"]);
+        assert_eq!(matched("a*a", "a"), None);
+        let stars = "*a".repeat(30);
+        assert_eq!(matched(&stars, &"a".repeat(29)), None);
+        assert_eq!(matched(&format!("{stars}*b"), &"a".repeat(60)), None);
+        assert_eq!(matched(&stars, &"a".repeat(60)).unwrap().len(), 30);
+    }
 }

@@ -1,14 +1,9 @@
 //! The log of a run, event by event, with all that each says.
 
 use crate::Checked;
-use crate::run_dir::open_log;
-use crate::run_error::unusable;
+use crate::run_dir::each_log_line;
 use serde_json::{Map, Value};
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-
-/// A longer line is no event.
-const LONGEST_LINE: u64 = 1 << 24;
 
 /// A line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,22 +24,13 @@ impl LogEvent {
     ///
     /// E0511 where it cannot be read, and what `take` fails with.
     pub fn each(run: &Path, mut take: impl FnMut(LogEvent) -> Checked<()>) -> Checked<()> {
-        let Some(file) = open_log(run)? else { return Ok(()) };
-        let unreadable = |e| unusable(run, &e);
-        let mut reader = BufReader::with_capacity(1 << 16, file);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let n = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(unreadable)?;
-            if n == 0 {
-                return Ok(());
+        let mut taken = Ok(());
+        each_log_line(run, |line| {
+            if let (Ok(()), Some(event)) = (&taken, LogEvent::parse(line)) {
+                taken = take(event);
             }
-            if !line.ends_with(b"\n") && n as u64 == LONGEST_LINE {
-                reader.skip_until(b'\n').map_err(unreadable)?;
-                continue;
-            }
-            LogEvent::parse(&line).map_or(Ok(()), &mut take)?;
-        }
+        })?;
+        taken
     }
 
     fn parse(line: &[u8]) -> Option<LogEvent> {
@@ -84,8 +70,7 @@ mod tests {
         };
         assert!(steps().unwrap().is_empty(), "there is no log yet");
         let step = |n: usize| format!("{{\"event\":\"step\",\"step\":{n}}}\n");
-        let long =
-            format!("{{\"event\":\"step\",\"step\":2,\"x\":\"{}\"}}\n", "x".repeat(LONGEST_LINE as usize));
+        let long = format!("{{\"event\":\"step\",\"step\":2,\"x\":\"{}\"}}\n", "x".repeat(1 << 24));
         let text = step(1) + &long + "noise\n" + &step(3) + "{\"event\":\"st";
         std::fs::write(run.path().join("metrics.jsonl"), text).unwrap();
         assert_eq!(steps().unwrap(), [1.0, 3.0]);
