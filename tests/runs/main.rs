@@ -25,6 +25,7 @@ mod faults;
 mod gpu_faults;
 mod gradients;
 mod groups;
+mod growth;
 mod hugging_face;
 mod kept;
 mod loops;
