@@ -50,21 +50,31 @@ fn patterns_are_counted_before_they_are_read() {
     let file = dir.path().join("w.safetensors");
     std::fs::write(&file, "").unwrap();
     let many = format!("w = {}", "(a|b)".repeat(40));
-    let train = ["train", "mlp", "--init", text(&file), "--no-save", "--init-map", &many];
+    let data = dir.path().join("data");
+    let train = [
+        "train",
+        "mnist_mlp",
+        "--data",
+        text(&data),
+        "--init",
+        text(&file),
+        "--no-save",
+        "--init-map",
+        &many,
+    ];
     refused(&train, "E0516", "its alternatives are more than 100 names");
     let map = dir.path().join("my.toml");
     let shipped = std::fs::read_to_string(crate::support::root().join("models/hf/gpt.toml")).unwrap();
     let ignored = format!("ignored = [\"{}\", ", "(a|b)".repeat(40));
     std::fs::write(&map, shipped.replacen("ignored = [", &ignored, 1)).unwrap();
-    let import =
-        ["import", "hf", text(dir.path()), "--map", text(&map), "--run", text(&dir.path().join("run"))];
+    let to = dir.path().join("run");
+    let import = ["import", "hf", text(dir.path()), "--map", text(&map), "--out", text(&to)];
     refused(&import, "E0529", "its alternatives are more than 100 names");
 
-    let data = dir.path().join("data/data.toml");
+    let list = data.join("data.toml");
     let names = format!("{}{{0..999999}}", "x".repeat(5000));
-    std::fs::write(&data, format!("[train]\nimage = \"{names}\"\nlabel = \"train-label\"\n")).unwrap();
-    let at = dir.path().join("data");
-    let args = ["train", "mnist_mlp", "--data", text(&at), "--no-save", "--steps", "1"];
+    std::fs::write(&list, format!("[train]\nimage = \"{names}\"\nlabel = \"train-label\"\n")).unwrap();
+    let args = ["train", "mnist_mlp", "--data", text(&data), "--no-save", "--steps", "1"];
     refused(&args, "E0502", "a name of more than 4096 bytes");
 }
 
@@ -76,7 +86,8 @@ fn as_many_cores_are_taken_as_the_machine_can_use() {
 
 #[test]
 fn devices_are_not_waited_for() {
-    for of in [&["check", "/proc/kmsg"][..], &["check", "mlp", "--layout", "/proc/kmsg"]] {
+    let data = ["train", "mnist_mlp", "--no-save", "--data", "image=/proc/kmsg,label=/proc/kmsg"];
+    for of in [&["check", "/proc/kmsg"][..], &["check", "mlp", "--layout", "/proc/kmsg"], &data] {
         let said = little("a device", &mut command(of));
         assert_eq!(said.code, Some(1), "{of:?}: {}", said.err);
     }

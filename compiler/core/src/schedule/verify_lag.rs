@@ -1,5 +1,6 @@
 //! What must hold of steps of a loop that run in other turns than the rest of its body.
 
+use super::per_buffer::PerBuffer;
 use meshwright_plan::{BufId, Plan, Prim, StepLoop};
 use std::collections::BTreeMap;
 
@@ -18,16 +19,17 @@ pub(super) fn lags(plan: &Plan, v: &mut Vec<String>) {
             v.push(format!("step {i} ({}): is waited for with another lag", step.name()));
         }
     }
+    let uses = Uses::of(plan);
     for l in &loops {
         if plan.steps[l.begin].lag != plan.steps[l.end].lag {
             v.push(format!("step {} (repeat): ends with another lag", l.begin));
         }
-        within(plan, l, v);
+        within(plan, &uses, l, v);
     }
 }
 
 /// Of one loop.
-fn within(plan: &Plan, of: &StepLoop, v: &mut Vec<String>) {
+fn within(plan: &Plan, uses: &Uses, of: &StepLoop, v: &mut Vec<String>) {
     let lags = plan.lags(of);
     let made: BTreeMap<BufId, u8> =
         lags.iter().flat_map(|(s, lag)| plan.steps[*s].writes.iter().map(|o| (o.buf, *lag))).collect();
@@ -46,7 +48,9 @@ fn within(plan: &Plan, of: &StepLoop, v: &mut Vec<String>) {
             match made.get(&next.buf) {
                 Some(made) if *made == lag => {}
                 Some(made) if made + 1 == lag => {
-                    if !starts_blank(plan, begin.reads[k].buf, of.begin) || read_after(plan, last.buf) {
+                    let start = begin.reads[k].buf;
+                    let blank = uses.blank[start] && uses.readers[start] == [of.begin];
+                    if !blank || uses.stays[last.buf] || !uses.readers[last.buf].is_empty() {
                         wrong(
                             "which is handed over, and of which is read what it starts as or is in the end",
                         );
@@ -58,15 +62,32 @@ fn within(plan: &Plan, of: &StepLoop, v: &mut Vec<String>) {
     }
 }
 
-/// Whether only a loop reads a buffer, which nothing has written.
-fn starts_blank(plan: &Plan, buf: BufId, begin: usize) -> bool {
-    let blank = |s: &meshwright_plan::Step| matches!(s.prim, Prim::Blank { .. }) && s.writes_buf(buf);
-    plan.steps.iter().any(blank)
-        && plan.steps.iter().enumerate().all(|(s, step)| s == begin || !step.reads_buf(buf))
+/// Who uses each buffer.
+struct Uses {
+    /// Whether nothing has written it.
+    blank: PerBuffer<bool>,
+    /// The steps that read it, each once.
+    readers: PerBuffer<Vec<usize>>,
+    /// Whether it is an output, or next for what the program keeps.
+    stays: PerBuffer<bool>,
 }
 
-fn read_after(plan: &Plan, buf: BufId) -> bool {
-    plan.steps.iter().any(|s| s.reads_buf(buf))
-        || plan.outputs.iter().any(|o| o.buf == buf)
-        || plan.program_inputs.iter().any(|l| l.next == Some(buf))
+impl Uses {
+    fn of(plan: &Plan) -> Uses {
+        let (mut blank, mut stays) = (PerBuffer::new(plan, false), PerBuffer::new(plan, false));
+        let mut readers: PerBuffer<Vec<usize>> = PerBuffer::new(plan, Vec::new());
+        for (i, step) in plan.steps.iter().enumerate() {
+            for o in step.reads.iter() {
+                if readers[o.buf].last() != Some(&i) {
+                    readers[o.buf].push(i);
+                }
+            }
+            if let Prim::Blank { .. } = step.prim {
+                step.writes.iter().for_each(|o| blank[o.buf] = true);
+            }
+        }
+        plan.outputs.iter().for_each(|o| stays[o.buf] = true);
+        plan.program_inputs.iter().filter_map(|l| l.next).for_each(|b| stays[b] = true);
+        Uses { blank, readers, stays }
+    }
 }

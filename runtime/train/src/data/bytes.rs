@@ -1,6 +1,7 @@
 //! Bytes of a data file, plain, gzipped or in memory, with a bound on what it can possibly hold, so that a header that lies is
 //! found before memory is asked for. A file whose elements wait to be read is closed until then: a process may open a thousand.
 
+use crate::project::open_text;
 use flate2::CrcReader;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder};
 use meshwright_exec::try_reserve;
@@ -226,7 +227,7 @@ fn regular(path: &Path) -> Result<(BufReader<File>, u64), String> {
     if !meta.is_file() {
         return Err("it is not a file".into());
     }
-    let file = File::open(path).map_err(|e| e.to_string())?;
+    let file = open_text(path).map_err(|e| e.to_string())?;
     Ok((BufReader::with_capacity(1 << 16, file), meta.len()))
 }
 

@@ -3,7 +3,7 @@
 use super::array::{TensorFile, list};
 use super::bytes::{Bytes, Packed};
 use super::signed;
-use std::fs::File;
+use crate::project::open_text;
 use std::io::BufReader;
 use std::path::Path;
 use zip::{CompressionMethod, ZipArchive};
@@ -14,7 +14,7 @@ pub(super) fn open(path: &Path, name: Option<&str>) -> Result<TensorFile, String
     if !meta.is_file() {
         return Err("it is not a file".into());
     }
-    let file = File::open(path).map_err(|e| e.to_string())?;
+    let file = open_text(path).map_err(|e| e.to_string())?;
     let bad = |e: zip::result::ZipError| format!("it is not a whole .npz file: {e}");
     let mut zip = ZipArchive::new(BufReader::new(file)).map_err(bad)?;
     let mut names = Vec::new();

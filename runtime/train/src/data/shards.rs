@@ -5,6 +5,7 @@ use super::encoded::{MOST_BYTES, Member, SKIP};
 use super::pattern;
 use super::source::FileRef;
 use crate::Checked;
+use crate::project::open_text;
 use meshwright_diag::{Diagnostic, codes};
 use rayon::prelude::*;
 use std::cell::Cell;
@@ -75,7 +76,7 @@ fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, Str
     if !meta.is_file() {
         return Err("it is not a file".into());
     }
-    let opened = File::open(path).map_err(|e| e.to_string())?;
+    let opened = open_text(path).map_err(|e| e.to_string())?;
     let read = Cell::new(0);
     let mut archive = tar::Archive::new(HeaderReader { file: opened, read: &read });
     let mut out = ShardIndex::default();
