@@ -280,8 +280,9 @@ fn names_of_any_length_are_printed() {
     let at = prepared("strangers-long");
     let long = "w".repeat(65_600);
     let text = MODEL.replace("param w[", &format!("param {long}[")).replace("x * w", &format!("x * {long}"));
-    let text =
-        text.replace("metric max accuracy", &format!("metric max a{long}")).replace("sums", &format!("s{long}"));
+    let text = text
+        .replace("metric max accuracy", &format!("metric max a{long}"))
+        .replace("sums", &format!("s{long}"));
     std::fs::write(at.join("sums.mw"), text).unwrap();
     trained(&at, "a", &[]);
     trained(&at, "b", &[]);

@@ -130,7 +130,6 @@ fn train(
     let mut first = special.clone();
     if kind == TokenizerKind::WordPiece {
         first.extend(word_piece_alphabet(&mut words));
-        words.retain(|word, _| word.chars().count() <= LONGEST_OF_PIECES);
     } else {
         words = in_parts(words);
         first.extend(
@@ -257,7 +256,8 @@ fn words_of(cutter: &Tokenizer, documents: &[String]) -> Result<HashMap<String, 
     Ok(counts)
 }
 
-/// The characters with which word pieces begin, and those with which they go on. Words with rarer characters are taken out.
+/// The characters with which word pieces begin, and those with which they go on. Words with rarer characters, and longer
+/// ones than have pieces, are taken out.
 fn word_piece_alphabet(words: &mut BTreeMap<String, u64>) -> Vec<String> {
     let mut counts: BTreeMap<char, u64> = BTreeMap::new();
     for (word, n) in words.iter() {
@@ -266,7 +266,8 @@ fn word_piece_alphabet(words: &mut BTreeMap<String, u64>) -> Vec<String> {
     let mut by_count: Vec<(u64, char)> = counts.into_iter().map(|(c, n)| (n, c)).collect();
     by_count.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let known: BTreeSet<char> = by_count.into_iter().take(MOST_CHARACTERS).map(|c| c.1).collect();
-    words.retain(|word, _| word.chars().all(|c| known.contains(&c)));
+    let fits = |word: &str| word.chars().count() <= LONGEST_OF_PIECES;
+    words.retain(|word, _| fits(word) && word.chars().all(|c| known.contains(&c)));
     let going_on: BTreeSet<char> = words.keys().flat_map(|w| w.chars().skip(1)).collect();
     known.iter().map(char::to_string).chain(going_on.iter().map(|c| format!("##{c}"))).collect()
 }
