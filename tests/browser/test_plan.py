@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 from browser import (WIDTHS, browser, can_fail, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said, shot,
                      stands_alone, theme)
@@ -279,6 +280,29 @@ def times_are_estimates_at_rates_that_are_told(driver):
     quiet(driver)
 
 
+def labels_of_loops_do_not_overlap(driver):
+    """Loops in each other have rows of their own in the timeline."""
+    Path("nested.mw").write_text(
+        "dim batch = 64, d = 256, e = d, outer = 3, inner = 5\nmodel m {\n    input x[batch, d]: float\n    param w[d, e] = normal(0, 0.1)\n"
+        "    let y = x\n    repeat outer {\n        repeat inner { y = tanh(sum[d](y * w)[e -> d]) }\n        y = y * 2\n    }\n"
+        "    loss l = mean[batch, d](y)\n}\ntrain m { minimize l optimizer sgd(lr = 0.1) }\n")
+    open_page(driver, made("nested.html", "nested.mw"))
+    boxes = driver.execute_script(
+        """const { instance } = page.charts.get("timeline");
+        const all = [];
+        const walk = (e) => { if (e.type === "text" && e.style.text.includes("×")) all.push(e); e.childrenRef?.().forEach(walk); };
+        instance.getZr().storage.getRoots().forEach(walk);
+        return all.map((e) => { const b = e.getBoundingRect().clone(); b.applyTransform(e.getComputedTransform() ?? [1, 0, 0, 1, 0, 0]);
+          return [e.style.text, b.x, b.y, b.width, b.height]; });""")
+    names = {text for text, *_ in boxes}
+    assert {"outer × 3", "inner × 5"} <= names, boxes
+    for i, (a, x, y, w, h) in enumerate(boxes):
+        for b, u, v, p, q in boxes[i + 1:]:
+            assert x + w <= u + 1 or u + p <= x + 1 or y + h <= v + 1 or v + q <= y + 1, (a, b, boxes)
+    shot(driver, "plan-nested")
+    quiet(driver)
+
+
 def loops_are_folded(driver):
     words = ["gpt", "--preset", "tiny", "--layout", "zero3", "--mesh", "data=4"]
     open_page(driver, made("gpt.html", *words))
@@ -377,7 +401,7 @@ def both_themes_and_widths(driver):
 
 TESTS = [
     a_page_of_two_layouts_is_drawn, the_switch_marks_what_differs, the_list_is_gone_through_by_keyboard, values_are_drawn_on_the_mesh,
-    charts_can_be_used, times_are_estimates_at_rates_that_are_told, loops_are_folded, halos_are_told, any_number_of_axes_and_devices,
+    charts_can_be_used, times_are_estimates_at_rates_that_are_told, loops_are_folded, labels_of_loops_do_not_overlap, halos_are_told, any_number_of_axes_and_devices,
     one_device_has_nothing_to_compare,
 ]
 # Where a width is nothing new.

@@ -23,7 +23,8 @@ from selenium.webdriver.common.keys import Keys
 BINARY = sys.argv[1]
 SEEDS, EPOCHS, BATCHES, LAYOUTS = 3, 4, (25, 50, 100), ("dp on 2", "dp on 4", "dp_tp on 2×2", "one device")
 CURVES = [f"{kind}-{part}-{what}" for kind in ("batch", "layout") for what in ("accuracy", "loss") for part in ("test", "train")]
-CHARTS = [*CURVES, "steps", "time", "bytes", "strong", "weak", "collectives", "memory"]
+SETTINGS = [f"setting-{part}-{what}" for what in ("accuracy", "loss") for part in ("test", "train")]
+CHARTS = [*CURVES, "steps", *SETTINGS, "time", "bytes", "strong", "weak", "collectives", "memory"]
 
 
 def sweep():
@@ -111,6 +112,47 @@ def numbers_are_those_of_the_runs(driver, study):
     log = [event["loss"] for event in events(study / "one-device-batch=25-seed=1", "step")]
     run = driver.execute_script("return page.charts.get('steps').current.series.find(s => s.run === 'one-device-batch=25-seed=1').data")
     assert all(abs(y - loss) < 1e-4 for (_, y), loss in zip(run, log)) and len(run) == len(log)
+
+
+def losses_are_smoothed(driver, study):
+    run = "one-device-batch=25-seed=1"
+    drawn = lambda: driver.execute_script("return page.charts.get('steps').current.series.find(s => s.run === arguments[0]).data", run)
+    plain = drawn()
+    choose(driver, "steps", "0.9")
+    total = weights = 0
+    for (x, smooth), (step, loss) in zip(drawn(), plain):
+        total, weights = 0.9 * total + 0.1 * loss, 0.9 * weights + 0.1
+        assert x == step and abs(smooth - total / weights) < 1e-9, (x, smooth)
+    assert "weight 0.9" in driver.find_element(By.ID, "chart-steps").text
+    choose(driver, "steps", "none")
+    assert drawn() == plain
+
+
+def results_stand_over_what_runs_are_made_with(driver, study):
+    last = lambda layout, batch: [events(study / f"{layout}-batch={batch}-seed={seed}", "epoch")[-1]["eval_loss"] for seed in range(SEEDS)]
+    found = lines(driver, "setting-test-loss")
+    assert sorted(found) == sorted(LAYOUTS), found
+    for batch, (x, y) in zip(BATCHES, found["dp on 4"]):
+        assert x == batch and abs(y - sum(last("dp-4", batch)) / SEEDS) < 1e-5, (batch, x, y)
+
+
+def what_a_search_chose_is_named(_):
+    """Drawn values stand as points; the page begins with what halving chose."""
+    text = Path("points/points.mw").read_text()
+    Path("rated.mw").write_text("const lr = 0.01\n" + text.replace("adam(lr = 1e-2)", "adam(lr = lr)"))
+    words = ["sweep", "rated.mw", "--data", "points/data", "--set", "lr=log:1e-3..1", "--search", "halving", "--trials", "9"]
+    meshwright(BINARY, *words, "--epochs", "9", "--objective", "accuracy", "--run", "halving", "--report", "halving.html")
+    chosen = [row["run"] for row in rows(Path("halving")) if row["epochs"] == 9]
+    assert len(chosen) == 1
+    with browser() as driver:
+        open_page(driver, Path("halving.html"))
+        about = driver.find_element(By.XPATH, "//section[h2='Runs']//p[@class='about']").text
+        assert f"Chosen: {chosen[0]}, the best of 9 trials by accuracy: " in about, about
+        (name, points), = lines(driver, "setting-test-loss").items()
+        assert len(points) == 9 and [x for x, _ in points] == sorted(x for x, _ in points), (name, points)
+        assert is_drawn(driver, "setting-test-loss")
+        shot(driver, "report-halving")
+        quiet(driver)
 
 
 def costs_are_those_of_the_plans(driver, study):
@@ -613,7 +655,8 @@ def main():
     study, page = sweep()
     begin = time.monotonic()
     passed = 0
-    drawn = (every_chart_is_drawn, numbers_are_those_of_the_runs, costs_are_those_of_the_plans, speeds_are_those_of_the_table)
+    drawn = (every_chart_is_drawn, numbers_are_those_of_the_runs, losses_are_smoothed, results_stand_over_what_runs_are_made_with,
+             costs_are_those_of_the_plans, speeds_are_those_of_the_table)
     used = (legends_hide_and_show, rows_are_sorted, a_filter_holds_for_rows_and_charts, hover_says_what_is_there, charts_zoom, themes_change)
     shared = [(1280, test) for test in (*drawn, heads_are_those_of_the_points)]
     shared += [(width, test) for width in WIDTHS for test in used] + [(1280, paper_holds_all_of_it), (1280, looks)]
@@ -634,7 +677,7 @@ def main():
         quiet(driver)
         passed += 1
         print("test report::charts_are_downloaded ... ok")
-    for test in (settings_that_differ, live, many):
+    for test in (settings_that_differ, what_a_search_chose_is_named, live, many):
         test(study)
         passed += 1
         print(f"test report::{test.__name__} ... ok")

@@ -49,7 +49,7 @@ type Words = &'static [(&'static str, Advice)];
 
 const BY_NAME: &str = "operators match dims by name and broadcast over those that one side lacks";
 const NO_ORDER: &str = "dims have names, not an order";
-const LOOP: &str = "there are no loops: put the body into a `layer` and call it once for each round";
+const LOOP: &str = "loops run over dims: `repeat d { … }` runs its body once for each position of `d`, with parameters of its own, and `scan d { … }` goes along a dim of the data; `meshwright explain repeat` says more";
 const LAYER: &str = "a reusable part is a layer: `layer f(x, in, out) { … return y }`";
 const PRODUCT: &str = "sum[d](x * w)";
 const DEVICES: &str = "`--device`, `--mesh` and `--layout` say where a program runs";

@@ -1,6 +1,8 @@
 //! What an op says when it cannot take its operands. The resolver adds the places.
 
-use meshwright_diag::Code;
+use crate::Type;
+use meshwright_diag::{Code, codes};
+use meshwright_plan::{Dim, Dims};
 
 /// The part of a call that a refusal is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +29,21 @@ pub struct OpError {
     pub spot: Spot,
     /// What to do.
     pub help: Option<String>,
+    /// A dim that the operand lacks, and what was asked of it.
+    pub lacks: Option<(String, Dim)>,
 }
 
 impl OpError {
     /// An error of that code.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        OpError { code, message: message.into(), spot: Spot::All, help: None }
+        OpError { code, message: message.into(), spot: Spot::All, help: None, lacks: None }
+    }
+
+    /// What was asked of operand `i`, of type `of`, that lacks a dim.
+    pub fn no_dim(what: impl Into<String>, dim: Dim, (i, of): (usize, &Type), table: &Dims) -> Self {
+        let (what, name, has) = (what.into(), table.name(dim), table.list(&of.dims));
+        let text = format!("{what} of a value that has no dim `{name}`: it has {has}");
+        OpError { lacks: Some((what, dim)), ..OpError::new(codes::E0203, text) }.operand(i)
     }
 
     /// Names the operand at fault.

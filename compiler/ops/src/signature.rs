@@ -278,9 +278,7 @@ impl DimGroup {
             }
             seen.push(*d);
             if !x.has(*d) {
-                let text = format!("`{}[{name}]` of a value that has no dim `{name}`: it has {has}", c.name);
-                return Err(OpError::new(codes::E0203, text)
-                    .operand(0)
+                return Err(OpError::no_dim(format!("`{}[{name}]`", c.name), *d, (0, x), &g.dims)
                     .help(format!("leave `{name}` out, or name one of {has}")));
             }
         }

@@ -8,6 +8,7 @@ mod grammar;
 mod items;
 mod keywords;
 mod mend;
+mod reserved;
 mod statements;
 
 use meshwright_diag::foreign::WordPlace;
@@ -39,6 +40,7 @@ pub fn parse_model(file: FileId, text: &str) -> Outcome<ModelFile> {
     division::check(file, text, &scanned, &mut diagnostics);
     let mut parser = Parser { file, text, scan: scanned, meant: Vec::new(), at: 0, diagnostics };
     parser.mend_keywords();
+    parser.mend_names();
     let tree = parser.file();
     let mut diagnostics = parser.diagnostics;
     diagnostics.sort_by_key(|d| d.labels.first().map_or(0, |l| l.span.start));

@@ -115,6 +115,17 @@ pub(crate) fn unexpected(
             }
         }
         "." if !token.leads => d.help("a number has digits on both sides of its point: `0.5`, `1.0`"),
+        "as" | "sharing" if token.kind == TokenKind::Word && signs == WordPlace::Sign => {
+            let word = found;
+            let d = d.help(format!("`{word}` stands right behind the `)` of the call whose parameters it is for: `f(x) {word} name`"));
+            match moved_label(text, scan, index) {
+                Some((from, to, written)) => {
+                    let whole = Span::new(file, from, to);
+                    d.fix(format!("put `{word}` behind the call"), whole, written, false)
+                }
+                None => d,
+            }
+        }
         "shared" if index >= 2 && &text[scan.tokens[index - 2].start..scan.tokens[index - 2].end] == "as" => {
             let (from, name) = (scan.tokens[index - 2], scan.tokens[index - 1]);
             let name = &text[name.start..name.end];
@@ -128,6 +139,32 @@ pub(crate) fn unexpected(
         }
         _ => d,
     }
+}
+
+/// Of a call whose dims are moved before it has its label, `f(x)[d -> e] as name`: from where to where it is to be written otherwise, and how.
+fn moved_label(text: &str, scan: &Scan, index: usize) -> Option<(usize, usize, String)> {
+    let at = |i: usize| scan.tokens.get(i).map(|t| &text[t.start..t.end]);
+    let name = scan.tokens.get(index + 1).filter(|t| t.kind == TokenKind::Word)?;
+    let mut begin = index;
+    while at(begin.checked_sub(1)?)? == "]" {
+        let mut open = 0;
+        loop {
+            begin = begin.checked_sub(1)?;
+            match at(begin)? {
+                "]" => open += 1,
+                "[" => open -= 1,
+                _ => {}
+            }
+            if open == 0 {
+                break;
+            }
+        }
+    }
+    let call =
+        scan.tokens.get(begin.checked_sub(1)?).filter(|t| begin < index && &text[t.start..t.end] == ")")?;
+    let (dims, label) =
+        (&text[call.end..scan.tokens[index - 1].end], &text[scan.tokens[index].start..name.end]);
+    Some((call.end, name.end, format!(" {label}{}", dims.trim_start())))
 }
 
 /// What to write for a word or sign of another language, by where it stands.

@@ -155,14 +155,22 @@ impl Table {
         out
     }
 
-    /// The widths of the columns; 0 where one is not shown.
+    /// The widths of the columns; 0 where one is not shown, as one that has nothing below its title.
     fn widths(&self, most: Option<usize>) -> Vec<usize> {
         let mut widths = vec![0; self.align.len()];
+        let mut says = vec![false; self.align.len()];
+        let mut titled = false;
         for row in &self.rows {
-            let Row::Cells(cells, _) = row else { continue };
-            for (width, cell) in widths.iter_mut().zip(cells) {
+            let Row::Cells(cells, title) = row else { continue };
+            titled |= title.is_some();
+            for ((width, says), cell) in widths.iter_mut().zip(&mut says).zip(cells) {
                 *width = (*width).max(cell.chars().count().min(WIDEST));
+                *says |= title.is_none() && says_something(cell);
             }
+        }
+        // A table with titles alone keeps them.
+        if titled && says.contains(&true) {
+            widths.iter_mut().zip(says).filter(|(_, says)| !says).for_each(|(width, _)| *width = 0);
         }
         let mut dispensable = self.dispensable.iter();
         while most
@@ -175,12 +183,21 @@ impl Table {
     }
 }
 
-/// A table of Markdown, of which the first columns are words.
+/// Whether a cell has more than the sign for nothing.
+fn says_something(cell: &str) -> bool {
+    !matches!(cell.trim(), "" | "-")
+}
+
+/// A table of Markdown, of which the first columns are words. Columns that say nothing are left out.
 pub(crate) fn markdown_table<T: AsRef<str>>(titles: &[T], rows: &[Vec<String>], words: usize) -> String {
+    let says =
+        |i: &usize| rows.is_empty() || rows.iter().any(|r| r.get(*i).is_some_and(|c| says_something(c)));
+    let kept: Vec<usize> = (0..titles.len()).filter(says).collect();
     let line = |row: Vec<String>| format!("| {} |\n", row.join(" | "));
-    let escaped = |row: &Vec<String>| row.iter().map(|c| c.replace('|', "\\|")).collect();
-    let rule = (0..titles.len()).map(|i| if i < words { "---" } else { "---:" }.to_string());
-    let mut out = line(titles.iter().map(|t| t.as_ref().to_string()).collect()) + &line(rule.collect());
+    let escaped = |row: &Vec<String>| kept.iter().map(|i| row[*i].replace('|', "\\|")).collect();
+    let rule = kept.iter().map(|i| if *i < words { "---" } else { "---:" }.to_string());
+    let named = kept.iter().map(|i| titles[*i].as_ref().to_string());
+    let mut out = line(named.collect()) + &line(rule.collect());
     rows.iter().for_each(|row| out += &line(escaped(row)));
     out
 }
@@ -197,6 +214,19 @@ mod tests {
         t.row(["long", "", "100"]);
         t.row(["short"]);
         assert_eq!(t.render(), "  µ        1\nhalf way\n  long   100\n  short\n");
+    }
+
+    #[test]
+    fn columns_that_hold_nothing_but_dashes_are_left_out() {
+        let mut t = Table::new(&[Align::Left, Align::Left, Align::Right, Align::Left]);
+        t.titles(["run", "layout", "batch", "mesh"]);
+        assert_eq!(t.render(), "  run  layout  batch  mesh\n");
+        t.row(["a", "-", "10", ""]);
+        t.row(["b", "-", "-", "-"]);
+        assert_eq!(t.render(), "  run  batch\n  a       10\n  b        -\n");
+        let rows = [["a", "-", "10"], ["b", "-", "-"]].map(|r| r.map(String::from).to_vec());
+        let text = markdown_table(&["run", "layout", "batch"], &rows, 2);
+        assert_eq!(text, "| run | batch |\n| --- | ---: |\n| a | 10 |\n| b | - |\n");
     }
 
     #[test]

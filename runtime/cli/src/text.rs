@@ -22,6 +22,16 @@ pub(crate) fn measure(v: f64) -> String {
     }
 }
 
+/// A number of a table: as it was typed, or with six digits where it has more.
+pub(crate) fn short_number(v: f64) -> String {
+    let whole = v.fract() == 0.0 && v.abs() < 1e15;
+    let rounded = if whole { v } else { format!("{v:.5e}").parse().unwrap_or(v) };
+    match v.abs() {
+        a if a == 0.0 || (1e-4..1e15).contains(&a) || !a.is_finite() => format!("{rounded}"),
+        _ => format!("{rounded:e}"),
+    }
+}
+
 /// A time that may be long: `12.3 s`, `3 min 05 s`, `46 h 05 min`.
 pub(crate) fn duration(s: f64) -> String {
     const LONG: f64 = 2.0 * 3600.0;
@@ -48,6 +58,26 @@ pub(crate) fn dashed(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_as_typed_or_have_six_digits() {
+        let cases = [
+            (0.1, "0.1"),
+            (3e-4, "0.0003"),
+            (1e-5, "1e-5"),
+            (100.0, "100"),
+            (1.0 / 3.0, "0.333333"),
+            (2.0 / 3.0 * 1e-6, "6.66667e-7"),
+            (0.1 + 0.2, "0.3"),
+            (1234567.0, "1234567"),
+            (0.0, "0"),
+            (-2.5, "-2.5"),
+            (f64::INFINITY, "inf"),
+        ];
+        for (v, text) in cases {
+            assert_eq!(short_number(v), text);
+        }
+    }
 
     #[test]
     fn long_times_are_in_hours_and_small_shares_have_digits() {

@@ -3,6 +3,10 @@
 
 mod support;
 
+use meshwright_train::milliseconds_of;
+use parquet::basic::{LogicalType, TimeUnit};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::RowAccessor;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use support::{command, file, lines, prepared, run_in as run, said};
@@ -402,6 +406,16 @@ fn events_of_runs_become_one_table() {
     to("a.parquet");
     let bytes = std::fs::read(at.join("a.parquet")).unwrap();
     assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+    // Times are timestamps, as they are in the log.
+    let read = SerializedFileReader::new(std::fs::File::open(at.join("a.parquet")).unwrap()).unwrap();
+    let schema = read.metadata().file_metadata().schema_descr();
+    let time = (0..schema.num_columns()).find(|i| schema.column(*i).name() == "time").unwrap();
+    let timestamp = LogicalType::timestamp(true, TimeUnit::MILLIS);
+    assert_eq!(schema.column(time).logical_type_ref(), Some(&timestamp));
+    for (row, event) in read.get_row_iter(None).unwrap().zip(&logs) {
+        let written = milliseconds_of(event["time"].as_str().unwrap()).unwrap();
+        assert_eq!(row.unwrap().get_timestamp_millis(time).unwrap(), written);
+    }
     assert!(wrong(&at, &["runs", "export", "one", "--output", "a.txt"], 2).contains(".parquet"));
     assert!(
         wrong(&at, &["runs", "export", "one", "--output", "none/a.csv"], 1).contains("cannot be written")

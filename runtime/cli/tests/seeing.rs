@@ -55,7 +55,8 @@ fn a_big_model_reads_on_one_screen() {
     assert_eq!(text.matches("all-reduce model").count(), 2, "{text}");
 
     let rows = |text: &str| -> Vec<String> {
-        let rows = text.lines().skip_while(|l| !l.contains("bytes/device")).filter(|l| l.starts_with("    "));
+        let rows =
+            text.lines().skip_while(|l| !l.starts_with("  line  value")).filter(|l| l.starts_with("    "));
         rows.map(|l| l[8..].split("  ").next().unwrap().to_string()).collect()
     };
     let all = explained(&["--all"]);

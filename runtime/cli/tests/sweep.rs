@@ -273,6 +273,23 @@ fn halving_lets_the_best_go_on() {
     };
     assert!(with(3).iter().all(|r| after(r, 3) <= after(with(9)[0], 3)));
     assert!(with(1).iter().all(|r| with(3).iter().all(|b| after(r, 1) <= after(b, 1))));
+    // What it has chosen is named, and that it was chosen on the test set.
+    let again = |more: &[&str]| {
+        let args = ["sweep", "sums.mw", "--data", "data", "--run", if more.is_empty() { "a" } else { "v" }];
+        let (code, _, err) = run(&at, &[&args, &search[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        err
+    };
+    let said = again(&[]);
+    let winner = with(9)[0]["run"].as_str().unwrap();
+    assert!(said.contains(&format!("note: `{winner}` is the best of 9 trials by accuracy: 0.")), "{said}");
+    let warned = "warning: `--search halving` chooses by the test set, as there is no validation set";
+    assert!(said.contains(warned) && said.contains("`--validation 0.1`"), "{said}");
+    assert!(!again(&["--", "--validation", "0.2"]).contains("warning"));
+    let train = ["train", "sums.mw", "--data", "data", "--no-save", "--steps", "2", "--patience", "3"];
+    let warned = "warning: `--patience` chooses by the test set";
+    assert!(run(&at, &train).2.contains(warned));
+    assert!(!run(&at, &[&train[..], &["--validation", "0.2"]].concat()).2.contains("warning"));
     // The same seed draws and chooses the same.
     let again = sweep("b");
     assert_eq!(again.iter().map(lasting).collect::<Vec<_>>(), all.iter().map(lasting).collect::<Vec<_>>());

@@ -12,6 +12,8 @@ use std::path::Path;
 pub enum ColumnKind {
     /// Words.
     Text,
+    /// Times, as texts in RFC 3339.
+    Time,
     /// Whole numbers.
     Count,
     /// Numbers.
@@ -61,6 +63,8 @@ pub struct RunRow {
     pub seed: Option<u64>,
     /// What its folder says; none where there is none yet.
     pub summary: Option<RunSummary>,
+    /// Why a search chose it, where one did.
+    pub chosen: Option<String>,
 }
 
 impl RunRow {
@@ -79,6 +83,7 @@ impl RunRow {
             sets: summary.set.clone().into_iter().collect(),
             seed: summary.seed.parse().ok(),
             summary: Some(summary),
+            chosen: None,
         }
     }
 }

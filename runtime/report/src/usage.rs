@@ -146,7 +146,7 @@ pub fn by_end(all: &[UsedRun]) -> Vec<UsageGroup> {
 
 /// A row for each run.
 pub fn table(all: &[UsedRun]) -> ResultTable {
-    use ColumnKind::{Count, Number, Text};
+    use ColumnKind::{Count, Number, Text, Time};
     let text = |v: Option<String>| v.map_or(Cell::Missing, Cell::Text);
     let number = |v: Option<f64>| v.map_or(Cell::Missing, Cell::Number);
     let columns = [
@@ -156,7 +156,7 @@ pub fn table(all: &[UsedRun]) -> ResultTable {
         ("state", Text),
         ("cause", Text),
         ("devices", Count),
-        ("started", Text),
+        ("started", Time),
         ("starts", Count),
         ("wall_seconds", Number),
         ("queue_seconds", Number),
@@ -254,6 +254,7 @@ mod tests {
                 sets: vec![],
                 seed: None,
                 summary: None,
+                chosen: None,
             },
             usage: RunUsage { processes: vec![process], mfu: Some(0.5), waiting: None },
         }

@@ -6,9 +6,14 @@ pub fn now() -> String {
     format!("{now:.3}")
 }
 
+/// Milliseconds since 1970 of a time in RFC 3339.
+pub fn milliseconds_of(time: &str) -> Option<i64> {
+    Some(time.parse::<jiff::Timestamp>().ok()?.as_millisecond())
+}
+
 /// Seconds since 1970 of a time in RFC 3339.
 pub(crate) fn seconds_of(time: &str) -> Option<f64> {
-    Some(time.parse::<jiff::Timestamp>().ok()?.as_millisecond() as f64 / 1e3)
+    Some(milliseconds_of(time)? as f64 / 1e3)
 }
 
 /// A time in seconds since 1970, in RFC 3339.

@@ -55,7 +55,7 @@ mod warnings;
 
 pub use arrays::PredictedOutput;
 pub use bench::{BenchOptions, BenchResult, bench};
-pub use clock::now as time_of_day;
+pub use clock::{milliseconds_of, now as time_of_day};
 pub use cluster_job::{ClusterJob, SUBMITTED};
 pub use consensus::agree_on_result;
 pub use device_failure::described;
@@ -77,6 +77,7 @@ pub use tensor::RawTensor;
 pub use trace::TraceOptions;
 pub use trainer::train;
 pub use training::{Finished, Progress, TrainOptions};
+pub use warnings::CHOSEN_ON_TEST;
 
 /// A result whose error is one message to the user.
 pub type Checked<T> = Result<T, Box<meshwright_diag::Diagnostic>>;

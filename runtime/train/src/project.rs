@@ -11,7 +11,7 @@ use meshwright_core::{
     compile_with, layout,
 };
 use meshwright_diag::{Diagnostic, FileId, Outcome, Severity, Sources, Span, codes, has_errors, nearest};
-use meshwright_plan::{DType, Dim};
+use meshwright_plan::{DType, Dim, InputDecl};
 use meshwright_syntax::ast::{LayoutFile, LayoutItem, LayoutKind, MeshOption, ModelFile};
 use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use std::collections::BTreeMap;
@@ -134,12 +134,16 @@ impl Project {
         self.example_dim().map_or(1, |d| self.program.graph.dims.size(d.0)).max(1)
     }
 
-    /// Tokens of an example: positions of the first input that holds indices in sequences, as those of a model of language do.
+    /// Tokens of an example: positions of the first input with sequences of indices that are called tokens, or that are into a vocabulary.
+    /// Others, as classes of pixels or numbers of items, are none.
     pub fn tokens(&self) -> Option<usize> {
-        let program = &self.program;
-        let sequences =
-            program.inputs.iter().map(|i| &i.0).find(|i| i.range.is_some() && i.dims.len() > 1)?;
-        Some(sequences.dims[1..].iter().map(|d| program.graph.dims.size(*d)).product())
+        let (inputs, dims) = (&self.program.inputs, &self.program.graph.dims);
+        let are_tokens = |i: &&InputDecl| {
+            let of_words = |range| i.name.contains("token") || dims.name(range).contains("vocab");
+            i.dims.len() > 1 && i.range.is_some_and(of_words)
+        };
+        let sequences = inputs.iter().map(|i| &i.0).find(are_tokens)?;
+        Some(sequences.dims[1..].iter().map(|d| dims.size(*d)).product())
     }
 
     /// How often the text was resolved for this project and all that were made of it or that it was made of.
@@ -532,4 +536,19 @@ fn no_layout(text: &str) -> Diagnostic {
         None => d,
     };
     d.help(format!("give a file, one of {}, or rules such as 'batch -> r; hidden -> c'", shipped.join(", ")))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_that_are_no_words_are_no_tokens() {
+        let tokens = |model: &str| {
+            let options = ProjectOptions { model: model.into(), ..ProjectOptions::default() };
+            Project::load(&options).project.unwrap().tokens().is_some()
+        };
+        assert_eq!(["gpt", "bert", "t5", "unet", "mnist_mlp"].map(tokens), [true, true, true, false, false]);
+    }
 }

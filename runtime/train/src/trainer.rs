@@ -103,7 +103,8 @@ impl Run<'_> {
         let trace = options.trace.as_ref();
         let trace = trace.map(|t| Trace::start(t, &cluster, program.id, from + 1, processes)).transpose()?;
         let metrics_file = metrics_file((project, sources, options), &program.plan, (from, last, per_epoch))?;
-        let warned = warnings(project, options, (evaluators.during.is_some(), &start.initialized));
+        let warned =
+            warnings(project, options, (evaluators.during.as_ref().map(|e| e.set), &start.initialized));
         progress(started(project, (per_epoch, last, from), set.records(), (warned, notes)));
         let minimized = project.program.train.as_ref().map(|t| t.loss());
         let mut l = TrainingLoop {

@@ -183,8 +183,13 @@ fn reduced_twice(first: Span, second: Span) -> Diagnostic {
 fn not_yet(what: &str, span: Span) -> Diagnostic {
     Diagnostic::error(codes::E0190, format!("`{what}` is not implemented yet"))
         .at(span, "parsed, but not implemented yet")
-        .help("leave it out: the step then runs in one piece")
+        .help("leave it out: the parts of the step then run one after the other")
+        .help(PIPELINES)
 }
+
+/// What serves the same end, to hold less of a model on each device.
+const PIPELINES: &str = "until there are pipelines, `params: * -> AXIS`, `grads: * -> AXIS` and `moments: * -> AXIS` hold a part of the layers' parameters on each device; \
+     `recompute` and `microbatches` hold fewer activations";
 
 /// Where a name that the model lacks is no mistake: in a file that several models share.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -348,7 +353,8 @@ fn read_rule<'a>(
 fn splits_a_loop(dim: &str, span: Span) -> Diagnostic {
     Diagnostic::error(codes::E0190, format!("to split the loop `{dim}` is not implemented yet"))
         .at(span, "its iterations would be shared out")
-        .help("split a dim of what the loop computes")
+        .help(PIPELINES)
+        .help("or split a dim of what the loop computes")
 }
 
 /// `declared` is the mesh with the axes of the layout's own, where another was given in its place.

@@ -126,7 +126,8 @@ impl<'a> Resolver<'a> {
             StatementKind::Assign { names, value } => {
                 let name = names.first().map_or("x", |n| n.text.as_str());
                 let new_name = Span { end: s.span.start, ..s.span };
-                let local = self.scope().locals.contains_key(name);
+                let local = self.scope().locals.get(name).map(|l| (l.span, "the value of this name"));
+                let taken = local.or_else(|| self.global_value(name));
                 let d = match self.open_repeat() {
                     Some(open) => {
                         let text =
@@ -144,10 +145,14 @@ impl<'a> Resolver<'a> {
                         "carries a value to the next iteration of a `repeat`, or a `state` to the next step",
                     ),
                 };
-                self.error(if local && self.open_repeat().is_some() {
-                    d.help(format!("a name of the body ends with the iteration: call the new value otherwise, or declare `{name}` before the loop"))
-                } else {
-                    d.fix("declare a new name", new_name, "let ", false)
+                self.error(match taken {
+                    Some(_) if local.is_some() && self.open_repeat().is_some() => {
+                        d.help(format!("a name of the body ends with the iteration: call the new value otherwise, or declare `{name}` before the loop"))
+                    }
+                    Some((first, what)) => d.and(first, what).help(format!(
+                        "a name has one value: give the new one a name of its own, as in `let {name}2 = …`, and use that from here on"
+                    )),
+                    None => d.fix("declare a new name", new_name, "let ", false),
                 });
                 self.begin(std::slice::from_ref(value), None);
                 self.eval_any(value);
@@ -169,13 +174,11 @@ impl<'a> Resolver<'a> {
     }
 
     /// The names have values that cannot be known.
-    fn poison(&mut self, names: &'a [Name]) {
+    /// Names whose values are not known, for a reason that was given.
+    pub(super) fn poison(&mut self, names: &'a [Name]) {
         for n in names {
-            if let Some(local) = self.scope().locals.get_mut(n.text.as_str()) {
-                local.val = Val::Poison;
-            } else {
-                self.define(n, Val::Poison);
-            }
+            let unknown = Local { val: Val::Poison, span: n.span, used: true };
+            self.scope().locals.entry(n.text.as_str()).or_insert(unknown).val = Val::Poison;
         }
     }
 
@@ -236,7 +239,6 @@ impl<'a> Resolver<'a> {
 
     /// Gives a name to a value. A name has one meaning in a scope, and in a model none that the file has given it.
     pub(super) fn define(&mut self, name: &'a Name, val: Val) {
-        let kind = self.scope().kind;
         let text = name.text.as_str();
         let error = |what: &str, first: Span, label: &str| {
             Diagnostic::error(codes::E0210, format!("`{text}` is {what} already"))
@@ -254,12 +256,8 @@ impl<'a> Resolver<'a> {
             }
             return;
         }
-        if kind == ScopeKind::Model {
-            let dim = self.globals.dims.get(text).map(|d| ("a dim", d.0));
-            let taken = dim.or_else(|| self.globals.consts.get(text).map(|c| ("a const", c.0)));
-            if let Some((what, first)) = taken {
-                self.error(error(what, first, "declared here"));
-            }
+        if let Some((first, what)) = self.global_value(text) {
+            self.error(error(what, first, "declared here"));
         }
         // A value of the body of a loop is there in each iteration anew.
         if let Val::Tensor(id) = &val
@@ -269,6 +267,14 @@ impl<'a> Resolver<'a> {
             self.named.insert(path, id);
         }
         self.scope().locals.insert(text, Local { val, span: name.span, used: false });
+    }
+
+    /// The dim or const that has a name which no value of a model may have too; layers may have such values.
+    fn global_value(&self, name: &str) -> Option<(Span, &'static str)> {
+        let model = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Model);
+        let dim = self.globals.dims.get(name).map(|d| (d.0, "a dim"));
+        let found = dim.or_else(|| self.globals.consts.get(name).map(|c| (c.0, "a const")));
+        found.filter(|_| model)
     }
 
     /// `loss`, `metric` or `output`.

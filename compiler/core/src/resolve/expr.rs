@@ -358,7 +358,15 @@ impl<'a> Resolver<'a> {
             Value::Number(v) => format!("the number {v}"),
             Value::Bool(b) => format!("the truth value {b}"),
         };
-        let mut d = Diagnostic::error(e.code, e.message);
+        let in_loop = e.lacks.as_ref().and_then(|(_, dim)| self.open_loop_over(*dim));
+        let mut d = match (&e.lacks, in_loop) {
+            (Some((what, dim)), Some(_)) => {
+                let name = self.graph.dims.name(*dim);
+                let text = format!("{what} in a loop over `{name}`, where values are at one position of it");
+                Diagnostic::error(e.code, text)
+            }
+            _ => Diagnostic::error(e.code, e.message),
+        };
         d = match wrong {
             Some(o) => d.at(o.span, format!("this is {}", kind(self, o))),
             None => d.at(places.at(e.spot).unwrap_or(span), "here"),
@@ -381,6 +389,12 @@ impl<'a> Resolver<'a> {
             && !self.graph.ty(id).dtype.is_float()
         {
             d = d.fix(format!("convert `{name}`"), o.span, format!("cast({name}, float)"), false);
+        } else if let (Some((_, dim)), Some(head)) = (e.lacks, in_loop) {
+            let name = self.graph.dims.name(dim);
+            let help = format!(
+                "take it in front of the loop, by `let`; in the loop, `index({name})` is the position"
+            );
+            d = d.and(head, "the loop").help(help);
         } else if let Some(help) = e.help {
             d = d.help(help);
         }

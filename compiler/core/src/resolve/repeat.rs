@@ -36,6 +36,11 @@ impl<'a> Resolver<'a> {
         let (Some(dim), true) = (dim, self.can_carry(&assigned)) else {
             let names: Vec<&'a str> = assigned.into_keys().collect();
             names.into_iter().for_each(|n| self.poisoned_local(n));
+            let declares = |s: &'a Statement| match &s.kind {
+                StatementKind::Let { names, .. } if r.scan => names.as_slice(),
+                _ => &[],
+            };
+            r.body.iter().for_each(|s| self.poison(declares(s)));
             return;
         };
         // A number that is carried has the type of what it becomes, which is known when the body is.
@@ -199,6 +204,12 @@ impl<'a> Resolver<'a> {
         }
         all.reverse();
         all
+    }
+
+    /// Where the loop over a dim stands in whose body values are made, if there is one.
+    pub(super) fn open_loop_over(&self, dim: Dim) -> Option<Span> {
+        let open = self.open_loops().into_iter().zip(&self.open_repeats);
+        open.filter(|(of, _)| self.graph.repeats[*of].dim == dim).map(|(_, open)| open.span).last()
     }
 
     /// Those that give each iteration parameters of its own.

@@ -69,9 +69,8 @@ fn build(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     let mut all = Vec::new();
     for (i, (id, d)) in x.iter().zip(&parts).enumerate() {
         if !g.ty(*id).has(*d) {
-            let (name, has) = (g.dims.name(*d), g.dims.list(&g.ty(*id).dims));
-            return Err(OpError::new(codes::E0203, format!("`concat` along `{name}` of a value that has no dim `{name}`: it has {has}"))
-                .operand(i));
+            let what = format!("`concat` along `{}`", g.dims.name(*d));
+            return Err(OpError::no_dim(what, *d, (i, g.ty(*id)), &g.dims));
         }
         let mut dims = g.ty(*id).dims.clone();
         dims.extend(others.iter().copied().filter(|o| !g.ty(*id).has(*o)).collect::<Vec<_>>());

@@ -54,11 +54,7 @@ impl Op for Lookup {
         for (k, dim) in self.dims.iter().enumerate() {
             let (name, index) = (table.name(*dim), x[k + 1]);
             if !entries.has(*dim) {
-                return Err(OpError::new(
-                    codes::E0203,
-                    format!("`[{name} = …]` of a value that has no dim `{name}`: it has {}", table.list(&entries.dims)),
-                )
-                .operand(0));
+                return Err(OpError::no_dim(format!("`[{name} = …]`"), *dim, (0, entries), table));
             }
             if index.dtype != DType::I32 {
                 return Err(OpError::new(codes::E0205, format!("the index of `[{name} = …]` is {}", index.dtype)).operand(k + 1));

@@ -38,8 +38,7 @@ impl Op for Rename {
         let (from, to) = (table.name(self.from), table.name(self.to));
         let has = table.list(&x[0].dims);
         if !x[0].has(self.from) {
-            return Err(OpError::new(codes::E0203, format!("`[{from} -> {to}]` of a value that has no dim `{from}`: it has {has}"))
-                .operand(0));
+            return Err(OpError::no_dim(format!("`[{from} -> {to}]`"), self.from, (0, x[0]), table));
         }
         if x[0].has(self.to) {
             return Err(OpError::new(codes::E0203, format!("`[{from} -> {to}]` of a value that already has a dim `{to}`: it has {has}"))

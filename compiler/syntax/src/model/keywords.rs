@@ -1,6 +1,6 @@
 //! The keywords.
 
-/// Keywords that begin a statement. `scan` is one only before `name {` and `name as`.
+/// Keywords that begin a statement. `scan` is one only where a statement begins that assigns to no value of this name.
 pub(crate) const STATEMENTS: [&str; 10] =
     ["let", "param", "input", "loss", "metric", "output", "state", "repeat", "scan", "return"];
 /// Keywords that begin an item. `size` is one only before `name {`.

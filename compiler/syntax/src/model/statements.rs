@@ -35,20 +35,34 @@ impl Parser<'_> {
                     continue;
                 }
                 self.at += 1;
-                self.recover(first, |p, i| p.keyword_begins(i) || p.assignment_leads(i));
+                self.recover(first, Self::begins);
                 continue;
             }
             match self.statement(if keyword { &word } else { "" }) {
                 Some(kind) => out.push(Statement { kind, span: self.since(first) }),
-                None => self.recover(first, |p, i| p.keyword_begins(i) || p.assignment_leads(i)),
+                // The statement is right, and the next one is of another language.
+                None if self.foreign(self.at) => self.skip_block(self.at),
+                None => self.recover(first, Self::begins),
             }
         }
         out
     }
 
-    /// Whether a `scan` is the keyword, and not a name.
+    /// Whether a line begins with a statement of another language.
+    fn foreign(&self, index: usize) -> bool {
+        let leads = self.scan.tokens.get(index).is_some_and(|t| t.leads);
+        leads && advice(WordPlace::Statement, self.token(index)).is_some()
+    }
+
+    /// Whether a `scan` that begins a statement is the keyword, and not a name.
     fn scans(&self, at: usize) -> bool {
-        self.is_word(at + 1) && matches!(self.token(at + 2), "{" | "as")
+        self.token(at) == "scan" && !matches!(self.token(at + 1), "=" | ",")
+    }
+
+    /// Whether a statement can begin at token `index`.
+    fn begins(&self, index: usize) -> bool {
+        let leads = self.scan.tokens.get(index).is_some_and(|t| t.leads);
+        self.keyword_begins(index) || self.assignment_leads(index) || leads && self.scans(index)
     }
 
     fn statement(&mut self, word: &str) -> Option<StatementKind> {
@@ -67,10 +81,14 @@ impl Parser<'_> {
                 parts(p).map(|p| b.expr(p)).collect::<Option<_>>().map(StatementKind::Return)
             }),
             "repeat" | "scan" => {
-                let scan = self.token(self.at - 1) == "scan";
+                let keyword = self.at - 1;
+                let scan = word == "scan";
                 let head = self.parse(Rule::repeated, |b, p| Some(b.names(p)));
                 let Some(names) = head else {
-                    self.broken_block();
+                    if !self.broken_block() && self.indented(keyword) {
+                        // A block as in other languages.
+                        self.body(self.span(keyword));
+                    }
                     return None;
                 };
                 let body = self.body(self.span(self.at - 1));
@@ -85,22 +103,44 @@ impl Parser<'_> {
         }
     }
 
-    /// After a head that did not parse: its block is read all the same, for the mistakes in it.
-    pub(super) fn broken_block(&mut self) {
-        if self.seek_brace() {
+    /// After a head that did not parse: its block is read all the same, for the mistakes in it. False where it has none.
+    pub(super) fn broken_block(&mut self) -> bool {
+        let found = self.seek_brace();
+        if found {
             self.body(self.span(self.at - 1));
         }
+        found
     }
 
-    /// Moves behind the next `{`, unless a keyword or `}` comes first.
+    /// Moves behind the next `{`, unless a keyword, a further statement or `}` comes first.
     pub(super) fn seek_brace(&mut self) -> bool {
-        while !self.done() && !is_keyword(self.token(self.at)) && self.token(self.at) != "}" {
-            self.at += 1;
-            if self.token(self.at - 1) == "{" {
+        let mut at = self.at;
+        while at < self.scan.tokens.len() && !is_keyword(self.token(at)) && self.token(at) != "}" {
+            at += 1;
+            if self.token(at - 1) == "{" {
+                self.at = at;
                 return true;
             }
         }
         false
+    }
+
+    /// Whether there is a block without its `{`, to which the walk then moves: the line ends it, or the next line stands further right than
+    /// that of token `first`.
+    fn indented(&mut self, first: usize) -> bool {
+        let next = (self.at..self.scan.tokens.len()).find(|i| self.scan.tokens[*i].leads);
+        if (self.at..next.unwrap_or(self.scan.tokens.len())).any(|i| self.token(i) == "}") {
+            return true;
+        }
+        let Some(next) = next.filter(|i| self.column(*i) > self.column(first)) else { return false };
+        self.at = next;
+        true
+    }
+
+    /// The place of a token in its line.
+    fn column(&self, index: usize) -> usize {
+        let start = self.scan.tokens[index].start;
+        start - self.scan.masked[..start].rfind('\n').map_or(0, |n| n + 1)
     }
 
     /// The lines of a train block.
@@ -207,18 +247,14 @@ impl Parser<'_> {
 
     /// Moves behind a statement of another language: what is in its braces, or further right than the word that begins it.
     fn skip_block(&mut self, first: usize) {
-        let column = |p: &Self, i: usize| {
-            let start = p.scan.tokens[i].start;
-            start - p.scan.masked[..start].rfind('\n').map_or(0, |n| n + 1)
-        };
-        let indent = column(self, first);
+        let indent = self.column(first);
         let mut open = 0;
         self.at = first + 1;
         while !self.done() {
             let leads = self.scan.tokens[self.at].leads;
             match self.token(self.at) {
                 "else" | "elif" => {}
-                _ if open == 0 && leads && column(self, self.at) <= indent => return,
+                _ if open == 0 && leads && self.column(self.at) <= indent => return,
                 "}" if open == 0 => return,
                 "{" => open += 1,
                 "}" => open -= 1,

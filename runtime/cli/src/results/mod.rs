@@ -9,7 +9,7 @@ pub(crate) use writer::TableWriter;
 
 use crate::args::ResultFormat;
 use crate::table::{Align, Screen, Table, markdown_table};
-use crate::text::{bytes, measure, thousands};
+use crate::text::{bytes, short_number, thousands};
 use anstyle::Style;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
 
@@ -130,16 +130,17 @@ fn cell(column: &Column, cell: &Cell) -> String {
         Cell::Number(v) if name == "examples_per_second" => thousands(v.round().max(0.0) as u64),
         Cell::Number(v) if name == "loss_difference" => format!("{v:+.1e}"),
         Cell::Number(v) if ["train_", "test_", "validation_"].iter().any(|p| name.starts_with(p)) => {
-            measure(*v)
+            short_number(*v)
         }
-        Cell::Number(v) => v.to_string(),
+        Cell::Number(v) => short_number(*v),
     }
 }
 
 /// For people: the columns that fit.
 fn text(t: &ResultTable, view: TableView, screen: &Screen) -> String {
     let all = pictures(t, view);
-    let align = |p: &Picture| if p.column.kind == ColumnKind::Text { Align::Left } else { Align::Right };
+    let words = |p: &Picture| matches!(p.column.kind, ColumnKind::Text | ColumnKind::Time);
+    let align = |p: &Picture| if words(p) { Align::Left } else { Align::Right };
     let mut lost: Vec<(u8, usize)> = all.iter().enumerate().filter_map(|(i, p)| Some((p.lost?, i))).collect();
     lost.sort_unstable();
     let lost: Vec<usize> = lost.into_iter().map(|l| l.1).collect();
@@ -157,8 +158,9 @@ fn text(t: &ResultTable, view: TableView, screen: &Screen) -> String {
 fn markdown(t: &ResultTable, view: TableView) -> String {
     let mut all = pictures(t, view);
     // Words come first: they are aligned to the left.
-    all.sort_by_key(|p| p.column.kind != ColumnKind::Text);
-    let words = all.iter().filter(|p| p.column.kind == ColumnKind::Text).count();
+    let words = |p: &Picture| matches!(p.column.kind, ColumnKind::Text | ColumnKind::Time);
+    all.sort_by_key(|p| !words(p));
+    let words = all.iter().filter(|p| words(p)).count();
     let titles: Vec<String> = all.iter().map(|p| p.title.clone()).collect();
     let rows: Vec<Vec<String>> =
         t.rows.iter().map(|row| all.iter().map(|p| cell(p.column, &row[p.at])).collect()).collect();

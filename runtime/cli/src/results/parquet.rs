@@ -1,7 +1,8 @@
 //! Tables as files of Apache Parquet: columns that may lack values.
 
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
-use parquet::basic::{LogicalType, Repetition, Type as Physical};
+use meshwright_train::milliseconds_of;
+use parquet::basic::{LogicalType, Repetition, TimeUnit, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
@@ -32,6 +33,10 @@ impl<W: Write + Send> ParquetTable<W> {
                     Cell::Text(text) => Some(ByteArray::from(text.as_str())),
                     _ => None,
                 })?,
+                ColumnKind::Time => write::<Int64Type>(&mut into, &cells, |c| match c {
+                    Cell::Text(time) => milliseconds_of(time),
+                    _ => None,
+                })?,
                 // Seeds above 2^63 are no numbers of TOML, which sweeps are kept in.
                 ColumnKind::Count => write::<Int64Type>(&mut into, &cells, |c| match c {
                     Cell::Count(n) => i64::try_from(*n).ok(),
@@ -57,6 +62,7 @@ impl<W: Write + Send> ParquetTable<W> {
 fn field(column: &Column) -> Result<Type, ParquetError> {
     let (physical, logical) = match column.kind {
         ColumnKind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        ColumnKind::Time => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MILLIS))),
         ColumnKind::Count => (Physical::INT64, None),
         ColumnKind::Number => (Physical::DOUBLE, None),
     };

@@ -25,6 +25,8 @@ pub(crate) enum Problem {
     Failed(String),
     /// Halving has left it behind.
     Stopped(String),
+    /// Halving has chosen it, which is no problem.
+    Chosen(String),
 }
 
 /// The problems of a sweep, by the names of runs.
@@ -109,6 +111,10 @@ impl SweepRow {
             sets,
             seed: Some(seed),
             summary: self.summary.clone(),
+            chosen: match &self.problem {
+                Some(Problem::Chosen(why)) => Some(why.clone()),
+                _ => None,
+            },
         }
     }
 
@@ -118,12 +124,12 @@ impl SweepRow {
         match (state, &self.problem) {
             (
                 Some(RunState::Finished | RunState::Running),
-                None | Some(Problem::Failed(_) | Problem::Skipped(_)),
+                None | Some(Problem::Failed(_) | Problem::Skipped(_) | Problem::Chosen(_)),
             ) => state.map_or("", RunState::name),
             (_, Some(Problem::Failed(_))) => RunState::Failed.name(),
             (_, Some(Problem::Skipped(_))) => "skipped",
             (Some(_), Some(Problem::Stopped(_))) => "stopped",
-            (Some(s), None) => s.name(),
+            (Some(s), None | Some(Problem::Chosen(_))) => s.name(),
             (None, _) => "planned",
         }
     }

@@ -30,13 +30,14 @@ const page = (() => {
   const dark = () => root.dataset.theme === "dark";
   const ink = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
 
-  /** A number in few digits. */
+  /** A number as it was typed, or with six digits where it has more. */
   const number = (value) => {
     if (value === null || value === undefined || Number.isNaN(value)) return "-";
     if (Number.isInteger(value)) return value.toLocaleString("en-US");
     const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(3);
-    return Number(value.toPrecision(5)).toLocaleString("en-US", { maximumFractionDigits: 8 });
+    const short = Number(value.toPrecision(6));
+    if (size !== 0 && (size < 1e-3 || size >= 1e6)) return short.toExponential();
+    return short.toLocaleString("en-US", { maximumFractionDigits: 8 });
   };
 
   /** Bytes in units of 1024. */

@@ -128,7 +128,7 @@ const planCharts = (() => {
     };
     const endLoop = () => {
       const l = open.pop();
-      spans.push({ loop: l.loop, start: l.start, end: clock });
+      spans.push({ loop: l.loop, start: l.start, end: clock, depth: open.length });
       const rest = (l.loop.iterations - 1) * (clock - l.start + l.more);
       const around = open.at(-1) ?? sums;
       around.more += l.more + rest;
@@ -175,17 +175,24 @@ const planCharts = (() => {
     return [...groups.values()];
   };
 
-  const loopBars = (ran, factor) => ({
-    type: "custom", tooltip: { show: false }, silent: true, encode: { x: [0, 1], y: 2 },
-    data: ran.spans.map((s) => [s.start * factor, s.end * factor, 2, `${s.loop.dim} × ${s.loop.iterations}`]),
-    renderItem: (params, api) => {
-      const box = rectangle(params, api, 2, { fill: "transparent", stroke: ink("faint"), lineWidth: 1 });
-      if (!box) return undefined;
-      const text = { text: api.value(3), width: box.shape.width - 8, overflow: "truncate", fill: ink("ink"), font: "12px system-ui, sans-serif",
-        x: box.shape.x + 4, y: box.shape.y + box.shape.height / 2, verticalAlign: "middle" };
-      return { type: "group", children: [box, ...(box.shape.width > 48 ? [{ type: "text", style: text }] : [])] };
-    },
-  });
+  /** Loops below those that they are in: each depth has a row of the lane, so that no label lies on another. */
+  const loopBars = (ran, factor) => {
+    const rows = 1 + Math.max(...ran.spans.map((s) => s.depth));
+    return {
+      type: "custom", name: "loops", tooltip: { show: false }, silent: true, encode: { x: [0, 1], y: 2 },
+      data: ran.spans.map((s) => [s.start * factor, s.end * factor, 2, `${s.loop.dim} × ${s.loop.iterations}`, s.depth]),
+      renderItem: (params, api) => {
+        const box = rectangle(params, api, 2, { fill: "transparent", stroke: ink("faint"), lineWidth: 1 });
+        if (!box) return undefined;
+        const height = box.shape.height / rows;
+        box.shape = { ...box.shape, y: box.shape.y + api.value(4) * height, height: height - (rows > 1 ? 2 : 0) };
+        const text = { text: api.value(3), width: box.shape.width - 8, overflow: "truncate", fill: ink("ink"),
+          font: `${Math.min(12, Math.max(8, Math.floor(height) - 3))}px system-ui, sans-serif`,
+          x: box.shape.x + 4, y: box.shape.y + box.shape.height / 2, verticalAlign: "middle" };
+        return { type: "group", children: [box, ...(box.shape.width > 48 ? [{ type: "text", style: text }] : [])] };
+      },
+    };
+  };
 
   const told = (layout, bar) => {
     const step = layout.steps[bar.at];

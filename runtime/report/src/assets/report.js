@@ -168,7 +168,7 @@
   };
 
   /** A choice of some values of a trait; `""` is all of them. What is chosen stays while there is such a value. */
-  const choice = (parent, text, values, first, changed) => {
+  const choice = (parent, text, values, first, changed, least = 3) => {
     const select = element("select", { onchange: () => changed() });
     const label = element("label", { hidden: "" }, text, select);
     parent.append(label);
@@ -177,7 +177,7 @@
       const before = label.hidden ? undefined : select.value;
       select.replaceChildren(...now.map(([v, title]) => element("option", { value: v }, title)));
       select.value = now.some(([v]) => v === before) ? before : first(now);
-      label.hidden = now.length < 3;
+      label.hidden = now.length < least;
     };
     update();
     return { value: () => (label.hidden ? "" : select.value), says: () => (label.hidden ? "" : `${text}: ${select.selectedOptions[0].text}`), update };
@@ -203,7 +203,7 @@
       return [context.filter(Boolean).join(" · "), more].filter(Boolean).join("\n");
     };
     const redraw = () => made.charts.forEach((c) => c.draw());
-    made.pick = (...args) => { const picked = choice(choices, ...args, redraw); made.picks.push(picked); return picked; };
+    made.pick = (text, values, first, least) => { const picked = choice(choices, text, values, first, redraw, least); made.picks.push(picked); return picked; };
     const list = wanted(made);
     made.refresh = () => {
       words.textContent = about();
@@ -257,31 +257,46 @@
     const few = () => grouped(data.runs.filter((r) => r.epochs), (run) => label(run)).size <= 12;
     const color = made.pick("Colors by", () => by.filter(([v]) => v === "" || v === "run" || several(v)),
       () => (few() ? "" : ["batch", "layout"].find(several) ?? ""));
+    const smooth = made.pick("Smoothing", () => [["", "none"], ["0.6", "0.6"], ["0.9", "0.9"], ["0.99", "0.99"]], () => "");
     const along = made.pick("Along", () => [["step", "steps"], ["examples", "examples"], ["share", "part of the run"]], () => "step");
     const of = (run) => {
       const trait = color.value();
       return trait === "run" ? run.name : trait === "" ? label(run) : traits(run).get(trait) ?? "?";
     };
     return () => [{
-      id: "steps", title: "Train loss by step", about: stepAbout, height: 400, log: true,
-      option: (made) => stepChart(made, of, along.value()),
+      id: "steps", title: "Train loss by step", about: () => stepAbout(smooth.value()), height: 400, log: true,
+      option: (made) => stepChart(made, of, along.value(), smooth.value()),
     }];
   });
-  const stepAbout = () => {
+  const stepAbout = (weight) => {
+    const how = weight ? ` Smoothed: a moving average in which the points before have the weight ${weight}.` : "";
     const thinned = data.runs.map((run) => run.losses).filter((t) => t && t.of > t.steps.length);
-    if (thinned.length === 0) return "A line is a run.";
+    if (thinned.length === 0) return `A line is a run.${how}`;
     const most = (list) => number(Math.max(...list));
     const kept = `up to ${most(thinned.map((t) => t.steps.length))} of ${most(thinned.map((t) => t.of))} steps`;
-    return `A line is a run, drawn by the least and the greatest loss of each stretch: ${kept}.`;
+    return `A line is a run, drawn by the least and the greatest loss of each stretch: ${kept}.${how}`;
   };
-  const stepChart = (made, of, along) => {
+  /** Exponential moving averages of what are numbers, in which the first values do not count more than others. */
+  const smoothed = (values, weight) => {
+    let [sum, all] = [0, 0];
+    return values.map((v) => {
+      if (v === null) return null;
+      [sum, all] = [weight * sum + (1 - weight) * v, weight * all + (1 - weight)];
+      return sum / all;
+    });
+  };
+  const stepChart = (made, of, along, weight) => {
     const runs = shown().filter((run) => run.losses?.steps.length > 0);
     if (runs.length === 0) return null;
     const color = palette(of);
     const x = (run, step) => (along === "examples" ? step * (batchOf(run) ?? 1) : along === "share" ? step / run.losses.steps.at(-1) : step);
     const many = runs.length > 30;
+    const points = (run) => {
+      const losses = smoothed(run.losses.losses, Number(weight));
+      return run.losses.steps.map((step, at) => [x(run, step), losses[at]]);
+    };
     const series = runs.map((run) => ({
-      type: "line", name: of(run), run: run.name, showSymbol: false, data: run.losses.steps.map((step, at) => [x(run, step), run.losses.losses[at]]),
+      type: "line", name: of(run), run: run.name, showSymbol: false, data: points(run),
       lineStyle: { width: many ? 1 : 1.5, opacity: many ? 0.55 : 0.9, color: color(of(run)) }, itemStyle: { color: color(of(run)) },
       emphasis: { disabled: true }, z: 3,
     })).sort((a, b) => natural(a.name, b.name));
@@ -309,6 +324,45 @@
     const near = series.map((s) => [s, nearest(s.data, x)]).filter(([, point]) => point).sort(([, a], [, b]) => b[1] - a[1]);
     return tip(at(x), near.map(([s, point]) => [s.itemStyle.color, s.run, `${number(point[1])}${at(point[0]) === at(x) ? "" : ` at ${at(point[0])}`}`]));
   };
+
+  // Results by what runs are made with.
+
+  const settingOf = (run, name) => (name === "batch" ? batchOf(run) : own(run.dims, name) ?? own(run.sets, name));
+  /** The consts and sizes, and the batch size, that are numbers and differ. */
+  const settings = () => varying.filter((name) => data.runs.some((run) => typeof settingOf(run, name) === "number"));
+  /** Lines of runs that differ in one setting alone; where there are none, as of values that were drawn, points of all runs. */
+  const settingGroups = (runs, name) => {
+    const at = (run) => settingOf(run, name);
+    const alone = (run) => label(run, [name]);
+    const lines = [...grouped(runs, alone).values()].some((some) => new Set(some.map(at)).size > 1);
+    return { lines, of: lines ? alone : (run) => label(run, settings()) };
+  };
+  const settingChart = (made, name, [metric, set]) => {
+    const last = (run) => own(own(run.epochs?.sets, set), metric)?.findLast((v) => v !== null);
+    const runs = shown().filter((run) => typeof settingOf(run, name) === "number" && typeof last(run) === "number");
+    const values = runs.map((run) => settingOf(run, name));
+    if (new Set(values).size < 2) return null;
+    const { lines, of } = settingGroups(runs, name);
+    const color = palette(of);
+    const found = [...grouped(runs, of)].map(([title, some]) =>
+      [title, color(title), spread(some.map((run) => [settingOf(run, name), last(run)])), whole(some)]);
+    const [least, most] = [Math.min(...values), Math.max(...values)];
+    // What spans decades is even apart in its logarithm.
+    const along = least > 0 && most / least >= 20 ? { type: "log", min: least, max: most } : { type: "value", min: "dataMin", max: "dataMax" };
+    const drawn = lines ? undefined : (l) => [line(l[0], l[1], l[2], { lineStyle: { width: 0 }, showSymbol: true, symbolSize: 7 })];
+    const axisLabel = { formatter: (v) => number(v), color: page.ink("faint"), hideOverlap: true };
+    return chartOf(found, made, axis(name === "batch" ? "batch size" : name, { ...along, axisLabel }),
+      { name: metric, heading: (x) => `${name} ${number(x)}`, drawn });
+  };
+  const settingSection = () => sectionOf("Results by setting", () => "What runs had reached at their last evaluation, over what they are made with.", (made) => {
+    const picked = made.pick("Over", () => settings().map((name) => [name, name === "batch" ? "batch size" : name]), (now) => now[0]?.[0] ?? "", 2);
+    const over = () => picked.value() || settings()[0];
+    const given = ([metric, set]) => ({
+      id: id("setting", set, metric), title: `${upper(set)} ${metric} by setting`, log: true,
+      option: (c) => (over() ? settingChart(c, over(), [metric, set]) : null),
+    });
+    return () => measured().map(given);
+  });
 
   // Times.
 
@@ -521,7 +575,10 @@
     problems.replaceChildren(element("summary", {}, `Why runs failed or were left out (${count})`),
       ...told.map(([title, text]) => element("div", {}, element("p", {}, title), element("pre", {}, text))));
   };
+  /** What a search has chosen; without one, where the test loss is least. */
   const best = () => {
+    const chosen = data.runs.filter((run) => run.chosen);
+    if (chosen.length > 0) return `Chosen: ${chosen.map((run) => run.name).join(", ")}, ${chosen[0].chosen}. `;
     const at = data.columns.findIndex((c) => c.name === "test_loss");
     const rows = data.rows.filter((row) => at >= 0 && typeof row[at] === "number");
     if (rows.length < 2) return "";
@@ -539,6 +596,7 @@
     tell();
     curves();
     stepSection();
+    settingSection();
     speed();
     costs();
     const hint = "In charts, Ctrl and the wheel or + and − zoom, dragging moves, arrow keys go from point to point and from line to line; "

@@ -84,7 +84,7 @@ impl RunsReport<'_> {
 
 fn table(t: &ResultTable) -> Value {
     let kind = |k| match k {
-        ColumnKind::Text => "text",
+        ColumnKind::Text | ColumnKind::Time => "text",
         ColumnKind::Count => "count",
         ColumnKind::Number => "number",
     };
@@ -116,6 +116,7 @@ fn run(r: &ReportedRun, every: usize, apart: &BTreeMap<&str, Apart<'_>>) -> Valu
         "layout": row.layout,
         "mesh": row.mesh,
         "seed": row.seed,
+        "chosen": row.chosen,
     });
     if let Some(s) = &row.summary {
         summary(&mut of, s);

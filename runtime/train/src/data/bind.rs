@@ -11,6 +11,7 @@ use super::source::{InputSource, OrderSource, Source, SplitSource};
 use super::tokens::{Field, TokenExamples};
 use super::{damaged, folders, pieces};
 use crate::Checked;
+use crate::text::listed;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_plan::{DType, Dim, InputDecl};
 use std::sync::Arc;
@@ -24,7 +25,14 @@ use std::sync::Arc;
 pub fn load(source: &Source, split: &str, binding: &InputBinding) -> Result<Dataset, Vec<Diagnostic>> {
     let Some(set) = source.splits.get(split) else {
         let message = format!("`{}` has no set of examples named `{split}`", source.place);
-        return Err(vec![Diagnostic::error(codes::E0503, message)]);
+        let has: Vec<&str> = source.splits.keys().map(String::as_str).collect();
+        let d = Diagnostic::error(codes::E0503, message);
+        return Err(vec![match has.is_empty() {
+            true => d.help(format!("add a section `[{split}]` with a line `NAME = \"FILE\"` for each input")),
+            false => d
+                .help(format!("take one of those that are there (`--split`): {}", listed(&has)))
+                .help(format!("or add it: `[{split}]` in `data.toml`, or `{split}.NAME=FILE` in `--data`")),
+        }]);
     };
     let mut errors = check_names(source, split, set, binding);
     let opening = SetLoader::new(set, binding).map_err(|e| vec![*e])?;
@@ -94,7 +102,9 @@ fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &InputB
                 Some(near) => error.help(format!("did you mean `{near}`?")),
                 None => {
                     let all = inputs.iter().map(|i| format!("`{}`", i.name)).collect::<Vec<_>>().join(", ");
-                    error.note(format!("it has {all}"))
+                    let leave =
+                        format!("leave `{name}` out, or declare it in the model: `input {name}[…]: float`");
+                    error.note(format!("it has {all}")).help(leave)
                 }
             };
             errors.push(error);

@@ -310,7 +310,11 @@ fn names_and_numbers_of_examples_are_reported_together() {
     let source = find(Some("label=x"), &[], &inputs).unwrap();
     let placed = load(&source, "train", &binding(&inputs, &dims, &places)).unwrap_err();
     assert_eq!(placed[0].labels.len(), 1);
-    assert_eq!(load(&source, "test", &binding(&inputs, &dims, &places)).unwrap_err()[0].code.id, "E0503");
+    let no_set = load(&source, "test", &binding(&inputs, &dims, &places)).unwrap_err();
+    assert_eq!(no_set[0].code.id, "E0503");
+    assert!(no_set[0].helps[0].contains("`train`") && no_set[0].helps[1].contains("[test]"), "{no_set:?}");
+    let other = errors(format!("image={},label={},zzzzzz={}", at("a"), at("a"), at("b")));
+    assert!(other[0].code.id == "E0503" && other[0].helps[0].contains("leave `zzzzzz` out"), "{other:?}");
 }
 
 #[test]

@@ -197,8 +197,9 @@ fn states_in_error() {
         )),
         "E0218 `s = …` stands outside of `repeat`
           ^ `s = x`: carries a value to the next iteration of a `repeat`, or a `state` to the next step
+          - `s`: the value of this name
           - `keep(h, x)`: in this call of `keep`
-          fix: declare a new name: `` -> `let `
+          help: a name has one value: give the new one a name of its own, as in `let s2 = …`, and use that from here on
         E0202 a state is a float, not `i32`
           ^ `i32`: `float`, `f32` or `f64`
           help: leave the dtype out: a state is `float`
@@ -220,7 +221,8 @@ fn states_in_error() {
           help: convert it: `c = cast(…, f32)`
         E0218 `i = …` stands outside of `repeat`
           ^ `i = 3`: carries a value to the next iteration of a `repeat`, or a `state` to the next step
-          fix: declare a new name: `` -> `let `",
+          - `i`: the value of this name
+          help: a name has one value: give the new one a name of its own, as in `let i2 = …`, and use that from here on",
     );
 }
 

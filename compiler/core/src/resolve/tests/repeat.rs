@@ -136,7 +136,22 @@ fn mistakes() {
         ("repeat layers { output out = y y = y + 1 }", "E0218 `output` stands inside of `repeat`"),
         (
             "repeat layers { let z = sum[layers](rate) y = y + z } output out = y",
-            "E0203 `sum[layers]` of a value that has no dim `layers`: it has []",
+            "E0203 `sum[layers]` in a loop over `layers`, where values are at one position of it",
+        ),
+        (
+            "repeat layers { let z = rate[layers = 1] y = y + z } output out = y",
+            "E0203 `[layers = …]` in a loop over `layers`, where values are at one position of it",
+        ),
+        ("scan layrs { let v = y y = y + 1 } output out = v", "E0201 there is no dim `layrs`"),
+        ("scan layers { let v = y x = x + 1 } output out = v + x", "E0218 `x` cannot be carried by `repeat`"),
+        (
+            "repeat layers { d = y } output out = y",
+            "E0218 `d` is not declared before this `repeat`, so it cannot be carried",
+        ),
+        ("y = y + 1 output out = y", "E0218 `y = …` stands outside of `repeat`"),
+        (
+            "let z = 1 z = z + 1 d = y output out = y",
+            "E0218 `z = …` stands outside of `repeat`\nE0218 `d = …` stands outside of `repeat`",
         ),
         ("repeat layrs { y = y + 1 } output out = y", "E0201 there is no dim `layrs`"),
         ("repeat layers { let z = y } output out = z", "E0201 nothing is called `z` here"),

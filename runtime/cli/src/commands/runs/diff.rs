@@ -6,7 +6,7 @@ use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::json::object;
 use crate::table::{Align, Table};
-use crate::text::{bytes, counted, dashed, line_diff, measure, thousands};
+use crate::text::{bytes, counted, dashed, line_diff, short_number, thousands};
 use crate::wrong::wrong;
 use anstyle::Style;
 use meshwright_diag::render::printable;
@@ -183,7 +183,7 @@ fn losses(runs: &[ComparedRun]) -> Option<Table> {
         runs.iter().skip(1).map(|r| format!("{} - {}", r.letter, runs[0].letter)).collect();
     let mut table = beside(runs, &[by], &others.iter().map(String::as_str).collect::<Vec<_>>());
     for (place, values) in some(&common, ROWS) {
-        let shown = values.iter().map(|v| measure(*v));
+        let shown = values.iter().map(|v| short_number(*v));
         let differences = values.iter().skip(1).map(|v| match v - values[0] {
             0.0 => "0".into(),
             d => format!("{d:+.2e}"),
@@ -215,7 +215,7 @@ fn ends(runs: &[ComparedRun]) -> Option<Table> {
     table.row(std::iter::once("steps".to_string()).chain(runs.iter().map(|r| thousands(r.summary.steps))));
     let mut seen = BTreeSet::new();
     for (name, _) in all.iter().flatten().filter(|(name, _)| seen.insert(name.clone())) {
-        let value = |of: &Vec<(String, f64)>| of.iter().find(|m| m.0 == *name).map(|m| measure(m.1));
+        let value = |of: &Vec<(String, f64)>| of.iter().find(|m| m.0 == *name).map(|m| short_number(m.1));
         table.row(
             std::iter::once(name.clone()).chain(all.iter().map(|m| value(m).unwrap_or_else(|| "-".into()))),
         );

@@ -62,6 +62,7 @@ fn columns(runs: &[PathBuf]) -> Checked<Vec<Column>> {
     let mut widen = |e: LogEvent| {
         for (name, value) in e.fields {
             let kind = match &value {
+                Value::String(_) if name == "time" => ColumnKind::Time,
                 Value::String(_) => ColumnKind::Text,
                 v if v.is_u64() => ColumnKind::Count,
                 Value::Null | Value::Number(_) => ColumnKind::Number,
@@ -69,7 +70,10 @@ fn columns(runs: &[PathBuf]) -> Checked<Vec<Column>> {
                 _ => ColumnKind::Text,
             };
             let wider = match (kinds.get(&name), kind) {
-                (Some(ColumnKind::Text), _) | (_, ColumnKind::Text) => ColumnKind::Text,
+                (None | Some(ColumnKind::Time), ColumnKind::Time) => ColumnKind::Time,
+                (Some(ColumnKind::Text | ColumnKind::Time), _) | (_, ColumnKind::Text | ColumnKind::Time) => {
+                    ColumnKind::Text
+                }
                 (Some(ColumnKind::Number), _) | (_, ColumnKind::Number) => ColumnKind::Number,
                 _ => ColumnKind::Count,
             };
@@ -127,6 +131,6 @@ fn cell(value: Option<&Value>, kind: ColumnKind) -> Cell {
         (Some(Value::String(text)), _) => Cell::Text(text.clone()),
         (Some(v), ColumnKind::Count) => v.as_u64().map_or(Cell::Missing, Cell::Count),
         (Some(v), ColumnKind::Number) => v.as_f64().map_or(Cell::Missing, Cell::Number),
-        (Some(v), ColumnKind::Text) => Cell::Text(v.to_string()),
+        (Some(v), ColumnKind::Text | ColumnKind::Time) => Cell::Text(v.to_string()),
     }
 }

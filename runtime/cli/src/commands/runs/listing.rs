@@ -70,10 +70,10 @@ fn found(dirs: &[PathBuf], console: &mut Console) -> Checked<Listing> {
     let mut table = ResultTable::of(&rows);
     if table.column("model").is_none() {
         let model = rows.iter().map(|r| r.summary.as_ref().map(|s| s.model.clone()));
-        insert(&mut table, 2, "model", model.collect());
+        insert(&mut table, 2, ("model", ColumnKind::Text), model.collect());
     }
     let started: Vec<Option<String>> = rows.iter().map(started).collect();
-    insert(&mut table, 2, "started", started);
+    insert(&mut table, 2, ("started", ColumnKind::Time), started);
     Ok(Listing { rows, table })
 }
 
@@ -84,8 +84,8 @@ fn started(row: &RunRow) -> Option<String> {
 }
 
 /// Adds a column of texts.
-fn insert(table: &mut ResultTable, at: usize, name: &str, cells: Vec<Option<String>>) {
-    table.columns.insert(at, Column { name: name.into(), kind: ColumnKind::Text });
+fn insert(table: &mut ResultTable, at: usize, (name, kind): (&str, ColumnKind), cells: Vec<Option<String>>) {
+    table.columns.insert(at, Column { name: name.into(), kind });
     for (row, cell) in table.rows.iter_mut().zip(cells) {
         row.insert(at, cell.map_or(Cell::Missing, Cell::Text));
     }

@@ -6,7 +6,7 @@ use crate::commands::ends::CommandEnd;
 use crate::console::Console;
 use crate::json::object;
 use crate::table::{Align, Table};
-use crate::text::{bytes, counted, dashed, duration, flops, measure, percent, thousands};
+use crate::text::{bytes, counted, dashed, duration, flops, measure, percent, short_number, thousands};
 use anstyle::Style;
 use meshwright_report::results::RunRow;
 use meshwright_train::Checked;
@@ -146,7 +146,10 @@ fn settings(out: &mut TwoColumns, run: &ShownRun) {
     out.row("data", format!("{data}: {}", counted(s.examples as u64, "example")));
     let list = |all: Vec<String>| all.join(" ");
     out.some("dims", Some(list(s.dims.iter().map(|(n, v)| format!("{n}={v}")).collect())));
-    out.some("consts", Some(list(s.consts.iter().map(|(n, v)| format!("{n}={v}")).collect())));
+    out.some(
+        "consts",
+        Some(list(s.consts.iter().map(|(n, v)| format!("{n}={}", short_number(*v))).collect())),
+    );
     let better = s.better.iter().map(|(name, way)| format!("{way}:{name}"));
     out.some("metrics", Some(list(better.collect())));
     out.some("best by", policy(run, "keep_best"));

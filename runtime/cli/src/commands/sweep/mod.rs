@@ -7,7 +7,7 @@ mod runs;
 mod same;
 
 use super::project::data_roots;
-use crate::args::{DeviceChoice, SweepArgs};
+use crate::args::{DeviceChoice, SearchChoice, SweepArgs};
 use crate::commands::ends::CommandEnd;
 use crate::commands::report::{page_of, title_of};
 use crate::console::Console;
@@ -24,7 +24,7 @@ use crate::wrong::wrong;
 use folder::SweepDir;
 use meshwright_core::{StepGraph, training_step};
 use meshwright_train::folder::Folder;
-use meshwright_train::{Checked, Project, ProjectOptions, data};
+use meshwright_train::{CHOSEN_ON_TEST, Checked, Project, ProjectOptions, data};
 use report::AskedTable;
 use runs::{Sweep, given, objective, train_args};
 use std::path::{Component, Path, PathBuf};
@@ -208,7 +208,12 @@ fn prepare<'a>(
     }
     if args.runs.launch.is_none() {
         let runs = all.iter().zip(&verdicts).find(|(_, v)| matches!(v, Verdict::Runs(_)));
-        runs.map_or(Ok(()), |(c, _)| data_is_there(train.data.data.as_deref(), &c.options(&given)))?;
+        let data = runs.map(|(c, _)| data_of(train.data.data.as_deref(), &c.options(&given))).transpose()?;
+        let policies = train.policies();
+        let validated = policies.validation.is_some() || data.flatten().is_none_or(|d| d.has("validation"));
+        if !validated && spec.search == SearchChoice::Halving {
+            console.warn(&format!("`--search halving` chooses {CHOSEN_ON_TEST}"));
+        }
     }
     let dir = SweepDir::lock(dir, spec)?;
     dir.same_runs(spec, &all, &verdicts)?;
@@ -224,16 +229,16 @@ fn prepare<'a>(
     Ok(Sweep { spec, dir, all, names, verdicts, problems, read: ReadOnce::default(), cuda, stop, own: 0.0 })
 }
 
-/// That there are files for the inputs, before each run says so; what is in them it says itself.
-fn data_is_there(given: Option<&str>, options: &ProjectOptions) -> Checked<()> {
-    let Some(project) = Project::load(options).project else { return Ok(()) };
+/// The files for the inputs, which must be there before each run says so; what is in them it says itself.
+fn data_of(given: Option<&str>, options: &ProjectOptions) -> Checked<Option<data::Source>> {
+    let Some(project) = Project::load(options).project else { return Ok(None) };
     let all: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
     // Training needs only what its step reads.
     let step = training_step(&project.program);
     let read = step.as_ref().map(StepGraph::inputs_read).unwrap_or_default();
     let some: Vec<_> = all.iter().filter(|i| read.contains(&*i.name)).cloned().collect();
     let roots = data_roots();
-    data::find(given, &roots, &all).or_else(|_| data::find(given, &roots, &some)).map(drop)
+    data::find(given, &roots, &all).or_else(|_| data::find(given, &roots, &some)).map(Some)
 }
 
 /// Reports the combinations that do not compile, equal errors once; how many there are.

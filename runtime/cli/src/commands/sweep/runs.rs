@@ -15,11 +15,12 @@ use crate::sweep::results::{Problem, Problems, ReadOnce, SweepRow};
 use crate::sweep::runner::run_all;
 use crate::sweep::spec::SweepSpec;
 use crate::sweep::words::{self, TrainWords};
-use crate::text::counted;
+use crate::text::{counted, short_number};
 use crate::wrong::wrong;
 use clap::Parser;
 use meshwright_syntax::ast::Better;
 use meshwright_train::runs::{RunLength, RunState, RunSummary, planned_steps};
+use meshwright_train::text::listed;
 use meshwright_train::{Checked, Loaded, Monitor, Project, ProjectOptions};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,17 +61,21 @@ impl Sweep<'_> {
         let by = objective(&self.spec, &given)?;
         let way = if by.better == Better::More { "greatest" } else { "least" };
         console.note(&format!("halving goes on with the {way} `{}` ({by})", by.metric));
-        let of_all = trials(&self.all);
+        let trials = trials(&self.all);
+        let of_all = trials.len();
         let mut left: Vec<Vec<usize>> =
-            of_all.into_iter().filter(|t| t.iter().all(|i| every.contains(i))).collect();
+            trials.into_iter().filter(|t| t.iter().all(|i| every.contains(i))).collect();
         let parts = rungs(full, left.len(), self.spec.reduction.unwrap_or(REDUCTION));
         for (k, Rung { length, .. }) in parts.iter().enumerate() {
             let these: Vec<usize> = left.iter().flatten().copied().collect();
             self.run(&these, *length, console)?;
-            let Some(next) = parts.get(k + 1) else { break };
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
+            let Some(next) = parts.get(k + 1) else {
+                self.winner(&left, (*length, of_all), &by, console)?;
+                break;
+            };
             left = self.chosen(left, (*length, next.trials), &by, console)?;
         }
         Ok(())
@@ -81,6 +86,43 @@ impl Sweep<'_> {
         self.read.rows(self.dir.path(), &self.all, &self.problems)
     }
 
+    /// What the runs of some trials had reached at the end of a rung.
+    fn values(
+        &mut self,
+        of: &[Vec<usize>],
+        length: RunLength,
+        metric: &str,
+    ) -> Checked<Vec<Vec<Option<f64>>>> {
+        let rows = self.rows()?;
+        let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, metric);
+        Ok(of.iter().map(|t| t.iter().map(value).collect()).collect())
+    }
+
+    /// Names the best of the trials that went all the way.
+    fn winner(
+        &mut self,
+        left: &[Vec<usize>],
+        (length, of_all): (RunLength, usize),
+        by: &Monitor,
+        console: &mut Console,
+    ) -> Result<(), CommandEnd> {
+        let values = self.values(left, length, &by.metric)?;
+        let Some(best) = best(&values, 1, by.better == Better::More).first().copied() else { return Ok(()) };
+        let reached: Vec<String> = values[best].iter().flatten().map(|v| short_number(*v)).collect();
+        let why = format!(
+            "the best of {} by {}: {} after {}",
+            counted(of_all as u64, "trial"),
+            by.metric,
+            reached.join(", "),
+            in_words(length)
+        );
+        let runs: Vec<&str> = left[best].iter().map(|i| self.names[*i].as_str()).collect();
+        let chosen = runs.iter().map(|name| (*name, Some(Problem::Chosen(why.clone()))));
+        self.problems.note_all(self.dir.path(), chosen)?;
+        console.note(&format!("{} is {why}", listed(&runs)));
+        Ok(())
+    }
+
     /// The trials that go on after a rung.
     fn chosen(
         &mut self,
@@ -89,9 +131,7 @@ impl Sweep<'_> {
         by: &Monitor,
         console: &mut Console,
     ) -> Result<Vec<Vec<usize>>, CommandEnd> {
-        let rows = self.rows()?;
-        let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, &by.metric);
-        let values: Vec<Vec<Option<f64>>> = left.iter().map(|t| t.iter().map(value).collect()).collect();
+        let values = self.values(&left, length, &by.metric)?;
         let go_on = best(&values, how_many, by.better == Better::More);
         if go_on.is_empty() {
             let d = wrong(format!(
