@@ -21,6 +21,7 @@ mod gradient;
 mod half;
 mod linear;
 mod lookups;
+mod loop_gradients;
 mod monoids;
 mod mutants;
 mod repeat;

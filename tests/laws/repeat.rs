@@ -1,7 +1,8 @@
 //! Loops: random programs with loops, in each other and with recurrences, under random layouts equal the same programs with
 //! every iteration written out.
 //!
-//! 120 seeds in a normal run, 4,000 with `LONG=1`; `SEED=n` runs one and prints it.
+//! 120 seeds in a normal run, 4,000 with `LONG=1`; `SEED=n` runs one and prints it. As many again collect what no iteration
+//! changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
 
 use crate::fuzz::{Random, count_trials};
 use crate::rng::Rng;
@@ -25,6 +26,11 @@ struct Maker {
     pool: Vec<Id>,
     /// The loops that are open.
     open: Vec<RepeatId>,
+    /// Of these, those that give each iteration no parameters of its own.
+    scans: Vec<RepeatId>,
+    /// Whether there are values that no iteration changes, or only some, and loops that are scans.
+    collects: bool,
+    float: DType,
 }
 
 /// The most elements of a value.
@@ -32,6 +38,16 @@ const ELEMENTS: usize = 300;
 
 /// The program of a seed.
 fn random(seed: u64) -> Random {
+    program(seed, false, DType::F64)
+}
+
+/// The same with values that no iteration changes, values that only some do, and scans.
+fn collecting(seed: u64) -> Random {
+    program(seed, true, DType::F64)
+}
+
+/// The program of a seed, with leaves of the dtype.
+pub(crate) fn program(seed: u64, collects: bool, float: DType) -> Random {
     let mut rng = Rng::new(seed ^ 0x10_0B5);
     let mut names = Dims::default();
     let dims: Vec<Dim> = ["batch", "d", "e", "f"].iter().map(|n| names.add(*n, 1 + rng.below(6))).collect();
@@ -45,10 +61,13 @@ fn random(seed: u64) -> Random {
         params: Vec::new(),
         pool: Vec::new(),
         open: Vec::new(),
+        scans: Vec::new(),
+        collects,
+        float,
     };
     let (batch, d) = (m.dims[0], m.dims[1]);
     m.at("", "x");
-    let decl = InputDecl { name: "x".into(), dims: vec![batch, d], dtype: DType::F64, range: None };
+    let decl = InputDecl { name: "x".into(), dims: vec![batch, d], dtype: float, range: None };
     let leaf = InputOpKind::Input { name: "x".into() };
     let x = m.leaf(leaf, vec![batch, d]);
     m.pool.push(x);
@@ -70,18 +89,19 @@ impl Maker {
     fn leaf(&mut self, leaf: InputOpKind, dims: Vec<Dim>) -> Id {
         let value = F64Tensor::build(&self.g.dims, &dims, |_| self.rng.float(-1.2, 1.2));
         let scope = self.g.scope.take();
-        let id = self.g.op(Leaf { leaf, ty: Type::new(DType::F64, dims) }, &[]);
+        let id = self.g.op(Leaf { leaf, ty: Type::new(self.float, dims) }, &[]);
         self.g.scope = scope;
         self.bound.insert(id, value);
         id
     }
 
-    /// A parameter, with the dims of the loops that are open; in a body its slice.
+    /// A parameter, with the dims of the loops that are open, but for scans; in a body its slice.
     fn param(&mut self) -> Id {
         let path = format!("l{}.w", self.params.len());
         self.at(&path, &path);
         self.g.cursor.class = Class::Param;
-        let mut dims: Vec<Dim> = self.open.iter().map(|of| self.g.repeats[*of].dim).collect();
+        let own = self.open.iter().filter(|of| !self.scans.contains(of));
+        let mut dims: Vec<Dim> = own.map(|of| self.g.repeats[*of].dim).collect();
         let stack = dims.len();
         let mut own = self.rng.some(&self.dims[1..]);
         own.truncate(2);
@@ -103,6 +123,33 @@ impl Maker {
     fn any(&mut self) -> Id {
         let x = self.rng.pick(&self.pool.clone());
         self.sliced(x)
+    }
+
+    /// In a body, a function of values around its loop.
+    fn unchanged(&mut self) -> Id {
+        let body = self.g.scope;
+        let around = self.pool.clone();
+        self.pool.retain(|x| self.g.node(*x).scope != body);
+        // What has the dim of the loop is another value in each iteration.
+        let dim = self.open.last().map(|of| self.g.repeats[*of].dim);
+        self.pool.retain(|x| dim.is_none_or(|d| !self.g.ty(*x).has(d)));
+        let y = self.value();
+        self.pool = around;
+        y
+    }
+
+    /// Of two values of the same dims, the first in the first iterations of the innermost loop, then the second.
+    fn first_then(&mut self, first: Id, then: Id) -> Id {
+        let Some(of) = self.open.last().copied() else { return then };
+        let dim = self.g.repeats[of].dim;
+        let body = std::mem::replace(&mut self.g.scope, self.g.repeats[of].parent);
+        let positions = self.g.index(dim);
+        self.g.scope = body;
+        let here = self.g.cross(of, Crossing::Slice, positions);
+        let border = 1 + self.rng.below(2);
+        let border = self.g.constant(border as f64, DType::I32);
+        let early = self.g.binary("<", here, border);
+        self.g.choose(early, first, then)
     }
 
     fn dims_of(&self, x: Id) -> Vec<Dim> {
@@ -152,6 +199,11 @@ impl Maker {
         for i in 0..count {
             let path = format!("l{}", self.rng.below(4));
             self.at(&path, &format!("v{i}"));
+            if self.collects && !self.open.is_empty() && self.rng.one_in(3) {
+                let y = self.unchanged();
+                self.pool.push(y);
+                continue;
+            }
             match self.rng.below(6) {
                 0 if !self.open.is_empty() => {
                     let p = self.param();
@@ -182,36 +234,29 @@ impl Maker {
         }
         let reverse = self.rng.one_in(4);
         let of = self.g.repeat(dim, reverse);
+        if self.collects && self.rng.one_in(2) {
+            self.scans.push(of);
+        }
         let carries: Vec<Id> = starts.iter().map(|x| self.g.carry(of, *x)).collect();
         let around = (self.g.scope.replace(of), self.pool.len());
         self.open.push(of);
         self.pool.extend(&carries);
         let p = self.param();
         self.pool.push(p);
+        if self.scans.contains(&of) {
+            // Its parameters are around it: so that it has a value of its own.
+            let y = self.value();
+            self.pool.push(y);
+        }
         self.statements(depth - 1);
         self.at("l1", "next");
         let mut nexts = Vec::new();
         for c in &carries {
-            // With the dims of the carry, whatever it is made of.
-            let dims = self.dims_of(*c);
-            let y = self.value();
-            let kept: Vec<Dim> = self.dims_of(y).into_iter().filter(|d| dims.contains(d)).collect();
-            let y = self.g.contract_to(&[y], &kept);
-            let y = self.g.unary(&TANH, y);
-            let next = match self.rng.below(4) {
-                0 => self.g.expanded(y, &dims),
-                1 => self
-                    .rng
-                    .pick(&carries.iter().copied().filter(|o| self.same_dims(*o, *c)).collect::<Vec<_>>()),
-                _ => {
-                    let sum = self.g.sum_of(&[*c, y]);
-                    self.g.scaled(sum, 0.7)
-                }
-            };
-            nexts.push(next);
+            nexts.push(self.next(*c, &carries));
         }
         let inner: Vec<Id> = self.pool.split_off(around.1);
         let inner: Vec<Id> = inner.into_iter().filter(|v| self.g.node(*v).scope == Some(of)).collect();
+        let collected = if self.collects { inner.clone() } else { Vec::new() };
         self.open.pop();
         self.g.scope = around.0;
         for (c, next) in carries.iter().zip(nexts) {
@@ -219,17 +264,64 @@ impl Maker {
             let last = self.g.cross(of, Crossing::Final, next);
             self.pool.push(last);
         }
+        for v in collected {
+            if self.rng.one_in(2) {
+                self.collect(of, v);
+            }
+        }
         if self.rng.one_in(2) {
             let v = self.rng.pick(&inner);
-            let out = self.g.cross(of, Crossing::Stack, v);
-            if self.g.dims.elements(&self.dims_of(out)) <= ELEMENTS {
-                self.pool.push(out);
-            }
+            self.collect(of, v);
         }
         if self.rng.one_in(2) {
             let v = self.rng.pick(&inner);
             let out = self.g.cross(of, Crossing::Accumulate, v);
             let out = self.g.unary(&TANH, out);
+            self.pool.push(out);
+        }
+    }
+
+    /// What a carry is next, with its dims, whatever it is made of.
+    fn next(&mut self, carry: Id, carries: &[Id]) -> Id {
+        let dims = self.dims_of(carry);
+        let y = self.value();
+        let kept: Vec<Dim> = self.dims_of(y).into_iter().filter(|d| dims.contains(d)).collect();
+        let y = self.g.contract_to(&[y], &kept);
+        let y = self.g.unary(&TANH, y);
+        let kind = if self.collects { self.rng.below(7) } else { self.rng.below(4) };
+        match kind {
+            0 => self.g.expanded(y, &dims),
+            1 => {
+                let alike: Vec<Id> = carries.iter().copied().filter(|o| self.same_dims(*o, carry)).collect();
+                self.rng.pick(&alike)
+            }
+            4 => self.unchanged_like(carry),
+            5 | 6 => {
+                let y = self.g.expanded(y, &dims);
+                let other = if kind == 5 { carry } else { self.unchanged_like(carry) };
+                self.first_then(y, other)
+            }
+            _ => {
+                let sum = self.g.sum_of(&[carry, y]);
+                self.g.scaled(sum, 0.7)
+            }
+        }
+    }
+
+    /// A value around the loops, or made around the innermost one, with the dims of a carry.
+    fn unchanged_like(&mut self, carry: Id) -> Id {
+        let dims = self.dims_of(carry);
+        let y = self.unchanged();
+        let kept: Vec<Dim> = self.dims_of(y).into_iter().filter(|d| dims.contains(d)).collect();
+        let y = self.g.contract_to(&[y], &kept);
+        let y = self.g.unary(&TANH, y);
+        self.g.expanded(y, &dims)
+    }
+
+    /// Brings a value of all iterations of a loop out of it.
+    fn collect(&mut self, of: RepeatId, v: Id) {
+        let out = self.g.cross(of, Crossing::Stack, v);
+        if self.g.dims.elements(&self.dims_of(out)) <= ELEMENTS {
             self.pool.push(out);
         }
     }
@@ -257,7 +349,7 @@ impl Maker {
             named: Default::default(),
             model: format!("loops {seed}"),
             graph: self.g,
-            float: DType::F64,
+            float: self.float,
             model_consts: Default::default(),
             consts: Default::default(),
             declarations: Default::default(),
@@ -289,7 +381,7 @@ impl Maker {
                 (Accepts::ScalarOrOff(..), None) => Chosen::Off,
                 (Accepts::Scalar(_, default) | Accepts::ScalarOrOff(_, default), v) => {
                     let v = v.or(default).expect("a default");
-                    Chosen::Scalar(self.g.constant(v, DType::F64), Some(v))
+                    Chosen::Scalar(self.g.constant(v, self.float), Some(v))
                 }
             };
             chosen.choose(s.name, value, true);
@@ -305,4 +397,10 @@ const FOUND: [u64; 4] = [1_553, 2_409, 3_337, 3_660];
 fn loops_equal_their_iterations_written_out() {
     let count = if std::env::var_os("LONG").is_some() { 4_000 } else { 120 };
     count_trials("programs with loops", (0..count).chain(FOUND), random);
+}
+
+#[test]
+fn loops_that_collect_equal_their_iterations_written_out() {
+    let count = if std::env::var_os("LONG").is_some() { 4_000 } else { 120 };
+    count_trials("programs with loops that collect", 0..count, collecting);
 }

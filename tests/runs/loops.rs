@@ -95,6 +95,39 @@ fn states_in_loops_are_those_of_each_iteration_or_carried() {
     }
 }
 
+/// What a loop collects or carries on, though no iteration changes it: `GRADIENT * w / 3` is the gradient of `w`.
+const UNCHANGED: &[(&str, f64)] = &[
+    (
+        "let a = max[seq](x)  scan seq { a = a + x  let v = w * 2 }  loss l = mean[seq, h](v * v) + 0 * mean[batch](a)",
+        8.0,
+    ),
+    ("scan seq { let v = w * 2 }  loss l = mean[seq, h](v * v)", 8.0),
+    ("let v = w  repeat seq { v = w * 2 }  loss l = mean[h](v * v)", 8.0),
+    ("let a = w  let b = w  repeat seq { a = b  b = w * 2 }  loss l = mean[h](a * b)", 8.0),
+    (
+        "scan seq { let s = w * 2  scan time { let u = s * 3 }  let v = sum[time](u) }  loss l = mean[seq, h](v * v)",
+        2.0 * 144.0,
+    ),
+    (
+        "let t = w * 0  repeat seq { t = t + w * 2 }  let n = 0.0  repeat seq { n = n + mean[h](w * w) }  loss l = n + mean[h](t * t)",
+        10.0 + 2.0 * 100.0,
+    ),
+];
+
+#[test]
+fn what_no_iteration_changes_has_its_gradient() {
+    for (body, gradient) in UNCHANGED {
+        let text = format!(
+            "dim seq = 5, time = 2, batch = 2, h = 3\nmodel m {{\n    input x[batch, seq]: float\n    param w[h] = 0.7\n    {body}\n}}\n\
+             train m {{ minimize l optimizer sgd(lr = 0.001) }}\n"
+        );
+        let after = after_steps(&text, ("", ""), step_of);
+        let want = 0.7 * (1.0 - 0.001 * gradient / 3.0).powi(3);
+        let fine = after["w"].iter().all(|w| (w - want).abs() < 1e-12);
+        assert!(fine, "{body}: {:?}, not {want}", after["w"]);
+    }
+}
+
 const LSTM: &str = r#"
 use "std:nn"
 dim batch = 3, seq = 64, d = 4, hidden = 5, before = hidden, units = hidden

@@ -26,6 +26,7 @@ mod gpu_faults;
 mod gradients;
 mod groups;
 mod growth;
+mod half;
 mod hugging_face;
 mod kept;
 mod loops;

@@ -38,7 +38,7 @@ pub(crate) fn given(file: &Path) -> BTreeMap<String, Given> {
     out
 }
 
-/// The loss, and the parameters and states after a step, by the names of `given`.
+/// The loss, and the parameters and states after a step, by the names of `given`; in `f16` with a scale at which none overflows.
 pub(crate) fn step(o: &ProjectOptions, given: &Given) -> BTreeMap<String, Vec<f64>> {
     let loaded = Project::load(o);
     let model = &o.model;
@@ -58,7 +58,11 @@ pub(crate) fn step(o: &ProjectOptions, given: &Given) -> BTreeMap<String, Vec<f6
     let states = program.states.iter().map(|s| ("state", &s.path));
     let kept: Vec<(&str, &String)> = params.chain(states).collect();
     for (kind, path) in &kept {
-        cluster.set_state(path, &host(format!("{kind}/{path}"), float)).unwrap();
+        cluster.set_state(path, &host(format!("{kind}/{path}"), float.wide())).unwrap();
+    }
+    if float == DType::F16 {
+        let scale = HostTensor::new(vec![], HostData::from_f64(DType::F32, vec![64.0])).unwrap();
+        cluster.set_state("loss_scale/value", &scale).unwrap();
     }
     let inputs =
         program.inputs.iter().map(|i| (i.0.name.clone(), host(format!("input/{}", i.0.name), i.0.dtype)));

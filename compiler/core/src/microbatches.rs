@@ -295,12 +295,16 @@ impl Rebuild<'_> {
             self.new.cursor = self.old.node(*id).origin.clone();
             let out = match self.parts[*id] {
                 BatchPart::Examples => continue,
-                BatchPart::Sum => self.new.cross(of, Crossing::Accumulate, made),
+                BatchPart::Sum => {
+                    let sum = self.new.cross(of, Crossing::Accumulate, made);
+                    self.new.cast(sum, self.old.ty(*id).dtype)
+                }
                 // The same in all iterations: that of the last.
                 BatchPart::Same => {
                     let ty = self.new.ty(made).clone();
-                    let zero = self.new.constant(0.0, ty.dtype);
+                    let zero = self.new.constant(0.0, ty.dtype.wide());
                     let start = self.new.expanded(zero, &ty.dims);
+                    let start = self.new.cast(start, ty.dtype);
                     let carry = self.new.carry(of, start);
                     self.new.carry_on(of, carry, made);
                     self.new.cross(of, Crossing::Final, made)

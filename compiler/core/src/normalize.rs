@@ -5,7 +5,7 @@
 
 use crate::step_graph::StepGraph;
 use meshwright_ops::{
-    Add, Boundary, Class, Computes, Const, Contract, Crossing, ExpandWhen, Graph, Id, Kind, Node, Op,
+    Add, Boundary, Class, Computes, Const, Contract, Crossing, Expand, ExpandWhen, Graph, Id, Kind, Node, Op,
     RepeatId,
 };
 use meshwright_plan::{DType, Dim, IdVec};
@@ -126,15 +126,26 @@ pub fn constants(step: &StepGraph) -> StepGraph {
         {
             return unchanged(g, &node, b);
         }
+        if node.op.as_any().is::<Expand>() && same_type(g, &node) {
+            return node.inputs[0];
+        }
         g.push(node)
     })
+}
+
+/// Whether a value is stored as its operand is, but for the order of dims.
+fn same_type(g: &Graph, node: &Node) -> bool {
+    let of = g.ty(node.inputs[0]);
+    of.dtype == node.ty.dtype && of.dims.len() == node.ty.dims.len()
 }
 
 /// What leaves a loop of a value from around it, which is the same in all iterations.
 fn unchanged(g: &mut Graph, node: &Node, b: Boundary) -> Id {
     let x = node.inputs[0];
     match b.how {
-        Crossing::Stack => g.expanded(x, &node.ty.dims),
+        Crossing::Stack => {
+            g.push(Node { op: Arc::new(Expand { dims: node.ty.dims.clone() }), ..node.clone() })
+        }
         Crossing::Accumulate => {
             let times = g.op(Const::new(g.dims.size(b.dim) as f64, node.ty.dtype.wide()), &[]);
             let op = Arc::new(Contract { out: node.ty.dims.clone() });

@@ -7,8 +7,13 @@
 //!
 //! A value of a half type is computed in `f32` and rounded once, where it is stored; so an element-wise op reads operands of
 //! both dtypes as they are. A cast is a value of its own only where an op insists on one dtype. Down to the half type it belongs to
-//! its operand, of which it is the one rounded copy: a parameter is rounded on its shard, before it is gathered.
+//! its operand, of which it is the one rounded copy: a parameter is rounded on its shard, before it is gathered, and before the loops
+//! that read it.
+//!
+//! What crosses the boundary of a loop is stored alike on both sides, and a carry as what it becomes. So several carries that become
+//! each other are stored alike, and what each of them is follows from all: the classes are a fixpoint.
 
+use crate::linear::linearized;
 use crate::normalize::rebuild;
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Origin, Precision};
@@ -42,11 +47,13 @@ pub fn assign(step: StepGraph) -> StepGraph {
         g.push(node)
     });
     // What the step gives, and what is next for a leaf, is in full.
+    out.graph.scope = None;
     for goal in &mut out.outputs {
         let origin = out.graph.node(goal.id).origin.clone();
         goal.id = cast(&mut out.graph, goal.id, DType::F32, &origin);
     }
-    out
+    // What a carry starts as, and what a body rounds of what is around it, is cast in front of the loop.
+    linearized(out)
 }
 
 /// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so what
@@ -61,10 +68,14 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
         node.op.kind(),
         Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
     );
-    let origin = if to.is_half() && !anywhere { &node.origin } else { reader };
+    let (origin, scope) =
+        if to.is_half() && !anywhere { (&node.origin, node.scope) } else { (reader, g.scope) };
     let name = format!("{to}({})", g.path(x)).into();
     g.cursor = Origin { name, ..origin.clone() };
-    g.cast(x, to)
+    let around = std::mem::replace(&mut g.scope, scope);
+    let cast = g.cast(x, to);
+    g.scope = around;
+    cast
 }
 
 /// How an op reads, and how its result is stored.
@@ -107,12 +118,16 @@ fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
     loop {
         let mut changed = false;
         for id in g.ids() {
-            let (nature, reads) = forward(g, id, &natures, half);
-            changed |= nature != std::mem::replace(&mut natures[id], nature);
+            let (mut nature, reads) = forward(g, id, &natures, half);
+            // A carry is what comes after it. All else follows from what carries are, and those only rise: so this ends.
+            if g.boundary(id).is_some_and(|b| matches!(b.how, Crossing::Carry(_))) {
+                nature = nature.max(natures[id]);
+                changed |= nature != natures[id];
+            }
+            natures[id] = nature;
             choices[id] = Choice { reads, narrow: nature == PrecisionClass::Narrow };
         }
-        // A carry is what comes after it.
-        if !changed || g.repeats.is_empty() {
+        if !changed {
             break;
         }
     }
@@ -131,23 +146,35 @@ fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
     choices
 }
 
-/// What crosses the boundary of a loop is stored on both sides alike, and a carry as what it becomes.
+/// What crosses the boundary of a loop is stored on both sides alike, and a carry as what it becomes. Carries that become each other
+/// and nothing else are stored in the half type where all of them may be.
 fn cross_boundaries(g: &Graph, choices: &mut IdVec<Id, Choice>, half: DType) {
-    loop {
-        let mut changed = false;
-        for id in g.ids() {
-            let Some(b) = g.boundary(id).filter(|b| b.how != Crossing::Accumulate) else { continue };
-            let Some(as_what) = g.depends_on(id).pop().filter(|_| g.ty(id).dtype == DType::F32) else {
-                continue;
-            };
-            let narrow = choices[as_what].narrow;
-            changed |= narrow != std::mem::replace(&mut choices[id].narrow, narrow);
-            if let Crossing::Carry(_) = b.how {
-                choices[id].reads = Some(if narrow { half } else { DType::F32 });
+    let crosses = |id: &Id| {
+        g.ty(*id).dtype == DType::F32 && g.boundary(*id).is_some_and(|b| b.how != Crossing::Accumulate)
+    };
+    // What each is stored as: for a carry that is its next value.
+    let like = |id: Id| g.depends_on(id).pop().filter(|_| crosses(&id));
+    let mut settled: IdVec<Id, bool> = g.nodes.table(false);
+    for id in g.ids().filter(crosses) {
+        let mut way = vec![id];
+        let mut narrow = None;
+        while let Some(next) = way.last().and_then(|id| like(*id)) {
+            if settled[next] || !crosses(&next) {
+                narrow = Some(choices[next].narrow);
+                break;
             }
+            if let Some(at) = way.iter().position(|w| *w == next) {
+                narrow = Some(way[at..].iter().all(|w| choices[*w].narrow));
+                break;
+            }
+            way.push(next);
         }
-        if !changed {
-            return;
+        for id in way {
+            settled[id] = true;
+            choices[id].narrow = narrow.unwrap_or(choices[id].narrow);
+            if matches!(g.boundary(id).map(|b| b.how), Some(Crossing::Carry(_))) {
+                choices[id].reads = Some(if choices[id].narrow { half } else { DType::F32 });
+            }
         }
     }
 }

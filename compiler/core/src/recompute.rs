@@ -98,8 +98,6 @@ impl Again {
         }
         g.cursor = origin;
         let id = g.cross(of, how, x);
-        // As it is stored, which was decided before.
-        g.nodes[id].ty.dtype = g.ty(x).dtype;
         self.crossed.insert((of, how, x), id);
         id
     }

@@ -204,6 +204,10 @@ fn crossing(g: &Graph, id: Id, fault: &mut dyn FnMut(String)) {
     if n.scope != mine || n.inputs.iter().any(|x| !g.within(reads, g.node(*x).scope)) {
         fault("crosses another boundary than that of its loop".into());
     }
+    let from = g.ty(n.inputs[0]).dtype;
+    if b.how != Crossing::Accumulate && n.ty.dtype != from {
+        fault(format!("is stored in {}, and in {from} on the other side of a loop's boundary", n.ty.dtype));
+    }
     let Crossing::Carry(k) = b.how else { return };
     match g.repeats[b.of].carries.get(k as usize) {
         Some((carry, next)) if *carry == id => {

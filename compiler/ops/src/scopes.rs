@@ -10,13 +10,16 @@ impl Graph {
         self.repeats.push(Repeat { dim, reverse, parent, carries: Vec::new() })
     }
 
-    /// Adds a value that crosses the boundary of a loop, in the scope where it is. A carry is added with itself as its next
-    /// value.
+    /// Adds a value that crosses the boundary of a loop, in the scope where it is, stored as what crosses it; a sum is stored in
+    /// full. A carry is added with itself as its next value.
     pub fn cross(&mut self, of: RepeatId, how: Crossing, x: Id) -> Id {
         let Repeat { dim, parent, .. } = self.repeats[of];
         let scope = std::mem::replace(&mut self.scope, if how.leaves() { parent } else { Some(of) });
         let id = self.op(Boundary { of, dim, how }, &[x]);
         self.scope = scope;
+        if how != Crossing::Accumulate {
+            self.nodes[id].ty.dtype = self.ty(x).dtype;
+        }
         id
     }
 

@@ -2,7 +2,7 @@
 //!
 //! 300 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it.
 
-mod placing;
+pub(crate) mod placing;
 mod program;
 
 use crate::devices::{Refused, Tensors, cluster, plan, provider, say};
@@ -12,7 +12,7 @@ use meshwright_core::layout::Layout;
 use meshwright_core::program::ParamDecl;
 use meshwright_core::unroll::unrolled;
 use meshwright_core::{OutputKind, StepGraph, StepOutput, print, training_step};
-use meshwright_ops::{F64Tensor, Id, InputOpKind, Kind};
+use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind};
 use meshwright_plan::{DType, Dim, Plan};
 use program::APART;
 pub(crate) use program::Random;
@@ -30,7 +30,7 @@ const TOLERANCE: f64 = 1e-10;
 const LEAST: f64 = 1e-3;
 
 /// Values by name: outputs of each step, and parameters and moments at its end.
-type Trace = Vec<BTreeMap<String, (DType, F64Tensor)>>;
+pub(crate) type Trace = Vec<BTreeMap<String, (DType, F64Tensor)>>;
 
 /// What became of a seed.
 enum End {
@@ -43,7 +43,7 @@ enum End {
 }
 
 /// Runs a plan from given parameters.
-fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
+pub(crate) fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
     let text = |e: meshwright_exec::ExecError| e.to_string();
     let outputs: Vec<(String, Vec<Dim>)> =
         plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
@@ -83,22 +83,27 @@ fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
     Ok(trace)
 }
 
+/// The values of the leaves in another graph of the program, where loops are written out: there values have other numbers, and
+/// leaves are known by what they are.
+pub(crate) fn bound_in(g: &Graph, r: &Random) -> Bound {
+    let given: Vec<(Kind, &F64Tensor)> =
+        r.bound.iter().map(|(id, v)| (r.program.graph.node(*id).op.kind(), v)).collect();
+    let value = |id: Id| {
+        let kind = g.node(id).op.kind();
+        given.iter().find(|(k, _)| *k == kind).map(|(_, value)| (id, (*value).clone()))
+    };
+    g.ids().filter_map(value).collect()
+}
+
 /// The first step by oracles alone.
 fn meaning(step: &StepGraph, r: &Random) -> Trace {
     let loops = !step.graph.repeats.is_empty();
     let step = &if loops { unrolled(step) } else { step.clone() };
     let g = &step.graph;
-    // Where loops are written out, values have other numbers: leaves are known by what they are.
-    let mut bound = if loops { Bound::new() } else { r.bound.clone() };
-    let given: Vec<(Kind, &F64Tensor)> =
-        r.bound.iter().map(|(id, v)| (r.program.graph.node(*id).op.kind(), v)).collect();
+    let mut bound = if loops { bound_in(g, r) } else { r.bound.clone() };
     for id in g.ids() {
         let dims = &g.ty(id).dims;
-        let kind = g.node(id).op.kind();
-        if let Some((_, value)) = given.iter().find(|(k, _)| loops && *k == kind) {
-            bound.insert(id, (*value).clone());
-        }
-        match kind {
+        match g.node(id).op.kind() {
             Kind::Input(InputOpKind::OptimizerState { .. }) => {
                 bound.insert(id, F64Tensor::build(&g.dims, dims, |_| 0.0))
             }
