@@ -5,7 +5,8 @@ use crate::support::{SMALL, SMALL_DIMS, Trained, folder, options, run, tensors, 
 use crate::text::tokenized;
 use meshwright_plan::DType;
 use meshwright_train::metrics::{Event, StepMetrics};
-use meshwright_train::{Failure, Progress, Project, ProjectOptions, TrainOptions, train};
+use meshwright_train::{Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, train};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -244,9 +245,33 @@ fn a_skipped_step_is_as_if_it_had_not_been() {
     assert_eq!(skips(&at_once), 0);
     let losses = |steps: &[StepMetrics]| steps.iter().map(|s| s.loss).collect::<Vec<_>>();
     assert_eq!(losses(&steps[skipped..]), losses(&at_once));
-    let [late, mut early] = ["late", "at-once"].map(|run| tensors(&dir.path().join(run)));
-    early.insert("loss_scale/skipped_updates".into(), late["loss_scale/skipped_updates"].clone());
-    assert_eq!(late, early);
+    let same = || {
+        let [mut late, early] = ["late", "at-once"].map(|run| tensors(&dir.path().join(run)));
+        let count = late.remove("loss_scale/skipped_updates").map(|t| one(&t));
+        assert_eq!(count, Some(skipped as f64));
+        let counts = |t: &BTreeMap<String, RawTensor>| t.contains_key("loss_scale/skipped_updates");
+        let none = if counts(&early) { Some(0.0) } else { None };
+        let mut early = early;
+        assert_eq!(early.remove("loss_scale/skipped_updates").map(|t| one(&t)), none);
+        assert_eq!(late, early);
+    };
+    same();
+    // In every precision that the runs go on in.
+    for (k, precision) in ["f32", "bf16", "f64", "f16"].into_iter().enumerate() {
+        for (name, steps) in [("late", 24), ("at-once", 24 - skipped)] {
+            resumed(&o(name, scale).model, dir.path(), name, precision, steps + 2 * (k + 1));
+        }
+        same();
+    }
+}
+
+/// Trains on from the checkpoint of a run in another precision.
+fn resumed(model: &str, at: &Path, run_name: &str, precision: &str, steps: usize) {
+    let [data, folder] = ["data", run_name].map(|p| at.join(p).display().to_string());
+    let steps = steps.to_string();
+    let args = ["train", model, "--data", &data, "--run", &folder, "--steps", &steps, "--seed", "3"];
+    let said = run(&[&args[..], &["--resume", "--precision", precision]].concat());
+    assert_eq!(said.code, Some(0), "{precision}: {}", said.err);
 }
 
 /// Of two losses each has its turns; what is skipped counts for the one that was due.
@@ -265,10 +290,17 @@ fn losses_in_turn_count_their_own_updates() {
         ended.unwrap_or_else(|e| panic!("{}", told(&e)));
         let skipped = skips(&steps);
         assert!((3..20).contains(&skipped), "{mesh}: {skipped}");
-        let now = tensors(&dir.path().join(name));
+        let now = tensors(&dir.path().join(&name));
         let due = (1..=skipped).filter(|step| step % 3 == 2).count();
         assert_eq!(one(&now["loss_scale/skipped_updates"]), skipped as f64, "{mesh}");
         assert_eq!(one(&now["loss_scale/skipped_updates_2"]), due as f64, "{mesh}");
+        if mesh.is_empty() {
+            resumed(&model, dir.path(), &name, "f32", 43);
+            let later = tensors(&dir.path().join(&name));
+            for count in ["loss_scale/skipped_updates", "loss_scale/skipped_updates_2"] {
+                assert_eq!(later[count], now[count], "{count}");
+            }
+        }
         let mean = |of: &[StepMetrics]| of.iter().map(|s| s.loss).sum::<f64>() / of.len() as f64;
         let (first, last) = (mean(&steps[..8]), mean(&steps[32..]));
         assert!(last < 0.9 * first, "{mesh}: {first} to {last}");

@@ -41,7 +41,7 @@ pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
 pub use decode::{Branching, DecodedOutput, Decoding, NewPositions, branch, decode};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
-pub use loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state};
+pub use loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state, is_skip_count};
 pub use model_flops::model_flops;
 pub use optimizers::Optimizer;
 pub use program::{

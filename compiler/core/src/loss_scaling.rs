@@ -39,9 +39,16 @@ pub const STEP_SKIPPED: &str = "loss_scale/skipped";
 /// Paths of states begin so; no parameter's path has a `/`, and no optimizer's state is of a parameter of that name alone.
 const PREFIX: &str = "loss_scale/";
 
-/// Whether a state is one of those by which the loss is scaled: a run that goes on in another precision has none.
+/// Whether a state is one of those by which the loss is scaled: a run that goes on in another precision has none but the counts of
+/// skipped updates.
 pub fn is_loss_scaling_state(path: &str) -> bool {
-    path.strip_prefix(PREFIX).is_some_and(|rest| rest == VALUE || rest == GOOD || rest.starts_with(SKIPS))
+    path.strip_prefix(PREFIX).is_some_and(|rest| rest == VALUE || rest == GOOD) || is_skip_count(path)
+}
+
+/// Whether a state counts updates that were skipped. A run that has skipped some keeps it in every precision, since optimizers
+/// number their updates without them: [`Settings::skips`](crate::program::Settings::skips).
+pub fn is_skip_count(path: &str) -> bool {
+    path.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with(SKIPS))
 }
 
 const VALUE: &str = "value";
@@ -55,12 +62,17 @@ pub(crate) struct Scaler {
     scale: Id,
     inverse: Id,
     good: Id,
-    /// Before this step, of all steps and then of each objective that has its turns.
-    skips: Vec<Skips>,
-    /// Of each objective, which of those counts for it.
-    counts: Vec<usize>,
     /// The joint norms of scaled gradients.
     norms: Vec<Id>,
+}
+
+/// How many updates were skipped before a step: the states that count them while the step is built.
+#[derive(Debug)]
+pub(crate) struct SkippedUpdates {
+    /// Of all steps, and then of each objective that has its turns.
+    all: Vec<Skips>,
+    /// Of each objective, which of those counts for it.
+    counts: Vec<usize>,
 }
 
 /// How often an update was due and not made.
@@ -83,29 +95,78 @@ fn cursor(g: &mut Graph, name: &str) {
     };
 }
 
-impl Scaler {
+/// A scalar state.
+fn state(g: &mut Graph, name: &str, init: f64) -> (String, Id) {
+    let path = format!("{PREFIX}{name}");
+    cursor(g, &path);
+    let leaf = InputOpKind::OptimizerState { path: path.clone(), init: Init::Constant(init) };
+    (path, g.op(Leaf { leaf, ty: Type::new(DType::F32, []) }, &[]))
+}
+
+fn store(outputs: &mut Vec<StepOutput>, name: String, leaf: Id, id: Id) {
+    outputs.push(StepOutput { name, id, kind: OutputKind::Next(leaf) });
+}
+
+impl SkippedUpdates {
     /// Adds the states. `turns` says of each objective whether only some steps update its parameters.
-    pub(crate) fn new(g: &mut Graph, settings: LossScaling, turns: impl Iterator<Item = bool>) -> Scaler {
-        let mut state = |name: &str, init: f64| {
-            let path = format!("{PREFIX}{name}");
-            cursor(g, &path);
-            let leaf = InputOpKind::OptimizerState { path: path.clone(), init: Init::Constant(init) };
-            (path, g.op(Leaf { leaf, ty: Type::new(DType::F32, []) }, &[]))
-        };
-        let scale = state(VALUE, settings.scale).1;
-        let good = state(GOOD, 0.0).1;
-        let mut skips = Vec::new();
+    pub(crate) fn new(g: &mut Graph, turns: impl Iterator<Item = bool>) -> SkippedUpdates {
+        let mut all = Vec::new();
         let mut count = |name: &str| {
-            let (path, leaf) = state(name, 0.0);
-            skips.push(Skips { path, leaf, due: None });
-            skips.len() - 1
+            let (path, leaf) = state(g, name, 0.0);
+            all.push(Skips { path, leaf, due: None });
+            all.len() - 1
         };
         count(SKIPS);
         let own = |(k, turn)| if turn { count(&format!("{SKIPS}_{}", k + 1)) } else { 0 };
         let counts: Vec<usize> = turns.enumerate().map(own).collect();
+        SkippedUpdates { all, counts }
+    }
+
+    /// Updates of an objective that were skipped before this step; of all steps where none is named.
+    pub(crate) fn before(&self, objective: Option<usize>) -> Id {
+        self.all[objective.map_or(0, |k| self.counts[k])].leaf
+    }
+
+    /// An objective that has its turns is updated where `due` says so.
+    pub(crate) fn in_turn(&mut self, objective: usize, due: Option<Id>) {
+        if due.is_some() {
+            self.all[self.counts[objective]].due = due;
+        }
+    }
+
+    /// What the states are next: as they were, and one more where this step is `skipped` and would have updated.
+    pub(crate) fn finish(self, g: &mut Graph, skipped: Option<Id>, outputs: &mut Vec<StepOutput>) {
+        for Skips { path, leaf, due } in self.all {
+            let Some(skipped) = skipped else {
+                store(outputs, path, leaf, leaf);
+                continue;
+            };
+            let more = match due {
+                Some(due) => {
+                    let zero = g.constant(0.0, DType::F32);
+                    g.choose(due, skipped, zero)
+                }
+                None => skipped,
+            };
+            let next = g.sum_of(&[leaf, more]);
+            store(outputs, path, leaf, next);
+        }
+    }
+}
+
+impl Scaler {
+    /// Adds the states, and those of [`SkippedUpdates`].
+    pub(crate) fn new(
+        g: &mut Graph,
+        settings: LossScaling,
+        turns: impl Iterator<Item = bool>,
+    ) -> (Scaler, SkippedUpdates) {
+        let scale = state(g, VALUE, settings.scale).1;
+        let good = state(g, GOOD, 0.0).1;
+        let skips = SkippedUpdates::new(g, turns);
         cursor(g, "1 / loss_scale");
         let inverse = g.unary(&RECIP, scale);
-        Scaler { settings, scale, inverse, good, skips, counts, norms: Vec::new() }
+        (Scaler { settings, scale, inverse, good, norms: Vec::new() }, skips)
     }
 
     /// What the cotangent of a loss of a dtype is.
@@ -118,25 +179,13 @@ impl Scaler {
         g.cast(self.inverse, dtype)
     }
 
-    /// Updates of an objective that were skipped before this step; of all steps where none is named.
-    pub(crate) fn skips(&self, objective: Option<usize>) -> Id {
-        self.skips[objective.map_or(0, |k| self.counts[k])].leaf
-    }
-
-    /// An objective that has its turns is updated where `due` says so.
-    pub(crate) fn in_turn(&mut self, objective: usize, due: Option<Id>) {
-        if due.is_some() {
-            self.skips[self.counts[objective]].due = due;
-        }
-    }
-
     /// The norm of the scaled gradients of an objective counts.
     pub(crate) fn watches(&mut self, norm: Id) {
         self.norms.push(norm);
     }
 
     /// Where a gradient is not finite, all that is kept from step to step stays as it was, and the scale is halved.
-    pub(crate) fn finish(self, g: &mut Graph, outputs: &mut Vec<StepOutput>) {
+    pub(crate) fn finish(self, g: &mut Graph, skips: SkippedUpdates, outputs: &mut Vec<StepOutput>) {
         cursor(g, "loss_scale");
         let number = |g: &mut Graph, v: f64| g.constant(v, DType::F32);
         let finite = self.finite(g);
@@ -163,19 +212,9 @@ impl Scaler {
         let counted = g.choose(grows, zero, count);
         let good = g.choose(finite, counted, zero);
         let skipped = g.choose(finite, zero, one);
-        let mut keep = |name: String, leaf: Id, id: Id| {
-            outputs.push(StepOutput { name, id, kind: OutputKind::Next(leaf) });
-        };
-        keep(format!("{PREFIX}{VALUE}"), self.scale, scale);
-        keep(format!("{PREFIX}{GOOD}"), self.good, good);
-        for Skips { path, leaf, due } in self.skips {
-            let more = match due {
-                Some(due) => g.choose(due, skipped, zero),
-                None => skipped,
-            };
-            let next = g.sum_of(&[leaf, more]);
-            keep(path, leaf, next);
-        }
+        store(outputs, format!("{PREFIX}{VALUE}"), self.scale, scale);
+        store(outputs, format!("{PREFIX}{GOOD}"), self.good, good);
+        skips.finish(g, Some(skipped), outputs);
         for (name, id) in [(LOSS_SCALE, self.scale), (STEP_SKIPPED, skipped)] {
             outputs.push(StepOutput { name: name.into(), id, kind: OutputKind::Scalar });
         }

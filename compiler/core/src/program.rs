@@ -26,6 +26,8 @@ pub struct Settings {
     pub reports: Reports,
     /// `--no-ema`: whether evaluations and predictions read the parameters themselves where there are averages of them.
     pub no_ema: bool,
+    /// Whether the run that goes on has skipped updates in `f16`: their counts are then states in every precision.
+    pub skips: bool,
 }
 
 /// What training steps tell beside their losses.
@@ -144,6 +146,11 @@ impl Program {
     /// The block `size` whose values it has, by its whole name.
     pub fn preset(&self) -> Option<&str> {
         self.declarations.settings.size.as_deref()
+    }
+
+    /// From now on its training step keeps the count of skipped updates: see [`Settings::skips`].
+    pub fn count_skips(&mut self) {
+        self.declarations.settings.skips = true;
     }
 
     /// Elements of all parameters.

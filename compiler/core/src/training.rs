@@ -1,7 +1,7 @@
 //! The training step: forward, backward, clipping and the update of the optimizer, all ordinary ops of one graph.
 
 use crate::autodiff::scaled_gradients;
-use crate::loss_scaling::Scaler;
+use crate::loss_scaling::{Scaler, SkippedUpdates};
 use crate::optimizers::{AVERAGE, Choices, Optimizer, OptimizerDef, Trained, Update, origin_of};
 use crate::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use crate::stack_part::StackPart;
@@ -32,12 +32,18 @@ fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
     }
     // The range of `f16` is too small for gradients as they come.
     let turns = train.objectives.iter().map(|o| o.turn.is_some());
-    let mut scaler = (program.float == DType::F16).then(|| Scaler::new(&mut g, train.scaling, turns));
+    let (mut scaler, mut skips) = (None, None);
+    if program.float == DType::F16 {
+        let (scales, counts) = Scaler::new(&mut g, train.scaling, turns);
+        (scaler, skips) = (Some(scales), Some(counts));
+    } else if program.declarations.settings.skips {
+        skips = Some(SkippedUpdates::new(&mut g, turns));
+    }
     for k in 0..train.objectives.len() {
-        descend(&mut g, (program, train), k, scaler.as_mut(), &mut outputs);
+        descend(&mut g, (program, train), k, (scaler.as_mut(), skips.as_mut()), &mut outputs);
     }
     if let Some(decay) = train.ema {
-        averages(&mut g, program, (decay, scaler.as_ref().map(|s| s.skips(None))), &mut outputs);
+        averages(&mut g, program, (decay, skips.as_ref().map(|s| s.before(None))), &mut outputs);
     }
     // What is not trained is kept all the same: an evaluation may read it where the loss does not.
     for p in program.params.iter().filter(|p| p.frozen) {
@@ -50,8 +56,10 @@ fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
             kind: OutputKind::Next(s.id),
         });
     }
-    if let Some(scaler) = scaler {
-        scaler.finish(&mut g, &mut outputs);
+    match (scaler, skips) {
+        (Some(scaler), Some(skips)) => scaler.finish(&mut g, skips, &mut outputs),
+        (_, Some(skips)) => skips.finish(&mut g, None, &mut outputs),
+        _ => {}
     }
     Some(StepGraph {
         model: program.model.clone(),
@@ -88,7 +96,7 @@ fn descend(
     g: &mut Graph,
     (program, train): (&Program, &TrainSpec),
     k: usize,
-    mut scaler: Option<&mut Scaler>,
+    (mut scaler, mut skips): (Option<&mut Scaler>, Option<&mut SkippedUpdates>),
     outputs: &mut Vec<StepOutput>,
 ) {
     let objective = &train.objectives[k];
@@ -120,15 +128,15 @@ fn descend(
     if let Some(factor) = factor {
         grads = multiplied(g, &grads, factor);
     }
-    let skips = scaler.as_ref().map(|s| s.skips(Some(k)));
+    let skipped = skips.as_ref().map(|s| s.before(Some(k)));
     let trained: Vec<Trained<'_>> =
         params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
     for (chosen, def, of) in update_groups(g, train, &trained) {
         let dtype = g.ty(of[0].decl.id).dtype;
-        let update = Update::new(g, outputs, program.float.wide(), dtype).skipping(skips);
+        let update = Update::new(g, outputs, program.float.wide(), dtype).skipping(skipped);
         let mut update = update.in_turn(objective.turn, &of[0]);
-        if let Some(scaler) = scaler.as_deref_mut() {
-            scaler.in_turn(k, update.is_due());
+        if let Some(skips) = skips.as_deref_mut() {
+            skips.in_turn(k, update.is_due());
         }
         (def.update)(&chosen, &mut update, &of);
     }

@@ -123,6 +123,14 @@ impl Project {
         &self.settings
     }
 
+    /// The same for a run that has skipped updates in `f16`: its training step keeps their count.
+    pub(crate) fn counting_skips(&self) -> Project {
+        let mut counting = self.clone();
+        counting.settings.skips = true;
+        Arc::make_mut(&mut counting.program).count_skips();
+        counting
+    }
+
     /// The dim that counts examples, and its name.
     pub fn example_dim(&self) -> Option<(Dim, &str)> {
         let d = *self.program.inputs.first()?.0.dims.first()?;
@@ -283,6 +291,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         float: options.precision,
         reports: options.reports.clone(),
         no_ema: options.no_ema,
+        skips: false,
     };
     let mut uses = Files::new(&name, id, file.as_ref());
     let program = file.as_ref().and_then(|f| {

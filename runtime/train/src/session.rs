@@ -16,7 +16,7 @@ use crate::run_dir::RunDir;
 use crate::runs::RunCosts;
 use crate::settings::RunSettings;
 use crate::training::TrainOptions;
-use meshwright_core::{LOSS_SCALE, training_step};
+use meshwright_core::{LOSS_SCALE, is_skip_count, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
 use meshwright_plan::Plan;
@@ -41,13 +41,7 @@ impl Requirements {
         sources: &Sources,
         options: &TrainOptions,
     ) -> Result<Requirements, Failure> {
-        let Some(step) = training_step(&project.program) else {
-            let model = &project.program.model;
-            return Err(Diagnostic::error(codes::E0516, format!("the file has no `train {model}` block"))
-                .help(format!("add one: `train {model} {{ minimize LOSS optimizer adam(lr = 1e-3) }}`"))
-                .into());
-        };
-        let plan = compiled(project, &step, sources)?.plan;
+        let plan = training_plan(project, sources)?;
         let set = match dataset(project, options.wanted(), "train", false)? {
             Some(s) => Arc::new(s),
             None => return Err(data_failed("there is no `train` split".into())),
@@ -108,6 +102,17 @@ impl Requirements {
     }
 }
 
+/// The Plan of a training step.
+pub(crate) fn training_plan(project: &Project, sources: &Sources) -> Result<Plan, Failure> {
+    let Some(step) = training_step(&project.program) else {
+        let model = &project.program.model;
+        return Err(Diagnostic::error(codes::E0516, format!("the file has no `train {model}` block"))
+            .help(format!("add one: `train {model} {{ minimize LOSS optimizer adam(lr = 1e-3) }}`"))
+            .into());
+    };
+    Ok(compiled(project, &step, sources)?.plan)
+}
+
 /// Parts a training set in what is trained on and the share that is validated on: the same examples in every run.
 fn held_out(set: &Dataset, share: f64, has_own: bool) -> Result<(Dataset, Dataset), Failure> {
     const SEED: u64 = 0;
@@ -153,6 +158,8 @@ pub(crate) struct StartPoint {
     pub(crate) seen: Vec<Seen>,
     /// The parameters and states whose first values come from elsewhere.
     pub(crate) initialized: Vec<String>,
+    /// Whether updates were skipped until then, which optimizers do not count.
+    pub(crate) skips: bool,
 }
 
 impl Session {
@@ -177,6 +184,7 @@ impl Session {
                 at: None,
                 seen: Vec::new(),
                 initialized: Vec::new(),
+                skips: false,
             },
         };
         if let Some(file) = &options.metrics_file {
@@ -186,6 +194,7 @@ impl Session {
             let dir = session.resume(project, sources, options, &needs.set)?;
             session.resumed = checkpoint(&dir, options.from, &mut session.notes)?;
             session.start.at = session.resumed.as_ref().map(|c| c.meta.clone());
+            session.start.skips = session.resumed.as_ref().map_or(Ok(false), skips)?;
             let during = if needs.validation.is_some() { "validation" } else { "test" };
             session.reads_log(&dir, during)?;
             session.run = Some(dir);
@@ -263,6 +272,17 @@ impl Session {
         }
         Ok(dir)
     }
+}
+
+/// Whether a checkpoint counts updates that were skipped.
+fn skips(checkpoint: &Checkpoint) -> Result<bool, Failure> {
+    for t in checkpoint.tensors.iter().filter(|t| is_skip_count(&t.name)) {
+        let count = checkpoint.tensor(&t.name)?.into_host().and_then(|t| t.scalar());
+        if count.is_some_and(|n| n > 0.0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn checkpoint(run: &RunDir, which: Which, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Failure> {

@@ -14,7 +14,7 @@ use crate::metrics_log::Stands;
 use crate::not_finite::Rerun;
 use crate::project::{Project, line_of};
 use crate::run_dir::RunDir;
-use crate::session::{Requirements, Session, StartPoint, Written, start_point};
+use crate::session::{Requirements, Session, StartPoint, Written, start_point, training_plan};
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use crate::training_loop::{Evaluators, SetEvaluator, TrainingLoop, is_open};
@@ -22,7 +22,7 @@ use crate::utilization::Utilization;
 use crate::warnings::warnings;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, Processes};
-use meshwright_plan::Plan;
+use meshwright_plan::{DType, Plan};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -56,7 +56,14 @@ fn trained(
         processes.on_first("the run's folder".into(), || Session::of(project, sources, options, &needs))?;
     let session = agree_on_result(processes, "the run's folder", session.transpose())?;
     let start = start_point(processes, session.as_ref())?;
-    let Requirements { plan, set, validation, test, examples } = needs;
+    let Requirements { mut plan, set, validation, test, examples } = needs;
+    let mut counting = None;
+    // The count of updates goes on without those that were skipped in `f16`.
+    if start.skips && project.program.float != DType::F16 {
+        let now = counting.insert(project.counting_skips());
+        plan = agree_on_result(processes, "what the run needs", training_plan(now, sources))?;
+    }
+    let project = counting.as_ref().unwrap_or(project);
     let sets = (&*set, validation, test, examples);
     let ready = Ready::of((project, sources), options, &start, plan, sets);
     let ready = agree_on_result(processes, "the programs", ready)?;
