@@ -81,7 +81,8 @@ impl Dataset {
     }
 
     /// Tells data sets apart that differ in inputs, sizes, number of records, in one of up to 256 records spread over them
-    /// evenly, or in what `data.toml` says of their order: 16 hexadecimal digits of a SHA-256.
+    /// evenly, or in what `data.toml` says of their order: 16 hexadecimal digits of a SHA-256. Floats count as they are in `f32`,
+    /// whatever the program reads them as: the same files have the same fingerprint in every precision.
     pub fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }
@@ -101,7 +102,10 @@ impl Dataset {
                     let at = self.record_of_files(k * self.records / n);
                     c.read(at, &Runs::whole(record.len()), &mut record, &mut scratch)?;
                 }
-                take(&mut hash, &record);
+                match c.dtype() {
+                    DType::F64 => take(&mut hash, &in_f32(&record)),
+                    _ => take(&mut hash, &record),
+                }
             }
         }
         // A set in the usual order has the fingerprint that it had before there were others.
@@ -217,6 +221,12 @@ impl Dataset {
         }
         Ok(())
     }
+}
+
+/// Numbers of `f64` as a program of `f32` reads them.
+fn in_f32(record: &[u8]) -> Vec<u8> {
+    let narrow = |x: &[u8; 8]| (f64::from_le_bytes(*x) as f32).to_le_bytes();
+    record.as_chunks().0.iter().flat_map(narrow).collect()
 }
 
 fn take(hash: &mut sha2::Sha256, bytes: &[u8]) {

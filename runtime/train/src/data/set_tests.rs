@@ -243,6 +243,34 @@ fn weights_of_classes_and_of_examples() {
     }
 }
 
+/// The same files are the same data in every precision.
+#[test]
+fn fingerprints_do_not_depend_on_what_floats_are_read_as() {
+    let third = |k: u32| f64::from(k) / 3.0;
+    let double: Vec<u8> = (0..8).flat_map(|k| third(k).to_le_bytes()).collect();
+    let single: Vec<u8> = (0..8).flat_map(|k| (third(k) as f32).to_le_bytes()).collect();
+    let written = |k: u32| format!("{},{}\n", k % 3, third(k));
+    let table: String = (0..4).map(written).collect();
+    let of = |float: DType, double: &[u8]| {
+        let case = DataCase::new()
+            .input("label", DType::I32, &[])
+            .input("double", float, &[("d", 2)])
+            .input("single", float, &[("d", 2)])
+            .input("text", float, &[])
+            .input("weight", float, &[])
+            .file("double.npy", &npy("<f8", "False", "(4, 2)", double))
+            .file("single.npy", &npy("<f4", "False", "(4, 2)", &single))
+            .file("table.csv", format!("label,text\n{table}").as_bytes());
+        let files = "label = 'table.csv:label'\ntext = 'table.csv:text'\ndouble = 'double.npy'\nsingle = 'single.npy'";
+        let weights = "weight = { by = 'label', weights = [0.1, 0.2, 0.7] }";
+        case.load(&format!("[train]\n{files}\n{weights}\n")).unwrap().fingerprint()
+    };
+    assert_eq!(of(DType::F64, &double), of(DType::F32, &double));
+    let mut other = double.clone();
+    other[63] ^= 1;
+    assert_ne!(of(DType::F64, &double), of(DType::F64, &other));
+}
+
 #[test]
 fn limits_orders_and_sets_of_their_own() {
     let case = DataCase::new()
