@@ -151,6 +151,19 @@ pub struct DeviceReport {
     pub activation_bytes: u64,
 }
 
+/// A large product of matrices that no fast kernel of a GPU computes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SlowProductReport {
+    /// Its path.
+    pub path: String,
+    /// Line of the model file, 0 where there is none.
+    pub line: u32,
+    /// Batches, rows, columns and summed terms on the device with the largest shards.
+    pub extents: [usize; 4],
+    /// Why, in words.
+    pub because: String,
+}
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -173,6 +186,9 @@ pub struct Report {
     /// What each path of `recompute` brings, where that was asked for: [`recomputed`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recompute: Vec<RecomputeReport>,
+    /// Large products that no fast kernel of a GPU computes, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slow_products: Vec<SlowProductReport>,
     /// Totals.
     pub per_device: DeviceReport,
     /// Totals of the collectives by kind and axes, in the order in which they first occur.
@@ -206,6 +222,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         totals: plan.communication(),
         attention: attention(spmd, plan, line_of),
         recompute: Vec::new(),
+        slow_products: Vec::new(),
         collectives,
         per_device: DeviceReport {
             flops: s.flops,

@@ -534,3 +534,53 @@ fn what_is_probably_not_meant_is_a_warning() {
     // What a checkpoint has set was loaded.
     assert!(!train(&["--steps", "2", "--no-eval", "--resume"]).contains("warning"), "a resumed run");
 }
+
+/// Large products that tensor cores do not multiply are named with the reason: those of `f32`, and those of fewer columns than are read at once.
+/// An odd vocabulary is none, since such products are cut.
+#[test]
+fn products_that_no_fast_kernel_of_a_gpu_computes_are_named() {
+    let explained = |args: &[&str]| {
+        let (code, out, err) = run(&[&["explain"], args].concat());
+        assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
+        out
+    };
+    let gpt = [
+        "gpt",
+        "--preset",
+        "small",
+        "--dim",
+        "batch=16",
+        "--dim",
+        "layers=1",
+        "--device",
+        "cuda",
+        "--precision",
+    ];
+    let of = |precision| explained(&[&gpt[..], &[precision]].concat());
+    let (half, whole) = (of("bf16"), of("f32"));
+    assert!(!half.contains("slow "), "{half}");
+    let slow = whole.lines().find(|l| l.starts_with("slow ")).unwrap_or_else(|| panic!("{whole}"));
+    assert!(
+        slow.contains("tensor cores do not multiply `f32` exactly")
+            && slow.contains(" others), a product of "),
+        "{slow}"
+    );
+    let mlp = [
+        "mnist_mlp",
+        "--dim",
+        "batch=16384",
+        "--dim",
+        "hidden2=65536",
+        "--precision",
+        "bf16",
+        "--device",
+        "cuda",
+    ];
+    let mlp = [&mlp[..], &["--layout", "classes -> c", "--mesh", "c=2", "--format", "json"]].concat();
+    let report = json(&explained(&mlp));
+    let found = report["slow_products"].as_array().unwrap();
+    let because = "it has 5 columns, and tensor cores take 8 at a time";
+    assert!(found.iter().any(|p| p["path"] == "logits" && p["because"] == because), "{found:?}");
+    let without = json(&explained(&[&mlp[..7], &mlp[9..]].concat()));
+    assert!(without.get("slow_products").is_none(), "asked for nothing");
+}

@@ -31,6 +31,8 @@ const GELU_GRAD: u32 = 192;
 const SUMS: u32 = 256 | 512;
 
 static DONE: AtomicU64 = AtomicU64::new(0);
+static MULTIPLIED: AtomicU64 = AtomicU64::new(0);
+static REFUSED: AtomicU64 = AtomicU64::new(0);
 static HANDLES: AtomicU64 = AtomicU64::new(0);
 /// From which handle on each has a way of its own that is fast.
 static DIFFER: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -67,6 +69,12 @@ fn take(handle: u64, way: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn fakeProducts() -> u64 {
     DONE.load(Ordering::SeqCst)
+}
+
+/// How many multiplications were done that the kernels of a Hopper GPU refuse, and how many in all.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakeMultiplications(refused: bool) -> u64 {
+    if refused { REFUSED.load(Ordering::SeqCst) } else { MULTIPLIED.load(Ordering::SeqCst) }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -303,6 +311,23 @@ impl Task {
         fits.then_some(Task { d: *d, a: *a, b: *b, out: *out, summed })
     }
 
+    /// Whether the kernels of a Hopper GPU take it: what is side by side begins, follows and ends at multiples of 16 bytes.
+    fn is_for_hopper(&self, addresses: [usize; 3]) -> bool {
+        [&self.a, &self.b, &self.out].into_iter().zip(addresses).all(|(l, address)| {
+            let unit = 16 / kind(l.dtype).map_or(16, Kind::bytes) as i64;
+            [l.rows as i64, l.leading, l.stride].iter().all(|n| n % unit == 0) && address.is_multiple_of(16)
+        })
+    }
+
+    /// Counts its multiplications.
+    fn count(&self, addresses: [usize; 3]) {
+        let many = self.out.rows * self.out.columns * self.summed * self.out.batches as u64;
+        MULTIPLIED.fetch_add(many, Ordering::SeqCst);
+        if !self.is_for_hopper(addresses) {
+            REFUSED.fetch_add(many, Ordering::SeqCst);
+        }
+    }
+
     /// What an algorithm must say to be one for this product.
     fn mark(&self) -> u64 {
         let all =
@@ -311,7 +336,7 @@ impl Task {
         MARK | (sum & 0xffff_ffff) << 16
     }
 
-    unsafe fn run(&self, [a, b, out, bias]: [usize; 4]) {
+    unsafe fn run(&self, [a, b, out, bias]: [usize; 4], adds: bool) {
         let [Some(factor), Some(made)] = [self.a.dtype, self.out.dtype].map(kind) else { return };
         let at = |l: &Layout, batch: i64, i: u64, j: u64| batch * l.stride + j as i64 * l.leading + i as i64;
         let turned = |t: bool, i: u64, j: u64| if t { (j, i) } else { (i, j) };
@@ -319,7 +344,8 @@ impl Task {
         for batch in 0..i64::from(self.out.batches) {
             for column in 0..self.out.columns {
                 for row in 0..self.out.rows {
-                    let mut sum = 0.0;
+                    let place = at(&self.out, batch, row, column);
+                    let mut sum = if adds { unsafe { made.read(out, place) } } else { 0.0 };
                     for k in 0..self.summed {
                         let (i, j) = turned(self.d.transposed[0], row, k);
                         let x = unsafe { factor.read(a, at(&self.a, batch, i, j)) };
@@ -334,7 +360,7 @@ impl Task {
                         sum += unsafe { made.read(bias, row as i64) };
                     }
                     sum = unsafe { self.activated(sum, (row, column), made) };
-                    unsafe { made.write(out, at(&self.out, batch, row, column), sum) };
+                    unsafe { made.write(out, place, sum) };
                 }
             }
         }
@@ -483,6 +509,25 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoCheck(
     SUCCESS
 }
 
+/// Of the attributes of an algorithm only its number is asked for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulAlgoConfigGetAttribute(
+    algorithm: *const [u64; 8],
+    attribute: c_int,
+    value: *mut c_int,
+    bytes: usize,
+    written: *mut usize,
+) -> c_int {
+    if attribute != 0 || bytes != size_of::<c_int>() {
+        return INVALID_VALUE;
+    }
+    unsafe {
+        *value = ((*algorithm)[0] & 0xffff) as c_int;
+        *written = bytes;
+    }
+    SUCCESS
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtMatmul(
     handle: *const u64,
@@ -515,8 +560,8 @@ pub unsafe extern "C" fn cublasLtMatmul(
     let way = unsafe { (*algorithm)[0] } ^ task.mark();
     let enough = way + 1 < WAYS || bytes >= ROOM && is_device_memory(workspace as usize, bytes);
     let places = [left as usize, right as usize, result as usize, task.d.bias];
-    // Nobody here scales, or adds to what is there.
-    if scales != (1.0, 0.0)
+    // Nobody here scales.
+    if !matches!(scales, (1.0, 0.0 | 1.0))
         || added != result.cast_const()
         || way >= WAYS
         || !enough
@@ -525,10 +570,11 @@ pub unsafe extern "C" fn cublasLtMatmul(
         return INVALID_VALUE;
     }
     take(unsafe { *handle }, way);
+    task.count([left as usize, right as usize, result as usize]);
     let computes = setting("FAKE_CUBLASLT_COMPUTES", 1) == 1;
     let run = move || {
         if computes {
-            unsafe { task.run(places) }
+            unsafe { task.run(places, scales.1 == 1.0) }
         }
     };
     match unsafe { stream.as_ref() } {

@@ -89,6 +89,9 @@ fn kernels(all: &[KernelUse], devices: usize) -> String {
     let mut text = format!("  {} in a step{of}, which run for {ms:.2} ms\n", counted(launches, "kernel"));
     for k in all.iter().take(SHOWN) {
         text += &format!("  {:>10.2} ms {:>7}x  {}\n", k.ms, k.launches, k.name);
+        for product in k.products.iter().take(SHOWN) {
+            text += &format!("  {:>12.2} ms {:>5}x    {}\n", product.ms, product.launches, product.name);
+        }
     }
     if let Some(others) = all.get(SHOWN..).filter(|others| !others.is_empty()) {
         let (ms, launches): (f64, u64) =

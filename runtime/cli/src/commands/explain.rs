@@ -1,17 +1,19 @@
 //! `explain`: what a layout does to a model, or the page of a code, an op, a layer of the standard library or another word.
 
 use super::{passes, plan_page};
-use crate::args::ExplainArgs;
+use crate::args::{DeviceChoice, ExplainArgs};
 use crate::console::Console;
 use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
-use meshwright_core::explain::{explain, recomputed};
+use meshwright_core::explain::{SlowProductReport, explain, recomputed};
 use meshwright_core::reference::{self as words, WordPage};
 use meshwright_core::{Layout, training_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
+use meshwright_exec::{SlowProduct, slow_products};
 use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
+use meshwright_plan::Plan;
 use meshwright_train::catalog::{MODELS, find};
 use meshwright_train::project::line_of;
 use meshwright_train::standard::{self, LayerPage};
@@ -69,6 +71,9 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         };
         report.recompute = recomputed(&step, &made.project.layout, &made.compiled, less);
     }
+    if args.device == Some(DeviceChoice::Cuda) {
+        report.slow_products = slow(&made.compiled.plan)?;
+    }
     if console.json() {
         return console.out_json(&report);
     }
@@ -80,6 +85,17 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     }
     let text = explain_table::render(&report, &view, console.screen());
     console.out_paged(&text, !args.pager.no_pager)
+}
+
+/// Large products that no fast kernel of a GPU computes.
+fn slow(plan: &Plan) -> Result<Vec<SlowProductReport>, Stop> {
+    let found = slow_products(plan).map_err(|e| Stop::Internal(Some(e.to_string())))?;
+    let one = |p: SlowProduct| {
+        let origin = plan.steps[p.step].origin.first();
+        let (path, line) = origin.map_or((String::new(), 0), |o| (o.path.clone(), o.line));
+        SlowProductReport { path, line, extents: p.extents, because: p.because }
+    };
+    Ok(found.into_iter().map(one).collect())
 }
 
 /// No value has a path like those of `--match`.

@@ -2,7 +2,7 @@
 
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, flops, thousands};
-use meshwright_core::explain::{CollectiveReport, RecomputeReport, Report};
+use meshwright_core::explain::{CollectiveReport, RecomputeReport, Report, SlowProductReport};
 use meshwright_plan::CollectiveTotal;
 
 /// Where attention was recognized, and where a softmax was nearly one: a line for all of which the same is to be said.
@@ -106,6 +106,32 @@ pub(super) fn totals(report: &Report) -> String {
 /// What each path of `recompute` saves, and what is computed and moved for it a second time.
 pub(super) fn recomputed(report: &Report) -> String {
     report.recompute.iter().map(one_path).collect()
+}
+
+/// Large products that no fast kernel of a GPU computes: how many for each reason, and the first of them.
+pub(super) fn slow_products(report: &Report) -> String {
+    let mut reasons: Vec<(&str, Vec<&SlowProductReport>)> = vec![];
+    for product in &report.slow_products {
+        match reasons.iter_mut().find(|(because, _)| *because == product.because) {
+            Some((_, all)) => all.push(product),
+            None => reasons.push((&product.because, vec![product])),
+        }
+    }
+    let one = |(because, all): &(&str, Vec<&SlowProductReport>)| {
+        let first = all.first()?;
+        let [batches, rows, columns, terms] = first.extents.map(|n| thousands(n as u64));
+        let times = if first.extents[0] > 1 { format!("{batches} times ") } else { String::new() };
+        let (path, line) = (&first.path, first.line);
+        let others = match all.len() - 1 {
+            0 => String::new(),
+            1 => ", and 1 other".into(),
+            n => format!(", and {} others", thousands(n as u64)),
+        };
+        Some(format!(
+            "slow       `{path}` (line {line}{others}), a product of {times}{rows} x {terms} and {terms} x {columns}: {because}\n"
+        ))
+    };
+    reasons.iter().filter_map(one).collect()
 }
 
 fn one_path(r: &RecomputeReport) -> String {

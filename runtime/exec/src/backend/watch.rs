@@ -2,10 +2,10 @@
 //! have no launches to count.
 
 use serde::Serialize;
-#[cfg(feature = "cuda")]
-pub(crate) use watched::call;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 pub(crate) use watched::is_watched;
+#[cfg(feature = "cuda")]
+pub(crate) use watched::{call, name_of};
 
 /// Whether somebody watches.
 #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
@@ -22,6 +22,9 @@ pub struct KernelUse {
     pub launches: u64,
     /// How long all of these ran, in milliseconds, by the clock of the device where it has one. What was not measured counts 0.
     pub ms: f64,
+    /// Of a library that computes many things, each: a product of matrices, and of which family of kernels the one is that computed it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub products: Vec<KernelUse>,
 }
 
 /// Watches all devices of this process until it ends. Each launch then takes the host a few microseconds longer.
@@ -136,7 +139,11 @@ mod watched {
             self.observer.note(|all| seen = std::mem::take(all));
             drop(self);
             let mut by_name: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
-            let short = |name| type_name_format(name, TypeNameFormatLevel::Short);
+            // What is computed has no type's name.
+            let short = |name: &'static str| match name.contains(OF) {
+                true => name.to_owned(),
+                false => type_name_format(name, TypeNameFormatLevel::Short),
+            };
             for name in seen.launched {
                 by_name.entry(short(name)).or_default().0 += 1;
             }
@@ -151,11 +158,45 @@ mod watched {
                 name,
                 launches,
                 ms: time.as_secs_f64() * 1e3,
+                products: vec![],
             };
-            let mut all: Vec<KernelUse> = by_name.into_iter().map(one).collect();
-            all.sort_by(|a, b| b.ms.total_cmp(&a.ms));
-            all
+            by_time(grouped(by_name.into_iter().map(one)))
         }
+    }
+
+    fn by_time(mut all: Vec<KernelUse>) -> Vec<KernelUse> {
+        all.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+        all
+    }
+
+    /// What is after the mark in a name goes under what is before it.
+    fn grouped(all: impl Iterator<Item = KernelUse>) -> Vec<KernelUse> {
+        let mut groups: BTreeMap<String, KernelUse> = BTreeMap::new();
+        for kernel in all {
+            let (name, product) = match kernel.name.split_once(OF) {
+                Some((name, product)) => (name.to_owned(), Some(product.to_owned())),
+                None => (kernel.name.clone(), None),
+            };
+            let new = || KernelUse { name: name.clone(), launches: 0, ms: 0.0, products: vec![] };
+            let group = groups.entry(name.clone()).or_insert_with(new);
+            group.launches += kernel.launches;
+            group.ms += kernel.ms;
+            group.products.extend(product.map(|name| KernelUse { name, ..kernel }));
+        }
+        let sorted = |group: KernelUse| KernelUse { products: by_time(group.products), ..group };
+        groups.into_values().map(sorted).collect()
+    }
+
+    /// Between the name of a library and what it computes.
+    const OF: &str = ": ";
+
+    /// The name of a library with what it computes, which lives as long as the process: there are few.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn name_of(library: &str, computed: &str) -> &'static str {
+        static NAMES: Mutex<BTreeMap<String, &'static str>> = Mutex::new(BTreeMap::new());
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = format!("{library}{OF}{computed}");
+        names.entry(name.clone()).or_insert_with(|| name.leak())
     }
 
     /// Launches a kernel that is not of the backend, which somebody watches: `launch` hands it to the device, and comes back when it

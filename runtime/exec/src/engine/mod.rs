@@ -24,6 +24,7 @@ pub(crate) mod replays;
 pub(crate) mod residuals;
 pub(crate) mod row_groups;
 pub(crate) mod runner;
+pub(crate) mod slow_products;
 mod step_inputs;
 pub(crate) mod step_order;
 pub(crate) mod turns;

@@ -50,6 +50,9 @@ functions! {
         check = "cublasLtMatmulAlgoCheck" (
             LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, LtHandle, *const Algorithm, *mut Proposal
         ) -> LtStatus;
+        algorithm_get = "cublasLtMatmulAlgoConfigGetAttribute" (
+            *const Algorithm, c_int, *mut c_void, usize, *mut usize
+        ) -> LtStatus;
         multiply = "cublasLtMatmul" (
             LtHandle, LtHandle, *const c_void, *const c_void, LtHandle, *const c_void, LtHandle, *const c_void,
             *const c_void, LtHandle, *mut c_void, LtHandle, *const Algorithm, *mut c_void, usize, *mut c_void
@@ -71,6 +74,9 @@ pub(super) mod data {
     pub(in super::super) const F16: i32 = 2;
     pub(in super::super) const BF16: i32 = 14;
 }
+
+/// `CUBLASLT_ALGO_CONFIG_ID` of `cublasLtMatmulAlgoConfigAttributes_t`: which family of kernels an algorithm is of.
+pub(super) const KERNEL_FAMILY: c_int = 0;
 
 /// `cublasLtMatmulDescAttributes_t`.
 pub(super) mod description {

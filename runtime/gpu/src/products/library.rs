@@ -110,11 +110,12 @@ impl Products {
         }
         let prepared = &self.prepared[&key];
         self.describe_places(prepared.description, product)?;
-        // One and zero, in the type in which is summed.
-        let (one, zero) = match product.left.element {
-            MatrixElement::F64 => (1.0f64.to_bits(), 0),
-            _ => (u64::from(1.0f32.to_bits()), 0u64),
+        // One, in the type in which is summed, and what `out` is multiplied by before.
+        let one = match product.left.element {
+            MatrixElement::F64 => 1.0f64.to_bits(),
+            _ => u64::from(1.0f32.to_bits()),
         };
+        let kept = if product.adds { one } else { 0 };
         let at = |address: u64| address as usize as *mut c_void;
         let [a, b, c] = prepared.layouts;
         let (left, right, out) =
@@ -129,7 +130,7 @@ impl Products {
                 a,
                 left.cast_const(),
                 b,
-                (&raw const zero).cast(),
+                (&raw const kept).cast(),
                 out.cast_const(),
                 c,
                 out,
@@ -168,6 +169,24 @@ impl Products {
         let accepted = self.checked(description, layouts, workspace, algorithm);
         self.free(description, &layouts);
         Ok(accepted)
+    }
+
+    /// Of which family of kernels the one is that a product was computed with, in the library's own numbers; none where it was not.
+    pub(super) fn family(&self, key: &ProductKey) -> Option<i32> {
+        let prepared = self.prepared.get(key)?;
+        let (mut family, mut written) = (0i32, 0);
+        let at: *mut i32 = &raw mut family;
+        // SAFETY: reads an algorithm, and writes a number of that many bytes.
+        let status = unsafe {
+            (self.f.algorithm_get)(
+                &raw const prepared.algorithm,
+                api::KERNEL_FAMILY,
+                at.cast(),
+                size_of::<i32>(),
+                &raw mut written,
+            )
+        };
+        (status == SUCCESS).then_some(family)
     }
 
     fn checked(

@@ -17,6 +17,15 @@ pub enum MatrixElement {
 }
 
 impl MatrixElement {
+    /// Bytes of one.
+    pub fn bytes(self) -> usize {
+        match self {
+            MatrixElement::F64 => 8,
+            MatrixElement::F32 => 4,
+            MatrixElement::BF16 | MatrixElement::F16 => 2,
+        }
+    }
+
     /// `cudaDataType_t`.
     pub(super) fn code(self) -> i32 {
         match self {
@@ -27,7 +36,8 @@ impl MatrixElement {
         }
     }
 
-    pub(super) fn is_half(self) -> bool {
+    /// Whether it has 16 bits.
+    pub fn is_half(self) -> bool {
         matches!(self, MatrixElement::BF16 | MatrixElement::F16)
     }
 }
@@ -69,6 +79,8 @@ pub struct Matrix {
     pub leading: usize,
     /// Elements from one matrix to the next; 0 where all batches have the same.
     pub batch_stride: usize,
+    /// Elements after the end of each row, or of each column, that are its own and that nobody reads; 0 where that is not known.
+    pub spare: usize,
 }
 
 /// The matrices `[.., rows, columns]` of a tensor, and how many they are; none where no [`Matrix`] says where its elements
@@ -100,5 +112,5 @@ pub fn matrix_of(
         batches *= size;
     }
     let batch_stride = batch_stride.unwrap_or(0);
-    Some((Matrix { address, element, rows, columns, order, leading, batch_stride }, batches))
+    Some((Matrix { address, element, rows, columns, order, leading, batch_stride, spare: 0 }, batches))
 }

@@ -11,6 +11,7 @@ mod api;
 mod choice;
 mod library;
 mod matrix;
+mod parts;
 mod product;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
@@ -22,6 +23,7 @@ pub use api::Algorithm;
 pub use choice::KernelChoices;
 pub use library::{Products, installed};
 pub use matrix::{Matrix, MatrixElement, Order, matrix_of};
+pub use parts::LARGE_PRODUCT;
 pub use product::{
     Bits, Epilogue, Follows, MatrixProduct, ProductError, ProductKey, Sums, WORKSPACE_BYTES, Workspace,
 };

@@ -59,10 +59,12 @@ pub struct Bits {
 }
 
 impl Bits {
+    /// What rows of bits are multiples of, as the library wants it (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
+    pub(super) const UNIT: usize = 128;
+
     /// At an address, for rows of so many elements.
     pub fn of(address: u64, columns: usize) -> Bits {
-        // As the library wants it (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
-        Bits { address, leading: columns.next_multiple_of(128) }
+        Bits { address, leading: columns.next_multiple_of(Bits::UNIT) }
     }
 
     /// How many bytes those of so many rows are.
@@ -88,16 +90,18 @@ impl Epilogue {
         (self.bias.is_some(), then)
     }
 
-    /// Whether there is such a one for a product of so many batches with rows of so many elements.
-    fn is_one(&self, batches: usize, columns: usize) -> bool {
+    /// Whether there is such a one for a product of so many batches with such a result.
+    fn is_one(&self, batches: usize, out: &Matrix) -> bool {
         let alone = self.bias.is_none() && batches == 1;
+        let has_room = |bits: Bits| bits.leading >= out.columns && bits.leading.is_multiple_of(Bits::UNIT);
+        // As the library wants it of rows beside the result's.
+        let beside = out.leading.is_multiple_of(8);
         match self.then {
             Follows::Nothing | Follows::Relu | Follows::GeluTanh => true,
-            Follows::ReluKeeping(bits) => batches == 1 && bits == Bits::of(bits.address, columns),
-            Follows::ReluGrad(bits) => alone && bits == Bits::of(bits.address, columns),
-            // As the library wants it of rows beside the result's.
-            Follows::GeluTanhKeeping(_) => batches == 1 && columns.is_multiple_of(8),
-            Follows::GeluTanhGrad(_) => alone && columns.is_multiple_of(8),
+            Follows::ReluKeeping(bits) => batches == 1 && has_room(bits),
+            Follows::ReluGrad(bits) => alone && has_room(bits),
+            Follows::GeluTanhKeeping(_) => batches == 1 && beside,
+            Follows::GeluTanhGrad(_) => alone && beside,
             Follows::RightSums(_) | Follows::LeftSums(_) => alone,
         }
     }
@@ -132,6 +136,8 @@ pub struct MatrixProduct {
     pub sums: Sums,
     /// What follows.
     pub epilogue: Epilogue,
+    /// Whether the product is added to what `out` holds, before what follows.
+    pub adds: bool,
 }
 
 /// Memory of the GPU that a product may use while it runs.
@@ -179,6 +185,7 @@ pub struct ProductKey {
     batches: usize,
     sums: Sums,
     epilogue: (bool, FollowsKind),
+    adds: bool,
     workspace: usize,
 }
 
@@ -206,12 +213,13 @@ fn alignment(address: u64) -> u32 {
 impl ProductKey {
     /// Of a product; fails where the factors and the result do not fit together.
     pub fn of(product: &MatrixProduct, workspace: usize) -> Result<ProductKey, ProductError> {
-        let MatrixProduct { left, right, out, batches, sums, epilogue } = *product;
+        let MatrixProduct { left, right, out, batches, sums, epilogue, adds } = *product;
         let key = ProductKey {
             matrices: [&left, &right, &out].map(MatrixPlace::of),
             batches,
             sums,
             epilogue: epilogue.kind(),
+            adds,
             workspace,
         };
         let fits = left.columns == right.rows
@@ -219,9 +227,19 @@ impl ProductKey {
             && left.element == right.element
             && (out.element == left.element || left.element.is_half() && out.element == MatrixElement::F32)
             && out.order == Order::Rows
-            && epilogue.is_one(batches, out.columns)
+            && epilogue.is_one(batches, &out)
             && [left.rows, left.columns, right.columns, batches].iter().all(|n| *n > 0);
         if fits { Ok(key) } else { Err(ProductError::Shapes(key.to_string())) }
+    }
+
+    /// Its matrices, but for batches and addresses.
+    pub(super) fn shapes(&self) -> String {
+        let one = |p: &MatrixPlace| {
+            let (_, rows, columns, order, leading, _) = p.matrix;
+            format!("[{rows} {columns}]{}/{leading}", if order == Order::Columns { "'" } else { "" })
+        };
+        let [left, right, out] = &self.matrices;
+        format!("{} {} x {} -> {} {}", left.matrix.0, one(left), one(right), out.matrix.0, one(out))
     }
 
     pub(super) fn alignment(&self, matrix: &Matrix) -> u32 {
@@ -233,12 +251,7 @@ impl ProductKey {
 /// relu, 33554432 bytes`: a mark for what lies by columns, and after the slash the step from one row or column to the next.
 impl fmt::Display for ProductKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let one = |p: &MatrixPlace| {
-            let (_, rows, columns, order, leading, _) = p.matrix;
-            format!("[{rows} {columns}]{}/{leading}", if order == Order::Columns { "'" } else { "" })
-        };
-        let [left, right, out] = &self.matrices;
-        write!(f, "{} {} x {} -> {} {}", left.matrix.0, one(left), one(right), out.matrix.0, one(out))?;
+        write!(f, "{}", self.shapes())?;
         let strides = self.matrices.map(|p| p.matrix.5);
         if self.batches > 1 {
             write!(f, ", {} batches ({} {} {})", self.batches, strides[0], strides[1], strides[2])?;
@@ -247,6 +260,9 @@ impl fmt::Display for ProductKey {
         write!(f, ", aligned to {a} {b} {c}")?;
         if self.sums == Sums::Tf32 {
             write!(f, ", tf32")?;
+        }
+        if self.adds {
+            write!(f, ", added")?;
         }
         let (bias, then) = self.epilogue;
         if bias {

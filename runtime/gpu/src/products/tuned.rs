@@ -6,6 +6,7 @@
 
 use super::choice::KernelChoices;
 use super::library::Products;
+use super::parts::LARGE_PRODUCT;
 use super::product::{MatrixProduct, ProductError, ProductKey, Workspace};
 use crate::load::Paths;
 use std::ffi::c_void;
@@ -17,6 +18,8 @@ pub type KernelProposal = (String, String);
 /// cuBLASLt of one GPU, with the kernels that were chosen.
 pub struct TunedProducts {
     products: Products,
+    /// From how many multiplications on a product is cut where that makes it fast.
+    large: f64,
     /// The GPU and the version of the library, which choices hold for.
     of: String,
     chosen: KernelChoices,
@@ -38,7 +41,26 @@ impl TunedProducts {
         let file = paths.cache.as_ref().map(|folder| folder.join("cublaslt").join(name + ".txt"));
         let kept = file.as_deref().and_then(|file| KernelChoices::load(file).ok());
         let (chosen, proposed) = (KernelChoices::default(), kept.unwrap_or_default());
-        Ok(TunedProducts { products, of, chosen, proposed, measuring: false, file })
+        let large = LARGE_PRODUCT;
+        Ok(TunedProducts { products, large, of, chosen, proposed, measuring: false, file })
+    }
+
+    /// Cuts products from so many multiplications on, in place of [`LARGE_PRODUCT`].
+    pub fn cut_from(&mut self, multiplications: f64) {
+        self.large = multiplications;
+    }
+
+    /// Of a product, or the largest of its parts: what it is, of which family of kernels the one is that computed it, in the library's own numbers,
+    /// and whether it begins and ends where fast kernels want it to. None where it was not computed.
+    pub fn told(&self, product: &MatrixProduct, workspace: usize) -> Option<String> {
+        let parts = product.parts(self.large);
+        let main = parts.last()?;
+        let key = ProductKey::of(main, workspace).ok()?;
+        let family = self.products.family(&key)?;
+        let aligned = if main.is_aligned() { "" } else { ", not aligned" };
+        let more =
+            if parts.len() > 1 { format!(", and {} small parts", parts.len() - 1) } else { String::new() };
+        Some(format!("{}, kernels {family}{aligned}{more}", key.shapes()))
     }
 
     /// Whether products that nothing is known of are measured from now on.
@@ -46,7 +68,7 @@ impl TunedProducts {
         self.measuring = measuring;
     }
 
-    /// Puts a product on a stream; `wait` waits for the stream.
+    /// Puts a product on a stream, in parts where these are faster; `wait` waits for the stream.
     ///
     /// # Safety
     /// As [`Products::multiply`].
@@ -58,26 +80,54 @@ impl TunedProducts {
         stream: *mut c_void,
         wait: impl Fn() -> Result<(), ProductError>,
     ) -> Result<(), ProductError> {
+        let parts = product.parts(self.large);
         if self.measuring {
-            let key = ProductKey::of(product, workspace.bytes)?;
-            let known = self.chosen.of(&key).or(self.proposed.of(&key));
-            let known = known.map(|algorithm| self.products.accepts(product, workspace.bytes, &algorithm));
-            if !known.transpose()?.unwrap_or(false) {
-                self.chosen.remove(&key);
-                // SAFETY: the caller's promise.
-                let (fastest, _) = unsafe { self.products.fastest(product, workspace, stream, wait) }?;
-                self.proposed.set(&key, fastest);
-            }
+            // All before the first, since what is measured is computed again and again, and one part adds to what another has left.
+            // SAFETY: the caller's promise.
+            parts.iter().try_for_each(|part| unsafe { self.tune(part, workspace, stream, &wait) })?;
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.products.multiply(product, workspace, stream, &self.chosen) }
+        for part in &parts {
+            // SAFETY: the caller's promise.
+            unsafe { self.products.multiply(part, workspace, stream, &self.chosen) }?;
+        }
+        Ok(())
     }
 
-    /// Whether the library has a kernel for a product with its epilogue; of addresses only how they are aligned matters.
+    /// Finds the fastest kernel for a product that nothing is known of.
+    #[expect(unsafe_code, reason = "products in memory that the caller answers for")]
+    unsafe fn tune(
+        &mut self,
+        product: &MatrixProduct,
+        workspace: Workspace,
+        stream: *mut c_void,
+        wait: impl Fn() -> Result<(), ProductError>,
+    ) -> Result<(), ProductError> {
+        let key = ProductKey::of(product, workspace.bytes)?;
+        let known = self.chosen.of(&key).or(self.proposed.of(&key));
+        let known = known.map(|algorithm| self.products.accepts(product, workspace.bytes, &algorithm));
+        if !known.transpose()?.unwrap_or(false) {
+            self.chosen.remove(&key);
+            // SAFETY: the caller's promise.
+            let (fastest, _) = unsafe { self.products.fastest(product, workspace, stream, wait) }?;
+            self.proposed.set(&key, fastest);
+        }
+        Ok(())
+    }
+
+    /// Whether the library has kernels for a product with its epilogue; of addresses only how they are aligned matters.
     ///
     /// # Errors
     /// If the product is none, or a function of the library fails.
     pub fn computes(&mut self, product: &MatrixProduct, workspace: usize) -> Result<bool, ProductError> {
+        for part in product.parts(self.large) {
+            if !self.computes_part(&part, workspace)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn computes_part(&mut self, product: &MatrixProduct, workspace: usize) -> Result<bool, ProductError> {
         match self.products.proposals(product, workspace, 1) {
             Ok(found) => found.first().map_or(Ok(false), |a| self.products.accepts(product, workspace, a)),
             Err(ProductError::NoKernel(_)) => Ok(false),

@@ -27,8 +27,9 @@ pub(super) fn product(
     right: (Matrix, usize),
     out: (Matrix, usize),
 ) -> Option<MatrixProduct> {
-    let (sums, epilogue) = (Sums::Exact, Epilogue::default());
-    let product = MatrixProduct { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue };
+    let (sums, epilogue, adds) = (Sums::Exact, Epilogue::default(), false);
+    let product =
+        MatrixProduct { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue, adds };
     (left.1 == out.1 && right.1 == out.1).then_some(product)
 }
 

@@ -73,10 +73,13 @@ pub(crate) fn row_pitch(shape: &[usize], element: usize) -> usize {
     let Some(row) = shape.last().copied() else { return 1 };
     let bytes = row * element;
     let rows: usize = shape[..shape.len() - 1].iter().product();
-    match rows > 1 && bytes >= LONG_ROW && !bytes.is_multiple_of(ALIGNED_ROW) {
-        true => bytes.next_multiple_of(ROW_BYTES) / element,
-        false => row,
-    }
+    if rows > 1 && bytes >= LONG_ROW { aligned_pitch(row, element) } else { row }
+}
+
+/// Elements from one row to the next, where rows of so many begin where fast kernels of products want them to.
+pub(crate) fn aligned_pitch(row: usize, element: usize) -> usize {
+    let bytes = row * element;
+    if bytes.is_multiple_of(ALIGNED_ROW) { row } else { bytes.next_multiple_of(ROW_BYTES) / element }
 }
 
 /// Bytes of a result, with gaps between rows or without.

@@ -6,17 +6,22 @@
 //! is in the graph.
 
 use crate::backend::burn::blas::{self, ProductAddresses, Then};
+use crate::backend::burn::cube::operands::is_same;
 use crate::backend::watch;
+use crate::engine::arena::aligned_pitch;
+use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::{DType as BurnType, Device as _};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::kernel::matmul::init_matmul_output;
 use burn_cubecl::tensor::CubeTensor;
 use burn_std::backtrace::BackTrace;
 use burn_std::id::StreamId;
+use burn_std::{Metadata, Shape, Strides};
 use cubecl::cuda::{CudaDevice, CudaRuntime};
 use cubecl::device::DeviceId;
 use cubecl::device_handle::DeviceHandle;
 use cubecl::server::{BufferBinding, Handle, ServerError, ServerStorage};
+use cubecl::std::tensor::copy_into;
 use cubecl_runtime::runtime::Runtime;
 use cubecl_server::stream::{ExecuteScope, WriteScoped, failed_writing};
 use meshwright_gpu::driver::Driver;
@@ -79,12 +84,50 @@ pub(super) fn is_open(index: usize) -> bool {
 
 /// The matrices of a tensor.
 fn matrices(tensor: &CubeTensor) -> Option<(Matrix, usize)> {
-    blas::matrices(tensor.dtype, &tensor.meta.shape, &tensor.meta.strides)
+    let (matrix, batches) = blas::matrices(tensor.dtype, &tensor.meta.shape, &tensor.meta.strides)?;
+    // A part of longer rows ends with its last element; what has whole rows has the gaps between them too.
+    let is_whole = tensor.handle.size_in_used() == matrix.bytes_with_gaps(batches);
+    Some((if is_whole { matrix.with_own_gaps() } else { matrix }, batches))
 }
 
-/// A tensor that is made of matrices: itself, or a copy.
-fn of_matrices(tensor: CubeTensor) -> CubeTensor {
-    if matrices(&tensor).is_some() { tensor } else { into_contiguous(tensor) }
+/// A factor of a product of so many multiplications, made of matrices: itself, or a copy.
+fn factor(tensor: CubeTensor, multiplications: f64) -> CubeTensor {
+    match matrices(&tensor) {
+        Some((matrix, batches)) if !matrix.is_better_copied(batches, multiplications) => tensor,
+        Some(_) => copied(&tensor),
+        None => factor(into_contiguous(tensor), multiplications),
+    }
+}
+
+/// The multiplications of a product of two tensors.
+fn multiplications(left: &CubeTensor, right: &CubeTensor) -> f64 {
+    let columns = right.meta.shape.last().copied().unwrap_or(1);
+    left.meta.num_elements() as f64 * columns as f64
+}
+
+/// Memory like that of a tensor, with rows that begin where fast kernels want them to.
+fn with_aligned_rows(tensor: &CubeTensor) -> CubeTensor {
+    let (shape, element) = (tensor.meta.shape.to_vec(), tensor.dtype.size());
+    let pitch = aligned_pitch(shape.last().copied().unwrap_or(1), element);
+    let mut strides = vec![1; shape.len()];
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = strides[dim] * if dim + 1 == shape.len() { pitch } else { shape[dim] };
+    }
+    let rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
+    let handle = tensor.client.empty(rows * pitch * element);
+    let meta = Metadata::new(Shape::from(shape), Strides::from(strides));
+    CubeTensor::new(tensor.client.clone(), handle, meta, tensor.device.clone(), tensor.dtype)
+}
+
+/// A copy with such rows.
+fn copied(tensor: &CubeTensor) -> CubeTensor {
+    let copy = with_aligned_rows(tensor);
+    copy_to(tensor, &copy);
+    copy
+}
+
+fn copy_to(from: &CubeTensor, to: &CubeTensor) {
+    copy_into(&from.client, from.clone().binding(), to.clone().binding(), dtype_to_storage_type(from.dtype));
 }
 
 /// The product of two tensors with elements of `dtype`; none where cuBLASLt is not open, or has nothing of their kind.
@@ -95,18 +138,27 @@ pub(super) fn product(
     (dtype, out): (BurnType, &Option<CubeTensor>),
 ) -> Option<CubeTensor> {
     let opened = of(index)?;
-    let (left, right) = (of_matrices(left.clone()), of_matrices(right.clone()));
+    let many = multiplications(left, right);
+    let (left, right) = (factor(left.clone(), many), factor(right.clone(), many));
     let out = out.clone().unwrap_or_else(|| init_matmul_output(&left, &right, dtype));
-    let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&out)?)?;
-    let tensors = ProductTensors { left, right, out: out.clone(), vector: None, aux: None };
+    let (found, batches) = matrices(&out)?;
+    let is_half = matrices(&left)?.0.element.is_half();
+    let made =
+        if is_half && found.is_worth_a_copy(batches, many) { with_aligned_rows(&out) } else { out.clone() };
+    let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&made)?)?;
+    let tensors = ProductTensors { left, right, out: made.clone(), vector: None, aux: None };
     opened.submit(product, Then::Nothing, &tensors);
+    if !is_same(&made.handle, &out.handle) {
+        copy_to(&made, &out);
+    }
     Some(out)
 }
 
 /// Puts a product with an epilogue, whose result is that many rows and columns, on its stream; false where cuBLASLt has no kernel for it.
 pub(super) fn fused(index: usize, [rows, columns]: [usize; 2], then: Then, tensors: ProductTensors) -> bool {
     let Some(opened) = of(index) else { return false };
-    let (left, right) = (of_matrices(tensors.left), of_matrices(tensors.right));
+    let many = multiplications(&tensors.left, &tensors.right);
+    let (left, right) = (factor(tensors.left, many), factor(tensors.right, many));
     let tensors = ProductTensors { left, right, ..tensors };
     // Rows have gaps between them only where they are one dim.
     let strides = &tensors.out.meta.strides;
@@ -155,6 +207,13 @@ impl DeviceProducts {
         all.entry(stream.value).or_insert_with(|| beside.client.empty(WORKSPACE_BYTES)).clone()
     }
 
+    /// The name of what computes a product, for who watches.
+    fn name(&self, product: &MatrixProduct) -> &'static str {
+        let products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = products.told(product, WORKSPACE_BYTES);
+        told.map_or("cuBLASLt", |told| watch::name_of("cuBLASLt", &told))
+    }
+
     /// Whether the library has a kernel for a product. It is asked once, on the thread of the device.
     fn computes(self: &Arc<Self>, product: MatrixProduct) -> bool {
         let Ok(key) = ProductKey::of(&product, WORKSPACE_BYTES) else { return false };
@@ -183,7 +242,8 @@ impl DeviceProducts {
         let (task, device) = (self.clone(), DeviceHandle::<Server>::new(self.device));
         let run = move |server: &mut Server| task.run(server, stream, (product, then, has), bindings);
         if watch::is_watched() {
-            watch::call(&out.client, "cuBLASLt", || drop(device.submit_blocking(run)));
+            let name = self.name(&blas::at(product, then, &tensors.assumed()));
+            watch::call(&out.client, name, || drop(device.submit_blocking(run)));
         } else {
             device.submit(run);
         }

@@ -1,0 +1,53 @@
+//! Products of matrices that no fast kernel of a GPU computes, found on a Plan.
+
+use super::context::{DeviceContext, Local, place};
+use crate::backend::native::{Contraction, contraction};
+use crate::error::ExecError;
+use meshwright_gpu::products::LARGE_PRODUCT;
+use meshwright_plan::{Plan, Prim};
+
+/// Elements of a half type that are 16 bytes: what the fast kernels of a Hopper GPU read at once.
+const NARROWEST: usize = 8;
+
+/// A large product that no fast kernel computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowProduct {
+    /// The step of the Plan.
+    pub step: usize,
+    /// Batches, rows, columns and summed terms, of the device with the largest shards.
+    pub extents: [usize; 4],
+    /// Why, in words.
+    pub because: String,
+}
+
+/// Large products of a Plan that tensor cores do not multiply: of wide types, or narrower than what these read at once. Whatever else ends at
+/// no multiple of 16 bytes is cut (`meshwright_gpu::products`).
+///
+/// # Errors
+/// Where the Plan contradicts itself.
+pub fn slow_products(plan: &Plan) -> Result<Vec<SlowProduct>, ExecError> {
+    let context = DeviceContext::new(plan, 0);
+    let mut found = vec![];
+    for (number, step) in plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Contract)) {
+        let at = |problem| ExecError::Plan { place: place(plan, 0, None, Some(number)), problem };
+        let locals: Result<Vec<Local>, String> = step.all().map(|o| context.local(o)).collect();
+        let locals = locals.map_err(at)?;
+        let [a, b, out] = &locals[..] else { continue };
+        let Contraction::Product(product) = contraction(a, b, out).map_err(at)? else { continue };
+        let [batches @ .., rows, columns] = &product.shape[..] else { continue };
+        let extents = [batches.iter().product(), *rows, *columns, product.summed];
+        let multiplications: f64 = extents.iter().map(|n| *n as f64).product();
+        if multiplications < LARGE_PRODUCT {
+            continue;
+        }
+        let names = ["rows", "columns", "terms of each sum"];
+        let narrow = names.iter().zip(&extents[1..]).find(|(_, n)| **n < NARROWEST);
+        let because = match narrow {
+            _ if !a.dtype.is_half() => format!("tensor cores do not multiply `{}` exactly", a.dtype),
+            Some((name, n)) => format!("it has {n} {name}, and tensor cores take {NARROWEST} at a time"),
+            None => continue,
+        };
+        found.push(SlowProduct { step: number, extents, because });
+    }
+    Ok(found)
+}

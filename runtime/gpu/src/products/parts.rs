@@ -1,0 +1,230 @@
+//! A large product as products that are fast: the kernels of a Hopper GPU take what begins, lies side by side and ends at multiples of
+//! 16 bytes, and others take twice as long and more (NVIDIA, *Matrix Multiplication Background*, "Tensor Core Requirements"; of a vocabulary of
+//! 50,257 words an H200 showed it). So what ends elsewhere is cut there, and the few rows, columns or terms that are left are a product of their own.
+
+use super::matrix::{Matrix, Order};
+use super::product::{Bits, Epilogue, Follows, MatrixProduct};
+
+/// What fast kernels want addresses, steps and extents to be multiples of, in bytes.
+const ALIGNED: usize = 16;
+
+/// From how many multiplications on a product is cut. One of so many takes a GPU some 10 microseconds, and the rest, which is a launch
+/// more, a few.
+pub const LARGE_PRODUCT: f64 = 2e9;
+
+/// How often each element of a matrix is multiplied at least where it is worth a copy: that reads and writes four bytes, for which a GPU has time for
+/// some 100 multiplications on tensor cores, and slow kernels take twice as long as fast ones.
+const OFTEN: f64 = 512.0;
+
+/// Of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    Rows,
+    Columns,
+}
+
+impl Matrix {
+    /// How many elements fast kernels want extents of it to be multiples of.
+    fn unit(&self) -> usize {
+        ALIGNED / self.element.bytes()
+    }
+
+    /// Whether each of its rows, or columns, begins where fast kernels want it to.
+    fn begins_aligned(&self) -> bool {
+        let steps = [self.leading, self.batch_stride];
+        self.address.is_multiple_of(ALIGNED as u64) && steps.iter().all(|n| n.is_multiple_of(self.unit()))
+    }
+
+    /// Bytes from its first element to the end of its last row, or column, with the gaps after each.
+    pub fn bytes_with_gaps(&self, batches: usize) -> u64 {
+        let lines = if self.order == Order::Rows { self.rows } else { self.columns };
+        let before = (batches - 1) * self.batch_stride;
+        ((before + lines * self.leading) * self.element.bytes()) as u64
+    }
+
+    /// The same, where the gaps between its rows, or columns, are its own and nobody reads them.
+    pub fn with_own_gaps(self) -> Matrix {
+        let extent = if self.order == Order::Rows { self.columns } else { self.rows };
+        Matrix { spare: self.leading.saturating_sub(extent), ..self }
+    }
+
+    /// Whether a product of so many multiplications is better made in a copy of it, in which rows begin where fast kernels want them to: where these
+    /// do not, and each element is multiplied so often that the copy is little beside it.
+    pub fn is_worth_a_copy(&self, batches: usize, multiplications: f64) -> bool {
+        let elements = (self.rows * self.columns * batches) as f64;
+        let lines = if self.order == Order::Rows { self.rows } else { self.columns };
+        lines > 1
+            && !self.begins_aligned()
+            && multiplications >= LARGE_PRODUCT
+            && multiplications >= OFTEN * elements
+    }
+
+    /// The same of a factor. Of wider types than half ones factors are multiplied by kernels that gain little.
+    pub fn is_better_copied(&self, batches: usize, multiplications: f64) -> bool {
+        self.element.is_half() && self.is_worth_a_copy(batches, multiplications)
+    }
+
+    fn bytes_to(&self, row: usize, column: usize) -> u64 {
+        let elements = match self.order {
+            Order::Rows => row * self.leading + column,
+            Order::Columns => column * self.leading + row,
+        };
+        (elements * self.element.bytes()) as u64
+    }
+
+    /// Its first rows, and those after them.
+    fn cut_rows(&self, at: usize) -> [Matrix; 2] {
+        let after = Matrix { address: self.address + self.bytes_to(at, 0), rows: self.rows - at, ..*self };
+        [Matrix { rows: at, spare: 0, ..*self }, after]
+    }
+
+    /// Its first columns, and those after them.
+    fn cut_columns(&self, at: usize) -> [Matrix; 2] {
+        let after =
+            Matrix { address: self.address + self.bytes_to(0, at), columns: self.columns - at, ..*self };
+        [Matrix { columns: at, spare: 0, ..*self }, after]
+    }
+}
+
+impl Epilogue {
+    /// That of the part of a product from some row or column on. Sums that the part before has already are not made again.
+    fn from(&self, extent: Extent, at: usize, out: &Matrix) -> Epilogue {
+        let (row, column) = match extent {
+            Extent::Rows => (at, 0),
+            Extent::Columns => (0, at),
+        };
+        let beside = out.bytes_to(row, column);
+        let vector = (at * out.element.bytes()) as u64;
+        let moved = |bits: Bits| Bits {
+            address: bits.address + ((row * bits.leading + column) / u8::BITS as usize) as u64,
+            ..bits
+        };
+        let then = match (self.then, extent) {
+            (Follows::ReluKeeping(bits), _) => Follows::ReluKeeping(moved(bits)),
+            (Follows::ReluGrad(bits), _) => Follows::ReluGrad(moved(bits)),
+            (Follows::GeluTanhKeeping(at), _) => Follows::GeluTanhKeeping(at + beside),
+            (Follows::GeluTanhGrad(at), _) => Follows::GeluTanhGrad(at + beside),
+            (Follows::RightSums(at), Extent::Columns) => Follows::RightSums(at + vector),
+            (Follows::LeftSums(at), Extent::Rows) => Follows::LeftSums(at + vector),
+            (Follows::RightSums(_) | Follows::LeftSums(_), _) => Follows::Nothing,
+            (Follows::Nothing | Follows::Relu | Follows::GeluTanh, _) => self.then,
+        };
+        let of_columns = if extent == Extent::Columns { vector } else { 0 };
+        Epilogue { bias: self.bias.map(|at| at + of_columns), then }
+    }
+
+    fn sums(&self) -> bool {
+        matches!(self.then, Follows::RightSums(_) | Follows::LeftSums(_))
+    }
+}
+
+impl MatrixProduct {
+    /// How many pairs of elements are multiplied.
+    pub fn multiplications(&self) -> f64 {
+        [self.out.rows, self.out.columns, self.left.columns, self.batches].iter().map(|n| *n as f64).product()
+    }
+
+    /// What its rows, columns and terms are best multiples of: where no matrix has them side by side, of anything.
+    fn units(&self) -> [usize; 3] {
+        let (left, right, out) = (&self.left, &self.right, &self.out);
+        let [mut rows, mut columns, mut terms] = [1, out.unit(), 1];
+        match left.order {
+            Order::Rows => terms = left.unit(),
+            Order::Columns => rows = left.unit(),
+        }
+        match right.order {
+            Order::Rows => columns = columns.max(right.unit()),
+            Order::Columns => terms = terms.max(right.unit()),
+        }
+        if let Follows::ReluKeeping(_) | Follows::ReluGrad(_) = self.epilogue.then {
+            // Bits have an order of the library's own, in blocks that are cut nowhere.
+            (rows, columns) = (rows.max(Bits::UNIT), columns.max(Bits::UNIT));
+        }
+        [rows, columns, terms]
+    }
+
+    fn begins_aligned(&self) -> bool {
+        [&self.left, &self.right, &self.out].iter().all(|m| m.begins_aligned())
+    }
+
+    /// Whether fast kernels take it as it is.
+    pub fn is_aligned(&self) -> bool {
+        let extents = [self.out.rows, self.out.columns, self.left.columns];
+        let (Follows::ReluKeeping(_) | Follows::ReluGrad(_)) = self.epilogue.then else {
+            return self.begins_aligned()
+                && extents.iter().zip(self.units()).all(|(n, unit)| n.is_multiple_of(unit));
+        };
+        let plain = MatrixProduct { epilogue: Epilogue::default(), ..*self };
+        plain.is_aligned()
+    }
+
+    /// Products that together are this one, in their order: itself, where it has fewer than so many multiplications, ends where fast kernels
+    /// want it to, or where cutting it makes none of them fast. The first of several that has terms of the sum keeps them in `out`, where the last adds its own.
+    pub fn parts(&self, large: f64) -> Vec<MatrixProduct> {
+        if self.multiplications() < large || self.is_aligned() || !self.begins_aligned() {
+            return vec![*self];
+        }
+        let [rows, columns, terms] = self.units();
+        let (mut main, mut parts) = (self.with_spare_columns(columns), vec![]);
+        for (extent, unit) in [(Extent::Rows, rows), (Extent::Columns, columns)] {
+            if let Some([first, rest]) = main.cut(extent, unit) {
+                main = first;
+                parts.push(rest);
+            }
+        }
+        if let Some([first, rest]) = main.cut_sum(terms) {
+            main = first;
+            parts.push(rest);
+        }
+        parts.push(main);
+        parts
+    }
+
+    /// With columns that nobody reads, where each row has room for them.
+    fn with_spare_columns(&self, unit: usize) -> MatrixProduct {
+        let more = self.out.columns.next_multiple_of(unit) - self.out.columns;
+        let has = |m: &Matrix| m.order == Order::Rows && m.spare >= more;
+        let Epilogue { bias, then } = self.epilogue;
+        let is_by_elements =
+            matches!(then, Follows::Nothing | Follows::Relu | Follows::GeluTanh | Follows::LeftSums(_));
+        if !has(&self.right) || !has(&self.out) || bias.is_some() || !is_by_elements {
+            return *self;
+        }
+        let wider = |m: &Matrix| Matrix { columns: m.columns + more, spare: m.spare - more, ..*m };
+        MatrixProduct { right: wider(&self.right), out: wider(&self.out), ..*self }
+    }
+
+    fn cut(&self, extent: Extent, unit: usize) -> Option<[MatrixProduct; 2]> {
+        let (factor, all) = match extent {
+            Extent::Rows => (&self.left, self.out.rows),
+            Extent::Columns => (&self.right, self.out.columns),
+        };
+        let at = all - all % unit;
+        if at == 0 || at == all {
+            return None;
+        }
+        let cut = |m: &Matrix| match extent {
+            Extent::Rows => m.cut_rows(at),
+            Extent::Columns => m.cut_columns(at),
+        };
+        let ([before, after], [out, rest]) = (cut(factor), cut(&self.out));
+        let with = |factor, out, epilogue| match extent {
+            Extent::Rows => MatrixProduct { left: factor, out, epilogue, ..*self },
+            Extent::Columns => MatrixProduct { right: factor, out, epilogue, ..*self },
+        };
+        let epilogue = self.epilogue.from(extent, at, &self.out);
+        Some([with(before, out, self.epilogue), with(after, rest, epilogue)])
+    }
+
+    /// The first terms, added to the others, which are few, so that rounding those first is as if one factor were rounded once more.
+    fn cut_sum(&self, unit: usize) -> Option<[MatrixProduct; 2]> {
+        let at = self.left.columns - self.left.columns % unit;
+        if at == 0 || at == self.left.columns || self.epilogue.sums() {
+            return None;
+        }
+        let ([left, rest_left], [right, rest_right]) = (self.left.cut_columns(at), self.right.cut_rows(at));
+        let rest =
+            MatrixProduct { left: rest_left, right: rest_right, epilogue: Epilogue::default(), ..*self };
+        Some([MatrixProduct { left, right, adds: true, ..*self }, rest])
+    }
+}
