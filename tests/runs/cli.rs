@@ -169,7 +169,9 @@ fn a_training_tells_its_events_in_the_documented_form_and_eval_agrees() {
             "epoch" => {
                 &["event", "epoch", "step", "train_loss", "eval_loss", "eval_accuracy", "seconds", "time"]
             }
-            "done" => &["event", "steps", "epochs", "seconds", "peak_memory_bytes", "time"],
+            "done" => {
+                &["event", "steps", "epochs", "seconds", "peak_memory_bytes", "peak_value_bytes", "time"]
+            }
             other => panic!("{other}"),
         };
         assert_eq!(keys(line), expected, "{line}");

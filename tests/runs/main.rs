@@ -30,6 +30,7 @@ mod half;
 mod hugging_face;
 mod kept;
 mod loops;
+mod memory;
 mod mesh_tensorflow;
 #[cfg(feature = "mpi")]
 mod mpirun;

@@ -34,7 +34,8 @@ pub enum Event {
         /// Wall time of the epoch with its evaluation, in this process.
         seconds: f64,
     },
-    /// The run is done: `{"event":"done","steps":600,"epochs":1,"seconds":3.2,"peak_memory_bytes":130000000}`.
+    /// The run is done: `{"event":"done","steps":600,"epochs":1,"seconds":3.2,"peak_memory_bytes":130000000,
+    /// "peak_value_bytes":90000000}`.
     Done {
         /// Steps done, those before a resume included.
         steps: u64,
@@ -44,6 +45,8 @@ pub enum Event {
         seconds: f64,
         /// The most resident memory that this process ever had, in bytes; 0 where the system does not tell.
         peak_memory_bytes: u64,
+        /// The most bytes that the values of this process's devices ever took at once, where these are threads: what the Plan counts.
+        peak_value_bytes: u64,
     },
 }
 
@@ -175,11 +178,12 @@ impl Event {
                 out.push(number("seconds", *seconds));
                 out
             }
-            Event::Done { steps, epochs, seconds, peak_memory_bytes } => vec![
+            Event::Done { steps, epochs, seconds, peak_memory_bytes, peak_value_bytes } => vec![
                 count("steps", *steps),
                 count("epochs", u64::from(*epochs)),
                 number("seconds", *seconds),
                 count("peak_memory_bytes", *peak_memory_bytes),
+                count("peak_value_bytes", *peak_value_bytes),
             ],
         }
     }
@@ -266,8 +270,14 @@ mod tests {
             r#"{"event":"epoch","epoch":2,"step":12,"train_loss":null,"seconds":1.0}"#
         );
         assert_eq!(
-            line(&Event::Done { steps: 6, epochs: 1, seconds: 1.0, peak_memory_bytes: 4096 }),
-            r#"{"event":"done","steps":6,"epochs":1,"seconds":1.0,"peak_memory_bytes":4096}"#
+            line(&Event::Done {
+                steps: 6,
+                epochs: 1,
+                seconds: 1.0,
+                peak_memory_bytes: 4096,
+                peak_value_bytes: 1024
+            }),
+            r#"{"event":"done","steps":6,"epochs":1,"seconds":1.0,"peak_memory_bytes":4096,"peak_value_bytes":1024}"#
         );
     }
 }

@@ -10,6 +10,7 @@ use crate::logs::MetricsFile;
 use crate::memory::{peak_resident_bytes, resident_bytes};
 use crate::metrics::{self, Event, MEASURED, StepMetrics};
 use crate::metrics_log::MetricsLog;
+use crate::not_finite::NotFinite;
 use crate::poles::smaller_steps;
 use crate::policies::{Monitor, SaveEvery, Seen};
 use crate::project::Project;
@@ -19,7 +20,7 @@ use crate::training::{Finished, Progress, TrainOptions};
 use crate::utilization::Utilization;
 use meshwright_core::{GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED, learning_rate};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_exec::{About, Cluster, LaunchedStep, StepReport};
+use meshwright_exec::{About, Cluster, LaunchedStep, StepReport, peak_value_bytes};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,7 +83,7 @@ pub(crate) struct TrainingLoop<'a> {
     /// What went wrong here since all processes met.
     pub(crate) failed: Option<Failure>,
     /// The step whose loss is not finite, and that loss: all processes have the same. The run ends with it.
-    pub(crate) not_finite: Option<(u64, f64)>,
+    pub(crate) not_finite: Option<NotFinite>,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) progress: &'a mut dyn FnMut(Progress),
 }
@@ -162,7 +163,13 @@ impl TrainingLoop<'_> {
             let report = self.outputs(n + 1, launched)?;
             done += 1;
             report.notes.iter().for_each(|note| (self.progress)(Progress::Warning(note.clone())));
-            let measured = self.measured(n + 1, &report, begin.elapsed());
+            let wall = begin.elapsed();
+            if ahead.is_none() {
+                let (cluster, float) = (self.cluster, self.project.program.float);
+                let told = self.utilization.review(wall.as_secs_f64(), || cluster.measured_peak(float))?;
+                told.into_iter().for_each(|told| (self.progress)(Progress::Warning(told)));
+            }
+            let measured = self.measured(n + 1, &report, wall);
             losses.add(measured.loss);
             (finished.steps, finished.loss) = (n + 1, Some(measured.loss));
             self.step(measured, epoch_began, done);
@@ -263,7 +270,8 @@ impl TrainingLoop<'_> {
             let seconds = began.elapsed().as_secs_f64();
             finished.epochs = (n / per_epoch) as u32;
             let (epochs, peak_memory_bytes) = (finished.epochs, peak_resident_bytes());
-            self.event(Event::Done { steps: n, epochs, seconds, peak_memory_bytes });
+            let peak_value_bytes = peak_value_bytes();
+            self.event(Event::Done { steps: n, epochs, seconds, peak_memory_bytes, peak_value_bytes });
         }
         self.written()?;
         self.meet(n)?;
@@ -304,13 +312,13 @@ impl TrainingLoop<'_> {
 
     fn step(&mut self, measured: StepMetrics, epoch_began: Instant, done: usize) {
         let (step, loss) = (measured.step, measured.loss);
+        self.not_finite = NotFinite::of(&measured);
         let skipped = measured.loss_scale.filter(|_| measured.skipped == Some(true));
         self.event(Event::Step(measured));
         let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
         let epoch = self.schedule.position(step - 1).0 + 1;
         let mfu = self.utilization.share(rate / self.examples.max(1) as f64);
         (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate, mfu });
-        self.not_finite = (!loss.is_finite()).then_some((step, loss));
         if let Some(scale) = skipped.filter(|_| self.not_finite.is_none()) {
             self.skipped(step, scale);
         }

@@ -111,7 +111,9 @@ impl RunUsage {
                 job: event.job.clone(),
             }
         });
-        RunUsage { processes: processes.collect(), mfu: mfu.value(), waiting: waiting.value() }
+        // More than all is a share of what is not known: the peak was measured while the machine was busy.
+        let mfu = mfu.value().filter(|mean| *mean <= 1.0);
+        RunUsage { processes: processes.collect(), mfu, waiting: waiting.value() }
     }
 
     /// Wall time of all its processes; none where it says nothing of when they began.
@@ -146,6 +148,8 @@ mod tests {
         let queues: Vec<Option<f64>> = usage.processes.iter().map(|p| p.queue_seconds).collect();
         assert_eq!(queues, [Some(90.0), None, None]);
         assert_eq!((usage.mfu, usage.waiting), (Some(0.2), Some(0.375)));
+        let beyond = r#"{"event":"step","step":1,"seconds":1.0,"mfu":1.21}"#;
+        assert_eq!(RunUsage::of(&[], beyond.as_bytes()).mfu, None);
         assert_eq!(RunUsage::of(&[], b""), RunUsage::default());
         assert_eq!(RunUsage::default().wall_seconds(), None);
     }

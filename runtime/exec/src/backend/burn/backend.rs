@@ -413,7 +413,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
             Some(ReceiveSpot::Own) | None => None,
         };
         let Some(gpu) = self.pins(gpu) else {
-            return Ok(Some(BurnMemory::Host(self.pool.take(piece.dtype, &piece.shape))));
+            return Ok(Some(BurnMemory::Host(self.pool.take(piece.dtype, &piece.shape)?)));
         };
         let new = || ir.map(|ir| uninitialized::<B>(ir.shape, ir.dtype, &self.device));
         let pinned = tensor.or_else(new).map(B::pin).transpose()?;

@@ -1,6 +1,7 @@
 //! A kernel that is ready to run, with what it reads and writes.
 
-use super::tensor::{Pool, owns_storage, slice, slice_mut, view_of_part};
+use super::pool::Pool;
+use super::tensor::{owns_storage, slice, slice_mut, view_of_part};
 use crate::backend::RngState;
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
@@ -159,7 +160,10 @@ impl Kernel {
                 became[at] = Some(k);
                 Some(tensor)
             });
-            outs.push(reused.unwrap_or_else(|| pool.take(out.dtype, &out.shape)));
+            outs.push(match reused {
+                Some(tensor) => tensor,
+                None => pool.take(out.dtype, &out.shape)?,
+            });
         }
         let args = Args { kernel: self, inputs: &inputs, became: &became, rng };
         let mut written: Vec<SliceMut<'_>> =

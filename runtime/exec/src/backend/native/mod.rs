@@ -12,14 +12,18 @@ pub mod kernels;
 mod lower;
 mod matmul;
 mod moves;
+mod pool;
 mod rows;
+mod storage;
 mod tensor;
 mod windows;
 
 #[cfg(feature = "cuda")]
 pub(crate) use contract::MatrixProduct;
 pub(crate) use contract::{Contraction, Factor, contraction};
-pub(crate) use tensor::{Pool, bytes, bytes_mut, from_host, handle, owns_storage, to_host, unhandle};
+pub(crate) use pool::{NoMemory, Pool};
+pub use storage::peak_value_bytes;
+pub(crate) use tensor::{bytes, bytes_mut, from_host, handle, owns_storage, to_host, unhandle};
 
 use super::{Backend, DeviceError, Handle, Handles, RngState};
 use crate::collective::calls::{CallMemory, CallPiece};
@@ -41,6 +45,18 @@ use meshwright_plan::{DType, Step};
 #[derive(Default)]
 pub(crate) struct Native {
     pool: Pool,
+}
+
+impl From<NoMemory> for KernelError {
+    fn from(e: NoMemory) -> Self {
+        KernelError::Memory(e.to_string())
+    }
+}
+
+impl From<NoMemory> for DeviceError {
+    fn from(e: NoMemory) -> Self {
+        DeviceError(e.to_string())
+    }
 }
 
 fn quantized() -> DeviceError {
@@ -130,6 +146,17 @@ impl Backend for Native {
         vec![handle(from_host(host))]
     }
 
+    /// In the pool's storage, which goes on to the next values.
+    fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+        let (dtype, shape) = (host.dtype(), host.shape.clone());
+        let given = from_host(host);
+        let kept = self.pool.take(dtype, &shape).map(|mut kept| {
+            bytes_mut(&mut kept).copy_from_slice(bytes(&given));
+            kept
+        });
+        vec![handle(kept.unwrap_or(given))]
+    }
+
     fn download(
         &self,
         tensors: Vec<Handle<Self>>,
@@ -155,7 +182,7 @@ impl Backend for Native {
     ) -> Result<FlexTensor, DeviceError> {
         match tensor {
             Some(tensor) => unhandle(tensor).ok_or_else(quantized),
-            None => Ok(self.pool.take(piece.dtype, &piece.shape)),
+            None => Ok(self.pool.take(piece.dtype, &piece.shape)?),
         }
     }
 
@@ -166,7 +193,7 @@ impl Backend for Native {
     ) -> Result<Option<FlexTensor>, DeviceError> {
         // Where nobody else reads it.
         let over = over && owns_storage(sent);
-        Ok((!over).then(|| self.pool.take(piece.dtype, &piece.shape)))
+        Ok((!over).then(|| self.pool.take(piece.dtype, &piece.shape)).transpose()?)
     }
 
     fn received(&mut self, memory: FlexTensor, _: &CallPiece) -> Option<Handle<Self>> {

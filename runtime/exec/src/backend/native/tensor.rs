@@ -1,4 +1,4 @@
-//! The backend's tensors as typed slices, and a pool of their storage.
+//! The backend's tensors as typed slices.
 //!
 //! Dtypes that the backend does not know are stored as integers of the same size: truth values as bytes, pairs as
 //! `u64`s. The backend's own ops meet floats only.
@@ -12,7 +12,6 @@ use burn_ir::HandleKind;
 use burn_std::Bytes;
 use half::{bf16, f16};
 use meshwright_plan::DType;
-use std::collections::HashMap;
 
 /// The elements of a dense tensor.
 pub(crate) fn slice(tensor: &FlexTensor, dtype: DType) -> Slice<'_> {
@@ -101,44 +100,5 @@ pub(crate) fn unhandle(handle: HandleKind<burn_flex::Flex>) -> Option<FlexTensor
     match handle {
         HandleKind::Float(t) | HandleKind::Int(t) | HandleKind::Bool(t) => Some(t),
         HandleKind::Quantized(_) => None,
-    }
-}
-
-/// Storage for results, kept from step to step: memory that is neither asked from the system nor cleared again.
-///
-/// It takes back at most as many tensors of a size as it gave out, so that storage from elsewhere (inputs, results of the
-/// backend's own ops) does not pile up in it.
-#[derive(Default)]
-pub(crate) struct Pool {
-    /// By dtype and bytes.
-    shelves: HashMap<(BurnType, usize), Shelf>,
-}
-
-#[derive(Default)]
-struct Shelf {
-    free: Vec<FlexTensor>,
-    out: usize,
-}
-
-impl Pool {
-    /// A tensor of unspecified contents that shares its storage with nobody.
-    pub(crate) fn take(&mut self, dtype: DType, shape: &[usize]) -> FlexTensor {
-        let stored = stored_shape(dtype, shape);
-        let bytes = shape.iter().product::<usize>() * dtype.bytes();
-        let shelf = self.shelves.entry((stored_as(dtype), bytes)).or_default();
-        shelf.out += 1;
-        match shelf.free.pop() {
-            Some(tensor) => tensor.with_layout(Layout::contiguous(stored.into())),
-            None => zeros(dtype, shape),
-        }
-    }
-
-    /// Takes back storage that is not needed any more, unless others share it.
-    pub(crate) fn give(&mut self, tensor: FlexTensor) {
-        let Some(shelf) = self.shelves.get_mut(&(tensor.dtype(), tensor.bytes().len())) else { return };
-        if shelf.out > 0 && tensor.is_unique() {
-            shelf.out -= 1;
-            shelf.free.push(tensor);
-        }
     }
 }

@@ -38,6 +38,9 @@ pub enum KernelError {
         /// Given.
         found: usize,
     },
+    /// There is no memory for a result.
+    #[error("{0}")]
+    Memory(String),
     /// Something that has no meaning for these dtypes, or not in that place.
     #[error("{0}")]
     Unsupported(String),

@@ -1,0 +1,104 @@
+//! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the rest.
+
+use crate::support::{options, run};
+use meshwright_core::training_step;
+use meshwright_train::{Project, ProjectOptions};
+use serde_json::Value;
+
+const MIB: f64 = 1_048_576.0;
+
+/// What a training took, in bytes.
+struct Taken {
+    /// By the Plan, all devices together.
+    planned: f64,
+    /// The values of all devices.
+    values: f64,
+    /// All of the process that is none of these.
+    rest: f64,
+}
+
+/// Of two steps: the second finds what the first has left.
+fn taken(args: &[&str]) -> Taken {
+    let fixed = ["--steps", "2", "--no-save", "--no-eval", "--format", "json"];
+    let said = run(&[&["train"], args, &fixed].concat());
+    assert_eq!(said.code, Some(0), "{args:?}: {}", said.err);
+    let done: Value = serde_json::from_str(said.out.lines().last().unwrap()).unwrap();
+    let number = |key: &str| done[key].as_f64().unwrap_or_else(|| panic!("{key}: {done}"));
+    let (values, all) = (number("peak_value_bytes"), number("peak_memory_bytes"));
+    Taken { planned: planned(args), values, rest: all - values }
+}
+
+fn planned(args: &[&str]) -> f64 {
+    let after = |flag: &str| {
+        let at = args.iter().position(|a| *a == flag)?;
+        Some(args[at + 1].to_string())
+    };
+    let dims = args.windows(2).filter(|w| w[0] == "--dim").filter_map(|w| w[1].split_once('='));
+    let dims: Vec<(&str, usize)> = dims.map(|(name, size)| (name, size.parse().unwrap())).collect();
+    let layout = after("--layout").unwrap_or_default();
+    let o = options(args[0], &after("--mesh").unwrap_or_default(), &layout, &dims);
+    let loaded = Project::load(&ProjectOptions { preset: after("--preset"), ..o });
+    let project = loaded.project.unwrap_or_else(|| panic!("{args:?}: {:?}", loaded.diagnostics));
+    let step = training_step(&project.program).unwrap();
+    let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
+    (plan.summary.peak_bytes * plan.mesh.devices() as u64) as f64
+}
+
+const GPT: [&str; 5] = ["gpt", "--preset", "tiny", "--data", "king_james_next"];
+
+/// Large and small, one device and several, with and without what is computed again. `LONG=1` takes all models that ship.
+fn cases() -> Vec<Vec<&'static str>> {
+    let gpt = |more: &[&'static str]| [&GPT[..], more].concat();
+    let mut all = vec![
+        // The logits are gone when the backward loop begins.
+        gpt(&["--dim", "batch=48", "--layout", "recompute layers.*"]),
+        gpt(&["--dim", "batch=48", "--dim", "layers=1", "--layout", "recompute layers.*"]),
+        gpt(&["--dim", "batch=24", "--layout", "zero3", "--mesh", "data=3"]),
+        vec!["mnist_mlp", "--dim", "batch=3000", "--layout", "dp_tp", "--mesh", "2x2"],
+    ];
+    if std::env::var_os("LONG").is_some() {
+        all.extend([
+            gpt(&["--dim", "batch=192"]),
+            gpt(&["--dim", "batch=192", "--layout", "recompute layers.*"]),
+            gpt(&["--dim", "batch=64", "--layout", "tp", "--mesh", "model=2"]),
+            gpt(&["--dim", "batch=64", "--layout", "megatron_sp", "--mesh", "2x2"]),
+            gpt(&["--dim", "batch=32", "--layout", "context", "--mesh", "ctx=2"]),
+            vec!["mlp", "--dim", "batch=6000"],
+            vec!["mlp", "--layout", "dp", "--mesh", "data=4"],
+            vec!["mnist_conv", "--dim", "batch=1000"],
+            vec!["mnist_conv", "--layout", "spatial", "--mesh", "2x2"],
+            vec!["unet"],
+            vec!["unet", "--layout", "unet_tiles", "--mesh", "2x2"],
+            vec!["vit", "--preset", "tiny", "--data", "mnist", "--dim", "batch=400"],
+            vec!["bert", "--preset", "tiny", "--data", "king_james_masked", "--dim", "batch=64"],
+            vec!["bert_classify", "--preset", "tiny", "--data", "king_james_pairs"],
+            vec!["llama", "--preset", "tiny", "--data", "king_james_next", "--dim", "batch=64"],
+            vec!["switch", "--preset", "tiny", "--data", "king_james_next", "--dim", "batch=64"],
+            vec!["t5", "--preset", "tiny", "--data", "king_james_spans", "--dim", "batch=64"],
+        ]);
+    }
+    all
+}
+
+/// The same with a small batch.
+fn small(args: &[&'static str]) -> Vec<&'static str> {
+    let before: Vec<&str> =
+        args.iter().map(|a| if a.starts_with("batch=") { "batch=6" } else { a }).collect();
+    let more: &[&str] = if before[..] == *args { &["--dim", "batch=6"] } else { &[] };
+    [&before, more].concat()
+}
+
+#[test]
+fn a_training_takes_what_its_plan_says() {
+    for args in cases() {
+        // The process itself: its code, its data, what the compiler leaves, threads.
+        let (t, least) = (taken(&args), taken(&small(&args)).rest);
+        let [planned, values, rest, least] = [t.planned, t.values, t.rest, least].map(|b| b / MIB);
+        println!("{args:?}: planned {planned:.0} MiB, values {values:.0} MiB, the rest {rest:.0} MiB");
+        assert!(values <= 1.05 * planned + 24.0, "{args:?}: {values:.0} MiB of {planned:.0}");
+        // Of a Plan that plans too much nothing would be seen.
+        assert!(values >= 0.8 * planned - 40.0, "{args:?}: {values:.0} MiB of {planned:.0}");
+        let beyond = values - 1.05 * planned + rest - least;
+        assert!(beyond <= 40.0, "{args:?}: {beyond:.0} MiB more than the Plan and what a small run takes");
+    }
+}
