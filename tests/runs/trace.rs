@@ -232,6 +232,26 @@ fn a_training_shows_its_first_steps() {
     let said = run(&[&args[..], &dims[..], &["--trace", &path, "--trace-steps", "28..40"]].concat());
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert_eq!(steps(&read(&file)), 3);
+    // Beyond what a file may be, nothing of the new timeline is left, and the one before is whole.
+    let limited = [&args[..], &dims[..], &["--trace", &path]].concat();
+    let script = "ulimit -f 16; exec \"$0\" \"$@\"";
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_meshwright-under-test")]).args(&limited);
+    let output = shell.current_dir(crate::support::root()).env("NO_COLOR", "1").output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && err.contains("E0511") && err.contains("File too large"),
+        "{err}"
+    );
+    assert_eq!(steps(&read(&file)), 3);
+    let files = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(files, 2, "data and the timeline");
+    // What is no timeline stays.
+    let other = dir.path().join("notes.txt");
+    std::fs::write(&other, "mine").unwrap();
+    let said = run(&[&args[..], &dims[..], &["--trace", &other.display().to_string()]].concat());
+    assert!(said.code == Some(1) && said.err.contains("it is no timeline"), "{}", said.err);
+    assert_eq!(std::fs::read(&other).unwrap(), b"mine");
     let nowhere = dir.path().join("none/t.json").display().to_string();
     let said = run(&[&args[..], &dims[..], &["--trace", &nowhere]].concat());
     assert!(said.code == Some(1) && said.err.contains("E0511"), "{}", said.err);

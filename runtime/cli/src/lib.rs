@@ -51,6 +51,7 @@ static ALLOCATOR: DiagnosedAllocator<MiMalloc> = DiagnosedAllocator(MiMalloc);
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
+    signals::writes_fail_at_limits();
     // A shell asks what can follow, with its name in COMPLETE; `completions` prints what has it ask.
     let here = std::env::current_dir().ok();
     match CompleteEnv::with_factory(Cli::command).try_complete(args.clone(), here.as_deref()) {

@@ -6,12 +6,12 @@
 
 use crate::stop::INTERRUPTED;
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A signal has come.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -21,6 +21,13 @@ static LOOKED_AT: AtomicBool = AtomicBool::new(false);
 
 /// A bar of progress may be on the terminal.
 static BAR: AtomicBool = AtomicBool::new(false);
+
+/// From here on a file that grows beyond what the system allows (`ulimit -f`) is a write that fails, which is reported, and not the end
+/// of the process without a word.
+pub(crate) fn writes_fail_at_limits() {
+    // Where it cannot be caught, the process ends as it would have.
+    let _uncaught = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
 
 /// From here on Ctrl-C clears the line of the terminal, where a bar may be.
 pub(crate) fn draws_a_bar() {

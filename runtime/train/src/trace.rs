@@ -3,12 +3,13 @@
 
 use crate::consensus::agree_on_result;
 use crate::failure::Failure;
+use crate::replacing::ReplacingFile;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{Cluster, DeviceTrace, Processes, ProgramId, Record, What};
 use meshwright_plan::{Plan, Prim, Provenance, Step};
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -35,15 +36,60 @@ impl TraceOptions {
 /// Steps that a timeline shows where nothing else is asked for.
 pub const FIRST_STEPS: u64 = 20;
 
+/// How every timeline begins.
+const BEGIN: &str = "{\"displayTimeUnit\":\"ms\",\"otherData\":";
+
+/// Where a timeline goes.
+enum TraceFile {
+    /// A file that is there when it is whole.
+    Whole(ReplacingFile),
+    /// A device or a pipe.
+    Stream(File),
+}
+
+impl TraceFile {
+    /// Begins it. Of what is there, only an older timeline is replaced.
+    fn begin(path: &Path) -> io::Result<TraceFile> {
+        let there = path.symlink_metadata().ok();
+        let streams = there.as_ref().is_some_and(|m| !(m.is_file() || m.is_dir() || m.is_symlink()));
+        if streams {
+            return Ok(TraceFile::Stream(File::options().write(true).open(path)?));
+        }
+        if there.is_some_and(|m| m.is_file() && m.len() > 0) {
+            let mut first = vec![];
+            File::open(path)?.take(BEGIN.len() as u64).read_to_end(&mut first)?;
+            if first != BEGIN.as_bytes() {
+                return Err(io::Error::other("a file of that name is there, and it is no timeline"));
+            }
+        }
+        ReplacingFile::beside(path).map(TraceFile::Whole)
+    }
+
+    fn write(self, plan: &Plan, devices: &[DeviceTrace]) -> io::Result<()> {
+        let file = match &self {
+            TraceFile::Whole(new) => new.file(),
+            TraceFile::Stream(file) => file,
+        };
+        let mut out = BufWriter::new(file);
+        write(&mut out, plan, devices)?;
+        out.flush()?;
+        drop(out);
+        match self {
+            TraceFile::Whole(new) => new.replace(),
+            TraceFile::Stream(_) => Ok(()),
+        }
+    }
+}
+
 /// A timeline in the making; the first process writes it.
 pub(crate) struct Trace {
-    file: Option<File>,
+    file: Option<TraceFile>,
     path: PathBuf,
     last: u64,
 }
 
 impl Trace {
-    /// Makes the file, and has the devices record steps of a program, the next of which is `next`.
+    /// Begins the file, and has the devices record steps of a program, the next of which is `next`.
     pub(crate) fn start(
         options: &TraceOptions,
         cluster: &Cluster,
@@ -51,7 +97,7 @@ impl Trace {
         next: u64,
         processes: &Processes,
     ) -> Result<Trace, Failure> {
-        let make = || File::create(&options.file).map_err(|e| failed(&options.file, &e));
+        let make = || TraceFile::begin(&options.file).map_err(|e| failed(&options.file, &e));
         let made = processes.is_first().then(make).transpose();
         let file = agree_on_result(processes, "the timeline", made)?;
         let steps = options.steps.clone().unwrap_or(next..=next.saturating_add(FIRST_STEPS - 1));
@@ -69,16 +115,15 @@ impl Trace {
         let devices = cluster.traced()?;
         let Trace { file, path, .. } = self;
         let written = processes.on_first("the timeline".into(), || {
-            let Some(mut out) = file.map(BufWriter::new) else { return Ok(()) };
-            write(&mut out, plan, &devices).and_then(|()| out.flush()).map_err(|e| failed(&path, &e))
+            file.map_or(Ok(()), |file| file.write(plan, &devices)).map_err(|e| failed(&path, &e))
         })?;
         agree_on_result(processes, "the timeline", written.unwrap_or(Ok(())))
     }
 }
 
-fn failed(path: &Path, why: &std::io::Error) -> Failure {
+fn failed(path: &Path, why: &io::Error) -> Failure {
     Diagnostic::error(codes::E0511, format!("`{}` cannot be written: {why}", path.display()))
-        .help("name a file in a folder that is there: `--trace FILE`")
+        .help("name a new file, or an older timeline, in a folder that is there: `--trace FILE`")
         .into()
 }
 
@@ -87,10 +132,10 @@ fn failed(path: &Path, why: &std::io::Error) -> Failure {
 /// # Errors
 ///
 /// Those of `out`.
-pub fn write(out: &mut dyn Write, plan: &Plan, devices: &[DeviceTrace]) -> std::io::Result<()> {
+pub fn write(out: &mut dyn Write, plan: &Plan, devices: &[DeviceTrace]) -> io::Result<()> {
     let zero = devices.iter().flat_map(|d| &d.records).map(|r| r.begin).min().unwrap_or(0);
     let about = json!({ "model": plan.model, "program": plan.program, "mesh": plan.mesh.describe(), "plan": plan.hash() });
-    write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{about},\"traceEvents\":[")?;
+    write!(out, "{BEGIN}{about},\"traceEvents\":[")?;
     let mut first = true;
     for device in devices {
         let t = Track { plan, rank: device.rank, zero };
