@@ -57,11 +57,24 @@ fn input(name: &str, step: usize, n: usize) -> Vec<f64> {
 
 /// Everything after all steps under a layout: parameters by name, moments as `NAME/which`.
 fn run(train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
-    run_in(DType::F64, 1.0, train, mesh, layout)
+    run_in(DType::F64, Scales::default(), train, mesh, layout)
 }
 
-/// The same in some arithmetic, with gradients `scale` times as large.
-fn run_in(float: DType, scale: f64, train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
+/// How much larger gradients are, and parameters.
+#[derive(Clone, Copy, Debug)]
+struct Scales {
+    gradients: f64,
+    parameters: f64,
+}
+
+impl Default for Scales {
+    fn default() -> Self {
+        Scales { gradients: 1.0, parameters: 1.0 }
+    }
+}
+
+/// The same in some arithmetic.
+fn run_in(float: DType, scales: Scales, train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.mw");
     std::fs::write(&file, model(train)).unwrap();
@@ -75,7 +88,8 @@ fn run_in(float: DType, scale: f64, train: &str, mesh: &str, layout: &str) -> BT
     cluster.init_state(id, 1).unwrap();
     for (name, dims) in PARAMS {
         let shape: Vec<usize> = dims.iter().map(|d| d.1).collect();
-        let values = first_values(name, shape.iter().product());
+        let mut values = first_values(name, shape.iter().product());
+        values.iter_mut().for_each(|x| *x *= scales.parameters);
         let values = HostData::from_f64(float, values);
         cluster.set_state(name, &HostTensor::new(shape, values).unwrap()).unwrap();
     }
@@ -86,7 +100,7 @@ fn run_in(float: DType, scale: f64, train: &str, mesh: &str, layout: &str) -> BT
                 let mut shape: Vec<usize> = vec![BATCH];
                 shape.extend(dims.iter().map(|d| d.1));
                 let n = shape[1..].iter().product();
-                let values = input(name, t, n).iter().map(|x| x * scale).collect();
+                let values = input(name, t, n).iter().map(|x| x * scales.gradients).collect();
                 let tensor = HostTensor::new(shape, HostData::from_f64(float, values)).unwrap();
                 (format!("of_{name}"), tensor)
             })
@@ -355,7 +369,8 @@ fn adafactor_bears_tiny_gradients_in_f32() {
     let line = "optimizer adafactor(lr = 1e-2, min_factored = 5)";
     for scale in [0.0, 1e-25, 1e-17, 1e-8] {
         let want = reference(scale, &adafactor(PLAIN));
-        let got = run_in(DType::F32, scale, line, "", "");
+        let scales = Scales { gradients: scale, ..Scales::default() };
+        let got = run_in(DType::F32, scales, line, "", "");
         for (name, want) in &want {
             let off = apart(want, &got[name]);
             assert!(off <= 1e-5, "gradients of {scale}: {name} is {off:e} apart");
@@ -464,5 +479,43 @@ fn factored_moments_are_saved_and_go_on_under_another_layout() {
         let values = tensor.into_host().unwrap().data.to_f64();
         let off = apart(&straight.values(&name), &values);
         assert!(off <= 1e-9, "{name} is {off:e} apart");
+    }
+}
+
+/// Squares of what fits in a dtype, and sums of them, may not: norms of it do.
+#[test]
+fn norms_of_what_fits_are_right_under_every_layout() {
+    const LAYOUTS: [(&str, &str); 4] = [
+        ("", ""),
+        ("d=2", "batch -> d; grads: * -> d; moments: * -> d"),
+        ("d=3", "batch -> d; params: * -> d"),
+        ("x=2,y=2", "b -> x; c -> y"),
+    ];
+    let clipped = "optimizer sgd(lr = 0.1) clip global_norm = 1.0";
+    let lamb = "optimizer lamb(lr = 0.01, weight_decay = 0.1)";
+    let adafactor =
+        "optimizer adafactor(lr = 0.01, relative_step = false, scale_parameter = true, min_factored = 3)";
+    // The update of a clipped gradient does not depend on how large the gradient is; that of both others is relative to the parameter.
+    let cases = [
+        (clipped, DType::F32, [1e30, 1.0], [1e6, 1.0]),
+        (clipped, DType::F32, [1e38, 1.0], [1e6, 1.0]),
+        (clipped, DType::F64, [1e300, 1.0], [1e6, 1.0]),
+        (lamb, DType::F32, [1.0, 1e30], [1.0, 1e30]),
+        (lamb, DType::F64, [1.0, 1e200], [1.0, 1e150]),
+        (adafactor, DType::F32, [1.0, 1e25], [1.0, 1e25]),
+        (adafactor, DType::F64, [1.0, 1e200], [1.0, 1e150]),
+    ];
+    for (train, float, large, smaller) in cases {
+        let of = |[gradients, parameters]: [f64; 2]| Scales { gradients, parameters };
+        let want = run_in(DType::F64, of(smaller), train, "", "");
+        for (mesh, layout) in LAYOUTS {
+            let got = run_in(float, of(large), train, mesh, layout);
+            for (name, _) in PARAMS {
+                let want: Vec<f64> = want[*name].iter().map(|x| x / smaller[1]).collect();
+                let got: Vec<f64> = got[*name].iter().map(|x| x / large[1]).collect();
+                let off = apart(&want, &got);
+                assert!(off <= 1e-4, "{train} in {float}, {large:?}, {mesh}: {name} is {off:e} apart");
+            }
+        }
     }
 }

@@ -30,6 +30,7 @@ pub mod resolve;
 mod rows;
 pub mod schedule;
 pub mod specialize;
+mod squares;
 mod stack_part;
 pub mod step_graph;
 pub mod training;

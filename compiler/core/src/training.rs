@@ -4,6 +4,7 @@ use crate::autodiff::scaled_gradients;
 use crate::loss_scaling::{Scaler, SkippedUpdates};
 use crate::optimizers::{AVERAGE, Choices, Optimizer, OptimizerDef, Trained, Update, origin_of};
 use crate::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
+use crate::squares::Squares;
 use crate::stack_part::StackPart;
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Origin, SQRT};
@@ -107,12 +108,12 @@ fn descend(
     grads.iter_mut().zip(&params).for_each(|(grad, p)| *grad = of_trained_part(g, p, *grad));
     let wanted = train.clip.is_some() || program.declarations.settings.reports.gradient_norm;
     let mut norm = if wanted || scaler.is_some() { global_norm(g, &grads) } else { None };
-    let mut factor = None;
+    let mut factors: Vec<Id> = Vec::new();
     if let (Some(scaler), Some(scaled)) = (scaler.as_deref_mut(), norm) {
         scaler.watches(scaled);
         let inverse = scaler.inverse(g, g.ty(scaled).dtype);
         norm = Some(g.product(&[scaled, inverse]));
-        factor = Some(inverse);
+        factors.push(inverse);
     }
     if let Some(id) = norm.filter(|_| wanted) {
         let name = match train.objectives.len() {
@@ -122,10 +123,11 @@ fn descend(
         outputs.push(StepOutput { name, id, kind: OutputKind::Scalar });
     }
     if let (Some(ClipSpec::GlobalNorm(limit)), Some(norm)) = (train.clip, norm) {
-        let clip = clip_factor(g, norm, limit);
-        factor = Some(factor.map_or(clip, |f| g.product(&[f, clip])));
+        let root = clip_root(g, norm, limit);
+        let first = factors.pop().map_or(root, |inverse| g.product(&[inverse, root]));
+        factors.extend([first, root]);
     }
-    if let Some(factor) = factor {
+    for factor in factors {
         grads = multiplied(g, &grads, factor);
     }
     let skipped = skips.as_ref().map(|s| s.before(Some(k)));
@@ -231,12 +233,14 @@ fn averages(
     }
 }
 
-/// The factor by which the joint 2-norm of all gradients, `norm`, becomes at most `limit`.
-fn clip_factor(g: &mut Graph, norm: Id, limit: f64) -> Id {
+/// The root of the factor by which the joint 2-norm of all gradients, `norm`, becomes at most `limit`. Of a large norm the factor itself
+/// may be too small for the dtype.
+fn clip_root(g: &mut Graph, norm: Id, limit: f64) -> Id {
     let max = g.constant(limit, g.ty(norm).dtype);
-    // limit / max(norm, limit): exactly 1 below the limit.
+    // Of limit / max(norm, limit): exactly 1 below the limit.
     let larger = g.binary("max", norm, max);
-    g.binary("/", max, larger)
+    let (above, below) = (g.unary(&SQRT, max), g.unary(&SQRT, larger));
+    g.binary("/", above, below)
 }
 
 /// All gradients times a number.
@@ -261,8 +265,8 @@ fn global_norm(g: &mut Graph, grads: &[Id]) -> Option<Id> {
     for grad in grads {
         g.cursor =
             Origin { phase: Phase::Update, name: "gradient norm".into(), ..g.node(*grad).origin.clone() };
-        let square = g.contract_to(&[*grad, *grad], &[]);
-        squares.push(g.cast(square, dtype));
+        let grad = g.cast(*grad, dtype);
+        squares.push(Squares::of(g, grad, &[]));
     }
     g.cursor = Origin {
         class: Class::Value,
@@ -272,8 +276,7 @@ fn global_norm(g: &mut Graph, grads: &[Id]) -> Option<Id> {
         span: base.span,
         full: false,
     };
-    let total = g.sum_of(&squares);
-    Some(g.unary(&SQRT, total))
+    Some(Squares::joint(g, &squares).root(g, 1.0))
 }
 
 /// The learning rate of a step, counted from 1, as the `train` block says: a number, or a schedule. It is computed in `f64`, in

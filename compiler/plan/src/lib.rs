@@ -36,7 +36,7 @@ pub use buffer::{BufId, Buffer, Extent, Operand};
 pub use collective::{BusFactor, Collective, CollectiveKind, CollectiveSpec, Portion, Traffic};
 pub use communication::CollectiveTotal;
 pub use dim::{Dim, Dims};
-pub use dtype::DType;
+pub use dtype::{DType, square_scale};
 pub use expr::Expr;
 pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;

@@ -106,6 +106,15 @@ primitives! {
         work: Work::Input(1),
         ..PLAIN
     };
+    /// `(input) -> out`: the sum of `(scale * input)^2` over the dims that `out` lacks, with [`crate::square_scale`] of the dtype: finite
+    /// wherever the root of the sum of squares is.
+    ScaledSquares => Spec {
+        name: "scaled_squares",
+        half: Widened,
+        folds: Some(Monoid::Sum),
+        work: Work::Input(3),
+        ..PLAIN
+    };
     /// `(table, indices…) -> out`: `out = table[dims = indices]`, where this device's table holds a range of each of `dims`: an index
     /// outside of it gives 0. The table has `dims`; the indices, one for each, global positions in `I32`, lack them. The result
     /// has the dims of the indices and the rest of the table's.

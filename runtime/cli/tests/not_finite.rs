@@ -224,3 +224,40 @@ fn an_infinite_derivative_says_what_to_add() {
         assert_eq!(err.contains("`clip global_norm = 1.0`"), proposed, "{err}");
     }
 }
+
+#[test]
+fn a_norm_is_finite_where_it_fits_and_named_where_not() {
+    // Each element of the gradient of `w` is 4e30 to 4e31: their squares do not fit in `f32`, the norm does.
+    let body = "    let y = sum[n](x * w)
+    loss l = mean[batch](sum[m](y)) * SCALE
+";
+    let text = |scale: &str| body.replace("SCALE", scale);
+    let train = "    optimizer sgd(lr = 0.1)\n    clip global_norm = 1.0\n";
+    let at = prepared("norm-fits", &text("1e31"), train);
+    for (k, layout) in LAYOUTS.iter().enumerate() {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
+        c.args(["train", "bad.mw", "--data", "x=x.npy", "--no-eval", "--steps", "3"]).args(&layout[1..]);
+        let run = format!("run-{k}");
+        let output = c.args(["--run", &run]).current_dir(&at).env("NO_COLOR", "1").output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{layout:?}: {err}");
+        let log = std::fs::read_to_string(at.join(run).join("metrics.jsonl")).unwrap();
+        let of = |line: &str, key: &str| -> f64 {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line[key].as_f64().unwrap_or(f64::NAN)
+        };
+        let steps: Vec<&str> = log.lines().filter(|l| l.contains("\"step\"")).take(3).collect();
+        assert!(steps.iter().all(|l| (1e31..1e33).contains(&of(l, "gradient_norm"))), "{layout:?}: {log}");
+        assert!(of(steps[2], "loss") < of(steps[0], "loss"), "{layout:?}: {log}");
+    }
+    let at = prepared("norm-too-large", &text("4e37"), train);
+    for layout in LAYOUTS {
+        let err = failed(&at, &[layout, &["--steps", "3"]].concat());
+        for part in [
+            "error[E0517]: the norm of all gradients is inf at step 1",
+            "the first value that is not finite is `gradient norm`",
+        ] {
+            assert!(err.contains(part), "{layout:?}: `{part}` is not in\n{err}");
+        }
+    }
+}

@@ -8,10 +8,11 @@ use crate::data::{Dataset, Schedule};
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, restore};
 use crate::failure::Failure;
 use crate::inference::read_checkpoint;
+use crate::metrics::StepMetrics;
 use crate::poles::{Pole, smaller_steps};
 use crate::project::{Project, line_of};
 use crate::training::{Progress, TrainOptions};
-use meshwright_core::{Compiled, examined_step};
+use meshwright_core::{Compiled, GRADIENT_NORM, examined_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_exec::{Cluster, Finiteness, Processes};
 use meshwright_ops::{Graph, Id};
@@ -20,7 +21,43 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A run that came to a loss that is not finite.
+/// A loss, or a norm of gradients, that is not finite.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NotFinite {
+    step: u64,
+    /// The name of the step's output; `None` for the loss.
+    norm: Option<String>,
+    value: f64,
+}
+
+impl NotFinite {
+    /// What a step has told that is not finite. Norms of `f16` may be infinite: such a step is made again with another scale.
+    pub(crate) fn of(measured: &StepMetrics) -> Option<NotFinite> {
+        let step = measured.step;
+        if !measured.loss.is_finite() {
+            return Some(NotFinite { step, norm: None, value: measured.loss });
+        }
+        let others = measured.values.iter().filter(|(name, _)| name.starts_with(GRADIENT_NORM));
+        let norms = others.map(|(name, v)| (name.as_str(), *v));
+        let mut norms = norms.chain(measured.gradient_norm.map(|v| (GRADIENT_NORM, v)));
+        let (name, value) = norms.find(|(_, v)| !v.is_finite() && measured.loss_scale.is_none())?;
+        Some(NotFinite { step, norm: Some(name.into()), value })
+    }
+
+    /// What it is, in words.
+    fn message(&self, loss: &str) -> String {
+        let of = |name: &str| name.strip_prefix(GRADIENT_NORM)?.strip_prefix('_').map(String::from);
+        let what = match self.norm.as_deref() {
+            None => format!("the loss `{loss}`"),
+            Some(name) => of(name).map_or("the norm of all gradients".into(), |loss| {
+                format!("the norm of all gradients of `{loss}`")
+            }),
+        };
+        format!("{what} is {} at step {}", self.value, self.step)
+    }
+}
+
+/// A run that came to a loss or a norm that is not finite.
 pub(crate) struct Rerun<'a> {
     project: &'a Project,
     sources: &'a Sources,
@@ -79,20 +116,20 @@ impl<'a> Rerun<'a> {
         Rerun { project, sources, options, schedule, set, program, saved, first_values, stop }
     }
 
-    /// The error for a loss that is not finite: with its cause, where running the step again shows it.
+    /// The error for it: with its cause, where running the step again shows it.
     pub(crate) fn error(
         &self,
         cluster: &mut Cluster,
-        (step, loss): (u64, f64),
+        found: &NotFinite,
         progress: &mut dyn FnMut(Progress),
     ) -> Diagnostic {
         let declared = self.project.program.train.as_ref().map(|t| t.loss());
-        let name = declared.map_or("the loss", |d| d.name.as_str());
-        let message = format!("the loss `{name}` is {loss} at step {step}");
+        let step = found.step;
+        let message = found.message(declared.map_or("the loss", |d| d.name.as_str()));
         // What follows may take long, and be cut off.
         progress(Progress::RunningAgain { from: self.saved, step, why: &message });
-        let found = self.culprit(cluster, step);
-        let d = match &found {
+        let culprit = self.culprit(cluster, found);
+        let d = match &culprit {
             Ok(Outcome::Found(c)) => {
                 self.described(Diagnostic::error(codes::E0517, self.with_cause(&message, c)), c, step)
             }
@@ -103,7 +140,7 @@ impl<'a> Rerun<'a> {
             Err(failure) => Diagnostic::error(codes::E0517, message)
                 .note(format!("it could not be run again: {}", said(failure))),
         };
-        let d = match declared {
+        let d = match declared.filter(|_| found.norm.is_none()) {
             Some(decl) => d.and(decl.span, "not finite from here on"),
             None => d,
         };
@@ -174,7 +211,8 @@ impl<'a> Rerun<'a> {
         }
     }
 
-    fn culprit(&self, cluster: &mut Cluster, step: u64) -> Result<Outcome, Failure> {
+    fn culprit(&self, cluster: &mut Cluster, not_finite: &NotFinite) -> Result<Outcome, Failure> {
+        let step = not_finite.step;
         let project = self.project.examined();
         let processes = cluster.processes().clone();
         let Some(graph) = examined_step(&project.program) else { return Ok(Outcome::Nothing) };
@@ -204,7 +242,8 @@ impl<'a> Rerun<'a> {
         for n in looked_at..step {
             let given = self.batch(&processes, &examined, n)?;
             let (_, seen) = cluster.run_examined(examined.id, n + 1, &provide(&examined, given))?;
-            let found = Trail { plan: &examined.plan, graph: &graph, seen: &seen }.culprit(n + 1);
+            let trail = Trail { plan: &examined.plan, graph: &graph, seen: &seen };
+            let found = trail.culprit(n + 1, not_finite.norm.as_deref());
             if let Some(found) = found {
                 return Ok(Outcome::Found(found));
             }
@@ -262,12 +301,14 @@ impl Trail<'_> {
         self.seen.get(buf.0 as usize).copied().unwrap_or_default()
     }
 
-    /// The first of all values that are not finite and that such a loss is made of; where the loss is finite, that the next
+    /// The first of all values that are not finite and that such a loss is made of, or such a norm; where that is finite, that the next
     /// parameters are made of. Infinite constants, such as those of masks, are nobody's fault.
-    fn culprit(&self, step: u64) -> Option<Culprit> {
+    fn culprit(&self, step: u64, norm: Option<&str>) -> Option<Culprit> {
         let plan = self.plan;
         let bad = |buf: &BufId| self.of(*buf) != Finiteness::Finite;
-        let loss = plan.outputs.first().map(|o| o.buf).filter(bad);
+        let mut told = plan.outputs.iter().enumerate();
+        let told = told.find(|(at, o)| norm.map_or(*at == 0, |name| o.name == name));
+        let loss = told.map(|(_, o)| o.buf).filter(bad);
         let next = plan.program_inputs.iter().filter_map(|l| l.next).filter(bad);
         let mut todo: Vec<BufId> = match loss {
             Some(loss) => vec![loss],

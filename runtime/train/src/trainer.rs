@@ -157,7 +157,7 @@ impl Run<'_> {
             }
             (Ok(_), Some(at)) => {
                 let rerun = Rerun::of((project, sources, options), with, (saved, stop), first_values);
-                let failed = Err(rerun.error(&mut cluster, at, progress).into());
+                let failed = Err(rerun.error(&mut cluster, &at, progress).into());
                 agree_on_result(processes, "the loss", failed)
             }
             (failed, _) => failed,

@@ -1,7 +1,8 @@
 //! Adafactor.
 
 use super::{Choices, OptimizerDef, Range, Setting, Trained, Update, Wrong};
-use meshwright_ops::{Id, NEG, RECIP, RSQRT, SQRT};
+use crate::squares::Squares;
+use meshwright_ops::{Id, NEG, RECIP, RSQRT};
 use meshwright_plan::{Dim, Dims, Monoid};
 
 /// Adafactor (Shazeer & Stern 2018, arXiv 1804.04235, algorithms 4 to 6).
@@ -75,7 +76,7 @@ fn update(c: &Choices, u: &mut Update<'_>, params: &[Trained<'_>]) {
     for p in params {
         u.of(p);
         let moments = second(c, u, p, beta2);
-        let size = c.flag("scale_parameter").then(|| u.sum_of_squares(p, p.decl.id));
+        let size = c.flag("scale_parameter").then(|| u.squares(p, p.decl.id));
         sums.push((moments, size));
     }
     let mut scales = Vec::new();
@@ -98,7 +99,7 @@ fn update(c: &Choices, u: &mut Update<'_>, params: &[Trained<'_>]) {
     for (p, (moments, _)) in params.iter().zip(&sums) {
         u.of(p);
         let step = normalized(u, p, moments);
-        let squares = clip.map(|_| u.sum_of_squares(p, step));
+        let squares = clip.map(|_| u.squares(p, step));
         steps.push((step, squares));
     }
     for (scale, (p, (_, squares))) in scales.iter_mut().zip(params.iter().zip(&steps)) {
@@ -191,12 +192,11 @@ fn normalized(u: &mut Update<'_>, p: &Trained<'_>, moments: &Second) -> Id {
     }
 }
 
-/// The root of the mean of squares over a whole parameter, from their sum.
-fn rms(u: &mut Update<'_>, p: &Trained<'_>, squares: Id) -> Id {
+/// The root of the mean of squares over a whole parameter, from their sums.
+fn rms(u: &mut Update<'_>, p: &Trained<'_>, squares: Squares) -> Id {
     let dims = u.own_dims(p);
     let n = u.graph().dims.elements(&dims);
-    let mean = u.graph().scaled(squares, 1.0 / n as f64);
-    u.graph().unary(&SQRT, mean)
+    squares.root(u.graph(), 1.0 / n as f64)
 }
 
 /// Takes the step, or the average of the steps, and the decay off the parameter.

@@ -2,7 +2,8 @@
 
 use super::definition::any;
 use super::{Choices, OptimizerDef, Range, Setting, Trained, Update, adam};
-use meshwright_ops::{Id, RSQRT, SQRT};
+use crate::squares::Squares;
+use meshwright_ops::Id;
 
 /// LAMB (You et al. 2020, arXiv 1904.00962, algorithm 2 with the identity for phi): `r` is the direction of Adam, bias
 /// undone, plus decay times the parameter; `p -= lr * |p| / |r| * r` with 2-norms over the whole parameter. Where either norm
@@ -29,7 +30,7 @@ fn update(c: &Choices, u: &mut Update<'_>, params: &[Trained<'_>]) {
         u.of(p);
         let step = adam::direction(c, u, p, p.grad);
         let step = u.decayed(step, p, c.nonzero("weight_decay"));
-        let squares = (u.sum_of_squares(p, p.decl.id), u.sum_of_squares(p, step));
+        let squares = (u.squares(p, p.decl.id), u.squares(p, step));
         steps.push((step, squares));
     }
     let mut ratios = Vec::new();
@@ -43,13 +44,13 @@ fn update(c: &Choices, u: &mut Update<'_>, params: &[Trained<'_>]) {
     }
 }
 
-/// The trust ratio from the squares of both norms.
-fn ratio(u: &mut Update<'_>, weight: Id, step: Id) -> Id {
-    let (zero, one) = (u.number(0.0, weight), u.number(1.0, weight));
-    let root = u.graph().unary(&SQRT, weight);
-    let over = u.graph().unary(&RSQRT, step);
-    let quotient = u.product(&[root, over]);
+/// The trust ratio, the quotient of both norms.
+fn ratio(u: &mut Update<'_>, weight: Squares, step: Squares) -> Id {
     let g = u.graph();
+    let (weight, step) = (weight.root(g, 1.0), step.root(g, 1.0));
+    let (zero, one) = (u.number(0.0, weight), u.number(1.0, weight));
+    let g = u.graph();
+    let quotient = g.binary("/", weight, step);
     let has_weight = g.binary(">", weight, zero);
     let has_step = g.binary(">", step, zero);
     let both = g.binary("and", has_weight, has_step);

@@ -1,6 +1,7 @@
 //! What the updates of all optimizers are written with.
 
 use crate::declared::{ParamDecl, Turn};
+use crate::squares::Squares;
 use crate::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Leaf, NEG, Origin, RECIP, Type};
 use meshwright_plan::{DType, Dim, Init, Phase};
@@ -250,11 +251,11 @@ impl<'a> Update<'a> {
         self.dims(p).split_off(p.decl.stack)
     }
 
-    /// The sum of the squares of all elements of a whole value of a parameter, split or not: of each parameter in a loop.
-    pub fn sum_of_squares(&mut self, p: &Trained<'_>, x: Id) -> Id {
+    /// The sums of squares of all elements of a whole value of a parameter, split or not: of each parameter in a loop.
+    pub(crate) fn squares(&mut self, p: &Trained<'_>, x: Id) -> Squares {
         let mut loops = self.dims(p);
         loops.truncate(p.decl.stack);
-        self.g.contract_to(&[x, x], &loops)
+        Squares::of(self.g, x, &loops)
     }
 
     /// A number of the dtype of `like`.

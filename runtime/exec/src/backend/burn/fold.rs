@@ -10,7 +10,7 @@ use crate::engine::graph::TensorSlot;
 use crate::engine::inlined::Inlined;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
 use meshwright_plan::expr::{BinaryFn, Expr, Scalar};
-use meshwright_plan::{BufId, Computed, DType, Dim, Monoid, Operand, Prim, Step};
+use meshwright_plan::{BufId, Computed, DType, Dim, Monoid, Operand, Prim, Step, square_scale};
 
 /// A step that a kernel computes: what it reads, and what it writes.
 struct OwnFold {
@@ -76,6 +76,7 @@ impl Lower<'_> {
         }
         let (monoid, of) = match (&step.prim, &factors[..]) {
             (Prim::Reduce { monoid }, [of]) => (*monoid, of.0.clone()),
+            (Prim::ScaledSquares, [of]) => (Monoid::Sum, scaled_square(&of.0, square_scale(out.dtype))),
             (Prim::Contract, [a, b]) => {
                 let (left, right) = (self.local(&step.reads[0])?, self.local(&step.reads[1])?);
                 if !has_no_matrices(&left, &right, &out) {
@@ -126,6 +127,16 @@ impl Lower<'_> {
 fn element_of(dtype: DType) -> Computed {
     let (expr, regs) = Expr::of_operands([dtype]);
     Computed { expr, reg: regs[0] }
+}
+
+/// The square of an expression times a number.
+fn scaled_square(of: &Computed, scale: f64) -> Computed {
+    let mut expr = of.expr.clone();
+    let x = expr.cast(of.reg, of.expr.dtype(of.reg).wide());
+    let scale = expr.constant(scale, expr.dtype(x));
+    let scaled = expr.binary(BinaryFn::Mul, x, scale);
+    let reg = expr.binary(BinaryFn::Mul, scaled, scaled);
+    Computed { expr, reg }
 }
 
 /// The product of two factors, each an expression with what it loads; the second one loads what comes after that of the first.

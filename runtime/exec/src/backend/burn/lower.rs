@@ -51,6 +51,7 @@ impl Lower<'_> {
             Prim::Map { expr, regs } => self.map(step, expr, regs),
             Prim::Contract => self.contract(step),
             Prim::Reduce { monoid } => self.reduction(step, *monoid),
+            Prim::ScaledSquares => self.scaled_squares(step),
             Prim::Lookup { dims } => self.lookup(step, dims),
             Prim::ScatterAdd { dims } => self.scatter_add(step, dims),
             Prim::Softmax { dim, log } => self.softmax(step, *dim, *log),

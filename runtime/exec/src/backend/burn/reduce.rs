@@ -6,7 +6,7 @@ use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
 use crate::engine::ops::{Binary, Reduce};
 use burn_backend::DType as BurnType;
-use meshwright_plan::{DType, Dim, Monoid, Step};
+use meshwright_plan::{DType, Dim, Monoid, Step, square_scale};
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Reduce`]. Dims that lie side by side and share their fate are folded as one.
@@ -48,6 +48,28 @@ impl Lower<'_> {
         if self.graph.dtype(x) == BurnType::U8 {
             x = self.graph.cast(x, BurnType::I32);
         }
+        self.folded(f, x, (&input, &out));
+        Ok(())
+    }
+
+    /// See [`meshwright_plan::Prim::ScaledSquares`].
+    pub(super) fn scaled_squares(&mut self, step: &Step) -> Result<(), LoweringError> {
+        let ([input], [out]) = self.locals(step)?;
+        self.context.check_aligned(&[&input, &out], &[])?;
+        if input.elements() == 0 {
+            self.write_number(0.0, &out);
+            return Ok(());
+        }
+        let x = self.read(&input).val;
+        let x = self.wide(x);
+        let scaled = self.graph.scalar(Binary::Mul, x, square_scale(out.dtype));
+        let squares = self.graph.binary(Binary::Mul, scaled, scaled);
+        self.folded(Reduce::Sum, squares, (&input, &out));
+        Ok(())
+    }
+
+    /// Folds a value of the dims of `input` over those that `out` lacks, and writes it there.
+    fn folded(&mut self, f: Reduce, x: Val, (input, out): (&Local, &Local)) {
         // Runs of dims that are folded, or kept, together.
         let mut runs: Vec<(bool, usize)> = vec![];
         for (dim, n) in input.dims.iter().zip(&input.shape) {
@@ -63,10 +85,9 @@ impl Lower<'_> {
             val = self.graph.reduce(f, val, axis);
         }
         let kept: Vec<Dim> = input.dims.iter().filter(|d| out.at(**d).is_some()).copied().collect();
-        let shape: Vec<usize> = Self::sizes(&kept, &[&input]);
+        let shape: Vec<usize> = Self::sizes(&kept, &[input]);
         let val = self.graph.reshape(val, &extents(&shape));
-        self.write(&Named { val, dims: kept }, &out);
-        Ok(())
+        self.write(&Named { val, dims: kept }, out);
     }
 
     fn place(&mut self, greatest: bool, input: &Local, out: &Local) -> Result<(), LoweringError> {

@@ -2,14 +2,14 @@
 //! from its operands and results on this device; what is of a half type and unknown to its kernel comes and goes as copies in `f32`.
 
 use super::kernel::{Held, Kernel, KernelWork, Output, exactly};
-use super::kernels::{Access, Arg, MapKernel, RandomKernel, ReduceKernel, SliceMut};
+use super::kernels::{Access, Arg, KernelError, MapKernel, RandomKernel, ReduceKernel, SliceMut};
 use super::{attention, blocks, index, kernels, moves, rows, windows};
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{BufId, DType, Dim, Expr, HalfFloats, Monoid, Prim, Step};
+use meshwright_plan::{BufId, DType, Dim, Expr, HalfFloats, Prim, Step};
 
 impl Lowering<'_, Kernel> {
     /// Records the operations of a step that computes.
@@ -122,7 +122,12 @@ fn prepare(
     // Their number is checked before they are taken apart.
     match &step.prim {
         Prim::Map { expr, regs } => map(context, expr, regs, reads, writes),
-        Prim::Reduce { monoid } => reduce(context, *monoid, reads, writes),
+        Prim::Reduce { monoid } => reduce(context, reads, writes, |keep, fold, input, offset| {
+            ReduceKernel::new(*monoid, keep, fold, input, offset)
+        }),
+        Prim::ScaledSquares => reduce(context, reads, writes, |keep, fold, input, _| {
+            ReduceKernel::scaled_squares(keep, fold, input)
+        }),
         Prim::Lookup { dims } => index::lookup(context, dims, reads, writes),
         Prim::ScatterAdd { dims } => index::scatter_add(context, dims, reads, writes),
         Prim::Softmax { dim, log } => rows::in_place(context, *dim, reads, writes, |dtype, shape, at| {
@@ -195,11 +200,12 @@ fn map(
     Ok(KernelWork::new(aligned, move |args, outs| kernel.run(&args.all().collect::<Vec<_>>(), outs)))
 }
 
+/// A fold, by the kernel that `prepared` makes for the sizes that are kept and folded, what is read and where it begins.
 fn reduce(
     context: &DeviceContext<'_>,
-    monoid: Monoid,
     reads: &[Local],
     writes: &[Local],
+    prepared: impl Fn(&[usize], &[usize], &Access, usize) -> Result<ReduceKernel, KernelError>,
 ) -> Result<KernelWork, LoweringError> {
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     context.check_aligned(&[input, out], &[])?;
@@ -210,7 +216,7 @@ fn reduce(
     let fold: Vec<usize> = folded.iter().filter_map(|d| input.at(*d)).map(|i| input.shape[i]).collect();
     let offset = folded.first().map_or(Ok(0), |d| input.range(*d).map(|r| r.start))?;
     let access = input.access(&[out.dims.as_slice(), &folded].concat());
-    let kernel = ReduceKernel::new(monoid, &out.shape, &fold, &access, offset)?;
+    let kernel = prepared(&out.shape, &fold, &access, offset)?;
     Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, out)))
 }
 

@@ -5,6 +5,7 @@ use super::level::multiversion;
 use super::math::Real;
 use super::narrow::Half;
 use half::{bf16, f16};
+use meshwright_plan::{DType, square_scale};
 use std::marker::PhantomData;
 
 /// A monoid over elements of one type.
@@ -119,6 +120,36 @@ fold!(MinI32, i32, i32, i32::MAX, |a, x| a.min(x), |a, b| a.min(b));
 fold!(MinU8, u8, u8, u8::MAX, |a, x| a.min(x), |a, b| a.min(b));
 fold!(And, u8, u8, 1, |a, x| a & u8::from(x != 0), |a, b| a & b);
 fold!(Or, u8, u8, 0, |a, x| a | u8::from(x != 0), |a, b| a | b);
+
+/// Squares of scaled elements.
+pub(super) struct ScaledSquares<T>(PhantomData<T>);
+macro_rules! scaled_squares {
+    ($($t:ty, $dtype:expr;)*) => {$(
+        impl Fold for ScaledSquares<$t> {
+            type Item = $t;
+            type Out = $t;
+            type Acc = f64;
+            const IDENTITY: f64 = 0.0;
+            #[inline(always)]
+            fn step(acc: f64, x: $t) -> f64 {
+                let scaled = f64::from(x) * const { square_scale($dtype) };
+                acc + scaled * scaled
+            }
+            #[inline(always)]
+            fn join(a: f64, b: f64) -> f64 {
+                a + b
+            }
+            #[inline(always)]
+            fn finish(acc: f64) -> $t {
+                acc as $t
+            }
+        }
+    )*};
+}
+scaled_squares! {
+    f32, DType::F32;
+    f64, DType::F64;
+}
 
 /// Declares a fold of half types.
 macro_rules! half_fold {

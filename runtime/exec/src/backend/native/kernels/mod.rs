@@ -12,6 +12,7 @@
 //!     .run(&[Arg], &mut [SliceMut])
 //! ReduceKernel::new(monoid, keep: &[usize], fold: &[usize], input: &Access over keep ++ fold, arg_offset)
 //!     .run(Slice, SliceMut)                                         out over keep
+//! ReduceKernel::scaled_squares(keep, fold, input).run(Slice, SliceMut)   out over keep
 //! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
 //! BlockCopy::new(dtype, out: StridedView, sources, fill).run(&[Slice], SliceMut)
 //! ConvolveKernel::new(dtype, gives, &ConvolveShape, elements of input, kernel and result).run(Slice, Slice, SliceMut)

@@ -27,10 +27,27 @@ pub struct ReduceKernel {
     sizes: (usize, usize),
     reach: usize,
     arg_offset: usize,
+    /// Whether the squares of scaled elements are folded, in place of elements.
+    squares: bool,
     level: Level,
 }
 
 impl ReduceKernel {
+    /// Prepares `out[keep] = sum of (scale * input[keep, fold])^2`, with the scale of [`meshwright_plan::square_scale`].
+    ///
+    /// # Errors
+    /// If a stride is missing, or the dtype is neither `f32` nor `f64`.
+    pub fn scaled_squares(
+        keep: &[usize],
+        fold: &[usize],
+        input: &Access,
+    ) -> Result<ReduceKernel, KernelError> {
+        if !matches!(input.dtype, DType::F32 | DType::F64) {
+            return Err(KernelError::Unsupported(format!("squares of {}", input.dtype)));
+        }
+        Ok(ReduceKernel { squares: true, ..ReduceKernel::new(Monoid::Sum, keep, fold, input, 0)? })
+    }
+
     /// Prepares `out[keep] = fold of input[keep, fold]`; the input's strides are those of the dims of `keep`, then `fold`.
     /// Arg-reductions have one dim in `fold`, and add `arg_offset` to the index.
     ///
@@ -72,6 +89,7 @@ impl ReduceKernel {
             sizes: (keep.iter().product(), fold.iter().product()),
             reach: input.reach(&shape),
             arg_offset,
+            squares: false,
             level: Level::best(),
         })
     }
@@ -94,6 +112,8 @@ impl ReduceKernel {
         super::check_out(&out, self.out_dtype(), self.sizes.0)?;
         use {DType::*, Monoid::*};
         match (self.monoid, self.dtype) {
+            (Sum, F32) if self.squares => self.fold::<ScaledSquares<f32>>(input, out),
+            (Sum, F64) if self.squares => self.fold::<ScaledSquares<f64>>(input, out),
             (Sum, F32) => self.fold::<SumF32>(input, out),
             (Sum, F64) => self.fold::<SumF64>(input, out),
             (Sum, BF16) => self.fold::<SumHalf<bf16>>(input, out),
