@@ -510,7 +510,9 @@ fn norms_of_what_fits_are_right_under_every_layout() {
         let want = run_in(DType::F64, of(smaller), train, "", "");
         for (mesh, layout) in LAYOUTS {
             let got = run_in(float, of(large), train, mesh, layout);
-            for (name, _) in PARAMS {
+            // What starts at 0 is no larger with the others.
+            let relative = large[1] != smaller[1];
+            for (name, _) in PARAMS.iter().filter(|(name, _)| !(relative && *name == "one")) {
                 let want: Vec<f64> = want[*name].iter().map(|x| x / smaller[1]).collect();
                 let got: Vec<f64> = got[*name].iter().map(|x| x / large[1]).collect();
                 let off = apart(&want, &got);

@@ -165,9 +165,7 @@ impl TrainingLoop<'_> {
             report.notes.iter().for_each(|note| (self.progress)(Progress::Warning(note.clone())));
             let wall = begin.elapsed();
             if ahead.is_none() {
-                let (cluster, float) = (self.cluster, self.project.program.float);
-                let told = self.utilization.review(wall.as_secs_f64(), || cluster.measured_peak(float))?;
-                told.into_iter().for_each(|told| (self.progress)(Progress::Warning(told)));
+                self.review_peak(wall)?;
             }
             let measured = self.measured(n + 1, &report, wall);
             losses.add(measured.loss);
@@ -185,6 +183,14 @@ impl TrainingLoop<'_> {
 
     fn launch(&self, step: u64, given: Batch) -> Result<LaunchedStep, Failure> {
         Ok(self.cluster.launch(self.program.id, step, &provide(self.program, given))?)
+    }
+
+    /// Measures the peak again that a step of this wall time exceeds, or tells that it is not known.
+    fn review_peak(&mut self, wall: Duration) -> Result<(), Failure> {
+        let (cluster, float) = (self.cluster, self.project.program.float);
+        let told = self.utilization.review(wall.as_secs_f64(), || cluster.measured_peak(float))?;
+        told.into_iter().for_each(|told| (self.progress)(Progress::Warning(told)));
+        Ok(())
     }
 
     /// Whether the step after `n` is launched before what `n` gives is waited for: nothing else is to be done in between.

@@ -1,6 +1,6 @@
 //! Storage for results, kept from step to step: memory that is hardly asked from the system and not cleared again.
 
-use super::storage::{LARGE, Storage};
+use super::storage::{LARGE, Regions};
 use super::tensor::zeros;
 use crate::engine::lowering::{stored_as, stored_shape};
 use burn_backend::DType as BurnType;
@@ -22,7 +22,7 @@ pub(crate) struct NoMemory(pub(crate) usize);
 #[derive(Default)]
 pub(crate) struct Pool {
     small: HashMap<(BurnType, usize), Shelf>,
-    large: Arc<Mutex<Storage>>,
+    large: Arc<Mutex<Regions>>,
 }
 
 /// Small tensors of one size.
@@ -38,7 +38,7 @@ impl Pool {
         let layout = Layout::contiguous(stored_shape(dtype, shape).into());
         let (stored, bytes) = (stored_as(dtype), shape.iter().product::<usize>() * dtype.bytes());
         if bytes >= LARGE {
-            let memory = Storage::take(&self.large, bytes).ok_or(NoMemory(bytes))?;
+            let memory = Regions::take(&self.large, bytes).ok_or(NoMemory(bytes))?;
             return Ok(FlexTensor::new(memory, layout, stored));
         }
         let shelf = self.small.entry((stored, bytes)).or_default();

@@ -34,7 +34,7 @@ pub fn peak_value_bytes() -> u64 {
 
 /// The regions of a device.
 #[derive(Default)]
-pub(super) struct Storage {
+pub(super) struct Regions {
     /// By address.
     regions: BTreeMap<usize, Region>,
     /// Bytes of all regions, and those that are in use.
@@ -52,18 +52,18 @@ struct Region {
     idle: BTreeMap<usize, usize>,
 }
 
-impl Storage {
+impl Regions {
     /// Memory for so many bytes of a tensor, with anything in it. None where the system has none.
-    pub(super) fn take(shared: &Arc<Mutex<Storage>>, len: usize) -> Option<Bytes> {
+    pub(super) fn take(shared: &Arc<Mutex<Regions>>, len: usize) -> Option<Bytes> {
         let reserved = len.next_multiple_of(GRAIN);
-        let mut storage = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = storage.cut(reserved).or_else(|| storage.fresh(reserved))?;
-        storage.used += reserved;
-        storage.most = storage.most.max(storage.used);
-        let block = Block { at, len, storage: Arc::clone(shared) };
+        let mut regions = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = regions.cut(reserved).or_else(|| regions.fresh(reserved))?;
+        regions.used += reserved;
+        regions.most = regions.most.max(regions.used);
+        let part = RegionPart { at, len, regions: Arc::clone(shared) };
         // SAFETY: all of it is initialized: the system gives zeros.
         #[expect(unsafe_code, reason = "memory that is asked from the system")]
-        Some(unsafe { Bytes::from_controller(Box::new(block), len) })
+        Some(unsafe { Bytes::from_controller(Box::new(part), len) })
     }
 
     /// The smallest idle piece that is large enough, of which the rest stays.
@@ -136,7 +136,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: a region is dropped when all of it is idle, or with the storage, which every block keeps.
+        // SAFETY: a region is dropped when all of it is idle, or with all regions, which every part of one keeps.
         #[expect(unsafe_code, reason = "memory that goes back to the system")]
         let done = unsafe { munmap(with_exposed_provenance_mut(self.at), self.len) };
         if done.is_ok() {
@@ -146,26 +146,26 @@ impl Drop for Region {
 }
 
 /// A part of a region that a tensor has.
-struct Block {
+struct RegionPart {
     at: usize,
     len: usize,
-    storage: Arc<Mutex<Storage>>,
+    regions: Arc<Mutex<Regions>>,
 }
 
-impl Block {
+impl RegionPart {
     fn all(&self) -> *mut [MaybeUninit<u8>] {
         slice_from_raw_parts_mut(with_exposed_provenance_mut(self.at), self.len)
     }
 }
 
-impl Drop for Block {
+impl Drop for RegionPart {
     fn drop(&mut self) {
-        let mut storage = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
-        storage.give(self.at, self.len.next_multiple_of(GRAIN));
+        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        regions.give(self.at, self.len.next_multiple_of(GRAIN));
     }
 }
 
-impl AllocationController for Block {
+impl AllocationController for RegionPart {
     fn alloc_align(&self) -> usize {
         // Pages are larger than any alignment of elements.
         64
@@ -177,7 +177,7 @@ impl AllocationController for Block {
 
     #[expect(unsafe_code, reason = "memory that is asked from the system")]
     unsafe fn memory_mut(&mut self, _: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
-        // SAFETY: the pages are there as long as the block, nobody else has this part of them, and it is borrowed as the block is.
+        // SAFETY: the pages are there as long as the part, nobody else has it, and it is borrowed as this is.
         Ok(unsafe { &mut *self.all() })
     }
 

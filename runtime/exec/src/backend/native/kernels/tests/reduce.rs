@@ -217,3 +217,26 @@ fn products_of_random_layouts() {
         }
     }
 }
+
+#[test]
+fn squares_are_scaled_before_they_are_summed() {
+    let x: Vec<f32> = (0..70_000).map(|i| (i % 13 - 6) as f32 * 1e37).collect();
+    let wide: Vec<f64> = x.iter().map(|x| f64::from(*x) * 1e260).collect();
+    let access = |dtype| Access { dtype, offset: 0, strides: vec![700, 1] };
+    let scaled = |dtype, x: f64| (x * meshwright_plan::square_scale(dtype)).powi(2);
+    let sums = |dtype, of: &dyn Fn(usize) -> f64| -> Vec<f64> {
+        (0..100).map(|row| (0..700).map(|i| scaled(dtype, of(row * 700 + i))).sum()).collect()
+    };
+    for level in Level::available() {
+        let kernel = |dtype| ReduceKernel::scaled_squares(&[100], &[700], &access(dtype)).unwrap();
+        let (mut out, mut out_wide) = (vec![0f32; 100], vec![0f64; 100]);
+        kernel(DType::F32).with_level(level).run(Slice::F32(&x), SliceMut::F32(&mut out)).unwrap();
+        kernel(DType::F64).with_level(level).run(Slice::F64(&wide), SliceMut::F64(&mut out_wide)).unwrap();
+        let near = |got: f64, want: f64, by: f64| (got - want).abs() <= by * want && want > 0.0;
+        let want = sums(DType::F32, &|i| f64::from(x[i]));
+        assert!(out.iter().zip(want).all(|(got, want)| near(f64::from(*got), want, 1e-6)));
+        let want = sums(DType::F64, &|i| wide[i]);
+        assert!(out_wide.iter().zip(want).all(|(got, want)| near(*got, want, 1e-12)));
+    }
+    assert!(ReduceKernel::scaled_squares(&[], &[3], &access(DType::BF16)).is_err());
+}
