@@ -112,6 +112,32 @@ mod tests {
         assert_eq!(sizes(&pool), (0, 12 * MIB));
     }
 
+    /// Half of what was freed lies between what is still in use, and serves nothing that is larger.
+    #[test]
+    fn what_lies_in_pieces_goes_back() {
+        let mut pool = Pool::default();
+        for _ in 0..3 {
+            let whole = taken(&mut pool, 96);
+            pool.give(whole);
+            let parts: Vec<FlexTensor> = (0..12).map(|_| taken(&mut pool, 8)).collect();
+            let (stays, goes): (Vec<_>, Vec<_>) =
+                parts.into_iter().enumerate().partition(|(k, _)| k % 2 == 0);
+            goes.into_iter().for_each(|(_, t)| pool.give(t));
+            let mut large = taken(&mut pool, 48);
+            crate::backend::native::bytes_mut(&mut large).fill(7);
+            let (used, held) = sizes(&pool);
+            assert_eq!(used, 96 * MIB);
+            assert!((96 * MIB..103 * MIB).contains(&held), "{held}");
+            assert!(stays.iter().all(|(_, t)| t.bytes().iter().all(|b| *b == 0)), "it was written over");
+            stays.into_iter().for_each(|(_, t)| pool.give(t));
+            drop(large);
+            assert_eq!(sizes(&pool).0, 0);
+            // The next round finds zeros.
+            let mut all = [taken(&mut pool, 48), taken(&mut pool, 48)];
+            all.iter_mut().for_each(|t| crate::backend::native::bytes_mut(t).fill(0));
+        }
+    }
+
     #[test]
     fn what_is_shared_stays() {
         let mut pool = Pool::default();

@@ -1,6 +1,6 @@
 //! Memory of large tensors, in regions straight from the system. A region is cut into what is asked for, and is whole again when all of it
-//! has come back. So what one part of a step has freed serves the next, whatever the sizes; and what cannot serve goes back to
-//! the system, which no allocator promises.
+//! has come back. So what one part of a step has freed serves the next, whatever the sizes; and what cannot serve, since it lies in
+//! pieces, goes back to the system, which no allocator promises.
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -23,7 +23,7 @@ const HUGE: usize = 1 << 23;
 /// the system.
 const SLACK: (usize, usize) = (50, 4 << 20);
 
-/// Bytes of all regions of this process, and the most that there ever were.
+/// Bytes of all memory of this process that is there, and the most that there ever were.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
@@ -36,20 +36,28 @@ pub fn peak_value_bytes() -> u64 {
 #[derive(Default)]
 pub(super) struct Regions {
     /// By address.
-    regions: BTreeMap<usize, Region>,
-    /// Bytes of all regions, and those that are in use.
+    all: BTreeMap<usize, Region>,
+    /// Bytes that are there, and those of them that are in use.
     held: usize,
     used: usize,
     /// Most bytes that were in use at once.
     most: usize,
 }
 
-/// Pages of the system.
+/// Addresses of the system, for which there is memory or not.
 struct Region {
     at: usize,
     len: usize,
-    /// What nobody uses: by offset, how many bytes. No two of them touch.
-    idle: BTreeMap<usize, usize>,
+    /// What nobody uses, by offset. No two of a kind touch.
+    idle: BTreeMap<usize, Idle>,
+}
+
+/// A piece that nobody uses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Idle {
+    len: usize,
+    /// Whether there is memory: else it has gone back to the system, and comes again, all zeros, where it is written.
+    there: bool,
 }
 
 impl Regions {
@@ -57,7 +65,10 @@ impl Regions {
     pub(super) fn take(shared: &Arc<Mutex<Regions>>, len: usize) -> Option<Bytes> {
         let reserved = len.next_multiple_of(GRAIN);
         let mut regions = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = regions.cut(reserved).or_else(|| regions.fresh(reserved))?;
+        let at = match regions.cut(reserved, true) {
+            Some(at) => at,
+            None => regions.fresh(reserved)?,
+        };
         regions.used += reserved;
         regions.most = regions.most.max(regions.used);
         let part = RegionPart { at, len, regions: Arc::clone(shared) };
@@ -66,54 +77,81 @@ impl Regions {
         Some(unsafe { Bytes::from_controller(Box::new(part), len) })
     }
 
-    /// The smallest idle piece that is large enough, of which the rest stays.
-    fn cut(&mut self, len: usize) -> Option<usize> {
-        let pieces = self.regions.values().flat_map(|r| r.idle.iter().map(|(from, n)| (*n, r.at, *from)));
-        let (n, region, from) = pieces.filter(|(n, ..)| *n >= len).min()?;
-        let idle = &mut self.regions.get_mut(&region)?.idle;
+    /// The smallest idle piece of a kind that is large enough, of which the rest stays.
+    fn cut(&mut self, len: usize, there: bool) -> Option<usize> {
+        let pieces = self.all.values().flat_map(|r| r.idle.iter().map(|(from, i)| (*i, r.at, *from)));
+        let fits = pieces.filter(|(i, ..)| i.len >= len && i.there == there);
+        let (piece, region, from) = fits.min_by_key(|(i, at, from)| (i.len, *at, *from))?;
+        let idle = &mut self.all.get_mut(&region)?.idle;
         idle.remove(&from);
-        if n > len {
-            idle.insert(from + len, n - len);
+        if piece.len > len {
+            idle.insert(from + len, Idle { len: piece.len - len, ..piece });
         }
         Some(region + from)
     }
 
-    /// A new region, all of which is in use. Regions that are idle go back first where more would be held than was in use at once.
+    /// What there was no memory for. Other memory that is idle goes back first where more would be held than was in use at once.
     fn fresh(&mut self, len: usize) -> Option<usize> {
         let most = self.most.max(self.used + len);
         let limit = most + most / SLACK.0 + SLACK.1;
-        while self.held + len > limit {
-            let idle = self.regions.values().filter(|r| r.idle.get(&0) == Some(&r.len));
-            let Some(region) = idle.max_by_key(|r| r.len).map(|r| r.at) else { break };
-            self.held -= self.regions.remove(&region).map_or(0, |r| r.len);
-        }
-        let region = Region::map(len)?;
-        let at = region.at;
+        while self.held + len > limit && self.release(self.held + len - limit) {}
+        let at = match self.cut(len, false) {
+            Some(at) => at,
+            None => {
+                let region = Region::map(len)?;
+                let at = region.at;
+                self.all.insert(at, region);
+                at
+            }
+        };
         self.held += len;
-        self.regions.insert(at, region);
+        MOST.fetch_max(HELD.fetch_add(len, Ordering::Relaxed) + len, Ordering::Relaxed);
         Some(at)
+    }
+
+    /// Gives back to the system so many bytes of the largest idle piece, or all of it. Whether there was one.
+    fn release(&mut self, bytes: usize) -> bool {
+        let pieces =
+            self.all.values().flat_map(|r| r.idle.iter().map(|(from, i)| (i.len, r.at, *from, i.there)));
+        let Some((n, at, from, _)) = pieces.filter(|p| p.3).max() else { return false };
+        let Some(region) = self.all.get_mut(&at) else { return false };
+        let gone = n.min(bytes.next_multiple_of(HUGE));
+        let first = from + n - gone;
+        // SAFETY: nobody has a reference into what is idle.
+        #[expect(unsafe_code, reason = "memory that goes back to the system")]
+        let done = unsafe { madvise(with_exposed_provenance_mut(at + first), gone, Advice::LinuxDontNeed) };
+        if done.is_err() {
+            return false;
+        }
+        region.idle.remove(&from);
+        if gone < n {
+            region.idle.insert(from, Idle { len: n - gone, there: true });
+        }
+        region.join(first, Idle { len: gone, there: false });
+        if region.idle.get(&0) == Some(&Idle { len: region.len, there: false }) {
+            self.all.remove(&at);
+        }
+        self.held -= gone;
+        HELD.fetch_sub(gone, Ordering::Relaxed);
+        true
     }
 
     /// Takes back what was in use.
     fn give(&mut self, at: usize, len: usize) {
-        let Some((_, region)) = self.regions.range_mut(..=at).next_back() else { return };
+        let Some((_, region)) = self.all.range_mut(..=at).next_back() else { return };
         self.used -= len;
-        let (mut from, mut to) = (at - region.at, at - region.at + len);
-        if let Some((before, n)) = region.idle.range(..from).next_back().map(|(b, n)| (*b, *n))
-            && before + n == from
-        {
-            region.idle.remove(&before);
-            from = before;
-        }
-        if let Some(n) = region.idle.remove(&to) {
-            to += n;
-        }
-        region.idle.insert(from, to - from);
+        region.join(at - region.at, Idle { len, there: true });
     }
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
         (self.used, self.held)
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.held, Ordering::Relaxed);
     }
 }
 
@@ -129,8 +167,22 @@ impl Region {
             // That a system has no such pages changes nothing but the time.
             let _advised = unsafe { madvise(at, len, Advice::LinuxHugepage) };
         }
-        MOST.fetch_max(HELD.fetch_add(len, Ordering::Relaxed) + len, Ordering::Relaxed);
         Some(Region { at: at.expose_provenance(), len, idle: BTreeMap::new() })
+    }
+
+    /// Adds an idle piece to those beside it that are of its kind.
+    fn join(&mut self, mut from: usize, mut piece: Idle) {
+        let before = self.idle.range(..from).next_back().map(|(at, i)| (*at, *i));
+        if let Some((at, i)) = before.filter(|(at, i)| at + i.len == from && i.there == piece.there) {
+            self.idle.remove(&at);
+            (from, piece.len) = (at, i.len + piece.len);
+        }
+        let after = from + piece.len;
+        if let Some(i) = self.idle.get(&after).copied().filter(|i| i.there == piece.there) {
+            self.idle.remove(&after);
+            piece.len += i.len;
+        }
+        self.idle.insert(from, piece);
     }
 }
 
@@ -138,10 +190,8 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: a region is dropped when all of it is idle, or with all regions, which every part of one keeps.
         #[expect(unsafe_code, reason = "memory that goes back to the system")]
-        let done = unsafe { munmap(with_exposed_provenance_mut(self.at), self.len) };
-        if done.is_ok() {
-            HELD.fetch_sub(self.len, Ordering::Relaxed);
-        }
+        // What the system does not take back stays until the process ends.
+        let _kept = unsafe { munmap(with_exposed_provenance_mut(self.at), self.len) };
     }
 }
 
