@@ -150,7 +150,7 @@ impl<'a> Rerun<'a> {
             ),
             _ => d,
         };
-        let pole = match &found {
+        let pole = match &culprit {
             Ok(Outcome::Found(c)) => c.pole,
             _ => None,
         };
