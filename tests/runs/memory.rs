@@ -99,6 +99,11 @@ fn a_training_takes_what_its_plan_says() {
         // Of a Plan that plans too much nothing would be seen.
         assert!(values >= 0.8 * planned - 40.0, "{args:?}: {values:.0} MiB of {planned:.0}");
         let beyond = values - 1.05 * planned + rest - least;
-        assert!(beyond <= 40.0, "{args:?}: {beyond:.0} MiB more than the Plan and what a small run takes");
+        // Devices have threads, and tensors that are too small to count.
+        let devices = if args.contains(&"--mesh") { 4.0 } else { 1.0 };
+        assert!(
+            beyond <= 40.0 + 8.0 * devices,
+            "{args:?}: {beyond:.0} MiB more than the Plan and what a small run takes"
+        );
     }
 }

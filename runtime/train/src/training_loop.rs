@@ -164,9 +164,7 @@ impl TrainingLoop<'_> {
             done += 1;
             report.notes.iter().for_each(|note| (self.progress)(Progress::Warning(note.clone())));
             let wall = begin.elapsed();
-            if ahead.is_none() {
-                self.review_peak(wall)?;
-            }
+            self.review_peak(wall, ahead.is_none())?;
             let measured = self.measured(n + 1, &report, wall);
             losses.add(measured.loss);
             (finished.steps, finished.loss) = (n + 1, Some(measured.loss));
@@ -185,8 +183,11 @@ impl TrainingLoop<'_> {
         Ok(self.cluster.launch(self.program.id, step, &provide(self.program, given))?)
     }
 
-    /// Measures the peak again that a step of this wall time exceeds, or tells that it is not known.
-    fn review_peak(&mut self, wall: Duration) -> Result<(), Failure> {
+    /// Measures the peak again that a step of this wall time exceeds, or tells that it is not known; not while devices compute.
+    fn review_peak(&mut self, wall: Duration, idle: bool) -> Result<(), Failure> {
+        if !idle {
+            return Ok(());
+        }
         let (cluster, float) = (self.cluster, self.project.program.float);
         let told = self.utilization.review(wall.as_secs_f64(), || cluster.measured_peak(float))?;
         told.into_iter().for_each(|told| (self.progress)(Progress::Warning(told)));
