@@ -11,19 +11,36 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The models, with the inputs on which their logits depend and the sizes of their examples.
-const MODELS: [(&str, &[&str], &[&str]); 4] = [
-    ("bert", &["token", "segment", "real"], &["seq=7"]),
+/// What the logits of an encoder and of a Llama depend on.
+const ENCODED: &[&str] = &["token", "segment", "real"];
+const OF_LLAMA: &[&str] = &["token", "document"];
+
+/// The checkpoints, with the inputs on which their logits depend and the sizes of their examples; the first four have a tokenizer.
+pub(crate) const MODELS: [(&str, &[&str], &[&str]); 14] = [
+    ("bert", ENCODED, &["seq=7"]),
     ("gpt", &["token", "position", "document"], &["seq=7"]),
-    ("llama", &["token", "document"], &["seq=7"]),
+    ("llama", OF_LLAMA, &["seq=7"]),
     ("t5", &["token", "real", "decoder"], &["seq=7", "out=5"]),
+    ("llama_scaled", OF_LLAMA, &["seq=7"]),
+    ("mistral", OF_LLAMA, &["seq=7"]),
+    ("qwen2", OF_LLAMA, &["seq=7"]),
+    ("qwen3", OF_LLAMA, &["seq=7"]),
+    ("gemma", OF_LLAMA, &["seq=7"]),
+    ("roberta", ENCODED, &["seq=7"]),
+    ("bert_classify", ENCODED, &["seq=7"]),
+    ("roberta_classify", ENCODED, &["seq=7"]),
+    ("bert_tag", ENCODED, &["seq=7"]),
+    ("roberta_tag", ENCODED, &["seq=7"]),
 ];
 
-fn folder() -> PathBuf {
+/// How many of them have a tokenizer.
+const WITH_TOKENIZER: usize = 4;
+
+pub(crate) fn folder() -> PathBuf {
     root().join("tests/runs/hugging_face")
 }
 
-fn expected() -> BTreeMap<String, Given> {
+pub(crate) fn expected() -> BTreeMap<String, Given> {
     given(&folder().join("expected.safetensors"))
 }
 
@@ -32,10 +49,10 @@ fn tokens() -> Value {
 }
 
 /// Tensors by name, in f32.
-type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 /// All tensors of a checkpoint.
-fn tensors(folder: &Path) -> Tensors {
+pub(crate) fn tensors(folder: &Path) -> Tensors {
     let mut out = Tensors::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -61,9 +78,10 @@ fn tensors(folder: &Path) -> Tensors {
 }
 
 /// A copy of a checkpoint with other tensors and other settings.
-fn changed(model: &str, to: &Path, tensors: &Tensors, settings: &[(&str, Value)]) -> String {
+pub(crate) fn changed(model: &str, to: &Path, tensors: &Tensors, settings: &[(&str, Value)]) -> String {
     std::fs::create_dir_all(to).unwrap();
-    for name in ["tokenizer.json", "tokenizer_config.json"] {
+    let files = ["tokenizer.json", "tokenizer_config.json"];
+    for name in files.into_iter().filter(|n| folder().join(model).join(n).is_file()) {
         std::fs::copy(folder().join(model).join(name), to.join(name)).unwrap();
     }
     let config = std::fs::read_to_string(folder().join(model).join("config.json")).unwrap();
@@ -78,26 +96,26 @@ fn changed(model: &str, to: &Path, tensors: &Tensors, settings: &[(&str, Value)]
     to.display().to_string()
 }
 
-fn succeeded(args: &[&str]) -> Said {
+pub(crate) fn succeeded(args: &[&str]) -> Said {
     let said = run(args);
     assert_eq!(said.code, Some(0), "{args:?}: {}{}", said.out, said.err);
     said
 }
 
-fn refused(args: &[&str]) -> String {
+pub(crate) fn refused(args: &[&str]) -> String {
     let said = run(args);
     assert_eq!(said.code, Some(1), "{args:?}: {}{}", said.out, said.err);
     said.err
 }
 
 /// Imports a checkpoint, and gives the run's folder.
-fn imported(from: &str, dir: &Path, name: &str) -> String {
+pub(crate) fn imported(from: &str, dir: &Path, name: &str) -> String {
     let run = dir.join(name).display().to_string();
     succeeded(&["import", "hf", from, "--out", &run]);
     run
 }
 
-fn fixture(model: &str) -> String {
+pub(crate) fn fixture(model: &str) -> String {
     folder().join(model).display().to_string()
 }
 
@@ -110,7 +128,7 @@ fn numbers(v: &Value, out: &mut Vec<f64>) {
 }
 
 /// The greatest difference between the logits of a run and those of transformers.
-fn off(run: &str, model: &str) -> f64 {
+pub(crate) fn off(run: &str, model: &str) -> f64 {
     let (_, inputs, sizes) = MODELS.into_iter().find(|m| m.0 == model).unwrap();
     let file = folder().join("expected.safetensors").display().to_string();
     let data: Vec<String> = inputs.iter().map(|i| format!("{i}={file}:{model}/input/{i}")).collect();
@@ -126,7 +144,7 @@ fn off(run: &str, model: &str) -> f64 {
     }
     let want = &expected()[model]["logits"].1;
     assert_eq!((got.len(), got.iter().all(|x| x.is_finite())), (want.len(), true), "{model}");
-    assert!(want.iter().fold(0f64, |m, x| m.max(x.abs())) > 1.0, "{model}: logits that say something");
+    assert!(want.iter().fold(0f64, |m, x| m.max(x.abs())) > 0.9, "{model}: logits that say something");
     got.iter().zip(want).fold(0f64, |m, (a, b)| m.max((a - b).abs()))
 }
 
@@ -144,7 +162,7 @@ fn logits_are_those_of_transformers() {
 fn tokens_and_texts_are_those_of_transformers() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = tokens();
-    for (model, ..) in MODELS {
+    for (model, ..) in MODELS.into_iter().take(WITH_TOKENIZER) {
         let run = imported(&fixture(model), dir.path(), model);
         let tokenizer = TextTokenizer::open(&Path::new(&run).join("tokenizer.json"), false).unwrap();
         let texts = tokens[model]["texts"].as_array().unwrap();
@@ -168,7 +186,7 @@ fn what_is_exported_is_what_was_imported() {
         let run = imported(&fixture(model), dir.path(), model);
         let to = dir.path().join(format!("{model}-out"));
         let out = to.display().to_string();
-        succeeded(&["export", "hf", &run, &out, "--max-shard-size", "9000"]);
+        succeeded(&["export", "hf", &run, &out, "--max-shard-size", "5000"]);
         let (was, is) = (tensors(&folder().join(model)), tensors(&to));
         assert_eq!(was.keys().collect::<Vec<_>>(), is.keys().collect::<Vec<_>>(), "{model}");
         for (name, (shape, values)) in &was {
@@ -176,19 +194,25 @@ fn what_is_exported_is_what_was_imported() {
             assert_eq!((shape, bits(values)), (&is[name].0, bits(&is[name].1)), "{model}: {name}");
         }
         let read = |folder: &Path, name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
-        assert_eq!(read(&folder().join(model), "tokenizer.json"), read(&to, "tokenizer.json"));
+        if folder().join(model).join("tokenizer.json").is_file() {
+            assert_eq!(read(&folder().join(model), "tokenizer.json"), read(&to, "tokenizer.json"));
+        }
         let config = |folder: &Path| -> Value { serde_json::from_str(&read(folder, "config.json")).unwrap() };
         let (was, is) = (config(&folder().join(model)), config(&to));
         let alike = |key: &String| {
             let same = was[key].as_f64().zip(is[key].as_f64()).is_some_and(|(a, b)| a == b);
             was[key] == is[key] || same
         };
-        // What was null is told, the types are f32, and what only training reads is left to its default.
+        // What was null is told, the types are f32, what only training reads is left to its default, and a window of attention is
+        // the length of sequences.
+        let window =
+            if model == "mistral" { &["sliding_window", "max_position_embeddings"][..] } else { &[] };
         let other: Vec<&String> = is
             .as_object()
             .unwrap()
             .keys()
             .filter(|k| was.get(*k).is_some_and(|v| !v.is_null()) && !alike(k))
+            .filter(|k| !window.contains(&k.as_str()))
             .collect();
         assert_eq!(other.iter().filter(|k| **k != "dtype").count(), 0, "{model}: {other:?}: {is}");
         // Again from what was exported, which is in several files.
@@ -213,7 +237,7 @@ fn training_begins_with_the_loss_of_transformers() {
     let lines: Vec<String> = inputs.iter().map(|i| format!("{i} = \"{file}:gpt/input/{i}\"\n")).collect();
     std::fs::write(data.join("data.toml"), format!("[train]\n{}", lines.concat())).unwrap();
     let (data, to) = (data.display().to_string(), dir.path().join("tuned").display().to_string());
-    let sizes = ["batch=3", "seq=7", "places=24", "vocab=300", "layers=2", "heads=3", "d_head=4"];
+    let sizes = ["batch=3", "seq=7"];
     let dims: Vec<&str> = sizes.iter().flat_map(|d| ["--dim", d]).collect();
     let args = [
         "train",
@@ -284,8 +308,11 @@ fn names_of_older_checkpoints_and_tied_heads_are_known() {
     let run = imported(&from, dir.path(), "llama");
     succeeded(&["export", "hf", &run, &at("out").display().to_string()]);
     assert_eq!(tensors(&at("out")), tied);
-    let config = std::fs::read_to_string(at("out").join("config.json")).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&config).unwrap()["tie_word_embeddings"], true);
+    assert_eq!(config(&at("out"))["tie_word_embeddings"], true);
+}
+
+pub(crate) fn config(folder: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap()
 }
 
 #[test]
@@ -311,7 +338,7 @@ fn checkpoints_that_are_of_no_model_are_refused() {
         &all,
         &[("model_type", "gpt_neo".into())],
         "E0529",
-        &["`model_type` = \"gpt_neo\", for which no map ships"],
+        &["`model_type` = \"gpt_neo\" (class `GPT2LMHeadModel`), for which no map ships"],
     );
     refuses(&all, &[("n_head", 5.into())], "E0529", &["`n_embd` = 12"]);
     refuses(&all, &[("n_embd", 0.into())], "E0529", &["`n_embd` = 0, which is not a size", "\n1 error;"]);

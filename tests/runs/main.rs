@@ -28,6 +28,7 @@ mod groups;
 mod growth;
 mod half;
 mod hugging_face;
+mod imports;
 mod kept;
 mod loops;
 mod memory;

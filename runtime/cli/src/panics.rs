@@ -17,6 +17,10 @@ pub(crate) fn please_report() -> String {
 /// Calls `f`; a panic in it, or in a thread of it, is reported on standard error.
 pub(crate) fn caught(f: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
     set_hook(Box::new(|info| {
+        // A library's, which becomes a diagnostic.
+        if meshwright_train::panics_are_awaited() {
+            return;
+        }
         let message = info.payload_as_str().unwrap_or("a panic without words");
         // Checks of ours begin their message like this already.
         let message = message.strip_prefix("internal error: ").unwrap_or(message);

@@ -24,13 +24,13 @@ macro_rules! shipped {
 pub(crate) use shipped;
 
 /// Every shipped model.
-pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert" "bert_classify" "gpt" "llama" "switch" "t5" "vit");
+pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert" "bert_classify" "bert_tag" "gpt" "llama" "switch" "t5" "vit");
 
 /// Every shipped layout.
 pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "tp" "dp_tp" "megatron_sp" "zero1" "zero2" "zero3" "hybrid" "context" "experts" "folded" "spatial" "unet_tiles");
 
 /// Every shipped map between a model and that of Hugging Face: what `import hf` and `export hf` go by.
-pub const MAPS: &[Shipped] = shipped!("models/hf", "toml": "bert" "gpt" "llama" "t5");
+pub const MAPS: &[Shipped] = shipped!("models/hf", "toml": "bert" "bert_classify" "bert_tag" "gpt" "llama" "mistral" "qwen2" "qwen3" "gemma" "roberta" "roberta_classify" "roberta_tag" "t5");
 
 /// The shipped file that a name means, unless the name has an extension and a file of the user's own is called so.
 pub fn meant(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {

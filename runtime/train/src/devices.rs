@@ -162,12 +162,14 @@ pub(crate) fn load(
 }
 
 /// Where data is sought, and how strictly it is read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DataOptions<'a> {
     /// `--data`.
     pub(crate) given: Option<&'a str>,
     /// Folders in which data is sought.
     pub(crate) roots: &'a [PathBuf],
+    /// The model's own tokenizer, for text that is found and not named.
+    pub(crate) tokenizer: Option<PathBuf>,
     /// `--allow-nonfinite`.
     pub(crate) allow_nonfinite: bool,
     /// The inputs to bind; all of them without it.
@@ -187,8 +189,11 @@ pub(crate) fn dataset(
     let places: Places = project.program.inputs.iter().map(|i| (i.0.name.clone(), i.2)).collect();
     // Where data is sought, a set for all inputs comes before one for those that are read.
     let all: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
-    let source = data::find(wanted.given, wanted.roots, &all)
+    let mut source = data::find(wanted.given, wanted.roots, &all)
         .or_else(|_| data::find(wanted.given, wanted.roots, &inputs))?;
+    if let Some(tokenizer) = &wanted.tokenizer {
+        source.tokenized_by(tokenizer);
+    }
     if optional && !source.has(split) {
         return Ok(None);
     }

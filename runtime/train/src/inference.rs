@@ -25,6 +25,8 @@ use std::sync::atomic::AtomicBool;
 pub struct EvalOptions {
     /// `--data`.
     pub data: Option<String>,
+    /// The model's own tokenizer, for text that was found and not named.
+    pub tokenizer: Option<PathBuf>,
     /// Let data pass that is infinite or not a number.
     pub allow_nonfinite: bool,
     /// The split: `test` as a rule.
@@ -162,6 +164,7 @@ pub(crate) fn set_of(
     let wanted = DataOptions {
         given: options.data.as_deref(),
         roots: &options.roots,
+        tokenizer: options.tokenizer.clone(),
         allow_nonfinite: options.allow_nonfinite,
         inputs,
     };

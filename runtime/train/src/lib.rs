@@ -7,6 +7,7 @@
 mod arrays;
 pub mod bench;
 pub mod catalog;
+mod catch;
 pub mod checkpoint;
 mod clock;
 mod cluster_job;
@@ -25,6 +26,7 @@ mod hugging_face;
 pub mod inference;
 mod init;
 mod logs;
+mod map_text;
 mod memory;
 pub mod metrics;
 mod metrics_log;
@@ -55,6 +57,7 @@ mod warnings;
 
 pub use arrays::PredictedOutput;
 pub use bench::{BenchOptions, BenchResult, bench};
+pub use catch::panics_are_awaited;
 pub use clock::{milliseconds_of, now as time_of_day};
 pub use cluster_job::{ClusterJob, SUBMITTED};
 pub use consensus::agree_on_result;

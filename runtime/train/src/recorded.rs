@@ -5,7 +5,7 @@ use crate::catalog::MODELS;
 use crate::consensus::agree_on_result;
 use crate::failure::Failure;
 use crate::policies::PolicySettings;
-use crate::project::ProjectOptions;
+use crate::project::{Project, ProjectOptions};
 use crate::run_dir::read_texts;
 use crate::settings::{COMMAND_LINE, RunSettings};
 use meshwright_core::Reports;
@@ -139,6 +139,34 @@ impl Recorded {
         })
     }
 
+    /// What a training loads that begins with the values of this run: `given`, and of the dims and consts that it does not name those that
+    /// this run was given, where it is of the same model. How many examples a batch has is not asked of one that was imported. What was
+    /// taken is in words. A preset says it all.
+    pub fn begun_by(&self, given: &ProjectOptions) -> (ProjectOptions, Vec<String>) {
+        let s = &self.settings;
+        let mut merged = given.clone();
+        let plain = ProjectOptions { layout: None, mesh: None, expect_devices: None, ..given.clone() };
+        let same = || Project::load(&plain).project.filter(|p| p.program.model == s.model);
+        let Some(project) = given.preset.is_none().then(same).flatten() else { return (merged, Vec::new()) };
+        let batch = project.example_dim().map(|(_, n)| n).filter(|_| s.imported.is_some());
+        let (graph, consts) = (&project.program.graph, &project.program.consts);
+        let mut taken = Vec::new();
+        for (name, size) in &s.dim {
+            let known = graph.dims.iter().any(|(_, n)| n == name);
+            if known && batch != Some(name.as_str()) && !given.dims.iter().any(|d| d.0 == *name) {
+                merged.dims.push((name.clone(), *size));
+                taken.push(format!("--dim {name}={size}"));
+            }
+        }
+        for (name, value) in &s.set {
+            if consts.contains_key(name) && !given.sets.iter().any(|d| d.0 == *name) {
+                merged.sets.push((name.clone(), *value));
+                taken.push(format!("--set {name}={value}"));
+            }
+        }
+        (merged, taken)
+    }
+
     /// What `given` changes of the run, a line each.
     pub fn overridden(&self, given: &ProjectOptions, data: Option<&str>) -> Vec<String> {
         let s = &self.settings;
@@ -181,6 +209,17 @@ impl Recorded {
     /// `--data` of the run.
     pub fn asked_data(&self) -> Option<&str> {
         self.settings.data.as_deref()
+    }
+
+    /// The class of Hugging Face that its weights are of, and the names of classes that came with them: of this run where it was
+    /// imported, or of the one that it began with.
+    pub(crate) fn imported_as(&self) -> (Option<String>, Vec<String>) {
+        let said = |s: &RunSettings| (s.class.clone(), s.labels.clone());
+        let first = self.settings.init.as_ref().filter(|_| self.settings.imported.is_none());
+        match first.map(|init| Recorded::read(&init.path)) {
+            Some(Ok(first)) if first.settings.model == self.settings.model => said(&first.settings),
+            _ => said(&self.settings),
+        }
     }
 
     /// `--allow-nonfinite` of the run.

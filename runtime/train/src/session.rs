@@ -1,6 +1,7 @@
 //! What a run begins with: what all processes must agree on, and the run's folder, which the first process alone touches.
 
 use crate::checkpoint::{Checkpoint, EpochLosses, Meta, Store, Which};
+use crate::corpus::TextTokenizer;
 use crate::data::{Dataset, Schedule};
 use crate::devices::{compiled, dataset};
 use crate::evaluator::data_failed;
@@ -42,12 +43,12 @@ impl Requirements {
         options: &TrainOptions,
     ) -> Result<Requirements, Failure> {
         let plan = training_plan(project, sources)?;
-        let set = match dataset(project, options.wanted(), "train", false)? {
+        let set = match dataset(project, options.wanted()?, "train", false)? {
             Some(s) => Arc::new(s),
             None => return Err(data_failed("there is no `train` split".into())),
         };
         let evaluated = |split: &str| match options.eval {
-            true => dataset(project, options.wanted(), split, true),
+            true => dataset(project, options.wanted()?, split, true),
             false => Ok(None),
         };
         let (mut validation, test) = (evaluated("validation")?, evaluated("test")?);
@@ -335,6 +336,10 @@ impl Written {
         let texts = &project.texts;
         let used: Vec<&str> = texts.used.iter().map(|id| sources.text(*id)).collect();
         run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
+        // The corpus that the run has found is made into tokens by this one whenever it is read.
+        if let (Some(tokenizer), false) = (options.own_tokenizer()?, options.resume) {
+            run.write_tokenizer("tokenizer.json", &TextTokenizer::open(&tokenizer, false)?.json()?)?;
+        }
         run.write_plan(&needs.1.to_json())?;
         run.write_costs(&RunCosts::of(needs.1))?;
         // From here on it is a run.

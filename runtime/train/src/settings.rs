@@ -81,6 +81,12 @@ pub(crate) struct RunSettings {
     /// The folder that its weights were imported from, where it did not train.
     #[serde(default)]
     pub(crate) imported: Option<String>,
+    /// The class of theirs that they are of.
+    #[serde(default)]
+    pub(crate) class: Option<String>,
+    /// The names of classes that came with them.
+    #[serde(default)]
+    pub(crate) labels: Vec<String>,
     /// Examples to train on.
     pub(crate) examples: usize,
     /// Of some of these examples; see [`Dataset::fingerprint`].
@@ -159,6 +165,8 @@ impl RunSettings {
             policies: options.policies.clone(),
             init: options.init.clone(),
             imported: None,
+            class: None,
+            labels: Vec::new(),
         }
         .absolute()
     }

@@ -1,5 +1,6 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
+use crate::Checked;
 use crate::checkpoint::Which;
 use crate::cluster_job::ClusterJob;
 use crate::devices::{DataOptions, Devices};
@@ -7,6 +8,7 @@ use crate::init::InitFrom;
 use crate::logs::LogFormat;
 use crate::metrics::{self, Event};
 use crate::policies::{EvaluationPolicy, PolicySettings, SavePolicy};
+use crate::run_dir::tokenizer_in;
 use crate::trace::TraceOptions;
 use std::path::PathBuf;
 
@@ -65,10 +67,27 @@ pub struct TrainOptions {
 }
 
 impl TrainOptions {
-    pub(crate) fn wanted(&self) -> DataOptions<'_> {
+    pub(crate) fn wanted(&self) -> Checked<DataOptions<'_>> {
         let Self { roots, allow_nonfinite, .. } = self;
         let given = self.data_found.as_deref().or(self.data.as_deref());
-        DataOptions { given, roots, allow_nonfinite: *allow_nonfinite, inputs: None }
+        Ok(DataOptions {
+            given,
+            roots,
+            tokenizer: self.own_tokenizer()?,
+            allow_nonfinite: *allow_nonfinite,
+            inputs: None,
+        })
+    }
+
+    /// The tokenizer of the run that goes on, or of the one whose weights it begins with: it makes tokens of a corpus that is found.
+    pub(crate) fn own_tokenizer(&self) -> Checked<Option<PathBuf>> {
+        if self.data.is_some() {
+            return Ok(None);
+        }
+        match &self.run {
+            Some(run) if self.resume => tokenizer_in(run),
+            _ => self.init.as_ref().map_or(Ok(None), |init| tokenizer_in(&init.path)),
+        }
     }
 }
 

@@ -1,22 +1,27 @@
 """Makes tiny checkpoints with Hugging Face's `transformers` and `tokenizers`, and what these compute with them.
 
-    pip install torch transformers tokenizers safetensors && python make.py
+    pip install torch transformers tokenizers safetensors && python make.py [NAME ...]
 
-For each model that has a map: a folder as `save_pretrained` writes it, with random weights and a tokenizer that was trained on
+For each map a folder as `save_pretrained` writes it, with random weights; those of the first four have a tokenizer that was trained on
 `TEXTS`. `expected.safetensors` has `NAME/input/X`, `NAME/logits` and `NAME/loss` in f32; `tokens.json` the tokens of some texts, and
-what `generate` continues them with. Weights of `bert` are stored in f16, those of `llama` in bf16 and in several files.
+what `generate` continues them with. Weights of `bert` are stored in f16, those of `llama` in bf16 and in several files. With names, only
+these are made again.
 """
 
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import (BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration)
+from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, GemmaConfig,
+                          GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaForTokenClassification, T5Config,
+                          T5ForConditionalGeneration)
 
 HERE = pathlib.Path(__file__).parent
 BATCH, SEQ, OUT_SEQ = 3, 7, 5
@@ -158,10 +163,86 @@ def t5():
     keep("t5", {"token": tokens, "real": real, "decoder": decoder, "target": targets, "predicted": counts}, logits, targets, counts)
 
 
-for seed, made in enumerate((gpt, llama, bert, t5)):
+def of_llamas(name, make, config, vocab=40, **more):
+    """A relative of Llama, of the smallest size at which each of its dims has another size."""
+    sizes = dict(vocab_size=vocab, hidden_size=24, intermediate_size=20, num_hidden_layers=2, num_attention_heads=6,
+                 num_key_value_heads=3, max_position_embeddings=32, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+    model = stored(name, make, config(**{**sizes, **more}), torch.bfloat16, "5GB")
+    next_token(name, model, vocab, False)
+
+
+def llama_scaled():
+    scaled = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+              "original_max_position_embeddings": 16}
+    of_llamas("llama_scaled", LlamaForCausalLM, LlamaConfig, rope_parameters=scaled, tie_word_embeddings=True, rms_norm_eps=1e-5)
+
+
+def mistral():
+    of_llamas("mistral", MistralForCausalLM, MistralConfig, sliding_window=16, rms_norm_eps=1e-5, head_dim=4)
+
+
+def qwen2():
+    of_llamas("qwen2", Qwen2ForCausalLM, Qwen2Config, tie_word_embeddings=True)
+
+
+def qwen3():
+    of_llamas("qwen3", Qwen3ForCausalLM, Qwen3Config, head_dim=4, tie_word_embeddings=False)
+
+
+def gemma():
+    of_llamas("gemma", GemmaForCausalLM, GemmaConfig, head_dim=4)
+
+
+SMALL = dict(vocab_size=40, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20, max_position_embeddings=18)
+ROBERTA = dict(SMALL, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2, layer_norm_eps=1e-5)
+NAMES = ["history", "poetry", "prophets", "letters"]
+LABELS = dict(id2label=dict(enumerate(NAMES)), label2id={n: i for i, n in enumerate(NAMES)})
+
+
+def encoded(name, make, config, kind):
+    """An encoder: `kind` is what it predicts for an example, of `masked`, `label` and `tag`."""
+    model = stored(name, make, config, torch.float32, "5GB")
+    # A token that fills up would have no position in RoBERTa.
+    tokens = torch.randint(3, 40, (BATCH, SEQ))
+    real = torch.arange(SEQ).expand(BATCH, SEQ) < torch.tensor([[7], [5], [6]])
+    inputs = {"token": tokens, "segment": torch.randint(0, config.type_vocab_size, (BATCH, SEQ)), "real": real}
+    logits = model(tokens, attention_mask=real.long(), token_type_ids=inputs["segment"]).logits
+    targets = torch.randint(0, logits.shape[-1], logits.shape[:-1])
+    counts = torch.ones(BATCH) if kind == "label" else real.float()
+    more = {"masked": {"target": targets, "masked": counts}, "label": {"label": targets}, "tag": {"label": targets, "counted": counts}}
+    keep(name, {**inputs, **more[kind]}, logits, targets, counts)
+
+
+def roberta():
+    encoded("roberta", RobertaForMaskedLM, RobertaConfig(**ROBERTA), "masked")
+
+
+def bert_classify():
+    encoded("bert_classify", BertForSequenceClassification, BertConfig(**SMALL, **LABELS), "label")
+
+
+def roberta_classify():
+    encoded("roberta_classify", RobertaForSequenceClassification, RobertaConfig(**ROBERTA, **LABELS), "label")
+
+
+def bert_tag():
+    encoded("bert_tag", BertForTokenClassification, BertConfig(**SMALL, **LABELS), "tag")
+
+
+def roberta_tag():
+    encoded("roberta_tag", RobertaForTokenClassification, RobertaConfig(**ROBERTA, **LABELS), "tag")
+
+
+ALL = (gpt, llama, bert, t5, llama_scaled, mistral, qwen2, qwen3, gemma, roberta, bert_classify, roberta_classify, bert_tag, roberta_tag)
+EXPECTED, TOKENS_FILE = HERE / "expected.safetensors", HERE / "tokens.json"
+if len(sys.argv) > 1:
+    OUT, TOKENS = load_file(EXPECTED), json.loads(TOKENS_FILE.read_text())
+for seed, made in enumerate(ALL):
+    if len(sys.argv) > 1 and made.__name__ not in sys.argv[1:]:
+        continue
     torch.manual_seed(seed)
     with torch.no_grad():
         made()
     print(made.__name__, float(OUT[f"{made.__name__}/loss"]))
-save_file(OUT, HERE / "expected.safetensors")
-(HERE / "tokens.json").write_text(json.dumps(TOKENS, ensure_ascii=False, indent=1) + "\n")
+save_file(OUT, EXPECTED)
+TOKENS_FILE.write_text(json.dumps(TOKENS, ensure_ascii=False, indent=1) + "\n")

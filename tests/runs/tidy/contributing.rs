@@ -47,6 +47,7 @@ const ADDITIONS: &[Addition] = &[
             "compiler/diag",
             "runtime/cli/src/args/predict.rs",
             "runtime/train/src/arrays.rs",
+            "runtime/train/src/data/label_tests.rs",
             "runtime/train/src/data/npz.rs",
             "runtime/train/src/data/set_tests.rs",
             "runtime/train/src/data/test_case.rs",

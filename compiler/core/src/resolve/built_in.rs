@@ -43,7 +43,16 @@ impl<'a> Resolver<'a> {
         if f.name == "sum" {
             return self.sum(f, operands[0], groups, site);
         }
-        let values: Vec<Val> = operands.iter().map(|e| self.eval(e)).collect();
+        let values: Vec<Val> = match f.name {
+            "where" => match self.branch(&operands) {
+                Ok(value) => return value,
+                Err(condition) => {
+                    let others = operands[1..].iter().map(|e| self.eval(e));
+                    std::iter::once(condition).chain(others).collect()
+                }
+            },
+            _ => operands.iter().map(|e| self.eval(e)).collect(),
+        };
         let mut places = Vec::new();
         let mut settings = Some(Vec::new());
         for (choice, e) in options.iter().zip(chosen) {
@@ -85,6 +94,15 @@ impl<'a> Resolver<'a> {
         let args = x.iter().map(|o| o.value).collect();
         let call = OpCall { groups, options, ..OpCall::of(args, self.float) };
         self.call_family(f, call, &Places { operands: &x, groups: site.groups, options: &places }, site.span)
+    }
+
+    /// What a `where` is whose condition is known at compile time: one of its values, of which the other is not looked at, so that its
+    /// layers make no parameters. An error is the condition, where it is a tensor.
+    fn branch(&mut self, operands: &[&'a Expr]) -> Result<Val, Val> {
+        match (self.eval(operands[0]), operands) {
+            (Val::Konst(Konst::Bool(first)), [_, a, b]) => Ok(self.eval(if first { a } else { b })),
+            (condition, _) => Err(condition),
+        }
     }
 
     /// The value that a family makes of a call.

@@ -48,7 +48,8 @@ pub(crate) struct TrainArgs {
         default_missing_value = "always", value_enum)]
     pub(crate) resume: Option<ResumeChoice>,
     /// Take first values of parameters and states from another run, or from a file of any framework: those of the same path, or
-    /// those that --init-map names, and draw the others.
+    /// those that --init-map names, and draw the others. Dims and consts that are not given are those of the run, where it is of the
+    /// same model.
     #[arg(long, value_name = "RUN|FILE.safetensors", help_heading = "Run")]
     pub(crate) init: Option<PathBuf>,
     /// Which tensor of --init is which of the model's: 'encoder.* = enc.*; head.w = fc.weight transposed', or a file of such rules,

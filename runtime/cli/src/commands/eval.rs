@@ -9,6 +9,7 @@ use crate::stop::Stop;
 use crate::text::{seconds, thousands};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_train::metrics::Evaluation;
+use meshwright_train::run_dir::tokenizer_in;
 use meshwright_train::{EvalOptions, Evaluated, Failure, Project, agree_on_result, evaluate};
 use std::path::Path;
 use std::time::Instant;
@@ -34,8 +35,12 @@ pub(super) fn load(
     for line in recorded.map(|r| r.overridden(&given, data)).unwrap_or_default() {
         console.note(&line);
     }
+    let found = data.is_none() && recorded.is_some_and(|r| r.asked_data().is_none());
+    let tokenizer = if found { tokenizer_in(folder) } else { Ok(None) };
+    let tokenizer = tokenizer.map_err(|d| console.failed((*d).into(), &loaded.sources))?;
     let options = EvalOptions {
         data: data.map(String::from).or_else(|| recorded?.data()),
+        tokenizer,
         allow_nonfinite: args.data.allow_nonfinite || recorded.is_some_and(|r| r.allow_nonfinite()),
         split: split.into(),
         cores: args.data.cores.get().or_else(|| recorded?.cores()),

@@ -8,6 +8,7 @@ use crate::json::object;
 use crate::stop::Stop;
 use crate::text::{counted, thousands};
 use meshwright_diag::Sources;
+use meshwright_train::run_dir::tokenizer_in;
 use meshwright_train::{
     Failure, HfExport, HfExported, HfImport, HfImported, ProjectOptions, export_hf, hf_model, import_hf,
 };
@@ -63,16 +64,21 @@ fn imported(
             ("parameters", done.parameters.into()),
             ("dims", json!(done.dims)),
             ("consts", json!(done.consts)),
+            ("training", json!(done.training)),
         ]));
     }
     let from = args.dir.display();
     let n = thousands(done.parameters as u64);
     console.out(&format!("imported `{}` with {n} parameters from {from}: {run}\n", done.model))?;
-    // What only says how it is used here is not asked of a training.
-    let sizes = done.dims.iter().filter(|d| !["batch", "seq"].contains(&d.0.as_str()));
-    let mut words: Vec<String> = sizes.map(|(name, n)| format!("--dim {name}={n}")).collect();
-    words.extend(done.consts.iter().map(|(name, value)| format!("--set {name}={value}")));
-    console.out(&format!("train it: meshwright train {model} --init {run} {}\n", words.join(" ")))
+    // All else it takes from the run.
+    let sizes: Vec<String> = done.training.iter().map(|(name, n)| format!(" --dim {name}={n}")).collect();
+    console
+        .out(&format!("train it: meshwright train {model} --init {run} --data DATA{}\n", sizes.concat()))?;
+    if !matches!(tokenizer_in(Path::new(&run)), Ok(Some(_))) {
+        return Ok(());
+    }
+    let of_text = "meshwright data tokenize TEXT --tokenizer";
+    console.out(&format!("DATA, of a text: {of_text} {run}/tokenizer.json --out DATA\n"))
 }
 
 /// Runs `export`.

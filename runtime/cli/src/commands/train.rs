@@ -11,7 +11,10 @@ use crate::text::thousands;
 use clap::ValueEnum;
 use meshwright_diag::Sources;
 use meshwright_train::run_dir::{checkpoints_in, no_run};
-use meshwright_train::{ClusterJob, Failure, Finished, LogFormat, TrainOptions, agree_on_result, train};
+use meshwright_train::{
+    ClusterJob, Failure, Finished, LogFormat, ProjectOptions, Recorded, TrainOptions, agree_on_result,
+    recorded, train,
+};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -21,8 +24,11 @@ const EPOCHS: u32 = 5;
 
 /// Runs the command.
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
-    let given = args.options();
     let old = args.run.as_deref().filter(|_| args.resume.is_some());
+    let given = match old.is_some_and(Recorded::is_run) {
+        true => args.options(),
+        false => begun(args, console)?,
+    };
     let model = args.project.model.as_deref().ok_or_else(|| *no_run(old.unwrap_or(Path::new(""))));
     let loaded = project::load_of_run(&args.data.devices, &given, old, model, console)?;
     let goes_on = loaded.recorded.as_ref().map_or(Ok(()), |r| r.resumable().map_err(Failure::from));
@@ -62,6 +68,17 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let on = run.as_deref().and_then(go_on);
     let finished = ended.map_err(|failure| console.failed_with(failure, &sources, on))?;
     report(&finished, begin.elapsed().as_secs_f64(), broken, console)
+}
+
+/// What is loaded where a training begins: dims and consts that are not given are those of the run whose values it begins with.
+fn begun(args: &TrainArgs, console: &mut Console) -> Result<ProjectOptions, Stop> {
+    let (given, Some(init)) = (args.options(), args.init()) else { return Ok(args.options()) };
+    let found = recorded(console.processes(), &init.path).map_err(|f| console.failed(f, &Sources::new()))?;
+    let Some((merged, taken)) = found.map(|r| r.begun_by(&given)) else { return Ok(given) };
+    if !taken.is_empty() {
+        console.note(&format!("as `{}` has it: {}", init.path.display(), taken.join(" ")));
+    }
+    Ok(merged)
 }
 
 /// What the run is asked to do; what the command leaves open of a run that is resumed is the run's.

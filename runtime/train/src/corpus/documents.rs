@@ -70,7 +70,7 @@ struct OpenText {
 }
 
 /// Whether a name is that of a file of JSON lines.
-fn is_json_lines(path: &Path) -> bool {
+pub(super) fn is_json_lines(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     name.ends_with(".jsonl") || name.ends_with(".ndjson")

@@ -3,14 +3,18 @@
 
 mod documents;
 mod index;
+mod labeled;
 mod manifest;
 mod shard_writer;
 mod tokenize;
 mod tokenizer;
+mod tokenizer_check;
 mod trainer;
 
 pub use documents::{DocumentRule, TextFiles};
 pub(crate) use index::{CorpusIndex, SetIndex, SpecialTokens};
+pub use labeled::LabelRule;
+pub(crate) use labeled::{LabeledTexts, class_of};
 pub(crate) use tokenize::encode_all;
 pub use tokenize::{TokenizeOptions, TokenizeProgress, Tokenized, tokenize};
 pub use tokenizer::TextTokenizer;

@@ -1,11 +1,13 @@
 //! A tokenizer: text in, tokens out, and what is known of each token.
 
 use super::index::SpecialTokens;
+use super::tokenizer_check::check;
 use super::{failed, refused};
 use crate::Checked;
+use crate::catch::catch;
 use crate::data::Bytes;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
@@ -25,7 +27,14 @@ pub(super) const BERT_SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", 
 #[derive(Debug)]
 pub struct TextTokenizer {
     inner: Tokenizer,
+    /// Its `tokenizer.json`, where the library would print to standard output that some numbers have no token.
+    text: Option<String>,
+    /// Its file, where it has one.
+    file: Option<PathBuf>,
 }
+
+/// A text that a tokenizer is tried with when it is opened.
+const TRIED: &str = "In 1 beginning, é — 中文 🙂\n  the end.";
 
 impl TextTokenizer {
     /// Reads a `tokenizer.json`, or BERT's list of word pieces (`.txt`, one a line); either may be gzipped. `cased` is for lists:
@@ -47,7 +56,8 @@ impl TextTokenizer {
                 format!("whether `{}` tells capitals from small letters is written in it", path.display());
             return Err(refused(message, "leave out `cased`, which is for lists of word pieces"));
         }
-        Self::of_json(&bytes).map_err(|why| {
+        let read = Self::of_json(&bytes).map(|t| TextTokenizer { file: Some(path.into()), ..t });
+        read.map_err(|why| {
             (*failed(path, why))
                 .help(
                     "name a `tokenizer.json` of Hugging Face's, or a list of word pieces that ends in `.txt`",
@@ -57,18 +67,29 @@ impl TextTokenizer {
     }
 
     fn of_json(bytes: &[u8]) -> Result<TextTokenizer, String> {
-        let value: serde_json::Value =
+        let mut value: serde_json::Value =
             serde_json::from_slice(bytes).map_err(|e| format!("it is no JSON: {e}"))?;
         if value.get("model").is_none() {
             return Err("it has no `model`: it is not the file of a tokenizer".into());
         }
-        let read = Self::new(Tokenizer::from_bytes(bytes).map_err(|e| e.to_string())?);
+        check(&value)?;
+        let read = catch(|| Tokenizer::from_bytes(bytes).map(Self::new).map_err(|e| e.to_string()));
+        let mut read = read.map_err(odd)??;
+        // Whether it has a token for each part of the text is not asked.
+        catch(|| drop(read.inner.encode_fast(TRIED, false))).map_err(odd)?;
         match read.vocab() {
             n if n > MOST_TOKENS => {
-                Err(format!("it numbers its tokens up to {}, more than {MOST_TOKENS}", n - 1))
+                return Err(format!("it numbers its tokens up to {}, more than {MOST_TOKENS}", n - 1));
             }
-            _ => Ok(read),
+            _ => {}
         }
+        let own = read.inner.get_vocab(false);
+        if own.values().max().is_some_and(|max| *max as usize >= own.len()) {
+            // As `new` has it.
+            (value["truncation"], value["padding"]) = (serde_json::Value::Null, serde_json::Value::Null);
+            read.text = serde_json::to_string_pretty(&value).ok();
+        }
+        Ok(read)
     }
 
     /// BERT's tokenizer with these word pieces.
@@ -116,7 +137,12 @@ impl TextTokenizer {
         let _ = inner.with_truncation(None);
         inner.with_padding(None);
         inner.set_encode_special_tokens(true);
-        TextTokenizer { inner }
+        TextTokenizer { inner, text: None, file: None }
+    }
+
+    /// What is wrong with it, with its file.
+    fn place(&self, why: &str) -> String {
+        self.file.as_ref().map_or(why.to_string(), |file| format!("`{}`: {why}", file.display()))
     }
 
     pub(super) fn inner(&self) -> &Tokenizer {
@@ -125,6 +151,9 @@ impl TextTokenizer {
 
     /// Its `tokenizer.json`.
     pub(crate) fn json(&self) -> Checked<String> {
+        if let Some(text) = &self.text {
+            return Ok(text.clone());
+        }
         self.inner
             .to_string(true)
             .map_err(|e| refused(format!("the tokenizer cannot be written: {e}"), "name another one"))
@@ -135,7 +164,8 @@ impl TextTokenizer {
     /// # Errors
     /// Why it has none.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
-        let encoded = self.inner.encode_fast(text, false).map_err(|e| e.to_string())?;
+        let encoded = catch(|| self.inner.encode_fast(text, false).map_err(|e| e.to_string()));
+        let encoded = encoded.map_err(|why| self.place(&odd(why)))??;
         Ok(encoded.get_ids().to_vec())
     }
 
@@ -144,8 +174,8 @@ impl TextTokenizer {
     /// # Errors
     /// E0508 where its decoder cannot join them.
     pub fn decode(&self, tokens: &[u32]) -> Checked<String> {
-        let joined = self.inner.decode(tokens, true);
-        joined.map_err(|e| {
+        let joined = catch(|| self.inner.decode(tokens, true).map_err(|e| e.to_string()));
+        joined.unwrap_or_else(|why| Err(self.place(&odd(why)))).map_err(|e| {
             refused(format!("tokens cannot become text: {e}"), "mend the `decoder` of the tokenizer")
         })
     }
@@ -216,4 +246,9 @@ impl TextTokenizer {
         vocabulary.iter().for_each(|(token, id)| out[*id as usize] = of(token));
         out
     }
+}
+
+/// What a panic of the library says of a tokenizer.
+fn odd(panic: String) -> String {
+    format!("the library `tokenizers` cannot work with it: {panic}")
 }

@@ -2,12 +2,13 @@
 
 use super::binding::{InputBinding, Places};
 use super::column::{Column, Runs, Scratch, Values};
+use super::convert::Ignored;
 use super::dataset::Dataset;
 use super::encoded::Encoded;
 use super::input_info::{InputInfo, RangeOf};
 use super::order::{OrderRule, Weights};
 use super::shards::{self, Shards};
-use super::source::{InputSource, OrderSource, Source, SplitSource};
+use super::source::{FileRef, InputSource, OrderSource, Source, SplitSource};
 use super::tokens::{Field, TokenExamples};
 use super::{damaged, folders, pieces};
 use crate::Checked;
@@ -113,6 +114,9 @@ fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &InputB
     errors
 }
 
+/// What stands for no label where nothing else is said: as PyTorch has it.
+const USUALLY_IGNORED: i64 = -100;
+
 /// A set whose files are being opened.
 struct SetLoader<'a> {
     set: &'a SplitSource,
@@ -148,7 +152,8 @@ impl<'a> SetLoader<'a> {
     fn column(&self, decl: &InputDecl, from: &InputSource) -> Checked<(Column, usize)> {
         let dims = self.binding.dims;
         let range = decl.range.map(|d| (RangeOf::Dim(dims.name(d).to_string()), dims.size(d)));
-        let described = InputInfo { name: decl.name.clone(), dtype: decl.dtype, range };
+        let ignored = self.ignored(&decl.name).map(Ignored::Zero);
+        let described = InputInfo { name: decl.name.clone(), dtype: decl.dtype, range, ignored };
         match from {
             InputSource::Weights { by, weights } => self.weights_of(decl, (by, weights), described),
             from => self.values(decl, from, described),
@@ -196,8 +201,35 @@ impl<'a> SetLoader<'a> {
                 let values = Values::Tokens { examples: examples.clone(), field };
                 Ok((Column { described, shape, first: 0, step: 0, values }, records))
             }
+            InputSource::MaskOf(input) => self.mask_of(decl, input, described),
             InputSource::Weights { .. } => unreachable!("weights are of other inputs"),
         }
+    }
+
+    /// The number that stands for no value of an input, where an input of the model is a mask of it.
+    fn ignored(&self, name: &str) -> Option<i64> {
+        let masks = |d: &&InputDecl| matches!(self.set.inputs.get(&d.name), Some(InputSource::MaskOf(of)) if of == name);
+        let number = || self.set.ignored.get(name).copied().unwrap_or(USUALLY_IGNORED);
+        self.binding.inputs.iter().find(masks).map(|_| number())
+    }
+
+    /// Where another input has values.
+    fn mask_of(&self, decl: &InputDecl, input: &str, described: InputInfo) -> Checked<(Column, usize)> {
+        let Some(InputSource::Files(files)) = self.set.inputs.get(input) else {
+            let message = format!("`{}` is a mask of `{input}`, which names no files", decl.name);
+            let help = format!("add a line `{input} = {{ file = \"FILE\", ignore = {USUALLY_IGNORED} }}`");
+            return Err(Box::new(Diagnostic::error(codes::E0503, message).help(help)));
+        };
+        let ignored = self.set.ignored.get(input).copied().unwrap_or(USUALLY_IGNORED);
+        // Without a name of its own, a column is that of the other input.
+        let named = |f: &FileRef| match f.is(".csv") && f.parts.is_empty() {
+            true => FileRef { parts: vec![input.to_string()], ..f.clone() },
+            false => f.clone(),
+        };
+        let files: Vec<FileRef> = files.iter().map(named).collect();
+        let numbers = InputDecl { dtype: DType::I32, ..decl.clone() };
+        let described = InputInfo { range: None, ignored: Some(Ignored::Mask(ignored)), ..described };
+        pieces::records(&numbers, &files, described, self.binding)
     }
 
     /// The windows of all inputs are counted by the one that is moved furthest, so that they are equally many.
@@ -249,7 +281,7 @@ impl<'a> SetLoader<'a> {
         let dtype = DType::I32;
         let decl = InputDecl { name: by.to_string(), dims: dims.to_vec(), dtype, range: None };
         let range = Some((RangeOf::Weights(name.to_string()), weights));
-        self.values(&decl, from, InputInfo { name: by.to_string(), dtype, range })
+        self.values(&decl, from, InputInfo { name: by.to_string(), dtype, range, ignored: None })
     }
 
     /// The set of these columns of `all` records.
@@ -309,7 +341,7 @@ impl<'a> SetLoader<'a> {
         let strict = InputBinding { allow_nonfinite: false, ..*self.binding };
         match from {
             InputSource::Files(files) => {
-                pieces::records(&decl, files, InputInfo { name, dtype, range: None }, &strict)
+                pieces::records(&decl, files, InputInfo { name, dtype, range: None, ignored: None }, &strict)
             }
             from => self.column(&decl, from),
         }

@@ -15,6 +15,16 @@ pub(super) struct Conversion {
     below: Option<usize>,
     /// Floats are finite.
     finite: bool,
+    ignored: Option<Ignored>,
+}
+
+/// What becomes of a number that stands for no value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Ignored {
+    /// It is 0, as good as any other.
+    Zero(i64),
+    /// It is 0, and all others are 1.
+    Mask(i64),
 }
 
 /// A value that an input cannot have.
@@ -41,10 +51,23 @@ impl Conversion {
         let fits = match to {
             DType::F32 | DType::F64 => elem.is_float(),
             DType::I32 | DType::U8 => !elem.is_float() && elem != Elem::Bool,
-            DType::Bool => matches!(elem, Elem::Bool | Elem::U8),
+            DType::Bool => !elem.is_float(),
             _ => false,
         };
-        fits.then_some(Conversion { elem, big_endian, to, below: below.filter(|_| to.is_int()), finite })
+        let below = below.filter(|_| to.is_int());
+        fits.then_some(Conversion { elem, big_endian, to, below, finite, ignored: None })
+    }
+
+    /// The same where a number stands for no value; `None` where the dtypes do not go together.
+    pub(super) fn ignoring(
+        from: (Elem, bool),
+        to: DType,
+        below: Option<usize>,
+        ignored: Ignored,
+    ) -> Option<Conversion> {
+        let mask = matches!(ignored, Ignored::Mask(_));
+        let of = Self::new(from, if mask { DType::I32 } else { to }, below, false)?;
+        Some(Conversion { to, below: of.below.filter(|_| !mask), ignored: Some(ignored), ..of })
     }
 
     /// Bytes of an element in the file.
@@ -55,6 +78,7 @@ impl Conversion {
     /// Converts whole elements. An error is the first bad value and its position.
     pub(super) fn run(&self, from: &[u8], to: &mut [u8]) -> Result<(), (usize, BadValue)> {
         let same = match self.elem {
+            _ if self.ignored.is_some() => false,
             Elem::U8 => self.to == DType::U8,
             Elem::I32 => self.to == DType::I32,
             Elem::F32 => self.to == DType::F32,
@@ -94,6 +118,20 @@ impl Conversion {
         if self.big_endian {
             bytes.reverse();
         }
+        if let Some(ignored) = self.ignored {
+            let value = integer(self.elem, bytes);
+            match ignored {
+                Ignored::Mask(none) => {
+                    write_truth(value != i128::from(none), self.to, to);
+                    return Ok(());
+                }
+                Ignored::Zero(none) if value == i128::from(none) => {
+                    to.fill(0);
+                    return Ok(());
+                }
+                Ignored::Zero(_) => {}
+            }
+        }
         match self.to {
             DType::F32 | DType::F64 => {
                 let value = float(self.elem, bytes);
@@ -127,6 +165,16 @@ impl Conversion {
             }
         }
         Ok(())
+    }
+}
+
+/// Writes 1 or 0 in a dtype.
+fn write_truth(truth: bool, dtype: DType, to: &mut [u8]) {
+    match dtype {
+        DType::F32 => to.copy_from_slice(&f32::from(u8::from(truth)).to_le_bytes()),
+        DType::F64 => to.copy_from_slice(&f64::from(u8::from(truth)).to_le_bytes()),
+        DType::I32 => to.copy_from_slice(&i32::from(truth).to_le_bytes()),
+        _ => to[0] = u8::from(truth),
     }
 }
 

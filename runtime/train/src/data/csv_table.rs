@@ -2,11 +2,16 @@
 
 use super::array::{Elem, Header, TensorFile, list};
 use super::bytes::Bytes;
+use crate::corpus::class_of;
 use meshwright_plan::{DType, InputDecl};
 
-/// Reads the columns of these names, where `*` stands for any text; without names that of the input's own name. They are read
-/// whole: text has no places that a header could tell.
-pub(super) fn open(bytes: Bytes, names: &[String], decl: &InputDecl) -> Result<TensorFile, String> {
+/// Reads the columns of these names, where `*` stands for any text; without names that of the input's own name. Cells may be names of
+/// `classes`. They are read whole: text has no places that a header could tell.
+pub(super) fn open(
+    bytes: Bytes,
+    (names, classes): (&[String], &[String]),
+    decl: &InputDecl,
+) -> Result<TensorFile, String> {
     let mut table = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bytes);
     let header: Vec<String> = table.headers().map_err(|e| described(&e))?.iter().map(String::from).collect();
     let own = [decl.name.clone()];
@@ -18,14 +23,11 @@ pub(super) fn open(bytes: Bytes, names: &[String], decl: &InputDecl) -> Result<T
         let line = row.position().map_or(0, csv::Position::line);
         for at in &chosen {
             let text = row.get(*at).unwrap_or_default();
-            let value = number(text, decl.dtype).ok_or_else(|| {
+            let value = cell(text, classes, decl.dtype).map_err(|why| {
                 let name = &header[*at];
                 match text {
                     "" => format!("line {line} has nothing in the column `{name}`"),
-                    _ => format!(
-                        "line {line} has `{text}` in the column `{name}`, which is not a value of `{}`",
-                        decl.dtype
-                    ),
+                    _ => format!("line {line} has `{text}` in the column `{name}`, {why}"),
                 }
             })?;
             out.extend(value);
@@ -36,6 +38,17 @@ pub(super) fn open(bytes: Bytes, names: &[String], decl: &InputDecl) -> Result<T
     let size = out.len();
     let elements = Bytes::memory(out).elements((0, size, 0), "its cells")?;
     Ok(TensorFile { header: Header::plain(elem(decl.dtype), shape), elements })
+}
+
+/// The value of a cell; an error says why it has none.
+fn cell(text: &str, classes: &[String], dtype: DType) -> Result<Vec<u8>, String> {
+    if !classes.is_empty() {
+        return class_of(text, classes).map(|n| i64::from(n).to_le_bytes().to_vec());
+    }
+    number(text, dtype).ok_or_else(|| {
+        let names = if dtype == DType::I32 { "; names of classes are listed in `classes`" } else { "" };
+        format!("which is not a value of `{dtype}`{names}")
+    })
 }
 
 /// Positions of the columns of these names, in the order asked for.

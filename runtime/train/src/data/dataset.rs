@@ -257,9 +257,9 @@ mod tests {
                 data.extend(value(r, i, j, k).to_le_bytes());
             }
         }
-        let file = FileRef { path: "x".into(), parts: Vec::new() };
+        let file = FileRef { path: "x".into(), parts: Vec::new(), classes: Vec::new() };
         let piece = FilePiece { file, start: 0, len: 360, held: Location::Memory(data) };
-        let described = InputInfo { name: "x".into(), dtype: DType::I32, range: None };
+        let described = InputInfo { name: "x".into(), dtype: DType::I32, range: None, ignored: None };
         let values = Values::Pieces(vec![piece]);
         let column = Column { described, shape: shape.to_vec(), first: 0, step: 60, values };
         let dataset = Dataset::new(6, vec![column], (None, Vec::new()), OrderRule::default()).unwrap();

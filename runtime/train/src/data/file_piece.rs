@@ -52,9 +52,12 @@ pub(super) fn hold(
     for (file, opened) in opened {
         let Header { elem, big_endian, .. } = opened.header;
         let below = described.range.as_ref().map(|r| r.1);
-        let conversion =
-            Conversion::new((elem, big_endian), described.dtype, below, !binding.allow_nonfinite)
-                .ok_or_else(|| wrong_dtype(elem, described, &file))?;
+        let from = (elem, big_endian);
+        let conversion = match described.ignored {
+            None => Conversion::new(from, described.dtype, below, !binding.allow_nonfinite),
+            Some(ignored) => Conversion::ignoring(from, described.dtype, below, ignored),
+        };
+        let conversion = conversion.ok_or_else(|| wrong_dtype(elem, described, &file))?;
         let opened = formats::row_major(opened).map_err(|why| described.unreadable(&file, &why))?;
         let len = opened.elements.size() / elem.bytes();
         let held = match opened.elements.place() {

@@ -34,7 +34,7 @@ pub(super) fn images(
             true => Ok(m.len()),
             false => Err(std::io::Error::other("it is no file, or larger than any image")),
         });
-        let file = FileRef { path: path.clone(), parts: Vec::new() };
+        let file = FileRef { path: path.clone(), parts: Vec::new(), classes: Vec::new() };
         let size = meta.map_err(|e| described.unreadable(&file, &e.to_string()))?;
         members.push(Member { file: i as u32, at: 0, size: size as u32 });
     }
@@ -75,7 +75,8 @@ pub(super) fn labels(
         };
         data.extend((class as i32).to_le_bytes());
     }
-    let file = FileRef { path: paths.first().cloned().unwrap_or_default(), parts: Vec::new() };
+    let file =
+        FileRef { path: paths.first().cloned().unwrap_or_default(), parts: Vec::new(), classes: Vec::new() };
     let piece = FilePiece { file, start: 0, len: paths.len(), held: Location::Memory(data) };
     let values = Values::Pieces(vec![piece]);
     Ok((Column { described, shape: Vec::new(), first: 0, step: 1, values }, paths.len()))

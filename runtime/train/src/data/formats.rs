@@ -17,7 +17,7 @@ pub(super) fn open(file: &FileRef, decl: &InputDecl) -> Result<TensorFile, Strin
     }
     let bytes = Bytes::open(&file.path)?;
     if file.is(".csv") {
-        return csv_table::open(bytes, &file.parts, decl);
+        return csv_table::open(bytes, (&file.parts, &file.classes), decl);
     }
     if file.is(".safetensors") {
         return safetensor::open(bytes, part);

@@ -1,6 +1,6 @@
 //! What messages say of an input.
 
-use super::convert::BadValue;
+use super::convert::{BadValue, Ignored};
 use super::source::FileRef;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::DType;
@@ -12,6 +12,8 @@ pub(super) struct InputInfo {
     pub(super) dtype: DType,
     /// What its values count along, and to which end.
     pub(super) range: Option<(RangeOf, usize)>,
+    /// A number that stands for no value.
+    pub(super) ignored: Option<Ignored>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +65,15 @@ impl InputInfo {
             (BadValue::NotFinite(value), _) => (
                 format!("{of} has the value {value}, which is not finite"),
                 Some("mend the data, or let such values pass with `--allow-nonfinite`".to_string()),
+            ),
+            (BadValue::Outside(value), Some((RangeOf::Dim(dim), n))) if value < 0 => (
+                format!(
+                    "{of} has the value {value}, outside `{dim}`, which counts from 0 to {}",
+                    n.saturating_sub(1)
+                ),
+                Some(format!(
+                    "where it stands for no value, say so in `data.toml` (`ignore = {value}`), and give the model a mask: `counted = {{ mask_of = \"{name}\" }}`"
+                )),
             ),
             (BadValue::Outside(value), Some((RangeOf::Dim(dim), n))) => (
                 format!(

@@ -99,6 +99,16 @@ fn set(out: &mut SplitSource, split: &str, name: &str, value: Value, folder: &Pa
             }
         }
         _ => {
+            let mut value = value;
+            if let Some(number) = value.as_table_mut().and_then(|t| t.remove("ignore")) {
+                let Some(number) = number.as_integer() else {
+                    return wrong(
+                        format!("`ignore` of `{name}` is not a whole number"),
+                        "write `ignore = -100`",
+                    );
+                };
+                out.ignored.insert(name.to_string(), number);
+            }
             out.inputs.insert(name.to_string(), input(name, value, folder)?);
         }
     }
@@ -151,7 +161,7 @@ fn files(name: &str, value: Value, folder: &Path) -> Result<Vec<FileRef>, LineEr
 }
 
 /// Keys of a table that says more than the names of files.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 13] = [
     "file",
     "columns",
     "window",
@@ -163,6 +173,8 @@ const KEYS: [&str; 11] = [
     "folder_of",
     "classes",
     "field",
+    "mask_of",
+    "ignore",
 ];
 
 fn described(name: &str, mut table: Table, folder: &Path) -> Result<InputSource, LineError> {
@@ -177,32 +189,8 @@ fn described(name: &str, mut table: Table, folder: &Path) -> Result<InputSource,
     if let Some(weights) = table.remove("weights") {
         return weighted(name, weights, &table);
     }
-    if let Some(member) = table.remove("member") {
-        let form = format!("write `{name} = {{ member = \"jpg\" }}`, or a list of endings");
-        return match (texts(member), table.is_empty()) {
-            (Some(endings), true) => {
-                let small = |e: String| e.trim_start_matches('.').to_ascii_lowercase();
-                Ok(InputSource::Members(endings.into_iter().map(small).collect()))
-            }
-            _ => wrong(format!("`{name}` has more than the endings of members"), form),
-        };
-    }
-    if let Some(field) = table.remove("field") {
-        return match (field.as_str(), table.is_empty()) {
-            (Some(field), true) => Ok(InputSource::Field(field.into())),
-            _ => wrong(
-                format!("`{name}` has more than the name of a field"),
-                format!("write `{name} = {{ field = \"token\" }}`"),
-            ),
-        };
-    }
-    if let Some(input) = table.remove("folder_of") {
-        let form = format!("write `{name} = {{ folder_of = \"image\", classes = [\"cat\", \"dog\"] }}`");
-        let classes = table.remove("classes").and_then(texts);
-        return match (input.as_str(), classes, table.is_empty()) {
-            (Some(input), Some(classes), true) => Ok(InputSource::FolderOf { input: input.into(), classes }),
-            _ => wrong(format!("`{name}` needs an input and the names of the folders of its files"), form),
-        };
+    if let Some(source) = without_files(name, &mut table) {
+        return source;
     }
     let Some(file) = table.remove("file") else {
         return wrong(
@@ -213,6 +201,9 @@ fn described(name: &str, mut table: Table, folder: &Path) -> Result<InputSource,
     let mut files = files(name, file, folder)?;
     if let Some(columns) = table.remove("columns") {
         name_columns(name, columns, &mut files)?;
+    }
+    if let Some(classes) = table.remove("classes") {
+        name_classes(name, classes, &mut files)?;
     }
     let window = table.remove("window");
     let (stride, shift) = (table.remove("stride"), table.remove("shift"));
@@ -246,6 +237,47 @@ fn described(name: &str, mut table: Table, folder: &Path) -> Result<InputSource,
     Ok(InputSource::Stream { files, cut: StreamCut { window, stride, shift } })
 }
 
+/// What is read from members of shards, text, or another input.
+fn without_files(name: &str, table: &mut Table) -> Option<Result<InputSource, LineError>> {
+    if let Some(member) = table.remove("member") {
+        let form = format!("write `{name} = {{ member = \"jpg\" }}`, or a list of endings");
+        return Some(match (texts(member), table.is_empty()) {
+            (Some(endings), true) => {
+                let small = |e: String| e.trim_start_matches('.').to_ascii_lowercase();
+                Ok(InputSource::Members(endings.into_iter().map(small).collect()))
+            }
+            _ => wrong(format!("`{name}` has more than the endings of members"), form),
+        });
+    }
+    if let Some(field) = table.remove("field") {
+        return Some(match (field.as_str(), table.is_empty()) {
+            (Some(field), true) => Ok(InputSource::Field(field.into())),
+            _ => wrong(
+                format!("`{name}` has more than the name of a field"),
+                format!("write `{name} = {{ field = \"token\" }}`"),
+            ),
+        });
+    }
+    if let Some(input) = table.remove("mask_of") {
+        return Some(match (input.as_str(), table.is_empty()) {
+            (Some(input), true) => Ok(InputSource::MaskOf(input.into())),
+            _ => wrong(
+                format!("`{name}` has more than the input that it is a mask of"),
+                format!("write `{name} = {{ mask_of = \"label\" }}`"),
+            ),
+        });
+    }
+    if let Some(input) = table.remove("folder_of") {
+        let form = format!("write `{name} = {{ folder_of = \"image\", classes = [\"cat\", \"dog\"] }}`");
+        let classes = table.remove("classes").and_then(texts);
+        return Some(match (input.as_str(), classes, table.is_empty()) {
+            (Some(input), Some(classes), true) => Ok(InputSource::FolderOf { input: input.into(), classes }),
+            _ => wrong(format!("`{name}` needs an input and the names of the folders of its files"), form),
+        });
+    }
+    None
+}
+
 /// Names the columns of CSV files that an input is read from.
 fn name_columns(name: &str, columns: Value, files: &mut [FileRef]) -> Result<(), LineError> {
     let Some(names) = texts(columns) else {
@@ -261,6 +293,25 @@ fn name_columns(name: &str, columns: Value, files: &mut [FileRef]) -> Result<(),
         );
     }
     files.iter_mut().for_each(|f| f.parts = names.clone());
+    Ok(())
+}
+
+/// Names the classes that cells of CSV files are.
+fn name_classes(name: &str, classes: Value, files: &mut [FileRef]) -> Result<(), LineError> {
+    let classes = texts(classes).filter(|all| !all.iter().enumerate().any(|(i, c)| all[..i].contains(c)));
+    let Some(classes) = classes else {
+        return wrong(
+            format!("`classes` of `{name}` is not a list of different names"),
+            "write `classes = [\"cat\", \"dog\"]`, in the order of their numbers",
+        );
+    };
+    if let Some(f) = files.iter().find(|f| !f.is(".csv")) {
+        return wrong(
+            format!("`{name}` has `classes`, but `{f}` is not a CSV file"),
+            "leave `classes` out, or name a file that ends in `.csv`",
+        );
+    }
+    files.iter_mut().for_each(|f| f.classes = classes.clone());
     Ok(())
 }
 

@@ -54,6 +54,8 @@ pub use source::{FileRef, InputSource, OrderSource, Source, SplitSource, StreamC
 pub use tokens::{TaskKind, TaskOptions, TokenFiles, TokenSource};
 
 #[cfg(test)]
+mod label_tests;
+#[cfg(test)]
 mod set_tests;
 #[cfg(test)]
 mod shard_tests;

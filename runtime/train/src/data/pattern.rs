@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(of("none.npy").unwrap(), ["none.npy"]);
         assert!(of("z*.npy").unwrap_err().contains("no file matches"));
         assert!(of(&format!("{{{}}}b2*.npy", ",".repeat(10_000))).unwrap_err().contains("more than 10000"));
-        let all = vec![FileRef { path: folder.join("{0..999999}"), parts: vec![] }; 2];
+        let all = vec![FileRef { path: folder.join("{0..999999}"), parts: vec![], classes: vec![] }; 2];
         assert!(files_of(&all).unwrap_err().1.contains("more than 1000000 files"));
     }
 }

@@ -101,7 +101,7 @@ fn open(
 ) -> Checked<Vec<(FileRef, TensorFile)>> {
     let files = pattern::files_of(patterns).map_err(|(file, why)| described.unreadable(file, &why))?;
     let open = |(named, path): (&FileRef, PathBuf)| {
-        let file = FileRef { path, parts: named.parts.clone() };
+        let file = FileRef { path, ..named.clone() };
         let opened = formats::open(&file, decl).map_err(|why| described.unreadable(&file, &why))?;
         Ok((file, opened))
     };

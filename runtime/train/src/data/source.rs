@@ -1,6 +1,6 @@
 //! Which files a run reads, as `--data` and `data.toml` say it.
 
-use super::tokens::TokenSource;
+use super::tokens::{TokenFiles, TokenSource};
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use std::collections::BTreeMap;
@@ -14,6 +14,8 @@ pub struct FileRef {
     pub path: PathBuf,
     /// Name of a tensor in it, or of columns.
     pub parts: Vec<String>,
+    /// What a table calls the values 0, 1, and so on.
+    pub classes: Vec<String>,
 }
 
 impl FileRef {
@@ -24,9 +26,9 @@ impl FileRef {
         match at {
             Some(at) => {
                 let (path, part) = text.split_at(at);
-                FileRef { path: folder.join(path), parts: vec![part[1..].to_string()] }
+                FileRef { path: folder.join(path), parts: vec![part[1..].to_string()], classes: Vec::new() }
             }
-            None => FileRef { path: folder.join(text), parts: Vec::new() },
+            None => FileRef { path: folder.join(text), parts: Vec::new(), classes: Vec::new() },
         }
     }
 
@@ -70,6 +72,8 @@ pub enum InputSource {
     },
     /// This field of examples that are made of text.
     Field(String),
+    /// 1 where another input has a value, and 0 where its file has the number that stands for none.
+    MaskOf(String),
     /// A number for each value of another input, as class weights are.
     Weights {
         /// The other input, whose values are positions in `weights`.
@@ -113,6 +117,8 @@ pub struct SplitSource {
     pub shards: Vec<FileRef>,
     /// Text that examples are made of.
     pub tokens: Option<TokenSource>,
+    /// The number that stands for no value, of inputs that have one.
+    pub ignored: BTreeMap<String, i64>,
     /// Leave out examples that cannot be decoded, or lack a part.
     pub skip_damaged: bool,
     /// At most so many examples, the first ones.
@@ -135,6 +141,30 @@ pub struct Source {
 }
 
 impl Source {
+    /// What the values of an input are called, where its files or its text have names for them.
+    pub(crate) fn classes(&self, input: &str) -> Option<&[String]> {
+        fn names<'a>(set: &'a SplitSource, input: &str) -> Option<&'a [String]> {
+            let found: &[String] = match set.inputs.get(input)? {
+                InputSource::Files(files) => &files.first()?.classes,
+                InputSource::FolderOf { classes, .. } => classes,
+                InputSource::Field(field) if field == "label" => &set.tokens.as_ref()?.labels.classes,
+                _ => return None,
+            };
+            Some(found).filter(|c| !c.is_empty())
+        }
+        self.splits.values().find_map(|set| names(set, input))
+    }
+
+    /// Lets another tokenizer make tokens of what is still text.
+    pub(crate) fn tokenized_by(&mut self, other: &Path) {
+        for set in self.splits.values_mut() {
+            if let Some(TokenFiles::Text { tokenizer, cased, .. }) = set.tokens.as_mut().map(|t| &mut t.files)
+            {
+                (*tokenizer, *cased) = (other.into(), false);
+            }
+        }
+    }
+
     /// Whether there is a split of that name.
     pub fn has(&self, split: &str) -> bool {
         self.splits.contains_key(split)

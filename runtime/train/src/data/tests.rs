@@ -329,8 +329,9 @@ fn data_is_found_or_all_places_are_named() {
     write(&root.join("bad"), &toml("[train]\nimage = 3"));
     write(&root.join("odd"), &toml("[tset]\nimage = 'i'"));
     let (inputs, _) = digits();
-    let files =
-        |path: &Path| InputSource::Files(vec![FileRef { path: path.to_path_buf(), parts: Vec::new() }]);
+    let files = |path: &Path| {
+        InputSource::Files(vec![FileRef { path: path.to_path_buf(), parts: Vec::new(), classes: Vec::new() }])
+    };
     let roots = |names: &[&str]| names.iter().map(|n| root.join(n)).collect::<Vec<_>>();
     let found = find(None, &roots(&["none", "one", "two"]), &inputs).unwrap();
     assert_eq!(found.splits["train"].inputs["image"], files(&root.join("one/a/i")));
@@ -351,7 +352,7 @@ fn data_is_found_or_all_places_are_named() {
         assert_eq!(find(Some(wrong), &[], &inputs).unwrap_err().code.id, "E0507", "{wrong}");
     }
     let pairs = find(Some("image=a, test.image=b.safetensors:x.y"), &[], &inputs).unwrap();
-    let part = FileRef { path: "b.safetensors".into(), parts: vec!["x.y".into()] };
+    let part = FileRef { path: "b.safetensors".into(), parts: vec!["x.y".into()], classes: Vec::new() };
     assert_eq!(part.to_string(), "b.safetensors:x.y");
     assert_eq!(pairs.splits["test"].inputs["image"], InputSource::Files(vec![part]));
     let places = super::roots(Some("e".as_ref()), Path::new("c"), Some(Path::new("p/bin/m")));

@@ -1,17 +1,21 @@
 //! `config.json`: what it says of a model's dims and consts, by a map, and how it is written.
 
-use super::map::HfMap;
-use super::product::{factors, product};
+use super::map::{HfMap, number_of};
+use super::product::{dim_and_more, factors, product};
 use crate::Checked;
-use crate::project::Project;
-use meshwright_diag::{Diagnostic, codes, nearest};
-use meshwright_plan::DType;
-use serde_json::{Map, Value, json};
+use meshwright_diag::{Diagnostic, codes};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Whether tensors are others under a second name, as their configurations say it.
-const TIE: &str = "tie_word_embeddings";
+pub(super) const TIE: &str = "tie_word_embeddings";
+
+/// The names of classes, by number.
+pub(super) const LABELS: &str = "id2label";
+
+/// The classes of a configuration that does not name them.
+const USUAL_LABELS: usize = 2;
 
 /// A `config.json` that was read.
 #[derive(Debug)]
@@ -26,7 +30,11 @@ pub(super) struct ModelSizes {
     pub(super) dims: BTreeMap<String, usize>,
     /// Dims that are not greater than this.
     pub(super) limits: BTreeMap<String, usize>,
+    /// What says that a dim is not greater, where the model would go on: a window of attention.
+    pub(super) windows: BTreeMap<String, (String, usize)>,
     pub(super) consts: BTreeMap<String, f64>,
+    /// The key that a const is from, with its value.
+    pub(super) said: BTreeMap<String, String>,
 }
 
 impl HfConfig {
@@ -65,12 +73,68 @@ impl HfConfig {
         self.get("model_type")?.1.as_str()
     }
 
-    /// Whether tied tensors are.
-    pub(super) fn ties(&self) -> bool {
-        self.get(TIE).is_some_and(|(_, v)| *v == Value::Bool(true))
+    /// Their classes of the model.
+    pub(super) fn classes(&self) -> Vec<&str> {
+        let all = self.get("architectures").and_then(|(_, v)| v.as_array());
+        all.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    fn error(&self, message: String) -> Diagnostic {
+    /// Whether tied tensors are. Where the configuration does not say it, the first value that the map knows is what the class does.
+    pub(super) fn ties(&self, map: &HfMap) -> bool {
+        let usual = || {
+            let choice = map.choices.get(TIE).and_then(|c| c.values.first());
+            choice.or_else(|| map.allowed.get(TIE)?.first()).and_then(Value::as_bool)
+        };
+        self.get(TIE).and_then(|(_, v)| v.as_bool()).or_else(usual).unwrap_or_default()
+    }
+
+    /// What says whether tied tensors are.
+    pub(super) fn tie_text(&self) -> String {
+        match self.get(TIE) {
+            Some((key, value)) => format!("`{key}` = {value}"),
+            None => format!("the default of `{TIE}`"),
+        }
+    }
+
+    /// The names of classes that the configuration has, by number.
+    pub(super) fn labels(&self) -> Checked<Option<Vec<String>>> {
+        let Some((key, value)) = self.get(LABELS) else { return Ok(None) };
+        let odd = || {
+            Box::new(self.error(format!(
+                "has `{key}` = {}, which does not name the classes 0, 1, and so on",
+                short(value)
+            )))
+        };
+        let all = value.as_object().ok_or_else(odd)?;
+        let named = |i: usize| all.get(&i.to_string()).and_then(Value::as_str).map(String::from);
+        (0..all.len())
+            .map(named)
+            .collect::<Option<Vec<String>>>()
+            .filter(|l| !l.is_empty())
+            .ok_or_else(odd)
+            .map(Some)
+    }
+
+    /// Keys with a value of which the map knows nothing.
+    pub(super) fn unread(&self, map: &HfMap) -> Vec<String> {
+        let mut out = Vec::new();
+        for (key, value) in self.keys.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null()) {
+            if map.knows(key) || key == LABELS {
+                continue;
+            }
+            match value.as_object() {
+                Some(inner) if inner.keys().any(|k| map.knows(&format!("{key}.{k}"))) => {
+                    let left =
+                        inner.iter().filter(|(k, v)| !v.is_null() && !map.knows(&format!("{key}.{k}")));
+                    out.extend(left.map(|(k, v)| format!("`{key}.{k}` = {}", short(v))));
+                }
+                _ => out.push(format!("`{key}` = {}", short(value))),
+            }
+        }
+        out
+    }
+
+    pub(super) fn error(&self, message: String) -> Diagnostic {
         Diagnostic::error(codes::E0529, format!("`{}` {message}", self.place))
     }
 
@@ -130,18 +194,43 @@ impl HfConfig {
             }
             Err(d) => errors.push(*d),
         }
-        for (key, dim) in map.limits() {
+        if let Some(dim) = &map.labels {
+            match self.labels() {
+                Ok(Some(one)) if one.len() == 1 => {
+                    let why = "has one class, which is a regression; the model";
+                    errors.push(self.error(format!("{why} `{}` tells two or more apart", map.model)));
+                }
+                Ok(labels) => drop(out.dims.insert(dim.clone(), labels.map_or(USUAL_LABELS, |l| l.len()))),
+                Err(d) => errors.push(*d),
+            }
+        }
+        errors.extend(self.bounds(map, &mut out));
+        if let Err(d) = self.consts(map, given, &mut out) {
+            errors.push(*d);
+        }
+        if errors.is_empty() { Ok(out) } else { Err(errors) }
+    }
+
+    /// What dims are not greater than.
+    fn bounds(&self, map: &HfMap, out: &mut ModelSizes) -> Vec<Diagnostic> {
+        let mut errors = Vec::new();
+        let all = map.limits().iter().map(|l| (l, false)).chain(map.windows().iter().map(|w| (w, true)));
+        for ((key, text), window) in all {
+            let (dim, more) = dim_and_more(text).unwrap_or((text, 0));
             match self.number(map, key) {
-                Ok(Some(n)) => drop(out.limits.insert(dim.clone(), n)),
+                Ok(Some(n)) => {
+                    let most = n.saturating_sub(more).max(1);
+                    let there = out.limits.entry(dim.into()).or_insert(most);
+                    *there = most.min(*there);
+                    if window {
+                        out.windows.insert(dim.into(), (format!("`{key}` = {n}"), most));
+                    }
+                }
                 Ok(None) => {}
                 Err(d) => errors.push(*d),
             }
         }
-        match self.consts(map, given) {
-            Ok(consts) => out.consts = consts,
-            Err(d) => errors.push(*d),
-        }
-        if errors.is_empty() { Ok(out) } else { Err(errors) }
+        errors
     }
 
     /// Settings that the model does not have.
@@ -160,9 +249,18 @@ impl HfConfig {
             ));
             errors.push(d.help(format!("`meshwright maps {}` shows what is supported", map.model)));
         }
+        for (key, allowed) in &map.limited {
+            let Some((key, value)) = self.get(key) else { continue };
+            let all = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+            if let Some(odd) = all.iter().find(|v| !allowed.iter().any(|a| same(a, v))) {
+                let has = shown(allowed);
+                errors
+                    .push(self.error(format!("has `{key}` with {odd}; the model `{}` has {has}", map.model)));
+            }
+        }
         for key in map.refused() {
             let Some((key, value)) = self.get(key) else { continue };
-            let value: String = value.to_string().chars().take(60).collect();
+            let value = short(value);
             errors
                 .push(self.error(format!("has `{key}` = {value}, which the model `{}` has not", map.model)));
         }
@@ -197,9 +295,28 @@ impl HfConfig {
     }
 
     /// Consts, of which several keys may be one.
-    fn consts(&self, map: &HfMap, given: &[(String, f64)]) -> Checked<BTreeMap<String, f64>> {
+    fn consts(&self, map: &HfMap, given: &[(String, f64)], out: &mut ModelSizes) -> Checked<()> {
+        for (key, choice) in &map.choices {
+            let (key, value) = match (self.get(key), choice.values.first()) {
+                (Some(here), _) => here,
+                (None, Some(first)) => (key.as_str(), first),
+                (None, None) => continue,
+            };
+            let Some(number) = choice.values.iter().position(|v| same(v, value)) else {
+                let all: Vec<String> = choice.values.iter().map(Value::to_string).collect();
+                let (all, value) = (all.join(" or "), short(value));
+                return Err(Box::new(
+                    self.error(format!("has `{key}` = {value}; the model `{}` has {all}", map.model)),
+                ));
+            };
+            out.consts.insert(choice.set.clone(), number as f64);
+            out.said.insert(choice.set.clone(), format!("`{key}` = {value}"));
+        }
         let mut found: BTreeMap<&str, (&str, f64)> = BTreeMap::new();
         for (key, name) in map.consts() {
+            if map.condition(key).is_some_and(|c| out.consts.get(c) == Some(&0.0)) {
+                continue;
+            }
             let absent = || Some((key.split('|').next()?, number_of(map.absent(key)?)?));
             let here = match self.get(key) {
                 Some((key, value)) => {
@@ -224,16 +341,24 @@ impl HfConfig {
                 _ => drop(found.insert(name, (key, value))),
             }
         }
-        Ok(found.into_iter().map(|(name, (_, value))| (name.to_string(), value)).collect())
+        for (name, (key, value)) in found {
+            out.consts.insert(name.to_string(), value);
+            out.said.insert(name.to_string(), format!("`{key}` = {value}"));
+        }
+        out.consts.extend(map.set.clone());
+        Ok(())
     }
+}
+
+/// The beginning of a value.
+fn short(value: &Value) -> String {
+    let text = value.to_string();
+    let short: String = text.chars().take(60).collect();
+    if short.len() < text.len() { short + "…" } else { short }
 }
 
 fn unknown(factor: &str, known: &BTreeMap<String, usize>) -> bool {
     factor.parse::<usize>().is_err() && !known.contains_key(factor)
-}
-
-fn number_of(value: &toml::Value) -> Option<f64> {
-    value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
 }
 
 fn same(a: &Value, b: &Value) -> bool {
@@ -243,104 +368,13 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The map of a configuration: that of the model of this name or file, where there is one, or else the one for their model type.
-///
-/// # Errors
-///
-/// E0529 where no map is for it.
-pub(super) fn map_of(config: &HfConfig, model: Option<&str>) -> Checked<HfMap> {
-    let mut all = HfMap::shipped()?;
-    let named = all.iter().position(|m| Some(m.model.as_str()) == model);
-    let typed = || all.iter().position(|m| m.model_type() == config.model_type());
-    if let Some(at) = named.or_else(typed) {
-        return Ok(all.swap_remove(at));
-    }
-    let types: Vec<&str> = all.iter().filter_map(HfMap::model_type).collect();
-    let message = match config.model_type() {
-        Some(is) => format!("has `model_type` = \"{is}\", for which no map ships"),
-        None => "has no `model_type`".into(),
-    };
-    let mut d = config.error(message);
-    if let Some(near) = config.model_type().and_then(|t| nearest(t, types.iter().copied())) {
-        d = d.help(format!("did you mean `{near}`?"));
-    }
-    d = d.help(format!("maps ship for {}", types.join(", ")));
-    Err(Box::new(d.help("write one (docs/hugging-face.md), and name it: `--model MODEL --map FILE`")))
-}
-
-/// What of a configuration does not follow from the model alone.
-pub(super) struct ConfigDetails<'a> {
-    /// Whether tied tensors are; none where there are none.
-    pub(super) ties: Option<bool>,
-    /// Ids of special tokens, by key.
-    pub(super) tokens: BTreeMap<&'a str, u32>,
-    /// Of the tensors.
-    pub(super) dtype: DType,
-}
-
-/// The text of a `config.json` for a model.
-///
-/// # Errors
-///
-/// E0516 where the model lacks a dim or a const of the map.
-pub(super) fn config_text(map: &HfMap, project: &Project, details: &ConfigDetails) -> Checked<String> {
-    let program = &project.program;
-    let lacks = |kind: &str, name: &str, key: &str| {
-        let message =
-            format!("`{}` has no {kind} `{name}`, from which `{}` makes `{key}`", program.model, map.place());
-        Box::new(Diagnostic::error(codes::E0516, message))
-    };
-    let dims = &program.graph.dims;
-    let size = |name: &str| dims.iter().find(|(_, n)| *n == name).map(|(d, _)| dims.size(d));
-    let mut out = json!({ "architectures": [map.class] });
-    for (key, allowed) in &map.allowed {
-        bind(&mut out, key, allowed[0].clone());
-    }
-    for (key, text) in map.limits().iter().chain(map.dims()) {
-        let n = product(text, size).map_err(|name| lacks("dim", name, key))?;
-        bind(&mut out, key, n.into());
-    }
-    for (key, name) in map.consts() {
-        let value = *program.consts.get(name).ok_or_else(|| lacks("const", name, key))?;
-        let whole = matches!(map.absent(key), Some(toml::Value::Integer(_))) && value.fract() == 0.0;
-        bind(&mut out, key, if whole { (value as i64).into() } else { value.into() });
-    }
-    if let Some(ties) = details.ties {
-        bind(&mut out, TIE, ties.into());
-    }
-    for (key, id) in &details.tokens {
-        bind(&mut out, key, (*id).into());
-    }
-    let dtype = match details.dtype {
-        DType::BF16 => "bfloat16",
-        DType::F64 => "float64",
-        _ => "float32",
-    };
-    bind(&mut out, "dtype", dtype.into());
-    let text = serde_json::to_string_pretty(&out).unwrap_or_default();
-    Ok(text + "\n")
-}
-
-/// Sets a key, which may be a path, under all its names.
-fn bind(out: &mut Value, key: &str, value: Value) {
-    for path in key.split('|') {
-        let mut at = &mut *out;
-        let mut steps = path.split('.').peekable();
-        while let Some(step) = steps.next() {
-            let Some(object) = at.as_object_mut() else { break };
-            if steps.peek().is_none() {
-                object.insert(step.into(), value.clone());
-                break;
-            }
-            at = object.entry(step).or_insert_with(|| Value::Object(Map::new()));
-        }
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use super::super::choose::map_of;
+    use super::super::config_text::bind;
     use super::*;
+    use serde_json::json;
 
     fn config(keys: Value) -> HfConfig {
         HfConfig { keys, place: "config.json".into() }
@@ -367,7 +401,7 @@ mod tests {
                            "hidden_size": 24, "intermediate_size": 20, "rope_theta": 7.0, "rms_norm_eps": 1e-5 });
         let sizes = config(keys).sizes(&map, &[]).unwrap();
         assert_eq!((sizes.dims["groups"], sizes.dims["queries"], sizes.dims["d_head"]), (6, 1, 4));
-        assert_eq!(sizes.consts, BTreeMap::from([("base".into(), 7.0), ("eps".into(), 1e-5)]));
+        assert_eq!((sizes.consts["base"], sizes.consts["eps"], sizes.consts["tied"]), (7.0, 1e-5, 0.0));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! `export hf`: a checkpoint of a run as a folder that `from_pretrained` of transformers reads.
 
-use super::config::{ConfigDetails, config_text};
+use super::config_text::{ConfigDetails, config_text};
 use super::map::HfMap;
 use super::tokens::TokenizerFiles;
 use crate::checkpoint::fs::write_durably;
 use crate::checkpoint::{AVERAGE, Checkpoint, Which, write_tensors};
 use crate::corpus::TextTokenizer;
-use crate::data;
+use crate::data::{self, Source};
 use crate::failure::Failure;
 use crate::folder::{Folder, entries};
 use crate::inference::read_checkpoint;
@@ -71,9 +71,10 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
     let loaded = Project::load(&recorded.project(&ProjectOptions::default())?);
     *sources = loaded.sources;
     let project = loaded.project.ok_or(Failure::Diagnostics(loaded.diagnostics))?;
+    let (class, came) = recorded.imported_as();
     let map = match &options.map {
         Some(name) => HfMap::named(name)?,
-        None => map_for(&project.program.model)?,
+        None => map_for(&project, class.as_deref())?,
     };
     let found = read_checkpoint(&options.run, options.which)?;
     let checkpoint = found.checkpoint;
@@ -85,14 +86,10 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
     }
     let reader = Reader { checkpoint: &checkpoint, averages: options.averages };
     reader.checked()?;
-    let mut groups = tensor_groups(&map.names, &all)?;
-    let ties = tie(&map, &mut groups, &reader)?;
-    let tokenizer = TokenizerFiles::of(
-        &map,
-        &options.run,
-        options.tokenizer.as_deref(),
-        of_data(&recorded, &project, &options.roots),
-    )?;
+    let groups = tensor_groups(&map.names, &all)?;
+    let source = data_of(&recorded, &project, &options.roots);
+    let of_data = source.as_ref().and_then(tokenizer_of);
+    let tokenizer = TokenizerFiles::of(&map, &options.run, options.tokenizer.as_deref(), of_data)?;
     let mut notes: Vec<String> = found.skipped.iter().map(ToString::to_string).collect();
     if tokenizer.is_none() {
         notes.push(
@@ -101,7 +98,8 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
         );
     }
     let ids = tokenizer.as_ref().map(|t| t.ids.iter().map(|(k, id)| (k.as_str(), *id)).collect());
-    let details = ConfigDetails { ties, tokens: ids.unwrap_or_default(), dtype };
+    let labels = map.labels.as_ref().map(|dim| class_names(&project, dim, source.as_ref(), came));
+    let details = ConfigDetails { labels, tokens: ids.unwrap_or_default(), dtype };
     let config = config_text(&map, &project, &details)?;
     let folder = Folder::at(&options.to).create().map_err(|e| unwritable(&options.to, &e))?;
     let mut files = write_weights(&groups, &reader, &options.to, options.most_bytes)?;
@@ -141,10 +139,15 @@ fn vacant(folder: &Path) -> Checked<()> {
     }
 }
 
-/// The map for a model of ours.
-fn map_for(model: &str) -> Checked<HfMap> {
+/// The map for a model of ours: that of the class that its weights are of, or the first that has it with these consts.
+fn map_for(project: &Project, class: Option<&str>) -> Checked<HfMap> {
+    let (model, consts) = (project.program.model.as_str(), &project.program.consts);
     let mut all = HfMap::shipped()?;
-    if let Some(at) = all.iter().position(|m| m.model == model) {
+    let has = |(name, value): (&String, &f64)| consts.get(name).copied().unwrap_or_default() == *value;
+    let fits = |m: &HfMap| m.model == model && m.set.iter().all(has);
+    let of_class = |m: &HfMap| fits(m) && Some(m.class.as_str()) == class;
+    let first = all.iter().position(of_class).or_else(|| all.iter().position(fits));
+    if let Some(at) = first.or_else(|| all.iter().position(|m| m.model == model)) {
         return Ok(all.swap_remove(at));
     }
     let names: Vec<&str> = all.iter().map(|m| m.model.as_str()).collect();
@@ -187,27 +190,26 @@ impl Reader<'_> {
     }
 }
 
-/// Leaves out tensors that are others under a second name, bit for bit, and says whether that is so; none where the map knows of no
-/// such tensors.
-fn tie(map: &HfMap, groups: &mut Vec<TensorGroup>, reader: &Reader) -> Checked<Option<bool>> {
-    let mut ties = None;
-    for (copy, of) in &map.tied {
-        let at = |name: &str| groups.iter().position(|g| g.names() == [name]);
-        let (Some(copy), Some(of)) = (at(copy), at(of)) else { continue };
-        let equal = reader.tensors(&groups[copy])? == reader.tensors(&groups[of])?;
-        ties = Some(equal && ties.unwrap_or(true));
-        if equal {
-            groups.remove(copy);
-        }
-    }
-    Ok(ties)
+/// What a run was trained on, if it is still there.
+fn data_of(recorded: &Recorded, project: &Project, roots: &[PathBuf]) -> Option<Source> {
+    let declared: Vec<InputDecl> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
+    data::find(Some(&recorded.data()?), roots, &declared).ok()
 }
 
-/// The tokenizer of the data of a run, if it is text that is still there.
-fn of_data(recorded: &Recorded, project: &Project, roots: &[PathBuf]) -> Option<TextTokenizer> {
-    let declared: Vec<InputDecl> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
-    let source = data::find(Some(&recorded.data()?), roots, &declared).ok()?;
+/// The tokenizer of data, if it is text.
+fn tokenizer_of(source: &Source) -> Option<TextTokenizer> {
     source.splits.values().find_map(|s| s.tokens.as_ref())?.files.tokenizer().ok()
+}
+
+/// The names of the positions along a dim: those of the data, those that came with the weights, or their numbers as transformers has them.
+fn class_names(project: &Project, dim: &str, source: Option<&Source>, came: Vec<String>) -> Vec<String> {
+    let dims = &project.program.graph.dims;
+    let count = dims.iter().find(|(_, n)| *n == dim).map_or(0, |(d, _)| dims.size(d));
+    let inputs = project.program.inputs.iter().map(|i| &i.0);
+    let mut of_dim = inputs.filter(|i| i.range.is_some_and(|r| dims.name(r) == dim));
+    let of_data = of_dim.find_map(|i| source?.classes(&i.name));
+    let known = [of_data.unwrap_or_default().to_vec(), came].into_iter().find(|names| names.len() == count);
+    known.unwrap_or_else(|| (0..count).map(|i| format!("LABEL_{i}")).collect())
 }
 
 /// Writes tensors to one file, or to several of at most so many bytes with an index; gives the names of the files.

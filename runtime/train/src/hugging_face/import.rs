@@ -1,8 +1,11 @@
 //! `import hf`: a checkpoint of Hugging Face becomes the folder of a run.
 
-use super::config::{HfConfig, ModelSizes, map_of};
+use super::choose::map_of;
+use super::config::{HfConfig, ModelSizes};
 use super::map::HfMap;
-use super::tokens::copy_in;
+use super::new_folder::NewFolder;
+use super::tied::tie;
+use super::tokens::tokenizer_of;
 use crate::checkpoint::Meta;
 use crate::failure::Failure;
 use crate::history::HistoryEvent;
@@ -17,6 +20,9 @@ use meshwright_diag::{Diagnostic, Sources, codes, has_errors, nearest};
 use meshwright_plan::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+/// Examples in a batch that a training may begin with.
+const TRAINED_BATCH: usize = 8;
 
 /// What is imported, and what becomes of it.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +52,8 @@ pub struct HfImported {
     pub dims: BTreeMap<String, usize>,
     /// The consts that it sets.
     pub consts: BTreeMap<String, f64>,
+    /// What a training has to choose, with a beginning: examples in a batch, the length of sequences.
+    pub training: BTreeMap<String, usize>,
     /// What else is worth knowing.
     pub notes: Vec<String>,
 }
@@ -78,14 +86,14 @@ pub fn import_hf(options: &HfImport, sources: &mut Sources) -> Result<HfImported
         None => map_of(&config, given)?,
     };
     let sizes = config.sizes(&map, &options.project.sets)?;
-    let (project, set) = sized(&options.project, &map, &sizes, sources)?;
+    let (project, set) = sized(&options.project, (&config, &map), &sizes, sources)?;
     let (mut source, place) = tensors_in(&options.from)?;
-    for (copy, of) in map.tied.iter().filter(|_| config.ties()) {
-        source.tie(copy, of);
-    }
+    tie(&config, &map, &mut source, &place)?;
     let all = targets(&project);
     let names = source.names();
-    let taken = Initializer::with(source, place.clone(), &map.names, &all)?;
+    // What the model does not have at these consts needs no tensor; one that is there all the same is named below.
+    let rules = map.names.of_paths(all.iter().map(|t| t.path.as_str()));
+    let taken = Initializer::with(source, place.clone(), &rules, &all)?;
     complete(&taken, &all, &map)?;
     let (dropped, left): (Vec<&str>, Vec<&str>) = names
         .iter()
@@ -95,33 +103,71 @@ pub fn import_hf(options: &HfImport, sources: &mut Sources) -> Result<HfImported
     if !left.is_empty() {
         return Err(extra(&left, &place, &taken.tensors(), &map).into());
     }
-    let mut notes = Vec::new();
+    let mut notes = notes(&config, &map, &sizes);
     if !dropped.is_empty() {
         notes.push(format!("the model has no {}: left out", listed(&dropped)));
     }
-    let run = written(options, (&project, sources), (&taken, &all))?;
-    let vocab = project.program.graph.dims.iter().find(|(_, n)| *n == "vocab");
-    notes.extend(copy_in(&options.from, &run, vocab.map(|(d, _)| project.program.graph.dims.size(d)))?);
-    // From here on it is a run.
-    let settings = RunSettings {
-        imported: Some(options.from.display().to_string()),
-        ..RunSettings::new(&project, sources, &lasting(options), 0, None)
+    let untied: Vec<String> = taken
+        .tensors()
+        .into_iter()
+        .filter(|n| map.copies(n) && !names.iter().any(|t| t == n))
+        .map(String::from)
+        .collect();
+    if !untied.is_empty() {
+        let list: Vec<&str> = untied.iter().map(String::as_str).collect();
+        notes.push(format!(
+            "{} is tied in the checkpoint, and a parameter of its own in `{}`: training makes two of it",
+            listed(&list),
+            project.program.model
+        ));
     }
-    .absolute();
-    run.write_settings(&settings)?;
+    let vocab = project.program.graph.dims.iter().find(|(_, n)| *n == "vocab");
+    let (tokenizer, note) =
+        tokenizer_of(&options.from, vocab.map(|(d, _)| project.program.graph.dims.size(d)))?;
+    notes.extend(note);
+    let labels = map.labels.as_ref().map_or(Ok(None), |_| config.labels())?;
+    let labels = labels.unwrap_or_default();
+    write_run(options, (&project, sources), (&taken, &all), &tokenizer, (&map.class, labels))?;
     Ok(HfImported {
         model: project.program.model.clone(),
         parameters: project.program.parameter_elements(),
         dims: set.dims,
         consts: set.consts,
+        training: training_sizes(&project),
         notes,
     })
+}
+
+/// What is worth knowing of a configuration: what no rule reads, and where the model is another one.
+fn notes(config: &HfConfig, map: &HfMap, sizes: &ModelSizes) -> Vec<String> {
+    let unread = config.unread(map);
+    let mut notes = Vec::new();
+    if !unread.is_empty() {
+        let (all, place) = (unread.join(", "), map.place());
+        notes.push(format!(
+            "`config.json` has {all}, of which `{place}` knows nothing: it is left out, whatever it changes"
+        ));
+    }
+    for (dim, (window, most)) in &sizes.windows {
+        notes.push(format!(
+            "attention has a window there, {window}, and none here: both are the same up to `{dim}` = {most}"
+        ));
+    }
+    notes
+}
+
+/// The dims that a training has to choose: how many examples a batch has, and how long its sequences are.
+fn training_sizes(project: &Project) -> BTreeMap<String, usize> {
+    let dims = &project.program.graph.dims;
+    let seq = dims.iter().find(|(_, n)| *n == "seq").map(|(d, n)| (n.to_string(), dims.size(d)));
+    let batch = project.example_dim().map(|(_, n)| (n.to_string(), TRAINED_BATCH));
+    batch.into_iter().chain(seq).collect()
 }
 
 /// The model at the sizes of a checkpoint, with what of these it takes. A batch of one does for whoever only reads.
 fn sized(
     given: &ProjectOptions,
-    map: &HfMap,
+    (config, map): (&HfConfig, &HfMap),
     sizes: &ModelSizes,
     sources: &mut Sources,
 ) -> Result<(Project, ModelSizes), Failure> {
@@ -144,6 +190,17 @@ fn sized(
     };
     // At its own sizes, which say how long its sequences are where nobody does.
     let own = load(&ProjectOptions { dims: Vec::new(), sets: Vec::new(), ..options.clone() })?;
+    let lacking: Vec<String> =
+        set.consts.keys().filter(|n| !own.program.consts.contains_key(*n)).cloned().collect();
+    for name in lacking {
+        let value = set.consts.remove(&name);
+        if value != map.without(&name) {
+            let said = sizes.said.get(&name).cloned().unwrap_or_else(|| format!("the class `{}`", map.class));
+            let d = config
+                .error(format!("has {said}; the model `{}` has no const `{name}` for it", own.program.model));
+            return Err(d.help(format!("take `{}`, or a model with such a const", map.model)).into());
+        }
+    }
     let dims = &own.program.graph.dims;
     for (name, most) in sizes.limits.iter().filter(|l| !chosen.contains(l.0)) {
         let is = dims.iter().find(|(_, n)| n == name).map(|(d, _)| dims.size(d));
@@ -217,17 +274,21 @@ fn lasting(options: &HfImport) -> TrainOptions {
     }
 }
 
-/// Writes the texts and the checkpoint of a new run.
-fn written(
+/// Writes the folder of a new run, or nothing.
+fn write_run(
     options: &HfImport,
     (project, sources): (&Project, &Sources),
     (taken, all): (&Initializer, &[Target]),
-) -> Result<RunDir, Failure> {
+    tokenizer: &BTreeMap<String, String>,
+    (class, labels): (&str, Vec<String>),
+) -> Result<(), Failure> {
     let mut tensors: Vec<(&str, RawTensor)> = Vec::with_capacity(all.len());
     for t in all {
         tensors.extend(taken.tensor(&t.path, (t.dtype, &t.shape), None)?.map(|raw| (t.path.as_str(), raw)));
     }
+    let mut folder = NewFolder::before(&options.run);
     let run = RunDir::create(&options.run)?;
+    folder.fill();
     let texts = &project.texts;
     let used: Vec<&str> = texts.used.iter().map(|id| sources.text(*id)).collect();
     run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
@@ -235,5 +296,16 @@ fn written(
     run.remember(&HistoryEvent::new((project, sources), &lasting, ("import", 0)))?;
     let meta = Meta::new(project.program.model.as_str(), 0, 0, 0, 0);
     run.checkpoints()?.save(&meta, tensors.iter().map(|(n, t)| (*n, t)))?;
-    Ok(run)
+    tokenizer.iter().try_for_each(|(name, text)| run.write_tokenizer(name, text))?;
+    // From here on it is a run.
+    let settings = RunSettings {
+        imported: Some(options.from.display().to_string()),
+        class: Some(class.into()),
+        labels,
+        ..RunSettings::new(project, sources, &lasting, 0, None)
+    }
+    .absolute();
+    run.write_settings(&settings)?;
+    folder.commit();
+    Ok(())
 }

@@ -16,6 +16,14 @@ pub(super) fn product<'a>(
     })
 }
 
+/// A dim and what is added to it: `seq + 2`. None where there is no such number.
+pub(super) fn dim_and_more(text: &str) -> Option<(&str, usize)> {
+    match text.split_once('+') {
+        Some((dim, more)) => Some((dim.trim(), more.trim().parse().ok()?)),
+        None => Some((text.trim(), 0)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,5 +33,7 @@ mod tests {
         let known = |name: &str| (name == "heads").then_some(3);
         assert_eq!(product("4 * heads*heads", known), Ok(36));
         assert_eq!(product("4 * queries", known), Err("queries"));
+        assert_eq!((dim_and_more("seq + 2"), dim_and_more("seq")), (Some(("seq", 2)), Some(("seq", 0))));
+        assert_eq!(dim_and_more("seq + two"), None);
     }
 }

@@ -3,7 +3,7 @@
 use super::map::HfMap;
 use crate::Checked;
 use crate::corpus::TextTokenizer;
-use crate::run_dir::{RunDir, tokenizer_in};
+use crate::run_dir::tokenizer_in;
 use meshwright_diag::{Diagnostic, codes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,31 +18,34 @@ const BESIDE: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "
 /// The largest of these files.
 const MOST_BYTES: u64 = 1 << 28;
 
-/// Copies a checkpoint's tokenizer into a run. What is to be said of it, for a model with so many tokens.
-pub(super) fn copy_in(from: &Path, run: &RunDir, vocab: Option<usize>) -> Checked<Option<String>> {
+/// The files of a checkpoint's tokenizer, by name, and what is to be said of it for a model with so many tokens.
+pub(super) fn tokenizer_of(
+    from: &Path,
+    vocab: Option<usize>,
+) -> Checked<(BTreeMap<String, String>, Option<String>)> {
+    let mut files = BTreeMap::new();
     let tokenizer = match (from.join(TOKENIZER), from.join("vocab.txt")) {
         (json, _) if json.is_file() => TextTokenizer::open(&json, false)?,
         (_, list) if list.is_file() => TextTokenizer::open(&list, cased(from))?,
         _ => {
             let place = from.display();
-            return Ok(Some(format!(
-                "`{place}` has no `{TOKENIZER}`: give one to `generate` with `--tokenizer`"
-            )));
+            let note = format!("`{place}` has no `{TOKENIZER}`: give one to `generate` with `--tokenizer`");
+            return Ok((files, Some(note)));
         }
     };
     let text = match text(&from.join(TOKENIZER))? {
         Some(text) => text,
         None => tokenizer.json()?,
     };
-    run.write_tokenizer(TOKENIZER, &text)?;
+    files.insert(TOKENIZER.into(), text);
     for name in BESIDE {
         if let Some(text) = text_of(from, name)? {
-            run.write_tokenizer(name, &text)?;
+            files.insert(name.into(), text);
         }
     }
     let known = tokenizer.vocab();
     let few = vocab.filter(|n| *n < known);
-    Ok(few.map(|n| format!("the tokenizer has {known} tokens, and the model {n}")))
+    Ok((files, few.map(|n| format!("the tokenizer has {known} tokens, and the model {n}"))))
 }
 
 /// Whether a list of word pieces is of text with capitals.

@@ -246,7 +246,7 @@ fn opened(from: &InitFrom) -> Result<(TensorSource, String, Vec<Skipped>), Failu
 
 /// Rules for what the model does not have.
 fn unused_rules(map: &NameMap, targets: &[Target]) -> Vec<Diagnostic> {
-    let unused = map.rules.iter().filter(|r| !targets.iter().any(|t| r.matches(&t.path)));
+    let unused = map.rules.iter().filter(|r| !r.optional && !targets.iter().any(|t| r.matches(&t.path)));
     let told = unused.map(|r| {
         let message = format!("no parameter is named `{}`, as the rule `{}` has it", r.new, r.text);
         let d = Diagnostic::error(codes::E0513, message);

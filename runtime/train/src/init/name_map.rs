@@ -3,6 +3,7 @@
 use super::rule::{NameRule, renamed};
 use crate::Checked;
 use crate::catalog::{MAPS, find};
+use crate::map_text::merged;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use std::path::Path;
 
@@ -28,12 +29,18 @@ impl NameMap {
     pub fn read(given: &[String]) -> Checked<NameMap> {
         let mut all = NameMap::default();
         for text in given {
+            // A map that ships has rules for all that its model may have.
+            let ships = text.starts_with(SHIPPED);
             let (text, place) = match (text.strip_prefix(SHIPPED), NameMap::is_file(text)) {
                 (Some(name), _) => (shipped(name)?, format!(" of the map `{name}`")),
                 (None, false) => (text.clone(), String::new()),
                 (None, true) => (content(text)?, format!(" in `{text}`")),
             };
-            all.rules.extend(NameMap::parse(&text, &place)?.rules);
+            let mut read = NameMap::parse(&text, &place)?;
+            if ships {
+                read.rules.iter_mut().for_each(|r| r.optional = true);
+            }
+            all.rules.extend(read.rules);
         }
         Ok(all)
     }
@@ -72,6 +79,12 @@ impl NameMap {
         rules.map(move |r| (r.olds.iter().filter_map(|old| renamed(&r.new, old, name)).collect(), r))
     }
 
+    /// The rules without those that are for none of these paths.
+    pub(crate) fn of_paths<'a>(&self, paths: impl Iterator<Item = &'a str> + Clone) -> NameMap {
+        let used = self.rules.iter().filter(|r| paths.clone().any(|p| r.matches(p)));
+        NameMap { rules: used.cloned().collect() }
+    }
+
     /// The name here of what is called `name` in the file.
     pub(crate) fn new_of(&self, name: &str) -> Option<String> {
         self.rules.iter().find_map(|r| r.olds.iter().find_map(|old| renamed(old, &r.new, name)))
@@ -102,7 +115,7 @@ fn shipped(name: &str) -> Checked<String> {
     };
     let none = || refused(Diagnostic::error(codes::E0516, format!("no map `{name}` ships")));
     let text = find(MAPS, name).ok_or_else(none)?.text;
-    let table: toml::Table = text.parse().unwrap_or_default();
+    let table = merged(text).unwrap_or_default();
     table.get("weights").and_then(|w| w.as_str()).map(String::from).ok_or_else(none)
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct NameRule {
     pub(crate) olds: Vec<String>,
     /// What of the tensor is taken, and how it is turned.
     pub(crate) view: View,
+    /// Whether the model may lack what it is for.
+    pub(crate) optional: bool,
 }
 
 impl NameRule {
@@ -53,7 +55,7 @@ impl NameRule {
         {
             return Err("`#`, the number of a layer, stands once in the file's name".into());
         }
-        Ok(NameRule { text: text.into(), new: new.into(), region, olds, view })
+        Ok(NameRule { text: text.into(), new: new.into(), region, olds, view, optional: false })
     }
 
     /// Whether it is for what has that name here.

@@ -230,3 +230,26 @@ fn a_preset_is_named_by_what_follows_its_last_underscore() {
           help: `8b` is short for `large_8b`: what follows the last `_` of one name alone",
     );
 }
+
+#[test]
+fn a_condition_that_is_known_chooses_what_is_resolved() {
+    let text = format!(
+        "{DENSE}
+        dim batch = 2, a = 3, b = 4
+        const biased = 0
+        model m {{
+            input x[batch, a]: float
+            output y = where(biased == 1, dense(x, [a], [b]) as head, where(not true, nothing(x), sum[a](x)))
+        }}"
+    );
+    let paths = |p: &Program| p.params.iter().map(|p| p.path.clone()).collect::<Vec<_>>();
+    let dims = |p: &Program| p.graph.dims.list(&p.graph.ty(p.outputs[0].id).dims);
+    let plain = program(&text);
+    assert_eq!((paths(&plain), dims(&plain)), (Vec::<String>::new(), "[batch]".to_string()));
+    let set = Settings { consts: vec![("biased".into(), 1.0)], ..Settings::default() };
+    let biased = program_with(&text, &set);
+    assert_eq!(
+        (paths(&biased), dims(&biased)),
+        (vec!["head.w".to_string(), "head.b".into()], "[batch b]".into())
+    );
+}

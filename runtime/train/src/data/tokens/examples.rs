@@ -27,12 +27,13 @@ impl TokenExamples {
     ) -> Checked<TokenExamples> {
         let task = source.task;
         let lengths = lengths(fields, task, binding)?;
-        let stream = TokenStream::open(&source.files, binding)?;
+        let labeled = fields.iter().any(|(_, field)| *field == Field::Label);
+        let stream = TokenStream::open(source, labeled, binding)?;
         for (decl, field) in fields {
             fits_vocabulary(decl, *field, &stream, binding)?;
         }
         let takes = match task.kind {
-            TaskKind::Next => lengths.0,
+            TaskKind::Next | TaskKind::Classify => lengths.0,
             TaskKind::Masked => masked::takes(&stream, task, lengths.0)?,
             TaskKind::Spans => SpanLengths::fitting(task, lengths, &stream)?.takes,
         };
@@ -55,6 +56,10 @@ impl TokenExamples {
             stream,
             task,
             lengths,
+            sequence: fields
+                .iter()
+                .find_map(|(d, _)| Some(binding.dims.name(*d.dims.get(1)?).into()))
+                .unwrap_or_default(),
             takes,
             before: None,
             count: 0,
@@ -73,7 +78,7 @@ impl TokenExamples {
         described: &InputInfo,
     ) -> Checked<Vec<u8>> {
         let e = self.example(record, seed)?;
-        let follows = [i32::from(e.follows)];
+        let (follows, label) = ([i32::from(e.follows)], [e.label]);
         let values: &[i32] = match field {
             Field::Token => &e.token,
             Field::Target => &e.target,
@@ -86,11 +91,20 @@ impl TokenExamples {
             Field::DecoderReal => &e.decoder_real,
             Field::Bytes => &e.bytes,
             Field::Follows => &follows,
+            Field::Label => &label,
         };
         let below = described.range.as_ref().map(|r| r.1).filter(|_| described.dtype.is_int());
         if let Some(odd) = values.iter().find(|v| below.is_some_and(|n| **v as usize >= n)) {
             let bad = BadValue::Outside(i128::from(*odd));
-            return Err(described.bad_member(bad, record, &format!("of {}", self.stream.name)));
+            let mut d = described.bad_member(bad, record, &format!("of {}", self.stream.name));
+            if let (Field::Position, Some(most)) = (field, below) {
+                // A longer dim is another model, to which no checkpoint fits.
+                let dim = &self.sequence;
+                d.helps = vec![format!(
+                    "positions count up to the length of a sequence: take shorter ones, `--dim {dim}={most}`"
+                )];
+            }
+            return Err(d);
         }
         Ok(match described.dtype {
             DType::Bool => values.iter().map(|v| u8::from(*v != 0)).collect(),
@@ -104,6 +118,7 @@ impl TokenExamples {
     pub(super) fn example(&self, record: usize, seed: EpochSeed) -> Checked<TokenExample> {
         match self.task.kind {
             TaskKind::Next => self.next(record),
+            TaskKind::Classify => self.classify(record),
             TaskKind::Masked => self.masked(record, ExampleRng::new("masked tokens", seed, record)),
             TaskKind::Spans => self.spans(record, ExampleRng::new("hidden spans", seed, record)),
         }
@@ -201,7 +216,10 @@ fn fits_vocabulary(
         stream.vocab - 1
     );
     let help = format!("make the dim as large as the vocabulary: `--dim {dim}={}`", stream.vocab);
-    Err(Box::new(Diagnostic::error(codes::E0506, message).help(help)))
+    let d = Diagnostic::error(codes::E0506, message).help(help);
+    Err(Box::new(d.help(
+        "or make tokens with the tokenizer that the model was trained with: `meshwright data tokenize FILE --tokenizer tokenizer.json --out DATA`",
+    )))
 }
 
 fn listed(names: &[&str]) -> String {

@@ -3,6 +3,7 @@
 //! **Invariant:** an example is a function of the text, the settings, the seed, the epoch and its number. Nothing is kept from one
 //! example to the next, so any device can make any part of any batch.
 
+mod classify;
 mod examples;
 mod masked;
 mod next;
@@ -20,3 +21,5 @@ pub(super) use windows::TokenExamples;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::words;

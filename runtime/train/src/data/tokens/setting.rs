@@ -1,7 +1,7 @@
 //! The line `tokens` of a set in `data.toml`.
 
 use super::task::{TaskKind, TaskOptions, TokenFiles, TokenSource};
-use crate::corpus::DocumentRule;
+use crate::corpus::{DocumentRule, LabelRule};
 use meshwright_diag::nearest;
 use std::path::Path;
 use toml::{Table, Value};
@@ -12,13 +12,16 @@ type LineError = (String, String);
 const FORM: &str = "write `tokens = { index = \"index.json\", task = \"next\" }`, or `text` and `tokenizer` in place of `index`";
 
 /// Keys of the table.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 16] = [
     "index",
     "set",
     "text",
     "tokenizer",
     "documents",
     "json_field",
+    "column",
+    "label",
+    "classes",
     "cased",
     "task",
     "packed",
@@ -48,6 +51,7 @@ pub(in super::super) fn token_source(
         );
     }
     let task = task(&mut table)?;
+    let labels = labels(&mut table)?;
     let set = text(&mut table, "set")?;
     let files = match (text(&mut table, "index")?, table.remove("text")) {
         (Some(index), None) => {
@@ -68,7 +72,7 @@ pub(in super::super) fn token_source(
             format!("`{odd}` of `tokens` goes with `text`, not with `index`"),
             format!("leave `{odd}` out"),
         ),
-        None => Ok(TokenSource { files, task }),
+        None => Ok(TokenSource { files, task, labels }),
     }
 }
 
@@ -95,9 +99,32 @@ fn of_text(files: Value, table: &mut Table, folder: &Path) -> Result<TokenFiles,
             );
         }
     };
-    let field = text(table, "json_field")?.unwrap_or("text".into());
+    let field = match (text(table, "json_field")?, text(table, "column")?) {
+        (Some(_), Some(_)) => {
+            return wrong("`tokens` has both `json_field` and `column`", "leave one of them out");
+        }
+        (field, column) => field.or(column).unwrap_or("text".into()),
+    };
     let cased = truth(table, "cased")?.unwrap_or(false);
     Ok(TokenFiles::Text { files, tokenizer: folder.join(tokenizer), cased, documents, field })
+}
+
+/// Where the class of a text stands, and what classes are called.
+fn labels(table: &mut Table) -> Result<LabelRule, LineError> {
+    let field = text(table, "label")?.unwrap_or("label".into());
+    let classes = match table.remove("classes") {
+        None => Some(Vec::new()),
+        Some(Value::Array(all)) => all.iter().map(|v| v.as_str().map(String::from)).collect(),
+        Some(_) => None,
+    };
+    let twice = |all: &Vec<String>| all.iter().enumerate().any(|(i, c)| all[..i].contains(c));
+    match classes.filter(|all| !twice(all)) {
+        Some(classes) => Ok(LabelRule { field, classes }),
+        None => wrong(
+            "`classes` of `tokens` is not a list of different names",
+            "write `classes = [\"no\", \"yes\"]`, in the order of their numbers",
+        ),
+    }
 }
 
 fn text(table: &mut Table, key: &str) -> Result<Option<String>, LineError> {
@@ -137,14 +164,14 @@ fn task(table: &mut Table) -> Result<TaskOptions, LineError> {
     let Some(name) = text(table, "task")? else {
         return wrong(
             "`tokens` does not say what it is for",
-            "add `task = \"next\"`, `\"masked\"` or `\"spans\"`",
+            "add `task = \"next\"`, `\"masked\"`, `\"spans\"` or `\"classify\"`",
         );
     };
     let Some(kind) = TaskKind::ALL.into_iter().find(|t| t.name() == name) else {
         let near = nearest(&name, names).map(|n| format!("did you mean `{n}`?"));
         return wrong(
             format!("`{name}` is not a task"),
-            near.unwrap_or("the tasks are `next`, `masked` and `spans`".into()),
+            near.unwrap_or("the tasks are `next`, `masked`, `spans` and `classify`".into()),
         );
     };
     let of_task = |key: &str, kinds: &[TaskKind]| match table.contains_key(key) && !kinds.contains(&kind) {
@@ -155,11 +182,15 @@ fn task(table: &mut Table) -> Result<TaskOptions, LineError> {
     of_task("span", &[TaskKind::Spans])?;
     of_task("whole_words", &[TaskKind::Masked])?;
     of_task("pairs", &[TaskKind::Masked])?;
+    ["column", "label", "classes"].into_iter().try_for_each(|key| of_task(key, &[TaskKind::Classify]))?;
     let usual = kind.usual();
     let pairs = truth(table, "pairs")?.unwrap_or(false);
     let packed = truth(table, "packed")?;
     if pairs && packed == Some(true) {
         return wrong("pairs of text keep to documents, and cannot be packed", "leave `packed` out");
+    }
+    if kind == TaskKind::Classify && packed == Some(true) {
+        return wrong("each text is classified by itself, and cannot be packed", "leave `packed` out");
     }
     let rate = number(
         table,
@@ -175,7 +206,7 @@ fn task(table: &mut Table) -> Result<TaskOptions, LineError> {
     )?;
     Ok(TaskOptions {
         kind,
-        packed: packed.unwrap_or(!pairs),
+        packed: packed.unwrap_or(usual.packed && !pairs),
         rate: rate.unwrap_or(usual.rate),
         span: span.unwrap_or(usual.span),
         whole_words: truth(table, "whole_words")?.unwrap_or(false),

@@ -1,13 +1,15 @@
 //! The tokens of a set, one document after the other, and where each document begins.
 
 use crate::Checked;
-use crate::corpus::{CorpusIndex, SetIndex, SpecialTokens, TextFiles, TextTokenizer, encode_all};
+use crate::corpus::{
+    CorpusIndex, LabeledTexts, SetIndex, SpecialTokens, TextFiles, TextTokenizer, encode_all,
+};
 use crate::data::array::{Elem, TensorFile};
 use crate::data::bytes::ReadError;
 use crate::data::file_piece::{self, FilePiece, Location, read_span};
 use crate::data::input_info::{InputInfo, RangeOf};
 use crate::data::source::FileRef;
-use crate::data::tokens::task::TokenFiles;
+use crate::data::tokens::task::{TaskKind, TokenFiles, TokenSource};
 use crate::data::{InputBinding, formats};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{DType, InputDecl};
@@ -27,6 +29,8 @@ pub(super) struct TokenStream {
     pub(super) starts: Vec<usize>,
     /// Number of tokens.
     pub(super) len: usize,
+    /// The class of each document, where it is asked for.
+    pub(super) labels: Vec<i32>,
     described: InputInfo,
     pieces: Vec<FilePiece>,
 }
@@ -36,11 +40,25 @@ impl TokenStream {
     ///
     /// # Errors
     /// E0502 for files that cannot be read or do not fit their index, E0508 for an index without the set.
-    pub(super) fn open(files: &TokenFiles, binding: &InputBinding) -> Checked<TokenStream> {
-        match files {
+    pub(super) fn open(source: &TokenSource, labeled: bool, binding: &InputBinding) -> Checked<TokenStream> {
+        let classify = source.task.kind == TaskKind::Classify;
+        match &source.files {
+            TokenFiles::Shards { index, .. } if labeled => {
+                let message = format!("`{}` has tokens, and no classes of its documents", index.display());
+                let help = "name the files in place of the index: `text = \"FILE.csv\"`, or give the input a file of its own";
+                Err(Box::new(Diagnostic::error(codes::E0508, message).help(help)))
+            }
             TokenFiles::Shards { index, set } => Self::of_shards(index, set, binding),
             TokenFiles::Text { files, tokenizer, cased, documents, field } => {
-                Self::of_text(&TextFiles::new(files, *documents, field)?, tokenizer, *cased)
+                let text = TextFiles::new(files, *documents, field)?;
+                let texts = match classify {
+                    true => text.labeled(labeled.then_some(&source.labels))?,
+                    false => {
+                        let texts = text.documents().collect::<Checked<Vec<String>>>()?;
+                        LabeledTexts { texts, labels: Vec::new() }
+                    }
+                };
+                Self::of_text(&text, texts, (tokenizer, *cased), classify)
             }
         }
     }
@@ -71,25 +89,31 @@ impl TokenStream {
             special: index.special,
             starts,
             len,
+            labels: Vec::new(),
             described,
             pieces,
         })
     }
 
-    fn of_text(text: &TextFiles, tokenizer: &Path, cased: bool) -> Checked<TokenStream> {
+    /// Of texts; `all` of them, or those that have tokens.
+    fn of_text(
+        text: &TextFiles,
+        LabeledTexts { texts, labels }: LabeledTexts,
+        (tokenizer, cased): (&Path, bool),
+        all: bool,
+    ) -> Checked<TokenStream> {
         let tokenize = TextTokenizer::open(tokenizer, cased)?;
         let special = tokenize.special();
         let end = special.end.filter(|end| special.sep != Some(*end));
-        let documents = text.documents().collect::<Checked<Vec<String>>>()?;
         let (mut starts, mut data): (_, Vec<u8>) = (Vec::new(), Vec::new());
-        for tokens in encode_all(&tokenize, &documents)?.into_iter().filter(|t| !t.is_empty()) {
+        for tokens in encode_all(&tokenize, &texts)?.into_iter().filter(|t| all || !t.is_empty()) {
             starts.push(data.len() / 4);
             data.extend(tokens.into_iter().chain(end).flat_map(|t| (t as i32).to_le_bytes()));
         }
         let path = text.paths.first().cloned().unwrap_or_default();
         let name = format!("`{}`", path.display());
         let len = data.len() / 4;
-        let file = FileRef { path, parts: Vec::new() };
+        let file = FileRef { path, parts: Vec::new(), classes: Vec::new() };
         let vocab = tokenize.vocab();
         Ok(TokenStream {
             name,
@@ -98,6 +122,7 @@ impl TokenStream {
             special,
             starts,
             len,
+            labels,
             described: described(vocab),
             pieces: vec![FilePiece { file, start: 0, len, held: Location::Memory(data) }],
         })
@@ -124,7 +149,12 @@ impl TokenStream {
 
 /// The tokens as messages call them.
 fn described(vocab: usize) -> InputInfo {
-    InputInfo { name: "tokens".into(), dtype: DType::I32, range: Some((RangeOf::Vocabulary, vocab)) }
+    InputInfo {
+        name: "tokens".into(),
+        dtype: DType::I32,
+        range: Some((RangeOf::Vocabulary, vocab)),
+        ignored: None,
+    }
 }
 
 fn unreadable(path: &Path, why: impl std::fmt::Display) -> Box<Diagnostic> {
@@ -135,7 +165,7 @@ fn unreadable(path: &Path, why: impl std::fmt::Display) -> Box<Diagnostic> {
 
 fn open_array(path: &Path) -> Checked<TensorFile> {
     let decl = InputDecl { name: "tokens".into(), dims: Vec::new(), dtype: DType::I32, range: None };
-    let file = FileRef { path: path.to_path_buf(), parts: Vec::new() };
+    let file = FileRef { path: path.to_path_buf(), parts: Vec::new(), classes: Vec::new() };
     formats::open(&file, &decl).map_err(|why| unreadable(path, why))
 }
 
@@ -161,7 +191,7 @@ fn shard_pieces(
                 format!("its tokens are `{}`, not `u16` or `u32`", file.header.elem.name()),
             ));
         }
-        opened.push((FileRef { path, parts: Vec::new() }, file));
+        opened.push((FileRef { path, parts: Vec::new(), classes: Vec::new() }, file));
     }
     file_piece::hold(opened, 1, described, binding)
 }

@@ -1,7 +1,7 @@
 //! The tasks that text is made into examples for, and the fields of their examples.
 
 use crate::Checked;
-use crate::corpus::{CorpusIndex, DocumentRule, SpecialTokens, TextTokenizer};
+use crate::corpus::{CorpusIndex, DocumentRule, LabelRule, SpecialTokens, TextTokenizer};
 use meshwright_plan::DType;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,8 @@ pub struct TokenSource {
     pub files: TokenFiles,
     /// What is made of it.
     pub task: TaskOptions,
+    /// Where classes of texts stand, and what they are called.
+    pub labels: LabelRule,
 }
 
 /// Where tokens come from.
@@ -65,6 +67,8 @@ pub enum TaskKind {
     Masked,
     /// Spans that are hidden, as T5 has them.
     Spans,
+    /// Of which class a text is.
+    Classify,
 }
 
 /// A task with its settings.
@@ -86,7 +90,8 @@ pub struct TaskOptions {
 
 impl TaskKind {
     /// All of them.
-    pub(super) const ALL: [TaskKind; 3] = [TaskKind::Next, TaskKind::Masked, TaskKind::Spans];
+    pub(super) const ALL: [TaskKind; 4] =
+        [TaskKind::Next, TaskKind::Masked, TaskKind::Spans, TaskKind::Classify];
 
     /// As `data.toml` and the command line have it.
     pub fn name(self) -> &'static str {
@@ -94,6 +99,7 @@ impl TaskKind {
             TaskKind::Next => "next",
             TaskKind::Masked => "masked",
             TaskKind::Spans => "spans",
+            TaskKind::Classify => "classify",
         }
     }
 
@@ -113,7 +119,14 @@ impl TaskKind {
 
     /// Its usual settings.
     pub(super) fn usual(self) -> TaskOptions {
-        TaskOptions { kind: self, packed: true, rate: 0.15, span: 3.0, whole_words: false, pairs: false }
+        TaskOptions {
+            kind: self,
+            packed: self != TaskKind::Classify,
+            rate: 0.15,
+            span: 3.0,
+            whole_words: false,
+            pairs: false,
+        }
     }
 }
 
@@ -140,6 +153,8 @@ pub(in super::super) enum Field {
     DecoderReal,
     /// Whether the second piece of text follows the first.
     Follows,
+    /// Of which class the text is.
+    Label,
     /// How many bytes of text a target stands for.
     Bytes,
 }
@@ -157,7 +172,7 @@ pub(super) enum Side {
 
 impl Field {
     /// All of them.
-    pub(in super::super) const ALL: [Field; 11] = [
+    pub(in super::super) const ALL: [Field; 12] = [
         Field::Token,
         Field::Target,
         Field::Predicted,
@@ -168,6 +183,7 @@ impl Field {
         Field::Decoder,
         Field::DecoderReal,
         Field::Follows,
+        Field::Label,
         Field::Bytes,
     ];
 
@@ -184,6 +200,7 @@ impl Field {
             Field::Decoder => "decoder",
             Field::DecoderReal => "decoder_real",
             Field::Follows => "follows",
+            Field::Label => "label",
             Field::Bytes => "bytes",
         }
     }
@@ -196,9 +213,12 @@ impl Field {
     /// Whether the examples of a task have it.
     pub(super) fn is_of(self, task: TaskKind) -> bool {
         match self {
-            Field::Token | Field::Target | Field::Predicted | Field::Real => true,
+            Field::Token | Field::Real => true,
+            Field::Target | Field::Predicted => task != TaskKind::Classify,
             Field::Document | Field::Position => task != TaskKind::Spans,
-            Field::Segment | Field::Follows => task == TaskKind::Masked,
+            Field::Segment => matches!(task, TaskKind::Masked | TaskKind::Classify),
+            Field::Follows => task == TaskKind::Masked,
+            Field::Label => task == TaskKind::Classify,
             Field::Decoder | Field::DecoderReal => task == TaskKind::Spans,
             Field::Bytes => task == TaskKind::Next,
         }
@@ -207,7 +227,7 @@ impl Field {
     /// Along what it has its values.
     pub(super) fn side(self, task: TaskKind) -> Side {
         match self {
-            Field::Follows => Side::Example,
+            Field::Follows | Field::Label => Side::Example,
             Field::Target | Field::Predicted | Field::Decoder | Field::DecoderReal
                 if task == TaskKind::Spans =>
             {

@@ -43,6 +43,11 @@ fn text(kind: TokenizerKind, documents: &[&str], sentinels: usize) -> DataCase {
     case
 }
 
+/// A case with a tokenizer `trained.json` of BERT's, for which letters are tokens.
+pub(in crate::data) fn words() -> DataCase {
+    text(TokenizerKind::WordPiece, &WORDS, 0)
+}
+
 /// A toml of a set with these settings, and each input the field of its name.
 fn toml(settings: &str, inputs: &[&str]) -> String {
     let fields: Vec<String> = inputs.iter().map(|i| format!("{i} = {{ field = \"{i}\" }}")).collect();

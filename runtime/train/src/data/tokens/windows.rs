@@ -13,6 +13,8 @@ pub(in super::super) struct TokenExamples {
     pub(super) task: TaskOptions,
     /// As many values has a field along the input, and along what a decoder reads.
     pub(super) lengths: (usize, usize),
+    /// The name of the dim of the first.
+    pub(super) sequence: String,
     /// Tokens of the stream that an example takes at most, without the one after them that a last prediction needs.
     pub(super) takes: usize,
     /// Where examples keep to documents, how many examples are before each; at the end of all.
@@ -38,6 +40,7 @@ pub(super) struct TokenExample {
     pub(super) decoder_real: Vec<i32>,
     pub(super) bytes: Vec<i32>,
     pub(super) follows: bool,
+    pub(super) label: i32,
 }
 
 impl TokenExamples {
@@ -59,7 +62,9 @@ impl TokenExamples {
     /// Counts them.
     pub(super) fn count(&mut self) -> Checked<()> {
         let (stream, ahead) = (&self.stream, self.looks_ahead());
-        if self.task.packed {
+        if self.task.kind == TaskKind::Classify {
+            self.count = stream.starts.len();
+        } else if self.task.packed {
             self.count = stream.len.saturating_sub(ahead) / self.takes;
         } else {
             let mut before = vec![0];
