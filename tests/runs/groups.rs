@@ -51,6 +51,29 @@ fn updates_in_turns_count_for_themselves() {
     });
 }
 
+/// Parameters and moments stay as they begin until the first turn, which may be later than one period.
+#[test]
+fn turns_may_begin_later() {
+    for (every, from) in [(1, 3), (2, 5), (3, 4)] {
+        let line = format!(
+            "minimize l of w, v every {every} from {from} optimizer adam(lr = 0.1, beta1 = 0.8, beta2 = 0.95)"
+        );
+        as_the_reference(&line, &|p, g, t| {
+            let mut t = t as u64;
+            if ["w", "v"].contains(&p.name) {
+                p.moments.entry("m").or_insert(vec![0.0; g.len()]);
+                p.moments.entry("v").or_insert(vec![0.0; g.len()]);
+                if t < from || !(t - from).is_multiple_of(every) {
+                    return;
+                }
+                t = (t - from) / every + 1;
+            }
+            let step = adam(p, g, t as f64, 1e-8);
+            p.x = zip(&p.x, &step, |x, s| x - 0.1 * s);
+        });
+    }
+}
+
 #[test]
 fn averages_follow_the_parameters() {
     as_the_reference("optimizer sgd(lr = 0.1) ema 0.9 of w, k", &|p, g, t| {

@@ -85,6 +85,6 @@ pub struct LossDecl {
 pub struct Turn {
     /// From one of these steps to the next; 1 or more.
     pub every: u64,
-    /// The first of them; 1 or more, and at most `every`.
+    /// The first of them; 1 or more.
     pub from: u64,
 }

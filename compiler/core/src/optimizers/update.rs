@@ -71,18 +71,23 @@ impl<'a> Update<'a> {
     /// The same, where only some steps update: in all others parameters and moments stay as they are. What decides it
     /// belongs to the update of `p`.
     pub fn in_turn(mut self, turn: Option<Turn>, p: &Trained<'_>) -> Self {
-        let Some(Turn { every, from }) = turn else { return self };
+        let Some(Turn { every, from: first }) = turn else { return self };
         self.of(p);
         let step = self.run_step();
         let (n, from, zero, one) = (
             self.number(every as f64, step),
-            self.number(from as f64, step),
+            self.number(first as f64, step),
             self.number(0.0, step),
             self.number(1.0, step),
         );
         let since = self.minus(step, from);
         let rest = self.g.binary("%", since, n);
-        let due = self.g.binary("==", rest, zero);
+        let mut due = self.g.binary("==", rest, zero);
+        if first > every {
+            // Steps before the first lie a multiple of `every` before it, too.
+            let begun = self.g.binary(">=", step, from);
+            due = self.g.binary("and", due, begun);
+        }
         let whole = self.g.binary("//", since, n);
         let count = self.sum(&[whole, one]);
         let count = self.made(count);

@@ -81,18 +81,18 @@ impl<'a> Resolver<'a> {
         let turn = match &line.every {
             None => None,
             Some(every) => {
-                let n = self.whole(every, "`every`", u64::MAX)?;
-                let from = line.from.as_ref().map_or(Some(n), |e| self.whole(e, "`from`", n))?;
-                Some(Turn { every: n, from }).filter(|t| t.every > 1)
+                let n = self.whole(every, "`every`")?;
+                let from = line.from.as_ref().map_or(Some(n), |e| self.whole(e, "`from`"))?;
+                Some(Turn { every: n, from }).filter(|t| t.every > 1 || t.from > 1)
             }
         };
         Some(Objective { loss: loss?, turn })
     }
 
-    /// A whole number from 1 to `most`.
-    fn whole(&mut self, e: &'a Expr, what: &str, most: u64) -> Option<u64> {
+    /// A number of steps: whole, and at least 1.
+    fn whole(&mut self, e: &'a Expr, what: &str) -> Option<u64> {
         // Steps are counted in floats, which are exact up to here.
-        let most = most.min(1 << 20);
+        let most = 1 << 20;
         let n = self.konst(e, what)?.num();
         let found = n.whole().and_then(|n| u64::try_from(n).ok()).filter(|n| (1..=most).contains(n));
         if found.is_none() {

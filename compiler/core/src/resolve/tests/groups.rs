@@ -44,6 +44,11 @@ fn each_parameter_has_a_loss_and_an_optimizer() {
     let p = spec("minimize one of u, v every 1 freeze w group * { optimizer sgd(lr = 1) }");
     let train = p.train.as_ref().unwrap();
     assert_eq!((train.optimizers.len(), train.objectives[0].turn), (1, None));
+    // The first turn may come later than one period.
+    for (line, every, from) in [("every 1 from 4", 1, 4), ("every 2 from 7", 2, 7)] {
+        let p = spec(&format!("minimize one {line} optimizer sgd(lr = 1)"));
+        assert_eq!(p.train.as_ref().unwrap().objectives[0].turn, Some(Turn { every, from }));
+    }
     let p = spec("minimize one optimizer sgd(lr = 1) ema 0.5 of u, w");
     assert_eq!(of(&p, |p| usize::from(p.averaged)), [1, 0, 1]);
 }
@@ -99,9 +104,9 @@ fn no_parameter_is_forgotten() {
 #[test]
 fn numbers_of_turns_and_averages() {
     same(
-        &mistakes("minimize one every 2 from 3 optimizer sgd(lr = 1)"),
-        "E0217 `from` is 3: it must be a whole number from 1 to 2
-          ^ `3`: must be a whole number from 1 to 2",
+        &mistakes("minimize one every 2 from 0 optimizer sgd(lr = 1)"),
+        "E0217 `from` is 0: it must be a whole number from 1 to 1048576
+          ^ `0`: must be a whole number from 1 to 1048576",
     );
     same(
         &mistakes("minimize one every 0.5 optimizer sgd(lr = 1) ema 1"),
