@@ -128,6 +128,26 @@ fn what_no_iteration_changes_has_its_gradient() {
     }
 }
 
+/// A call in a loop that shares one in front of it is as the same calls written out, under each layout.
+#[test]
+fn a_loop_shares_a_call_in_front_of_it() {
+    let text = |body: &str| {
+        format!(
+            "dim batch = 6, d = 4, k = 3
+            layer step(x) {{ param w[d] = normal(1, 0.1) param b[d] = 0 return tanh(x * w + b) }}
+            model m {{ input x[batch, d]: float {body} loss l = mean[batch, d](y * y) }}
+            train m {{ minimize l optimizer adam(lr = 0.1) }}"
+        )
+    };
+    let calls = "y1 = step(y0) sharing one let y2 = step(y1) sharing one let y = step(y2) sharing one";
+    let written = text(&format!("let y0 = step(x) as one let {calls}"));
+    let looped = text("let y = step(x) as one repeat k { y = step(y) sharing one }");
+    let alone = after_steps(&written, ("", ""), step_of);
+    for layout in ["", "batch -> a", "d -> a", "batch -> a; params: d -> a"] {
+        same(layout, &alone, &after_steps(&looped, ("a=2", layout), step_of));
+    }
+}
+
 const LSTM: &str = r#"
 use "std:nn"
 dim batch = 3, seq = 64, d = 4, hidden = 5, before = hidden, units = hidden

@@ -211,11 +211,11 @@ impl<'a> Resolver<'a> {
         if self.globals.layers.endless.contains(name) {
             return Val::Poison;
         }
-        let path = self.call_path(layer, call);
-        let Some(shared) = self.shares(layer, call, &path, span) else { return Val::Poison };
+        let mut path = self.call_path(layer, call);
+        let Some((shared, outside)) = self.shares(layer, call, &mut path, span) else { return Val::Poison };
         let mut scope = NameScope::new(ScopeKind::Layer, name, span, path);
         self.name_results(layer, call, &mut scope, span);
-        scope.shared = shared;
+        (scope.shared, scope.outside) = (shared, outside);
         scope.label = match &call.label {
             Some(label) => Some((label.span, "")),
             // Behind parentheses around the call a label cannot stand.

@@ -86,8 +86,8 @@ impl<'a> Resolver<'a> {
         self.graph.scope = Some(of);
         let depth = self.scopes.len();
         let carried = all.iter().map(|c| (c.name, c.at)).collect();
-        let scan = r.scan.then_some(of);
-        self.open_repeats.push(OpenRepeat { depth, span: head, scan, carried });
+        let (scan, around_path) = (r.scan, path.clone());
+        self.open_repeats.push(OpenRepeat { depth, span: head, of, scan, around: around_path, carried });
         if let Some(i) = &r.index {
             let val = self.iteration(of, i.span);
             self.define(i, val);
@@ -214,8 +214,9 @@ impl<'a> Resolver<'a> {
 
     /// Those that give each iteration parameters of its own.
     pub(super) fn loops_of_variables(&self) -> Vec<RepeatId> {
-        let scan = |of: &RepeatId| self.open_repeats.iter().any(|o| o.scan == Some(*of));
-        self.open_loops().into_iter().filter(|of| !scan(of)).collect()
+        let scan = |of: &RepeatId| self.open_repeats.iter().any(|o| o.scan && o.of == *of);
+        let outside = self.scopes.last().map_or(&[][..], |s| &s.outside);
+        self.open_loops().into_iter().filter(|of| !scan(of) && !outside.contains(of)).collect()
     }
 
     /// A value as the body reads it: at the position of the iteration along the dims of loops around which it was made.

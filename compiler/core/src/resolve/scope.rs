@@ -77,6 +77,8 @@ pub(super) struct NameScope<'a> {
     pub(super) owning_calls: usize,
     /// Whether it has the parameters and states of an earlier call.
     pub(super) shared: bool,
+    /// Loops around it in whose bodies that call was not: what it shares is the same in all their iterations.
+    pub(super) outside: Vec<RepeatId>,
 }
 
 impl<'a> NameScope<'a> {
@@ -101,6 +103,7 @@ impl<'a> NameScope<'a> {
             statement: None,
             owning_calls: 0,
             shared: false,
+            outside: Vec::new(),
         }
     }
 
@@ -128,8 +131,12 @@ pub(super) struct OpenRepeat<'a> {
     pub(super) depth: usize,
     /// Where it stands.
     pub(super) span: Span,
-    /// The loop, if it is a `scan`: then its iterations share parameters.
-    pub(super) scan: Option<RepeatId>,
+    /// The loop.
+    pub(super) of: RepeatId,
+    /// Whether it is a `scan`: then its iterations share parameters.
+    pub(super) scan: bool,
+    /// The path of what stands around it.
+    pub(super) around: Arc<str>,
     /// The names that go from one iteration to the next, and where each is first assigned.
     pub(super) carried: BTreeMap<&'a str, Span>,
 }

@@ -4,27 +4,42 @@ use super::Resolver;
 use super::report::{listed, nearest};
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Near, Span, codes};
-use meshwright_ops::{Id, Kind, Leaf};
+use meshwright_ops::{Id, Kind, Leaf, RepeatId};
 use meshwright_syntax::ast::{Call, Layer, Variable};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl<'a> Resolver<'a> {
-    /// Whether a call has the parameters of an earlier one; `None` where it says so of a call that there is not.
+    /// Whether a call has the parameters of an earlier one, and the loops around it in which that one was not; `None` where it
+    /// says so of a call that there is not. `path` becomes that of the earlier call.
     pub(super) fn shares(
         &mut self,
         layer: &'a Layer,
         call: &'a Call,
-        path: &Arc<str>,
+        path: &mut Arc<str>,
         span: Span,
-    ) -> Option<bool> {
+    ) -> Option<(bool, Vec<RepeatId>)> {
         let name = layer.name.text.as_str();
         let Some(label) = call.label.as_ref().filter(|l| l.shares) else {
             self.owners.entry(path.clone()).or_insert((name, span));
-            return Some(self.scope().shared);
+            return Some((self.scope().shared, self.scope().outside.clone()));
         };
         let first = &label.name.text;
+        let mut outside = self.scope().outside.clone();
+        // In the body of a loop, a call there or else one around the loop.
+        for (base, loops) in self.paths_around() {
+            let there =
+                if base.is_empty() { first.as_str().into() } else { format!("{base}.{first}").into() };
+            if self.owners.contains_key(&there) {
+                *path = there;
+                outside.extend(loops);
+                break;
+            }
+        }
         let d = match self.owners.get(path) {
-            Some((of, _)) if *of == name && self.globals.layers.owning.contains(name) => return Some(true),
+            Some((of, _)) if *of == name && self.globals.layers.owning.contains(name) => {
+                return Some((true, outside));
+            }
             Some((of, _)) if *of == name => {
                 Diagnostic::error(codes::E0212, format!("layer `{name}` has no parameters to share"))
                     .at(label.span, "shares nothing")
@@ -46,23 +61,50 @@ impl<'a> Resolver<'a> {
         None
     }
 
+    /// The path of the statements that are being resolved, then those of what is around the loops in whose bodies they are, each
+    /// with the loops between.
+    fn paths_around(&self) -> Vec<(Arc<str>, Vec<RepeatId>)> {
+        let mut all: Vec<_> = self.scopes.last().map(|s| (s.path.clone(), Vec::new())).into_iter().collect();
+        let mut between = Vec::new();
+        for open in self.open_repeats.iter().rev().take_while(|o| o.depth == self.scopes.len()) {
+            between.push(open.of);
+            all.push((open.around.clone(), between.clone()));
+        }
+        all
+    }
+
     fn no_such_call(&mut self, layer: &str, first: &str, at: Span) -> Diagnostic {
-        let inside = self.scope().path.clone();
+        let bases = self.paths_around();
         let below = |path: &'_ Arc<str>| {
-            let rest =
-                if inside.is_empty() { path } else { path.strip_prefix(&*inside)?.strip_prefix('.')? };
-            (!rest.contains('.')).then(|| rest.to_string())
+            bases.iter().find_map(|(base, _)| {
+                let rest =
+                    if base.is_empty() { path } else { path.strip_prefix(&**base)?.strip_prefix('.')? };
+                (!rest.contains('.')).then(|| rest.to_string())
+            })
         };
         let of = self.owners.iter().filter(|(_, o)| o.0 == layer);
-        let names: Vec<String> = of.filter_map(|(path, _)| below(path)).collect();
+        let names: BTreeSet<String> = of.filter_map(|(path, _)| below(path)).collect();
         let each = || names.iter().map(String::as_str);
         let d = Diagnostic::error(codes::E0201, format!("no call of `{layer}` before this one is `{first}`"))
             .at(at, "not known");
-        match nearest(first, each()).or_else(|| each().next().filter(|_| names.len() == 1).map(Near::only)) {
-            Some(near) => d.fix(format!("write `{near}`"), at, near, near.sure),
-            None if names.is_empty() => d.help("the first call makes the parameters: leave `sharing` out"),
-            None => d.note(format!("calls of `{layer}` so far: {}", listed(each()))),
+        if let Some(near) =
+            nearest(first, each()).or_else(|| each().next().filter(|_| names.len() == 1).map(Near::only))
+        {
+            return d.fix(format!("write `{near}`"), at, near, near.sure);
         }
+        if !names.is_empty() {
+            return d.note(format!("calls of `{layer}` so far: {}", listed(each())));
+        }
+        let open = self.open_repeats.last().filter(|o| o.depth == self.scopes.len() && !o.scan);
+        let Some(open) = open else {
+            return d.help("the first call makes the parameters: leave `sharing` out");
+        };
+        let dim = self.graph.dims.name(self.graph.repeats[open.of].dim);
+        d.and(open.span, format!("each of its iterations has a `{layer}` of its own"))
+            .help(format!(
+                "write `scan {dim}` and leave `sharing` out: the iterations of a `scan` share its parameters"
+            ))
+            .help(format!("or call `{layer}` once in front of the loop, and share that call in it"))
     }
 
     /// The parameter or state of the first call, which must be as it is declared here. A state has the next value that earlier

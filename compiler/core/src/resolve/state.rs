@@ -70,15 +70,7 @@ impl<'a> Resolver<'a> {
         self.assigned.insert(state, at);
         let loops = self.loops_of_variables();
         if loops.len() < self.open_loops().len() {
-            let text = format!(
-                "state `{name}` is declared in a `scan`, which would give it a next value at each position"
-            );
-            let d = Diagnostic::error(codes::E0218, text)
-                .at(at, "assigned here")
-                .and(self.states[state].span, "declared here");
-            self.error(
-                d.help("declare it in front of the `scan`, which then carries it from position to position"),
-            );
+            self.one_next_value(state, name, at);
             return;
         }
         let Some(mut id) = id.filter(|id| self.fits(state, name, *id, value)) else { return };
@@ -87,6 +79,30 @@ impl<'a> Resolver<'a> {
             id = self.graph.cross(of, Crossing::Stack, id);
         }
         self.states[state].next = Some(id);
+    }
+
+    /// The error for a state that a loop would give a next value in each of its iterations.
+    fn one_next_value(&mut self, state: usize, name: &str, at: Span) {
+        let shared = self.scope().outside.last().copied();
+        let (text, help) = match shared {
+            Some(of) => {
+                let dim = self.graph.dims.name(self.graph.repeats[of].dim);
+                (
+                    format!(
+                        "state `{name}` is shared in a loop over `{dim}`, which would give it a next value in each iteration"
+                    ),
+                    "call the layer outside of the loop, or let each iteration have its own: leave `sharing` out",
+                )
+            }
+            None => (
+                format!(
+                    "state `{name}` is declared in a `scan`, which would give it a next value at each position"
+                ),
+                "declare it in front of the `scan`, which then carries it from position to position",
+            ),
+        };
+        let d = Diagnostic::error(codes::E0218, text).at(at, "assigned here");
+        self.error(d.and(self.states[state].span, "declared here").help(help));
     }
 
     /// The next value has the dims and the dtype of the state.

@@ -73,6 +73,53 @@ fn states_go_on_from_call_to_call() {
 }
 
 #[test]
+fn a_call_in_a_loop_shares_one_in_front_of_it() {
+    let p = |body: &str| {
+        program(&format!(
+            "dim batch = 6, d = 3, k = 4, j = 2, i = 5
+            layer step(x) {{ param w[d] = 1 return tanh(x * w) }}
+            layer deep(x) {{ let y = step(x) as low repeat j {{ y = step(y) as high }} return y }}
+            model m {{ input x[batch, d]: float {body} loss l = mean[batch, d](y * y) }}"
+        ))
+    };
+    let dims = |p: &Program| -> Vec<String> {
+        p.params.iter().map(|d| format!("{} {}", d.path, p.graph.dims.list(&p.graph.ty(d.id).dims))).collect()
+    };
+    let one = p("let y = step(x) as one repeat k { y = step(y) sharing one }");
+    assert_eq!(dims(&one), ["one.w [d]"]);
+    // One of each iteration of the loop around, for all of the inner loop; calls inside of what is shared are shared too.
+    let nested = p(
+        "let y = x repeat k { y = deep(y) as own scan j { y = step(y) as all } repeat i { y = deep(y) sharing own } }",
+    );
+    assert_eq!(dims(&nested), ["k.own.low.w [k d]", "k.own.j.high.w [k j d]", "k.all.w [k d]"]);
+}
+
+#[test]
+fn what_cannot_be_shared_in_a_loop() {
+    let body = |text: &str| {
+        errors(&format!(
+            "{LAYERS} dim k = 4 model m {{ input x[batch, d]: float {text} loss l = mean[batch, d](y * y) }}"
+        ))
+    };
+    same(
+        &body("let y = x repeat k { y = norm(y) sharing all }"),
+        "E0201 no call of `norm` before this one is `all`
+          ^ `all`: not known
+          - `repeat k`: each of its iterations has a `norm` of its own
+          help: write `scan k` and leave `sharing` out: the iterations of a `scan` share its parameters
+          help: or call `norm` once in front of the loop, and share that call in it",
+    );
+    same(
+        &body("let y = norm(x) as one repeat k { y = norm(y) sharing one }"),
+        "E0218 state `average` is shared in a loop over `k`, which would give it a next value in each iteration
+          ^ `average`: assigned here
+          - `average`: declared here
+          - `norm(y) sharing one`: in this call of `norm`
+          help: call the layer outside of the loop, or let each iteration have its own: leave `sharing` out",
+    );
+}
+
+#[test]
 fn what_cannot_be_shared() {
     let body = |text: &str| {
         errors(&format!("{LAYERS} model m {{ input x[batch, d]: float input y[batch, d]: float {text} }}"))
