@@ -9,7 +9,7 @@
 mod cheap;
 mod residual;
 
-use crate::layout::Layout;
+use crate::layout::{Layout, recomputed_names};
 use crate::linear::linearized;
 use crate::normalize::{dead_code, rebuild};
 use crate::resolve::{PatternIndex, matches};
@@ -17,6 +17,7 @@ use crate::step_graph::StepGraph;
 use meshwright_ops::{Boundary, Crossing, Expand, Graph, Id, Kind, Node, Origin, RepeatId, Source};
 use meshwright_plan::Phase;
 use residual::residual;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -54,19 +55,21 @@ pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
     linearized(dead_code(&out))
 }
 
-/// The paths of values that a `recompute` names, and by which of its patterns: two of them at most.
-pub(crate) fn named<'g>(g: &'g Graph, patterns: &[Arc<str>]) -> BTreeMap<&'g str, Vec<usize>> {
+/// The names of values that a `recompute` names, and by which of its patterns: two of them at most.
+pub(crate) fn named(g: &Graph, patterns: &[Arc<str>]) -> BTreeMap<String, Vec<usize>> {
     let first: BTreeMap<&str, usize> = patterns.iter().enumerate().rev().map(|(i, p)| (&**p, i)).collect();
     let index = PatternIndex::new(first.into_iter().map(|(p, i)| (i, p)));
-    let paths: BTreeSet<&str> = g.ids().map(|id| &*g.node(id).origin.path).collect();
-    let by = |path: &&str| -> Vec<usize> {
-        index.candidates(path).into_iter().filter(|i| matches(&patterns[*i], path)).take(2).collect()
+    let names: BTreeSet<Cow<'_, str>> =
+        g.ids().filter_map(|id| recomputed_names(g.node(id))).flatten().collect();
+    let by = |name: &str| -> Vec<usize> {
+        index.candidates(name).into_iter().filter(|i| matches(&patterns[*i], name)).take(2).collect()
     };
-    paths.into_iter().map(|path| (path, by(&path))).filter(|(_, by)| !by.is_empty()).collect()
+    let all = names.into_iter().map(|name| (by(&name), name.into_owned()));
+    all.filter(|(by, _)| !by.is_empty()).map(|(by, name)| (name, by)).collect()
 }
 
 struct Again {
-    /// The paths of values that the layout names.
+    /// The names of values that the layout names.
     named: BTreeSet<Arc<str>>,
     /// What is cheap.
     cheap: BTreeSet<Id>,
@@ -108,11 +111,8 @@ impl Again {
             return true;
         }
         let node = g.node(v);
-        let computed = matches!(
-            node.op.kind(),
-            Kind::Compute(_) | Kind::Add | Kind::Rename { .. } | Kind::Rematerializable(Source::Random)
-        );
-        computed && node.origin.phase == Phase::Forward && self.named.contains(&*node.origin.path)
+        let named = |names: [Cow<'_, str>; 2]| names.iter().any(|n| self.named.contains(&**n));
+        node.origin.phase == Phase::Forward && recomputed_names(node).is_some_and(named)
     }
 
     /// A value computed again.

@@ -138,8 +138,10 @@ impl Parser<'_> {
             return;
         }
         let second = self.token(from + 1, until);
+        // `recompute *` is a setting, and `recompute*: …` a rule with a path.
+        let path = second == "*" && self.scan.tokens[from].end == self.scan.tokens[from + 1].start;
         let setting =
-            SETTINGS.contains(&self.token(from, until)) && !matches!(second, "->" | "," | ":" | "." | "*");
+            SETTINGS.contains(&self.token(from, until)) && !path && !matches!(second, "->" | "," | ":" | ".");
         let rule = if setting { Rule::settings } else { Rule::placed };
         let (start, end) = (self.scan.tokens[from].start, self.scan.tokens[until - 1].end);
         match Grammar::parse(rule, &self.scan.masked[start..end]) {

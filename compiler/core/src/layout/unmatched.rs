@@ -1,6 +1,7 @@
 //! Rules that speak of nothing: a path that no value has, or a dim that none of the values they speak of has.
 
 use super::index::{DimIndex, first_of};
+use super::recomputed::recomputed_names;
 use crate::program::Program;
 use crate::resolve::{PathIndex, matches};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, codes, nearest};
@@ -25,6 +26,9 @@ pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, o
         }
     }
     let (values, params) = (Spoken::new(values), Spoken::new(params));
+    let (names, kept) = names_of(index.program);
+    let computed = Spoken::new(names.iter().map(|n| (n.as_str(), BTreeSet::new())).collect());
+    let kept = PathIndex::new(kept);
     for item in &file.items {
         if out.len() >= MAX_REPORTED {
             return;
@@ -36,10 +40,8 @@ pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, o
                 check(rule, index, paths, out);
             }
             LayoutKind::Recompute(globs) => {
-                let unknown = globs.iter().filter(|g| values.index.matching(&g.text).is_empty());
-                let does = "it would compute nothing again";
-                let few = unknown.take(MAX_REPORTED);
-                out.extend(few.map(|g| no_such_path(g, "value", does, &values, index.program)));
+                let unknown = globs.iter().filter_map(|g| not_recomputed(g, &computed, &kept, index.program));
+                out.extend(unknown.take(MAX_REPORTED));
             }
             _ => continue,
         }
@@ -47,6 +49,45 @@ pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, o
             d.severity = Severity::Note;
         }
     }
+}
+
+/// What `recompute` may name, and what it may not: parameters and inputs.
+fn names_of(program: &Program) -> (BTreeSet<String>, BTreeSet<&str>) {
+    let (mut computed, mut kept) = (BTreeSet::new(), BTreeSet::new());
+    for id in program.graph.ids() {
+        let node = program.graph.node(id);
+        if let Some(mine) = recomputed_names(node) {
+            computed.extend(mine.map(|n| n.into_owned()));
+        } else if matches!(node.op.kind(), Kind::Input(_)) {
+            kept.extend([&*node.origin.path, &*node.origin.name]);
+        }
+    }
+    // The path of the model itself is empty.
+    (computed, kept.into_iter().filter(|n| !n.is_empty()).collect())
+}
+
+/// The error for a pattern of `recompute` that matches no `computed` value, and maybe something that is `kept`.
+fn not_recomputed(
+    glob: &PathGlob,
+    computed: &Spoken<'_>,
+    kept: &PathIndex<'_>,
+    program: &Program,
+) -> Option<Diagnostic> {
+    if !computed.index.matching(&glob.text).is_empty() {
+        return None;
+    }
+    if kept.matching(&glob.text).is_empty() {
+        return Some(no_such_path(glob, "value", "it would compute nothing again", computed, program));
+    }
+    let text =
+        format!("`{}` names nothing that is computed: parameters and inputs are there anyway", glob.text);
+    let d = Diagnostic::error(codes::E0302, text).at(glob.span, "computes nothing again");
+    Some(with_paths(d, computed).help("name a value or the path of a layer, or `*` for all that is computed"))
+}
+
+fn with_paths(d: Diagnostic, paths: &Spoken<'_>) -> Diagnostic {
+    let some: Vec<String> = paths.paths().take(12).map(|p| format!("`{p}`")).collect();
+    if some.is_empty() { d } else { d.note(format!("paths: {}", some.join(", "))) }
 }
 
 /// What rules of one kind may speak of.
@@ -136,9 +177,7 @@ fn no_such_path(
     if let Some(close) = nearest(&glob.text, all.iter().map(String::as_str)).map(|c| c.to_string()) {
         return d.fix(format!("did you mean `{close}`?"), glob.span, close, false);
     }
-    let some: Vec<String> = paths.paths().take(12).map(|p| format!("`{p}`")).collect();
-    let d = if some.is_empty() { d } else { d.note(format!("paths: {}", some.join(", "))) };
-    d.help(format!("name a path of the model, or leave the rule out: {does}"))
+    with_paths(d, paths).help(format!("name a path of the model, or leave the rule out: {does}"))
 }
 
 /// What to write in place of a name as `explain` prints it: numbers tell values of one name apart, and paths of layers have none.
