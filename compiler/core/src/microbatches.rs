@@ -10,6 +10,8 @@
 mod levels;
 #[path = "microbatches/parts.rs"]
 mod parts;
+#[path = "microbatches/sums.rs"]
+mod sums;
 
 use crate::layout::{Layout, RuleDim};
 use crate::linear::{ScopeItem, linearized};
@@ -137,7 +139,7 @@ fn taken(step: &StepGraph, batch: &Batch) -> Result<StepGraph, Mixed> {
         let whole = |d: &mut Dim| *d = if *d == batch.parts.dim { batch.whole } else { *d };
         input.dims.iter_mut().chain(&mut input.range).for_each(whole);
     }
-    Ok(dead_code(&linearized(out)))
+    Ok(dead_code(&linearized(sums::joined(&out, batch.parts.over))))
 }
 
 struct Rebuild<'a> {

@@ -8,7 +8,7 @@ use crate::memory::peak_resident_bytes;
 use crate::project::Project;
 use crate::session::common;
 use crate::trace::{Trace, TraceOptions};
-use meshwright_core::training_step;
+use meshwright_core::{model_flops, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
     Cluster, HostData, HostTensor, KernelUse, KernelWatch, LocalInput, Memory, Provider, process_cpu_time,
@@ -50,8 +50,11 @@ pub struct BenchResult {
     pub samples: usize,
     /// Greatest resident memory of the process.
     pub peak_rss_bytes: u64,
-    /// What all devices compute together in a step, over the median time: 10^12 operations a second.
+    /// What all devices compute together in a step, over the median time: 10^12 operations a second. What is computed again for the
+    /// backward pass counts again, and what several devices compute alike counts once for each.
     pub tflops: f64,
+    /// The same of the operations of the model alone, whatever the layout: those of MFU.
+    pub model_tflops: f64,
     /// Greatest memory of a device by the Plan.
     pub plan_peak_bytes: u64,
     /// The same of the device with `device_peak_bytes`, less what it never makes: masks that are drawn where they are read, and values that are
@@ -93,8 +96,7 @@ fn timed(
     let processes = &*options.devices.processes;
     let (cluster, program) = agree_on_result(processes, "the program", loaded(project, sources, options))?;
     let mut notes = cluster.notes()?;
-    let asked = common(&program.plan);
-    check_same_configuration(processes, &asked)?;
+    check_same_configuration(processes, &common(&program.plan))?;
     let plan = &program.plan;
     let ranges: Vec<Option<usize>> = plan.inputs.iter().map(|i| i.range.map(|r| plan.dims.size(r))).collect();
     let names: Vec<String> = plan.inputs.iter().map(|i| i.name.clone()).collect();
@@ -144,7 +146,7 @@ fn timed(
     let [min, median, p90] = quantiles(&mut times, [0.0, 0.5, 0.9]);
     let [host_ms] = quantiles(&mut launching, [0.5]).map(|ms| memory.map(|_| ms));
     let summary = &program.plan.summary;
-    let flops = summary.flops as f64 * program.plan.mesh.devices() as f64;
+    let (flops, of_model) = operations(project, &program);
     Ok(BenchResult {
         median_ms: median,
         min_ms: min,
@@ -153,6 +155,7 @@ fn timed(
         samples: times.len(),
         peak_rss_bytes: peak_resident_bytes(),
         tflops: flops / median / 1e9,
+        model_tflops: of_model / median / 1e9,
         plan_peak_bytes: summary.peak_bytes,
         device_plan_bytes: memory.map(|m| m.planned),
         device_peak_bytes: memory.map(|m| m.peak),
@@ -163,6 +166,12 @@ fn timed(
         kernels,
         notes,
     })
+}
+
+/// The operations of a step: of all devices together, and of the model alone.
+fn operations(project: &Project, program: &LoadedProgram) -> (f64, f64) {
+    let all = program.plan.summary.flops as f64 * program.plan.mesh.devices() as f64;
+    (all, training_step(&project.program).map_or(0, |step| model_flops(&step)) as f64)
 }
 
 /// Some quantiles of times; no numbers where there are none.

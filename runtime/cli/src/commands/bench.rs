@@ -64,13 +64,14 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         r.host_ms.map_or_else(String::new, |ms| format!("  the host takes {ms:.2} ms to launch it{graph}\n"));
     let kernels = kernels(&r.kernels, r.devices);
     console.out(&format!(
-        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms, {:.3} TFLOP/s\n  {:.2} ms of CPU time a step, {} of memory at most\n{device}{host}{kernels}",
+        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms\n  {:.3} TFLOP/s of the model, {:.3} with what is computed again or on several devices\n  {:.2} ms of CPU time a step, {} of memory at most\n{device}{host}{kernels}",
         args.project.model,
         project::mesh(&project),
         counted(r.samples as u64, "step"),
         r.median_ms,
         r.min_ms,
         r.p90_ms,
+        r.model_tflops,
         r.tflops,
         r.cpu_ms_per_step,
         bytes(r.peak_rss_bytes)
