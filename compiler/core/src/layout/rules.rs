@@ -7,6 +7,7 @@ use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors
 use meshwright_ops::Class;
 use meshwright_plan::{Axis, Dim, Mesh};
 use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshOption, Rule as AstRule, ScopeKind};
+use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -81,10 +82,21 @@ impl Layout {
         self.rules.iter().any(|r| r.scope.path.is_some())
     }
 
-    /// The same without axes of size 1 in its rules: they split nothing.
+    /// The same as the partitioner reads it. Axes of size 1 are left out of its rules: they split nothing. What is stored over
+    /// several axes has the inner axes of the mesh as the major ones, in whatever order its rule names them: so a gather
+    /// begins with the outer axis, over which each device then fetches what is its own part alone, and a reduce-scatter ends with it.
+    /// But an order stays that a rule for all values gives to the dim too: what is stored is then used in this order.
     pub fn effective(&self) -> Layout {
         let mut out = self.clone();
+        let used = |r: &Rule| {
+            let mut others = self.rules.iter().filter(|o| o.scope.kind.is_none());
+            others
+                .any(|o| [r.dim, RuleDim::Any].contains(&o.dim) && o.axes.iter().any(|a| r.axes.contains(a)))
+        };
         for r in &mut out.rules {
+            if r.scope.kind.is_some() && !used(r) {
+                r.axes.sort_by_key(|a| Reverse(*a));
+            }
             r.axes.retain(|a| self.mesh.size(*a) > 1);
         }
         out

@@ -5,7 +5,7 @@ use super::spmd::Cause;
 use super::walk::Walk;
 use crate::layout::{RuleDim, assign};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_ops::{Class, Id, Kind, Node};
+use meshwright_ops::{Class, Id, Kind};
 use meshwright_plan::{Axis, Collective, CollectiveSpec, Dim, Monoid, Phase, Placement, Window};
 use std::collections::BTreeSet;
 
@@ -107,6 +107,7 @@ impl Walk<'_> {
         let user_class = user.map_or(Class::OptimizerState, |u| self.facts.node(u).origin.class);
         self.stored_split(id, axis, user)
             || self.finished_split(id, axis, dim)
+            || self.gradient_of_sum(id, axis)
             || matches!(class, Class::OptimizerState | Class::Grad)
             || matches!(user_class, Class::OptimizerState)
             // What becomes a gradient is stored as the parameter is.
@@ -157,32 +158,6 @@ impl Walk<'_> {
         rules.any(|r| r.free && r.axes.contains(&axis) && r.dim == RuleDim::Dim(dim))
     }
 
-    /// Whether a value, or what it is a function of, is a sum over an axis that was finished by splitting a dim of which no rule
-    /// speaks: to gather that is the second half of the all-reduce that the sum implies.
-    fn finished_split(&self, id: Id, axis: Axis, dim: Dim) -> bool {
-        let g = self.facts.graph();
-        let names = self.named_before(id, dim);
-        let spoken = |n: &Node| {
-            let by = assign(&self.facts.rules, n.origin.class, &n.origin.path, &n.ty.dims, &g.dims);
-            by.by.get(&axis).is_some_and(|r| match self.facts.layout.rules[*r].dim {
-                RuleDim::Any => true,
-                RuleDim::Dim(d) => names.contains(&d),
-            })
-        };
-        let mut at = id;
-        loop {
-            let node = self.facts.node(at);
-            if spoken(node) {
-                return false;
-            }
-            if self.state.summed.contains_key(&(at, axis)) {
-                return true;
-            }
-            let [x] = node.inputs[..] else { return false };
-            at = x;
-        }
-    }
-
     /// Whether a parameter, or a function of one, is split over an axis by a rule that does not speak of its user: a scope
     /// stores it split.
     fn stored_split(&self, id: Id, axis: Axis, user: Option<Id>) -> bool {
@@ -223,9 +198,10 @@ fn unasked_gather(walk: &Walk, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -
             "`{value}` would be gathered along `{name}` over `{over}`, {whole} bytes on every device, and no rule implies it"
         ),
     );
-    let of_dim =
-        |d: Dim| walk.facts.layout.rules.iter().find(move |r| r.dim == crate::layout::RuleDim::Dim(d));
-    let by_axis = walk.facts.layout.rules.iter().find(|r| r.axes.contains(&axis));
+    let rules = &walk.facts.layout.rules;
+    let of_dim = rules.iter().find(|r| r.dim == RuleDim::Dim(dim));
+    let by = walk.splitting_rule(id, axis).map(|rule| &rules[rule]).or(of_dim);
+    let by = by.or_else(|| rules.iter().find(|r| r.axes.contains(&axis)));
     if let Some(u) = user {
         let wanted = g.describe(u);
         d = d.at(g.node(u).origin.span, format!("`{wanted}` needs `{name}` whole here"));
@@ -233,10 +209,10 @@ fn unasked_gather(walk: &Walk, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -
     if user.is_none_or(|u| g.node(u).origin.span != g.node(id).origin.span) {
         d = d.and(g.node(id).origin.span, "the value that is split");
     }
-    if let Some(r) = of_dim(dim).or(by_axis) {
+    if let Some(r) = by {
         d = d.and(r.span, format!("rule {} splits it: `{}`", r.number, r.text));
     }
-    if of_dim(dim).is_none() {
+    if of_dim.is_none() {
         d = d.help(format!("or give `{name}` a rule of its own"));
     }
     d.help(format!("if the gather is meant, say so in the layout: `gather {name}`"))

@@ -6,7 +6,7 @@ use super::reduce_grads::gradient_terms;
 use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, Rulebook, assign};
 use crate::step_graph::StepGraph;
-use meshwright_ops::{Boundary, Crossing, Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles};
+use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles, union};
 use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,8 +71,6 @@ impl<'a> Facts<'a> {
         for id in g.ids() {
             let ops = facts.ops_from_positions(id);
             facts.generated.push(ops);
-            let class = facts.class_of(id);
-            facts.classes.push(class);
             let o = &g.node(id).origin;
             let said = assign(&facts.rules, o.class, &o.path, &g.ty(id).dims, &g.dims);
             facts.targets.push(said);
@@ -80,6 +78,7 @@ impl<'a> Facts<'a> {
             let said = assign(&facts.rules, o.class, &o.path, &loops, &g.dims);
             facts.ruled.push(said);
         }
+        facts.classify();
         // Users come after what they use, so theirs are known.
         for id in g.ids().collect::<Vec<_>>().into_iter().rev() {
             if !facts.sees_through(id) {
@@ -175,15 +174,43 @@ impl<'a> Facts<'a> {
         self.classes[id] == ValueClass::Rematerializable
     }
 
-    /// A parameter or state, or an element-wise function or rename of parameters alone.
+    /// A parameter or state, or what is made of these alone element by element, by renames, and in loops.
     pub(super) fn param_like(&self, id: Id) -> bool {
         self.classes[id] == ValueClass::ParamLike
     }
 
+    /// Says what each value is. A carry is made of parameters alone if what it starts as and what it becomes are, which depends on
+    /// the carry: it is taken for such until that is found to be wrong.
+    fn classify(&mut self) {
+        let g = self.graph();
+        let mut others: BTreeSet<Id> = BTreeSet::new();
+        loop {
+            self.classes = IdVec::new();
+            for id in g.ids() {
+                let class = self.class_of(id, &others);
+                self.classes.push(class);
+            }
+            let wrong =
+                g.repeats.iter().flat_map(|r| &r.carries).filter(|(carry, next)| {
+                    self.param_like(*carry) && self.classes[*next] == ValueClass::Other
+                });
+            let wrong: Vec<Id> = wrong.map(|c| c.0).collect();
+            if wrong.is_empty() {
+                return;
+            }
+            others.extend(wrong);
+        }
+    }
+
     /// What a value is, of which the operands are known: in order of definition, since chains may be long.
-    fn class_of(&self, id: Id) -> ValueClass {
+    fn class_of(&self, id: Id, others: &BTreeSet<Id>) -> ValueClass {
         let n = self.node(id);
         let operand = n.inputs.first().map(|x| self.classes[*x]);
+        let of_params = || {
+            let (params, rest): (Vec<Id>, Vec<Id>) = n.inputs.iter().partition(|x| self.param_like(**x));
+            let dims = union(params.iter().map(|x| self.graph().ty(*x)));
+            n.ty.dims.iter().all(|d| dims.contains(d)) && rest.iter().all(|x| self.generated[*x].is_some())
+        };
         match (n.op.kind(), operand) {
             (
                 Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber),
@@ -191,12 +218,17 @@ impl<'a> Facts<'a> {
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
-            (Kind::Boundary(Boundary { how: Crossing::Slice, .. }), Some(ValueClass::ParamLike)) => {
+            (Kind::Boundary(_), Some(ValueClass::ParamLike)) if !others.contains(&id) => {
                 ValueClass::ParamLike
             }
             (Kind::Compute(_), _) if self.generated[id].is_some() => ValueClass::Rematerializable,
-            (Kind::Compute(_), Some(ValueClass::ParamLike))
-                if n.inputs.len() == 1 && self.elementwise(id) =>
+            // Of several values in a loop, so that what it stacks and carries is split. Elsewhere it is better to gather the parameters
+            // themselves, all at once; and an update stands where the rules for moments say.
+            (Kind::Compute(_) | Kind::Add, _)
+                if (n.inputs.len() == 1 || n.scope.is_some() && n.origin.class == Class::Value)
+                    && !n.inputs.is_empty()
+                    && self.elementwise(id)
+                    && of_params() =>
             {
                 ValueClass::ParamLike
             }
@@ -217,6 +249,11 @@ impl<'a> Facts<'a> {
             }
             _ => None,
         }
+    }
+
+    /// Whether an op works element by element, or leaves its operand as it is.
+    pub(super) fn is_elementwise(&self, id: Id) -> bool {
+        self.elementwise(id) || matches!(self.kind(id), Kind::Rename { .. } | Kind::Boundary(_))
     }
 
     fn elementwise(&self, id: Id) -> bool {

@@ -15,6 +15,7 @@ mod reduce_grads;
 mod repeat;
 mod reshard;
 mod settle;
+mod split_by;
 mod spmd;
 mod state;
 mod walk;

@@ -66,7 +66,9 @@ impl Walk<'_> {
             Crossing::Carry(k) => {
                 self.note_target(id);
                 let mut p = self.facts.target(id);
-                for (dim, axes) in now.splits {
+                // What a rule says of stored parameters ends where an iteration makes something else of them.
+                let ends = self.facts.param_like(x) && !self.facts.param_like(id);
+                for (dim, axes) in now.splits.into_iter().filter(|_| !ends) {
                     if p.axes(dim).is_empty() && !axes.iter().any(|a| p.uses(*a)) {
                         p.splits.insert(dim, axes);
                     }

@@ -66,6 +66,7 @@ impl Walk<'_> {
         self.note(v, Reason::Reduced { to: hub.clone(), by_rules });
         // A gradient is reduced where it is made, whoever uses it.
         let user = if self.facts.is_gradient(v) { None } else { self.facts.users(v).first().copied() };
+        self.note_finished(v, &natural, &hub);
         self.convert(v, &hub, user);
         self.state.settled[v] = Some(hub);
     }

@@ -6,7 +6,8 @@ use super::spmd::{CopyId, PlacedCopy};
 use litemap::LiteMap;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Axis, Dim, IdVec, Phase, Placement};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A copy that has been made of a value.
 #[derive(Clone)]
@@ -18,6 +19,17 @@ struct Made {
     gathered: bool,
 }
 
+/// Why a dim of a value is split over an axis, the weakest reason first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SplitBy {
+    /// A rule of this number says how parameters, gradients or moments are stored, and the value is a function of such.
+    Stored(usize),
+    /// A sum over the axis was finished by splitting a dim of which no rule speaks.
+    Finished,
+    /// A rule of this number speaks of the value, or of one that it follows.
+    Ruled(usize),
+}
+
 /// State of the walk.
 pub(super) struct State {
     /// The placement that an op yields by itself.
@@ -26,6 +38,12 @@ pub(super) struct State {
     pub(super) settled: IdVec<Id, Option<Placement>>,
     /// Over which dims each axis of a partial value was summed.
     pub(super) summed: BTreeMap<(Id, Axis), Vec<Dim>>,
+    /// Which dim of each value an axis splits, and why.
+    pub(super) split_by: BTreeMap<(Id, Axis), (Dim, SplitBy)>,
+    /// Values that are sums over an axis which have been finished, or are made of such element by element.
+    pub(super) sums: BTreeSet<(Id, Axis)>,
+    /// The names of those of the forward pass.
+    pub(super) sum_names: BTreeSet<(Arc<str>, Axis)>,
     made: IdVec<Id, LiteMap<Placement, Made>>,
     pub(super) copies: IdVec<CopyId, PlacedCopy>,
     pub(super) frames: Frames,
@@ -37,6 +55,9 @@ impl State {
             natural: graph.nodes.table(None),
             settled: graph.nodes.table(None),
             summed: BTreeMap::new(),
+            split_by: BTreeMap::new(),
+            sums: BTreeSet::new(),
+            sum_names: BTreeSet::new(),
             made: graph.nodes.table(LiteMap::new()),
             copies: IdVec::new(),
             frames: Frames::new(),

@@ -122,6 +122,7 @@ impl<'a> Walk<'a> {
             Kind::Input(_) => {
                 let target = facts.target(id);
                 self.note_target(id);
+                self.note_splits(id, &target);
                 self.state.stands(id, target.clone());
                 let out = self.state.copy(id, target, None, false);
                 self.state.frames.push(self.facts.graph(), id, Instr::Input { out });
@@ -211,6 +212,7 @@ impl<'a> Walk<'a> {
     pub(super) fn emit(&mut self, id: Id, inputs: Vec<CopyId>, loops: Loops, p: Placement) {
         let phase = self.facts.node(id).origin.phase;
         self.state.natural[id] = Some(p.clone());
+        self.note_splits(id, &p);
         let out = self.state.copy(id, p, Some(phase), false);
         let stored = inputs.first().is_some_and(|x| self.state.copies[*x].in_bf16);
         self.state.copies[out].in_bf16 = stored && keeps_storage(self.facts.graph(), id);

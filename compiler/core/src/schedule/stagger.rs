@@ -235,11 +235,25 @@ fn reduces(step: &Step) -> bool {
     step.collective().is_some_and(|c| c.spec().kind.folds())
 }
 
+/// Which steps run ahead alone. A slice or a cast that others read too is made for both.
+fn only_ahead(body: &Body<'_>, ahead: &Shifted) -> BTreeSet<usize> {
+    let mut moved = BTreeSet::new();
+    for at in ahead.steps.iter().rev() {
+        let gone = |s: &usize| moved.contains(s);
+        let step = body.step(*at);
+        if gathers(step) || step.writes.iter().all(|o| body.readers(o.buf).iter().all(gone)) {
+            moved.insert(*at);
+        }
+    }
+    moved
+}
+
 /// Gives the steps of a loop their lags, with a carry for each buffer that goes from one turn to the next.
 fn apart(plan: &mut Plan, of: StepLoop, ahead: &Shifted, behind: &Shifted) {
     let mut buffers = std::mem::take(&mut plan.buffers);
     let body = Body::of(plan, of, 1);
     let lag = u8::from(!ahead.steps.is_empty());
+    let mut moved = only_ahead(&body, ahead);
     // What runs ahead writes buffers of its own: those that are read are currents from now on.
     let mut renamed: BTreeMap<BufId, BufId> = BTreeMap::new();
     let mut handed = Vec::new();
@@ -253,7 +267,7 @@ fn apart(plan: &mut Plan, of: StepLoop, ahead: &Shifted, behind: &Shifted) {
         let mut early = Step { lag: 0, ..step.clone() };
         for (o, why) in early.writes.iter_mut().zip(&step.origin) {
             let fresh = another(o.buf);
-            if gathers(&step) && body.readers(o.buf).iter().any(|s| !ahead.steps.contains(s)) {
+            if gathers(&step) && body.readers(o.buf).iter().any(|s| !moved.contains(s)) {
                 handed.push((o.clone(), Operand { buf: fresh, dims: o.dims.clone() }, why.clone()));
             }
             renamed.insert(o.buf, fresh);
@@ -277,15 +291,6 @@ fn apart(plan: &mut Plan, of: StepLoop, ahead: &Shifted, behind: &Shifted) {
             });
         }
         last.push(late);
-    }
-    // A slice or a cast that others read too is made for both.
-    let mut moved = BTreeSet::new();
-    for at in ahead.steps.iter().rev() {
-        let gone = |s: &usize| moved.contains(s);
-        let step = &plan.steps[*at];
-        if gathers(step) || step.writes.iter().all(|o| body.readers(o.buf).iter().all(gone)) {
-            moved.insert(*at);
-        }
     }
     moved.extend(&behind.steps);
     for at in of.begin + 1..of.end {
