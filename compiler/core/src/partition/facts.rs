@@ -84,7 +84,10 @@ impl<'a> Facts<'a> {
             if !facts.sees_through(id) {
                 continue;
             }
-            let all: BTreeSet<Placement> = facts.users(id).iter().map(|u| facts.demand(*u, id)).collect();
+            // The next iteration is a user too.
+            let carried = facts.carries_of(id).iter().map(|carry| facts.target(*carry));
+            let all = facts.users(id).iter().map(|u| facts.demand(*u, id)).chain(carried);
+            let all: BTreeSet<Placement> = all.collect();
             if let (1, Some(only)) = (all.len(), all.into_iter().next()) {
                 facts.wanted.insert(id, only);
             }
