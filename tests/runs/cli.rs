@@ -235,7 +235,7 @@ fn predictions_come_in_the_order_of_the_file_on_any_mesh() {
     let model = std::fs::read_to_string(crate::support::root().join("models/mlp.mw")).unwrap();
     let with_output =
         // Sums over split dims differ in their last bits.
-        model.replace("output probability = softmax[classes](logits)", "output tilt = h * 0 + log(logits - logits)");
+        model.replace("output probability  = softmax[classes](logits)", "output tilt = h * 0 + log(logits - logits)");
     assert_ne!(with_output, model);
     std::fs::write(dir.path().join("digits.mw"), with_output).unwrap();
     let (file, data, at) = (path("digits.mw"), path("data"), path("run"));

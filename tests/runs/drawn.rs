@@ -176,7 +176,7 @@ fn an_evaluation_draws_what_a_prediction_draws() {
     let more = "    let noise = random_uniform[batch](0, 1)\n    metric most = max[batch](noise)\n    output noise = noise";
     let p = Place::new("", &format!("{more}\n{LOSS}"));
     p.trained("run", &["--no-eval", "--precision", "f64"]);
-    let predicted: Vec<f64> = (p.of("predict", "run", &["--precision", "f64"]).iter())
+    let predicted: Vec<f64> = (p.of("predict", "run", &["--precision", "f64", "--limit", "50"]).iter())
         .map(|line| line["noise"].as_f64().unwrap())
         .collect();
     let most = predicted.iter().copied().fold(0.0, f64::max);

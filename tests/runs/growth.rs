@@ -59,6 +59,10 @@ fn patterns_are_counted_before_they_are_read() {
         "--init",
         text(&file),
         "--no-save",
+        "--dim",
+        "rows=5",
+        "--dim",
+        "cols=4",
         "--init-map",
         &many,
     ];

@@ -94,7 +94,6 @@ fn a_training_takes_what_its_plan_says() {
         // The process itself: its code, its data, what the compiler leaves, threads.
         let (t, least) = (taken(&args), taken(&small(&args)).rest);
         let [planned, values, rest, least] = [t.planned, t.values, t.rest, least].map(|b| b / MIB);
-        println!("{args:?}: planned {planned:.0} MiB, values {values:.0} MiB, the rest {rest:.0} MiB");
         assert!(values <= 1.05 * planned + 24.0, "{args:?}: {values:.0} MiB of {planned:.0}");
         // Of a Plan that plans too much nothing would be seen.
         assert!(values >= 0.8 * planned - 40.0, "{args:?}: {values:.0} MiB of {planned:.0}");

@@ -97,7 +97,7 @@ fn descend(
     g: &mut Graph,
     (program, train): (&Program, &TrainSpec),
     k: usize,
-    (mut scaler, mut skips): (Option<&mut Scaler>, Option<&mut SkippedUpdates>),
+    (scaler, mut skips): (Option<&mut Scaler>, Option<&mut SkippedUpdates>),
     outputs: &mut Vec<StepOutput>,
 ) {
     let objective = &train.objectives[k];
@@ -109,7 +109,7 @@ fn descend(
     let wanted = train.clip.is_some() || program.declarations.settings.reports.gradient_norm;
     let mut norm = if wanted || scaler.is_some() { global_norm(g, &grads) } else { None };
     let mut factors: Vec<Id> = Vec::new();
-    if let (Some(scaler), Some(scaled)) = (scaler.as_deref_mut(), norm) {
+    if let (Some(scaler), Some(scaled)) = (scaler, norm) {
         scaler.watches(scaled);
         let inverse = scaler.inverse(g, g.ty(scaled).dtype);
         norm = Some(g.product(&[scaled, inverse]));

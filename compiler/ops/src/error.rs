@@ -30,7 +30,7 @@ pub struct OpError {
     /// What to do.
     pub help: Option<String>,
     /// A dim that the operand lacks, and what was asked of it.
-    pub lacks: Option<(String, Dim)>,
+    pub lacks: Option<Box<(String, Dim)>>,
 }
 
 impl OpError {
@@ -43,7 +43,7 @@ impl OpError {
     pub fn no_dim(what: impl Into<String>, dim: Dim, (i, of): (usize, &Type), table: &Dims) -> Self {
         let (what, name, has) = (what.into(), table.name(dim), table.list(&of.dims));
         let text = format!("{what} of a value that has no dim `{name}`: it has {has}");
-        OpError { lacks: Some((what, dim)), ..OpError::new(codes::E0203, text) }.operand(i)
+        OpError { lacks: Some(Box::new((what, dim))), ..OpError::new(codes::E0203, text) }.operand(i)
     }
 
     /// Names the operand at fault.

@@ -46,7 +46,23 @@ use stop::Stop;
 /// Buffers of a step come and go by the thousand on every device's thread; the system's allocator serializes them. What holds
 /// of the command in time and memory is tested with it too. What it cannot give is a diagnostic.
 #[global_allocator]
-static ALLOCATOR: DiagnosedAllocator<MiMalloc> = DiagnosedAllocator(MiMalloc);
+static ALLOCATOR: DiagnosedAllocator<MiMalloc> = DiagnosedAllocator { within: MiMalloc, end: without_memory };
+
+/// Says that memory for so many bytes could not be had, without an allocation, and ends the process.
+#[cold]
+fn without_memory(bytes: usize) -> ! {
+    let mut text = [0; 512];
+    let mut rest = &mut text[..];
+    // Nobody is left to tell where this fails.
+    let _ = write!(
+        rest,
+        "error[E0401]: the system has no more memory: {bytes} bytes more could not be had\n  \
+         = help: give it less to do, such as smaller sizes or fewer files at once, or more memory: see `ulimit -v`, and the limit of the container\n"
+    );
+    let left = rest.len();
+    let _ = std::io::stderr().write_all(&text[..text.len() - left]);
+    std::process::exit(1)
+}
 
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {

@@ -435,6 +435,10 @@ fn progress_fits_a_terminal_and_ctrl_c_leaves_nothing_of_it() {
         while let Some(i) = rest.find('\u{1b}') {
             plain += &rest[..i];
             let end = rest[i..].find(|c: char| c.is_ascii_alphabetic()).map_or(rest.len(), |n| i + n + 1);
+            // A line that is erased is another frame.
+            if rest[i..end].ends_with('K') {
+                plain.push('\n');
+            }
             rest = &rest[end..];
         }
         (plain + rest).split(['\r', '\n']).map(String::from).collect()

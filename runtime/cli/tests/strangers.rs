@@ -204,7 +204,7 @@ fn names_steer_no_terminal() {
         assert_eq!(text.join("").matches(STEERS).count(), 4, "{text:?}");
         let text = text.join("\n");
         std::fs::write(at.join(run).join("run.toml"), text).unwrap();
-        let json = STEERS.replace("\\u001b", "\\u001b");
+        let json = STEERS;
         let set = format!(
             "{{\"event\":\"evaluation\",\"step\":2,\"set\":\"{json}\",\"eval_loss\":1,\"eval_{json}\":1}}\n"
         );

@@ -358,8 +358,8 @@ impl<'a> Resolver<'a> {
             Value::Number(v) => format!("the number {v}"),
             Value::Bool(b) => format!("the truth value {b}"),
         };
-        let in_loop = e.lacks.as_ref().and_then(|(_, dim)| self.open_loop_over(*dim));
-        let mut d = match (&e.lacks, in_loop) {
+        let in_loop = e.lacks.as_deref().and_then(|(_, dim)| self.open_loop_over(*dim));
+        let mut d = match (e.lacks.as_deref(), in_loop) {
             (Some((what, dim)), Some(_)) => {
                 let name = self.graph.dims.name(*dim);
                 let text = format!("{what} in a loop over `{name}`, where values are at one position of it");
@@ -389,8 +389,8 @@ impl<'a> Resolver<'a> {
             && !self.graph.ty(id).dtype.is_float()
         {
             d = d.fix(format!("convert `{name}`"), o.span, format!("cast({name}, float)"), false);
-        } else if let (Some((_, dim)), Some(head)) = (e.lacks, in_loop) {
-            let name = self.graph.dims.name(dim);
+        } else if let (Some((_, dim)), Some(head)) = (e.lacks.as_deref(), in_loop) {
+            let name = self.graph.dims.name(*dim);
             let help = format!(
                 "take it in front of the loop, by `let`; in the loop, `index({name})` is the position"
             );

@@ -209,7 +209,7 @@ impl<'a> Resolver<'a> {
     /// Where the loop over a dim stands in whose body values are made, if there is one.
     pub(super) fn open_loop_over(&self, dim: Dim) -> Option<Span> {
         let open = self.open_loops().into_iter().zip(&self.open_repeats);
-        open.filter(|(of, _)| self.graph.repeats[*of].dim == dim).map(|(_, open)| open.span).last()
+        open.filter(|(of, _)| self.graph.repeats[*of].dim == dim).map(|(_, open)| open.span).next_back()
     }
 
     /// Those that give each iteration parameters of its own.

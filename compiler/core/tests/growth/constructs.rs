@@ -433,7 +433,7 @@ fn products() -> Vec<Construct> {
             let factors = (0..n).map(|i| format!("w{i}")).collect::<Vec<_>>().join(" * ");
             trained("", &format!("{declared} loss l = sum[a]({factors}) + mean[batch, a](x)\n"))
         }),
-        c("a product of many matrices", 100, 4, |n| {
+        c("a product of many matrices", 50, 4, |n| {
             let dims = each(n + 1, |i| format!("dim d{i} = 2\n"));
             let declared = each(n, |i| format!(" param w{i}[d{i}, d{}] = 1\n", i + 1));
             let factors = each(n, |i| format!(" * w{i}"));

@@ -96,21 +96,32 @@ fn token(chars: &[char]) -> usize {
     if ["->", "==", "!=", "<=", ">=", "**", "//", ".."].contains(&pair.as_str()) && pair != "**" {
         return 2;
     }
-    // Paths and numbers: words, `*`, single points and `#` that touch, signs of exponents.
+    // Paths and numbers: words, `*`, single points and `#` that touch, signs of exponents, and some iterations of a loop.
     let touches = |i: usize| chars.get(i).is_some_and(|c| word(*c) || *c == '*');
     let dotted = word(chars[0]) || chars[0] == '*' && chars.get(1).is_some_and(|c| *c == '.' || *c == '*');
     if !dotted {
         return 1;
     }
+    let positions = |i: usize| {
+        let inside = chars.get(i + 1..)?.iter().take_while(|c| c.is_ascii_digit() || **c == '.').count();
+        let whole = chars[i] == '[' && inside > 0 && chars.get(i + 1 + inside) == Some(&']');
+        whole.then_some(inside + 2)
+    };
     let mut len = 1;
-    while touches(len)
-        || matches!(chars.get(len), Some('.' | '#')) && touches(len + 1)
-        || chars[0].is_ascii_digit()
-            && "eE".contains(chars[len - 1])
-            && matches!(chars.get(len), Some('-' | '+'))
-            && chars.get(len + 1).is_some_and(char::is_ascii_digit)
-    {
+    loop {
+        if let Some(more) = positions(len) {
+            len += more;
+            continue;
+        }
+        if !(touches(len)
+            || matches!(chars.get(len), Some('.' | '#')) && touches(len + 1)
+            || chars[0].is_ascii_digit()
+                && "eE".contains(chars[len - 1])
+                && matches!(chars.get(len), Some('-' | '+'))
+                && chars.get(len + 1).is_some_and(char::is_ascii_digit))
+        {
+            return len;
+        }
         len += 1;
     }
-    len
 }

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let stop = signals::stop_of(&mut |text| console.note(text));
     let run = options.run.clone();
     let head = Head {
-        model: recorded.as_ref().map_or(given.model.as_str(), |r| r.model_file()).into(),
+        model: from_here(recorded.as_ref().map_or(given.model.as_str(), |r| r.model_file())),
         mesh: project::mesh(&project),
         run: run.as_ref().map_or("not saved (--no-save)".into(), |r| r.display().to_string()),
         metrics: project.metrics().map(String::from).collect(),
@@ -169,4 +169,11 @@ fn report(finished: &Finished, wall: f64, broken: Option<Stop>, console: &mut Co
 fn go_on(run: &Path) -> Option<String> {
     checkpoints_in(run).entries().ok()?.first()?;
     Some(format!("continue from the newest checkpoint: `meshwright train --run {} --resume`", run.display()))
+}
+
+/// A path below the current folder, as one would write it there: runs keep whole paths.
+fn from_here(path: &str) -> String {
+    let here = std::env::current_dir().ok();
+    let below = here.and_then(|here| Path::new(path).strip_prefix(here).ok());
+    below.map_or(path.into(), |below| below.display().to_string())
 }

@@ -16,9 +16,9 @@ pub const LARGE_PRODUCT: f64 = 2e9;
 /// some 100 multiplications on tensor cores, and slow kernels take twice as long as fast ones.
 const OFTEN: f64 = 512.0;
 
-/// Of a product.
+/// What of a product is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
+enum CutAlong {
     Rows,
     Columns,
 }
@@ -88,10 +88,10 @@ impl Matrix {
 
 impl Epilogue {
     /// That of the part of a product from some row or column on. Sums that the part before has already are not made again.
-    fn from(&self, extent: Extent, at: usize, out: &Matrix) -> Epilogue {
+    fn from(&self, extent: CutAlong, at: usize, out: &Matrix) -> Epilogue {
         let (row, column) = match extent {
-            Extent::Rows => (at, 0),
-            Extent::Columns => (0, at),
+            CutAlong::Rows => (at, 0),
+            CutAlong::Columns => (0, at),
         };
         let beside = out.bytes_to(row, column);
         let vector = (at * out.element.bytes()) as u64;
@@ -104,12 +104,12 @@ impl Epilogue {
             (Follows::ReluGrad(bits), _) => Follows::ReluGrad(moved(bits)),
             (Follows::GeluTanhKeeping(at), _) => Follows::GeluTanhKeeping(at + beside),
             (Follows::GeluTanhGrad(at), _) => Follows::GeluTanhGrad(at + beside),
-            (Follows::RightSums(at), Extent::Columns) => Follows::RightSums(at + vector),
-            (Follows::LeftSums(at), Extent::Rows) => Follows::LeftSums(at + vector),
+            (Follows::RightSums(at), CutAlong::Columns) => Follows::RightSums(at + vector),
+            (Follows::LeftSums(at), CutAlong::Rows) => Follows::LeftSums(at + vector),
             (Follows::RightSums(_) | Follows::LeftSums(_), _) => Follows::Nothing,
             (Follows::Nothing | Follows::Relu | Follows::GeluTanh, _) => self.then,
         };
-        let of_columns = if extent == Extent::Columns { vector } else { 0 };
+        let of_columns = if extent == CutAlong::Columns { vector } else { 0 };
         Epilogue { bias: self.bias.map(|at| at + of_columns), then }
     }
 
@@ -166,7 +166,7 @@ impl MatrixProduct {
         }
         let [rows, columns, terms] = self.units();
         let (mut main, mut parts) = (self.with_spare_columns(columns), vec![]);
-        for (extent, unit) in [(Extent::Rows, rows), (Extent::Columns, columns)] {
+        for (extent, unit) in [(CutAlong::Rows, rows), (CutAlong::Columns, columns)] {
             if let Some([first, rest]) = main.cut(extent, unit) {
                 main = first;
                 parts.push(rest);
@@ -194,23 +194,23 @@ impl MatrixProduct {
         MatrixProduct { right: wider(&self.right), out: wider(&self.out), ..*self }
     }
 
-    fn cut(&self, extent: Extent, unit: usize) -> Option<[MatrixProduct; 2]> {
+    fn cut(&self, extent: CutAlong, unit: usize) -> Option<[MatrixProduct; 2]> {
         let (factor, all) = match extent {
-            Extent::Rows => (&self.left, self.out.rows),
-            Extent::Columns => (&self.right, self.out.columns),
+            CutAlong::Rows => (&self.left, self.out.rows),
+            CutAlong::Columns => (&self.right, self.out.columns),
         };
         let at = all - all % unit;
         if at == 0 || at == all {
             return None;
         }
         let cut = |m: &Matrix| match extent {
-            Extent::Rows => m.cut_rows(at),
-            Extent::Columns => m.cut_columns(at),
+            CutAlong::Rows => m.cut_rows(at),
+            CutAlong::Columns => m.cut_columns(at),
         };
         let ([before, after], [out, rest]) = (cut(factor), cut(&self.out));
         let with = |factor, out, epilogue| match extent {
-            Extent::Rows => MatrixProduct { left: factor, out, epilogue, ..*self },
-            Extent::Columns => MatrixProduct { right: factor, out, epilogue, ..*self },
+            CutAlong::Rows => MatrixProduct { left: factor, out, epilogue, ..*self },
+            CutAlong::Columns => MatrixProduct { right: factor, out, epilogue, ..*self },
         };
         let epilogue = self.epilogue.from(extent, at, &self.out);
         Some([with(before, out, self.epilogue), with(after, rest, epilogue)])

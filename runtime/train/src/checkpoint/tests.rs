@@ -427,7 +427,7 @@ fn a_tensor_must_be_there_with_its_shape() {
     for dtype in [DType::I32, DType::Bool] {
         let wrong = c.fits("dense.w", dtype, &[2, 3]).unwrap_err();
         assert!(
-            wrong.code.id == "E0513" && wrong.message.contains(" is of f32 in the checkpoint"),
+            wrong.code.id == "E0513" && wrong.message.contains(" is of f64 in the checkpoint"),
             "{wrong:?}"
         );
     }

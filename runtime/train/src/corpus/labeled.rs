@@ -6,7 +6,7 @@ use crate::Checked;
 use crate::data::Bytes;
 use crate::text::listed;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where the class of a text stands, and what classes are called.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,7 +54,7 @@ impl TextFiles {
         Ok(out)
     }
 
-    fn rows(&self, path: &PathBuf, rule: Option<&LabelRule>, out: &mut LabeledTexts) -> Checked<()> {
+    fn rows(&self, path: &Path, rule: Option<&LabelRule>, out: &mut LabeledTexts) -> Checked<()> {
         let bytes = Bytes::open(path).map_err(|why| failed(path, why))?;
         let mut table = csv::ReaderBuilder::new().from_reader(bytes);
         let header: Vec<String> =

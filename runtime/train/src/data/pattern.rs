@@ -1,6 +1,5 @@
 //! Names of several files: `part-{000..127}.tar`, `{train,extra}/*.npy`.
 
-use super::source::FileRef;
 use std::path::{Path, PathBuf};
 
 /// The most files that patterns may name together.
@@ -18,10 +17,10 @@ const LONGEST: usize = 4096;
 const MOST_STARRED: usize = 10_000;
 
 /// The files that some patterns name together, each with its pattern; an error has its pattern too.
-pub(super) fn files_of(patterns: &[FileRef]) -> Result<Vec<(&FileRef, PathBuf)>, (&FileRef, String)> {
+pub(super) fn files_of<T: AsRef<Path>>(patterns: &[T]) -> Result<Vec<(&T, PathBuf)>, (&T, String)> {
     let (mut out, mut bytes) = (Vec::new(), 0usize);
     for of in patterns {
-        for path in files(&of.path).map_err(|why| (of, why))? {
+        for path in files(of.as_ref()).map_err(|why| (of, why))? {
             bytes += path.as_os_str().len();
             if out.len() == MOST || bytes > MOST_BYTES {
                 return Err((of, too_many()));
@@ -220,7 +219,7 @@ mod tests {
         assert_eq!(of("none.npy").unwrap(), ["none.npy"]);
         assert!(of("z*.npy").unwrap_err().contains("no file matches"));
         assert!(of(&format!("{{{}}}b2*.npy", ",".repeat(10_000))).unwrap_err().contains("more than 10000"));
-        let all = vec![FileRef { path: folder.join("{0..999999}"), parts: vec![], classes: vec![] }; 2];
+        let all = vec![folder.join("{0..999999}"); 2];
         assert!(files_of(&all).unwrap_err().1.contains("more than 1000000 files"));
     }
 }

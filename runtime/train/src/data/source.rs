@@ -18,6 +18,12 @@ pub struct FileRef {
     pub classes: Vec<String>,
 }
 
+impl AsRef<Path> for FileRef {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
 impl FileRef {
     /// Reads `FILE` or `FILE.safetensors:TENSOR`, relative to `folder`.
     pub(super) fn parse(text: &str, folder: &Path) -> FileRef {

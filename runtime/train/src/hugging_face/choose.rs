@@ -17,7 +17,7 @@ pub(super) fn map_of(config: &HfConfig, model: Option<&str>) -> Checked<HfMap> {
     let all = HfMap::shipped()?;
     let typed = |m: &&HfMap| m.model_type() == config.model_type();
     let mut fit: Vec<&HfMap> = all.iter().filter(|m| Some(m.model.as_str()) == model).collect();
-    match (fit.iter().any(|m| typed(m)), fit.first()) {
+    match (fit.iter().any(&typed), fit.first()) {
         (true, _) => fit.retain(typed),
         // The map says what differs.
         (false, Some(first)) => return Ok((*first).clone()),
