@@ -143,22 +143,29 @@ impl<'a> Watcher<'a> {
                     thousands(total as u64)
                 ));
             }
-            Progress::StepSkipped { step, scale } => self.console.note(&format!(
-                "step {} updates nothing: gradients are not finite at a loss scale of {scale}, which is halved",
-                thousands(step)
-            )),
+            Progress::StepSkipped { step, scale } => {
+                let step = thousands(step);
+                let why = format!("gradients are not finite at a loss scale of {scale}, which is halved");
+                self.tell(|console| console.note(&format!("step {step} updates nothing: {why}")));
+            }
             Progress::RunningAgain { from, step, why } => {
                 let (from, step) = (thousands(from + 1), thousands(step));
                 let note = match from == step {
                     true => format!("{why}: step {step} runs again, with checks"),
                     false => format!("{why}: steps {from} to {step} run again, the last two with checks"),
                 };
-                self.console.note(&note);
+                self.tell(|console| console.note(&note));
             }
-            Progress::Warning(warning) => self.console.warn(&warning),
+            Progress::Warning(warning) => self.tell(|console| console.warn(&warning)),
             Progress::Event { .. } | Progress::Checkpoint { .. } => {}
         }
         Ok(())
+    }
+
+    /// Says something on a line of its own, and not behind the bar.
+    fn tell(&mut self, say: impl FnOnce(&mut Console)) {
+        let console = &mut *self.console;
+        self.bar.suspend(|| say(console));
     }
 
     fn report(&mut self, text: &str) -> Result<(), Stop> {

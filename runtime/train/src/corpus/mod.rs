@@ -5,6 +5,7 @@ mod documents;
 mod index;
 mod labeled;
 mod manifest;
+mod pieces;
 mod shard_writer;
 mod tokenize;
 mod tokenizer;

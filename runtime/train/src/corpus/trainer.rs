@@ -1,8 +1,8 @@
 //! Where a tokenizer comes from: a file, or text that it is trained on.
 
 use super::documents::TextFiles;
+use super::pieces::pieces;
 use super::refused;
-use super::tokenize::pieces;
 use super::tokenizer::{BERT_SPECIAL, TextTokenizer};
 use crate::Checked;
 use rayon::prelude::*;

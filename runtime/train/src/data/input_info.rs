@@ -25,10 +25,22 @@ pub(super) enum RangeOf {
     Vocabulary,
 }
 
+/// The name of a file; of one that no system would take the ends, so that what is wrong with it is still read.
+fn shortened(file: &FileRef) -> String {
+    const LONG: usize = 1000;
+    let name = file.to_string();
+    let chars = name.chars().count();
+    if chars <= LONG {
+        return name;
+    }
+    let end = |skip: usize| name.chars().skip(skip).take(100).collect::<String>();
+    format!("{}…{}", end(0), end(chars - 100))
+}
+
 impl InputInfo {
     /// The error of a file that cannot be read.
     pub(super) fn unreadable(&self, file: &FileRef, why: &str) -> Box<Diagnostic> {
-        let message = format!("`{file}` cannot be read as data for `{}`: {why}", self.name);
+        let message = format!("`{}` cannot be read as data for `{}`: {why}", shortened(file), self.name);
         Box::new(Diagnostic::error(codes::E0502, message))
     }
 
