@@ -7,6 +7,7 @@ use crate::hugging_face::{
 use crate::support::root;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 /// A run's training for some steps on tokens of no meaning, from `init`, with all sizes taken from there.
@@ -374,4 +375,38 @@ fn tokenizers_of_strangers_are_refused_by_name() {
     std::fs::write(&file, holes.to_string()).unwrap();
     let said = succeeded(&["data", "tokenize", &text, "--tokenizer", &file, "--out", &out]);
     assert!(!format!("{}{}", said.out, said.err).contains("holes"), "{}{}", said.out, said.err);
+}
+
+/// Hugging Face's cache has every file of a checkpoint as a link to where its content lies; below a run's folder no link is followed.
+#[test]
+fn a_snapshot_of_links_is_a_checkpoint_and_a_run_of_links_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (blobs, snapshot) = (dir.path().join("blobs"), dir.path().join("snapshots/main"));
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::create_dir_all(&snapshot).unwrap();
+    let split = dir.path().join("split").display().to_string();
+    let run = imported(&fixture("gpt"), dir.path(), "whole");
+    succeeded(&["export", "hf", &run, &split, "--max-shard-size", "4096"]);
+    for (n, entry) in std::fs::read_dir(&split).unwrap().enumerate() {
+        let (name, blob) = (entry.unwrap().file_name(), format!("{n:064x}"));
+        std::fs::rename(Path::new(&split).join(&name), blobs.join(&blob)).unwrap();
+        symlink(Path::new("../../blobs").join(&blob), snapshot.join(name)).unwrap();
+    }
+    assert!(snapshot.join("model.safetensors.index.json").is_symlink());
+    let run = imported(&snapshot.display().to_string(), dir.path(), "run");
+    let run = Path::new(&run);
+    assert!(off(&run.display().to_string(), "gpt") < 1e-4);
+    let text = |name: &str| std::fs::read_to_string(run.join(name)).unwrap();
+    assert_eq!(text("tokenizer.json"), std::fs::read_to_string(snapshot.join("tokenizer.json")).unwrap());
+
+    let out = dir.path().join("out").display().to_string();
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        let (file, aside) = (run.join(name), dir.path().join("aside"));
+        std::fs::rename(&file, &aside).unwrap();
+        symlink(&aside, &file).unwrap();
+        let said = refused(&["export", "hf", &run.display().to_string(), &out]);
+        assert!(said.contains("it is a symbolic link, not a regular file"), "{name}: {said}");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::rename(&aside, &file).unwrap();
+    }
 }

@@ -294,6 +294,12 @@ fn what_is_not_finite_is_never_saved_and_a_lost_manifest_is_repaired() {
     }
     let (code, _, err) = run(&at, &["train", "--run", "a", "--resume", "--no-eval"]);
     assert!(code == 1 && err.contains("without a manifest") && err.contains("ckpt repair"), "{err}");
+    // Nobody else may be at work in it.
+    let lock = std::fs::File::open(at.join("a/run.lock")).unwrap();
+    lock.lock().unwrap();
+    let (code, _, err) = run(&at, &["ckpt", "repair", "a"]);
+    assert!(code == 1 && err.contains("E0510") && err.contains("another process"), "{err}");
+    drop(lock);
     let (code, out, err) = run(&at, &["ckpt", "repair", "a"]);
     assert!(code == 0 && out.contains("step 1, 2"), "{out}{err}");
     assert_eq!(kept(&at, "a"), [1, 2]);

@@ -38,7 +38,8 @@ fn told<T>(result: Checked<T>, console: &mut Console) -> Result<T, Stop> {
 
 /// Writes manifests that are missing.
 fn repair(run: &Path, console: &mut Console) -> Result<(), Stop> {
-    let repaired = Store::create(checkpoints_in(run)).and_then(|s| s.repair());
+    // Held while its checkpoints change.
+    let repaired = RunDir::resume(run).and_then(|run| run.checkpoints()?.repair());
     let (steps, bad) = told(repaired, console)?;
     for s in &bad {
         console.note(&s.to_string());

@@ -2,6 +2,7 @@
 
 use crate::folder::Folder;
 use rustix::fs::OFlags;
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -68,10 +69,21 @@ pub(crate) fn tried<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T>
     }
 }
 
-/// The content of a regular file, which is not a link.
+/// The content of a regular file that somebody has named, or that is in a folder of somebody else's that was named: through links
+/// too, of which all files of Hugging Face's cache are ones. What is below a run's folder is read by [`Folder::file`].
 pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    // A path that ends in no name, such as `..`, is refused.
-    Folder::at(path.parent().unwrap_or(Path::new(""))).read(path.file_name().unwrap_or_default())
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens such a file.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let file = crate::project::open_text(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is a pipe or a device, not a regular file")),
+    }
 }
 
 impl Fs for Folder {

@@ -6,6 +6,9 @@ use super::{failed, refused};
 use crate::Checked;
 use crate::catch::catch;
 use crate::data::Bytes;
+use crate::folder::Folder;
+use crate::run_dir::holds_run;
+use rustix::fs::OFlags;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tokenizers::models::wordpiece::WordPiece;
@@ -43,20 +46,32 @@ impl TextTokenizer {
     /// # Errors
     /// E0502 where the file cannot be read or is neither, E0508 for a `tokenizer.json` that is said to be cased.
     pub fn open(path: &Path, cased: bool) -> Checked<TextTokenizer> {
+        Ok(Self::open_with_text(path, cased)?.0)
+    }
+
+    /// The same, with the text of the `tokenizer.json` that it was read from: a second look at the file could find another.
+    ///
+    /// # Errors
+    /// Those of [`TextTokenizer::open`].
+    pub(crate) fn open_with_text(path: &Path, cased: bool) -> Checked<(TextTokenizer, Option<String>)> {
         let mut bytes = Vec::new();
-        let file = Bytes::open(path).map_err(|why| failed(path, why))?;
+        let file = bytes_of(path).map_err(|why| failed(path, why))?;
         file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(|e| failed(path, e))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.strip_suffix(".gz").unwrap_or(&name).ends_with(".txt") {
             let text = String::from_utf8(bytes).map_err(|_| failed(path, "it is not UTF-8"))?;
-            return Self::of_word_pieces(&text, cased).map_err(|why| failed(path, why));
+            let read = Self::of_word_pieces(&text, cased).map_err(|why| failed(path, why))?;
+            return Ok((read, None));
         }
         if cased {
             let message =
                 format!("whether `{}` tells capitals from small letters is written in it", path.display());
             return Err(refused(message, "leave out `cased`, which is for lists of word pieces"));
         }
-        let read = Self::of_json(&bytes).map(|t| TextTokenizer { file: Some(path.into()), ..t });
+        let read = Self::of_json(&bytes).and_then(|t| {
+            let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_string())?;
+            Ok((TextTokenizer { file: Some(path.into()), ..t }, Some(text)))
+        });
         read.map_err(|why| {
             (*failed(path, why))
                 .help(
@@ -245,6 +260,17 @@ impl TextTokenizer {
             self.inner.get_vocab(true).into_iter().collect();
         vocabulary.iter().for_each(|(token, id)| out[*id as usize] = of(token));
         out
+    }
+}
+
+/// The content of its file, of which one in a run's folder may be no link.
+fn bytes_of(path: &Path) -> Result<Bytes, String> {
+    match (path.parent(), path.file_name()) {
+        (Some(folder), Some(name)) if holds_run(folder) => {
+            let file = Folder::at(folder).file(name, OFlags::RDONLY).map_err(|e| e.to_string())?;
+            Bytes::of_file(file, path)
+        }
+        _ => Bytes::open(path),
     }
 }
 

@@ -59,8 +59,23 @@ impl Bytes {
         Self::opened(path, |packed| packed.saturating_mul(MAX_RATIO))
     }
 
+    /// Reads a file that is open into memory.
+    pub(crate) fn of_file(file: File, path: &Path) -> Result<Self, String> {
+        let len = file.metadata().map_err(|e| e.to_string())?.len();
+        Self::unpacked(BufReader::with_capacity(1 << 16, file), len, path, unpacked_at_most)
+    }
+
     fn opened(path: &Path, unpacked: impl Fn(u64) -> u64) -> Result<Self, String> {
-        let (mut file, len) = regular(path)?;
+        let (file, len) = regular(path)?;
+        Self::unpacked(file, len, path, unpacked)
+    }
+
+    fn unpacked(
+        mut file: BufReader<File>,
+        len: u64,
+        path: &Path,
+        unpacked: impl Fn(u64) -> u64,
+    ) -> Result<Self, String> {
         let gzip = file.fill_buf().map_err(|e| e.to_string())?.starts_with(&[0x1f, 0x8b]);
         let (inner, left) = match gzip {
             true => (Inner::Gzip(Box::new(MultiGzDecoder::new(file))), unpacked(len)),

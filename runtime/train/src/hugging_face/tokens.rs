@@ -2,11 +2,16 @@
 
 use super::map::HfMap;
 use crate::Checked;
+use crate::checkpoint::fs::open_regular;
 use crate::corpus::TextTokenizer;
+use crate::folder::Folder;
 use crate::run_dir::tokenizer_in;
 use meshwright_diag::{Diagnostic, codes};
+use rustix::fs::OFlags;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// The tokenizer.
@@ -24,20 +29,16 @@ pub(super) fn tokenizer_of(
     vocab: Option<usize>,
 ) -> Checked<(BTreeMap<String, String>, Option<String>)> {
     let mut files = BTreeMap::new();
-    let tokenizer = match (from.join(TOKENIZER), from.join("vocab.txt")) {
-        (json, _) if json.is_file() => TextTokenizer::open(&json, false)?,
-        (_, list) if list.is_file() => TextTokenizer::open(&list, cased(from))?,
+    let (tokenizer, text) = match (from.join(TOKENIZER), from.join("vocab.txt")) {
+        (json, _) if json.is_file() => TextTokenizer::open_with_text(&json, false)?,
+        (_, list) if list.is_file() => TextTokenizer::open_with_text(&list, cased(from))?,
         _ => {
             let place = from.display();
             let note = format!("`{place}` has no `{TOKENIZER}`: give one to `generate` with `--tokenizer`");
             return Ok((files, Some(note)));
         }
     };
-    let text = match text(&from.join(TOKENIZER))? {
-        Some(text) => text,
-        None => tokenizer.json()?,
-    };
-    files.insert(TOKENIZER.into(), text);
+    files.insert(TOKENIZER.into(), text.map_or_else(|| tokenizer.json(), Ok)?);
     for name in BESIDE {
         if let Some(text) = text_of(from, name)? {
             files.insert(name.into(), text);
@@ -55,26 +56,29 @@ fn cased(folder: &Path) -> bool {
     value.and_then(|v| v.get("do_lower_case")?.as_bool()) == Some(false)
 }
 
+/// The text of a file of a checkpoint, if it is there.
 fn text_of(folder: &Path, name: &str) -> Checked<Option<String>> {
-    text(&folder.join(name))
+    let path = folder.join(name);
+    text(open_regular(&path), &path)
 }
 
 /// The text of a file, if it is there.
-fn text(path: &Path) -> Checked<Option<String>> {
-    let failed = |why: String| {
+fn text(opened: io::Result<File>, path: &Path) -> Checked<Option<String>> {
+    let failed = |why: &dyn std::fmt::Display| {
         let message = format!("`{}` cannot be read: {why}", path.display());
         Box::new(Diagnostic::error(codes::E0529, message))
     };
-    let length = match path.metadata() {
-        Ok(m) => m.len(),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(failed(e.to_string())),
+    let mut file = match opened {
+        Ok(file) => file.take(MOST_BYTES + 1),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(&e)),
     };
-    if length > MOST_BYTES {
-        return Err(failed(format!("it has {length} bytes, more than {MOST_BYTES}")));
+    let mut text = String::new();
+    match file.read_to_string(&mut text) {
+        Ok(n) if n as u64 > MOST_BYTES => Err(failed(&format!("it has more than {MOST_BYTES} bytes"))),
+        Ok(_) => Ok(Some(text)),
+        Err(e) => Err(failed(&e)),
     }
-    let bytes = crate::checkpoint::fs::read_regular(path).map_err(|e| failed(e.to_string()))?;
-    String::from_utf8(bytes).map(Some).map_err(|e| failed(e.to_string()))
 }
 
 /// The files of a tokenizer as they are written: those that came with a run, or those that are made of one.
@@ -94,15 +98,13 @@ impl TokenizerFiles {
         data: Option<TextTokenizer>,
     ) -> Checked<Option<TokenizerFiles>> {
         let own = if given.is_none() { tokenizer_in(run)? } else { None };
-        let (tokenizer, file) = match (given.or(own.as_deref()), data) {
-            (Some(path), _) => (TextTokenizer::open(path, false)?, Some(path)),
+        let (tokenizer, text_as_given) = match (given.or(own.as_deref()), data) {
+            (Some(path), _) => TextTokenizer::open_with_text(path, false)?,
             (None, Some(tokenizer)) => (tokenizer, None),
             (None, None) => return Ok(None),
         };
         let mut files = BTreeMap::new();
-        let json = file.filter(|f| f.extension().is_some_and(|e| e == "json"));
-        let json = json.map(text).transpose()?.flatten();
-        files.insert(TOKENIZER.into(), json.map_or_else(|| tokenizer.json(), Ok)?);
+        files.insert(TOKENIZER.into(), text_as_given.map_or_else(|| tokenizer.json(), Ok)?);
         let mut ids = BTreeMap::new();
         let mut settings = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -123,7 +125,8 @@ impl TokenizerFiles {
         let settings = serde_json::to_string_pretty(&settings).unwrap_or_default() + "\n";
         files.insert(BESIDE[0].into(), settings);
         for name in BESIDE.iter().filter(|_| own.is_some()) {
-            if let Some(text) = text_of(run, name)? {
+            let opened = Folder::at(run).file(name, OFlags::RDONLY);
+            if let Some(text) = text(opened, &run.join(name))? {
                 files.insert(name.to_string(), text);
             }
         }
