@@ -2,8 +2,12 @@
 //! many of which name the same row.
 
 use crate::devices::{Devices, to};
+#[cfg(feature = "cuda")]
+use crate::devices::{layout, plan};
 use crate::equations::Equations;
 use crate::split::way;
+#[cfg(feature = "cuda")]
+use crate::subject::{step, tensors};
 use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{F64Tensor, Id, InputOpKind, Leaf, Lookup, ScatterAdd, Type};
 use meshwright_plan::{DType, Dim};
@@ -116,6 +120,14 @@ const CASES: &[Case] = &[
         split: &["s"],
     },
     Case {
+        name: "rows of so many entries that these are put in order in chunks of the greatest size",
+        sizes: &[("v", 900), ("w", 2), ("s", 33_000)],
+        table: &["v", "w"],
+        indexed: &["v"],
+        indices: &[&["s"]],
+        split: &["s"],
+    },
+    Case {
         name: "two dims",
         sizes: &[("u", 19), ("v", 31), ("w", 6), ("a", 9), ("c", 20)],
         table: &["u", "w", "v"],
@@ -176,12 +188,60 @@ fn lookups_are_the_same_on_a_gpu() {
     let ((), launches) =
         crate::engines::counted(|| are_the_same(Devices::of(DeviceKind::Cuda(0)), "lookups, GPU", split));
     for (kernel, least) in [
-        ("LookUpRows", 22),
-        ("OrderEntries", 12),
-        ("ScatterOrdered", 12),
+        ("LookUpRows", 24),
+        ("SortChunks", 14),
+        ("OrderEntries", 14),
+        ("ScatterOrdered", 14),
         ("ScatterFewRows", 6),
         ("ScatterEach", 4),
     ] {
         assert!(launches(kernel) >= least, "{kernel}: {} of {least}", launches(kernel));
+    }
+}
+
+/// Bit by bit the sums of a loop over entries, of all rows that are not long: entries of a row stay in their order, in one chunk and in several of each size.
+#[cfg(feature = "cuda")]
+#[test]
+fn entries_of_a_row_are_added_in_their_own_order_on_a_gpu() {
+    const COLUMNS: usize = 8;
+    const LONG: usize = 64;
+    if !crate::engines::gpu() {
+        return;
+    }
+    let mut devices = Devices::of(DeviceKind::Cuda(0));
+    for (rows, many) in [(65, 65), (300, 1024), (1200, 4_100), (900, 19_000), (900, 33_000)] {
+        let mut e = Equations::new(None);
+        let [v, w, s] =
+            [("v", rows), ("w", COLUMNS), ("s", many)].map(|(name, size)| e.g.dims.add(name, size));
+        let (at, values) = (e.index("at", &[s], rows), e.input("values", &[s, w]));
+        let sums = e.g.op(ScatterAdd { dims: vec![v], out: vec![v, w] }, &[values, at]);
+        e.outputs.push(("sums", sums));
+        let (step, (inputs, states)) = (step(&e.g, &e.outputs), tensors(&e.g, &e.bound));
+        let [named, values] = ["at", "values"].map(|name| inputs[name].data.to_f64());
+        let mut wanted = vec![0.0_f32; rows * COLUMNS];
+        let mut entries = vec![0; rows];
+        for (row, entry) in named.iter().zip(values.chunks(COLUMNS)) {
+            if *row < 0.0 || *row >= rows as f64 {
+                continue;
+            }
+            let row = *row as usize;
+            entries[row] += 1;
+            let sums = wanted.iter_mut().skip(row * COLUMNS);
+            sums.zip(entry).for_each(|(sum, x)| *sum += *x as f32);
+        }
+        let way = way(&[], vec![]);
+        let Ok(planned) = plan(&step, &layout(&way.mesh, way.rules), true) else { panic!("no plan") };
+        let out = devices.run(planned.plan, &inputs, &states).unwrap();
+        let (found, dims) = &out["sums"];
+        assert_eq!(*dims, [v, w]);
+        let mut compared = 0;
+        for (row, found) in
+            found.data.to_f64().chunks(COLUMNS).enumerate().filter(|(r, _)| entries[*r] <= LONG)
+        {
+            let wanted: Vec<f64> = wanted[row * COLUMNS..][..COLUMNS].iter().map(|x| f64::from(*x)).collect();
+            assert_eq!(found, wanted, "row {row} of {rows}, which {} entries of {many} name", entries[row]);
+            compared += 1;
+        }
+        assert!(compared + 2 >= rows, "{compared} of {rows} rows");
     }
 }

@@ -1,6 +1,6 @@
 //! What is known of a lookup or its transpose when a Plan is loaded.
 
-use super::order::ROWS;
+use super::sums::UNITS;
 use crate::backend::burn::cube::folds::FoldCall;
 use crate::backend::burn::cube::space::{WalkDim, counted};
 use crate::backend::burn::spread::CUBES;
@@ -59,12 +59,13 @@ const FEW_ENTRIES: usize = 8;
 const FEW_READS: usize = 512;
 /// With so few rows all entries are looked at by each.
 const FEW_ROWS: usize = 64;
-/// So many entries take few cubes long to put in order: looking at all of them for each row is faster, up to so many reads.
+/// So many entries take few cubes long to add up in order: looking at all of them for each row is faster, up to so many reads.
 const MANY_ENTRIES: usize = 1 << 16;
 const MANY_READS: usize = 1 << 31;
 const FEW_CUBES: usize = 16;
-/// Columns of a cube, about.
+/// Columns of a cube, about, and the elements of the table that it adds up entries in order for.
 const COLUMNS: usize = 32;
+const ELEMENTS: usize = 4 * UNITS;
 /// Least entries of a chunk.
 const LEAST_ENTRIES: usize = 1024;
 
@@ -104,7 +105,7 @@ impl ScatterWay {
         if many <= FEW_ENTRIES || many * columns <= FEW_READS {
             return ScatterWay::Each;
         }
-        let is_slow = many >= MANY_ENTRIES && outer * rows.div_ceil(ROWS) < FEW_CUBES;
+        let is_slow = many >= MANY_ENTRIES && (outer * rows * columns).div_ceil(ELEMENTS) < FEW_CUBES;
         let is_cheap = rows.saturating_mul(columns).saturating_mul(many) <= MANY_READS;
         if rows > FEW_ROWS && !(is_slow && is_cheap) {
             return ScatterWay::Ordered;
@@ -129,6 +130,7 @@ mod tests {
         assert!(chunks > 4 && chunks * each >= 262_144 && (chunks - 1) * each < 262_144);
         assert!(matches!(ScatterWay::of([1, 128, 8, 262_144]), ScatterWay::Rows { .. }));
         assert_eq!(ScatterWay::of([1, 128, 8, 4096]), ScatterWay::Ordered);
+        assert_eq!(ScatterWay::of([1, 300, 64, 65_536]), ScatterWay::Ordered);
         assert_eq!(ScatterWay::of([32_768, 10, 1, 1]), ScatterWay::Each);
         assert_eq!(ScatterWay::of([32_768, 64, 1, 9]), ScatterWay::Each);
     }

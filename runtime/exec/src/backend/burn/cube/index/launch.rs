@@ -2,7 +2,7 @@
 
 use super::call::{IndexCall, ScatterCall, ScatterWay};
 use super::kernels::{IndexSpaceLaunch, IndexedLaunch, look_up_rows, scatter_each};
-use super::order::{ROWS, order_entries};
+use super::order::{UNITS as ORDER_UNITS, chunk_of, order_entries, sort_chunks, sort_units};
 use super::sums::{SumShape, UNITS, scatter_few_rows, scatter_ordered};
 use crate::backend::burn::cube::arguments::address_type;
 use crate::backend::burn::cube::folds::{chunk_memory, fold};
@@ -200,42 +200,59 @@ impl<'a> IndexRun<'a> {
         SumShape { width: self.width, lanes: self.columns().next_power_of_two().min(LANES) }
     }
 
-    /// Entries in the order of rows: where those of each row begin and end, and which they are.
+    /// Entries in the order of rows: where those of each row begin, and which they are.
     fn order(&self) -> [CubeTensor; 2] {
         let (client, device) = (&self.table.client, &self.table.device);
         let new = |many: usize| {
             let (client, device) = (client.clone(), device.clone());
             empty_device_contiguous_dtype(client, device, Shape::from([many]), BurnType::U32)
         };
-        let rows = self.call.rows;
-        let (ranges, order) = (new(2 * self.outer() * rows), new(self.outer() * self.entries()));
-        let cubes = self.outer() * rows.div_ceil(ROWS);
-        let all = [&ranges, &order].into_iter().chain(self.indices);
-        #[expect(unsafe_code, reason = "the kernel checks how many rows and entries there are")]
+        let (outer, entries, rows) = (self.outer(), self.entries(), self.call.rows);
+        let chunk = chunk_of(entries);
+        let sorted = entries.next_multiple_of(chunk);
+        let [chunk_rows, chunk_entries] = [new(outer * sorted), new(outer * sorted)];
+        let (starts, order) = (new(outer * (rows + 1)), new(outer * entries));
+        let all = [&chunk_rows, &starts, &order].into_iter().chain(self.indices);
+        let address = all.map(address_type).max().unwrap_or_default();
+        let (sorts, places) = (outer * sorted / chunk, outer * (sorted + rows + 1).div_ceil(ORDER_UNITS));
+        #[expect(unsafe_code, reason = "the kernels check how many rows and entries there are")]
         // SAFETY: as said.
         unsafe {
+            sort_chunks::launch_unchecked(
+                client,
+                CubeCount::Static(sorts as u32, 1, 1),
+                CubeDim::new_1d(sort_units(chunk) as u32),
+                address,
+                self.indices(),
+                chunk_rows.clone().into_tensor_arg(),
+                chunk_entries.clone().into_tensor_arg(),
+                self.space(),
+                chunk,
+            );
             order_entries::launch_unchecked(
                 client,
-                CubeCount::Static(cubes as u32, 1, 1),
-                CubeDim::new_1d(ROWS as u32),
-                all.map(address_type).max().unwrap_or_default(),
-                self.indices(),
-                ranges.clone().into_tensor_arg(),
+                CubeCount::Static(places as u32, 1, 1),
+                CubeDim::new_1d(ORDER_UNITS as u32),
+                address,
+                chunk_rows.into_tensor_arg(),
+                chunk_entries.into_tensor_arg(),
+                starts.clone().into_tensor_arg(),
                 order.clone().into_tensor_arg(),
-                self.space(),
+                entries as u32,
                 rows as u32,
+                chunk,
             );
         }
-        [ranges, order]
+        [starts, order]
     }
 
     /// Entries are put in order, then summed.
     fn in_order(&self) {
-        let [ranges, order] = self.order();
+        let [starts, order] = self.order();
         let (client, shape) = (&self.table.client, self.sum_shape());
         let blocks = self.columns().div_ceil(shape.lanes);
         let cubes = self.outer() * self.call.rows.div_ceil(shape.groups()) * blocks;
-        let address = [&ranges, &order].map(address_type).into_iter().max().unwrap_or_default();
+        let address = [&starts, &order].map(address_type).into_iter().max().unwrap_or_default();
         #[expect(unsafe_code, reason = "the kernel checks how many rows and columns there are")]
         // SAFETY: as said.
         unsafe {
@@ -246,7 +263,7 @@ impl<'a> IndexRun<'a> {
                 self.address().max(address),
                 self.width,
                 self.entries.clone().into_tensor_arg(),
-                ranges.into_tensor_arg(),
+                starts.into_tensor_arg(),
                 order.into_tensor_arg(),
                 self.table.clone().into_tensor_arg(),
                 self.space(),

@@ -133,11 +133,11 @@ fn add_groups<N: Size>(
     sum
 }
 
-/// Of entries in the order of rows: `order` has those of each row between the two numbers of `ranges`. A cube has as many rows as groups.
+/// Of entries in the order of rows: `order` has those of each row from its number in `starts` to the next. A cube has as many rows as groups.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
     entries: &Tensor<Vector<T, N>>,
-    ranges: &Tensor<u32>,
+    starts: &Tensor<u32>,
     order: &Tensor<u32>,
     out: &mut Tensor<Vector<O, N>>,
     space: IndexSpace,
@@ -153,13 +153,14 @@ pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
     let (outer, first_row) = (rest / row_blocks, rest % row_blocks * comptime!(groups as u32));
     let columns = columns_of_unit(&space, outer, CUBE_POS_X % blocks, shape);
     let own = first_row + columns.group;
+    let first_start = outer * (rows + 1u32);
     let mut lens = Shared::<[u32]>::new_slice(groups);
     let mut first = 0u32;
     let mut end = 0u32;
     if own < rows {
-        let at = 2 * (outer * rows + own) as usize;
-        first = ranges[at];
-        end = ranges[at + 1];
+        let at = (first_start + own) as usize;
+        first = starts[at];
+        end = starts[at + 1];
     }
     lens[columns.group as usize] = end - first;
     sync_cube();
@@ -173,8 +174,8 @@ pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
     for i in 0..comptime!(groups as u32) {
         // The same for all units.
         if lens[i as usize] > LONG {
-            let at = 2 * (outer * rows + first_row + i) as usize;
-            let range = (ranges[at] + columns.group, ranges[at + 1]);
+            let at = (first_start + first_row + i) as usize;
+            let range = (starts[at] + columns.group, starts[at + 1]);
             let own = add_ordered(entries, order, &space, &columns, range, groups, width);
             let sum = add_groups(own, &mut shared, columns.group, shape);
             if columns.group == 0u32 && columns.is_there {
