@@ -136,6 +136,10 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
                 // Sums so long that they are cut into chunks.
                 ([12, 2, 6, 1], Sliding { size: [20, 18], ..plain }),
                 ([12, 1, 1, 4], Sliding { size: [20, 18], ..plain }),
+                // Whole tiles of so many rows that units share no steps, by 32 and 64 columns; and of so many that two do, by 16.
+                ([1, 3, 12, 1], Sliding { size: [16, 16], ..plain }),
+                ([4, 4, 20, 1], Sliding { size: [16, 16], stride: 2, ..plain }),
+                ([4, 2, 40, 1], Sliding { size: [16, 16], taps: [2, 3], ..plain }),
                 // Rows between which there are gaps, and a kernel of one tap.
                 ([1, 516, 6, 1], Sliding { size: [3, 4], ..plain }),
                 ([2, 16, 24, 1], Sliding { taps: [1, 1], low: 0, ..plain }),

@@ -1,5 +1,6 @@
 //! What is known of windows when a Plan is loaded.
 
+use super::cells::NEAR;
 use super::pool::PoolWork;
 use super::window_map::WindowMapShape;
 use crate::backend::burn::cube::folds::FoldCall;
@@ -24,6 +25,13 @@ pub(crate) struct WindowSlide {
 impl WindowSlide {
     pub(super) fn shape(&self) -> WindowMapShape {
         WindowMapShape { row: self.row, step: self.step, divisor: self.divisor }
+    }
+
+    /// Whether so many rows and steps lead no further than kernels tell from what is nowhere.
+    fn is_near(&self, rows: usize, steps: usize) -> bool {
+        let reach = |many: usize, by: i32| many as i64 * i64::from(by.abs());
+        let far = [reach(rows, self.by_row) + i64::from(self.from.abs()), reach(steps, self.by_step)];
+        far.iter().all(|far| *far < i64::from(NEAR)) && self.len < NEAR
     }
 }
 
@@ -66,10 +74,26 @@ pub(super) struct ConvolveTiles {
 /// Least tiles of what is summed in a chunk; least steps of one where each unit has a result.
 const LEAST_TILES: usize = 8;
 const LEAST_STEPS: usize = 64;
+/// With so many cubes a GPU is hardly idle while the last of them run.
+const MANY_CUBES: usize = 4 * CUBES;
 /// So many units, each of which waits for what it reads, keep a large GPU busy, also where several results are one vector.
 const MOST_UNITS: usize = 8 * CUBES * UNITS;
 /// With so few columns tiles are mostly empty.
 const FEW_COLUMNS: usize = 4;
+
+/// The tile of 128 units of 8 x 8 elements each. In as few parts, between which units share the steps, as leave less than an eighth of its rows empty and give a
+/// GPU so many cubes that it does not wait for the last, unless with more parts tiles were few. So few steps that what is on its way fits into registers.
+fn in_registers([groups, rows, columns, steps]: [usize; 4], across: usize, sum: DType) -> [usize; 3] {
+    let (all, each) = (UNITS * 64 / across, across / sum.bytes());
+    let is_enough = |parts: &usize| {
+        let tile = all / parts;
+        let cubes = groups * rows.div_ceil(tile) * columns.div_ceil(across);
+        let next_has_few = steps.div_ceil(2 * parts * each) < LEAST_TILES;
+        8 * (rows.next_multiple_of(tile) - rows) <= rows && (cubes >= MANY_CUBES || next_has_few)
+    };
+    let parts = [1, 2].into_iter().find(is_enough).unwrap_or(4);
+    [all / parts, across, each * parts]
+}
 
 impl ConvolveTiles {
     /// Of a result of so many groups, rows and columns, each a sum of so many steps, in that dtype.
@@ -79,9 +103,9 @@ impl ConvolveTiles {
             _ if columns <= FEW_COLUMNS => (ConvolveWay::Each, [1, 1, 1]),
             // Planes of 32 rows, or of 16 where there are few.
             true => (ConvolveWay::TensorCores, [if rows > 64 { 128 } else { 64 }, tile_columns, 32]),
-            // 128 units of 8 x 8 elements, and so few steps that what is on its way fits into registers.
             false => {
-                (ConvolveWay::Registers, [8192 / tile_columns, tile_columns, tile_columns / sum.bytes()])
+                let lens = [groups, rows, columns, steps];
+                (ConvolveWay::Registers, in_registers(lens, tile_columns, sum))
             }
         };
         let cubes = groups * rows.div_ceil(rows_each) * columns.div_ceil(columns_each);
@@ -117,6 +141,10 @@ impl ConvolveCall {
         let ConvolveDims { mut groups, mut rows, mut columns, steps } = dims;
         let has_tensor_cores = has_tensor_cores && dtypes[0].is_half() && dtypes[0] == dtypes[1];
         let mut slides = slides;
+        let size = |dims: &[WalkDim], at: usize| dims.get(at).map_or(1, |dim| dim.size);
+        if !slides.iter().all(|s| s.is_near(size(&rows, s.row), size(&steps, s.step))) {
+            return None;
+        }
         let lens = [counted(&groups)?, counted(&rows)?, counted(&columns)?, counted(&steps)?];
         let tiles = ConvolveTiles::of(has_tensor_cores, dtypes[0].wide(), lens);
         let cubes = lens[0] * lens[1].div_ceil(tiles.rows) * lens[2].div_ceil(tiles.columns) * tiles.chunks;
@@ -195,5 +223,25 @@ mod tests {
         }
         assert!(ConvolveTiles::of(true, DType::F32, [1, 25, 32, 200_000]).chunks > 100);
         assert_eq!(ConvolveTiles::of(false, DType::F64, [1, 25, 32, 200_000]).chunks, 1);
+    }
+
+    #[test]
+    fn units_share_steps_where_rows_are_few() {
+        for (rows, columns, steps, tile) in [
+            (156_800, 16, 81, [256, 16, 8]),
+            (156_800, 16, 1296, [128, 16, 16]),
+            (1_000_000, 16, 1296, [512, 16, 4]),
+            (256, 16, 81, [256, 16, 8]),
+            (81, 16, 156_800, [128, 16, 16]),
+            (1296, 16, 156_800, [128, 16, 16]),
+            (1024, 24, 36, [256, 32, 8]),
+            (1024, 40, 36, [128, 64, 16]),
+            (9, 40, 36, [32, 64, 64]),
+        ] {
+            let t = ConvolveTiles::of(false, DType::F32, [1, rows, columns, steps]);
+            assert_eq!([t.rows, t.columns, t.steps], tile, "{rows} rows");
+        }
+        let of_f64 = ConvolveTiles::of(false, DType::F64, [1, 1024, 24, 36]);
+        assert_eq!([of_f64.rows, of_f64.columns, of_f64.steps], [256, 32, 4]);
     }
 }

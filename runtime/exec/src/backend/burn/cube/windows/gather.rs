@@ -14,8 +14,6 @@ pub(super) struct FactorShape {
     pub(super) steps: usize,
     /// Whether vectors go along what is summed.
     pub(super) along_steps: bool,
-    /// Whether units next to each other read along what is summed.
-    pub(super) steps_first: bool,
     /// Elements that are read at once, along the vectors.
     pub(super) width: usize,
     /// Which dims slide.
@@ -48,10 +46,10 @@ impl FactorShape {
 pub(super) struct FactorSpace {
     pub(super) rows: DimWalk,
     pub(super) steps: DimWalk,
-    by_row: Sequence<usize>,
-    by_step: Sequence<usize>,
+    pub(super) by_row: Sequence<usize>,
+    pub(super) by_step: Sequence<usize>,
     by_group: Sequence<usize>,
-    slides: Sequence<WindowMap>,
+    pub(super) slides: Sequence<WindowMap>,
 }
 
 /// What of a factor a cube reads: its first row, until which step it sums, and where its group begins.
@@ -80,13 +78,8 @@ fn vector_of(#[comptime] i: usize, #[comptime] shape: FactorShape) -> (u32, u32,
         let (row, vector) = (at / vectors, at % vectors);
         (row, vector * comptime!(VECTOR as u32), (row * pitch + vector) as usize)
     } else {
-        let (vectors, steps) = comptime!(((shape.rows / VECTOR) as u32, shape.steps as u32));
-        let mut step = at / vectors;
-        let mut vector = at % vectors;
-        if comptime!(shape.steps_first) {
-            step = at % steps;
-            vector = at / steps;
-        }
+        let vectors = comptime!((shape.rows / VECTOR) as u32);
+        let (step, vector) = (at / vectors, at % vectors);
         (vector * comptime!(VECTOR as u32), step, (step * pitch + vector) as usize)
     }
 }

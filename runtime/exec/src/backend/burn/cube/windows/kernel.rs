@@ -1,12 +1,11 @@
-//! Convolutions as products of matrices, of which one is never in memory: its tiles are gathered from what the kernel slides over. On tensor cores, or in
-//! registers.
+//! Convolutions as products of matrices, of which one is never in memory: its tiles are gathered from what the kernel slides over. Here on tensor cores.
 
 use super::gather::{FactorBlock, FactorShape, FactorSpace, fetch, fill_tile, new_tile};
 use crate::backend::burn::cube::space::{DimWalk, place, positions};
-use crate::backend::burn::cube::tile::{self, PLANES, ROWS, Two, VECTOR, multiply};
+use crate::backend::burn::cube::tile::{self, PLANES, ROWS, Two, multiply};
 use cubecl::prelude::*;
 
-/// What a kernel is compiled for.
+/// What a kernel for tensor cores is compiled for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ConvolveShape {
     pub(super) windowed: FactorShape,
@@ -19,8 +18,8 @@ pub(super) struct ConvolveShape {
 /// The two factors, and how far apart the next position of the result is along the dims of each, and along those of the groups, each of which is a product of its own.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct ConvolveSpace {
-    windowed: FactorSpace,
-    other: FactorSpace,
+    pub(super) windowed: FactorSpace,
+    pub(super) other: FactorSpace,
     groups: DimWalk,
     out_by_row: Sequence<usize>,
     out_by_column: Sequence<usize>,
@@ -34,23 +33,22 @@ pub(super) struct ConvolveSpace {
 
 /// What a cube computes: where it begins, and where its results go.
 #[derive(CubeType)]
-struct CubeBlock {
-    windowed: FactorBlock,
-    other: FactorBlock,
-    from: u32,
+pub(super) struct CubeBlock {
+    pub(super) windowed: FactorBlock,
+    pub(super) other: FactorBlock,
+    pub(super) from: u32,
     out: usize,
 }
 
 #[cube]
-fn block_of_cube(space: &ConvolveSpace, #[comptime] shape: ConvolveShape) -> CubeBlock {
+pub(super) fn block_of_cube(space: &ConvolveSpace, #[comptime] tile: [usize; 2]) -> CubeBlock {
     let column_tile = CUBE_POS_X % space.column_tiles;
     let rest = CUBE_POS_X / space.column_tiles;
     let row_tile = rest % space.row_tiles;
     let rest = rest / space.row_tiles;
     let group = positions(&space.groups, rest % space.groups.len);
     let chunk = rest / space.groups.len;
-    let (row, column) =
-        (row_tile * comptime!(shape.windowed.rows as u32), column_tile * comptime!(shape.other.rows as u32));
+    let (row, column) = (row_tile * comptime!(tile[0] as u32), column_tile * comptime!(tile[1] as u32));
     let end = min(chunk * space.each + space.each, space.windowed.steps.len);
     CubeBlock {
         windowed: FactorBlock::new(&space.windowed, &group, row, end),
@@ -62,7 +60,7 @@ fn block_of_cube(space: &ConvolveSpace, #[comptime] shape: ConvolveShape) -> Cub
 
 /// Writes elements of a row, from the column on that belongs to the first of them.
 #[cube]
-fn write<S: Float, V: Size, O: Float, M: Size>(
+pub(super) fn write<S: Float, V: Size, O: Float, M: Size>(
     out: &mut Tensor<Vector<O, M>>,
     values: Vector<S, V>,
     space: &ConvolveSpace,
@@ -102,7 +100,7 @@ pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: 
     #[define(E)] _half: ElemType,
     #[define(O)] _result_type: ElemType,
 ) {
-    let block = block_of_cube(&space, comptime!(shape.clone()));
+    let block = block_of_cube(&space, comptime!([shape.windowed.rows, shape.other.rows]));
     let mut left_tile = new_tile::<E, N>(comptime!(shape.windowed.clone()), 16usize);
     let mut right_tile = new_tile::<E, N>(comptime!(shape.other.clone()), 16usize);
     let (rows, columns) = comptime!((shape.windowed.rows / PLANES, shape.other.rows));
@@ -204,75 +202,5 @@ fn multiply_tiles<E: Float, N: Size>(
                 multiply::<E>(factors.index(r), &two, sums.index_mut(r), comptime!(2 * n));
             }
         }
-    }
-}
-
-/// In registers: each unit has 8 rows and 8 columns.
-#[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn convolve_in_registers<
-    T: Float,
-    U: Float,
-    O: Float,
-    S: Float,
-    A: Size,
-    B: Size,
-    N: Size,
-    M: Size,
->(
-    windowed: &Tensor<Vector<T, A>>,
-    other: &Tensor<Vector<U, B>>,
-    out: &mut Tensor<Vector<O, M>>,
-    space: ConvolveSpace,
-    #[comptime] shape: ConvolveShape,
-    #[comptime] bytes: usize,
-    #[define(T)] _windowed_type: ElemType,
-    #[define(U)] _other_type: ElemType,
-    #[define(O)] _result_type: ElemType,
-    #[define(S)] _sum_type: ElemType,
-) {
-    let block = block_of_cube(&space, comptime!(shape.clone()));
-    let mut left_tile = new_tile::<S, N>(comptime!(shape.windowed.clone()), bytes);
-    let mut right_tile = new_tile::<S, N>(comptime!(shape.other.clone()), bytes);
-    let across = comptime!((shape.other.rows / VECTOR) as u32);
-    let (own_row, own_column) = (UNIT_POS / across, UNIT_POS % across);
-    let mut sums = Array::<Vector<S, N>>::new(VECTOR);
-    #[unroll]
-    for i in 0..VECTOR {
-        sums[i] = Vector::<S, N>::new(S::from_int(0));
-    }
-    let steps = comptime!(shape.windowed.steps as u32);
-    let mut from = block.from;
-    while from < block.other.end + steps {
-        let left = fetch::<T, A, S, N>(
-            windowed,
-            &space.windowed,
-            &block.windowed,
-            from,
-            comptime!(shape.windowed.clone()),
-        );
-        let right =
-            fetch::<U, B, S, N>(other, &space.other, &block.other, from, comptime!(shape.other.clone()));
-        if from > block.from {
-            for step in 0..steps {
-                let rows = left_tile[(step * comptime!(shape.windowed.pitch() as u32) + own_row) as usize];
-                let columns =
-                    right_tile[(step * comptime!(shape.other.pitch() as u32) + own_column) as usize];
-                #[unroll]
-                for i in 0..VECTOR {
-                    sums[i] = fma(Vector::<S, N>::new(rows.extract(i)), columns, sums[i]);
-                }
-            }
-        }
-        sync_cube();
-        fill_tile(&left, &mut left_tile, comptime!(shape.windowed.clone()));
-        fill_tile(&right, &mut right_tile, comptime!(shape.other.clone()));
-        sync_cube();
-        from += steps;
-    }
-    #[unroll]
-    for i in 0..VECTOR {
-        let row = own_row * comptime!(VECTOR as u32) + comptime!(i as u32);
-        let column = own_column * comptime!(VECTOR as u32);
-        write::<S, N, O, M>(out, sums[i], &space, &block, row, column, VECTOR, comptime!(shape.width));
     }
 }

@@ -1,10 +1,12 @@
 //! The launches of windows.
 
 use super::call::{ConvolveCall, ConvolveWay, WindowSlide};
+use super::cells::{CELL, CellShape};
 use super::each::{EachShape, EachSpaceLaunch, convolve_each};
 use super::gather::{FactorShape, FactorSpaceLaunch};
-use super::kernel::{ConvolveShape, ConvolveSpaceLaunch, convolve_in_registers, convolve_on_tensor_cores};
-use super::window_map::WindowMapLaunch;
+use super::kernel::{ConvolveShape, ConvolveSpaceLaunch, convolve_on_tensor_cores};
+use super::registers::{RegistersShape, convolve_in_registers};
+use super::window_map::{WindowMapLaunch, WindowMapShape};
 use crate::backend::burn::cube::arguments::address_type;
 use crate::backend::burn::cube::folds::{chunk_memory, fold};
 use crate::backend::burn::cube::operands::ResultSlot;
@@ -59,22 +61,43 @@ impl<'a> BoundFactor<'a> {
         slid.chain(self.by_step.iter().copied()).chain(self.by_group.iter().copied()).collect()
     }
 
-    /// How it is read: as vectors along what is summed or across it, as which it lies. Tiles for products in registers have vectors across it.
-    fn shape(&self, tile_rows: usize, tile_steps: usize, on_tensor_cores: bool) -> FactorShape {
+    /// How many elements can be read at once, of so many at most, along what is summed and across it.
+    fn widths(&self, most: [usize; 2]) -> [usize; 2] {
         let slid: Vec<usize> = self.slides.iter().map(|s| self.tensor.meta.strides[s.axis]).collect();
         let others = [&self.by_row[..], &slid, &self.by_group].concat();
-        let by_steps = vector_along(self.tensor, self.steps, &self.by_step, &others, VECTOR);
-        let by_rows = vector_along(self.tensor, self.rows, &self.by_row, &self.others(), VECTOR);
+        [
+            vector_along(self.tensor, self.steps, &self.by_step, &others, most[0]),
+            vector_along(self.tensor, self.rows, &self.by_row, &self.others(), most[1]),
+        ]
+    }
+
+    fn slide_shapes(&self) -> Vec<WindowMapShape> {
+        self.slides.iter().map(WindowSlide::shape).collect()
+    }
+
+    /// How it comes into tiles for tensor cores: as vectors along what is summed or across it, as which it lies.
+    fn shape(&self, tile_rows: usize, tile_steps: usize) -> FactorShape {
+        let [by_steps, by_rows] = self.widths([VECTOR; 2]);
         let steps_first = self.by_step.last() == Some(&1);
-        let along_steps = on_tensor_cores && (by_steps > by_rows || by_steps == by_rows && steps_first);
+        let along_steps = by_steps > by_rows || by_steps == by_rows && steps_first;
         FactorShape {
             rows: tile_rows,
             steps: tile_steps,
             along_steps,
-            steps_first,
             width: if along_steps { by_steps } else { by_rows },
-            slides: self.slides.iter().map(WindowSlide::shape).collect(),
+            slides: self.slide_shapes(),
         }
+    }
+
+    /// How it comes into tiles for products in registers. Columns of a vector, which is written at once, lie side by side.
+    fn cells(&self, tile_rows: usize, tile_steps: usize, is_columns: bool) -> CellShape {
+        let slides = self.slide_shapes();
+        let (rows, steps) = (tile_rows, tile_steps);
+        let single = CellShape { rows, steps, along_steps: false, width: 1, beside: CELL, slides };
+        let [by_steps, by_rows] = self.widths([CELL.min(single.own_steps()), CELL]);
+        let (along_steps, width) = (by_steps > by_rows, by_steps.max(by_rows));
+        let beside = if is_columns { CELL } else { by_rows };
+        CellShape { along_steps, width, beside, ..single }
     }
 
     /// Of rows of which the last dim is walked in vectors of so many elements.
@@ -136,15 +159,10 @@ impl ConvolveRun<'_> {
         let on_tensor_cores = tiles.way == ConvolveWay::TensorCores;
         let (by_row, by_column, by_group) = (of(&call.rows), of(&call.columns), of(&call.groups));
         let others = [&by_row[..], &by_group, &[apart]].concat();
-        let most = if on_tensor_cores { 2 } else { VECTOR };
+        let most = if on_tensor_cores { 2 } else { CELL };
         let width = vector_along(out, &call.columns, &by_column, &others, most);
         let [windows, factor] =
             [(self.windowed, 0), (self.other, 1)].map(|(t, i)| BoundFactor::new(call, t, i));
-        let shape = ConvolveShape {
-            windowed: windows.shape(tiles.rows, tiles.steps, on_tensor_cores),
-            other: factor.shape(tiles.columns, tiles.steps, on_tensor_cores),
-            width,
-        };
         let count =
             |dims: &[WalkDim], tile: usize| dims.iter().map(|d| d.size).product::<usize>().div_ceil(tile);
         let (row_tiles, column_tiles) = (count(&call.rows, tiles.rows), count(&call.columns, tiles.columns));
@@ -161,7 +179,21 @@ impl ConvolveRun<'_> {
             tiles.each as u32,
             apart,
         );
-        self.run(out, space, shape, cubes as u32);
+        if on_tensor_cores {
+            let shape = ConvolveShape {
+                windowed: windows.shape(tiles.rows, tiles.steps),
+                other: factor.shape(tiles.columns, tiles.steps),
+                width,
+            };
+            self.on_tensor_cores(out, space, shape, cubes as u32);
+        } else {
+            let shape = RegistersShape {
+                windowed: windows.cells(tiles.rows, tiles.steps, false),
+                other: factor.cells(tiles.columns, tiles.steps, true),
+                width,
+            };
+            self.in_registers(out, space, shape, cubes as u32);
+        }
     }
 
     /// Each element on its own, or vectors of them.
@@ -224,32 +256,61 @@ impl ConvolveRun<'_> {
         [self.windowed, self.other, out].map(address_type).into_iter().max().unwrap_or_default()
     }
 
-    fn run(&self, out: &CubeTensor, space: ConvolveSpaceLaunch, shape: ConvolveShape, cubes: u32) {
-        let [windowed, other] = [self.windowed, self.other].map(|t| t.clone().into_tensor_arg());
-        let (client, units) = (&out.client, CubeDim::new_1d(UNITS as u32));
-        let address = self.address(out);
-        let (read, read_other, width) = (shape.windowed.width, shape.other.width, shape.width);
-        let [first, second, result] =
-            [self.windowed, self.other, out].map(|t| dtype_to_storage_type(t.dtype));
-        let result_arg = out.clone().into_tensor_arg();
-        let cubes = CubeCount::Static(cubes, 1, 1);
-        #[expect(unsafe_code, reason = "the kernels check how many rows, columns and steps there are")]
+    fn on_tensor_cores(
+        &self,
+        out: &CubeTensor,
+        space: ConvolveSpaceLaunch,
+        shape: ConvolveShape,
+        cubes: u32,
+    ) {
+        #[expect(unsafe_code, reason = "the kernel checks how many rows, columns and steps there are")]
         // SAFETY: as said.
         unsafe {
-            if self.call.tiles.way == ConvolveWay::TensorCores {
-                convolve_on_tensor_cores::launch_unchecked(
-                    client, cubes, units, address, read, read_other, VECTOR, width, windowed, other,
-                    result_arg, space, shape, first, result,
-                );
-            } else {
-                let sum = widened(self.windowed.dtype);
-                let bytes = VECTOR * sum.size();
-                let sum = dtype_to_storage_type(sum);
-                convolve_in_registers::launch_unchecked(
-                    client, cubes, units, address, read, read_other, VECTOR, width, windowed, other,
-                    result_arg, space, shape, bytes, first, second, result, sum,
-                );
-            }
+            convolve_on_tensor_cores::launch_unchecked(
+                &out.client,
+                CubeCount::Static(cubes, 1, 1),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(out),
+                shape.windowed.width,
+                shape.other.width,
+                VECTOR,
+                shape.width,
+                self.windowed.clone().into_tensor_arg(),
+                self.other.clone().into_tensor_arg(),
+                out.clone().into_tensor_arg(),
+                space,
+                shape,
+                dtype_to_storage_type(self.windowed.dtype),
+                dtype_to_storage_type(out.dtype),
+            );
+        }
+    }
+
+    fn in_registers(&self, out: &CubeTensor, space: ConvolveSpaceLaunch, shape: RegistersShape, cubes: u32) {
+        let sum = widened(self.windowed.dtype);
+        #[expect(unsafe_code, reason = "the kernel checks how many rows, columns and steps there are")]
+        // SAFETY: as said.
+        unsafe {
+            convolve_in_registers::launch_unchecked(
+                &out.client,
+                CubeCount::Static(cubes, 1, 1),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(out),
+                shape.windowed.width,
+                shape.other.width,
+                CELL,
+                shape.width,
+                self.windowed.clone().into_tensor_arg(),
+                self.other.clone().into_tensor_arg(),
+                out.clone().into_tensor_arg(),
+                space,
+                shape,
+                CELL * sum.size(),
+                dtype_to_storage_type(self.windowed.dtype),
+                dtype_to_storage_type(self.other.dtype),
+                dtype_to_storage_type(out.dtype),
+                dtype_to_storage_type(sum),
+            );
         }
     }
 }

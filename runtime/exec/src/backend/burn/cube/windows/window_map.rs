@@ -10,11 +10,11 @@ use cubecl::prelude::*;
 /// remainder. `stride` is how far the next one is in memory.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct WindowMap {
-    by_row: i32,
-    by_step: i32,
-    from: i32,
-    len: i32,
-    stride: usize,
+    pub(super) by_row: i32,
+    pub(super) by_step: i32,
+    pub(super) from: i32,
+    pub(super) len: i32,
+    pub(super) stride: usize,
 }
 
 /// Which dim of the rows and which of the steps a slide is of, and its divisor.
@@ -48,15 +48,22 @@ pub(super) fn covered(
         let slide = slides.index(i);
         let along_rows = *row.index(comptime!(shapes[i].row)) as i32 * slide.by_row;
         let along_steps = *step.index(comptime!(shapes[i].step)) as i32 * slide.by_step;
-        let mut at = along_rows + along_steps + slide.from;
-        is_there = is_there && at >= 0i32;
-        if comptime!(shapes[i].divisor > 1) {
-            let divisor = comptime!(shapes[i].divisor as i32);
-            is_there = is_there && at % divisor == 0i32;
-            at /= divisor;
-        }
-        is_there = is_there && at < slide.len;
-        sum += at as usize * slide.stride;
+        let found = along(along_rows + along_steps + slide.from, slide, comptime!(shapes[i].divisor));
+        is_there = is_there && found.is_there;
+        sum += found.place;
     }
     Covered { is_there, place: sum }
+}
+
+/// What is so many divisors along a dim.
+#[cube]
+pub(super) fn along(sum: i32, slide: &WindowMap, #[comptime] divisor: u32) -> Covered {
+    let mut at = sum;
+    let mut is_there = at >= 0i32;
+    if comptime!(divisor > 1) {
+        let divisor = comptime!(divisor as i32);
+        is_there = is_there && at % divisor == 0i32;
+        at /= divisor;
+    }
+    Covered { is_there: is_there && at < slide.len, place: at as usize * slide.stride }
 }
