@@ -30,6 +30,7 @@ mod rows;
 mod sizes;
 mod special;
 mod split;
+mod stored;
 mod subject;
 mod walk;
 mod windows;

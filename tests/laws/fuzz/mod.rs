@@ -11,7 +11,7 @@ use crate::walk::{Bound, close_from, from_host, to_host, walk};
 use meshwright_core::layout::Layout;
 use meshwright_core::program::ParamDecl;
 use meshwright_core::unroll::unrolled;
-use meshwright_core::{OutputKind, StepGraph, StepOutput, print, training_step};
+use meshwright_core::{OutputKind, StepGraph, StepOutput, compile, print, training_step};
 use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind};
 use meshwright_plan::{DType, Dim, Plan};
 use program::APART;
@@ -136,7 +136,7 @@ fn steps_by_chance(first: &BTreeMap<String, (DType, F64Tensor)>, r: &Random) -> 
 }
 
 /// Whether everything in `want` is the same in `got`.
-fn equal(got: &Trace, want: &Trace) -> Result<(), String> {
+pub(crate) fn equal(got: &Trace, want: &Trace) -> Result<(), String> {
     for (step, (g, w)) in got.iter().zip(want).enumerate() {
         for (name, (dtype, want)) in w {
             let at = |e: String| format!("step {}, `{name}`: {e}", step + 1);
@@ -157,6 +157,22 @@ fn first_wrong(step: &StepGraph, r: &Random) -> Option<String> {
         let e = equal(&got, &meaning(&alone, r)).err()?;
         Some(format!("value {} is the first that is wrong by itself: {e}", id.0))
     })
+}
+
+/// The loss of a program alone.
+fn forward(r: &Random) -> StepGraph {
+    let p = &r.program;
+    let loss = p.train.as_ref().unwrap().loss();
+    let outputs = vec![StepOutput { name: loss.name.clone(), id: loss.id, kind: OutputKind::Scalar }];
+    let inputs = p.inputs.iter().map(|i| i.0.clone()).collect();
+    let (model, graph) = (p.model.clone(), p.graph.clone());
+    StepGraph { model, program: "forward", float: p.float, graph, inputs, outputs }
+}
+
+/// The refusal of a gather of a gradient.
+fn gathers_gradient(step: &StepGraph, layout: &Layout) -> Option<String> {
+    let found = compile(step, layout, &|_| 0, &mut |_, _| {}).1;
+    found.into_iter().map(|d| d.message).find(|m| m.starts_with("`d("))
 }
 
 /// One program under one layout.
@@ -221,7 +237,11 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
             Ok(End::Equal { granted, collectives, parts })
         }
         Err(Refused::Layout(codes)) if !placing.grant && codes.iter().all(|c| c == "E0310") => {
-            Ok(End::Refused)
+            let of_gradient = gathers_gradient(&asked, &layout);
+            match of_gradient.filter(|_| plan(&forward(r), &layout, false).is_ok()) {
+                Some(why) => Err(format!("{}: the forward pass is allowed, and {why}", told(&layout))),
+                None => Ok(End::Refused),
+            }
         }
         Err(e) => Err(format!("{}: {e:?}", told(&layout))),
     }

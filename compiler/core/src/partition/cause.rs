@@ -108,10 +108,12 @@ impl Walk<'_> {
         self.stored_split(id, axis, user)
             || self.finished_split(id, axis, dim)
             || self.gradient_of_sum(id, axis)
+            || self.gradient_of_whole(id, axis, dim)
+            || user.is_some_and(|u| self.makes_gradient_of_whole(id, axis, dim, u))
             || matches!(class, Class::OptimizerState | Class::Grad)
             || matches!(user_class, Class::OptimizerState)
             // What becomes a gradient is stored as the parameter is.
-            || user.is_some_and(|u| self.facts.is_gradient(u) || self.scattered.contains(&u))
+            || user.is_some_and(|u| self.facts.becomes_gradient(u) || self.scattered.contains(&u))
             || self.facts.layout.gathers.contains(&dim)
             || self.facts.layout.rules.iter().any(|r| r.free)
                 && self.names_of(id, dim).iter().any(|dim| self.free_rule(*dim, axis))

@@ -7,8 +7,9 @@ use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, Rulebook, assign};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles, union};
-use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Placement};
+use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What a value is, where it is not only the result of an op.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(super) struct Facts<'a> {
     pub(super) rules: Rulebook<'a>,
     pub(super) mesh: &'a Mesh,
     users: IdVec<Id, Vec<Id>>,
+    /// The values of the forward pass by name.
+    forward: BTreeMap<Arc<str>, Vec<Id>>,
     outputs: BTreeSet<Id>,
     elementwise: IdVec<Id, bool>,
     /// Of values that are known from positions alone, by how many ops.
@@ -57,6 +60,7 @@ impl<'a> Facts<'a> {
             rules: Rulebook::new(layout),
             mesh: &layout.mesh,
             users: users(g),
+            forward: forward_values(g),
             outputs: step.outputs.iter().map(|o| o.id).collect(),
             elementwise: g.ids().map(|id| g.is_elementwise(id)).collect(),
             generated: IdVec::new(),
@@ -112,6 +116,14 @@ impl<'a> Facts<'a> {
         &self.users[id]
     }
 
+    /// What of the forward pass has the name of which a value of the backward pass is the gradient.
+    pub(super) fn values_of_gradient(&self, id: Id) -> impl Iterator<Item = Id> + '_ {
+        let origin = &self.node(id).origin;
+        let of = origin.name.strip_prefix("d(").and_then(|n| n.strip_suffix(')'));
+        let of = of.filter(|_| origin.phase == Phase::Backward).and_then(|name| self.forward.get(name));
+        of.into_iter().flatten().copied()
+    }
+
     /// Whether the step gives it.
     pub(super) fn is_output(&self, id: Id) -> bool {
         self.outputs.contains(&id)
@@ -119,6 +131,12 @@ impl<'a> Facts<'a> {
 
     pub(super) fn is_gradient(&self, id: Id) -> bool {
         matches!(self.kind(id), Kind::Gradient)
+    }
+
+    /// Whether it is a gradient, or the sum that becomes one.
+    pub(super) fn becomes_gradient(&self, id: Id) -> bool {
+        let sum = || matches!(self.users(id), [only] if self.is_add(id) && self.is_gradient(*only));
+        self.is_gradient(id) || sum()
     }
 
     pub(super) fn is_add(&self, id: Id) -> bool {
@@ -334,6 +352,17 @@ impl<'a> Facts<'a> {
         }
         p
     }
+}
+
+fn forward_values(g: &Graph) -> BTreeMap<Arc<str>, Vec<Id>> {
+    let mut values: BTreeMap<Arc<str>, Vec<Id>> = BTreeMap::new();
+    for id in g.ids() {
+        let origin = &g.node(id).origin;
+        if origin.phase == Phase::Forward {
+            values.entry(origin.name.clone()).or_default().push(id);
+        }
+    }
+    values
 }
 
 fn users(g: &Graph) -> IdVec<Id, Vec<Id>> {

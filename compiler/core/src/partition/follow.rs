@@ -179,8 +179,9 @@ impl Walk<'_> {
     /// split, in units of 1 / axis size; `None` where they are no more than `limit`, or where gathering the value is no choice.
     fn reductions_after(&self, x: Id, on: Dim, axis: Axis, limit: u64) -> Option<u64> {
         let facts = self.facts;
-        // The layout permits that the dim is gathered, and several ops would each go on with a part of it.
-        if !facts.layout.gathers.contains(&on) || !self.branches(x, on) {
+        // The dim may be gathered, and several ops would each go on with a part of it.
+        let may = facts.layout.gathers.contains(&on) || self.gradient_of_whole(x, axis, on);
+        if !may || !self.branches(x, on) {
             return None;
         }
         let mut bytes = 0;

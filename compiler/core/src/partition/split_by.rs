@@ -96,6 +96,19 @@ impl Walk<'_> {
         of.is_some_and(|name| self.state.sum_names.contains(&(name.into(), axis)))
     }
 
+    /// Whether a value is the gradient of one that each device has whole in the forward pass, and takes a part of where a rule for another
+    /// name of the dim asks for it: keys and values, under `key -> a`. To take a part costs nothing; the gradient of that is to gather.
+    pub(super) fn gradient_of_whole(&self, id: Id, axis: Axis, dim: Dim) -> bool {
+        let mut of =
+            self.facts.values_of_gradient(id).filter(|x| self.facts.graph().ty(*x).has(dim)).peekable();
+        of.peek().is_some() && of.all(|x| !self.state.current(x).axes(dim).contains(&axis))
+    }
+
+    /// The same where such a gradient is made of the value: of what a path splits that is not split around it, and of windows.
+    pub(super) fn makes_gradient_of_whole(&self, id: Id, axis: Axis, dim: Dim, user: Id) -> bool {
+        self.facts.loop_on(user, id, dim).is_some_and(|l| self.gradient_of_whole(user, axis, l.dim))
+    }
+
     /// The number of the rule by which a dim of a value is split over an axis.
     pub(super) fn splitting_rule(&self, id: Id, axis: Axis) -> Option<usize> {
         match self.state.split_by.get(&(id, axis))? {
