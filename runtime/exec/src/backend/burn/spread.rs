@@ -25,8 +25,8 @@ impl FoldBlocks {
     /// folded follows each other in memory.
     pub(crate) fn of(results: usize, steps: usize, by_rows: bool) -> FoldBlocks {
         let folded = match by_rows {
-            // A plane for short rows, of which a cube then has several.
-            true if steps <= 4 * 32 => 32,
+            // A plane for short rows, or as much of one as has something to do: a cube then has several rows.
+            true if steps <= 4 * 32 => steps.next_power_of_two().min(32),
             true => UNITS,
             false => UNITS / results.next_power_of_two().min(32),
         };
@@ -58,5 +58,7 @@ mod tests {
         // A norm of a large parameter is spread over the GPU; rows of activations are not cut.
         assert!(FoldBlocks::of(1, 1 << 22, true).chunks > 100);
         assert_eq!(FoldBlocks::of(32_768, 96, true).chunks, 1);
+        // Heads of 64 elements in vectors of eight: no unit is idle.
+        assert_eq!(FoldBlocks::of(196_608, 8, true).results, 32);
     }
 }
