@@ -146,7 +146,8 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
             let step = &self.plan.steps[at];
             let reads = |of: &BTreeSet<BufId>| step.reads.iter().any(|o| of.contains(&o.buf));
             let depends = reads(&growth.made) || reads(&growth.waiting);
-            if !reads(&growth.waiting) && depends && self.joins(&mut growth, at) {
+            let wanted = depends || self.shares(&growth, at);
+            if !reads(&growth.waiting) && wanted && self.joins(&mut growth, at) {
                 continue;
             }
             if !self.passes(&growth, (first, at), depends) {
@@ -162,6 +163,20 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         let last = group.last();
         group.after.retain(|at| *at < last);
         growth.pays.then_some(group)
+    }
+
+    /// Whether a step folds rows that a group reads already, so that they are read once for both: cross-entropy and its gradient.
+    fn shares(&self, growth: &Growth, at: usize) -> bool {
+        let step = &self.plan.steps[at];
+        let of_rows = matches!(
+            step.prim,
+            Prim::Softmax { .. }
+                | Prim::LogSumExp { .. }
+                | Prim::CrossEntropy { .. }
+                | Prim::CrossEntropyGrad { .. }
+        );
+        let read = |o: &Operand| growth.group.steps.iter().any(|s| self.plan.steps[*s].reads.contains(o));
+        of_rows && step.reads.first().is_some_and(read)
     }
 
     /// Whether a group that began at a step can reach beyond another, which is none of it.

@@ -3,7 +3,7 @@
 use super::super::drawn::can_be_drawn;
 use super::super::maps::{MapOperand, prefer};
 use super::expr::{RowExpr, RowResult};
-use super::passes::{Passes, RowPass};
+use super::passes::{Keeping, Passes, RowPass};
 use crate::engine::lowering::stored_as;
 use meshwright_plan::{DType, Monoid};
 use std::ops::Range;
@@ -14,6 +14,9 @@ const MOST: usize = 24;
 const ROOM: usize = 64;
 /// Most elements of a row that a unit has, where it keeps something of them.
 const MOST_EACH: usize = 32;
+/// The same of rows that would not be kept otherwise, and of which one value is: rows of vocabularies. A cube has a multiprocessor's registers
+/// then, and others read while it computes.
+const MOST_OF_LONG: usize = 100;
 /// Units of a cube; most of one whose units keep something, which have half of a multiprocessor's registers then.
 pub(super) const UNITS: usize = 256;
 pub(super) const MOST_UNITS: usize = 512;
@@ -85,10 +88,11 @@ impl RowCall {
         if of.spreads && many < FEW_ROWS && length > LONG_ROW {
             return None;
         }
-        let passes = |keeps| Passes::of(of, (rows, &operands), (half, keeps));
-        let kept = passes(true).filter(|p| length <= MOST_UNITS * each(p.held));
+        let passes = |keeping| Passes::of(of, (rows, &operands), (half, keeping));
+        let kept = [Keeping::Costly, Keeping::Elements].into_iter().filter_map(passes);
+        let kept = kept.into_iter().find(|p| length <= MOST_UNITS * most(p.held));
         let keeps = kept.is_some();
-        let Passes { passes, held, values } = kept.or_else(|| passes(false))?;
+        let Passes { passes, held, values } = kept.or_else(|| passes(Keeping::Nothing))?;
         let over = over(of, (&passes, &operands), (space.len(), made_up));
         Some(RowCall {
             has_positions: passes.iter().any(RowPass::has_positions),
@@ -109,7 +113,12 @@ impl RowCall {
     }
 }
 
-/// How many elements of a row a unit has that keeps so many values of each.
+/// How many elements of a row a unit can have that keeps so many values of each.
+const fn most(held: usize) -> usize {
+    if held == 1 { MOST_OF_LONG } else { each(held) }
+}
+
+/// How many elements of a row a unit has that keeps so many values of each, where that is enough units.
 pub(super) const fn each(held: usize) -> usize {
     if held <= ROOM / MOST_EACH { MOST_EACH } else { ROOM / held }
 }

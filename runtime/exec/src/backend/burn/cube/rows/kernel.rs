@@ -214,8 +214,9 @@ fn of_elements<E: Float, N: Size>(
         #[unroll]
         for i in 0..comptime!(shape.each) {
             let vector = own + comptime!(i * units);
+            // Only the last of them may be beyond the row.
             let mut inside = true;
-            if comptime!(!shape.even) {
+            if comptime!(!shape.even && i + 1 == shape.each) {
                 inside = vector < space.vectors;
             }
             if inside {

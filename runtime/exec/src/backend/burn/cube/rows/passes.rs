@@ -5,7 +5,7 @@ use super::super::maps::MapOperand;
 use super::super::program::ScalarProgram;
 use super::expr::{FOLDS, RowExpr};
 use meshwright_plan::DType;
-use meshwright_plan::expr::{Expr, Reg, Scalar};
+use meshwright_plan::expr::{Expr, Reg, Scalar, UnaryFn};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most values that are kept of an element: with more, a unit has room for too few elements.
@@ -72,7 +72,17 @@ impl RowPass {
     }
 }
 
-/// All passes, and how many values a unit keeps of an element, and of a row.
+/// What units keep of their elements from pass to pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeping {
+    Nothing,
+    /// What one pass reads or a step has made, and a later one needs.
+    Elements,
+    /// So too what takes many instructions to compute, such as exponentials.
+    Costly,
+}
+
+/// All passes, and how many values a unit keeps of an element at once, and of a row.
 pub(super) struct Passes {
     pub(super) passes: Vec<RowPass>,
     pub(super) held: usize,
@@ -93,23 +103,25 @@ struct Planner<'a> {
     of: &'a RowExpr,
     known: Vec<Known>,
     half: DType,
-    /// Numbers of what is kept of an element, and of a row.
+    /// Places of what is kept of an element, of which there are so many, and numbers of what is of a row.
     held: BTreeMap<Reg, usize>,
+    places: usize,
     values: BTreeMap<Reg, usize>,
 }
 
 impl Passes {
-    /// None where kernels lack a function. `rows` of the dims of the operands are those of the rows; units keep values where they `keep`.
+    /// None where kernels lack a function. `rows` of the dims of the operands are those of the rows.
     pub(super) fn of(
         of: &RowExpr,
         (rows, operands): (usize, &[MapOperand]),
-        (half, keeps): (Option<DType>, bool),
+        (half, keeping): (Option<DType>, Keeping),
     ) -> Option<Passes> {
         let mut planner = Planner {
             of,
             known: known(of, rows, operands)?,
             half: half.unwrap_or(DType::BF16),
             held: BTreeMap::new(),
+            places: 0,
             values: BTreeMap::new(),
         };
         // A value of the row cannot be an element's.
@@ -119,15 +131,15 @@ impl Passes {
         }
         let last = planner.last_pass();
         planner.find_values(last);
-        if keeps {
-            planner.find_held(last);
+        if keeping != Keeping::Nothing {
+            planner.find_held(last, keeping);
         }
-        if planner.held.len() > MOST_HELD {
+        if planner.places > MOST_HELD {
             return None;
         }
         let mut kept = BTreeSet::new();
         let passes: Option<Vec<RowPass>> = (0..=last).map(|pass| planner.pass(pass, &mut kept)).collect();
-        Some(Passes { passes: passes?, held: planner.held.len(), values: planner.values.len() })
+        Some(Passes { passes: passes?, held: planner.places, values: planner.values.len() })
     }
 }
 
@@ -220,15 +232,19 @@ impl Planner<'_> {
         self.values = wanted.into_iter().enumerate().map(|(number, reg)| (reg, number)).collect();
     }
 
-    /// Numbers what is kept of elements: what one pass loads or a step has made, and a later one needs.
-    fn find_held(&mut self, last: usize) {
+    /// Finds what is kept of elements, and where: a place is free again in the pass that reads it last, which has done so before it keeps another.
+    fn find_held(&mut self, last: usize, keeping: Keeping) {
         let candidate = |reg: Reg| {
-            let loads = matches!(self.scalar(reg), Scalar::Load(_));
-            !self.known(reg).of_row && (loads || self.of.steps.contains(&reg))
+            let found = match self.scalar(reg) {
+                Scalar::Load(_) => true,
+                Scalar::Unary(f, _) if keeping == Keeping::Costly && is_costly(f) => true,
+                _ => self.of.steps.contains(&reg),
+            };
+            found && !self.known(reg).of_row
         };
-        let (mut held, mut before) = (BTreeSet::new(), BTreeSet::new());
+        // The pass that makes each, and the last one that reads it.
+        let (mut made, mut read) = (BTreeMap::new(), BTreeMap::new());
         for pass in 0..=last {
-            let mut now = BTreeSet::new();
             let mut open: Vec<Reg> = self.elements_of(pass).into_iter().map(|(reg, _)| reg).collect();
             let mut seen: BTreeSet<Reg> = BTreeSet::new();
             while let Some(reg) = open.pop() {
@@ -236,17 +252,28 @@ impl Planner<'_> {
                     continue;
                 }
                 if candidate(reg) {
-                    if before.contains(&reg) {
-                        held.insert(reg);
+                    if *made.entry(reg).or_insert(pass) < pass {
+                        read.insert(reg, pass);
                         continue;
                     }
-                    now.insert(reg);
                 }
                 open.extend(self.scalar(reg).reads());
             }
-            before.extend(now);
         }
-        self.held = held.into_iter().enumerate().map(|(number, reg)| (reg, number)).collect();
+        let mut held: Vec<(usize, usize, Reg)> =
+            read.into_iter().map(|(reg, last)| (made[&reg], last, reg)).collect();
+        held.sort_unstable();
+        // For each place the last pass that reads what is there.
+        let mut places: Vec<usize> = vec![];
+        for (made, last, reg) in held {
+            let place = places.iter().position(|end| *end <= made).unwrap_or_else(|| {
+                places.push(0);
+                places.len() - 1
+            });
+            places[place] = last;
+            self.held.insert(reg, place);
+        }
+        self.places = places.len();
     }
 
     /// `kept` is what earlier passes have kept.
@@ -321,4 +348,10 @@ impl Planner<'_> {
 
 fn loaded(n: u16) -> RowSource {
     if n >= FOLDS { RowSource::Fold(usize::from(n - FOLDS)) } else { RowSource::Operand(usize::from(n)) }
+}
+
+/// Whether a function takes a GPU more instructions than to keep what it gives.
+fn is_costly(f: UnaryFn) -> bool {
+    use UnaryFn::{Abs, Ceil, Floor, Neg, Not, Relu, Round, Sign};
+    !matches!(f, Abs | Ceil | Floor | Neg | Not | Relu | Round | Sign)
 }
