@@ -72,6 +72,8 @@ pub struct BenchResult {
     pub graph: bool,
     /// What these launched in one more step that was not recorded, all together, what took most time first; empty on CPUs.
     pub kernels: Vec<KernelUse>,
+    /// What all of these read and wrote in memory, as far as that is counted; none on CPUs.
+    pub memory_bytes: Option<u64>,
     /// What the user should know of how devices communicate and compute.
     pub notes: Vec<String>,
 }
@@ -163,6 +165,7 @@ fn timed(
         devices: program.needs.len(),
         host_ms,
         graph,
+        memory_bytes: memory.map(|_| kernels.iter().map(|kernel| kernel.bytes).sum()),
         kernels,
         notes,
     })

@@ -78,26 +78,46 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
     ))
 }
 
-/// How many kernels the devices of this process launch in a step, and those that take most of the time.
+/// How many kernels the devices of this process launch in a step, those that take most of the time, and what these read and write.
 fn kernels(all: &[KernelUse], devices: usize) -> String {
     const SHOWN: usize = 8;
     if all.is_empty() {
         return String::new();
     }
-    let launches: u64 = all.iter().map(|k| k.launches).sum();
-    let ms: f64 = all.iter().map(|k| k.ms).sum();
+    let sum = |of: &[KernelUse]| KernelUse {
+        name: format!("{} others", of.len()),
+        launches: of.iter().map(|k| k.launches).sum(),
+        ms: of.iter().map(|k| k.ms).sum(),
+        bytes: of.iter().map(|k| k.bytes).sum(),
+        products: vec![],
+    };
+    let KernelUse { launches, ms, bytes: moved, .. } = sum(all);
     let of = if devices > 1 { format!(" of all {devices} devices together") } else { String::new() };
-    let mut text = format!("  {} in a step{of}, which run for {ms:.2} ms\n", counted(launches, "kernel"));
+    let mut text = format!(
+        "  {} in a step{of}, which run for {ms:.2} ms, and read and write {}\n",
+        counted(launches, "kernel"),
+        bytes(moved)
+    );
     for k in all.iter().take(SHOWN) {
-        text += &format!("  {:>10.2} ms {:>7}x  {}\n", k.ms, k.launches, k.name);
+        text += &format!("  {:>10.2} ms {:>7}x  {}{}\n", k.ms, k.launches, k.name, rate(k));
         for product in k.products.iter().take(SHOWN) {
             text += &format!("  {:>12.2} ms {:>5}x    {}\n", product.ms, product.launches, product.name);
         }
     }
     if let Some(others) = all.get(SHOWN..).filter(|others| !others.is_empty()) {
-        let (ms, launches): (f64, u64) =
-            others.iter().fold((0.0, 0), |sum, k| (sum.0 + k.ms, sum.1 + k.launches));
-        text += &format!("  {ms:>10.2} ms {launches:>7}x  {} others\n", others.len());
+        let k = sum(others);
+        text += &format!("  {:>10.2} ms {:>7}x  {}{}\n", k.ms, k.launches, k.name, rate(&k));
     }
     text
+}
+
+/// What a kernel reads and writes, and how fast, where both are known.
+fn rate(kernel: &KernelUse) -> String {
+    match kernel.bytes {
+        0 => String::new(),
+        moved if kernel.ms > 0.0 => {
+            format!("  {}, {:.0} GB/s", bytes(moved), moved as f64 / kernel.ms / 1e6)
+        }
+        moved => format!("  {}", bytes(moved)),
+    }
 }

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-pub(crate) use watched::is_watched;
+pub(crate) use watched::{is_watched, moved};
 #[cfg(feature = "cuda")]
 pub(crate) use watched::{call, name_of};
 
@@ -22,6 +22,9 @@ pub struct KernelUse {
     pub launches: u64,
     /// How long all of these ran, in milliseconds, by the clock of the device where it has one. What was not measured counts 0.
     pub ms: f64,
+    /// What all of these read and wrote in memory; a tensor counts once for each that reads or writes it, whatever caches have of it. What is not
+    /// counted, such as kernels of Burn, counts 0.
+    pub bytes: u64,
     /// Of a library that computes many things, each: a product of matrices, and of which family of kernels the one is that computed it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub products: Vec<KernelUse>,
@@ -71,6 +74,7 @@ mod watched {
         launched: Vec<&'static str>,
         running: Vec<(&'static str, ProfileDuration)>,
         measured: Vec<(&'static str, Duration)>,
+        moved: Vec<(&'static str, u64)>,
     }
 
     #[derive(Default)]
@@ -112,6 +116,14 @@ mod watched {
         now().is_some()
     }
 
+    /// Tells who watches what a launch reads and writes, by the short name of its kernel.
+    pub(crate) fn moved(kernel: &'static str, bytes: impl FnOnce() -> u64) {
+        if let Some(observer) = now() {
+            let bytes = bytes();
+            observer.note(|seen| seen.moved.push((kernel, bytes)));
+        }
+    }
+
     /// What CubeCL says where the clock of the device could not be read.
     const UNKNOWN: Duration = Duration::from_secs(3600);
 
@@ -138,7 +150,7 @@ mod watched {
             let mut seen = Seen::default();
             self.observer.note(|all| seen = std::mem::take(all));
             drop(self);
-            let mut by_name: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
+            let mut by_name: BTreeMap<String, (u64, Duration, u64)> = BTreeMap::new();
             // What is computed has no type's name.
             let short = |name: &'static str| match name.contains(OF) {
                 true => name.to_owned(),
@@ -154,10 +166,14 @@ mod watched {
             for (name, duration) in measured.filter(|(_, duration)| *duration < UNKNOWN) {
                 by_name.entry(short(name)).or_default().1 += duration;
             }
-            let one = |(name, (launches, time)): (String, (u64, Duration))| KernelUse {
+            for (name, bytes) in seen.moved {
+                by_name.entry(short(name)).or_default().2 += bytes;
+            }
+            let one = |(name, (launches, time, bytes)): (String, (u64, Duration, u64))| KernelUse {
                 name,
                 launches,
                 ms: time.as_secs_f64() * 1e3,
+                bytes,
                 products: vec![],
             };
             by_time(grouped(by_name.into_iter().map(one)))
@@ -177,10 +193,11 @@ mod watched {
                 Some((name, product)) => (name.to_owned(), Some(product.to_owned())),
                 None => (kernel.name.clone(), None),
             };
-            let new = || KernelUse { name: name.clone(), launches: 0, ms: 0.0, products: vec![] };
+            let new = || KernelUse { name: name.clone(), launches: 0, ms: 0.0, bytes: 0, products: vec![] };
             let group = groups.entry(name.clone()).or_insert_with(new);
             group.launches += kernel.launches;
             group.ms += kernel.ms;
+            group.bytes += kernel.bytes;
             group.products.extend(product.map(|name| KernelUse { name, ..kernel }));
         }
         let sorted = |group: KernelUse| KernelUse { products: by_time(group.products), ..group };

@@ -2,6 +2,7 @@
 
 use super::elements::Kind;
 use crate::backend::burn::walk::JointWalk;
+use crate::backend::watch;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
@@ -64,6 +65,18 @@ pub(super) fn address_type(tensor: &CubeTensor) -> AddressType {
 /// The first element of a tensor, in elements from the start of its memory.
 pub(super) fn first(tensor: &CubeTensor) -> u64 {
     tensor.handle.offset_start.unwrap_or(0) / tensor.dtype.size() as u64
+}
+
+/// Tells who watches that a launch reads and writes these.
+pub(super) fn moves<'a>(kernel: &'static str, tensors: impl IntoIterator<Item = &'a CubeTensor>) {
+    watch::moved(kernel, || tensors.into_iter().map(bytes).sum());
+}
+
+/// Bytes of a tensor's elements; those that are in one place count once.
+pub(super) fn bytes(tensor: &CubeTensor) -> u64 {
+    let dims = tensor.meta.shape.iter().zip(tensor.meta.strides.iter());
+    let elements: usize = dims.filter(|(_, stride)| **stride != 0).map(|(size, _)| *size).product();
+    (elements * tensor.dtype.size()) as u64
 }
 
 /// How many elements a vector along the last dim has, of tensors by their number in the walk: as many as results can be written of at once, with

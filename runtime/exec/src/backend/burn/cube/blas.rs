@@ -6,6 +6,7 @@
 //! is in the graph.
 
 use crate::backend::burn::blas::{self, ProductAddresses, Then};
+use crate::backend::burn::cube::arguments::moves;
 use crate::backend::burn::cube::operands::is_same;
 use crate::backend::watch;
 use crate::engine::arena::aligned_pitch;
@@ -243,6 +244,8 @@ impl DeviceProducts {
         let run = move |server: &mut Server| task.run(server, stream, (product, then, has), bindings);
         if watch::is_watched() {
             let name = self.name(&blas::at(product, then, &tensors.assumed()));
+            let factors = [&tensors.left, &tensors.right, out];
+            moves(name, factors.into_iter().chain(&tensors.vector).chain(&tensors.aux));
             watch::call(&out.client, name, || drop(device.submit_blocking(run)));
         } else {
             device.submit(run);

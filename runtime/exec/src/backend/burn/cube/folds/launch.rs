@@ -1,6 +1,6 @@
 //! The launches of folds: one, or where it is cut into chunks two.
 
-use super::super::arguments::{Arguments, address_type, first, half_type, strides, walked};
+use super::super::arguments::{Arguments, address_type, first, half_type, moves, strides, walked};
 use super::super::elements::{OperandSource, Pace};
 use super::super::operands::ResultSlot;
 use super::super::program::ScalarProgram;
@@ -69,8 +69,9 @@ fn launch_all(folds: &[BoundFold<'_>]) {
             cubes += fold.cubes();
         }
         let Some(out) = folds.first().map(|fold| &fold.out) else { continue };
-        let tensors = folds.iter().flat_map(|f| f.inputs.iter().map(|i| i.0).chain([&f.out]));
-        let address = tensors.map(address_type).max().unwrap_or_default();
+        let tensors = || folds.iter().flat_map(|f| f.inputs.iter().map(|i| i.0).chain([&f.out]));
+        let address = tensors().map(address_type).max().unwrap_or_default();
+        moves("FoldElements", tensors());
         #[expect(
             unsafe_code,
             reason = "the kernel checks how many results there are, and of how many elements"

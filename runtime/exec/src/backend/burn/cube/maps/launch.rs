@@ -1,6 +1,8 @@
 //! The launch of element-wise steps.
 
-use super::super::arguments::{Arguments, address_type, first, half_type, strides, vector_width, walked};
+use super::super::arguments::{
+    Arguments, address_type, first, half_type, moves, strides, vector_width, walked,
+};
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
 use super::super::operands::{BoundTensors, OwnInputs, ResultSlot, placed};
@@ -143,8 +145,9 @@ fn launch(width: usize, half: Option<DType>, members: &[&BoundMap<'_>], clock: &
     }
     let client = &clock.client;
     let dim = CubeDim::new(client, units);
-    let all = members.iter().flat_map(|m| m.inputs.iter().chain(&m.outputs));
-    let address = all.map(address_type).max().unwrap_or_default();
+    let all = || members.iter().flat_map(|m| m.inputs.iter().chain(&m.outputs));
+    let address = all().map(address_type).max().unwrap_or_default();
+    moves("ElementWise", all());
     let step = (!draws.is_empty()).then(|| clock.clone().into_tensor_arg());
     #[expect(unsafe_code, reason = "the kernel checks how many vectors each step has")]
     // SAFETY: as said.

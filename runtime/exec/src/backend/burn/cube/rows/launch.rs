@@ -1,6 +1,8 @@
 //! The launch of a group of steps along rows.
 
-use super::super::arguments::{Arguments, address_type, first, half_type, strides, vector_width, walked};
+use super::super::arguments::{
+    Arguments, address_type, first, half_type, moves, strides, vector_width, walked,
+};
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
 use super::super::maps::MapOperand;
@@ -99,6 +101,7 @@ impl<'a> BoundRows<'a> {
         let step = (!self.drawn.is_empty()).then(|| step.clone().into_tensor_arg());
         let address = self.inputs.iter().chain(&self.outputs).map(address_type).max().unwrap_or_default();
         let Some(client) = self.outputs.first().map(|out| &out.client) else { return };
+        moves("AlongRows", self.inputs.iter().chain(&self.outputs));
         #[expect(unsafe_code, reason = "the kernel checks how many rows there are, and vectors of a row")]
         // SAFETY: as said.
         unsafe {
