@@ -76,6 +76,8 @@ impl Equations {
         let grad = self.norm_grad(d, [center, inverse, scale], along);
         let below = self.dropped(grad, &all);
         let greatest = self.g.reduce(Monoid::Max, normed, along);
+        let scaled = self.g.product(&[center, inverse]);
+        let scaled = self.g.product(&[d, scaled]);
         self.outputs.extend([
             ("sum", sum),
             ("normed", normed),
@@ -85,7 +87,18 @@ impl Equations {
             ("below", below),
             ("greatest", greatest),
             ("shift_grad", self.g.reduce(Monoid::Sum, d, rows)),
+            ("scale_grad", self.g.reduce(Monoid::Sum, scaled, rows)),
+            ("bias_grad", self.g.reduce(Monoid::Sum, below, rows)),
         ]);
+    }
+
+    /// Cross-entropy and its gradient alone, which read the logits once.
+    fn entropy(&mut self, row: Dim, class: Dim) {
+        let (logits, w) = (self.input("logits", &[row, class]), self.input("weight", &[row]));
+        let label = self.label(row, class);
+        let each = self.g.op(CrossEntropy { dim: class }, &[logits, label]);
+        let grad = self.g.op(CrossEntropyGrad { dim: class }, &[logits, label, w]);
+        self.outputs.extend([("each", each), ("class_grad", self.g.scaled(grad, 0.5))]);
     }
 
     fn classes(&mut self, row: Dim, class: Dim) {
@@ -146,6 +159,14 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
                 &ways(r, c),
                 &mut devices,
             );
+        }
+        // A cube has all of a row, but for the last.
+        for [rows, many] in [[3, 4099], [2, 50_257], [2, 51_204]] {
+            let mut e = Equations::new(half);
+            let [r, c] = [("r", rows), ("c", many)].map(|(name, size)| e.g.dims.add(name, size));
+            e.entropy(r, c);
+            cases +=
+                e.are_the_same(&format!("{rows} rows of {many} logits, {half:?}"), &ways(r, c), &mut devices);
         }
     }
     crate::report(&format!("{what}: {cases} cases"));

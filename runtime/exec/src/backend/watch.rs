@@ -2,10 +2,10 @@
 //! have no launches to count.
 
 use serde::Serialize;
-#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-pub(crate) use watched::{is_watched, moved};
 #[cfg(feature = "cuda")]
 pub(crate) use watched::{call, name_of};
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+pub(crate) use watched::{is_watched, moved};
 
 /// Whether somebody watches.
 #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]

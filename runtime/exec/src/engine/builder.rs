@@ -67,7 +67,8 @@ pub(crate) fn build<B: Backend>(
     let residuals = Residuals::of(plan);
     lowering.masks = Masks::of(plan, &residuals, |step, buf, by| B::draws(&lowering, step, buf, by));
     let groups = |s: &_| B::groups(&lowering, s).is_some();
-    lowering.rows = RowGroups::of(plan, &residuals, |g| B::fuses(&lowering, g), groups);
+    let beside = beside_products::<B>((backend, &lowering), plan, &residuals);
+    lowering.rows = RowGroups::of(plan, (&residuals, &beside), |g| B::fuses(&lowering, g), groups);
     let (folds, writes) =
         (|i: &_, value| B::folds(&lowering, i, value), |s: &_| B::groups(&lowering, s).is_some());
     lowering.inlined = InlinedValues::of(plan, &lowering.rows, folds, writes);
@@ -115,6 +116,19 @@ pub(crate) fn build<B: Backend>(
     let (pieces, groups) = (builder.pieces, builder.groups);
     let tables = graph.tables;
     Ok(Built { pieces, kernels, tables, pairs, left, groups, beside, never, absent })
+}
+
+/// Steps that products would do beside their own if there were no groups.
+fn beside_products<B: Backend>(
+    (backend, lowering): (&B, &Lowering<'_, B::Kernel>),
+    plan: &Plan,
+    residuals: &Residuals,
+) -> BTreeSet<usize> {
+    let (rows, inlined) = (RowGroups::default(), InlinedValues::default());
+    let order = StepOrder::of(plan, &rows, &inlined, backend.gathers());
+    let taken = (residuals, &lowering.masks, &rows, &inlined);
+    let all = Epilogues::of(plan, taken, &order, |e| B::computes(lowering, e));
+    all.moved.keys().copied().collect()
 }
 
 struct ProgramBuilder<'a, B: Backend> {

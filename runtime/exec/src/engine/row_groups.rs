@@ -1,12 +1,12 @@
-//! Steps along rows that are one kernel: what is folded of a row, and what is computed of each of its elements with that. A norm is two sums
-//! and what is made of them; cross-entropy a maximum, a sum, and the gradient. A device with such kernels reads a row once, and what one
-//! step of a group leaves to the next is never in memory.
+//! Steps along rows that are one kernel: what is folded of a row, what is computed of each of its elements with that, and what is summed over all rows. A
+//! norm is two sums and what is made of them; cross-entropy a maximum, a sum, and the gradient; the gradient of a norm has sums over all rows for its scale
+//! and its shift, and for the bias below it. A device with such kernels reads a row once, and what one step of a group leaves to the next is never in memory.
 //!
 //! The steps of a group need not follow each other in the Plan. All run in the place of the last one; what is between them and reads what they
 //! write runs after it ([`super::step_order`]).
 
 use super::residuals::{Readers, Residuals, ended};
-use meshwright_plan::{BufId, Dim, Operand, Plan, Prim, Step};
+use meshwright_plan::{BufId, Dim, Monoid, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So far a group reaches, in steps of the Plan.
@@ -52,17 +52,17 @@ pub(crate) struct RowGroups {
 
 impl RowGroups {
     /// Finds them; `fuses` says whether the device has a kernel for a group, and `waits` whether a step that is none of it may run after
-    /// it at no loss.
+    /// it at no loss. What products may do `beside` needs no group for a sum over its rows.
     pub(crate) fn of(
         plan: &Plan,
-        residuals: &Residuals,
+        (residuals, beside): (&Residuals, &BTreeSet<usize>),
         fuses: impl Fn(&RowGroup) -> bool,
         waits: impl Fn(&Step) -> bool,
     ) -> RowGroups {
-        let finder = Finder { readers: Readers::of(plan), plan, residuals, fuses, waits };
+        let finder = Finder { readers: Readers::of(plan), plan, residuals, beside, fuses, waits };
         let (mut all, mut at) = (RowGroups::default(), 0);
         while at < plan.steps.len() {
-            let found = finder.dims_of(at).and_then(|(rows, along)| finder.grown(at, rows, along));
+            let found = finder.dims_of(at).and_then(|dims| finder.grown(at, dims));
             // The stretches of groups do not overlap.
             at = found.as_ref().map_or(at, RowGroup::last) + 1;
             if let Some(group) = found {
@@ -85,8 +85,16 @@ struct Finder<'a, F, W> {
     plan: &'a Plan,
     readers: Readers<'a>,
     residuals: &'a Residuals,
+    beside: &'a BTreeSet<usize>,
     fuses: F,
     waits: W,
+}
+
+/// The dims of rows and those along a row, and the step that folds them.
+struct RowDims {
+    rows: Vec<Dim>,
+    along: Vec<Dim>,
+    by: usize,
 }
 
 /// What is known while a group grows.
@@ -99,43 +107,47 @@ struct Growth {
     waiting: BTreeSet<BufId>,
     /// What all of these read.
     held: BTreeSet<BufId>,
-    /// Whether it is better than its steps apart.
+    /// Whether it sums over rows, and whether it is better than its steps apart.
+    sums: bool,
     pays: bool,
 }
 
 impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     /// The dims of the rows of which a step may begin a group.
-    fn dims_of(&self, at: usize) -> Option<(Vec<Dim>, Vec<Dim>)> {
+    fn dims_of(&self, at: usize) -> Option<RowDims> {
         let step = &self.plan.steps[at];
         if self.residuals.steps.contains_key(&at) {
             return None;
         }
         if !matches!(step.prim, Prim::Map { .. }) {
-            return along_of(step).and_then(|(dims, rows)| split(step, dims, rows));
+            return split(step, at);
         }
-        // Those of the first fold that an element-wise step leads to.
+        // Those of the first fold that an element-wise step leads to; of a sum over rows where there is no other.
         let dims = &step.writes.first()?.dims;
         let mut reached: BTreeSet<BufId> = step.writes.iter().map(|o| o.buf).collect();
         let end = self.plan.steps.len().min(at + FARTHEST);
         let near = (at + 1..end).filter(|s| self.readers.is_beside(at, *s));
-        near.map(|s| &self.plan.steps[s]).find_map(|later| {
+        let mut sums = None;
+        for (number, later) in near.map(|s| (s, &self.plan.steps[s])) {
             if !later.reads.iter().any(|o| reached.contains(&o.buf) && o.dims == *dims) {
-                return None;
+                continue;
             }
             match &later.prim {
                 Prim::Map { .. } if later.writes.iter().all(|o| o.dims == *dims) => {
                     reached.extend(later.writes.iter().map(|o| o.buf));
-                    None
                 }
-                _ => along_of(later)
-                    .filter(|(of, _)| *of == dims)
-                    .and_then(|(of, rows)| split(later, of, rows)),
+                _ => match split(later, number).filter(|found| all_of(found) == *dims) {
+                    Some(found) if found.sums_columns(later) => sums = sums.or(Some(found)),
+                    Some(found) => return Some(found),
+                    None => {}
+                },
             }
-        })
+        }
+        sums.filter(|_| !self.beside.contains(&at))
     }
 
     /// The group that a step begins, if it is worth one.
-    fn grown(&self, first: usize, rows: Vec<Dim>, along: Vec<Dim>) -> Option<RowGroup> {
+    fn grown(&self, first: usize, RowDims { rows, along, .. }: RowDims) -> Option<RowGroup> {
         let mut growth =
             Growth { group: RowGroup { rows, along, ..RowGroup::default() }, ..Growth::default() };
         if !self.joins(&mut growth, first) {
@@ -165,18 +177,19 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         growth.pays.then_some(group)
     }
 
-    /// Whether a step folds rows that a group reads already, so that they are read once for both: cross-entropy and its gradient.
+    /// Whether a step could begin a group of the same rows, and reads what a group reads already, or leads to a fold that does: so that is read once for
+    /// both.
     fn shares(&self, growth: &Growth, at: usize) -> bool {
-        let step = &self.plan.steps[at];
-        let of_rows = matches!(
-            step.prim,
-            Prim::Softmax { .. }
-                | Prim::LogSumExp { .. }
-                | Prim::CrossEntropy { .. }
-                | Prim::CrossEntropyGrad { .. }
-        );
-        let read = |o: &Operand| growth.group.steps.iter().any(|s| self.plan.steps[*s].reads.contains(o));
-        of_rows && step.reads.first().is_some_and(read)
+        let RowGroup { rows, along, steps, .. } = &growth.group;
+        let dims = growth.group.dims();
+        let reads = |of: usize| self.plan.steps[of].reads.iter().filter(|o| o.dims == dims);
+        let read =
+            |o: &Operand| growth.made.contains(&o.buf) || steps.iter().any(|s| reads(*s).any(|r| r == o));
+        self.dims_of(at).is_some_and(|found| {
+            found.rows == *rows
+                && found.along == *along
+                && [at, found.by].into_iter().any(|s| reads(s).any(read))
+        })
     }
 
     /// Whether a group that began at a step can reach beyond another, which is none of it.
@@ -208,8 +221,11 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
                 let all = |of: &[Dim]| step.writes.iter().all(|o| o.dims == *of);
                 all(&dims) || all(rows)
             }
-            _ => along_of(step).is_some_and(|(of, kept)| *of == dims && kept == *rows),
+            _ => {
+                split(step, at).is_some_and(|found| found.rows == *rows && found.along == growth.group.along)
+            }
         };
+        let sums_columns = step.writes.iter().any(|o| o.dims == growth.group.along);
         // Under other names of dims it is another tensor.
         let same = |o: &Operand| {
             !growth.made.contains(&o.buf) || o.dims.len() == dims.len() && o.dims == dims || o.dims == *rows
@@ -235,6 +251,9 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         growth.group = group;
         let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
         let of_rows = !folds && !matches!(step.prim, Prim::Map { .. });
+        // What is summed over rows is read once for that and for what else reads it.
+        growth.sums |= sums_columns;
+        growth.pays |= growth.sums && growth.group.steps.len() > 1;
         let late = of_rows || folds || step.reads.iter().any(|o| growth.of_folds.contains(&o.buf));
         let writes = || step.writes.iter().map(|o| o.buf);
         growth.pays |= of_rows || late && !folds && step.writes.iter().any(|o| o.dims == dims);
@@ -245,7 +264,14 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     }
 }
 
-/// Of a step along rows, the dims of what it reads, and those of the rows.
+impl RowDims {
+    /// Whether a fold with these dims sums over the rows.
+    fn sums_columns(&self, fold: &Step) -> bool {
+        fold.writes.iter().any(|o| o.dims == self.along)
+    }
+}
+
+/// Of a step along rows, the dims of what it reads, and those of what it writes, or of the rows.
 fn along_of(step: &Step) -> Option<(&Vec<Dim>, Vec<Dim>)> {
     let dims = &step.reads.first()?.dims;
     match &step.prim {
@@ -261,11 +287,21 @@ fn along_of(step: &Step) -> Option<(&Vec<Dim>, Vec<Dim>)> {
     }
 }
 
-/// Of a step, the dims of rows and those along a row, if the latter come last. What is folded to one number is no row: the norm of a parameter is
-/// spread over a whole device, and is one launch with those of others.
-fn split(step: &Step, dims: &[Dim], rows: Vec<Dim>) -> Option<(Vec<Dim>, Vec<Dim>)> {
-    let along = dims.strip_prefix(&rows[..])?;
+/// Of a step, the dims of rows and those along a row, if the latter come last: it folds these, or sums the former. What is folded to one number is no row:
+/// the norm of a parameter is spread over a whole device, and is one launch with those of others.
+fn split(step: &Step, by: usize) -> Option<RowDims> {
+    let (dims, kept) = along_of(step)?;
     let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
-    let none = along.is_empty() || folds && rows.is_empty();
-    (!none).then(|| (rows, along.to_vec()))
+    if let Some(along) = dims.strip_prefix(&kept[..]) {
+        let none = along.is_empty() || folds && kept.is_empty();
+        return (!none).then(|| RowDims { along: along.to_vec(), rows: kept, by });
+    }
+    let sums = matches!(step.prim, Prim::Reduce { monoid: Monoid::Sum } | Prim::Contract);
+    let rows = dims.strip_suffix(&kept[..]).filter(|rows| sums && !rows.is_empty() && !kept.is_empty())?;
+    Some(RowDims { rows: rows.to_vec(), along: kept, by })
+}
+
+/// All dims.
+fn all_of(dims: &RowDims) -> Vec<Dim> {
+    [&dims.rows[..], &dims.along].concat()
 }

@@ -1,6 +1,6 @@
 //! What the steps of a group along rows compute, as one expression: what is folded of a row, and what is made of that and of each element.
 
-use super::super::cube::rows::{FOLDS, RowExpr, RowResult};
+use super::super::cube::rows::{FOLDS, ResultOf, RowExpr, RowResult};
 use crate::engine::row_groups::RowGroup;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Plan, Prim, Step};
@@ -24,6 +24,7 @@ struct Exponentials {
 struct Merger<'a> {
     plan: &'a Plan,
     dims: &'a [Dim],
+    along: &'a [Dim],
     expr: Expr,
     folds: Vec<(Monoid, Reg)>,
     reads: Vec<Operand>,
@@ -34,16 +35,21 @@ impl RowProgram {
     /// None where a step is none that can be part of one. Positions are those along `dims`.
     pub(super) fn of(plan: &Plan, group: &RowGroup, dims: &[Dim]) -> Option<RowProgram> {
         let (expr, folds, reads, made) = (Expr::default(), vec![], vec![], BTreeMap::new());
-        let mut merger = Merger { plan, dims, expr, folds, reads, made };
+        let mut merger = Merger { plan, dims, along: &group.along, expr, folds, reads, made };
         let steps = || group.steps.iter().map(|at| &plan.steps[*at]);
         steps().try_for_each(|step| merger.step(step))?;
         let Merger { expr, folds, reads, made, .. } = merger;
         let written = || steps().flat_map(|step| &step.writes);
         let result = |o: &Operand| {
-            let whole = o.dims.len() > group.rows.len();
-            Some(RowResult { reg: *made.get(&o.buf)?, dtype: plan.buffer(o.buf).dtype, whole })
+            let of = match &o.dims {
+                of if *of == group.rows => ResultOf::Rows,
+                of if *of == group.along => ResultOf::Columns,
+                _ => ResultOf::Elements,
+            };
+            Some(RowResult { reg: *made.get(&o.buf)?, dtype: plan.buffer(o.buf).dtype, of })
         };
-        let writes: Vec<Operand> = written().filter(|o| !group.inner.contains(&o.buf)).cloned().collect();
+        let mut writes: Vec<Operand> = written().filter(|o| !group.inner.contains(&o.buf)).cloned().collect();
+        writes.sort_by_key(|o| o.dims == group.along);
         let results = writes.iter().map(result).collect::<Option<_>>()?;
         // What a step has made is as good as what it was made of, and rounded already.
         let spreads = steps().any(|step| matches!(step.prim, Prim::Reduce { .. } | Prim::Contract));
@@ -61,14 +67,14 @@ impl Merger<'_> {
             }
             Prim::Reduce { monoid } => {
                 let x = self.operand(step.reads.first()?);
-                vec![self.fold(*monoid, x)?]
+                vec![self.sum(step, *monoid, x)?]
             }
             Prim::Contract => {
                 let [a, b] = &step.reads[..] else { return None };
                 let [a, b] = [a, b].map(|o| self.operand(o));
                 let [a, b] = [a, b].map(|reg| self.expr.cast(reg, DType::F32));
                 let product = self.expr.binary(BinaryFn::Mul, a, b);
-                vec![self.fold(Monoid::Sum, product)?]
+                vec![self.sum(step, Monoid::Sum, product)?]
             }
             Prim::Softmax { log, .. } => {
                 let e = self.exponentials(step.reads.first()?)?;
@@ -88,6 +94,7 @@ impl Merger<'_> {
         for (reg, out) in made.into_iter().zip(&step.writes) {
             let reg = match step.prim {
                 Prim::Map { .. } => reg,
+                _ if out.dims == self.along => reg,
                 _ => self.expr.cast(reg, self.plan.buffer(out.buf).dtype),
             };
             self.made.insert(out.buf, reg);
@@ -126,14 +133,27 @@ impl Merger<'_> {
         Some(self.expr.push(Scalar::Index(at as u16), DType::I32))
     }
 
+    /// A fold along the row, or the element that is summed over all rows.
+    fn sum(&mut self, step: &Step, monoid: Monoid, reg: Reg) -> Option<Reg> {
+        match step.writes.first()?.dims == self.along {
+            true if monoid == Monoid::Sum => self.float(reg),
+            true => None,
+            false => self.fold(monoid, reg),
+        }
+    }
+
+    /// A float as `f32`.
+    fn float(&mut self, reg: Reg) -> Option<Reg> {
+        let dtype = self.expr.dtype(reg);
+        (dtype == DType::F32 || dtype.is_half()).then(|| self.expr.cast(reg, DType::F32))
+    }
+
     /// A fold of floats along the row, in `f32`.
     fn fold(&mut self, monoid: Monoid, reg: Reg) -> Option<Reg> {
-        let dtype = self.expr.dtype(reg);
-        let float = dtype == DType::F32 || dtype.is_half();
-        if !float || !matches!(monoid, Monoid::Sum | Monoid::Max | Monoid::Min) {
+        let reg = self.float(reg)?;
+        if !matches!(monoid, Monoid::Sum | Monoid::Max | Monoid::Min) {
             return None;
         }
-        let reg = self.expr.cast(reg, DType::F32);
         let which = self.folds.iter().position(|fold| *fold == (monoid, reg)).unwrap_or_else(|| {
             self.folds.push((monoid, reg));
             self.folds.len() - 1

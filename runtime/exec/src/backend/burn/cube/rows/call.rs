@@ -2,7 +2,7 @@
 
 use super::super::drawn::can_be_drawn;
 use super::super::maps::{MapOperand, prefer};
-use super::expr::{RowExpr, RowResult};
+use super::expr::{ResultOf, RowExpr, RowResult};
 use super::passes::{Keeping, Passes, RowPass};
 use crate::engine::lowering::stored_as;
 use meshwright_plan::{DType, Monoid};
@@ -10,8 +10,9 @@ use std::ops::Range;
 
 /// Most operands, folds and results, so that addresses fit into the arguments of a kernel and sums into registers.
 const MOST: usize = 24;
-/// Numbers that a unit has room for, of what it keeps of all its elements.
+/// Numbers that a unit has room for, of what it keeps of all its elements; and where it sums columns too, of which it has as many.
 const ROOM: usize = 64;
+const ROOM_WITH_COLUMNS: usize = 96;
 /// Most elements of a row that a unit has, where it keeps something of them.
 const MOST_EACH: usize = 32;
 /// The same of rows that would not be kept otherwise, and of which one value is: rows of vocabularies. A cube has a multiprocessor's registers
@@ -34,6 +35,8 @@ pub(crate) struct RowCall {
     /// How many values a unit keeps of an element, and of a row.
     pub(super) held: usize,
     pub(super) values: usize,
+    /// How many of the results are sums over all rows; they are the last.
+    pub(super) columns: usize,
     /// Whether a unit keeps what it reads of a row, and does not read it again.
     pub(super) keeps: bool,
     pub(super) has_positions: bool,
@@ -44,7 +47,7 @@ pub(crate) struct RowCall {
     /// Dims that no tensor has.
     pub(super) made_up: usize,
     pub(super) operands: Vec<MapOperand>,
-    pub(super) results: Vec<(DType, bool)>,
+    pub(super) results: Vec<(DType, ResultOf)>,
     /// For each result the operands in whose place it can be, counted among tensors.
     pub(crate) over: Vec<Vec<usize>>,
     pub(super) half: Option<DType>,
@@ -89,9 +92,13 @@ impl RowCall {
             return None;
         }
         let passes = |keeping| Passes::of(of, (rows, &operands), (half, keeping));
-        let kept = [Keeping::Costly, Keeping::Elements].into_iter().filter_map(passes);
-        let kept = kept.into_iter().find(|p| length <= MOST_UNITS * most(p.held));
+        let columns = of.results.iter().filter(|r| r.of == ResultOf::Columns).count();
+        let mut kept = [Keeping::Costly, Keeping::Elements].into_iter().filter_map(passes);
+        let kept = kept.find(|p| length <= MOST_UNITS * most(p.held, columns));
         let keeps = kept.is_some();
+        if !keeps && columns > 0 {
+            return None;
+        }
         let Passes { passes, held, values } = kept.or_else(|| passes(Keeping::Nothing))?;
         let over = over(of, (&passes, &operands), (space.len(), made_up));
         Some(RowCall {
@@ -99,13 +106,14 @@ impl RowCall {
             passes,
             held,
             values,
+            columns,
             keeps,
             folds: of.folds.iter().map(|fold| fold.0).collect(),
             sizes: space.iter().map(ExactSizeIterator::len).collect(),
             starts: space.iter().map(|range| range.start).collect(),
             rows,
             made_up,
-            results: of.results.iter().map(|r| (r.dtype, r.whole)).collect(),
+            results: of.results.iter().map(|r| (r.dtype, r.of)).collect(),
             over,
             operands,
             half,
@@ -113,14 +121,15 @@ impl RowCall {
     }
 }
 
-/// How many elements of a row a unit can have that keeps so many values of each.
-const fn most(held: usize) -> usize {
-    if held == 1 { MOST_OF_LONG } else { each(held) }
+/// How many elements of a row a unit can have that keeps so many values of each, and sums so many.
+fn most(held: usize, columns: usize) -> usize {
+    if (held, columns) == (1, 0) { MOST_OF_LONG } else { each(held, columns) }
 }
 
-/// How many elements of a row a unit has that keeps so many values of each, where that is enough units.
-pub(super) const fn each(held: usize) -> usize {
-    if held <= ROOM / MOST_EACH { MOST_EACH } else { ROOM / held }
+/// How many it has where that is enough units.
+pub(super) fn each(held: usize, columns: usize) -> usize {
+    let room = if columns > 0 { ROOM_WITH_COLUMNS } else { ROOM };
+    MOST_EACH.min(room / (held + columns).max(1))
 }
 
 impl RowCall {
@@ -138,9 +147,9 @@ impl RowCall {
         })
     }
 
-    /// Of a result, which of its dims each dim is.
-    pub(super) fn dims_of(&self, whole: bool) -> Vec<Option<usize>> {
-        let has = |dim: usize| dim >= self.made_up && (whole || dim < self.rows);
+    /// Of a result that is none of columns, which of its dims each dim is.
+    pub(super) fn dims_of(&self, of: ResultOf) -> Vec<Option<usize>> {
+        let has = |dim: usize| dim >= self.made_up && (of == ResultOf::Elements || dim < self.rows);
         (0..self.sizes.len()).map(|dim| has(dim).then(|| dim - self.made_up)).collect()
     }
 }
@@ -178,9 +187,9 @@ fn over(
             whole(operand).is_some_and(|dtype| stored_as(dtype) == stored_as(result.dtype))
                 && read(*number) <= written(at)
         };
-        match result.whole {
-            true => tensors.iter().enumerate().filter(fits).map(|(slot, _)| slot).collect(),
-            false => vec![],
+        match result.of {
+            ResultOf::Elements => tensors.iter().enumerate().filter(fits).map(|(slot, _)| slot).collect(),
+            ResultOf::Rows | ResultOf::Columns => vec![],
         }
     };
     of.results.iter().enumerate().map(of_result).collect()

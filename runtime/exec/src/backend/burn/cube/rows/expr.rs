@@ -6,13 +6,22 @@ use meshwright_plan::{DType, Monoid};
 /// What an expression loads from this number on are the results of folds.
 pub(crate) const FOLDS: u16 = 1 << 15;
 
+/// What a result has elements for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResultOf {
+    /// Each element of each row.
+    Elements,
+    Rows,
+    /// Each place along a row: sums over all rows, such as the gradient of a bias.
+    Columns,
+}
+
 /// A result of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct RowResult {
     pub(crate) reg: Reg,
     pub(crate) dtype: DType,
-    /// Whether it has an element for each of a row, and not one for the row.
-    pub(crate) whole: bool,
+    pub(crate) of: ResultOf,
 }
 
 /// What is computed of each element of a row.
@@ -21,6 +30,7 @@ pub(crate) struct RowExpr {
     /// It loads operands, and from [`FOLDS`] on what the folds gave.
     pub(crate) expr: Expr,
     pub(crate) folds: Vec<(Monoid, Reg)>,
+    /// Those of columns last.
     pub(crate) results: Vec<RowResult>,
     /// What a unit may keep of an element, beside what it loads.
     pub(crate) steps: Vec<Reg>,

@@ -25,9 +25,10 @@ pub(super) struct RowShape {
     pub(super) operands: Vec<(OperandSource, DType)>,
     /// The slot and the type of each result.
     pub(super) results: Vec<(usize, DType)>,
-    /// How many values are kept of an element, and of a row.
+    /// How many values are kept of an element, and of a row, and how many are summed over all rows.
     pub(super) held: usize,
     pub(super) values: usize,
+    pub(super) columns: usize,
     /// Along the dims of the rows, of which there are so many, and those along a row.
     pub(super) rows: usize,
     pub(super) pace: Pace,
@@ -52,9 +53,11 @@ pub(super) struct RowSpace {
     inner: usize,
 }
 
-/// What a unit knows: of its elements what it keeps, of its row what was computed, what folds gave, and what it has folded itself.
+/// What a unit knows: of its elements what it keeps, of its row what was computed, what folds gave, and what it has folded itself; of the places of its
+/// elements what it has summed over its rows.
 #[derive(CubeType)]
 struct RowState {
+    columns: Array<f32>,
     held: Array<f32>,
     values: Array<f32>,
     totals: Array<f32>,
@@ -75,6 +78,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
     row_words: Sequence<OwnedTensor<Vector<f32, M>>>,
     row_halves: Sequence<OwnedTensor<Vector<E, M>>>,
     row_bytes: Sequence<OwnedTensor<Vector<u8, M>>>,
+    mut sums: Sequence<OwnedTensor<Vector<f32, N>>>,
     draws: Sequence<Draw>,
     step: Sequence<OwnedTensor<u32>>,
     space: RowSpace,
@@ -89,6 +93,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
     let mut shared = Shared::<[f32]>::new_slice(comptime!((shape.units * shape.beside / PLANE).max(1)));
     let folds = comptime!(shape.folds.len().max(1));
     let mut state = RowState {
+        columns: Array::<f32>::new(comptime!(shape.summed().max(1))),
         held: Array::<f32>::new(comptime!((shape.held * shape.each * shape.pace.width).max(1))),
         values: Array::<f32>::new(comptime!(shape.values.max(1))),
         totals: Array::<f32>::new(folds),
@@ -97,6 +102,61 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
     let own = UNIT_POS % comptime!(shape.units as u32);
     let row =
         (CUBE_POS_X * comptime!(shape.beside as u32) + UNIT_POS / comptime!(shape.units as u32)) as usize;
+    if comptime!(shape.columns == 0) {
+        whole_row(
+            &operands,
+            &mut outs,
+            &mut of_rows,
+            &mut state,
+            &mut shared,
+            &space,
+            row,
+            own,
+            comptime!(shape.clone()),
+        );
+    } else {
+        #[unroll]
+        for i in 0..comptime!(shape.summed()) {
+            state.columns[i] = 0.0f32;
+        }
+        // The units of a cube stay together.
+        let apart = (CUBE_COUNT_X * comptime!(shape.beside as u32)) as usize;
+        let mut ahead = 0usize;
+        let first = (CUBE_POS_X * comptime!(shape.beside as u32)) as usize;
+        while first + ahead < space.rows {
+            whole_row(
+                &operands,
+                &mut outs,
+                &mut of_rows,
+                &mut state,
+                &mut shared,
+                &space,
+                row + ahead,
+                own,
+                comptime!(shape.clone()),
+            );
+            ahead += apart;
+        }
+        #[unroll]
+        for k in 0..comptime!(shape.columns) {
+            store_columns(sums.index_mut(k), &mut state, &space, own, k, comptime!(shape.clone()));
+        }
+    }
+}
+
+/// All passes of a row.
+#[cube]
+fn whole_row<E: Float, N: Size, M: Size>(
+    operands: &Operands<E, N>,
+    outs: &mut Tensors<E, N>,
+    of_rows: &mut Tensors<E, M>,
+    state: &mut RowState,
+    shared: &mut Shared<[f32]>,
+    space: &RowSpace,
+    row: usize,
+    own: u32,
+    #[comptime] shape: RowShape,
+) {
     #[unroll]
     for k in 0..comptime!(shape.folds.len()) {
         state.sums[k] = comptime!(identity(shape.folds[k])).runtime();
@@ -105,37 +165,59 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
     for p in 0..comptime!(shape.passes.len()) {
         if row < space.rows {
             if comptime!(!shape.passes[p].row.targets.is_empty()) {
-                of_row(
-                    &operands,
-                    &outs,
-                    &mut of_rows,
-                    &mut state,
-                    &space,
-                    row,
-                    own,
-                    p,
-                    comptime!(shape.clone()),
-                );
+                of_row(operands, &*outs, of_rows, state, space, row, own, p, comptime!(shape.clone()));
             }
             if comptime!(!shape.passes[p].elements.targets.is_empty()) {
-                of_elements(
-                    &operands,
-                    &mut outs,
-                    &mut state,
-                    &space,
-                    row,
-                    own as usize,
-                    p,
-                    comptime!(shape.clone()),
-                );
+                of_elements(operands, outs, state, space, row, own as usize, p, comptime!(shape.clone()));
             }
         }
         #[unroll]
         for k in 0..comptime!(shape.folds.len()) {
             if comptime!(shape.passes[p].folds(k)) {
                 let monoid = comptime!(shape.folds[k]);
-                state.totals[k] = total(state.sums[k], &mut shared, comptime!(shape.units), monoid);
+                state.totals[k] = total(state.sums[k], shared, comptime!(shape.units), monoid);
             }
+        }
+    }
+}
+
+/// Writes what the cube has summed of a value: of all its rows, those beside each other first.
+#[cube]
+fn store_columns<N: Size>(
+    out: &mut OwnedTensor<Vector<f32, N>>,
+    state: &mut RowState,
+    space: &RowSpace,
+    own: u32,
+    #[comptime] value: usize,
+    #[comptime] shape: RowShape,
+) {
+    let (units, beside, width) = comptime!((shape.units, shape.beside, shape.pace.width));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(units * beside * width));
+    #[unroll]
+    for i in 0..comptime!(shape.each) {
+        if comptime!(beside > 1) {
+            // What was there has been read by all.
+            sync_cube();
+            #[unroll]
+            for lane in 0..width {
+                let from = comptime!(shape.held_at(value, i, lane));
+                shared[UNIT_POS as usize * width + lane] = state.columns[from];
+            }
+            sync_cube();
+        }
+        let vector = own as usize + comptime!(i * units);
+        if UNIT_POS < comptime!(units as u32) && vector < space.vectors {
+            let mut all = Vector::<f32, N>::new(0.0f32);
+            #[unroll]
+            for lane in 0..width {
+                let mut sum = state.columns[comptime!(shape.held_at(value, i, lane))];
+                #[unroll]
+                for other in 1..beside {
+                    sum += shared[(own as usize + comptime!(other * units)) * width + lane];
+                }
+                all.insert(lane, sum);
+            }
+            out[CUBE_POS_X as usize * space.vectors + vector] = all;
         }
     }
 }
@@ -294,12 +376,25 @@ fn of_vector<E: Float, N: Size>(
             RowTarget::Result(k) => {
                 store_in(outs, &computed, &at, i, comptime!(shape.results[k]), pace);
             }
+            RowTarget::Column(k) =>
+            {
+                #[unroll]
+                for lane in 0..comptime!(pace.width) {
+                    let to = comptime!(shape.held_at(k, place, lane));
+                    state.columns[to] = state.columns[to] + *computed.index(lane).index(i);
+                }
+            }
             RowTarget::Value(_) => {}
         }
     }
 }
 
 impl RowShape {
+    /// How many sums over all rows a unit has.
+    const fn summed(&self) -> usize {
+        self.columns * self.each * self.pace.width
+    }
+
     /// Where a unit keeps a value of an element.
     const fn held_at(&self, value: usize, vector: usize, lane: usize) -> usize {
         (value * self.each + vector) * self.pace.width + lane

@@ -5,11 +5,14 @@ use super::super::arguments::{
 };
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
+use super::super::folds::{FoldCall, chunk_memory, fold};
 use super::super::maps::MapOperand;
 use super::super::operands::{BoundTensors, OwnInputs, ResultSlot, placed};
 use super::call::{MOST_UNITS, RowCall, UNITS, UNITS_OF_LONG, each};
+use super::expr::ResultOf;
 use super::kernel::{RowShape, RowSpaceLaunch, along_rows};
 use crate::backend::RngState;
+use crate::backend::burn::spread::CUBES;
 use crate::backend::burn::walk::JointWalk;
 use crate::kernels::KernelError;
 use burn_cubecl::tensor::CubeTensor;
@@ -24,9 +27,20 @@ pub(in super::super) fn compute(
     inputs: OwnInputs,
     results: &[ResultSlot<'_>],
 ) -> Result<Vec<CubeTensor>, KernelError> {
+    let (results, columns) = results.split_at(results.len() - call.columns);
     let bound = BoundRows::new(call, rng, inputs, results)?;
-    bound.launch(step);
-    Ok(bound.outputs)
+    let sums = bound.launch(step);
+    let mut made = bound.outputs;
+    if let Some(sums) = sums {
+        made.extend(fold(&sums.folds, &sums.parts, columns));
+    }
+    Ok(made)
+}
+
+/// What each cube has summed over its rows, of which the sums are folds.
+struct ColumnParts {
+    parts: Vec<CubeTensor>,
+    folds: Vec<FoldCall>,
 }
 
 /// A group whose operands are there.
@@ -72,11 +86,15 @@ impl<'a> BoundRows<'a> {
     /// How wide vectors are, of all that has an element for each of a row.
     fn widest(&self) -> usize {
         let inputs = self.inputs.iter().enumerate().filter(|(i, _)| !self.is_of_row(*i));
-        let outputs = self.outputs.iter().enumerate().filter(|(o, _)| self.call.results[*o].1);
+        let outputs =
+            self.outputs.iter().enumerate().filter(|(o, _)| self.call.results[*o].1 == ResultOf::Elements);
         let inputs: Vec<(usize, &CubeTensor)> = inputs.collect();
         let outputs: Vec<(usize, &CubeTensor)> =
             outputs.map(|(o, out)| (self.inputs.len() + o, out)).collect();
-        vector_width(&self.walk, &inputs, &outputs, true)
+        // What is summed over the rows has no gaps, and is written in words.
+        let columns = self.call.columns > 0;
+        let width = vector_width(&self.walk, &inputs, &outputs, !columns);
+        if columns { width.min(4) } else { width }
     }
 
     /// Whether an input has one element for a row.
@@ -84,13 +102,14 @@ impl<'a> BoundRows<'a> {
         self.walk.strides[input][self.rows..].iter().all(|stride| *stride == 0)
     }
 
-    fn launch(&self, step: &CubeTensor) {
+    /// Gives what is summed over the rows, if anything is.
+    fn launch(&self, step: &CubeTensor) -> Option<ColumnParts> {
         let (mut vectors, mut singles) = (Arguments::default(), Arguments::default());
         let (mut whole, mut of_rows) = (Arguments::default(), Arguments::default());
         let mut results = vec![];
-        for (o, (out, (dtype, is_whole))) in self.outputs.iter().zip(&self.call.results).enumerate() {
+        for (o, (out, (dtype, of))) in self.outputs.iter().zip(&self.call.results).enumerate() {
             let arg = walked(&self.walk, out, self.inputs.len() + o);
-            let list = if *is_whole { &mut whole } else { &mut of_rows };
+            let list = if *of == ResultOf::Elements { &mut whole } else { &mut of_rows };
             results.push((list.push(*dtype, arg), *dtype));
         }
         let operands = self.sources(&results, (&mut vectors, &mut singles));
@@ -100,14 +119,17 @@ impl<'a> BoundRows<'a> {
         let many: usize = self.walk.sizes[..self.rows].iter().product();
         let step = (!self.drawn.is_empty()).then(|| step.clone().into_tensor_arg());
         let address = self.inputs.iter().chain(&self.outputs).map(address_type).max().unwrap_or_default();
-        let Some(client) = self.outputs.first().map(|out| &out.client) else { return };
-        moves("AlongRows", self.inputs.iter().chain(&self.outputs));
+        let client = &self.inputs.first().or(self.outputs.first())?.client;
+        let cubes = self.cubes(many, shape.beside);
+        let sums = self.column_parts(cubes);
+        let parts = || sums.iter().flat_map(|sums| &sums.parts);
+        moves("AlongRows", self.inputs.iter().chain(&self.outputs).chain(parts()));
         #[expect(unsafe_code, reason = "the kernel checks how many rows there are, and vectors of a row")]
         // SAFETY: as said.
         unsafe {
             along_rows::launch_unchecked(
                 client,
-                CubeCount::Static(many.div_ceil(shape.beside) as u32, 1, 1),
+                CubeCount::Static(cubes as u32, 1, 1),
                 CubeDim::new_1d((shape.units * shape.beside) as u32),
                 address,
                 self.width,
@@ -124,6 +146,7 @@ impl<'a> BoundRows<'a> {
                 of_rows.words.into_iter().collect(),
                 of_rows.halves.into_iter().collect(),
                 of_rows.bytes.into_iter().collect(),
+                parts().map(|part| part.clone().into_tensor_arg()).collect(),
                 draws.collect(),
                 step.into_iter().collect(),
                 space,
@@ -131,6 +154,24 @@ impl<'a> BoundRows<'a> {
                 half_type(self.call.half),
             );
         }
+        sums
+    }
+
+    /// A cube has rows beside each other, or where it sums over rows, some of these one after the other.
+    fn cubes(&self, rows: usize, beside: usize) -> usize {
+        let all = rows.div_ceil(beside);
+        if self.call.columns > 0 { all.min(CUBES) } else { all }
+    }
+
+    /// Memory for what cubes sum over their rows.
+    fn column_parts(&self, cubes: usize) -> Option<ColumnParts> {
+        let RowCall { columns, results, sizes, rows, .. } = self.call;
+        let like = self.inputs.first().or(self.outputs.first()).filter(|_| *columns > 0)?;
+        let along = &sizes[*rows..];
+        let parts = (0..*columns).map(|_| chunk_memory(like, along, cubes)).collect();
+        let of = |(dtype, _): &(DType, ResultOf)| FoldCall::sum_of_chunks(cubes, along, *dtype);
+        let folds = results[results.len() - columns..].iter().map(of).collect::<Option<_>>()?;
+        Some(ColumnParts { parts, folds })
     }
 
     /// Vectors of a row.
@@ -140,10 +181,10 @@ impl<'a> BoundRows<'a> {
     }
 
     fn shape(&self, operands: Vec<(OperandSource, DType)>, results: Vec<(usize, DType)>) -> RowShape {
-        let RowCall { passes, folds, held, values, .. } = self.call;
+        let RowCall { passes, folds, held, values, columns, .. } = self.call;
         let (vectors, rank) = (self.vectors(), self.walk.sizes.len());
         // Gaps between shorter rows of a row are read too.
-        let each = (each(*held) / self.width).max(vectors.div_ceil(MOST_UNITS)).max(1);
+        let each = (each(*held, *columns) / self.width).max(vectors.div_ceil(MOST_UNITS)).max(1);
         let (units, all) = match self.call.keeps {
             true => {
                 (vectors.div_ceil(each).next_power_of_two().max(vectors.next_power_of_two().min(32)), UNITS)
@@ -158,6 +199,7 @@ impl<'a> BoundRows<'a> {
             results,
             held: *held,
             values: *values,
+            columns: *columns,
             rows: self.rows,
             pace: Pace { rank, along: rank - 1, width: self.width },
             units,

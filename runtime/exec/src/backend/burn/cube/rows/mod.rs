@@ -13,5 +13,5 @@ mod launch;
 mod passes;
 
 pub(crate) use call::RowCall;
-pub(crate) use expr::{FOLDS, RowExpr, RowResult};
+pub(crate) use expr::{FOLDS, ResultOf, RowExpr, RowResult};
 pub(super) use launch::compute;

@@ -3,7 +3,7 @@
 
 use super::super::maps::MapOperand;
 use super::super::program::ScalarProgram;
-use super::expr::{FOLDS, RowExpr};
+use super::expr::{FOLDS, ResultOf, RowExpr};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg, Scalar, UnaryFn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +32,8 @@ pub(super) enum RowTarget {
     Fold(usize),
     /// A result of the group.
     Result(usize),
+    /// A sum over all rows.
+    Column(usize),
 }
 
 /// What is computed at once.
@@ -126,7 +128,7 @@ impl Passes {
         };
         // A value of the row cannot be an element's.
         let of_rows = |reg: Reg| planner.known[usize::from(reg)].of_row;
-        if of.results.iter().any(|r| !r.whole && !of_rows(r.reg)) {
+        if of.results.iter().any(|r| r.of == ResultOf::Rows && !of_rows(r.reg)) {
             return None;
         }
         let last = planner.last_pass();
@@ -188,13 +190,18 @@ impl Planner<'_> {
     /// What is computed of elements in a pass, and where it goes, but for what is kept.
     fn elements_of(&self, pass: usize) -> Vec<(Reg, RowTarget)> {
         let folds = self.of.folds.iter().enumerate().map(|(k, (_, reg))| (*reg, RowTarget::Fold(k)));
-        let results = self.of.results.iter().enumerate().filter(|(_, r)| r.whole);
-        let results = results.map(|(k, r)| (r.reg, RowTarget::Result(k)));
-        folds.chain(results).filter(|(reg, _)| self.known(*reg).pass == pass).collect()
+        let results = self.results(ResultOf::Elements).map(|(k, reg)| (reg, RowTarget::Result(k)));
+        let columns = self.results(ResultOf::Columns).enumerate();
+        let columns = columns.map(|(k, (_, reg))| (reg, RowTarget::Column(k)));
+        folds.chain(results).chain(columns).filter(|(reg, _)| self.known(*reg).pass == pass).collect()
+    }
+
+    fn results(&self, of: ResultOf) -> impl Iterator<Item = (usize, Reg)> {
+        self.of.results.iter().enumerate().filter(move |(_, r)| r.of == of).map(|(k, r)| (k, r.reg))
     }
 
     fn row_results(&self) -> impl Iterator<Item = (usize, Reg)> {
-        self.of.results.iter().enumerate().filter(|(_, r)| !r.whole).map(|(k, r)| (k, r.reg))
+        self.results(ResultOf::Rows)
     }
 
     fn last_pass(&self) -> usize {
