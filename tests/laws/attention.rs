@@ -240,49 +240,89 @@ fn attention_of_half_types_in_plain_operations() {
     }
 }
 
-/// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of widths that fit into one
-/// `ldmatrix` and of the widest, with masks that positions decide and that rows see through, and with draws whose counters eights of keys share
-/// and not.
+/// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of all widths of blocks, with
+/// masks that positions decide and that rows see through, and with draws whose counters eights of keys share and not.
 #[cfg(feature = "cuda")]
-#[test]
-fn attention_of_half_types_on_a_gpu() {
+fn on_a_gpu(half: (DType, f64), name: &str, has: Features) {
     if !crate::engines::gpu() {
         return;
     }
     // Keys that are split have passes of their own: the greatest score, and the sums relative to that of all devices.
     let split = |dims: &[Dim]| dims[..4].iter().map(|d| way(&[2], vec![to(*d, &[0])])).collect();
     let mut devices = Devices::of(DeviceKind::Cuda(0));
-    let (cases, launches) = crate::engines::counted(|| {
-        let mut cases = 0;
-        for half in HALVES {
-            let logarithm = ("logarithm", Features { logarithm: true, ..Features::default() });
-            for (name, has) in each().into_iter().chain([logarithm]) {
-                for sizes in [[2, 70, 139, 16], [2, 65, 136, 32], [1, 40, 70, 128], [2, 128, 128, 32]] {
-                    let name = format!("{name} {sizes:?} of {}", half.0);
-                    check_half(&name, half, sizes, has, &mut devices, &one);
-                    cases += 1;
-                }
-                if has.dropout > 0.0 {
-                    // A rate that 16 bits do not give.
-                    let seldom = Features { dropout: 0.995, ..has };
-                    check_half(name, half, [2, 70, 136, 16], seldom, &mut devices, &one);
-                }
-                if crate::engines::has_gpu(1).is_ok() {
-                    check_half(name, half, [2, 70, 139, 16], has, &mut devices, &split);
-                }
-                if crate::engines::has_gpu(3).is_ok() {
-                    // The last device has nothing.
-                    let some =
-                        |dims: &[Dim]| dims[1..3].iter().map(|d| way(&[4], vec![to(*d, &[0])])).collect();
-                    check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
-                }
-            }
+    let all = [
+        [2, 70, 139, 16],
+        [2, 65, 136, 32],
+        [1, 40, 70, 128],
+        [2, 128, 128, 32],
+        [1, 128, 192, 64],
+        [1, 66, 70, 48],
+        [1, 40, 130, 96],
+    ];
+    let ((), launches) = crate::engines::counted(|| {
+        for sizes in all {
+            check_half(&format!("{name} {sizes:?} of {}", half.0), half, sizes, has, &mut devices, &one);
         }
-        cases
+        if has.dropout > 0.0 {
+            // A rate that 16 bits do not give.
+            let seldom = Features { dropout: 0.995, ..has };
+            check_half(name, half, [2, 70, 136, 16], seldom, &mut devices, &one);
+        }
+        if crate::engines::has_gpu(1).is_ok() {
+            check_half(name, half, [2, 70, 139, 16], has, &mut devices, &split);
+        }
+        if crate::engines::has_gpu(3).is_ok() {
+            // The last device has nothing.
+            let some = |dims: &[Dim]| dims[1..3].iter().map(|d| way(&[4], vec![to(*d, &[0])])).collect();
+            check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
+        }
     });
     for kernel in ["AttentionForward", "AttentionQueryGrad", "AttentionKeyGrad"] {
-        assert!(launches(kernel) >= cases, "{kernel}: {} launches, {cases} cases", launches(kernel));
+        let many = launches(kernel);
+        assert!(many >= all.len() as u64, "{kernel}: {many} launches, {} cases", all.len());
     }
+    crate::report(&format!("attention {name} of {}: {} cases", half.0, all.len()));
+}
+
+/// A test for each, so that a machine with many cores compiles the kernels of several at a time.
+macro_rules! on_a_gpu {
+    ($($module:ident: $half:expr;)*) => {$(
+        #[cfg(feature = "cuda")]
+        mod $module {
+            use super::{ALL, Features, HALVES, on_a_gpu};
+
+            #[test]
+            fn plain() {
+                on_a_gpu(HALVES[$half], "plain", Features::default());
+            }
+            #[test]
+            fn causal() {
+                on_a_gpu(HALVES[$half], "causal", Features { causal: true, ..Features::default() });
+            }
+            #[test]
+            fn padded() {
+                on_a_gpu(HALVES[$half], "padded", Features { padded: true, ..Features::default() });
+            }
+            #[test]
+            fn causal_and_padded() {
+                let has = Features { causal: true, padded: true, ..Features::default() };
+                on_a_gpu(HALVES[$half], "causal and padded", has);
+            }
+            #[test]
+            fn all() {
+                on_a_gpu(HALVES[$half], "all", ALL);
+            }
+            #[test]
+            fn logarithm() {
+                on_a_gpu(HALVES[$half], "logarithm", Features { logarithm: true, ..Features::default() });
+            }
+        }
+    )*};
+}
+
+on_a_gpu! {
+    bf16_on_a_gpu: 0;
+    f16_on_a_gpu: 1;
 }
 
 /// Where kernels are plain operations, no tensor has the scores of all queries and keys: tests compute 64 at a time there.

@@ -5,6 +5,7 @@
 mod interpreter;
 
 mod faults;
+mod groups;
 mod matrices;
 mod numbers;
 mod threads;

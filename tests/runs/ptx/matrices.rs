@@ -4,16 +4,16 @@ use super::{block, launched, run};
 use half::{bf16, f16};
 
 /// Small whole numbers: all sums are exact.
-fn matrix(rows: usize, columns: usize, seed: usize) -> Vec<f32> {
+pub(super) fn matrix(rows: usize, columns: usize, seed: usize) -> Vec<f32> {
     (0..rows * columns).map(|i| ((i * 7 + seed * 13 + i / 5) % 9) as f32 - 4.0).collect()
 }
 
-fn product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32], c: &[f32]) -> Vec<f32> {
+pub(super) fn product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32], c: &[f32]) -> Vec<f32> {
     let sum = |row: usize, column: usize| (0..k).map(|i| a[row * k + i] * b[i * n + column]).sum::<f32>();
     (0..m * n).map(|at| sum(at / n, at % n) + c[at]).collect()
 }
 
-fn packed(ty: &str, low: f32, high: f32) -> u32 {
+pub(super) fn packed(ty: &str, low: f32, high: f32) -> u32 {
     match ty {
         "bf16" => u32::from(bf16::from_f32(low).to_bits()) | u32::from(bf16::from_f32(high).to_bits()) << 16,
         _ => u32::from(f16::from_f32(low).to_bits()) | u32::from(f16::from_f32(high).to_bits()) << 16,

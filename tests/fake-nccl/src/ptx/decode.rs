@@ -6,7 +6,7 @@ use super::steps::{Decoded, Operands};
 use super::types::Mnemonic;
 use super::warps::Plain;
 use super::{
-    atomics, bits, carry, compare, convert, float, half, integer, products, special, tiles, transfers, warps,
+    atomics, bits, carry, compare, convert, copies, float, groups, half, integer, products, special, tiles, transfers, warps,
 };
 
 pub(super) fn plain(written: &Written, scope: &mut Scope) -> Decoded<Plain> {
@@ -24,6 +24,9 @@ fn family(mnemonic: &mut Mnemonic, operands: &mut Operands) -> Decoded<Plain> {
         "redux" => return warps::reduce(mnemonic, operands).map(Plain::Together),
         "ldmatrix" | "stmatrix" => return tiles::rows(mnemonic, operands).map(Plain::Together),
         "mma" => return products::decode(mnemonic, operands).map(Plain::Together),
+        "wgmma" => return groups::decode(mnemonic, operands),
+        "cp" => return copies::decode(mnemonic, operands).map(Plain::Step),
+        "fence" if mnemonic.has("proxy") => return copies::show(mnemonic).map(Plain::Step),
         "wmma" if mnemonic.has("mma") => return products::decode(mnemonic, operands).map(Plain::Together),
         "wmma" => return tiles::fragments(mnemonic, operands),
         "bar" | "barrier" => return warps::barrier(mnemonic, operands).map(Plain::Together),

@@ -151,6 +151,7 @@ impl Kernel {
             predicates: vec![0; self.counts[2]],
             local: vec![u64::MAX; self.local_bytes * LANES / 8],
             index,
+            ..Warp::default()
         };
         for (register, value) in &self.constants.0 {
             warp.narrow[*register] = Lanes([*value; LANES]);
@@ -170,6 +171,7 @@ impl Kernel {
             let left = threads - i as u32 * LANES as u32;
             waiting.flow = Flow::new(u32::MAX >> (LANES as u32 - left.min(LANES as u32)));
             waiting.stop = Stop::Turn;
+            (waiting.warp.copies, waiting.warp.products) = Default::default();
         }
         loop {
             for waiting in warps.iter_mut().filter(|w| w.stop == Stop::Turn) {

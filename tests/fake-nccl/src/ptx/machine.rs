@@ -1,5 +1,7 @@
 //! What a kernel runs on: the registers of a warp's lanes, and the memory that they reach.
 
+use super::copies::Copies;
+use super::groups::Products;
 use super::memory::{Known, Memory, Shadow};
 
 /// Lanes of a warp.
@@ -51,6 +53,9 @@ pub(super) struct Warp {
     pub(super) local: Vec<u64>,
     /// In its block.
     pub(super) index: u32,
+    /// What goes on while it runs: copies to shared memory, and products of warps together.
+    pub(super) copies: Copies,
+    pub(super) products: Products,
 }
 
 /// What a register holds of a lane.

@@ -56,6 +56,10 @@ pub(super) struct Shadow {
     /// Barriers so far.
     pub(super) epoch: u32,
     bytes: Vec<Used>,
+    /// Writes so far.
+    writes: u64,
+    /// How often each warp has made its writes visible to the units that multiply.
+    shown: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -63,6 +67,9 @@ struct Used {
     written: Option<(u32, u32)>,
     read: Option<(u32, u32)>,
     is_atomic: bool,
+    /// The number of the last write, and how often its warp had shown what it wrote.
+    number: u64,
+    shown: u32,
 }
 
 impl Shadow {
@@ -70,11 +77,39 @@ impl Shadow {
     pub(super) fn clear(&mut self, bytes: usize) {
         self.bytes.clear();
         self.bytes.resize(bytes, Used::default());
+        self.shown.clear();
+    }
+
+    fn times_shown(&self, warp: u32) -> u32 {
+        self.shown.get(warp as usize).copied().unwrap_or(0)
+    }
+
+    /// A warp makes what it wrote visible to the units that multiply (`fence.proxy.async`).
+    pub(super) fn show(&mut self, warp: u32) {
+        let many = self.shown.len().max(warp as usize + 1);
+        self.shown.resize(many, 0);
+        self.shown[warp as usize] += 1;
+    }
+
+    /// What is wrong with a product's read, if anything; and the writes so far.
+    pub(super) fn product_reads(&mut self, at: usize, bytes: usize, warp: u32) -> Result<u64, &'static str> {
+        for used in &self.bytes[at..at + bytes] {
+            if used.written.is_some_and(|(_, writer)| self.times_shown(writer) <= used.shown) {
+                return Err("it was not made visible to products since it was written");
+            }
+        }
+        self.access(at, bytes, warp, Access::Read).map_or(Ok(self.writes), Err)
+    }
+
+    /// Whether something was written since there were so many writes.
+    pub(super) fn is_overwritten(&self, at: usize, bytes: usize, writes: u64) -> bool {
+        self.bytes[at..at + bytes].iter().any(|used| used.number > writes)
     }
 
     /// What is wrong with an access of a warp, if anything.
     fn access(&mut self, at: usize, bytes: usize, warp: u32, access: Access) -> Option<&'static str> {
-        let epoch = self.epoch;
+        let (epoch, shown) = (self.epoch, self.times_shown(warp));
+        self.writes += u64::from(access != Access::Read);
         for used in &mut self.bytes[at..at + bytes] {
             let by_other = |last: Option<(u32, u32)>| last.is_some_and(|(e, w)| e == epoch && w != warp);
             let both_atomic = access == Access::Atomic && used.is_atomic;
@@ -88,6 +123,7 @@ impl Shadow {
                 _ => {
                     used.written = Some((epoch, warp));
                     used.is_atomic = access == Access::Atomic;
+                    (used.number, used.shown) = (self.writes, shown);
                 }
             }
         }
@@ -102,8 +138,9 @@ pub(super) type Pointers = [usize; LANES];
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub(super) space: Space,
-    /// The register with the address.
+    /// The register with the address, and whether it is of 32 bits.
     pub(super) base: usize,
+    pub(super) is_narrow: bool,
     pub(super) offset: i64,
     pub(super) bytes: usize,
     pub(super) access: Access,
@@ -112,9 +149,18 @@ pub(super) struct Target {
 impl Machine<'_> {
     /// Where the lanes of a mask that isn't empty access memory, if they may.
     pub(super) fn resolve(&mut self, target: &Target, mask: u32) -> Outcome<Pointers> {
-        let base = &self.warp.wide[target.base].0;
-        let addresses = base.map(|address| address.wrapping_add_signed(target.offset) as usize);
+        let addresses = self.addresses(target);
         self.resolve_at(target, addresses, mask)
+    }
+
+    /// The addresses as they are, in the space.
+    pub(super) fn addresses(&self, target: &Target) -> Pointers {
+        let base = if target.is_narrow {
+            self.warp.narrow[target.base].0.map(u64::from)
+        } else {
+            self.warp.wide[target.base].0
+        };
+        base.map(|address| address.wrapping_add_signed(target.offset) as usize)
     }
 
     /// The same for addresses that were computed.

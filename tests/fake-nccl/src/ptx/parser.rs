@@ -228,7 +228,26 @@ impl<'a> Parser<'a> {
                         return Ok(all);
                     }
                 }
+                ".reg" => self.registers(&mut all)?,
                 _ => all.push(self.statement()?),
+            }
+        }
+    }
+
+    /// `.reg` with one name or several.
+    fn registers(&mut self, all: &mut Vec<Statement>) -> Parsed<()> {
+        self.expect(".reg")?;
+        let ty = self.next()?.strip_prefix('.').and_then(Type::named).ok_or("a register's type")?;
+        loop {
+            let name = self.next()?.to_string();
+            let counted = self.accept("<");
+            let count = if counted { Some(self.number()? as u32) } else { None };
+            if counted {
+                self.expect(">")?;
+            }
+            all.push(Statement::Registers(ty, name, count));
+            if !self.accept(",") {
+                return self.expect(";");
             }
         }
     }
@@ -241,17 +260,6 @@ impl<'a> Parser<'a> {
             return Ok(Statement::Label(name));
         }
         let made = match self.peek() {
-            ".reg" => {
-                self.at += 1;
-                let ty = self.next()?.strip_prefix('.').and_then(Type::named).ok_or("a register's type")?;
-                let name = self.next()?.to_string();
-                let counted = self.accept("<");
-                let count = if counted { Some(self.number()? as u32) } else { None };
-                if counted {
-                    self.expect(">")?;
-                }
-                Statement::Registers(ty, name, count)
-            }
             ".branchtargets" => {
                 self.at += 1;
                 let mut names = vec![self.next()?.to_string()];

@@ -31,6 +31,8 @@ pub(crate) mod operands;
 pub(crate) mod own;
 mod product;
 mod program;
+#[cfg(feature = "cuda")]
+mod ptx;
 mod random;
 #[cfg(feature = "cuda")]
 pub(crate) mod rows;

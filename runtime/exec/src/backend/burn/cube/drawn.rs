@@ -82,6 +82,11 @@ pub(super) struct Draw {
 impl Draw {
     /// The value of a word, of whose bits the highest count.
     pub(super) fn truth(&self, word: u32) -> f32 {
-        truth(word >= self.least)
+        truth(self.is_true(word))
+    }
+
+    /// The same as a truth value.
+    pub(super) fn is_true(&self, word: u32) -> bool {
+        word >= self.least
     }
 }

@@ -319,12 +319,15 @@ fn binary(a: f32, b: f32, #[comptime] f: BinaryFn) -> f32 {
     match comptime!(f) {
         BinaryFn::Add => a + b,
         BinaryFn::Sub => a - b,
-        BinaryFn::Mul | BinaryFn::And => a * b,
+        BinaryFn::Mul => a * b,
+        // As selections, which compilers make one condition of.
+        BinaryFn::And => select(a != 0.0f32, b, 0.0f32),
+        BinaryFn::Or => select(a != 0.0f32, 1.0f32, b),
         BinaryFn::Div => a / b,
         BinaryFn::Pow => a.powf(b),
         // The other where one is no number, but then the result is none either.
         BinaryFn::Min => select(a <= b || a.is_nan(), a, b),
-        BinaryFn::Max | BinaryFn::Or => select(a >= b || a.is_nan(), a, b),
+        BinaryFn::Max => select(a >= b || a.is_nan(), a, b),
         BinaryFn::Lt => truth(a < b),
         BinaryFn::Le => truth(a <= b),
         BinaryFn::Gt => truth(a > b),

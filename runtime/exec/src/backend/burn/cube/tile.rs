@@ -59,10 +59,11 @@ pub(super) fn store_tile<E: Float, N: Size>(
     }
 }
 
-/// The left factor of a product: 16 rows of a tile from `row` on, and 16 columns.
+/// The left factor of a product: 16 rows of a tile from `row` on, and 16 columns. The tile begins at the vector `start`.
 #[cube]
 pub(super) fn left<E: Float, N: Size>(
     tile: &Shared<[Vector<E, N>]>,
+    start: u32,
     row: u32,
     #[comptime] column: usize,
     #[comptime] width: usize,
@@ -70,7 +71,7 @@ pub(super) fn left<E: Float, N: Size>(
     let lane = UNIT_POS % 32;
     let at =
         (row + lane % 16) * comptime!(pitch(width) as u32) + lane / 16 + comptime!((column / VECTOR) as u32);
-    let at = at as usize;
+    let at = (start + at) as usize;
     let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
     definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::A, 4usize, false)
 }
@@ -79,6 +80,7 @@ pub(super) fn left<E: Float, N: Size>(
 #[cube]
 pub(super) fn left_by_columns<E: Float, N: Size>(
     tile: &Shared<[Vector<E, N>]>,
+    start: u32,
     row: u32,
     #[comptime] column: usize,
     #[comptime] width: usize,
@@ -87,7 +89,7 @@ pub(super) fn left_by_columns<E: Float, N: Size>(
     let at = (lane % 8 + lane / 16 * 8 + comptime!(column as u32)) * comptime!(pitch(width) as u32)
         + lane / 8 % 2
         + row / comptime!(VECTOR as u32);
-    let at = at as usize;
+    let at = (start + at) as usize;
     let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
     definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::A, 4usize, true)
 }
@@ -96,6 +98,7 @@ pub(super) fn left_by_columns<E: Float, N: Size>(
 #[cube]
 pub(super) fn right_by_rows<E: Float, N: Size>(
     tile: &Shared<[Vector<E, N>]>,
+    start: u32,
     #[comptime] row: usize,
     #[comptime] column: usize,
     #[comptime] width: usize,
@@ -104,7 +107,7 @@ pub(super) fn right_by_rows<E: Float, N: Size>(
     let at = (lane % 8 + lane / 16 * 8 + comptime!(row as u32)) * comptime!(pitch(width) as u32)
         + lane / 8 % 2
         + comptime!((column / VECTOR) as u32);
-    let at = at as usize;
+    let at = (start + at) as usize;
     let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
     definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::B, 4usize, false)
 }
@@ -113,6 +116,7 @@ pub(super) fn right_by_rows<E: Float, N: Size>(
 #[cube]
 pub(super) fn right<E: Float, N: Size>(
     tile: &Shared<[Vector<E, N>]>,
+    start: u32,
     #[comptime] row: usize,
     #[comptime] column: usize,
     #[comptime] width: usize,
@@ -121,7 +125,7 @@ pub(super) fn right<E: Float, N: Size>(
     let at = (lane % 16 + comptime!(row as u32)) * comptime!(pitch(width) as u32)
         + lane / 16
         + comptime!((column / VECTOR) as u32);
-    let at = at as usize;
+    let at = (start + at) as usize;
     let definition = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
     definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::B, 4usize, true)
 }
@@ -146,52 +150,6 @@ pub(super) fn multiply<E: Float>(
         definition.execute_inplace(left, &factor, &mut sum);
         sums[2 * (n + i)] = sum[0];
         sums[2 * (n + i) + 1] = sum[1];
-    }
-}
-
-/// The product of 16 rows of a tile and all rows of another: `columns` of them.
-#[cube]
-pub(super) fn products<E: Float, N: Size>(
-    rows: &Shared<[Vector<E, N>]>,
-    row: u32,
-    columns_tile: &Shared<[Vector<E, N>]>,
-    #[comptime] columns: usize,
-    #[comptime] width: usize,
-) -> Array<Vector<f32, Two>> {
-    let mut sums = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
-    #[unroll]
-    for k in 0..comptime!(width / 16) {
-        let factor = left::<E, N>(rows, row, comptime!(16 * k), width);
-        #[unroll]
-        for n in 0..comptime!(columns / 16) {
-            let two = right_by_rows::<E, N>(columns_tile, comptime!(16 * n), comptime!(16 * k), width);
-            multiply::<E>(&factor, &two, &mut sums, comptime!(2 * n));
-        }
-    }
-    sums
-}
-
-/// Adds to `sums` the product of `factors`, an accumulator of `rows` columns, and a tile of so many rows.
-#[cube]
-pub(super) fn accumulate<E: Float, N: Size>(
-    factors: &Array<Vector<f32, Two>>,
-    tile: &Shared<[Vector<E, N>]>,
-    sums: &mut Array<Vector<f32, Two>>,
-    #[comptime] rows: usize,
-    #[comptime] width: usize,
-) {
-    #[unroll]
-    for k in 0..comptime!(rows / 16) {
-        let mut factor = Array::<Vector<E, Two>>::new(4usize);
-        #[unroll]
-        for i in 0..4usize {
-            factor[i] = Vector::<E, Two>::cast_from(factors[4 * k + i]);
-        }
-        #[unroll]
-        for n in 0..comptime!(width / 16) {
-            let two = right::<E, N>(tile, comptime!(16 * k), comptime!(16 * n), width);
-            multiply::<E>(&factor, &two, sums, comptime!(2 * n));
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tiles that positions decide: all their scores are one number, and they are left out where that has no weight.
 
-use super::super::tile::PLANES;
-use super::scores::{DECIDED, Space};
+use super::super::tile::{PLANES, UNITS};
+use super::scores::{AttentionShape, Beside, DECIDED, Space, line, of_query};
 use cubecl::prelude::*;
 
 /// The number to which scores are relative: none of a row without scores, all of whose weights are 0.
@@ -12,7 +12,7 @@ pub(super) fn shift(max: f32) -> f32 {
 
 /// Whether a score has a weight beside the greatest of its row, which is not 0 in `f32`; NaN has.
 #[cube]
-pub(super) fn has_weight(score: f32, max: f32) -> bool {
+fn has_weight(score: f32, max: f32) -> bool {
     let apart = max - score;
     apart <= 110.0f32 || apart.is_nan()
 }
@@ -27,7 +27,7 @@ pub(super) fn any_needs(first: f32, second: f32, row: u32, space: &Space) -> boo
 
 /// Whether it is so for any unit of the cube.
 #[cube]
-pub(super) fn any_of_cube(is: bool) -> bool {
+fn any_of_cube(is: bool) -> bool {
     let mut votes = Shared::<[u32]>::new_slice(PLANES);
     let vote = plane_max(select(is, 1u32, 0u32));
     sync_cube();
@@ -43,7 +43,70 @@ pub(super) fn any_of_cube(is: bool) -> bool {
 
 /// Where the table of decided tiles tells of a tile.
 #[cube]
-pub(super) fn place_of_decision(space: &Space, query: u32, key: u32) -> usize {
+fn place_of_decision(space: &Space, query: u32, key: u32) -> usize {
     let tile = comptime!(DECIDED as u32);
     (query / tile * space.keys.div_ceil(tile) + key / tile) as usize
+}
+
+/// The number of the next of `many` tiles, from `from` on, and whether positions decide it: of those that they decide if the first of `wants`
+/// says so, and of the others if the second does. Tiles are so many keys for the queries from `at` on, or 64 queries for the keys from there on.
+#[cube]
+pub(super) fn next_wanted(
+    decided: &Tensor<u32>,
+    space: &Space,
+    at: u32,
+    from: u32,
+    many: u32,
+    wants: (bool, bool),
+    #[comptime] of_keys: bool,
+    #[comptime] shape: AttentionShape,
+) -> (u32, bool) {
+    let mut tile = from;
+    let mut is = false.runtime();
+    if comptime!(shape.decides) {
+        let mut looks = true;
+        while looks && tile < many {
+            is = if comptime!(of_keys) {
+                is_decided(decided, space, at, tile * comptime!(shape.columns as u32), comptime!(shape.clone()))
+            } else {
+                is_decided(decided, space, tile * comptime!(DECIDED as u32), at, comptime!(shape.clone()))
+            };
+            looks = select(is, !wants.0, !wants.1);
+            tile += select(looks, 1u32, 0u32);
+        }
+    }
+    (tile, is)
+}
+
+/// Whether positions decide a tile.
+#[cube]
+pub(super) fn is_decided(
+    decided: &Tensor<u32>,
+    space: &Space,
+    query: u32,
+    key: u32,
+    #[comptime] shape: AttentionShape,
+) -> bool {
+    let mut is = false.runtime();
+    if comptime!(shape.decides) {
+        is = decided[place_of_decision(space, query, key)] != 0u32;
+    }
+    is
+}
+
+/// Whether the number has a weight for any query of an attention.
+#[cube]
+pub(super) fn any_query_needs(
+    beside: &Beside,
+    space: &Space,
+    outer: u32,
+    #[comptime] shape: AttentionShape,
+) -> bool {
+    let mut needs = false.runtime();
+    for i in 0..space.rows.div_ceil(comptime!(UNITS as u32)) {
+        let row = i * comptime!(UNITS as u32) + UNIT_POS;
+        let at = line(beside, space, outer, min(row, space.rows - 1u32), comptime!(shape.clone()));
+        needs = needs || has_weight(space.decided, of_query(&at, comptime!(shape.max.unwrap_or(0))));
+    }
+    any_of_cube(needs)
 }

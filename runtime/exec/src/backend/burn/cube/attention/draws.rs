@@ -1,129 +1,158 @@
 //! Truth values that are drawn for scores, bit by bit those that are drawn into memory elsewhere.
 //!
+//! A kernel of its own draws those of a whole attention, a bit for each score, as each unit of the other kernels needs them: drawing is
+//! arithmetic of integers alone, which keeps a multiprocessor busy by itself, and waits for nothing. Tiles that positions decide are drawn
+//! where they are looked at, which they seldom are.
+//!
 //! As a rule one counter of the generator gives the truth values of eight keys that follow each other, 16 bits for each. What a unit has of two
 //! neighboring tiles of 8 columns are elements of as many counters as there are units that have elements of these: so each computes one, and they
-//! exchange words.
+//! exchange what is true.
 
 use super::super::random::of_words;
-use super::scores::{AttentionShape, Beside, DrawnShape, QueryLine};
+use super::super::tile::UNITS;
+use super::decide::is_decided;
+use super::load::{place_of_cube, row_of_unit};
+use super::scores::{AttentionShape, Beside, DECIDED, DrawnShape, QueryLine, Space, two_lines};
 use cubecl::prelude::*;
 
-/// The four words of a counter, or of four counters that a unit has elements of.
-type Words = (u32, u32, u32, u32);
-
-/// Of two queries, which are the rows of accumulators, at `key`, the key after it, and both 8 keys later: first the keys, then the
-/// queries, then the tiles of 8 keys.
-#[cube]
-pub(super) fn by_rows(
-    beside: &Beside,
-    first: &QueryLine,
-    second: &QueryLine,
-    key: u32,
+/// Draws for all tiles of 64 queries and 64 keys, but those that positions decide: a word for each unit.
+#[cube(launch_unchecked)]
+pub(super) fn attention_draws(
+    beside: Beside,
+    space: Space,
+    decided: &Tensor<u32>,
+    out: &mut Tensor<u32>,
     #[comptime] shape: AttentionShape,
-) -> Sequence<Array<f32>> {
-    let mut all = Sequence::<Array<f32>>::new();
+) {
+    let (outer, first_query) = place_of_cube(space.rows, false);
+    let lines = two_lines(&beside, &space, outer, first_query + row_of_unit(), comptime!(shape.clone()));
+    let step = beside.step[0usize];
+    for tile in 0..space.keys.div_ceil(comptime!(DECIDED as u32)) {
+        let first_key = tile * comptime!(DECIDED as u32);
+        let mut wanted = true;
+        if comptime!(shape.decides) {
+            wanted = !is_decided(decided, &space, first_query, first_key, comptime!(shape.clone()));
+        }
+        if wanted {
+            #[unroll]
+            for i in 0..comptime!(shape.draws.len()) {
+                let bits = drawn(&beside, &lines, step, first_key, i, DECIDED, comptime!(shape.clone()));
+                let at = place_of_bits(&space, outer, first_query, first_key, i, comptime!(shape.draws.len()));
+                out[at] = bits;
+            }
+        }
+    }
+}
+
+/// Where the word of this unit is, of the four planes that have these 64 queries and 64 keys.
+#[cube]
+fn place_of_bits(
+    space: &Space,
+    outer: u32,
+    query: u32,
+    key: u32,
+    #[comptime] which: usize,
+    #[comptime] many: usize,
+) -> usize {
+    let size = comptime!(DECIDED as u32);
+    let (rows, keys) = (space.rows.div_ceil(size), space.keys.div_ceil(size));
+    let tile = (outer as usize * rows as usize + (query / size) as usize) * keys as usize + (key / size) as usize;
+    (tile * many + which) * UNITS + UNIT_POS as usize
+}
+
+/// Loads the words of all draws for the keys of a tile from `at.2` on.
+#[cube]
+pub(super) fn load_bits(
+    space: &Space,
+    bits: &Tensor<u32>,
+    at: (u32, u32, u32),
+    own: &mut Array<u32>,
+    #[comptime] shape: AttentionShape,
+) {
+    let (outer, first_query, first_key) = at;
     #[unroll]
-    for i in 0..comptime!(beside.draws.len()) {
-        let draw = beside.draws.index(i);
-        let counts = (*first.counts.index(i), *second.counts.index(i));
-        let mut drawn = Array::<f32>::new(8usize);
-        let DrawnShape { many, in_groups } = comptime!(shape.draws[i]);
-        if comptime!(in_groups) {
-            // Four units have the eight keys of a tile. The lowest bit of each says for which query it computes a counter, the other for
-            // which tile.
-            let own = UNIT_POS % 4;
-            let count = select(own & 1 == 0u32, counts.0, counts.1) + u64::cast_from(key + own / 2 * 8u32);
-            let words = draw.generator.words(beside.step[0usize], count >> 3);
-            let had = exchanged(words, own, 1u32);
+    for i in 0..comptime!(shape.draws.len()) {
+        let place = place_of_bits(space, outer, first_query, first_key, i, comptime!(shape.draws.len()));
+        own[i] = bits[place] >> (first_key % comptime!(DECIDED as u32) / 2u32);
+    }
+}
+
+/// The bits of all draws for the keys of a tile from `first_key` on: those that were loaded, unless positions decide the tile.
+#[cube]
+pub(super) fn bits_of(
+    beside: &Beside,
+    lines: &Sequence<QueryLine>,
+    loaded: &Array<u32>,
+    first_key: u32,
+    is_decided: bool,
+    #[comptime] shape: AttentionShape,
+) -> Sequence<u32> {
+    let mut all = Sequence::<u32>::new();
+    #[unroll]
+    for i in 0..comptime!(shape.draws.len()) {
+        let mut own = loaded[i];
+        if is_decided {
+            let step = beside.step[0usize];
+            own = drawn(beside, lines, step, first_key, i, comptime!(shape.columns), comptime!(shape.clone()));
+        }
+        all.push(own);
+    }
+    all
+}
+
+/// The bits of a draw for two queries, which are rows of accumulators, and `columns` keys: of each 16 keys first those of the first eight,
+/// of these first those of the first query, two for each.
+#[cube]
+fn drawn(
+    beside: &Beside,
+    lines: &Sequence<QueryLine>,
+    step: u32,
+    first_key: u32,
+    #[comptime] which: usize,
+    #[comptime] columns: usize,
+    #[comptime] shape: AttentionShape,
+) -> u32 {
+    let draw = beside.draws.index(which);
+    let counts = (*lines.index(0).counts.index(which), *lines.index(1).counts.index(which));
+    let DrawnShape { many, in_groups } = comptime!(shape.draws[which]);
+    let mut bits = 0u32;
+    if comptime!(in_groups) {
+        // Four units have the eight keys of a tile of accumulators, which share a counter. The lowest bit of each says for which query it
+        // computes counters, the other for which eight of 16 keys: a byte for each 16.
+        let own = UNIT_POS % 4;
+        let count = select(own & 1 == 0u32, counts.0, counts.1) + u64::cast_from(first_key + own / 2 * 8u32);
+        let mut bytes = 0u32;
+        #[unroll]
+        for pair in 0..comptime!(columns / 16) {
+            let words = draw.generator.words(step, (count + comptime!(16 * pair as u64)) >> 3);
             #[unroll]
             for from in 0..4usize {
-                let word = of_words(had, from, 4usize);
-                drawn[2 * from] = draw.truth(word << 16u32);
-                drawn[2 * from + 1] = draw.truth(word);
+                let word = of_words(words, from, 4usize);
+                let at = comptime!((8 * pair + 2 * from) as u32);
+                bytes |= u32::cast_from(draw.is_true(word << 16u32)) << at;
+                bytes |= u32::cast_from(draw.is_true(word)) << comptime!(at + 1);
             }
-        } else {
-            let along = comptime!(shape.key());
+        }
+        // Of the bytes of each of the four, those of its own two keys.
+        #[unroll]
+        for apart in 0..4u32 {
+            let theirs = if comptime!(apart == 0) { bytes } else { plane_shuffle_xor(bytes, apart) };
+            bits |= ((theirs >> (2u32 * own)) & 0x0303_0303u32) << (2u32 * (own ^ apart));
+        }
+    } else {
+        let along = comptime!(shape.key());
+        #[unroll]
+        for pair in 0..comptime!(columns / 16) {
             #[unroll]
             for place in 0..8usize {
                 let count = if comptime!(place / 2 % 2 == 0) { counts.0 } else { counts.1 };
-                let key = key + comptime!((place / 4 * 8 + place % 2) as u32);
+                let offset = comptime!((16 * pair + place / 4 * 8 + place % 2) as u32);
+                let key = first_key + UNIT_POS % 4 * 2u32 + offset;
                 let count = count + u64::cast_from(key) * *draw.strides.index(along);
-                drawn[place] = draw.truth(draw.generator.word(beside.step[0usize], count, many));
+                let is = draw.is_true(draw.generator.word(step, count, many));
+                bits |= u32::cast_from(is) << comptime!((8 * pair + place) as u32);
             }
         }
-        all.push(drawn);
     }
-    all
-}
-
-/// Of four queries, which are columns of accumulators, the first two of one tile and the others of the next, at `key` and the eighth key after
-/// it: first the queries of a tile, then the keys, then the tiles.
-#[cube]
-pub(super) fn by_columns(
-    beside: &Beside,
-    lines: &Sequence<QueryLine>,
-    key: u32,
-    #[comptime] shape: AttentionShape,
-) -> Sequence<Array<f32>> {
-    let mut all = Sequence::<Array<f32>>::new();
-    #[unroll]
-    for i in 0..comptime!(beside.draws.len()) {
-        let draw = beside.draws.index(i);
-        let mut counts = Array::<u64>::new(4usize);
-        #[unroll]
-        for line in 0..4usize {
-            counts[line] = *lines.index(line).counts.index(i);
-        }
-        let mut drawn = Array::<f32>::new(8usize);
-        let DrawnShape { many, in_groups } = comptime!(shape.draws[i]);
-        if comptime!(in_groups) {
-            // Eight units, each fourth of the plane, have the eight keys. The lowest bit of each says for which tile it computes a counter,
-            // the next for which query, the highest for which eight keys.
-            let own = UNIT_POS / 4 % 8;
-            let is_first = own & 1 == 0u32;
-            let of_tile = (select(is_first, counts[0], counts[2]), select(is_first, counts[1], counts[3]));
-            let count = select(own & 2 == 0u32, of_tile.0, of_tile.1);
-            let count = count + u64::cast_from(key + own / 4 * 8u32);
-            let words = draw.generator.words(beside.step[0usize], count >> 3);
-            let had = exchanged(words, own / 2, 8u32);
-            let half = 16u32 - own % 2 * 16u32;
-            #[unroll]
-            for from in 0..4usize {
-                let word = of_words(had, from, 4usize);
-                let other = plane_shuffle_xor(word, 4u32);
-                drawn[from] = draw.truth(select(is_first, word, other) << half);
-                drawn[4 + from] = draw.truth(select(is_first, other, word) << half);
-            }
-        } else {
-            let along = comptime!(shape.key());
-            #[unroll]
-            for place in 0..8usize {
-                let key = key + comptime!((place / 2 % 2 * 8) as u32);
-                let count = counts[comptime!(place / 4 * 2 + place % 2)];
-                let count = count + u64::cast_from(key) * *draw.strides.index(along);
-                drawn[place] = draw.truth(draw.generator.word(beside.step[0usize], count, many));
-            }
-        }
-        all.push(drawn);
-    }
-    all
-}
-
-/// Of four units that have four words each, the word with the number of this one, `own`, from each of them; the next is `apart` lanes away.
-#[cube]
-fn exchanged(words: Words, own: u32, apart: u32) -> Words {
-    let is_even = own & 1 == 0u32;
-    let (a, b) = swapped(words.0, words.1, is_even, apart);
-    let (c, d) = swapped(words.2, words.3, is_even, apart);
-    let is_lower = own & 2 == 0u32;
-    let (a, c) = swapped(a, c, is_lower, 2u32 * apart);
-    let (b, d) = swapped(b, d, is_lower, 2u32 * apart);
-    (a, b, c, d)
-}
-
-/// Keeps the first word and gives the second one away for the first of the other unit; the other way round in that one.
-#[cube]
-fn swapped(first: u32, second: u32, keeps_first: bool, apart: u32) -> (u32, u32) {
-    let got = plane_shuffle_xor(select(keeps_first, second, first), apart);
-    (select(keeps_first, first, got), select(keeps_first, got, second))
+    bits
 }

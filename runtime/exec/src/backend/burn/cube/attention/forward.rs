@@ -4,13 +4,15 @@
 
 use super::super::exp2::exp;
 use super::super::program::evaluate;
-use super::super::tile::{ROWS, Two, accumulate, new_tile, products, row_max, row_sum};
-use super::decide::{any_needs, place_of_decision, shift};
-use super::draws::by_rows;
-use super::load::{QUERIES, load, place_of_cube, write_queries};
+use super::super::tile::{Two, row_max, row_sum};
+use super::decide::{any_needs, next_wanted, shift};
+use super::draws::{bits_of, load_bits};
+use super::load::{QUERIES, load, meet, place_of_cube, row_of_unit, write_queries};
 use super::scores::{
-    AttentionShape, Beside, QueryLine, Space, base, element, of_query, row_offset, score, two_lines,
+    AttentionShape, Beside, KeyTile, QueryLine, RowSource, Space, Staged, Which, base, element, key_in_tile, of_query,
+    row_offset, score, two_lines,
 };
+use super::tiles::{accumulate, finish, halves, new_tiles, products};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
@@ -22,6 +24,7 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
     beside: Beside,
     space: Space,
     decided: &Tensor<u32>,
+    bits: &Tensor<u32>,
     maxima: &mut Tensor<f32>,
     sums: &mut Tensor<f32>,
     out: &mut Tensor<Vector<O, M>>,
@@ -29,62 +32,76 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
     #[define(E)] _half: ElemType,
     #[define(O)] _result: ElemType,
 ) {
-    let (outer, first_query) = place_of_cube(space.rows);
-    let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
     let columns = comptime!(shape.columns);
     let width = comptime!(shape.values);
-    let mut query_rows = new_tile::<E, N>(QUERIES, comptime!(shape.width));
-    let mut key_rows = new_tile::<E, N>(columns, comptime!(shape.width));
-    let mut value_rows = new_tile::<E, N>(columns, width);
-    load(
-        queries,
-        queries,
-        &mut query_rows,
-        &mut value_rows,
-        (outer, first_query),
-        &space,
-        comptime!(shape.clone()),
-        false,
-        QUERIES,
-        0usize,
-    );
-    let row = first_query + plane_row + UNIT_POS % 32 / 4;
+    let (query_shape, key_shape, value_shape) = comptime!((
+        shape.tile(QUERIES, shape.width),
+        shape.tile(columns, shape.width),
+        shape.tile(columns, width)
+    ));
+    let (outer, first_query) = place_of_cube(space.rows, true);
+    let row = first_query + row_of_unit();
+    let query_rows = new_tiles::<E, N>(query_shape, 1usize);
+    let key_rows = new_tiles::<E, N>(key_shape, 2usize);
+    let value_rows = new_tiles::<E, N>(value_shape, 2usize);
+    let staged = Staged::new(&beside, &space, outer, true, comptime!(shape.clone()));
+    let of_queries = RowSource::new(queries, &space, outer, false, comptime!(shape.clone()));
+    let of_keys = RowSource::new(keys, &space, outer, true, comptime!(shape.clone()));
+    let of_values = RowSource::new(values, &space, outer, true, comptime!(shape.clone()));
+    let own = comptime!(shape.clone());
+    load(queries, &of_queries, &query_rows, 0u32, first_query, &space, own, query_shape, false);
     let mut softmax = Softmax::new(&beside, &space, outer, row, comptime!(shape.clone()));
     let mut result = Array::<Vector<f32, Two>>::new(comptime!(width / 4));
 
     // Tiles that positions decide come last, and only where they have weight.
     let many = space.keys.div_ceil(comptime!(columns as u32));
-    let mut needed = true;
-    for i in 0..many * comptime!(if shape.decides { 2u32 } else { 1u32 }) {
-        let first_key = i % many * comptime!(columns as u32);
-        let mut wanted = true;
+    let mut buffer = 0u32;
+    let mut bits_ahead = Array::<u32>::new(comptime!(shape.draws.len().max(1)));
+    for pass in 0..comptime!(if shape.decides { 2u32 } else { 1u32 }) {
+        let wants = (pass == 1u32, pass == 0u32);
+        let (mut tile, _is) = next_wanted(decided, &space, first_query, 0u32, many, wants, true, comptime!(shape.clone()));
         if comptime!(shape.decides) {
-            if i == many {
-                needed = any_needs(softmax.greatest[0], softmax.greatest[1], row, &space);
+            if pass == 1u32 {
+                let needed = any_needs(softmax.greatest[0], softmax.greatest[1], row, &space);
+                tile = select(needed, tile, many);
             }
-            let later = i >= many;
-            wanted = (decided[place_of_decision(&space, first_query, first_key)] != 0u32) == later;
-            wanted = wanted && (needed || !later);
         }
-        if wanted {
-            load(
-                keys,
-                values,
-                &mut key_rows,
-                &mut value_rows,
-                (outer, first_key),
-                &space,
-                comptime!(shape.clone()),
-                true,
-                columns,
-                width,
-            );
-            let mut weights =
-                products::<E, N>(&query_rows, plane_row, &key_rows, columns, comptime!(shape.width));
+        if tile < many {
+            let first = tile * comptime!(columns as u32);
+            load(keys, &of_keys, &key_rows, buffer, first, &space, comptime!(shape.clone()), key_shape, true);
+            load(values, &of_values, &value_rows, buffer, first, &space, comptime!(shape.clone()), value_shape, true);
+            staged.load(&beside, &space, buffer, first, true, comptime!(shape.clone()));
+            load_bits(&space, bits, (outer, first_query, first), &mut bits_ahead, comptime!(shape.clone()));
+        }
+        while tile < many {
+            let first = tile * comptime!(columns as u32);
+            meet(comptime!(shape.grouped));
+            let mut weights = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
+            let at = buffer * comptime!(key_shape.size() as u32);
+            products::<E, N>(&query_rows, 0u32, &key_rows, at, &mut weights, query_shape, key_shape, 0usize, columns);
+            let drawn = bits_of(&beside, &softmax.lines, &bits_ahead, first, wants.0, comptime!(shape.clone()));
+            // The next tile comes while this one is looked at.
+            let from = tile + 1u32;
+            let (next, _is) = next_wanted(decided, &space, first_query, from, many, wants, true, comptime!(shape.clone()));
+            tile = next;
+            if tile < many {
+                let (first, other) = (tile * comptime!(columns as u32), 1u32 - buffer);
+                load(keys, &of_keys, &key_rows, other, first, &space, comptime!(shape.clone()), key_shape, true);
+                load(values, &of_values, &value_rows, other, first, &space, comptime!(shape.clone()), value_shape, true);
+                staged.load(&beside, &space, other, first, true, comptime!(shape.clone()));
+                load_bits(&space, bits, (outer, first_query, first), &mut bits_ahead, comptime!(shape.clone()));
+            }
+            let looked_at = KeyTile { first, buffer, drawn };
+            finish(&mut weights, columns, 0usize, comptime!(shape.grouped));
             let own = comptime!(shape.clone());
-            let factors = softmax.scores::<E>(&mut weights, &beside, &space, row, first_key, own);
+            let factors = softmax.scores::<E>(&mut weights, &beside, &space, &staged, &looked_at, row, own);
             softmax.weigh(&mut weights, &factors, &mut result, comptime!(shape.clone()));
-            accumulate::<E, N>(&weights, &value_rows, &mut result, columns, width);
+            if comptime!(width > 0) {
+                let (weights, at) = (halves::<E>(&weights, columns), buffer * comptime!(value_shape.size() as u32));
+                accumulate::<E, N>(&weights, &value_rows, at, &mut result, value_shape);
+                finish(&mut result, width, 0usize, comptime!(shape.grouped));
+            }
+            buffer = 1u32 - buffer;
         }
     }
     let total = softmax.write(maxima, sums, &space, outer, row, comptime!(shape.clone()));
@@ -95,7 +112,6 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
         write_queries(out, &result, &space, (outer, row), shape, width);
     }
 }
-
 /// Divides what was summed of the values by the sums of their weights.
 #[cube]
 fn divide(values: &mut Array<Vector<f32, Two>>, sums: &Array<f32>, #[comptime] width: usize) {
@@ -136,7 +152,7 @@ impl Softmax {
         for half in 0..2usize {
             greatest[half] = comptime!(f32::NEG_INFINITY).runtime();
             if comptime!(shape.max.is_some()) {
-                greatest[half] = of_query(beside, lines.index(half), comptime!(shape.max.unwrap_or(0)));
+                greatest[half] = of_query(lines.index(half), comptime!(shape.max.unwrap_or(0)));
             }
         }
         Softmax { lines, greatest, most: Array::<f32>::new(2usize), total: Array::<f32>::new(2usize) }
@@ -148,8 +164,9 @@ impl Softmax {
         products: &mut Array<Vector<f32, Two>>,
         beside: &Beside,
         space: &Space,
+        staged: &Staged,
+        tile: &KeyTile,
         row: u32,
-        first_key: u32,
         #[comptime] shape: AttentionShape,
     ) -> Array<Vector<f32, Two>> {
         let columns = comptime!(shape.columns);
@@ -157,33 +174,27 @@ impl Softmax {
         self.most[0] = self.greatest[0];
         self.most[1] = self.greatest[1];
         #[unroll]
-        for pair in 0..comptime!(columns / 16) {
-            let first = first_key + comptime!(16 * pair as u32) + UNIT_POS % 4 * 2u32;
-            let (line, other) = (self.lines.index(0), self.lines.index(1));
-            let drawn = by_rows(beside, line, other, first, comptime!(shape.clone()));
+        for at in 0..comptime!(columns / 4) {
+            let half = comptime!(at % 2);
+            let query = row + comptime!(8 * half as u32);
+            let mut scores = Vector::<f32, Two>::zeroed();
+            let mut factor = Vector::<f32, Two>::zeroed();
             #[unroll]
-            for place in 0..4usize {
-                let (tile, half) = comptime!((place / 2, place % 2));
-                let at = comptime!(2 * (2 * pair + tile) + half);
-                let query = row + comptime!(8 * half as u32);
-                let mut scores = Vector::<f32, Two>::zeroed();
-                let mut factor = Vector::<f32, Two>::zeroed();
-                #[unroll]
-                for c in 0..2usize {
-                    let key = first + comptime!((8 * tile + c) as u32);
-                    let (product, which) = (products[at].extract(c), comptime!(2 * place + c));
-                    let (line, own) = (self.lines.index(half), comptime!(shape.clone()));
-                    let inputs = element(beside, space, line, &drawn, key, product, which, own);
-                    let s = score::<E>(&inputs, space, query, key, comptime!(shape.clone()));
-                    self.most[half] = max(self.most[half], s);
-                    scores.insert(c, s);
-                    if let Some(weight) = comptime!(shape.weight.clone()) {
-                        factor.insert(c, evaluate::<E>(&inputs, weight));
-                    }
+            for c in 0..2usize {
+                let which = comptime!(Which { pair: at / 4, tile: at / 2 % 2, half, key: c });
+                let (line, own) = (self.lines.index(half), comptime!(shape.clone()));
+                let product = products[at].extract(c);
+                let inputs = element(beside, space, line, staged, tile, product, which, own);
+                let key = tile.first + key_in_tile(which);
+                let s = score::<E>(&inputs, space, query, key, comptime!(shape.clone()));
+                self.most[half] = max(self.most[half], s);
+                scores.insert(c, s);
+                if let Some(weight) = comptime!(shape.weight.clone()) {
+                    factor.insert(c, evaluate::<E>(&inputs, weight));
                 }
-                products[at] = scores;
-                factors[at] = factor;
             }
+            products[at] = scores;
+            factors[at] = factor;
         }
         factors
     }

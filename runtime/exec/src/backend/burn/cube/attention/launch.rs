@@ -3,8 +3,8 @@
 use super::super::tile::{UNITS, VECTOR};
 use super::call::{AttentionCall, AttentionInput, AttentionOutput};
 use super::load::QUERIES;
-use super::scores::{AttentionShape, BesideLaunch, BesideShape, DrawnShape, SpaceLaunch};
-use super::{backward, forward};
+use super::scores::{AttentionShape, BesideLaunch, BesideShape, DECIDED, DrawnShape, SpaceLaunch};
+use super::{backward, draws, forward};
 use crate::backend::RngState;
 use crate::backend::burn::cube::arguments::address_type;
 use crate::backend::burn::cube::drawn::Drawn;
@@ -51,7 +51,13 @@ pub(in super::super) fn attend(
         }
     }
     let drawn = call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng)).collect();
-    Ok(AttentionRun { call, inputs, many, decided, outputs, drawn, step }.go())
+    let grouped = multiplies_together(&inputs[0].client);
+    Ok(AttentionRun { call, inputs, many, decided, outputs, drawn, step, grouped }.go())
+}
+
+/// Whether four planes of a device multiply together: `wgmma` is there on GPUs of compute capability 9.0 alone.
+fn multiplies_together(client: &Client) -> bool {
+    client.properties().identity.fingerprint == "ptx_sm90"
 }
 
 /// Whether a tensor can be read as vectors of its own dim.
@@ -73,6 +79,7 @@ struct AttentionRun<'a> {
     outputs: &'a [ResultSlot<'a>],
     drawn: Vec<Drawn>,
     step: &'a CubeTensor,
+    grouped: bool,
 }
 
 fn drawn_shape(drawn: &Drawn) -> DrawnShape {
@@ -167,8 +174,36 @@ impl AttentionRun<'_> {
             decides: call.decided.is_some(),
             whole: self.rows().is_multiple_of(QUERIES)
                 && call.sizes[call.sizes.len() - 1].is_multiple_of(QUERIES),
+            grouped: self.grouped,
             parts: call.parts.clone(),
         }
+    }
+
+    /// The truth values that are drawn, a bit for each; some memory where none are.
+    fn bits(&self) -> CubeTensor {
+        let (like, call) = (&self.inputs[0], self.call);
+        let (outer, tiles) = (call.sizes[..call.outer].iter().product::<usize>(), |n: usize| n.div_ceil(DECIDED));
+        let keys = call.sizes[call.sizes.len() - 1];
+        let words = outer * tiles(self.rows()) * tiles(keys) * self.drawn.len() * UNITS;
+        let (client, device) = (like.client.clone(), like.device.clone());
+        let bits = empty_device_contiguous_dtype(client, device, Extents::from([words.max(1)]), BurnType::U32);
+        if !self.drawn.is_empty() && words > 0 {
+            #[expect(unsafe_code, reason = "there is a word for each unit of each tile")]
+            // SAFETY: as said.
+            unsafe {
+                draws::attention_draws::launch_unchecked(
+                    &like.client,
+                    self.cubes(self.rows()),
+                    CubeDim::new_1d(UNITS as u32),
+                    self.beside(),
+                    self.space(),
+                    self.decided.clone().into_tensor_arg(),
+                    bits.clone().into_tensor_arg(),
+                    self.shape(DECIDED),
+                );
+            }
+        }
+        bits
     }
 
     /// Memory for a part, as it is walked; a few elements that nothing is written to where it is not asked for.
@@ -198,15 +233,16 @@ impl AttentionRun<'_> {
         let has = |part| call.parts.contains(&part);
         // What is accumulated for wide keys takes more registers, which leaves fewer for what is looked at.
         let widest = call.width.max(call.values);
-        let columns = |most| if widest > most { 32 } else { 64 };
+        let columns = if widest > 64 { 32 } else { 64 };
+        let bits = self.bits();
         if call.slope.is_none() {
-            self.forward(64, &mut made);
+            self.forward(64, bits, &mut made);
         } else {
             if has(AttentionPart::Query) {
-                self.query_grad(columns(64), &mut made);
+                self.query_grad(columns, bits.clone(), &mut made);
             }
             if has(AttentionPart::Key) || has(AttentionPart::Value) {
-                self.key_grad(columns(32), &mut made);
+                self.key_grad(columns, bits, &mut made);
             }
         }
         made.into_iter().flatten().collect()
@@ -236,7 +272,7 @@ impl AttentionRun<'_> {
         [self.inputs[0].dtype, result].map(dtype_to_storage_type)
     }
 
-    fn forward(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
+    fn forward(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
         let is_result = self.call.parts.contains(&AttentionPart::Result);
         let of_values = if is_result { AttentionPart::Result } else { AttentionPart::Values };
@@ -256,6 +292,7 @@ impl AttentionRun<'_> {
                 self.beside(),
                 self.space(),
                 self.decided.clone().into_tensor_arg(),
+                bits.into_tensor_arg(),
                 self.out(AttentionPart::Max, made),
                 self.out(AttentionPart::Sum, made),
                 self.out(of_values, made),
@@ -266,7 +303,7 @@ impl AttentionRun<'_> {
         }
     }
 
-    fn query_grad(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
+    fn query_grad(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
         #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
         // SAFETY: as said.
@@ -285,6 +322,7 @@ impl AttentionRun<'_> {
                 self.beside(),
                 self.space(),
                 self.decided.clone().into_tensor_arg(),
+                bits.into_tensor_arg(),
                 self.out(AttentionPart::Query, made),
                 self.shape(columns),
                 half,
@@ -293,7 +331,7 @@ impl AttentionRun<'_> {
         }
     }
 
-    fn key_grad(&self, columns: usize, made: &mut [Option<CubeTensor>]) {
+    fn key_grad(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
         let keys = self.call.sizes.last().copied().unwrap_or(0);
         #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
@@ -313,9 +351,11 @@ impl AttentionRun<'_> {
                 self.beside(),
                 self.space(),
                 self.decided.clone().into_tensor_arg(),
+                bits.into_tensor_arg(),
                 self.out(AttentionPart::Key, made),
                 self.out(AttentionPart::Value, made),
-                self.shape(columns),
+                columns,
+                self.shape(QUERIES),
                 half,
                 result,
             );

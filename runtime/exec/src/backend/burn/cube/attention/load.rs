@@ -1,87 +1,75 @@
 //! Rows of queries, keys and values, from memory to tiles, and from accumulators to memory.
 
-use super::super::tile::{PLANES, ROWS, Two, UNITS, VECTOR, store_tile, vectors_each, write};
-use super::scores::{AttentionShape, Space, base, row_offset};
+use super::super::ptx::{copy_ahead, shared_address, show_to_products, wait_for_copies};
+use super::super::tile::{PLANES, ROWS, Two, UNITS, VECTOR, write};
+use super::scores::{AttentionShape, RowSource, Space, base, row_offset};
+use super::tiles::{TileShape, place};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
 /// Queries of a cube, or keys.
 pub(super) const QUERIES: usize = PLANES * ROWS;
 
-/// What of the rows from `first` on this unit is to put into a tile: of keys, or else of queries. Beyond the last row are zeros.
-#[cube]
-fn fetch<E: Float, N: Size>(
-    source: &Tensor<Vector<E, N>>,
-    base: usize,
-    first: u32,
-    space: &Space,
-    #[comptime] shape: AttentionShape,
-    #[comptime] of_keys: bool,
-    #[comptime] rows: usize,
-    #[comptime] width: usize,
-) -> Array<Vector<E, N>> {
-    let each = comptime!(vectors_each(rows, width));
-    let vectors = comptime!((width / VECTOR) as u32);
-    let mut fetched = Array::<Vector<E, N>>::new(each);
-    #[unroll]
-    for i in 0..each {
-        let at = UNIT_POS + comptime!((i * UNITS) as u32);
-        let row = at / vectors;
-        let place = (at % vectors) as usize;
-        let mut is_there = true;
-        if comptime!((i + 1) * UNITS > rows * width / VECTOR) {
-            is_there = row < comptime!(rows as u32);
-        }
-        if comptime!(!shape.whole) {
-            is_there = is_there && first + row < select(comptime!(of_keys).runtime(), space.keys, space.rows);
-        }
-        if is_there {
-            let offset = if comptime!(of_keys) {
-                (first + row) as usize * source.stride(comptime!(shape.key()))
-            } else {
-                row_offset(source, space, first + row, comptime!(shape.clone()))
-            };
-            fetched[i] = source[(base + offset) / VECTOR + place];
-        }
-    }
-    fetched
-}
-
-/// Fills tiles with `rows` rows of keys and values, or else of queries and their cotangents, from `first` on, when all units are done with
-/// what was there; the second only where it has a width. All see them afterwards. `at` is the outer position, and the first row.
+/// Begins to copy the rows from `first` on to a tile, the `buffer`-th of those in `tiles`: of keys, or else of queries. Beyond the last row are
+/// zeros. See [`meet`].
 #[cube]
 pub(super) fn load<E: Float, N: Size>(
     source: &Tensor<Vector<E, N>>,
-    second: &Tensor<Vector<E, N>>,
-    tile: &mut Shared<[Vector<E, N>]>,
-    second_tile: &mut Shared<[Vector<E, N>]>,
-    at: (u32, u32),
+    rows: &RowSource,
+    tiles: &Shared<[Vector<E, N>]>,
+    buffer: u32,
+    first: u32,
     space: &Space,
     #[comptime] shape: AttentionShape,
+    #[comptime] tile: TileShape,
     #[comptime] of_keys: bool,
-    #[comptime] rows: usize,
-    #[comptime] second_width: usize,
 ) {
-    let width = comptime!(shape.width);
-    let start = base(source, space, at.0, comptime!(shape.clone()));
-    let fetched = fetch(source, start, at.1, space, comptime!(shape.clone()), of_keys, rows, width);
-    if comptime!(second_width > 0) {
-        let start = base(second, space, at.0, comptime!(shape.clone()));
-        let other = fetch(second, start, at.1, space, shape, of_keys, rows, second_width);
-        sync_cube();
-        store_tile(&other, second_tile, rows, second_width);
-    } else {
-        sync_cube();
+    let (in_row, all) = comptime!((tile.in_row() as u32, (tile.rows * tile.in_row()) as u32));
+    let to = shared_address(&tiles[0..1]) + buffer * comptime!((tile.size() * 16) as u32);
+    let each = comptime!((tile.rows * tile.in_row()).div_ceil(UNITS));
+    #[unroll]
+    for i in 0..each {
+        let which = UNIT_POS + comptime!((i * UNITS) as u32);
+        let (row, vector) = (which / in_row, which % in_row);
+        if comptime!((i + 1) * UNITS <= tile.rows * tile.in_row()) || which < all {
+            let mut is_there = true;
+            if comptime!(!shape.whole) {
+                is_there = first + row < select(comptime!(of_keys).runtime(), space.keys, space.rows);
+            }
+            let from = rows.at(space, select(is_there, first + row, 0u32), of_keys, comptime!(shape.clone()));
+            let from = from / VECTOR + vector as usize;
+            let bytes = select(is_there, 16u32, 0u32);
+            copy_ahead(&source[from..from + 1], to + place(row, vector, tile) * 16u32, bytes, 16usize);
+        }
     }
-    store_tile(&fetched, tile, rows, width);
+}
+
+/// Waits until what this unit copies has arrived, and for the others. What was copied is there for all then, and what was looked at before may be
+/// overwritten.
+#[cube]
+pub(super) fn meet(#[comptime] grouped: bool) {
+    wait_for_copies();
+    if comptime!(grouped) {
+        show_to_products();
+    }
     sync_cube();
 }
 
-/// The outer position of the cube, and its first row of so many.
+/// The outer position of the cube, and its first row of so many; the last rows come first where these have most to look at.
 #[cube]
-pub(super) fn place_of_cube(rows: u32) -> (u32, u32) {
+pub(super) fn place_of_cube(rows: u32, #[comptime] last_first: bool) -> (u32, u32) {
     let tiles = rows.div_ceil(comptime!(QUERIES as u32));
-    (CUBE_POS_X / tiles, CUBE_POS_X % tiles * comptime!(QUERIES as u32))
+    let mut tile = CUBE_POS_X % tiles;
+    if comptime!(last_first) {
+        tile = tiles - 1u32 - tile;
+    }
+    (CUBE_POS_X / tiles, tile * comptime!(QUERIES as u32))
+}
+
+/// The first of the two rows of a tile that a unit has.
+#[cube]
+pub(super) fn row_of_unit() -> u32 {
+    UNIT_POS / 32 * comptime!(ROWS as u32) + UNIT_POS % 32 / 4
 }
 
 /// Writes accumulators of two queries, of which `row` is the first.

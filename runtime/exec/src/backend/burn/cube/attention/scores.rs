@@ -4,7 +4,10 @@
 //! that of the keys. All tensors are walked by strides along these, which are 0 where they lack a dim, and along a dim of their own.
 
 use super::super::drawn::Draw;
-use super::super::program::{ScalarInputs, ScalarProgram, evaluate};
+use super::super::program::{ScalarInputs, ScalarProgram, evaluate, truth};
+use super::super::ptx::{copy_ahead, shared_address};
+use super::super::tile::Two;
+use super::tiles::TileShape;
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
@@ -38,6 +41,8 @@ pub(super) struct AttentionShape {
     pub(super) decides: bool,
     /// Whether tiles hold neither queries nor keys beyond the last.
     pub(super) whole: bool,
+    /// Whether four planes multiply together.
+    pub(super) grouped: bool,
     /// What is to be written.
     pub(super) parts: Vec<AttentionPart>,
 }
@@ -62,6 +67,25 @@ impl AttentionShape {
     /// Which dim the keys are.
     pub(super) const fn key(&self) -> usize {
         self.outer + self.rows
+    }
+
+    /// The dims of the rows, or that of the keys.
+    const fn dims_of(&self, of_keys: bool) -> std::ops::Range<usize> {
+        if of_keys { self.key()..self.key() + 1 } else { self.outer..self.key() }
+    }
+
+    /// A tile of so many rows and columns.
+    pub(super) const fn tile(&self, rows: usize, width: usize) -> TileShape {
+        TileShape { rows, width, grouped: self.grouped }
+    }
+
+    /// The tensors beside the products that have keys alone, or queries alone, beside the outer dims.
+    fn staged(&self, of_keys: bool) -> Vec<usize> {
+        let is = |of: &BesideShape, i: usize| {
+            let (has_keys, rows) = (of.dims[self.key()], &of.dims[self.outer..self.key()]);
+            if of_keys { i < self.extras && has_keys && !rows.contains(&true) } else { !has_keys }
+        };
+        (0..self.beside.len()).filter(|i| is(&self.beside[*i], *i)).collect()
     }
 
     /// Whether a part is to be written.
@@ -100,6 +124,8 @@ pub(super) struct QueryLine {
     at: Sequence<u32>,
     offsets: Sequence<usize>,
     pub(super) counts: Sequence<u64>,
+    /// What is read beside products that is the same for all keys; 0 in the place of what is not.
+    known: Sequence<f32>,
 }
 
 /// The position along an outer dim or one of the rows.
@@ -161,9 +187,57 @@ pub(super) fn row_offset<T: CubePrimitive>(
     sum
 }
 
-/// A query by its number.
+/// Where rows of a tensor are, of queries or of keys, computed once: within the loops over tiles nothing that describes tensors is read.
+#[derive(CubeType)]
+pub(super) struct RowSource {
+    start: usize,
+    /// Along each dim of the rows, or along the keys alone.
+    strides: Sequence<usize>,
+}
+
 #[cube]
-pub(super) fn line(
+impl RowSource {
+    pub(super) fn new<T: CubePrimitive>(
+        tensor: &Tensor<T>,
+        space: &Space,
+        outer: u32,
+        #[comptime] of_keys: bool,
+        #[comptime] shape: AttentionShape,
+    ) -> RowSource {
+        let start = base(tensor, space, outer, comptime!(shape.clone()));
+        let mut strides = Sequence::<usize>::new();
+        #[unroll]
+        for dim in comptime!(shape.dims_of(of_keys)) {
+            strides.push(tensor.stride(dim));
+        }
+        RowSource { start, strides }
+    }
+
+    /// Where a row begins.
+    pub(super) fn at(
+        &self,
+        space: &Space,
+        row: u32,
+        #[comptime] of_keys: bool,
+        #[comptime] shape: AttentionShape,
+    ) -> usize {
+        let mut sum = self.start;
+        if comptime!(of_keys) {
+            sum += row as usize * *self.strides.index(0);
+        } else {
+            #[unroll]
+            for i in 0..comptime!(shape.rows) {
+                let at = position(space, 0u32, row, comptime!(shape.outer + i), comptime!(shape.clone()));
+                sum += at as usize * *self.strides.index(i);
+            }
+        }
+        sum
+    }
+}
+
+/// A query by its number, without what it has for all keys.
+#[cube]
+fn bare_line(
     beside: &Beside,
     space: &Space,
     outer: u32,
@@ -205,7 +279,51 @@ pub(super) fn line(
         }
         counts.push(count);
     }
-    QueryLine { at, offsets, counts }
+    QueryLine { at, offsets, counts, known: Sequence::<f32>::new() }
+}
+
+/// A query by its number.
+#[cube]
+pub(super) fn line(
+    beside: &Beside,
+    space: &Space,
+    outer: u32,
+    row: u32,
+    #[comptime] shape: AttentionShape,
+) -> QueryLine {
+    let mut line = bare_line(beside, space, outer, row, comptime!(shape.clone()));
+    #[unroll]
+    for i in 0..comptime!(shape.beside.len()) {
+        if comptime!(shape.beside[i].dims[shape.key()]) {
+            line.known.push(0.0f32);
+        } else {
+            line.known.push(beside.tensors.index(i)[*line.offsets.index(i)]);
+        }
+    }
+    line
+}
+
+/// A query of a tile whose queries' own are staged: its number there, beside that of the tile's first.
+#[cube]
+pub(super) fn staged_line(
+    beside: &Beside,
+    space: &Space,
+    staged: &Staged,
+    at: (u32, u32, u32),
+    row: u32,
+    #[comptime] shape: AttentionShape,
+) -> QueryLine {
+    let (outer, first, buffer) = at;
+    let mut line = bare_line(beside, space, outer, first + row, comptime!(shape.clone()));
+    #[unroll]
+    for i in 0..comptime!(shape.beside.len()) {
+        if comptime!(shape.beside[i].dims[shape.key()]) {
+            line.known.push(0.0f32);
+        } else {
+            line.known.push(staged.of_row(buffer, row, i, comptime!(shape.clone())));
+        }
+    }
+    line
 }
 
 /// The two queries that a unit has where queries are rows.
@@ -223,43 +341,152 @@ pub(super) fn two_lines(
     lines
 }
 
-/// The four queries that a unit has of two neighboring tiles where queries are columns.
-#[cube]
-pub(super) fn four_lines(
-    beside: &Beside,
-    space: &Space,
-    outer: u32,
-    query: u32,
-    #[comptime] shape: AttentionShape,
-) -> Sequence<QueryLine> {
-    let mut lines = Sequence::<QueryLine>::new();
-    #[unroll]
-    for i in 0..4u32 {
-        let query = query + comptime!(i / 2 * 8 + i % 2);
-        lines.push(line(beside, space, outer, query, comptime!(shape.clone())));
-    }
-    lines
-}
-
 /// The element of a tensor beside the products that a query has for all keys.
 #[cube]
-pub(super) fn of_query(beside: &Beside, line: &QueryLine, #[comptime] which: usize) -> f32 {
-    beside.tensors.index(which)[*line.offsets.index(which)]
+pub(super) fn of_query(line: &QueryLine, #[comptime] which: usize) -> f32 {
+    *line.known.index(which)
 }
 
-/// What expressions read at a query and a key; `which` of the eight elements it is that a unit draws for at a time.
+/// Tensors beside the products that have an element for each key of an attention, or for each query, whatever the other is: what belongs to
+/// two tiles, in shared memory.
+#[derive(CubeType)]
+pub(super) struct Staged {
+    pairs: Shared<[Vector<f32, Two>]>,
+    sources: Sequence<RowSource>,
+}
+
+/// Rows of a tile that is staged.
+const STAGED: usize = 64;
+
+#[cube]
+impl Staged {
+    pub(super) fn new(
+        beside: &Beside,
+        space: &Space,
+        outer: u32,
+        #[comptime] of_keys: bool,
+        #[comptime] shape: AttentionShape,
+    ) -> Staged {
+        let all = comptime!(shape.staged(of_keys));
+        let mut sources = Sequence::<RowSource>::new();
+        #[unroll]
+        for i in 0..comptime!(all.len()) {
+            let tensor = beside.tensors.index(comptime!(all[i]));
+            let mut start = 0usize;
+            #[unroll]
+            for dim in 0..comptime!(shape.outer) {
+                if comptime!(shape.beside[all[i]].dims[dim]) {
+                    let at = position(space, outer, 0u32, dim, comptime!(shape.clone()));
+                    start += at as usize * tensor.stride(dim);
+                }
+            }
+            let mut strides = Sequence::<usize>::new();
+            #[unroll]
+            for dim in comptime!(shape.dims_of(of_keys)) {
+                strides.push(tensor.stride(dim));
+            }
+            sources.push(RowSource { start, strides });
+        }
+        let pairs = comptime!((all.len() * STAGED).max(2));
+        Staged { pairs: Shared::<[Vector<f32, Two>]>::new_aligned_slice(pairs, 16usize), sources }
+    }
+
+    /// Begins to copy what belongs to the keys, or the queries, from `first` on. See `load::meet`.
+    pub(super) fn load(
+        &self,
+        beside: &Beside,
+        space: &Space,
+        buffer: u32,
+        first: u32,
+        #[comptime] of_keys: bool,
+        #[comptime] shape: AttentionShape,
+    ) {
+        let all = comptime!(shape.staged(of_keys));
+        let many = if comptime!(of_keys) { space.keys } else { space.rows };
+        #[unroll]
+        for i in 0..comptime!(all.len()) {
+            if UNIT_POS < comptime!(STAGED as u32) {
+                let row = first + UNIT_POS;
+                let is_there = comptime!(shape.whole) || row < many;
+                let row = select(is_there, row, 0u32);
+                let from = self.sources.index(i).at(space, row, of_keys, comptime!(shape.clone()));
+                let place = (buffer * comptime!(all.len() as u32) + comptime!(i as u32)) * comptime!(STAGED as u32);
+                let to = shared_address(&self.pairs[0..1]) + (place + UNIT_POS) * 4u32;
+                let tensor = beside.tensors.index(comptime!(all[i]));
+                copy_ahead(&tensor[from..from + 1], to, select(is_there, 4u32, 0u32), 4usize);
+            }
+        }
+    }
+
+    /// Of two that follow each other, of which `row` is the first in the tile, what the `number`-th tensor has of those that are staged.
+    fn pair(&self, buffer: u32, row: u32, #[comptime] number: usize, #[comptime] many: usize) -> Vector<f32, Two> {
+        let place = (buffer * comptime!(many as u32) + comptime!(number as u32)) * comptime!(STAGED as u32);
+        self.pairs[((place + row) / 2u32) as usize]
+    }
+
+    /// What the tensor has of one query.
+    pub(super) fn of_row(
+        &self,
+        buffer: u32,
+        row: u32,
+        #[comptime] tensor: usize,
+        #[comptime] shape: AttentionShape,
+    ) -> f32 {
+        let all = comptime!(shape.staged(false));
+        let number = comptime!(all.iter().position(|i| *i == tensor).unwrap_or(0));
+        let pair = self.pair(buffer, row, number, comptime!(all.len()));
+        select(row % 2u32 == 0u32, pair.extract(0usize), pair.extract(1usize))
+    }
+}
+
+/// A tile of keys: its first one, where what belongs to it is staged, and of each draw the truth values of this unit's scores as bits.
+#[derive(CubeType)]
+pub(super) struct KeyTile {
+    pub(super) first: u32,
+    pub(super) buffer: u32,
+    pub(super) drawn: Sequence<u32>,
+}
+
+/// Which of a unit's scores it is: each 16 keys are a pair of tiles of accumulators, of which each has two keys of two queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Which {
+    pub(super) pair: usize,
+    pub(super) tile: usize,
+    pub(super) half: usize,
+    pub(super) key: usize,
+}
+
+impl Which {
+    /// Its bit among those that are drawn.
+    const fn bit(self) -> usize {
+        8 * self.pair + 4 * self.tile + 2 * self.half + self.key
+    }
+
+    /// How far its key is from the unit's first.
+    const fn offset(self) -> usize {
+        16 * self.pair + 8 * self.tile + self.key
+    }
+}
+
+/// The key of a score, in its tile.
+#[cube]
+pub(super) fn key_in_tile(#[comptime] which: Which) -> u32 {
+    UNIT_POS % 4 * 2u32 + comptime!(which.offset() as u32)
+}
+
+/// What expressions read at a query and a key.
 #[cube]
 pub(super) fn element(
     beside: &Beside,
     space: &Space,
     line: &QueryLine,
-    drawn: &Sequence<Array<f32>>,
-    key: u32,
+    staged: &Staged,
+    tile: &KeyTile,
     product: f32,
-    #[comptime] which: usize,
+    #[comptime] which: Which,
     #[comptime] shape: AttentionShape,
 ) -> ScalarInputs {
-    let mut key = key;
+    let mut key = tile.first + key_in_tile(which);
     if comptime!(!shape.whole) {
         key = min(key, space.keys - 1u32);
     }
@@ -268,20 +495,26 @@ pub(super) fn element(
     loads.push(product);
     #[unroll]
     for i in 0..comptime!(shape.extras) {
-        let tensor = beside.tensors.index(i);
-        let mut at = *line.offsets.index(i);
-        if comptime!(shape.beside[i].dims[along]) {
+        if let Some(number) = comptime!(shape.staged(true).iter().position(|of| *of == i)) {
+            let first = key_in_tile(comptime!(Which { key: 0, ..which }));
+            let pair = staged.pair(tile.buffer, first, number, comptime!(shape.staged(true).len()));
+            loads.push(pair.extract(comptime!(which.key)));
+        } else if comptime!(!shape.beside[i].dims[along]) {
+            loads.push(*line.known.index(i));
+        } else {
+            let tensor = beside.tensors.index(i);
+            let mut at = *line.offsets.index(i);
             if comptime!(shape.beside[i].dense) {
                 at += key as usize;
             } else {
                 at += key as usize * tensor.stride(along);
             }
+            loads.push(tensor[at]);
         }
-        loads.push(tensor[at]);
     }
     #[unroll]
-    for i in 0..comptime!(beside.draws.len()) {
-        loads.push(drawn.index(i)[which]);
+    for i in 0..comptime!(shape.draws.len()) {
+        loads.push(truth(*tile.drawn.index(i) & comptime!(1u32 << which.bit()) != 0u32));
     }
     let mut at = Sequence::<u32>::new();
     #[unroll]

@@ -1,13 +1,10 @@
-//! The gradients of scores. Weights are computed again from the greatest scores and the sums. One kernel goes through the keys of some
-//! queries, and another through the queries of some keys, so that every sum has one order: nothing is added by atomics (FlashAttention-2, Dao
-//! 2023, arXiv 2307.08691, section 3.1.2, has one kernel, which computes less and adds the gradients of queries as they come).
+//! The gradients of scores, in tiles whose rows are queries. Weights are computed again from the greatest scores and the sums.
 
 use super::super::exp2::exp;
 use super::super::program::evaluate;
 use super::super::tile::Two;
 use super::decide::shift;
-use super::draws::{by_columns, by_rows};
-use super::scores::{AttentionShape, Beside, QueryLine, Space, element, four_lines, of_query, score};
+use super::scores::{AttentionShape, Beside, KeyTile, QueryLine, Space, Staged, Which, element, key_in_tile, of_query, score};
 use cubecl::prelude::*;
 
 /// Of one score: its weight times its factor, and the gradient of the product of query and key.
@@ -17,25 +14,50 @@ struct Slopes {
     product: f32,
 }
 
+/// The two queries of a unit: the first one, and what both have for all keys.
+#[derive(CubeType)]
+pub(super) struct QueryRows {
+    pub(super) row: u32,
+    pub(super) lines: Sequence<QueryLine>,
+    max: Sequence<f32>,
+    scale: Sequence<f32>,
+    delta: Sequence<f32>,
+}
+
+#[cube]
+impl QueryRows {
+    pub(super) fn new(row: u32, lines: Sequence<QueryLine>, #[comptime] shape: AttentionShape) -> QueryRows {
+        let (mut max, mut scale, mut delta) =
+            (Sequence::<f32>::new(), Sequence::<f32>::new(), Sequence::<f32>::new());
+        #[unroll]
+        for half in 0..2usize {
+            max.push(shift(of_query(lines.index(half), comptime!(shape.max.unwrap_or(0)))));
+            scale.push(of_query(lines.index(half), comptime!(shape.scale.unwrap_or(0))));
+            delta.push(of_query(lines.index(half), comptime!(shape.delta.unwrap_or(0))));
+        }
+        QueryRows { row, lines, max, scale, delta }
+    }
+}
+
 /// `product` is that of query and key, `by_weight` that of cotangent and value.
 #[cube]
-fn slopes_at<E: Float>(
+fn slope_at<E: Float>(
     beside: &Beside,
     space: &Space,
-    line: &QueryLine,
-    drawn: &Sequence<Array<f32>>,
-    query: u32,
-    key: u32,
+    queries: &QueryRows,
+    staged: &Staged,
+    tile: &KeyTile,
     product: f32,
     by_weight: f32,
-    #[comptime] which: usize,
+    #[comptime] which: Which,
     #[comptime] shape: AttentionShape,
 ) -> Slopes {
-    let at = element(beside, space, line, drawn, key, product, which, comptime!(shape.clone()));
+    let half = comptime!(which.half);
+    let (query, key) = (queries.row + comptime!(8 * half as u32), tile.first + key_in_tile(which));
+    let line = queries.lines.index(half);
+    let at = element(beside, space, line, staged, tile, product, which, comptime!(shape.clone()));
     let score = score::<E>(&at, space, query, key, comptime!(shape.clone()));
-    let max = of_query(beside, line, comptime!(shape.max.unwrap_or(0)));
-    let scale = of_query(beside, line, comptime!(shape.scale.unwrap_or(0)));
-    let mut weight = exp(score - shift(max)) * scale;
+    let mut weight = exp(score - *queries.max.index(half)) * *queries.scale.index(half);
     // Beyond the end nothing is added, whatever is given for the last query.
     let is_within = query < space.rows && key < space.keys;
     if comptime!(!shape.whole) {
@@ -50,8 +72,7 @@ fn slopes_at<E: Float>(
     }
     let mut product_slope = 0.0f32;
     if let Some(program) = comptime!(shape.slope.clone()) {
-        let delta = of_query(beside, line, comptime!(shape.delta.unwrap_or(0)));
-        product_slope = weight * (by_softmax - delta) * evaluate::<E>(&at, program);
+        product_slope = weight * (by_softmax - *queries.delta.index(half)) * evaluate::<E>(&at, program);
         // The slope at a product of nothing may be no number.
         if comptime!(!shape.whole) {
             product_slope = select(is_within, product_slope, 0.0f32);
@@ -60,90 +81,35 @@ fn slopes_at<E: Float>(
     Slopes { weight: weighed, product: product_slope }
 }
 
-/// Puts the gradients of products in their place, where queries are rows.
+/// Puts the gradients of products in their place, and weights times their factors in the place of products of cotangents and values, for the
+/// keys of the tile from the 16 times `first`-th on.
 #[cube]
-pub(super) fn slopes_by_rows<E: Float>(
-    products: &mut Array<Vector<f32, Two>>,
-    by_weights: &Array<Vector<f32, Two>>,
-    beside: &Beside,
-    space: &Space,
-    lines: &Sequence<QueryLine>,
-    row: u32,
-    first_key: u32,
-    #[comptime] shape: AttentionShape,
-) {
-    #[unroll]
-    for pair in 0..comptime!(shape.columns / 16) {
-        let first = first_key + comptime!(16 * pair as u32) + UNIT_POS % 4 * 2u32;
-        let drawn = by_rows(beside, lines.index(0), lines.index(1), first, comptime!(shape.clone()));
-        #[unroll]
-        for place in 0..4usize {
-            let (tile, half) = comptime!((place / 2, place % 2));
-            let at = comptime!(2 * (2 * pair + tile) + half);
-            let mut made = Vector::<f32, Two>::zeroed();
-            #[unroll]
-            for c in 0..2usize {
-                let slopes = slopes_at::<E>(
-                    beside,
-                    space,
-                    lines.index(half),
-                    &drawn,
-                    row + comptime!(8 * half as u32),
-                    first + comptime!((8 * tile + c) as u32),
-                    products[at].extract(c),
-                    by_weights[at].extract(c),
-                    comptime!(2 * place + c),
-                    comptime!(shape.clone()),
-                );
-                made.insert(c, slopes.product);
-            }
-            products[at] = made;
-        }
-    }
-}
-
-/// The same where keys are rows; and weights in place of the products of cotangents and values. `at` is the outer position, the first query
-/// of the tile, and the first key of the unit.
-#[cube]
-pub(super) fn slopes_by_columns<E: Float>(
+pub(super) fn slopes<E: Float>(
     products: &mut Array<Vector<f32, Two>>,
     by_weights: &mut Array<Vector<f32, Two>>,
     beside: &Beside,
     space: &Space,
-    at: (u32, u32, u32),
+    queries: &QueryRows,
+    staged: &Staged,
+    tile: &KeyTile,
+    #[comptime] first: usize,
+    #[comptime] columns: usize,
     #[comptime] shape: AttentionShape,
 ) {
-    let (outer, first_query, key) = at;
     #[unroll]
-    for pair in 0..comptime!(shape.columns / 16) {
-        let query = first_query + comptime!(16 * pair as u32) + UNIT_POS % 4 * 2u32;
-        let lines = four_lines(beside, space, outer, query, comptime!(shape.clone()));
-        let drawn = by_columns(beside, &lines, key, comptime!(shape.clone()));
+    for at in 0..comptime!(columns / 4) {
+        let mut made = Vector::<f32, Two>::zeroed();
+        let mut weights = Vector::<f32, Two>::zeroed();
         #[unroll]
-        for place in 0..4usize {
-            let (tile, half) = comptime!((place / 2, place % 2));
-            let at = comptime!(2 * (2 * pair + tile) + half);
-            let mut made = Vector::<f32, Two>::zeroed();
-            let mut weights = Vector::<f32, Two>::zeroed();
-            #[unroll]
-            for c in 0..2usize {
-                let slopes = slopes_at::<E>(
-                    beside,
-                    space,
-                    lines.index(comptime!(2 * tile + c)),
-                    &drawn,
-                    query + comptime!((8 * tile + c) as u32),
-                    key + comptime!(8 * half as u32),
-                    products[at].extract(c),
-                    by_weights[at].extract(c),
-                    comptime!(2 * place + c),
-                    comptime!(shape.clone()),
-                );
-                made.insert(c, slopes.product);
-                weights.insert(c, slopes.weight);
-            }
-            products[at] = made;
-            by_weights[at] = weights;
+        for c in 0..2usize {
+            let which = comptime!(Which { pair: first + at / 4, tile: at / 2 % 2, half: at % 2, key: c });
+            let (product, by_weight) = (products[at].extract(c), by_weights[at].extract(c));
+            let own = comptime!(shape.clone());
+            let found = slope_at::<E>(beside, space, queries, staged, tile, product, by_weight, which, own);
+            made.insert(c, found.product);
+            weights.insert(c, found.weight);
         }
+        products[at] = made;
+        by_weights[at] = weights;
     }
 }

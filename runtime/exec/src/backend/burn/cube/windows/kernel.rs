@@ -179,9 +179,9 @@ fn multiply_tiles<E: Float, N: Size>(
         for r in 0..comptime!(left.rows / PLANES / ROWS) {
             let row = plane_row + comptime!((r * ROWS) as u32);
             let factor = if comptime!(left.along_steps) {
-                tile::left::<E, N>(left_tile, row, comptime!(16 * k), comptime!(left.steps))
+                tile::left::<E, N>(left_tile, 0u32, row, comptime!(16 * k), comptime!(left.steps))
             } else {
-                tile::left_by_columns::<E, N>(left_tile, row, comptime!(16 * k), comptime!(left.rows))
+                tile::left_by_columns::<E, N>(left_tile, 0u32, row, comptime!(16 * k), comptime!(left.rows))
             };
             factors.push(factor);
         }
@@ -190,12 +190,13 @@ fn multiply_tiles<E: Float, N: Size>(
             let two = if comptime!(right.along_steps) {
                 tile::right_by_rows::<E, N>(
                     right_tile,
+                    0u32,
                     comptime!(16 * n),
                     comptime!(16 * k),
                     comptime!(right.steps),
                 )
             } else {
-                tile::right::<E, N>(right_tile, comptime!(16 * k), comptime!(16 * n), comptime!(right.rows))
+                tile::right::<E, N>(right_tile, 0u32, comptime!(16 * k), comptime!(16 * n), comptime!(right.rows))
             };
             #[unroll]
             for r in 0..comptime!(left.rows / PLANES / ROWS) {

@@ -1,0 +1,292 @@
+//! Tiles of queries, keys and what belongs to them in shared memory, and the products of these.
+//!
+//! Where four planes multiply together (GPUs of compute capability 9.0), a tile is blocks of up to 64 columns whose rows lie one after the
+//! other, and the vectors of a row are permuted by its number: what products read at a time, and what units write at a time, lies in
+//! different banks (PTX ISA, section 9.7.15.5, "Shared Memory Matrix Layout"). Elsewhere rows have a vector between them, as `tile` says.
+
+use super::super::ptx::{GroupProduct, Left, arrived, begin_product, shared_address, store_matrices, store_two};
+use super::super::tile::{self, ROWS, Two, VECTOR, multiply, pitch};
+use cubecl::prelude::*;
+
+/// A tile of so many rows and columns, or several of them that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct TileShape {
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    /// Whether four planes multiply together.
+    pub(super) grouped: bool,
+}
+
+impl TileShape {
+    /// Columns of a block.
+    fn block(self) -> usize {
+        [64, 32].into_iter().find(|n| self.width.is_multiple_of(*n)).unwrap_or(ROWS)
+    }
+
+    /// Vectors of a row.
+    pub(super) fn in_row(self) -> usize {
+        self.width / VECTOR
+    }
+
+    /// Vectors of the whole.
+    pub(super) fn size(self) -> usize {
+        self.rows * if self.grouped { self.in_row() } else { pitch(self.width) }
+    }
+
+    /// How far the vectors of each step over 16 columns are from the first.
+    fn steps_over_columns(self) -> Vec<usize> {
+        let at = |column: usize| {
+            let (block, within) = (column / self.block(), column % self.block());
+            (block * self.rows * self.block() + within) / VECTOR
+        };
+        (0..self.width).step_by(16).map(at).collect()
+    }
+
+    /// The same of 16 rows.
+    fn steps_over_rows(self) -> Vec<usize> {
+        (0..self.rows).step_by(16).map(|row| row * self.block() / VECTOR).collect()
+    }
+
+    /// What a descriptor of the tile says beside its address (PTX ISA, "Matrix Descriptor Format"): how far the next block and the next eight rows
+    /// are, in vectors, and how vectors are permuted.
+    fn described(self) -> u64 {
+        let (block, eight) = (self.rows * self.block() / VECTOR, self.block());
+        let permuted: u64 = match self.block() {
+            64 => 1,
+            32 => 2,
+            _ => 3,
+        };
+        (block as u64) << 16 | (eight as u64) << 32 | permuted << 62
+    }
+}
+
+/// Memory for `many` tiles.
+#[cube]
+pub(super) fn new_tiles<E: Float, N: Size>(
+    #[comptime] shape: TileShape,
+    #[comptime] many: usize,
+) -> Shared<[Vector<E, N>]> {
+    Shared::<[Vector<E, N>]>::new_aligned_slice(comptime!(many * shape.size()), comptime!(if shape.grouped { 1024usize } else { 16 }))
+}
+
+/// Where the vector of a row of a tile is.
+#[cube]
+pub(super) fn place(row: u32, vector: u32, #[comptime] shape: TileShape) -> u32 {
+    let mut at = row * comptime!(pitch(shape.width) as u32) + vector;
+    if comptime!(shape.grouped) {
+        let in_block = comptime!((shape.block() / VECTOR) as u32);
+        // Eight rows by 16 bytes go over all banks once, whatever a row of the block has.
+        let by = row / comptime!(8 / in_block) % in_block;
+        let (block, within) = (vector / in_block, vector % in_block);
+        at = (block * comptime!(shape.rows as u32) + row) * in_block + (within ^ by);
+    }
+    at
+}
+
+/// The descriptor of the tile that begins at that vector.
+#[cube]
+fn descriptor<E: Float, N: Size>(tiles: &Shared<[Vector<E, N>]>, at: u32, #[comptime] shape: TileShape) -> u64 {
+    let at = at as usize;
+    u64::cast_from(shared_address(&tiles[at..at + 1]) / 16u32) | comptime!(shape.described())
+}
+
+/// Registers of accumulators, one by one.
+#[cube]
+fn singly(sums: &mut Array<Vector<f32, Two>>, #[comptime] many: usize) -> Sequence<f32> {
+    let mut all = Sequence::<f32>::new();
+    #[unroll]
+    for i in 0..many {
+        all.push(sums[i].extract(0usize));
+        all.push(sums[i].extract(1usize));
+    }
+    all
+}
+
+/// Puts them back.
+#[cube]
+fn put_back(all: &Sequence<f32>, sums: &mut Array<Vector<f32, Two>>, #[comptime] many: usize) {
+    #[unroll]
+    for i in 0..many {
+        let mut two = Vector::<f32, Two>::zeroed();
+        two.insert(0usize, *all.index(comptime!(2 * i)));
+        two.insert(1usize, *all.index(comptime!(2 * i + 1)));
+        sums[i] = two;
+    }
+}
+
+/// Waits until the sums of products that planes compute together are there: of all but the `later` last that were begun.
+#[cube]
+pub(super) fn finish(
+    sums: &mut Array<Vector<f32, Two>>,
+    #[comptime] columns: usize,
+    #[comptime] later: usize,
+    #[comptime] grouped: bool,
+) {
+    if comptime!(grouped) {
+        let many = comptime!(columns / 4);
+        let all = arrived(singly(sums, many), later);
+        put_back(&all, sums, many);
+    }
+}
+
+/// Begins the product of the rows of a tile, 16 for a plane, and rows of another, which are its columns: so many from `from` on. See
+/// [`finish`].
+#[cube]
+pub(super) fn products<E: Float, N: Size>(
+    rows: &Shared<[Vector<E, N>]>,
+    rows_at: u32,
+    others: &Shared<[Vector<E, N>]>,
+    others_at: u32,
+    sums: &mut Array<Vector<f32, Two>>,
+    #[comptime] left: TileShape,
+    #[comptime] right: TileShape,
+    #[comptime] from: usize,
+    #[comptime] columns: usize,
+) {
+    if comptime!(left.grouped) {
+        let product = comptime!(GroupProduct {
+            columns,
+            left: Left::Shared { at: left.steps_over_columns(), by_columns: false },
+            right_at: right.steps_over_columns(),
+            right_by_rows: false,
+            adds: false,
+        });
+        let others_at = others_at + comptime!((from * right.block() / VECTOR) as u32);
+        let (a, b) = (descriptor(rows, rows_at, left), descriptor(others, others_at, right));
+        let none = Sequence::<Vector<E, Two>>::new();
+        let all = begin_product::<E>(Sequence::<f32>::new(), none, a, b, product);
+        put_back(&all, sums, comptime!(columns / 4));
+    } else {
+        let width = comptime!(left.width);
+        let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
+        #[unroll]
+        for k in 0..comptime!(width / 16) {
+            let factor = tile::left::<E, N>(rows, rows_at, plane_row, comptime!(16 * k), width);
+            #[unroll]
+            for n in 0..comptime!(columns / 16) {
+                let row = comptime!(from + 16 * n);
+                let two = tile::right_by_rows::<E, N>(others, others_at, row, comptime!(16 * k), width);
+                multiply::<E>(&factor, &two, sums, comptime!(2 * n));
+            }
+        }
+    }
+}
+
+/// Puts halves of a unit's two rows into a tile, at the columns that belong to so many accumulators' from a vector on.
+#[cube]
+pub(super) fn store<E: Float, N: Size>(
+    halves: &Sequence<Vector<E, Two>>,
+    tile: &Shared<[Vector<E, N>]>,
+    #[comptime] vector: usize,
+    #[comptime] columns: usize,
+    #[comptime] shape: TileShape,
+) {
+    let to = shared_address(&tile[0..1]);
+    let (plane_row, lane) = (UNIT_POS / 32 * comptime!(ROWS as u32), UNIT_POS % 32);
+    #[unroll]
+    for pair in 0..comptime!(columns / 16) {
+        let first = comptime!((vector + 2 * pair) as u32);
+        if comptime!(shape.grouped) {
+            let at = place(plane_row + lane % 16, first + lane / 16, shape);
+            let mut four = Sequence::<Vector<E, Two>>::new();
+            #[unroll]
+            for i in 0..4usize {
+                four.push(*halves.index(comptime!(4 * pair + i)));
+            }
+            store_matrices(four, to + at * 16u32);
+        } else {
+            #[unroll]
+            for i in 0..4usize {
+                let row = plane_row + lane / 4 + comptime!((i % 2 * 8) as u32);
+                let at = place(row, first + comptime!((i / 2) as u32), shape) * 16u32 + lane % 4 * 4u32;
+                store_two(*halves.index(comptime!(4 * pair + i)), to + at);
+            }
+        }
+    }
+}
+
+/// Two numbers of each register of accumulators as halves, which are left factors of a next product.
+#[cube]
+pub(super) fn halves<E: Float>(sums: &Array<Vector<f32, Two>>, #[comptime] columns: usize) -> Sequence<Vector<E, Two>> {
+    let mut all = Sequence::<Vector<E, Two>>::new();
+    #[unroll]
+    for i in 0..comptime!(columns / 4) {
+        all.push(Vector::<E, Two>::cast_from(sums[i]));
+    }
+    all
+}
+
+/// Begins to add to `sums` the product of `factors`, which are accumulators of as many columns as the tile has rows, and the tile.
+#[cube]
+pub(super) fn accumulate<E: Float, N: Size>(
+    factors: &Sequence<Vector<E, Two>>,
+    tiles: &Shared<[Vector<E, N>]>,
+    at: u32,
+    sums: &mut Array<Vector<f32, Two>>,
+    #[comptime] shape: TileShape,
+) {
+    if comptime!(shape.grouped) {
+        let product = comptime!(GroupProduct {
+            columns: shape.width,
+            left: Left::Registers,
+            right_at: shape.steps_over_rows(),
+            right_by_rows: true,
+            adds: true,
+        });
+        let many = comptime!(shape.width / 4);
+        let right = descriptor(tiles, at, shape);
+        let all = begin_product::<E>(singly(sums, many), factors.clone(), 0u64, right, product);
+        put_back(&all, sums, many);
+    } else {
+        #[unroll]
+        for k in 0..comptime!(shape.rows / 16) {
+            let mut factor = Array::<Vector<E, Two>>::new(4usize);
+            #[unroll]
+            for i in 0..4usize {
+                factor[i] = *factors.index(comptime!(4 * k + i));
+            }
+            #[unroll]
+            for n in 0..comptime!(shape.width / 16) {
+                let two = tile::right::<E, N>(tiles, at, comptime!(16 * k), comptime!(16 * n), comptime!(shape.width));
+                multiply::<E>(&factor, &two, sums, comptime!(2 * n));
+            }
+        }
+    }
+}
+
+/// Begins to add to `sums` the product of a tile whose columns are the rows, 16 for a plane, and another tile of as many rows.
+#[cube]
+pub(super) fn accumulate_columns<E: Float, N: Size>(
+    columns: &Shared<[Vector<E, N>]>,
+    tiles: &Shared<[Vector<E, N>]>,
+    at: u32,
+    sums: &mut Array<Vector<f32, Two>>,
+    #[comptime] left: TileShape,
+    #[comptime] shape: TileShape,
+) {
+    if comptime!(shape.grouped) {
+        let product = comptime!(GroupProduct {
+            columns: shape.width,
+            left: Left::Shared { at: left.steps_over_rows(), by_columns: true },
+            right_at: shape.steps_over_rows(),
+            right_by_rows: true,
+            adds: true,
+        });
+        let many = comptime!(shape.width / 4);
+        let (a, b) = (descriptor(columns, 0u32, left), descriptor(tiles, at, shape));
+        let none = Sequence::<Vector<E, Two>>::new();
+        let all = begin_product::<E>(singly(sums, many), none, a, b, product);
+        put_back(&all, sums, many);
+    } else {
+        let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
+        #[unroll]
+        for k in 0..comptime!(shape.rows / 16) {
+            let factor = tile::left_by_columns::<E, N>(columns, 0u32, plane_row, comptime!(16 * k), comptime!(left.width));
+            #[unroll]
+            for n in 0..comptime!(shape.width / 16) {
+                let two = tile::right::<E, N>(tiles, at, comptime!(16 * k), comptime!(16 * n), comptime!(shape.width));
+                multiply::<E>(&factor, &two, sums, comptime!(2 * n));
+            }
+        }
+    }
+}
