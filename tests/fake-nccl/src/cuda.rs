@@ -149,9 +149,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, d
         33 => device & 255,
         34 => 0,
         50 => device >> 8,
-        // Compute capability.
-        75 => 9,
-        76 => 0,
+        75 => capability().0,
+        76 => capability().1,
         // Bytes of shared memory that a block can ask for.
         97 => 232_448,
         // Memory in the order of streams.
@@ -160,6 +159,13 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, d
     };
     unsafe { *value = known };
     SUCCESS
+}
+
+/// The compute capability: 9.0, or what the variable says, such as 8.0.
+fn capability() -> (c_int, c_int) {
+    let said = std::env::var("FAKE_CUDA_CAPABILITY").ok();
+    let parts = said.as_deref().and_then(|said| said.split_once('.'));
+    parts.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?))).unwrap_or((9, 0))
 }
 
 fn error(code: c_int) -> (&'static std::ffi::CStr, &'static std::ffi::CStr) {

@@ -70,8 +70,14 @@ fn arrive(machine: &mut Machine<'_>, mask: u32) -> Outcome {
     let (ended, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|copy| mask >> copy.lane & 1 != 0);
     machine.warp.copies.0 = left;
     for Copy { lane, from, read, to, bytes } in ended {
-        let target =
-            Target { space: Space::Shared, base: 0, is_narrow: true, offset: 0, bytes, access: Access::Write };
+        let target = Target {
+            space: Space::Shared,
+            base: 0,
+            is_narrow: true,
+            offset: 0,
+            bytes,
+            access: Access::Write,
+        };
         let pointer = machine.resolve_at(&target, [to; 32], 1 << lane)?[lane];
         // SAFETY: both were checked.
         unsafe {

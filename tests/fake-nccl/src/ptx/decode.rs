@@ -6,7 +6,8 @@ use super::steps::{Decoded, Operands};
 use super::types::Mnemonic;
 use super::warps::Plain;
 use super::{
-    atomics, bits, carry, compare, convert, copies, float, groups, half, integer, products, special, tiles, transfers, warps,
+    atomics, bits, carry, compare, convert, copies, float, groups, half, integer, products, special, tiles,
+    transfers, warps,
 };
 
 pub(super) fn plain(written: &Written, scope: &mut Scope) -> Decoded<Plain> {

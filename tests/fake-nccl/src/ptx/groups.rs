@@ -1,7 +1,7 @@
 //! Products of matrices by four warps together: `wgmma`, of factors of 16 bits. Each warp has 16 of the 64 rows. Results are no numbers before
 //! they were waited for.
 
-use super::machine::{ALL, LAUNCH_FAILED, LANES, Lanes, Machine, Outcome, Step, put, trouble};
+use super::machine::{ALL, LANES, LAUNCH_FAILED, Lanes, Machine, Outcome, Step, put, trouble};
 use super::parser::Operand;
 use super::products::documented;
 use super::rounding::{from_bf16, from_f16};
@@ -61,7 +61,11 @@ impl Described {
     /// Where eight elements are that lie side by side: of row `outer`, from the `inner`-th element on.
     fn at(&self, outer: usize, inner: usize) -> usize {
         let (block, within) = (2 * inner / self.row, 2 * inner % self.row);
-        let at = self.start + block * self.block_apart + outer / 8 * self.eight_apart + outer % 8 * self.row + within;
+        let at = self.start
+            + block * self.block_apart
+            + outer / 8 * self.eight_apart
+            + outer % 8 * self.row
+            + within;
         at ^ (at >> 3 & self.permuted)
     }
 }
@@ -222,7 +226,9 @@ impl Product {
         let row = machine.warp.index as usize % 4 * 16;
         let left = match &self.left {
             Left::Registers(registers) => self.in_registers(machine, registers),
-            Left::Shared(descriptor, by_columns) => self.load(machine, *descriptor, (row, 16, *by_columns))?,
+            Left::Shared(descriptor, by_columns) => {
+                self.load(machine, *descriptor, (row, 16, *by_columns))?
+            }
         };
         let right = self.load(machine, self.right, (0, self.columns, self.right_by_rows))?;
         let adds = machine.warp.predicates[self.adds];

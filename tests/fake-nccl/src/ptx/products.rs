@@ -63,7 +63,11 @@ impl Matrix {
 }
 
 /// Where PTX says that elements of `mma`'s fragments lie, as row and column. `e` elements are in a register.
-pub(super) fn documented(which: &str, (register, lane, part): (usize, usize, usize), e: usize) -> (usize, usize) {
+pub(super) fn documented(
+    which: &str,
+    (register, lane, part): (usize, usize, usize),
+    e: usize,
+) -> (usize, usize) {
     let (group, thread) = (lane / 4, lane % 4);
     match which {
         "a" => (group + 8 * (register & 1), e * thread + part + 4 * e * (register >> 1)),

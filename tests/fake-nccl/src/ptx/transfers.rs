@@ -47,7 +47,8 @@ pub(super) fn address(
     // Addresses in shared memory may be of 32 bits.
     let is_narrow = space == Space::Shared
         && matches!(&**base, Operand::Name(name) if operands.scope.register(name).is_some_and(|r| r.file == File::Narrow));
-    let base = if is_narrow { operands.scope.read::<u32>(base)? } else { operands.scope.read::<u64>(base)? };
+    let base =
+        if is_narrow { operands.scope.read::<u32>(base)? } else { operands.scope.read::<u64>(base)? };
     Ok(Target { space, base, is_narrow, offset: *offset, bytes, access })
 }
 

@@ -20,7 +20,6 @@ use pliron_llvm::types::{PointerType, StructLayout, StructType, VectorType, Void
 const GLOBAL: u32 = 1;
 const SHARED: u32 = 3;
 
-
 /// Text of PTX, in which `$0` and so on are the results and then the operands, and LLVM's constraints for these.
 #[pliron_op(
     name = "meshwright.ptx",
@@ -32,7 +31,13 @@ const SHARED: u32 = 3;
 pub struct PtxOp;
 
 impl PtxOp {
-    fn new(ctx: &mut Context, text: &str, constraints: &str, operands: Vec<Value>, results: Vec<TypeHandle>) -> Self {
+    fn new(
+        ctx: &mut Context,
+        text: &str,
+        constraints: &str,
+        operands: Vec<Value>,
+        results: Vec<TypeHandle>,
+    ) -> Self {
         let info = Self::get_concrete_op_info();
         let made = PtxOp { op: Operation::new(ctx, info, results, operands, vec![], 0) };
         made.set_attr_meshwright_ptx_text(ctx, StringAttr::new(text.into()));
@@ -89,7 +94,9 @@ impl ToLLVMDialect for PtxOp {
             _ => StructType::get_unnamed(ctx, (types.clone(), StructLayout::Unpacked)).into(),
         };
         let operands: Vec<_> = old.operands(ctx).into_iter().map(|v| in_register(ctx, rewriter, v)).collect();
-        let text = String::from(self.get_attr_meshwright_ptx_text(ctx).expect("it is set when the operation is made").clone());
+        let text = String::from(
+            self.get_attr_meshwright_ptx_text(ctx).expect("it is set when the operation is made").clone(),
+        );
         let constraints =
             String::from(self.get_attr_meshwright_ptx_constraints(ctx).expect("it is set then too").clone());
         let call = llvm::InlineAsmOp::new(ctx, result, operands, &text, &constraints, true);
@@ -180,7 +187,8 @@ pub(super) fn copy_ahead<T: CubePrimitive>(from: &[T], to: u32, bytes: u32, #[co
         #[expect(unsafe_code, reason = "the caller says how many bytes are there")]
         // SAFETY: as said.
         let from = unsafe { *from.__expand_as_ptr_method(scope) }.value(scope);
-        let (to, bytes) = (ExpandValue::from(to).read_value(scope), ExpandValue::from(bytes).read_value(scope));
+        let (to, bytes) =
+            (ExpandValue::from(to).read_value(scope), ExpandValue::from(bytes).read_value(scope));
         // Only whole vectors go past the first cache.
         let through = if size == 16 { "cg" } else { "ca" };
         let text = format!("cp.async.{through}.shared.global [$0], [$1], {size}, $2;");

@@ -7,8 +7,9 @@ use super::super::tile::{Two, VECTOR};
 use super::decide::{any_needs, any_query_needs, next_wanted};
 use super::draws::{bits_of, load_bits};
 use super::load::{QUERIES, load, meet, place_of_cube, row_of_unit, write_keys, write_queries};
-use super::scores::{AttentionShape, Beside, KeyTile, QueryLine, RowSource, Space, Staged, of_query, staged_line, two_lines};
+use super::scores::{AttentionShape, Beside, KeyTile, QueryLine, Space, of_query, staged_line, two_lines};
 use super::slopes::{QueryRows, slopes};
+use super::staged::{RowSource, Staged};
 use super::tiles::{accumulate, accumulate_columns, finish, halves, new_tiles, products, store};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
@@ -31,7 +32,8 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
 ) {
     let columns = comptime!(shape.columns);
     let (width, values_width) = comptime!((shape.width, shape.values));
-    let (query_shape, cotangent_shape) = comptime!((shape.tile(QUERIES, width), shape.tile(QUERIES, values_width)));
+    let (query_shape, cotangent_shape) =
+        comptime!((shape.tile(QUERIES, width), shape.tile(QUERIES, values_width)));
     let (key_shape, value_shape) = comptime!((shape.tile(columns, width), shape.tile(columns, values_width)));
     let (outer, first_query) = place_of_cube(space.rows, true);
     let row = first_query + row_of_unit();
@@ -58,13 +60,24 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
     }
     let wants = (needed, true.runtime());
     let many = space.keys.div_ceil(comptime!(columns as u32));
-    let (mut tile, mut is) = next_wanted(decided, &space, first_query, 0u32, many, wants, true, comptime!(shape.clone()));
+    let (mut tile, mut is) =
+        next_wanted(decided, &space, first_query, 0u32, many, wants, true, comptime!(shape.clone()));
     let mut buffer = 0u32;
     let mut bits_ahead = Array::<u32>::new(comptime!(shape.draws.len().max(1)));
     if tile < many {
         let first = tile * comptime!(columns as u32);
         load(keys, &of_keys, &key_rows, buffer, first, &space, comptime!(shape.clone()), key_shape, true);
-        load(values, &of_values, &value_rows, buffer, first, &space, comptime!(shape.clone()), value_shape, true);
+        load(
+            values,
+            &of_values,
+            &value_rows,
+            buffer,
+            first,
+            &space,
+            comptime!(shape.clone()),
+            value_shape,
+            true,
+        );
         staged.load(&beside, &space, buffer, first, true, comptime!(shape.clone()));
         load_bits(&space, bits, (outer, first_query, first), &mut bits_ahead, comptime!(shape.clone()));
     }
@@ -76,15 +89,46 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
         let mut by_weights = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
         let keys_at = buffer * comptime!(key_shape.size() as u32);
         let values_at = buffer * comptime!(value_shape.size() as u32);
-        products::<E, N>(&query_rows, 0u32, &key_rows, keys_at, &mut scores, query_shape, key_shape, 0usize, columns);
-        products::<E, N>(&cotangent_rows, 0u32, &value_rows, values_at, &mut by_weights, cotangent_shape, value_shape, 0usize, columns);
+        products::<E, N>(
+            &query_rows,
+            0u32,
+            &key_rows,
+            keys_at,
+            &mut scores,
+            query_shape,
+            key_shape,
+            0usize,
+            columns,
+        );
+        products::<E, N>(
+            &cotangent_rows,
+            0u32,
+            &value_rows,
+            values_at,
+            &mut by_weights,
+            cotangent_shape,
+            value_shape,
+            0usize,
+            columns,
+        );
         let drawn = bits_of(&beside, &of_queries.lines, &bits_ahead, first, is, comptime!(shape.clone()));
         let from = tile + 1u32;
-        (tile, is) = next_wanted(decided, &space, first_query, from, many, wants, true, comptime!(shape.clone()));
+        (tile, is) =
+            next_wanted(decided, &space, first_query, from, many, wants, true, comptime!(shape.clone()));
         if tile < many {
             let (first, other) = (tile * comptime!(columns as u32), 1u32 - buffer);
             load(keys, &of_keys, &key_rows, other, first, &space, comptime!(shape.clone()), key_shape, true);
-            load(values, &of_values, &value_rows, other, first, &space, comptime!(shape.clone()), value_shape, true);
+            load(
+                values,
+                &of_values,
+                &value_rows,
+                other,
+                first,
+                &space,
+                comptime!(shape.clone()),
+                value_shape,
+                true,
+            );
             staged.load(&beside, &space, other, first, true, comptime!(shape.clone()));
             load_bits(&space, bits, (outer, first_query, first), &mut bits_ahead, comptime!(shape.clone()));
         }
@@ -92,7 +136,18 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
         finish(&mut scores, columns, 0usize, comptime!(shape.grouped));
         finish(&mut by_weights, columns, 0usize, comptime!(shape.grouped));
         let own = comptime!(shape.clone());
-        slopes::<E>(&mut scores, &mut by_weights, &beside, &space, &of_queries, &staged, &looked_at, 0usize, columns, own);
+        slopes::<E>(
+            &mut scores,
+            &mut by_weights,
+            &beside,
+            &space,
+            &of_queries,
+            &staged,
+            &looked_at,
+            0usize,
+            columns,
+            own,
+        );
         let factors = halves::<E>(&scores, columns);
         accumulate::<E, N>(&factors, &key_rows, keys_at, &mut sums, key_shape);
         finish(&mut sums, width, 0usize, comptime!(shape.grouped));
@@ -144,7 +199,8 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
     }
     let wants = (needed, true.runtime());
     let many = space.rows.div_ceil(comptime!(QUERIES as u32));
-    let (mut tile, mut is) = next_wanted(decided, &space, first_key, 0u32, many, wants, false, comptime!(shape.clone()));
+    let (mut tile, mut is) =
+        next_wanted(decided, &space, first_key, 0u32, many, wants, false, comptime!(shape.clone()));
     let mut buffer = 0u32;
     let mut bits_ahead = Array::<u32>::new(comptime!(shape.draws.len().max(1)));
     if tile < many {
@@ -176,24 +232,80 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
             let mut scores = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
             let mut by_weights = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
             let start = comptime!(part * columns);
-            products::<E, N>(&query_rows, queries_at, &key_rows, 0u32, &mut scores, row_shape, row_shape, start, columns);
-            products::<E, N>(&cotangent_rows, cotangents_at, &value_rows, 0u32, &mut by_weights, value_shape, value_shape, start, columns);
+            products::<E, N>(
+                &query_rows,
+                queries_at,
+                &key_rows,
+                0u32,
+                &mut scores,
+                row_shape,
+                row_shape,
+                start,
+                columns,
+            );
+            products::<E, N>(
+                &cotangent_rows,
+                cotangents_at,
+                &value_rows,
+                0u32,
+                &mut by_weights,
+                value_shape,
+                value_shape,
+                start,
+                columns,
+            );
             if comptime!(part == 0) {
-                (tile, is) = next_wanted(decided, &space, first_key, from, many, wants, false, comptime!(shape.clone()));
+                (tile, is) = next_wanted(
+                    decided,
+                    &space,
+                    first_key,
+                    from,
+                    many,
+                    wants,
+                    false,
+                    comptime!(shape.clone()),
+                );
                 if tile < many {
                     let (first, other) = (tile * comptime!(QUERIES as u32), 1u32 - buffer);
                     let own = comptime!(shape.clone());
                     load(queries, &of_queries, &query_rows, other, first, &space, own, row_shape, false);
                     let own = comptime!(shape.clone());
-                    load(cotangent, &of_cotangents, &cotangent_rows, other, first, &space, own, value_shape, false);
+                    load(
+                        cotangent,
+                        &of_cotangents,
+                        &cotangent_rows,
+                        other,
+                        first,
+                        &space,
+                        own,
+                        value_shape,
+                        false,
+                    );
                     staged_rows.load(&beside, &space, other, first, false, comptime!(shape.clone()));
-                    load_bits(&space, bits, (outer, first, first_key), &mut bits_ahead, comptime!(shape.clone()));
+                    load_bits(
+                        &space,
+                        bits,
+                        (outer, first, first_key),
+                        &mut bits_ahead,
+                        comptime!(shape.clone()),
+                    );
                 }
             }
             finish(&mut scores, columns, 0usize, comptime!(shape.grouped));
             finish(&mut by_weights, columns, 0usize, comptime!(shape.grouped));
             let (first, own) = comptime!((start / 16, shape.clone()));
-            slopes::<E>(&mut scores, &mut by_weights, &beside, &space, &rows, &staged, &looked_at, first, columns, own);
+            slopes::<E>(
+                &mut scores,
+                &mut by_weights,
+                &beside,
+                &space,
+                &rows,
+                &staged,
+                &looked_at,
+                first,
+                columns,
+                own,
+            );
             let vector = comptime!(start / VECTOR);
             store::<E, N>(&halves::<E>(&by_weights, columns), &weight_rows, vector, columns, score_shape);
             store::<E, N>(&halves::<E>(&scores, columns), &slope_rows, vector, columns, score_shape);
@@ -202,8 +314,22 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
             show_to_products();
         }
         sync_cube();
-        accumulate_columns::<E, N>(&weight_rows, &cotangent_rows, cotangents_at, &mut of_values, score_shape, value_shape);
-        accumulate_columns::<E, N>(&slope_rows, &query_rows, queries_at, &mut of_keys, score_shape, row_shape);
+        accumulate_columns::<E, N>(
+            &weight_rows,
+            &cotangent_rows,
+            cotangents_at,
+            &mut of_values,
+            score_shape,
+            value_shape,
+        );
+        accumulate_columns::<E, N>(
+            &slope_rows,
+            &query_rows,
+            queries_at,
+            &mut of_keys,
+            score_shape,
+            row_shape,
+        );
         finish(&mut of_values, values_width, 0usize, comptime!(shape.grouped));
         finish(&mut of_keys, width, 0usize, comptime!(shape.grouped));
         buffer = 1u32 - buffer;

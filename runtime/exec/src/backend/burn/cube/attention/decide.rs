@@ -67,7 +67,13 @@ pub(super) fn next_wanted(
         let mut looks = true;
         while looks && tile < many {
             is = if comptime!(of_keys) {
-                is_decided(decided, space, at, tile * comptime!(shape.columns as u32), comptime!(shape.clone()))
+                is_decided(
+                    decided,
+                    space,
+                    at,
+                    tile * comptime!(shape.columns as u32),
+                    comptime!(shape.clone()),
+                )
             } else {
                 is_decided(decided, space, tile * comptime!(DECIDED as u32), at, comptime!(shape.clone()))
             };

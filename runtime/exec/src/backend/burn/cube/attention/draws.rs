@@ -37,7 +37,8 @@ pub(super) fn attention_draws(
             #[unroll]
             for i in 0..comptime!(shape.draws.len()) {
                 let bits = drawn(&beside, &lines, step, first_key, i, DECIDED, comptime!(shape.clone()));
-                let at = place_of_bits(&space, outer, first_query, first_key, i, comptime!(shape.draws.len()));
+                let at =
+                    place_of_bits(&space, outer, first_query, first_key, i, comptime!(shape.draws.len()));
                 out[at] = bits;
             }
         }
@@ -56,7 +57,8 @@ fn place_of_bits(
 ) -> usize {
     let size = comptime!(DECIDED as u32);
     let (rows, keys) = (space.rows.div_ceil(size), space.keys.div_ceil(size));
-    let tile = (outer as usize * rows as usize + (query / size) as usize) * keys as usize + (key / size) as usize;
+    let tile =
+        (outer as usize * rows as usize + (query / size) as usize) * keys as usize + (key / size) as usize;
     (tile * many + which) * UNITS + UNIT_POS as usize
 }
 
@@ -93,7 +95,8 @@ pub(super) fn bits_of(
         let mut own = loaded[i];
         if is_decided {
             let step = beside.step[0usize];
-            own = drawn(beside, lines, step, first_key, i, comptime!(shape.columns), comptime!(shape.clone()));
+            own =
+                drawn(beside, lines, step, first_key, i, comptime!(shape.columns), comptime!(shape.clone()));
         }
         all.push(own);
     }

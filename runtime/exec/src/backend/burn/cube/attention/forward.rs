@@ -9,9 +9,10 @@ use super::decide::{any_needs, next_wanted, shift};
 use super::draws::{bits_of, load_bits};
 use super::load::{QUERIES, load, meet, place_of_cube, row_of_unit, write_queries};
 use super::scores::{
-    AttentionShape, Beside, KeyTile, QueryLine, RowSource, Space, Staged, Which, base, element, key_in_tile, of_query,
+    AttentionShape, Beside, KeyTile, QueryLine, Space, Which, base, element, key_in_tile, of_query,
     row_offset, score, two_lines,
 };
+use super::staged::{RowSource, Staged};
 use super::tiles::{accumulate, finish, halves, new_tiles, products};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
@@ -59,17 +60,26 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
     let mut bits_ahead = Array::<u32>::new(comptime!(shape.draws.len().max(1)));
     for pass in 0..comptime!(if shape.decides { 2u32 } else { 1u32 }) {
         let wants = (pass == 1u32, pass == 0u32);
-        let (mut tile, _is) = next_wanted(decided, &space, first_query, 0u32, many, wants, true, comptime!(shape.clone()));
-        if comptime!(shape.decides) {
-            if pass == 1u32 {
-                let needed = any_needs(softmax.greatest[0], softmax.greatest[1], row, &space);
-                tile = select(needed, tile, many);
-            }
+        let (mut tile, _is) =
+            next_wanted(decided, &space, first_query, 0u32, many, wants, true, comptime!(shape.clone()));
+        if comptime!(shape.decides) && pass == 1u32 {
+            let needed = any_needs(softmax.greatest[0], softmax.greatest[1], row, &space);
+            tile = select(needed, tile, many);
         }
         if tile < many {
             let first = tile * comptime!(columns as u32);
             load(keys, &of_keys, &key_rows, buffer, first, &space, comptime!(shape.clone()), key_shape, true);
-            load(values, &of_values, &value_rows, buffer, first, &space, comptime!(shape.clone()), value_shape, true);
+            load(
+                values,
+                &of_values,
+                &value_rows,
+                buffer,
+                first,
+                &space,
+                comptime!(shape.clone()),
+                value_shape,
+                true,
+            );
             staged.load(&beside, &space, buffer, first, true, comptime!(shape.clone()));
             load_bits(&space, bits, (outer, first_query, first), &mut bits_ahead, comptime!(shape.clone()));
         }
@@ -78,26 +88,65 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
             meet(comptime!(shape.grouped));
             let mut weights = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
             let at = buffer * comptime!(key_shape.size() as u32);
-            products::<E, N>(&query_rows, 0u32, &key_rows, at, &mut weights, query_shape, key_shape, 0usize, columns);
-            let drawn = bits_of(&beside, &softmax.lines, &bits_ahead, first, wants.0, comptime!(shape.clone()));
+            products::<E, N>(
+                &query_rows,
+                0u32,
+                &key_rows,
+                at,
+                &mut weights,
+                query_shape,
+                key_shape,
+                0usize,
+                columns,
+            );
+            let drawn =
+                bits_of(&beside, &softmax.lines, &bits_ahead, first, wants.0, comptime!(shape.clone()));
             // The next tile comes while this one is looked at.
             let from = tile + 1u32;
-            let (next, _is) = next_wanted(decided, &space, first_query, from, many, wants, true, comptime!(shape.clone()));
+            let (next, _is) =
+                next_wanted(decided, &space, first_query, from, many, wants, true, comptime!(shape.clone()));
             tile = next;
             if tile < many {
                 let (first, other) = (tile * comptime!(columns as u32), 1u32 - buffer);
-                load(keys, &of_keys, &key_rows, other, first, &space, comptime!(shape.clone()), key_shape, true);
-                load(values, &of_values, &value_rows, other, first, &space, comptime!(shape.clone()), value_shape, true);
+                load(
+                    keys,
+                    &of_keys,
+                    &key_rows,
+                    other,
+                    first,
+                    &space,
+                    comptime!(shape.clone()),
+                    key_shape,
+                    true,
+                );
+                load(
+                    values,
+                    &of_values,
+                    &value_rows,
+                    other,
+                    first,
+                    &space,
+                    comptime!(shape.clone()),
+                    value_shape,
+                    true,
+                );
                 staged.load(&beside, &space, other, first, true, comptime!(shape.clone()));
-                load_bits(&space, bits, (outer, first_query, first), &mut bits_ahead, comptime!(shape.clone()));
+                load_bits(
+                    &space,
+                    bits,
+                    (outer, first_query, first),
+                    &mut bits_ahead,
+                    comptime!(shape.clone()),
+                );
             }
             let looked_at = KeyTile { first, buffer, drawn };
             finish(&mut weights, columns, 0usize, comptime!(shape.grouped));
             let own = comptime!(shape.clone());
-            let factors = softmax.scores::<E>(&mut weights, &beside, &space, &staged, &looked_at, row, own);
+            let factors = softmax.scores::<E>(&mut weights, &beside, &space, &staged, &looked_at, own);
             softmax.weigh(&mut weights, &factors, &mut result, comptime!(shape.clone()));
             if comptime!(width > 0) {
-                let (weights, at) = (halves::<E>(&weights, columns), buffer * comptime!(value_shape.size() as u32));
+                let (weights, at) =
+                    (halves::<E>(&weights, columns), buffer * comptime!(value_shape.size() as u32));
                 accumulate::<E, N>(&weights, &value_rows, at, &mut result, value_shape);
                 finish(&mut result, width, 0usize, comptime!(shape.grouped));
             }
@@ -128,6 +177,8 @@ fn divide(values: &mut Array<Vector<f32, Two>>, sums: &Array<f32>, #[comptime] w
 /// Two rows of scores, of which a unit has some.
 #[derive(CubeType)]
 struct Softmax {
+    /// The first of them.
+    row: u32,
     lines: Sequence<QueryLine>,
     /// The greatest so far.
     greatest: Array<f32>,
@@ -155,7 +206,7 @@ impl Softmax {
                 greatest[half] = of_query(lines.index(half), comptime!(shape.max.unwrap_or(0)));
             }
         }
-        Softmax { lines, greatest, most: Array::<f32>::new(2usize), total: Array::<f32>::new(2usize) }
+        Softmax { row, lines, greatest, most: Array::<f32>::new(2usize), total: Array::<f32>::new(2usize) }
     }
 
     /// Puts scores in place of products, and gives the factors of their weights.
@@ -166,7 +217,6 @@ impl Softmax {
         space: &Space,
         staged: &Staged,
         tile: &KeyTile,
-        row: u32,
         #[comptime] shape: AttentionShape,
     ) -> Array<Vector<f32, Two>> {
         let columns = comptime!(shape.columns);
@@ -176,7 +226,7 @@ impl Softmax {
         #[unroll]
         for at in 0..comptime!(columns / 4) {
             let half = comptime!(at % 2);
-            let query = row + comptime!(8 * half as u32);
+            let query = self.row + comptime!(8 * half as u32);
             let mut scores = Vector::<f32, Two>::zeroed();
             let mut factor = Vector::<f32, Two>::zeroed();
             #[unroll]

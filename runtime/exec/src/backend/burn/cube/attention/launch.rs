@@ -182,11 +182,13 @@ impl AttentionRun<'_> {
     /// The truth values that are drawn, a bit for each; some memory where none are.
     fn bits(&self) -> CubeTensor {
         let (like, call) = (&self.inputs[0], self.call);
-        let (outer, tiles) = (call.sizes[..call.outer].iter().product::<usize>(), |n: usize| n.div_ceil(DECIDED));
+        let (outer, tiles) =
+            (call.sizes[..call.outer].iter().product::<usize>(), |n: usize| n.div_ceil(DECIDED));
         let keys = call.sizes[call.sizes.len() - 1];
         let words = outer * tiles(self.rows()) * tiles(keys) * self.drawn.len() * UNITS;
         let (client, device) = (like.client.clone(), like.device.clone());
-        let bits = empty_device_contiguous_dtype(client, device, Extents::from([words.max(1)]), BurnType::U32);
+        let bits =
+            empty_device_contiguous_dtype(client, device, Extents::from([words.max(1)]), BurnType::U32);
         if !self.drawn.is_empty() && words > 0 {
             #[expect(unsafe_code, reason = "there is a word for each unit of each tile")]
             // SAFETY: as said.

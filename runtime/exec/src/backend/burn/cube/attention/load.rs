@@ -2,7 +2,8 @@
 
 use super::super::ptx::{copy_ahead, shared_address, show_to_products, wait_for_copies};
 use super::super::tile::{PLANES, ROWS, Two, UNITS, VECTOR, write};
-use super::scores::{AttentionShape, RowSource, Space, base, row_offset};
+use super::scores::{AttentionShape, Space, base, row_offset};
+use super::staged::RowSource;
 use super::tiles::{TileShape, place};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;

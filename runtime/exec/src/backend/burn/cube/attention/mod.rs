@@ -5,7 +5,7 @@
 //! - [`launch`]: the launches.
 //! - `forward`, `backward`: the kernels; `scores`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the
 //!   gradients of scores; `decide`: which tiles are left out.
-//! - `load`: how rows come into tiles of shared memory; `tiles`: how they lie there, and their products.
+//! - `staged`: what belongs to the rows of a tile; `load`: how rows come into tiles of shared memory; `tiles`: how they lie there, and their products.
 
 mod backward;
 mod call;
@@ -16,6 +16,7 @@ mod launch;
 mod load;
 mod scores;
 mod slopes;
+mod staged;
 mod tiles;
 
 pub(crate) use call::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided};

@@ -5,8 +5,7 @@
 
 use super::super::drawn::Draw;
 use super::super::program::{ScalarInputs, ScalarProgram, evaluate, truth};
-use super::super::ptx::{copy_ahead, shared_address};
-use super::super::tile::Two;
+use super::staged::Staged;
 use super::tiles::TileShape;
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
@@ -70,7 +69,7 @@ impl AttentionShape {
     }
 
     /// The dims of the rows, or that of the keys.
-    const fn dims_of(&self, of_keys: bool) -> std::ops::Range<usize> {
+    pub(super) const fn dims_of(&self, of_keys: bool) -> std::ops::Range<usize> {
         if of_keys { self.key()..self.key() + 1 } else { self.outer..self.key() }
     }
 
@@ -80,7 +79,7 @@ impl AttentionShape {
     }
 
     /// The tensors beside the products that have keys alone, or queries alone, beside the outer dims.
-    fn staged(&self, of_keys: bool) -> Vec<usize> {
+    pub(super) fn staged(&self, of_keys: bool) -> Vec<usize> {
         let is = |of: &BesideShape, i: usize| {
             let (has_keys, rows) = (of.dims[self.key()], &of.dims[self.outer..self.key()]);
             if of_keys { i < self.extras && has_keys && !rows.contains(&true) } else { !has_keys }
@@ -130,7 +129,7 @@ pub(super) struct QueryLine {
 
 /// The position along an outer dim or one of the rows.
 #[cube]
-fn position(
+pub(super) fn position(
     space: &Space,
     outer: u32,
     row: u32,
@@ -185,54 +184,6 @@ pub(super) fn row_offset<T: CubePrimitive>(
         sum += at as usize * tensor.stride(dim);
     }
     sum
-}
-
-/// Where rows of a tensor are, of queries or of keys, computed once: within the loops over tiles nothing that describes tensors is read.
-#[derive(CubeType)]
-pub(super) struct RowSource {
-    start: usize,
-    /// Along each dim of the rows, or along the keys alone.
-    strides: Sequence<usize>,
-}
-
-#[cube]
-impl RowSource {
-    pub(super) fn new<T: CubePrimitive>(
-        tensor: &Tensor<T>,
-        space: &Space,
-        outer: u32,
-        #[comptime] of_keys: bool,
-        #[comptime] shape: AttentionShape,
-    ) -> RowSource {
-        let start = base(tensor, space, outer, comptime!(shape.clone()));
-        let mut strides = Sequence::<usize>::new();
-        #[unroll]
-        for dim in comptime!(shape.dims_of(of_keys)) {
-            strides.push(tensor.stride(dim));
-        }
-        RowSource { start, strides }
-    }
-
-    /// Where a row begins.
-    pub(super) fn at(
-        &self,
-        space: &Space,
-        row: u32,
-        #[comptime] of_keys: bool,
-        #[comptime] shape: AttentionShape,
-    ) -> usize {
-        let mut sum = self.start;
-        if comptime!(of_keys) {
-            sum += row as usize * *self.strides.index(0);
-        } else {
-            #[unroll]
-            for i in 0..comptime!(shape.rows) {
-                let at = position(space, 0u32, row, comptime!(shape.outer + i), comptime!(shape.clone()));
-                sum += at as usize * *self.strides.index(i);
-            }
-        }
-        sum
-    }
 }
 
 /// A query by its number, without what it has for all keys.
@@ -345,98 +296,6 @@ pub(super) fn two_lines(
 #[cube]
 pub(super) fn of_query(line: &QueryLine, #[comptime] which: usize) -> f32 {
     *line.known.index(which)
-}
-
-/// Tensors beside the products that have an element for each key of an attention, or for each query, whatever the other is: what belongs to
-/// two tiles, in shared memory.
-#[derive(CubeType)]
-pub(super) struct Staged {
-    pairs: Shared<[Vector<f32, Two>]>,
-    sources: Sequence<RowSource>,
-}
-
-/// Rows of a tile that is staged.
-const STAGED: usize = 64;
-
-#[cube]
-impl Staged {
-    pub(super) fn new(
-        beside: &Beside,
-        space: &Space,
-        outer: u32,
-        #[comptime] of_keys: bool,
-        #[comptime] shape: AttentionShape,
-    ) -> Staged {
-        let all = comptime!(shape.staged(of_keys));
-        let mut sources = Sequence::<RowSource>::new();
-        #[unroll]
-        for i in 0..comptime!(all.len()) {
-            let tensor = beside.tensors.index(comptime!(all[i]));
-            let mut start = 0usize;
-            #[unroll]
-            for dim in 0..comptime!(shape.outer) {
-                if comptime!(shape.beside[all[i]].dims[dim]) {
-                    let at = position(space, outer, 0u32, dim, comptime!(shape.clone()));
-                    start += at as usize * tensor.stride(dim);
-                }
-            }
-            let mut strides = Sequence::<usize>::new();
-            #[unroll]
-            for dim in comptime!(shape.dims_of(of_keys)) {
-                strides.push(tensor.stride(dim));
-            }
-            sources.push(RowSource { start, strides });
-        }
-        let pairs = comptime!((all.len() * STAGED).max(2));
-        Staged { pairs: Shared::<[Vector<f32, Two>]>::new_aligned_slice(pairs, 16usize), sources }
-    }
-
-    /// Begins to copy what belongs to the keys, or the queries, from `first` on. See `load::meet`.
-    pub(super) fn load(
-        &self,
-        beside: &Beside,
-        space: &Space,
-        buffer: u32,
-        first: u32,
-        #[comptime] of_keys: bool,
-        #[comptime] shape: AttentionShape,
-    ) {
-        let all = comptime!(shape.staged(of_keys));
-        let many = if comptime!(of_keys) { space.keys } else { space.rows };
-        #[unroll]
-        for i in 0..comptime!(all.len()) {
-            if UNIT_POS < comptime!(STAGED as u32) {
-                let row = first + UNIT_POS;
-                let is_there = comptime!(shape.whole) || row < many;
-                let row = select(is_there, row, 0u32);
-                let from = self.sources.index(i).at(space, row, of_keys, comptime!(shape.clone()));
-                let place = (buffer * comptime!(all.len() as u32) + comptime!(i as u32)) * comptime!(STAGED as u32);
-                let to = shared_address(&self.pairs[0..1]) + (place + UNIT_POS) * 4u32;
-                let tensor = beside.tensors.index(comptime!(all[i]));
-                copy_ahead(&tensor[from..from + 1], to, select(is_there, 4u32, 0u32), 4usize);
-            }
-        }
-    }
-
-    /// Of two that follow each other, of which `row` is the first in the tile, what the `number`-th tensor has of those that are staged.
-    fn pair(&self, buffer: u32, row: u32, #[comptime] number: usize, #[comptime] many: usize) -> Vector<f32, Two> {
-        let place = (buffer * comptime!(many as u32) + comptime!(number as u32)) * comptime!(STAGED as u32);
-        self.pairs[((place + row) / 2u32) as usize]
-    }
-
-    /// What the tensor has of one query.
-    pub(super) fn of_row(
-        &self,
-        buffer: u32,
-        row: u32,
-        #[comptime] tensor: usize,
-        #[comptime] shape: AttentionShape,
-    ) -> f32 {
-        let all = comptime!(shape.staged(false));
-        let number = comptime!(all.iter().position(|i| *i == tensor).unwrap_or(0));
-        let pair = self.pair(buffer, row, number, comptime!(all.len()));
-        select(row % 2u32 == 0u32, pair.extract(0usize), pair.extract(1usize))
-    }
 }
 
 /// A tile of keys: its first one, where what belongs to it is staged, and of each draw the truth values of this unit's scores as bits.

@@ -4,7 +4,10 @@ use super::super::exp2::exp;
 use super::super::program::evaluate;
 use super::super::tile::Two;
 use super::decide::shift;
-use super::scores::{AttentionShape, Beside, KeyTile, QueryLine, Space, Staged, Which, element, key_in_tile, of_query, score};
+use super::scores::{
+    AttentionShape, Beside, KeyTile, QueryLine, Space, Which, element, key_in_tile, of_query, score,
+};
+use super::staged::Staged;
 use cubecl::prelude::*;
 
 /// Of one score: its weight times its factor, and the gradient of the product of query and key.

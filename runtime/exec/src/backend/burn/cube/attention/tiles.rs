@@ -4,7 +4,9 @@
 //! other, and the vectors of a row are permuted by its number: what products read at a time, and what units write at a time, lies in
 //! different banks (PTX ISA, section 9.7.15.5, "Shared Memory Matrix Layout"). Elsewhere rows have a vector between them, as `tile` says.
 
-use super::super::ptx::{GroupProduct, Left, arrived, begin_product, shared_address, store_matrices, store_two};
+use super::super::ptx::{
+    GroupProduct, Left, arrived, begin_product, shared_address, store_matrices, store_two,
+};
 use super::super::tile::{self, ROWS, Two, VECTOR, multiply, pitch};
 use cubecl::prelude::*;
 
@@ -66,7 +68,10 @@ pub(super) fn new_tiles<E: Float, N: Size>(
     #[comptime] shape: TileShape,
     #[comptime] many: usize,
 ) -> Shared<[Vector<E, N>]> {
-    Shared::<[Vector<E, N>]>::new_aligned_slice(comptime!(many * shape.size()), comptime!(if shape.grouped { 1024usize } else { 16 }))
+    Shared::<[Vector<E, N>]>::new_aligned_slice(
+        comptime!(many * shape.size()),
+        comptime!(if shape.grouped { 1024usize } else { 16 }),
+    )
 }
 
 /// Where the vector of a row of a tile is.
@@ -85,7 +90,11 @@ pub(super) fn place(row: u32, vector: u32, #[comptime] shape: TileShape) -> u32 
 
 /// The descriptor of the tile that begins at that vector.
 #[cube]
-fn descriptor<E: Float, N: Size>(tiles: &Shared<[Vector<E, N>]>, at: u32, #[comptime] shape: TileShape) -> u64 {
+fn descriptor<E: Float, N: Size>(
+    tiles: &Shared<[Vector<E, N>]>,
+    at: u32,
+    #[comptime] shape: TileShape,
+) -> u64 {
     let at = at as usize;
     u64::cast_from(shared_address(&tiles[at..at + 1]) / 16u32) | comptime!(shape.described())
 }
@@ -207,7 +216,10 @@ pub(super) fn store<E: Float, N: Size>(
 
 /// Two numbers of each register of accumulators as halves, which are left factors of a next product.
 #[cube]
-pub(super) fn halves<E: Float>(sums: &Array<Vector<f32, Two>>, #[comptime] columns: usize) -> Sequence<Vector<E, Two>> {
+pub(super) fn halves<E: Float>(
+    sums: &Array<Vector<f32, Two>>,
+    #[comptime] columns: usize,
+) -> Sequence<Vector<E, Two>> {
     let mut all = Sequence::<Vector<E, Two>>::new();
     #[unroll]
     for i in 0..comptime!(columns / 4) {
@@ -247,7 +259,13 @@ pub(super) fn accumulate<E: Float, N: Size>(
             }
             #[unroll]
             for n in 0..comptime!(shape.width / 16) {
-                let two = tile::right::<E, N>(tiles, at, comptime!(16 * k), comptime!(16 * n), comptime!(shape.width));
+                let two = tile::right::<E, N>(
+                    tiles,
+                    at,
+                    comptime!(16 * k),
+                    comptime!(16 * n),
+                    comptime!(shape.width),
+                );
                 multiply::<E>(&factor, &two, sums, comptime!(2 * n));
             }
         }
@@ -281,10 +299,22 @@ pub(super) fn accumulate_columns<E: Float, N: Size>(
         let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
         #[unroll]
         for k in 0..comptime!(shape.rows / 16) {
-            let factor = tile::left_by_columns::<E, N>(columns, 0u32, plane_row, comptime!(16 * k), comptime!(left.width));
+            let factor = tile::left_by_columns::<E, N>(
+                columns,
+                0u32,
+                plane_row,
+                comptime!(16 * k),
+                comptime!(left.width),
+            );
             #[unroll]
             for n in 0..comptime!(shape.width / 16) {
-                let two = tile::right::<E, N>(tiles, at, comptime!(16 * k), comptime!(16 * n), comptime!(shape.width));
+                let two = tile::right::<E, N>(
+                    tiles,
+                    at,
+                    comptime!(16 * k),
+                    comptime!(16 * n),
+                    comptime!(shape.width),
+                );
                 multiply::<E>(&factor, &two, sums, comptime!(2 * n));
             }
         }

@@ -196,7 +196,13 @@ fn multiply_tiles<E: Float, N: Size>(
                     comptime!(right.steps),
                 )
             } else {
-                tile::right::<E, N>(right_tile, 0u32, comptime!(16 * k), comptime!(16 * n), comptime!(right.rows))
+                tile::right::<E, N>(
+                    right_tile,
+                    0u32,
+                    comptime!(16 * k),
+                    comptime!(16 * n),
+                    comptime!(right.rows),
+                )
             };
             #[unroll]
             for r in 0..comptime!(left.rows / PLANES / ROWS) {

@@ -21,9 +21,3 @@ pub use prepare::{AttentionAccess, AttentionPlan, AttentionKernel};
 pub fn attention_constant(score: &meshwright_plan::Computed, indices: &[std::ops::Range<usize>]) -> Option<f64> {
     bounds::constant(score, indices)
 }
-
-/// The expression without the choices that these indices decide.
-#[cfg(feature = "cuda")]
-pub fn attention_decided(of: &meshwright_plan::Computed, indices: &[std::ops::Range<usize>]) -> meshwright_plan::Computed {
-    bounds::decided(of, indices)
-}
