@@ -27,6 +27,15 @@ pub struct Column {
     pub name: String,
     /// Of all its cells that are not missing.
     pub kind: ColumnKind,
+    /// Of a metric, whether more (`max`) or less (`min`) of it is better, where the models of all runs that have it say so alike.
+    pub better: Option<String>,
+}
+
+impl Column {
+    /// One that is not better either way.
+    pub fn new(name: impl Into<String>, kind: ColumnKind) -> Column {
+        Column { name: name.into(), kind, better: None }
+    }
 }
 
 /// A cell.
@@ -109,7 +118,7 @@ pub struct ResultTable {
 
 impl ResultTable {
     fn add(&mut self, name: &str, kind: ColumnKind, cells: impl Iterator<Item = Cell>) {
-        self.columns.push(Column { name: name.into(), kind });
+        self.columns.push(Column::new(name, kind));
         self.rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
     }
 
@@ -226,6 +235,7 @@ impl ResultTable {
         for name in metrics {
             let value = |e: &EpochPoint| e.train.iter().find(|t| t.0 == name).map(|t| t.1);
             self.add(&format!("train_{name}"), ColumnKind::Number, rows.iter().map(|r| last(r, &value)));
+            self.says_better(rows, name);
         }
         let mut sets: Vec<&str> = all().flat_map(|s| s.evaluations.iter().map(|e| &*e.set)).collect();
         distinct(&mut sets);
@@ -241,7 +251,22 @@ impl ResultTable {
             distinct(&mut metrics);
             for name in metrics.into_iter().filter(|n| *n != "loss") {
                 self.add(&format!("{set}_{name}"), ColumnKind::Number, rows.iter().map(|r| value(r, name)));
+                self.says_better(rows, name);
             }
+        }
+    }
+
+    /// Notes of the last column which way the metric in it is better.
+    fn says_better(&mut self, rows: &[RunRow], metric: &str) {
+        let measured = |s: &&RunSummary| {
+            let train = || s.last().is_some_and(|e| e.train.iter().any(|t| t.0 == metric));
+            train() || s.evaluations.iter().any(|e| e.evaluation.value(metric).is_some())
+        };
+        let all = rows.iter().filter_map(|r| r.summary.as_ref()).filter(measured);
+        let mut said: Vec<Option<&String>> = all.map(|s| s.better.get(metric)).collect();
+        said.dedup();
+        if let ([only], Some(column)) = (&said[..], self.columns.last_mut()) {
+            column.better = only.cloned();
         }
     }
 

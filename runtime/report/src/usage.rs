@@ -191,7 +191,7 @@ pub fn table(all: &[UsedRun]) -> ResultTable {
         ]
     };
     ResultTable {
-        columns: columns.map(|(name, kind)| Column { name: name.into(), kind }).into(),
+        columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
         rows: all.iter().map(row).collect(),
     }
 }

@@ -108,6 +108,7 @@ fn pictures(t: &ResultTable, view: TableView) -> Vec<Picture<'_>> {
             let (_, name) = picture((at, column));
             let known = SHOWN.iter().find(|s| s.name == name);
             let title = known.map_or_else(|| name.replace('_', " "), |s| s.title.into());
+            let title = column.better.as_ref().map_or(title.clone(), |way| format!("{title} ({way})"));
             let metric = name.starts_with("train_") || name.starts_with("validation_");
             let lost = known.map_or(metric.then_some(14), |s| s.lost);
             Picture { at, column, title, lost }

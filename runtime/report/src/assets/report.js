@@ -536,8 +536,8 @@
   };
   const tabled = () => {
     const kept = columns();
-    const heads = kept.map(([{ name, kind }]) => ({
-      name, title: titleOf(name), text: kind === "text", class: name === "error" ? "error" : "",
+    const heads = kept.map(([{ name, kind, better }]) => ({
+      name, title: titleOf(name) + (better ? ` (${better})` : ""), text: kind === "text", class: name === "error" ? "error" : "",
       show: own(cells, name) ?? (BYTES.test(name) ? bytes : undefined),
     }));
     const rows = data.rows.map((row) => kept.map(([, at]) => row[at]));

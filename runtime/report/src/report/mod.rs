@@ -88,8 +88,11 @@ fn table(t: &ResultTable) -> Value {
         ColumnKind::Count => "count",
         ColumnKind::Number => "number",
     };
-    let columns: Vec<Value> =
-        t.columns.iter().map(|c| json!({ "name": c.name, "kind": kind(c.kind) })).collect();
+    let columns: Vec<Value> = t
+        .columns
+        .iter()
+        .map(|c| json!({ "name": c.name, "kind": kind(c.kind), "better": c.better }))
+        .collect();
     let cell = |c: &Cell| match c {
         Cell::Missing => Value::Null,
         Cell::Text(text) => text.as_str().into(),

@@ -82,9 +82,9 @@ fn columns(runs: &[PathBuf]) -> Checked<Vec<Column>> {
         Ok(())
     };
     runs.iter().try_for_each(|run| LogEvent::each(run, &mut widen))?;
-    let first = FIRST.iter().map(|(name, kind)| Column { name: (*name).into(), kind: *kind });
+    let first = FIRST.iter().map(|(name, kind)| Column::new(*name, *kind));
     let rest = kinds.into_iter().filter(|(name, _)| FIRST.iter().all(|f| f.0 != name));
-    Ok(first.chain(rest.map(|(name, kind)| Column { name, kind })).collect())
+    Ok(first.chain(rest.map(|(name, kind)| Column::new(name, kind))).collect())
 }
 
 /// Rows that are in memory at once: a log may be larger than that.

@@ -85,7 +85,7 @@ fn started(row: &RunRow) -> Option<String> {
 
 /// Adds a column of texts.
 fn insert(table: &mut ResultTable, at: usize, (name, kind): (&str, ColumnKind), cells: Vec<Option<String>>) {
-    table.columns.insert(at, Column { name: name.into(), kind });
+    table.columns.insert(at, Column::new(name, kind));
     for (row, cell) in table.rows.iter_mut().zip(cells) {
         row.insert(at, cell.map_or(Cell::Missing, Cell::Text));
     }

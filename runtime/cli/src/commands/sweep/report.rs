@@ -72,7 +72,7 @@ pub(super) fn sortable(rows: &[SweepRow], verdicts: &[Verdict], by: &str) -> Che
         for name in measured.into_iter().flatten() {
             let name = format!("{set}_{name}");
             if table.column(&name).is_none() {
-                table.columns.push(Column { name, kind: ColumnKind::Number });
+                table.columns.push(Column::new(name, ColumnKind::Number));
                 table.rows.iter_mut().for_each(|r| r.push(Cell::Missing));
             }
         }
