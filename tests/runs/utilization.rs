@@ -116,3 +116,26 @@ fn steps_tell_their_share_of_the_peak_that_is_given_or_measured() {
         assert!(said.code == Some(2) && said.err.contains("such as 989e12"), "{wrong}: {}", said.err);
     }
 }
+
+/// A step that exceeds the peak shows that this is too low: it is said once, and what is not known is in no event.
+#[test]
+fn a_peak_that_steps_exceed_is_not_known() {
+    let dir = folder(SMALL);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let dims = ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4", "--no-eval"];
+    let args = ["train", "mlp", "--data", &path("data"), "--steps", "4", "--run", &path("run")];
+    let said = run(&[&args[..], &dims, &["--peak-flops", "1", "--format", "json"]].concat());
+    let told = "MFU is not known from here on; `--peak-flops` says what a device reaches at most";
+    assert_eq!((said.code, said.err.matches(told).count()), (Some(0), 1), "{}", said.err);
+    let events = steps(&said.out);
+    assert_eq!(events.len(), 4);
+    for e in &events {
+        assert!(
+            e["model_flops"].as_u64() > Some(0) && e.get("mfu").is_none() && e.get("peak_flops").is_none(),
+            "{e}"
+        );
+    }
+    let shown = run(&["runs", "show", &path("run"), "--format", "json"]);
+    let shown: Value = serde_json::from_str(&shown.out).unwrap();
+    assert!(shown["mfu"].is_null() && shown.get("mfu").is_some(), "{shown}");
+}

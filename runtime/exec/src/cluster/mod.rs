@@ -110,6 +110,11 @@ struct Held {
     blocks: Blocks,
 }
 
+/// The cores that this process may use.
+fn available() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 impl Cluster {
     /// Starts a thread for each device of a mesh.
     pub fn threads(mesh: &Mesh, options: &ClusterOptions) -> Result<Cluster, ExecError> {
@@ -150,7 +155,6 @@ impl Cluster {
         processes: Arc<Processes>,
         options: &ClusterOptions,
     ) -> Result<Cluster, ExecError> {
-        let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let cores = options.cores.unwrap_or_else(|| available() / processes.neighbors());
         let threads = (cores / ends.len().max(1)).max(1);
         let first = ends.first().map_or(0, |e| e.rank());

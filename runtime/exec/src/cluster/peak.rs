@@ -1,6 +1,7 @@
 //! The peak of the devices: operations a second of a matrix product, which a training step is compared with.
 
-use super::Cluster;
+use super::{Cluster, available};
+use crate::engine::ProductTime;
 use crate::error::ExecError;
 use meshwright_plan::DType;
 use std::time::Duration;
@@ -14,20 +15,28 @@ const LONG: Duration = Duration::from_millis(12);
 /// Products of the largest size; the fastest counts.
 const REPEATS: usize = 3;
 
+/// How long products that devices compute at once would take if this process had the cores for itself.
+fn alone(products: &[ProductTime], cores: usize) -> Duration {
+    let wall = products.iter().map(|p| p.wall).max().unwrap_or_default();
+    let on_cores: Option<Vec<(Duration, Duration)>> = products.iter().map(|p| p.processor).collect();
+    let Some(on_cores) = on_cores else { return wall };
+    let longest = on_cores.iter().map(|p| p.0).max().unwrap_or_default();
+    let all: Duration = on_cores.iter().map(|p| p.1).sum();
+    // More threads than cores take turns.
+    wall.min(longest.max(all / cores as u32))
+}
+
 impl Cluster {
     /// Floating-point operations a second that all devices of the mesh reach together in a product of two square matrices: of
-    /// the devices of this process, which multiply at once and may share cores, times the other processes. Takes about a tenth
-    /// of a second.
+    /// the devices of this process, which multiply at once and may share cores, times the other processes. Threads are timed by the
+    /// processor, so that what else the machine does lowers it little. Takes about a tenth of a second.
     ///
     /// # Errors
     /// Where a device fails.
     pub fn measured_peak(&self, dtype: DType) -> Result<f64, ExecError> {
+        let cores = (available() / self.processes().neighbors()).max(1);
         let slowest = |n: usize| -> Result<Duration, ExecError> {
-            Ok(self
-                .on_all(move |engine| engine.time_product(n, dtype))?
-                .into_iter()
-                .max()
-                .unwrap_or_default())
+            Ok(alone(&self.on_all(move |engine| engine.time_product(n, dtype))?, cores))
         };
         let mut size = FIRST;
         // The first product of all makes threads and kernels ready.
@@ -42,5 +51,25 @@ impl Cluster {
         }
         let operations = 2.0 * (size as f64).powi(3) * self.mesh.devices() as f64;
         Ok(operations / best.as_secs_f64().max(1e-9))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_else_a_machine_does_is_not_part_of_a_product() {
+        let ms = Duration::from_millis;
+        let product =
+            |wall, longest, all| ProductTime { wall: ms(wall), processor: Some((ms(longest), ms(all))) };
+        // Two threads of one device with two cores of their own, and with half of each.
+        assert_eq!(alone(&[product(10, 10, 20)], 2), ms(10));
+        assert_eq!(alone(&[product(20, 10, 20)], 2), ms(10));
+        // Four devices that share two cores, and half of them.
+        assert_eq!(alone(&[product(20, 10, 10); 4], 2), ms(20));
+        assert_eq!(alone(&[product(40, 10, 10); 4], 2), ms(20));
+        // Of GPUs nothing else is known.
+        assert_eq!(alone(&[ProductTime { wall: ms(7), processor: None }, product(9, 5, 5)], 2), ms(9));
     }
 }

@@ -30,6 +30,7 @@ pub(crate) mod step_order;
 pub(crate) mod turns;
 
 pub use launched::DeviceReport;
+pub(crate) use programs::ProductTime;
 pub use step_inputs::{LocalInput, local_inputs};
 
 use crate::backend::native::Native;
@@ -51,7 +52,7 @@ use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A loaded program, by order of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -560,7 +561,7 @@ impl Engine {
     ///
     /// # Errors
     /// Where the device fails.
-    pub(crate) fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, ExecError> {
+    pub(crate) fn time_product(&mut self, n: usize, dtype: DType) -> Result<ProductTime, ExecError> {
         self.executor.time_product(n, dtype).map_err(|DeviceError(message)| ExecError::Start {
             rank: self.rank,
             message: format!("cannot measure its peak: {message}"),

@@ -94,7 +94,7 @@ pub(crate) trait Executor: Send {
     fn memory(&mut self) -> Option<Memory>;
 
     /// The time of a product of two matrices of `n` rows and columns.
-    fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, DeviceError>;
+    fn time_product(&mut self, n: usize, dtype: DType) -> Result<ProductTime, DeviceError>;
 
     /// Begins to copy a buffer's elements to the host.
     fn start_read(&mut self, program: usize, buf: BufId) -> Download;
@@ -324,7 +324,7 @@ impl<B: Backend> Executor for Programs<B> {
         Some(Memory { peak: self.peak.unwrap_or(0), planned, ..memory })
     }
 
-    fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, DeviceError> {
+    fn time_product(&mut self, n: usize, dtype: DType) -> Result<ProductTime, DeviceError> {
         // Kernels of the host read `bf16` as `f32`.
         let dtype = if self.backend.capabilities().host_kernels { dtype.wide() } else { dtype };
         timed_product(&mut self.backend, n, stored_as(dtype))
@@ -377,19 +377,41 @@ impl<B: Backend> Executor for Programs<B> {
     }
 }
 
+/// How long a product took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProductTime {
+    pub(crate) wall: Duration,
+    /// Where threads of this process computed it: the processor time of the one that worked longest, and of all. Other processes on
+    /// the machine do not lengthen it.
+    pub(crate) processor: Option<(Duration, Duration)>,
+}
+
+/// The processor time of each thread of this one's pool.
+fn thread_times() -> Vec<Duration> {
+    rayon::broadcast(|_| {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
+    })
+}
+
 /// The time of a product of two matrices of ones.
-fn timed_product<B: Backend>(backend: &mut B, n: usize, dtype: BurnType) -> Result<Duration, DeviceError> {
+fn timed_product<B: Backend>(backend: &mut B, n: usize, dtype: BurnType) -> Result<ProductTime, DeviceError> {
+    let on_host = backend.capabilities().host_kernels;
     let device = backend.device().clone();
     let ones = || B::Burn::float_ones(Shape::new([n, n]), &device, dtype.into());
     let done = || B::Burn::sync(&device).map_err(|e| DeviceError(e.to_string()));
     let (left, right) = (ones(), ones());
     done()?;
+    let before = if on_host { thread_times() } else { Vec::new() };
     let begin = Instant::now();
     let product = backend.product(left, right).map_err(|e| DeviceError(e.to_string()))?;
     done()?;
-    let time = begin.elapsed();
+    let wall = begin.elapsed();
+    let after = if on_host { thread_times() } else { Vec::new() };
     drop(product);
-    Ok(time)
+    let worked = after.iter().zip(&before).map(|(a, b)| a.saturating_sub(*b));
+    let longest = worked.clone().max();
+    Ok(ProductTime { wall, processor: longest.map(|longest| (longest, worked.sum())) })
 }
 
 /// What runs programs on a device of that kind.
