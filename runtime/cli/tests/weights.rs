@@ -278,4 +278,27 @@ fn plain_files_of_parameters_are_evaluated() {
         let (code, _, err) = support::run_in(&at, &[&["eval", "sums.mw"], &with[..], &[file]].concat());
         assert!(code == 1 && err.contains("E0513") && err.contains(why) && err.contains(help), "{err}");
     }
+    // The index of several files, which may be named by their folder.
+    let index = |name: &str, file: &str| {
+        std::fs::write(at.join(name), format!("{{\"weight_map\": {{\"w\": \"{file}\"}}}}"))
+    };
+    std::fs::create_dir(at.join("parts")).unwrap();
+    write("parts/model-1-of-2.safetensors", &[("w", about, &w.data)]);
+    write("parts/model-2-of-2.safetensors", &[("count", "\"dtype\":\"I64\",\"shape\":[1]", &[0; 8])]);
+    let eval = |what: &str| {
+        support::run_in(&at, &[&["eval", "sums.mw", "--format", "json"], &with[..], &[what]].concat())
+    };
+    let (code, _, err) = eval("parts");
+    assert!(code == 1 && err.contains("E0512"), "{err}");
+    index("parts/model.safetensors.index.json", "model-1-of-2.safetensors").unwrap();
+    for parts in ["parts", "parts/model.safetensors.index.json"] {
+        let (code, out, err) = eval(parts);
+        assert!(code == 0 && out.contains(&format!("\"eval_loss\":{}", of_run["eval_loss"])), "{out}{err}");
+    }
+    index("parts/model.safetensors.index.json", "model-2-of-2.safetensors").unwrap();
+    let (code, _, err) = eval("parts");
+    assert!(code == 1 && err.contains("E0512") && err.contains("has no `w`, as the index says"), "{err}");
+    std::fs::remove_file(at.join("parts/model.safetensors.index.json")).unwrap();
+    std::fs::remove_file(at.join("parts/model-2-of-2.safetensors")).unwrap();
+    assert_eq!(eval("parts").0, 0);
 }

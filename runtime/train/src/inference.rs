@@ -6,9 +6,11 @@ use crate::data::Dataset;
 use crate::devices::{DataOptions, Devices, dataset, restore, start};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
+use crate::folder::Folder;
+use crate::init::INDEX;
 use crate::metrics;
 use crate::project::Project;
-use crate::run_dir::checkpoints_in;
+use crate::run_dir::{checkpoints_in, holds_run};
 use crate::session::common;
 use crate::text::listed;
 use meshwright_core::ParamDecl;
@@ -52,11 +54,12 @@ pub struct Evaluated {
     pub notes: Vec<String>,
 }
 
-/// Reads a checkpoint: one of a run's folder, or one file.
+/// Reads a checkpoint: one of a run's folder, one file, or the files of a folder that is none of a run.
 pub fn read_checkpoint(path: &Path, which: Which) -> Result<Loaded, Failure> {
-    if path.is_file() {
-        one_only(path, which)?;
-        return Ok(Loaded { checkpoint: read_file(path)?, skipped: Vec::new() });
+    let inside = || if holds_run(path) { None } else { weights_in(path) };
+    if let Some(file) = if path.is_file() { Some(path.to_path_buf()) } else { inside() } {
+        one_only(&file, which)?;
+        return Ok(Loaded { checkpoint: read_file(&file)?, skipped: Vec::new() });
     }
     let folder = checkpoints_in(path);
     let found = Store::read_only(folder).find(which)?;
@@ -66,6 +69,15 @@ pub fn read_checkpoint(path: &Path, which: Which) -> Result<Loaded, Failure> {
             .help("name a run that has saved a checkpoint (`meshwright runs ls` lists runs), or a `.safetensors` file of one")
             .into()),
     }
+}
+
+/// The one index of several files in a folder, or else the one file of tensors.
+fn weights_in(folder: &Path) -> Option<PathBuf> {
+    let entries = Folder::at(folder).entries().ok()?;
+    [INDEX, ".safetensors"].into_iter().find_map(|ending| {
+        let mut all = entries.iter().filter(|e| e.name.to_string_lossy().ends_with(ending));
+        all.next().filter(|_| all.next().is_none()).map(|e| e.path.clone())
+    })
 }
 
 /// Losses and metrics of a checkpoint over a split of the data. Of several processes the first reads the checkpoint; all

@@ -1,6 +1,7 @@
 //! A checkpoint as bytes: safetensors, with everything else as JSON under one key of its metadata.
 
 use super::tensor_file::TensorFile;
+use crate::init::{INDEX, TensorSource};
 use crate::text::listed;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes, nearest};
@@ -94,8 +95,8 @@ pub struct Checkpoint {
     pub meta: Meta,
     /// What it holds, in order of names.
     pub tensors: Vec<TensorInfo>,
-    file: TensorFile,
-    /// Of a file that no run wrote, how messages call it.
+    source: TensorSource,
+    /// Of files that no run wrote, how messages call them.
     plain: Option<String>,
 }
 
@@ -114,20 +115,20 @@ impl Checkpoint {
     /// Of a file that was written as a checkpoint.
     pub(super) fn of(file: TensorFile) -> Result<Checkpoint, String> {
         let (meta, tensors) = describe(&file)?;
-        Ok(Checkpoint { meta, tensors, file, plain: None })
+        Ok(Checkpoint { meta, tensors, source: TensorSource::one(file), plain: None })
     }
 
-    /// Of a file of any framework: parameters by their paths, and nothing of a run. Tensors of types that no parameter has are left out.
-    fn plain(file: TensorFile, path: &Path) -> Checkpoint {
+    /// Of files of any framework: parameters by their paths, and nothing of a run. Tensors of types that no parameter has are left out.
+    fn plain(source: TensorSource, path: &Path) -> Checkpoint {
         let info = |name: String| {
-            let (dtype, shape) = file.info(&name)?;
+            let (dtype, shape) = source.info(&name)?;
             Some(TensorInfo { dtype: from_file(dtype)?, shape: shape.to_vec(), name })
         };
-        let tensors = file.names().into_iter().filter_map(info).collect();
+        let tensors = source.names().into_iter().filter_map(info).collect();
         Checkpoint {
             meta: Meta::new("", 0, 0, 0, 0),
             tensors,
-            file,
+            source,
             plain: Some(format!("`{}`", path.display())),
         }
     }
@@ -137,9 +138,9 @@ impl Checkpoint {
         self.plain.is_some()
     }
 
-    /// Names of all tensors of its file.
+    /// Names of all tensors of its files.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.file.names()
+        self.source.names()
     }
 
     /// What it is, in words.
@@ -147,9 +148,9 @@ impl Checkpoint {
         self.plain.clone().unwrap_or_else(|| format!("the checkpoint of step {}", self.meta.step))
     }
 
-    /// Its file.
-    pub(crate) fn into_file(self) -> TensorFile {
-        self.file
+    /// Its tensors.
+    pub(crate) fn into_source(self) -> TensorSource {
+        self.source
     }
 
     /// What it says of a tensor.
@@ -210,7 +211,7 @@ impl Checkpoint {
             let message = format!("`{name}` of {} cannot be read: {why}", self.place());
             Box::new(Diagnostic::error(codes::E0512, message))
         };
-        let bytes = self.file.bytes(name).map_err(|e| unread(e.to_string()))?;
+        let bytes = self.source.bytes(name).map_err(|e| unread(e.to_string()))?;
         match (self.info(name), bytes) {
             (Some(info), Some(data)) => Ok(RawTensor { dtype: info.dtype, shape: info.shape.clone(), data }),
             _ => Err(unread("it is not there".into())),
@@ -248,6 +249,7 @@ impl Checkpoint {
 }
 
 /// Reads one `.safetensors` file by itself: a checkpoint that was copied from a run, or parameters by their paths, whoever wrote them.
+/// These may be in several files, of which the index is named.
 ///
 /// # Errors
 ///
@@ -259,10 +261,13 @@ pub fn read_file(path: &Path) -> Checked<Checkpoint> {
             format!("`{}` is not a usable checkpoint: {why}", path.display()),
         ))
     };
+    if path.to_string_lossy().ends_with(INDEX) {
+        return Ok(Checkpoint::plain(TensorSource::open(path).map_err(error)?, path));
+    }
     let file = TensorFile::open(path).map_err(error)?;
     match file.metadata(KEY) {
         Some(_) => Checkpoint::of(file).map_err(error),
-        None => Ok(Checkpoint::plain(file, path)),
+        None => Ok(Checkpoint::plain(TensorSource::one(file), path)),
     }
 }
 

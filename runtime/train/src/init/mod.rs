@@ -241,7 +241,7 @@ fn opened(from: &InitFrom) -> Result<(TensorSource, String, Vec<Skipped>), Failu
         return Err(refused("it holds no checkpoint".into()).into());
     };
     let place = format!("`{shown}` (step {} of `{}`)", checkpoint.meta.step, checkpoint.meta.model);
-    Ok((TensorSource::one(checkpoint.into_file()), place, skipped))
+    Ok((checkpoint.into_source(), place, skipped))
 }
 
 /// Rules for what the model does not have.
