@@ -93,3 +93,33 @@ fn infinities_and_nan_are_the_same_in_plain_operations() {
     law("operations of Burn", CpuBackend::Burn, &wide, 0.0);
     law("operations of Burn of f32", CpuBackend::Burn, &narrow, 1.0);
 }
+
+/// What is made of exponentials is finite where its operands are, however large they are: the greatest is taken off before.
+#[test]
+fn exponentials_of_large_numbers_are_finite() {
+    let (mut devices, mut wrong, mut names) = (Devices::default(), Vec::new(), Vec::new());
+    let folds = ["softmax", "log_softmax", "logsumexp", "cross_entropy,"];
+    for subject in subjects().into_iter().filter(|s| folds.iter().any(|f| s.name.starts_with(f))) {
+        for (built, largest) in [(wide(&subject), 8e307), (narrow(&subject), 1.6e38)] {
+            let Some(mut b) = built else { continue };
+            let floats: Vec<_> =
+                b.bound.keys().copied().filter(|id| b.graph.ty(*id).dtype.is_float()).collect();
+            for id in floats {
+                let data = &mut b.bound.get_mut(&id).unwrap().data;
+                let most = data.iter().fold(f64::MIN_POSITIVE, |most, x| x.abs().max(most));
+                data.iter_mut().for_each(|x| *x *= largest / most);
+            }
+            let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
+            assert!(want.data.iter().all(|x| x.is_finite()), "{}", subject.name);
+            let step = step(&b.graph, &[("y", b.value)]);
+            let within = Within { least: 1.0, exact: true, ..Within::default() };
+            let (given, outputs) = (tensors(&b.graph, &b.bound), [("y", b.value, want)]);
+            let found =
+                same_step(&subject.name, &step, &given, &outputs, within, &ways(&b.dims), &mut devices);
+            wrong.extend(found.err());
+            names.push(subject.name.clone());
+        }
+    }
+    assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(folds.iter().all(|f| names.iter().any(|n| n.starts_with(f))), "{names:?}");
+}

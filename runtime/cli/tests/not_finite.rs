@@ -24,10 +24,18 @@ fn prepared(name: &str, body: &str, train: &str) -> PathBuf {
     at
 }
 
-fn failed(at: &Path, more: &[&str]) -> String {
+fn train(at: &Path, more: &[&str]) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
     c.args(["train", "bad.mw", "--data", "x=x.npy", "--no-eval"]).args(more).current_dir(at);
-    let output = c.env("NO_COLOR", "1").output().unwrap();
+    c
+}
+
+fn trained(at: &Path, more: &[&str]) -> Option<i32> {
+    train(at, more).output().unwrap().status.code()
+}
+
+fn failed(at: &Path, more: &[&str]) -> String {
+    let output = train(at, more).env("NO_COLOR", "1").output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{more:?}: {err}");
     err
@@ -260,5 +268,31 @@ fn a_norm_is_finite_where_it_fits_and_named_where_not() {
         ] {
             assert!(err.contains(part), "{layout:?}: `{part}` is not in\n{err}");
         }
+    }
+}
+
+/// The mean of squared gradients has the dtype of the parameter: what does not fit is named, and no checkpoint has it.
+#[test]
+fn a_moment_that_overflows_is_named_before_it_is_saved() {
+    let body = "    loss l = 1e25 * mean[batch, m](sum[n](x * w))\n";
+    for (optimizer, moment) in
+        [("adam(lr = 0.1)", "w/v"), ("lamb(lr = 0.1)", "w/v"), ("adafactor(lr = 0.1)", "w/v")]
+    {
+        let at = prepared("moments", body, &format!("    optimizer {optimizer}\n"));
+        let err = failed(&at, &["--run", "r", "--steps", "2"]);
+        for part in ["error[E0517]: `", moment, " is not finite after step 2", "`clip global_norm = 1.0`"] {
+            assert!(err.contains(part), "{optimizer}: {part}: {err}");
+        }
+        assert!(!at.join("r/checkpoints/step-0000000002.safetensors").exists());
+        // Clipped it fits, and so does a gradient of any size in a wider type.
+        let clipped = format!("    optimizer {optimizer}\n    clip global_norm = 1.0\n");
+        let at = prepared("moments-clipped", body, &clipped);
+        assert_eq!(trained(&at, &["--run", "r", "--steps", "2"]), Some(0), "{optimizer}");
+        let at = prepared("moments-wide", body, &format!("    optimizer {optimizer}\n"));
+        assert_eq!(
+            trained(&at, &["--run", "r", "--steps", "2", "--precision", "f64"]),
+            Some(0),
+            "{optimizer}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 //! or another result must tell.
 
 use super::sites::Site;
-use super::subjects::{Planned, planned};
+use super::subjects::{Planned, planned, planned_from};
 use super::{By, Found, Row, in_plan, judge};
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
@@ -539,6 +539,38 @@ fn leaves(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) ->
         true if f(p, k).is_some() => Site::Seeded,
         true => Site::Skipped,
     }
+}
+
+/// A model whose gradients have a norm, and no sum of their squares.
+const STEEP: &str = "
+dim batch = 4, d = 6, e = 5
+model m {
+    input x[batch, d]: float
+    param w[d, e] = normal(0, 1)
+    loss l = 1e170 * mean[batch, e](tanh(sum[d](x * w)) ** 2)
+}
+train m {
+    minimize l
+    optimizer sgd(lr = 0.1)
+    clip global_norm = 1.0
+}
+";
+
+#[test]
+fn squares_that_are_not_scaled_are_caught() {
+    let faults: &[Fault] = faults![
+        "scaled squares are summed as they are", R, |p, k| {
+            steps(p, k, |p, i| {
+                let step = &mut p.steps[i];
+                (step.prim == Prim::ScaledSquares).then_some(())?;
+                step.prim = Prim::Contract;
+                step.reads.push(step.reads[0].clone());
+                Some(())
+            })
+        };
+    ];
+    let subjects = [planned_from("steep", STEEP, "a=2,b=2", "batch -> a; params: * -> a; e -> b")];
+    judge("squares", &[seeded(&faults[0], &subjects)]);
 }
 
 #[test]
