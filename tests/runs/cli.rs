@@ -1,6 +1,8 @@
 //! The command from end to end: exit codes, the exact forms of what it reports, and that its parts agree.
 
-use crate::support::{SMALL, folder, run};
+use crate::support::{SMALL, folder, options, run};
+use meshwright_core::{model_flops, training_step};
+use meshwright_train::Project;
 use serde_json::Value;
 
 const BOTH: [&str; 4] = ["--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2"];
@@ -226,6 +228,16 @@ fn bench_reports_the_documented_json() {
         assert!(result[key].as_f64().is_some_and(|v| v > 0.0), "{key}: {result}");
     }
     assert_eq!(result["samples"], 5);
+    // The rate of the model is that of the operations that steps of a training tell, whatever runs beside them.
+    let project = Project::load(&options("mlp", "", "", &[("hidden", 16)])).project.unwrap();
+    let of_model = model_flops(&training_step(&project.program).unwrap()) as f64;
+    for layout in [&BOTH[..], &["--layout", "recompute *"]] {
+        let result = json(run(&with(&[&args, layout])).out.trim());
+        let number = |key: &str| result[key].as_f64().unwrap();
+        let (model, all) = (number("model_tflops"), number("tflops"));
+        assert!((model * number("median_ms") * 1e9 / of_model - 1.0).abs() < 1e-9, "{result}");
+        assert!(all >= model, "{result}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::console::Console;
 use crate::signals;
 use crate::stop::Stop;
 use crate::table::{Align, padded};
-use crate::text::{seconds, thousands};
+use crate::text::{progressing, seconds, thousands};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshwright_diag::render::printable;
 use meshwright_train::metrics::{Evaluation, Event};
@@ -124,15 +124,16 @@ impl<'a> Watcher<'a> {
             Progress::StepDone { step, epoch, loss, examples_per_second, mfu } => {
                 let rate = self.head.rate(examples_per_second) + &utilization(mfu);
                 self.bar.set_position(step);
-                self.bar.set_message(format!("epoch {epoch}  loss {loss:.4}  {rate}"));
+                self.bar.set_message(format!("epoch {epoch}  loss {}  {rate}", progressing(loss)));
                 // A run without an end of an epoch in sight shows that it goes on; a short one has its table.
                 let due = self.said.is_none_or(|t| t.elapsed() >= PLAIN_EVERY);
                 if due && !self.console.json() && self.bar.is_hidden() {
                     self.said = Some(Instant::now());
                     let total = thousands(self.total);
                     self.console.err(&format!(
-                        "step {}/{total}  epoch {epoch}  loss {loss:.4}  {rate}\n",
-                        thousands(step)
+                        "step {}/{total}  epoch {epoch}  loss {}  {rate}\n",
+                        thousands(step),
+                        progressing(loss)
                     ));
                 }
             }
@@ -210,12 +211,12 @@ impl Head {
 
     fn row(&self, epoch: u32, train_loss: f64, eval: Option<&Evaluation>, seconds: f64) -> String {
         let value = |name: &str| match eval {
-            Some(e) if name == LOSS => format!("{:.4}", e.loss),
-            Some(e) => e.metrics.iter().find(|m| m.0 == name).map_or("-".into(), |m| format!("{:.4}", m.1)),
+            Some(e) if name == LOSS => progressing(e.loss),
+            Some(e) => e.metrics.iter().find(|m| m.0 == name).map_or("-".into(), |m| progressing(m.1)),
             None => "-".into(),
         };
         let cells = self.columns(|w, name| format!("  {}", padded(&value(name), w, Align::Right)));
-        format!("  {epoch:>5}  {train_loss:>10.4}{cells}  {seconds:>7.1}\n")
+        format!("  {epoch:>5}  {:>10}{cells}  {seconds:>7.1}\n", progressing(train_loss))
     }
 
     fn columns(&self, cell: impl Fn(usize, &str) -> String) -> String {
@@ -259,9 +260,9 @@ fn column(name: &str) -> usize {
 
 /// `loss 0.0812  accuracy 0.9751`.
 pub(crate) fn evaluation(e: &Evaluation) -> String {
-    let mut out = format!("loss {:.4}", e.loss);
+    let mut out = format!("loss {}", progressing(e.loss));
     for (name, value) in &e.metrics {
-        out += &format!("  {name} {value:.4}");
+        out += &format!("  {name} {}", progressing(*value));
     }
     out
 }
@@ -269,7 +270,7 @@ pub(crate) fn evaluation(e: &Evaluation) -> String {
 /// The last line of a run.
 pub(crate) fn summary(finished: &Finished, wall: f64) -> String {
     let steps = crate::text::counted(finished.steps, "step");
-    let loss = finished.loss.map(|l| format!(", last loss {l:.4}")).unwrap_or_default();
+    let loss = finished.loss.map(|l| format!(", last loss {}", progressing(l))).unwrap_or_default();
     let last = finished.test.as_ref().map(|t| ("test", t));
     let last = last.or(finished.eval.as_ref().map(|e| (finished.eval_set, e)));
     let eval = last.map(|(set, e)| format!("; on the {set} set {}", evaluation(e))).unwrap_or_default();
@@ -303,6 +304,16 @@ mod tests {
              \x20 epoch  train loss  eval loss  accuracy  seconds\n\
              \x20     1      0.2500     0.1000    0.9700      3.1\n\
              \x20     2      0.2500          -         -      3.0\n"
+        );
+        let huge = Evaluation { loss: 2.0 / 3.0 * 1e37, metrics: vec![("accuracy".into(), -1e300)] };
+        assert_eq!(
+            head.row(3, 1e9 / 3.0, Some(&huge), 3.0),
+            "      3   3.33333e8  6.66667e36  -1.00000e300      3.0\n"
+        );
+        assert_eq!(evaluation(&huge), "loss 6.66667e36  accuracy -1.00000e300");
+        assert_eq!(
+            (progressing(999_999.0), progressing(f64::INFINITY)),
+            ("999999.0000".into(), "inf".into())
         );
         assert!(!head.lines(1, 1, 600, 20, 0).contains("epoch  train"));
         assert!(head.lines(1, 1, 600, 1200, 700).contains("resumed after step 700 of 1,200"));

@@ -22,6 +22,11 @@ pub(crate) fn measure(v: f64) -> String {
     }
 }
 
+/// A loss or a metric of a run that goes on, beside others: with four digits after the point, or with six in all where it is huge.
+pub(crate) fn progressing(v: f64) -> String {
+    if v.abs() < 1e6 || !v.is_finite() { format!("{v:.4}") } else { format!("{v:.5e}") }
+}
+
 /// A number of a table: as it was typed, or with six digits where it has more.
 pub(crate) fn short_number(v: f64) -> String {
     let whole = v.fract() == 0.0 && v.abs() < 1e15;

@@ -442,6 +442,23 @@ fn nothing_is_chosen_the_wrong_way() {
     );
     assert!(code == 0 && err.contains("--keep-best: less `perplexity` is better"), "{err}");
     assert!(err.contains("--patience: more `accuracy` is better"), "{err}");
+    // Both go by the test set, where no other is held out.
+    let warned = "warning: `--keep-best`, `--patience` choose by the test set, as there is no validation set";
+    assert!(err.contains(warned), "{err}");
+    let held_out = [
+        "--run",
+        "c",
+        "--steps",
+        "3",
+        "--validation",
+        "0.2",
+        "--keep-best",
+        "max:accuracy",
+        "--format",
+        "json",
+    ];
+    let (code, _, err) = run(&at, &[&["train", "sums.mw", "--data", "data"][..], &held_out].concat());
+    assert!(code == 0 && !err.contains("test set"), "{err}");
     assert_eq!(best("a")["value"].as_f64(), Some(least("a")));
     let said = MODEL.replacen("    output", &metric.replace("metric", "metric min"), 1);
     std::fs::write(at.join("said.mw"), said).unwrap();
@@ -453,6 +470,13 @@ fn nothing_is_chosen_the_wrong_way() {
     let (code, shown, err) = run(&at, &["runs", "show", "b"]);
     assert!(code == 0 && shown.contains("max:accuracy min:perplexity"), "{shown}{err}");
     assert!(shown.lines().any(|l| l.contains("best by") && l.contains("min:perplexity")), "{shown}");
+    // Tables say it of what the models of all their runs say it of.
+    let titles = |runs: &[&str]| run(&at, &[&["runs", "ls", "--format", "markdown"][..], runs].concat()).1;
+    let (one, both) = (titles(&["b"]), titles(&["a", "b"]));
+    for title in ["test accuracy (max)", "test perplexity (min)"] {
+        assert!(one.contains(title), "{title}: {one}");
+        assert_eq!(both.contains(title), title.contains("accuracy"), "{title}: {both}");
+    }
     events(&at, &["train", "--run", "b", "--resume", "--steps", "15"]);
     assert_eq!(best("b")["value"].as_f64(), Some(least("b")));
     // Halving goes on with the trial that learns.
@@ -469,6 +493,38 @@ fn nothing_is_chosen_the_wrong_way() {
         code == 0 && file(&at, "r.html").contains("\"better\":{\"accuracy\":\"max\",\"perplexity\":\"min\"}"),
         "{err}"
     );
+}
+
+/// The data are the numbers in the files, whatever type they are read as: so another precision is no other data.
+#[test]
+fn a_run_on_floats_goes_on_in_another_precision() {
+    let at = prepared("precisions");
+    let train = |run: &str, precision: &str, steps: &str, more: &[&str]| {
+        let args = ["train", "sums.mw", "--data", "data", "--run", run, "--no-eval", "--steps", steps];
+        support::steps(&events(&at, &[&args[..], &["--precision", precision], more].concat()))
+    };
+    let whole = train("whole", "f64", "12", &[]);
+    assert_eq!(whole.len(), 12);
+    for (run, [first, second, third]) in
+        [("a", ["f32", "bf16", "f64"]), ("b", ["f64", "f16", "f32"]), ("c", ["f64", "f32", "bf16"])]
+    {
+        let mut all = train(run, first, "4", &[]);
+        all.extend(train(run, second, "8", &["--resume"]));
+        all.extend(train(run, third, "12", &["--resume"]));
+        assert_eq!(all.len(), 12, "{run}");
+        for ((step, loss), (of_whole, expected)) in all.iter().zip(&whole) {
+            assert_eq!(step, of_whole);
+            assert!((loss - expected).abs() < 0.02 * expected, "{run}, step {step}: {loss}, not {expected}");
+        }
+    }
+    // What is in the files is what is compared.
+    let mut x = std::fs::read(at.join("data/train_x.npy")).unwrap();
+    let last = x.len() - 1;
+    x[last] ^= 1;
+    std::fs::write(at.join("data/train_x.npy"), x).unwrap();
+    let resume = ["train", "--run", "a", "--resume", "--steps", "13", "--precision", "f32"];
+    let (code, _, err) = run(&at, &resume);
+    assert!(code == 1 && err.contains("E0518"), "{err}");
 }
 
 /// What only the `train` block reads is like its text: another value is noted, and the run goes on with it.
