@@ -442,23 +442,6 @@ fn nothing_is_chosen_the_wrong_way() {
     );
     assert!(code == 0 && err.contains("--keep-best: less `perplexity` is better"), "{err}");
     assert!(err.contains("--patience: more `accuracy` is better"), "{err}");
-    // Both go by the test set, where no other is held out.
-    let warned = "warning: `--keep-best`, `--patience` choose by the test set, as there is no validation set";
-    assert!(err.contains(warned), "{err}");
-    let held_out = [
-        "--run",
-        "c",
-        "--steps",
-        "3",
-        "--validation",
-        "0.2",
-        "--keep-best",
-        "max:accuracy",
-        "--format",
-        "json",
-    ];
-    let (code, _, err) = run(&at, &[&["train", "sums.mw", "--data", "data"][..], &held_out].concat());
-    assert!(code == 0 && !err.contains("test set"), "{err}");
     assert_eq!(best("a")["value"].as_f64(), Some(least("a")));
     let said = MODEL.replacen("    output", &metric.replace("metric", "metric min"), 1);
     std::fs::write(at.join("said.mw"), said).unwrap();
@@ -470,13 +453,6 @@ fn nothing_is_chosen_the_wrong_way() {
     let (code, shown, err) = run(&at, &["runs", "show", "b"]);
     assert!(code == 0 && shown.contains("max:accuracy min:perplexity"), "{shown}{err}");
     assert!(shown.lines().any(|l| l.contains("best by") && l.contains("min:perplexity")), "{shown}");
-    // Tables say it of what the models of all their runs say it of.
-    let titles = |runs: &[&str]| run(&at, &[&["runs", "ls", "--format", "markdown"][..], runs].concat()).1;
-    let (one, both) = (titles(&["b"]), titles(&["a", "b"]));
-    for title in ["test accuracy (max)", "test perplexity (min)"] {
-        assert!(one.contains(title), "{title}: {one}");
-        assert_eq!(both.contains(title), title.contains("accuracy"), "{title}: {both}");
-    }
     events(&at, &["train", "--run", "b", "--resume", "--steps", "15"]);
     assert_eq!(best("b")["value"].as_f64(), Some(least("b")));
     // Halving goes on with the trial that learns.
@@ -493,6 +469,44 @@ fn nothing_is_chosen_the_wrong_way() {
         code == 0 && file(&at, "r.html").contains("\"better\":{\"accuracy\":\"max\",\"perplexity\":\"min\"}"),
         "{err}"
     );
+}
+
+/// Where no other set is held out, and the model or the command says which way it goes.
+#[test]
+fn a_choice_by_the_test_set_is_warned_of() {
+    let at = prepared("chosen");
+    let said = |more: &[&str]| {
+        let args = ["train", "sums.mw", "--data", "data", "--steps", "2", "--keep-best", "max:accuracy"];
+        let (code, _, err) = run(&at, &[&args[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        err
+    };
+    let warned = "choose by the test set, as there is no validation set";
+    let err = said(&["--run", "a"]);
+    assert!(
+        err.contains(&format!("warning: `--keep-best` {}", warned.replace("choose", "chooses"))),
+        "{err}"
+    );
+    let err = said(&["--run", "b", "--patience", "3"]);
+    assert!(err.contains(&format!("warning: `--keep-best`, `--patience` {warned}")), "{err}");
+    assert!(!said(&["--run", "c", "--validation", "0.2"]).contains("test set"));
+}
+
+/// What the models of all runs that have a metric say of it stands in the titles of tables.
+#[test]
+fn tables_say_which_way_a_metric_is_better() {
+    let at = prepared("ways");
+    for (run, word) in [("a", ""), ("b", "min ")] {
+        let metric = format!("    metric {word}perplexity = exp(l)\n    output");
+        std::fs::write(at.join("sums.mw"), MODEL.replacen("    output", &metric, 1)).unwrap();
+        events(&at, &["train", "sums.mw", "--data", "data", "--run", run, "--steps", "2"]);
+    }
+    let titles = |runs: &[&str]| run(&at, &[&["runs", "ls", "--format", "markdown"][..], runs].concat()).1;
+    let (one, both) = (titles(&["b"]), titles(&["a", "b"]));
+    for title in ["test accuracy (max)", "test perplexity (min)"] {
+        assert!(one.contains(title), "{title}: {one}");
+        assert_eq!(both.contains(title), title.contains("accuracy"), "{title}: {both}");
+    }
 }
 
 /// The data are the numbers in the files, whatever type they are read as: so another precision is no other data.

@@ -2,7 +2,7 @@
 //! or another result must tell.
 
 use super::sites::Site;
-use super::subjects::{Planned, planned, planned_from};
+use super::subjects::{Planned, STEEP, planned, planned_from};
 use super::{By, Found, Row, in_plan, judge};
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
@@ -540,21 +540,6 @@ fn leaves(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) ->
         true => Site::Skipped,
     }
 }
-
-/// A model whose gradients have a norm, and no sum of their squares.
-const STEEP: &str = "
-dim batch = 4, d = 6, e = 5
-model m {
-    input x[batch, d]: float
-    param w[d, e] = normal(0, 1)
-    loss l = 1e170 * mean[batch, e](tanh(sum[d](x * w)) ** 2)
-}
-train m {
-    minimize l
-    optimizer sgd(lr = 0.1)
-    clip global_norm = 1.0
-}
-";
 
 #[test]
 fn squares_that_are_not_scaled_are_caught() {

@@ -105,6 +105,21 @@ model m {
 train m { minimize l optimizer sgd(lr = 0.1) }
 ";
 
+/// A model whose gradients have a norm, and no sum of their squares.
+pub(super) const STEEP: &str = "
+dim batch = 4, d = 6, e = 5
+model m {
+    input x[batch, d]: float
+    param w[d, e] = normal(0, 1)
+    loss l = 1e170 * mean[batch, e](tanh(sum[d](x * w)) ** 2)
+}
+train m {
+    minimize l
+    optimizer sgd(lr = 0.1)
+    clip global_norm = 1.0
+}
+";
+
 /// Name, model, mesh, layout.
 const SUBJECTS: &[(&str, &str, &str, &str)] = &[
     ("dense", DENSE, "r=2,c=3", "batch -> r; hidden, classes -> c"),
