@@ -90,6 +90,10 @@ fn a_step_is_one_launch_compiled_for_the_host() {
             };
             assert!(["ElementWise", "cuBLASLt"].map(launches).iter().all(|n| *n >= 5), "{model}: {bench}");
             assert!(["FoldElements", "AlongRows"].map(launches).iter().all(|n| *n >= 1), "{model}: {bench}");
+            // Cross-entropy is one kernel with its gradient, and what is summed over rows is part of others; each of those sums is one more.
+            if model == BERT {
+                assert!(launches("AlongRows") <= 11 && launches("FoldElements") <= 15, "{model}: {bench}");
+            }
         }
         // Between two launches of the graph there are copies of inputs, and nothing else of a step.
         let words =

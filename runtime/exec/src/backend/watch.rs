@@ -23,7 +23,7 @@ pub struct KernelUse {
     /// How long all of these ran, in milliseconds, by the clock of the device where it has one. What was not measured counts 0.
     pub ms: f64,
     /// What all of these read and wrote in memory; a tensor counts once for each that reads or writes it, whatever caches have of it. What is not
-    /// counted, such as kernels of Burn, counts 0.
+    /// counted, such as attention, lookups, convolutions and kernels of Burn, counts 0.
     pub bytes: u64,
     /// Of a library that computes many things, each: a product of matrices, and of which family of kernels the one is that computed it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
