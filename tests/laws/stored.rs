@@ -184,8 +184,7 @@ impl Writer {
                 continue;
             }
             let name = self.name("c");
-            let is = format!("{}", v.name);
-            self.line(&format!("let {name} = 1 * {is}"));
+            self.line(&format!("let {name} = 1 * {}", v.name));
             carried.push(Value { name, ..v });
         }
         self.pool.extend(carried.clone());
