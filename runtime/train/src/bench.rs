@@ -99,18 +99,7 @@ fn timed(
     let (cluster, program) = agree_on_result(processes, "the program", loaded(project, sources, options))?;
     let mut notes = cluster.notes()?;
     check_same_configuration(processes, &common(&program.plan))?;
-    let plan = &program.plan;
-    let ranges: Vec<Option<usize>> = plan.inputs.iter().map(|i| i.range.map(|r| plan.dims.size(r))).collect();
-    let names: Vec<String> = plan.inputs.iter().map(|i| i.name.clone()).collect();
-    let high = move |name: &str| names.iter().position(|n| n == name).and_then(|i| ranges[i]);
-    let seed = options.seed;
-    let made: Vec<Vec<HostTensor>> = program
-        .needs
-        .iter()
-        .map(|leaves| leaves.iter().map(|l| random(l, seed, high(&l.name))).collect())
-        .collect();
-    let (made, first) = (Arc::new(made), program.first);
-    let provider: Provider = Arc::new(move |rank, _| Ok(made[rank - first].clone()));
+    let provider = inputs(&program, options.seed);
     let mut trace = match &options.trace {
         Some(t) => Some(Trace::start(t, &cluster, program.id, 1, processes)?),
         None => None,
@@ -169,6 +158,18 @@ fn timed(
         kernels,
         notes,
     })
+}
+
+/// Random inputs of each rank.
+fn inputs(program: &LoadedProgram, seed: u64) -> Provider {
+    let plan = &program.plan;
+    let ranges: Vec<Option<usize>> = plan.inputs.iter().map(|i| i.range.map(|r| plan.dims.size(r))).collect();
+    let names: Vec<String> = plan.inputs.iter().map(|i| i.name.clone()).collect();
+    let high = |name: &str| names.iter().position(|n| n == name).and_then(|i| ranges[i]);
+    let of = |leaves: &Vec<_>| leaves.iter().map(|l| random(l, seed, high(&l.name))).collect();
+    let made: Vec<Vec<HostTensor>> = program.needs.iter().map(of).collect();
+    let first = program.first;
+    Arc::new(move |rank, _| Ok(made[rank - first].clone()))
 }
 
 /// The operations of a step: of all devices together, and of the model alone.

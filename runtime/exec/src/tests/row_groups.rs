@@ -9,6 +9,7 @@ use crate::engine::row_groups::{RowGroup, RowGroups};
 use crate::engine::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
+use std::collections::BTreeSet;
 
 /// Rows that are normalized.
 struct Norm {
@@ -64,7 +65,12 @@ impl Norm {
 }
 
 fn found(plan: &Plan) -> RowGroups {
-    RowGroups::of(plan, &Residuals::default(), |_| true, |s| !matches!(s.prim, Prim::Contract))
+    RowGroups::of(
+        plan,
+        (&Residuals::default(), &BTreeSet::new()),
+        |_| true,
+        |s| !matches!(s.prim, Prim::Contract),
+    )
 }
 
 fn only(groups: &RowGroups) -> &RowGroup {
@@ -166,7 +172,8 @@ fn cross_entropy_and_its_gradient_are_one_and_alone_it_is_one_too() {
     let groups = found(&plan);
     assert_eq!((&only(&groups).steps[..], &only(&groups).after[..]), (&[0, 1, 3, 4][..], &[2][..]));
     // Where the device has no kernel for more than one step.
-    let alone = RowGroups::of(&plan, &Residuals::default(), |g| g.steps.len() == 1, |_| true);
+    let alone =
+        RowGroups::of(&plan, (&Residuals::default(), &BTreeSet::new()), |g| g.steps.len() == 1, |_| true);
     assert_eq!(alone.at.keys().copied().collect::<Vec<_>>(), [1, 3]);
 }
 

@@ -9,7 +9,7 @@ use super::steps::{Decoded, Operands};
 use super::tiles::{Shape, registers};
 use super::types::{Mnemonic, Type};
 use super::warps::{Plain, Together};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Products of a warp that are under way.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(super) struct Products {
 /// What registers will be, and what of shared memory is read, when there were so many writes.
 #[derive(Default)]
 struct Group {
-    results: HashMap<usize, Lanes<u32>>,
+    results: BTreeMap<usize, Lanes<u32>>,
     reads: Vec<(usize, u64)>,
 }
 

@@ -109,10 +109,14 @@ pub(super) fn any_query_needs(
     #[comptime] shape: AttentionShape,
 ) -> bool {
     let mut needs = false.runtime();
-    for i in 0..space.rows.div_ceil(comptime!(UNITS as u32)) {
-        let row = i * comptime!(UNITS as u32) + UNIT_POS;
-        let at = line(beside, space, outer, min(row, space.rows - 1u32), comptime!(shape.clone()));
-        needs = needs || has_weight(space.decided, of_query(&at, comptime!(shape.max.unwrap_or(0))));
+    if comptime!(shape.decides) {
+        for i in 0..space.rows.div_ceil(comptime!(UNITS as u32)) {
+            let row = min(i * comptime!(UNITS as u32) + UNIT_POS, space.rows - 1u32);
+            let at = line(beside, space, outer, row, comptime!(shape.clone()));
+            let max = of_query(&at, comptime!(shape.max.unwrap_or(0)));
+            needs = needs || has_weight(space.decided, max);
+        }
+        needs = any_of_cube(needs);
     }
-    any_of_cube(needs)
+    needs
 }

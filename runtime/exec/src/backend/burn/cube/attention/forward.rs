@@ -6,13 +6,12 @@ use super::super::exp2::exp;
 use super::super::program::evaluate;
 use super::super::tile::{Two, row_max, row_sum};
 use super::decide::{any_needs, next_wanted, shift};
-use super::draws::{bits_of, load_bits};
+use super::draws::bits_of;
+use super::elements::{KeyTile, Which, element, key_in_tile, score};
 use super::load::{QUERIES, load, meet, place_of_cube, row_of_unit, write_queries};
-use super::scores::{
-    AttentionShape, Beside, KeyTile, QueryLine, Space, Which, base, element, key_in_tile, of_query,
-    row_offset, score, two_lines,
-};
+use super::scores::{AttentionShape, Beside, QueryLine, Space, base, of_query, row_offset, two_lines};
 use super::staged::{RowSource, Staged};
+use super::stream::{PairShape, Stream};
 use super::tiles::{accumulate, finish, halves, new_tiles, products};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
@@ -33,134 +32,68 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
     #[define(E)] _half: ElemType,
     #[define(O)] _result: ElemType,
 ) {
-    let columns = comptime!(shape.columns);
-    let width = comptime!(shape.values);
-    let (query_shape, key_shape, value_shape) = comptime!((
-        shape.tile(QUERIES, shape.width),
-        shape.tile(columns, shape.width),
-        shape.tile(columns, width)
-    ));
+    let (columns, grouped) = comptime!((shape.columns, shape.grouped));
+    let of = comptime!(PairShape { rows: columns, many: 2, of_keys: true });
+    let (query_tile, (key_tile, _values)) = comptime!((shape.tile(QUERIES, shape.width), of.tiles(&shape)));
     let (outer, first_query) = place_of_cube(space.rows, true);
-    let row = first_query + row_of_unit();
-    let query_rows = new_tiles::<E, N>(query_shape, 1usize);
-    let key_rows = new_tiles::<E, N>(key_shape, 2usize);
-    let value_rows = new_tiles::<E, N>(value_shape, 2usize);
-    let staged = Staged::new(&beside, &space, outer, true, comptime!(shape.clone()));
-    let of_queries = RowSource::new(queries, &space, outer, false, comptime!(shape.clone()));
-    let of_keys = RowSource::new(keys, &space, outer, true, comptime!(shape.clone()));
-    let of_values = RowSource::new(values, &space, outer, true, comptime!(shape.clone()));
+    let query_rows = new_tiles::<E, N>(query_tile, 1usize);
     let own = comptime!(shape.clone());
-    load(queries, &of_queries, &query_rows, 0u32, first_query, &space, own, query_shape, false);
+    let mut stream = Stream::<E, N>::new(keys, values, &beside, &space, outer, of, own);
+    let source = RowSource::new(queries, &space, outer, false, comptime!(shape.clone()));
+    let own = comptime!(shape.clone());
+    load(queries, &source, &query_rows, 0u32, first_query, &space, own, query_tile, false);
+    let row = first_query + row_of_unit();
     let mut softmax = Softmax::new(&beside, &space, outer, row, comptime!(shape.clone()));
-    let mut result = Array::<Vector<f32, Two>>::new(comptime!(width / 4));
 
     // Tiles that positions decide come last, and only where they have weight.
     let many = space.keys.div_ceil(comptime!(columns as u32));
     let mut buffer = 0u32;
-    let mut bits_ahead = Array::<u32>::new(comptime!(shape.draws.len().max(1)));
     for pass in 0..comptime!(if shape.decides { 2u32 } else { 1u32 }) {
-        let wants = (pass == 1u32, pass == 0u32);
-        let (mut tile, _is) =
-            next_wanted(decided, &space, first_query, 0u32, many, wants, true, comptime!(shape.clone()));
+        let (wants, own) = ((pass == 1u32, pass == 0u32), comptime!(shape.clone()));
+        let (mut tile, _said) = next_wanted(decided, &space, first_query, 0u32, many, wants, true, own);
         if comptime!(shape.decides) && pass == 1u32 {
             let needed = any_needs(softmax.greatest[0], softmax.greatest[1], row, &space);
             tile = select(needed, tile, many);
         }
         if tile < many {
-            let first = tile * comptime!(columns as u32);
-            load(keys, &of_keys, &key_rows, buffer, first, &space, comptime!(shape.clone()), key_shape, true);
-            load(
-                values,
-                &of_values,
-                &value_rows,
-                buffer,
-                first,
-                &space,
-                comptime!(shape.clone()),
-                value_shape,
-                true,
-            );
-            staged.load(&beside, &space, buffer, first, true, comptime!(shape.clone()));
-            load_bits(&space, bits, (outer, first_query, first), &mut bits_ahead, comptime!(shape.clone()));
+            let at = (outer, first_query, tile * comptime!(columns as u32), buffer);
+            stream.fetch((keys, values, bits), &beside, &space, at, of, comptime!(shape.clone()));
         }
         while tile < many {
             let first = tile * comptime!(columns as u32);
-            meet(comptime!(shape.grouped));
+            meet(grouped);
             let mut weights = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
-            let at = buffer * comptime!(key_shape.size() as u32);
+            let (others, at) = (&stream.pair.first, buffer * comptime!(key_tile.size() as u32));
             products::<E, N>(
                 &query_rows,
                 0u32,
-                &key_rows,
+                others,
                 at,
                 &mut weights,
-                query_shape,
-                key_shape,
+                query_tile,
+                key_tile,
                 0usize,
                 columns,
             );
-            let drawn =
-                bits_of(&beside, &softmax.lines, &bits_ahead, first, wants.0, comptime!(shape.clone()));
+            let own = comptime!(shape.clone());
+            let drawn = bits_of(&beside, &softmax.lines, &stream.bits, first, wants.0, own);
             // The next tile comes while this one is looked at.
-            let from = tile + 1u32;
-            let (next, _is) =
-                next_wanted(decided, &space, first_query, from, many, wants, true, comptime!(shape.clone()));
+            let (from, own) = (tile + 1u32, comptime!(shape.clone()));
+            let (next, _said) = next_wanted(decided, &space, first_query, from, many, wants, true, own);
             tile = next;
             if tile < many {
-                let (first, other) = (tile * comptime!(columns as u32), 1u32 - buffer);
-                load(
-                    keys,
-                    &of_keys,
-                    &key_rows,
-                    other,
-                    first,
-                    &space,
-                    comptime!(shape.clone()),
-                    key_shape,
-                    true,
-                );
-                load(
-                    values,
-                    &of_values,
-                    &value_rows,
-                    other,
-                    first,
-                    &space,
-                    comptime!(shape.clone()),
-                    value_shape,
-                    true,
-                );
-                staged.load(&beside, &space, other, first, true, comptime!(shape.clone()));
-                load_bits(
-                    &space,
-                    bits,
-                    (outer, first_query, first),
-                    &mut bits_ahead,
-                    comptime!(shape.clone()),
-                );
+                let at = (outer, first_query, tile * comptime!(columns as u32), 1u32 - buffer);
+                stream.fetch((keys, values, bits), &beside, &space, at, of, comptime!(shape.clone()));
             }
-            let looked_at = KeyTile { first, buffer, drawn };
-            finish(&mut weights, columns, 0usize, comptime!(shape.grouped));
-            let own = comptime!(shape.clone());
-            let factors = softmax.scores::<E>(&mut weights, &beside, &space, &staged, &looked_at, own);
-            softmax.weigh(&mut weights, &factors, &mut result, comptime!(shape.clone()));
-            if comptime!(width > 0) {
-                let (weights, at) =
-                    (halves::<E>(&weights, columns), buffer * comptime!(value_shape.size() as u32));
-                accumulate::<E, N>(&weights, &value_rows, at, &mut result, value_shape);
-                finish(&mut result, width, 0usize, comptime!(shape.grouped));
-            }
+            finish(&mut weights, columns, 0usize, grouped);
+            let (looked_at, own) = (KeyTile { first, buffer, drawn }, comptime!(shape.clone()));
+            softmax.look::<E, N>(&mut weights, &beside, &space, &stream, &looked_at, own);
             buffer = 1u32 - buffer;
         }
     }
-    let total = softmax.write(maxima, sums, &space, outer, row, comptime!(shape.clone()));
-    if comptime!(width > 0) {
-        if comptime!(shape.gives(AttentionPart::Result)) {
-            divide(&mut result, &total, width);
-        }
-        write_queries(out, &result, &space, (outer, row), shape, width);
-    }
+    softmax.end::<O, M>((maxima, sums, out), &space, outer, shape);
 }
+
 /// Divides what was summed of the values by the sums of their weights.
 #[cube]
 fn divide(values: &mut Array<Vector<f32, Two>>, sums: &Array<f32>, #[comptime] width: usize) {
@@ -184,8 +117,9 @@ struct Softmax {
     greatest: Array<f32>,
     /// The greatest of the tile that is looked at too.
     most: Array<f32>,
-    /// Sums of the unit's weights.
+    /// Sums of the unit's weights, and of values.
     total: Array<f32>,
+    result: Array<Vector<f32, Two>>,
 }
 
 #[cube]
@@ -206,7 +140,52 @@ impl Softmax {
                 greatest[half] = of_query(lines.index(half), comptime!(shape.max.unwrap_or(0)));
             }
         }
-        Softmax { row, lines, greatest, most: Array::<f32>::new(2usize), total: Array::<f32>::new(2usize) }
+        let (most, total) = (Array::<f32>::new(2usize), Array::<f32>::new(2usize));
+        let result = Array::<Vector<f32, Two>>::new(comptime!(shape.values / 4));
+        Softmax { row, lines, greatest, most, total, result }
+    }
+
+    /// Makes weights of the products of a tile, and adds the values that these are of.
+    fn look<E: Float, N: Size>(
+        &mut self,
+        weights: &mut Array<Vector<f32, Two>>,
+        beside: &Beside,
+        space: &Space,
+        stream: &Stream<E, N>,
+        tile: &KeyTile,
+        #[comptime] shape: AttentionShape,
+    ) {
+        let own = comptime!(shape.clone());
+        let factors = self.scores::<E>(weights, beside, space, &stream.staged, tile, own);
+        self.weigh(weights, &factors, comptime!(shape.clone()));
+        if comptime!(shape.values > 0) {
+            let (values, weights) = (
+                comptime!(shape.tile(shape.columns, shape.values)),
+                halves::<E>(&*weights, comptime!(shape.columns)),
+            );
+            let at = tile.buffer * comptime!(values.size() as u32);
+            accumulate::<E, N>(&weights, &stream.pair.second, at, &mut self.result, values);
+            finish(&mut self.result, comptime!(shape.values), 0usize, comptime!(shape.grouped));
+        }
+    }
+
+    /// Writes all that is asked for.
+    fn end<O: Float, M: Size>(
+        &mut self,
+        to: (&mut Tensor<f32>, &mut Tensor<f32>, &mut Tensor<Vector<O, M>>),
+        space: &Space,
+        outer: u32,
+        #[comptime] shape: AttentionShape,
+    ) {
+        let (maxima, sums, out) = to;
+        let (row, width) = (self.row, comptime!(shape.values));
+        let total = self.write(maxima, sums, space, outer, row, comptime!(shape.clone()));
+        if comptime!(width > 0) {
+            if comptime!(shape.gives(AttentionPart::Result)) {
+                divide(&mut self.result, &total, width);
+            }
+            write_queries(out, &self.result, space, (outer, row), shape, width);
+        }
     }
 
     /// Puts scores in place of products, and gives the factors of their weights.
@@ -254,7 +233,6 @@ impl Softmax {
         &mut self,
         scores: &mut Array<Vector<f32, Two>>,
         factors: &Array<Vector<f32, Two>>,
-        result: &mut Array<Vector<f32, Two>>,
         #[comptime] shape: AttentionShape,
     ) {
         #[unroll]
@@ -267,7 +245,7 @@ impl Softmax {
                 self.total[half] *= kept;
                 #[unroll]
                 for n in 0..comptime!(shape.values / 8) {
-                    result[2 * n + half] *= Vector::<f32, Two>::new(kept);
+                    self.result[2 * n + half] *= Vector::<f32, Two>::new(kept);
                 }
             }
             let relative_to = shift(self.greatest[half]);

@@ -3,20 +3,23 @@
 //!
 //! - [`call`]: what is known when a Plan is loaded, and for which attentions there is a kernel.
 //! - [`launch`]: the launches.
-//! - `forward`, `backward`: the kernels; `scores`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the
+//! - `forward`, `backward`: the kernels; `scores`: what kernels are compiled for; `elements`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the
 //!   gradients of scores; `decide`: which tiles are left out.
-//! - `staged`: what belongs to the rows of a tile; `load`: how rows come into tiles of shared memory; `tiles`: how they lie there, and their products.
+//! - `stream`: tiles that come while others are looked at; `staged`: what belongs to their rows; `load`: how rows come into them; `tiles`:
+//!   how they lie in shared memory, and their products.
 
 mod backward;
 mod call;
 mod decide;
 mod draws;
+mod elements;
 mod forward;
 mod launch;
 mod load;
 mod scores;
 mod slopes;
 mod staged;
+mod stream;
 mod tiles;
 
 pub(crate) use call::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided};

@@ -4,8 +4,7 @@
 //! that of the keys. All tensors are walked by strides along these, which are 0 where they lack a dim, and along a dim of their own.
 
 use super::super::drawn::Draw;
-use super::super::program::{ScalarInputs, ScalarProgram, evaluate, truth};
-use super::staged::Staged;
+use super::super::program::ScalarProgram;
 use super::tiles::TileShape;
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
@@ -120,11 +119,11 @@ pub(super) struct Beside {
 /// A query: its positions, and where what belongs to it begins.
 #[derive(CubeType)]
 pub(super) struct QueryLine {
-    at: Sequence<u32>,
-    offsets: Sequence<usize>,
+    pub(super) at: Sequence<u32>,
+    pub(super) offsets: Sequence<usize>,
     pub(super) counts: Sequence<u64>,
     /// What is read beside products that is the same for all keys; 0 in the place of what is not.
-    known: Sequence<f32>,
+    pub(super) known: Sequence<f32>,
 }
 
 /// The position along an outer dim or one of the rows.
@@ -188,7 +187,7 @@ pub(super) fn row_offset<T: CubePrimitive>(
 
 /// A query by its number, without what it has for all keys.
 #[cube]
-fn bare_line(
+pub(super) fn bare_line(
     beside: &Beside,
     space: &Space,
     outer: u32,
@@ -254,29 +253,6 @@ pub(super) fn line(
     line
 }
 
-/// A query of a tile whose queries' own are staged: its number there, beside that of the tile's first.
-#[cube]
-pub(super) fn staged_line(
-    beside: &Beside,
-    space: &Space,
-    staged: &Staged,
-    at: (u32, u32, u32),
-    row: u32,
-    #[comptime] shape: AttentionShape,
-) -> QueryLine {
-    let (outer, first, buffer) = at;
-    let mut line = bare_line(beside, space, outer, first + row, comptime!(shape.clone()));
-    #[unroll]
-    for i in 0..comptime!(shape.beside.len()) {
-        if comptime!(shape.beside[i].dims[shape.key()]) {
-            line.known.push(0.0f32);
-        } else {
-            line.known.push(staged.of_row(buffer, row, i, comptime!(shape.clone())));
-        }
-    }
-    line
-}
-
 /// The two queries that a unit has where queries are rows.
 #[cube]
 pub(super) fn two_lines(
@@ -296,107 +272,4 @@ pub(super) fn two_lines(
 #[cube]
 pub(super) fn of_query(line: &QueryLine, #[comptime] which: usize) -> f32 {
     *line.known.index(which)
-}
-
-/// A tile of keys: its first one, where what belongs to it is staged, and of each draw the truth values of this unit's scores as bits.
-#[derive(CubeType)]
-pub(super) struct KeyTile {
-    pub(super) first: u32,
-    pub(super) buffer: u32,
-    pub(super) drawn: Sequence<u32>,
-}
-
-/// Which of a unit's scores it is: each 16 keys are a pair of tiles of accumulators, of which each has two keys of two queries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Which {
-    pub(super) pair: usize,
-    pub(super) tile: usize,
-    pub(super) half: usize,
-    pub(super) key: usize,
-}
-
-impl Which {
-    /// Its bit among those that are drawn.
-    const fn bit(self) -> usize {
-        8 * self.pair + 4 * self.tile + 2 * self.half + self.key
-    }
-
-    /// How far its key is from the unit's first.
-    const fn offset(self) -> usize {
-        16 * self.pair + 8 * self.tile + self.key
-    }
-}
-
-/// The key of a score, in its tile.
-#[cube]
-pub(super) fn key_in_tile(#[comptime] which: Which) -> u32 {
-    UNIT_POS % 4 * 2u32 + comptime!(which.offset() as u32)
-}
-
-/// What expressions read at a query and a key.
-#[cube]
-pub(super) fn element(
-    beside: &Beside,
-    space: &Space,
-    line: &QueryLine,
-    staged: &Staged,
-    tile: &KeyTile,
-    product: f32,
-    #[comptime] which: Which,
-    #[comptime] shape: AttentionShape,
-) -> ScalarInputs {
-    let mut key = tile.first + key_in_tile(which);
-    if comptime!(!shape.whole) {
-        key = min(key, space.keys - 1u32);
-    }
-    let along = comptime!(shape.key());
-    let mut loads = Sequence::<f32>::new();
-    loads.push(product);
-    #[unroll]
-    for i in 0..comptime!(shape.extras) {
-        if let Some(number) = comptime!(shape.staged(true).iter().position(|of| *of == i)) {
-            let first = key_in_tile(comptime!(Which { key: 0, ..which }));
-            let pair = staged.pair(tile.buffer, first, number, comptime!(shape.staged(true).len()));
-            loads.push(pair.extract(comptime!(which.key)));
-        } else if comptime!(!shape.beside[i].dims[along]) {
-            loads.push(*line.known.index(i));
-        } else {
-            let tensor = beside.tensors.index(i);
-            let mut at = *line.offsets.index(i);
-            if comptime!(shape.beside[i].dense) {
-                at += key as usize;
-            } else {
-                at += key as usize * tensor.stride(along);
-            }
-            loads.push(tensor[at]);
-        }
-    }
-    #[unroll]
-    for i in 0..comptime!(shape.draws.len()) {
-        loads.push(truth(*tile.drawn.index(i) & comptime!(1u32 << which.bit()) != 0u32));
-    }
-    let mut at = Sequence::<u32>::new();
-    #[unroll]
-    for dim in 0..comptime!(shape.key()) {
-        at.push(*line.at.index(dim) + *space.starts.index(dim));
-    }
-    at.push(key + *space.starts.index(along));
-    ScalarInputs { loads, at }
-}
-
-/// The score at a query and a key, and minus infinity beyond the keys and the queries.
-#[cube]
-pub(super) fn score<E: Float>(
-    element: &ScalarInputs,
-    space: &Space,
-    row: u32,
-    key: u32,
-    #[comptime] shape: AttentionShape,
-) -> f32 {
-    let mut score = evaluate::<E>(element, comptime!(shape.score.clone()));
-    if comptime!(!shape.whole) {
-        let is_within = row < space.rows && key < space.keys;
-        score = select(is_within, score, comptime!(f32::NEG_INFINITY).runtime());
-    }
-    score
 }

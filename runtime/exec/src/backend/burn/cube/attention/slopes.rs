@@ -4,10 +4,10 @@ use super::super::exp2::exp;
 use super::super::program::evaluate;
 use super::super::tile::Two;
 use super::decide::shift;
-use super::scores::{
-    AttentionShape, Beside, KeyTile, QueryLine, Space, Which, element, key_in_tile, of_query, score,
-};
+use super::elements::{KeyTile, Which, element, key_in_tile, score};
+use super::scores::{AttentionShape, Beside, QueryLine, Space, of_query};
 use super::staged::Staged;
+use super::stream::Both;
 use cubecl::prelude::*;
 
 /// Of one score: its weight times its factor, and the gradient of the product of query and key.
@@ -88,8 +88,7 @@ fn slope_at<E: Float>(
 /// keys of the tile from the 16 times `first`-th on.
 #[cube]
 pub(super) fn slopes<E: Float>(
-    products: &mut Array<Vector<f32, Two>>,
-    by_weights: &mut Array<Vector<f32, Two>>,
+    both: &mut Both,
     beside: &Beside,
     space: &Space,
     queries: &QueryRows,
@@ -106,13 +105,13 @@ pub(super) fn slopes<E: Float>(
         #[unroll]
         for c in 0..2usize {
             let which = comptime!(Which { pair: first + at / 4, tile: at / 2 % 2, half: at % 2, key: c });
-            let (product, by_weight) = (products[at].extract(c), by_weights[at].extract(c));
+            let (product, by_weight) = (both.scores[at].extract(c), both.by_weights[at].extract(c));
             let own = comptime!(shape.clone());
             let found = slope_at::<E>(beside, space, queries, staged, tile, product, by_weight, which, own);
             made.insert(c, found.product);
             weights.insert(c, found.weight);
         }
-        products[at] = made;
-        by_weights[at] = weights;
+        both.scores[at] = made;
+        both.by_weights[at] = weights;
     }
 }

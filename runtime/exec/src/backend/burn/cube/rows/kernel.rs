@@ -381,7 +381,7 @@ fn of_vector<E: Float, N: Size>(
                 #[unroll]
                 for lane in 0..comptime!(pace.width) {
                     let to = comptime!(shape.held_at(k, place, lane));
-                    state.columns[to] = state.columns[to] + *computed.index(lane).index(i);
+                    state.columns[to] += *computed.index(lane).index(i);
                 }
             }
             RowTarget::Value(_) => {}

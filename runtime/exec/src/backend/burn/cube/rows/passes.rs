@@ -258,11 +258,9 @@ impl Planner<'_> {
                 if !seen.insert(reg) || self.known(reg).of_row {
                     continue;
                 }
-                if candidate(reg) {
-                    if *made.entry(reg).or_insert(pass) < pass {
-                        read.insert(reg, pass);
-                        continue;
-                    }
+                if candidate(reg) && *made.entry(reg).or_insert(pass) < pass {
+                    read.insert(reg, pass);
+                    continue;
                 }
                 open.extend(self.scalar(reg).reads());
             }

@@ -3,7 +3,7 @@
 use super::cells::{
     CELL, CellShape, TABLE, fetch_cells, fill_cells, fill_parts_of_steps, new_parts_of_steps, parts_of_rows,
 };
-use super::kernel::{ConvolveSpace, block_of_cube, write};
+use super::kernel::{ConvolveSpace, CubeBlock, block_of_cube, write};
 use crate::backend::burn::cube::tile::UNITS;
 use cubecl::prelude::*;
 
@@ -114,6 +114,19 @@ pub(super) fn convolve_in_registers<
         side = 1usize - side;
     }
     add_parts(&mut sums, &mut left_tile, comptime!(shape.clone()));
+    write_sums::<S, N, O, M>(out, &sums, &space, &block, shape);
+}
+
+/// Writes what a unit has summed, if it has the sums of all that share its rows and columns.
+#[cube]
+fn write_sums<S: Float, N: Size, O: Float, M: Size>(
+    out: &mut Tensor<Vector<O, M>>,
+    sums: &Array<Vector<S, N>>,
+    space: &ConvolveSpace,
+    block: &CubeBlock,
+    #[comptime] shape: RegistersShape,
+) {
+    let (left, right) = comptime!((shape.windowed.clone(), shape.other.clone()));
     let own = own_block(comptime!(shape.clone()));
     if own.part == 0u32 {
         #[unroll]
@@ -122,7 +135,7 @@ pub(super) fn convolve_in_registers<
             let vector = own.row + comptime!((row / CELL * left.vectors() / 2) as u32);
             let row = vector * comptime!(left.beside as u32) + comptime!(left.row(row % CELL) as u32);
             let column = own.column * comptime!(CELL as u32) + comptime!((half * (right.rows / 2)) as u32);
-            write::<S, N, O, M>(out, sums[i], &space, &block, row, column, CELL, comptime!(shape.width));
+            write::<S, N, O, M>(out, sums[i], space, block, row, column, CELL, comptime!(shape.width));
         }
     }
 }

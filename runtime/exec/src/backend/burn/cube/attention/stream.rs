@@ -1,0 +1,153 @@
+//! Pairs of tiles in shared memory, of keys and values or of queries and their cotangents, and those that come while others are looked at.
+
+#![expect(clippy::type_complexity, reason = "kernels have no aliases of types")]
+
+use super::super::tile::Two;
+use super::draws::load_bits;
+use super::load::load;
+use super::scores::{AttentionShape, Beside, Space};
+use super::staged::{RowSource, Staged};
+use super::tiles::{TileShape, finish, new_tiles, products};
+use cubecl::prelude::*;
+
+/// What a pair holds: so many rows of each, so many times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PairShape {
+    pub(super) rows: usize,
+    pub(super) many: usize,
+    /// Keys and values, or else queries and cotangents.
+    pub(super) of_keys: bool,
+}
+
+impl PairShape {
+    /// Tiles as wide as queries and keys, and as wide as values.
+    pub(super) const fn tiles(self, shape: &AttentionShape) -> (TileShape, TileShape) {
+        (shape.tile(self.rows, shape.width), shape.tile(self.rows, shape.values))
+    }
+}
+
+/// Tiles of two tensors.
+#[derive(CubeType)]
+pub(super) struct Pair<E: Float, N: Size> {
+    pub(super) first: Shared<[Vector<E, N>]>,
+    pub(super) second: Shared<[Vector<E, N>]>,
+    of_first: RowSource,
+    of_second: RowSource,
+}
+
+#[cube]
+impl<E: Float, N: Size> Pair<E, N> {
+    pub(super) fn new(
+        first: &Tensor<Vector<E, N>>,
+        second: &Tensor<Vector<E, N>>,
+        space: &Space,
+        outer: u32,
+        #[comptime] of: PairShape,
+        #[comptime] shape: AttentionShape,
+    ) -> Pair<E, N> {
+        let (wide, other) = comptime!(of.tiles(&shape));
+        let of_first = RowSource::new(first, space, outer, comptime!(of.of_keys), comptime!(shape.clone()));
+        let of_second = RowSource::new(second, space, outer, comptime!(of.of_keys), shape);
+        let first = new_tiles::<E, N>(wide, comptime!(of.many));
+        let second = new_tiles::<E, N>(other, comptime!(of.many));
+        Pair::<E, N> { first, second, of_first, of_second }
+    }
+
+    /// Begins to copy the rows from `row` on, to the `buffer`-th of the tiles. See `load::meet`.
+    pub(super) fn load(
+        &self,
+        tensors: (&Tensor<Vector<E, N>>, &Tensor<Vector<E, N>>),
+        space: &Space,
+        at: (u32, u32),
+        #[comptime] of: PairShape,
+        #[comptime] shape: AttentionShape,
+    ) {
+        let ((wide, other), of_keys) = comptime!((of.tiles(&shape), of.of_keys));
+        let (buffer, row) = at;
+        let own = comptime!(shape.clone());
+        load(tensors.0, &self.of_first, &self.first, buffer, row, space, own, wide, of_keys);
+        load(tensors.1, &self.of_second, &self.second, buffer, row, space, shape, other, of_keys);
+    }
+}
+
+/// A pair with two buffers, and what belongs to its rows. Of what is drawn, the words of the tile that comes next.
+#[derive(CubeType)]
+pub(super) struct Stream<E: Float, N: Size> {
+    pub(super) pair: Pair<E, N>,
+    pub(super) staged: Staged,
+    pub(super) bits: Array<u32>,
+}
+
+#[cube]
+impl<E: Float, N: Size> Stream<E, N> {
+    pub(super) fn new(
+        first: &Tensor<Vector<E, N>>,
+        second: &Tensor<Vector<E, N>>,
+        beside: &Beside,
+        space: &Space,
+        outer: u32,
+        #[comptime] of: PairShape,
+        #[comptime] shape: AttentionShape,
+    ) -> Stream<E, N> {
+        let pair = Pair::<E, N>::new(first, second, space, outer, of, comptime!(shape.clone()));
+        let staged = Staged::new(beside, space, outer, comptime!(of.of_keys), comptime!(shape.clone()));
+        let bits = Array::<u32>::new(comptime!(shape.draws.len().max(1)));
+        Stream::<E, N> { pair, staged, bits }
+    }
+
+    /// Begins to copy a tile; `at` is the outer position, the first query and key that are looked at then, and the buffer.
+    pub(super) fn fetch(
+        &mut self,
+        tensors: (&Tensor<Vector<E, N>>, &Tensor<Vector<E, N>>, &Tensor<u32>),
+        beside: &Beside,
+        space: &Space,
+        at: (u32, u32, u32, u32),
+        #[comptime] of: PairShape,
+        #[comptime] shape: AttentionShape,
+    ) {
+        let (outer, query, key, buffer) = at;
+        let row = if comptime!(of.of_keys) { key } else { query };
+        self.pair.load((tensors.0, tensors.1), space, (buffer, row), of, comptime!(shape.clone()));
+        self.staged.load(beside, space, buffer, row, comptime!(of.of_keys), comptime!(shape.clone()));
+        load_bits(space, tensors.2, (outer, query, key), &mut self.bits, shape);
+    }
+}
+
+/// Products of queries and keys, and of cotangents and values, of the same positions; and what is made of them in their place.
+#[derive(CubeType)]
+pub(super) struct Both {
+    pub(super) scores: Array<Vector<f32, Two>>,
+    pub(super) by_weights: Array<Vector<f32, Two>>,
+}
+
+#[cube]
+impl Both {
+    /// Begins the products of the rows of one pair and `columns` rows of another from `start` on.
+    pub(super) fn begin<E: Float, N: Size>(
+        rows: (&Pair<E, N>, u32),
+        others: (&Pair<E, N>, u32),
+        #[comptime] of: (PairShape, PairShape),
+        #[comptime] start: usize,
+        #[comptime] columns: usize,
+        #[comptime] shape: AttentionShape,
+    ) -> Both {
+        let ((wide, other), (wide_of, other_of)) = comptime!((of.0.tiles(&shape), of.1.tiles(&shape)));
+        let mut scores = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
+        let mut by_weights = Array::<Vector<f32, Two>>::new(comptime!(columns / 4));
+        let at = rows.1 * comptime!(wide.size() as u32);
+        let others_at = others.1 * comptime!(wide_of.size() as u32);
+        let (left, right) = (&rows.0.first, &others.0.first);
+        products::<E, N>(left, at, right, others_at, &mut scores, wide, wide_of, start, columns);
+        let at = rows.1 * comptime!(other.size() as u32);
+        let others_at = others.1 * comptime!(other_of.size() as u32);
+        let (left, right) = (&rows.0.second, &others.0.second);
+        products::<E, N>(left, at, right, others_at, &mut by_weights, other, other_of, start, columns);
+        Both { scores, by_weights }
+    }
+
+    /// Waits for them.
+    pub(super) fn finish(&mut self, #[comptime] columns: usize, #[comptime] grouped: bool) {
+        finish(&mut self.scores, columns, 0usize, grouped);
+        finish(&mut self.by_weights, columns, 0usize, grouped);
+    }
+}
