@@ -62,16 +62,15 @@ impl TileShape {
     }
 }
 
-/// Memory for `many` tiles.
+/// Memory for `many` tiles; of no columns, a vector: what is empty would share its place with what comes next.
 #[cube]
 pub(super) fn new_tiles<E: Float, N: Size>(
     #[comptime] shape: TileShape,
     #[comptime] many: usize,
 ) -> Shared<[Vector<E, N>]> {
-    Shared::<[Vector<E, N>]>::new_aligned_slice(
-        comptime!(many * shape.size()),
-        comptime!(if shape.grouped { 1024usize } else { 16 }),
-    )
+    let vectors = comptime!((many * shape.size()).max(1));
+    let aligned = comptime!(if shape.grouped { 1024usize } else { 16 });
+    Shared::<[Vector<E, N>]>::new_aligned_slice(vectors, aligned)
 }
 
 /// Where the vector of a row of a tile is.
