@@ -57,10 +57,10 @@ impl Norm {
         [center, root]
     }
 
-    fn column(&mut self, of: &Operand, dtype: DType) -> Operand {
-        let sum = self.b.whole(dtype, &[self.n]);
-        self.b.reduce("column", Monoid::Sum, of, &sum);
-        sum
+    fn column(&mut self, monoid: Monoid, of: &Operand, dtype: DType) -> Operand {
+        let folded = self.b.whole(dtype, &[self.n]);
+        self.b.reduce("column", monoid, of, &folded);
+        folded
     }
 }
 
@@ -85,8 +85,8 @@ fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
     let sum = n.sum.clone();
     n.b.reduce("mean", Monoid::Sum, &sum, &mean);
     let center = n.map([&sum, &mean], BinaryFn::Sub);
-    let columns = n.column(&center, DType::F32);
-    let other = n.column(&n.y.clone(), DType::F32);
+    let columns = n.column(Monoid::Max, &center, DType::F32);
+    let other = n.column(Monoid::Max, &n.y.clone(), DType::F32);
     let squares = n.map([&center, &center], BinaryFn::Mul);
     n.b.reduce("square", Monoid::Sum, &squares, &square);
     let normed = n.map([&center, &square], BinaryFn::Div);
@@ -115,12 +115,12 @@ fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
 fn a_fold_of_which_no_element_depends_is_none() {
     let mut n = norm();
     let [_, root] = n.center();
-    let columns = n.column(&n.sum.clone(), DType::F32);
+    let columns = n.column(Monoid::Sum, &n.sum.clone(), DType::F32);
     n.b.output("root", &root);
     n.b.output("columns", &columns);
     let plan = n.b.finish();
-    // The center depends on the mean.
-    assert_eq!(only(&found(&plan)).steps, [0, 1, 2, 3, 4, 5]);
+    // The center depends on the mean; and a sum over all rows of what the group computes belongs to it.
+    assert_eq!(only(&found(&plan)).steps, [0, 1, 2, 3, 4, 5, 6]);
     let mut n = norm();
     let (mean, sum) = (n.of_rows(), n.sum.clone());
     n.b.reduce("mean", Monoid::Sum, &sum, &mean);
