@@ -165,7 +165,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
             both.finish(columns, comptime!(shape.grouped));
             let (first, own) = comptime!((start / 16, shape.clone()));
             slopes::<E>(&mut both, &beside, &space, &rows, &staged, &looked_at, first, columns, own);
-            gradients.put(&both, start, columns, comptime!(shape.clone()));
+            gradients.hold(&both, start, columns, comptime!(shape.clone()));
         }
         gradients.add(&stream.pair, buffer, of, comptime!(shape.clone()));
         buffer = 1u32 - buffer;
@@ -211,7 +211,7 @@ impl<E: Float, N: Size> KeyGradients<E, N> {
     }
 
     /// Puts the slopes and the weights for some keys into the tiles.
-    fn put(
+    fn hold(
         &self,
         both: &Both,
         #[comptime] start: usize,
