@@ -159,6 +159,7 @@ fn examples_in_the_documentation_are_accepted() {
     let (mut models, mut layouts) = (0, 0);
     for name in [
         "docs/language.md",
+        "docs/training.md",
         "docs/layouts.md",
         "docs/coming-from-mesh-tensorflow.md",
         "docs/expressions.md",
@@ -220,7 +221,7 @@ fn decisions_are_short() {
 
 #[test]
 fn every_optimizer_and_its_settings_are_in_the_reference() {
-    let reference = read(&root().join("docs/language.md"));
+    let reference = read(&root().join("docs/training.md"));
     let mut missing = Vec::new();
     for o in OPTIMIZERS {
         let row = reference.lines().find(|l| l.starts_with(&format!("| `{}` |", o.name)));
@@ -239,11 +240,11 @@ fn every_optimizer_and_its_settings_are_in_the_reference() {
                 (Some((name, v)), Err(_)) => name == s.name && v == default,
             };
             if !row.is_some_and(|r| r.split('`').any(says)) {
-                missing.push(format!("docs/language.md does not say `{}` of `{}`", s.name, o.name));
+                missing.push(format!("docs/training.md does not say `{}` of `{}`", s.name, o.name));
             }
         }
         if row.is_none() {
-            missing.push(format!("docs/language.md has no row for `{}`", o.name));
+            missing.push(format!("docs/training.md has no row for `{}`", o.name));
         }
     }
     none(missing);
