@@ -23,7 +23,13 @@ struct Addition {
 }
 
 const ADDITIONS: &[Addition] = &[
-    Addition { heading: "An element-wise op", words: &["softplus"], users: &[], most: 4 },
+    Addition {
+        heading: "An element-wise op",
+        words: &["softplus"],
+        // An example of losses uses it.
+        users: &["docs/training.md"],
+        most: 4,
+    },
     Addition {
         heading: "A scalar function",
         words: &["Expm1", "expm1"],
@@ -36,6 +42,19 @@ const ADDITIONS: &[Addition] = &[
         words: &["CumSum", "CumSumKernel"],
         users: &["compiler/ops/src/ops/cumsum.rs"],
         most: 6,
+    },
+    Addition {
+        heading: "A kernel for GPUs",
+        words: &[
+            "Scatter",
+            "ScatterCall",
+            "ScatterWay",
+            "scatter_each",
+            "scatter_few_rows",
+            "scatter_ordered",
+        ],
+        users: &[],
+        most: 20,
     },
     Addition { heading: "An optimizer", words: &["lion", "LION", "Lion"], users: &[], most: 4 },
     Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 12 },
@@ -62,7 +81,7 @@ const ADDITIONS: &[Addition] = &[
 
 /// Where places are looked for: the code without its tests, the mutants, what ships, and the pages that list such things.
 const FOLDERS: [&str; 5] = ["compiler", "runtime", "models", "layouts", "tests/laws/mutants"];
-const PAGES: [&str; 2] = ["docs/ARCHITECTURE.md", "docs/language.md"];
+const PAGES: [&str; 3] = ["docs/how-a-program-becomes-a-plan.md", "docs/language.md", "docs/training.md"];
 
 #[test]
 fn the_places_of_an_addition_are_those_that_its_example_has() {

@@ -1,5 +1,6 @@
 //! What is true of the repository itself: limits of the code, words, links, commands that the documentation names.
 
+mod comments;
 mod contributing;
 mod docs;
 mod limits;
