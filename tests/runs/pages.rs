@@ -15,7 +15,10 @@ use std::process::Command;
 /// The pages, and how many commands each has at least.
 const PAGES: &[(&str, usize)] = &[
     ("docs/tutorial.md", 10),
-    ("README.md", 3),
+    ("README.md", 1),
+    ("docs/concepts.md", 2),
+    ("docs/tour.md", 3),
+    ("docs/choosing-a-layout.md", 9),
     ("docs/layouts.md", 1),
     ("docs/parallelism/README.md", 2),
     ("docs/parallelism/data.md", 2),

@@ -1,4 +1,4 @@
-//! Shards of a dim: ragged, balanced and nested (see `docs/ARCHITECTURE.md`, "Uneven shards").
+//! Shards of a dim: ragged, balanced and nested (see `docs/how-a-program-becomes-a-plan.md`, "Uneven shards").
 
 use crate::{Axis, Mesh};
 use std::ops::Range;

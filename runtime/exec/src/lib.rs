@@ -3,7 +3,8 @@
 //!
 //! **Invariants:**
 //! - This is the only crate that names Burn.
-//! - A device computes what the Plan says, in the Plan's order, and nothing else communicates.
+//! - A device computes what the Plan says, and nothing else communicates. Collectives keep the Plan's order; other steps may be fused
+//!   and reordered for the target.
 //! - A device that fails, by an error or a panic, ends all others; the error names rank, step, value and source line.
 //! - Burn is never given an empty tensor.
 

@@ -1,7 +1,8 @@
-//! What runs the graphs of a device.
+//! Backends: they lower steps to operations of a graph, and run these.
 //!
-//! - [`native`]: kernels on the host's memory, and Burn's matrix products; what devices of a CPU use.
-//! - [`burn`]: operations of Burn alone, on any of its backends; what GPUs use.
+//! - [`native`], for CPUs: kernels of this crate on the host's memory, and matmuls of the crate `gemm`.
+//! - [`burn`], for GPUs: kernels of this crate and cuBLASLt's matmuls, operations of Burn where there is neither. On other backends of Burn it
+//!   uses operations alone, as an oracle in tests.
 
 pub(crate) mod burn;
 pub(crate) mod native;

@@ -8,10 +8,10 @@ use meshwright_gpu::load::Paths;
 /// What runs the steps of a device that is a thread of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuBackend {
-    /// Kernels on the host's memory, and Burn's matrix products.
+    /// Kernels of this crate on the host's memory, and matmuls of the crate `gemm`.
     #[default]
     Native,
-    /// Burn's operations alone, as on GPUs. Slower; to test what GPUs run where there is none.
+    /// Burn's operations alone: slower; the oracle of the kernels for GPUs.
     Burn,
 }
 
