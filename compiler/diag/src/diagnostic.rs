@@ -2,7 +2,7 @@
 
 use crate::{Code, Span};
 
-/// How bad it is.
+/// Severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The run cannot go on.
@@ -18,22 +18,22 @@ pub enum Severity {
 pub struct Label {
     /// The place.
     pub span: Span,
-    /// What to say there; may be empty.
+    /// Text at the place; may be empty.
     pub text: String,
-    /// Whether this is the place of the mistake itself (underlined with carets).
+    /// True for the place of the mistake itself, underlined with carets.
     pub primary: bool,
 }
 
 /// A replacement of text that repairs the mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// What it does, in the imperative: "add `when free` to the second rule".
+    /// Its effect, in the imperative: "add `when free` to the second rule".
     pub title: String,
-    /// What is replaced; an empty span inserts.
+    /// The replaced text; an empty span inserts.
     pub span: Span,
     /// The new text.
     pub replacement: String,
-    /// Whether it is certain to be what was meant, so that a tool may apply it unasked.
+    /// True if it is certain to be what was meant, so that a tool may apply it unasked.
     pub sure: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct Fix {
 pub struct Diagnostic {
     /// Its code; `meshwright explain CODE` prints the page.
     pub code: Code,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// One line, lowercase, no full stop, identifiers in backticks, with the numbers.
     pub message: String,
@@ -50,7 +50,7 @@ pub struct Diagnostic {
     pub labels: Vec<Label>,
     /// Further facts, a line each.
     pub notes: Vec<String>,
-    /// What to do, a line each.
+    /// Advice, a line each.
     pub helps: Vec<String>,
     /// Replacements that repair it.
     pub fixes: Vec<Fix>,
@@ -205,7 +205,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 /// The longest name, in bytes, that is compared with others: comparing takes the product of both lengths.
 const LONGEST_COMPARED: usize = 200;
 
-/// How often each byte occurs in a name: a bound of distances that is quick to have, for where there are many candidates.
+/// The count of each byte in a name: a quick bound of distances, for the case of many candidates.
 struct Letters {
     counts: [i16; 256],
     /// The most bytes that one edit changes, as far as this name goes.

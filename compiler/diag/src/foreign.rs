@@ -4,12 +4,12 @@
 
 use crate::{Diagnostic, Span};
 
-/// Where a word stands.
+/// The place of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WordPlace {
-    /// What is called: `matmul(x, y)`.
+    /// A called function: `matmul(x, y)`.
     Call,
-    /// What begins a statement or stands in an expression: `if`.
+    /// The begin of a statement, or a word in an expression: `if`.
     Statement,
     /// Behind a point: `x.T`.
     Method,
@@ -21,15 +21,15 @@ pub enum WordPlace {
     Setting,
     /// The name of an argument: `learning_rate = 0.1`.
     Argument,
-    /// What a parameter is drawn from: `xavier_uniform()`.
+    /// The initializer of a parameter: `xavier_uniform()`.
     Initializer,
-    /// What a learning rate follows: `cosine(…)`.
+    /// A learning-rate schedule: `cosine(…)`.
     Schedule,
     /// An option of the command line, without its dashes.
     Option,
 }
 
-/// What to write instead of a word.
+/// Advice for a word of another language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Another word in the same place.
@@ -38,7 +38,7 @@ pub enum Advice {
     Written(&'static str),
     /// Nothing: the reason.
     Nothing(&'static str),
-    /// What this says.
+    /// This text.
     Say(&'static str),
 }
 
@@ -373,7 +373,7 @@ static OPTIONS: Words = &[
 ];
 
 impl Advice {
-    /// What to do, as a sentence without its stop. `form` gives the whole form of a name.
+    /// The advice, as a sentence without its stop. `form` gives the whole form of a name.
     pub fn text(self, form: impl Fn(&str) -> String) -> String {
         match self {
             Name(here) => format!("it is written `{}` here", form(here)),

@@ -1,4 +1,4 @@
-//! Fixes applied to texts: those that are sure, as far as they do not stand in each other's way.
+//! Fixes applied to texts: the sure ones, if they do not overlap.
 
 use crate::{Code, Diagnostic, FileId, Fix, Sources, Span};
 
@@ -7,13 +7,13 @@ use crate::{Code, Diagnostic, FileId, Fix, Sources, Span};
 pub struct Applied {
     /// The code of the diagnostic that it repairs.
     pub code: Code,
-    /// What it does.
+    /// The title of the fix.
     pub title: String,
     /// Its place in the text as it was.
     pub span: Span,
-    /// What was there; empty where something is inserted.
+    /// The replaced text; empty for an insertion.
     pub before: String,
-    /// What is there now.
+    /// The new text.
     pub after: String,
 }
 
@@ -24,7 +24,7 @@ pub struct Repaired {
     pub file: FileId,
     /// The new text.
     pub text: String,
-    /// What was done, in order of place; never empty.
+    /// The applied fixes, in order of place; never empty.
     pub applied: Vec<Applied>,
 }
 
@@ -91,7 +91,7 @@ pub fn repair(
     out
 }
 
-/// Whether a fix lies within its text and changes it.
+/// True if a fix lies within its text and changes it.
 fn changes(fix: &Fix, sources: &Sources) -> bool {
     let range = fix.span.start as usize..fix.span.end as usize;
     sources.text(fix.span.file).get(range).is_some_and(|old| old != fix.replacement)

@@ -1,9 +1,9 @@
-//! What passes may ask of an op.
+//! Properties of an op that passes may ask for.
 
 use crate::Boundary;
 use meshwright_plan::{Dim, Init, Monoid};
 
-/// What the partitioner must know of an op beyond its roles.
+/// Kinds of ops that the partitioner distinguishes, besides their roles.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// Something bound before the step.
@@ -27,7 +27,7 @@ pub enum Kind {
     Compute(Computes),
 }
 
-/// What an op computes of its operands, where a pass asks for it.
+/// The computation of an op, for passes that need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Computes {
     /// One of two values, by the truth value that is the first operand.
@@ -40,7 +40,7 @@ pub enum Computes {
     Other,
 }
 
-/// What a rematerializable value is.
+/// The content of a rematerializable value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A number, the same everywhere: [`Op::element`](crate::Op::element) of no operands.
@@ -53,7 +53,7 @@ pub enum Source {
     Position,
 }
 
-/// How all elements along dims become one.
+/// The reduction of all elements along dims to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     /// By a monoid.
@@ -62,7 +62,7 @@ pub enum Fold {
     Mean,
 }
 
-/// What is bound before the step.
+/// Inputs that are bound before the step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputOpKind {
     /// Read from data.
@@ -135,7 +135,7 @@ pub enum Precision {
 pub enum ExpandWhen {
     /// Never: it is a primitive.
     Never,
-    /// Where any of these dims is split.
+    /// If any of these dims is split.
     Split(Vec<Dim>),
     /// Always.
     Always,

@@ -24,7 +24,7 @@ impl ArenaId for Id {
     }
 }
 
-/// What kind of thing a value is to the layout rules.
+/// Class of a value for layout rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// An activation, a cotangent or any other temporary.
@@ -38,10 +38,10 @@ pub enum Class {
     OptimizerState,
 }
 
-/// Where a value comes from: what the rules and messages need to know about it.
+/// Origin of a value, for rules and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// What it is to the rules.
+    /// Its class for rules.
     pub class: Class,
     /// Part of the training step.
     pub phase: Phase,
@@ -52,7 +52,7 @@ pub struct Origin {
     pub name: Arc<str>,
     /// Its place in the model file.
     pub span: Span,
-    /// Whether it belongs to the gradient of an op that computes in [`crate::Precision::Full`], and so does too.
+    /// True if it belongs to the gradient of an op that computes in [`crate::Precision::Full`]; it then does so too.
     pub full: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Node {
     pub inputs: Vec<Id>,
     /// Type of the result.
     pub ty: Type,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
     /// The loop to whose body it belongs.
     pub scope: Option<RepeatId>,
@@ -87,7 +87,7 @@ pub struct Graph {
     pub cursor: Origin,
     /// The loop to whose body values that are added belong.
     pub scope: Option<RepeatId>,
-    /// What was found in its equations.
+    /// Notes on patterns in its equations.
     pub notes: Vec<GraphNote>,
     /// The parts in which it goes through the batch.
     pub microbatches: Option<Microbatches>,
@@ -102,7 +102,7 @@ pub struct Repeat {
     pub reverse: bool,
     /// The loop in whose body it stands.
     pub parent: Option<RepeatId>,
-    /// What goes from one iteration to the next: the value in the body, and what that is in the next iteration.
+    /// Carries: the value in the body, and its next value.
     pub carries: Vec<(Id, Id)>,
 }
 
@@ -202,12 +202,12 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     /// The role of every dim.
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles;
 
-    /// What tells ops of this name apart, for listings; starts with a blank.
+    /// Attributes that distinguish ops of this name in listings; starts with a blank.
     fn detail(&self) -> String {
         String::new()
     }
 
-    /// What else the partitioner must know.
+    /// Its kind for the partitioner.
     fn kind(&self) -> Kind {
         Kind::Compute(Computes::Other)
     }

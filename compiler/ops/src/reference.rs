@@ -1,26 +1,26 @@
-//! What the registry says of a family, for people: how it is written, on which dtypes, whether it has a gradient.
+//! Facts about a family from the registry, for people: its form, its dtypes, its gradient.
 
 use crate::family::SampleInput;
 use crate::signature::{Choice, DimGroup, Unset};
 use crate::{Family, Graph, Id, InputOpKind, Leaf, OpCall, Type, Value, families};
 use meshwright_plan::{DType, Dims};
 
-/// What there is to say of a family.
+/// The reference entry of a family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// How it is written: `sum[dims](x)`.
+    /// Its form: `sum[dims](x)`.
     pub form: String,
     /// Its paragraph.
     pub doc: &'static str,
     /// Its options: what each may be set to, its default, and what it does.
     pub options: Vec<String>,
-    /// What it takes and gives, by trial: `float, float -> bool`. `float` stands for the dtypes `f32` and `f64`.
+    /// Dtypes of operands and result, by trial: `float, float -> bool`. `float` stands for the dtypes `f32` and `f64`.
     pub types: Vec<String>,
-    /// Whether it has a gradient, by its samples.
+    /// True if it has a gradient, by its samples.
     pub gradient: bool,
 }
 
-/// What there is to say of a family.
+/// The reference entry of a family.
 pub fn reference(family: &Family) -> Reference {
     let samples = (family.samples)();
     let mut types: Vec<String> = Vec::new();
@@ -62,7 +62,7 @@ pub fn named(name: &str) -> Vec<&'static Family> {
     families().filter(|f| f.name == name).collect()
 }
 
-/// What it gives for operands all of one dtype; `None` where it refuses them, or is not called by name.
+/// The dtype of the result for operands all of one dtype; `None` if it declines them, or is not called by name.
 fn trial(f: &Family, n: usize, dtype: DType) -> Option<String> {
     // Dims that become others and windows need dims of sizes that fit.
     if n == 0 || !f.signature.groups.iter().all(DimGroup::is_plain) {

@@ -6,7 +6,7 @@ use crate::{Graph, OpError, Spot, Type};
 use meshwright_diag::codes;
 use std::fmt::{self, Display};
 
-/// How a family is written.
+/// The syntax of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `name(x, y)`, or `name[dims](x, y)` where the signature has groups.
@@ -17,29 +17,29 @@ pub enum Form {
     Syntax,
 }
 
-/// What a call of a family may hold.
+/// Operands, brackets and options that a call of a family may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature {
-    /// How it is written.
+    /// Its syntax.
     pub form: Form,
     /// The operands, in order.
     pub operands: &'static [Argument],
-    /// What stands in the brackets, between the `;`.
+    /// Groups of the brackets, between the `;`.
     pub groups: &'static [DimGroup],
-    /// What is set by name.
+    /// Options that are set by name.
     pub options: &'static [Choice],
 }
 
 /// An operand.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
-    /// What messages and the reference call it.
+    /// Its name in messages and in the reference.
     pub name: &'static str,
-    /// How often it is given.
+    /// The number of times it may be given.
     pub given: Given,
 }
 
-/// How often an operand is given.
+/// The number of times an operand may be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
     /// Once.
@@ -50,7 +50,7 @@ pub enum Given {
     Repeated,
 }
 
-/// What stands in brackets up to a `;` or the end.
+/// A group of dims in brackets, up to a `;` or the end.
 #[derive(Clone, Copy, Debug)]
 pub struct DimGroup {
     /// An example of it.
@@ -61,9 +61,9 @@ pub struct DimGroup {
     pub most: usize,
     /// Which of its pieces have an arrow, `d -> k`.
     pub arrow: Arrow,
-    /// Whether its pieces are windows, `rows by kh`.
+    /// True if its pieces are windows, `rows by kh`.
     pub window: bool,
-    /// What its dims have to do with the first operand.
+    /// The relation of its dims to the first operand.
     pub of: Of,
 }
 
@@ -80,7 +80,7 @@ pub enum Arrow {
     Last,
 }
 
-/// What the dims of a group have to do with the first operand.
+/// The relation of the dims of a group to the first operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// It has them, and lacks those behind the arrow.
@@ -89,7 +89,7 @@ pub enum Of {
     Other,
 }
 
-/// What is set by name, as in `stride = 2`.
+/// An option that is set by name, as in `stride = 2`.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
     /// Its name.
@@ -98,9 +98,9 @@ pub struct Choice {
     pub words: &'static [&'static str],
     /// The numbers or truth values that it may be set to.
     pub values: Values,
-    /// What it is where it is not set.
+    /// Its value if it is not set.
     pub default: Unset,
-    /// What it does, for the reference and for messages.
+    /// Its effect, for the reference and for messages.
     pub doc: &'static str,
 }
 
@@ -115,7 +115,7 @@ pub enum Values {
     Whole(f64, f64),
 }
 
-/// What an option is where it is not set.
+/// The value of an option that is not set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unset {
     /// It must be set.
@@ -180,18 +180,18 @@ impl Signature {
         (least, if repeated { usize::MAX } else { self.operands.len() })
     }
 
-    /// Whether that many operands may be given.
+    /// True if that many operands may be given.
     pub fn takes(&self, operands: usize) -> bool {
         let (least, most) = self.arity();
         (least..=most).contains(&operands)
     }
 
-    /// Whether it folds any number of dims away: of none it is its operand.
+    /// True if it folds any number of dims away; with none it is its operand.
     pub fn folds(&self) -> bool {
         matches!(self.groups, [g] if g.is_plain() && g.most > 1)
     }
 
-    /// How a call of `name` is written: with everything that it may hold, or without what may be left out.
+    /// The text of a call of `name`: with everything that it may have, or without optional parts.
     pub fn text(&self, name: &str, all: bool) -> String {
         let given = |a: &&Argument| all || a.given != Given::Optional;
         let mut inside: Vec<String> =
@@ -216,7 +216,7 @@ impl Signature {
     /// Checks a call against it and fills in what is not set.
     ///
     /// # Errors
-    /// Where the call does not fit, with the place.
+    /// If the call does not fit; the error has the place.
     pub(crate) fn bind(&self, g: &Graph, c: &mut OpCall) -> Result<(), OpError> {
         let x = match c.args.first() {
             Some(Value::Tensor(id)) => g.ty(*id).clone(),
@@ -254,7 +254,7 @@ impl Signature {
 }
 
 impl DimGroup {
-    /// Whether its pieces are dims alone.
+    /// True if its pieces are dims alone.
     pub fn is_plain(&self) -> bool {
         self.arrow == Arrow::Never && !self.window
     }
@@ -378,7 +378,7 @@ impl Choice {
         }
     }
 
-    /// What it means, as a line of help.
+    /// Its meaning, as a line of help.
     pub fn help(&self) -> String {
         format!("`{}`: {}", self.name, self.doc)
     }
@@ -393,7 +393,7 @@ impl Choice {
     }
 }
 
-/// What it may be set to.
+/// The values that it accepts.
 impl Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for w in self.words {

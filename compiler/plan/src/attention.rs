@@ -1,11 +1,11 @@
-//! What the steps of attention compute: scores of queries and keys, their weights, and what is summed by these.
+//! Specification of attention steps: scores of queries and keys, their weights, and the sums of values.
 
 use crate::expr::Reg;
 use crate::random::Distribution;
 use crate::{Dim, Expr};
 use serde::{Deserialize, Serialize};
 
-/// What an attention step gives. With the scores `s` (see [`AttentionSpec::score`]) and the factors `c` of the weights
+/// The result of an attention step. With the scores `s` (see [`AttentionSpec::score`]) and the factors `c` of the weights
 /// ([`AttentionSpec::weight`]), the first four are those of the forward pass, the others are gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -27,12 +27,12 @@ pub enum AttentionPart {
 }
 
 impl AttentionPart {
-    /// Whether it is one number for each query.
+    /// True if it is one number for each query.
     pub fn is_of_query(self) -> bool {
         matches!(self, AttentionPart::Max | AttentionPart::Sum)
     }
 
-    /// Whether it is a gradient.
+    /// True for a gradient.
     pub fn is_gradient(self) -> bool {
         matches!(self, AttentionPart::Query | AttentionPart::Key | AttentionPart::Value)
     }
@@ -89,13 +89,13 @@ pub struct Computed {
 pub struct Drawn {
     /// Name of the stream.
     pub stream: String,
-    /// What is drawn.
+    /// The distribution of the draws.
     pub distribution: Distribution,
     /// The dims in whose order elements are counted, all of the space.
     pub dims: Vec<Dim>,
 }
 
-/// What is the same for all steps of one attention.
+/// The specification that all steps of one attention share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionSpec {
     /// The dim along which weights sum to 1.
@@ -112,7 +112,7 @@ pub struct AttentionSpec {
     pub slope: Computed,
     /// The factor of a weight; `Load(0)` is not read. `None` where all are 1.
     pub weight: Option<Computed>,
-    /// How many extra operands there are.
+    /// The number of extra operands.
     pub extras: usize,
     /// The random values.
     pub draws: Vec<Drawn>,

@@ -11,14 +11,14 @@ pub enum Collective {
     AllReduce {
         /// Over which axes, jointly; ascending.
         axes: Vec<Axis>,
-        /// How to fold, in ascending order of the group.
+        /// The reduction, in ascending order of the group.
         monoid: Monoid,
     },
     /// Folds, and keeps this device's shard of a dim, to whose axes `axis` is appended.
     ReduceScatter {
         /// Over which axis.
         axis: Axis,
-        /// How to fold, in ascending order of the group.
+        /// The reduction, in ascending order of the group.
         monoid: Monoid,
         /// Which dim is split, of each operand.
         dims: Vec<Dim>,
@@ -46,12 +46,12 @@ pub enum Collective {
         axes: Vec<Axis>,
         /// Along which dim.
         dim: Dim,
-        /// What is needed of it.
+        /// The window that the reader needs.
         window: Window,
     },
 }
 
-/// What of a buffer a member sends to each member, or receives from each.
+/// The portion of a buffer that a member sends to each member, or receives from each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Portion {
     /// There is no buffer.
@@ -64,16 +64,16 @@ pub enum Portion {
     Ranges,
 }
 
-/// What members send and receive.
+/// The traffic of a collective: what members send and receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// What of its input a member sends to each.
+    /// The portion of its input that a member sends to each.
     pub send: Portion,
-    /// What of its output a member receives from each.
+    /// The portion of its output that a member receives from each.
     pub receive: Portion,
-    /// Whether what all send to a member is folded.
+    /// True if the contributions of all members are folded.
     pub folds: bool,
-    /// Whether one member alone sends.
+    /// True if one member alone sends.
     pub rooted: bool,
 }
 
@@ -89,7 +89,7 @@ const fn folded(send: Portion, receive: Portion) -> Traffic {
 /// benchmarks need to know of it.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $traffic:expr;)*) => {
-        /// What a transport is asked for: a collective without its attributes, or what programs do around steps.
+        /// A call of a transport: a collective without its attributes, or a call that programs make around steps.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum CollectiveKind {
@@ -107,7 +107,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What its members send and receive.
+            /// The traffic of its members.
             pub const fn traffic(self) -> Traffic {
                 match self {
                     $(CollectiveKind::$kind => $traffic,)*
@@ -135,12 +135,12 @@ kinds! {
 }
 
 impl CollectiveKind {
-    /// Whether results are folds.
+    /// True if results are folds.
     pub const fn folds(self) -> bool {
         self.traffic().folds
     }
 
-    /// What it must move at least.
+    /// The least traffic on the bus.
     pub const fn bus_factor(self) -> BusFactor {
         let Traffic { send, receive, folds, .. } = self.traffic();
         match (folds, send, receive) {
@@ -174,7 +174,7 @@ pub enum BusFactor {
 }
 
 impl BusFactor {
-    /// In a group of so many members.
+    /// In a group of this size.
     pub fn of(self, members: usize) -> f64 {
         let others = (members as f64 - 1.0) / members as f64;
         match self {
@@ -202,11 +202,11 @@ impl std::fmt::Display for CollectiveKind {
     }
 }
 
-/// What a collective costs before its first byte, as bytes on the wire, in quarters: 4 KiB, what moves in some microseconds.
+/// The latency of a collective, as bytes on the wire, in quarters: 4 KiB, the bytes that move in some microseconds.
 /// So a way with fewer collectives is taken where blocks are small, and one with fewer bytes where they are large.
 const LATENCY: u64 = 4 * 4096;
 
-/// What a collective does to a placement. All that is asked of a collective of a Plan follows from it.
+/// The effect of a collective on a placement. All other properties of a collective in a Plan follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveSpec<'a> {
     /// Without attributes.
@@ -224,14 +224,14 @@ pub struct CollectiveSpec<'a> {
 }
 
 impl CollectiveSpec<'_> {
-    /// Whether operands may share a call: where each is cut, put together or neither.
+    /// True if operands may share a call: each is cut, joined or neither.
     pub fn is_bucketable(&self) -> bool {
         self.window.is_none() && (self.join.is_empty() || self.split.is_empty())
     }
 }
 
 impl Collective {
-    /// What it does.
+    /// Its effect.
     pub fn spec(&self) -> CollectiveSpec<'_> {
         let of =
             |kind, axes| CollectiveSpec { kind, axes, monoid: None, join: &[], split: &[], window: None };
@@ -269,7 +269,7 @@ impl Collective {
         }
     }
 
-    /// Whether it is of so many operands.
+    /// True if it may have this number of operands.
     pub fn takes(&self, operands: usize) -> bool {
         let c = self.spec();
         match c.is_bucketable() {

@@ -38,22 +38,22 @@ impl DType {
         }
     }
 
-    /// Whether it is `f64`, `f32` or a half type.
+    /// True for `f64`, `f32` and the half types.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F64 | DType::F32) || self.is_half()
     }
 
-    /// Whether it is `bf16` or `f16`, in which values are stored, but not computed.
+    /// True for `bf16` and `f16`: storage types, not types of arithmetic.
     pub fn is_half(self) -> bool {
         matches!(self, DType::BF16 | DType::F16)
     }
 
-    /// What is computed in where values are of this dtype: `f32` for the half types, else itself.
+    /// The dtype of arithmetic on values of this dtype: `f32` for the half types, else itself.
     pub fn wide(self) -> DType {
         if self.is_half() { DType::F32 } else { self }
     }
 
-    /// Whether it is an integer.
+    /// True for integers.
     pub fn is_int(self) -> bool {
         matches!(self, DType::I32 | DType::U8)
     }
@@ -64,7 +64,7 @@ impl DType {
         if self.wide() == DType::F32 { DType::PairF32 } else { DType::PairF64 }
     }
 
-    /// Whether it is a value with its index.
+    /// True for a value with its index.
     pub fn is_pair(self) -> bool {
         matches!(self, DType::PairF32 | DType::PairF64)
     }

@@ -3,7 +3,7 @@
 use crate::DType;
 use serde::{Deserialize, Serialize};
 
-/// What a function of one number takes; it gives the same.
+/// The domain of a function of one number, which is its range too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
     /// Floats.
@@ -35,7 +35,7 @@ macro_rules! unary_functions {
                 }
             }
 
-            /// What it takes.
+            /// Its domain.
             pub const fn domain(self) -> Domain {
                 match self {
                     $(UnaryFn::$variant => Domain::$takes,)*
@@ -101,7 +101,7 @@ unary_functions! {
     Ceil "ceil" Float |x| x.ceil();
     /// The nearest integer; of two equally near the even one.
     Round "round" Float |x| x.round_ties_even();
-    /// Whether it is false.
+    /// Negation.
     Not "not" Truth |x| f64::from(u8::from(x == 0.0));
 }
 
@@ -111,7 +111,7 @@ impl UnaryFn {
         UnaryFn::ALL.iter().copied().find(|f| f.name() == name)
     }
 
-    /// Whether there is such a function of this dtype.
+    /// True if the function exists for this dtype.
     pub fn takes(self, dtype: DType) -> bool {
         match self.domain() {
             Domain::Float => dtype.is_float(),
@@ -148,7 +148,7 @@ pub enum BinaryFn {
 }
 
 impl BinaryFn {
-    /// Whether the result is a truth value whatever the operands are.
+    /// True if the result is a truth value whatever the operands are.
     pub fn is_comparison(self) -> bool {
         use BinaryFn::*;
         matches!(self, Lt | Le | Gt | Ge | Eq | Ne)

@@ -5,7 +5,7 @@ use crate::{BufId, Buffer, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Ste
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 
-/// What a leaf is.
+/// Kinds of program inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramInputKind {
@@ -20,10 +20,10 @@ pub enum ProgramInputKind {
     StepNumber,
 }
 
-/// What a Plan starts from: a buffer that is bound before the step.
+/// A program input: a buffer that is bound before the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProgramInput {
-    /// What it is.
+    /// Its kind.
     pub kind: ProgramInputKind,
     /// Input's name or parameter's path.
     pub name: String,
@@ -50,7 +50,7 @@ pub struct InputDecl {
     pub range: Option<Dim>,
 }
 
-/// What a Plan gives back.
+/// An output of a Plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutputDecl {
     /// Name: of the loss, the metric, the output, or of an accumulator of an evaluation.
@@ -110,11 +110,11 @@ pub struct Plan {
     pub microbatches: Option<Microbatches>,
     /// All buffers.
     pub buffers: Vec<Buffer>,
-    /// What is bound before the step.
+    /// Program inputs, bound before the step.
     pub program_inputs: Vec<ProgramInput>,
     /// The steps, in order, on every device.
     pub steps: Vec<Step>,
-    /// What comes out.
+    /// Outputs.
     pub outputs: Vec<OutputDecl>,
     /// Sizes.
     pub summary: Summary,
@@ -139,26 +139,26 @@ impl Plan {
         sha2::Sha256::digest(self.to_json()).iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Whether it is a training step: random values then depend on the run's seed and the number of the step.
+    /// True for a training step: random values then depend on the seed of the run and the number of the step.
     pub fn trains(&self) -> bool {
         self.program == "train"
     }
 
-    /// Where the collective that is step `start` ends: the step that waits for it, or that step itself where it has no
-    /// flight.
+    /// The step at which the collective that starts at step `start` ends: its wait, or that step itself if it is not
+    /// async.
     pub fn end_of(&self, start: usize) -> usize {
         let Some(flight) = self.steps.get(start).and_then(|s| s.async_id) else { return start };
         let waits = |s: &Step| s.async_id == Some(flight) && matches!(s.prim, Prim::Wait);
         self.steps.iter().skip(start).position(waits).map_or(start, |i| start + i)
     }
 
-    /// Whether two buffers are stored alike: one can take the other's storage.
+    /// True if two buffers are stored alike: one can reuse the storage of the other.
     pub fn same_storage(&self, a: BufId, b: BufId) -> bool {
         let (a, b) = (self.buffer(a), self.buffer(b));
         a.dtype == b.dtype && a.extents == b.extents
     }
 
-    /// How an operand's buffer is placed.
+    /// The placement of the buffer of an operand.
     pub fn placement(&self, o: &Operand) -> Placement {
         let buffer = self.buffer(o.buf);
         let mut p = Placement { partial: buffer.partial.clone(), ..Placement::default() };

@@ -8,7 +8,7 @@ use crate::spec::{
 use crate::{AttentionPart, AttentionSpec, Collective, Dim, Expr, Monoid, SlidingWindow};
 use serde::{Deserialize, Serialize};
 
-/// Primitives of which nothing special is to be said.
+/// The specification of an ordinary primitive.
 const PLAIN: Spec = Spec {
     name: "",
     reads: O::Named(&["input"]),
@@ -41,7 +41,7 @@ macro_rules! primitives {
         $({ $($(#[$about:meta])* $field:ident: $type:ty,)* })?
         $(($inner:ident: $of:ty))? => $spec:expr;)*
     ) => {
-        /// What a step does, with its attributes; [`crate::Step::reads`] and [`crate::Step::writes`] are its operands, by
+        /// The computation of a step, with its attributes; [`crate::Step::reads`] and [`crate::Step::writes`] are its operands, by
         /// position. Operands match by dim; a dim that an operand lacks is broadcast. Below, `(a, b) -> c` names the operands in
         /// order. [`Prim::spec`] is what passes know of each.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ primitives! {
     /// `(input) -> out`: folds the dims that `out` lacks. Sums and products of half types are `f32`. `ArgMax` and `ArgMin` fold
     /// exactly one dim and write pairs of value and *global* index. An empty fold gives the identity.
     Reduce {
-        /// How to fold.
+        /// The reduction.
         monoid: Monoid,
     } => Spec {
         name: "reduce",
@@ -146,7 +146,7 @@ primitives! {
     Softmax {
         /// Along which dim.
         dim: Dim,
-        /// Whether to give the logarithm.
+        /// True for the logarithm.
         log: bool,
     } => Spec {
         name: if *log { "log_softmax" } else { "softmax" },
@@ -188,15 +188,15 @@ primitives! {
         work: Work::Input(6),
         ..ROWS
     };
-    /// `(queries, keys, …, extras…) -> parts…`: what [`AttentionPart`] says of each, of which none is stored with both queries
-    /// and keys among its dims; [`crate::AttentionOperands`] says which operands there are. The scores are the product of
+    /// `(queries, keys, …, extras…) -> parts…`: the parts as defined by [`AttentionPart`]. None is stored with both queries
+    /// and keys among its dims; [`crate::AttentionOperands`] lists the operands. The scores are the product of
     /// queries and keys, summed over the width, as the specification changes it. Only a step that does not give the maximum
     /// along with other parts may hold a part of the keys. Of no keys the maximum is `-inf`, the sums are 0, and the result
     /// is NaN.
     Attention {
-        /// What is the same for all steps of one attention.
+        /// The specification that all steps of one attention share.
         spec: Box<AttentionSpec>,
-        /// What the step gives.
+        /// The parts that the step computes.
         parts: Vec<AttentionPart>,
     } => Spec {
         name: if parts.iter().any(|p| p.is_gradient()) { "attention_grad" } else { "attention" },
@@ -244,7 +244,7 @@ primitives! {
     /// element, or where the device does not hold it: it then holds zero or another device has it). `computes` says which of
     /// the three is written; the two others are read, in the order of [`Part`].
     Convolve {
-        /// How each kernel dim slides.
+        /// The window of each kernel dim.
         windows: Vec<SlidingWindow>,
         /// Which of the three is computed from the two others.
         computes: Part,
@@ -261,9 +261,9 @@ primitives! {
     /// `(input) -> out`: folds what each kernel position covers, or spreads it. With `spread` unset `out[n] = fold over t of
     /// input[i]`; with `spread` set (sums only) `out[i] = sum over n, t of input[n]`; `i` as in `Convolve`.
     Pool {
-        /// How to fold: sum, max or min. Of nothing: the identity.
+        /// The reduction: sum, max or min. Of nothing: the identity.
         monoid: Monoid,
-        /// How each window slides.
+        /// The windows.
         windows: Vec<SlidingWindow>,
         /// The transpose.
         spread: bool,
@@ -277,7 +277,7 @@ primitives! {
     ArgmaxPool {
         /// Max or min.
         monoid: Monoid,
-        /// How each window slides.
+        /// The windows.
         windows: Vec<SlidingWindow>,
     } => Spec {
         name: "argmax_pool",
@@ -288,7 +288,7 @@ primitives! {
     /// `(tap, values) -> out`: `out[i] = sum over the positions n whose tap is at i of values[n]`, the transpose of taking the
     /// extreme. The tap of each position is `I32`, as `ArgmaxPool` gives it.
     Unpool {
-        /// How each window slides.
+        /// The windows.
         windows: Vec<SlidingWindow>,
     } => Spec {
         name: "unpool",
@@ -308,10 +308,10 @@ primitives! {
         to: Dim,
         /// Offset into the input.
         start: i64,
-        /// What stands where the input has nothing.
+        /// The value of elements that the input lacks.
         fill: f64,
     } => {
-        // What stands in place of nothing is added once, and not by each part.
+        // A fill is added once, and not by each partial sum.
         let linear = if *fill == 0.0 { Linear::Alone(&[0]) } else { Linear::Never };
         Spec { name: "shift", linear, ..PLAIN }
     };
@@ -331,7 +331,7 @@ primitives! {
     SplitDim {
         /// The dim that is cut.
         dim: Dim,
-        /// What it becomes, the outermost first. They lie next to each other in the result.
+        /// The resulting dims, outermost first. They lie next to each other in the result.
         to: Vec<Dim>,
     } => Spec { name: "split_dim", ..MOVED };
     /// `(input) -> out`: `out[i * size(j) + j] = input[i, j]`: several dims become one.
@@ -347,7 +347,7 @@ primitives! {
     Random {
         /// Name of the stream: where in the model it is drawn.
         stream: String,
-        /// What is drawn.
+        /// The distribution.
         distribution: Distribution,
     } => Spec {
         name: "random",
@@ -377,9 +377,9 @@ primitives! {
         _ => Spec { name: collective.name(), ..PLAIN },
     };
     /// `(starts…) -> currents…`: a loop begins. The steps up to its `EndRepeat` run once for each position of `dim`, all of them on
-    /// every device; a current is in the first iteration what it starts as, then what the `EndRepeat` reads in its place. That is
-    /// made with the same [`crate::Step::lag`] with which the current is read, or with one less: the current is then what was made
-    /// in the turn before, and neither what it starts as nor what it is after the loop is read.
+    /// every device. A current is its start in the first iteration, then the operand of the `EndRepeat` at the same position. That
+    /// operand is written with the [`crate::Step::lag`] with which the current is read, or with one less. In the latter case the current
+    /// is the value of the turn before, and neither its start nor its value after the loop is read.
     Repeat {
         /// The dim.
         dim: Dim,
@@ -439,9 +439,9 @@ primitives! {
         row: Some(*from),
         ..PLAIN
     };
-    /// `() -> out`: zeros, of which each is also a part of 0; or what nothing reads before it is written.
+    /// `() -> out`: zeros (each is also a partial 0), or memory that nothing reads before it is written.
     Blank {
-        /// Whether it must be zeros.
+        /// True if it must be zeros.
         zero: bool,
     } => Spec { name: "blank", reads: O::Named(&[]), dtypes: T::Any, ..PLAIN };
     /// `(results…) ->`: the end of a collective that an earlier step of the same async_id started: waits for it. From here on
@@ -450,7 +450,7 @@ primitives! {
 }
 
 impl Prim {
-    /// How windows slide, of primitives that have some.
+    /// The windows of primitives that have some.
     pub(crate) fn windows(&self) -> &[SlidingWindow] {
         match self {
             Prim::Convolve { windows, .. }
@@ -466,9 +466,9 @@ impl Prim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// What is slid over.
+    /// The tensor that the kernel slides over.
     Input,
-    /// What slides.
+    /// The kernel.
     Kernel,
     /// The positions.
     Result,

@@ -2,31 +2,31 @@
 
 use crate::{Dim, Monoid};
 
-/// What passes know of a primitive.
+/// Properties of a primitive, for passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Its name, for listings.
     pub name: &'static str,
-    /// What it reads.
+    /// Its operands.
     pub reads: Operands,
-    /// What it writes.
+    /// Its results.
     pub writes: Operands,
     /// Which operand's storage a result may take.
     pub donation: Donation,
-    /// What happens to operands and results of `bf16` and `f16`.
+    /// The treatment of operands and results of `bf16` and `f16`.
     pub half: HalfFloats,
     /// Which dtypes go together.
     pub dtypes: DTypes,
-    /// Whether a row of the result (the elements along the dim that the primitive names, or one element where it names none)
+    /// True if a row of the result (the elements along the dim that the primitive names, or one element if it names none)
     /// depends on nothing but that row of the operands, so that any range of rows can be computed by itself.
     pub rowwise: bool,
     /// The dim of a row, of which a device needs all.
     pub row: Option<Dim>,
     /// In which operands it is linear, so that partial sums may pass through it.
     pub linear: Linear,
-    /// How it folds the dims that its result lacks.
+    /// The reduction over dims that its result lacks.
     pub folds: Option<Monoid>,
-    /// What it computes.
+    /// The estimate of its work.
     pub work: Work,
 }
 
@@ -53,7 +53,7 @@ pub enum Donation {
     Paired,
 }
 
-/// What happens to operands and results of the half types, `bf16` and `f16`.
+/// The treatment of operands and results of the half types, `bf16` and `f16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HalfFloats {
     /// The primitive takes them, and sums in `f32`.
@@ -115,7 +115,7 @@ pub enum Work {
     Expression,
     /// A product and a sum for each tap at each position of a convolution.
     Taps,
-    /// What each part of an attention takes for each pair of a query and a key.
+    /// The work of each part of an attention for each pair of a query and a key.
     Attention,
     /// One for each tap at each element of the first operand.
     TapsOfInput,
@@ -124,7 +124,7 @@ pub enum Work {
 }
 
 impl Operands {
-    /// Whether there may be so many.
+    /// True if this number is allowed.
     pub fn takes(self, count: usize) -> bool {
         match self {
             Operands::Named(names) => names.len() == count,
@@ -132,7 +132,7 @@ impl Operands {
         }
     }
 
-    /// What the operand at a position is called.
+    /// The name of the operand at a position.
     pub fn name(self, position: usize) -> &'static str {
         match self {
             Operands::Named(names) => names.get(position).copied().unwrap_or("too many"),

@@ -19,12 +19,12 @@ pub enum Phase {
 /// A step of the Plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// What it does.
+    /// Its computation.
     #[serde(flatten)]
     pub prim: Prim,
-    /// What it reads, in the order that its primitive gives.
+    /// Operands that it reads, in the order that its primitive gives.
     pub reads: Vec<Operand>,
-    /// What it writes, in the order that its primitive gives. The results of a collective begin where it starts; a wait
+    /// Operands that it writes, in the order that its primitive gives. The results of a collective begin where it starts; a wait
     /// writes nothing.
     pub writes: Vec<Operand>,
     /// Which part of the training step it belongs to.
@@ -89,17 +89,17 @@ impl Step {
         self.prim.spec().name
     }
 
-    /// What it reads, then what it writes.
+    /// Its reads, then its writes.
     pub fn all(&self) -> impl Iterator<Item = &Operand> {
         self.reads.iter().chain(&self.writes)
     }
 
-    /// Whether it reads a buffer.
+    /// True if it reads a buffer.
     pub fn reads_buf(&self, buf: BufId) -> bool {
         self.reads.iter().any(|o| o.buf == buf)
     }
 
-    /// Whether it writes a buffer.
+    /// True if it writes a buffer.
     pub fn writes_buf(&self, buf: BufId) -> bool {
         self.writes.iter().any(|o| o.buf == buf)
     }
@@ -124,7 +124,7 @@ impl Step {
         }
     }
 
-    /// Whether it computes: it neither starts nor awaits communication.
+    /// True if it computes: it neither starts nor awaits communication.
     pub fn computes(&self) -> bool {
         !matches!(self.prim, Prim::Collective(_) | Prim::Wait)
     }

@@ -45,7 +45,7 @@ impl Window {
         Window { of, mul: -1, div: 1, before: last, after: last }
     }
 
-    /// What the interval `loops` needs of a dim of size `size`.
+    /// The interval of a dim of size `size` that the interval `loops` needs.
     pub fn need(&self, size: usize, loops: &Range<usize>) -> Range<usize> {
         if loops.is_empty() {
             return 0..0;
@@ -59,7 +59,7 @@ impl Window {
         if first < end { first..end } else { 0..0 }
     }
 
-    /// What the device at `coords` needs of a dim of size `size` where the loop is split over `axes`.
+    /// The interval of a dim of size `size` that the device at `coords` needs, if the loop is split over `axes`.
     pub fn shard(&self, size: usize, axes: &[Axis], mesh: &Mesh, coords: &[usize]) -> Range<usize> {
         self.need(size, &shard(self.of, axes, mesh, coords))
     }
@@ -92,7 +92,7 @@ impl Window {
         })
     }
 
-    /// Whether every device needs exactly its own shard of a dim that is split over the same axes.
+    /// True if every device needs exactly its own shard of a dim that is split over the same axes.
     pub fn is_own(&self, size: usize, axes: &[Axis], mesh: &Mesh) -> bool {
         coords_along(axes, mesh).all(|c| {
             let (own, need) = (shard(size, axes, mesh, &c), self.shard(size, axes, mesh, &c));
@@ -114,7 +114,7 @@ pub fn coords_along<'a>(axes: &'a [Axis], mesh: &'a Mesh) -> impl Iterator<Item 
     })
 }
 
-/// How a kernel slides along a dim: tap `t` of position `n` meets element `n * stride + t * dilation - low`, and nothing
+/// The slide of a kernel along a dim: tap `t` of position `n` meets element `n * stride + t * dilation - low`, and nothing
 /// where there is no such element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlidingWindow {
@@ -138,14 +138,14 @@ impl SlidingWindow {
         (dims.size(self.tap) - 1) * self.dilation
     }
 
-    /// What positions need of `wide`.
+    /// The window of `wide` that positions need.
     pub fn of_positions(&self, dims: &Dims) -> Window {
         let low = self.low as i64;
         let after = self.reach(dims) as i64 - low;
         Window { of: dims.size(self.narrow), mul: self.stride as i64, div: 1, before: -low, after }
     }
 
-    /// What elements of `wide` need of the positions: those of which a tap may meet them.
+    /// The window of positions that elements of `wide` need: the positions of which a tap may meet them.
     pub fn of_elements(&self, dims: &Dims) -> Window {
         let low = self.low as i64;
         let before = low - self.reach(dims) as i64;
@@ -163,7 +163,7 @@ impl SlidingWindow {
 mod tests {
     use super::*;
 
-    /// What is needed, by going through every position and tap.
+    /// The needed interval, by going through every position and tap.
     fn slow(s: &SlidingWindow, dims: &Dims, positions: &Range<usize>) -> Option<(usize, usize)> {
         let met =
             positions.clone().flat_map(|n| (0..dims.size(s.tap)).filter_map(move |t| s.element(n, t, dims)));

@@ -43,13 +43,13 @@ pub struct ModelFile {
 pub struct Item {
     /// The `///` comments right above, without the marks, a line each.
     pub doc: String,
-    /// What it is.
+    /// Its kind.
     pub kind: ItemKind,
     /// From its keyword to its end.
     pub span: Span,
 }
 
-/// What an item is.
+/// Kinds of items.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ItemKind {
     /// `dim a = 1, b = a * 2`.
@@ -84,7 +84,7 @@ pub struct Binding {
 pub struct SizePreset {
     /// Its name.
     pub name: Name,
-    /// What it sets.
+    /// The values that it sets.
     pub values: Vec<Binding>,
 }
 
@@ -102,7 +102,7 @@ pub struct Use {
 pub struct Layer {
     /// Its name.
     pub name: Name,
-    /// What it takes: tensors, dim lists or numbers; which, its body tells.
+    /// Parameters: tensors, dim lists or numbers; the body decides which.
     pub params: Vec<LayerParam>,
     /// Its statements.
     pub body: Vec<Statement>,
@@ -131,20 +131,20 @@ pub struct Model {
 pub struct Train {
     /// The model it trains.
     pub model: Name,
-    /// What it says, in order; that each is there at most once is for the resolver to check.
+    /// Its lines, in order; the resolver checks that each is there at most once.
     pub settings: Vec<TrainSetting>,
 }
 
 /// One line of a train block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainSetting {
-    /// What it says.
+    /// Its kind.
     pub kind: TrainKind,
     /// From its keyword to its end.
     pub span: Span,
 }
 
-/// What a line of a train block says.
+/// Kinds of lines of a train block.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrainKind {
     /// `minimize mlm`, `minimize g_loss of gen.* every 2 from 1`.
@@ -193,32 +193,32 @@ pub struct Minimize {
 pub struct ParamGroup {
     /// Their paths.
     pub of: Vec<PathGlob>,
-    /// What it says, in order.
+    /// Its lines, in order.
     pub settings: Vec<TrainSetting>,
 }
 
 /// One statement of a layer, a model or a `repeat`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statement {
-    /// What it is.
+    /// Its kind.
     pub kind: StatementKind,
     /// From its first to its last token.
     pub span: Span,
 }
 
-/// What a statement is.
+/// Kinds of statements.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StatementKind {
     /// `let x = …`, or `let a, b = f(x)` where the layer says `return a, b`.
     Let {
-        /// What it names, at least one.
+        /// The declared names, at least one.
         names: Vec<Name>,
         /// The value.
         value: Expr,
     },
     /// `x = …` inside `repeat`: the value that the next round starts with.
     Assign {
-        /// What is carried on, at least one.
+        /// The carried names, at least one.
         names: Vec<Name>,
         /// The value.
         value: Expr,
@@ -268,7 +268,7 @@ impl Better {
         }
     }
 
-    /// What a word before a name says.
+    /// The direction that a word before a name stands for.
     pub fn of(word: &str) -> Option<Better> {
         [Better::Less, Better::More].into_iter().find(|b| b.word() == word)
     }
@@ -283,7 +283,7 @@ pub struct Variable {
     pub dims: Vec<Name>,
     /// `: f32`, where it pins one.
     pub dtype: Option<Name>,
-    /// What it starts as.
+    /// The initial value.
     pub init: Expr,
 }
 
@@ -303,26 +303,26 @@ pub struct Input {
 /// `repeat layers as i { … }` or `scan seq { … }`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Repeat {
-    /// Whether it is a `scan`: all iterations share its parameters, and what it declares with `let` is collected along the dim.
+    /// True for a `scan`: all iterations share its parameters, and values that it declares with `let` are collected along the dim.
     pub scan: bool,
     /// The dim whose size is the count.
     pub dim: Name,
     /// The name of the index, if any.
     pub index: Option<Name>,
-    /// What is repeated.
+    /// The body.
     pub body: Vec<Statement>,
 }
 
 /// An expression.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expr {
-    /// What it is.
+    /// Its kind.
     pub kind: ExprKind,
     /// Its place, with the parentheses around it if there are any.
     pub span: Span,
 }
 
-/// What an expression is.
+/// Kinds of expressions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExprKind {
     /// `28`, `10_000`.
@@ -346,7 +346,7 @@ pub enum ExprKind {
     Binary {
         /// Which.
         op: BinaryOp,
-        /// Where the sign stands.
+        /// The place of the sign.
         op_span: Span,
         /// Left operand.
         lhs: Box<Expr>,
@@ -359,9 +359,9 @@ pub enum ExprKind {
     DimOp(DimOp),
     /// `x[seq -> key]`, `t[vocab = token]`: moves dims of `base`.
     Index {
-        /// What is indexed.
+        /// The indexed value.
         base: Box<Expr>,
-        /// What happens to its dims, at least one.
+        /// The changes of its dims, at least one.
         items: Vec<DimItem>,
     },
     /// `[rows, cols]` as an argument; may be empty. Elements may be layer parameters that stand for lists.
@@ -448,7 +448,7 @@ impl BinaryOp {
 /// `as left` or `sharing left` behind a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallLabel {
-    /// Whether the call uses the parameters of an earlier one, and has none of its own.
+    /// True if the call uses the parameters of an earlier one, and has none of its own.
     pub shares: bool,
     /// The element of the parameters' path: that of this call, or of the earlier one.
     pub name: Name,
@@ -483,7 +483,7 @@ pub struct Arg {
 pub struct DimOp {
     /// The op.
     pub name: Name,
-    /// What stands in the brackets, cut at `;`: `conv[rows by kh, cols by kw; in]` has two groups. At least one
+    /// The content of the brackets, cut at `;`: `conv[rows by kh, cols by kw; in]` has two groups. At least one
     /// group; only a lone one may be empty (`size[]` does not mean more than `size`).
     pub groups: Vec<Vec<DimItem>>,
     /// Its arguments.
@@ -506,7 +506,7 @@ pub struct DimOp {
 pub struct DimItem {
     /// The dims before the arrow, at least one; more than one where joined by `*`.
     pub dims: Vec<Name>,
-    /// What follows `=`.
+    /// The position after `=`.
     pub at: Option<At>,
     /// The dims behind `->`; empty where there is no arrow, more than one where joined by `*`.
     pub to: Vec<Name>,
@@ -516,7 +516,7 @@ pub struct DimItem {
     pub span: Span,
 }
 
-/// What follows `=` in a bracket.
+/// A position after `=` in a bracket.
 #[derive(Clone, Debug, PartialEq)]
 pub enum At {
     /// A position, a tensor of positions, or the value of an option.

@@ -15,7 +15,7 @@ pub(crate) enum Language {
     Layout,
 }
 
-/// What a token is.
+/// Kinds of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenKind {
     /// Letters, digits and `_`, not beginning with a digit.
@@ -33,13 +33,13 @@ pub(crate) enum TokenKind {
 /// A token: bytes `start..end`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token {
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: TokenKind,
     /// First byte.
     pub(crate) start: usize,
     /// One past its last byte.
     pub(crate) end: usize,
-    /// Whether it is the first of its line.
+    /// True for the first token of its line.
     pub(crate) leads: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Comment {
     pub(crate) end: usize,
 }
 
-/// What the pass found.
+/// The result of the pass.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// The text with blanks for comments.

@@ -9,14 +9,14 @@ use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Operand, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The product of its operands, of which the dims in `out` remain.
+/// The product of its operands, summed over all dims but `out`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contract {
     /// Dims of the result, in order; each occurs in an operand.
     pub out: Vec<Dim>,
 }
 
-/// How a product is written; with `sum[…]` around it the resolver makes one contraction of both.
+/// Products as they are written; inside `sum[…]` the resolver makes one contraction of both.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "*",
     signature: Signature::INFIX,
@@ -144,7 +144,7 @@ impl Op for Contract {
         }
         while let Some(TwoFactors { i, j, joined, keep, .. }) = pairing.next(e.dims()) {
             let (a, b, of) = (work[i].clone(), work[j].clone(), (stored[i], stored[j]));
-            // What is stored in between is as narrow as its factors.
+            // Intermediate results are stored as narrowly as their factors.
             let between = if of.0 == of.1 || !of.1.is_half() { of.0 } else { of.1 };
             let first = a.clone();
             let (a, b, order) = storage_order(a, b, &keep, &self.out);
@@ -239,7 +239,7 @@ impl Contract {
     /// products as factors, and not their square.
     fn through_pairs(&self, g: &mut Graph, x: &[Id], dy: Id, need: &[bool]) -> Vec<Option<Id>> {
         let mut pairing = Pairing::new(x.iter().map(|i| g.ty(*i).dims.clone()).collect(), &self.out);
-        // What stands in the place of each factor, and whether a factor in it is asked for.
+        // The value that replaces each factor, and whether a factor in it needs a gradient.
         let mut work: Vec<(Id, bool)> = x.iter().copied().zip(need.iter().copied()).collect();
         for (i, w) in work.iter_mut().enumerate() {
             w.0 = g.contract_to(&[w.0], &pairing.sum_alone(i));
@@ -248,7 +248,7 @@ impl Contract {
         let mut pairs = Vec::new();
         while let Some(TwoFactors { i, j, keep, .. }) = pairing.next(&g.dims) {
             let (a, b) = (work[i], work[j]);
-            // The last is the result, of which the cotangent is known.
+            // The last is the result, whose cotangent is known.
             let product = if pairing.left == 1 { dy } else { g.contract_to(&[a.0, b.0], &keep) };
             work[i] = (product, a.1 || b.1);
             pairs.push((i, j, a, b, keep));
@@ -277,7 +277,7 @@ struct TwoFactors {
     i: usize,
     /// The place of the second.
     j: usize,
-    /// How many dims the first has, and the second.
+    /// Numbers of dims of the first and of the second.
     ranks: [usize; 2],
     /// Dims of both.
     joined: Vec<Dim>,
@@ -286,15 +286,15 @@ struct TwoFactors {
 }
 
 impl TwoFactors {
-    /// Whether something is summed and each factor has a dim that the other lacks, so that every element is multiplied more
+    /// True if something is summed and each factor has a dim that the other lacks, so that every element is multiplied more
     /// than once. A sum of element-wise products, such as of squares, or of a matrix and a vector, takes the time of reading it.
     fn is_matrix_product(&self) -> bool {
         self.keep.len() < self.joined.len() && self.ranks.iter().all(|n| *n < self.joined.len())
     }
 }
 
-/// Of how many kinds of factors, each kind with its own dims, the pairs are compared: those that come first. The products of
-/// a program have fewer, and one that has more is planned in time that grows with its factors alone.
+/// Kinds of factors (each with its own dims) whose pairs are compared: the first ones. The products of a program have fewer; one with
+/// more is planned in time that grows with its factors alone.
 const KINDS: usize = 8;
 
 /// In which order the factors of a product are multiplied: each time the pair whose product is smallest; of equal ones the
@@ -302,10 +302,10 @@ const KINDS: usize = 8;
 struct Pairing<'a> {
     /// Dims of the factors that are left.
     work: Vec<Option<Vec<Dim>>>,
-    /// How many are left.
+    /// The number of factors left.
     left: usize,
     out: &'a [Dim],
-    /// How many of them have each dim.
+    /// The number of factors with each dim.
     counts: BTreeMap<Dim, usize>,
     /// Places of factors with the same dims.
     kinds: BTreeMap<Vec<Dim>, BTreeSet<usize>>,

@@ -6,20 +6,20 @@ use meshwright_diag::Span;
 /// A whole layout file, or the rules given on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutFile {
-    /// What it says, in order.
+    /// Its lines, in order.
     pub items: Vec<LayoutItem>,
 }
 
 /// One line, or one part between `;` or `,`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutItem {
-    /// What it says.
+    /// Its kind.
     pub kind: LayoutKind,
     /// From its first to its last token, the scope included.
     pub span: Span,
 }
 
-/// What one line of a layout says.
+/// Kinds of lines of a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LayoutKind {
     /// `mesh r = 2, c = 4`.
@@ -30,9 +30,9 @@ pub enum LayoutKind {
     Gather(Vec<Name>),
     /// `microbatches 8`.
     Microbatches {
-        /// How many.
+        /// The number of parts.
         count: u64,
-        /// Where the number stands.
+        /// The place of the number.
         count_span: Span,
     },
     /// `schedule 1f1b`.
@@ -71,22 +71,22 @@ pub struct MeshDecl {
 pub struct AxisDecl {
     /// Its name.
     pub name: Name,
-    /// How many devices along it, as written.
+    /// The number of devices along it, as written.
     pub size: u64,
-    /// Where the number stands.
+    /// The place of the number.
     pub size_span: Span,
 }
 
 /// `scope: d1, d2 -> a, b when free`: for each dim on the left, one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it holds for.
+    /// Its scope.
     pub scope: Scope,
     /// The dims, at least one.
     pub dims: Vec<DimPattern>,
     /// The axes each of them is split over, major first. Empty for `dim -> -`: left whole in this scope.
     pub axes: Vec<Name>,
-    /// Where `when free` stands, if it does.
+    /// The place of `when free`, if it is there.
     pub when_free: Option<Span>,
 }
 
@@ -100,7 +100,7 @@ pub enum DimPattern {
 }
 
 impl DimPattern {
-    /// Where it stands.
+    /// Its place.
     pub fn span(&self) -> Span {
         match self {
             DimPattern::Dim(name) => name.span,
@@ -109,7 +109,7 @@ impl DimPattern {
     }
 }
 
-/// What a rule holds for; neither a kind nor a path means all values. A scope belongs to the one rule that
+/// The scope of a rule; neither a kind nor a path means all values. A scope belongs to the one rule that
 /// follows it on the same line: `params: a -> x; b -> y` scopes the first rule only, and a scope alone on its
 /// line is an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

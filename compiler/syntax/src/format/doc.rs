@@ -14,7 +14,7 @@ const COMMENT_SPREAD: usize = 30;
 /// Blanks before a comment that follows code.
 const COMMENT_GAP: usize = 2;
 
-/// How the breaks of a group behave.
+/// Breaks of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     /// All of them end their lines, or none.
@@ -87,7 +87,7 @@ struct Printer<'a> {
     pads: &'a [usize],
     lines: Vec<Line>,
     line: Line,
-    /// Whether a comment has ended the line, so that whatever comes begins another.
+    /// True if a comment has ended the line, so that the next text begins another.
     ended: bool,
     indents: Vec<usize>,
     /// The open groups, and whether the breaks of a chain end their lines.
@@ -165,7 +165,7 @@ impl Printer<'_> {
         self.line.code.is_empty() && self.line.comment.is_none()
     }
 
-    /// Where the next text would stand.
+    /// The column of the next text.
     fn column(&self) -> usize {
         if self.ended || self.line.code.is_empty() { self.indent() } else { self.line.width }
     }
@@ -203,7 +203,7 @@ impl Printer<'_> {
         self.ended = false;
     }
 
-    /// Whether a chain that begins at `from` fits on the line as far as its end, and what follows it up to the
+    /// True if a chain that begins at `from` fits on the line as far as its end, with the text after it up to the
     /// next place where the line may end.
     fn fits_group(&self, from: usize) -> bool {
         self.measure(from, self.column(), true)

@@ -16,13 +16,13 @@ pub(super) struct Writer<'a> {
     end: usize,
     /// End of the last token that was handed on.
     taken: usize,
-    /// Whether a dropped token had an empty line before it.
+    /// True if a dropped token had an empty line before it.
     gap: bool,
     /// The document so far.
     ops: Vec<Op>,
     /// The blanks at each `Op::Pad`.
     pub(super) pads: Vec<usize>,
-    /// Whether tree and tokens disagreed.
+    /// True if tree and tokens disagreed.
     wrong: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Writer<'a> {
         (all && !self.wrong).then(|| print(&self.ops, &self.pads))
     }
 
-    /// Where the next part of a statement begins in the document.
+    /// The begin of the next part of a statement in the document.
     pub(super) fn mark(&self) -> usize {
         self.ops.len()
     }
@@ -81,7 +81,7 @@ impl<'a> Writer<'a> {
         self.scan.tokens.get(self.at + ahead).map_or("", |t| &self.text[t.start..t.end])
     }
 
-    /// Where the next token begins.
+    /// The begin of the next token.
     pub(super) fn start(&self) -> usize {
         self.start_at(0)
     }
@@ -95,7 +95,7 @@ impl<'a> Writer<'a> {
         self.scan.comments.get(self.comment).copied().filter(|c| c.start < until)
     }
 
-    /// Whether a comment stands before the token `ahead` of the next one.
+    /// True if a comment stands before the token `ahead` of the next one.
     pub(super) fn commented(&self, ahead: usize) -> bool {
         self.comment_before(self.start_at(ahead)).is_some()
     }

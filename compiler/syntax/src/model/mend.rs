@@ -1,4 +1,4 @@
-//! What is done about misspelled keywords.
+//! Repair of misspelled keywords.
 
 use meshwright_diag::{Diagnostic, codes, nearest};
 
@@ -7,7 +7,7 @@ use super::keywords::{ITEMS, JOINING, SETTINGS, STATEMENTS, is_keyword};
 use crate::MAX_ERRORS;
 use crate::scan::TokenKind;
 
-/// What the walk is in.
+/// The block that the walk is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     Train,
@@ -78,7 +78,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether an item begins at token `index`.
+    /// True if an item begins at token `index`.
     pub(super) fn item_begins(&self, index: usize) -> bool {
         let word = self.token(index);
         if word == "size" {
@@ -87,7 +87,7 @@ impl Parser<'_> {
         ITEMS.contains(&word) && self.token(index + 1) != "="
     }
 
-    /// Whether a keyword begins an item or a statement at token `index`. Before `=` it is meant as the name of an argument, as in
+    /// True if a keyword begins an item or a statement at token `index`. Before `=` it is meant as the name of an argument, as in
     /// `sum(x, dim = 1)`.
     pub(super) fn keyword_begins(&self, index: usize) -> bool {
         is_keyword(self.token(index)) && self.token(index + 1) != "="

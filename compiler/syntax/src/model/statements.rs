@@ -48,18 +48,18 @@ impl Parser<'_> {
         out
     }
 
-    /// Whether a line begins with a statement of another language.
+    /// True if a line begins with a statement of another language.
     fn foreign(&self, index: usize) -> bool {
         let leads = self.scan.tokens.get(index).is_some_and(|t| t.leads);
         leads && advice(WordPlace::Statement, self.token(index)).is_some()
     }
 
-    /// Whether a `scan` that begins a statement is the keyword, and not a name.
+    /// True if a `scan` that begins a statement is the keyword, and not a name.
     fn scans(&self, at: usize) -> bool {
         self.token(at) == "scan" && !matches!(self.token(at + 1), "=" | ",")
     }
 
-    /// Whether a statement can begin at token `index`.
+    /// True if a statement can begin at token `index`.
     fn begins(&self, index: usize) -> bool {
         let leads = self.scan.tokens.get(index).is_some_and(|t| t.leads);
         self.keyword_begins(index) || self.assignment_leads(index) || leads && self.scans(index)
@@ -223,7 +223,7 @@ impl Parser<'_> {
         out
     }
 
-    /// Whether the block ends here; moves behind its `}`. Says so where the `}` is missing.
+    /// True if the block ends here; moves behind its `}`. Reports a missing `}`.
     fn block_ends(&mut self, open: Span) -> bool {
         if self.token(self.at) == "}" {
             self.at += 1;

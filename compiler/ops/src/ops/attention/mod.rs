@@ -18,7 +18,7 @@ use body::{computed, leaves};
 use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
-/// What makes an attention: its dims, and the functions around the softmax.
+/// An attention: its dims, and the functions around the softmax.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionForm {
     /// The dim along which weights sum to 1.
@@ -29,7 +29,7 @@ pub struct AttentionForm {
     pub space: Vec<Dim>,
     /// The scores as a function of the product.
     pub score: Body,
-    /// What the values are summed by, as a linear function of the softmax.
+    /// The weights of the values, as a linear function of the softmax.
     pub weight: Body,
     /// Dims of the result.
     pub out: Vec<Dim>,
@@ -49,7 +49,7 @@ pub struct Attention(pub Arc<AttentionForm>);
 pub struct AttentionPass {
     /// The attention.
     pub form: Arc<AttentionForm>,
-    /// What it gives.
+    /// The part that it computes.
     pub part: AttentionPart,
 }
 
@@ -110,7 +110,7 @@ impl AttentionForm {
         }
     }
 
-    /// What steps know of it; `None` where its functions are not element-wise.
+    /// The specification for steps; `None` if its functions are not element-wise.
     fn described(&self, table: &Dims, dtype: DType, extras: &[Type]) -> Option<AttentionSpec> {
         let mut draws = Vec::new();
         let root = Type::new(dtype, self.space.clone());
@@ -125,7 +125,7 @@ impl AttentionForm {
             false => {
                 let value = self.weight.replay(&mut g, x, &more);
                 let mut factor = computed(&g, value, &loads, &self.space, &mut draws)?;
-                // What is linear in the softmax is its value at 1 times the softmax.
+                // A linear function of the softmax is its value at 1 times the softmax.
                 for n in &mut factor.expr.nodes {
                     if n.scalar == meshwright_plan::expr::Scalar::Load(0) {
                         n.scalar = meshwright_plan::expr::Scalar::Const(1.0);

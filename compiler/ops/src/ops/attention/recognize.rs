@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttentionMiss(pub String);
 
-/// What every search needs of a graph.
+/// Facts about a graph that every search needs.
 pub struct Recognizer {
     /// Which live values read each.
     readers: IdVec<Id, Vec<Id>>,
@@ -22,7 +22,7 @@ pub struct Recognizer {
     needs: IdVec<Id, bool>,
 }
 
-/// What was found of one softmax.
+/// The match of one softmax.
 struct Found {
     /// The sum that becomes the attention.
     at: Id,
@@ -46,7 +46,7 @@ impl Recognizer {
                 readers[*x].push(id);
             }
         }
-        // What a loop carries on is read by its next iteration.
+        // The next iteration reads the carries of a loop.
         let carried = g.repeats.iter().flat_map(|r| &r.carries).map(|(_, next)| *next);
         Recognizer { readers, roots: roots.iter().copied().chain(carried).collect(), needs }
     }
@@ -160,7 +160,7 @@ impl Search<'_> {
         Err(AttentionMiss(why.into()))
     }
 
-    /// Whether a value is the product of queries and keys: of two factors (and numbers), of which one has the keys.
+    /// True if a value is the product of queries and keys: of two factors (and numbers), one of which has the keys.
     fn is_product(&self, id: Id) -> bool {
         let node = self.g.node(id);
         let summed = node.inputs.iter().any(|x| self.g.ty(*x).dims.iter().any(|d| !node.ty.has(*d)));
@@ -239,7 +239,7 @@ impl Search<'_> {
         let of_queries = |d: &Dim| product.as_ref().is_some_and(|p| p.space.contains(d) && !self.g.ty(p.k).has(*d));
         let large = node.ty.has(self.key) && node.ty.dims.iter().any(of_queries);
         let free = node.inputs.is_empty() || node.ty.dims.is_empty();
-        // What is drawn depends on the iteration in which it is.
+        // Random values depend on the iteration in which they are drawn.
         let random = node.op.kind() == Kind::Rematerializable(Source::Random);
         let here = !random || node.scope == self.scope;
         if is_computed_again(self.g, id) && (free || large) && here {
@@ -275,7 +275,7 @@ impl Search<'_> {
         Ok(BodyRef::Node(made.nodes.len() - 1))
     }
 
-    /// What stands between the softmax and the sum, which must be linear in it.
+    /// The function between softmax and sum, which must be linear.
     fn weight(&mut self, softmax: Id, path: &[Id]) -> Result<Made, AttentionMiss> {
         let mut made = Made { last: BodyRef::Root, ..Made::default() };
         made.known.insert(softmax, BodyRef::Root);
