@@ -18,7 +18,9 @@ fn strike(layout: &str, rank: usize, fault: &InjectedFault) -> ExecError {
     let mesh = project.layout.mesh.clone();
     // Two calls compare the hash of the Plan before anything runs.
     let at = 2 + 2 * calls;
-    let timeouts = Timeouts::all(Duration::from_millis(700));
+    // Who is stuck is missed soon; nobody else is, however busy the machine is.
+    let stalls = matches!(fault, InjectedFault::Stall(_));
+    let timeouts = Timeouts::all(Duration::from_millis(if stalls { 700 } else { 60_000 }));
     let ends = World::new(mesh.devices(), timeouts).into_iter().map(|t| -> Box<dyn Transport> {
         if t.rank() == rank {
             Box::new(FaultInjector::new(t).with_fault(at, fault.clone()))
@@ -39,7 +41,7 @@ fn strike(layout: &str, rank: usize, fault: &InjectedFault) -> ExecError {
     let error = cluster.run(id, 3, &zeros).unwrap_err();
     assert!(cluster.run(id, 4, &zeros).is_err(), "it went on after {error}");
     cluster.shutdown();
-    assert!(begin.elapsed() < Duration::from_secs(5), "it took {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(60), "it took {:?}", begin.elapsed());
     error
 }
 

@@ -189,7 +189,7 @@ fn a_kernel_that_never_ends_ends_the_run_in_time() {
     assert!(err.contains("rank 0 on GPU 0 (0000:00:00.0)"), "{err}");
     assert!(err.contains("has not ended what it does for step ") && err.contains("Xid 109"), "{err}");
     assert!(err.contains("continue from the newest checkpoint"), "{err}");
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(200), "{:?}", begun.elapsed());
     assert_eq!(place.saved("a").len(), 1);
     assert!(Path::new(&place.folder.path().join("a/run.toml")).exists());
 }

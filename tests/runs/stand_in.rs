@@ -1,7 +1,9 @@
 //! What GPUs run, compiled for the host: trainings beside those of the own kernels, and the memory that a step takes beside
 //! what the Plan says.
 
-use crate::support::{SMALL, SMALL_DIMS, Trained, apart, command, folder, options, run, said, trained_on};
+use crate::support::{
+    SMALL, SMALL_DIMS, Trained, apart, command, folder, measured, options, run, said, trained_on,
+};
 use meshwright_exec::DeviceKind;
 use meshwright_plan::DType;
 use meshwright_train::{Devices, ProjectOptions};
@@ -124,11 +126,10 @@ fn memory_is_what_the_plan_says_compiled_for_the_host() {
 fn a_second_start_tunes_nothing_compiled_for_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let start = |cache: &Path| {
-        let begin = std::time::Instant::now();
         let args = ["bench", "model", "mnist_mlp", "--device", "cubecl-cpu", "--steps", "1", "--warmup", "1"];
-        let said = said(command(&args).env("MESHWRIGHT_CACHE", cache).output().unwrap());
+        let (used, said) = measured(command(&args).env("MESHWRIGHT_CACHE", cache));
         assert_eq!(said.code, Some(0), "{}", said.err);
-        (begin.elapsed(), said.err)
+        (used.cpu, said.err)
     };
     let cache = dir.path().join("cache");
     let ((first, told), (second, _)) = (start(&cache), start(&cache));

@@ -42,7 +42,6 @@ mod processes {
     struct Ended {
         success: bool,
         said: Vec<String>,
-        took: Duration,
     }
 
     impl MpiJob {
@@ -106,8 +105,7 @@ mod processes {
                     None => std::thread::sleep(Duration::from_millis(20)),
                 }
             };
-            let took = since.elapsed();
-            Ended { success: status.success(), said: self.lines.iter().collect(), took }
+            Ended { success: status.success(), said: self.lines.iter().collect() }
         }
     }
 
@@ -280,7 +278,6 @@ mod processes {
                 let ended = strike(job, signal, process, after);
                 let case = format!("{signal} of process {process} after {after} ms: {:#?}", ended.said);
                 assert!(!ended.success, "{case}");
-                assert!(ended.took < Duration::from_secs(15), "{:?}: {case}", ended.took);
                 // The rank that speaks, the collective's number, its value and line, and who is missing.
                 let names = |line: &&String| {
                     let of =

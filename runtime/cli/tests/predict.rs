@@ -252,3 +252,50 @@ fn what_cannot_be_written_is_said_before_anything_is_computed() {
     assert!(said.contains("is a file"), "{said}");
     assert_eq!(std::fs::read_to_string(at.join("plain")).unwrap(), "text");
 }
+
+/// Names of classes that data has stay with the run: what is a position along their dim is said by its number and its name, also
+/// where the data is gone.
+#[test]
+fn classes_are_called_by_the_names_that_the_data_has() {
+    let at = prepared("predict-names");
+    let names = ["red", "blue", "a \"b\"", "-1", "\u{1b}[31mred"];
+    let list = serde_json::to_string(&names).unwrap().replace("\\u001b", "\\u001B");
+    let rows = |i: usize| format!("{}\n", ["red", "blue", "\"a \"\"b\"\"\"", "-1", "3"][i % 5]);
+    std::fs::create_dir(at.join("data")).unwrap();
+    std::fs::copy(at.join("x.npy"), at.join("data/x.npy")).unwrap();
+    std::fs::write(at.join("data/l.csv"), "kind\n".to_string() + &(0..LABELED).map(rows).collect::<String>()).unwrap();
+    let toml = format!("[train]\nx = \"x.npy\"\nlabel = {{ file = \"l.csv:kind\", classes = {list} }}\n");
+    std::fs::write(at.join("data/data.toml"), toml).unwrap();
+    let args = ["train", "guess.mw", "--data", "data", "--run", "n", "--epochs", "1", "--no-eval"];
+    assert_eq!(run(&at, &args).0, 0);
+    std::fs::remove_dir_all(at.join("data")).unwrap();
+
+    let outputs = ["--output", "class", "--output", "sure", "--value", "logits"];
+    let predict = |from: &str, more: &[&str]| {
+        let (code, out, err) = run(&at, &[&["predict", from, "--data", "x=new.npy"], &outputs[..], more].concat());
+        assert_eq!(code, 0, "{more:?}: {err}");
+        out
+    };
+    let json = |from: &str| -> Vec<Value> {
+        predict(from, &["--format", "json"]).lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    };
+    let said = json("n");
+    assert_eq!(said[0]["class_names"], serde_json::json!({ "classes": names }));
+    let of = |i: usize| said[0]["outputs"][i]["position_in"].clone();
+    assert_eq!((of(0), of(1), of(2)), ("classes".into(), Value::Null, Value::Null));
+    assert_eq!(said.len(), NEW + 1);
+    for row in &said[1..] {
+        let class = row["class"].as_u64().unwrap() as usize;
+        assert_eq!(row["names"], serde_json::json!({ "class": names[class] }), "{row}");
+    }
+    // As text, where no name steers the terminal.
+    let text = predict("n", &[]);
+    for (line, row) in text.lines().zip(&said[1..]) {
+        let name = names[row["class"].as_u64().unwrap() as usize].replace('\u{1b}', "\\u{1b}");
+        assert!(line.contains(&format!("  class {} ({name})  sure ", row["class"])), "{line}");
+    }
+    let written = predict("n", &["-o", "all.npz"]);
+    assert!(written.contains("class[batch=17] i32 (0 red, 1 blue, 2 a \"b\", 3 -1, 4 "), "{written}");
+    // A run without names says numbers alone, and other numbers of classes have no names.
+    assert!(json("a").iter().all(|row| row.get("names").is_none() && row.get("class_names").is_none()));
+}

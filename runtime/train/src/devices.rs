@@ -206,7 +206,7 @@ pub(crate) fn dataset(
             .help("give files with at least one record")
             .into());
     }
-    Ok(Some(set))
+    Ok(Some(set.with_class_names(source.class_names(all.iter(), dims))))
 }
 
 /// The blocks of some records, as they are in the epoch of `seed`, that these devices need: each device's own rows and nothing else. What several of them need is

@@ -7,13 +7,14 @@ use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, remai
 use crate::failure::Failure;
 use crate::inference::{EvalOptions, asked, checkpoint_of, oddities, prepare, set_of};
 use crate::project::Project;
+use crate::recorded::Recorded;
 use crate::totals::Totals;
 use meshwright_core::{Evaluation, LossDecl, Program};
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_exec::{ExampleDraws, HostData, HostTensor};
 use meshwright_ops::F64Tensor;
-use meshwright_plan::Plan;
-use std::collections::BTreeSet;
+use meshwright_plan::{Dim, Plan};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -39,6 +40,8 @@ pub struct PredictOptions {
 pub struct Prediction {
     /// The outputs, in the order in which they were asked for.
     pub outputs: Vec<PredictedOutput>,
+    /// What the positions along dims of theirs, or those that their values are, are called.
+    pub class_names: BTreeMap<String, Vec<String>>,
     /// The files that were written, each with the names of its outputs.
     pub written: Vec<(PathBuf, Vec<String>)>,
     /// What is probably not meant.
@@ -189,10 +192,31 @@ fn predicted(
     let written = processes.on_first(about.into(), write)?.transpose().map_err(Failure::from);
     let written = agree_on_result(processes, about, written)?.flatten();
     cluster.shutdown();
+    let class_names = class_names(&q, options, &outputs)?;
     let mut notes = oddities(checkpoint.as_ref(), project);
     notes.extend(q.set.as_ref().map(Dataset::notes).unwrap_or_default());
     let written = written.unwrap_or_default().into_iter().map(|ArrayFile { path, names }| (path, names));
-    Ok(Prediction { outputs, written: written.collect(), warnings: q.warnings, notes })
+    Ok(Prediction { outputs, class_names, written: written.collect(), warnings: q.warnings, notes })
+}
+
+/// The names of the positions along dims of outputs, as the run was trained with them; of a plain checkpoint as the data has them. The
+/// first process, which says them, has them.
+fn class_names(
+    q: &Question,
+    options: &PredictOptions,
+    outputs: &[PredictedOutput],
+) -> Result<BTreeMap<String, Vec<String>>, Failure> {
+    let run = &options.eval.checkpoint;
+    let recorded = || Recorded::read(run).map(|r| r.class_names()).unwrap_or_default();
+    let of_run = options.eval.devices.processes.on_first("the names of classes".into(), recorded)?;
+    let mut all = q.set.as_ref().map(|set| set.class_names().clone()).unwrap_or_default();
+    all.extend(of_run.unwrap_or_default());
+    let dims = &q.project.program.graph.dims;
+    let size = |dim: &str| dims.iter().find(|(_, name)| *name == dim).map(|(d, _)| dims.size(d));
+    let said =
+        |dim: &String| outputs.iter().any(|o| o.dims.contains(dim) || o.position_in.as_ref() == Some(dim));
+    all.retain(|dim, names| said(dim) && size(dim) == Some(names.len()));
+    Ok(all)
 }
 
 /// What the numbers of an output mean.
@@ -202,8 +226,10 @@ fn described(project: &Project, decl: &LossDecl, tensor: HostTensor) -> Predicte
     let mut dims = graph.ty(decl.id).dims.clone();
     dims.sort_by_key(|d| Some(*d) != example);
     let each_example = dims.first().is_some_and(|d| Some(*d) == example);
-    let dims = dims.iter().map(|d| graph.dims.name(*d).to_string()).collect();
-    PredictedOutput { name: decl.name.clone(), dims, each_example, tensor }
+    let name = |d: &Dim| graph.dims.name(*d).to_string();
+    let dims = dims.iter().map(name).collect();
+    let position_in = graph.ty(decl.id).range.as_ref().map(name);
+    PredictedOutput { name: decl.name.clone(), dims, each_example, position_in, tensor }
 }
 
 /// An output over all examples as a tensor of its own dtype.

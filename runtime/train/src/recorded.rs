@@ -211,15 +211,22 @@ impl Recorded {
         self.settings.data.as_deref()
     }
 
-    /// The class of Hugging Face that its weights are of, and the names of classes that came with them: of this run where it was
-    /// imported, or of the one that it began with.
-    pub(crate) fn imported_as(&self) -> (Option<String>, Vec<String>) {
-        let said = |s: &RunSettings| (s.class.clone(), s.labels.clone());
-        let first = self.settings.init.as_ref().filter(|_| self.settings.imported.is_none());
-        match first.map(|init| Recorded::read(&init.path)) {
-            Some(Ok(first)) if first.settings.model == self.settings.model => said(&first.settings),
-            _ => said(&self.settings),
-        }
+    /// The class of Hugging Face that its weights are of: of this run where it was imported, or of the one that it began with.
+    pub(crate) fn imported_as(&self) -> Option<String> {
+        self.first().map_or_else(|| self.settings.class.clone(), |first| first.settings.class)
+    }
+
+    /// What the positions along dims are called, by their data, or by that of the run of the same model that it began with.
+    pub(crate) fn class_names(&self) -> BTreeMap<String, Vec<String>> {
+        let mut all = self.first().map(|first| first.settings.class_names).unwrap_or_default();
+        all.extend(self.settings.class_names.clone());
+        all
+    }
+
+    /// The run of the same model that it began with.
+    fn first(&self) -> Option<Recorded> {
+        let init = self.settings.init.as_ref().filter(|_| self.settings.imported.is_none())?;
+        Recorded::read(&init.path).ok().filter(|first| first.settings.model == self.settings.model)
     }
 
     /// `--allow-nonfinite` of the run.

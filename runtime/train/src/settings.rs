@@ -84,9 +84,9 @@ pub(crate) struct RunSettings {
     /// The class of theirs that they are of.
     #[serde(default)]
     pub(crate) class: Option<String>,
-    /// The names of classes that came with them.
+    /// What the positions along dims are called, as its data, or what was imported, says.
     #[serde(default)]
-    pub(crate) labels: Vec<String>,
+    pub(crate) class_names: BTreeMap<String, Vec<String>>,
     /// Examples to train on.
     pub(crate) examples: usize,
     /// Of some of these examples; see [`Dataset::fingerprint`].
@@ -166,7 +166,7 @@ impl RunSettings {
             init: options.init.clone(),
             imported: None,
             class: None,
-            labels: Vec::new(),
+            class_names: set.map(|s| s.class_names().clone()).unwrap_or_default(),
         }
         .absolute()
     }

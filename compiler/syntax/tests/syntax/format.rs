@@ -247,5 +247,5 @@ fn deep_and_long_texts_take_no_long() {
     assert!(Language::Layout.format(&rules).is_ok());
     let lets = format!("model m {{\n{} }}", "let x = f(a, b, c) + d // note\n".repeat(4_000));
     assert!(Language::Model.format(&lets).is_ok());
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
 }

@@ -4,7 +4,7 @@ use super::eval;
 use super::project::{self, OfRun};
 use crate::args::PredictArgs;
 use crate::console::Console;
-use crate::json::object;
+use crate::json::{Object, object};
 use crate::progress::bar;
 use crate::stop::Stop;
 use meshwright_diag::render::printable;
@@ -12,6 +12,8 @@ use meshwright_exec::{HostData, HostTensor};
 use meshwright_train::data::only_split;
 use meshwright_train::{PredictOptions, PredictedOutput, Prediction, predict};
 use serde_json::json;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// Runs the command.
@@ -34,60 +36,117 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    let Prediction { outputs, written, warnings, notes } =
+    let Prediction { outputs, class_names, written, warnings, notes } =
         ended.map_err(|failure| console.failed(failure, &sources))?;
     project::warn(&warnings, console, &sources);
     notes.iter().for_each(|note| console.note(note));
     if options.to.is_some() {
-        return report(&outputs, &written, console);
+        return report(&outputs, &class_names, &written, console);
     }
     if console.json() {
-        let outputs: Vec<_> = outputs.iter().map(described).collect();
-        console.out_json(&object([("outputs", serde_json::Value::from(outputs))]))?;
+        console.out_json(&described(&outputs.iter().collect::<Vec<_>>(), &class_names))?;
     }
     let (each, whole): (Vec<_>, Vec<_>) = outputs.into_iter().partition(|o| o.each_example);
-    for PredictedOutput { name, tensor, .. } in &whole {
-        let value = rendered(tensor, 0..tensor.data.len(), &tensor.shape);
-        let line = match console.json() {
-            true => format!("{{{}:{value}}}\n", serde_json::Value::from(name.as_str())),
-            false => format!("{name} {value}\n"),
-        };
-        console.out(&line)?;
+    for output in &whole {
+        let mut line = PrintedLine::new(console.json());
+        line.add(output, 0..output.tensor.data.len(), &output.tensor.shape, &class_names);
+        console.out(&line.ended())?;
     }
     let examples = each.iter().map(|o| o.tensor.shape.first().copied().unwrap_or(0)).min().unwrap_or(0);
     for i in 0..examples {
-        let mut line = if console.json() { format!("{{\"example\":{i}") } else { format!("{i}") };
-        for PredictedOutput { name, tensor, .. } in &each {
-            let n = tensor.shape[1..].iter().product::<usize>();
-            let value = rendered(tensor, i * n..(i + 1) * n, &tensor.shape[1..]);
-            line += &match console.json() {
-                true => format!(",{}:{value}", serde_json::Value::from(name.as_str())),
-                false => format!("  {name} {value}"),
-            };
+        let mut line = PrintedLine::new(console.json());
+        line.item("example", &i.to_string());
+        for output in &each {
+            let shape = &output.tensor.shape[1..];
+            let n = shape.iter().product::<usize>();
+            line.add(output, i * n..(i + 1) * n, shape, &class_names);
         }
-        console.out(&(line + if console.json() { "}\n" } else { "\n" }))?;
+        console.out(&line.ended())?;
     }
     Ok(())
+}
+
+/// What the positions along dims are called.
+type ClassNames = BTreeMap<String, Vec<String>>;
+
+/// A line of values, with the names of those that are positions: an object, or text.
+struct PrintedLine {
+    json: bool,
+    /// What is there by now.
+    items: Vec<String>,
+    /// The names, in JSON.
+    names: Vec<String>,
+}
+
+impl PrintedLine {
+    fn new(json: bool) -> PrintedLine {
+        PrintedLine { json, items: Vec::new(), names: Vec::new() }
+    }
+
+    fn item(&mut self, name: &str, value: &str) {
+        self.items.push(match self.json {
+            true => format!("{}:{value}", serde_json::Value::from(name)),
+            // The number of an example is its first column.
+            false if self.items.is_empty() && name == "example" => value.into(),
+            false => format!("{name} {value}"),
+        });
+    }
+
+    /// Some values of an output, which have this shape.
+    fn add(&mut self, output: &PredictedOutput, range: Range<usize>, shape: &[usize], named: &ClassNames) {
+        let PredictedOutput { name, tensor, position_in, .. } = output;
+        let value = rendered(tensor, range.clone(), shape);
+        let (HostData::I32(at), Some(all)) = (&tensor.data, position_in.as_ref().and_then(|d| named.get(d)))
+        else {
+            return self.item(name, &value);
+        };
+        let names = at[range].iter().map(|at| usize::try_from(*at).ok().and_then(|at| all.get(at)));
+        if self.json {
+            let texts =
+                names.map(|n| n.map_or("null".into(), |n| serde_json::Value::from(n.as_str()).to_string()));
+            self.names.push(format!(
+                "{}:{}",
+                serde_json::Value::from(name.as_str()),
+                nested(texts.collect(), shape)
+            ));
+            return self.item(name, &value);
+        }
+        let names: Vec<&str> = names.map(|n| n.map_or("?", String::as_str)).collect();
+        self.item(name, &format!("{value} ({})", printable(&names.join(", "))));
+    }
+
+    fn ended(mut self) -> String {
+        if !self.names.is_empty() {
+            self.items.push(format!("\"names\":{{{}}}", self.names.join(",")));
+        }
+        match self.json {
+            true => format!("{{{}}}\n", self.items.join(",")),
+            false => self.items.join("  ") + "\n",
+        }
+    }
 }
 
 /// Says what was written where.
 fn report(
     outputs: &[PredictedOutput],
+    class_names: &ClassNames,
     written: &[(PathBuf, Vec<String>)],
     console: &mut Console,
 ) -> Result<(), Stop> {
     for (path, names) in written {
         let within: Vec<&PredictedOutput> = outputs.iter().filter(|o| names.contains(&o.name)).collect();
         if console.json() {
-            let outputs: Vec<_> = within.iter().map(|o| described(o)).collect();
-            let path = path.display().to_string();
-            console.out_json(&object([("written", path.into()), ("outputs", outputs.into())]))?;
+            let mut line = described(&within, class_names);
+            line.push("written", path.display().to_string());
+            console.out_json(&line)?;
             continue;
         }
         let shown = within.iter().map(|o| {
             let size = |(dim, n): (&String, &usize)| format!("{dim}={n}");
             let dims: Vec<String> = o.dims.iter().zip(&o.tensor.shape).map(size).collect();
-            format!("{}[{}] {}", o.name, dims.join(", "), o.tensor.dtype())
+            let names = o.position_in.as_ref().and_then(|d| class_names.get(d));
+            let names = names.map(|names| format!(" ({})", numbered(names))).unwrap_or_default();
+            format!("{}[{}] {}{names}", o.name, dims.join(", "), o.tensor.dtype())
         });
         let line = format!("{}: {}\n", path.display(), shown.collect::<Vec<_>>().join(", "));
         console.out(&printable(&line))?;
@@ -95,12 +154,34 @@ fn report(
     Ok(())
 }
 
-/// What the numbers of an output mean: its dtype, its dims as its lists nest, outermost first, and whether there is a value
-/// for each example.
-fn described(output: &PredictedOutput) -> serde_json::Value {
-    let PredictedOutput { name, dims, each_example, tensor } = output;
-    let nested = &dims[usize::from(*each_example)..];
-    json!({ "name": name, "dtype": tensor.dtype().name(), "dims": nested, "each_example": each_example })
+/// The first few names, each with its number.
+fn numbered(names: &[String]) -> String {
+    const MOST: usize = 10;
+    let mut texts: Vec<String> =
+        names.iter().take(MOST).enumerate().map(|(i, name)| format!("{i} {name}")).collect();
+    if names.len() > MOST {
+        texts.push(format!("and {} more", names.len() - MOST));
+    }
+    texts.join(", ")
+}
+
+/// What the numbers of outputs mean: of each its dtype, its dims as its lists nest, outermost first, whether there is a value
+/// for each example, and which dim its values are positions along; and what positions along dims are called.
+fn described(outputs: &[&PredictedOutput], class_names: &ClassNames) -> Object {
+    let described = outputs.iter().map(|output| {
+        let PredictedOutput { name, dims, each_example, position_in, tensor } = output;
+        let nested = &dims[usize::from(*each_example)..];
+        let mut all = json!({ "name": name, "dtype": tensor.dtype().name(), "dims": nested, "each_example": each_example });
+        if let Some(dim) = position_in {
+            all["position_in"] = dim.as_str().into();
+        }
+        all
+    });
+    let mut line = object([("outputs", described.collect::<Vec<_>>().into())]);
+    if !class_names.is_empty() {
+        line.push("class_names", json!(class_names));
+    }
+    line
 }
 
 /// A run of elements as JSON: a number, or lists in lists by `shape`. Each float has as many digits as distinguish it from
@@ -130,6 +211,11 @@ fn rendered(tensor: &HostTensor, range: std::ops::Range<usize>, shape: &[usize])
             floats(&tensor.data.to_f64(), range)
         }
     };
+    nested(elements, shape)
+}
+
+/// Elements as lists in lists by `shape`; a single one as it is.
+fn nested(elements: Vec<String>, shape: &[usize]) -> String {
     // Innermost dims first, each step makes lists of what there is.
     let nested = shape.iter().rev().fold(elements, |items, size| {
         if *size == 0 {

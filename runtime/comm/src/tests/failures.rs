@@ -8,6 +8,9 @@ use crate::{
 use meshwright_plan::Monoid;
 use std::time::{Duration, Instant};
 
+/// So long nothing here waits, however busy the machine is: what takes longer waits for ever.
+const ENDLESS: Duration = Duration::from_secs(60);
+
 fn reduce(t: &mut impl Transport, sequence: u64, len: usize) -> Result<(), CommError> {
     let group = world(t);
     let mut data = vec![1f32; len];
@@ -27,7 +30,7 @@ fn a_timeout_names_who_is_missing_and_where_it_is() {
         }
         (0..3).try_for_each(|i| reduce(&mut t, i, 100_000))
     });
-    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert!(begin.elapsed() < ENDLESS);
     let errors = errors(results);
     assert!(errors.iter().all(|e| *e == errors[0]), "the late one hears the same: {errors:?}");
     let CommError::Timeout { rank, call, missing, .. } = &errors[0] else { panic!("{}", errors[0]) };
@@ -146,7 +149,7 @@ fn an_abort_ends_pending_and_later_waits_of_all() {
         }
         _ => reduce(&mut t, 0, 100_000),
     });
-    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert!(begin.elapsed() < ENDLESS);
     for error in errors(results) {
         let CommError::Aborted { rank: 1, reason, .. } = &error else { panic!("{error}") };
         assert_eq!(reason, "no space left on device");
@@ -176,7 +179,7 @@ fn a_panic_ends_all() {
             );
         }
     }
-    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert!(begin.elapsed() < ENDLESS);
 }
 
 #[test]
@@ -192,7 +195,7 @@ fn a_panic_with_collectives_in_flight_ends_all() {
         let first = started.and_then(|s| s.wait()).map(drop);
         first.and_then(|()| t.barrier(&group, &tag(1)))
     });
-    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert!(begin.elapsed() < ENDLESS);
     let error = results[0].clone().unwrap().unwrap_err();
     assert!(matches!(&error, CommError::Aborted { rank: 1, .. }), "{error}");
     assert_eq!(results[1], None);
@@ -213,7 +216,7 @@ fn who_leaves_is_missed_only_where_it_is_needed() {
         assert_eq!(data, [2]);
         reduce(&mut t, 2, 10)
     });
-    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert!(begin.elapsed() < ENDLESS);
     assert_eq!(results[2], Ok(()));
     for result in &results[..2] {
         assert!(

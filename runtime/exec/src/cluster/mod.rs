@@ -469,6 +469,6 @@ mod tests {
         assert!(error.to_string().starts_with("rank 0 has not ended what it does after 0 s"), "{error}");
         assert!(matches!(cluster.on_one(0, |_| Ok(())), Err(ExecError::Gone { rank: 0 })));
         drop(cluster);
-        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(50), "{:?}", begin.elapsed());
     }
 }

@@ -253,14 +253,19 @@
   // Losses by step.
 
   const stepSection = () => sectionOf("Loss by step", () => "", (made) => {
-    const by = [["", "each combination"], ["batch", "batch size"], ["layout", "layout"], ["run", "run"]];
-    const few = () => grouped(data.runs.filter((r) => r.epochs), (run) => label(run)).size <= 12;
-    const color = made.pick("Colors by", () => by.filter(([v]) => v === "" || v === "run" || several(v)),
-      () => (few() ? "" : ["batch", "layout"].find(several) ?? ""));
+    const by = [["", "each combination"], ["batch", "batch size"], ["layout", "layout"], ["seed", "seed"], ["run", "run"]];
+    const drawn = () => data.runs.filter((r) => r.epochs);
+    const few = () => grouped(drawn(), (run) => label(run)).size <= 12;
+    const seeds = () => new Set(drawn().map((run) => run.seed)).size;
+    // Where nothing else tells runs apart, their seeds do, or their names.
+    const alike = () => (seeds() === drawn().length ? "seed" : "run");
+    const color = made.pick("Colors by", () => by.filter(([v]) => v === "" || v === "run" || (v === "seed" ? seeds() > 1 : several(v))),
+      () => (varying.length === 0 && drawn().length > 1 ? alike() : few() ? "" : ["batch", "layout"].find(several) ?? ""));
     const smooth = made.pick("Smoothing", () => [["", "none"], ["0.6", "0.6"], ["0.9", "0.9"], ["0.99", "0.99"]], () => "");
     const along = made.pick("Along", () => [["step", "steps"], ["examples", "examples"], ["share", "part of the run"]], () => "step");
     const of = (run) => {
       const trait = color.value();
+      if (trait === "seed") return `seed ${run.seed ?? "?"}`;
       return trait === "run" ? run.name : trait === "" ? label(run) : traits(run).get(trait) ?? "?";
     };
     return () => [{

@@ -6,6 +6,7 @@ use crate::{Checked, RawTensor};
 use meshwright_exec::HostTensor;
 use meshwright_plan::DType;
 use sha2::Digest;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub struct Dataset {
     pub(super) fingerprint: String,
     /// The folder with the `data.toml` that describes it, if one does.
     pub(super) folder: Option<PathBuf>,
+    /// What the positions along dims are called.
+    pub(super) class_names: BTreeMap<String, Vec<String>>,
 }
 
 /// The records at some positions of an order.
@@ -51,6 +54,7 @@ impl Dataset {
             rule,
             fingerprint: String::new(),
             folder: None,
+            class_names: BTreeMap::new(),
         };
         set.fingerprint = set.hash()?;
         Ok(set)
@@ -64,6 +68,16 @@ impl Dataset {
     /// The folder with the `data.toml` that describes it, as it was found.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
+    }
+
+    /// What the positions along dims are called.
+    pub(crate) fn class_names(&self) -> &BTreeMap<String, Vec<String>> {
+        &self.class_names
+    }
+
+    /// The same with these names of positions.
+    pub(crate) fn with_class_names(self, class_names: BTreeMap<String, Vec<String>>) -> Dataset {
+        Dataset { class_names, ..self }
     }
 
     pub(super) fn rule(&self) -> &OrderRule {

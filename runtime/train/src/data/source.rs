@@ -3,6 +3,7 @@
 use super::tokens::{TokenFiles, TokenSource};
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes, nearest};
+use meshwright_plan::{Dims, InputDecl};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -148,7 +149,7 @@ pub struct Source {
 
 impl Source {
     /// What the values of an input are called, where its files or its text have names for them.
-    pub(crate) fn classes(&self, input: &str) -> Option<&[String]> {
+    fn classes(&self, input: &str) -> Option<&[String]> {
         fn names<'a>(set: &'a SplitSource, input: &str) -> Option<&'a [String]> {
             let found: &[String] = match set.inputs.get(input)? {
                 InputSource::Files(files) => &files.first()?.classes,
@@ -159,6 +160,16 @@ impl Source {
             Some(found).filter(|c| !c.is_empty())
         }
         self.splits.values().find_map(|set| names(set, input))
+    }
+
+    /// What the positions along dims are called, by the inputs whose values are such positions.
+    pub(crate) fn class_names<'a>(
+        &self,
+        inputs: impl Iterator<Item = &'a InputDecl>,
+        dims: &Dims,
+    ) -> BTreeMap<String, Vec<String>> {
+        let named = |i: &InputDecl| Some((dims.name(i.range?).to_string(), self.classes(&i.name)?.to_vec()));
+        inputs.filter_map(named).collect()
     }
 
     /// Lets another tokenizer make tokens of what is still text.

@@ -71,7 +71,7 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
     let loaded = Project::load(&recorded.project(&ProjectOptions::default())?);
     *sources = loaded.sources;
     let project = loaded.project.ok_or(Failure::Diagnostics(loaded.diagnostics))?;
-    let (class, came) = recorded.imported_as();
+    let class = recorded.imported_as();
     let map = match &options.map {
         Some(name) => HfMap::named(name)?,
         None => map_for(&project, class.as_deref())?,
@@ -98,7 +98,7 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
         );
     }
     let ids = tokenizer.as_ref().map(|t| t.ids.iter().map(|(k, id)| (k.as_str(), *id)).collect());
-    let labels = map.labels.as_ref().map(|dim| class_names(&project, dim, source.as_ref(), came));
+    let labels = map.labels.as_ref().map(|dim| class_names(&project, dim, source.as_ref(), &recorded));
     let details = ConfigDetails { labels, tokens: ids.unwrap_or_default(), dtype };
     let config = config_text(&map, &project, &details)?;
     let folder = Folder::at(&options.to).create().map_err(|e| unwritable(&options.to, &e))?;
@@ -201,14 +201,13 @@ fn tokenizer_of(source: &Source) -> Option<TextTokenizer> {
     source.splits.values().find_map(|s| s.tokens.as_ref())?.files.tokenizer().ok()
 }
 
-/// The names of the positions along a dim: those of the data, those that came with the weights, or their numbers as transformers has them.
-fn class_names(project: &Project, dim: &str, source: Option<&Source>, came: Vec<String>) -> Vec<String> {
+/// The names of the positions along a dim: those of the data, those that the run has, or their numbers as transformers has them.
+fn class_names(project: &Project, dim: &str, source: Option<&Source>, recorded: &Recorded) -> Vec<String> {
     let dims = &project.program.graph.dims;
     let count = dims.iter().find(|(_, n)| *n == dim).map_or(0, |(d, _)| dims.size(d));
-    let inputs = project.program.inputs.iter().map(|i| &i.0);
-    let mut of_dim = inputs.filter(|i| i.range.is_some_and(|r| dims.name(r) == dim));
-    let of_data = of_dim.find_map(|i| source?.classes(&i.name));
-    let known = [of_data.unwrap_or_default().to_vec(), came].into_iter().find(|names| names.len() == count);
+    let of_data = source.map(|s| s.class_names(project.program.inputs.iter().map(|i| &i.0), dims));
+    let all = [of_data.unwrap_or_default(), recorded.class_names()];
+    let known = all.into_iter().find_map(|mut names| names.remove(dim).filter(|names| names.len() == count));
     known.unwrap_or_else(|| (0..count).map(|i| format!("LABEL_{i}")).collect())
 }
 

@@ -126,8 +126,8 @@ pub fn import_hf(options: &HfImport, sources: &mut Sources) -> Result<HfImported
         tokenizer_of(&options.from, vocab.map(|(d, _)| project.program.graph.dims.size(d)))?;
     notes.extend(note);
     let labels = map.labels.as_ref().map_or(Ok(None), |_| config.labels())?;
-    let labels = labels.unwrap_or_default();
-    write_run(options, (&project, sources), (&taken, &all), &tokenizer, (&map.class, labels))?;
+    let class_names = map.labels.clone().zip(labels).into_iter().collect();
+    write_run(options, (&project, sources), (&taken, &all), &tokenizer, (&map.class, class_names))?;
     Ok(HfImported {
         model: project.program.model.clone(),
         parameters: project.program.parameter_elements(),
@@ -280,7 +280,7 @@ fn write_run(
     (project, sources): (&Project, &Sources),
     (taken, all): (&Initializer, &[Target]),
     tokenizer: &BTreeMap<String, String>,
-    (class, labels): (&str, Vec<String>),
+    (class, class_names): (&str, BTreeMap<String, Vec<String>>),
 ) -> Result<(), Failure> {
     let mut tensors: Vec<(&str, RawTensor)> = Vec::with_capacity(all.len());
     for t in all {
@@ -301,7 +301,7 @@ fn write_run(
     let settings = RunSettings {
         imported: Some(options.from.display().to_string()),
         class: Some(class.into()),
-        labels,
+        class_names,
         ..RunSettings::new(project, sources, &lasting, 0, None)
     }
     .absolute();

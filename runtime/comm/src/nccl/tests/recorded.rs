@@ -97,7 +97,7 @@ fn what_was_recorded_computes_with_new_inputs_each_time() {
         device.graph = None;
         let begin = Instant::now();
         drop(device);
-        assert!(begin.elapsed() < Duration::from_secs(2));
+        assert!(begin.elapsed() < Duration::from_secs(60));
     });
 }
 
