@@ -232,6 +232,28 @@ fn tokenizers_take_time_and_memory_by_the_length_of_their_text() {
     }
 }
 
+/// Of a document without an end of a line there is a part in memory, however long it is.
+#[test]
+fn a_document_of_one_long_line_takes_little_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut numbers = crate::support::Numbers(5);
+    let words: Vec<String> = (0..500).map(|_| format!("word{}", numbers.below(1000))).collect();
+    let peak = |name: &str, times: usize, more: &[&str]| {
+        let (from, to) = (dir.path().join(name).with_extension("txt"), dir.path().join(name));
+        std::fs::write(&from, (words.join(" ") + " ").repeat(times)).unwrap();
+        let args = [&["data", "tokenize", text(&from), "--out", text(&to)], more].concat();
+        // Each core has parts of its own.
+        let (used, said) = measured(command(&args).env("RAYON_NUM_THREADS", "2"));
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        used.peak_kib
+    };
+    // 4 MB, of which a tokenizer is made, and 32.
+    peak("short", 1_000, &["--train", "bpe", "--vocab", "500"]);
+    let tokenizer = dir.path().join("short/tokenizer.json");
+    let peak = peak("long", 8_000, &["--tokenizer", text(&tokenizer)]);
+    assert!(peak < 300_000, "{peak} KiB");
+}
+
 #[test]
 fn sweeps_of_many_runs_are_written_in_little_time() {
     let dir = folder(SMALL);

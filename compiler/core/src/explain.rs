@@ -13,6 +13,7 @@ use meshwright_ops::{GraphNote, Id};
 use meshwright_plan::{CollectiveTotal, Dim, Phase, Plan, Prim, Provenance, StepLoop};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A mesh axis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -248,14 +249,21 @@ fn attention(spmd: &Spmd, plan: &Plan, line_of: &LineOf) -> Vec<AttentionReport>
     spmd.step.graph.notes.iter().map(report).collect()
 }
 
+/// The innermost loop that each of so many things is in, of loops with these bodies: one comes before those in it.
+fn innermost(count: usize, bodies: impl Iterator<Item = Range<usize>>) -> Vec<Option<usize>> {
+    let mut out = vec![None; count];
+    bodies.enumerate().for_each(|(i, body)| out[body].fill(Some(i)));
+    out
+}
+
 fn loops(plan: &Plan) -> Vec<LoopReport> {
     let all = plan.loops();
-    let around = |i: usize| all[..i].iter().rposition(|l| l.contains(all[i].begin));
+    let innermost = innermost(plan.steps.len(), all.iter().map(|l| l.begin + 1..l.end));
     let report = |i: usize| LoopReport {
         dim: plan.dims.name(all[i].dim).into(),
         iterations: plan.dims.size(all[i].dim),
         reverse: all[i].reverse,
-        parent: around(i),
+        parent: innermost[all[i].begin],
     };
     (0..all.len()).map(report).collect()
 }
@@ -265,6 +273,7 @@ fn loops(plan: &Plan) -> Vec<LoopReport> {
 fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &LineOf) -> Vec<ValueReport> {
     let g = &spmd.step.graph;
     let moved: BTreeSet<u32> = collectives.iter().flat_map(|c| &c.parts).map(|p| p.id).collect();
+    let innermost = innermost(spmd.instrs.len(), spmd.loops.iter().map(|l| l.body.clone()));
     let mut out = Vec::new();
     for (i, instr) in spmd.instrs.iter().enumerate() {
         if matches!(instr, Instr::Reshard { .. }) {
@@ -287,7 +296,7 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
             dtype: spmd.dtype(instr.out()).name().into(),
             split_by: v.placement.describe(&g.dims, &spmd.mesh),
             // Loops have the same order here as in the Plan.
-            in_loop: spmd.loops.iter().rposition(|l| l.body.contains(&i)),
+            in_loop: innermost[i],
         });
     }
     out
@@ -296,10 +305,8 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
 /// The lag of most of what a loop computes.
 fn usual_lag(plan: &Plan, computes: &[usize], l: &StepLoop) -> i16 {
     let mut counts: BTreeMap<u8, usize> = BTreeMap::new();
-    computes
-        .iter()
-        .filter(|i| l.contains(**i))
-        .for_each(|i| *counts.entry(plan.steps[*i].lag).or_default() += 1);
+    let [from, to] = [l.begin, l.end].map(|step| computes.partition_point(|i| *i < step));
+    computes[from..to].iter().for_each(|i| *counts.entry(plan.steps[*i].lag).or_default() += 1);
     counts.into_iter().max_by_key(|(_, count)| *count).map_or(0, |(lag, _)| lag.into())
 }
 
@@ -312,6 +319,7 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
     let computes: Vec<usize> = steps().filter(|(_, s)| s.computes()).map(|(i, _)| i).collect();
     let (loops, times) = (plan.loops(), plan.times());
     let place = |step: usize| computes.partition_point(|i| *i < step);
+    let innermost = innermost(plan.steps.len(), loops.iter().map(|l| l.begin + 1..l.end));
     let lags: Vec<i16> = loops.iter().map(|l| usual_lag(plan, &computes, l)).collect();
     for (start, step) in steps() {
         let Some(c) = step.collective() else { continue };
@@ -331,7 +339,7 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
         let mut told = BTreeSet::new();
         let reasons: Vec<&str> =
             parts.iter().map(|p| p.because.as_str()).filter(|because| told.insert(*because)).collect();
-        let in_loop = loops.iter().rposition(|l| l.contains(start));
+        let in_loop = innermost[start];
         out.push(CollectiveReport {
             op: c.name().into(),
             axes: c.axes().iter().map(|a| plan.mesh.name(*a).to_string()).collect(),

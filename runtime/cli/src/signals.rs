@@ -84,9 +84,20 @@ impl Drop for Paging {
 
 /// Catches signals; what it gives is true once one has come, and the command is expected to end then.
 pub(crate) fn stop_of(note: &mut dyn FnMut(&str)) -> &'static AtomicBool {
-    LOOKED_AT.store(true, Ordering::Relaxed);
+    is_looked_at();
     catch(note);
     &STOP
+}
+
+/// The same of a command that looks at it later: until it [`is_looked_at`], a signal ends the command at once.
+pub(crate) fn stop_of_later(note: &mut dyn FnMut(&str)) -> &'static AtomicBool {
+    catch(note);
+    &STOP
+}
+
+/// From here on the command ends by itself once a signal has come.
+pub(crate) fn is_looked_at() {
+    LOOKED_AT.store(true, Ordering::Relaxed);
 }
 
 fn handled() -> &'static io::Result<()> {

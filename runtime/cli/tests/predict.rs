@@ -263,7 +263,8 @@ fn classes_are_called_by_the_names_that_the_data_has() {
     let rows = |i: usize| format!("{}\n", ["red", "blue", "\"a \"\"b\"\"\"", "-1", "3"][i % 5]);
     std::fs::create_dir(at.join("data")).unwrap();
     std::fs::copy(at.join("x.npy"), at.join("data/x.npy")).unwrap();
-    std::fs::write(at.join("data/l.csv"), "kind\n".to_string() + &(0..LABELED).map(rows).collect::<String>()).unwrap();
+    std::fs::write(at.join("data/l.csv"), "kind\n".to_string() + &(0..LABELED).map(rows).collect::<String>())
+        .unwrap();
     let toml = format!("[train]\nx = \"x.npy\"\nlabel = {{ file = \"l.csv:kind\", classes = {list} }}\n");
     std::fs::write(at.join("data/data.toml"), toml).unwrap();
     let args = ["train", "guess.mw", "--data", "data", "--run", "n", "--epochs", "1", "--no-eval"];
@@ -272,7 +273,8 @@ fn classes_are_called_by_the_names_that_the_data_has() {
 
     let outputs = ["--output", "class", "--output", "sure", "--value", "logits"];
     let predict = |from: &str, more: &[&str]| {
-        let (code, out, err) = run(&at, &[&["predict", from, "--data", "x=new.npy"], &outputs[..], more].concat());
+        let (code, out, err) =
+            run(&at, &[&["predict", from, "--data", "x=new.npy"], &outputs[..], more].concat());
         assert_eq!(code, 0, "{more:?}: {err}");
         out
     };

@@ -66,3 +66,48 @@ fn signals_that_were_ignored_stay_ignored() {
     assert_eq!(signaled(&at, "INT", &["-HUP"]), (Some(130), false), "others are heard");
     assert_eq!(signaled(&at, "", &["-INT"]), (Some(130), false));
 }
+
+/// What is compiled for long is ended by a signal at once: there is nothing that a checkpoint would keep.
+#[test]
+fn a_signal_ends_a_command_that_has_not_begun_to_train() {
+    let at = folder("signal-before-steps");
+    let loops: String = (0..2400).map(|i| format!("    repeat k {{ y = dn(y) as a{i} }}\n")).collect();
+    let model = format!(
+        "dim batch = 4, d = 3, k = 2\nlayer dn(x) {{\n    param w[d] = 1\n    return tanh(x * w)\n}}\nmodel m {{\n    input x[batch, d]: float\n    let y = x\n{loops}    loss l = mean[batch, d](y * y)\n}}\ntrain m {{\n    minimize l\n    optimizer sgd(lr = 0.1)\n}}\n"
+    );
+    std::fs::write(at.join("m.mw"), model).unwrap();
+    std::fs::write(at.join("x.csv"), "a,b,c\n1,2,3\n4,5,6\n7,8,9\n1,2,3\n").unwrap();
+    let data = "[train]\nx = { file = \"x.csv\", columns = [\"a\", \"b\", \"c\"] }\n";
+    std::fs::write(at.join("data.toml"), data).unwrap();
+    let train = [
+        "train",
+        "m.mw",
+        "--data",
+        ".",
+        "--no-eval",
+        "--steps",
+        "100000",
+        "--run",
+        "run",
+        "--format",
+        "json",
+    ];
+    for args in [&train[..], &["explain", "m.mw"], &["check", "m.mw", "--data", "."]] {
+        let child = command(&at, "env")
+            .arg("--default-signal=TERM")
+            .arg(env!("CARGO_BIN_EXE_meshwright"))
+            .args(args)
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        assert!(Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        // By the signal itself, or by whoever hears it.
+        assert!(matches!(output.status.code(), None | Some(130)), "{args:?}: {output:?}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("\"step\""), "{args:?}");
+        assert!(
+            !at.join("run/checkpoints").exists()
+                || std::fs::read_dir(at.join("run/checkpoints")).unwrap().count() == 0
+        );
+    }
+}

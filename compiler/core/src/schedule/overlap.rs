@@ -24,7 +24,8 @@ const PART_OF_PEAK: u64 = 8;
 /// Takes collectives apart into a start and a wait.
 pub fn overlap(plan: Plan) -> Plan {
     let limit = flight_limit(&plan);
-    let mut plan = in_stretches(plan, |stretch| within(stretch, limit));
+    let stays = outlives(&plan);
+    let mut plan = in_stretches(plan, |stretch| within(stretch, &stays, limit));
     let mut started: u32 = 0;
     let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
     for step in &mut plan.steps {
@@ -93,9 +94,10 @@ struct Schedule {
     ended: usize,
 }
 
-fn within(mut plan: Plan, limit: usize) -> Plan {
+/// Takes those of a stretch apart. Many loops have many stretches: nothing here is of the size of the whole Plan.
+fn within(mut plan: Plan, stays: &PerBuffer<bool>, limit: usize) -> Plan {
     updates_as_gradients_come(&mut plan);
-    let known = known(&plan);
+    let known = known(&plan, stays);
     let mut opens: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (place, k) in &known {
         opens.entry(k.earliest).or_default().push(*place);
@@ -270,25 +272,24 @@ fn number(steps: Vec<Step>) -> Vec<Step> {
     out
 }
 
-fn known(plan: &Plan) -> BTreeMap<usize, Known> {
+fn known(plan: &Plan, stays: &PerBuffer<bool>) -> BTreeMap<usize, Known> {
     // The place after which a buffer is there, after which it was read, and of its last reader.
-    let mut made: PerBuffer<usize> = PerBuffer::new(plan, 0);
-    let mut read: PerBuffer<usize> = PerBuffer::new(plan, 0);
-    let mut last: PerBuffer<Option<usize>> = PerBuffer::new(plan, None);
+    let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
+    let mut read: BTreeMap<BufId, usize> = BTreeMap::new();
+    let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
     for (i, s) in plan.steps.iter().enumerate() {
-        for o in &s.reads {
-            last[o.buf] = Some(i);
-        }
+        last.extend(s.reads.iter().map(|o| (o.buf, i)));
     }
-    let stays = outlives(plan);
     let bytes = |b: BufId| plan.buffer(b).largest_bytes(&plan.mesh);
     let mut out = BTreeMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let reads = || step.reads.iter().map(|o| o.buf);
         let writes = || step.writes.iter().map(|o| o.buf);
         if let Some(c) = step.collective() {
-            let after = |places: &PerBuffer<usize>| reads().map(|b| places[b]).max().unwrap_or(0);
-            let ends = |b: &BufId| last[*b] == Some(i) && !stays[*b];
+            let after = |places: &BTreeMap<BufId, usize>| {
+                reads().filter_map(|b| places.get(&b)).max().copied().unwrap_or(0)
+            };
+            let ends = |b: &BufId| last.get(b) == Some(&i) && !stays[*b];
             let in_place = matches!(c, Collective::AllReduce { .. }) && reads().all(|b| ends(&b));
             // Before its last reader it could not take the storage of its operand.
             let earliest = if in_place { after(&made).max(after(&read)) } else { after(&made) };
@@ -298,8 +299,8 @@ fn known(plan: &Plan) -> BTreeMap<usize, Known> {
             };
             out.insert(i, Known { earliest, early, late });
         }
-        reads().for_each(|b| read[b] = i + 1);
-        writes().for_each(|b| made[b] = i + 1);
+        read.extend(reads().map(|b| (b, i + 1)));
+        made.extend(writes().map(|b| (b, i + 1)));
     }
     out
 }
@@ -398,9 +399,15 @@ mod tests {
         plan
     }
 
+    /// The pass over a Plan of one stretch.
+    fn in_one(before: Plan, limit: usize) -> Plan {
+        let stays = outlives(&before);
+        within(before, &stays, limit)
+    }
+
     /// Names of the steps, with flights, of a Plan that holds.
     fn scheduled(before: Plan, limit: usize) -> (Vec<String>, Plan) {
-        let after = lifetimes(within(before, limit));
+        let after = lifetimes(in_one(before, limit));
         let found = verify_plan(&after);
         assert!(found.is_empty(), "{found:?}\n{}", crate::print::plan(&after));
         let name = |s: &Step| match s.async_id {

@@ -18,7 +18,7 @@ pub(super) fn stretches(steps: &[Step]) -> Vec<usize> {
     each.collect()
 }
 
-/// Runs a pass over each stretch by itself, of a Plan with its buffers and only these steps.
+/// Runs a pass over each stretch that has a collective by itself, of a Plan with its buffers and only these steps.
 pub(super) fn in_stretches(mut plan: Plan, pass: impl Fn(Plan) -> Plan) -> Plan {
     if !plan.steps.iter().any(bounds) {
         return pass(plan);
@@ -30,7 +30,9 @@ pub(super) fn in_stretches(mut plan: Plan, pass: impl Fn(Plan) -> Plan) -> Plan 
             continue;
         }
         plan.steps = std::mem::take(&mut stretch);
-        plan = pass(plan);
+        if plan.steps.iter().any(|s| s.collective().is_some()) {
+            plan = pass(plan);
+        }
         out.append(&mut plan.steps);
         out.extend(step);
     }

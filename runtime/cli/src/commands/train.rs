@@ -12,8 +12,8 @@ use clap::ValueEnum;
 use meshwright_diag::Sources;
 use meshwright_train::run_dir::{checkpoints_in, no_run};
 use meshwright_train::{
-    ClusterJob, Failure, Finished, LogFormat, ProjectOptions, Recorded, TrainOptions, agree_on_result,
-    recorded, train,
+    ClusterJob, Failure, Finished, LogFormat, Progress, ProjectOptions, Recorded, TrainOptions,
+    agree_on_result, recorded, train,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let run = args.run.clone().or_else(|| claimed.as_ref().map(|c| c.folder().into()));
     let options = options(args, &loaded, run, console)?;
     let OfRun { project, sources, recorded, .. } = loaded;
-    let stop = signals::stop_of(&mut |text| console.note(text));
+    let stop = signals::stop_of_later(&mut |text| console.note(text));
     let run = options.run.clone();
     let head = Head {
         model: from_here(recorded.as_ref().map_or(given.model.as_str(), |r| r.model_file())),
@@ -58,6 +58,10 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let begin = Instant::now();
     let mut watcher = Watcher::new(console, head);
     let ended = train(&project, &sources, &options, stop, &mut |progress| {
+        // Before the first step there is nothing that a checkpoint would keep.
+        if matches!(progress, Progress::Started { .. }) {
+            signals::is_looked_at();
+        }
         if !watcher.see(progress) {
             // Nobody reads on: end as for Ctrl-C, with a checkpoint.
             stop.store(true, Ordering::Relaxed);

@@ -1,10 +1,13 @@
-//! Documents of text files, one after the other: plain text or JSON lines, gzipped or not.
+//! Documents of text files, one after the other: plain text or JSON lines, gzipped or not. What is long comes in parts, as [`pieces`]
+//! cuts it, so that its length is no matter.
 
+use super::lines::Lines;
+use super::pieces::{first_end, pieces};
 use super::{failed, refused};
 use crate::Checked;
-use crate::data::{Bytes, files};
+use crate::data::files;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 /// Where a document of a plain text ends.
@@ -31,9 +34,6 @@ pub struct TextFiles {
     pub field: String,
 }
 
-/// Longer lines are no text: a damaged file, or one of another format.
-const LONGEST_LINE: usize = 1 << 30;
-
 impl TextFiles {
     /// The files that some patterns name.
     ///
@@ -48,25 +48,63 @@ impl TextFiles {
     }
 
     /// All documents that are not empty, in order.
-    pub(crate) fn documents(&self) -> Documents<'_> {
-        Documents { files: self, next: 0, open: None }
+    pub(crate) fn documents(&self) -> impl Iterator<Item = Checked<String>> {
+        let mut parts = self.parts();
+        std::iter::from_fn(move || {
+            let mut document = String::new();
+            loop {
+                match parts.next()? {
+                    Ok(part) if part.ends => return Some(Ok(document + &part.text)),
+                    Ok(part) => document += &part.text,
+                    Err(e) => return Some(Err(e)),
+                }
+            }
+        })
+    }
+
+    /// The same in parts.
+    pub(crate) fn parts(&self) -> DocumentParts<'_> {
+        DocumentParts { files: self, next: 0, open: None, within: false }
+    }
+}
+
+/// A part of a document.
+#[derive(Debug)]
+pub(crate) struct DocumentPart {
+    text: String,
+    /// Whether it is the last one.
+    pub(crate) ends: bool,
+}
+
+impl AsRef<str> for DocumentPart {
+    fn as_ref(&self) -> &str {
+        &self.text
     }
 }
 
 /// Reads documents; an error ends it.
-pub(crate) struct Documents<'a> {
+pub(crate) struct DocumentParts<'a> {
     files: &'a TextFiles,
     /// The file that is opened next.
     next: usize,
     open: Option<OpenText>,
+    /// Whether the last part was not the end of its document.
+    within: bool,
 }
 
 struct OpenText {
     path: PathBuf,
-    reader: BufReader<Bytes>,
+    lines: Lines,
     json: bool,
-    /// The line that was read last, from 1.
-    line: u64,
+    /// What was read of a document.
+    text: String,
+    /// Whether it has a line, and anything but blanks.
+    begun: bool,
+    real: bool,
+    /// What the last line begins with, where that may be a blank line.
+    blanks: Option<String>,
+    /// Parts of an object's text.
+    ready: VecDeque<DocumentPart>,
 }
 
 /// Whether a name is that of a file of JSON lines.
@@ -76,10 +114,10 @@ pub(super) fn is_json_lines(path: &Path) -> bool {
     name.ends_with(".jsonl") || name.ends_with(".ndjson")
 }
 
-impl Iterator for Documents<'_> {
-    type Item = Checked<String>;
+impl Iterator for DocumentParts<'_> {
+    type Item = Checked<DocumentPart>;
 
-    fn next(&mut self) -> Option<Checked<String>> {
+    fn next(&mut self) -> Option<Checked<DocumentPart>> {
         loop {
             let mut open = match self.open.take() {
                 Some(open) => open,
@@ -92,12 +130,13 @@ impl Iterator for Documents<'_> {
                     }
                 }
             };
-            match open.document(self.files) {
-                Ok(Some(text)) => {
+            match open.part(self.files) {
+                Ok(Some(part)) => {
                     self.open = Some(open);
+                    let goes_on = std::mem::replace(&mut self.within, !part.ends);
                     // A document without a character has no tokens.
-                    if !text.trim().is_empty() {
-                        return Some(Ok(text));
+                    if goes_on || !part.ends || !part.text.trim().is_empty() {
+                        return Some(Ok(part));
                     }
                 }
                 Ok(None) => {}
@@ -107,7 +146,7 @@ impl Iterator for Documents<'_> {
     }
 }
 
-impl Documents<'_> {
+impl DocumentParts<'_> {
     fn end<T>(&mut self, error: Box<meshwright_diag::Diagnostic>) -> Checked<T> {
         self.next = self.files.paths.len();
         Err(error)
@@ -116,76 +155,89 @@ impl Documents<'_> {
 
 impl OpenText {
     fn new(path: &Path) -> Checked<OpenText> {
-        let bytes = Bytes::stream(path).map_err(|why| failed(path, why))?;
-        let reader = BufReader::with_capacity(1 << 16, bytes);
-        Ok(OpenText { path: path.to_path_buf(), reader, json: is_json_lines(path), line: 0 })
+        Ok(OpenText {
+            path: path.to_path_buf(),
+            lines: Lines::open(path)?,
+            json: is_json_lines(path),
+            text: String::new(),
+            begun: false,
+            real: false,
+            blanks: None,
+            ready: VecDeque::new(),
+        })
     }
 
-    /// The next document; `None` at the end of the file.
-    fn document(&mut self, files: &TextFiles) -> Checked<Option<String>> {
-        if self.json {
-            return self.json_line(&files.field);
+    /// The next part; `None` at the end of the file.
+    fn part(&mut self, files: &TextFiles) -> Checked<Option<DocumentPart>> {
+        if !self.json {
+            return self.part_of_text(files.rule);
         }
-        match files.rule {
-            DocumentRule::Lines => self.text_line(),
-            DocumentRule::BlankLines => self.lines(|line| line.trim().is_empty()),
-            DocumentRule::Files => self.lines(|_| false),
+        if self.ready.is_empty()
+            && let Some(text) = self.json_line(&files.field)?
+        {
+            self.ready =
+                pieces(&text).into_iter().map(|p| DocumentPart { text: p.into(), ends: false }).collect();
+            self.ready.iter_mut().next_back().into_iter().for_each(|last| last.ends = true);
         }
+        Ok(self.ready.pop_front())
     }
 
-    /// Lines up to one at which a document ends, which is left out; `None` at the end of the file.
-    fn lines(&mut self, ends: impl Fn(&str) -> bool) -> Checked<Option<String>> {
-        let mut all: Option<String> = None;
-        while let Some(line) = self.text_line()? {
-            if ends(&line) {
-                return Ok(Some(all.unwrap_or_default()));
+    fn part_of_text(&mut self, rule: DocumentRule) -> Checked<Option<DocumentPart>> {
+        loop {
+            // Where there are only blanks up to here, they may be all of the document.
+            if let Some(end) = first_end(&self.text).filter(|_| self.real) {
+                let rest = self.text.split_off(end);
+                let text = std::mem::replace(&mut self.text, rest);
+                return Ok(Some(DocumentPart { text, ends: false }));
             }
-            match &mut all {
-                Some(all) => {
-                    all.push('\n');
-                    all.push_str(&line);
+            let Some(part) = self.lines.part()? else {
+                return Ok(self.begun.then(|| self.document()));
+            };
+            let real = !part.text.trim().is_empty();
+            if part.begins {
+                self.blanks = (rule == DocumentRule::BlankLines).then(String::new);
+            }
+            match &mut self.blanks {
+                Some(blanks) if !real => {
+                    *blanks += &part.text;
+                    if part.ends {
+                        return Ok(Some(self.document()));
+                    }
+                    continue;
                 }
-                None => all = Some(line),
+                Some(_) => {
+                    self.begin_line();
+                    self.text += &self.blanks.take().unwrap_or_default();
+                }
+                None if part.begins => self.begin_line(),
+                None => {}
+            }
+            self.text += &part.text;
+            self.real |= real;
+            if part.ends && rule == DocumentRule::Lines {
+                return Ok(Some(self.document()));
             }
         }
-        Ok(all)
     }
 
-    /// The next line without its end.
-    fn text_line(&mut self) -> Checked<Option<String>> {
-        let mut bytes = Vec::new();
-        let read = (&mut self.reader).take(LONGEST_LINE as u64).read_until(b'\n', &mut bytes);
-        read.map_err(|e| failed(&self.path, format!("after line {}: {e}", self.line)))?;
-        if bytes.is_empty() {
-            return Ok(None);
+    fn begin_line(&mut self) {
+        if std::mem::replace(&mut self.begun, true) {
+            self.text.push('\n');
         }
-        self.line += 1;
-        if bytes.len() >= LONGEST_LINE {
-            return Err(failed(&self.path, format!("line {} has more than {LONGEST_LINE} bytes", self.line)));
-        }
-        if bytes.ends_with(b"\n") {
-            bytes.pop();
-        }
-        if bytes.ends_with(b"\r") {
-            bytes.pop();
-        }
-        if self.line == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
-            bytes.drain(..3);
-        }
-        let text = String::from_utf8(bytes).map_err(|e| {
-            let at = e.utf8_error().valid_up_to();
-            (*failed(&self.path, format!("line {} is not UTF-8 from its byte {at} on", self.line)))
-                .help("convert it: `iconv -f LATIN1 -t UTF-8`")
-        })?;
-        Ok(Some(text))
+    }
+
+    /// The last part of a document.
+    fn document(&mut self) -> DocumentPart {
+        (self.begun, self.real) = (false, false);
+        DocumentPart { text: std::mem::take(&mut self.text), ends: true }
     }
 
     fn json_line(&mut self, field: &str) -> Checked<Option<String>> {
-        let Some(line) = self.text_line()? else { return Ok(None) };
+        let Some(line) = self.lines.whole()? else { return Ok(None) };
         if line.trim().is_empty() {
             return Ok(Some(line));
         }
-        let at = self.line;
+        let at = self.lines.number();
         let mut object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line)
             .map_err(|e| failed(&self.path, format!("line {at} is not a JSON object: {e}")))?;
         match object.remove(field) {

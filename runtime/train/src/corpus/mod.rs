@@ -4,6 +4,7 @@
 mod documents;
 mod index;
 mod labeled;
+mod lines;
 mod manifest;
 mod pieces;
 mod shard_writer;
@@ -34,5 +35,7 @@ fn refused(message: impl Into<String>, help: impl Into<String>) -> Box<Diagnosti
     Box::new(Diagnostic::error(codes::E0508, message.into()).help(help))
 }
 
+#[cfg(test)]
+mod part_tests;
 #[cfg(test)]
 mod tests;

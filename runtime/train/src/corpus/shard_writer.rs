@@ -45,8 +45,8 @@ impl ShardWriter {
         format!("{}-{:05}.npy", self.set, self.index.shards.len())
     }
 
-    /// Adds the tokens of a document of `text_bytes` bytes.
-    pub(super) fn add(&mut self, tokens: &[u32], text_bytes: usize) -> Checked<()> {
+    /// Adds tokens of `text_bytes` bytes of text: those of a document, or more of the last one.
+    pub(super) fn add(&mut self, tokens: &[u32], text_bytes: usize, goes_on: bool) -> Checked<()> {
         if tokens.is_empty() {
             return Ok(());
         }
@@ -57,7 +57,9 @@ impl ShardWriter {
             Some(open) => open,
             None => self.open.insert(OpenShard::new(&self.disk, &name).map_err(told)?),
         };
-        open.starts.push(open.tokens);
+        if !goes_on {
+            open.starts.push(open.tokens);
+        }
         open.tokens += tokens.len() as u64;
         open.text_bytes += text_bytes as u64;
         let write = match self.wide {

@@ -1,7 +1,7 @@
 //! Text files to a folder of token shards. Documents are tokenized by all cores and written in order, so the same text gives the
 //! same bytes; where it was interrupted it goes on after the last shards that were whole.
 
-use super::documents::TextFiles;
+use super::documents::{DocumentPart, DocumentParts, TextFiles};
 use super::index::{CorpusIndex, Recipe, SetIndex, read_json};
 use super::manifest::manifest;
 use super::pieces::pieces;
@@ -208,6 +208,8 @@ struct Writing<'a> {
     recipe: Recipe,
     /// Documents that need not be read again.
     skipped: u64,
+    /// Whether tokens of the document at hand have been added.
+    within: bool,
 }
 
 impl<'a> Writing<'a> {
@@ -234,26 +236,30 @@ impl<'a> Writing<'a> {
             sets,
             recipe: partial.recipe,
             skipped: partial.documents,
+            within: false,
         })
     }
 
     fn run(mut self, text: &TextFiles, progress: &mut dyn FnMut(TokenizeProgress)) -> Checked<Partial> {
-        let mut documents = text.documents();
+        let mut parts = text.parts();
         if self.skipped > 0 {
-            for skipped in documents.by_ref().take(self.skipped as usize) {
-                skipped?;
+            let mut ends = 0;
+            while ends < self.skipped
+                && let Some(part) = parts.next().transpose()?
+            {
+                ends += u64::from(part.ends);
             }
             progress(TokenizeProgress::Resumed(self.skipped));
         }
         let (mut read, mut open) = (self.skipped, 0);
         let (mut tokens, mut bytes) = (0, 0);
         loop {
-            let batch = next_batch(&mut documents)?;
+            let batch = next_batch(&mut parts)?;
             let ends = batch.is_empty();
-            for (document, of_it) in batch.iter().zip(encode_all(self.tokenizer, &batch)?) {
-                let added = self.add(read, of_it, document.len())?;
-                (read, open, tokens) = (read + 1, open + added, tokens + added);
-                if open >= self.shard_tokens {
+            for (part, of_it) in batch.iter().zip(encode_all(self.tokenizer, &batch)?) {
+                let added = self.add(read, of_it, part)?;
+                (read, open, tokens) = (read + u64::from(part.ends), open + added, tokens + added);
+                if open >= self.shard_tokens && part.ends {
                     self.commit(read)?;
                     open = 0;
                 }
@@ -261,7 +267,7 @@ impl<'a> Writing<'a> {
             if ends {
                 break;
             }
-            bytes += batch.iter().map(|d| d.len() as u64).sum::<u64>();
+            bytes += batch.iter().map(|p| p.as_ref().len() as u64).sum::<u64>();
             progress(TokenizeProgress::Tokenizing([read, tokens, bytes]));
         }
         let partial = self.commit(read)?;
@@ -278,8 +284,8 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// Adds document number `number`; gives how many tokens that were.
-    fn add(&mut self, number: u64, mut tokens: Vec<u32>, text_bytes: usize) -> Checked<u64> {
+    /// Adds a part of document number `number`; gives how many tokens that were.
+    fn add(&mut self, number: u64, mut tokens: Vec<u32>, part: &DocumentPart) -> Checked<u64> {
         let share = uniform01(Key::new(0, "held-out documents"), number);
         let (validation, test) = self.held_out;
         let set = match share {
@@ -287,11 +293,13 @@ impl<'a> Writing<'a> {
             s if s < validation + test => "test",
             _ => "train",
         };
-        if !tokens.is_empty() {
+        let goes_on = self.within;
+        self.within |= !tokens.is_empty();
+        if part.ends && std::mem::take(&mut self.within) {
             tokens.extend(self.end);
         }
         if let Some(writer) = self.sets.get_mut(set) {
-            writer.add(&tokens, text_bytes)?;
+            writer.add(&tokens, part.as_ref().len(), goes_on)?;
         }
         Ok(tokens.len() as u64)
     }
@@ -309,20 +317,25 @@ impl<'a> Writing<'a> {
     }
 }
 
-fn next_batch(documents: &mut impl Iterator<Item = Checked<String>>) -> Checked<Vec<String>> {
+/// Parts of documents that keep all cores busy.
+fn next_batch(parts: &mut DocumentParts<'_>) -> Checked<Vec<DocumentPart>> {
     let (mut batch, mut size) = (Vec::new(), 0);
-    while size < BATCH {
-        let Some(document) = documents.next().transpose()? else { break };
-        size += document.len();
-        batch.push(document);
+    while size < BATCH.max(rayon::current_num_threads() << 20) {
+        let Some(part) = parts.next().transpose()? else { break };
+        size += part.as_ref().len();
+        batch.push(part);
     }
     Ok(batch)
 }
 
 /// The tokens of each of some documents, by all cores.
-pub(crate) fn encode_all(tokenizer: &TextTokenizer, documents: &[String]) -> Checked<Vec<Vec<u32>>> {
-    let pieces: Vec<(usize, &str)> =
-        documents.iter().enumerate().flat_map(|(i, d)| pieces(d).into_iter().map(move |p| (i, p))).collect();
+pub(crate) fn encode_all(tokenizer: &TextTokenizer, documents: &[impl AsRef<str>]) -> Checked<Vec<Vec<u32>>> {
+    let pieces: Vec<(usize, &str)> = documents
+        .iter()
+        .map(AsRef::as_ref)
+        .enumerate()
+        .flat_map(|(i, d)| pieces(d).into_iter().map(move |p| (i, p)))
+        .collect();
     let encoded: Vec<Result<Vec<u32>, String>> =
         pieces.par_iter().map(|(_, piece)| tokenizer.encode(piece)).collect();
     let mut out = vec![Vec::new(); documents.len()];

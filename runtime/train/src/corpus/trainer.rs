@@ -1,6 +1,6 @@
 //! Where a tokenizer comes from: a file, or text that it is trained on.
 
-use super::documents::TextFiles;
+use super::documents::{DocumentPart, TextFiles};
 use super::pieces::pieces;
 use super::refused;
 use super::tokenizer::{BERT_SPECIAL, TextTokenizer};
@@ -188,19 +188,21 @@ fn count_words(
 ) -> Checked<BTreeMap<String, u64>> {
     let mut all = BTreeMap::new();
     let (mut seen, mut batch, mut size) = (0, Vec::new(), 0);
-    let mut documents = text.documents();
+    let mut parts = text.parts();
     loop {
-        let next = if seen + size < TRAINED_ON { documents.next().transpose()? } else { None };
+        let next = if seen + size < TRAINED_ON { parts.next().transpose()? } else { None };
         let ends = next.is_none();
-        if let Some(document) = next {
-            size += document.len();
-            batch.push(document);
+        if let Some(part) = next {
+            size += part.as_ref().len();
+            batch.push(part);
         }
         if size < BATCH && !ends {
             continue;
         }
-        let counted: Vec<Result<HashMap<String, u64>, String>> =
-            batch.par_chunks(16).map(|some| words_of(cutter.inner(), some)).collect();
+        let counted: Vec<Result<HashMap<String, u64>, String>> = batch
+            .par_chunks(batch.len().div_ceil(64).clamp(1, 16))
+            .map(|some| words_of(cutter.inner(), some))
+            .collect();
         for counts in counted {
             let counts = counts.map_err(|why| {
                 refused(format!("the text cannot be cut into words: {why}"), "mend the text")
@@ -235,9 +237,9 @@ fn in_parts(words: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     out
 }
 
-fn words_of(cutter: &Tokenizer, documents: &[String]) -> Result<HashMap<String, u64>, String> {
+fn words_of(cutter: &Tokenizer, documents: &[DocumentPart]) -> Result<HashMap<String, u64>, String> {
     let mut counts: HashMap<String, u64> = HashMap::new();
-    for piece in documents.iter().flat_map(|d| pieces(d)) {
+    for piece in documents.iter().flat_map(|d| pieces(d.as_ref())) {
         let mut text = NormalizedString::from(piece);
         if let Some(n) = cutter.get_normalizer() {
             n.normalize(&mut text).map_err(|e| e.to_string())?;

@@ -149,7 +149,7 @@ pub struct Source {
 
 impl Source {
     /// What the values of an input are called, where its files or its text have names for them.
-    fn classes(&self, input: &str) -> Option<&[String]> {
+    pub(super) fn classes(&self, input: &str) -> Option<&[String]> {
         fn names<'a>(set: &'a SplitSource, input: &str) -> Option<&'a [String]> {
             let found: &[String] = match set.inputs.get(input)? {
                 InputSource::Files(files) => &files.first()?.classes,
