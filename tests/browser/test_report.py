@@ -650,6 +650,19 @@ def many(study):
     busy = os.getloadavg()[0] > os.cpu_count()
     assert size < 5 and (own if busy else opening) < 2, (size, opening, own)
 
+def seeds_are_told_apart(_):
+    """Where runs differ in their seeds alone, each seed has a color and a name in the chart of steps."""
+    meshwright(BINARY, "sweep", "points/points.mw", "--data", "points/data", "--seeds", "3", "--epochs", "2", "--run", "seeds",
+               "--report", "seeds.html")
+    with browser() as driver:
+        open_page(driver, "seeds.html")
+        keys = legend(driver, "steps")
+        assert [key.get_attribute("data-name") for key in keys] == ["seed 0", "seed 1", "seed 2"], keys
+        colors = driver.execute_script("return page.charts.get('steps').current.series.map(s => s.lineStyle.color)")
+        assert len(set(colors)) == 3, colors
+        shot(driver, "seeds-light-1280")
+        quiet(driver)
+
 
 def main():
     study, page = sweep()
@@ -677,7 +690,7 @@ def main():
         quiet(driver)
         passed += 1
         print("test report::charts_are_downloaded ... ok")
-    for test in (settings_that_differ, what_a_search_chose_is_named, live, many):
+    for test in (settings_that_differ, seeds_are_told_apart, what_a_search_chose_is_named, live, many):
         test(study)
         passed += 1
         print(f"test report::{test.__name__} ... ok")

@@ -90,8 +90,21 @@ fn as_many_cores_are_taken_as_the_machine_can_use() {
 
 #[test]
 fn devices_are_not_waited_for() {
-    let data = ["train", "mnist_mlp", "--no-save", "--data", "image=/proc/kmsg,label=/proc/kmsg"];
-    for of in [&["check", "/proc/kmsg"][..], &["check", "mlp", "--layout", "/proc/kmsg"], &data] {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/proc/kmsg", dir.path().join("data.toml")).unwrap();
+    let train = |data| ["train", "mnist_mlp", "--no-save", "--data", data];
+    let (files, whole, folder) =
+        (train("image=/proc/kmsg,label=/proc/kmsg"), train("/proc/kmsg"), train(text(dir.path())));
+    let to = dir.path().join("tokens");
+    let tokens = ["data", "tokenize", "/proc/kmsg", "--train", "bpe", "--vocab", "300", "--out", text(&to)];
+    for of in [
+        &["check", "/proc/kmsg"][..],
+        &["check", "mlp", "--layout", "/proc/kmsg"],
+        &files,
+        &whole,
+        &folder,
+        &tokens,
+    ] {
         let said = little("a device", &mut command(of));
         assert_eq!(said.code, Some(1), "{of:?}: {}", said.err);
     }
