@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Where a document of a plain text ends.
+/// The rule by which documents of a plain text end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DocumentRule {
@@ -28,7 +28,7 @@ pub enum DocumentRule {
 pub struct TextFiles {
     /// The files. What ends in `.jsonl` or `.ndjson`, gzipped or not, has a JSON object in each line; the others are plain text.
     pub paths: Vec<PathBuf>,
-    /// Where documents of plain text end.
+    /// The rule for documents of plain text.
     pub rule: DocumentRule,
     /// The field of a JSON object that is the document.
     pub field: String,
@@ -72,7 +72,7 @@ impl TextFiles {
 #[derive(Debug)]
 pub(crate) struct DocumentPart {
     text: String,
-    /// Whether it is the last one.
+    /// Set in the last one.
     pub(crate) ends: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct DocumentParts<'a> {
     /// The file that is opened next.
     next: usize,
     open: Option<OpenText>,
-    /// Whether the last part was not the end of its document.
+    /// Set where the last part was not the end of its document.
     within: bool,
 }
 
@@ -96,9 +96,9 @@ struct OpenText {
     path: PathBuf,
     lines: Lines,
     json: bool,
-    /// What was read of a document.
+    /// The text that was read of a document.
     text: String,
-    /// Whether it has a line, and anything but blanks.
+    /// It has a line, and anything but blanks.
     begun: bool,
     real: bool,
     /// What the last line begins with, where that may be a blank line.

@@ -1,4 +1,4 @@
-//! Long documents cut into pieces, each of which becomes tokens by itself.
+//! Long documents cut into pieces, which become tokens one by one.
 
 /// A longer document is tokenized in pieces that end with a line, so that several cores share it and memory is bounded.
 const PIECE: usize = 1 << 17;
@@ -6,7 +6,7 @@ const PIECE: usize = 1 << 17;
 /// How far after that the end of a line is looked for.
 const NEAR: usize = 1 << 15;
 
-/// A document, cut at the first end of a line after so many bytes. Where none is near, which is as good as none in text, it is cut
+/// A document, cut at the first end of a line after [`PIECE`] bytes. Where none is near, which is as good as none in text, it is cut
 /// before a blank, and where there is none either between two characters: cutting text into tokens takes a hundred times its size.
 pub(super) fn pieces(mut document: &str) -> Vec<&str> {
     let mut out = Vec::new();
@@ -19,7 +19,7 @@ pub(super) fn pieces(mut document: &str) -> Vec<&str> {
     out
 }
 
-/// Where the first piece of a document ends of which there may be more than this; `None` where that is not known yet.
+/// The end of the first piece of a document that begins so and may go on; `None` where that is not known yet.
 pub(super) fn first_end(begin: &str) -> Option<usize> {
     // No character is longer.
     if begin.len() > PIECE + NEAR + 4 { end(begin) } else { None }

@@ -26,7 +26,7 @@ pub struct Dataset {
     pub(super) fingerprint: String,
     /// The folder with the `data.toml` that describes it, if one does.
     pub(super) folder: Option<PathBuf>,
-    /// What the positions along dims are called.
+    /// Names of the positions along dims.
     pub(super) class_names: BTreeMap<String, Vec<String>>,
 }
 
@@ -70,7 +70,7 @@ impl Dataset {
         self.folder.as_deref()
     }
 
-    /// What the positions along dims are called.
+    /// Names of the positions along dims.
     pub(crate) fn class_names(&self) -> &BTreeMap<String, Vec<String>> {
         &self.class_names
     }
