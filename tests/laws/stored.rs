@@ -1,5 +1,6 @@
 //! What is stored split is gathered where it is used: random programs with functions of parameters, in loops and around them, are never
-//! refused under ZeRO-3, and train as on one device.
+//! refused under ZeRO-3, and train as on one device. Nor are they where the batch is taken in parts, and loops also carry sums over all
+//! examples.
 //!
 //! 120 programs in a normal run, of which a quarter runs on devices; 4,000 with `LONG=1`; `SEED=n` takes one and prints it.
 
@@ -18,13 +19,16 @@ use std::fmt::Write;
 use std::time::Instant;
 
 /// The layouts that store parameters split and split no dim that their functions have: none of them may refuse anything.
-const LAYOUTS: [&str; 7] = [
+const LAYOUTS: [&str; 9] = [
     "mesh data = 2\nbatch -> data\nparams: * -> data",
     "mesh data = 3\nbatch -> data\nparams: * -> data",
     "mesh data = 2\nparams: * -> data",
     "mesh pod = 2, data = 2\nbatch -> pod, data\nparams: * -> pod, data",
     "mesh data = 2\nbatch -> data\nparams: d -> data",
     "mesh data = 3\nbatch -> data\nparams: * -> data\nrecompute *",
+    // What is of parameters alone is the same in each part of the batch.
+    "mesh data = 1\nmicrobatches 2",
+    "mesh data = 2\nbatch -> data\nparams: * -> data\nmicrobatches 2",
     // For programs in which nothing needs `e` whole.
     "mesh data = 2, model = 2\nbatch -> data\ne -> model\nparams: * -> data",
 ];
@@ -47,6 +51,10 @@ struct Writer {
     open: Vec<&'static str>,
     /// Whether a dim may get another name.
     renames: bool,
+    /// Whether loops carry sums over all examples.
+    sums: bool,
+    /// Such sums, which only the loss reads.
+    totals: Vec<String>,
     count: usize,
 }
 
@@ -187,6 +195,10 @@ impl Writer {
             self.line(&format!("let {name} = 1 * {}", v.name));
             carried.push(Value { name, ..v });
         }
+        let sum = (self.sums && self.open.is_empty()).then(|| self.name("s"));
+        if let Some(sum) = &sum {
+            self.line(&format!("let {sum} = 0.5"));
+        }
         self.pool.extend(carried.clone());
         let (word, before) = (if scan { "scan" } else { "repeat" }, self.pool.len());
         self.line(&format!("{word} {dim} {{"));
@@ -197,12 +209,17 @@ impl Writer {
             let next = if c.of_params { self.next_of_params(c) } else { self.next_activation(c) };
             self.line(&format!("{} = {next}", c.name));
         }
+        if let Some(sum) = &sum {
+            let y = self.activation();
+            self.line(&format!("{sum} = {sum} / 2 + mean[batch, d]({y})"));
+        }
         let inner = self.pool.split_off(before);
         self.open.pop();
         self.line("}");
         // Whether what is carried is of parameters alone is known behind the loop only: what is read further on may be either.
         self.pool = around;
         self.pool.extend(carried);
+        self.totals.extend(sum);
         if scan {
             let collected = inner.into_iter().filter(|v| v.name.starts_with('v'));
             for v in collected.collect::<Vec<_>>() {
@@ -248,6 +265,8 @@ fn text(seed: u64) -> String {
         pool: vec![],
         open: vec![],
         renames: renames(seed),
+        sums: seed % 5 == 2,
+        totals: vec![],
         count: 0,
     };
     let sizes: Vec<usize> = (0..4).map(|_| 1 + w.rng.below(4)).collect();
@@ -272,6 +291,7 @@ fn text(seed: u64) -> String {
         let square = format!("{0} * {0}", v.name);
         terms.push(if v.dims.is_empty() { square } else { format!("mean[{}]({square})", v.dims.join(", ")) });
     }
+    terms.extend(w.totals.iter().map(|s| format!("0.1 * {s}")));
     w.line(&format!("loss l = {}", terms.join(" + ")));
     let optimizer = w.rng.pick(&["sgd(lr = 0.05)", "adam(lr = 0.02, eps = 0.01)"]);
     let clip = w.rng.pick(&["", "    clip global_norm(0.5)\n"]);

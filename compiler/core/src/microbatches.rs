@@ -10,6 +10,8 @@
 mod levels;
 #[path = "microbatches/parts.rs"]
 mod parts;
+#[path = "microbatches/separate.rs"]
+mod separate;
 #[path = "microbatches/sums.rs"]
 mod sums;
 
@@ -89,10 +91,11 @@ fn uneven(name: &str, size: usize, n: usize, span: Span) -> Diagnostic {
 
 /// Takes a step in parts.
 pub(crate) fn in_parts(step: &StepGraph, batch: &Batch, found: &mut Vec<Diagnostic>) -> Option<StepGraph> {
-    match taken(step, batch) {
+    let step = separate::separated(step, batch.parts.dim);
+    match taken(&step, batch) {
         Ok(step) => Some(step),
         Err(mixed) => {
-            found.push(told(step, batch, &mixed));
+            found.push(told(&step, batch, &mixed));
             None
         }
     }
@@ -296,20 +299,11 @@ impl Rebuild<'_> {
             let made = open.now[id];
             self.new.cursor = self.old.node(*id).origin.clone();
             let out = match self.parts[*id] {
-                BatchPart::Examples => continue,
+                // What is the same in all parts and read behind them is made in front of them.
+                BatchPart::Examples | BatchPart::Same => continue,
                 BatchPart::Sum => {
                     let sum = self.new.cross(of, Crossing::Accumulate, made);
                     self.new.cast(sum, self.old.ty(*id).dtype)
-                }
-                // The same in all iterations: that of the last.
-                BatchPart::Same => {
-                    let ty = self.new.ty(made).clone();
-                    let zero = self.new.constant(0.0, ty.dtype.wide());
-                    let start = self.new.expanded(zero, &ty.dims);
-                    let start = self.new.cast(start, ty.dtype);
-                    let carry = self.new.carry(of, start);
-                    self.new.carry_on(of, carry, made);
-                    self.new.cross(of, Crossing::Final, made)
                 }
             };
             self.now[*id] = Some(out);

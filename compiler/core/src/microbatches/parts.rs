@@ -23,8 +23,17 @@ pub(super) struct Mixed {
     pub(super) why: String,
 }
 
-/// What each value is to the parts of a batch that `example` counts.
+/// What each value is to the parts of a batch that `example` counts, where a step can be taken in parts.
 pub(super) fn parts(g: &Graph, example: Dim) -> Result<IdVec<Id, BatchPart>, Mixed> {
+    let all = known(g, example);
+    for id in g.ids() {
+        check(g, id, example, &all).map_err(|why| Mixed { at: id, why })?;
+    }
+    Ok(all)
+}
+
+/// What each value is to the parts, whether or not it can be computed in them.
+pub(super) fn known(g: &Graph, example: Dim) -> IdVec<Id, BatchPart> {
     let mut all = g.nodes.table(BatchPart::Same);
     loop {
         let mut changed = false;
@@ -37,10 +46,7 @@ pub(super) fn parts(g: &Graph, example: Dim) -> Result<IdVec<Id, BatchPart>, Mix
             break;
         }
     }
-    for id in g.ids() {
-        check(g, id, example, &all).map_err(|why| Mixed { at: id, why })?;
-    }
-    Ok(all)
+    all
 }
 
 /// Whether a value in the body of a loop is a sum, which goes on as one. Around the loops it is known as that of the batch.
@@ -61,8 +67,7 @@ fn part(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, BatchPart>) -> BatchPar
 
 fn check(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, BatchPart>) -> Result<(), String> {
     let node = g.node(id);
-    let sums: BTreeSet<usize> =
-        node.inputs.iter().enumerate().filter(|(_, x)| open(g, **x, all)).map(|(i, _)| i).collect();
+    let sums = sums_of(g, id, all);
     let boundary = g.boundary(id);
     let carried = boundary.is_some_and(|b| matches!(b.how, Crossing::Carry(_)));
     let examples = node.inputs.iter().any(|x| all[*x] == BatchPart::Examples);
@@ -83,14 +88,23 @@ fn check(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, BatchPart>) -> Result<
         BatchPart::Sum if examples && sums.is_empty() => {
             passes(g, id, example, |role| role == Role::Reduction(Monoid::Sum))
         }
-        BatchPart::Sum => {
-            let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
-            let linear = !examples && roles.linear_in(&sums, node.inputs.len());
-            linear.then_some(()).ok_or_else(|| {
-                format!("`{}` of a sum over examples is not the sum of what it is of each part", node.op.name())
-            })
-        }
+        BatchPart::Sum => (!examples && adds_up(g, id, all)).then_some(()).ok_or_else(|| {
+            format!("`{}` of a sum over examples is not the sum of what it is of each part", node.op.name())
+        }),
     }
+}
+
+/// Whether what is made of sums of each part adds up to what is made of the sums over all parts.
+pub(super) fn adds_up(g: &Graph, id: Id, all: &IdVec<Id, BatchPart>) -> bool {
+    let node = g.node(id);
+    let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
+    roles.linear_in(&sums_of(g, id, all), node.inputs.len())
+}
+
+/// The operands that are such sums.
+fn sums_of(g: &Graph, id: Id, all: &IdVec<Id, BatchPart>) -> BTreeSet<usize> {
+    let inputs = g.node(id).inputs.iter().enumerate();
+    inputs.filter(|(_, x)| open(g, **x, all)).map(|(i, _)| i).collect()
 }
 
 /// Whether an op treats all examples alike, none by its position, with such a role of their dim.
