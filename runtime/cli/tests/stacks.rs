@@ -174,9 +174,13 @@ fn first_values_are_taken_in_part() {
     };
     train("three.mw", "three", &["--seed", "1"]);
     train("one.mw", "drawn", &["--seed", "5"]);
-    let rules = "layers[2..5].up.w = mid.up.w; layers[0].up.w = high.up.w; head[.., 1..2] = head[.., 0..1]";
+    // The same parts, with both ends and without one.
+    let rules = [
+        "layers[2..5].up.w = mid.up.w; layers[0].up.w = high.up.w; head[.., 1..2] = head[.., 0..1]",
+        "layers[2..5].up.w = mid.up.w; layers[..1].up.w = high.up.w; head[.., 1..] = head[.., ..1]",
+    ];
     let more: [&[&str]; 2] = [&[], &["--layout", "batch -> a; params: * -> a", "--mesh", "a=3"]];
-    for (i, layout) in more.iter().enumerate() {
+    for (i, (layout, rules)) in more.iter().zip(rules).enumerate() {
         let dir = format!("part{i}");
         let err = train(
             "one.mw",
@@ -229,8 +233,16 @@ fn a_vocabulary_grows_and_shrinks() {
             }
         }
     }
+    // New classes may also come first: an end that is left out is that of the dim.
+    let size = ["--dim", "classes=3", "--init", "two", "--data", "x=data/train_x.npy,y=zeros.npy"];
+    let (code, _, err) = train("before", &[&size[..], &["--init-map", "head[.., 1..] = head"]].concat());
+    assert!(code == 0 && err.contains("of head took [.., 1..3], drew the rest"), "{err}");
+    let (was, is) = (tensors(&at, "two"), tensors(&at, "before"));
+    let moved = |row: usize| is["head"].1[row * 3 + 1..][..2] == was["head"].1[row * 2..][..2];
+    assert!((0..4).all(moved), "{is:?}");
     for (rule, why) in [
         ("head[.., 0..9] = head", "a part that `head` has not"),
+        ("head[.., 2..] = head", "it is [features=4 classes=2], without a position 2"),
         ("layers[0..9].* = layers.*", "a part that `layers.up.w` has not"),
         ("rows[0..2].head = head", "no parameter is named `rows.head`"),
         ("layers[0..1, 0..2].* = layers.*", "has the iterations of one loop"),

@@ -54,7 +54,7 @@ pub(crate) struct TrainArgs {
     pub(crate) init: Option<PathBuf>,
     /// Which tensor of --init is which of the model's: 'encoder.* = enc.*; head.w = fc.weight transposed', or a file of such rules,
     /// or those for a model of Hugging Face (`hf:gpt`); may be repeated, and the first rule that matches a path counts. Rules such as
-    /// 'word[0..11] = word' and 'layers[0..2].* = other.*' are for a part: the rest is drawn.
+    /// 'word[0..11] = word', 'word[2..] = word' and 'layers[..2].* = other.*' are for a part: the rest is drawn.
     #[arg(long, value_name = "RULES|FILE", requires = "init", help_heading = "Run")]
     pub(crate) init_map: Vec<String>,
     /// Continue, or take first values, from the checkpoint of this step, or from the `best`, instead of the newest (`ckpt list`

@@ -14,7 +14,7 @@ pub struct NameMap {
 }
 
 /// What a rule may look like.
-const FORM: &str = "a rule is `NEW = OLD`, such as `encoder.* = enc.*`; `NEW[0..11]` and `layers[0..2].*` are for a part; and behind it, if need be, `[0..64]` or `[.., part 2 of 3]`, `transposed`, `permuted 2 3 1 0`, `reshaped 1 2`";
+const FORM: &str = "a rule is `NEW = OLD`, such as `encoder.* = enc.*`; `NEW[0..11]`, `NEW[2..]` and `layers[..2].*` are for a part; and behind it, if need be, `[0..64]` or `[.., part 2 of 3]`, `transposed`, `permuted 2 3 1 0`, `reshaped 1 2`";
 
 /// What the name of a map that ships begins with.
 const SHIPPED: &str = "hf:";
@@ -185,6 +185,8 @@ mod tests {
             ("a = b upside", "it has `upside` behind the name"),
             ("a = b permuted 0 2", "the numbers of all dims"),
             ("a = b[4..4]", "are no positions"),
+            ("a[..0] = b", "are no positions"),
+            ("a[x..] = b", "`x` is not a position"),
             ("a = b[.., part 4 of 3]", "there is no part 4 of 3"),
             ("a = b[half]", "positions along a dim are"),
             ("a = b[0..4", "its `[` has no `]`"),

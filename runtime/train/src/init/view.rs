@@ -19,8 +19,10 @@ pub(crate) struct View {
 pub(crate) enum DimPart {
     /// `..`
     All,
-    /// `0..64`
+    /// `0..64` or `..64`
     Positions(Range<usize>),
+    /// `64..`
+    From(usize),
     /// `part 2 of 3`, which are equal: the number of the part, from 0, and how many there are.
     Share(usize, usize),
 }
@@ -49,7 +51,7 @@ pub(crate) enum Reshape {
 }
 
 impl DimPart {
-    /// `..`, `0..64`, `3`, or `part 2 of 3`.
+    /// `..`, `0..64`, `..64`, `64..`, `3`, or `part 2 of 3`.
     pub(super) fn read(text: &str) -> Result<DimPart, String> {
         if let Some(rest) = text.strip_prefix("part ") {
             let (k, of) = rest.split_once(" of ").ok_or("a part is `part 2 of 3`")?;
@@ -67,10 +69,15 @@ impl DimPart {
         if let Ok(one) = text.parse::<usize>() {
             return Ok(DimPart::Positions(one..one.saturating_add(1)));
         }
-        let (from, to) =
-            text.split_once("..").ok_or("positions along a dim are `FROM..TO`, `..` or `part 2 of 3`")?;
+        let (from, to) = text
+            .split_once("..")
+            .ok_or("positions along a dim are `FROM..TO`, `FROM..`, `..TO`, `..` or `part 2 of 3`")?;
         let number = |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a position"));
-        let (from, to) = (number(from)?, number(to)?);
+        let from = if from.trim().is_empty() { 0 } else { number(from)? };
+        if to.trim().is_empty() {
+            return Ok(DimPart::From(from));
+        }
+        let to = number(to)?;
         match from < to {
             true => Ok(DimPart::Positions(from..to)),
             false => Err(format!("`[{text}]` are no positions")),
@@ -83,6 +90,8 @@ impl DimPart {
             DimPart::All => Ok(0..size),
             DimPart::Positions(p) if p.end <= size => Ok(p.clone()),
             DimPart::Positions(p) => Err(format!("without {}..{}", p.start, p.end)),
+            DimPart::From(from) if *from < size => Ok(*from..size),
+            DimPart::From(from) => Err(format!("without a position {from}")),
             DimPart::Share(k, of) if size.is_multiple_of(*of) => {
                 let each = size / of;
                 Ok(k * each..(k + 1) * each)
@@ -96,6 +105,7 @@ impl DimPart {
         match self {
             DimPart::All => 0..size,
             DimPart::Positions(p) => p.clone(),
+            DimPart::From(from) => *from..from + size,
             DimPart::Share(k, _) => k * size..(k + 1) * size,
         }
     }
