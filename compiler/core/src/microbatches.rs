@@ -299,7 +299,7 @@ impl Rebuild<'_> {
             let made = open.now[id];
             self.new.cursor = self.old.node(*id).origin.clone();
             let out = match self.parts[*id] {
-                // What is the same in all parts and read behind them is made in front of them.
+                // A value that is the same in all parts and read behind them is made in front of them.
                 BatchPart::Examples | BatchPart::Same => continue,
                 BatchPart::Sum => {
                     let sum = self.new.cross(of, Crossing::Accumulate, made);

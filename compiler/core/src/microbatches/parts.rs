@@ -32,7 +32,7 @@ pub(super) fn parts(g: &Graph, example: Dim) -> Result<IdVec<Id, BatchPart>, Mix
     Ok(all)
 }
 
-/// What each value is to the parts, whether or not it can be computed in them.
+/// The same, whether or not the step can be taken in parts.
 pub(super) fn known(g: &Graph, example: Dim) -> IdVec<Id, BatchPart> {
     let mut all = g.nodes.table(BatchPart::Same);
     loop {
@@ -94,7 +94,7 @@ fn check(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, BatchPart>) -> Result<
     }
 }
 
-/// Whether what is made of sums of each part adds up to what is made of the sums over all parts.
+/// An op of sums of each part, summed over the parts, is the op of the sums over all parts.
 pub(super) fn adds_up(g: &Graph, id: Id, all: &IdVec<Id, BatchPart>) -> bool {
     let node = g.node(id);
     let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);

@@ -1,7 +1,7 @@
 //! Loops that compute functions of parameters beside values of examples are taken apart, so that only the latter go into the loop
 //! over the parts of a batch.
 //!
-//! Before: a loop of layers carries an activation and `c = tanh(c * (1 + p))` of parameters, of which the loss reads both; so does
+//! Before: a loop of layers carries an activation and `c = tanh(c * (1 + p))` of parameters, and the loss reads both; so does
 //! its gradient. After: what is the same in all parts and read outside of them comes from a copy of the loop in front of the
 //! parts, of these values alone. What a sum over examples goes into, and is no sum itself (the next value of a carry, an
 //! addition of something that is the same in all parts), is computed in a copy behind the parts, which reads the sums of
@@ -110,14 +110,14 @@ fn late(g: &Graph, parts: &IdVec<Id, BatchPart>) -> IdVec<Id, bool> {
     }
 }
 
-/// What is copied.
+/// The values and loops to copy.
 struct Copied {
     /// The values that are computed behind the parts.
     values: IdVec<Id, bool>,
     late: IdVec<Id, bool>,
-    /// The outermost loops of which there is a copy in front of the parts.
+    /// The outermost loops that have a copy in front of the parts.
     ahead: BTreeSet<RepeatId>,
-    /// Those of which there is one behind them.
+    /// Those that have one behind them.
     behind: BTreeSet<RepeatId>,
 }
 
@@ -156,7 +156,7 @@ impl Copied {
         }
     }
 
-    /// What stays the same leaves a loop, and is read outside of the parts.
+    /// A value that is the same in all parts leaves a loop, and is read outside of them.
     fn read(&mut self, x: Id, of: Option<RepeatId>) {
         let copies = if self.late[x] { &mut self.behind } else { &mut self.ahead };
         copies.extend(of);
@@ -178,7 +178,7 @@ struct Separation<'a> {
     parts: &'a IdVec<Id, BatchPart>,
     copied: &'a Copied,
     new: Graph,
-    /// What each value is in each copy. A sum that the copy behind the parts reads is there what that reads.
+    /// Each value, in each copy. A sum that the copy behind the parts reads is there what that reads.
     now: BTreeMap<(Id, Copy), Id>,
     loops: BTreeMap<(RepeatId, Copy), RepeatId>,
 }
@@ -209,7 +209,7 @@ impl Separation<'_> {
         self.now.insert((id, copy), made);
     }
 
-    /// What a copy of the loop `from` reads.
+    /// An operand, as a copy of the loop `from` reads it.
     fn read(&mut self, x: Id, from: Option<RepeatId>, copy: Copy) -> Id {
         let of = nest(self.g, x);
         if of == from {
