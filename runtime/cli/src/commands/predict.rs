@@ -172,7 +172,7 @@ fn described(outputs: &[&PredictedOutput], class_names: &ClassNames) -> Object {
         let PredictedOutput { name, dims, each_example, position_in, tensor } = output;
         let nested = &dims[usize::from(*each_example)..];
         let mut all = json!({ "name": name, "dtype": tensor.dtype().name(), "dims": nested, "each_example": each_example });
-        if let Some(dim) = position_in {
+        if let Some(dim) = position_in.as_ref().filter(|dim| class_names.contains_key(*dim)) {
             all["position_in"] = dim.as_str().into();
         }
         all
