@@ -9,6 +9,7 @@ use meshwright_core::{
     Compiled, DecodedOutput, Decoding, Layout, NewPositions, OutputKind, PASSES, Program, Settings,
     StepGraph, StepOutput, check_devices, compile, decode, evaluation, layout, training_step,
 };
+use meshwright_device::target::Target;
 use meshwright_diag::render::{concise_all, full_all};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors};
 use meshwright_ops::{Crossing, Id, Kind};
@@ -305,11 +306,28 @@ impl Output {
                 let compiled = self.compiled.as_ref().ok_or_else(|| self.errors())?;
                 Ok(residuals(&compiled.0.spmd))
             }
-            _ => match info.strip_prefix("why ") {
-                Some(question) => self.why(question),
-                None => stage(info.strip_prefix("after:").unwrap_or(info)),
+            _ => match (info.strip_prefix("why "), info.strip_prefix("device ")) {
+                (Some(question), _) => self.why(question),
+                (None, Some(kind)) => self.device(kind),
+                (None, None) => stage(info.strip_prefix("after:").unwrap_or(info)),
             },
         }
+    }
+
+    /// What rank 0 launches on a kind of device, with its costs but for the list of inputs.
+    fn device(&self, kind: &str) -> Result<String, String> {
+        let plan = &self.compiled.as_ref().ok_or_else(|| self.errors())?.0.plan;
+        let target = match kind {
+            "cpu" => Target::cpu(),
+            "cuda" => Target::cuda((9, 0), true),
+            "cuda without cublaslt" => Target::cuda((9, 0), false),
+            _ => return Err(format!("there is no device `{kind}`")),
+        };
+        let device = meshwright_device::compile(plan, 0, target).map_err(|e| e.to_string())?;
+        let text = meshwright_device::text::text(plan, &device, false);
+        let mut parts = text.split("\n\n");
+        let head = parts.next().and_then(|head| head.lines().next()).unwrap_or_default();
+        Ok(format!("{head}\n{}", parts.last().unwrap_or_default()))
     }
 }
 

@@ -39,8 +39,19 @@ pub(crate) struct Page {
 
 /// What a block may be: inputs first, then expectations.
 const INPUTS: [&str; 3] = ["mw", "layout", "args"];
-const EXPECTATIONS: [&str; 10] =
-    ["diagnostic", "graph", "spmd", "plan", "values", "collectives", "residuals", "totals", "why", "after"];
+const EXPECTATIONS: [&str; 11] = [
+    "diagnostic",
+    "graph",
+    "spmd",
+    "plan",
+    "device",
+    "values",
+    "collectives",
+    "residuals",
+    "totals",
+    "why",
+    "after",
+];
 
 fn kind(info: &str) -> &str {
     info.split([' ', ':']).next().unwrap_or("")

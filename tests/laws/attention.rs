@@ -9,8 +9,10 @@ use crate::walk::{Bound, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::StepGraph;
 use meshwright_core::autodiff::gradients;
+use meshwright_device::target::Target;
+use meshwright_device::text::text;
 use meshwright_diag::Span;
-use meshwright_exec::{CpuBackend, DeviceKind, HostData, burn_graphs};
+use meshwright_exec::{CpuBackend, DeviceKind, HostData};
 use meshwright_ops::{
     Contract, F64Tensor, Graph, Id, InputOpKind, LOG, Leaf, Op, Random, Recognizer, Softmax, TANH, Type,
 };
@@ -228,10 +230,13 @@ fn attention_of_half_types_in_plain_operations() {
         for (name, has) in each() {
             let step = check_half(name, (half, narrow), [2, 9, 9, 5], has, &mut devices, &one);
             let plan = plan(&step, &layout(&way(&[], vec![]).mesh, vec![]), true).unwrap().plan;
-            let graphs = burn_graphs(&plan, 0, CpuBackend::Burn).unwrap();
+            let graphs = text(
+                &plan,
+                &meshwright_device::compile(&plan, 0, Target::burn_on_host(false)).unwrap(),
+                true,
+            );
             // Those of scores, which are nine for a query.
-            let products =
-                graphs.lines().filter(|l| l.trim_start().starts_with("matmul(") && l.contains(", 9]"));
+            let products = graphs.lines().filter(|l| l.contains("matmul ") && l.contains(", 9]"));
             let products: Vec<_> = products.collect();
             let of_half =
                 |l: &&&str| l.matches(&format!(" {half}[")).count() == 2 && l.matches(" f32[").count() == 1;
@@ -331,7 +336,8 @@ fn plain_operations_hold_some_scores_at_a_time() {
     let sizes = [2, 40, 30, 5];
     let e = equations(DType::F32, sizes, ALL, true);
     let plan = plan(&step(&e.graph, &e.outputs), &layout(&way(&[], vec![]).mesh, vec![]), true).unwrap().plan;
-    let graphs = burn_graphs(&plan, 0, CpuBackend::Burn).unwrap();
+    let graphs =
+        text(&plan, &meshwright_device::compile(&plan, 0, Target::burn_on_host(false)).unwrap(), true);
     let shape = |(at, _): (usize, &str)| {
         let inside = graphs[at + 1..].split(']').next()?;
         inside.split(", ").map(str::parse).collect::<Result<Vec<usize>, _>>().ok()

@@ -288,7 +288,7 @@ fn memory_that_cannot_be_had_is_a_diagnostic() {
     let to = dir.path().join("tokens");
     let own = command(&["data", "tokenize", self::text(&text), "--train", "bpe", "--vocab", "300"]);
     let mut limited = Command::new("bash");
-    limited.args(["-c", "ulimit -v 250000; exec \"$0\" \"$@\""]).arg(own.get_program()).args(own.get_args());
+    limited.args(["-c", "ulimit -v 120000; exec \"$0\" \"$@\""]).arg(own.get_program()).args(own.get_args());
     let (_, said) = measured(limited.arg("--out").arg(to));
     assert_eq!(said.code, Some(1), "{}", said.err);
     assert!(said.err.contains("error[E0401]: the system has no more memory"), "{}", said.err);

@@ -2,7 +2,7 @@
 //! what the Plan says.
 
 use crate::support::{
-    SMALL, SMALL_DIMS, Trained, apart, command, folder, measured, options, run, said, trained_on,
+    SMALL, SMALL_DIMS, Trained, apart, command, folder, measured, options, run, trained_on,
 };
 use meshwright_exec::DeviceKind;
 use meshwright_plan::DType;

@@ -152,6 +152,25 @@ pub struct DeviceReport {
     pub activation_bytes: u64,
 }
 
+/// What a device of a kind launches for a step, moves through its memory and holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceTotals {
+    /// The kind of device.
+    pub device: String,
+    /// Launches of kernels, and operations of Burn that compute.
+    pub kernels: u64,
+    /// Operations of Burn, of those.
+    pub burn_operations: u64,
+    /// Bytes that kernels read; a tensor counts once for each of them.
+    pub read_bytes: u64,
+    /// Bytes that kernels write.
+    pub written_bytes: u64,
+    /// Bytes of the arena; 0 where there is none.
+    pub arena_bytes: u64,
+    /// Most bytes that it needs at once, less what it never makes.
+    pub peak_bytes: u64,
+}
+
 /// A large product of matrices that no fast kernel of a GPU computes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlowProductReport {
@@ -190,6 +209,9 @@ pub struct Report {
     /// Large products that no fast kernel of a GPU computes, where that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow_products: Vec<SlowProductReport>,
+    /// What a kind of device launches, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceTotals>,
     /// Totals.
     pub per_device: DeviceReport,
     /// Totals of the collectives by kind and axes, in the order in which they first occur.
@@ -224,6 +246,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         attention: attention(spmd, plan, line_of),
         recompute: Vec::new(),
         slow_products: Vec::new(),
+        device: None,
         collectives,
         per_device: DeviceReport {
             flops: s.flops,

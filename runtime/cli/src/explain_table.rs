@@ -171,6 +171,7 @@ mod tests {
             attention: vec![],
             recompute: vec![],
             slow_products: vec![],
+            device: None,
             loops: vec![],
             program: "train".into(),
             mesh: vec![AxisReport { axis: "r".into(), size: 2 }, AxisReport { axis: "c".into(), size: 2 }],

@@ -168,7 +168,9 @@ pub(crate) enum Emit {
     After(usize),
     /// The finished Plan, which also has a JSON form.
     Plan,
-    /// The graphs that a device runs.
+    /// What a device launches, which also has a JSON form.
+    Device,
+    /// The same with every operation of its Burn graphs.
     Burn,
 }
 
@@ -180,6 +182,7 @@ pub(crate) fn emit(text: &str) -> Result<Emit, String> {
         "graph" => position("partition").and_then(|i| i.checked_sub(1)).map(Emit::After),
         "spmd" => position("partition").map(Emit::After),
         "plan" => Some(Emit::Plan),
+        "device" => Some(Emit::Device),
         "burn" => Some(Emit::Burn),
         _ => match text.strip_prefix("after:") {
             Some(name) => {
@@ -195,7 +198,7 @@ pub(crate) fn emit(text: &str) -> Result<Emit, String> {
             None => None,
         },
     };
-    found.ok_or_else(|| "it must be `graph`, `spmd`, `plan`, `burn` or `after:PASS`".into())
+    found.ok_or_else(|| "it must be `graph`, `spmd`, `plan`, `device`, `burn` or `after:PASS`".into())
 }
 
 /// The passes with what they do, for `--help`.
@@ -241,6 +244,7 @@ mod tests {
         let name = |e| match e {
             Emit::After(i) => PASSES[i].name,
             Emit::Plan => "plan",
+            Emit::Device => "device",
             Emit::Burn => "burn",
         };
         assert_eq!(name(emit("spmd").unwrap()), "partition");

@@ -18,7 +18,6 @@ mod collectives;
 mod error;
 mod faults;
 pub mod fold;
-mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod names;
@@ -40,8 +39,7 @@ pub use call::{Call, Slot};
 pub use collectives::Collectives;
 pub use error::{CommError, Mismatch, MismatchSide, Missing};
 pub use faults::{FaultInjector, InjectedFault};
-pub use group::{Group, NotAGroup};
-pub use meshwright_plan::{BusFactor, CollectiveKind};
+pub use meshwright_plan::{BusFactor, CollectiveKind, Group, NotAGroup};
 pub use names::{CallName, Tag};
 pub use recorder::{CallRecorder, RecordedCalls};
 pub use signature::{Layout, Part};

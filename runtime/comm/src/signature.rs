@@ -10,30 +10,10 @@
 
 use crate::fold::can_fold;
 use crate::{CallName, CollectiveKind, Tag};
-use meshwright_plan::{DType, Monoid, Portion};
+pub use meshwright_plan::{BufferLayout as Layout, BufferPart as Part};
+use meshwright_plan::{DType, Monoid};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::sync::Arc;
-
-/// Part of a buffer that goes to, or comes from, a member.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
-    /// The other member, by position in the group (it may be the caller itself).
-    pub peer: usize,
-    /// Elements of the input (sent) or of the output (received).
-    pub range: Range<usize>,
-}
-
-/// How a buffer is divided among the members.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Layout {
-    /// Every member gets, or gives, all of it.
-    Whole,
-    /// A piece for each member, in group order: elements of each, which may be 0.
-    Pieces(Arc<[usize]>),
-    /// Any ranges. Those that are sent may overlap; elements that are not received keep their values.
-    Parts(Arc<[Part]>),
-}
 
 /// Type and sizes of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,16 +55,20 @@ pub(crate) struct Division<'a> {
     starts: Vec<usize>,
 }
 
-impl Layout {
-    /// Without its sizes.
-    pub fn portion(&self) -> Portion {
-        match self {
-            Layout::Whole => Portion::Whole,
-            Layout::Pieces(_) => Portion::Pieces,
-            Layout::Parts(_) => Portion::Ranges,
-        }
-    }
+/// What a layout says of a buffer of some length.
+pub(crate) trait Divide {
+    fn divide(&self, len: usize) -> Division<'_>;
 
+    /// Lengths of the ranges that concern a member, in order.
+    fn lengths(&self, peer: usize, len: usize) -> impl Iterator<Item = usize>;
+
+    fn check(&self, len: usize, size: usize) -> Result<(), String>;
+
+    /// In words, after what it is of; nothing for a whole buffer.
+    fn describe(&self, verb: &str) -> String;
+}
+
+impl Divide for Layout {
     fn divide(&self, len: usize) -> Division<'_> {
         let starts = match self {
             Layout::Pieces(counts) => starts(counts),
@@ -93,7 +77,6 @@ impl Layout {
         Division { layout: self, len, starts }
     }
 
-    /// Lengths of the ranges that concern a member, in order.
     fn lengths(&self, peer: usize, len: usize) -> impl Iterator<Item = usize> {
         let (one, parts): (_, &[Part]) = match self {
             Layout::Whole => (Some(len), &[]),
@@ -126,7 +109,6 @@ impl Layout {
         }
     }
 
-    /// In words, after what it is of; nothing for a whole buffer.
     fn describe(&self, verb: &str) -> String {
         match self {
             Layout::Whole => String::new(),

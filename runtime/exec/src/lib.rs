@@ -29,7 +29,6 @@ pub use cluster::{
     About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, GpuShare, LaunchedStep,
     Processes, Provider, StepReport,
 };
-pub use engine::print::burn_graphs;
 pub use engine::slow_products::{SlowProduct, slow_products};
 pub use engine::{DeviceReport, Engine, ExampleDraws, LocalInput, ProgramId, StateInfo, local_inputs};
 pub use error::{ExecError, GpuFault, HeldMemory, OutOfMemory, Place, SilentGpu};

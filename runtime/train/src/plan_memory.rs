@@ -5,6 +5,7 @@ use crate::memory::available_bytes;
 use crate::project::Project;
 use crate::text::bytes as shown;
 use meshwright_core::StepGraph;
+use meshwright_device::target::Target;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, GpuShare};
 use meshwright_plan::{PeakBuffer, Plan, Prim, Step};
@@ -25,6 +26,8 @@ pub(crate) struct MemoryShare {
     of: Option<String>,
     /// What may be taken beyond what is there.
     slack: u64,
+    /// Whether it is that of GPUs, which never make some values of a Plan.
+    gpu: bool,
 }
 
 impl MemoryShare {
@@ -35,7 +38,7 @@ impl MemoryShare {
             // Other processes of this machine take as much.
             let devices = (cluster.ranks().len() * cluster.processes().neighbors()) as u64;
             return available_bytes()
-                .map(|available| MemoryShare { devices, available, of: None, slack: 0 })
+                .map(|available| MemoryShare { devices, available, of: None, slack: 0, gpu: false })
                 .into_iter()
                 .collect();
         }
@@ -45,18 +48,41 @@ impl MemoryShare {
 
     /// Where a GPU has a few percent less than is planned, it may still do: its allocator is not the Plan's.
     fn of_gpu(gpu: usize, devices: u64, available: u64) -> MemoryShare {
-        MemoryShare { devices, available, of: Some(format!("GPU {gpu}")), slack: available / 20 }
+        let of = Some(format!("GPU {gpu}"));
+        MemoryShare { devices, available, of, slack: available / 20, gpu: true }
     }
 
     fn lacks(&self, plan: &Plan, held: bool) -> bool {
-        needed(plan, held).saturating_mul(self.devices) > self.available.saturating_add(self.slack)
+        let most = self.available.saturating_add(self.slack);
+        let more = |bytes: u64| bytes.saturating_mul(self.devices) > most;
+        // Compiling for the device is left out where it makes no difference.
+        more(planned(plan, held)) && (!self.gpu || more(self.needed(plan, held)))
+    }
+
+    /// Bytes that a Plan needs on such a device; with `held`, parameters and states are there already.
+    fn needed(&self, plan: &Plan, held: bool) -> u64 {
+        let peak = plan.summary.peak_bytes;
+        let never_made = match self.gpu {
+            true => peak.saturating_sub(peak_on_gpu(plan).unwrap_or(peak)),
+            false => 0,
+        };
+        planned(plan, held) - never_made
     }
 }
 
-/// What a Plan needs on a device; with `held`, parameters and states are there already.
-fn needed(plan: &Plan, held: bool) -> u64 {
+/// Bytes that a Plan needs where a device makes all of its values; with `held`, parameters and states are there already.
+fn planned(plan: &Plan, held: bool) -> u64 {
     if held { plan.summary.activation_bytes } else { plan.summary.peak_bytes }
 }
+
+/// Most bytes that a GPU needs at once; none where there is no device plan.
+fn peak_on_gpu(plan: &Plan) -> Option<u64> {
+    let device = meshwright_device::compile(plan, 0, Target::cuda(H100, true)).ok()?;
+    Some(plan.peak_without(&device.absent))
+}
+
+/// The compute capability of the GPUs that are compiled for: the values that a GPU never makes are the same for all.
+const H100: (u32, u32) = (9, 0);
 
 /// Whether devices can hold what a Plan needs; with `held`, parameters and states are there already. `other` compiles the same program
 /// otherwise.
@@ -71,12 +97,12 @@ pub(crate) fn plan_fits(
 ) -> Result<(), Failure> {
     let Some(short) = shares.iter().find(|s| s.lacks(plan, held)) else { return Ok(()) };
     let fits = |p: &Plan| !shares.iter().any(|s| s.lacks(p, held));
-    let d = too_large(plan, short, needed(plan, held));
+    let d = too_large(plan, short, short.needed(plan, held));
     let found = other.and_then(|other| lines_that_fit(plan, &|lines| other(lines).filter(fits)));
     let d = match found {
         Some((lines, p)) => d.help(format!(
             "with this in the layout it fits, in {} on a device: {}",
-            shown(needed(&p, held)),
+            shown(short.needed(&p, held)),
             lines.iter().map(|l| format!("`{l}`")).collect::<Vec<_>>().join(" and ")
         )),
         None => d.help("take a smaller batch or other smaller dims: `--dim NAME=SIZE`"),
@@ -96,7 +122,8 @@ pub fn fits_device(
     (step, plan): (&StepGraph, &Plan),
     memory: u64,
 ) -> Result<(), Failure> {
-    let share = MemoryShare { devices: 1, available: memory, of: Some("each device".into()), slack: 0 };
+    let share =
+        MemoryShare { devices: 1, available: memory, of: Some("each device".into()), slack: 0, gpu: false };
     plan_fits(plan, &[share], false, Some(&|lines: &str| with_lines(project, sources, step, lines)))
 }
 
@@ -234,7 +261,7 @@ mod tests {
         let (_, named) = help.split_once("on a device: ").unwrap();
         let named: Vec<&str> = named.lines().next().unwrap().split('`').skip(1).step_by(2).collect();
         // What it says is true.
-        let with = other(&named.join("\n")).unwrap().summary.peak_bytes;
+        let with = peak_on_gpu(&other(&named.join("\n")).unwrap()).unwrap();
         assert!(
             with <= available + available / 20 && help.starts_with(&shown(with)),
             "{with} {available} {told}"
@@ -242,12 +269,34 @@ mod tests {
         named.join("; ")
     }
 
+    /// A step is not refused for values that a GPU never makes: here the masks of dropout and values between the steps of norms.
+    #[test]
+    fn what_a_gpu_never_makes_takes_no_memory_there() {
+        let options = ProjectOptions {
+            model: "gpt".into(),
+            preset: Some("tiny".into()),
+            precision: Some(meshwright_plan::DType::BF16),
+            ..ProjectOptions::default()
+        };
+        let loaded = Project::load(&options);
+        let project = loaded.project.unwrap();
+        let step = training_step(&project.program).unwrap();
+        let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
+        let (peak, on_gpu) = (plan.summary.peak_bytes, peak_on_gpu(&plan).unwrap());
+        assert!(on_gpu * 50 < peak * 49, "{on_gpu} of {peak}");
+        let share = |gpu| MemoryShare { devices: 1, available: on_gpu, of: None, slack: 0, gpu };
+        let fits = |gpu| plan_fits(&plan, &[share(gpu)], false, None).is_ok();
+        assert_eq!([fits(true), fits(false)], [true, false]);
+        let less = MemoryShare { available: on_gpu - 1, ..share(true) };
+        assert!(plan_fits(&plan, &[less], false, None).is_err());
+    }
+
     #[test]
     fn what_does_not_fit_is_told_which_lines_would_make_it_fit() {
         let one = |part| lines(None, part);
         assert_eq!(
             [1.0, 0.6, 0.2, 0.08, 0.02].map(one),
-            ["it fits", "microbatches 2", "microbatches 8", "recompute layers.*; microbatches 64", ""]
+            ["it fits", "microbatches 2", "microbatches 8", "microbatches 64", ""]
         );
         let four = |part| lines(Some("data=4"), part);
         let all =

@@ -1,6 +1,6 @@
 //! The options of `explain`.
 
-use super::{DeviceChoice, FormatArgs, ModelArgs, PageLayouts, PassArgs};
+use super::{FormatArgs, ModelArgs, PageLayouts, PassArgs};
 use crate::complete;
 use crate::value_parsers::passes_help;
 use clap::{Args, ValueEnum};
@@ -85,6 +85,7 @@ Examples:
   meshwright explain mlp --layout zero3 --format json
   meshwright explain mlp --layout dp --layout zero3 --mesh 4 --html plan.html
   meshwright explain mlp --layout dp_tp --emit plan
+  meshwright explain gpt --preset tiny --precision bf16 --emit device --device cuda
   meshwright explain mlp --layout dp_tp --emit burn --rank 3
   meshwright explain mlp --layout dp_tp --why logits.classes
   meshwright explain gpt --preset small --precision bf16 --device cuda
@@ -116,9 +117,6 @@ pub(crate) struct ExplainArgs {
     /// memory over the step, compute and collectives on a timeline. With several layouts, it switches between them.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["emit", "why", "all", "phases", "globs", "only", "time_passes"], help_heading = "Output")]
     pub(crate) html: Option<PathBuf>,
-    /// Also name the large products that no fast kernel of such a device computes.
-    #[arg(long, value_enum, conflicts_with_all = ["emit", "why", "html", "time_passes"], help_heading = "What is shown")]
-    pub(crate) device: Option<DeviceChoice>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]

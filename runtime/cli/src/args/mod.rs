@@ -295,16 +295,22 @@ impl TraceArgs {
     }
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Passes")]
 pub(crate) struct PassArgs {
-    /// Print a stage of the compiler instead of the report: graph (the input of the partitioner), spmd (its output), plan, burn
-    /// (the Burn graphs of one device, and the collectives between them), or after:PASS. With --format json, plan is JSON.
+    /// Print a stage of the compiler instead of the report: graph (the input of the partitioner), spmd (its output), plan, device
+    /// (what one device launches), burn (the same with every operation of its Burn graphs), or after:PASS. With --format json,
+    /// plan and device are JSON.
     #[arg(long, value_name = "STAGE", value_parser = value_parsers::emit)]
     pub(crate) emit: Option<Emit>,
-    /// The device whose graphs --emit burn prints [default: 0].
+    /// The device whose launches --emit device and --emit burn print [default: 0].
     #[arg(long, value_name = "N", requires = "emit")]
     pub(crate) rank: Option<usize>,
+    /// The kind of device that is compiled for, which needs none; `cuda` is an H100 with cuBLASLt. For --emit device and --emit burn
+    /// [default: cpu]; `explain` then also counts launches, bytes and memory of the device, and names the large products that no
+    /// fast kernel of it computes.
+    #[arg(long, value_enum, hide_default_value = true)]
+    pub(crate) device: Option<DeviceChoice>,
     /// Print the time of each pass and its verifier on standard error.
     #[arg(long)]
     pub(crate) time_passes: bool,

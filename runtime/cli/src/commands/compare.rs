@@ -84,7 +84,7 @@ fn layouts(
     found: &mut Variants,
     console: &mut Console,
 ) -> Result<(), Stop> {
-    let nothing = PassArgs { emit: None, rank: None, time_passes: false };
+    let nothing = PassArgs::default();
     let steps = passes::Steps::of(project, args.program.program);
     let some = |given: &[String], list: fn(&str) -> Vec<String>| match given {
         [] => vec![None],

@@ -6,7 +6,7 @@ use crate::console::Console;
 use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
-use meshwright_core::explain::{SlowProductReport, explain, recomputed};
+use meshwright_core::explain::{DeviceTotals, SlowProductReport, explain, recomputed};
 use meshwright_core::reference::{self as words, WordPage};
 use meshwright_core::{Layout, training_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
@@ -71,8 +71,11 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         };
         report.recompute = recomputed(&step, &made.project.layout, &made.compiled, less);
     }
-    if args.device == Some(DeviceChoice::Cuda) {
-        report.slow_products = slow(&made.compiled.plan)?;
+    if let Some(kind) = args.passes.device {
+        report.device = Some(device_totals(&made.compiled.plan, kind)?);
+        if kind == DeviceChoice::Cuda {
+            report.slow_products = slow(&made.compiled.plan)?;
+        }
     }
     if console.json() {
         return console.out_json(&report);
@@ -85,6 +88,21 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     }
     let text = explain_table::render(&report, &view, console.screen());
     console.out_paged(&text, !args.pager.no_pager)
+}
+
+/// What a device of that kind launches, moves and holds.
+fn device_totals(plan: &Plan, kind: DeviceChoice) -> Result<DeviceTotals, Stop> {
+    let device = passes::device_plan(plan, 0, kind)?;
+    let totals = device.totals(plan);
+    Ok(DeviceTotals {
+        device: device.target.to_string(),
+        kernels: totals.kernels,
+        burn_operations: totals.burn,
+        read_bytes: totals.traffic.read,
+        written_bytes: totals.traffic.written,
+        arena_bytes: totals.arena_bytes,
+        peak_bytes: totals.peak_bytes,
+    })
 }
 
 /// Large products that no fast kernel of a GPU computes.

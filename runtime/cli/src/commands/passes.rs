@@ -1,14 +1,17 @@
 //! Compiles a step with `--emit` and `--time-passes`.
 
 use super::project;
-use crate::args::{MemoryArgs, PassArgs, ProgramChoice};
+use crate::args::{DeviceChoice, MemoryArgs, PassArgs, ProgramChoice};
 use crate::console::Console;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::value_parsers::Emit;
 use meshwright_core::{Compiled, Evaluation, PASSES, StepGraph, prediction, training_step};
+use meshwright_device::DevicePlan;
+use meshwright_device::target::Target;
+use meshwright_device::text::text;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
-use meshwright_exec::{CpuBackend, burn_graphs};
+use meshwright_plan::Plan;
 use meshwright_train::{Loaded, Project, ProjectOptions, fits_device};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -58,12 +61,16 @@ pub(super) fn make(
     passes: &PassArgs,
     console: &mut Console,
 ) -> Result<Option<Made>, Stop> {
-    if passes.rank.is_some() && passes.emit != Some(Emit::Burn) {
-        return Err(Stop::Usage("`--rank` chooses the device of `--emit burn`".into()));
+    let of_device = matches!(passes.emit, Some(Emit::Device | Emit::Burn));
+    if passes.rank.is_some() && !of_device {
+        return Err(Stop::Usage("`--rank` chooses the device of `--emit device` and `--emit burn`".into()));
+    }
+    if passes.device.is_some() && passes.emit.is_some() && !of_device {
+        return Err(Stop::Usage("`--device` is for `--emit device`, `--emit burn` and the report".into()));
     }
     if console.json() && matches!(passes.emit, Some(Emit::After(_) | Emit::Burn)) {
         return Err(Stop::Usage(
-            "of the stages only the plan has a JSON form: `--emit plan --format json`".into(),
+            "of the stages only `--emit plan` and `--emit device` have a JSON form".into(),
         ));
     }
     let begin = Instant::now();
@@ -95,9 +102,9 @@ fn evaluation(project: &Project) -> (Option<Evaluation>, Vec<Diagnostic>) {
     }
 }
 
-/// What there is to compile of a program, whatever its layout is.
+/// The step graphs of a program, independent of its layout.
 pub(super) struct Steps {
-    /// What is shown.
+    /// The step graph that is shown.
     pub(super) shown: Option<StepGraph>,
     /// Whether that is a training step.
     pub(super) trains: bool,
@@ -180,18 +187,34 @@ fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result
     match passes.emit {
         Some(Emit::Plan) if console.json() => console.out(&(plan.to_json() + "\n")),
         Some(Emit::Plan) => console.out(&meshwright_core::print::plan(plan)),
-        Some(Emit::Burn) => {
+        Some(stage @ (Emit::Device | Emit::Burn)) => {
             let (rank, devices) = (passes.rank.unwrap_or(0), plan.mesh.devices());
             if rank >= devices {
                 let problem = format!("there is no rank {rank}: the mesh has {devices} devices, from 0");
                 return Err(Stop::Usage(problem));
             }
-            let graphs = burn_graphs(plan, rank, CpuBackend::Native);
-            console.out(&graphs.map_err(|e| Stop::Internal(Some(e.to_string())))?)
+            let device = device_plan(plan, rank, passes.device.unwrap_or_default())?;
+            match console.json() {
+                true => console.out_json(&device.view(plan)),
+                false => console.out(&text(plan, &device, stage == Emit::Burn)),
+            }
         }
         Some(Emit::After(_)) | None => Ok(()),
     }
 }
+
+/// The device plan for a kind of device.
+pub(super) fn device_plan(plan: &Plan, rank: usize, kind: DeviceChoice) -> Result<DevicePlan, Stop> {
+    let target = match kind {
+        DeviceChoice::Cpu => Target::cpu(),
+        DeviceChoice::Cuda => Target::cuda(H100, true),
+        DeviceChoice::CubeclCpu => Target::compiled_on_host(),
+    };
+    meshwright_device::compile(plan, rank, target).map_err(|e| Stop::Internal(Some(e.to_string())))
+}
+
+/// The compute capability of the GPUs that are compiled for where there are none.
+const H100: (u32, u32) = (9, 0);
 
 fn compiled(
     project: &Project,

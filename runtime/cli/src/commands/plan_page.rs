@@ -67,7 +67,7 @@ fn compiled(
     sources: &Sources,
     console: &mut Console,
 ) -> Result<(Project, Compiled), Stop> {
-    let nothing = PassArgs { emit: None, rank: None, time_passes: false };
+    let nothing = PassArgs::default();
     let (compiled, found) = steps.compiled(&project, &nothing, sources, &mut Vec::new(), console)?;
     console.diagnostics(&found, sources);
     match compiled {

@@ -100,6 +100,20 @@ pub(super) fn totals(report: &Report) -> String {
     for (name, size) in parts {
         t.row([String::new(), bytes(size), name.into()]);
     }
+    if let Some(device) = &report.device {
+        let of_burn = match device.burn_operations {
+            0 => String::new(),
+            n => format!("on {}, of which {} of Burn", device.device, counted(n, "operation")),
+        };
+        let what = if of_burn.is_empty() { format!("on {}", device.device) } else { of_burn };
+        t.row(["kernels".into(), thousands(device.kernels), what]);
+        t.row([String::new(), bytes(device.read_bytes), "read".into()]);
+        t.row([String::new(), bytes(device.written_bytes), "written".into()]);
+        t.row(["device memory".into(), bytes(device.peak_bytes), "at its peak".into()]);
+        if device.arena_bytes > 0 {
+            t.row([String::new(), bytes(device.arena_bytes), "in the arena".into()]);
+        }
+    }
     format!("per step and device\n{}", t.render())
 }
 

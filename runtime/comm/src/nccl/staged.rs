@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct Staged(pub NcclTransport);
 
 /// Memory of the host that takes a result.
-struct Target {
+struct ReceivedPart {
     address: *mut u8,
     bytes: usize,
     from: usize,
@@ -22,7 +22,7 @@ struct Target {
 struct StagedCollective {
     inner: Box<dyn AsyncCollective>,
     memory: Vec<DeviceMemory>,
-    targets: Vec<Target>,
+    targets: Vec<ReceivedPart>,
     result: Option<Result<(), CommError>>,
 }
 
@@ -39,7 +39,7 @@ impl Staged {
     unsafe fn lift(
         &self,
         memory: &mut Vec<DeviceMemory>,
-        targets: &mut Vec<Target>,
+        targets: &mut Vec<ReceivedPart>,
         mut call: Call<'_>,
     ) -> Result<Call<'static>, CommError> {
         let mut up = |from: *const u8, len: usize, dtype: DType| -> Result<usize, CommError> {
@@ -60,7 +60,7 @@ impl Staged {
             let output = slot.output();
             let (address, len, dtype) = (output.as_mut_ptr(), output.len(), output.dtype());
             let from = up(address.cast_const(), len, dtype)?;
-            targets.push(Target { address, bytes: len * dtype.bytes(), from });
+            targets.push(ReceivedPart { address, bytes: len * dtype.bytes(), from });
             places.push((input, from));
         }
         let slots = places.into_iter().map(|(input, output)| {
@@ -134,7 +134,7 @@ impl AsyncCollective for StagedCollective {
             return known.clone();
         }
         let mut result = self.inner.wait();
-        for Target { address, bytes, from } in std::mem::take(&mut self.targets) {
+        for ReceivedPart { address, bytes, from } in std::mem::take(&mut self.targets) {
             if result.is_ok() && bytes > 0 {
                 #[expect(unsafe_code, reason = "writes the result of a call")]
                 // SAFETY: whoever posted keeps the memory valid, and away from others, until this has returned.

@@ -8,26 +8,25 @@ pub(crate) mod burn;
 pub(crate) mod native;
 pub(crate) mod watch;
 
-use crate::collective::calls::{CallMemory, CallPiece};
-use crate::collective::halo::Halo;
-use crate::collective::pack::{Blocked, PackedBlock};
-use crate::engine::arena::{Arena, ResultMemory};
-use crate::engine::context::Local;
-use crate::engine::epilogues::Epilogue;
-use crate::engine::graph::{Capabilities, Val};
-use crate::engine::inlined::Inlined;
-use crate::engine::lowering::{Lowering, LoweringError};
-use crate::engine::row_groups::RowGroup;
+use crate::collective::CallMemory;
 use crate::error::{ExecError, HeldMemory};
-use crate::kernels::{KernelError, Moment};
+use crate::kernels::{DrawPoint, KernelError};
 use crate::tensor::HostTensor;
 use burn_backend::BackendTypes;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
-use burn_ir::{BackendIr, BaseOperationIr, CustomOpIr, HandleContainer};
+use burn_ir::{BackendIr, BaseOperationIr, HandleContainer};
+use meshwright_device::LoweringError;
+use meshwright_device::arena::Arena;
+use meshwright_device::collective::calls::CallPiece;
+use meshwright_device::iteration::Iteration;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::Launch;
+use meshwright_device::local::DeviceContext;
+use meshwright_device::target::Target;
 use meshwright_gpu::monitor::{DeviceMemory, GpuHealth, GpuName};
 use meshwright_gpu::products::TunedProducts;
-use meshwright_plan::{BufId, DType, Dim, Plan, Step};
+use meshwright_plan::{DType, Plan};
 use std::sync::Arc;
 
 /// A tensor of a device.
@@ -87,42 +86,6 @@ pub(crate) struct DeviceFault {
     pub(crate) health: GpuHealth,
 }
 
-/// Most loops in each other.
-pub(crate) const MOST_NESTED: usize = 8;
-
-/// Where the loops are whose bodies run.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Iteration {
-    /// The dim of each, outermost first, and the position along it.
-    at: [Option<(Dim, usize)>; MOST_NESTED],
-    /// The position in all of them, row-major, but for that over the parts of the batch.
-    index: u32,
-    /// The part of the batch.
-    part: usize,
-}
-
-impl Iteration {
-    /// The same in a loop of a Plan over `dim` at a position.
-    pub(crate) fn within(mut self, plan: &Plan, dim: Dim, position: usize) -> Iteration {
-        if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
-            *free = Some((dim, position));
-        }
-        // What is drawn belongs to an example, whatever part of the batch it is in.
-        if plan.microbatches.is_some_and(|m| m.over == dim) {
-            self.part = position;
-        } else {
-            self.index = self.index.wrapping_mul(plan.dims.size(dim) as u32).wrapping_add(position as u32);
-        }
-        self
-    }
-
-    /// The position along the dim of a loop.
-    pub(crate) fn position(&self, dim: Dim) -> Result<usize, KernelError> {
-        let found = self.at.iter().flatten().find(|(d, _)| *d == dim);
-        found.map(|(_, at)| *at).ok_or_else(|| KernelError::Unsupported("no loop runs over this dim".into()))
-    }
-}
-
 /// What a run of a program depends on beside its buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RngState {
@@ -136,8 +99,8 @@ pub(crate) struct RngState {
 
 impl RngState {
     /// The step and where in its loops: what random values are drawn at.
-    pub(crate) fn moment(&self) -> Moment {
-        Moment { step: self.step, repeat: self.iteration.index, part: self.iteration.part }
+    pub(crate) fn moment(&self) -> DrawPoint {
+        DrawPoint { step: self.step, repeat: self.iteration.index(), part: self.iteration.part() }
     }
 }
 
@@ -177,16 +140,6 @@ pub(crate) trait Graphs<H> {
     fn copy(&mut self, from: &Shaped<H>, to: &Shaped<H>) -> Result<(), DeviceError>;
 }
 
-/// What steps have in common that are one operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GroupKind {
-    /// Element-wise.
-    Map,
-    /// Folds.
-    #[cfg(feature = "cuda")]
-    Fold,
-}
-
 /// How steps become operations of one device's graphs, and how these run.
 pub(crate) trait Backend: Send + Sized + 'static {
     /// Whose operations the graphs hold, beside kernels.
@@ -224,8 +177,8 @@ pub(crate) trait Backend: Send + Sized + 'static {
         Ok(Self::Burn::float_matmul(left, right))
     }
 
-    /// What this backend does in its own way.
-    fn capabilities(&self) -> Capabilities;
+    /// What Plans are compiled for.
+    fn target(&self) -> Target;
 
     /// Fails where the device cannot run a Plan.
     fn check(&self, plan: &Plan, rank: usize) -> Result<(), ExecError> {
@@ -233,108 +186,16 @@ pub(crate) trait Backend: Send + Sized + 'static {
         Ok(())
     }
 
-    /// Records the operations of a step that computes.
-    fn lower(lowering: &mut Lowering<'_, Self::Kernel>, step: &Step) -> Result<(), LoweringError>;
-
-    /// Whether a step can draw what it reads of a buffer, in place of the step `by`, which would draw it.
-    fn draws(lowering: &Lowering<'_, Self::Kernel>, step: usize, buf: BufId, by: usize) -> bool {
-        let _ = (lowering, step, buf, by);
-        false
-    }
-
-    /// Whether a step can compute a value that it folds.
-    fn folds(lowering: &Lowering<'_, Self::Kernel>, inlined: &Inlined, value: BufId) -> bool {
-        let _ = (lowering, inlined, value);
-        false
-    }
-
-    /// Whether there is a kernel for a group of steps along rows.
-    fn fuses(lowering: &Lowering<'_, Self::Kernel>, group: &RowGroup) -> bool {
-        let _ = (lowering, group);
-        false
-    }
-
-    /// Records it.
-    fn lower_rows(lowering: &mut Lowering<'_, Self::Kernel>, group: &RowGroup) -> Result<(), LoweringError> {
-        let steps = &lowering.context.plan.steps;
-        group.steps.iter().try_for_each(|at| Self::lower(lowering, &steps[*at]))
-    }
-
-    /// Whether a product can do beside what another step does.
-    fn computes(lowering: &Lowering<'_, Self::Kernel>, epilogue: &Epilogue) -> bool {
-        let _ = (lowering, epilogue);
-        false
-    }
-
-    /// Records such a product.
-    fn lower_epilogue(
-        lowering: &mut Lowering<'_, Self::Kernel>,
-        epilogue: &Epilogue,
-    ) -> Result<(), LoweringError> {
-        let steps = &lowering.context.plan.steps;
-        let mut all = std::iter::once(epilogue.product).chain(epilogue.others());
-        all.try_for_each(|at| Self::lower(lowering, &steps[at]))
-    }
-
-    /// Whether a step that computes can be one operation with others of the kind that do not depend on each other.
-    fn groups(lowering: &Lowering<'_, Self::Kernel>, step: &Step) -> Option<GroupKind> {
-        let _ = (lowering, step);
-        None
-    }
-
-    /// Whether it matters that such steps stand next to each other.
-    fn gathers(&self) -> bool {
-        false
-    }
-
-    /// Records the operation of such steps.
-    fn lower_group(
-        lowering: &mut Lowering<'_, Self::Kernel>,
-        kind: GroupKind,
-        steps: &[&Step],
-    ) -> Result<(), LoweringError> {
-        let _ = kind;
-        steps.iter().try_for_each(|step| Self::lower(lowering, step))
-    }
-
-    /// Records how blocks along a dim of some arrays are put one after the other, in one dim: the first block of each array,
-    /// then the second of each, and so on. Each array has elements.
-    fn pack(lowering: &mut Lowering<'_, Self::Kernel>, arrays: &[Blocked<'_>]) -> Val;
-
-    /// The inverse, for one of the arrays, of shape `local`, all of which the blocks cover in order.
-    fn unpack(
-        lowering: &mut Lowering<'_, Self::Kernel>,
-        packed: Val,
-        local: &Local,
-        axis: usize,
-        blocks: &[PackedBlock],
-    ) -> Val;
-
-    /// Records how what others sent, packed, and what the device has itself become an array of shape `local`.
-    fn join_halo(
-        lowering: &mut Lowering<'_, Self::Kernel>,
-        halo: &Halo,
-        received: Option<Val>,
-        own: Option<(Val, &Local)>,
-        local: &Local,
-        axis: usize,
-    ) -> Val;
+    /// Makes a kernel ready to run.
+    ///
+    /// # Errors
+    /// Where its operands contradict what it computes, or there is no such kernel.
+    fn prepare(&self, context: &DeviceContext<'_>, kernel: &Kernel) -> Result<Self::Kernel, LoweringError>;
 
     /// What a reshape or a slice shows of a tensor, where the backend can do that without a copy and Burn cannot.
     fn view(tensor: &Handle<Self>, operation: &BaseOperationIr) -> Option<Handle<Self>> {
         let _ = (tensor, operation);
         None
-    }
-
-    /// Whether kernels put what they make in an arena.
-    fn has_arena(&self) -> bool {
-        false
-    }
-
-    /// How the operation of a kernel comes by the memory of its results.
-    fn result_memory(&self, kernels: &[Self::Kernel], operation: &CustomOpIr) -> ResultMemory {
-        let _ = (kernels, operation);
-        ResultMemory::Unknown
     }
 
     /// A program will run that has such an arena, whose memory is that of all programs.
@@ -360,11 +221,11 @@ pub(crate) trait Backend: Send + Sized + 'static {
         let _ = arena;
     }
 
-    /// Runs the kernel that a custom operation names.
+    /// Runs a kernel on the tensors of its launch.
     fn run_kernel(
         &mut self,
-        kernels: &[Self::Kernel],
-        operation: &CustomOpIr,
+        kernel: &Self::Kernel,
+        launch: &Launch,
         handles: &mut Handles<Self>,
         rng: RngState,
     ) -> Result<(), KernelError>;

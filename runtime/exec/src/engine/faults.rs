@@ -1,7 +1,7 @@
 //! Errors of devices that are a GPU's: with the step of the Plan in which it failed, and what is known of the GPU.
 
 use super::Engine;
-use super::context::place;
+use super::place::place;
 use crate::backend::{DeviceFault, FaultKind};
 use crate::error::{ExecError, GpuFault, OutOfMemory, Place};
 

@@ -1,38 +1,86 @@
 //! Runs the operations of a graph. Burn's own interpreter takes each operation by value, so that one that runs in every step
 //! would be cloned in every step; this one reads them.
 
-use super::graph::TensorSlot;
-use super::residuals::{LOAD, STORE, described};
 use crate::backend::{Backend, Handles, RngState};
 use crate::kernels::KernelError;
 use HandleKind::{Bool, Float, Int};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_ir::{
-    BackendIr, BaseOperationIr as Base, BoolOperationIr as BoolOp, CustomOpIr, FloatOperationIr as FloatOp,
+    BackendIr, BaseOperationIr as Base, BoolOperationIr as BoolOp, FloatOperationIr as FloatOp,
     HandleContainer, HandleKind, IntOperationIr as IntOp, NumericOperationIr as Numeric, OperationIr,
     TensorIr, TensorStatus,
 };
+use meshwright_device::LoweringError;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::Launch;
+use meshwright_device::local::DeviceContext;
+use meshwright_device::slot::TensorSlot;
+use meshwright_plan::{BufId, Dim};
 
-/// Runs one operation.
+/// A kernel of a loaded program.
+pub(crate) enum LoadedKernel<K> {
+    /// Keeps a value for its position of a loop, in place of a stack with all positions.
+    Store(BufId, Dim),
+    /// Gives the value that was kept for a position; for the last time or not.
+    Load(BufId, Dim, bool),
+    /// One that the backend runs.
+    OfBackend(K),
+}
+
+impl<K> LoadedKernel<K> {
+    /// Makes a kernel ready to run.
+    ///
+    /// # Errors
+    /// Where the backend cannot.
+    pub(crate) fn new<B: Backend<Kernel = K>>(
+        backend: &B,
+        context: &DeviceContext<'_>,
+        kernel: &Kernel,
+    ) -> Result<LoadedKernel<K>, LoweringError> {
+        Ok(match kernel {
+            Kernel::Store { stack, dim } => LoadedKernel::Store(*stack, *dim),
+            Kernel::Load { stack, dim, last } => LoadedKernel::Load(*stack, *dim, *last),
+            kernel => LoadedKernel::OfBackend(backend.prepare(context, kernel)?),
+        })
+    }
+}
+
+impl<K> LoadedKernel<K> {
+    /// Runs it on the tensors of its launch.
+    ///
+    /// # Errors
+    /// Of the kernel.
+    pub(crate) fn run<B: Backend<Kernel = K>>(
+        &self,
+        backend: &mut B,
+        launch: &Launch,
+        handles: &mut Handles<B>,
+        rng: RngState,
+    ) -> Result<(), KernelError> {
+        match self {
+            LoadedKernel::Store(stack, dim) => store::<B>(handles, launch, (*stack, *dim), rng),
+            LoadedKernel::Load(stack, dim, last) => load::<B>(handles, launch, (*stack, *dim, *last), rng),
+            LoadedKernel::OfBackend(kernel) => backend.run_kernel(kernel, launch, handles, rng),
+        }
+    }
+}
+
+/// Runs one operation of Burn.
 ///
 /// # Errors
-/// Of a kernel; or where the operation is none that steps are lowered to.
+/// Where the operation is none that steps are lowered to.
 pub(crate) fn execute<B: Backend>(
     backend: &mut B,
-    kernels: &[B::Kernel],
     handles: &mut Handles<B>,
     operation: &OperationIr,
-    rng: RngState,
 ) -> Result<(), KernelError> {
     match operation {
-        OperationIr::Custom(op) if op.id == STORE || op.id == LOAD => store_or_load::<B>(handles, op, rng),
-        OperationIr::Custom(op) => backend.run_kernel(kernels, op, handles, rng),
         OperationIr::Drop(tensor) => {
             backend.recycle(handles.get_handle(&tensor.id, &tensor.status));
             Ok(())
         }
         OperationIr::BaseFloat(op) | OperationIr::BaseInt(op)
-            if backend.has_arena()
+            if backend.target().has_arena()
                 && let Some(input) = viewed(op)
                 && let Some(made) =
                     handles.get_handle_ref(&input.id).and_then(|tensor| B::view(tensor, op)) =>
@@ -60,26 +108,33 @@ fn viewed(op: &Base) -> Option<&TensorIr> {
     }
 }
 
-/// Keeps a value for the position of the iteration, or gives what was kept for it.
-fn store_or_load<B: Backend>(
+/// Keeps a value for the position of the iteration.
+fn store<B: Backend>(
     handles: &mut Handles<B>,
-    operation: &CustomOpIr,
+    launch: &Launch,
+    (stack, dim): (BufId, Dim),
     rng: RngState,
 ) -> Result<(), KernelError> {
-    let malformed = || KernelError::Unsupported(format!("{operation:?} keeps nothing"));
-    let (stack, dim, last) = described(operation).ok_or_else(malformed)?;
     let slot = TensorSlot::Residual(stack, rng.iteration.position(dim)?).id();
-    match (&operation.inputs[..], &operation.outputs[..]) {
-        ([value], []) => {
-            let value = handles.get_handle(&value.id, &value.status);
-            handles.register_handle(slot, value);
-        }
-        ([], [out]) => {
-            let status = if last { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-            let value = handles.get_handle(&slot, &status);
-            handles.register_handle(out.id, value);
-        }
-        _ => return Err(malformed()),
+    for value in &launch.reads {
+        let value = handles.get_handle(&value.id, &value.status);
+        handles.register_handle(slot, value);
+    }
+    Ok(())
+}
+
+/// Gives the value that was kept for the position of the iteration.
+fn load<B: Backend>(
+    handles: &mut Handles<B>,
+    launch: &Launch,
+    (stack, dim, last): (BufId, Dim, bool),
+    rng: RngState,
+) -> Result<(), KernelError> {
+    let slot = TensorSlot::Residual(stack, rng.iteration.position(dim)?).id();
+    let status = if last { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+    for out in &launch.writes {
+        let value = handles.get_handle(&slot, &status);
+        handles.register_handle(out.id, value);
     }
     Ok(())
 }

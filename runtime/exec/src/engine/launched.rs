@@ -1,6 +1,6 @@
 //! Runs that are launched, while their outputs are on their way to the host.
 
-use super::context::place;
+use super::place::place;
 use crate::backend::{DeviceError, Download};
 use crate::error::{ExecError, Place};
 use crate::tensor::HostTensor;

@@ -1,33 +1,16 @@
 //! The engine of one device: its parameters and moments, and the programs that work on them.
 
-pub(crate) mod arena;
-pub(crate) mod attention;
-pub(crate) mod builder;
-pub(crate) mod context;
-pub(crate) mod epilogues;
-mod expression_key;
 mod faults;
-pub(crate) mod graph;
-pub(crate) mod inlined;
 pub(crate) mod interpreter;
 mod kernels;
 mod launched;
-pub(crate) mod lifetimes;
-pub(crate) mod lowering;
-pub(crate) mod masks;
 mod notes;
-pub(crate) mod ops;
-pub(crate) mod pieces;
-pub(crate) mod print;
+pub(crate) mod place;
 pub(crate) mod programs;
 pub(crate) mod replays;
-pub(crate) mod residuals;
-pub(crate) mod row_groups;
 pub(crate) mod runner;
 pub(crate) mod slow_products;
 mod step_inputs;
-pub(crate) mod step_order;
-pub(crate) mod turns;
 
 pub use launched::DeviceReport;
 pub(crate) use programs::ProductTime;
@@ -39,11 +22,11 @@ use crate::cluster::devices::DeviceKind;
 use crate::error::{ExecError, Place};
 use crate::tensor::{Finiteness, HostTensor};
 use crate::trace::{DeviceTrace, Recorder};
-use context::place;
 use launched::LaunchedRun;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
+use place::place;
 use programs::{Executor, Programs, executor};
 use runner::RunError;
 use std::any::Any;

@@ -1,6 +1,5 @@
 //! The programs of a device, and the tensors that it keeps from run to run.
 
-use super::lowering::stored_as;
 use super::replays::{Peers, Recording, changes};
 use super::runner::{Program, RunContext, RunError};
 use crate::backend::native::Native;
@@ -13,6 +12,7 @@ use crate::trace::Recorder;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend as _, DType as BurnType, Shape};
 use meshwright_comm::Transport;
+use meshwright_device::stored::stored_as;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::KernelProposal;
 use meshwright_plan::{BufId, DType, Plan};
@@ -326,7 +326,7 @@ impl<B: Backend> Executor for Programs<B> {
 
     fn time_product(&mut self, n: usize, dtype: DType) -> Result<ProductTime, DeviceError> {
         // Kernels of the host read `bf16` as `f32`.
-        let dtype = if self.backend.capabilities().host_kernels { dtype.wide() } else { dtype };
+        let dtype = if self.backend.target().host_kernels { dtype.wide() } else { dtype };
         timed_product(&mut self.backend, n, stored_as(dtype))
     }
 
@@ -352,7 +352,7 @@ impl<B: Backend> Executor for Programs<B> {
             return;
         }
         let program = &mut self.programs[program];
-        let left: Vec<BufId> = program.left.difference(kept).copied().collect();
+        let left: Vec<BufId> = program.left().difference(kept).copied().collect();
         for tensor in left.into_iter().flat_map(|buf| program.get(buf, true)) {
             self.backend.recycle(tensor);
         }
@@ -396,7 +396,7 @@ fn thread_times() -> Vec<Duration> {
 
 /// The time of a product of two matrices of ones.
 fn timed_product<B: Backend>(backend: &mut B, n: usize, dtype: BurnType) -> Result<ProductTime, DeviceError> {
-    let on_host = backend.capabilities().host_kernels;
+    let on_host = backend.target().host_kernels;
     let device = backend.device().clone();
     let ones = || B::Burn::float_ones(Shape::new([n, n]), &device, dtype.into());
     let done = || B::Burn::sync(&device).map_err(|e| DeviceError(e.to_string()));

@@ -1,22 +1,25 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
-use super::arena::Arena;
-use super::arena::layout::arena_of;
-use super::builder::{Built, build};
-use super::graph::{Segment, TensorSlot};
-use super::interpreter::execute;
-use super::pieces::{CollectivePiece, Piece, RepeatPiece};
-use super::turns::Turn;
+use super::interpreter::{LoadedKernel, execute};
+use super::place::not_compiled;
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
-use crate::collective::calls::{CallTensors, TransportCall};
+use crate::collective::{CallTensors, call_on, tag_of};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
 use crate::tensor::{Finiteness, HostData, HostTensor};
 use crate::trace::{Recorder, What};
 use burn_ir::TensorStatus;
 use meshwright_comm::{BufferMismatch, Collectives, CommError, Started, Transport};
-use meshwright_plan::{BufId, DType, Plan, Step};
+use meshwright_device::arena::Arena;
+use meshwright_device::collective::calls::TransportCall;
+use meshwright_device::launch::{BurnGraph, CollectiveLaunch, Launch, LaunchKind, LoopLaunch};
+use meshwright_device::local::DeviceContext;
+use meshwright_device::slot::LaunchId;
+use meshwright_device::slot::TensorSlot;
+use meshwright_device::turns::Turn;
+use meshwright_device::{CompileError, DevicePlan};
+use meshwright_plan::{ArenaId, BufId, DType, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,25 +28,17 @@ use std::time::{Duration, Instant};
 pub(crate) struct Program<B: Backend> {
     pub(crate) plan: Arc<Plan>,
     coords: Vec<usize>,
-    pieces: Vec<Piece>,
-    kernels: Vec<B::Kernel>,
+    device: Arc<DevicePlan>,
+    /// The kernels, by launch.
+    kernels: Vec<Option<LoadedKernel<B::Kernel>>>,
+    /// The steps that are done after a launch.
+    done: BTreeMap<LaunchId, Vec<usize>>,
     handles: Handles<B>,
-    pairs: BTreeMap<BufId, DType>,
-    /// Buffers that are alive at the end.
-    pub(crate) left: BTreeSet<BufId>,
-    /// By the last of several steps that are one operation, all of them.
-    groups: BTreeMap<usize, Vec<usize>>,
-    /// By step those that are done with it, in its place.
-    beside: BTreeMap<usize, Vec<usize>>,
-    /// Buffers that are never made.
-    never: BTreeSet<BufId>,
     /// Calls in flight of each started collective, by its id. After a run that failed it holds those that were not waited for.
     in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
     /// Most bytes that it needs at once by the Plan, less what this device never makes.
     pub(crate) planned: u64,
-    /// How many constant tables it has.
-    tables: usize,
-    /// Where kernels put what they make, on devices that have such a place.
+    /// Where the results of kernels lie, on devices that have an arena.
     pub(crate) arena: Arc<Arena>,
 }
 
@@ -132,44 +127,50 @@ impl RunContext<'_> {
 
 impl<B: Backend> Program<B> {
     pub(crate) fn new(backend: &mut B, plan: Arc<Plan>, rank: usize) -> Result<Program<B>, ExecError> {
-        let built = build(backend, &plan, rank)?;
-        let Built { pieces, kernels, tables, pairs, left, groups, beside, never, absent } = built;
-        let planned = plan.peak_without(&absent);
+        backend.check(&plan, rank)?;
+        let compiled = meshwright_device::compile(&plan, rank, backend.target());
+        let mut device = compiled.map_err(|error| not_compiled(&plan, rank, error))?;
+        let planned = plan.peak_without(&device.absent);
         let mut handles = Handles::<B>::new();
-        let many_tables = tables.len();
-        for (number, table) in tables.into_iter().enumerate() {
-            let host = HostTensor { shape: table.shape, data: HostData::I32(table.elements) };
+        for (number, table) in device.tables.iter().enumerate() {
+            let host = HostTensor { shape: table.shape.clone(), data: HostData::I32(table.elements.clone()) };
             for tensor in backend.upload(host, None) {
                 handles.register_handle(TensorSlot::Table(number).id(), tensor);
             }
         }
-        let arena = match backend.has_arena() {
-            true => arena_of(backend, &plan, (&pieces, &left), &kernels),
-            false => Arena::default(),
-        };
-        let coords = plan.mesh.coords(rank).to_vec();
-        let in_flight = BTreeMap::new();
+        let context = DeviceContext::new(&plan, rank);
+        let loaded = device.launches.iter().map(|launch| match &launch.kind {
+            LaunchKind::Kernel(kernel) => {
+                LoadedKernel::new(backend, &context, kernel).map(Some).map_err(|source| {
+                    not_compiled(&plan, rank, CompileError { step: Some(launch.step), source })
+                })
+            }
+            _ => Ok(None),
+        });
+        let kernels = loaded.collect::<Result<Vec<_>, ExecError>>()?;
+        let done = device.done_after();
+        let coords = context.coords.to_vec();
         Ok(Program {
-            plan,
             coords,
-            pieces,
+            arena: Arc::new(std::mem::take(&mut device.arena)),
+            device: Arc::new(device),
             kernels,
+            done,
             handles,
-            pairs,
-            left,
-            groups,
-            beside,
-            never,
-            in_flight,
+            in_flight: BTreeMap::new(),
             planned,
-            tables: many_tables,
-            arena: Arc::new(arena),
+            plan,
         })
+    }
+
+    /// Buffers that are alive at the end.
+    pub(crate) fn left(&self) -> &BTreeSet<BufId> {
+        &self.device.left
     }
 
     /// Whether it has kernels of its own, among them those that draw.
     pub(crate) fn draws(&self) -> bool {
-        !self.kernels.is_empty()
+        self.kernels.iter().any(Option::is_some)
     }
 
     /// Dtype and shape of a buffer on this device.
@@ -180,7 +181,7 @@ impl<B: Backend> Program<B> {
 
     /// Binds a buffer to what the host has.
     pub(crate) fn bind_host(&mut self, backend: &mut B, buf: BufId, value: HostTensor) {
-        let values = self.pairs.get(&buf).copied();
+        let values = self.device.pairs.get(&buf).copied();
         self.bind(buf, backend.upload(value, values));
     }
 
@@ -222,7 +223,7 @@ impl<B: Backend> Program<B> {
         {
             return download;
         }
-        let done = backend.download(tensors, dtype, self.pairs.get(&buf).copied(), &shape);
+        let done = backend.download(tensors, dtype, self.device.pairs.get(&buf).copied(), &shape);
         Box::new(move || done)
     }
 
@@ -230,12 +231,12 @@ impl<B: Backend> Program<B> {
     pub(crate) fn read(&mut self, backend: &B, buf: BufId) -> Result<HostTensor, DeviceError> {
         let (dtype, shape) = self.local(buf);
         let tensors = self.get(buf, false);
-        backend.download(tensors, dtype, self.pairs.get(&buf).copied(), &shape)
+        backend.download(tensors, dtype, self.device.pairs.get(&buf).copied(), &shape)
     }
 
     /// Gives up all that a run has left behind, and what was bound for it.
     pub(crate) fn drop_values(&mut self) {
-        let tables: Vec<_> = (0..self.tables).map(|n| TensorSlot::Table(n).id()).collect();
+        let tables: Vec<_> = (0..self.device.tables.len()).map(|n| TensorSlot::Table(n).id()).collect();
         let mut before = std::mem::replace(&mut self.handles, Handles::<B>::new());
         for id in tables.into_iter().filter(|id| before.has_handle(id)).collect::<Vec<_>>() {
             self.handles.register_handle(id, before.get_handle(&id, &TensorStatus::ReadWrite));
@@ -250,63 +251,76 @@ impl<B: Backend> Program<B> {
 
     /// Runs all steps.
     pub(crate) fn run(&mut self, backend: &mut B, mut run: RunContext<'_>) -> Result<(), RunError> {
-        // The pieces are not changed by what they do.
-        let pieces = std::mem::take(&mut self.pieces);
         if backend.lacks_arena() {
             run.reach(backend, self.arena.fullest);
         }
         backend.enter_arena(&self.arena);
         let given: Vec<BufId> = self.plan.program_inputs.iter().map(|l| l.buf).collect();
         self.examine(backend, &given, &mut run)?;
-        let done = self.pieces(backend, &pieces, &mut run);
-        self.pieces = pieces;
-        done?;
+        let device = self.device.clone();
+        self.launches(backend, &device.body, &mut run)?;
         Ok(backend.leave_arena()?)
     }
 
-    fn pieces(
+    fn launches(
         &mut self,
         backend: &mut B,
-        pieces: &[Piece],
+        ids: &[LaunchId],
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
-        pieces.iter().try_for_each(|piece| self.piece(backend, (piece, pieces), run))
+        ids.iter().try_for_each(|id| self.launch(backend, *id, run))
     }
 
-    /// Runs a piece among those around it.
-    fn piece(
-        &mut self,
-        backend: &mut B,
-        (piece, pieces): (&Piece, &[Piece]),
-        run: &mut RunContext<'_>,
-    ) -> Result<(), RunError> {
-        match piece {
-            Piece::Segment(segment) => self.segment(backend, segment, run),
-            Piece::Collective(collective) => self.collective(backend, collective, run),
-            Piece::Repeat(repeat) => self.repeat(backend, repeat, run),
-            Piece::Wait { start, step, unpack } => {
-                let Some(Piece::Collective(collective)) = pieces.get(*start) else { return Ok(()) };
+    /// Runs one launch.
+    fn launch(&mut self, backend: &mut B, id: LaunchId, run: &mut RunContext<'_>) -> Result<(), RunError> {
+        let device = self.device.clone();
+        let launch = &device.launches[id];
+        match &launch.kind {
+            LaunchKind::Kernel(_) => self.kernel(backend, (id, launch), run)?,
+            LaunchKind::Burn(burn) => self.operations(backend, burn, run)?,
+            LaunchKind::Free => {}
+            LaunchKind::Collective(collective) => self.collective(backend, (launch, collective), run)?,
+            LaunchKind::Loop(of) => {
+                self.iterate(backend, of, run)?;
+                self.examine(backend, &self.written(&launch.steps), run)?;
+            }
+            LaunchKind::Wait { start, unpack } => {
+                let started = &device.launches[*start];
+                let LaunchKind::Collective(collective) = &started.kind else { return Ok(()) };
                 // Errors name the collective.
-                run.reach(backend, collective.step);
+                run.reach(backend, started.step);
                 let calls = collective.async_id.and_then(|id| self.in_flight.remove(&id)).unwrap_or_default();
-                self.wait(backend, collective, calls, (*step, unpack), run)?;
-                self.examine(backend, &self.written(collective.step), run)
+                self.wait(backend, collective, calls, (launch.step, unpack), run)?;
+                self.examine(backend, &self.written(&started.steps), run)?;
             }
         }
+        launch.frees.iter().for_each(|slot| self.free(backend, *slot));
+        if (run.peak.is_some() || run.examined.is_some())
+            && let Some(done) = self.done.get(&id)
+        {
+            self.look(backend, done, run)?;
+            self.examine(backend, &self.written(done), run)?;
+        }
+        Ok(())
     }
 
-    /// Runs the body of a loop once for each position of its dim, each piece in the turn that its lag gives.
-    fn repeat(
+    fn free(&mut self, backend: &mut B, slot: TensorSlot) {
+        let ends = TensorStatus::ReadWrite;
+        backend.recycle(self.handles.get_handle(&slot.id(), &ends));
+    }
+
+    /// Runs the body of a loop once for each position of its dim, each launch in the turn that its lag gives.
+    fn iterate(
         &mut self,
         backend: &mut B,
-        repeat: &RepeatPiece,
+        of: &LoopLaunch,
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
         let around = run.rng.iteration;
-        for turn in &repeat.turns {
+        for turn in &of.turns {
             match *turn {
                 Turn::Carry { carry, made } => {
-                    let c = &repeat.carries[carry];
+                    let c = &of.carries[carry];
                     let tensors = if made { self.get(c.next, true) } else { self.get(c.start, c.ends) };
                     if c.unread {
                         tensors.into_iter().for_each(|t| backend.recycle(t));
@@ -315,12 +329,12 @@ impl<B: Backend> Program<B> {
                         self.bind(c.current, tensors);
                     }
                 }
-                Turn::Run { piece, position } => {
-                    run.rng.iteration = around.within(&self.plan, repeat.dim, position);
-                    self.piece(backend, (&repeat.body[piece], &repeat.body), run)?;
+                Turn::Run { launch, position } => {
+                    run.rng.iteration = around.within(&self.plan, of.dim, position);
+                    self.launch(backend, of.body[launch], run)?;
                 }
                 Turn::End { carry, made } => {
-                    let c = &repeat.carries[carry];
+                    let c = &of.carries[carry];
                     let tensors = self.get(if made { c.next } else { c.current }, true);
                     self.bind(c.last, tensors);
                 }
@@ -330,47 +344,57 @@ impl<B: Backend> Program<B> {
         Ok(())
     }
 
-    fn segment(
+    /// Runs a kernel.
+    fn kernel(
         &mut self,
         backend: &mut B,
-        segment: &Segment,
+        (id, launch): (LaunchId, &Launch),
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
-        for (k, (operation, step)) in segment.graph.operations.iter().zip(&segment.steps).enumerate() {
-            run.reach(backend, *step);
-            if let Some(r) = &mut run.recorder {
-                r.compute(*step);
-            }
-            execute(backend, &self.kernels, &mut self.handles, operation, run.rng)
-                .map_err(RunError::Kernel)?;
-            let ends = segment.steps.get(k + 1) != Some(step);
-            if run.peak.is_some() && ends {
-                self.look(backend, *step, run)?;
-            }
-            if run.examined.is_some() && ends {
-                self.examine(backend, &self.written(*step), run)?;
+        self.begin(backend, launch.step, run);
+        let Some(kernel) = &self.kernels[id.position()] else { return Ok(()) };
+        kernel.run(backend, launch, &mut self.handles, run.rng).map_err(RunError::Kernel)
+    }
+
+    /// Runs operations of Burn.
+    fn operations(
+        &mut self,
+        backend: &mut B,
+        burn: &BurnGraph,
+        run: &mut RunContext<'_>,
+    ) -> Result<(), RunError> {
+        for (at, (operation, step)) in burn.graph.operations.iter().zip(&burn.steps).enumerate() {
+            self.begin(backend, *step, run);
+            execute(backend, &mut self.handles, operation).map_err(RunError::Kernel)?;
+            // Values that end within the graph are looked at before that.
+            if run.examined.is_some() && burn.steps.get(at + 1).is_some_and(|next| next != step) {
+                self.examine(backend, &self.written(&[*step]), run)?;
             }
         }
         Ok(())
     }
 
-    /// Operations that belong to a collective.
-    fn operations(&mut self, backend: &mut B, segment: &Segment, rng: RngState) -> Result<(), RunError> {
-        let mut operations = segment.graph.operations.iter();
-        operations
-            .try_for_each(|o| execute(backend, &self.kernels, &mut self.handles, o, rng))
-            .map_err(RunError::Kernel)
+    /// A launch of a step begins, if it is none that belongs to a collective.
+    fn begin(&self, backend: &mut B, step: usize, run: &mut RunContext<'_>) {
+        if matches!(self.plan.steps[step].prim, Prim::Collective(_) | Prim::Wait) {
+            return;
+        }
+        run.reach(backend, step);
+        if let Some(r) = &mut run.recorder {
+            r.compute(step);
+        }
     }
 
     /// Looks at the memory in use after a step, to which belongs what it has just released: it was there beside the
     /// results.
-    fn look(&self, backend: &B, step: usize, run: &mut RunContext<'_>) -> Result<(), RunError> {
+    fn look(&self, backend: &B, done: &[usize], run: &mut RunContext<'_>) -> Result<(), RunError> {
         let Some(peak) = &mut run.peak else { return Ok(()) };
         // Storage that goes to what is never made is released too.
-        let given = self.steps_of(step).flat_map(|s| &s.aliases).filter(|(_, to)| self.never.contains(to));
-        let freed = self.steps_of(step).flat_map(|s| &s.free).chain(given.map(|(from, _)| from));
+        let steps = || done.iter().map(|step| &self.plan.steps[*step]);
+        let given = steps().flat_map(|s| &s.aliases).filter(|(_, to)| self.device.never.contains(to));
+        let freed = steps().flat_map(|s| &s.free).chain(given.map(|(from, _)| from));
         // An arena stays as large as it is.
-        let freed = freed.filter(|b| !self.never.contains(b) && self.arena.bytes == 0);
+        let freed = freed.filter(|b| !self.device.never.contains(b) && self.arena.bytes == 0);
         let Some(memory) = backend.memory()? else { return Ok(()) };
         let bytes = |b: &BufId| {
             let (dtype, shape) = self.local(*b);
@@ -381,16 +405,8 @@ impl<B: Backend> Program<B> {
         Ok(())
     }
 
-    fn written(&self, step: usize) -> Vec<BufId> {
-        let beside = self.beside.get(&step).into_iter().flatten().map(|other| &self.plan.steps[*other]);
-        self.steps_of(step).chain(beside).flat_map(|s| &s.writes).map(|o| o.buf).collect()
-    }
-
-    /// The steps that are one operation, of which that is the last.
-    fn steps_of(&self, step: usize) -> impl Iterator<Item = &Step> {
-        let group = self.groups.get(&step);
-        let alone = group.is_none().then_some(&step).copied();
-        group.into_iter().flatten().copied().chain(alone).filter_map(|step| self.plan.steps.get(step))
+    fn written(&self, done: &[usize]) -> Vec<BufId> {
+        done.iter().flat_map(|step| &self.plan.steps[*step].writes).map(|o| o.buf).collect()
     }
 
     /// Looks at values that were just made, where somebody asked for it.
@@ -411,27 +427,27 @@ impl<B: Backend> Program<B> {
     fn collective(
         &mut self,
         backend: &mut B,
-        piece: &CollectivePiece,
+        (launch, of): (&Launch, &CollectiveLaunch),
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
-        run.reach(backend, piece.step);
+        run.reach(backend, launch.step);
         let mut begin = run.close();
-        self.operations(backend, &piece.pack, run.rng)?;
+        self.launches(backend, &of.pack, run)?;
         let mut in_flight = vec![];
-        for call in &piece.calls {
+        for call in &of.calls {
             *run.sequence += 1;
             let sequence = *run.sequence;
-            let started = self.start(backend, piece, call, run)?;
-            begin = run.ended(What::Start, piece.step, begin, sequence);
+            let started = self.start(backend, of, call, run)?;
+            begin = run.ended(What::Start, launch.step, begin, sequence);
             in_flight.push(InFlightCall { started, sequence });
         }
-        if let Some(id) = piece.async_id {
+        if let Some(id) = of.async_id {
             self.in_flight.insert(id, in_flight);
         } else {
-            self.wait(backend, piece, in_flight, (piece.step, &piece.unpack), run)?;
+            self.wait(backend, of, in_flight, (launch.step, &of.unpack), run)?;
         }
-        self.look(backend, piece.step, run)?;
-        let written = if piece.async_id.is_some() { vec![] } else { self.written(piece.step) };
+        self.look(backend, &launch.steps, run)?;
+        let written = if of.async_id.is_some() { vec![] } else { self.written(&launch.steps) };
         self.examine(backend, &written, run)
     }
 
@@ -439,7 +455,7 @@ impl<B: Backend> Program<B> {
     fn start(
         &mut self,
         backend: &mut B,
-        piece: &CollectivePiece,
+        piece: &CollectiveLaunch,
         call: &TransportCall,
         run: &mut RunContext<'_>,
     ) -> Result<Started<CallTensors<B::CallMemory>>, RunError> {
@@ -460,18 +476,18 @@ impl<B: Backend> Program<B> {
                 }
             }
         }
-        let tag = piece.prepared.tag(*run.sequence);
+        let tag = tag_of(&piece.prepared, *run.sequence);
         let group = &piece.prepared.group;
-        run.transport.try_start(group, &tag, memory, |m| call.on(m).map_err(RunError::from))
+        run.transport.try_start(group, &tag, memory, |m| call_on(call, m).map_err(RunError::from))
     }
 
     /// Waits for the calls of a collective, and unpacks what they gave.
     fn wait(
         &mut self,
         backend: &mut B,
-        piece: &CollectivePiece,
+        piece: &CollectiveLaunch,
         in_flight: Vec<InFlightCall<B>>,
-        (step, unpack): (usize, &Segment),
+        (step, unpack): (usize, &[LaunchId]),
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
         let last = in_flight.last().map_or(0, |c| c.sequence);
@@ -499,7 +515,7 @@ impl<B: Backend> Program<B> {
                 }
             }
         }
-        self.operations(backend, unpack, run.rng)?;
+        self.launches(backend, unpack, run)?;
         run.ended(What::Unpack, step, begin, last);
         Ok(())
     }

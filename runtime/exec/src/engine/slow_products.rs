@@ -1,8 +1,9 @@
 //! Products of matrices that no fast kernel of a GPU computes, found on a Plan.
 
-use super::context::{DeviceContext, Local, place};
-use crate::backend::native::{Contraction, contraction};
+use super::place::place;
 use crate::error::ExecError;
+use meshwright_device::contraction::{Contraction, contraction};
+use meshwright_device::local::{DeviceContext, Local};
 use meshwright_gpu::products::LARGE_PRODUCT;
 use meshwright_plan::{Plan, Prim};
 

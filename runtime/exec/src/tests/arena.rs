@@ -1,18 +1,18 @@
 //! Where results lie that a program makes, on pieces that are written by hand.
 
 use super::plans::Builder;
-use crate::backend::burn::flex;
-use crate::engine::arena::layout::arena_of;
-use crate::engine::arena::{Arena, Spot, result_bytes, row_pitch};
-use crate::engine::graph::{Segment, TensorSlot};
-use crate::engine::pieces::{Piece, RepeatPiece};
-use crate::engine::residuals::{load, store};
-use crate::engine::turns::Carried;
 use burn_backend::{DType as BurnType, Shape};
-use burn_ir::{BaseOperationIr, CustomOpIr, OperationIr, ScalarIr, ShapeOpIr, TensorIr, TensorStatus};
-use meshwright_gpu::load::Paths;
-use meshwright_plan::{BufId, Dim, Mesh, Plan};
-use std::collections::BTreeSet;
+use burn_ir::{BaseOperationIr, GraphIr, OperationIr, ShapeOpIr, TensorIr, TensorStatus};
+use meshwright_device::arena::layout::arena_of;
+use meshwright_device::arena::{Arena, Spot, result_bytes, row_pitch};
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::{BurnGraph, DevicePlan, Launch, LaunchKind, LoopLaunch};
+use meshwright_device::slot::LaunchId;
+use meshwright_device::slot::TensorSlot;
+use meshwright_device::target::Target;
+use meshwright_device::turns::{Carried, turns};
+use meshwright_plan::{BufId, Dim, IdVec, Mesh, Plan};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of each value; a multiple of what places are aligned to.
 const BYTES: u64 = 1024;
@@ -31,23 +31,75 @@ fn last(buf: u32) -> TensorIr {
     tensor(buf, 1, TensorStatus::ReadWrite)
 }
 
-fn kernel(name: &'static str, inputs: &[TensorIr], out: TensorIr, number: u32) -> OperationIr {
-    let number = vec![ScalarIr::UInt(u64::from(number))];
-    OperationIr::Custom(CustomOpIr::with_scalars(name, inputs, &[out], number))
+fn reshape(input: TensorIr, out: TensorIr) -> LaunchKind {
+    let operation = OperationIr::BaseFloat(BaseOperationIr::Reshape(ShapeOpIr { input, out }));
+    LaunchKind::Burn(BurnGraph { graph: GraphIr::new(vec![operation]), steps: vec![0] })
 }
 
-/// A kernel that makes a value.
-fn make(inputs: &[TensorIr], out: u32) -> OperationIr {
-    kernel("matmul", inputs, tensor(out, 1, TensorStatus::NotInit), 0)
+/// Where the loop of a program keeps values for another.
+const STACK: BufId = BufId(9);
+
+/// A device plan that is written by hand.
+struct Hand {
+    plan: Plan,
+    dim: Dim,
+    launches: IdVec<LaunchId, Launch>,
 }
 
-fn reshape(input: TensorIr, out: u32) -> OperationIr {
-    let out = tensor(out, 1, TensorStatus::NotInit);
-    OperationIr::BaseFloat(BaseOperationIr::Reshape(ShapeOpIr { input, out }))
-}
+impl Hand {
+    /// With a dim of three positions.
+    fn new() -> Hand {
+        let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
+        let dim = b.dim("layers", 3);
+        Hand { plan: b.plan, dim, launches: IdVec::new() }
+    }
 
-fn segment(operations: Vec<OperationIr>) -> Piece {
-    Piece::Segment(Segment::of_step(operations, 0))
+    fn launch(&mut self, kind: LaunchKind, reads: &[TensorIr], writes: &[TensorIr]) -> LaunchId {
+        let (reads, writes) = (reads.to_vec(), writes.to_vec());
+        self.launches.push(Launch { kind, step: 0, steps: vec![0], reads, writes, frees: vec![] })
+    }
+
+    /// A kernel that makes a tensor.
+    fn makes(&mut self, reads: &[TensorIr], out: TensorIr) -> LaunchId {
+        self.launch(LaunchKind::Kernel(Kernel::Matmul), reads, &[out])
+    }
+
+    /// A kernel that makes a value.
+    fn make(&mut self, reads: &[TensorIr], out: u32) -> LaunchId {
+        self.makes(reads, tensor(out, 1, TensorStatus::NotInit))
+    }
+
+    fn kernel(&mut self, kernel: Kernel, reads: &[TensorIr], writes: &[TensorIr]) -> LaunchId {
+        self.launch(LaunchKind::Kernel(kernel), reads, writes)
+    }
+
+    fn free(&mut self, buf: u32) -> LaunchId {
+        let id = self.launch(LaunchKind::Free, &[], &[]);
+        self.launches[id].frees.push(TensorSlot::Buffer(BufId(buf)));
+        id
+    }
+
+    fn over(&mut self, reverse: bool, carries: Vec<Carried>, body: Vec<LaunchId>) -> LaunchId {
+        let turns = turns(3, reverse, &carries, &vec![0; body.len()]);
+        let of = LoopLaunch { dim: self.dim, reverse, carries, body, turns };
+        self.launch(LaunchKind::Loop(Box::new(of)), &[], &[])
+    }
+
+    fn arena(self, body: Vec<LaunchId>, left: &[u32]) -> Arena {
+        let device = DevicePlan {
+            target: Target::cuda((9, 0), true),
+            rank: 0,
+            launches: self.launches,
+            body,
+            tables: vec![],
+            pairs: BTreeMap::new(),
+            left: left.iter().map(|buf| BufId(*buf)).collect(),
+            never: BTreeSet::new(),
+            absent: BTreeSet::new(),
+            arena: Arena::default(),
+        };
+        arena_of(&self.plan, &device)
+    }
 }
 
 /// What starts as buffer 0, is buffer 1 in the body, which makes buffer 2 of it, and buffer 3 in the end.
@@ -56,34 +108,17 @@ fn carried() -> Carried {
     Carried { start, ends: true, current, next, last, unread: false, lag: 0 }
 }
 
-/// A plan with a dim of three positions.
-fn plan() -> (Plan, Dim) {
-    let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
-    let dim = b.dim("layers", 3);
-    (b.plan, dim)
-}
-
-fn arena(plan: &Plan, pieces: &[Piece], left: &[u32]) -> Arena {
-    let left: BTreeSet<BufId> = left.iter().map(|buf| BufId(*buf)).collect();
-    arena_of(&flex(&Paths::default()), plan, (pieces, &left), &[])
-}
-
 fn at(number: u64, values: u64) -> Spot {
     Spot::At { start: number * BYTES, bytes: values * BYTES }
 }
 
 #[test]
 fn what_has_ended_makes_room_and_views_hold_what_they_show() {
-    let (plan, _) = plan();
-    let pieces = [segment(vec![
-        make(&[], 0),
-        make(&[last(0)], 1),
-        make(&[last(1)], 2),
-        reshape(last(2), 3),
-        make(&[], 4),
-        make(&[last(3), last(4)], 5),
-    ])];
-    let arena = arena(&plan, &pieces, &[5]);
+    let mut h = Hand::new();
+    let mut body = vec![h.make(&[], 0), h.make(&[last(0)], 1), h.make(&[last(1)], 2)];
+    body.push(h.launch(reshape(last(2), tensor(3, 1, TensorStatus::NotInit)), &[], &[]));
+    body.extend([h.make(&[], 4), h.make(&[last(3), last(4)], 5)]);
+    let arena = h.arena(body, &[5]);
     // A result is beside what it is made of; the reshaped one stays until it is read.
     assert_eq!(arena.spots, [at(0, 1), at(1, 1), at(0, 1), at(1, 1), Spot::Own]);
     assert_eq!(arena.bytes, 2 * BYTES);
@@ -92,15 +127,14 @@ fn what_has_ended_makes_room_and_views_hold_what_they_show() {
 /// The first loop keeps a value of each position, which the second one takes in the other direction.
 #[test]
 fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
-    let (plan, dim) = plan();
-    let stack = BufId(9);
-    let forward = vec![segment(vec![make(&[], 0), store(stack, dim, last(0))])];
-    let taken = load(stack, dim, true, tensor(1, 1, TensorStatus::NotInit));
-    let backward =
-        vec![segment(vec![taken, make(&[last(1)], 2), make(&[last(2)], 3), OperationIr::Drop(last(3))])];
-    let repeat =
-        |body, reverse| Piece::Repeat(Box::new(RepeatPiece::new(0, (dim, 3, reverse), vec![], (body, &[0]))));
-    let found = arena(&plan, &[repeat(forward, false), repeat(backward, true)], &[]);
+    let mut h = Hand::new();
+    let (store, load) =
+        (Kernel::Store { stack: STACK, dim: h.dim }, Kernel::Load { stack: STACK, dim: h.dim, last: true });
+    let forward = vec![h.make(&[], 0), h.kernel(store, &[last(0)], &[])];
+    let taken = h.kernel(load, &[], &[tensor(1, 1, TensorStatus::NotInit)]);
+    let backward = vec![taken, h.make(&[last(1)], 2), h.make(&[last(2)], 3), h.free(3)];
+    let body = vec![h.over(false, vec![], forward), h.over(true, vec![], backward)];
+    let found = h.arena(body, &[]);
     let starts: Vec<u64> =
         found.spots.iter().map(|s| if let Spot::At { start, .. } = s { *start } else { 9 }).collect();
     let kept: BTreeSet<u64> = starts[..3].iter().copied().collect();
@@ -119,20 +153,19 @@ fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
 #[test]
 fn what_goes_into_a_stack_is_made_there() {
     for looks in [false, true] {
-        let (plan, dim) = plan();
+        let mut h = Hand::new();
         let stack = |buf, status| tensor(buf, 3, status);
-        let blank = segment(vec![kernel("blank", &[], stack(0, TensorStatus::NotInit), 0)]);
-        let mut body = vec![make(&[], 4)];
+        let blank = h.kernel(Kernel::Blank, &[], &[stack(0, TensorStatus::NotInit)]);
+        let mut body = vec![h.make(&[], 4)];
         if looks {
-            body.push(make(&[stack(1, TensorStatus::ReadOnly)], 6));
-            body.push(OperationIr::Drop(last(6)));
+            body.extend([h.make(&[stack(1, TensorStatus::ReadOnly)], 6), h.free(6)]);
         }
         let into = [stack(1, TensorStatus::ReadWrite), last(4)];
-        body.push(kernel("iteration_update", &into, stack(2, TensorStatus::NotInit), dim.0));
-        let body = (vec![segment(body)], &[0][..]);
-        let repeat = Piece::Repeat(Box::new(RepeatPiece::new(0, (dim, 3, false), vec![carried()], body)));
-        let end = segment(vec![make(&[stack(3, TensorStatus::ReadWrite)], 5)]);
-        let found = arena(&plan, &[blank, repeat, end], &[5]);
+        let update = Kernel::IterationUpdate(h.dim);
+        body.push(h.kernel(update, &into, &[stack(2, TensorStatus::NotInit)]));
+        let body = h.over(false, vec![carried()], body);
+        let end = h.make(&[stack(3, TensorStatus::ReadWrite)], 5);
+        let found = h.arena(vec![blank, body, end], &[5]);
         let values: Vec<Spot> =
             found.spots.iter().copied().filter(|s| matches!(s, Spot::At { bytes: BYTES, .. })).collect();
         let updates = found.spots.iter().filter(|s| **s == Spot::Operand).count();
@@ -153,37 +186,31 @@ fn what_goes_into_a_stack_is_made_there() {
 /// Three values go from turn to turn, each beside the one before.
 #[test]
 fn what_is_carried_lies_beside_what_comes_next() {
-    let (plan, dim) = plan();
-    let body = (vec![segment(vec![make(&[last(1)], 2)])], &[0][..]);
-    let repeat = Piece::Repeat(Box::new(RepeatPiece::new(0, (dim, 3, false), vec![carried()], body)));
-    let found = arena(
-        &plan,
-        &[segment(vec![make(&[], 0)]), repeat, segment(vec![make(&[read(3), last(3)], 4)])],
-        &[4],
-    );
+    let mut h = Hand::new();
+    let body = vec![h.make(&[last(1)], 2)];
+    let body = vec![h.make(&[], 0), h.over(false, vec![carried()], body), h.make(&[read(3), last(3)], 4)];
+    let found = h.arena(body, &[4]);
     assert_eq!(found.spots, [at(0, 1), at(1, 1), at(0, 1), at(1, 1), Spot::Own]);
 }
 
 /// Rows of 4099 have gaps, in whatever number of dims they are; what is no longer rows is a copy; one row has none.
 #[test]
 fn rows_with_gaps_stay_rows() {
-    let (plan, _) = plan();
     let of = |buf: u32, shape: &[usize], status| TensorIr {
         shape: Shape::from(shape.to_vec()),
         ..TensorSlot::Buffer(BufId(buf)).tensor(&[1], BurnType::F32, status)
     };
     let (new, last) = (TensorStatus::NotInit, TensorStatus::ReadWrite);
-    let reshape =
-        |from, to| OperationIr::BaseFloat(BaseOperationIr::Reshape(ShapeOpIr { input: from, out: to }));
     for (rows, joined, bytes) in [(2, [1, 8198], 2 * 16512), (1, [1, 4099], 16396)] {
-        let pieces = [segment(vec![
-            kernel("matmul", &[], of(0, &[rows, 4099], new), 0),
-            reshape(of(0, &[rows, 4099], last), of(1, &[1, rows, 4099], new)),
-            reshape(of(1, &[1, rows, 4099], last), of(2, &joined, new)),
-            make(&[of(2, &joined, last)], 3),
-            OperationIr::Drop(of(3, &[1], last)),
-        ])];
-        let found = arena(&plan, &pieces, &[]);
+        let mut h = Hand::new();
+        let body = vec![
+            h.makes(&[], of(0, &[rows, 4099], new)),
+            h.launch(reshape(of(0, &[rows, 4099], last), of(1, &[1, rows, 4099], new)), &[], &[]),
+            h.launch(reshape(of(1, &[1, rows, 4099], last), of(2, &joined, new)), &[], &[]),
+            h.make(&[of(2, &joined, last)], 3),
+            h.free(3),
+        ];
+        let found = h.arena(body, &[]);
         assert_eq!(found.spots[0], Spot::At { start: 0, bytes });
         // It stays until what may be a copy of it has been read.
         assert!(matches!(found.spots[1], Spot::At { start, .. } if start >= bytes), "{found:?}");

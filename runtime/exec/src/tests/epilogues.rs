@@ -1,12 +1,12 @@
 //! What products of matrices do beside.
 
 use super::plans::Builder;
-use crate::engine::epilogues::{Epilogue, EpilogueKind, Epilogues, ProductFunction};
-use crate::engine::inlined::InlinedValues;
-use crate::engine::masks::Masks;
-use crate::engine::residuals::Residuals;
-use crate::engine::row_groups::RowGroups;
-use crate::engine::step_order::StepOrder;
+use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues, ProductFunction};
+use meshwright_device::passes::inlined::InlinedValues;
+use meshwright_device::passes::masks::Masks;
+use meshwright_device::passes::residuals::Residuals;
+use meshwright_device::passes::row_groups::RowGroups;
+use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};
 use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
 

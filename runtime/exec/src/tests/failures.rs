@@ -145,12 +145,12 @@ fn a_value_that_no_kernel_takes_is_an_error_with_its_line() {
     let y = b.whole(DType::F32, &[n]);
     let z = b.whole(DType::F32, &[m]);
     b.leaf(ProgramInputKind::Param, "x", &x);
-    b.output("y", &y);
-    b.output("z", &z);
     let mut misaligned = Builder { plan: b.plan.clone() };
     misaligned.map("y", &[&x], &y, |_, r| r[0]);
+    misaligned.output("y", &y);
     let mut missing = Builder { plan: b.plan.clone() };
     missing.step("z", Prim::Reduce { monoid: Monoid::Sum }, &[&x], &[&z]);
+    missing.output("z", &z);
     for (builder, value) in [(misaligned, "y"), (missing, "z")] {
         let mut cluster = cluster(&mesh);
         let error = cluster.load(Arc::new(builder.finish())).unwrap_err();

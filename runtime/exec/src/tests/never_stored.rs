@@ -1,10 +1,10 @@
 //! What a device draws, or computes, where it is read, and so never stores.
 
 use super::plans::Builder;
-use crate::engine::inlined::InlinedValues;
-use crate::engine::masks::Masks;
-use crate::engine::residuals::Residuals;
-use crate::engine::row_groups::RowGroups;
+use meshwright_device::passes::inlined::InlinedValues;
+use meshwright_device::passes::masks::Masks;
+use meshwright_device::passes::residuals::Residuals;
+use meshwright_device::passes::row_groups::RowGroups;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{BufId, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};

@@ -1,12 +1,12 @@
 //! Which steps along rows are one kernel, and in which order a Plan's steps run then.
 
 use super::plans::Builder;
-use crate::engine::epilogues::Epilogues;
-use crate::engine::inlined::InlinedValues;
-use crate::engine::masks::Masks;
-use crate::engine::residuals::Residuals;
-use crate::engine::row_groups::{RowGroup, RowGroups};
-use crate::engine::step_order::StepOrder;
+use meshwright_device::passes::epilogues::Epilogues;
+use meshwright_device::passes::inlined::InlinedValues;
+use meshwright_device::passes::masks::Masks;
+use meshwright_device::passes::residuals::Residuals;
+use meshwright_device::passes::row_groups::{RowGroup, RowGroups};
+use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 //! In which order the steps of a Plan run where several may be one launch.
 
 use super::plans::Builder;
-use crate::engine::inlined::InlinedValues;
-use crate::engine::row_groups::RowGroups;
-use crate::engine::step_order::StepOrder;
+use meshwright_device::passes::inlined::InlinedValues;
+use meshwright_device::passes::row_groups::RowGroups;
+use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
     let train = train(common);
     let checked = checked(&train, common)?;
     let options = checked.options();
-    let nothing = PassArgs { emit: None, rank: None, time_passes: false };
+    let nothing = PassArgs::default();
     let Some(made) = passes::make(&options, None, &nothing, console)? else { return Ok(()) };
     if !made.trains {
         let message = format!("`{}` has no `train` block: there is nothing to launch", options.model);

@@ -1,49 +1,36 @@
 //! Steps as the operations of a backend of Burn.
 
 use super::dtypes;
-#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-use super::emit::OWN;
-use super::emit::{MATMUL, RANDOM};
 use super::iteration::{slice_at, update_at};
-use super::lower::{BLANK, BurnKernel, ITERATION_SLICE, ITERATION_UPDATE, Lower};
 use super::memory::BurnMemory;
 use super::on_burn::{BurnBackend, OnBurn, ReceiveSpot};
 use super::transfer::{download, typed, uninitialized, upload};
-#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-use crate::backend::GroupKind;
 use crate::backend::native::{from_host, to_host};
 use crate::backend::{
     Backend, DeviceError, DeviceFault, Download, Graphs, Handle, Handles, Memory, RngState, RunPoint,
 };
-use crate::collective::calls::CallPiece;
-use crate::collective::halo::Halo;
-use crate::collective::pack::{Blocked, PackedBlock};
-use crate::engine::arena::{Arena, GivenResult, ResultMemory};
-use crate::engine::context::Local;
-#[cfg(feature = "cuda")]
-use crate::engine::epilogues::Epilogue;
-use crate::engine::graph::{Capabilities, Val};
-#[cfg(feature = "cuda")]
-use crate::engine::inlined::Inlined;
 use crate::engine::interpreter::opaque;
-use crate::engine::lowering::{LoweringError, stored_as, stored_shape};
-#[cfg(feature = "cuda")]
-use crate::engine::row_groups::RowGroup;
 use crate::error::ExecError;
 use crate::kernels::{KernelError, ValueIndexF32, ValueIndexF64};
 use crate::tensor::{HostData, HostTensor};
+use burn_backend::TensorMetadata;
 use burn_backend::tensor::FloatTensor;
-use burn_backend::{DeviceOps, TensorMetadata};
-use burn_ir::{BaseOperationIr, CustomOpIr, HandleKind, TensorHandle, TensorStatus};
+use burn_ir::{BaseOperationIr, HandleKind, TensorHandle, TensorStatus};
+use meshwright_device::LoweringError;
+use meshwright_device::arena::Arena;
+use meshwright_device::collective::calls::CallPiece;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::Launch;
+use meshwright_device::local::DeviceContext;
+use meshwright_device::stored::{stored_as, stored_shape};
+use meshwright_device::target::Target;
 use meshwright_gpu::products::TunedProducts;
-#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-use meshwright_plan::BufId;
-use meshwright_plan::{DType, Dim, Plan, Step};
+use meshwright_plan::{DType, Plan};
 use std::sync::Arc;
 
 impl<B: BurnBackend> Backend for OnBurn<B> {
     type Burn = B;
-    type Kernel = BurnKernel;
+    type Kernel = Kernel;
     type CallMemory = BurnMemory<B::Pinned>;
 
     fn device(&self) -> &B::Device {
@@ -69,148 +56,26 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         right: FloatTensor<B>,
     ) -> Result<FloatTensor<B>, KernelError> {
         let dtype = left.dtype();
-        match B::own_matmul(&self.device, &self.products) {
+        match self.target().own_matmul {
             true => B::matmul(&mut self.products, (left, right), dtype, None),
             false => Ok(B::float_matmul(left, right)),
         }
     }
 
-    fn capabilities(&self) -> Capabilities {
-        let boolean = self.device.defaults().bool_dtype.into();
-        Capabilities {
-            boolean,
-            own_matmul: B::own_matmul(&self.device, &self.products),
-            #[cfg(feature = "cuda")]
-            tensor_cores: B::has_tensor_cores(&self.device),
-            #[cfg(feature = "cuda")]
-            epilogues: B::has_epilogues(&self.device),
-            #[cfg(feature = "cuda")]
-            own_kernels: B::has_kernels(&self.device),
-            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-            own_maps: B::OWN_MAPS,
-            host_kernels: false,
-            scores_at_once: B::SCORES_AT_ONCE,
-        }
+    fn target(&self) -> Target {
+        B::target(&self.device, &self.products)
     }
 
     fn check(&self, plan: &Plan, rank: usize) -> Result<(), ExecError> {
         dtypes::check(plan, rank, |dtype| B::computes(&self.device, dtype))
     }
 
-    fn lower(lowering: &mut Lower<'_>, step: &Step) -> Result<(), LoweringError> {
-        lowering.step(step)
-    }
-
-    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-    fn draws(lowering: &Lower<'_>, step: usize, buf: BufId, by: usize) -> bool {
-        lowering.draws_within(step, buf, by)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn folds(lowering: &Lower<'_>, inlined: &Inlined, value: BufId) -> bool {
-        lowering.can_fold(inlined, value)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn fuses(lowering: &Lower<'_>, group: &RowGroup) -> bool {
-        lowering.has_row_kernel(group)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn lower_rows(lowering: &mut Lower<'_>, group: &RowGroup) -> Result<(), LoweringError> {
-        lowering.row_group(group)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn computes(lowering: &Lower<'_>, epilogue: &Epilogue) -> bool {
-        lowering.is_epilogue(epilogue)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn lower_epilogue(lowering: &mut Lower<'_>, epilogue: &Epilogue) -> Result<(), LoweringError> {
-        lowering.epilogue(epilogue)
-    }
-
-    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-    fn groups(lowering: &Lower<'_>, step: &Step) -> Option<GroupKind> {
-        #[cfg(feature = "cuda")]
-        if lowering.is_own_fold(step) {
-            return Some(GroupKind::Fold);
-        }
-        lowering.is_own_map(step).then_some(GroupKind::Map)
-    }
-
-    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-    fn gathers(&self) -> bool {
-        B::OWN_MAPS
-    }
-
-    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-    fn lower_group(lowering: &mut Lower<'_>, kind: GroupKind, steps: &[&Step]) -> Result<(), LoweringError> {
-        match kind {
-            GroupKind::Map => lowering.own_maps(steps),
-            #[cfg(feature = "cuda")]
-            GroupKind::Fold => lowering.own_folds(steps),
-        }
-    }
-
-    fn pack(lowering: &mut Lower<'_>, arrays: &[Blocked<'_>]) -> Val {
-        lowering.graph.pack_blocks(arrays)
-    }
-
-    fn unpack(
-        lowering: &mut Lower<'_>,
-        packed: Val,
-        local: &Local,
-        axis: usize,
-        blocks: &[PackedBlock],
-    ) -> Val {
-        let parts = lowering.graph.unpack_blocks(packed, local, axis, blocks);
-        lowering.graph.cat(parts, axis)
-    }
-
-    fn join_halo(
-        lowering: &mut Lower<'_>,
-        halo: &Halo,
-        received: Option<Val>,
-        own: Option<(Val, &Local)>,
-        local: &Local,
-        axis: usize,
-    ) -> Val {
-        let graph = &mut lowering.graph;
-        let blocks = &halo.receive.blocks;
-        let parts = received.map_or(vec![], |r| graph.unpack_blocks(r, local, axis, blocks));
-        let starts = blocks.iter().filter(|b| !b.range.is_empty()).map(|b| b.range.start);
-        let mut placed: Vec<(usize, Val)> = starts.zip(parts).collect();
-        if let (Some((x, _)), Some([from, to])) = (own, &halo.own) {
-            placed.push((to.start, graph.slice(x, axis, from.clone())));
-        }
-        placed.sort_by_key(|p| p.0);
-        graph.cat(placed.into_iter().map(|p| p.1).collect(), axis)
+    fn prepare(&self, _: &DeviceContext<'_>, kernel: &Kernel) -> Result<Kernel, LoweringError> {
+        Ok(kernel.clone())
     }
 
     fn view(tensor: &Handle<Self>, operation: &BaseOperationIr) -> Option<Handle<Self>> {
         B::view(tensor, operation)
-    }
-
-    fn has_arena(&self) -> bool {
-        B::HAS_ARENA
-    }
-
-    fn result_memory(&self, kernels: &[BurnKernel], operation: &CustomOpIr) -> ResultMemory {
-        let _ = kernels;
-        match operation.id.as_str() {
-            MATMUL => ResultMemory::Given(vec![GivenResult { over: vec![], gaps: true }]),
-            BLANK => ResultMemory::Given(vec![GivenResult::default()]),
-            RANDOM => ResultMemory::Own,
-            ITERATION_UPDATE => ResultMemory::Update(Dim(kernel_number(operation) as u32)),
-            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-            name if OWN.contains(&name) => match kernels.get(kernel_number(operation)) {
-                Some(BurnKernel::Own(kernel)) => ResultMemory::Given(kernel.given(&operation.outputs)),
-                _ => ResultMemory::Unknown,
-            },
-            _ => ResultMemory::Unknown,
-        }
     }
 
     fn load_arena(&mut self, arena: &Arena) {
@@ -238,39 +103,22 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
 
     fn run_kernel(
         &mut self,
-        kernels: &[BurnKernel],
-        operation: &CustomOpIr,
+        kernel: &Kernel,
+        launch: &Launch,
         handles: &mut Handles<Self>,
         rng: RngState,
     ) -> Result<(), KernelError> {
-        let number = kernel_number(operation);
-        let unknown = || Err(KernelError::Unsupported(format!("there is no kernel {number}")));
-        let made = match (operation.id.as_str(), &operation.inputs[..]) {
-            (MATMUL, [left, right]) => {
+        let made = match (kernel, &launch.reads[..]) {
+            (Kernel::Matmul, [left, right]) => {
                 let [left, right] = [left, right].map(|t| handles.get_float_tensor::<B>(t));
-                let ir = &operation.outputs[0];
+                let ir = &launch.writes[0];
                 let out = B::place(&self.device, &mut self.state, ir)?;
                 let out = out.map(|handle| B::float_tensor(TensorHandle { handle, shape: ir.shape.clone() }));
                 HandleKind::Float(B::matmul(&mut self.products, (left, right), ir.dtype, out)?)
             }
-            (RANDOM, _) => {
-                let Some(BurnKernel::Random(kernel)) = kernels.get(number) else { return unknown() };
-                self.drawn(kernel, rng, operation.outputs[0].dtype)?
-            }
-            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-            (name, inputs) if OWN.contains(&name) => {
-                let Some(BurnKernel::Own(kernel)) = kernels.get(number) else { return unknown() };
-                let inputs = inputs.iter().map(|t| handles.get_handle(&t.id, &t.status)).collect();
-                let made = B::run_own((&self.device, &mut self.state), (kernel, rng), inputs, operation)?;
-                operation
-                    .outputs
-                    .iter()
-                    .zip(made)
-                    .for_each(|(out, made)| handles.register_handle(out.id, made));
-                return Ok(());
-            }
-            (BLANK, []) => {
-                let ir = &operation.outputs[0];
+            (Kernel::Random(block), _) => self.drawn(block, rng, launch.writes[0].dtype)?,
+            (Kernel::Blank, []) => {
+                let ir = &launch.writes[0];
                 let placed = B::place(&self.device, &mut self.state, ir)?;
                 let made = placed.unwrap_or_else(|| {
                     opaque::<B>(uninitialized::<B>(ir.shape.clone(), ir.dtype, &self.device))
@@ -278,27 +126,30 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
                 handles.register_handle(ir.id, made);
                 return Ok(());
             }
-            (ITERATION_SLICE | ITERATION_UPDATE, [all, rest @ ..]) => {
-                let dim = Dim(operation.scalars.first().map_or(u32::MAX, |s| s.elem()));
-                let at = rng.iteration.position(dim)?;
-                match rest {
-                    [value] => {
-                        let operands = [all, value].map(|t| handles.get_handle_ref(&t.id));
-                        if let [Some(stack), Some(part)] = operands
-                            && let Some(made) = B::updated(&mut self.state, [stack, part], at)?
-                        {
-                            [all, value].iter().for_each(|t| drop(handles.get_handle(&t.id, &t.status)));
-                            handles.register_handle(operation.outputs[0].id, made);
-                            return Ok(());
-                        }
-                        update_at(handles, all, value, at)
-                    }
-                    _ => slice_at(handles, all, &operation.outputs[0], at),
-                }
+            (Kernel::IterationSlice(dim), [all]) => {
+                slice_at(handles, all, &launch.writes[0], rng.iteration.position(*dim)?)
             }
-            (name, _) => return Err(KernelError::Unsupported(format!("there is no kernel `{name}`"))),
+            (Kernel::IterationUpdate(dim), [all, value]) => {
+                let at = rng.iteration.position(*dim)?;
+                let operands = [all, value].map(|t| handles.get_handle_ref(&t.id));
+                if let [Some(stack), Some(part)] = operands
+                    && let Some(made) = B::updated(&mut self.state, [stack, part], at)?
+                {
+                    [all, value].iter().for_each(|t| drop(handles.get_handle(&t.id, &t.status)));
+                    handles.register_handle(launch.writes[0].id, made);
+                    return Ok(());
+                }
+                update_at(handles, all, value, at)
+            }
+            (kernel, inputs) => {
+                let inputs = inputs.iter().map(|t| handles.get_handle(&t.id, &t.status)).collect();
+                let made = B::run_own((&self.device, &mut self.state), (kernel, rng), inputs, launch)?;
+                let outs = launch.writes.iter().zip(made);
+                outs.for_each(|(out, made)| handles.register_handle(out.id, made));
+                return Ok(());
+            }
         };
-        handles.register_handle(operation.outputs[0].id, opaque::<B>(made));
+        handles.register_handle(launch.writes[0].id, opaque::<B>(made));
         Ok(())
     }
 
@@ -457,11 +308,6 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         let usage = B::memory_pool_usage(&self.device);
         Ok(usage.map(|u| Memory { peak: 0, planned: 0, in_use: u.bytes_in_use, reserved: u.bytes_reserved }))
     }
-}
-
-/// The number of the kernel that an operation names.
-fn kernel_number(operation: &CustomOpIr) -> usize {
-    operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize
 }
 
 /// The index that a pair of nothing has: the greatest.

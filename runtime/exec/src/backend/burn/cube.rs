@@ -28,8 +28,7 @@ mod graphs;
 pub(crate) mod index;
 pub(crate) mod maps;
 pub(crate) mod operands;
-pub(crate) mod own;
-mod product;
+pub(crate) mod product;
 mod program;
 #[cfg(feature = "cuda")]
 mod ptx;
@@ -52,11 +51,8 @@ use crate::backend::{DeviceError, RngState};
 #[cfg(feature = "cuda")]
 use crate::backend::{DeviceFault, Download, Graphs, RunPoint};
 use crate::cluster::devices::DeviceKind;
-use crate::engine::arena::Arena;
-#[cfg(feature = "cuda")]
-use crate::engine::lowering::{stored_as, stored_shape};
 use crate::error::ExecError;
-use crate::kernels::{KernelError, RandomKernel};
+use crate::kernels::{KernelError, RandomBlock};
 #[cfg(feature = "cuda")]
 use crate::tensor::HostTensor;
 use arena::ArenaMemory;
@@ -67,16 +63,22 @@ use burn_backend::tensor::FloatTensor;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
-use burn_ir::{BaseOperationIr, CustomOpIr, HandleKind, TensorIr};
+use burn_ir::{BaseOperationIr, HandleKind, TensorIr};
 use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+use meshwright_device::arena::Arena;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::Launch;
+#[cfg(feature = "cuda")]
+use meshwright_device::stored::{stored_as, stored_shape};
+use meshwright_device::target::Target;
 use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::TunedProducts;
 #[cfg(feature = "cuda")]
 use meshwright_plan::DType;
 use operands::{OwnInputs, ResultSlot};
-use own::OwnKernel;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A device that kernels are compiled for.
@@ -146,6 +148,8 @@ impl Pinning for Pinned {
 pub(crate) struct CubeState {
     clock: Option<(u64, CubeTensor)>,
     arena: ArenaMemory,
+    /// The steps with a `relu` whose bits the run has written.
+    relu_bits: BTreeSet<usize>,
 }
 
 impl BurnBackend for Cube {
@@ -161,8 +165,6 @@ impl BurnBackend for Cube {
     fn view(tensor: &CubeTensor, operation: &BaseOperationIr) -> Option<CubeTensor> {
         views::view(tensor, operation)
     }
-
-    const HAS_ARENA: bool = true;
 
     fn load_arena(state: &mut CubeState, arena: &Arena) {
         state.arena.load(arena);
@@ -256,9 +258,15 @@ impl BurnBackend for Cube {
         faults::fault(device, problem)
     }
 
-    /// What comes of them is in the arena.
-    fn own_matmul(_: &CubeDevice, (): &()) -> bool {
-        true
+    fn target(device: &CubeDevice, (): &()) -> Target {
+        match device {
+            #[cfg(feature = "cuda")]
+            CubeDevice::Cuda(gpu) => Target {
+                tensor_cores: attention::is_there(&device.client()),
+                ..Target::cuda((0, 0), blas::is_open(gpu.index))
+            },
+            _ => Target::compiled_on_host(),
+        }
     }
 
     fn tunes(device: &CubeDevice, (): &()) -> bool {
@@ -288,7 +296,7 @@ impl BurnBackend for Cube {
 
     fn drawn(
         (device, state): (&CubeDevice, &CubeState),
-        kernel: &RandomKernel,
+        kernel: &RandomBlock,
         rng: RngState,
         dtype: BurnType,
     ) -> Option<HandleKind<Self>> {
@@ -296,54 +304,38 @@ impl BurnBackend for Cube {
         Some(kind_of(random::draw(kernel, (rng, step), dtype, device)))
     }
 
-    #[cfg(feature = "cuda")]
-    fn has_epilogues(device: &CubeDevice) -> bool {
-        matches!(device, CubeDevice::Cuda(gpu) if blas::is_open(gpu.index))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn has_kernels(device: &CubeDevice) -> bool {
-        folds::is_there(device)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn has_tensor_cores(device: &CubeDevice) -> bool {
-        matches!(device, CubeDevice::Cuda(_)) && attention::is_there(&device.client())
-    }
-
-    const OWN_MAPS: bool = true;
-
     fn run_own(
         (device, state): (&CubeDevice, &mut CubeState),
-        (kernel, rng): (&OwnKernel, RngState),
+        (kernel, rng): (&Kernel, RngState),
         inputs: Vec<Self::Handle>,
-        operation: &CustomOpIr,
+        launch: &Launch,
     ) -> Result<Vec<Self::Handle>, KernelError> {
-        let CubeState { clock, arena } = state;
+        let CubeState { clock, arena, relu_bits } = state;
         let Some((_, step)) = clock else {
             return Err(KernelError::Unsupported("no run has begun".into()));
         };
-        let inputs = OwnInputs::new(inputs, &operation.inputs);
-        let outputs = &arena.results(&operation.outputs, device)?;
+        let inputs = OwnInputs::new(inputs, &launch.reads);
+        let outputs = &arena.results(&launch.writes, device)?;
         match kernel {
-            OwnKernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
-            OwnKernel::Join(call) => maps::join(call, step, &inputs.tensors, &outputs[0]),
+            Kernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
+            Kernel::Join(call) => maps::join(call, step, &inputs.tensors, &outputs[0]),
             #[cfg(feature = "cuda")]
-            OwnKernel::Fold(calls) => Ok(folds::fold(calls, &inputs.tensors, outputs)),
+            Kernel::Fold(calls) => Ok(folds::fold(calls, &inputs.tensors, outputs)),
             #[cfg(feature = "cuda")]
-            OwnKernel::Rows(call) => rows::compute(call, rng, step, inputs, outputs),
+            Kernel::Rows(call) => rows::compute(call, rng, step, inputs, outputs),
             #[cfg(feature = "cuda")]
-            OwnKernel::Attention(call) => attention::attend(call, rng, step, inputs.tensors, outputs),
+            Kernel::Attention(call) => attention::attend(call, rng, step, inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
-            OwnKernel::LookUp(call) => index::look_up(call, &inputs.tensors, outputs),
+            Kernel::LookUp(call) => index::look_up(call, &inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
-            OwnKernel::Scatter(call) => index::scatter(call, &inputs.tensors, outputs),
+            Kernel::Scatter(call) => index::scatter(call, &inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
-            OwnKernel::Convolve(call) => windows::convolve(call, &inputs.tensors, outputs),
+            Kernel::Convolve(call) => windows::convolve(call, &inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
-            OwnKernel::Pool(call) => windows::pool(call, &inputs.tensors, outputs),
+            Kernel::Pool(call) => windows::pool(call, &inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
-            OwnKernel::Product(call) => epilogue::product(call, step, inputs, outputs),
+            Kernel::Product(call) => epilogue::product(call, relu_bits, step, inputs, outputs),
+            other => Err(KernelError::Unsupported(format!("there is no kernel `{}`", other.name()))),
         }
     }
 

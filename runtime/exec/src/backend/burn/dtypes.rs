@@ -1,10 +1,10 @@
 //! Whether a device computes with what a Plan holds. Asked before anything runs: a kernel that is compiled for elements
 //! which the device lacks fails in the words of its compiler.
 
-use crate::engine::context::place;
-use crate::engine::lowering::stored_as;
+use crate::engine::place::place;
 use crate::error::{ExecError, Place};
 use burn_backend::DType as BurnType;
+use meshwright_device::stored::stored_as;
 use meshwright_plan::{BufId, DType, Plan, Prim};
 
 /// Fails at the first value of a dtype that the device does not compute with: what is given from outside, then what steps

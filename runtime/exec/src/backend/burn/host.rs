@@ -9,6 +9,7 @@ use burn_backend::ops::FloatTensorOps;
 use burn_backend::{DType as BurnType, FloatDType};
 use burn_flex::{Flex, FlexTensor};
 use burn_ir::HandleKind;
+use meshwright_device::target::Target;
 use meshwright_gpu::products::TunedProducts;
 
 /// A stand-in for a library of products, in the memory of the host.
@@ -32,8 +33,8 @@ impl BurnBackend for Flex {
     /// Of tests: the stand-in for that of GPUs.
     type Library = Option<Box<dyn HostProducts>>;
 
-    fn own_matmul(_: &Self::Device, library: &Self::Library) -> bool {
-        library.is_some()
+    fn target(_: &Self::Device, library: &Self::Library) -> Target {
+        Target::burn_on_host(library.is_some())
     }
 
     fn tunes(_: &Self::Device, library: &Self::Library) -> bool {
@@ -47,9 +48,6 @@ impl BurnBackend for Flex {
     ) -> Option<R> {
         library.as_mut().map(|l| f(l.tuned()))
     }
-
-    /// Few, since this is for tests: these are to go through several tiles.
-    const SCORES_AT_ONCE: usize = 64;
 
     fn matmul(
         library: &mut Self::Library,

@@ -1,9 +1,10 @@
 //! Memory of collectives on a backend of Burn.
 
 use crate::backend::native::bytes_mut;
-use crate::collective::calls::{CallMemory, CallPiece};
+use crate::collective::CallMemory;
 use burn_flex::FlexTensor;
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
+use meshwright_device::collective::calls::CallPiece;
 
 /// A tensor that stays where it is.
 pub(crate) trait Pinning: Send + 'static {

@@ -1,21 +1,20 @@
 //! What a backend of Burn has to tell, and a device that runs on it.
 
-#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-use super::cube::own::OwnKernel;
 use super::memory::Pinning;
 use super::transfer::upload;
 #[cfg(doc)]
 use crate::backend::Backend;
 use crate::backend::native::Pool;
 use crate::backend::{DeviceError, DeviceFault, Download, Graphs, RngState, RunPoint};
-use crate::engine::arena::Arena;
-use crate::kernels::{KernelError, RandomKernel};
+use crate::kernels::{DrawBlock, KernelError, RandomBlock};
 use crate::tensor::HostTensor;
 use burn_backend::DType as BurnType;
 use burn_backend::tensor::FloatTensor;
-#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-use burn_ir::CustomOpIr;
 use burn_ir::{BackendIr, BaseOperationIr, HandleKind, TensorIr};
+use meshwright_device::arena::Arena;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::Launch;
+use meshwright_device::target::Target;
 use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::DType;
 use std::sync::Arc;
@@ -33,9 +32,8 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         Self::supports_dtype(device, dtype)
     }
 
-    /// Whether [`BurnBackend::matmul`] is to compute also the products whose result has the dtype of the factors, in place
-    /// of Burn's own call.
-    fn own_matmul(device: &Self::Device, library: &Self::Library) -> bool;
+    /// See [`Backend::target`].
+    fn target(device: &Self::Device, library: &Self::Library) -> Target;
 
     /// Whether devices of this kind choose kernels by measuring them: see [`Backend::tunes`].
     fn tunes(device: &Self::Device, library: &Self::Library) -> bool;
@@ -46,9 +44,6 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         library: &mut Self::Library,
         f: impl FnOnce(&mut TunedProducts) -> R,
     ) -> Option<R>;
-
-    /// How many scores of an attention there are at a time, about: 128 MiB of `f32`, and a few times as much while they are computed.
-    const SCORES_AT_ONCE: usize = 1 << 25;
 
     /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least; `out` is memory for it.
     fn matmul(
@@ -71,9 +66,6 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         let _ = (tensor, operation);
         None
     }
-
-    /// See [`Backend::has_arena`].
-    const HAS_ARENA: bool = false;
 
     /// See [`Backend::load_arena`].
     fn load_arena(state: &mut Self::State, arena: &Arena) {
@@ -179,7 +171,7 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
     /// Random values with elements of `dtype`, drawn on the device; none where the host is to draw them.
     fn drawn(
         (device, state): (&Self::Device, &Self::State),
-        kernel: &RandomKernel,
+        kernel: &RandomBlock,
         rng: RngState,
         dtype: BurnType,
     ) -> Option<HandleKind<Self>> {
@@ -187,41 +179,15 @@ pub(crate) trait BurnBackend: BackendIr + 'static {
         None
     }
 
-    /// Whether kernels of our own multiply half types on tensor cores of the device.
-    #[cfg(feature = "cuda")]
-    fn has_tensor_cores(device: &Self::Device) -> bool {
-        let _ = device;
-        false
-    }
-
-    /// Whether the device's products do more in the same kernel.
-    #[cfg(feature = "cuda")]
-    fn has_epilogues(device: &Self::Device) -> bool {
-        let _ = device;
-        false
-    }
-
-    /// Whether units of the device wait for each other at no great cost, as kernels of our own need it.
-    #[cfg(feature = "cuda")]
-    fn has_kernels(device: &Self::Device) -> bool {
-        let _ = device;
-        false
-    }
-
-    /// Whether the device has kernels for element-wise steps.
-    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-    const OWN_MAPS: bool = false;
-
     /// The results of a kernel of our own of these operands.
-    #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
     fn run_own(
         (device, state): (&Self::Device, &mut Self::State),
-        (kernel, rng): (&OwnKernel, RngState),
+        (kernel, rng): (&Kernel, RngState),
         inputs: Vec<Self::Handle>,
-        operation: &CustomOpIr,
+        launch: &Launch,
     ) -> Result<Vec<Self::Handle>, KernelError> {
-        let _ = (device, state, kernel, rng, inputs);
-        Err(KernelError::Unsupported(format!("there is no kernel `{}`", operation.id)))
+        let _ = (device, state, rng, inputs, launch);
+        Err(KernelError::Unsupported(format!("there is no kernel `{}`", kernel.name())))
     }
 
     /// Whether a transport that works on the memory of that GPU can read and write the device's.
@@ -294,7 +260,7 @@ impl<B: BurnBackend> OnBurn<B> {
 
     pub(super) fn drawn(
         &self,
-        kernel: &RandomKernel,
+        kernel: &RandomBlock,
         rng: RngState,
         dtype: BurnType,
     ) -> Result<HandleKind<B>, KernelError> {

@@ -1,10 +1,10 @@
 //! Tensors between host and device, on any backend of Burn.
 
 use crate::backend::DeviceError;
-use crate::engine::lowering::{stored_as, stored_shape};
 use crate::tensor::{HostData, HostTensor};
 use burn_backend::{Backend, DType as BurnType, Shape, TensorData, read_sync};
 use burn_ir::{BackendIr, HandleKind, TensorHandle};
+use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_plan::DType;
 
 /// The tensor of a handle.

@@ -2,9 +2,9 @@
 
 use super::kernel::KernelWork;
 use super::kernels::{AttentionAccess, AttentionKernel, AttentionPlan, Slice};
-use crate::engine::attention::AttentionSpace;
-use crate::engine::context::{DeviceContext, Local};
-use crate::engine::lowering::LoweringError;
+use meshwright_device::LoweringError;
+use meshwright_device::kernels::attention::space::AttentionSpace;
+use meshwright_device::local::{DeviceContext, Local};
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, Dim};
 
 /// See [`meshwright_plan::Prim::Attention`].
@@ -64,7 +64,7 @@ pub(super) fn attention(
         weight: spec.weight.as_ref().map(|w| space.renumbered(w, spec)),
         draws: draws.collect::<Result<_, _>>()?,
     })?;
-    Ok(KernelWork::new(vec![], move |args, outs| {
+    Ok(KernelWork::new(move |args, outs| {
         let reads: Vec<Slice<'_>> = (0..args.len()).map(|i| args.read(i)).collect::<Result<_, _>>()?;
         kernel.run(&reads, outs, args.rng)
     }))

@@ -2,9 +2,9 @@
 
 use super::kernel::{KernelWork, exactly};
 use super::kernels::{BlockCopy, CopySource};
-use crate::collective::pack::StridedView;
-use crate::engine::context::{DeviceContext, Local};
-use crate::engine::lowering::LoweringError;
+use meshwright_device::LoweringError;
+use meshwright_device::collective::pack::StridedView;
+use meshwright_device::local::{DeviceContext, Local};
 use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
 

@@ -2,8 +2,8 @@
 
 use super::kernel::{Args, KernelWork, exactly};
 use super::kernels::{Access, Along, JointPositions, KernelError, LookupKernel, ScatterAddKernel, Slice};
-use crate::engine::context::{DeviceContext, Local};
-use crate::engine::lowering::LoweringError;
+use meshwright_device::LoweringError;
+use meshwright_device::local::{DeviceContext, Local};
 use meshwright_plan::{DType, Dim};
 
 pub(super) fn lookup(

@@ -3,11 +3,11 @@
 use super::pool::Pool;
 use super::tensor::{owns_storage, slice, slice_mut, view_of_part};
 use crate::backend::RngState;
-use crate::engine::context::Local;
-use crate::engine::graph::Val;
-use crate::engine::lowering::{LoweringError, stored_as, stored_shape};
-use crate::kernels::{Access, Arg, KernelError, Slice, SliceMut};
+use crate::kernels::{Arg, KernelError, Slice, SliceMut};
 use burn_flex::FlexTensor;
+use meshwright_device::LoweringError;
+use meshwright_device::local::Local;
+use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_plan::DType;
 
 /// What a kernel does to its operands and results.
@@ -24,48 +24,30 @@ enum How {
 /// A kernel that is prepared for a step, before it is known where its operands are.
 pub(crate) struct KernelWork {
     how: How,
-    /// For each operand how the kernel walks it, if it reads it element by element with its results.
-    pub(crate) aligned: Vec<Option<Access>>,
 }
 
 impl KernelWork {
-    /// A kernel with any number of results. `aligned` may be shorter than the list of operands.
+    /// A kernel with any number of results.
     pub(crate) fn new(
-        aligned: Vec<Option<Access>>,
         run: impl Fn(&Args<'_>, &mut [SliceMut<'_>]) -> Result<(), KernelError> + Send + 'static,
     ) -> KernelWork {
-        KernelWork { how: How::Run(Box::new(run)), aligned }
+        KernelWork { how: How::Run(Box::new(run)) }
     }
 
     /// No work: the result is the part of the operand along its first dim that is told, and shares its storage.
     pub(crate) fn view(part: impl Fn(RngState) -> Result<usize, KernelError> + Send + 'static) -> KernelWork {
-        KernelWork { how: How::View(Box::new(part)), aligned: vec![] }
+        KernelWork { how: How::View(Box::new(part)) }
     }
 
-    /// A kernel with one result, that may not overwrite an operand.
+    /// A kernel with one result.
     pub(crate) fn to_one(
         run: impl Fn(&Args<'_>, SliceMut<'_>) -> Result<(), KernelError> + Send + 'static,
     ) -> KernelWork {
-        KernelWork::in_place(None, run)
-    }
-
-    /// A kernel with one result, that may overwrite the first operand where that is walked so.
-    pub(crate) fn in_place(
-        first: impl Into<Option<Access>>,
-        run: impl Fn(&Args<'_>, SliceMut<'_>) -> Result<(), KernelError> + Send + 'static,
-    ) -> KernelWork {
-        KernelWork::new(vec![first.into()], move |args, outs| match outs {
+        KernelWork::new(move |args, outs| match outs {
             [out] => run(args, out.reborrow()),
             _ => Err(KernelError::Count { expected: 1, found: outs.len() }),
         })
     }
-}
-
-/// An operand, and the value of the graph that it is.
-#[derive(Clone)]
-pub(super) struct Held {
-    pub(super) local: Local,
-    pub(super) val: Val,
 }
 
 /// Operands or results, of which there are so many.

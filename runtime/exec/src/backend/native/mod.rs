@@ -5,41 +5,36 @@
 
 mod attention;
 mod blocks;
-mod contract;
 mod index;
 mod kernel;
 pub mod kernels;
-mod lower;
-mod matmul;
 mod moves;
 mod pool;
+mod prepare;
 mod rows;
 mod storage;
 mod tensor;
 mod windows;
 
-#[cfg(feature = "cuda")]
-pub(crate) use contract::MatrixProduct;
-pub(crate) use contract::{Contraction, Factor, contraction};
 pub(crate) use pool::{NoMemory, Pool};
 pub use storage::peak_value_bytes;
 pub(crate) use tensor::{bytes, bytes_mut, from_host, handle, owns_storage, to_host, unhandle};
 
 use super::{Backend, DeviceError, Handle, Handles, RngState};
-use crate::collective::calls::{CallMemory, CallPiece};
-use crate::collective::halo::Halo;
-use crate::collective::pack::{Blocked, PackedBlock};
-use crate::engine::context::Local;
-use crate::engine::graph::{Capabilities, Val};
-use crate::engine::lowering::{Lowering, LoweringError};
+use crate::collective::CallMemory;
 use crate::tensor::HostTensor;
-use burn_backend::DeviceOps;
 use burn_flex::{Flex, FlexDevice, FlexTensor};
-use burn_ir::{CustomOpIr, TensorStatus};
+use burn_ir::TensorStatus;
 use kernel::Kernel;
 use kernels::KernelError;
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
-use meshwright_plan::{DType, Step};
+use meshwright_device::LoweringError;
+use meshwright_device::collective::calls::CallPiece;
+use meshwright_device::kernels::Kernel as DeviceKernel;
+use meshwright_device::launch::Launch;
+use meshwright_device::local::DeviceContext;
+use meshwright_device::target::Target;
+use meshwright_plan::DType;
 
 /// A device that is a thread of the host.
 #[derive(Default)]
@@ -72,71 +67,32 @@ impl Backend for Native {
         &FlexDevice
     }
 
-    fn capabilities(&self) -> Capabilities {
-        let boolean = FlexDevice.defaults().bool_dtype.into();
-        Capabilities {
-            boolean,
-            own_matmul: false,
-            #[cfg(feature = "cuda")]
-            tensor_cores: false,
-            #[cfg(feature = "cuda")]
-            own_kernels: false,
-            #[cfg(feature = "cuda")]
-            epilogues: false,
-            #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-            own_maps: false,
-            host_kernels: true,
-            scores_at_once: usize::MAX,
+    fn target(&self) -> Target {
+        Target::cpu()
+    }
+
+    fn prepare(&self, context: &DeviceContext<'_>, kernel: &DeviceKernel) -> Result<Kernel, LoweringError> {
+        match kernel {
+            DeviceKernel::Host(kernel) => prepare::ready(context, kernel),
+            other => Err(LoweringError::Plan(format!("the host has no kernel `{}`", other.name()))),
         }
-    }
-
-    fn lower(lowering: &mut Lowering<'_, Kernel>, step: &Step) -> Result<(), LoweringError> {
-        lowering.step(step)
-    }
-
-    fn pack(lowering: &mut Lowering<'_, Kernel>, arrays: &[Blocked<'_>]) -> Val {
-        lowering.pack(arrays)
-    }
-
-    fn unpack(
-        lowering: &mut Lowering<'_, Kernel>,
-        packed: Val,
-        local: &Local,
-        axis: usize,
-        blocks: &[PackedBlock],
-    ) -> Val {
-        lowering.unpack(packed, local, axis, blocks)
-    }
-
-    fn join_halo(
-        lowering: &mut Lowering<'_, Kernel>,
-        halo: &Halo,
-        received: Option<Val>,
-        own: Option<(Val, &Local)>,
-        local: &Local,
-        _: usize,
-    ) -> Val {
-        lowering.join_halo(halo, received, own.map(|o| o.0), local)
     }
 
     fn run_kernel(
         &mut self,
-        kernels: &[Kernel],
-        operation: &CustomOpIr,
+        kernel: &Kernel,
+        launch: &Launch,
         handles: &mut Handles<Self>,
         rng: RngState,
     ) -> Result<(), KernelError> {
-        let number: u64 = operation.scalars.first().map_or(u64::MAX, |s| s.elem());
-        let unknown = || KernelError::Unsupported(format!("there is no kernel {number}"));
-        let kernel = kernels.get(number as usize).ok_or_else(unknown)?;
-        let mut inputs = Vec::with_capacity(operation.inputs.len());
-        for input in &operation.inputs {
+        let mut inputs = Vec::with_capacity(launch.reads.len());
+        for input in &launch.reads {
             let tensor = unhandle(handles.get_handle(&input.id, &input.status));
             inputs.push(Some(tensor.ok_or_else(|| KernelError::Unsupported("a quantized tensor".into()))?));
         }
-        let ends = |at: usize| matches!(operation.inputs[at].status, TensorStatus::ReadWrite);
+        let ends = |at: usize| matches!(launch.reads[at].status, TensorStatus::ReadWrite);
         let outputs = kernel.run(inputs, ends, rng, &mut self.pool)?;
-        for (ir, output) in operation.outputs.iter().zip(outputs) {
+        for (ir, output) in launch.writes.iter().zip(outputs) {
             handles.register_handle(ir.id, handle(output));
         }
         Ok(())

@@ -1,12 +1,13 @@
 //! What moves elements: copies, and the packing around collectives.
 
-use super::kernel::{Held, Kernel, KernelWork, exactly};
-use super::kernels::{Arg, CopyKernel, KernelError, UpdateKernel, copy_bytes};
-use crate::collective::halo::Halo;
-use crate::collective::pack::{Blocked, PackedBlock, StridedView, in_turn, pack, unpack};
-use crate::engine::context::{DeviceContext, Local};
-use crate::engine::graph::Val;
-use crate::engine::lowering::{Lowering, LoweringError};
+use super::kernel::{KernelWork, exactly};
+#[cfg(doc)]
+use super::kernels::HostWork;
+use super::kernels::{Arg, CopyKernel, HostKernel, KernelError, UpdateKernel, copy_bytes};
+use meshwright_device::LoweringError;
+use meshwright_device::collective::halo::Halo;
+use meshwright_device::collective::pack::{PackedBlock, StridedView, pack, unpack};
+use meshwright_device::local::{DeviceContext, Local};
 use meshwright_plan::Dim;
 
 /// A copy to another order of dims, or of a part.
@@ -50,7 +51,7 @@ pub(super) fn iteration_update(
     let ([all, value], [out]) = (exactly(reads)?, exactly(writes)?);
     same_dims(all, out)?;
     let bytes = one_position(dim, out, value)?;
-    Ok(KernelWork::in_place(all.access(&out.dims), move |args, out| {
+    Ok(KernelWork::to_one(move |args, out| {
         let to = args.rng.iteration.position(dim)? * bytes;
         let out = out.into_bytes();
         if let Arg::Slice(before) = args.arg(0) {
@@ -86,7 +87,7 @@ pub(super) fn dynamic_update_slice(
     let walked: Vec<Dim> = one.dims.iter().map(|d| if *d == dim { from } else { *d }).collect();
     let taken = (one.position(dim)?, one.range(dim)?.clone(), value.range(from)?.len());
     let kernel = UpdateKernel::new(&one.shape, taken, &value.access(&walked), &start.access(&walked))?;
-    Ok(KernelWork::in_place(all.access(&out.dims), move |args, mut out| {
+    Ok(KernelWork::to_one(move |args, mut out| {
         if let Arg::Slice(before) = args.arg(0) {
             copy_bytes(before.bytes(), out.reborrow().into_bytes());
         }
@@ -119,56 +120,39 @@ pub(super) fn same_dims(a: &Local, b: &Local) -> Result<(), String> {
     if a.dims == b.dims { Ok(()) } else { Err("dims of input and result differ".into()) }
 }
 
-impl Lowering<'_, Kernel> {
-    /// See [`crate::backend::Backend::pack`].
-    pub(super) fn pack(&mut self, arrays: &[Blocked<'_>]) -> Val {
-        let views: Vec<StridedView> =
-            arrays.iter().map(|a| StridedView::new(&a.local.shape, a.axis)).collect();
-        let ranges = arrays.iter().map(|a| a.ranges.as_slice());
-        let (blocks, elements) = in_turn(&views.iter().copied().zip(ranges).collect::<Vec<_>>());
-        let local = arrays[0].local;
-        let bytes = local.dtype.bytes();
-        let work = KernelWork::to_one(move |args, out| {
-            let packed = out.into_bytes();
-            for (k, (view, blocks)) in views.iter().zip(&blocks).enumerate() {
-                pack(args.read(k)?.bytes(), packed, *view, blocks, bytes);
-            }
-            Ok(())
-        });
-        let packed = Local { shape: vec![elements], ..local.clone() };
-        let held = arrays.iter().map(|a| Held { local: a.local.clone(), val: a.val });
-        self.one("pack", work, &held.collect::<Vec<_>>(), &packed).val
-    }
+/// See [`HostWork::Pack`].
+pub(super) fn packing(of: &HostKernel, arrays: &[(StridedView, Vec<PackedBlock>)]) -> KernelWork {
+    let (bytes, arrays) = (element(of), arrays.to_vec());
+    KernelWork::to_one(move |args, out| {
+        let packed = out.into_bytes();
+        for (k, (view, blocks)) in arrays.iter().enumerate() {
+            pack(args.read(k)?.bytes(), packed, *view, blocks, bytes);
+        }
+        Ok(())
+    })
+}
 
-    /// See [`crate::backend::Backend::unpack`].
-    pub(super) fn unpack(&mut self, packed: Val, local: &Local, axis: usize, blocks: &[PackedBlock]) -> Val {
-        let view = StridedView::new(&local.shape, axis);
-        let (bytes, blocks) = (local.dtype.bytes(), blocks.to_vec());
-        let work = KernelWork::to_one(move |args, out| {
-            unpack(args.read(0)?.bytes(), out.into_bytes(), view, &blocks, bytes);
-            Ok(())
-        });
-        self.one("unpack", work, &[Held { local: local.clone(), val: packed }], local).val
-    }
+/// See [`HostWork::Unpack`].
+pub(super) fn unpacking(of: &HostKernel, view: StridedView, blocks: &[PackedBlock]) -> KernelWork {
+    let (bytes, blocks) = (element(of), blocks.to_vec());
+    KernelWork::to_one(move |args, out| {
+        unpack(args.read(0)?.bytes(), out.into_bytes(), view, &blocks, bytes);
+        Ok(())
+    })
+}
 
-    /// See [`crate::backend::Backend::join_halo`].
-    pub(super) fn join_halo(
-        &mut self,
-        halo: &Halo,
-        received: Option<Val>,
-        own: Option<Val>,
-        local: &Local,
-    ) -> Val {
-        let (bytes, halo) = (local.dtype.bytes(), halo.clone());
-        let has = [received.is_some(), own.is_some()];
-        let work = KernelWork::to_one(move |args, out| {
-            let received = if has[0] { args.read(0)?.bytes() } else { &[] };
-            let own = if has[1] { args.read(usize::from(has[0]))?.bytes() } else { &[] };
-            halo.unpack(own, received, out.into_bytes(), bytes);
-            Ok(())
-        });
-        let reads: Vec<Held> =
-            received.into_iter().chain(own).map(|val| Held { local: local.clone(), val }).collect();
-        self.one("join_halo", work, &reads, local).val
-    }
+/// See [`HostWork::JoinHalo`].
+pub(super) fn joining(of: &HostKernel, halo: &Halo, has: [bool; 2]) -> KernelWork {
+    let (bytes, halo) = (element(of), halo.clone());
+    KernelWork::to_one(move |args, out| {
+        let received = if has[0] { args.read(0)?.bytes() } else { &[] };
+        let own = if has[1] { args.read(usize::from(has[0]))?.bytes() } else { &[] };
+        halo.unpack(own, received, out.into_bytes(), bytes);
+        Ok(())
+    })
+}
+
+/// Bytes of an element of the result.
+fn element(of: &HostKernel) -> usize {
+    of.writes.first().map_or(0, |out| out.dtype.bytes())
 }

@@ -2,9 +2,9 @@
 
 use super::storage::{LARGE, Regions};
 use super::tensor::zeros;
-use crate::engine::lowering::{stored_as, stored_shape};
 use burn_backend::DType as BurnType;
 use burn_flex::{FlexTensor, Layout};
+use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_plan::DType;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

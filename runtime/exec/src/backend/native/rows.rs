@@ -5,8 +5,8 @@ use super::kernels::{
     Access, Arg, CrossEntropyGradKernel, CrossEntropyKernel, KernelError, LogSumExpKernel, SliceMut,
     TopKKernel,
 };
-use crate::engine::context::{DeviceContext, Local};
-use crate::engine::lowering::LoweringError;
+use meshwright_device::LoweringError;
+use meshwright_device::local::{DeviceContext, Local};
 use meshwright_plan::{DType, Dim};
 
 /// A kernel along one dim of operands that are alike, which may overwrite what it reads: what `prepare` makes of a dtype, a
@@ -24,7 +24,7 @@ where
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     let at = row(context, input, out, dim)?;
     let kernel = prepare(input.dtype, &out.shape, at)?;
-    Ok(KernelWork::in_place(input.access(&out.dims), move |args, out| kernel(args.arg(0), out)))
+    Ok(KernelWork::to_one(move |args, out| kernel(args.arg(0), out)))
 }
 
 pub(super) fn top_k(
@@ -81,10 +81,7 @@ pub(super) fn cross_entropy_grad(
     let at = row(context, logits, out, dim)?;
     let [labels, scales] = [label, scale].map(|l| l.access(&out.dims));
     let kernel = CrossEntropyGradKernel::new(out.dtype, &out.shape, at, &labels, &scales)?;
-    let first = logits.access(&out.dims);
-    Ok(KernelWork::in_place(first, move |args, out| {
-        kernel.run(args.arg(0), args.read(1)?, args.read(2)?, out)
-    }))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.arg(0), args.read(1)?, args.read(2)?, out)))
 }
 
 /// Position of the dim of a row, where operand and result have the same dims.

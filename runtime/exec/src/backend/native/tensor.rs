@@ -4,13 +4,13 @@
 //! `u64`s. The backend's own ops meet floats only.
 
 use super::kernels::ValueIndexF64;
-use crate::engine::lowering::{stored_as, stored_shape};
 use crate::tensor::{HostData, HostTensor, Slice, SliceMut};
 use burn_backend::DType as BurnType;
 use burn_flex::{FlexTensor, Layout};
 use burn_ir::HandleKind;
 use burn_std::Bytes;
 use half::{bf16, f16};
+use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_plan::DType;
 
 /// The elements of a dense tensor.

@@ -3,8 +3,8 @@
 use super::kernel::{KernelWork, exactly};
 use super::kernels::{ConvolveKernel, ConvolveShape, PoolKernel, PoolWork, Shared, Sliding};
 use super::moves::same_dims;
-use crate::engine::context::{DeviceContext, Local};
-use crate::engine::lowering::LoweringError;
+use meshwright_device::LoweringError;
+use meshwright_device::local::{DeviceContext, Local};
 use meshwright_plan::{Dim, Monoid, Part, SlidingWindow};
 
 pub(super) fn convolve(

@@ -2,7 +2,6 @@
 
 use super::operands::{ResultSlot, is_same};
 use crate::backend::burn::on_burn::ReceiveSpot;
-use crate::engine::arena::{Arena, Spot, result_bytes};
 use crate::kernels::KernelError;
 use burn_backend::Backend as _;
 use burn_backend::cubecl::dtype_to_storage_type;
@@ -11,6 +10,7 @@ use burn_cubecl::{CubeBackend, CubeDevice};
 use burn_ir::TensorIr;
 use cubecl::server::Handle;
 use cubecl::std::tensor::copy_into;
+use meshwright_device::arena::{Arena, Spot, result_bytes};
 use std::sync::Arc;
 
 /// The arena of a device.

@@ -1,12 +1,12 @@
 //! Tensors of any type as arguments of kernels.
 
 use super::elements::Kind;
-use crate::backend::burn::walk::JointWalk;
 use crate::backend::watch;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
+use meshwright_device::kernels::walk::JointWalk;
 use meshwright_plan::DType;
 
 /// Arguments by kind.

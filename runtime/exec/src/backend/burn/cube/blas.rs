@@ -9,7 +9,6 @@ use crate::backend::burn::blas::{self, ProductAddresses, Then};
 use crate::backend::burn::cube::arguments::moves;
 use crate::backend::burn::cube::operands::is_same;
 use crate::backend::watch;
-use crate::engine::arena::aligned_pitch;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::{DType as BurnType, Device as _};
 use burn_cubecl::kernel::into_contiguous;
@@ -25,6 +24,7 @@ use cubecl::server::{BufferBinding, Handle, ServerError, ServerStorage};
 use cubecl::std::tensor::copy_into;
 use cubecl_runtime::runtime::Runtime;
 use cubecl_server::stream::{ExecuteScope, WriteScoped, failed_writing};
+use meshwright_device::arena::aligned_pitch;
 use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::{

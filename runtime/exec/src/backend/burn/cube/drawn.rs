@@ -3,8 +3,8 @@
 use super::program::truth;
 use super::random::{Generator, generator, least_word};
 use crate::backend::RngState;
-use crate::kernels::{Draws, RandomKernel};
 use cubecl::prelude::*;
+use meshwright_device::kernels::random::{Draws, RandomBlock};
 use meshwright_plan::random::{Distribution, Truths};
 
 /// What is drawn at the moment of a call: key and first count, how far the next count along each dim of the kernel is, and how bits are
@@ -18,7 +18,7 @@ pub(super) struct Drawn {
 
 impl Drawn {
     /// Of a kernel with so many dims; `places` are those of what is drawn. Only truth values are drawn so.
-    pub(super) fn new((kernel, places): &(RandomKernel, Vec<usize>), dims: usize, rng: RngState) -> Drawn {
+    pub(super) fn new((kernel, places): &(RandomBlock, Vec<usize>), dims: usize, rng: RngState) -> Drawn {
         let draws = kernel.draws_by_dim(rng.seed, rng.moment(), rng.first_example);
         let mut strides = vec![0; dims];
         places.iter().zip(&draws.dims).for_each(|(place, dim)| strides[*place] = dim.1);
@@ -60,11 +60,6 @@ pub(super) struct DrawnSource {
     pub(super) which: usize,
     pub(super) many: usize,
     pub(super) in_groups: bool,
-}
-
-/// Whether a kernel can draw it.
-pub(super) fn can_be_drawn(distribution: &Distribution) -> bool {
-    matches!(distribution, Distribution::Bernoulli { .. })
 }
 
 /// Truth values that are drawn.

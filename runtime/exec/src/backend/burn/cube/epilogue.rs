@@ -2,50 +2,20 @@
 //! alone, and the rest by a kernel of our own.
 
 use super::blas::{self, ProductTensors};
-use super::folds::{FoldCall, fold};
-use super::maps::{MapCall, MapRun};
+use super::folds::fold;
+use super::maps::MapRun;
 use super::operands::{OwnInputs, ResultSlot};
 use super::product::compute;
 use crate::backend::burn::blas::Then;
-use crate::engine::epilogues::ProductFunction;
 use crate::kernels::KernelError;
-use burn_backend::DType as BurnType;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 use burn_std::Shape as Extents;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// What is known of it when a Plan is loaded. Its operands are the factors as matrices, a bias or bits where it has them, and what the other
-/// step reads beside the product.
-pub(crate) struct ProductCall {
-    /// Rows and columns.
-    pub(crate) matrices: [usize; 2],
-    /// Shape and type of the product alone.
-    pub(crate) product: (Vec<usize>, BurnType),
-    pub(crate) biased: bool,
-    /// Whether the last result is which elements a `relu` let through.
-    pub(crate) keeps_bits: bool,
-    /// Whether these were written in the last run: shared by the `relu` and its gradient.
-    pub(crate) kept: Arc<AtomicBool>,
-    pub(crate) beside: BesideProduct,
-}
-
-/// What is done beside a product, and the kernel that does it alone.
-pub(crate) enum BesideProduct {
-    /// A function of its elements; `at` is the product's place among the operands of the kernel.
-    Map { function: ProductFunction, map: Arc<[MapCall]>, at: usize },
-    /// A `gelu` by `tanh`, which is the first result, of what a map makes of its elements, which is the second.
-    GeluKeeping { map: Arc<[MapCall]>, at: usize, gelu: Arc<[MapCall]> },
-    /// The gradient of a `relu`.
-    ReluGrad { map: Arc<[MapCall]>, at: usize },
-    /// The gradient of a `gelu` by `tanh`; what it was applied to is all that the kernel reads beside.
-    GeluGrad { map: Arc<[MapCall]>, at: usize },
-    /// Sums of the right or the left factor.
-    FactorSums { right: bool, fold: Arc<[FoldCall]> },
-}
+use meshwright_device::kernels::product::{BesideProduct, ProductCall};
+use meshwright_device::passes::epilogues::ProductFunction;
+use std::collections::BTreeSet;
 
 /// A product whose operands are there.
 struct ProductRun<'a> {
@@ -58,12 +28,13 @@ struct ProductRun<'a> {
 /// The results of a product and what is done beside it.
 pub(super) fn product(
     call: &ProductCall,
+    relu_bits: &mut BTreeSet<usize>,
     step: &CubeTensor,
     inputs: OwnInputs,
     outputs: &[ResultSlot<'_>],
 ) -> Result<Vec<CubeTensor>, KernelError> {
     let run = ProductRun { call, outputs, step };
-    match run.fused(&inputs.tensors) {
+    match run.fused(relu_bits, &inputs.tensors) {
         Some(made) => Ok(made),
         None => run.apart(inputs).map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}"))),
     }
@@ -71,7 +42,7 @@ pub(super) fn product(
 
 impl ProductRun<'_> {
     /// All in one kernel; none where cuBLASLt has none.
-    fn fused(&self, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
+    fn fused(&self, relu_bits: &mut BTreeSet<usize>, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
         let CubeDevice::Cuda(gpu) = &self.step.device else { return None };
         let [left, right, rest @ ..] = inputs else { return None };
         let made: Vec<CubeTensor> = self.outputs.iter().map(ResultSlot::memory).collect();
@@ -85,7 +56,11 @@ impl ProductRun<'_> {
                 let bias = self.bias(rest);
                 let bias = bias.as_ref();
                 let kept = self.call.keeps_bits && asked(Then::ReluKeeping, bias, made.last());
-                self.call.kept.store(kept, Ordering::Relaxed);
+                match self.call.bits_of {
+                    Some(step) if kept => drop(relu_bits.insert(step)),
+                    Some(step) => drop(relu_bits.remove(&step)),
+                    None => {}
+                }
                 let then = match function {
                     ProductFunction::Identity => Then::Nothing,
                     ProductFunction::Relu => Then::Relu,
@@ -110,7 +85,8 @@ impl ProductRun<'_> {
                 return Some(result.into_iter().chain([kept]).collect());
             }
             BesideProduct::ReluGrad { .. } => {
-                self.call.kept.load(Ordering::Relaxed) && asked(Then::ReluGrad, None, rest.first())
+                self.call.bits_of.is_some_and(|step| relu_bits.contains(&step))
+                    && asked(Then::ReluGrad, None, rest.first())
             }
             BesideProduct::GeluGrad { .. } => {
                 let operand = rest.first().filter(|x| x.meta == made[0].meta);

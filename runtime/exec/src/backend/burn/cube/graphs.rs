@@ -5,7 +5,6 @@ use super::{Server, ahead, inner};
 use crate::backend::burn::on_burn::OnBurn;
 use crate::backend::burn::transfer::typed;
 use crate::backend::{DeviceError, Graphs, Overwrite, Replay, Shaped};
-use crate::engine::lowering::{stored_as, stored_shape};
 use crate::tensor::HostTensor;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::{Backend as _, Device as _, ExecutionError};
@@ -18,6 +17,7 @@ use cubecl::device_handle::DeviceHandle;
 use cubecl::server::ServerError;
 use cubecl::std::tensor::copy_into;
 use cubecl_server::stream::WriteScoped;
+use meshwright_device::stored::{stored_as, stored_shape};
 
 type CubeHandle = <Cube as BackendIr>::Handle;
 

@@ -1,7 +1,5 @@
 //! What kernels of our own are given, and the memory of what they make.
 
-use crate::engine::arena::{result_bytes, row_pitch};
-use crate::engine::lowering::extents;
 use crate::kernels::KernelError;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
@@ -9,6 +7,8 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_ir::{TensorIr, TensorStatus};
 use burn_std::{Metadata, Shape, Strides};
 use cubecl::server::Handle;
+use meshwright_device::arena::{result_bytes, row_pitch};
+use meshwright_device::stored::extents;
 
 /// Tensors that a kernel reads, of which some end there. Each is held once, so that one that nobody else holds can be told.
 pub(crate) struct OwnInputs {

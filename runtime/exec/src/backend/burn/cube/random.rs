@@ -4,8 +4,6 @@
 //! f64. A product whose result goes into a sum is kept from being contracted with it: see [`rounded`].
 
 use crate::backend::RngState;
-use crate::engine::lowering::extents;
-use crate::kernels::{Draws, RandomKernel};
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_backend::ops::IntTensorOps;
@@ -18,6 +16,8 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
+use meshwright_device::kernels::random::{Draws, RandomBlock};
+use meshwright_device::stored::extents;
 use meshwright_plan::random::{Distribution, QUANTILE, Truths};
 
 /// Sets the number of the step that kernels draw at. They read it on the device, so that a step that was recorded draws anew.
@@ -36,7 +36,7 @@ pub(super) fn set_step(device: &CubeDevice, clock: &mut Option<(u64, CubeTensor)
 
 /// Draws a block on a device, with elements of `dtype`; `step` is in its memory.
 pub(super) fn draw(
-    kernel: &RandomKernel,
+    kernel: &RandomBlock,
     (rng, step): (RngState, &CubeTensor),
     dtype: BurnType,
     device: &CubeDevice,

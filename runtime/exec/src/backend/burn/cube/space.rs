@@ -4,19 +4,7 @@ use super::arguments::first;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
-
-/// A dim that is walked, and which one it is of each tensor that has it.
-#[derive(Clone, Debug)]
-pub(crate) struct WalkDim {
-    pub(crate) size: usize,
-    pub(crate) axes: Vec<Option<usize>>,
-}
-
-/// How many positions there are along dims; none where 31 bits do not count them.
-pub(super) fn counted(dims: &[WalkDim]) -> Option<usize> {
-    let all = dims.iter().try_fold(1_usize, |all, dim| all.checked_mul(dim.size))?;
-    i32::try_from(all).ok().and(Some(all))
-}
+pub(crate) use meshwright_device::kernels::dims::WalkDim;
 
 /// How far the next position along each dim is in the tensor of that number: 0 where it lacks the dim.
 pub(super) fn strides(dims: &[WalkDim], tensor: &CubeTensor, which: usize) -> Vec<usize> {

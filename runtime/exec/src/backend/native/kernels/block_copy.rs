@@ -1,7 +1,7 @@
 //! Ranges of one dim copied from some arrays to another, whose other dims are the same: shifts, joins and cuts of dims.
 
 use super::{KernelError, Slice, SliceMut};
-use crate::collective::pack::StridedView;
+use meshwright_device::collective::pack::StridedView;
 use meshwright_plan::DType;
 use std::ops::Range;
 

@@ -31,7 +31,7 @@
 //! CrossEntropyGradKernel::new(dtype, shape, dim, label: &Access over shape, scale: &Access over shape)
 //!     .run(Arg, label, scale, out)                                  out over shape
 //! AttentionKernel::new(AttentionPlan).run(&[Slice], &mut [SliceMut], rng)
-//! RandomKernel::new(stream, distribution, dtype, sizes, ranges).run(seed, Moment, first_example, out)
+//! RandomKernel::new(stream, distribution, dtype, sizes, ranges).run(seed, DrawPoint, first_example, out)
 //! ```
 
 /// Declares the files of kernels, and passes on what they define.

@@ -3,22 +3,12 @@
 use super::matrix::{Matrix, product};
 use super::math::Real;
 use super::{KernelError, Slice, SliceMut, check_in, check_out, par};
+pub use meshwright_device::kernels::host::{Factored, HostKernel, HostWork};
 use meshwright_plan::DType;
 use rayon::prelude::*;
 
 /// Multiplications from which on a product is shared by the threads of a pool.
 const SHARED: usize = 192 * 192 * 192;
-
-/// How the matrices of a factor lie: the steps, in elements, along each dim of the batch, to the next row, and to the next column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Factored {
-    /// Along each dim of the batch.
-    pub batch: Vec<usize>,
-    /// To the next row.
-    pub row: usize,
-    /// To the next column.
-    pub column: usize,
-}
 
 /// A prepared product: `out[batch.., m, n] = sum over k of left[batch.., m, k] * right[batch.., k, n]`.
 #[derive(Clone, Debug)]

@@ -6,37 +6,17 @@ use super::level::{Level, multiversion};
 use super::narrow::Half;
 use super::{KernelError, Slice, SliceMut, check_in, check_out};
 use half::{bf16, f16};
+pub use meshwright_device::kernels::host::ThinShape;
 use meshwright_plan::DType;
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
-/// Most rows.
-pub const MOST_ROWS: usize = 4;
-/// Least elements of a matrix; with less, a general product is as good.
-pub const LEAST_MATRIX: usize = 1 << 12;
 /// Elements of the matrix that a task reads, about.
 const PART: usize = 1 << 17;
 /// Most columns that are summed at a time, so that their sums stay in the nearest cache.
 const STRIP: usize = 1 << 12;
 /// Most elements that are summed at a time, so that a sum of many, such as the squares of a gradient, does not lose the small ones.
 const DEEP: usize = 1 << 14;
-
-/// The sizes of a product, `result[rows, columns] = sum over inner of thin[rows, inner] * matrix`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThinShape {
-    /// Rows of the thin factor and of the result.
-    pub rows: usize,
-    /// What is summed.
-    pub inner: usize,
-    /// Columns of the matrix and of the result.
-    pub columns: usize,
-    /// Whether the matrix lies as `[columns, inner]`, else as `[inner, columns]`.
-    pub by_columns: bool,
-    /// How far apart rows of the thin factor lie, and elements of a row.
-    pub thin: [usize; 2],
-    /// How far apart rows of the result lie, and elements of a row.
-    pub result: [usize; 2],
-}
 
 /// A prepared product. Factors may be of half types, the result is of the wide type.
 #[derive(Clone, Debug)]

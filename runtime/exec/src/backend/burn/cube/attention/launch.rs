@@ -1,7 +1,6 @@
 //! The launch of the kernels of an attention.
 
 use super::super::tile::{UNITS, VECTOR};
-use super::call::{AttentionCall, AttentionInput, AttentionOutput};
 use super::load::QUERIES;
 use super::scores::{AttentionShape, BesideLaunch, BesideShape, DECIDED, DrawnShape, SpaceLaunch};
 use super::{backward, draws, forward};
@@ -19,6 +18,7 @@ use burn_std::Shape as Extents;
 use cubecl::ir::FloatKind;
 use cubecl::ir::features::MmaConfig;
 use cubecl::prelude::*;
+use meshwright_device::kernels::attention::{AttentionCall, AttentionInput, AttentionOutput};
 use meshwright_plan::{AttentionOperands, AttentionPart};
 
 /// Whether a device multiplies as the kernels do.

@@ -1,7 +1,6 @@
 //! Attention as kernels of its own, on tensor cores: scores are never in memory. For half types alone: what is `f32` is multiplied as
 //! that, which tensor cores do not.
 //!
-//! - [`call`]: what is known when a Plan is loaded, and for which attentions there is a kernel.
 //! - [`launch`]: the launches.
 //! - `forward`, `backward`: the kernels; `scores`: what kernels are compiled for; `elements`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the
 //!   gradients of scores; `decide`: which tiles are left out.
@@ -9,7 +8,6 @@
 //!   how they lie in shared memory, and their products.
 
 mod backward;
-mod call;
 mod decide;
 mod draws;
 mod elements;
@@ -22,5 +20,4 @@ mod staged;
 mod stream;
 mod tiles;
 
-pub(crate) use call::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided};
 pub(super) use launch::{attend, is_there};

@@ -7,10 +7,8 @@ use super::super::drawn::Draw;
 use super::super::program::ScalarProgram;
 use super::tiles::TileShape;
 use cubecl::prelude::*;
+pub(super) use meshwright_device::kernels::attention::DECIDED;
 use meshwright_plan::AttentionPart;
-
-/// Queries and keys of a tile that positions may decide.
-pub(super) const DECIDED: usize = 64;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

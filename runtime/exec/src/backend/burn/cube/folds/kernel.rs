@@ -10,9 +10,9 @@ use super::super::elements::{
     OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load, position,
 };
 use super::super::program::{ScalarProgram, evaluate};
-use crate::backend::burn::spread::UNITS;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
+use meshwright_device::kernels::spread::UNITS;
 use meshwright_plan::{DType, Monoid};
 
 /// What a kernel is compiled for.

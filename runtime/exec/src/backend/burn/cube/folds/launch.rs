@@ -4,25 +4,19 @@ use super::super::arguments::{Arguments, address_type, first, half_type, moves, 
 use super::super::elements::{OperandSource, Pace};
 use super::super::operands::ResultSlot;
 use super::super::program::ScalarProgram;
-use super::call::FoldCall;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
-use crate::backend::burn::spread::{FoldBlocks, UNITS};
-use crate::backend::burn::walk::JointWalk;
-use crate::engine::lowering::extents;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
-use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_std::Shape as Extents;
 use cubecl::prelude::*;
+use meshwright_device::kernels::fold::FoldCall;
+use meshwright_device::kernels::spread::{FoldBlocks, UNITS};
+use meshwright_device::kernels::walk::JointWalk;
+use meshwright_device::stored::extents;
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
-
-/// Whether a device has units that wait for each other at no great cost.
-pub(in super::super) fn is_there(device: &CubeDevice) -> bool {
-    !matches!(device, CubeDevice::Cpu(_))
-}
 
 /// The results of folds that do not depend on each other, of these operands.
 pub(in super::super) fn fold(

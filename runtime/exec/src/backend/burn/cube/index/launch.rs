@@ -1,6 +1,5 @@
 //! The launches of lookups and their transposes.
 
-use super::call::{IndexCall, ScatterCall, ScatterWay};
 use super::kernels::{IndexSpaceLaunch, IndexedLaunch, look_up_rows, scatter_each};
 use super::order::{UNITS as ORDER_UNITS, chunk_of, order_entries, sort_chunks, sort_units};
 use super::sums::{SumShape, UNITS, scatter_few_rows, scatter_ordered};
@@ -16,6 +15,7 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_std::{Metadata, Shape, Strides};
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
+use meshwright_device::kernels::index::{IndexCall, ScatterCall, ScatterWay};
 
 /// Most units that share a row's columns: so many vectors of four elements are read at once, 128 bytes of `f32`.
 const LANES: usize = 8;

@@ -1,14 +1,11 @@
 //! Lookups in tables and their transpose as kernels of their own (ADR 52). A sum of the entries with one index is taken by several units at once, in an order
 //! that depends on the indices alone.
 //!
-//! - [`call`]: what is known when a Plan is loaded, and for which steps there is a kernel.
 //! - [`launch`]: the launches; `kernels`: lookups, and sums with few entries; `order`: which entries each row sums; `sums`: that.
 
-mod call;
 mod kernels;
 mod launch;
 mod order;
 mod sums;
 
-pub(crate) use call::{IndexCall, IndexDims, IndexedDim, ScatterCall};
 pub(super) use launch::{look_up, scatter};

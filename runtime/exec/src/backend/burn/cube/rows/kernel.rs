@@ -7,9 +7,9 @@ use super::super::elements::{
 };
 use super::super::folds::{folded, identity};
 use super::super::program::evaluate_all;
-use super::passes::{RowPart, RowPass, RowSource, RowTarget};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
+use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowSource, RowTarget};
 use meshwright_plan::{DType, Monoid};
 
 /// Units that can tell each other numbers without memory.

@@ -5,18 +5,19 @@ use super::super::arguments::{
 };
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
-use super::super::folds::{FoldCall, chunk_memory, fold};
-use super::super::maps::MapOperand;
+use super::super::folds::{chunk_memory, fold};
 use super::super::operands::{BoundTensors, OwnInputs, ResultSlot, placed};
-use super::call::{MOST_UNITS, RowCall, UNITS, UNITS_OF_LONG, each};
-use super::expr::ResultOf;
 use super::kernel::{RowShape, RowSpaceLaunch, along_rows};
 use crate::backend::RngState;
-use crate::backend::burn::spread::CUBES;
-use crate::backend::burn::walk::JointWalk;
 use crate::kernels::KernelError;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
+use meshwright_device::kernels::fold::FoldCall;
+use meshwright_device::kernels::map::MapOperand;
+use meshwright_device::kernels::rows::ResultOf;
+use meshwright_device::kernels::rows::call::{MOST_UNITS, RowCall, UNITS, UNITS_OF_LONG, each};
+use meshwright_device::kernels::spread::CUBES;
+use meshwright_device::kernels::walk::JointWalk;
 use meshwright_plan::DType;
 
 /// The results of a group of these operands, but for those that are drawn.

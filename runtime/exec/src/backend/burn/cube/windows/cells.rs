@@ -16,10 +16,8 @@ use cubecl::prelude::*;
 pub(super) const CELL: usize = 4;
 /// Steps that a table is of.
 pub(super) const TABLE: usize = UNITS;
-/// Where rows and steps beyond the last one are along a dim that slides: so far before its first element that no step, or row, leads back to one. See [`NEAR`].
+/// Where rows and steps beyond the last one are along a dim that slides: so far before its first element that no step, or row, leads back to one. See [`meshwright_device::kernels::windows::NEAR`].
 const NOWHERE: i32 = -(1 << 30);
-/// How far rows and steps lead at most along a dim that slides.
-pub(super) const NEAR: i32 = 1 << 29;
 
 /// How a factor is read into cells.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

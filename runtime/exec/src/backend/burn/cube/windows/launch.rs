@@ -1,6 +1,5 @@
 //! The launches of windows.
 
-use super::call::{ConvolveCall, ConvolveWay, WindowSlide};
 use super::cells::{CELL, CellShape};
 use super::each::{EachShape, EachSpaceLaunch, convolve_each};
 use super::gather::{FactorShape, FactorSpaceLaunch};
@@ -12,13 +11,14 @@ use crate::backend::burn::cube::folds::{chunk_memory, fold};
 use crate::backend::burn::cube::operands::ResultSlot;
 use crate::backend::burn::cube::space::{WalkDim, in_vectors, strides, vector_along, walk, walk_of};
 use crate::backend::burn::cube::tile::{UNITS, VECTOR};
-use crate::engine::lowering::is_half;
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
+use meshwright_device::kernels::windows::{ConvolveCall, ConvolveWay, WindowSlide};
+use meshwright_device::stored::is_half;
 
 pub(super) fn slides(all: &[WindowSlide], tensor: &CubeTensor) -> Vec<WindowMapLaunch> {
     let launch = |s: &WindowSlide| {

@@ -3,18 +3,8 @@
 use super::window_map::{WindowMap, WindowMapShape, covered};
 use crate::backend::burn::cube::space::{DimWalk, place, positions};
 use cubecl::prelude::*;
+pub(crate) use meshwright_device::kernels::windows::PoolWork;
 use meshwright_plan::Monoid;
-
-/// What becomes of what a window covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum PoolWork {
-    /// Folded by sum, max or min.
-    Fold(Monoid),
-    /// The tap that meets the extreme; of equal ones the first.
-    Tap(Monoid),
-    /// The sum of the values whose tap is the one that meets them.
-    Choose,
-}
 
 /// What a kernel is compiled for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

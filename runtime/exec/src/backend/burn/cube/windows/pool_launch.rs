@@ -1,6 +1,5 @@
 //! The launch of pools.
 
-use super::call::{PoolCall, WindowSlide};
 use super::launch::{slides, widened};
 use super::pool::{PoolShape, PoolSpaceLaunch, pool_windows};
 use crate::backend::burn::cube::arguments::address_type;
@@ -12,6 +11,7 @@ use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
+use meshwright_device::kernels::windows::{PoolCall, WindowSlide};
 
 /// The result of a pool of these operands: what is read, behind the taps where these choose.
 pub(in super::super) fn pool(

@@ -5,6 +5,7 @@
 )]
 
 use cubecl::prelude::*;
+pub(super) use meshwright_device::kernels::windows::WindowMapShape;
 
 /// How a dim slides: at a position among rows and one among steps it is at `(row * by_row + step * by_step + from) / divisor` of `len`, where that has no
 /// remainder. `stride` is how far the next one is in memory.
@@ -15,14 +16,6 @@ pub(super) struct WindowMap {
     pub(super) from: i32,
     pub(super) len: i32,
     pub(super) stride: usize,
-}
-
-/// Which dim of the rows and which of the steps a slide is of, and its divisor.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct WindowMapShape {
-    pub(super) row: usize,
-    pub(super) step: usize,
-    pub(super) divisor: u32,
 }
 
 /// An element over which something slides, counted from the first, if there is one.

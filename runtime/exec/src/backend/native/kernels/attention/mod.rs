@@ -9,15 +9,8 @@
 //! a running maximum. Backward, a task is all of the positions of the outer dims that queries, keys and values share.
 
 mod backward;
-mod bounds;
 mod forward;
 mod prepare;
 mod tile;
 
 pub use prepare::{AttentionAccess, AttentionPlan, AttentionKernel};
-
-/// The number that all scores are where the index along dim `k` is one of `indices[k]`, if positions decide it.
-#[cfg(feature = "cuda")]
-pub fn attention_constant(score: &meshwright_plan::Computed, indices: &[std::ops::Range<usize>]) -> Option<f64> {
-    bounds::constant(score, indices)
-}

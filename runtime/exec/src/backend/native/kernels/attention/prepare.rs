@@ -1,9 +1,9 @@
 //! What is known before the kernel runs: where elements lie, how the work is cut, and the maps of scores.
 
 use super::super::level::Level;
-use super::super::{Access, KernelError, MapKernel, RandomKernel, Slice, SliceMut};
+use super::super::{Access, KernelError, MapKernel, RandomBlock, Slice, SliceMut};
 use crate::backend::RngState;
-use super::bounds::decided;
+use meshwright_device::kernels::attention::bounds::decided;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{AttentionOperands, AttentionPart, Computed, DType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,7 @@ pub struct AttentionPlan {
     /// See `score`.
     pub weight: Option<Computed>,
     /// What is drawn, each with the dim of the scores that each of its own dims is.
-    pub draws: Vec<(RandomKernel, Vec<usize>)>,
+    pub draws: Vec<(RandomBlock, Vec<usize>)>,
 }
 
 /// What becomes of the elements of a tile.

@@ -6,7 +6,7 @@ use super::super::matrix::Matrix;
 use super::super::random::bernoulli;
 use super::super::rows::Scratched;
 use super::super::{Arg, KernelError, Slice, SliceMut};
-use super::bounds::constant;
+use meshwright_device::kernels::attention::bounds::constant;
 use super::prepare::{AttentionKernel, RowTile, TileMap, TileMaps};
 use crate::backend::RngState;
 

@@ -1,5 +1,5 @@
 use super::{Rng, indices, same_for_all_pools};
-use crate::kernels::{KernelError, Moment, RandomKernel, SliceMut};
+use crate::kernels::{DrawBlock, DrawPoint, KernelError, RandomBlock, SliceMut};
 use meshwright_plan::DType;
 use meshwright_plan::random::{Distribution, Key, draw, draw_f32};
 
@@ -26,9 +26,9 @@ fn any_block_is_that_part_of_the_whole() {
         let places: Vec<u64> = indices(&shape).iter().map(at).collect();
         let kept = Distribution::Bernoulli { rate: 0.4 };
         let run = |d: Distribution, dtype: DType, out: SliceMut<'_>| {
-            RandomKernel::new("s", d, dtype, &sizes, &ranges)
+            RandomBlock::new("s", d, dtype, &sizes, &ranges)
                 .unwrap()
-                .run(3, Moment { step: round, ..Moment::default() }, None, out)
+                .run(3, DrawPoint { step: round, ..DrawPoint::default() }, None, out)
                 .unwrap();
         };
         let (mut wide, mut narrow, mut bits) =
@@ -52,10 +52,12 @@ fn large_blocks_are_the_same_with_any_pool() {
         (vec![3, 1, 90_000], vec![1..3, 0..1, 0..90_000]),
     ] {
         let n: usize = ranges.iter().map(ExactSizeIterator::len).product();
-        let kernel = RandomKernel::new("s", NORMAL, DType::F32, &sizes, &ranges).unwrap();
+        let kernel = RandomBlock::new("s", NORMAL, DType::F32, &sizes, &ranges).unwrap();
         let drawn = same_for_all_pools(|| {
             let mut out = vec![f32::NAN; n];
-            kernel.run(1, Moment { step: 2, ..Moment::default() }, None, SliceMut::F32(&mut out)).unwrap();
+            kernel
+                .run(1, DrawPoint { step: 2, ..DrawPoint::default() }, None, SliceMut::F32(&mut out))
+                .unwrap();
             out
         });
         assert!(drawn.iter().all(|x| x.is_finite()));
@@ -66,7 +68,7 @@ fn large_blocks_are_the_same_with_any_pool() {
 fn what_cannot_be_drawn_is_refused() {
     let kept = Distribution::Bernoulli { rate: 0.5 };
     let new = |d, dtype, sizes: &[usize], range: std::ops::Range<usize>| {
-        RandomKernel::new("s", d, dtype, sizes, std::slice::from_ref(&range))
+        RandomBlock::new("s", d, dtype, sizes, std::slice::from_ref(&range))
     };
     assert!(matches!(new(kept, DType::F32, &[3], 0..3), Err(KernelError::Unsupported(_))));
     assert!(matches!(new(NORMAL, DType::Bool, &[3], 0..3), Err(KernelError::Unsupported(_))));
@@ -75,10 +77,14 @@ fn what_cannot_be_drawn_is_refused() {
     assert!(matches!(new(NORMAL, DType::F32, &[3, 2], 1..3), Err(KernelError::Rank { .. })));
     let kernel = new(NORMAL, DType::F32, &[3], 1..3).unwrap();
     assert!(
-        kernel.run(0, Moment { step: 1, ..Moment::default() }, None, SliceMut::F32(&mut [0.0; 3])).is_err()
+        kernel
+            .run(0, DrawPoint { step: 1, ..DrawPoint::default() }, None, SliceMut::F32(&mut [0.0; 3]))
+            .is_err()
     );
     assert!(
-        kernel.run(0, Moment { step: 1, ..Moment::default() }, None, SliceMut::F64(&mut [0.0; 2])).is_err()
+        kernel
+            .run(0, DrawPoint { step: 1, ..DrawPoint::default() }, None, SliceMut::F64(&mut [0.0; 2]))
+            .is_err()
     );
 }
 
@@ -96,12 +102,12 @@ fn what_an_example_gets_depends_on_its_number_alone() {
                 ranges.insert(at, range.clone());
                 let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
                 let mut out = vec![f64::NAN; shape.iter().product()];
-                let kernel = RandomKernel::new("s", NORMAL, DType::F64, &sizes, &ranges).unwrap();
+                let kernel = RandomBlock::new("s", NORMAL, DType::F64, &sizes, &ranges).unwrap();
                 let kernel = kernel.of_examples(Some(at));
                 kernel
                     .run(
                         3,
-                        Moment { step: 0, ..Moment::default() },
+                        DrawPoint { step: 0, ..DrawPoint::default() },
                         Some(first as u64),
                         SliceMut::F64(&mut out),
                     )

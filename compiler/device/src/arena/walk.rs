@@ -1,0 +1,372 @@
+//! A program as it runs, with tensors that only say how long somebody holds them.
+
+use super::packing::ALIGNMENT;
+use super::{result_bytes, views};
+use crate::iteration::Iteration;
+use crate::kernels::Kernel;
+use crate::kernels::result::{GivenResult, ResultMemory};
+use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
+use crate::slot::LaunchId;
+use crate::slot::TensorSlot;
+use crate::turns::Turn;
+use burn_ir::{TensorId, TensorIr, TensorStatus};
+use meshwright_plan::{BufId, Plan};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Memory that was asked for.
+pub(super) enum AskedMemory {
+    /// Of what is made there.
+    New { number: usize },
+    /// Of what is written over something that was made, or of what no kernel has made.
+    Over { number: Option<usize> },
+}
+
+/// Size and lifetime of a result.
+#[derive(Clone, Copy)]
+pub(super) struct Lifetime {
+    pub bytes: u64,
+    pub from: u32,
+    /// The last moment at which somebody holds it; none where it outlives the run.
+    pub to: Option<u32>,
+    /// When it was read last.
+    pub read: u32,
+    /// The stack that the result is part of, with its offset there in bytes, if it can be computed in place.
+    pub part_of: Option<(usize, u64)>,
+}
+
+/// A request for memory in a run.
+pub(super) struct Walked {
+    /// In order, each with its launch.
+    pub results: Vec<(LaunchId, AskedMemory)>,
+    /// Results, by number.
+    pub made: Vec<Lifetime>,
+    /// The step of each moment.
+    pub steps: Vec<usize>,
+    /// Launches that move a value into a stack.
+    pub moves: BTreeSet<LaunchId>,
+}
+
+pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
+    let mut walk = ArenaWalk {
+        plan,
+        device,
+        left: device.left.iter().map(|buf| TensorSlot::Buffer(*buf).id()).collect(),
+        held: BTreeMap::new(),
+        in_flight: BTreeMap::new(),
+        clock: Rc::default(),
+        steps: vec![0],
+        results: vec![],
+        at: LaunchId(0),
+        moves: BTreeSet::new(),
+    };
+    walk.launches(&device.body, Iteration::default());
+    walk.tick(walk.steps.last().copied().unwrap_or(0));
+    let ArenaWalk { held, in_flight, steps, results, clock, moves, .. } = walk;
+    // Tensors that are still live outlive the run.
+    let end = clock.moment.get();
+    drop((held, in_flight));
+    let mut made = clock.made.take();
+    made.iter_mut().for_each(|m| m.to = m.to.filter(|to| *to < end));
+    Walked { results, made, steps, moves }
+}
+
+/// Counts operations, and knows what was made.
+#[derive(Default)]
+struct Clock {
+    moment: Cell<u32>,
+    made: RefCell<Vec<Lifetime>>,
+}
+
+/// The result of a kernel, while it is live.
+struct MadeResult {
+    number: usize,
+    clock: Rc<Clock>,
+}
+
+impl Drop for MadeResult {
+    fn drop(&mut self) {
+        self.clock.made.borrow_mut()[self.number].to = Some(self.clock.moment.get());
+    }
+}
+
+/// A tensor, by what it may be a part or another form of.
+#[derive(Clone, Default)]
+struct HeldTensor {
+    of: Vec<Rc<MadeResult>>,
+    /// Whether it is all of the one, row by row.
+    whole: bool,
+}
+
+impl HeldTensor {
+    /// Number of the result, if this is its only holder.
+    fn alone(&self) -> Option<usize> {
+        match &self.of[..] {
+            [one] if self.whole && Rc::strong_count(one) == 1 => Some(one.number),
+            _ => None,
+        }
+    }
+}
+
+/// Tensors that an async collective holds until its wait.
+#[derive(Default)]
+struct InFlight {
+    sent: Vec<HeldTensor>,
+    received: Vec<(TensorId, HeldTensor)>,
+}
+
+struct ArenaWalk<'a> {
+    plan: &'a Plan,
+    device: &'a DevicePlan,
+    held: BTreeMap<TensorId, HeldTensor>,
+    /// By collective what is sent, and what is received.
+    in_flight: BTreeMap<u32, InFlight>,
+    clock: Rc<Clock>,
+    steps: Vec<usize>,
+    results: Vec<(LaunchId, AskedMemory)>,
+    /// The launch that runs.
+    at: LaunchId,
+    /// Launches that move a value into a stack.
+    moves: BTreeSet<LaunchId>,
+    /// Tensors that outlive the run.
+    left: BTreeSet<TensorId>,
+}
+
+impl ArenaWalk<'_> {
+    fn launches(&mut self, ids: &[LaunchId], around: Iteration) {
+        ids.iter().for_each(|id| self.launch(*id, around));
+    }
+
+    fn tick(&mut self, step: usize) {
+        self.clock.moment.set(self.clock.moment.get() + 1);
+        self.steps.push(step);
+    }
+
+    fn launch(&mut self, id: LaunchId, around: Iteration) {
+        let launch = &self.device.launches[id];
+        self.at = id;
+        match &launch.kind {
+            LaunchKind::Kernel(kernel) => {
+                self.tick(launch.step);
+                self.kernel(kernel, launch, around);
+            }
+            LaunchKind::Burn(burn) => {
+                for (operation, step) in burn.graph.operations.iter().zip(&burn.steps) {
+                    self.tick(*step);
+                    self.other(operation.inputs(), operation.outputs(), &views::result_memory(operation));
+                }
+            }
+            LaunchKind::Free => {}
+            LaunchKind::Collective(collective) => self.collective(collective, around),
+            LaunchKind::Wait { start, unpack } => {
+                let LaunchKind::Collective(collective) = &self.device.launches[*start].kind else { return };
+                let in_flight = collective.async_id.and_then(|id| self.in_flight.remove(&id));
+                self.received(in_flight.unwrap_or_default(), (unpack, around));
+            }
+            LaunchKind::Loop(of) => self.iterate(of, around),
+        }
+        for slot in &launch.frees {
+            self.tick(launch.step);
+            let held = self.take(slot.id(), true);
+            self.note_read(&held);
+        }
+    }
+
+    fn iterate(&mut self, of: &LoopLaunch, around: Iteration) {
+        for turn in &of.turns {
+            match *turn {
+                Turn::Carry { carry, made } => {
+                    let c = &of.carries[carry];
+                    let (from, ends) = if made { (c.next, true) } else { (c.start, c.ends) };
+                    self.carry(from, ends, (!c.unread).then_some(c.current));
+                }
+                Turn::Run { launch, position } => {
+                    let at = around.within(self.plan, of.dim, position);
+                    self.launch(of.body[launch], at);
+                }
+                Turn::End { carry, made } => {
+                    let c = &of.carries[carry];
+                    self.carry(if made { c.next } else { c.current }, true, Some(c.last));
+                }
+            }
+        }
+    }
+
+    /// Moves the tensors of a buffer to another buffer, or ends them.
+    fn carry(&mut self, from: BufId, ends: bool, to: Option<BufId>) {
+        for slot in [TensorSlot::Buffer, TensorSlot::Indices] {
+            let held = self.take(slot(from).id(), ends);
+            if let Some(to) = to {
+                self.held.insert(slot(to).id(), held);
+            }
+        }
+    }
+
+    /// What is held there; of what no kernel has made, nothing.
+    fn take(&mut self, id: TensorId, ends: bool) -> HeldTensor {
+        let held = if ends { self.held.remove(&id) } else { self.held.get(&id).cloned() };
+        held.unwrap_or_default()
+    }
+
+    fn operand(&mut self, tensor: &TensorIr) -> HeldTensor {
+        self.take(tensor.id, tensor.status == TensorStatus::ReadWrite)
+    }
+
+    /// The same of what is read.
+    fn read(&mut self, tensor: &TensorIr) -> HeldTensor {
+        let held = self.operand(tensor);
+        self.note_read(&held);
+        held
+    }
+
+    fn note_read(&self, held: &HeldTensor) {
+        let mut made = self.clock.made.borrow_mut();
+        held.of.iter().for_each(|of| made[of.number].read = self.clock.moment.get());
+    }
+
+    fn kernel(&mut self, kernel: &Kernel, launch: &Launch, at: Iteration) {
+        match kernel {
+            Kernel::Store { stack, dim } => {
+                if let ([value], Some(slot)) =
+                    (&launch.reads[..], TensorSlot::residual(*stack, at.position(*dim)))
+                {
+                    let held = self.operand(value);
+                    self.held.insert(slot.id(), held);
+                }
+            }
+            Kernel::Load { stack, dim, last } => {
+                let Some(slot) = TensorSlot::residual(*stack, at.position(*dim)) else { return };
+                let held = self.take(slot.id(), *last);
+                launch.writes.iter().for_each(|out| drop(self.held.insert(out.id, held.clone())));
+            }
+            kernel => match kernel.result_memory(&launch.writes) {
+                ResultMemory::Given(results) => self.make(launch, &results),
+                ResultMemory::Update(dim) => self.update(launch, at.position(dim).ok()),
+                memory => self.other(launch.reads.iter(), launch.writes.iter(), &memory),
+            },
+        }
+    }
+
+    /// An operation whose results have memory of their own, or that of operands.
+    fn other<'t>(
+        &mut self,
+        reads: impl Iterator<Item = &'t TensorIr>,
+        writes: impl Iterator<Item = &'t TensorIr>,
+        memory: &ResultMemory,
+    ) {
+        let mut held: Vec<HeldTensor> = reads.map(|t| self.read(t)).collect();
+        let result = match (memory, &mut held[..]) {
+            (ResultMemory::Own, _) => HeldTensor::default(),
+            (ResultMemory::Operand, [one]) => std::mem::take(one),
+            _ => HeldTensor { of: held.drain(..).flat_map(|h| h.of).collect(), whole: false },
+        };
+        writes.for_each(|out| drop(self.held.insert(out.id, result.clone())));
+    }
+
+    /// A kernel, with what may be done with each of its results.
+    fn make(&mut self, op: &Launch, results: &[GivenResult]) {
+        assert_eq!(op.writes.len(), results.len(), "results of `{}`", op.kind.name());
+        let mut read: Vec<HeldTensor> = op.reads.iter().map(|t| self.read(t)).collect();
+        for (out, GivenResult { over, gaps }) in op.writes.iter().zip(results) {
+            let ends =
+                |i: &&usize| op.reads[**i].status == TensorStatus::ReadWrite && read[**i].alone().is_some();
+            // A tensor that outlives the run takes no memory from the arena.
+            let over = over.iter().find(ends).filter(|_| !self.left.contains(&out.id));
+            let held = match over {
+                Some(i) => std::mem::take(&mut read[*i]),
+                None => self.new_one(result_bytes(&out.shape.to_vec(), out.dtype.size(), *gaps)),
+            };
+            let number = held.of.first().map_or(0, |made| made.number);
+            self.results.push((self.at, AskedMemory::New { number }));
+            self.held.insert(out.id, held);
+        }
+    }
+
+    fn new_one(&self, bytes: u64) -> HeldTensor {
+        let (moment, mut made) = (self.clock.moment.get(), self.clock.made.borrow_mut());
+        let number = made.len();
+        made.push(Lifetime { bytes, from: moment, to: None, read: moment, part_of: None });
+        HeldTensor { of: vec![Rc::new(MadeResult { number, clock: self.clock.clone() })], whole: true }
+    }
+
+    /// A value is put into what a loop stacks. Where nobody has read the stack since the value was made, it can be made there.
+    fn update(&mut self, op: &Launch, position: Option<usize>) {
+        let ([all, value], [out]) = (&op.reads[..], &op.writes[..]) else { return };
+        let bytes = (value.shape.num_elements() * value.dtype.size()) as u64;
+        let (stack, held) = (self.operand(all), self.operand(value));
+        let stays = stack.alone().filter(|_| all.status == TensorStatus::ReadWrite);
+        let into = stays.zip(position).map(|(whole, position)| (whole, position as u64 * bytes));
+        let alone = held.alone().filter(|_| value.status == TensorStatus::ReadWrite);
+        let mut moves = true;
+        if let (Some((whole, at)), Some(part)) = (into, alone) {
+            let mut made = self.clock.made.borrow_mut();
+            let fits = at.is_multiple_of(PART_BYTES) && made[part].bytes == bytes;
+            if fits && whole != part && made[whole].read < made[part].from {
+                made[part].part_of = Some((whole, at));
+                moves = false;
+            }
+        }
+        if moves {
+            self.moves.insert(self.at);
+        }
+        self.note_read(&held);
+        self.results.push((self.at, AskedMemory::Over { number: stays }));
+        let result = if stays.is_some() { stack } else { HeldTensor::default() };
+        self.held.insert(out.id, result);
+    }
+
+    fn collective(&mut self, piece: &CollectiveLaunch, at: Iteration) {
+        let id = self.at;
+        self.launches(&piece.pack, at);
+        self.at = id;
+        let mut in_flight = InFlight::default();
+        for call in &piece.calls {
+            for (sent, received) in call.send.iter().zip(&call.receive) {
+                let held = sent.slot.map(|slot| self.take(slot.id(), sent.ends)).unwrap_or_default();
+                self.note_read(&held);
+                let Some(slot) = received.slot else {
+                    in_flight.sent.push(held);
+                    continue;
+                };
+                let over = call.in_place() && sent.ends;
+                let result = match (held.alone().filter(|_| over), &held.of[..]) {
+                    (Some(number), _) => {
+                        self.results.push((self.at, AskedMemory::Over { number: Some(number) }));
+                        held
+                    }
+                    // What has memory of its own may be written over, or not.
+                    (None, []) if over => {
+                        self.results.push((self.at, AskedMemory::Over { number: None }));
+                        HeldTensor::default()
+                    }
+                    _ => {
+                        in_flight.sent.push(held);
+                        let bytes = (received.elements() * received.dtype.bytes()) as u64;
+                        let made = self.new_one(bytes);
+                        self.results.push((self.at, AskedMemory::New { number: made.of[0].number }));
+                        made
+                    }
+                };
+                in_flight.received.push((slot.id(), result));
+            }
+        }
+        match piece.async_id {
+            Some(id) => drop(self.in_flight.insert(id, in_flight)),
+            None => self.received(in_flight, (&piece.unpack, at)),
+        }
+    }
+
+    fn received(&mut self, in_flight: InFlight, (unpack, at): (&[LaunchId], Iteration)) {
+        let InFlight { sent, received } = in_flight;
+        // Until now they were read and written.
+        sent.iter().chain(received.iter().map(|r| &r.1)).for_each(|held| self.note_read(held));
+        drop(sent);
+        self.held.extend(received);
+        self.launches(unpack, at);
+    }
+}
+
+/// Alignment of parts of a stack, in bytes: the largest for which cuBLASLt has kernels of its own.
+const PART_BYTES: u64 = 256;
+const _: () = assert!(ALIGNMENT.is_multiple_of(PART_BYTES));

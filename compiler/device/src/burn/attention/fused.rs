@@ -1,0 +1,138 @@
+//! Attention by kernels of the backend, where it has them for what is asked.
+
+use super::super::lower::{Lower, Named};
+use crate::error::LoweringError;
+use crate::graph::Val;
+use crate::kernels::Kernel;
+use crate::kernels::attention::space::AttentionSpace;
+use crate::kernels::attention::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided};
+use crate::local::Local;
+use crate::stored::{extents, stored_as};
+use burn_backend::DType as BurnType;
+use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim};
+use std::sync::Arc;
+
+/// Dims of a tensor that are not of its own, and those that are.
+fn apart(local: &Local, own: &[Dim]) -> Vec<Dim> {
+    local.dims.iter().copied().filter(|d| !own.contains(d)).collect()
+}
+
+/// Which of these dims each dim of the scores is.
+fn places(space: &AttentionSpace, dims: &[Dim]) -> Vec<Option<usize>> {
+    space.dims.iter().map(|d| dims.iter().position(|o| o == d)).collect()
+}
+
+impl Lower<'_> {
+    /// False where there is no kernel for it, and nothing is recorded.
+    pub fn fused_attention(
+        &mut self,
+        (spec, parts): (&AttentionSpec, &[AttentionPart]),
+        reads: &[Local],
+        writes: &[Local],
+    ) -> Result<bool, LoweringError> {
+        let at = AttentionOperands::of(parts);
+        let factors: Vec<usize> = [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten().collect();
+        let half = reads[0].dtype;
+        let known = |l: &Local| l.dtype != DType::U8 && !l.dtype.is_pair() && l.dtype != DType::F64;
+        if !self.graph.target.tensor_cores
+            || [Some(0), Some(1), at.values].into_iter().flatten().any(|i| reads[i].dtype != half)
+            || !reads[at.extras..].iter().all(known)
+        {
+            return Ok(false);
+        }
+        let values = at.values.map(|i| &reads[i]);
+        let space = AttentionSpace::of(spec, &reads[1], values, reads)?;
+        let everywhere = |d: &Dim| factors.iter().all(|i| reads[*i].at(*d).is_some());
+        if !space.outer().iter().all(everywhere) {
+            return Ok(false);
+        }
+        let elements = |dims: &[Dim]| Self::sizes(dims, &reads.iter().collect::<Vec<_>>()).iter().product();
+        let values = values.map_or(0, |_| elements(&spec.values));
+        let sizes = AttentionFactors { half, width: elements(&spec.width), values };
+        let draws = spec.draws.iter().map(|drawn| space.draw(&self.context, drawn, &reads[0]));
+        let draws = draws.collect::<Result<_, _>>()?;
+        let Some(mut call) = AttentionCall::new(spec, parts, &space, &sizes, draws) else { return Ok(false) };
+
+        let own = |i: usize| if i < 2 { &spec.width } else { &spec.values };
+        let mut inputs: Vec<Val> = vec![];
+        for i in factors {
+            // Where only the cotangent is wider, it is rounded as a factor of products is.
+            let val = self.own_last(&reads[i], own(i));
+            inputs.push(self.graph.cast(val, stored_as(half)));
+            call.inputs.push(AttentionInput(places(&space, &apart(&reads[i], own(i)))));
+        }
+        let given = [at.max, at.scale, at.delta].into_iter().flatten();
+        for i in (at.extras..reads.len()).chain(given) {
+            inputs.push(self.beside_products(&reads[i]));
+            call.inputs.push(AttentionInput(places(&space, &reads[i].dims)));
+        }
+        let table = match decided(spec, &space) {
+            Some((table, number)) => {
+                call.decide(number);
+                // In one dim: rows of a tensor may have gaps between them.
+                let table: Vec<i32> = table.concat().into_iter().map(i32::from).collect();
+                self.graph.table(&[table.len()], table)
+            }
+            None => self.graph.table(&[1], vec![0]),
+        };
+        inputs.push(table);
+        self.record_attention((spec, parts), call, inputs, &space, writes);
+        Ok(true)
+    }
+
+    fn record_attention(
+        &mut self,
+        (spec, parts): (&AttentionSpec, &[AttentionPart]),
+        mut call: AttentionCall,
+        inputs: Vec<Val>,
+        space: &AttentionSpace,
+        writes: &[Local],
+    ) {
+        let own = |part: &AttentionPart| match part {
+            AttentionPart::Max | AttentionPart::Sum => vec![],
+            AttentionPart::Query | AttentionPart::Key => spec.width.clone(),
+            AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => spec.values.clone(),
+        };
+        // The kernel gives one type, which what is stored in another is rounded from.
+        let mut types =
+            parts.iter().zip(writes).filter(|(part, _)| !part.is_of_query()).map(|(_, out)| out.dtype);
+        let one = types.next().filter(|first| types.all(|other| other == *first)).unwrap_or(DType::F32);
+        let mut outs = vec![];
+        for (part, out) in parts.iter().zip(writes) {
+            let dims = apart(out, &own(part));
+            let mut shape = Self::sizes(&dims, &[out]);
+            // A tensor without a dim of its own has one of extent 1 in its place.
+            shape.push(Self::sizes(&own(part), &[out]).iter().product());
+            let dtype = if part.is_of_query() { BurnType::F32 } else { stored_as(one) };
+            outs.push((shape.clone(), dtype));
+            call.outputs.push(AttentionOutput { dims: places(space, &dims), shape });
+        }
+        let made = self.graph.kernel(Kernel::Attention(Arc::new(call)), inputs, outs);
+        for ((part, out), val) in parts.iter().zip(writes).zip(made) {
+            let dims = [apart(out, &own(part)), own(part)].concat();
+            let val = self.graph.reshape(val, &extents(&Self::sizes(&dims, &[out])));
+            let val = self.graph.cast(val, stored_as(out.dtype));
+            self.write(&Named { val, dims }, out);
+        }
+    }
+
+    /// An operand whose own dims come last, as one.
+    fn own_last(&mut self, local: &Local, own: &[Dim]) -> Val {
+        let others = apart(local, own);
+        let read = self.read(local);
+        let dims = [others.clone(), own.to_vec()].concat();
+        let val = self.align(&read, &dims);
+        let mut shape = Self::sizes(&others, &[local]);
+        shape.push(Self::sizes(own, &[local]).iter().product());
+        self.graph.reshape(val, &shape)
+    }
+
+    /// An operand that is read beside products, with a last extent of 1: floats and truth values as `f32`, integers as they are.
+    fn beside_products(&mut self, local: &Local) -> Val {
+        let val = self.read(local).val;
+        let val = if local.dtype == DType::I32 { val } else { self.graph.cast(val, BurnType::F32) };
+        let mut shape = local.shape.clone();
+        shape.push(1);
+        self.graph.reshape(val, &shape)
+    }
+}

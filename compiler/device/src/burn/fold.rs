@@ -1,0 +1,165 @@
+//! Folds by kernels of our own, where the backend has them.
+
+use super::lower::Lower;
+use crate::contraction::{Contraction, contraction};
+use crate::error::LoweringError;
+use crate::kernels::Kernel;
+use crate::kernels::fold::{FoldCall, FoldOperand};
+use crate::local::Local;
+use crate::passes::inlined::Inlined;
+use crate::slot::TensorSlot;
+use crate::stored::{extents, stored_as};
+use meshwright_plan::expr::{BinaryFn, Expr, Scalar};
+use meshwright_plan::{BufId, Computed, DType, Dim, Monoid, Operand, Prim, Step, square_scale};
+
+/// A step that a kernel computes: what it reads, and what it writes.
+struct OwnFold {
+    call: FoldCall,
+    reads: Vec<Local>,
+    out: Local,
+}
+
+impl Lower<'_> {
+    /// Whether a step is a fold for which there is a kernel: a reduction, or a sum of products that have no matrices.
+    pub fn is_own_fold(&self, step: &Step) -> bool {
+        matches!(self.own_fold_of(step), Ok(Some(_)))
+    }
+
+    /// Records such steps, none of which reads what another writes.
+    pub fn own_folds(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
+        let folds = steps.iter().map(|step| self.own_fold_of(step)).collect::<Result<Vec<_>, _>>()?;
+        let (mut calls, mut reads, mut outs) = (vec![], vec![], vec![]);
+        for fold in folds.into_iter().flatten() {
+            calls.push(fold.call);
+            reads.extend(fold.reads.iter().map(|local| self.read(local).val));
+            outs.push(fold.out);
+        }
+        let shapes = outs.iter().map(|out| (extents(&out.shape), stored_as(out.dtype)));
+        let made = self.graph.kernel(Kernel::Fold(calls.into()), reads, shapes);
+        for (out, val) in outs.iter().zip(made) {
+            self.graph.store(val, TensorSlot::Buffer(out.buf));
+        }
+        Ok(())
+    }
+
+    /// Call of a step, if there is a kernel for it.
+    pub fn own_fold_call(&self, step: &Step) -> Result<Option<FoldCall>, LoweringError> {
+        Ok(self.own_fold_of(step)?.map(|fold| fold.call))
+    }
+
+    fn own_fold_of(&self, step: &Step) -> Result<Option<OwnFold>, LoweringError> {
+        self.own_fold_with(step, &|o| self.inlined.values.get(&o.buf))
+    }
+
+    /// The same where some operands are computed.
+    fn own_fold_with<'i>(
+        &self,
+        step: &Step,
+        computed: &dyn Fn(&Operand) -> Option<&'i Inlined>,
+    ) -> Result<Option<OwnFold>, LoweringError> {
+        let [out] = &step.writes[..] else { return Ok(None) };
+        let out = self.local(out)?;
+        let of = |o: &Operand| -> Result<_, LoweringError> {
+            Ok(match computed(o) {
+                Some(i) => (i.of.clone(), i.reads.clone()),
+                None => (element_of(self.local(o)?.dtype), vec![o.clone()]),
+            })
+        };
+        let factors = step.reads.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+        let reads =
+            factors.iter().flat_map(|f| &f.1).map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
+        // Without a kernel, lowering reports operands that contradict each other.
+        let aligned: Vec<&Local> = reads.iter().chain([&out]).collect();
+        if self.context.check_aligned(&aligned, &[]).is_err() {
+            return Ok(None);
+        }
+        let (monoid, of) = match (&step.prim, &factors[..]) {
+            (Prim::Reduce { monoid }, [of]) => (*monoid, of.0.clone()),
+            (Prim::ScaledSquares, [of]) => (Monoid::Sum, scaled_square(&of.0, square_scale(out.dtype))),
+            (Prim::Contract, [a, b]) => {
+                let (left, right) = (self.local(&step.reads[0])?, self.local(&step.reads[1])?);
+                if !has_no_matrices(&left, &right, &out) {
+                    return Ok(None);
+                }
+                (Monoid::Sum, product_of(a, b))
+            }
+            _ => return Ok(None),
+        };
+        let all: Vec<&Local> = reads.iter().collect();
+        let call = self.fold_call(&of, monoid, &all, (&out.dims, out.dtype));
+        Ok(call.filter(|_| out.elements() > 0).map(|call| OwnFold { call, reads, out }))
+    }
+
+    /// What is known of a fold.
+    fn fold_call(
+        &self,
+        of: &Computed,
+        monoid: Monoid,
+        inputs: &[&Local],
+        (kept, dtype): (&[Dim], DType),
+    ) -> Option<FoldCall> {
+        if !self.graph.target.blocks {
+            return None;
+        }
+        let mut dims = kept.to_vec();
+        inputs.iter().flat_map(|i| &i.dims).for_each(|d| {
+            if !dims.contains(d) {
+                dims.push(*d);
+            }
+        });
+        let sizes = Self::sizes(&dims, inputs);
+        let operand =
+            |i: &&Local| FoldOperand { dtype: i.dtype, dims: dims.iter().map(|d| i.at(*d)).collect() };
+        let operands = inputs.iter().map(operand).collect();
+        FoldCall::new(of, monoid, (sizes, kept.len()), operands, dtype)
+    }
+
+    /// See [`Lowering::folds`](crate::lowering::Lowering::folds).
+    pub fn can_fold(&self, inlined: &Inlined, value: BufId) -> bool {
+        let drawn = |o: &Operand| self.masks.drawn_by.contains_key(&o.buf);
+        let step = &self.context.plan.steps[inlined.by];
+        let folds = self.own_fold_with(step, &|o| (o.buf == value).then_some(inlined));
+        !inlined.reads.iter().any(drawn) && matches!(folds, Ok(Some(_)))
+    }
+}
+
+fn element_of(dtype: DType) -> Computed {
+    let (expr, regs) = Expr::of_operands([dtype]);
+    Computed { expr, reg: regs[0] }
+}
+
+/// The square of an expression times a number.
+fn scaled_square(of: &Computed, scale: f64) -> Computed {
+    let mut expr = of.expr.clone();
+    let x = expr.cast(of.reg, of.expr.dtype(of.reg).wide());
+    let scale = expr.constant(scale, expr.dtype(x));
+    let scaled = expr.binary(BinaryFn::Mul, x, scale);
+    let reg = expr.binary(BinaryFn::Mul, scaled, scaled);
+    Computed { expr, reg }
+}
+
+/// The product of two factors, each an expression with what it loads; the second one loads what comes after that of the first.
+fn product_of(left: &(Computed, Vec<Operand>), right: &(Computed, Vec<Operand>)) -> Computed {
+    let mut expr = left.0.expr.clone();
+    let loads = left.1.len() as u16;
+    let mut regs: Vec<u16> = vec![];
+    for node in &right.0.expr.nodes {
+        let scalar = match node.scalar {
+            Scalar::Load(i) => Scalar::Load(loads + i),
+            other => other.map_reads(|r| regs[usize::from(r)]),
+        };
+        regs.push(expr.push(scalar, node.dtype));
+    }
+    let factors = [left.0.reg, regs[usize::from(right.0.reg)]];
+    let [left, right] = factors.map(|reg| expr.cast(reg, DType::F32));
+    let reg = expr.binary(BinaryFn::Mul, left, right);
+    Computed { expr, reg }
+}
+
+/// Whether each element of a factor is in one product alone.
+fn has_no_matrices(a: &Local, b: &Local, out: &Local) -> bool {
+    match contraction(a, b, out) {
+        Ok(Contraction::Product(product)) => product.shape.iter().rev().take(2).all(|n| *n == 1),
+        _ => false,
+    }
+}

@@ -1,0 +1,75 @@
+//! Scalar functions as operations of Burn, an arm for each.
+
+use super::lower::{Lower, unsupported};
+use crate::error::LoweringError;
+use crate::graph::Val;
+use crate::ops::Binary;
+use burn_backend::DType as BurnType;
+use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
+use meshwright_plan::DType;
+use meshwright_plan::expr::UnaryFn;
+
+impl Lower<'_> {
+    /// A function of each element; `dtype` is what the tensor stands for.
+    pub fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, LoweringError> {
+        if !f.takes(dtype) {
+            return unsupported(format!("{} of {dtype}", f.name()));
+        }
+        let e = &mut self.graph;
+        Ok(match f {
+            UnaryFn::Neg => e.numeric(Numeric::Neg, a),
+            UnaryFn::Relu => {
+                // NaN stays.
+                let below = e.scalar(Binary::Le, a, 0.0);
+                e.fill(a, below, 0.0)
+            }
+            UnaryFn::Sqrt => e.float(FloatOp::Sqrt, a),
+            UnaryFn::Rsqrt => {
+                let root = e.float(FloatOp::Sqrt, a);
+                e.float(FloatOp::Recip, root)
+            }
+            UnaryFn::Recip => e.float(FloatOp::Recip, a),
+            UnaryFn::Exp => e.float(FloatOp::Exp, a),
+            UnaryFn::Log => e.float(FloatOp::Log, a),
+            UnaryFn::Abs => e.numeric(Numeric::Abs, a),
+            UnaryFn::Sign => {
+                let (over, under) = (e.scalar(Binary::Gt, a, 0.0), e.scalar(Binary::Lt, a, 0.0));
+                let one = e.fill(a, over, 1.0);
+                // No byte is below 0, and Burn fills none with -1.
+                if dtype == DType::U8 { one } else { e.fill(one, under, -1.0) }
+            }
+            UnaryFn::Tanh => e.float(FloatOp::Tanh, a),
+            UnaryFn::Sigmoid => {
+                let minus = e.numeric(Numeric::Neg, a);
+                let exp = e.float(FloatOp::Exp, minus);
+                let sum = e.scalar(Binary::Add, exp, 1.0);
+                e.float(FloatOp::Recip, sum)
+            }
+            UnaryFn::Erf => e.float(FloatOp::Erf, a),
+            UnaryFn::Sin => e.float(FloatOp::Sin, a),
+            UnaryFn::Cos => e.float(FloatOp::Cos, a),
+            UnaryFn::Tan => e.float(FloatOp::Tan, a),
+            UnaryFn::Log1p => e.float(FloatOp::Log1p, a),
+            UnaryFn::Expm1 => {
+                // exp(x) - 1 loses digits near 0: there its series, to the precision of the dtype.
+                let terms = if e.dtype(a) == BurnType::F64 { 17 } else { 9 };
+                let size = e.numeric(Numeric::Abs, a);
+                let near = e.scalar(Binary::Lt, size, 0.5);
+                let mut sum = e.scalar(Binary::Mul, a, 1.0 / f64::from(terms));
+                for k in (1..terms).rev() {
+                    // x / k * (1 + sum)
+                    let next = e.scalar(Binary::Add, sum, 1.0);
+                    let scaled = e.scalar(Binary::Mul, a, 1.0 / f64::from(k));
+                    sum = e.mul(next, scaled);
+                }
+                let exp = e.float(FloatOp::Exp, a);
+                let far = e.scalar(Binary::Sub, exp, 1.0);
+                e.choose(near, sum, far)
+            }
+            UnaryFn::Floor => e.float(FloatOp::Floor, a),
+            UnaryFn::Ceil => e.float(FloatOp::Ceil, a),
+            UnaryFn::Round => e.float(FloatOp::Round, a),
+            UnaryFn::Not => e.not(a),
+        })
+    }
+}

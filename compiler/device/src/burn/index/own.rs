@@ -1,0 +1,56 @@
+//! Lookups and their transposes by kernels of our own, where the backend has them.
+
+use super::Positions;
+use crate::burn::lower::Lower;
+use crate::kernels::Kernel;
+use crate::kernels::dims::WalkDim;
+use crate::kernels::index::{IndexCall, IndexDims, IndexedDim};
+use crate::local::Local;
+use crate::slot::TensorSlot;
+use crate::stored::{extents, stored_as};
+use meshwright_plan::Dim;
+
+impl Lower<'_> {
+    /// What is known of a step that leads from a table to entries or back, if there is a kernel for it. `dims` are indexed.
+    pub(crate) fn index_call(
+        &self,
+        p: &Positions,
+        dims: &[Dim],
+        [table, entries]: [&Local; 2],
+    ) -> Option<IndexCall> {
+        let known = |d: &Dim| p.shared.contains(d) || p.rest.contains(d) || p.columns.contains(d);
+        if !self.graph.target.blocks || !entries.dims.iter().all(known) {
+            return None;
+        }
+        let tensors: Vec<&Local> = [table, entries].into_iter().chain(&p.indices).collect();
+        let walked = |dims: &[Dim]| -> Vec<WalkDim> {
+            let sizes = Self::sizes(dims, &tensors);
+            let dim = |(dim, size): (&Dim, usize)| WalkDim {
+                size,
+                axes: tensors.iter().map(|tensor| tensor.at(*dim)).collect(),
+            };
+            dims.iter().zip(sizes).map(dim).collect()
+        };
+        let indexed = dims
+            .iter()
+            .zip(&p.held)
+            .map(|(dim, held)| table.at(*dim).map(|axis| IndexedDim { axis, held: held.clone() }));
+        let mut columns = p.columns.clone();
+        // Vectors go along what lies side by side in the entries.
+        columns.sort_by_key(|dim| (Self::sizes(&[*dim], &tensors)[0] > 1, entries.at(*dim)));
+        let dims = IndexDims {
+            outer: walked(&p.shared),
+            entries: walked(&p.rest),
+            columns: walked(&columns),
+            indexed: indexed.collect::<Option<Vec<_>>>()?,
+        };
+        IndexCall::new(dims, [table, entries].map(|local| local.dtype))
+    }
+
+    pub fn own_index(&mut self, kernel: Kernel, (first, indices): (&Local, &[Local]), out: &Local) {
+        let reads = [first].into_iter().chain(indices).map(|local| self.read(local).val).collect();
+        let shape = (extents(&out.shape), stored_as(out.dtype));
+        let made = self.graph.kernel(kernel, reads, [shape]);
+        self.graph.store(made[0], TensorSlot::Buffer(out.buf));
+    }
+}

@@ -1,0 +1,137 @@
+//! Element-wise steps by kernels of our own, where the backend compiles them.
+
+use super::super::lower::Lower;
+use crate::error::LoweringError;
+use crate::kernels::Kernel;
+use crate::kernels::map::{MapCall, MapOperand};
+use crate::local::Local;
+use crate::slot::TensorSlot;
+use crate::stored::{extents, stored_as};
+use meshwright_plan::expr::{Expr, Reg};
+use meshwright_plan::{BufId, Dim, Operand, Prim, Step};
+
+/// A step that a kernel computes: what it reads from memory, and what it writes.
+struct OwnMap {
+    call: MapCall,
+    reads: Vec<Local>,
+    writes: Vec<Local>,
+}
+
+impl Lower<'_> {
+    /// Records steps for which there is a kernel, none of which reads what another writes.
+    pub fn own_maps(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
+        let maps = steps.iter().map(|step| self.own_map_of(step)).collect::<Result<Vec<_>, _>>()?;
+        self.record_maps(maps.into_iter().flatten().collect());
+        Ok(())
+    }
+
+    fn record_maps(&mut self, maps: Vec<OwnMap>) {
+        let (mut calls, mut reads, mut writes) = (vec![], vec![], vec![]);
+        for map in maps {
+            calls.push(map.call);
+            reads.extend(map.reads.iter().map(|i| self.read(i).val));
+            writes.extend(map.writes);
+        }
+        let outs = writes.iter().map(|out| (extents(&out.shape), stored_as(out.dtype)));
+        let made = self.graph.kernel(Kernel::Map(calls.into()), reads, outs);
+        for (out, val) in writes.iter().zip(made) {
+            self.graph.store(val, TensorSlot::Buffer(out.buf));
+        }
+    }
+
+    /// What is known of a step for which there is a kernel.
+    pub fn own_map_call(&self, step: &Step) -> Result<Option<MapCall>, LoweringError> {
+        Ok(self.own_map_of(step)?.map(|map| map.call))
+    }
+
+    fn own_map_of(&self, step: &Step) -> Result<Option<OwnMap>, LoweringError> {
+        let Prim::Map { expr, regs } = &step.prim else { return Ok(None) };
+        let (reads, writes) = (self.all_local(&step.reads)?, self.all_local(&step.writes)?);
+        // What contradicts itself is told where there is no kernel.
+        let all: Vec<&Local> = reads.iter().chain(&writes).collect();
+        if self.context.check_aligned(&all, &[]).is_err() {
+            return Ok(None);
+        }
+        let drawn = |buf: &BufId| self.masks.drawn_by.get(buf).copied();
+        let written = regs.iter().copied().zip(writes);
+        let written: Vec<(Reg, Local)> =
+            written.filter(|(_, out)| !self.inlined.values.contains_key(&out.buf)).collect();
+        let Some(call) = self.map_call(expr, &reads, &written, drawn)? else { return Ok(None) };
+        let reads: Vec<Local> = reads.into_iter().filter(|i| drawn(&i.buf).is_none()).collect();
+        let writes: Vec<Local> = written.into_iter().map(|w| w.1).collect();
+        let at = |all: &[Local], buf: BufId| all.iter().position(|l| l.buf == buf);
+        let donations =
+            step.aliases.iter().filter_map(|(from, to)| Some((at(&reads, *from)?, at(&writes, *to)?)));
+        let call = call.with_donations(&donations.collect::<Vec<_>>());
+        Ok(Some(OwnMap { call, reads, writes }))
+    }
+
+    /// Whether there is a kernel for a step.
+    pub fn is_own_map(&self, step: &Step) -> bool {
+        let has_elements = |o: &Operand| self.local(o).is_ok_and(|l| l.elements() > 0);
+        step.writes.iter().all(has_elements) && matches!(self.own_map_of(step), Ok(Some(_)))
+    }
+
+    fn all_local(&self, operands: &[Operand]) -> Result<Vec<Local>, LoweringError> {
+        operands.iter().map(|o| self.local(o)).collect()
+    }
+
+    /// Of a step whose results have elements; `drawn` says which step would draw a buffer that the kernel is to draw.
+    fn map_call(
+        &self,
+        expr: &Expr,
+        inputs: &[Local],
+        written: &[(Reg, Local)],
+        drawn: impl Fn(&BufId) -> Option<usize>,
+    ) -> Result<Option<MapCall>, LoweringError> {
+        let Some((_, space)) = written.first() else { return Ok(None) };
+        let known = |reg: &Reg| usize::from(*reg) < expr.nodes.len();
+        if !self.graph.target.maps || !written.iter().all(|(reg, _)| known(reg)) {
+            return Ok(None);
+        }
+        let mut operands = vec![];
+        for input in inputs {
+            let Some(operand) = self.kernel_operand(input, &space.dims, drawn(&input.buf))? else {
+                return Ok(None);
+            };
+            operands.push(operand);
+        }
+        let regs: Vec<Reg> = written.iter().map(|w| w.0).collect();
+        let outputs = written.iter().map(|w| w.1.dtype).collect();
+        Ok(MapCall::new((expr, &regs), &space.ranges, operands, outputs))
+    }
+
+    /// What a kernel over some dims reads, or draws where that step would; none where it lies along other dims.
+    pub fn kernel_operand(
+        &self,
+        local: &Local,
+        dims: &[Dim],
+        drawn: Option<usize>,
+    ) -> Result<Option<MapOperand>, LoweringError> {
+        let at = |of: &Dim| dims.iter().position(|dim| dim == of);
+        let Some(places) = local.dims.iter().map(at).collect::<Option<Vec<usize>>>() else { return Ok(None) };
+        let Some(by) = drawn else {
+            let dims = dims.iter().map(|dim| local.at(*dim)).collect();
+            return Ok(Some(MapOperand::Tensor { dtype: local.dtype, dims }));
+        };
+        let step = &self.context.plan.steps[by];
+        let (Prim::Random { stream, distribution }, [out]) = (&step.prim, &step.writes[..]) else {
+            return Ok(None);
+        };
+        let kernel = self.drawing(stream, distribution, &self.local(out)?)?;
+        Ok(Some(MapOperand::Drawn((kernel, places))))
+    }
+
+    /// See [`Lowering::draws`](crate::lowering::Lowering::draws). A kernel draws what has all its dims: else it would draw the same again and again.
+    pub fn draws_within(&self, step: usize, buf: BufId, by: usize) -> bool {
+        let step = &self.context.plan.steps[step];
+        let Prim::Map { expr, regs } = &step.prim else { return false };
+        let (Ok(inputs), Ok(outs)) = (self.all_local(&step.reads), self.all_local(&step.writes)) else {
+            return false;
+        };
+        let whole = |i: &Local| i.buf != buf || outs.iter().all(|out| out.dims.len() == i.dims.len());
+        let written: Vec<(Reg, Local)> = regs.iter().copied().zip(outs.iter().cloned()).collect();
+        let drawn = |of: &BufId| (*of == buf).then_some(by);
+        inputs.iter().all(whole) && matches!(self.map_call(expr, &inputs, &written, drawn), Ok(Some(_)))
+    }
+}

@@ -1,0 +1,168 @@
+//! Collectives, prepared for one device: groups, counts, and which blocks are packed around the calls of the transport.
+//!
+//! A block of a dim that is not outermost lies scattered in the buffer; operations of the graph pack it before the
+//! transport sees it, or unpack it afterwards. A result takes its operand's storage where the operand ends there and nobody
+//! shares it.
+
+pub mod blocked;
+pub mod calls;
+pub mod halo;
+pub mod lower;
+pub mod pack;
+
+use crate::local::{DeviceContext, Local};
+use halo::Halo;
+use meshwright_plan::{BufId, Collective, Dim, Group, Monoid, Operand, Step};
+use pack::StridedView;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A collective of a Plan for one device.
+#[derive(Debug)]
+pub struct Prepared {
+    pub group: Group,
+    /// The name of the value in the model, and its line there.
+    pub what: Arc<str>,
+    pub line: u32,
+    pub from: Vec<Local>,
+    pub to: Vec<Local>,
+    /// For each of `from` whether it ends here.
+    pub ends: Vec<bool>,
+    /// Reduction of the sent values.
+    pub monoid: Option<Monoid>,
+    pub shape: CollectiveShape,
+}
+
+/// Blocks that are sent to and received from the members.
+#[derive(Debug)]
+pub enum CollectiveShape {
+    /// The blocks that they hold of each operand as it is cut, and of each result as it is put together; none of what goes whole.
+    Blocks { send: Vec<Blocks>, receive: Vec<Blocks> },
+    /// Missing interval of each member along that axis.
+    Halo(Halo, usize),
+}
+
+/// Cuts of an array along an axis into the blocks of the members.
+#[derive(Debug)]
+pub struct Blocks {
+    pub axis: usize,
+    pub view: StridedView,
+    pub ranges: Vec<Range<usize>>,
+    /// Elements of each block.
+    pub counts: Arc<[usize]>,
+}
+
+impl Prepared {
+    /// Prepares the collective of a step.
+    pub fn new(
+        context: &DeviceContext<'_>,
+        step: &Step,
+        collective: &Collective,
+    ) -> Result<Prepared, String> {
+        let axes = collective.axes();
+        if let Some(a) = axes.iter().find(|a| usize::from(a.0) >= context.mesh().axes.len()) {
+            return Err(format!("there is no mesh axis {}", a.0));
+        }
+        let group = Group::of_mesh(context.mesh(), context.rank, axes).map_err(|e| e.to_string())?;
+        let locals = |operands: &[Operand]| -> Result<Vec<Local>, String> {
+            operands.iter().map(|o| context.local(o)).collect()
+        };
+        let (from, to) = (locals(&step.reads)?, locals(&step.writes)?);
+        if from.len() != to.len() {
+            return Err(format!("{} operands and {} results", from.len(), to.len()));
+        }
+        for (f, t) in from.iter().zip(&to) {
+            if f.dtype != t.dtype || f.dims != t.dims {
+                return Err(
+                    "operand and result of a collective differ in dtype or in the order of dims".into()
+                );
+            }
+        }
+        let members = Members { context, group: &group };
+        let spec = collective.spec();
+        let moves = !(spec.join.is_empty() && spec.split.is_empty() && spec.window.is_none());
+        if !moves && from.iter().zip(&to).any(|(f, t)| f.ranges != t.ranges) {
+            return Err(format!("operand and result of {} differ in shape", spec.kind));
+        }
+        if !collective.takes(from.len()) {
+            return Err(format!("{} operands of one {}", from.len(), spec.kind));
+        }
+        let shape = match spec.window {
+            Some((dim, _)) => {
+                let axis = to[0].at(dim).ok_or("a dim is missing")?;
+                CollectiveShape::Halo(
+                    Halo::new(context, &group, dim, [&step.reads[0], &step.writes[0]])?,
+                    axis,
+                )
+            }
+            None => CollectiveShape::Blocks {
+                send: members.bucket(&from, &step.writes, spec.split)?,
+                receive: members.bucket(&to, &step.reads, spec.join)?,
+            },
+        };
+        let ends_here = |b: BufId| step.free.contains(&b) || step.aliases.iter().any(|r| r.0 == b);
+        let ends = from
+            .iter()
+            .enumerate()
+            .map(|(i, f)| ends_here(f.buf) && from[i + 1..].iter().all(|later| later.buf != f.buf))
+            .collect();
+        let origin = step.origin.first();
+        Ok(Prepared {
+            group,
+            what: origin.map_or("", |o| &o.path).into(),
+            line: origin.map_or(0, |o| o.line),
+            ends,
+            from,
+            to,
+            monoid: spec.monoid,
+            shape,
+        })
+    }
+}
+
+struct Members<'a> {
+    context: &'a DeviceContext<'a>,
+    group: &'a Group,
+}
+
+impl Members<'_> {
+    /// How each of a bucket's arrays is cut.
+    fn bucket(&self, whole: &[Local], pieces: &[Operand], dims: &[Dim]) -> Result<Vec<Blocks>, String> {
+        whole
+            .iter()
+            .zip(pieces)
+            .zip(dims)
+            .map(|((whole, pieces), dim)| self.blocks(whole, pieces, *dim))
+            .collect()
+    }
+
+    /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.
+    fn blocks(&self, whole: &Local, pieces: &Operand, dim: Dim) -> Result<Blocks, String> {
+        let axis = whole.position(dim)?;
+        let view = StridedView::new(&whole.shape, axis);
+        let range = &whole.ranges[axis];
+        let mut ranges = vec![];
+        let mut next = range.start;
+        for rank in self.group.ranks() {
+            let piece = self.context.local_on(pieces, *rank)?.range(dim)?.clone();
+            if piece.start != next && !piece.is_empty() {
+                return Err(format!(
+                    "the pieces of a collective do not lie in order: {piece:?} after {next}"
+                ));
+            }
+            if !piece.is_empty() {
+                next = piece.end;
+            }
+            ranges.push(if piece.is_empty() {
+                0..0
+            } else {
+                piece.start - range.start..piece.end - range.start
+            });
+        }
+        if next != range.end {
+            return Err(format!("the pieces of a collective end at {next}, not at {}", range.end));
+        }
+        let counts = ranges.iter().map(|b| view.block(b.len())).collect();
+        Ok(Blocks { axis, view, ranges, counts })
+    }
+}

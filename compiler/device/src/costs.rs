@@ -1,0 +1,124 @@
+//! Costs of launches: bytes read and written, floating-point operations, and number of runs.
+
+use crate::kernels::Kernel;
+use crate::launch::{DevicePlan, Launch, LaunchKind};
+use crate::slot::LaunchId;
+use burn_ir::{BaseOperationIr as Base, OperationIr, TensorIr};
+use meshwright_plan::Plan;
+use serde::Serialize;
+
+/// Memory traffic and floating-point operations of a launch. A tensor counts once for each launch that reads or writes it, regardless of
+/// caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LaunchCosts {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// Floating-point operations, of the device with the largest shards.
+    pub flops: u64,
+}
+
+/// Costs of a device plan, each launch multiplied by its number of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Launches of kernels, and of operations of Burn that compute. Views do not count.
+    pub kernels: u64,
+    /// The part of `kernels` that are operations of Burn.
+    pub burn: u64,
+    /// Collectives that are started.
+    pub collectives: u64,
+    /// Traffic and operations.
+    #[serde(flatten)]
+    pub traffic: LaunchCosts,
+    /// Size of the arena in bytes; 0 on targets without one.
+    pub arena_bytes: u64,
+    /// Peak of the bytes of live buffers, without those that are fused away.
+    pub peak_bytes: u64,
+}
+
+impl LaunchCosts {
+    fn add(&mut self, other: LaunchCosts, times: u64) {
+        self.read += other.read * times;
+        self.written += other.written * times;
+        self.flops += other.flops * times;
+    }
+}
+
+fn bytes<'t>(tensors: impl IntoIterator<Item = &'t TensorIr>) -> u64 {
+    let mut counted: Vec<&TensorIr> = vec![];
+    for tensor in tensors {
+        if !counted.iter().any(|other| other.id == tensor.id) {
+            counted.push(tensor);
+        }
+    }
+    counted.iter().map(|t| (t.shape.num_elements() * t.dtype.size()) as u64).sum()
+}
+
+/// Whether an operation of Burn is a view of its operand, or a drop: it moves no data.
+pub fn is_view(operation: &OperationIr) -> bool {
+    match operation {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
+            matches!(op, Base::Reshape(_) | Base::Permute(_) | Base::Expand(_) | Base::Slice(_))
+        }
+        OperationIr::Drop(_) => true,
+        _ => false,
+    }
+}
+
+impl Launch {
+    /// Costs of one run. For a collective only its packing and unpacking count, as launches of their own.
+    pub fn traffic(&self, plan: &Plan) -> LaunchCosts {
+        let flops = self.steps.iter().filter_map(|s| plan.steps.get(*s)).map(|s| s.flops(plan)).sum();
+        let (read, written) = match &self.kind {
+            // Views, and moves of handles.
+            LaunchKind::Kernel(Kernel::IterationSlice(_) | Kernel::Store { .. } | Kernel::Load { .. }) => {
+                (0, 0)
+            }
+            LaunchKind::Kernel(Kernel::IterationUpdate(_)) => {
+                let value = bytes(self.reads.get(1));
+                (value, value)
+            }
+            LaunchKind::Kernel(_) => (bytes(&self.reads), bytes(&self.writes)),
+            LaunchKind::Burn(burn) => {
+                let moved = || burn.graph.operations.iter().filter(|o| !is_view(o));
+                (moved().map(|o| bytes(o.inputs())).sum(), moved().map(|o| bytes(o.outputs())).sum())
+            }
+            _ => (0, 0),
+        };
+        LaunchCosts { read, written, flops }
+    }
+}
+
+impl DevicePlan {
+    /// Sum over all launches.
+    pub fn totals(&self, plan: &Plan) -> Totals {
+        let mut all = Totals {
+            arena_bytes: self.arena.bytes,
+            peak_bytes: plan.peak_without(&self.absent),
+            ..Totals::default()
+        };
+        self.add(&mut all, plan, &self.body, 1);
+        all
+    }
+
+    fn add(&self, all: &mut Totals, plan: &Plan, ids: &[LaunchId], times: u64) {
+        for id in ids {
+            let launch = &self.launches[*id];
+            let mut inner = times;
+            match &launch.kind {
+                LaunchKind::Free | LaunchKind::Wait { .. } => {}
+                LaunchKind::Kernel(_) if self.arena.in_place.contains(id) => continue,
+                LaunchKind::Kernel(kernel) => all.kernels += if kernel.moves_nothing() { 0 } else { times },
+                LaunchKind::Burn(burn) => {
+                    let computes = burn.graph.operations.iter().filter(|o| !is_view(o)).count() as u64;
+                    (all.kernels, all.burn) = (all.kernels + times * computes, all.burn + times * computes);
+                }
+                LaunchKind::Collective(_) => all.collectives += times,
+                LaunchKind::Loop(of) => inner *= plan.dims.size(of.dim) as u64,
+            }
+            all.traffic.add(launch.traffic(plan), times);
+            self.add(all, plan, &self.inner(launch).collect::<Vec<_>>(), inner);
+        }
+    }
+}

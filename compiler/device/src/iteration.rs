@@ -1,0 +1,55 @@
+//! Where the loops are whose bodies run.
+
+use crate::error::KernelError;
+use meshwright_plan::{Dim, Plan};
+
+/// Most loops in each other.
+pub const MOST_NESTED: usize = 8;
+
+/// Where the loops are whose bodies run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Iteration {
+    /// The dim of each, outermost first, and the position along it.
+    at: [Option<(Dim, usize)>; MOST_NESTED],
+    /// The position in all of them, row-major, but for that over the parts of the batch.
+    index: u32,
+    /// The part of the batch.
+    part: usize,
+}
+
+impl Iteration {
+    /// The same in a loop of a Plan over `dim` at a position.
+    pub fn within(mut self, plan: &Plan, dim: Dim, position: usize) -> Iteration {
+        if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
+            *free = Some((dim, position));
+        }
+        // What is drawn belongs to an example, whatever part of the batch it is in.
+        if plan.microbatches.is_some_and(|m| m.over == dim) {
+            self.part = position;
+        } else {
+            self.index = self.index.wrapping_mul(plan.dims.size(dim) as u32).wrapping_add(position as u32);
+        }
+        self
+    }
+
+    /// The position in all loops, row-major, but for that over the parts of the batch.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// How many loops there are in each other.
+    pub fn depth(&self) -> usize {
+        self.at.iter().flatten().count()
+    }
+
+    /// The part of the batch.
+    pub fn part(&self) -> usize {
+        self.part
+    }
+
+    /// The position along the dim of a loop.
+    pub fn position(&self, dim: Dim) -> Result<usize, KernelError> {
+        let found = self.at.iter().flatten().find(|(d, _)| *d == dim);
+        found.map(|(_, at)| *at).ok_or_else(|| KernelError::Unsupported("no loop runs over this dim".into()))
+    }
+}

@@ -1,0 +1,155 @@
+//! Which tiles positions alone decide: where every score of a tile is one number, whatever queries and keys are.
+
+use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
+use meshwright_plan::{Computed, Expr};
+use std::ops::Range;
+
+/// What is known of a register in all of a tile. Truth values are 0 and 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bounds {
+    /// Between two numbers, both of which it may be.
+    Between(f64, f64),
+    /// Anything.
+    Unknown,
+}
+
+use Bounds::{Between, Unknown};
+
+/// The only number that an expression can be where the index along dim `k` is one of `indices[k]`.
+pub fn constant(of: &Computed, indices: &[Range<usize>]) -> Option<f64> {
+    match bounds(of, indices).get(usize::from(of.reg)) {
+        Some(Between(low, high)) if low == high => Some(*low),
+        _ => None,
+    }
+}
+
+/// The expression without the choices that these indices decide, and without what nothing reads then: inside of a causal mask no
+/// position is looked at.
+pub fn decided(of: &Computed, indices: &[Range<usize>]) -> Computed {
+    let known = bounds(of, indices);
+    let always = |r: Reg| matches!(known.get(usize::from(r)), Some(Between(low, _)) if *low > 0.0);
+    let never = |r: Reg| matches!(known.get(usize::from(r)), Some(Between(_, high)) if *high <= 0.0);
+    let nodes = &of.expr.nodes;
+    // What stands for each node: always an earlier one, or itself.
+    let mut to: Vec<Reg> = Vec::with_capacity(nodes.len());
+    for (i, node) in nodes.iter().enumerate() {
+        let stands = |r: Reg| to.get(usize::from(r)).copied().unwrap_or(r);
+        to.push(match node.scalar {
+            Scalar::Select(c, a, _) if always(c) => stands(a),
+            Scalar::Select(c, _, b) if never(c) => stands(b),
+            Scalar::Binary(BinaryFn::And, a, b) if always(a) => stands(b),
+            Scalar::Binary(BinaryFn::And, a, b) if always(b) => stands(a),
+            Scalar::Binary(BinaryFn::Or, a, b) if never(a) => stands(b),
+            Scalar::Binary(BinaryFn::Or, a, b) if never(b) => stands(a),
+            _ => i as Reg,
+        });
+    }
+    let mut needed = vec![false; nodes.len()];
+    needed[usize::from(to[usize::from(of.reg)])] = true;
+    for (i, node) in nodes.iter().enumerate().rev() {
+        if needed[i] {
+            node.scalar.reads().into_iter().for_each(|r| needed[usize::from(to[usize::from(r)])] = true);
+        }
+    }
+    let (mut expr, mut new) = (Expr::default(), vec![0; nodes.len()]);
+    for (i, node) in nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
+        new[i] = expr.push(node.scalar.map_reads(|r| new[usize::from(to[usize::from(r)])]), node.dtype);
+    }
+    Computed { expr, reg: new[usize::from(to[usize::from(of.reg)])] }
+}
+
+fn bounds(of: &Computed, indices: &[Range<usize>]) -> Vec<Bounds> {
+    let mut known: Vec<Bounds> = Vec::with_capacity(of.expr.nodes.len());
+    for node in &of.expr.nodes {
+        let at = |r: Reg| known.get(usize::from(r)).copied().unwrap_or(Unknown);
+        known.push(match node.scalar {
+            Scalar::Const(x) if !x.is_nan() => Between(x, x),
+            Scalar::Index(k) => match indices.get(usize::from(k)) {
+                Some(r) if !r.is_empty() => Between(r.start as f64, (r.end - 1) as f64),
+                _ => Unknown,
+            },
+            Scalar::Unary(UnaryFn::Neg, a) if !node.dtype.is_float() => match at(a) {
+                Between(low, high) => Between(-high, -low),
+                Unknown => Unknown,
+            },
+            Scalar::Unary(UnaryFn::Not, a) => match at(a) {
+                Between(low, high) => Between(1.0 - high, 1.0 - low),
+                Unknown => Unknown,
+            },
+            // What is rounded is decided by the map itself.
+            Scalar::Binary(f, a, b) if !of.expr.dtype(a).is_float() => binary(f, at(a), at(b)),
+            Scalar::Select(c, a, b) => match at(c) {
+                Between(low, _) if low > 0.0 => at(a),
+                Between(_, high) if high <= 0.0 => at(b),
+                _ => Unknown,
+            },
+            _ => Unknown,
+        });
+    }
+    known
+}
+
+/// A function of two integers or truth values.
+fn binary(f: BinaryFn, a: Bounds, b: Bounds) -> Bounds {
+    let never = |x: Bounds| matches!(x, Between(_, high) if high <= 0.0);
+    let always = |x: Bounds| matches!(x, Between(low, _) if low > 0.0);
+    match f {
+        BinaryFn::And if never(a) || never(b) => return Between(0.0, 0.0),
+        BinaryFn::Or if always(a) || always(b) => return Between(1.0, 1.0),
+        _ => {}
+    }
+    let (Between(a, c), Between(b, d)) = (a, b) else { return Unknown };
+    let truth = |always: bool, never: bool| match (always, never) {
+        (true, _) => Between(1.0, 1.0),
+        (_, true) => Between(0.0, 0.0),
+        _ => Between(0.0, 1.0),
+    };
+    // Beyond these, integers wrap.
+    let safe = |x: f64| x.abs() < f64::from(i32::MAX);
+    let within = |low: f64, high: f64| if safe(low) && safe(high) { Between(low, high) } else { Unknown };
+    match f {
+        BinaryFn::Add => within(a + b, c + d),
+        BinaryFn::Sub => within(a - d, c - b),
+        BinaryFn::Lt => truth(c < b, a >= d),
+        BinaryFn::Le => truth(c <= b, a > d),
+        BinaryFn::Gt => truth(a > d, c <= b),
+        BinaryFn::Ge => truth(a >= d, c < b),
+        BinaryFn::Eq => truth(a == c && b == d && a == b, c < b || d < a),
+        BinaryFn::Ne => truth(c < b || d < a, a == c && b == d && a == b),
+        BinaryFn::And => truth(a > 0.0 && b > 0.0, false),
+        BinaryFn::Or => truth(false, c <= 0.0 && d <= 0.0),
+        _ => Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshwright_plan::DType;
+
+    #[test]
+    fn tiles_that_positions_decide_are_known() {
+        // where index(1) <= index(0) && load(1) { load(0) } else { -1e9 }
+        let mut expr = Expr::default();
+        let x = expr.push(Scalar::Load(0), DType::F32);
+        let real = expr.push(Scalar::Load(1), DType::Bool);
+        let (i, j) = (expr.push(Scalar::Index(0), DType::I32), expr.push(Scalar::Index(1), DType::I32));
+        let seen = expr.binary(BinaryFn::Le, j, i);
+        let seen = expr.binary(BinaryFn::And, seen, real);
+        let none = expr.constant(-1e9, DType::F32);
+        let reg = expr.select(seen, x, none);
+        let of = Computed { expr, reg };
+        assert_eq!(constant(&of, &[0..64, 64..128]), Some(-1e9));
+        assert_eq!(constant(&of, &[0..65, 64..128]), None);
+        assert_eq!(constant(&of, &[64..128, 0..64]), None, "the other operand decides");
+        assert_eq!(decided(&of, &[0..65, 64..128]), of, "positions do not decide");
+        let (mut expr, regs) = Expr::of_operands([DType::F32]);
+        let real = expr.push(Scalar::Load(1), DType::Bool);
+        let none = expr.constant(-1e9, DType::F32);
+        let reg = expr.select(real, regs[0], none);
+        assert_eq!(decided(&of, &[64..128, 0..64]), Computed { expr, reg }, "the other operand alone");
+        let (expr, regs) = Expr::of_operands([DType::F32]);
+        let plain = Computed { expr, reg: regs[0] };
+        assert_eq!(decided(&plain, &[0..64, 0..64]), plain);
+    }
+}

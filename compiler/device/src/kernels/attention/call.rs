@@ -1,0 +1,155 @@
+//! Description of an attention kernel.
+
+use super::super::random::{RandomBlock, can_be_drawn};
+use super::super::scalar::ScalarProgram;
+use super::bounds::constant;
+use super::space::AttentionSpace;
+use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim};
+
+/// Rows that a warp computes at a time on tensor cores.
+const ROWS: usize = 16;
+
+/// Queries and keys of a tile that positions may decide.
+pub const DECIDED: usize = 64;
+
+/// Widest query and value, so that what a cube accumulates is in registers.
+const WIDEST: usize = 128;
+
+/// An operand: its dim for each dim of the scores. A dim of its own comes last.
+#[derive(Clone, Debug)]
+pub struct AttentionInput(pub Vec<Option<usize>>);
+
+/// A result: its dim for each dim of the scores, and its extents.
+#[derive(Clone, Debug)]
+pub struct AttentionOutput {
+    pub dims: Vec<Option<usize>>,
+    pub shape: Vec<usize>,
+}
+
+/// An attention of half types on one device.
+#[derive(Clone, Debug)]
+pub struct AttentionCall {
+    pub parts: Vec<AttentionPart>,
+    /// How many dims of the scores are outer ones, and which belong to rows.
+    pub outer: usize,
+    pub sizes: Vec<usize>,
+    pub starts: Vec<usize>,
+    pub width: usize,
+    pub values: usize,
+    pub score: ScalarProgram,
+    pub slope: Option<ScalarProgram>,
+    pub weight: Option<ScalarProgram>,
+    pub extras: usize,
+    pub draws: Vec<(RandomBlock, Vec<usize>)>,
+    /// The number that the tiles are which positions decide, if there are any.
+    pub decided: Option<f32>,
+    /// Queries, keys, values if they are read, the cotangent of gradients, extra operands, then the greatest scores, the scale
+    /// and delta where they are given.
+    pub inputs: Vec<AttentionInput>,
+    pub outputs: Vec<AttentionOutput>,
+}
+
+/// The operands that an attention multiplies.
+pub struct AttentionFactors {
+    pub half: DType,
+    pub width: usize,
+    pub values: usize,
+}
+
+impl AttentionCall {
+    /// None where there is no kernel for it.
+    pub fn new(
+        spec: &AttentionSpec,
+        parts: &[AttentionPart],
+        space: &AttentionSpace,
+        factors: &AttentionFactors,
+        draws: Vec<(RandomBlock, Vec<usize>)>,
+    ) -> Option<AttentionCall> {
+        let at = AttentionOperands::of(parts);
+        let gradient = at.scale.is_some();
+        // Of values alone nothing is to be multiplied with them.
+        if gradient && at.delta.is_none() {
+            return None;
+        }
+        let fits = |n: usize| n.is_multiple_of(ROWS) && n <= WIDEST;
+        if factors.width == 0 || !fits(factors.width) || !fits(factors.values) || !factors.half.is_half() {
+            return None;
+        }
+        let sizes: Vec<usize> = space.ranges.iter().map(ExactSizeIterator::len).collect();
+        // Outer positions, queries and keys are counted in 32 bits, and so are cubes.
+        let outer = space.outer().len();
+        let of = |sizes: &[usize]| sizes.iter().product::<usize>();
+        let (keys, rows) = (sizes[sizes.len() - 1], of(&sizes[outer..sizes.len() - 1]));
+        let counted = [keys, rows, of(&sizes[..outer]) * rows.max(keys).div_ceil(DECIDED)];
+        if counted.into_iter().any(|n| n >= 1 << 31) {
+            return None;
+        }
+        if !draws.iter().all(|d| can_be_drawn(d.0.distribution())) {
+            return None;
+        }
+        let program = |of| ScalarProgram::of(&space.renumbered(of, spec), factors.half);
+        let weight = match &spec.weight {
+            Some(weight) => Some(program(weight)?),
+            None => None,
+        };
+        Some(AttentionCall {
+            parts: parts.to_vec(),
+            outer,
+            sizes,
+            starts: space.ranges.iter().map(|r| r.start).collect(),
+            width: factors.width,
+            values: factors.values,
+            score: program(&spec.score)?,
+            slope: if gradient { Some(program(&spec.slope)?) } else { None },
+            weight,
+            extras: spec.extras,
+            draws,
+            decided: None,
+            inputs: vec![],
+            outputs: vec![],
+        })
+    }
+
+    /// Says that positions decide tiles, all of whose scores are `number`.
+    pub fn decide(&mut self, number: f32) {
+        self.decided = Some(number);
+    }
+}
+
+/// Which tiles positions decide, by queries and keys, and the number that all their scores are; none where there are no such tiles, or
+/// where they differ.
+pub fn decided(spec: &AttentionSpec, space: &AttentionSpace) -> Option<(Vec<Vec<bool>>, f32)> {
+    let score = space.renumbered(&spec.score, spec);
+    let rows: Vec<usize> = space.rows().iter().map(|d: &Dim| space.size(*d)).collect();
+    let (all, keys) = (rows.iter().product::<usize>(), space.size(spec.key));
+    let outer = space.outer().len();
+    let mut number: Option<f64> = None;
+    let mut table = vec![];
+    for first in (0..all).step_by(DECIDED) {
+        let last = all.min(first + DECIDED) - 1;
+        let mut ranges = space.ranges.clone();
+        // What the rows of the tile have along each dim: all of it where they come past its end.
+        let mut inner = 1;
+        for (i, n) in rows.iter().enumerate().rev() {
+            let (from, to) = (first / inner, last / inner);
+            if from / n == to / n {
+                let start = ranges[outer + i].start;
+                ranges[outer + i] = start + from % n..start + to % n + 1;
+            }
+            inner *= n;
+        }
+        let mut line = vec![];
+        for key in (0..keys).step_by(DECIDED) {
+            let start = space.ranges[outer + rows.len()].start;
+            ranges[outer + rows.len()] = start + key..start + keys.min(key + DECIDED);
+            let found = constant(&score, &ranges);
+            if found.is_some_and(|x| number.is_some_and(|n| n != x)) {
+                return None;
+            }
+            number = found.or(number);
+            line.push(found.is_some());
+        }
+        table.push(line);
+    }
+    Some((table, number? as f32))
+}

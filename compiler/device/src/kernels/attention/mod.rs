@@ -1,0 +1,11 @@
+//! Attention as one kernel (ADR 40, ADR 54).
+//!
+//! - [`space`]: the dims of scores in the order in which kernels count them.
+//! - [`bounds`]: the tiles that positions alone decide.
+//! - [`call`]: what is known of an attention, and for which there is a kernel.
+
+pub mod bounds;
+pub mod call;
+pub mod space;
+
+pub use call::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, DECIDED, decided};

@@ -1,0 +1,88 @@
+//! The dims of an attention's scores as kernels count them: first the outer ones, whose every position is an attention of its own, then
+//! those of the rows, the queries of one, then that of the keys.
+
+use super::super::random::RandomBlock;
+use crate::error::LoweringError;
+use crate::local::{DeviceContext, Local};
+use meshwright_plan::expr::Scalar;
+use meshwright_plan::{AttentionSpec, Computed, DType, Dim, Drawn};
+use std::ops::Range;
+
+/// The dims of scores in that order, with what of each a device holds.
+pub struct AttentionSpace {
+    pub dims: Vec<Dim>,
+    pub ranges: Vec<Range<usize>>,
+    outer: usize,
+}
+
+impl AttentionSpace {
+    /// Of an attention with these keys and values; one of its operands has each dim.
+    pub fn of(
+        spec: &AttentionSpec,
+        keys: &Local,
+        values: Option<&Local>,
+        reads: &[Local],
+    ) -> Result<AttentionSpace, LoweringError> {
+        let beside = |d: &Dim| keys.at(*d).is_some() || values.is_some_and(|v| v.at(*d).is_some());
+        let queries: Vec<Dim> = spec.space.iter().copied().filter(|d| *d != spec.key).collect();
+        let (outer, rows): (Vec<Dim>, Vec<Dim>) = queries.into_iter().partition(beside);
+        let dims: Vec<Dim> = [outer.as_slice(), &rows, &[spec.key]].concat();
+        let found = |d: &Dim| reads.iter().find_map(|l| l.range(*d).ok().cloned());
+        let ranges = dims
+            .iter()
+            .map(|d| found(d).ok_or_else(|| LoweringError::Plan(format!("no operand has the dim {}", d.0))))
+            .collect::<Result<_, _>>()?;
+        Ok(AttentionSpace { dims, ranges, outer: outer.len() })
+    }
+
+    /// The dims that keys or values have.
+    pub fn outer(&self) -> &[Dim] {
+        &self.dims[..self.outer]
+    }
+
+    /// The other dims of queries.
+    pub fn rows(&self) -> &[Dim] {
+        &self.dims[self.outer..self.dims.len() - 1]
+    }
+
+    /// Which one a dim is.
+    fn place(&self, dim: Dim) -> usize {
+        self.dims.iter().position(|d| *d == dim).unwrap_or(0)
+    }
+
+    /// How many positions a dim has.
+    pub fn size(&self, dim: Dim) -> usize {
+        self.ranges[self.place(dim)].len()
+    }
+
+    /// An expression whose indices count the dims in this order.
+    pub fn renumbered(&self, of: &Computed, spec: &AttentionSpec) -> Computed {
+        let mut of = of.clone();
+        for n in &mut of.expr.nodes {
+            if let Scalar::Index(k) = &mut n.scalar
+                && let Some(dim) = spec.space.get(usize::from(*k))
+            {
+                *k = self.place(*dim) as u16;
+            }
+        }
+        of
+    }
+
+    /// What is drawn, and which dim of the scores each of its dims is.
+    pub fn draw(
+        &self,
+        context: &DeviceContext<'_>,
+        drawn: &Drawn,
+        like: &Local,
+    ) -> Result<(RandomBlock, Vec<usize>), LoweringError> {
+        let places: Vec<usize> = drawn.dims.iter().map(|d| self.place(*d)).collect();
+        let ranges: Vec<Range<usize>> = places.iter().map(|i| self.ranges[*i].clone()).collect();
+        let shape = ranges.iter().map(ExactSizeIterator::len).collect();
+        let whole = Local { dims: drawn.dims.clone(), ranges: ranges.clone(), shape, ..like.clone() };
+        let sizes = context.plan.dims.shape(&drawn.dims);
+        let random = RandomBlock::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &ranges)?
+            .of_examples(context.examples_of(&whole))
+            .in_parts(context.parts_of(&whole));
+        Ok((random, places))
+    }
+}

@@ -1,0 +1,136 @@
+//! What is known of a lookup or its transpose when a Plan is loaded.
+
+use super::dims::{WalkDim, counted};
+use super::fold::FoldCall;
+use super::spread::{CUBES, UNITS};
+use meshwright_plan::DType;
+use std::ops::Range;
+
+/// A dim of the table that is indexed: where it is, and what of it the device holds.
+#[derive(Clone, Debug)]
+pub struct IndexedDim {
+    pub axis: usize,
+    pub held: Range<usize>,
+}
+
+/// The dims of a lookup or its transpose. Each says which one it is of the table, of the entries, then of each index.
+#[derive(Clone, Debug)]
+pub struct IndexDims {
+    /// That table, entries and indices share.
+    pub outer: Vec<WalkDim>,
+    /// That entries and indices share.
+    pub entries: Vec<WalkDim>,
+    /// That table and entries share.
+    pub columns: Vec<WalkDim>,
+    pub indexed: Vec<IndexedDim>,
+}
+
+/// How the transpose of a lookup is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScatterWay {
+    /// Each element of the table reads all entries. For few entries.
+    Each,
+    /// Each row reads all entries, with several threads. For few rows. Entries are cut into `chunks` of `each` entries.
+    Rows { chunks: usize, each: usize },
+    /// Entries are put in the order of rows before.
+    Ordered,
+}
+
+/// A lookup on one device, or what it and its transpose share.
+#[derive(Clone, Debug)]
+pub struct IndexCall {
+    pub dims: IndexDims,
+    /// Rows of the table at each outer position.
+    pub rows: usize,
+}
+
+/// The transpose of a lookup on one device.
+#[derive(Clone, Debug)]
+pub struct ScatterCall {
+    pub index: IndexCall,
+    pub way: ScatterWay,
+    /// The sum over chunks, where there are several.
+    pub fold: Option<FoldCall>,
+}
+
+/// With so few entries for each outer position, or so few times the columns, all are looked at by each element.
+const FEW_ENTRIES: usize = 8;
+const FEW_READS: usize = 512;
+/// With so few rows all entries are looked at by each.
+const FEW_ROWS: usize = 64;
+/// Few blocks take long to add this many entries in order: reading all of them for each row is faster, up to `MANY_READS`.
+const MANY_ENTRIES: usize = 1 << 16;
+const MANY_READS: usize = 1 << 31;
+const FEW_CUBES: usize = 16;
+/// Columns of a cube, about, and the elements of the table that it adds up entries in order for.
+const COLUMNS: usize = 32;
+const ELEMENTS: usize = 4 * UNITS;
+/// Least entries of a chunk.
+const LEAST_ENTRIES: usize = 1024;
+
+impl IndexCall {
+    /// None where there is no kernel for it.
+    pub fn new(dims: IndexDims, [table, entries]: [DType; 2]) -> Option<IndexCall> {
+        let float = |dtype: DType| dtype == DType::F32 || dtype.is_half();
+        let (outer, many, columns) =
+            (counted(&dims.outer)?, counted(&dims.entries)?, counted(&dims.columns)?);
+        let rows = dims.indexed.iter().try_fold(1_usize, |all, dim| all.checked_mul(dim.held.len()))?;
+        i32::try_from(outer.checked_mul(rows)?.checked_mul(columns)?).ok()?;
+        i32::try_from(outer.checked_mul(many)?.checked_mul(columns)?).ok()?;
+        let ends = dims.indexed.iter().all(|dim| i32::try_from(dim.held.end).is_ok());
+        (ends && float(table) && float(entries)).then_some(IndexCall { dims, rows })
+    }
+}
+
+impl ScatterCall {
+    /// To a table of that dtype and shape.
+    pub fn new(index: IndexCall, table: DType, shape: &[usize]) -> Option<ScatterCall> {
+        let of = |dims: &[WalkDim]| dims.iter().map(|dim| dim.size).product();
+        let IndexDims { outer, entries, columns, .. } = &index.dims;
+        let way = ScatterWay::of([of(outer), index.rows, of(columns), of(entries)]);
+        let fold = match way {
+            ScatterWay::Rows { chunks: chunks @ 2.., .. } => {
+                Some(FoldCall::sum_of_chunks(chunks, shape, table)?)
+            }
+            _ => None,
+        };
+        Some(ScatterCall { index, way, fold })
+    }
+}
+
+impl ScatterWay {
+    /// Choice by the number of outer positions, rows and columns at each, and entries.
+    fn of([outer, rows, columns, many]: [usize; 4]) -> ScatterWay {
+        if many <= FEW_ENTRIES || many * columns <= FEW_READS {
+            return ScatterWay::Each;
+        }
+        let is_slow = many >= MANY_ENTRIES && (outer * rows * columns).div_ceil(ELEMENTS) < FEW_CUBES;
+        let is_cheap = rows.saturating_mul(columns).saturating_mul(many) <= MANY_READS;
+        if rows > FEW_ROWS && !(is_slow && is_cheap) {
+            return ScatterWay::Ordered;
+        }
+        let cubes = outer * rows * columns.div_ceil(COLUMNS);
+        let each = many.div_ceil(CUBES.div_ceil(cubes).min(many / LEAST_ENTRIES).max(1));
+        ScatterWay::Rows { chunks: many.div_ceil(each), each }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_say_how_entries_are_added_up() {
+        // The words and the kinds of tokens of BERT base, the buckets of T5, a choice in each row.
+        assert_eq!(ScatterWay::of([1, 30_522, 768, 32_768]), ScatterWay::Ordered);
+        assert!(matches!(ScatterWay::of([1, 2, 768, 32_768]), ScatterWay::Rows { chunks: 2.., .. }));
+        let buckets = ScatterWay::of([1, 32, 8, 262_144]);
+        let ScatterWay::Rows { chunks, each } = buckets else { panic!("{buckets:?}") };
+        assert!(chunks > 4 && chunks * each >= 262_144 && (chunks - 1) * each < 262_144);
+        assert!(matches!(ScatterWay::of([1, 128, 8, 262_144]), ScatterWay::Rows { .. }));
+        assert_eq!(ScatterWay::of([1, 128, 8, 4096]), ScatterWay::Ordered);
+        assert_eq!(ScatterWay::of([1, 300, 64, 65_536]), ScatterWay::Ordered);
+        assert_eq!(ScatterWay::of([32_768, 10, 1, 1]), ScatterWay::Each);
+        assert_eq!(ScatterWay::of([32_768, 64, 1, 9]), ScatterWay::Each);
+    }
+}

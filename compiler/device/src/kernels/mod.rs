@@ -1,0 +1,163 @@
+//! Kernels as data: what is known of each when a Plan is compiled for a device, and for which steps there is one.
+
+pub mod attention;
+pub mod dims;
+pub mod fold;
+pub mod host;
+pub mod index;
+pub mod join;
+pub mod map;
+pub mod product;
+pub mod random;
+pub mod result;
+pub mod rows;
+pub mod scalar;
+pub mod spread;
+pub mod walk;
+pub mod windows;
+
+use crate::kernels::result::{GivenResult, ResultMemory};
+use attention::AttentionCall;
+use burn_ir::TensorIr;
+use fold::FoldCall;
+use host::HostKernel;
+use index::{IndexCall, ScatterCall};
+use join::JoinCall;
+use map::MapCall;
+use meshwright_plan::{BufId, Dim};
+use product::ProductCall;
+use random::RandomBlock;
+use rows::RowCall;
+use std::sync::Arc;
+use windows::{ConvolveCall, PoolCall};
+
+/// A kernel of a program.
+#[derive(Clone, Debug)]
+pub enum Kernel {
+    /// A kernel on the host's memory.
+    Host(Arc<HostKernel>),
+    /// Random values.
+    Random(RandomBlock),
+    /// A matrix product that is not left to Burn's own call: its result is of another dtype than the factors, it has one row, or the
+    /// target asked for it.
+    Matmul,
+    /// `() -> out`: memory with anything in it.
+    Blank,
+    /// `(all) -> out`: the element at the position of an iteration, of what has the dim of a loop first.
+    IterationSlice(Dim),
+    /// `(all, value) -> out`: the inverse.
+    IterationUpdate(Dim),
+    /// `(value) -> ()`: keeps a value for its position of a loop over `dim`, in place of a `stack` with all positions.
+    Store {
+        /// The buffer that would hold all positions.
+        stack: BufId,
+        /// The dim of the loop.
+        dim: Dim,
+    },
+    /// `() -> out`: the value that was kept for a position.
+    Load {
+        /// The buffer that would hold all positions.
+        stack: BufId,
+        /// The dim of the loop.
+        dim: Dim,
+        /// Whether nothing else reads the value.
+        last: bool,
+    },
+    /// Element-wise steps that do not depend on each other.
+    Map(Arc<[MapCall]>),
+    /// Ranges of tensors, one after the other.
+    Join(Arc<JoinCall>),
+    /// Folds that do not depend on each other.
+    Fold(Arc<[FoldCall]>),
+    /// Steps along rows.
+    Rows(Arc<RowCall>),
+    /// An attention.
+    Attention(Arc<AttentionCall>),
+    /// A convolution.
+    Convolve(Arc<ConvolveCall>),
+    /// A lookup in a table.
+    LookUp(Arc<IndexCall>),
+    /// The transpose of a lookup.
+    Scatter(Arc<ScatterCall>),
+    /// A pool, or the transpose of one.
+    Pool(Arc<PoolCall>),
+    /// A matrix product with an epilogue.
+    Product(Arc<ProductCall>),
+}
+
+impl Kernel {
+    /// Its name in texts.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kernel::Host(kernel) => kernel.name,
+            Kernel::Random(_) => "random",
+            Kernel::Matmul => "matmul",
+            Kernel::Blank => "blank",
+            Kernel::IterationSlice(_) => "iteration_slice",
+            Kernel::IterationUpdate(_) => "iteration_update",
+            Kernel::Store { .. } => "store_residual",
+            Kernel::Load { .. } => "load_residual",
+            Kernel::Map(_) => "map",
+            Kernel::Join(_) => "join",
+            Kernel::Fold(_) => "fold",
+            Kernel::Rows(_) => "rows",
+            Kernel::Attention(_) => "attention",
+            Kernel::Convolve(_) => "convolve",
+            Kernel::LookUp(_) => "look_up",
+            Kernel::Scatter(_) => "scatter",
+            Kernel::Pool(_) => "pool",
+            Kernel::Product(_) => "product",
+        }
+    }
+
+    /// Whether it shows a part of a tensor, keeps one, or names memory: no device launches anything for it.
+    pub fn moves_nothing(&self) -> bool {
+        match self {
+            Kernel::IterationSlice(_) | Kernel::Store { .. } | Kernel::Load { .. } | Kernel::Blank => true,
+            // The host shows a part of a tensor, too.
+            Kernel::Host(kernel) => kernel.name == "iteration_slice",
+            _ => false,
+        }
+    }
+
+    /// How it comes by the memory of its results.
+    pub fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
+        let plain = |gaps| vec![GivenResult { over: vec![], gaps }; results.len()];
+        ResultMemory::Given(match self {
+            Kernel::Host(_) | Kernel::IterationSlice(_) | Kernel::Store { .. } | Kernel::Load { .. } => {
+                return ResultMemory::Unknown;
+            }
+            Kernel::Random(_) => return ResultMemory::Own,
+            Kernel::IterationUpdate(dim) => return ResultMemory::Update(*dim),
+            Kernel::Map(calls) => of_maps(calls),
+            Kernel::Matmul | Kernel::Join(_) => plain(true),
+            Kernel::Blank
+            | Kernel::LookUp(_)
+            | Kernel::Scatter(_)
+            | Kernel::Fold(_)
+            | Kernel::Attention(_)
+            | Kernel::Convolve(_)
+            | Kernel::Pool(_) => plain(false),
+            Kernel::Rows(call) => {
+                call.over.iter().map(|over| GivenResult { over: over.clone(), gaps: true }).collect()
+            }
+            Kernel::Product(call) => {
+                let mut all = plain(false);
+                // Rows of the product itself, where they are one dim.
+                all[0].gaps = results[0].shape.to_vec().last() == Some(&call.matrices[1]);
+                all
+            }
+        })
+    }
+}
+
+fn of_maps(calls: &[MapCall]) -> Vec<GivenResult> {
+    let (mut first, mut all) = (0, vec![]);
+    for call in calls {
+        let result =
+            |over: &Vec<usize>| GivenResult { over: over.iter().map(|i| first + i).collect(), gaps: true };
+        all.extend(call.over.iter().map(result));
+        first += call.tensors();
+    }
+    all
+}

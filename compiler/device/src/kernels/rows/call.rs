@@ -1,0 +1,196 @@
+//! Description of a kernel for a row group.
+
+use super::super::map::{MapOperand, prefer};
+use super::super::random::can_be_drawn;
+use super::expr::{ResultOf, RowExpr, RowResult};
+use super::passes::{Keeping, Passes, RowPass};
+use crate::stored::stored_as;
+use meshwright_plan::{DType, Monoid};
+use std::ops::Range;
+
+/// Most operands, folds and results, so that addresses fit into the arguments of a kernel and sums into registers.
+const MOST: usize = 24;
+/// Numbers that a unit has room for, of what it keeps of all its elements; and where it sums columns too, of which it has as many.
+const ROOM: usize = 64;
+const ROOM_WITH_COLUMNS: usize = 96;
+/// Most elements of a row that a unit has, where it keeps something of them.
+const MOST_EACH: usize = 32;
+/// The limit for rows that would not be kept otherwise, with one kept value: rows of vocabularies. A block then has the registers of a
+/// multiprocessor, and others read while it computes.
+const MOST_OF_LONG: usize = 100;
+/// Units of a cube; most of one whose units keep something, which have half of a multiprocessor's registers then.
+pub const UNITS: usize = 256;
+pub const MOST_UNITS: usize = 512;
+/// Least rows that keep a large GPU busy, and elements of a row below which fewer of them take no long time: for folds that can be spread.
+const FEW_ROWS: usize = 64;
+const LONG_ROW: usize = 1 << 16;
+/// Threads for a row that each pass reads again: enough that the rows in progress stay in the cache between passes.
+pub const UNITS_OF_LONG: usize = 1024;
+
+/// A group on one device. Its dims are those of the rows, then those along a row.
+#[derive(Clone, Debug)]
+pub struct RowCall {
+    pub passes: Vec<RowPass>,
+    pub folds: Vec<Monoid>,
+    /// Values that a thread keeps of an element, and of a row.
+    pub held: usize,
+    pub values: usize,
+    /// Number of results that are sums over all rows; they are the last.
+    pub columns: usize,
+    /// Whether a unit keeps what it reads of a row, and does not read it again.
+    pub keeps: bool,
+    pub has_positions: bool,
+    /// Of the device's block of each dim, and where it begins; how many of the dims are those of the rows.
+    pub sizes: Vec<usize>,
+    pub starts: Vec<usize>,
+    pub rows: usize,
+    /// Dims that no tensor has.
+    pub made_up: usize,
+    pub operands: Vec<MapOperand>,
+    pub results: Vec<(DType, ResultOf)>,
+    /// For each result the operands in whose place it can be, counted among tensors.
+    pub over: Vec<Vec<usize>>,
+    pub half: Option<DType>,
+}
+
+impl RowCall {
+    /// None where there is no kernel for it. `rows` of the dims are those of the rows.
+    pub fn new(
+        of: &RowExpr,
+        (space, rows): (&[Range<usize>], usize),
+        operands: Vec<MapOperand>,
+    ) -> Option<RowCall> {
+        match rows {
+            // One row: a dim is made up for it, which no tensor has.
+            0 => {
+                let space: Vec<Range<usize>> = std::iter::once(0..1).chain(space.iter().cloned()).collect();
+                RowCall::of_rows(&of.with_a_row(), (&space, 1, 1), with_a_row(operands))
+            }
+            _ => RowCall::of_rows(of, (space, rows, 0), operands),
+        }
+    }
+
+    fn of_rows(
+        of: &RowExpr,
+        (space, rows, made_up): (&[Range<usize>], usize, usize),
+        operands: Vec<MapOperand>,
+    ) -> Option<RowCall> {
+        let known = |dtype: DType| !dtype.is_pair() && dtype != DType::F64;
+        let read = operands.iter().all(|operand| match operand {
+            MapOperand::Tensor { dtype, .. } => known(*dtype),
+            MapOperand::Drawn((kernel, _)) => can_be_drawn(kernel.distribution()),
+        });
+        let few = operands.len() <= MOST && of.results.len() <= MOST && of.folds.len() <= MOST;
+        let fits = space.iter().all(|range| !range.is_empty() && i32::try_from(range.end).is_ok());
+        if !read || !few || !fits || of.results.is_empty() || !of.results.iter().all(|r| known(r.dtype)) {
+            return None;
+        }
+        let half = of.expr.nodes.iter().map(|n| n.dtype).find(|dtype| dtype.is_half());
+        let elements = |of: &[Range<usize>]| of.iter().map(ExactSizeIterator::len).product::<usize>();
+        let (many, length) = (elements(&space[..rows]), elements(&space[rows..]));
+        if of.spreads && many < FEW_ROWS && length > LONG_ROW {
+            return None;
+        }
+        let passes = |keeping| Passes::of(of, (rows, &operands), (half, keeping));
+        let columns = of.results.iter().filter(|r| r.of == ResultOf::Columns).count();
+        let mut kept = [Keeping::Costly, Keeping::Elements].into_iter().filter_map(passes);
+        let kept = kept.find(|p| length <= MOST_UNITS * most(p.held, columns));
+        let keeps = kept.is_some();
+        if !keeps && columns > 0 {
+            return None;
+        }
+        let Passes { passes, held, values } = kept.or_else(|| passes(Keeping::Nothing))?;
+        let over = over(of, (&passes, &operands), (space.len(), made_up));
+        Some(RowCall {
+            has_positions: passes.iter().any(RowPass::has_positions),
+            passes,
+            held,
+            values,
+            columns,
+            keeps,
+            folds: of.folds.iter().map(|fold| fold.0).collect(),
+            sizes: space.iter().map(ExactSizeIterator::len).collect(),
+            starts: space.iter().map(|range| range.start).collect(),
+            rows,
+            made_up,
+            results: of.results.iter().map(|r| (r.dtype, r.of)).collect(),
+            over,
+            operands,
+            half,
+        })
+    }
+}
+
+/// Limit of the elements of a row for one thread, by the values that it keeps and sums of each.
+fn most(held: usize, columns: usize) -> usize {
+    if (held, columns) == (1, 0) { MOST_OF_LONG } else { each(held, columns) }
+}
+
+/// Usual number of elements of a thread, if that makes enough threads.
+pub fn each(held: usize, columns: usize) -> usize {
+    let room = if columns > 0 { ROOM_WITH_COLUMNS } else { ROOM };
+    MOST_EACH.min(room / (held + columns).max(1))
+}
+
+impl RowCall {
+    /// The same where a Plan hands the storage of operands to results: pairs of an operand, counted among tensors, and a result.
+    pub fn with_donations(mut self, donations: &[(usize, usize)]) -> RowCall {
+        prefer(&mut self.over, donations);
+        self
+    }
+
+    /// The dims of each tensor that is read.
+    pub fn tensors(&self) -> impl Iterator<Item = &Vec<Option<usize>>> {
+        self.operands.iter().filter_map(|operand| match operand {
+            MapOperand::Tensor { dims, .. } => Some(dims),
+            MapOperand::Drawn(_) => None,
+        })
+    }
+
+    /// Of a result that is none of columns, which of its dims each dim is.
+    pub fn dims_of(&self, of: ResultOf) -> Vec<Option<usize>> {
+        let has = |dim: usize| dim >= self.made_up && (of == ResultOf::Elements || dim < self.rows);
+        (0..self.sizes.len()).map(|dim| has(dim).then(|| dim - self.made_up)).collect()
+    }
+}
+
+fn with_a_row(operands: Vec<MapOperand>) -> Vec<MapOperand> {
+    let shifted = |operand| match operand {
+        MapOperand::Tensor { dtype, dims } => {
+            MapOperand::Tensor { dtype, dims: std::iter::once(None).chain(dims).collect() }
+        }
+        MapOperand::Drawn((kernel, places)) => {
+            MapOperand::Drawn((kernel, places.into_iter().map(|place| place + 1).collect()))
+        }
+    };
+    operands.into_iter().map(shifted).collect()
+}
+
+/// For each result that is as large as its operands, the operands of its layout that are not read after it is written.
+fn over(
+    of: &RowExpr,
+    (passes, operands): (&[RowPass], &[MapOperand]),
+    (dims, made_up): (usize, usize),
+) -> Vec<Vec<usize>> {
+    let tensors = operands.iter().enumerate().filter(|(_, o)| matches!(o, MapOperand::Tensor { .. }));
+    let tensors: Vec<(usize, &MapOperand)> = tensors.collect();
+    let whole = |operand: &MapOperand| match operand {
+        MapOperand::Tensor { dtype, dims: of } => {
+            of[made_up..].iter().copied().eq((0..dims - made_up).map(Some)).then_some(*dtype)
+        }
+        MapOperand::Drawn(_) => None,
+    };
+    let written = |result: usize| passes.iter().position(|pass| pass.writes(result)).unwrap_or(0);
+    let read = |operand: usize| passes.iter().rposition(|pass| pass.reads(operand)).unwrap_or(0);
+    let of_result = |(at, result): (usize, &RowResult)| {
+        let fits = |(_, (number, operand)): &(usize, &(usize, &MapOperand))| {
+            whole(operand).is_some_and(|dtype| stored_as(dtype) == stored_as(result.dtype))
+                && read(*number) <= written(at)
+        };
+        match result.of {
+            ResultOf::Elements => tensors.iter().enumerate().filter(fits).map(|(slot, _)| slot).collect(),
+            ResultOf::Rows | ResultOf::Columns => vec![],
+        }
+    };
+    of.results.iter().enumerate().map(of_result).collect()
+}

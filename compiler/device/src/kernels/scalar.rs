@@ -1,0 +1,191 @@
+//! Scalar expressions as programs of kernels. Every register is an `f32`: truth values are 0 and 1, and integers are the bits of an `i32`.
+
+use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
+use meshwright_plan::{Computed, DType};
+
+/// Functions that kernels have. Burn's operations compute the others.
+const UNARY: &[UnaryFn] = &[
+    UnaryFn::Neg,
+    UnaryFn::Relu,
+    UnaryFn::Sqrt,
+    UnaryFn::Rsqrt,
+    UnaryFn::Recip,
+    UnaryFn::Exp,
+    UnaryFn::Log,
+    UnaryFn::Abs,
+    UnaryFn::Sign,
+    UnaryFn::Tanh,
+    UnaryFn::Sigmoid,
+    UnaryFn::Erf,
+    UnaryFn::Sin,
+    UnaryFn::Cos,
+    UnaryFn::Tan,
+    UnaryFn::Log1p,
+    UnaryFn::Floor,
+    UnaryFn::Ceil,
+    UnaryFn::Round,
+    UnaryFn::Not,
+];
+
+/// An operation on the results of earlier instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Instruction {
+    /// An operand.
+    Load(usize),
+    /// A float or a truth value, by its bits.
+    Number(u32),
+    /// An integer.
+    Whole(i32),
+    /// The global position along a dim.
+    Index(usize),
+    /// A function of a float, or `Not` of a truth value.
+    Unary(UnaryFn, usize),
+    /// A function of floats or truth values.
+    Binary(BinaryFn, usize, usize),
+    /// A function of integers.
+    OfIntegers(BinaryFn, usize, usize),
+    /// Condition, value if it is true, value if it is not.
+    Select(usize, usize, usize),
+    /// Rounded to the half type of the kernel.
+    Half(usize),
+    /// An integer as a float.
+    Float(usize),
+    /// A truth value as an integer.
+    Integer(usize),
+    /// A float as a truth value: it is not 0.
+    Truth(usize),
+    /// An integer as a truth value: it is not 0.
+    TruthOfInteger(usize),
+}
+
+/// Scalar expressions that share registers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ScalarProgram {
+    /// Instructions in order.
+    pub instructions: Vec<Instruction>,
+    /// Index of the instruction that computes each result.
+    pub results: Vec<usize>,
+}
+
+impl ScalarProgram {
+    /// Compiles an expression whose half type is `half`. None if kernels lack a function or dtype of it.
+    pub fn of(computed: &Computed, half: DType) -> Option<ScalarProgram> {
+        ScalarProgram::of_several(&computed.expr, &[computed.reg], half)
+    }
+
+    /// Compiles several results of one expression.
+    pub fn of_several(expr: &Expr, results: &[Reg], half: DType) -> Option<ScalarProgram> {
+        let mut instructions = vec![];
+        // Index of the instruction that computes each node.
+        let mut at: Vec<usize> = vec![];
+        for node in &expr.nodes {
+            let known = match node.dtype {
+                dtype if dtype.is_half() => dtype == half,
+                // Bytes are numbers to be converted.
+                DType::U8 => matches!(node.scalar, Scalar::Load(_)),
+                dtype => matches!(dtype, DType::F32 | DType::I32 | DType::Bool),
+            };
+            if !known {
+                return None;
+            }
+            let instruction = match node.scalar {
+                Scalar::Cast(from) => match cast(&expr.nodes, node, from, &at)? {
+                    Ok(instruction) => instruction,
+                    Err(same) => {
+                        at.push(same);
+                        continue;
+                    }
+                },
+                Scalar::Binary(BinaryFn::Pow, a, b) => power(&mut instructions, &expr.nodes, (a, b), &at)?,
+                _ => instruction(&expr.nodes, node, &at)?,
+            };
+            instructions.push(instruction);
+            let rounds = !matches!(instruction, Instruction::Load(_) | Instruction::Half(_));
+            if node.dtype.is_half() && rounds {
+                instructions.push(Instruction::Half(instructions.len() - 1));
+            }
+            at.push(instructions.len() - 1);
+        }
+        let results = results.iter().map(|reg| at.get(usize::from(*reg)).copied());
+        Some(ScalarProgram { results: results.collect::<Option<_>>()?, instructions })
+    }
+
+    /// A copy of the operand.
+    pub fn identity() -> ScalarProgram {
+        ScalarProgram { instructions: vec![Instruction::Load(0)], results: vec![0] }
+    }
+
+    /// Whether an instruction reads a position.
+    pub fn has_positions(&self) -> bool {
+        self.instructions.iter().any(|i| matches!(i, Instruction::Index(_)))
+    }
+}
+
+/// Instruction of a node that is neither a conversion nor a power; `at` has the instruction of each earlier node.
+fn instruction(nodes: &[Node], node: &Node, at: &[usize]) -> Option<Instruction> {
+    let reg = |r: Reg| at.get(usize::from(r)).copied();
+    let of = |r: Reg| nodes.get(usize::from(r)).map(|n| n.dtype);
+    Some(match node.scalar {
+        Scalar::Load(n) => Instruction::Load(usize::from(n)),
+        Scalar::Const(x) if node.dtype == DType::I32 => Instruction::Whole(x as i32),
+        Scalar::Const(x) if node.dtype == DType::Bool => {
+            Instruction::Number(f32::from(u8::from(x != 0.0)).to_bits())
+        }
+        Scalar::Const(x) => Instruction::Number((x as f32).to_bits()),
+        Scalar::Index(k) => Instruction::Index(usize::from(k)),
+        Scalar::Unary(f, a) if UNARY.contains(&f) && f.takes(of(a)?) && !of(a)?.is_int() => {
+            Instruction::Unary(f, reg(a)?)
+        }
+        Scalar::Binary(f, a, b) => match (f, of(a)?) {
+            (BinaryFn::Pow | BinaryFn::FloorDiv | BinaryFn::Mod, _) | (BinaryFn::Div, DType::I32) => {
+                return None;
+            }
+            (f, DType::I32) => Instruction::OfIntegers(f, reg(a)?, reg(b)?),
+            (f, _) => Instruction::Binary(f, reg(a)?, reg(b)?),
+        },
+        Scalar::Select(c, a, b) => Instruction::Select(reg(c)?, reg(a)?, reg(b)?),
+        _ => return None,
+    })
+}
+
+/// Adds the instructions of a power of floats, except the last, which is returned.
+fn power(
+    instructions: &mut Vec<Instruction>,
+    nodes: &[Node],
+    (base, exponent): (Reg, Reg),
+    at: &[usize],
+) -> Option<Instruction> {
+    let to = at.get(usize::from(exponent)).copied();
+    let [of, exponent] = [base, exponent].map(|r| nodes.get(usize::from(r)));
+    if !of?.dtype.is_float() || !exponent?.dtype.is_float() {
+        return None;
+    }
+    let x = *at.get(usize::from(base))?;
+    let times = |a, b| Instruction::Binary(BinaryFn::Mul, a, b);
+    match exponent?.scalar {
+        Scalar::Const(2.0) => Some(times(x, x)),
+        Scalar::Const(n @ (3.0 | 4.0)) => {
+            instructions.push(times(x, x));
+            let square = instructions.len() - 1;
+            Some(times(square, if n == 3.0 { x } else { square }))
+        }
+        _ => Some(Instruction::Binary(BinaryFn::Pow, x, to?)),
+    }
+}
+
+/// Conversion to the dtype of a node, or as `Err` the instruction whose result can be used as it is.
+fn cast(nodes: &[Node], to: &Node, from: Reg, at: &[usize]) -> Option<Result<Instruction, usize>> {
+    let (reg, from) = (*at.get(usize::from(from))?, nodes.get(usize::from(from))?.dtype);
+    Some(match (from, to.dtype) {
+        (from, to) if from == to => Err(reg),
+        (DType::U8, DType::I32) => Err(reg),
+        (DType::I32 | DType::U8, DType::Bool) => Ok(Instruction::TruthOfInteger(reg)),
+        (_, DType::Bool) => Ok(Instruction::Truth(reg)),
+        (DType::Bool, DType::I32) => Ok(Instruction::Integer(reg)),
+        // A bound that no `i32` has is left to operations that know it.
+        (_, DType::I32 | DType::U8) => return None,
+        (DType::I32 | DType::U8, _) => Ok(Instruction::Float(reg)),
+        (_, to) if to.is_half() => Ok(Instruction::Half(reg)),
+        _ => Err(reg),
+    })
+}

@@ -1,0 +1,64 @@
+//! How a fold is spread over units.
+
+/// Units of a cube.
+pub const UNITS: usize = 256;
+/// So many cubes keep a large GPU busy: two for each multiprocessor of an H100.
+pub const CUBES: usize = 264;
+/// Least elements, or vectors of them, that a unit folds of a chunk: with fewer, what chunks cost is more than they save.
+const LEAST_EACH: usize = 16;
+
+/// How units share the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoldBlocks {
+    /// Units of a cube next to each other along results, and along what is folded: powers of two.
+    pub results: usize,
+    pub folded: usize,
+    /// Cubes along the results.
+    pub cubes: usize,
+    /// Into how many chunks what is folded is cut, and steps along it in each.
+    pub chunks: usize,
+    pub each: usize,
+}
+
+impl FoldBlocks {
+    /// Of so many results, or vectors of results, each a fold of `steps` elements, or vectors of elements; where `by_rows`, what is
+    /// folded follows each other in memory.
+    pub fn of(results: usize, steps: usize, by_rows: bool) -> FoldBlocks {
+        let folded = match by_rows {
+            // A plane for short rows, or as much of one as has something to do: a cube then has several rows.
+            true if steps <= 4 * 32 => steps.next_power_of_two().min(32),
+            true => UNITS,
+            false => UNITS / results.next_power_of_two().min(32),
+        };
+        let beside = UNITS / folded;
+        let cubes = results.div_ceil(beside);
+        let wanted = CUBES.div_ceil(cubes);
+        let chunks = wanted.min(steps / (folded * LEAST_EACH)).max(1);
+        let each = steps.div_ceil(chunks);
+        FoldBlocks { results: beside, folded, cubes, chunks: steps.div_ceil(each), each }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_all_used_and_nothing_is_left_out() {
+        for results in [1, 3, 32, 768, 50_000] {
+            for steps in [1, 31, 128, 1000, 65_536, 1_000_001] {
+                for by_rows in [true, false] {
+                    let b = FoldBlocks::of(results, steps, by_rows);
+                    assert_eq!(b.results * b.folded, UNITS);
+                    assert!(b.folded.is_power_of_two() && b.cubes * b.results >= results);
+                    assert!(b.chunks * b.each >= steps && (b.chunks - 1) * b.each < steps);
+                }
+            }
+        }
+        // A norm of a large parameter is spread over the GPU; rows of activations are not cut.
+        assert!(FoldBlocks::of(1, 1 << 22, true).chunks > 100);
+        assert_eq!(FoldBlocks::of(32_768, 96, true).chunks, 1);
+        // Heads of 64 elements in vectors of eight: no unit is idle.
+        assert_eq!(FoldBlocks::of(196_608, 8, true).results, 32);
+    }
+}

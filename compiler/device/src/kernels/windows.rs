@@ -1,0 +1,268 @@
+//! Descriptions of kernels with windows.
+
+use super::dims::{WalkDim, counted};
+use super::fold::FoldCall;
+use super::spread::CUBES;
+use meshwright_plan::{DType, Monoid};
+
+/// Threads of a block on tensor cores: four warps.
+const UNITS: usize = 128;
+
+/// Limit of the positions along a sliding dim.
+pub const NEAR: i32 = 1 << 29;
+
+/// Computation of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PoolWork {
+    /// Folded by sum, max or min.
+    Fold(Monoid),
+    /// The tap that meets the extreme; of equal ones the first.
+    Tap(Monoid),
+    /// The sum of the values whose tap is the one that meets them.
+    Choose,
+}
+
+/// Which dim of the rows and which of the steps a slide is of, and its divisor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct WindowMapShape {
+    pub row: usize,
+    pub step: usize,
+    pub divisor: u32,
+}
+
+/// Windows along a dim of the first operand: a row and a step read position `(row * by_row + step * by_step + from) / divisor` of `len`.
+#[derive(Clone, Debug)]
+pub struct WindowSlide {
+    pub axis: usize,
+    pub row: usize,
+    pub step: usize,
+    pub by_row: i32,
+    pub by_step: i32,
+    pub from: i32,
+    pub len: i32,
+    pub divisor: u32,
+}
+
+impl WindowSlide {
+    pub fn shape(&self) -> WindowMapShape {
+        WindowMapShape { row: self.row, step: self.step, divisor: self.divisor }
+    }
+
+    /// True if all rows and steps stay within the positions that kernels can represent.
+    fn is_near(&self, rows: usize, steps: usize) -> bool {
+        let reach = |many: usize, by: i32| many as i64 * i64::from(by.abs());
+        let far = [reach(rows, self.by_row) + i64::from(self.from.abs()), reach(steps, self.by_step)];
+        far.iter().all(|far| *far < i64::from(NEAR)) && self.len < NEAR
+    }
+}
+
+/// A convolution on one device, as a product of matrices: windows of the first operand by the second. Dims of all three are groups. Dims say which one they are of
+/// the operands and the result, in that order, where these do not slide along them.
+#[derive(Clone, Debug)]
+pub struct ConvolveCall {
+    pub groups: Vec<WalkDim>,
+    pub rows: Vec<WalkDim>,
+    pub columns: Vec<WalkDim>,
+    pub steps: Vec<WalkDim>,
+    pub slides: Vec<WindowSlide>,
+    pub tiles: ConvolveTiles,
+    /// The sum over chunks of what is summed, where there are several.
+    pub fold: Option<FoldCall>,
+}
+
+/// Kernel of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvolveWay {
+    TensorCores,
+    Registers,
+    /// Each unit has an element of the result, or a vector. Groups and columns are rows then.
+    Each,
+}
+
+/// Tiles of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvolveTiles {
+    pub way: ConvolveWay,
+    /// Rows and columns of the result that a cube computes, and the steps of its tiles.
+    pub rows: usize,
+    pub columns: usize,
+    pub steps: usize,
+    /// Into how many chunks what is summed is cut, and the steps of each.
+    pub chunks: usize,
+    pub each: usize,
+}
+
+/// Least tiles of what is summed in a chunk; least steps of one where each unit has a result.
+const LEAST_TILES: usize = 8;
+const LEAST_STEPS: usize = 64;
+/// Number of blocks with which a GPU is hardly idle while the last ones run.
+const MANY_CUBES: usize = 4 * CUBES;
+/// Number of threads that keep a large GPU busy although each waits for its loads, also if several results are one vector.
+const MOST_UNITS: usize = 8 * CUBES * UNITS;
+/// With so few columns tiles are mostly empty.
+const FEW_COLUMNS: usize = 4;
+
+/// The tile of 128 units of 8 x 8 elements each. In as few parts, between which units share the steps, as leave less than an eighth of its rows empty and give a
+/// GPU so many cubes that it does not wait for the last, unless with more parts tiles were few. So few steps that what is on its way fits into registers.
+fn in_registers([groups, rows, columns, steps]: [usize; 4], across: usize, sum: DType) -> [usize; 3] {
+    let (all, each) = (UNITS * 64 / across, across / sum.bytes());
+    let is_enough = |parts: &usize| {
+        let tile = all / parts;
+        let cubes = groups * rows.div_ceil(tile) * columns.div_ceil(across);
+        let next_has_few = steps.div_ceil(2 * parts * each) < LEAST_TILES;
+        8 * (rows.next_multiple_of(tile) - rows) <= rows && (cubes >= MANY_CUBES || next_has_few)
+    };
+    let parts = [1, 2].into_iter().find(is_enough).unwrap_or(4);
+    [all / parts, across, each * parts]
+}
+
+impl ConvolveTiles {
+    /// Choice by the groups, rows and columns of the result, the steps of each sum, and the dtype.
+    fn of(has_tensor_cores: bool, sum: DType, [groups, rows, columns, steps]: [usize; 4]) -> ConvolveTiles {
+        let tile_columns = [16, 32].into_iter().find(|n| columns <= *n).unwrap_or(64);
+        let (way, [rows_each, columns_each, tile_steps]) = match has_tensor_cores {
+            _ if columns <= FEW_COLUMNS => (ConvolveWay::Each, [1, 1, 1]),
+            // Planes of 32 rows, or of 16 where there are few.
+            true => (ConvolveWay::TensorCores, [if rows > 64 { 128 } else { 64 }, tile_columns, 32]),
+            false => {
+                let lens = [groups, rows, columns, steps];
+                (ConvolveWay::Registers, in_registers(lens, tile_columns, sum))
+            }
+        };
+        let cubes = groups * rows.div_ceil(rows_each) * columns.div_ceil(columns_each);
+        let tiles = steps.div_ceil(tile_steps);
+        let most = match way {
+            ConvolveWay::Each => MOST_UNITS.div_ceil(cubes).min(tiles / LEAST_STEPS),
+            _ => CUBES.div_ceil(cubes).min(tiles / LEAST_TILES),
+        };
+        // Chunks are folded in `f32`.
+        let wanted = if sum == DType::F64 { 1 } else { most.max(1) };
+        let each = tiles.div_ceil(wanted) * tile_steps;
+        let chunks = steps.div_ceil(each);
+        ConvolveTiles { way, rows: rows_each, columns: columns_each, steps: tile_steps, chunks, each }
+    }
+}
+
+/// The dims of a convolution by what they are of it.
+pub struct ConvolveDims {
+    pub groups: Vec<WalkDim>,
+    pub rows: Vec<WalkDim>,
+    pub columns: Vec<WalkDim>,
+    pub steps: Vec<WalkDim>,
+}
+
+impl ConvolveCall {
+    /// None where there is no kernel for it. `has_tensor_cores` says whether the device multiplies half types on them, and `out` is the shape of the result.
+    pub fn new(
+        dims: ConvolveDims,
+        slides: Vec<WindowSlide>,
+        dtypes: [DType; 3],
+        (has_tensor_cores, out): (bool, &[usize]),
+    ) -> Option<ConvolveCall> {
+        let ConvolveDims { mut groups, mut rows, mut columns, steps } = dims;
+        let has_tensor_cores = has_tensor_cores && dtypes[0].is_half() && dtypes[0] == dtypes[1];
+        let mut slides = slides;
+        let size = |dims: &[WalkDim], at: usize| dims.get(at).map_or(1, |dim| dim.size);
+        if !slides.iter().all(|s| s.is_near(size(&rows, s.row), size(&steps, s.step))) {
+            return None;
+        }
+        let lens = [counted(&groups)?, counted(&rows)?, counted(&columns)?, counted(&steps)?];
+        let tiles = ConvolveTiles::of(has_tensor_cores, dtypes[0].wide(), lens);
+        let cubes = lens[0] * lens[1].div_ceil(tiles.rows) * lens[2].div_ceil(tiles.columns) * tiles.chunks;
+        i32::try_from(cubes).ok()?;
+        counted(&rows)?.checked_mul(lens[0])?.checked_mul(lens[2]).and_then(|n| i32::try_from(n).ok())?;
+        let fold = if tiles.chunks > 1 {
+            Some(FoldCall::sum_of_chunks(tiles.chunks, out, dtypes[2])?)
+        } else {
+            None
+        };
+        if tiles.way == ConvolveWay::Each {
+            // In the order of the result; what slides stays what it was.
+            let all = rows.drain(..).chain(groups.drain(..)).chain(columns.drain(..)).enumerate();
+            let mut all: Vec<(usize, WalkDim)> = all.collect();
+            all.sort_by_key(|(_, dim)| (dim.size > 1, dim.axes[2]));
+            for slide in &mut slides {
+                slide.row = all.iter().position(|(before, _)| *before == slide.row).unwrap_or(slide.row);
+            }
+            rows = all.into_iter().map(|(_, dim)| dim).collect();
+        }
+        Some(ConvolveCall { groups, rows, columns, steps, slides, tiles, fold })
+    }
+}
+
+/// With more taps a unit is busy for long, and other ways are faster where there are few results.
+const MANY_TAPS: usize = 1024;
+
+/// A pool on one device, or the transpose of one. Dims say which one they are of what is folded, and of the result.
+#[derive(Clone, Debug)]
+pub struct PoolCall {
+    pub rows: Vec<WalkDim>,
+    pub taps: Vec<WalkDim>,
+    pub slides: Vec<WindowSlide>,
+    pub work: PoolWork,
+}
+
+impl PoolCall {
+    /// Of dims of the result in its order, and taps; what is folded has that dtype. None where there is no kernel for it.
+    pub fn new(
+        rows: Vec<WalkDim>,
+        taps: Vec<WalkDim>,
+        slides: Vec<WindowSlide>,
+        work: PoolWork,
+        dtype: DType,
+    ) -> Option<PoolCall> {
+        let (results, taps_each) = (counted(&rows)?, counted(&taps)?);
+        if taps_each > MANY_TAPS && results < CUBES * UNITS {
+            return None;
+        }
+        let folds = match work {
+            PoolWork::Fold(monoid) => matches!(monoid, Monoid::Sum | Monoid::Max | Monoid::Min),
+            PoolWork::Tap(monoid) => matches!(monoid, Monoid::Max | Monoid::Min),
+            PoolWork::Choose => true,
+        };
+        (folds && dtype.is_float()).then_some(PoolCall { rows, taps, slides, work })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_few_tiles_is_cut_into_chunks() {
+        for [groups, rows, columns, steps] in
+            [[1, 25, 32, 200_000], [1, 100_000, 32, 25], [4, 65, 17, 9], [1, 1, 1, 1], [1, 576, 64, 4_097]]
+        {
+            for has_tensor_cores in [false, true] {
+                let t = ConvolveTiles::of(has_tensor_cores, DType::F32, [groups, rows, columns, steps]);
+                assert!(t.chunks * t.each >= steps && (t.chunks - 1) * t.each < steps, "{t:?}");
+                assert!(t.each.is_multiple_of(t.steps));
+                let cubes = groups * rows.div_ceil(t.rows) * columns.div_ceil(t.columns);
+                let most = if t.way == ConvolveWay::Each { MOST_UNITS } else { CUBES };
+                assert!(t.chunks == 1 || cubes * (t.chunks - 1) < most, "{t:?}");
+            }
+        }
+        assert!(ConvolveTiles::of(true, DType::F32, [1, 25, 32, 200_000]).chunks > 100);
+        assert_eq!(ConvolveTiles::of(false, DType::F64, [1, 25, 32, 200_000]).chunks, 1);
+    }
+
+    #[test]
+    fn units_share_steps_where_rows_are_few() {
+        for (rows, columns, steps, tile) in [
+            (156_800, 16, 81, [256, 16, 8]),
+            (156_800, 16, 1296, [128, 16, 16]),
+            (1_000_000, 16, 1296, [512, 16, 4]),
+            (256, 16, 81, [256, 16, 8]),
+            (81, 16, 156_800, [128, 16, 16]),
+            (1296, 16, 156_800, [128, 16, 16]),
+            (1024, 24, 36, [256, 32, 8]),
+            (1024, 40, 36, [128, 64, 16]),
+            (9, 40, 36, [32, 64, 64]),
+        ] {
+            let t = ConvolveTiles::of(false, DType::F32, [1, rows, columns, steps]);
+            assert_eq!([t.rows, t.columns, t.steps], tile, "{rows} rows");
+        }
+        let of_f64 = ConvolveTiles::of(false, DType::F64, [1, 1024, 24, 36]);
+        assert_eq!([of_f64.rows, of_f64.columns, of_f64.steps], [256, 32, 4]);
+    }
+}

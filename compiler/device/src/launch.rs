@@ -1,0 +1,186 @@
+//! The device plan: the launches of one device, as data.
+
+use crate::arena::Arena;
+use crate::collective::Prepared;
+use crate::collective::calls::TransportCall;
+use crate::graph::Table;
+use crate::kernels::Kernel;
+use crate::slot::{LaunchId, TensorSlot};
+use crate::target::Target;
+use crate::turns::{Carried, Turn};
+use burn_ir::{GraphIr, OperationIr, TensorIr};
+use meshwright_plan::{BufId, DType, Dim, IdVec};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The launches of a Plan on one device, in order, with the offsets of their results.
+#[derive(Debug)]
+pub struct DevicePlan {
+    /// The target.
+    pub target: Target,
+    /// Rank of the device.
+    pub rank: usize,
+    /// All launches, including those in bodies of loops and around collectives.
+    pub launches: IdVec<LaunchId, Launch>,
+    /// The launches outside of loops, in order.
+    pub body: Vec<LaunchId>,
+    /// Constants, which are uploaded once.
+    pub tables: Vec<Table>,
+    /// Dtype of the values in each buffer of pairs of value and index.
+    pub pairs: BTreeMap<BufId, DType>,
+    /// Buffers that are live at the end of a run.
+    pub left: BTreeSet<BufId>,
+    /// Buffers of the Plan that fusion removes: no launch reads or writes them.
+    pub never: BTreeSet<BufId>,
+    /// Buffers that need no storage: those of `never` whose storage no other buffer takes, and the stacks of masks that are drawn again.
+    pub absent: BTreeSet<BufId>,
+    /// Offsets of the results of kernels; empty on targets without an arena.
+    pub arena: Arena,
+}
+
+/// One launch: a kernel, a graph of Burn, a collective, a wait or a loop.
+#[derive(Debug)]
+pub struct Launch {
+    /// Kind of the launch.
+    pub kind: LaunchKind,
+    /// Step of the Plan, the last one if there are several. Fused steps run in the position of this step.
+    pub step: usize,
+    /// Steps that the launch computes. Empty if it only prepares tensors for the launch that computes the step.
+    pub steps: Vec<usize>,
+    /// Tensors that a kernel reads. The lifetime of those with the status `ReadWrite` ends here.
+    pub reads: Vec<TensorIr>,
+    /// Tensors that a kernel writes.
+    pub writes: Vec<TensorIr>,
+    /// Other tensors whose lifetime ends here.
+    pub frees: Vec<TensorSlot>,
+}
+
+/// Kind of a launch.
+#[derive(Debug)]
+pub enum LaunchKind {
+    /// A kernel.
+    Kernel(Kernel),
+    /// Consecutive operations of Burn.
+    Burn(BurnGraph),
+    /// No work: only lifetimes end.
+    Free,
+    /// A blocking collective, or the start of an async one.
+    Collective(Box<CollectiveLaunch>),
+    /// The end of an async collective.
+    Wait {
+        /// The launch that started it.
+        start: LaunchId,
+        /// Launches that unpack the received tensors.
+        unpack: Vec<LaunchId>,
+    },
+    /// A loop.
+    Loop(Box<LoopLaunch>),
+}
+
+/// A graph of consecutive operations of Burn.
+#[derive(Debug)]
+pub struct BurnGraph {
+    /// The operations.
+    pub graph: GraphIr,
+    /// Step of the Plan of each operation.
+    pub steps: Vec<usize>,
+}
+
+impl BurnGraph {
+    /// Adds an operation of a step.
+    pub fn push(&mut self, operation: OperationIr, step: usize) {
+        self.graph.operations.push(operation);
+        self.steps.push(step);
+    }
+}
+
+/// A loop over a dim.
+#[derive(Debug)]
+pub struct LoopLaunch {
+    /// The dim whose positions are iterated.
+    pub dim: Dim,
+    /// Whether the loop runs from the last position to the first.
+    pub reverse: bool,
+    /// Values that an iteration passes to the next.
+    pub carries: Vec<Carried>,
+    /// Launches of an iteration, in order.
+    pub body: Vec<LaunchId>,
+    /// Order of launches and positions, with lags unrolled.
+    pub turns: Vec<Turn>,
+}
+
+/// A collective with its packing.
+#[derive(Debug)]
+pub struct CollectiveLaunch {
+    /// Kind, group and shards.
+    pub prepared: Prepared,
+    /// Id of the async collective; none if it is blocking.
+    pub async_id: Option<u32>,
+    /// Launches that pack the sent tensors.
+    pub pack: Vec<LaunchId>,
+    /// Calls of the transport.
+    pub calls: Vec<TransportCall>,
+    /// Launches that unpack the received tensors; empty if it is async.
+    pub unpack: Vec<LaunchId>,
+}
+
+impl Launch {
+    /// Step of the first operation.
+    fn begins(&self) -> usize {
+        match &self.kind {
+            LaunchKind::Burn(burn) => burn.steps.first().copied().unwrap_or(self.step),
+            _ => self.step,
+        }
+    }
+}
+
+impl LaunchKind {
+    /// Name in texts.
+    pub fn name(&self) -> &'static str {
+        match self {
+            LaunchKind::Kernel(kernel) => kernel.name(),
+            LaunchKind::Burn(_) => "burn",
+            LaunchKind::Free => "free",
+            LaunchKind::Collective(collective) => {
+                collective.calls.first().map_or("collective", |c| c.kind.name())
+            }
+            LaunchKind::Wait { .. } => "wait",
+            LaunchKind::Loop(_) => "loop",
+        }
+    }
+}
+
+impl DevicePlan {
+    /// Steps that are complete after each launch. Packing around collectives is not counted.
+    pub fn done_after(&self) -> BTreeMap<LaunchId, Vec<usize>> {
+        let loops = self.launches.iter().filter_map(|launch| match &launch.kind {
+            LaunchKind::Loop(of) => Some(&of.body),
+            _ => None,
+        });
+        let computes = |id: &LaunchId| {
+            matches!(self.launches[*id].kind, LaunchKind::Kernel(_) | LaunchKind::Burn(_) | LaunchKind::Free)
+        };
+        let mut found = BTreeMap::new();
+        for body in loops.chain([&self.body]) {
+            let mut done: Vec<usize> = vec![];
+            for (at, id) in body.iter().enumerate().filter(|(_, id)| computes(id)) {
+                done.extend(&self.launches[*id].steps);
+                let next = body.get(at + 1).filter(|next| computes(next));
+                if next.is_none_or(|next| self.launches[*next].begins() != self.launches[*id].step) {
+                    found.insert(*id, std::mem::take(&mut done));
+                }
+            }
+        }
+        found
+    }
+
+    /// Nested launches: the packing of a collective, or the body of a loop.
+    pub fn inner(&self, launch: &Launch) -> impl Iterator<Item = LaunchId> + use<'_> {
+        let lists: [&[LaunchId]; 2] = match &launch.kind {
+            LaunchKind::Collective(c) => [&c.pack, &c.unpack],
+            LaunchKind::Wait { unpack, .. } => [unpack, &[]],
+            LaunchKind::Loop(of) => [&of.body, &[]],
+            LaunchKind::Kernel(_) | LaunchKind::Burn(_) | LaunchKind::Free => [&[], &[]],
+        };
+        lists.concat().into_iter()
+    }
+}

@@ -1,0 +1,37 @@
+//! Compiles a Plan for one device: a [`DevicePlan`] says what the device launches, in which order, and where everything lies.
+//!
+//! **Invariants:**
+//! - A device plan is a function of the Plan, the rank and the [`Target`](target::Target), which is a value. No GPU is needed to compile for one.
+//! - What a device computes is what the Plan says; collectives are started in the Plan's order.
+//! - This is the only crate of the compiler that names Burn, and it names its graphs alone: no backend.
+#![allow(missing_docs, reason = "being written")]
+
+pub mod access;
+pub mod arena;
+mod build;
+mod burn;
+pub mod collective;
+pub mod contraction;
+pub mod costs;
+mod dispatch;
+pub mod error;
+pub mod graph;
+mod host;
+pub mod iteration;
+pub mod kernels;
+pub mod launch;
+pub mod local;
+pub mod lowering;
+pub mod ops;
+pub mod passes;
+pub mod slot;
+pub mod stored;
+pub mod target;
+pub mod text;
+pub mod turns;
+pub mod verify;
+pub mod view;
+
+pub use build::compile;
+pub use error::{CompileError, KernelError, LoweringError};
+pub use launch::DevicePlan;

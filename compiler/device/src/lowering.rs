@@ -1,0 +1,107 @@
+//! The lowering of a Plan for one device: what all targets share when steps become operations.
+
+use crate::graph::{GraphBuilder, Val};
+use crate::local::{DeviceContext, Local};
+use crate::passes::epilogues::Epilogues;
+use crate::passes::inlined::InlinedValues;
+use crate::passes::masks::Masks;
+use crate::passes::row_groups::RowGroups;
+use crate::slot::TensorSlot;
+use crate::stored::{stored_as, stored_shape};
+use crate::target::Target;
+use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
+use std::collections::BTreeMap;
+
+/// Lowers the steps of one Plan for one device.
+pub struct Lowering<'a> {
+    /// The device.
+    pub context: DeviceContext<'a>,
+    /// The operations of the step that is lowered.
+    pub graph: GraphBuilder,
+    /// The dtype of the values of each buffer of pairs.
+    pub pairs: BTreeMap<BufId, DType>,
+    /// Random values that are drawn where they are read.
+    pub masks: Masks,
+    /// Steps along rows that are one kernel.
+    pub rows: RowGroups,
+    /// Values that are computed where they are folded.
+    pub inlined: InlinedValues,
+    /// Products with epilogues.
+    pub epilogues: Epilogues,
+    /// By step with a `relu` where its bits are kept.
+    pub bits: BTreeMap<usize, TensorSlot>,
+}
+
+/// A tensor of a buffer: where it is, and what its elements are.
+#[derive(Clone, Copy, Debug)]
+pub struct Plane {
+    pub slot: TensorSlot,
+    pub dtype: DType,
+}
+
+impl<'a> Lowering<'a> {
+    pub fn new(plan: &'a Plan, rank: usize, target: Target) -> Lowering<'a> {
+        Lowering {
+            context: DeviceContext::new(plan, rank),
+            graph: GraphBuilder::new(target),
+            pairs: values_of_pairs(plan),
+            masks: Masks::default(),
+            rows: RowGroups::default(),
+            inlined: InlinedValues::default(),
+            epilogues: Epilogues::default(),
+            bits: BTreeMap::new(),
+        }
+    }
+
+    /// The dtype of the values of a buffer in two parts.
+    pub fn value_type(&self, buf: BufId, dtype: DType) -> DType {
+        if dtype.is_pair() { self.pairs.get(&buf).copied().unwrap_or(DType::I32) } else { dtype }
+    }
+
+    /// The tensors of a buffer, whether or not it has elements on this device: of pairs that are stored in two parts the
+    /// values and the indices.
+    pub fn planes(&self, buf: BufId, dtype: DType) -> Vec<Plane> {
+        if !dtype.is_pair() || self.graph.target.host_kernels {
+            return vec![Plane { slot: TensorSlot::Buffer(buf), dtype }];
+        }
+        let values = self.value_type(buf, dtype);
+        let values = Plane { slot: TensorSlot::Buffer(buf), dtype: values };
+        vec![values, Plane { slot: TensorSlot::Indices(buf), dtype: DType::I32 }]
+    }
+
+    /// Whether a tensor of so many elements exists.
+    pub fn exists(&self, elements: usize) -> bool {
+        elements > 0 || self.graph.target.host_kernels
+    }
+
+    /// Where the elements of a buffer are on this device; nowhere if there are none.
+    pub fn slots(&self, buf: BufId) -> Result<Vec<TensorSlot>, String> {
+        let Some(buffer) = self.context.plan.buffers.get(buf.0 as usize) else {
+            return Err(format!("there is no buffer {}", buf.0));
+        };
+        let elements: usize = buffer.shape(&self.context.plan.mesh, &self.context.coords).iter().product();
+        let planes = if self.exists(elements) { self.planes(buf, buffer.dtype) } else { vec![] };
+        Ok(planes.into_iter().map(|p| p.slot).collect())
+    }
+
+    /// One of a buffer's tensors.
+    pub fn read_plane(&mut self, local: &Local, plane: Plane) -> Val {
+        let shape = stored_shape(plane.dtype, &local.shape);
+        self.graph.read(plane.slot, &shape, stored_as(plane.dtype))
+    }
+}
+
+/// Of what dtype the values of each buffer of pairs are: that of what was folded.
+fn values_of_pairs(plan: &Plan) -> BTreeMap<BufId, DType> {
+    let mut found: BTreeMap<BufId, DType> = BTreeMap::new();
+    let dtype = |buf: BufId| plan.buffers.get(buf.0 as usize).map(|b| b.dtype);
+    for step in &plan.steps {
+        for (k, out) in step.writes.iter().enumerate() {
+            let Some(from) = step.reads.get(k).or(step.reads.first()).map(|f| f.buf) else { continue };
+            let folds = matches!(&step.prim, Prim::Reduce { monoid: Monoid::ArgMax | Monoid::ArgMin });
+            let value = if folds { dtype(from) } else { found.get(&from).copied() };
+            found.extend(value.map(|v| (out.buf, v)));
+        }
+    }
+    found
+}

@@ -1,0 +1,380 @@
+//! Epilogues of matmuls: a bias and a function before the result is written, or the sum of a factor that is read anyway.
+//!
+//! A Plan has these as steps of their own, since processors without such products are no faster for one step in place of two. Where a device
+//! has a library that does them in one kernel, the engine leaves a step out, and gives its work to the other one.
+
+use super::expression_key::key_of;
+use super::inlined::InlinedValues;
+use super::masks::Masks;
+use super::residuals::{Readers, Residuals};
+use super::row_groups::RowGroups;
+use super::step_order::StepOrder;
+use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
+use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Epilogue of a matmul.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Epilogue {
+    /// The step that multiplies, in whose place both are done.
+    pub product: usize,
+    /// The other step.
+    pub other: usize,
+    /// Steps between the two that take what the other one reads out of a stack, and are done before both.
+    pub before: Vec<usize>,
+    /// Steps before the product that read what the other one writes, and are done after both.
+    pub after: Vec<usize>,
+    pub does: EpilogueKind,
+}
+
+impl EpilogueKind {
+    /// Which operand of the other step the product is, where it reads that.
+    pub fn product(&self) -> Option<usize> {
+        match *self {
+            EpilogueKind::Map { product, .. }
+            | EpilogueKind::GeluKeeping { product, .. }
+            | EpilogueKind::ReluGrad { product, .. }
+            | EpilogueKind::GeluGrad { product, .. } => Some(product),
+            EpilogueKind::FactorSums { .. } => None,
+        }
+    }
+}
+
+impl Epilogue {
+    /// The steps that are done beside the product.
+    pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let gelu = match self.does {
+            EpilogueKind::GeluKeeping { gelu, .. } => Some(gelu),
+            _ => None,
+        };
+        std::iter::once(self.other).chain(gelu)
+    }
+}
+
+/// Computation of the fused step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpilogueKind {
+    /// A function of the product's elements; `product` and `bias` are operands of the element-wise step.
+    Map { function: ProductFunction, product: usize, bias: Option<usize> },
+    /// The step `gelu`, which is [`ProductFunction::GeluTanh`] of the other step's result, that being the product with a bias; `product` and `bias`
+    /// are operands of the other step. Both results are written.
+    GeluKeeping { product: usize, bias: usize, gelu: usize },
+    /// The gradient of a `relu` that is the step `of`, an epilogue of the product `forward`; `product` is an operand of the element-wise step.
+    ReluGrad { product: usize, of: usize, forward: usize },
+    /// The gradient of [`ProductFunction::GeluTanh`]; `product` and what that was applied to are operands of the element-wise step.
+    GeluGrad { product: usize, operand: usize },
+    /// Sums of a factor over what the product sums; which operand of the product it is.
+    FactorSums { factor: usize },
+}
+
+/// Function of the elements after a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductFunction {
+    Identity,
+    Relu,
+    /// The approximation of `gelu` by `tanh` (Hendrycks & Gimpel 2016, section 2).
+    GeluTanh,
+}
+
+/// All of a Plan.
+#[derive(Debug, Default)]
+pub struct Epilogues {
+    /// By the step that multiplies.
+    pub at: BTreeMap<usize, Epilogue>,
+    /// Steps that are done in the place of a product, or after it.
+    pub moved: BTreeMap<usize, usize>,
+    /// Products that are never in memory without what follows.
+    pub never: BTreeSet<BufId>,
+    /// Steps with a `relu` whose gradient is an epilogue too.
+    pub keep_bits: BTreeMap<usize, usize>,
+}
+
+impl Epilogues {
+    /// Finds them; `computes` says whether the device can.
+    pub fn of(
+        plan: &Plan,
+        (residuals, masks, rows, inlined): (&Residuals, &Masks, &RowGroups, &InlinedValues),
+        order: &StepOrder,
+        computes: impl Fn(&Epilogue) -> bool,
+    ) -> Epilogues {
+        let mut found = Finder { readers: Readers::of(plan), plan, rows, order, all: Epilogues::default() };
+        let taken = |at: usize| {
+            let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
+            let step = &plan.steps[at];
+            residuals.steps.contains_key(&at)
+                || rows.members.contains_key(&at)
+                || inlined.skipped.contains(&at)
+                || step.reads.iter().chain(&step.writes).any(|o| computed(&o.buf))
+        };
+        for at in 0..plan.steps.len() {
+            let made = if taken(at) { None } else { found.map(at) };
+            let made = made.filter(|e| computes(e));
+            let other = || found.keeping(at).filter(|e| !taken(at) && computes(e));
+            if let Some(epilogue) = made.or_else(other) {
+                found.take(epilogue);
+            }
+        }
+        for at in 0..plan.steps.len() {
+            let made = if taken(at) { None } else { found.factor_sums(at, residuals) };
+            if let Some(epilogue) = made.filter(|e| computes(e)) {
+                found.take(epilogue);
+            }
+        }
+        found.all
+    }
+
+    /// Whether a step is done after the epilogue at that place.
+    pub fn is_after(&self, step: usize, at: usize) -> bool {
+        self.at.get(&at).is_some_and(|epilogue| epilogue.after.contains(&step))
+    }
+}
+
+struct Finder<'a> {
+    readers: Readers<'a>,
+    plan: &'a Plan,
+    rows: &'a RowGroups,
+    order: &'a StepOrder,
+    all: Epilogues,
+}
+
+impl Finder<'_> {
+    fn take(&mut self, epilogue: Epilogue) {
+        let product = epilogue.product;
+        if !matches!(epilogue.does, EpilogueKind::FactorSums { .. }) {
+            self.all.never.extend(self.plan.steps[product].writes.iter().map(|o| o.buf));
+        }
+        if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
+            self.all.keep_bits.insert(of, product);
+        }
+        let Epilogue { before, after, .. } = &epilogue;
+        let steps = before.iter().chain(after).copied().chain(epilogue.others());
+        self.all.moved.extend(steps.map(|step| (step, product)));
+        self.all.at.insert(product, epilogue);
+    }
+
+    /// A product that an element-wise step alone reads.
+    fn map(&self, at: usize) -> Option<Epilogue> {
+        let step = &self.plan.steps[at];
+        let (Prim::Map { expr, regs }, [written]) = (&step.prim, &step.writes[..]) else { return None };
+        let key = key_of(expr, *regs.first()?)?;
+        (0..step.reads.len()).find_map(|product| {
+            let read = &step.reads[product];
+            let by = self.written_by(read.buf, at)?;
+            let alone = self.readers.only(read.buf) == Some(at) && !self.readers.leaves(read.buf);
+            // Read under other names of dims, the product would have to be there.
+            let once = step.reads.iter().filter(|o| o.buf == read.buf).count() == 1;
+            let others = step.reads.iter().filter(|o| o.buf != read.buf);
+            let runs = |step: usize| self.order.place[step];
+            let late = |w: &usize| runs(*w) >= runs(by);
+            let before: Vec<usize> = others.filter_map(|o| self.written_by(o.buf, at)).filter(late).collect();
+            let early = before.iter().all(|w| self.can_come_before(*w, by, at));
+            // A collective in flight before the matmul may end after it.
+            let arrives = self.plan.steps[by..at].iter().any(|s| matches!(s.prim, Prim::Wait));
+            let fits =
+                alone && once && early && (step.reads.len() == 1 || !arrives) && read.dims == written.dims;
+            if !fits || !self.is_free_product(by) || !self.readers.is_beside(by, at) {
+                return None;
+            }
+            let dtypes: Vec<DType> = step.reads.iter().map(|o| self.plan.buffer(o.buf).dtype).collect();
+            let does = self.does((&key, &dtypes), at, product)?;
+            Some(Epilogue { product: by, other: at, before, after: vec![], does })
+        })
+    }
+
+    /// A `gelu` of what a product gives with its bias, for which that is an epilogue already: something else reads it too, such as the gradient.
+    fn keeping(&self, at: usize) -> Option<Epilogue> {
+        let step = &self.plan.steps[at];
+        let (Prim::Map { expr, regs }, [read], [written]) = (&step.prim, &step.reads[..], &step.writes[..])
+        else {
+            return None;
+        };
+        let by = self.written_by(read.buf, at)?;
+        let epilogue = self.all.at.get(self.all.moved.get(&by)?).filter(|e| e.other == by)?;
+        let EpilogueKind::Map { function: ProductFunction::Identity, product, bias: Some(bias) } =
+            epilogue.does
+        else {
+            return None;
+        };
+        let same = self.plan.steps[by].writes.first() == Some(read) && read.dims == written.dims;
+        let fits = same && self.readers.is_beside(by, at);
+        (fits && key_of(expr, *regs.first()?)? == applied(ProductFunction::GeluTanh, 0, None)).then(|| {
+            Epilogue { does: EpilogueKind::GeluKeeping { product, bias, gelu: at }, ..epilogue.clone() }
+        })
+    }
+
+    /// Epilogue that a step computes of one of its operands, if it is one.
+    fn does(&self, (key, dtypes): (&str, &[DType]), at: usize, product: usize) -> Option<EpilogueKind> {
+        let step = &self.plan.steps[at];
+        let other = match step.reads.len() {
+            1 => None,
+            2 => Some(1 - product),
+            _ => return None,
+        };
+        for function in [ProductFunction::Identity, ProductFunction::Relu, ProductFunction::GeluTanh] {
+            if (other.is_some() || function != ProductFunction::Identity)
+                && key == applied(function, product, other)
+            {
+                return Some(EpilogueKind::Map { function, product, bias: other });
+            }
+        }
+        let result = other.filter(|other| dtypes[*other].is_float())?;
+        if key == gelu_grad(product, result) {
+            return Some(EpilogueKind::GeluGrad { product, operand: result });
+        }
+        let of = self.written_by(step.reads[result].buf, usize::MAX)?;
+        let forward = self.all.at.get(self.all.moved.get(&of)?)?;
+        let is_relu = matches!(forward.does, EpilogueKind::Map { function: ProductFunction::Relu, .. });
+        // Once: what is kept ends with it.
+        let first = !self.all.keep_bits.contains_key(&of);
+        (is_relu && first && self.readers.is_beside(of, at) && key == relu_grad(product, result))
+            .then_some(EpilogueKind::ReluGrad { product, of, forward: forward.product })
+    }
+
+    /// A reduction of what a product reads, over what it sums.
+    fn factor_sums(&self, at: usize, residuals: &Residuals) -> Option<Epilogue> {
+        let step = &self.plan.steps[at];
+        let (Prim::Reduce { monoid: Monoid::Sum }, [read], [written]) =
+            (&step.prim, &step.reads[..], &step.writes[..])
+        else {
+            return None;
+        };
+        self.readers.readers.get(&read.buf)?.iter().find_map(|by| {
+            let product = &self.plan.steps[*by];
+            let (Prim::Contract, [made]) = (&product.prim, &product.writes[..]) else { return None };
+            let factor = product.reads.iter().position(|o| o == read)?;
+            let sums = read.dims.iter().filter(|d| !made.dims.contains(d));
+            let folds = read.dims.iter().filter(|d| !written.dims.contains(d));
+            let same = sums.eq(folds) && product.reads[1 - factor].buf != read.buf;
+            if !same || !self.is_free_product(*by) || !self.readers.is_beside(*by, at) {
+                return None;
+            }
+            let first = self.order.place[at] < self.order.place[*by];
+            let after = if first { self.updates(at, *by, residuals)? } else { vec![] };
+            let does = EpilogueKind::FactorSums { factor };
+            Some(Epilogue { product: *by, other: at, before: vec![], after, does })
+        })
+    }
+
+    /// The consumer of a step's result before a later one, if it only stores the value into the stack of a loop, which may wait.
+    fn updates(&self, first: usize, last: usize, residuals: &Residuals) -> Option<Vec<usize>> {
+        // Readers may have been moved themselves.
+        let runs = |s: &usize| self.order.place[*s];
+        let place = |s: &usize| self.all.moved.get(s).map_or(runs(s), |to| runs(s).min(runs(to)));
+        let read_before = |buf: BufId| {
+            let readers = self.readers.readers.get(&buf).into_iter().flatten().copied();
+            readers.filter(move |s| place(s) < runs(&last))
+        };
+        let after: Vec<usize> = read_before(self.plan.steps[first].writes.first()?.buf).collect();
+        let waits = |s: &usize| {
+            let step = &self.plan.steps[*s];
+            matches!(step.prim, Prim::IterationUpdate { .. })
+                && !residuals.steps.contains_key(s)
+                && !self.all.moved.contains_key(s)
+                && step.writes.iter().all(|o| read_before(o.buf).next().is_none())
+                && step.reads.iter().all(|o| self.readers.lasts(o.buf, *s, last))
+        };
+        after.iter().all(waits).then_some(after)
+    }
+
+    /// Whether a step takes out of a stack what a step alone reads, and could do so before another one.
+    fn can_come_before(&self, step: usize, other: usize, reader: usize) -> bool {
+        let plan = &self.plan.steps[step];
+        let (Prim::IterationSlice { .. }, [stack], [one]) = (&plan.prim, &plan.reads[..], &plan.writes[..])
+        else {
+            return false;
+        };
+        // The last load of a value from a stack ends its lifetime.
+        self.readers.only(stack.buf) == Some(step)
+            && self.readers.only(one.buf) == Some(reader)
+            && self.readers.is_beside(step, other)
+            && self.written_by(stack.buf, step).is_none_or(|w| w < other)
+    }
+
+    /// The step before another that writes a buffer.
+    fn written_by(&self, buf: BufId, before: usize) -> Option<usize> {
+        let writers = self.readers.writers.get(&buf)?;
+        writers[..writers.partition_point(|step| *step < before)].last().copied()
+    }
+
+    /// Whether a step multiplies, and does nothing else yet.
+    fn is_free_product(&self, at: usize) -> bool {
+        let taken = self.all.moved.contains_key(&at)
+            || self.all.at.contains_key(&at)
+            || self.rows.members.contains_key(&at);
+        matches!(self.plan.steps[at].prim, Prim::Contract) && !taken
+    }
+}
+
+/// A function of a product and a bias, by the numbers of the operands.
+fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> String {
+    let mut e = Expr::default();
+    let mut x = e.push(Scalar::Load(product as u16), DType::F32);
+    if let Some(bias) = bias {
+        let bias = e.push(Scalar::Load(bias as u16), DType::F32);
+        x = e.binary(BinaryFn::Add, x, bias);
+    }
+    let made = match function {
+        ProductFunction::Identity => x,
+        ProductFunction::Relu => e.unary(UnaryFn::Relu, x),
+        ProductFunction::GeluTanh => {
+            let tanh = tanh_of_gelu(&mut e, x);
+            let (half, one) = (e.constant(0.5, DType::F32), e.constant(1.0, DType::F32));
+            let sum = e.binary(BinaryFn::Add, one, tanh);
+            product_of(&mut e, &[half, x, sum])
+        }
+    };
+    key_of(&e, made).unwrap_or_default()
+}
+
+const CUBES: f64 = 0.044_715;
+
+/// `sqrt(2 / pi)`, the scale in the approximation of `gelu`.
+fn scale() -> f64 {
+    (2.0 / std::f64::consts::PI).sqrt()
+}
+
+fn product_of(e: &mut Expr, factors: &[Reg]) -> Reg {
+    let rest = factors[1..].iter();
+    rest.fold(factors[0], |product, factor| e.binary(BinaryFn::Mul, product, *factor))
+}
+
+/// `tanh(sqrt(2 / pi) (x + 0.044715 x^3))`.
+fn tanh_of_gelu(e: &mut Expr, x: Reg) -> Reg {
+    let (cubes, scale) = (e.constant(CUBES, DType::F32), e.constant(scale(), DType::F32));
+    let cube = product_of(e, &[cubes, x, x, x]);
+    let inner = e.binary(BinaryFn::Add, x, cube);
+    let inner = e.binary(BinaryFn::Mul, scale, inner);
+    e.unary(UnaryFn::Tanh, inner)
+}
+
+/// The gradient of `gelu` by `tanh`, of a product and what the `gelu` was applied to, as the chain rule gives it.
+fn gelu_grad(product: usize, operand: usize) -> String {
+    let mut e = Expr::default();
+    let [dy, x] = [product, operand].map(|i| e.push(Scalar::Load(i as u16), DType::F32));
+    let tanh = tanh_of_gelu(&mut e, x);
+    let one = e.constant(1.0, DType::F32);
+    let square = e.binary(BinaryFn::Mul, tanh, tanh);
+    let negative = e.unary(UnaryFn::Neg, square);
+    let slope = e.binary(BinaryFn::Add, one, negative);
+    let number = e.constant(0.5 * scale(), DType::F32);
+    let linear = product_of(&mut e, &[number, dy, x, slope]);
+    let number = e.constant(0.5 * scale() * CUBES * 3.0, DType::F32);
+    let cubic = product_of(&mut e, &[number, dy, x, slope, x, x]);
+    let half = e.constant(0.5, DType::F32);
+    let sum = e.binary(BinaryFn::Add, one, tanh);
+    let outer = product_of(&mut e, &[half, dy, sum]);
+    let made = e.binary(BinaryFn::Add, linear, cubic);
+    let made = e.binary(BinaryFn::Add, made, outer);
+    key_of(&e, made).unwrap_or_default()
+}
+
+/// The gradient of `relu`, of a product and the result of the `relu`.
+fn relu_grad(product: usize, result: usize) -> String {
+    let mut e = Expr::default();
+    let [x, y] = [product, result].map(|i| e.push(Scalar::Load(i as u16), DType::F32));
+    let zero = e.constant(0.0, DType::F32);
+    let above = e.binary(BinaryFn::Gt, y, zero);
+    let through = e.cast(above, DType::F32);
+    let made = e.binary(BinaryFn::Mul, through, x);
+    key_of(&e, made).unwrap_or_default()
+}

@@ -1,0 +1,145 @@
+//! Values that are computed where they are folded, and so are never in memory: squares of which a norm needs the sum alone, and what is summed
+//! with a cotangent for the gradient of a scale.
+//!
+//! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other values that they can be computed
+//! from, they are computed from those.
+
+use super::residuals::{Readers, ended};
+use super::row_groups::{RowGroups, takes};
+use meshwright_plan::expr::{Expr, Reg, Scalar};
+use meshwright_plan::{BufId, Computed, Operand, Plan, Prim, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A value that is computed where it is folded.
+#[derive(Clone, Debug)]
+pub struct Inlined {
+    pub of: Computed,
+    pub reads: Vec<Operand>,
+    /// The step that folds it.
+    pub by: usize,
+}
+
+/// All of a Plan.
+#[derive(Debug, Default)]
+pub struct InlinedValues {
+    pub values: BTreeMap<BufId, Inlined>,
+    /// Steps that write nothing else.
+    pub skipped: BTreeSet<usize>,
+}
+
+impl InlinedValues {
+    /// Finds them; `folds` says whether a step can compute what it folds, and `writes` whether a step can leave out what it would write.
+    pub fn of(
+        plan: &Plan,
+        rows: &RowGroups,
+        folds: impl Fn(&Inlined, BufId) -> bool,
+        writes: impl Fn(&Step) -> bool,
+    ) -> InlinedValues {
+        let (readers, mut all) = (Readers::of(plan), InlinedValues::default());
+        let mut folding = BTreeSet::new();
+        for (at, step) in plan.steps.iter().enumerate() {
+            let Prim::Map { expr, regs } = &step.prim else { continue };
+            if rows.members.contains_key(&at) {
+                continue;
+            }
+            let once: Vec<usize> = (0..step.writes.len())
+                .filter(|k| !readers.leaves(step.writes[*k].buf))
+                .filter(|k| readers.folded_by(at, &step.writes[*k]).is_some())
+                .collect();
+            let stays: Vec<usize> = (0..step.writes.len()).filter(|k| !once.contains(k)).collect();
+            if once.is_empty() || !stays.is_empty() && !writes(step) {
+                continue;
+            }
+            // Of two factors of a sum of products one is read.
+            let by: Vec<_> = once.iter().filter_map(|k| readers.folded_by(at, &step.writes[*k])).collect();
+            let taken = |by: &usize| rows.members.contains_key(by) || folding.contains(by);
+            if by.iter().any(|step| taken(step) || by.iter().filter(|other| *other == step).count() > 1) {
+                continue;
+            }
+            let found = once.iter().map(|k| {
+                let others = stays.iter().map(|s| (regs[*s], &step.writes[*s]));
+                let (of, reads) = cut(expr, regs[*k], others.collect(), &step.reads);
+                let by = readers.folded_by(at, &step.writes[*k])?;
+                let inlined = Inlined { of, reads, by };
+                let pays = stays.is_empty() || readers.pays(&inlined, &step.writes[*k]);
+                // What folds it may wait for a group.
+                let runs = rows.waiting.get(&by).copied().unwrap_or(by);
+                let taken = |o: &Operand| {
+                    plan.steps[by..=runs].iter().any(|s| takes(s) && ended(s).any(|b| b == o.buf))
+                };
+                let lasts = |o: &Operand| readers.lasts(o.buf, at, by) && !taken(o);
+                (pays && inlined.reads.iter().all(lasts) && folds(&inlined, step.writes[*k].buf))
+                    .then_some((step.writes[*k].buf, inlined))
+            });
+            // All or none: what one of them is computed from must be written.
+            let Some(found) = found.collect::<Option<Vec<_>>>() else { continue };
+            folding.extend(found.iter().map(|(_, inlined)| inlined.by));
+            all.values.extend(found);
+            if stays.is_empty() {
+                all.skipped.insert(at);
+            }
+        }
+        all
+    }
+}
+
+/// An expression of one register, in which other registers are loaded from where they are written.
+fn cut(expr: &Expr, reg: Reg, written: Vec<(Reg, &Operand)>, inputs: &[Operand]) -> (Computed, Vec<Operand>) {
+    let (mut made, mut reads): (Expr, Vec<Operand>) = (Expr::default(), vec![]);
+    let mut wanted = vec![false; expr.nodes.len()];
+    wanted[usize::from(reg)] = true;
+    let from = |at: usize| written.iter().find(|(r, _)| usize::from(*r) == at && *r != reg);
+    for at in (0..expr.nodes.len()).rev() {
+        if wanted[at] && from(at).is_none() {
+            expr.nodes[at].scalar.reads().iter().for_each(|r| wanted[usize::from(*r)] = true);
+        }
+    }
+    let mut regs: Vec<Reg> = vec![];
+    for (at, node) in expr.nodes.iter().enumerate() {
+        if !wanted[at] {
+            regs.push(0);
+            continue;
+        }
+        let mut load = |operand: &Operand, made: &mut Expr| {
+            let slot = reads.iter().position(|r| r == operand).unwrap_or_else(|| {
+                reads.push(operand.clone());
+                reads.len() - 1
+            });
+            made.push(Scalar::Load(slot as u16), node.dtype)
+        };
+        let new = match (from(at), node.scalar) {
+            (Some((_, operand)), _) => load(operand, &mut made),
+            (None, Scalar::Load(k)) => load(&inputs[usize::from(k)], &mut made),
+            (None, other) => made.push(other.map_reads(|r| regs[usize::from(r)]), node.dtype),
+        };
+        regs.push(new);
+    }
+    (Computed { expr: made, reg: regs[usize::from(reg)] }, reads)
+}
+
+impl Readers<'_> {
+    /// The step that alone reads what a step writes, once, in the same turn of the same loop and under the same names of dims, if it sums.
+    fn folded_by(&self, at: usize, written: &Operand) -> Option<usize> {
+        let by = self.only(written.buf)?;
+        let step = self.plan.steps.get(by)?;
+        let mut reads = step.reads.iter().filter(|o| o.buf == written.buf);
+        let once = reads.next() == Some(written) && reads.next().is_none();
+        let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
+        (folds && once && by > at && self.is_beside(by, at)).then_some(by)
+    }
+
+    /// Whether a buffer that is there at one step is still there at another.
+    pub fn lasts(&self, buf: BufId, from: usize, to: usize) -> bool {
+        let ends = |s: &Step| s.free.contains(&buf) || s.aliases.iter().any(|a| a.0 == buf);
+        !self.plan.steps.get(from + 1..to).unwrap_or_default().iter().any(ends)
+    }
+
+    /// Whether reading again what a value is computed from moves fewer bytes than writing and reading it.
+    fn pays(&self, inlined: &Inlined, written: &Operand) -> bool {
+        let bytes = |o: &Operand| {
+            let buffer = self.plan.buffer(o.buf);
+            buffer.extents.iter().map(|e| e.size).product::<usize>() * buffer.dtype.bytes()
+        };
+        inlined.reads.iter().map(bytes).sum::<usize>() < 2 * bytes(written)
+    }
+}

@@ -1,0 +1,80 @@
+//! Truth values that are drawn at random, and that a device draws where it reads them: they are never in memory.
+//!
+//! A mask of dropout is read by element-wise steps of the forward pass and of the backward pass; a loop over layers keeps it for the
+//! latter position by position. A counter-based generator gives the same bits wherever it is asked, so a device with kernels that draw
+//! while they compute needs neither the mask nor what is kept of it.
+
+use super::residuals::{Readers, ResidualStep, Residuals};
+use meshwright_plan::random::Distribution;
+use meshwright_plan::{BufId, Plan, Prim};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What of a Plan is drawn where it is read.
+#[derive(Debug, Default)]
+pub struct Masks {
+    /// The step that would draw each of these buffers, or what it is kept from.
+    pub drawn_by: BTreeMap<BufId, usize>,
+    /// Steps that have nothing to do.
+    pub skipped: BTreeSet<usize>,
+}
+
+impl Masks {
+    /// Finds them; `draws` says whether a step can draw what it reads of a buffer, which that other step would draw.
+    pub fn of(plan: &Plan, residuals: &Residuals, draws: impl Fn(usize, BufId, usize) -> bool) -> Masks {
+        let mut masks = Masks::default();
+        let readers = Readers::of(plan);
+        for (at, step) in plan.steps.iter().enumerate() {
+            let (Prim::Random { distribution: Distribution::Bernoulli { .. }, .. }, [out]) =
+                (&step.prim, &step.writes[..])
+            else {
+                continue;
+            };
+            let Some(found) = readers.mask((at, out.buf), residuals, &draws) else { continue };
+            if found.drawn_by.keys().all(|buf| !readers.leaves(*buf)) {
+                masks.drawn_by.extend(found.drawn_by);
+                masks.skipped.extend(found.skipped);
+            }
+        }
+        masks
+    }
+}
+
+impl Readers<'_> {
+    /// Of one that is drawn by a step into a buffer, if all who read it can draw it.
+    fn mask(
+        &self,
+        (at, buf): (usize, BufId),
+        residuals: &Residuals,
+        draws: &impl Fn(usize, BufId, usize) -> bool,
+    ) -> Option<Masks> {
+        let mut found = Masks::default();
+        found.drawn_by.insert(buf, at);
+        found.skipped.insert(at);
+        // In another loop another value would be drawn.
+        let draws_here = |reader: &usize, of: BufId, near: usize| {
+            self.within[*reader] == self.within[near] && draws(*reader, of, at)
+        };
+        for reader in self.readers.get(&buf)? {
+            let Some(ResidualStep::Store { stack, .. }) = residuals.steps.get(reader).copied() else {
+                if draws_here(reader, buf, at) {
+                    continue;
+                }
+                return None;
+            };
+            found.skipped.insert(*reader);
+            for (load, how) in &residuals.steps {
+                if !matches!(how, ResidualStep::Load { stack: of, .. } if *of == stack) {
+                    continue;
+                }
+                let kept = self.plan.steps[*load].writes.first()?.buf;
+                let readers = self.readers.get(&kept).map_or(&[][..], Vec::as_slice);
+                if !readers.iter().all(|reader| draws_here(reader, kept, *load)) {
+                    return None;
+                }
+                found.drawn_by.insert(kept, at);
+                found.skipped.insert(*load);
+            }
+        }
+        Some(found)
+    }
+}

@@ -1,0 +1,161 @@
+//! Values that a loop leaves to another position by position: what a backward loop reads of the forward one.
+//!
+//! A Plan stacks them in one buffer, which one loop updates and another slices. Where nothing else reads it, the engine makes no such
+//! buffer: each value stays where it was made, until the iteration of the other loop that reads it last. So nothing is copied, and
+//! memory is free again as the second loop goes on.
+
+use crate::slot::TensorSlot;
+use meshwright_plan::{BufId, Dim, Plan, Prim, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Effect of a step on residuals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResidualStep {
+    /// It would make the buffer.
+    Blank,
+    /// It keeps the second operand.
+    Store { stack: BufId, dim: Dim },
+    /// Its result is what was kept, of which it is the last reader or not.
+    Load { stack: BufId, dim: Dim, last: bool },
+}
+
+/// Which buffers of a Plan are never made.
+#[derive(Debug, Default)]
+pub struct Residuals {
+    /// Effect of each step that would create, write or read a stack.
+    pub steps: BTreeMap<usize, ResidualStep>,
+    /// The buffers of these stacks.
+    pub buffers: BTreeSet<BufId>,
+}
+
+/// Consumers of the buffers of a Plan.
+pub struct Readers<'a> {
+    pub plan: &'a Plan,
+    /// By buffer the steps that read it.
+    pub readers: BTreeMap<BufId, Vec<usize>>,
+    /// By buffer the steps that write it, in order.
+    pub writers: BTreeMap<BufId, Vec<usize>>,
+    /// For each step the loop that it is in, by the step that begins it.
+    pub within: Vec<Option<usize>>,
+    /// For each end of a loop the step that begins it.
+    pub begins: BTreeMap<usize, usize>,
+    /// Outputs, and next values of what is kept.
+    leaves: BTreeSet<BufId>,
+}
+
+impl Residuals {
+    /// Finds them.
+    pub fn of(plan: &Plan) -> Residuals {
+        let readers = Readers::of(plan);
+        let mut found = Residuals::default();
+        for (end, begin) in &readers.begins {
+            let (Some(first), Some(last)) = (plan.steps.get(*begin), plan.steps.get(*end)) else { continue };
+            let Prim::Repeat { dim, .. } = first.prim else { continue };
+            let carries = first.reads.iter().zip(&first.writes).zip(last.reads.iter().zip(&last.writes));
+            for ((start, current), (next, after)) in carries {
+                let chain = [start.buf, current.buf, next.buf, after.buf];
+                if let Some(steps) = readers.stack(chain, (*begin, *end), dim) {
+                    found.steps.extend(steps);
+                    found.buffers.extend(chain);
+                }
+            }
+        }
+        found
+    }
+}
+
+impl<'a> Readers<'a> {
+    pub fn of(plan: &'a Plan) -> Readers<'a> {
+        let (mut readers, mut begins) = (BTreeMap::<BufId, Vec<usize>>::new(), BTreeMap::new());
+        let mut writers = BTreeMap::<BufId, Vec<usize>>::new();
+        let (mut within, mut open) = (Vec::with_capacity(plan.steps.len()), Vec::new());
+        for (at, step) in plan.steps.iter().enumerate() {
+            if let (Prim::EndRepeat, Some(begin)) = (&step.prim, open.last()) {
+                begins.insert(at, *begin);
+                open.pop();
+            }
+            within.push(open.last().copied());
+            if let Prim::Repeat { .. } = step.prim {
+                open.push(at);
+            }
+            step.writes.iter().for_each(|o| writers.entry(o.buf).or_default().push(at));
+            for operand in &step.reads {
+                let of = readers.entry(operand.buf).or_default();
+                if of.last() != Some(&at) {
+                    of.push(at);
+                }
+            }
+        }
+        let leaves = (plan.outputs.iter().map(|o| o.buf))
+            .chain(plan.program_inputs.iter().filter_map(|l| l.next))
+            .collect();
+        Readers { plan, readers, writers, within, begins, leaves }
+    }
+
+    /// Whether a buffer outlives the program.
+    pub fn leaves(&self, buf: BufId) -> bool {
+        self.leaves.contains(&buf)
+    }
+
+    pub fn only(&self, buf: BufId) -> Option<usize> {
+        match self.readers.get(&buf).map(Vec::as_slice) {
+            Some([one]) => Some(*one),
+            _ => None,
+        }
+    }
+
+    /// Whether two steps are in the same turn of the same loop.
+    pub fn is_beside(&self, one: usize, other: usize) -> bool {
+        let lag = |step: usize| self.plan.steps[step].lag;
+        self.within[one] == self.within[other] && lag(one) == lag(other)
+    }
+
+    /// Effects of the steps on a stack, if one loop only fills it and one later loop only slices it.
+    fn stack(
+        &self,
+        [start, current, next, after]: [BufId; 4],
+        (begin, end): (usize, usize),
+        dim: Dim,
+    ) -> Option<Vec<(usize, ResidualStep)>> {
+        let steps = &self.plan.steps;
+        let buffer = self.plan.buffers.get(start.0 as usize)?;
+        let small = self.plan.dims.size(dim).max(start.0 as usize) < TensorSlot::POSITIONS;
+        if buffer.dtype.is_pair() || !small || self.only(start) != Some(begin) || self.only(next) != Some(end)
+        {
+            return None;
+        }
+        let blank = *self.writers.get(&start)?.iter().rev().find(|s| **s < begin)?;
+        let update = self.only(current).filter(|s| steps[*s].writes_buf(next))?;
+        let written = |s: usize| steps[s].reads.first().is_some_and(|o| o.buf == current);
+        let fills = matches!(steps[blank].prim, Prim::Blank { zero: false })
+            && matches!(steps[update].prim, Prim::IterationUpdate { dim: d } if d == dim)
+            && written(update)
+            && self.within[update] == Some(begin);
+        let slices = self.readers.get(&after)?;
+        let inside = self.within[*slices.first()?]?;
+        // A loop that runs again in a loop around it alone reads them again.
+        let slicing = matches!(steps[inside].prim, Prim::Repeat { dim: d, .. } if d == dim)
+            && self.within[inside] == self.within[begin];
+        let slice = |s: &usize| {
+            matches!(steps[*s].prim, Prim::IterationSlice { dim: d } if d == dim)
+                && self.within[*s] == Some(inside)
+        };
+        if !fills || self.leaves(after) || !slicing || !slices.iter().all(slice) {
+            return None;
+        }
+        // A step with a lag reads a position in a later turn.
+        let last = *slices.iter().max_by_key(|s| (steps[**s].lag, **s))?;
+        let loads = slices.iter().map(|s| (*s, ResidualStep::Load { stack: start, dim, last: *s == last }));
+        Some(
+            [(blank, ResidualStep::Blank), (update, ResidualStep::Store { stack: start, dim })]
+                .into_iter()
+                .chain(loads)
+                .collect(),
+        )
+    }
+}
+
+/// Buffers whose lifetime ends with a step, including donated ones.
+pub fn ended(step: &Step) -> impl Iterator<Item = BufId> {
+    step.free.iter().copied().chain(step.aliases.iter().map(|(from, _)| *from))
+}

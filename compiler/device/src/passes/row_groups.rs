@@ -1,0 +1,307 @@
+//! Steps along rows that are one kernel: what is folded of a row, what is computed of each of its elements with that, and what is summed over all rows. A
+//! norm is two sums and what is made of them; cross-entropy a maximum, a sum, and the gradient; the gradient of a norm has sums over all rows for its scale
+//! and its shift, and for the bias below it. A device with such kernels reads a row once, and what one step of a group leaves to the next is never in memory.
+//!
+//! The steps of a group need not follow each other in the Plan. All run in the place of the last one; what is between them and reads what they
+//! write runs after it ([`super::step_order`]).
+
+use super::residuals::{Readers, Residuals, ended};
+use meshwright_plan::{BufId, Dim, Monoid, Operand, Plan, Prim, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// So far a group reaches, in steps of the Plan.
+const FARTHEST: usize = 64;
+
+/// Steps that are one kernel.
+#[derive(Clone, Debug, Default)]
+pub struct RowGroup {
+    /// In the order of the Plan.
+    pub steps: Vec<usize>,
+    /// Those between that run after it.
+    pub after: Vec<usize>,
+    /// The dims that say which row it is, and those along a row, in the order of the values that have all.
+    pub rows: Vec<Dim>,
+    pub along: Vec<Dim>,
+    /// Values without other consumers.
+    pub inner: BTreeSet<BufId>,
+}
+
+impl RowGroup {
+    pub fn last(&self) -> usize {
+        self.steps.last().copied().unwrap_or(0)
+    }
+
+    /// All dims.
+    pub fn dims(&self) -> Vec<Dim> {
+        [&self.rows[..], &self.along].concat()
+    }
+}
+
+/// All of a Plan.
+#[derive(Debug, Default)]
+pub struct RowGroups {
+    /// By the last of their steps.
+    pub at: BTreeMap<usize, RowGroup>,
+    /// By each of their steps the last.
+    pub members: BTreeMap<usize, usize>,
+    /// By each step that waits for one, the last of that.
+    pub waiting: BTreeMap<usize, usize>,
+    /// Values between steps of a group, which are never stored.
+    pub never: BTreeSet<BufId>,
+}
+
+impl RowGroups {
+    /// Finds them; `fuses` says whether the device has a kernel for a group, and `waits` whether a step that is none of it may run after
+    /// it at no loss. What products may do `beside` needs no group for a sum over its rows.
+    pub fn of(
+        plan: &Plan,
+        (residuals, beside): (&Residuals, &BTreeSet<usize>),
+        fuses: impl Fn(&RowGroup) -> bool,
+        waits: impl Fn(&Step) -> bool,
+    ) -> RowGroups {
+        let finder = Finder { readers: Readers::of(plan), plan, residuals, beside, fuses, waits };
+        let (mut all, mut at) = (RowGroups::default(), 0);
+        while at < plan.steps.len() {
+            let found = finder.dims_of(at).and_then(|dims| finder.grown(at, dims));
+            // The stretches of groups do not overlap.
+            at = found.as_ref().map_or(at, RowGroup::last) + 1;
+            if let Some(group) = found {
+                all.members.extend(group.steps.iter().map(|step| (*step, group.last())));
+                all.waiting.extend(group.after.iter().map(|step| (*step, group.last())));
+                all.never.extend(&group.inner);
+                all.at.insert(group.last(), group);
+            }
+        }
+        all
+    }
+}
+
+/// Whether a step consumes its operand, so that its lifetime cannot be extended.
+pub fn takes(step: &Step) -> bool {
+    matches!(step.prim, Prim::Collective(_) | Prim::Wait | Prim::DynamicUpdateSlice { .. })
+}
+
+struct Finder<'a, F, W> {
+    plan: &'a Plan,
+    readers: Readers<'a>,
+    residuals: &'a Residuals,
+    beside: &'a BTreeSet<usize>,
+    fuses: F,
+    waits: W,
+}
+
+/// The dims of rows and those along a row, and the step that folds them.
+struct RowDims {
+    rows: Vec<Dim>,
+    along: Vec<Dim>,
+    by: usize,
+}
+
+/// A growing group.
+#[derive(Default)]
+struct Growth {
+    group: RowGroup,
+    /// Results of its steps, those that depend on a reduction, and other values that depend on the group.
+    made: BTreeSet<BufId>,
+    of_folds: BTreeSet<BufId>,
+    waiting: BTreeSet<BufId>,
+    /// Operands of these steps.
+    held: BTreeSet<BufId>,
+    /// Whether it sums over rows, and whether it is better than its steps apart.
+    sums: bool,
+    pays: bool,
+}
+
+impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
+    /// The dims of the rows of which a step may begin a group.
+    fn dims_of(&self, at: usize) -> Option<RowDims> {
+        let step = &self.plan.steps[at];
+        if self.residuals.steps.contains_key(&at) {
+            return None;
+        }
+        if !matches!(step.prim, Prim::Map { .. }) {
+            return split(step, at);
+        }
+        // Those of the first fold that an element-wise step leads to; of a sum over rows where there is no other.
+        let dims = &step.writes.first()?.dims;
+        let mut reached: BTreeSet<BufId> = step.writes.iter().map(|o| o.buf).collect();
+        let end = self.plan.steps.len().min(at + FARTHEST);
+        let near = (at + 1..end).filter(|s| self.readers.is_beside(at, *s));
+        let mut sums = None;
+        for (number, later) in near.map(|s| (s, &self.plan.steps[s])) {
+            if !later.reads.iter().any(|o| reached.contains(&o.buf) && o.dims == *dims) {
+                continue;
+            }
+            match &later.prim {
+                Prim::Map { .. } if later.writes.iter().all(|o| o.dims == *dims) => {
+                    reached.extend(later.writes.iter().map(|o| o.buf));
+                }
+                _ => match split(later, number).filter(|found| all_of(found) == *dims) {
+                    Some(found) if found.sums_columns(later) => sums = sums.or(Some(found)),
+                    Some(found) => return Some(found),
+                    None => {}
+                },
+            }
+        }
+        sums.filter(|_| !self.beside.contains(&at))
+    }
+
+    /// The group that a step begins, if it is worth one.
+    fn grown(&self, first: usize, RowDims { rows, along, .. }: RowDims) -> Option<RowGroup> {
+        let mut growth =
+            Growth { group: RowGroup { rows, along, ..RowGroup::default() }, ..Growth::default() };
+        if !self.joins(&mut growth, first) {
+            return None;
+        }
+        let end = self.plan.steps.len().min(first + FARTHEST);
+        for at in first + 1..end {
+            let step = &self.plan.steps[at];
+            let reads = |of: &BTreeSet<BufId>| step.reads.iter().any(|o| of.contains(&o.buf));
+            let depends = reads(&growth.made) || reads(&growth.waiting);
+            let wanted = depends || self.shares(&growth, at);
+            if !reads(&growth.waiting) && wanted && self.joins(&mut growth, at) {
+                continue;
+            }
+            if !self.passes(&growth, (first, at), depends) {
+                break;
+            }
+            if depends {
+                growth.group.after.push(at);
+                growth.waiting.extend(step.writes.iter().map(|o| o.buf));
+                growth.held.extend(step.reads.iter().map(|o| o.buf));
+            }
+        }
+        let mut group = growth.group;
+        let last = group.last();
+        group.after.retain(|at| *at < last);
+        growth.pays.then_some(group)
+    }
+
+    /// Whether a step could begin a group of the same rows, and reads what a group reads already, or leads to a fold that does: so that is read once for
+    /// both.
+    fn shares(&self, growth: &Growth, at: usize) -> bool {
+        let RowGroup { rows, along, steps, .. } = &growth.group;
+        let dims = growth.group.dims();
+        let reads = |of: usize| self.plan.steps[of].reads.iter().filter(|o| o.dims == dims);
+        let read =
+            |o: &Operand| growth.made.contains(&o.buf) || steps.iter().any(|s| reads(*s).any(|r| r == o));
+        self.dims_of(at).is_some_and(|found| {
+            found.rows == *rows
+                && found.along == *along
+                && [at, found.by].into_iter().any(|s| reads(s).any(read))
+        })
+    }
+
+    /// True if a group that began at a step may continue behind another step, which is not part of it.
+    fn passes(&self, growth: &Growth, (first, at): (usize, usize), depends: bool) -> bool {
+        let step = &self.plan.steps[at];
+        let moves = matches!(
+            step.prim,
+            Prim::IterationUpdate { .. } | Prim::IterationSlice { .. } | Prim::Copy | Prim::Blank { .. }
+        );
+        let ends = ended(step).any(|b| growth.held.contains(&b));
+        match &step.prim {
+            Prim::Repeat { .. } | Prim::EndRepeat => false,
+            _ if !self.readers.is_beside(first, at) => false,
+            // Work that overlaps a collective is not delayed until its wait.
+            Prim::Wait if growth.pays => false,
+            _ if takes(step) => !depends && !ends,
+            _ if depends => moves || (self.waits)(step),
+            _ => true,
+        }
+    }
+
+    /// Adds a step, if the device has a kernel for the group with it.
+    fn joins(&self, growth: &mut Growth, at: usize) -> bool {
+        let step = &self.plan.steps[at];
+        let (dims, rows) = (growth.group.dims(), &growth.group.rows);
+        let first = growth.group.steps.first().copied().unwrap_or(at);
+        let fits = match &step.prim {
+            Prim::Map { .. } => {
+                let all = |of: &[Dim]| step.writes.iter().all(|o| o.dims == *of);
+                all(&dims) || all(rows)
+            }
+            _ => {
+                split(step, at).is_some_and(|found| found.rows == *rows && found.along == growth.group.along)
+            }
+        };
+        let sums_columns = step.writes.iter().any(|o| o.dims == growth.group.along);
+        // Under other names of dims it is another tensor.
+        let same = |o: &Operand| {
+            !growth.made.contains(&o.buf) || o.dims.len() == dims.len() && o.dims == dims || o.dims == *rows
+        };
+        if !fits
+            || !step.reads.iter().all(same)
+            || self.residuals.steps.contains_key(&at)
+            || !self.readers.is_beside(first, at)
+        {
+            return false;
+        }
+        let mut group = growth.group.clone();
+        group.steps.push(at);
+        let alone = |b: &BufId| {
+            let by = self.readers.readers.get(b).into_iter().flatten();
+            !self.readers.leaves(*b) && by.into_iter().all(|reader| group.steps.contains(reader))
+        };
+        let written = group.steps.iter().flat_map(|s| &self.plan.steps[*s].writes);
+        group.inner = written.map(|o| o.buf).filter(alone).collect();
+        if !(self.fuses)(&group) {
+            return false;
+        }
+        growth.group = group;
+        let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
+        let of_rows = !folds && !matches!(step.prim, Prim::Map { .. });
+        // A value that is summed over rows is read once for the sum and its other consumers.
+        growth.sums |= sums_columns;
+        growth.pays |= growth.sums && growth.group.steps.len() > 1;
+        let late = of_rows || folds || step.reads.iter().any(|o| growth.of_folds.contains(&o.buf));
+        let writes = || step.writes.iter().map(|o| o.buf);
+        growth.pays |= of_rows || late && !folds && step.writes.iter().any(|o| o.dims == dims);
+        growth.made.extend(writes());
+        growth.of_folds.extend(writes().filter(|_| late));
+        growth.held.extend(step.reads.iter().map(|o| o.buf));
+        true
+    }
+}
+
+impl RowDims {
+    /// Whether a fold with these dims sums over the rows.
+    fn sums_columns(&self, fold: &Step) -> bool {
+        fold.writes.iter().any(|o| o.dims == self.along)
+    }
+}
+
+/// Of a step along rows, the dims of what it reads, and those of what it writes, or of the rows.
+fn along_of(step: &Step) -> Option<(&Vec<Dim>, Vec<Dim>)> {
+    let dims = &step.reads.first()?.dims;
+    match &step.prim {
+        Prim::Reduce { .. } => Some((dims, step.writes.first()?.dims.clone())),
+        Prim::Contract if step.reads.iter().all(|o| o.dims == *dims) => {
+            Some((dims, step.writes.first()?.dims.clone()))
+        }
+        Prim::Softmax { dim, .. }
+        | Prim::LogSumExp { dim }
+        | Prim::CrossEntropy { dim }
+        | Prim::CrossEntropyGrad { dim } => Some((dims, dims.iter().copied().filter(|d| d != dim).collect())),
+        _ => None,
+    }
+}
+
+/// Of a step, the dims of rows and those along a row, if the latter come last: it folds these, or sums the former. What is folded to one number is no row:
+/// the norm of a parameter is spread over a whole device, and is one launch with those of others.
+fn split(step: &Step, by: usize) -> Option<RowDims> {
+    let (dims, kept) = along_of(step)?;
+    let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
+    if let Some(along) = dims.strip_prefix(&kept[..]) {
+        let none = along.is_empty() || folds && kept.is_empty();
+        return (!none).then(|| RowDims { along: along.to_vec(), rows: kept, by });
+    }
+    let sums = matches!(step.prim, Prim::Reduce { monoid: Monoid::Sum } | Prim::Contract);
+    let rows = dims.strip_suffix(&kept[..]).filter(|rows| sums && !rows.is_empty() && !kept.is_empty())?;
+    Some(RowDims { rows: rows.to_vec(), along: kept, by })
+}
+
+/// All dims.
+fn all_of(dims: &RowDims) -> Vec<Dim> {
+    [&dims.rows[..], &dims.along].concat()
+}

@@ -1,0 +1,158 @@
+//! Order of the steps on a device, and the end of each buffer's lifetime. Row groups run as one ([`super::row_groups`]), reductions compute
+//! their operands ([`super::inlined`]), and steps move next to each other.
+
+use super::inlined::InlinedValues;
+use super::residuals::{Readers, ended};
+use super::row_groups::{RowGroups, takes};
+use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub struct StepOrder {
+    /// The steps of the Plan.
+    pub steps: Vec<usize>,
+    /// For each step when it runs: where it stands in the order, or the last step of its group.
+    pub place: Vec<usize>,
+    /// The step that frees a buffer, by step and buffer, if it is not the Plan's.
+    ends: BTreeMap<(usize, BufId), usize>,
+}
+
+impl StepOrder {
+    /// `gathers` says whether several steps that stand next to each other may be one launch.
+    pub fn of(plan: &Plan, groups: &RowGroups, inlined: &InlinedValues, gathers: bool) -> StepOrder {
+        let mut order = order(plan, groups);
+        if gathers {
+            Gatherer::new(plan, groups, inlined).gather(&mut order);
+        }
+        let mut place = vec![0; plan.steps.len()];
+        order.iter().enumerate().for_each(|(n, step)| place[*step] = n);
+        // A group reads what its steps read when the last of them runs.
+        let runs = |step: usize| groups.members.get(&step).copied().unwrap_or(step);
+        // Last consumer of each buffer.
+        let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
+        let mut read = |buf: BufId, by: usize| {
+            let of = last.entry(buf).or_insert(by);
+            if place[by] > place[*of] {
+                *of = by;
+            }
+        };
+        for (at, step) in plan.steps.iter().enumerate() {
+            step.reads.iter().for_each(|o| read(o.buf, runs(at)));
+        }
+        for value in inlined.values.values() {
+            value.reads.iter().for_each(|o| read(o.buf, runs(value.by)));
+        }
+        let mut ends = BTreeMap::new();
+        for (at, step) in plan.steps.iter().enumerate() {
+            for buf in ended(step) {
+                let by =
+                    last.get(&buf).copied().filter(|by| place[*by] > place[runs(at)]).unwrap_or(runs(at));
+                if by != at {
+                    ends.insert((at, buf), by);
+                }
+            }
+        }
+        let place = (0..place.len()).map(|step| place[runs(step)]).collect();
+        StepOrder { steps: order, place, ends }
+    }
+
+    /// After which step a buffer ends that a step of the Plan ends.
+    pub fn end_of(&self, buf: BufId, at: usize) -> usize {
+        self.ends.get(&(at, buf)).copied().unwrap_or(at)
+    }
+}
+
+fn order(plan: &Plan, groups: &RowGroups) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..plan.steps.len()).collect();
+    for (last, group) in &groups.at {
+        let Some(first) = group.steps.first() else { continue };
+        let late = |step: &usize| group.steps.contains(step) || group.after.contains(step);
+        let stays = (*first..=*last).filter(|step| !late(step));
+        let all: Vec<usize> = stays.chain(group.steps.iter().chain(&group.after).copied()).collect();
+        order[*first..=*last].copy_from_slice(&all);
+    }
+    order
+}
+
+/// Moves loads from stacks of loops to the begin of the body, and stores to its end.
+struct Gatherer<'a> {
+    plan: &'a Plan,
+    readers: Readers<'a>,
+    groups: &'a RowGroups,
+    inlined: &'a InlinedValues,
+    /// By buffer the step that writes it.
+    written: BTreeMap<BufId, usize>,
+}
+
+impl<'a> Gatherer<'a> {
+    fn new(plan: &'a Plan, groups: &'a RowGroups, inlined: &'a InlinedValues) -> Gatherer<'a> {
+        let of = |(at, step): (usize, &'a Step)| step.writes.iter().map(move |o| (o.buf, at));
+        let written = plan.steps.iter().enumerate().flat_map(of).collect();
+        Gatherer { plan, readers: Readers::of(plan), groups, inlined, written }
+    }
+
+    /// In the body of each innermost loop what takes values out of stacks comes first, then what converts those alone, and what puts values into stacks
+    /// last. So folds and element-wise steps that do not depend on each other stand next to each other, and are one launch: the conversions of all
+    /// parameters of a layer, and the sums for their gradients.
+    fn gather(&self, order: &mut [usize]) {
+        for (end, begin) in &self.readers.begins {
+            let body = &mut order[begin + 1..*end];
+            // Collectives and inner loops keep their position, so a body with one keeps its order.
+            let stays = |step: &Step| {
+                takes(step) || step.lag != 0 || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat)
+            };
+            if body.iter().any(|s| stays(&self.plan.steps[*s])) {
+                continue;
+            }
+            let (slices, others): (Vec<usize>, Vec<usize>) =
+                body.iter().partition(|s| self.is_slice(**s, *begin));
+            let taken: BTreeSet<BufId> =
+                slices.iter().flat_map(|s| &self.plan.steps[*s].writes).map(|o| o.buf).collect();
+            let (conversions, others): (Vec<usize>, Vec<usize>) =
+                others.into_iter().partition(|s| self.converts(*s, *begin, &taken));
+            let (updates, others): (Vec<usize>, Vec<usize>) =
+                others.into_iter().partition(|s| self.is_update(*s, (*begin, *end)));
+            let all = slices.into_iter().chain(conversions).chain(others).chain(updates);
+            body.iter_mut().zip(all).for_each(|(place, step)| *place = step);
+        }
+    }
+
+    /// Whether it is there before a loop.
+    fn is_outside(&self, buf: BufId, begin: usize) -> bool {
+        self.written.get(&buf).is_none_or(|by| *by < begin)
+    }
+
+    fn is_slice(&self, at: usize, begin: usize) -> bool {
+        let step = &self.plan.steps[at];
+        self.readers.within[at] == Some(begin)
+            && matches!(step.prim, Prim::IterationSlice { .. })
+            && step.reads.iter().all(|o| self.is_outside(o.buf, begin))
+    }
+
+    /// An element-wise step that alone reads what was taken out of stacks, and gives no more bytes: its result may lie there until it is read.
+    fn converts(&self, at: usize, begin: usize, taken: &BTreeSet<BufId>) -> bool {
+        let step = &self.plan.steps[at];
+        let bytes = |operands: &mut dyn Iterator<Item = &Operand>| -> usize {
+            operands.map(|o| self.plan.buffer(o.buf).largest_bytes(&self.plan.mesh)).sum()
+        };
+        let computed = |o: &Operand| self.inlined.values.contains_key(&o.buf);
+        let alone = |o: &Operand| taken.contains(&o.buf) && self.readers.only(o.buf) == Some(at);
+        let known = |o: &Operand| alone(o) || self.is_outside(o.buf, begin);
+        self.readers.within[at] == Some(begin)
+            && matches!(step.prim, Prim::Map { .. })
+            && !self.groups.members.contains_key(&at)
+            && !step.writes.iter().any(computed)
+            && step.reads.iter().all(known)
+            && bytes(&mut step.writes.iter())
+                <= bytes(&mut step.reads.iter().filter(|o| taken.contains(&o.buf)))
+    }
+
+    /// Whether nothing but the end of the loop needs what a step makes of a stack.
+    fn is_update(&self, at: usize, (begin, end): (usize, usize)) -> bool {
+        let step = &self.plan.steps[at];
+        let last = |o: &Operand| self.readers.only(o.buf) == Some(end);
+        self.readers.within[at] == Some(begin)
+            && matches!(step.prim, Prim::IterationUpdate { .. })
+            && step.writes.iter().all(last)
+    }
+}

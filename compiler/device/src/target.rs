@@ -1,0 +1,119 @@
+//! Targets: kinds of devices as values.
+
+use burn_backend::{BoolStore, DType as BurnType};
+
+/// A kind of device with the kernels and libraries that a device plan may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Kind of the device.
+    pub kind: TargetKind,
+    /// Burn's dtype of truth values within a step.
+    pub boolean: BurnType,
+    /// Kernels work on the memory of the host. They accept empty tensors, and pairs of value and index as one tensor. Storage returns to
+    /// the device's pool, so the last read by an operation of Burn is followed by a drop.
+    pub host_kernels: bool,
+    /// All matmuls are kernels of the target; Burn's matmul is not used.
+    pub own_matmul: bool,
+    /// The target has kernels for element-wise steps.
+    pub maps: bool,
+    /// The target has kernels whose threads form blocks: folds, rows, lookups, windows.
+    pub blocks: bool,
+    /// Kernels multiply half types on tensor cores.
+    pub tensor_cores: bool,
+    /// Matmuls have epilogues.
+    pub epilogues: bool,
+    /// Approximate limit of the scores that are live at once in an attention of Burn's operations.
+    pub scores_at_once: usize,
+}
+
+/// Kind of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TargetKind {
+    /// A thread of the host with this project's kernels for CPUs.
+    Cpu,
+    /// The host with Burn's operations, as on a GPU without kernels: the reference of tests.
+    BurnOnHost,
+    /// The host with the element-wise kernels of GPUs, compiled for the CPU: for tests.
+    CompiledOnHost,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+/// Scores of an attention of Burn's operations: 128 MiB of `f32`, and a few times as much for intermediate results.
+const SCORES_AT_ONCE: usize = 1 << 25;
+/// The same limit for tests, so small that they go through several tiles.
+const FEW_SCORES_AT_ONCE: usize = 64;
+/// Least compute capability with the instructions of the kernels for half types (`mma.m16n8k16`, `ldmatrix`).
+const TENSOR_CORES: (u32, u32) = (8, 0);
+
+impl Target {
+    /// Whether results of kernels lie in an arena.
+    pub fn has_arena(&self) -> bool {
+        self.maps
+    }
+
+    /// A CPU: the target of `--device cpu`.
+    pub fn cpu() -> Target {
+        Target {
+            kind: TargetKind::Cpu,
+            boolean: BurnType::Bool(BoolStore::Native),
+            host_kernels: true,
+            own_matmul: false,
+            maps: false,
+            blocks: false,
+            tensor_cores: false,
+            epilogues: false,
+            scores_at_once: usize::MAX,
+        }
+    }
+
+    /// The host with Burn's operations; `own_matmul` adds the stand-in for cuBLASLt.
+    pub fn burn_on_host(own_matmul: bool) -> Target {
+        Target {
+            kind: TargetKind::BurnOnHost,
+            host_kernels: false,
+            own_matmul,
+            scores_at_once: FEW_SCORES_AT_ONCE,
+            ..Target::cpu()
+        }
+    }
+
+    /// The host with compiled element-wise kernels.
+    pub fn compiled_on_host() -> Target {
+        Target {
+            kind: TargetKind::CompiledOnHost,
+            boolean: BurnType::Bool(BoolStore::U8),
+            own_matmul: true,
+            maps: true,
+            scores_at_once: SCORES_AT_ONCE,
+            ..Target::burn_on_host(true)
+        }
+    }
+
+    /// An NVIDIA GPU of a compute capability (major, minor), with or without cuBLASLt.
+    pub fn cuda(capability: (u32, u32), cublaslt: bool) -> Target {
+        Target {
+            kind: TargetKind::Cuda,
+            blocks: true,
+            tensor_cores: capability >= TENSOR_CORES,
+            epilogues: cublaslt,
+            ..Target::compiled_on_host()
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.kind {
+            TargetKind::Cpu => "cpu",
+            TargetKind::BurnOnHost => "burn",
+            TargetKind::CompiledOnHost => "cubecl-cpu",
+            TargetKind::Cuda => "cuda",
+        })?;
+        match self.kind {
+            TargetKind::Cuda if !self.tensor_cores => f.write_str(" without tensor cores"),
+            TargetKind::Cuda if !self.epilogues => f.write_str(" without cuBLASLt"),
+            _ => Ok(()),
+        }
+    }
+}

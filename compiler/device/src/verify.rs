@@ -1,0 +1,339 @@
+//! Checks a device plan by running it on tensors that are nothing but names and places.
+//!
+//! A tensor is written once and read while it lives; what is fused away is in no launch; collectives start in the Plan's order; what lives at
+//! the same time lies apart in the arena; what outlives the program lives at its end, and nothing else does.
+
+use crate::arena::{Spot, views};
+use crate::iteration::Iteration;
+use crate::kernels::Kernel;
+use crate::kernels::result::ResultMemory;
+use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
+use crate::slot::LaunchId;
+use crate::slot::TensorSlot;
+use crate::turns::Turn;
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use meshwright_plan::{BufId, Plan};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Bytes of the arena.
+type Stretch = Range<u64>;
+
+/// Checks a device plan.
+///
+/// # Errors
+/// The first launch that breaks an invariant, and which.
+pub fn verify(plan: &Plan, device: &DevicePlan) -> Result<(), String> {
+    let mut verifier = Verifier {
+        plan,
+        device,
+        alive: BTreeMap::new(),
+        in_flight: BTreeMap::new(),
+        stacks: stacks(device),
+        parts: vec![],
+        asked: 0,
+        last_collective: None,
+    };
+    verifier.begin();
+    for id in &device.body {
+        verifier.launch(*id, Iteration::default())?;
+    }
+    verifier.end()
+}
+
+/// The tensors that values are put into position by position.
+fn stacks(device: &DevicePlan) -> BTreeSet<TensorId> {
+    let updates = |launch: &&Launch| matches!(launch.kind, LaunchKind::Kernel(Kernel::IterationUpdate(_)));
+    device.launches.iter().filter(updates).filter_map(|launch| Some(launch.reads.first()?.id)).collect()
+}
+
+struct Verifier<'a> {
+    plan: &'a Plan,
+    device: &'a DevicePlan,
+    /// The tensors that hold something, with their places.
+    alive: BTreeMap<TensorId, Vec<Stretch>>,
+    /// By collective what it receives.
+    in_flight: BTreeMap<u32, Vec<(TensorId, Vec<Stretch>)>>,
+    /// Values that are made within a stack before they are put there.
+    parts: Vec<Stretch>,
+    /// Tensors that values are put into position by position.
+    stacks: BTreeSet<TensorId>,
+    /// Results of kernels so far that the arena has places for.
+    asked: usize,
+    last_collective: Option<usize>,
+}
+
+fn overlap(a: &Stretch, b: &Stretch) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+fn named(id: TensorId) -> TensorSlot {
+    TensorSlot::of(id)
+}
+
+impl Verifier<'_> {
+    fn begin(&mut self) {
+        let inputs = self.plan.program_inputs.iter().map(|input| input.buf).filter(|buf| self.exists(*buf));
+        self.alive.extend(inputs.map(|buf| (TensorSlot::Buffer(buf).id(), vec![])).collect::<Vec<_>>());
+        for table in 0..self.device.tables.len() {
+            self.alive.insert(TensorSlot::Table(table).id(), vec![]);
+        }
+    }
+
+    fn end(self) -> Result<(), String> {
+        if self.asked != self.device.arena.spots.len() {
+            let (asked, spots) = (self.asked, self.device.arena.spots.len());
+            return Err(format!("{asked} results ask for a place in the arena, which has {spots}"));
+        }
+        if let Some(id) = self.in_flight.keys().next() {
+            return Err(format!("the collective {id} is never waited for"));
+        }
+        let lives = |id: &TensorId| match named(*id) {
+            TensorSlot::Buffer(b) | TensorSlot::Indices(b) => self.device.left.contains(&b),
+            TensorSlot::Table(_) => true,
+            TensorSlot::Temporary(_) | TensorSlot::Residual(..) => false,
+        };
+        match self.alive.keys().find(|id| !lives(id)) {
+            Some(id) => Err(format!("{} is never freed", named(*id))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the device has a tensor of a buffer: GPUs have none without elements.
+    fn exists(&self, buf: BufId) -> bool {
+        let coords = self.plan.mesh.coords(self.device.rank);
+        let shape = self.plan.buffer(buf).shape(&self.plan.mesh, &coords);
+        self.device.target.host_kernels || !shape.contains(&0)
+    }
+
+    fn launch(&mut self, id: LaunchId, at: Iteration) -> Result<(), String> {
+        let device = self.device;
+        let launch = &device.launches[id];
+        let told = |problem: String| format!("launch {} ({}): {problem}", id.0, launch.kind.name());
+        match &launch.kind {
+            LaunchKind::Kernel(kernel) => self.kernel((id, launch), kernel, at).map_err(told)?,
+            LaunchKind::Burn(burn) => {
+                burn.graph.operations.iter().try_for_each(|o| self.operation(o)).map_err(told)?;
+            }
+            LaunchKind::Free => {}
+            LaunchKind::Collective(of) => self.collective((id, launch), of, at)?,
+            LaunchKind::Wait { start, unpack } => {
+                let LaunchKind::Collective(of) = &device.launches[*start].kind else {
+                    return Err(told(format!("it waits for {}, which is no collective", start.0)));
+                };
+                let received = of.async_id.and_then(|id| self.in_flight.remove(&id));
+                let received = received.ok_or_else(|| told(format!("{} is not in flight", start.0)))?;
+                received.into_iter().try_for_each(|(id, place)| self.write(id, place)).map_err(told)?;
+                unpack.iter().try_for_each(|id| self.launch(*id, at))?;
+            }
+            LaunchKind::Loop(of) => self.iterate(of, at)?,
+        }
+        launch.frees.iter().try_for_each(|slot| self.take(slot.id(), true).map(drop)).map_err(told)
+    }
+
+    fn iterate(&mut self, of: &LoopLaunch, at: Iteration) -> Result<(), String> {
+        for turn in &of.turns {
+            match *turn {
+                Turn::Carry { carry, made } => {
+                    let c = &of.carries[carry];
+                    let (from, ends) = if made { (c.next, true) } else { (c.start, c.ends) };
+                    self.carry(from, ends, (!c.unread).then_some(c.current));
+                }
+                Turn::Run { launch, position } => {
+                    self.launch(of.body[launch], at.within(self.plan, of.dim, position))?;
+                }
+                Turn::End { carry, made } => {
+                    let c = &of.carries[carry];
+                    self.carry(if made { c.next } else { c.current }, true, Some(c.last));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A carry is a buffer, of which a device may hold nothing.
+    fn carry(&mut self, from: BufId, ends: bool, to: Option<BufId>) {
+        for slot in [TensorSlot::Buffer, TensorSlot::Indices] {
+            let id = slot(from).id();
+            let held = if ends { self.alive.remove(&id) } else { self.alive.get(&id).cloned() };
+            if let (Some(to), Some(held)) = (to, held) {
+                self.alive.insert(slot(to).id(), held);
+            }
+        }
+    }
+
+    /// The places of a tensor that is read.
+    fn take(&mut self, id: TensorId, ends: bool) -> Result<Vec<Stretch>, String> {
+        if let TensorSlot::Buffer(buf) = named(id)
+            && self.device.never.contains(&buf)
+        {
+            return Err(format!("{} is read, which is fused away", named(id)));
+        }
+        let held = if ends { self.alive.remove(&id) } else { self.alive.get(&id).cloned() };
+        held.ok_or_else(|| format!("{} is read while it holds nothing", named(id)))
+    }
+
+    fn read(&mut self, tensor: &TensorIr) -> Result<Vec<Stretch>, String> {
+        self.take(tensor.id, tensor.status == TensorStatus::ReadWrite)
+    }
+
+    fn write(&mut self, id: TensorId, places: Vec<Stretch>) -> Result<(), String> {
+        if let TensorSlot::Buffer(buf) = named(id)
+            && self.device.never.contains(&buf)
+        {
+            return Err(format!("{} is written, which is fused away", named(id)));
+        }
+        match self.alive.insert(id, places) {
+            Some(_) => Err(format!("{} is written while it holds something", named(id))),
+            None => Ok(()),
+        }
+    }
+
+    fn operation(&mut self, operation: &OperationIr) -> Result<(), String> {
+        let read = operation.inputs().map(|t| self.read(t)).collect::<Result<Vec<_>, _>>()?.concat();
+        let places = match views::result_memory(operation) {
+            ResultMemory::Own => vec![],
+            // It may show its operands in another form.
+            _ => read,
+        };
+        operation.outputs().try_for_each(|t| self.write(t.id, places.clone()))
+    }
+
+    fn kernel(
+        &mut self,
+        (id, launch): (LaunchId, &Launch),
+        kernel: &Kernel,
+        at: Iteration,
+    ) -> Result<(), String> {
+        let residual = |stack, dim| {
+            let position = at.position(dim).map_err(|e| e.to_string())?;
+            Ok::<_, String>(TensorSlot::Residual(stack, position).id())
+        };
+        match kernel {
+            Kernel::Store { stack, dim } => {
+                let places =
+                    launch.reads.iter().map(|t| self.read(t)).collect::<Result<Vec<_>, _>>()?.concat();
+                return self.write(residual(*stack, *dim)?, places);
+            }
+            Kernel::Load { stack, dim, last } => {
+                let places = self.take(residual(*stack, *dim)?, *last)?;
+                return launch.writes.iter().try_for_each(|t| self.write(t.id, places.clone()));
+            }
+            _ => {}
+        }
+        let read = launch.reads.iter().map(|t| self.read(t)).collect::<Result<Vec<_>, _>>()?;
+        match kernel.result_memory(&launch.writes) {
+            ResultMemory::Given(results) if self.device.target.has_arena() => {
+                self.no_part_is_read(launch, &read)?;
+                for (out, given) in launch.writes.iter().zip(results) {
+                    let spot = self.spot(id)?;
+                    let over =
+                        |k: &usize| launch.reads.get(*k).is_some_and(|t| t.status == TensorStatus::ReadWrite);
+                    let own: Vec<usize> = given.over.into_iter().filter(over).collect();
+                    let others = read.iter().enumerate().filter(|(k, _)| !own.contains(k)).flat_map(|r| r.1);
+                    let place = self.free_place(spot, &others.collect::<Vec<_>>())?;
+                    self.write(out.id, place)?;
+                }
+                Ok(())
+            }
+            ResultMemory::Update(_) if self.device.target.has_arena() => {
+                self.spot(id)?;
+                // The value lies in the stack now.
+                self.parts.retain(|part| !read[1].contains(part));
+                let whole = read[0].clone();
+                launch.writes.iter().try_for_each(|t| self.write(t.id, whole.clone()))
+            }
+            ResultMemory::Own => launch.writes.iter().try_for_each(|t| self.write(t.id, vec![])),
+            _ => {
+                let places = read.concat();
+                launch.writes.iter().try_for_each(|t| self.write(t.id, places.clone()))
+            }
+        }
+    }
+
+    /// The place of the next result.
+    fn spot(&mut self, id: LaunchId) -> Result<Spot, String> {
+        let arena = &self.device.arena;
+        let found = arena.of.get(self.asked).zip(arena.spots.get(self.asked));
+        self.asked += 1;
+        match found {
+            Some((launch, spot)) if *launch == id => Ok(*spot),
+            _ => Err("a result has no place of its own in the arena".into()),
+        }
+    }
+
+    /// The place of a result, if nothing lies there that lives, or is one of `others`. A value may be made in the stack that it will be put into.
+    fn free_place(&mut self, spot: Spot, others: &[&Stretch]) -> Result<Vec<Stretch>, String> {
+        let Spot::At { start, bytes } = spot else { return Ok(vec![]) };
+        let place = start..start + bytes;
+        if place.end > self.device.arena.bytes {
+            return Err(format!(
+                "a result ends at byte {} of the arena's {}",
+                place.end, self.device.arena.bytes
+            ));
+        }
+        let taken = |other: &Stretch| {
+            Err(format!("a result lies at {place:?} of the arena, where {other:?} is taken"))
+        };
+        if let Some(other) = others.iter().find(|p| overlap(p, &place)) {
+            return taken(other);
+        }
+        let mut within = false;
+        for (id, held) in &self.alive {
+            let Some(other) = held.iter().find(|p| overlap(p, &place)) else { continue };
+            let holds = other.start <= place.start && place.end <= other.end;
+            if !(holds && self.stacks.contains(id)) {
+                return taken(other);
+            }
+            within = true;
+        }
+        if within {
+            self.parts.push(place.clone());
+        }
+        Ok(vec![place])
+    }
+
+    /// Fails where a stack is read while a value is being made in it.
+    fn no_part_is_read(&self, launch: &Launch, read: &[Vec<Stretch>]) -> Result<(), String> {
+        let stacks = launch.reads.iter().zip(read).filter(|(t, _)| self.stacks.contains(&t.id));
+        let part_of = |p: &&Stretch| self.parts.iter().any(|part| overlap(p, part));
+        match stacks.flat_map(|(_, places)| places).find(part_of) {
+            Some(place) => Err(format!("the stack at {place:?} is read while a value is made in it")),
+            None => Ok(()),
+        }
+    }
+
+    fn collective(
+        &mut self,
+        (id, launch): (LaunchId, &Launch),
+        of: &CollectiveLaunch,
+        at: Iteration,
+    ) -> Result<(), String> {
+        let told = |problem: String| format!("launch {} ({}): {problem}", id.0, launch.kind.name());
+        // In a loop the first one comes again.
+        if at.depth() == 0 && self.last_collective.replace(launch.step).is_some_and(|last| last > launch.step)
+        {
+            return Err(told("it starts before one that the Plan starts earlier".into()));
+        }
+        of.pack.iter().try_for_each(|id| self.launch(*id, at))?;
+        let mut received = vec![];
+        for (sent, into) in of.calls.iter().flat_map(|call| call.send.iter().zip(&call.receive)) {
+            let held = sent.slot.map(|slot| self.take(slot.id(), sent.ends)).transpose().map_err(told)?;
+            let Some(slot) = into.slot else { continue };
+            let spot = if self.device.target.has_arena() { self.spot(id).map_err(told)? } else { Spot::Own };
+            let places = match spot {
+                Spot::Operand => held.unwrap_or_default(),
+                spot => self.free_place(spot, &held.iter().flatten().collect::<Vec<_>>()).map_err(told)?,
+            };
+            received.push((slot.id(), places));
+        }
+        if let Some(number) = of.async_id {
+            return match self.in_flight.insert(number, received) {
+                Some(_) => Err(told(format!("{number} is in flight already"))),
+                None => Ok(()),
+            };
+        }
+        received.into_iter().try_for_each(|(id, place)| self.write(id, place)).map_err(told)?;
+        of.unpack.iter().try_for_each(|id| self.launch(*id, at))
+    }
+}

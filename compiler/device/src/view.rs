@@ -1,0 +1,141 @@
+//! A device plan as other programs read it: what `explain --emit device --format json` prints.
+
+use crate::arena::Spot;
+use crate::costs::{LaunchCosts, Totals};
+use crate::launch::{DevicePlan, Launch};
+use crate::slot::LaunchId;
+use crate::slot::TensorSlot;
+use burn_ir::{TensorIr, TensorStatus};
+use meshwright_plan::{ArenaId, Plan};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// The version of the form.
+pub const VERSION: u32 = 1;
+
+/// A device plan.
+#[derive(Debug, Serialize)]
+pub struct DevicePlanView {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The kind of device.
+    pub target: String,
+    /// The device.
+    pub rank: usize,
+    /// SHA-256 of all that the plan says, in hexadecimal digits: equal for equal plans.
+    pub hash: String,
+    /// What all launches cost together, each as often as it runs.
+    pub totals: Totals,
+    /// The launches outside of loops, in their order.
+    pub body: Vec<u32>,
+    /// All launches; the number of each is its place here.
+    pub launches: Vec<LaunchView>,
+}
+
+/// A launch.
+#[derive(Debug, Serialize)]
+pub struct LaunchView {
+    /// Its number.
+    pub id: u32,
+    /// The kernel, `burn`, `loop`, or the collective.
+    pub kind: &'static str,
+    /// The steps of the Plan that it computes.
+    pub steps: Vec<usize>,
+    /// The value of the model that the last of them computes, and its line there.
+    pub value: String,
+    /// See `value`; 0 where it has none.
+    pub line: u32,
+    /// The tensors that a kernel reads.
+    pub reads: Vec<TensorView>,
+    /// The tensors that a kernel writes.
+    pub writes: Vec<TensorView>,
+    /// Tensors that are freed after it.
+    pub frees: Vec<String>,
+    /// Its costs, when it runs once.
+    #[serde(flatten)]
+    pub traffic: LaunchCosts,
+    /// The launches within it.
+    pub inner: Vec<u32>,
+}
+
+/// A tensor of a launch.
+#[derive(Debug, Serialize)]
+pub struct TensorView {
+    /// Where it is kept: `b7` is buffer 7 of the Plan, `i7` its indices, `k0` a constant, `t12` a temporary.
+    pub slot: String,
+    /// The type of its elements.
+    pub dtype: &'static str,
+    /// Its extents.
+    pub shape: Vec<usize>,
+    /// Of what is read, whether it ends there.
+    pub ends: bool,
+    /// Of what is written, the first bytes of its places in the arena, run after run of the launch; none where it has memory of its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub at: Vec<u64>,
+}
+
+impl TensorView {
+    fn of(t: &TensorIr, at: Vec<u64>) -> TensorView {
+        TensorView {
+            slot: TensorSlot::of(t.id).to_string(),
+            dtype: t.dtype.name(),
+            shape: t.shape.to_vec(),
+            ends: t.status == TensorStatus::ReadWrite,
+            at,
+        }
+    }
+}
+
+impl DevicePlan {
+    /// SHA-256 of all that it says, in hexadecimal digits.
+    pub fn hash(&self) -> String {
+        // What is derived writes every field of it.
+        let digest = Sha256::digest(format!("{VERSION} {self:?}"));
+        digest.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+
+    /// It as other programs read it.
+    pub fn view(&self, plan: &Plan) -> DevicePlanView {
+        let mut spots: Vec<Vec<Spot>> = vec![vec![]; self.launches.len()];
+        self.arena.of.iter().zip(&self.arena.spots).for_each(|(id, spot)| spots[id.position()].push(*spot));
+        let launches = self.launches.ids().map(|id| self.launch_view(plan, id, &spots[id.position()]));
+        DevicePlanView {
+            version: VERSION,
+            target: self.target.to_string(),
+            rank: self.rank,
+            hash: self.hash(),
+            totals: self.totals(plan),
+            body: self.body.iter().map(|id| id.0).collect(),
+            launches: launches.collect(),
+        }
+    }
+
+    fn launch_view(&self, plan: &Plan, id: LaunchId, spots: &[Spot]) -> LaunchView {
+        let launch: &Launch = &self.launches[id];
+        let origin = launch.steps.last().and_then(|step| plan.steps[*step].origin.first());
+        let many = launch.writes.len().max(1);
+        let places = |k: usize| {
+            let of = spots.iter().skip(k).step_by(many);
+            let mut at: Vec<u64> =
+                of.filter_map(|s| if let Spot::At { start, .. } = s { Some(*start) } else { None }).collect();
+            at.dedup();
+            at
+        };
+        LaunchView {
+            id: id.0,
+            kind: launch.kind.name(),
+            steps: launch.steps.clone(),
+            value: origin.map_or_else(String::new, |o| o.path.clone()),
+            line: origin.map_or(0, |o| o.line),
+            reads: launch.reads.iter().map(|t| TensorView::of(t, vec![])).collect(),
+            writes: launch.writes.iter().enumerate().map(|(k, t)| TensorView::of(t, places(k))).collect(),
+            frees: launch.frees.iter().map(ToString::to_string).collect(),
+            traffic: launch.traffic(plan),
+            inner: self.inner(launch).map(|id| id.0).collect(),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Device plans of what ships, for every kind of device, and faults in them that the verifier must find.
+
+use crate::support::options;
+use burn_ir::TensorStatus;
+use meshwright_core::training_step;
+use meshwright_device::arena::Spot;
+use meshwright_device::launch::LaunchKind;
+use meshwright_device::target::Target;
+use meshwright_device::verify::verify;
+use meshwright_device::{DevicePlan, compile};
+use meshwright_plan::{DType, Plan};
+use meshwright_train::catalog::MODELS;
+use meshwright_train::{Project, ProjectOptions};
+
+const TARGETS: [fn() -> Target; 4] =
+    [Target::cpu, || Target::burn_on_host(false), Target::compiled_on_host, || Target::cuda((9, 0), true)];
+
+/// The training step of a model that ships, in its smallest preset.
+fn plan(model: &str, mesh: &str, layout: &str, precision: DType) -> Option<Plan> {
+    let tiny = MODELS.iter().any(|m| m.name == model && m.text.contains("size tiny"));
+    let fitted = options(model, mesh, layout, &[]);
+    let preset = tiny.then(|| "tiny".to_string());
+    let loaded = Project::load(&ProjectOptions { preset, precision: Some(precision), ..fitted });
+    let project = loaded.project?;
+    let step = training_step(&project.program)?;
+    Some(project.compile(&step, &loaded.sources).0?.plan)
+}
+
+/// Compiling verifies: one writer, defined before used, nothing fused away is touched, collectives in order, no overlap in the arena, no leak.
+#[test]
+fn every_model_has_a_device_plan_on_every_kind_of_device() {
+    let one = |precision| ("a=1", "batch -> a", precision);
+    let ways = [
+        one(DType::F32),
+        one(DType::BF16),
+        ("a=2", "batch -> a; params: * -> a", DType::BF16),
+        ("a=2", "batch -> a; microbatches 2", DType::F32),
+    ];
+    let mut wrong = vec![];
+    for (model, (mesh, layout, precision)) in MODELS.iter().flat_map(|m| ways.map(|way| (m, way))) {
+        let Some(plan) = plan(model.name, mesh, layout, precision) else { continue };
+        for target in TARGETS.map(|target| target()) {
+            let last = plan.mesh.devices() - 1;
+            if let Err(e) = compile(&plan, last, target) {
+                wrong.push(format!("{} under {layout} in {precision} on {target}: {e}", model.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// In a loop of one iteration a value takes all of the stack that it is made in.
+#[test]
+fn loops_of_one_iteration_have_device_plans() {
+    let one = ProjectOptions {
+        preset: Some("tiny".into()),
+        precision: Some(DType::BF16),
+        ..options("gpt", "a=1", "batch -> a", &[("layers", 1)])
+    };
+    let loaded = Project::load(&one);
+    let project = loaded.project.unwrap();
+    let step = training_step(&project.program).unwrap();
+    let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
+    for target in TARGETS {
+        compile(&plan, 0, target()).unwrap();
+    }
+}
+
+/// A device plan whose target, in place of one that was asked for, has other kernels is another one.
+#[test]
+fn equal_device_plans_have_equal_hashes() {
+    let plan = plan("gpt", "a=1", "batch -> a", DType::BF16).unwrap();
+    let hash = |target| compile(&plan, 0, target).unwrap().hash();
+    assert_eq!(hash(Target::cuda((9, 0), true)), hash(Target::cuda((9, 0), true)));
+    let all: std::collections::BTreeSet<String> = TARGETS.iter().map(|target| hash(target())).collect();
+    assert_eq!(all.len(), TARGETS.len());
+}
+
+/// Applies a fault in every place where there is one; gives how many there were. Each must be found.
+fn faults(
+    plan: &Plan,
+    target: Target,
+    name: &str,
+    fault: impl Fn(&mut DevicePlan, usize) -> Option<bool>,
+) -> usize {
+    let mut places = 0;
+    for at in 0.. {
+        let mut device = compile(plan, 0, target).unwrap();
+        match fault(&mut device, at) {
+            None => break,
+            Some(false) => {}
+            Some(true) => {
+                places += 1;
+                assert!(verify(plan, &device).is_err(), "{name}, place {at}, on {target}");
+            }
+        }
+    }
+    assert!(places > 0, "{name} on {target}: no place for the fault");
+    places
+}
+
+/// A launch of a device plan, by its place among all; none past the last one.
+fn nth(device: &mut DevicePlan, at: usize) -> Option<&mut meshwright_device::launch::Launch> {
+    let id = device.launches.ids().nth(at)?;
+    Some(&mut device.launches[id])
+}
+
+#[test]
+fn faults_in_device_plans_are_found() {
+    let plan = plan("mlp", "a=2", "batch -> a", DType::F32).unwrap();
+    for target in [Target::cpu(), Target::cuda((9, 0), true)] {
+        let flip = |from, to| {
+            move |device: &mut DevicePlan, at: usize| {
+                let launch = nth(device, at)?;
+                let last = launch.reads.iter().rposition(|t| t.status == from);
+                if let Some(k) = last {
+                    launch.reads[k].status = to;
+                }
+                Some(last.is_some())
+            }
+        };
+        use TensorStatus::{ReadOnly, ReadWrite};
+        faults(&plan, target, "a tensor that does not end", flip(ReadWrite, ReadOnly));
+        faults(&plan, target, "a tensor that ends too early", flip(ReadOnly, ReadWrite));
+        faults(&plan, target, "a launch that is left out", |device, at| {
+            (at < device.body.len()).then(|| device.body.remove(at))?;
+            Some(true)
+        });
+        faults(&plan, target, "a launch that runs twice", |device, at| {
+            let id = *device.body.get(at)?;
+            let writes = !device.launches[id].writes.is_empty();
+            device.body.insert(at, id);
+            Some(writes)
+        });
+        faults(&plan, target, "a buffer that is fused away and written", |device, at| {
+            let launch = nth(device, at)?;
+            let written = launch.writes.first().map(|t| meshwright_device::slot::TensorSlot::of(t.id));
+            if let Some(meshwright_device::slot::TensorSlot::Buffer(buf)) = written {
+                device.never.insert(buf);
+                return Some(true);
+            }
+            Some(false)
+        });
+        faults(&plan, target, "a launch that runs before what it reads", |device, at| {
+            let (first, second) = (*device.body.get(at)?, *device.body.get(at + 1)?);
+            let written: Vec<_> = device.launches[first].writes.iter().map(|t| t.id).collect();
+            let depends = device.launches[second].reads.iter().any(|t| written.contains(&t.id));
+            device.body.swap(at, at + 1);
+            Some(depends)
+        });
+    }
+}
+
+#[test]
+fn faults_in_an_arena_are_found() {
+    let plan = plan("gpt", "a=1", "batch -> a", DType::BF16).unwrap();
+    let target = Target::cuda((9, 0), true);
+    let device = || compile(&plan, 0, target).unwrap();
+    let mut small = device();
+    small.arena.bytes /= 2;
+    assert!(verify(&plan, &small).is_err());
+    let mut one_place = device();
+    for spot in &mut one_place.arena.spots {
+        if let Spot::At { start, .. } = spot {
+            *start = 0;
+        }
+    }
+    assert!(verify(&plan, &one_place).is_err());
+    let mut few = device();
+    few.arena.spots.pop();
+    assert!(verify(&plan, &few).is_err());
+    // Where the next result lies, this one does, for neighbors that live at the same time.
+    let spots = device().arena.spots;
+    let (mut found, mut moved) = (0, 0);
+    for at in (0..spots.len() - 1).step_by(7) {
+        let mut device = device();
+        if let (Spot::At { start, .. }, Spot::At { start: next, .. }) = (spots[at], spots[at + 1])
+            && start != next
+        {
+            let Spot::At { bytes, .. } = spots[at] else { continue };
+            device.arena.spots[at] = Spot::At { start: next, bytes };
+            moved += 1;
+            found += usize::from(verify(&plan, &device).is_err());
+        }
+    }
+    assert!(found * 2 > moved && moved > 10, "{found} of {moved} overlaps were found");
+}
+
+#[test]
+fn collectives_out_of_order_and_never_waited_for_are_found() {
+    let plan = plan("mlp", "a=2", "batch -> a; params: * -> a", DType::F32).unwrap();
+    let device = || compile(&plan, 0, Target::cpu()).unwrap();
+    let is = |device: &DevicePlan, at: usize, of: fn(&LaunchKind) -> bool| {
+        of(&device.launches[device.body[at]].kind)
+    };
+    let starts: Vec<usize> = {
+        let device = device();
+        (0..device.body.len())
+            .filter(|at| is(&device, *at, |k| matches!(k, LaunchKind::Collective(_))))
+            .collect()
+    };
+    let mut swapped = device();
+    swapped.body.swap(starts[0], starts[1]);
+    assert!(verify(&plan, &swapped).unwrap_err().contains("the Plan starts earlier"));
+    let mut never = device();
+    let wait = (0..never.body.len()).find(|at| is(&never, *at, |k| matches!(k, LaunchKind::Wait { .. })));
+    never.body.remove(wait.unwrap());
+    assert!(verify(&plan, &never).is_err());
+}
