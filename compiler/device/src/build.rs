@@ -1,4 +1,4 @@
-//! From a Plan to what one device runs: segments of operations, and collectives between them.
+//! From a Plan to the launches of one device, and the collectives and loops between them.
 
 use crate::arena::Arena;
 use crate::arena::layout::arena_of;

@@ -128,6 +128,9 @@ fn usage_errors_exit_2_and_help_exits_0() {
         &["explain", "mlp", "--emit", "burn", "--rank", "1"],
         &["explain", "mlp", "--emit", "plan", "--rank", "0"],
         &["explain", "mlp", "--emit", "plan", "--device", "cuda"],
+        &["explain", "mlp", "--device", "cuda", "--why", "logits.classes"],
+        &["explain", "mlp", "--device", "cuda", "--html", "plan.html"],
+        &["check", "mlp", "--device", "cuda"],
     ] {
         let (code, out, err) = run(args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}");

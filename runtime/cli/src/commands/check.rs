@@ -13,6 +13,11 @@ use std::time::Instant;
 
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
+    if args.passes.device.is_some() && args.passes.emit.is_none() {
+        return Err(Stop::Usage(
+            "`--device` is for `--emit device` and `--emit burn`; `meshwright explain MODEL --device KIND` has totals".into(),
+        ));
+    }
     if args.project.layouts().len() > 1 {
         return layouts(args, console);
     }

@@ -190,7 +190,9 @@ fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result
         Some(stage @ (Emit::Device | Emit::Burn)) => {
             let (rank, devices) = (passes.rank.unwrap_or(0), plan.mesh.devices());
             if rank >= devices {
-                let problem = format!("there is no rank {rank}: the mesh has {devices} devices, from 0");
+                let ranks =
+                    if devices == 1 { "are 0 alone".into() } else { format!("are 0 to {}", devices - 1) };
+                let problem = format!("there is no rank {rank}: ranks of this mesh {ranks}");
                 return Err(Stop::Usage(problem));
             }
             let device = device_plan(plan, rank, passes.device.unwrap_or_default())?;
