@@ -1,7 +1,7 @@
 //! Runs the compiler on the inputs of a case, as the command does but without files.
 
 use crate::markdown::{Block, Page};
-use meshwright_core::explain::{CollectiveReport, Report, explain};
+use meshwright_core::explain::{CollectiveReport, Report, attention_lines, explain, note_no_kernels};
 use meshwright_core::partition::{Instr, Spmd};
 use meshwright_core::resolve::resolve;
 use meshwright_core::why::{text, why};
@@ -9,11 +9,12 @@ use meshwright_core::{
     Compiled, DecodedOutput, Decoding, Layout, NewPositions, OutputKind, PASSES, Program, Settings,
     StepGraph, StepOutput, check_devices, compile, decode, evaluation, layout, training_step,
 };
+use meshwright_device::DevicePlan;
 use meshwright_device::target::Target;
 use meshwright_diag::render::{concise_all, full_all};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors};
 use meshwright_ops::{Crossing, Id, Kind};
-use meshwright_plan::{DType, Phase};
+use meshwright_plan::{DType, Phase, Plan};
 use meshwright_syntax::ast::LayoutFile;
 use meshwright_syntax::{parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use meshwright_train::catalog::{LAYOUTS, MODELS, find};
@@ -306,24 +307,39 @@ impl Output {
                 let compiled = self.compiled.as_ref().ok_or_else(|| self.errors())?;
                 Ok(residuals(&compiled.0.spmd))
             }
-            _ => match (info.strip_prefix("why "), info.strip_prefix("device ")) {
-                (Some(question), _) => self.why(question),
-                (None, Some(kind)) => self.device(kind),
-                (None, None) => stage(info.strip_prefix("after:").unwrap_or(info)),
+            _ => match info.split_once(' ') {
+                Some(("why", question)) => self.why(question),
+                Some(("device", kind)) => self.device(kind),
+                Some(("attention", kind)) => self.attention(kind),
+                _ => stage(info.strip_prefix("after:").unwrap_or(info)),
             },
         }
     }
 
-    /// What rank 0 launches on a kind of device, with its costs but for the list of inputs.
-    fn device(&self, kind: &str) -> Result<String, String> {
+    /// The device plan of rank 0 on a kind of device.
+    fn device_plan(&self, kind: &str) -> Result<(&Plan, DevicePlan), String> {
         let plan = &self.compiled.as_ref().ok_or_else(|| self.errors())?.0.plan;
         let target = match kind {
             "cpu" => Target::cpu(),
             "cuda" => Target::cuda((9, 0), true),
             "cuda without cublaslt" => Target::cuda((9, 0), false),
+            "cuda without tensor cores" => Target::cuda((7, 5), true),
             _ => return Err(format!("there is no device `{kind}`")),
         };
-        let device = meshwright_device::compile(plan, 0, target).map_err(|e| e.to_string())?;
+        Ok((plan, meshwright_device::compile(plan, 0, target).map_err(|e| e.to_string())?))
+    }
+
+    /// What is said of attention on a kind of device.
+    fn attention(&self, kind: &str) -> Result<String, String> {
+        let (plan, device) = self.device_plan(kind)?;
+        let mut all = self.report.as_ref().map(|r| r.attention.clone()).unwrap_or_default();
+        note_no_kernels(&mut all, plan, &device.attention_without_kernel);
+        Ok(attention_lines(all.iter()).join("\n") + "\n")
+    }
+
+    /// What rank 0 launches on a kind of device, with its costs but for the list of inputs.
+    fn device(&self, kind: &str) -> Result<String, String> {
+        let (plan, device) = self.device_plan(kind)?;
         let text = meshwright_device::text::text(plan, &device, false);
         let mut parts = text.split("\n\n");
         let head = parts.next().and_then(|head| head.lines().next()).unwrap_or_default();

@@ -39,12 +39,13 @@ pub(crate) struct Page {
 
 /// What a block may be: inputs first, then expectations.
 const INPUTS: [&str; 3] = ["mw", "layout", "args"];
-const EXPECTATIONS: [&str; 11] = [
+const EXPECTATIONS: [&str; 12] = [
     "diagnostic",
     "graph",
     "spmd",
     "plan",
     "device",
+    "attention",
     "values",
     "collectives",
     "residuals",

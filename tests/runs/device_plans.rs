@@ -8,9 +8,10 @@ use meshwright_device::launch::LaunchKind;
 use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
 use meshwright_device::{DevicePlan, compile};
+use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_plan::{DType, Plan};
 use meshwright_train::catalog::MODELS;
-use meshwright_train::{Project, ProjectOptions};
+use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
 
 const TARGETS: [fn() -> Target; 4] =
     [Target::cpu, || Target::burn_on_host(false), Target::compiled_on_host, || Target::cuda((9, 0), true)];
@@ -47,6 +48,58 @@ fn every_model_has_a_device_plan_on_every_kind_of_device() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// In half types, what ships attends by kernels on a GPU: also the presets that people time.
+#[test]
+fn attention_of_what_ships_has_kernels_on_a_gpu() {
+    let timed = [("gpt", "medium", 355e6), ("llama", "1b", 1.345e9)];
+    let timed = timed.map(|(model, preset, parameters)| {
+        let o = ProjectOptions {
+            preset: Some(preset.into()),
+            precision: Some(DType::BF16),
+            ..options(model, "", "", &[("batch", 4), ("layers", 2)])
+        };
+        let whole = ProjectOptions { dims: vec![], ..o.clone() };
+        let all = Project::load(&whole).project.unwrap().program.parameter_elements() as f64;
+        assert!((all / parameters - 1.0).abs() < 1e-3, "{model} has {all} parameters");
+        let loaded = Project::load(&o);
+        let project = loaded.project.unwrap();
+        let step = training_step(&project.program).unwrap();
+        (model, project.compile(&step, &loaded.sources).0.unwrap().plan)
+    });
+    let shipped =
+        MODELS.iter().filter_map(|m| Some((m.name, plan(m.name, "a=1", "batch -> a", DType::BF16)?)));
+    let mut kernels = 0;
+    for (model, plan) in shipped.chain(timed) {
+        let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
+        let lacking: Vec<_> = device.attention_without_kernel.values().map(ToString::to_string).collect();
+        assert!(lacking.is_empty(), "{model}: {lacking:?}");
+        kernels += device.launches.iter().filter(|l| l.kind.name() == "attention").count();
+    }
+    assert!(kernels > 12, "{kernels}");
+}
+
+/// `bench model` says which attention is computed by plain operations and why: on threads it is what was not recognized, and on Burn's
+/// devices, which have no kernel at all, the others too.
+#[test]
+fn timing_names_attention_without_a_kernel() {
+    let noted = |backend| {
+        let loaded = Project::load(&ProjectOptions {
+            preset: Some("tiny".into()),
+            ..options("t5", "", "", &[("batch", 2), ("layers", 1)])
+        });
+        let devices = Devices { device: DeviceKind::Cpu(backend), ..Devices::default() };
+        let options = BenchOptions { steps: 1, warmup: 0, cores: Some(1), seed: 0, devices, trace: None };
+        bench(&loaded.project.unwrap(), &loaded.sources, &options, &mut |_, _| {}).unwrap().notes
+    };
+    let on_threads = noted(CpuBackend::Native);
+    assert_eq!(on_threads.len(), 2, "{on_threads:?}");
+    assert!(on_threads.iter().all(|n| n.starts_with("attention not recognized, since `")), "{on_threads:?}");
+    let on_burn = noted(CpuBackend::Burn);
+    let why = "attention without a kernel, scores are stored some at a time, since the device has no tensor cores for half types: ";
+    assert!(on_burn.iter().any(|n| n.starts_with(why)), "{on_burn:?}");
+    assert!(on_threads.iter().all(|n| on_burn.contains(n)), "{on_burn:?}");
 }
 
 /// In a loop of one iteration a value takes all of the stack that it is made in.

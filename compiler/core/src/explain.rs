@@ -1,15 +1,17 @@
 //! What a layout costs: every value with its placement, every collective with its cause, totals for one device. The same
 //! data is the table of `meshwright explain` and its JSON.
 
+mod attention;
 mod recomputed;
 
+pub use attention::{AttentionReport, attention, attention_lines, note_no_kernels};
 pub use recomputed::{AddedOp, RecomputeReport, recomputed};
 
 use crate::compile::Compiled;
 use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
-use meshwright_ops::{GraphNote, Id};
+use meshwright_ops::Id;
 use meshwright_plan::{CollectiveTotal, Dim, Phase, Plan, Prim, Provenance, StepLoop};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,21 +125,6 @@ impl CollectiveReport {
     pub fn in_step(&self, part: &PartReport) -> u64 {
         self.times.saturating_mul(part.bytes as u64)
     }
-}
-
-/// A softmax of scores that weights a sum: attention, or nearly.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct AttentionReport {
-    /// The path of the value: the sum, or the softmax where it is no attention.
-    pub value: String,
-    /// Its line.
-    pub line: u32,
-    /// Whether it was recognized.
-    pub recognized: bool,
-    /// Whether it is computed without storing scores.
-    pub tiled: bool,
-    /// Why not.
-    pub because: Option<String>,
 }
 
 /// Totals for the device with the largest blocks, per step.
@@ -257,19 +244,6 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
             activation_bytes: s.activation_bytes,
         },
     }
-}
-
-fn attention(spmd: &Spmd, plan: &Plan, line_of: &LineOf) -> Vec<AttentionReport> {
-    let steps = plan.steps.iter().filter(|s| matches!(s.prim, Prim::Attention { .. }));
-    let tiled: BTreeSet<&str> = steps.flat_map(|s| &s.origin).map(|o| o.path.as_str()).collect();
-    let report = |n: &GraphNote| {
-        let recognized = n.because.is_none();
-        let tiled = recognized && tiled.contains(&*n.value);
-        let split = "a dim along which queries and keys are multiplied, or one of the values alone, is split";
-        let because = n.because.clone().or_else(|| (!tiled).then(|| split.to_string()));
-        AttentionReport { value: n.value.to_string(), line: line_of(n.span), recognized, tiled, because }
-    };
-    spmd.step.graph.notes.iter().map(report).collect()
 }
 
 /// The innermost loop that each of so many things is in, of loops with these bodies: one comes before those in it.

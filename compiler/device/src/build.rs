@@ -88,7 +88,7 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
     builder.end_segment();
     let left = lifetimes.end(plan).map_err(|(step, problem)| failed(LoweringError::Plan(problem), step))?;
     let (never, absent) = builder.absent();
-    let Lowering { graph, pairs, .. } = builder.lowering;
+    let Lowering { graph, pairs, attention_without_kernel, .. } = builder.lowering;
     let (launches, body) = (builder.launches, builder.body);
     let mut device = DevicePlan {
         target,
@@ -100,6 +100,7 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
         left,
         never,
         absent,
+        attention_without_kernel,
         arena: Arena::default(),
     };
     if target.has_arena() {

@@ -45,6 +45,44 @@ pub enum KernelError {
     Unsupported(String),
 }
 
+/// The reason why a target has no kernel for an attention, which is then computed by plain operations (ADR 40).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAttentionKernel {
+    /// The target does not multiply half types on tensor cores.
+    #[error("the device has no tensor cores for half types")]
+    TensorCores,
+    /// Queries, keys and values that tensor cores would round.
+    #[error("its queries are `{0}`, and tensor cores multiply `bf16` and `f16`")]
+    Wide(DType),
+    /// Keys or values of another dtype than the queries.
+    #[error("its queries are `{0}`, but its keys or values `{1}`")]
+    Mixed(DType, DType),
+    /// Something beside queries and keys.
+    #[error("its scores have an operand of `{0}`")]
+    Beside(DType),
+    /// Queries and keys of a width that kernels are not made for.
+    #[error("its queries and keys are {0} wide, and kernels take multiples of 16 up to 128")]
+    Width(usize),
+    /// The same of values.
+    #[error("its values are {0} wide, and kernels take multiples of 16 up to 128")]
+    ValuesWidth(usize),
+    /// A dim of keys or values that another factor of its products lacks.
+    #[error("its queries, keys and values do not all have the dim `{0}`")]
+    Outer(String),
+    /// Only values have a gradient.
+    #[error("only its values have a gradient, which no kernel gives alone")]
+    ValuesAlone,
+    /// More positions than are counted in 32 bits.
+    #[error("it has {0} queries, keys or tiles, and kernels count fewer than 2147483648")]
+    Positions(usize),
+    /// Something is drawn that kernels do not draw.
+    #[error("what is drawn for its weights are no truth values")]
+    Drawn,
+    /// A function or a conversion that kernels lack.
+    #[error("its scores or weights are computed by {0}, which kernels lack")]
+    Function(String),
+}
+
 /// The reason why a step could not be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoweringError {

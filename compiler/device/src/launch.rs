@@ -3,6 +3,7 @@
 use crate::arena::Arena;
 use crate::collective::Prepared;
 use crate::collective::calls::TransportCall;
+use crate::error::NoAttentionKernel;
 use crate::graph::Table;
 use crate::kernels::Kernel;
 use crate::slot::{LaunchId, TensorSlot};
@@ -33,6 +34,8 @@ pub struct DevicePlan {
     pub never: BTreeSet<BufId>,
     /// Buffers that need no storage: those of `never` whose storage no other buffer takes, and the stacks of masks that are drawn again.
     pub absent: BTreeSet<BufId>,
+    /// By step, why attention is computed by plain operations in place of a kernel.
+    pub attention_without_kernel: BTreeMap<usize, NoAttentionKernel>,
     /// Offsets of the results of kernels; empty on targets without an arena.
     pub arena: Arena,
 }

@@ -1,5 +1,6 @@
 //! The lowering of a Plan for one device: what all targets share when steps become operations.
 
+use crate::error::NoAttentionKernel;
 use crate::graph::{GraphBuilder, Val};
 use crate::local::{DeviceContext, Local};
 use crate::passes::epilogues::Epilogues;
@@ -30,6 +31,8 @@ pub struct Lowering<'a> {
     pub epilogues: Epilogues,
     /// By step with a `relu` where its bits are kept.
     pub bits: BTreeMap<usize, TensorSlot>,
+    /// See [`DevicePlan`](crate::DevicePlan).
+    pub attention_without_kernel: BTreeMap<usize, NoAttentionKernel>,
 }
 
 /// A tensor of a buffer: where it is, and what its elements are.
@@ -50,6 +53,7 @@ impl<'a> Lowering<'a> {
             inlined: InlinedValues::default(),
             epilogues: Epilogues::default(),
             bits: BTreeMap::new(),
+            attention_without_kernel: BTreeMap::new(),
         }
     }
 

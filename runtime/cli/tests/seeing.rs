@@ -119,6 +119,14 @@ train m {{ minimize l optimizer sgd(lr = 0.1) }}
     assert!(out.contains(why), "{out}");
     let all = json(&explained(&["--format", "json"]));
     assert_eq!(all["attention"][0]["recognized"], true, "{all}");
+    let gpu = json(&explained(&["--device", "cuda", "--format", "json"]));
+    let why = gpu["attention"][0]["no_kernel"].as_str().unwrap();
+    assert!(
+        why.starts_with("its queries are `f32`") && all["attention"][0].get("no_kernel").is_none(),
+        "{gpu}"
+    );
+    let line = format!("attention  without a kernel, scores are stored some at a time, since {why}: `plain`");
+    assert!(explained(&["--device", "cuda"]).contains(&line) && !out.contains(why), "{line}");
     let split = explained(&["--layout", "d -> a", "--mesh", "a=2"]);
     assert!(split.contains("attention  by its equations, since a dim"), "{split}");
     std::fs::write(&model, text("sum[d](q * k)")).unwrap();

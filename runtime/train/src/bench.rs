@@ -5,9 +5,10 @@ use crate::device_failure::with_lines;
 use crate::devices::{Devices, LoadedProgram, compiled, load, start};
 use crate::failure::Failure;
 use crate::memory::peak_resident_bytes;
-use crate::project::Project;
+use crate::project::{Project, line_of};
 use crate::session::common;
 use crate::trace::{Trace, TraceOptions};
+use meshwright_core::explain::{AttentionReport, attention, attention_lines, note_no_kernels};
 use meshwright_core::{model_flops, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
@@ -96,8 +97,10 @@ fn timed(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<BenchResult, Failure> {
     let processes = &*options.devices.processes;
-    let (cluster, program) = agree_on_result(processes, "the program", loaded(project, sources, options))?;
+    let (cluster, program, attention) =
+        agree_on_result(processes, "the program", loaded(project, sources, options))?;
     let mut notes = cluster.notes()?;
+    notes.extend(slow_attention(&cluster, &program, attention)?);
     check_same_configuration(processes, &common(&program.plan))?;
     let provider = inputs(&program, options.seed);
     let mut trace = match &options.trace {
@@ -158,6 +161,17 @@ fn timed(
         kernels,
         notes,
     })
+}
+
+/// The attention of a program that is computed by plain operations, and why.
+fn slow_attention(
+    cluster: &Cluster,
+    program: &LoadedProgram,
+    mut all: Vec<AttentionReport>,
+) -> Result<Vec<String>, Failure> {
+    note_no_kernels(&mut all, &program.plan, &cluster.attention_without_kernel(program.id)?);
+    let lines = attention_lines(all.iter().filter(|a| !a.is_fast()));
+    Ok(lines.into_iter().map(|line| format!("attention {line}")).collect())
 }
 
 /// Random inputs of each rank.
@@ -228,7 +242,7 @@ fn loaded(
     project: &Project,
     sources: &Sources,
     options: &BenchOptions,
-) -> Result<(Cluster, LoadedProgram), Failure> {
+) -> Result<(Cluster, LoadedProgram, Vec<AttentionReport>), Failure> {
     let Some(step) = training_step(&project.program) else {
         return Err(Diagnostic::error(
             codes::E0516,
@@ -237,11 +251,12 @@ fn loaded(
         .help("add a `train` block to the model file")
         .into());
     };
-    let plan = compiled(project, &step, sources)?.plan;
+    let compiled = compiled(project, &step, sources)?;
+    let attention = attention(&compiled.spmd, &compiled.plan, &|span| line_of(sources, span));
     let mut cluster = start(project, options.cores, &options.devices)?;
-    let program = load(&mut cluster, plan, Some((project, sources)))?;
+    let program = load(&mut cluster, compiled.plan, Some((project, sources)))?;
     cluster.init_state(program.id, options.seed)?;
-    Ok((cluster, program))
+    Ok((cluster, program, attention))
 }
 
 /// Random values for one input of one device: positions for indices, bytes, truth values, or floats in 0..1.

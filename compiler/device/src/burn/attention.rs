@@ -92,9 +92,10 @@ impl Lower<'_> {
             }
             return Ok(());
         }
-        if self.fused_attention((spec, parts), &reads, &writes)? {
-            return Ok(());
-        }
+        match self.fused_attention((spec, parts), &reads, &writes)? {
+            None => return Ok(()),
+            Some(because) => self.attention_without_kernel.insert(self.graph.step, because),
+        };
         let tile = tile(&space, space.position(spec.key)?, self.graph.target.scores_at_once);
         let whole = Whole { spec, parts, at, reads, writes };
         let made = self.attention_tiles(&whole, &space, &tile, 0)?;

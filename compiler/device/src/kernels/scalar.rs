@@ -110,6 +110,32 @@ impl ScalarProgram {
         Some(ScalarProgram { results: results.collect::<Option<_>>()?, instructions })
     }
 
+    /// The first thing, in words, for which [`ScalarProgram::of`] gives none.
+    pub fn lacking(computed: &Computed, half: DType) -> String {
+        let nodes = &computed.expr.nodes;
+        let lacks = |n: &usize| {
+            let first = Expr { nodes: nodes[..=*n].to_vec() };
+            ScalarProgram::of_several(&first, &[], half).is_none()
+        };
+        let Some(node) = (0..nodes.len()).find(lacks).map(|n| nodes[n]) else { return "nothing".into() };
+        match node.scalar {
+            Scalar::Unary(f, _) => format!("`{}` of `{}`", f.name(), node.dtype),
+            Scalar::Binary(f, of, _) => {
+                let name = match f {
+                    BinaryFn::FloorDiv => "//",
+                    BinaryFn::Mod => "%",
+                    BinaryFn::Pow => "**",
+                    _ => "/",
+                };
+                format!("`{name}` of `{}`", computed.expr.dtype(of))
+            }
+            Scalar::Cast(from) => {
+                format!("a conversion of `{}` to `{}`", computed.expr.dtype(from), node.dtype)
+            }
+            _ => format!("values of `{}`", node.dtype),
+        }
+    }
+
     /// A copy of the operand.
     pub fn identity() -> ScalarProgram {
         ScalarProgram { instructions: vec![Instruction::Load(0)], results: vec![0] }

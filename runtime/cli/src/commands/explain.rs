@@ -6,7 +6,9 @@ use crate::console::Console;
 use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
-use meshwright_core::explain::{DeviceTotals, SlowProductReport, explain, recomputed};
+use meshwright_core::explain::{
+    DeviceTotals, Report, SlowProductReport, explain, note_no_kernels, recomputed,
+};
 use meshwright_core::reference::{self as words, WordPage};
 use meshwright_core::{Layout, training_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
@@ -78,10 +80,7 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         report.recompute = recomputed(&step, &made.project.layout, &made.compiled, less);
     }
     if let Some(kind) = args.passes.device {
-        report.device = Some(device_totals(&made.compiled.plan, kind)?);
-        if kind == DeviceChoice::Cuda {
-            report.slow_products = slow(&made.compiled.plan)?;
-        }
+        add_device(&mut report, &made.compiled.plan, kind)?;
     }
     if console.json() {
         return console.out_json(&report);
@@ -96,11 +95,12 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     console.out_paged(&text, !args.pager.no_pager)
 }
 
-/// What a device of that kind launches, moves and holds.
-fn device_totals(plan: &Plan, kind: DeviceChoice) -> Result<DeviceTotals, Stop> {
+/// Adds what a device of that kind launches, moves and holds, and what it has no fast kernel for.
+fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<(), Stop> {
     let device = passes::device_plan(plan, 0, kind)?;
+    note_no_kernels(&mut report.attention, plan, &device.attention_without_kernel);
     let totals = device.totals(plan);
-    Ok(DeviceTotals {
+    report.device = Some(DeviceTotals {
         device: device.target.to_string(),
         kernels: totals.kernels,
         burn_operations: totals.burn,
@@ -108,7 +108,11 @@ fn device_totals(plan: &Plan, kind: DeviceChoice) -> Result<DeviceTotals, Stop> 
         written_bytes: totals.traffic.written,
         arena_bytes: totals.arena_bytes,
         peak_bytes: totals.peak_bytes,
-    })
+    });
+    if kind == DeviceChoice::Cuda {
+        report.slow_products = slow(plan)?;
+    }
+    Ok(())
 }
 
 /// Large products that no fast kernel of a GPU computes.

@@ -2,33 +2,14 @@
 
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, flops, thousands};
-use meshwright_core::explain::{CollectiveReport, RecomputeReport, Report, SlowProductReport};
+use meshwright_core::explain::{
+    CollectiveReport, RecomputeReport, Report, SlowProductReport, attention_lines,
+};
 use meshwright_plan::CollectiveTotal;
 
 /// Where attention was recognized, and where a softmax was nearly one: a line for all of which the same is to be said.
 pub(super) fn attention(report: &Report) -> String {
-    /// So many are named.
-    const NAMED: usize = 3;
-    let mut said: Vec<(String, Vec<String>)> = Vec::new();
-    for a in &report.attention {
-        let because = a.because.as_deref().unwrap_or("");
-        let what = match (a.recognized, a.tiled) {
-            (true, true) => "in one step, scores are not stored".to_string(),
-            (true, false) => format!("by its equations, since {because}"),
-            _ => format!("not recognized, since {because}"),
-        };
-        let place = format!("`{}` (line {})", a.value, a.line);
-        match said.iter_mut().find(|s| s.0 == what) {
-            Some(same) => same.1.push(place),
-            None => said.push((what, vec![place])),
-        }
-    }
-    let line = |(what, places): (String, Vec<String>)| {
-        let more = places.len().saturating_sub(NAMED);
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        format!("attention  {what}: {}{more}\n", places[..places.len().min(NAMED)].join(", "))
-    };
-    said.into_iter().map(line).collect()
+    attention_lines(report.attention.iter()).iter().map(|line| format!("attention  {line}\n")).collect()
 }
 
 /// At which steps of the Plan collectives that overlap with others start and are waited for, and what is computed in between;

@@ -30,6 +30,7 @@ use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs};
 use crate::error::ExecError;
 use crate::trace::DeviceTrace;
 use meshwright_comm::{Timeouts, Transport, World};
+use meshwright_device::error::NoAttentionKernel;
 use meshwright_gpu::devices::memory;
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{BufId, Mesh, Plan, ProgramInputKind};
@@ -361,6 +362,15 @@ impl Cluster {
     /// Where not all have the same to say, those that do are named.
     pub fn notes(&self) -> Result<Vec<String>, ExecError> {
         Ok(notes::merged(self.first, self.on_all(|engine| Ok(engine.notes()))?))
+    }
+
+    /// By step, why attention of a program has no kernel, on any device of this process; see [`Engine::attention_without_kernel`].
+    pub fn attention_without_kernel(
+        &self,
+        program: ProgramId,
+    ) -> Result<BTreeMap<usize, NoAttentionKernel>, ExecError> {
+        let all = self.on_all(move |engine| Ok(engine.attention_without_kernel(program)))?;
+        Ok(all.into_iter().flatten().collect())
     }
 
     /// How a value of a Plan lies on the devices.

@@ -1,6 +1,8 @@
 //! What a device tells of itself: notes for the user, and what it works on.
 
-use super::Engine;
+use super::{Engine, ProgramId};
+use meshwright_device::error::NoAttentionKernel;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -9,6 +11,11 @@ impl Engine {
     pub fn notes(&self) -> Vec<String> {
         let all = [self.transport.note(), self.executor.note(), self.products_note.as_deref()];
         all.into_iter().flatten().map(str::to_string).collect()
+    }
+
+    /// By step of the Plan, why attention of a program has no kernel on this device.
+    pub fn attention_without_kernel(&self, program: ProgramId) -> BTreeMap<usize, NoAttentionKernel> {
+        self.executor.attention_without_kernel(program.0)
     }
 
     /// What the user should know of how programs ran since it was last asked for.

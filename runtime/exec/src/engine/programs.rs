@@ -12,6 +12,7 @@ use crate::trace::Recorder;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend as _, DType as BurnType, Shape};
 use meshwright_comm::Transport;
+use meshwright_device::error::NoAttentionKernel;
 use meshwright_device::stored::stored_as;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::KernelProposal;
@@ -38,6 +39,9 @@ pub(crate) trait Executor: Send {
 
     /// The Plan of a program.
     fn plan(&self, program: usize) -> Option<&Arc<Plan>>;
+
+    /// By step, why a program's attention has no kernel.
+    fn attention_without_kernel(&self, program: usize) -> BTreeMap<usize, NoAttentionKernel>;
 
     /// Binds a buffer; false where no such tensor is kept.
     fn bind(&mut self, program: usize, buf: BufId, value: Binding<'_>) -> bool;
@@ -188,6 +192,10 @@ impl<B: Backend> Executor for Programs<B> {
 
     fn plan(&self, program: usize) -> Option<&Arc<Plan>> {
         self.programs.get(program).map(|p| &p.plan)
+    }
+
+    fn attention_without_kernel(&self, program: usize) -> BTreeMap<usize, NoAttentionKernel> {
+        self.programs.get(program).map_or_else(BTreeMap::new, |p| p.device.attention_without_kernel.clone())
     }
 
     fn bind(&mut self, program: usize, buf: BufId, value: Binding<'_>) -> bool {

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Program<B: Backend> {
     pub(crate) plan: Arc<Plan>,
     coords: Vec<usize>,
-    device: Arc<DevicePlan>,
+    pub(crate) device: Arc<DevicePlan>,
     /// The kernels, by launch.
     kernels: Vec<Option<LoadedKernel<B::Kernel>>>,
     /// The steps that are done after a launch.

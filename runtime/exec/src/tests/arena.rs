@@ -96,6 +96,7 @@ impl Hand {
             left: left.iter().map(|buf| BufId(*buf)).collect(),
             never: BTreeSet::new(),
             absent: BTreeSet::new(),
+            attention_without_kernel: BTreeMap::new(),
             arena: Arena::default(),
         };
         arena_of(&self.plan, &device)

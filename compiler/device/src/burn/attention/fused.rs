@@ -1,7 +1,7 @@
 //! Attention by kernels of the backend, where it has them for what is asked.
 
 use super::super::lower::{Lower, Named};
-use crate::error::LoweringError;
+use crate::error::{LoweringError, NoAttentionKernel};
 use crate::graph::Val;
 use crate::kernels::Kernel;
 use crate::kernels::attention::space::AttentionSpace;
@@ -17,41 +17,58 @@ fn apart(local: &Local, own: &[Dim]) -> Vec<Dim> {
     local.dims.iter().copied().filter(|d| !own.contains(d)).collect()
 }
 
+/// Why there is no kernel for operands of these dtypes.
+fn no_kernel_for_dtypes(at: AttentionOperands, reads: &[Local]) -> Option<NoAttentionKernel> {
+    let half = reads[0].dtype;
+    if !half.is_half() {
+        return Some(NoAttentionKernel::Wide(half));
+    }
+    let mut factors = [Some(1), at.values].into_iter().flatten().map(|i| reads[i].dtype);
+    if let Some(other) = factors.find(|other| *other != half) {
+        return Some(NoAttentionKernel::Mixed(half, other));
+    }
+    let mut beside = reads[at.extras..].iter().map(|l| l.dtype);
+    let unknown = beside.find(|dtype| *dtype == DType::U8 || dtype.is_pair() || *dtype == DType::F64);
+    unknown.map(NoAttentionKernel::Beside)
+}
+
 /// Which of these dims each dim of the scores is.
 fn places(space: &AttentionSpace, dims: &[Dim]) -> Vec<Option<usize>> {
     space.dims.iter().map(|d| dims.iter().position(|o| o == d)).collect()
 }
 
 impl Lower<'_> {
-    /// False where there is no kernel for it, and nothing is recorded.
+    /// Records its kernel; gives the reason where there is none, and then records nothing.
     pub fn fused_attention(
         &mut self,
         (spec, parts): (&AttentionSpec, &[AttentionPart]),
         reads: &[Local],
         writes: &[Local],
-    ) -> Result<bool, LoweringError> {
+    ) -> Result<Option<NoAttentionKernel>, LoweringError> {
         let at = AttentionOperands::of(parts);
         let factors: Vec<usize> = [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten().collect();
         let half = reads[0].dtype;
-        let known = |l: &Local| l.dtype != DType::U8 && !l.dtype.is_pair() && l.dtype != DType::F64;
-        if !self.graph.target.tensor_cores
-            || [Some(0), Some(1), at.values].into_iter().flatten().any(|i| reads[i].dtype != half)
-            || !reads[at.extras..].iter().all(known)
-        {
-            return Ok(false);
+        if !self.graph.target.tensor_cores {
+            return Ok(Some(NoAttentionKernel::TensorCores));
+        }
+        if let Some(because) = no_kernel_for_dtypes(at, reads) {
+            return Ok(Some(because));
         }
         let values = at.values.map(|i| &reads[i]);
         let space = AttentionSpace::of(spec, &reads[1], values, reads)?;
         let everywhere = |d: &Dim| factors.iter().all(|i| reads[*i].at(*d).is_some());
-        if !space.outer().iter().all(everywhere) {
-            return Ok(false);
+        if let Some(dim) = space.outer().iter().find(|d| !everywhere(d)) {
+            return Ok(Some(NoAttentionKernel::Outer(self.context.plan.dims.name(*dim).into())));
         }
         let elements = |dims: &[Dim]| Self::sizes(dims, &reads.iter().collect::<Vec<_>>()).iter().product();
         let values = values.map_or(0, |_| elements(&spec.values));
         let sizes = AttentionFactors { half, width: elements(&spec.width), values };
         let draws = spec.draws.iter().map(|drawn| space.draw(&self.context, drawn, &reads[0]));
         let draws = draws.collect::<Result<_, _>>()?;
-        let Some(mut call) = AttentionCall::new(spec, parts, &space, &sizes, draws) else { return Ok(false) };
+        let mut call = match AttentionCall::new(spec, parts, &space, &sizes, draws) {
+            Ok(call) => call,
+            Err(because) => return Ok(Some(because)),
+        };
 
         let own = |i: usize| if i < 2 { &spec.width } else { &spec.values };
         let mut inputs: Vec<Val> = vec![];
@@ -77,7 +94,7 @@ impl Lower<'_> {
         };
         inputs.push(table);
         self.record_attention((spec, parts), call, inputs, &space, writes);
-        Ok(true)
+        Ok(None)
     }
 
     fn record_attention(

@@ -4,6 +4,7 @@ use super::super::random::{RandomBlock, can_be_drawn};
 use super::super::scalar::ScalarProgram;
 use super::bounds::constant;
 use super::space::AttentionSpace;
+use crate::error::NoAttentionKernel;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim};
 
 /// Rows that a warp computes at a time on tensor cores.
@@ -57,23 +58,27 @@ pub struct AttentionFactors {
 }
 
 impl AttentionCall {
-    /// None where there is no kernel for it.
+    /// # Errors
+    /// Why there is no kernel for it.
     pub fn new(
         spec: &AttentionSpec,
         parts: &[AttentionPart],
         space: &AttentionSpace,
         factors: &AttentionFactors,
         draws: Vec<(RandomBlock, Vec<usize>)>,
-    ) -> Option<AttentionCall> {
+    ) -> Result<AttentionCall, NoAttentionKernel> {
         let at = AttentionOperands::of(parts);
         let gradient = at.scale.is_some();
         // Of values alone nothing is to be multiplied with them.
         if gradient && at.delta.is_none() {
-            return None;
+            return Err(NoAttentionKernel::ValuesAlone);
         }
         let fits = |n: usize| n.is_multiple_of(ROWS) && n <= WIDEST;
-        if factors.width == 0 || !fits(factors.width) || !fits(factors.values) || !factors.half.is_half() {
-            return None;
+        if factors.width == 0 || !fits(factors.width) {
+            return Err(NoAttentionKernel::Width(factors.width));
+        }
+        if !fits(factors.values) {
+            return Err(NoAttentionKernel::ValuesWidth(factors.values));
         }
         let sizes: Vec<usize> = space.ranges.iter().map(ExactSizeIterator::len).collect();
         // Outer positions, queries and keys are counted in 32 bits, and so are cubes.
@@ -81,18 +86,18 @@ impl AttentionCall {
         let of = |sizes: &[usize]| sizes.iter().product::<usize>();
         let (keys, rows) = (sizes[sizes.len() - 1], of(&sizes[outer..sizes.len() - 1]));
         let counted = [keys, rows, of(&sizes[..outer]) * rows.max(keys).div_ceil(DECIDED)];
-        if counted.into_iter().any(|n| n >= 1 << 31) {
-            return None;
+        if let Some(most) = counted.into_iter().find(|n| *n >= 1 << 31) {
+            return Err(NoAttentionKernel::Positions(most));
         }
         if !draws.iter().all(|d| can_be_drawn(d.0.distribution())) {
-            return None;
+            return Err(NoAttentionKernel::Drawn);
         }
-        let program = |of| ScalarProgram::of(&space.renumbered(of, spec), factors.half);
-        let weight = match &spec.weight {
-            Some(weight) => Some(program(weight)?),
-            None => None,
+        let program = |of| {
+            let (of, half) = (space.renumbered(of, spec), factors.half);
+            let lacking = || NoAttentionKernel::Function(ScalarProgram::lacking(&of, half));
+            ScalarProgram::of(&of, half).ok_or_else(lacking)
         };
-        Some(AttentionCall {
+        Ok(AttentionCall {
             parts: parts.to_vec(),
             outer,
             sizes,
@@ -101,7 +106,7 @@ impl AttentionCall {
             values: factors.values,
             score: program(&spec.score)?,
             slope: if gradient { Some(program(&spec.slope)?) } else { None },
-            weight,
+            weight: spec.weight.as_ref().map(program).transpose()?,
             extras: spec.extras,
             draws,
             decided: None,
