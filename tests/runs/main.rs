@@ -32,6 +32,7 @@ mod hugging_face;
 mod imports;
 mod kept;
 mod loops;
+mod loss_parts;
 mod memory;
 mod mesh_tensorflow;
 #[cfg(feature = "mpi")]

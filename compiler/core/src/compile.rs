@@ -8,7 +8,7 @@ use crate::normalize;
 use crate::partition::{Spmd, partition};
 use crate::precision;
 use crate::print;
-use crate::schedule::{self, LineOf};
+use crate::schedule::{self, LineOf, LossParts};
 use crate::step_graph::StepGraph;
 use crate::verify::{verify, verify_graph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
@@ -60,18 +60,20 @@ struct Context<'a> {
     options: CompileOptions,
 }
 
-/// What is up to whoever compiles, and changes no number.
+/// What is up to whoever compiles, and changes no number by more than rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompileOptions {
     /// Whether collectives go on while later steps run.
     pub overlap: bool,
     /// Whether every value has a buffer of its own, so that it can be looked at when it is made: slower.
     pub examined: bool,
+    /// When losses are computed for a part of the rows at a time: sums over rows are then rounded in another order.
+    pub parts: LossParts,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { overlap: true, examined: false }
+        CompileOptions { overlap: true, examined: false, parts: LossParts::default() }
     }
 }
 
@@ -86,7 +88,7 @@ struct Pipeline {
     graph: [Pass<StepGraph, StepGraph>; 7],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
-    plan: [Pass<Plan, Plan>; 5],
+    plan: [Pass<Plan, Plan>; 6],
     lifetimes: Pass<Plan, Finished>,
 }
 
@@ -134,6 +136,11 @@ static PIPELINE: Pipeline = Pipeline {
             "in_place",
             "caches that a loop updates are carried through it and written where they lie",
             |p, c, _| Some(if c.options.examined { p } else { schedule::in_place(p) }),
+        ),
+        Pass::new(
+            "parts",
+            "losses over large products are computed for a part of the rows at a time",
+            |p, c, _| Some(if c.options.examined { p } else { schedule::in_parts(p, c.options.parts) }),
         ),
         Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, c, _| {
             Some(if c.options.examined { p } else { schedule::bucket(p) })

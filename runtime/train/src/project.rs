@@ -310,7 +310,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     out.extend(unknown_metric(options, &program));
     let layout = rules.layout(options, &program, out)?;
     let texts = Texts { model: id, used: uses.ids(), layout: rules.text };
-    let compiling = CompileOptions { overlap: !options.no_overlap, examined: false };
+    let compiling = CompileOptions { overlap: !options.no_overlap, ..CompileOptions::default() };
     let (program, resolutions) = (Arc::new(program), Arc::new(AtomicUsize::new(1)));
     Some(Project { program, layout, texts, file, uses, settings, compiling, resolutions })
 }

@@ -1,4 +1,4 @@
-//! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, collectives in flight, buffer lifetimes.
+//! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, losses in parts, collectives in flight, buffer lifetimes.
 
 mod attention;
 mod bucket;
@@ -9,6 +9,8 @@ mod lower;
 mod lower_bf16;
 mod lower_repeat;
 mod overlap;
+mod parts;
+mod parts_loop;
 mod per_buffer;
 mod stagger;
 mod stretches;
@@ -22,5 +24,6 @@ pub use lifetimes::lifetimes;
 pub use lower::{LineOf, lower};
 pub(crate) use lower_repeat::zeroed;
 pub use overlap::{FLIGHT_BYTES, overlap};
+pub use parts::{LossParts, in_parts};
 pub use stagger::stagger;
 pub use verify::{verify_order, verify_plan};
