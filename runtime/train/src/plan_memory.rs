@@ -295,8 +295,8 @@ mod tests {
     fn what_does_not_fit_is_told_which_lines_would_make_it_fit() {
         let one = |part| lines(None, part);
         assert_eq!(
-            [1.0, 0.6, 0.2, 0.08, 0.02].map(one),
-            ["it fits", "microbatches 2", "microbatches 8", "microbatches 64", ""]
+            [1.0, 0.6, 0.29, 0.115, 0.02].map(one),
+            ["it fits", "microbatches 2", "microbatches 8", "microbatches 32", ""]
         );
         let four = |part| lines(Some("data=4"), part);
         let all =
