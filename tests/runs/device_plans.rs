@@ -8,7 +8,7 @@ use meshwright_device::launch::LaunchKind;
 use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
 use meshwright_device::{DevicePlan, compile};
-use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_exec::{CpuBackend, DeviceKind, KernelsBy};
 use meshwright_plan::{DType, Plan};
 use meshwright_train::catalog::MODELS;
 use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
@@ -90,7 +90,15 @@ fn timing_names_attention_without_a_kernel() {
             ..options("t5", "", "", &[("batch", 2), ("layers", 1)])
         });
         let devices = Devices { device: DeviceKind::Cpu(backend), ..Devices::default() };
-        let options = BenchOptions { steps: 1, warmup: 0, cores: Some(1), seed: 0, devices, trace: None };
+        let options = BenchOptions {
+            steps: 1,
+            warmup: 0,
+            cores: Some(1),
+            seed: 0,
+            devices,
+            by: KernelsBy::Kernel,
+            trace: None,
+        };
         bench(&loaded.project.unwrap(), &loaded.sources, &options, &mut |_, _| {}).unwrap().notes
     };
     let on_threads = noted(CpuBackend::Native);

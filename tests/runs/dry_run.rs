@@ -57,10 +57,14 @@ fn run(libraries: &Path, (graphs, products): (&str, &str), args: &[&str]) -> Sai
 
 /// Steps of a model whose products are small, since these are computed: what is measured, and what went on streams.
 fn benched(graphs: &str, model: &str) -> (serde_json::Value, Vec<(String, String, usize)>) {
+    benched_by(graphs, model, "kernel")
+}
+
+fn benched_by(graphs: &str, model: &str, by: &str) -> (serde_json::Value, Vec<(String, String, usize)>) {
     let libraries = libraries();
     let mut args = vec!["bench", "model"];
     args.extend(model.split(' '));
-    args.extend(["--device", "cuda", "--steps", "5", "--warmup", "5", "--format", "json"]);
+    args.extend(["--by", by, "--device", "cuda", "--steps", "5", "--warmup", "5", "--format", "json"]);
     let mut command = on_stand_in(libraries.path(), "dry_run", &args);
     let log = libraries.path().join("log");
     command.env("MESHWRIGHT_GRAPHS", graphs).env("FAKE_CUDA_MEMORY", "8").env("FAKE_CUDA_LOG", &log);
@@ -111,6 +115,30 @@ fn a_step_is_one_launch_compiled_for_the_host() {
         report(&format!("{model}: {:.3} ms of the host, {:.3} recorded", times.0, times.1));
         // A few launches cost as little as one.
         assert!(model == MLP || times.1 < times.0, "{recorded:?} {ordinary:?}");
+    }
+}
+
+#[test]
+fn kernels_are_counted_by_line_and_by_launch_compiled_for_the_host() {
+    let of = |by: &str| -> Vec<(String, u64)> {
+        let (bench, _) = benched_by("none", MLP, by);
+        let all = bench["kernels"].as_array().unwrap().clone();
+        all.iter()
+            .map(|k| (k["name"].as_str().unwrap().to_owned(), k["launches"].as_u64().unwrap()))
+            .collect()
+    };
+    let [kernels, lines, launches] = ["kernel", "line", "launch"].map(of);
+    let sum = |of: &[(String, u64)]| of.iter().map(|k| k.1).sum::<u64>();
+    assert_eq!((sum(&lines), sum(&launches)), (sum(&kernels), sum(&kernels)), "{lines:?} {launches:?}");
+    assert!(lines.len() > 5 && lines.iter().filter(|k| k.0.contains(", line ")).count() > 5, "{lines:?}");
+    // Launches by their numbers in the device plan, which has the same.
+    let plan =
+        [&["explain"][..], &MLP.split(' ').collect::<Vec<_>>(), &["--emit", "device", "--device", "cuda"]];
+    let text = said(on_stand_in(libraries().path(), "dry_run", &plan.concat()).output().unwrap()).out;
+    for (name, _) in &launches {
+        let (head, value) = name.split_once(" of ").unwrap();
+        let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{head} "))).unwrap();
+        assert!(line.contains(value) || line.contains("[for "), "{name}: {line}");
     }
 }
 

@@ -24,6 +24,15 @@ pub fn text(plan: &Plan, device: &DevicePlan, graphs: bool) -> String {
     printer.out
 }
 
+/// The value of the model that the last step of a launch computes, with the line where it has one: `layers.norm1, line 46`.
+pub fn origin(plan: &Plan, launch: &Launch) -> Option<String> {
+    let step = launch.steps.last().unwrap_or(&launch.step);
+    plan.steps.get(*step)?.origin.first().map(|o| match o.line {
+        0 => o.path.clone(),
+        line => format!("{}, line {line}", o.path),
+    })
+}
+
 fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -142,11 +151,7 @@ impl Printer<'_> {
             true => return format!("for {}", name(&launch.step)),
             false => launch.steps.iter().map(name).collect(),
         };
-        let origin = launch.steps.last().and_then(|s| self.plan.steps[*s].origin.first());
-        let origin = origin.map_or_else(String::new, |o| match o.line {
-            0 => format!(" of {}", o.path),
-            line => format!(" of {}, line {line}", o.path),
-        });
+        let origin = origin(self.plan, launch).map_or_else(String::new, |origin| format!(" of {origin}"));
         format!("{}{origin}", steps.join(", "))
     }
 

@@ -409,6 +409,8 @@ fn bench_reports_times() {
     for key in ["median_ms", "min_ms", "p90_ms", "cpu_ms_per_step", "peak_rss_bytes"] {
         assert!(r[key].as_f64().unwrap() > 0.0, "{key}");
     }
+    let (code, _, err) = run(&["bench", "model", "mlp", "--steps", "1", "--warmup", "0", "--by", "launch"]);
+    assert!(code == 0 && err.contains("--trace shows where their time goes"), "{err}");
 }
 
 #[test]

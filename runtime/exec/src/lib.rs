@@ -23,7 +23,7 @@ pub mod trace;
 pub use allocator::{DiagnosedAllocator, try_reserve};
 pub use backend::Memory;
 pub use backend::native::{kernels, peak_value_bytes};
-pub use backend::watch::{KernelUse, KernelWatch};
+pub use backend::watch::{KernelUse, KernelWatch, KernelsBy};
 pub use clock::process_cpu_time;
 pub use cluster::{
     About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, GpuShare, LaunchedStep,

@@ -12,7 +12,8 @@ use meshwright_core::explain::{AttentionReport, attention, attention_lines, note
 use meshwright_core::{model_flops, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
-    Cluster, HostData, HostTensor, KernelUse, KernelWatch, LocalInput, Memory, Provider, process_cpu_time,
+    Cluster, HostData, HostTensor, KernelUse, KernelWatch, KernelsBy, LocalInput, Memory, Provider,
+    process_cpu_time,
 };
 use meshwright_plan::random::{Key, uniform01};
 use serde::Serialize;
@@ -32,6 +33,8 @@ pub struct BenchOptions {
     pub seed: u64,
     /// The devices.
     pub devices: Devices,
+    /// What kernels are counted under.
+    pub by: KernelsBy,
     /// A timeline of some steps, counted from the first one of the warm-up.
     pub trace: Option<TraceOptions>,
 }
@@ -134,7 +137,7 @@ fn timed(
     let cpu = (process_cpu_time() - cpu).as_secs_f64() * 1e3 / options.steps.max(1) as f64;
     cluster.release_inputs(program.id)?;
     let next = (options.warmup + options.steps) as u64 + 1;
-    let kernels = kernels(&cluster, &program, next, &provider)?;
+    let kernels = kernels(&cluster, &program, (next, options.by), &provider)?;
     let memory = peak_memory(&cluster, &program, next + 1, &provider)?;
     cluster.shutdown();
     let [min, median, p90] = quantiles(&mut times, [0.0, 0.5, 0.9]);
@@ -208,13 +211,13 @@ fn tells(cluster: &Cluster) -> Result<bool, Failure> {
 fn kernels(
     cluster: &Cluster,
     program: &LoadedProgram,
-    step: u64,
+    (step, by): (u64, KernelsBy),
     provider: &Provider,
 ) -> Result<Vec<KernelUse>, Failure> {
     if !tells(cluster)? {
         return Ok(vec![]);
     }
-    let watch = KernelWatch::start();
+    let watch = KernelWatch::start(by);
     cluster.run(program.id, step, provider)?;
     // Waits for what the devices still have to do.
     cluster.memory()?;

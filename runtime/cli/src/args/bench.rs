@@ -5,6 +5,7 @@ use crate::value_parsers;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use meshwright_comm::BusFactor;
+use meshwright_exec::KernelsBy;
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
@@ -162,4 +163,28 @@ pub(crate) struct BenchModelArgs {
     pub(crate) format: FormatArgs,
     #[command(flatten)]
     pub(crate) trace: TraceArgs,
+    /// What the kernels of a GPU are counted under.
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub(crate) by: By,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum By {
+    /// Their names.
+    #[default]
+    Kernel,
+    /// The value of the model that they compute, with its line.
+    Line,
+    /// The launches that `explain --emit device` prints, by their numbers.
+    Launch,
+}
+
+impl By {
+    pub(crate) const fn kernels(self) -> KernelsBy {
+        match self {
+            By::Kernel => KernelsBy::Kernel,
+            By::Line => KernelsBy::Line,
+            By::Launch => KernelsBy::Launch,
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! `bench model`; `bench collectives` is in a file of its own.
 
 use super::project;
-use crate::args::{BenchArgs, BenchModelArgs, BenchWhat};
+use crate::args::{BenchArgs, BenchModelArgs, BenchWhat, By};
 use crate::console::Console;
 use crate::progress::bar;
 use crate::stop::Stop;
@@ -44,9 +44,14 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         cores: args.cores.get(),
         seed: args.seed,
         devices,
+        by: args.by.kernels(),
         trace: args.trace.get(),
     };
     let r = timed(&project, &sources, &options, console)?;
+    if args.by != By::Kernel && r.kernels.is_empty() {
+        console
+            .note("--by counts the kernels of GPUs, and CPUs have none: --trace shows where their time goes");
+    }
     if console.json() {
         return console.out_json(&r);
     }

@@ -9,6 +9,7 @@ use crate::stop::Stop;
 use crate::sweep::values;
 use meshwright_core::explain::explain;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
+use meshwright_exec::KernelsBy;
 use meshwright_train::project::line_of;
 use meshwright_train::{BenchOptions, Project, ProjectOptions, lines_that_fit_device};
 
@@ -154,6 +155,7 @@ fn measure(
         cores: args.cores.get(),
         seed: 0,
         devices,
+        by: KernelsBy::Kernel,
         trace: None,
     };
     for (variant, project) in found.variants.iter_mut().zip(&found.projects) {

@@ -2,10 +2,28 @@
 //! have no launches to count.
 
 use serde::Serialize;
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+pub(crate) use watched::{at, is_watched, moved};
 #[cfg(feature = "cuda")]
 pub(crate) use watched::{call, name_of};
-#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-pub(crate) use watched::{is_watched, moved};
+
+/// What kernels are counted under.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelsBy {
+    /// Their names.
+    #[default]
+    Kernel,
+    /// The value of the model that they compute, with its line.
+    Line,
+    /// The launch of the device plan.
+    Launch,
+}
+
+/// Tells who watches which launch runs; gives whether each launch is to end before the next begins.
+#[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
+pub(crate) fn at(_: impl FnOnce(KernelsBy) -> String) -> bool {
+    false
+}
 
 /// Whether somebody watches.
 #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
@@ -16,7 +34,7 @@ pub(crate) fn is_watched() -> bool {
 /// A kernel that was launched while devices were watched.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelUse {
-    /// Its name in the backend, without what it is generic over.
+    /// Its name in the backend, without what it is generic over; or the line or launch that it is counted under.
     pub name: String,
     /// How often, by all devices of this process together.
     pub launches: u64,
@@ -38,11 +56,15 @@ pub struct KernelWatch {
 }
 
 impl KernelWatch {
-    /// Begins; there is one at a time.
-    pub fn start() -> KernelWatch {
+    /// Begins; there is one at a time. Where kernels are not counted by their names, each launch ends before the next begins.
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "cubecl-cpu")),
+        expect(unused_variables, reason = "nothing is launched")
+    )]
+    pub fn start(by: KernelsBy) -> KernelWatch {
         KernelWatch {
             #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-            watched: watched::Watched::start(),
+            watched: watched::Watched::start(by),
         }
     }
 
@@ -57,7 +79,7 @@ impl KernelWatch {
 
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 mod watched {
-    use super::KernelUse;
+    use super::{KernelUse, KernelsBy};
     #[cfg(feature = "cuda")]
     use cubecl::client::Client;
     use cubecl::config::{TypeNameFormatLevel, type_name_format};
@@ -68,27 +90,45 @@ mod watched {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex, PoisonError};
 
-    /// What came in, in the order of the launches.
+    /// What came in, in the order of the launches, by what it is counted under.
     #[derive(Default)]
     struct Seen {
-        launched: Vec<&'static str>,
-        running: Vec<(&'static str, ProfileDuration)>,
-        measured: Vec<(&'static str, Duration)>,
-        moved: Vec<(&'static str, u64)>,
+        /// The line or launch that runs now.
+        at: Option<Arc<str>>,
+        launched: Vec<Arc<str>>,
+        running: Vec<(Arc<str>, ProfileDuration)>,
+        measured: Vec<(Arc<str>, Duration)>,
+        moved: Vec<(Arc<str>, u64)>,
     }
 
-    #[derive(Default)]
-    struct Observer(Mutex<Seen>);
+    impl Seen {
+        /// What a kernel is counted under.
+        fn key(&self, kernel: &'static str) -> Arc<str> {
+            // What is computed has no type's name.
+            let short = || match kernel.contains(OF) {
+                true => kernel.into(),
+                false => type_name_format(kernel, TypeNameFormatLevel::Short).into(),
+            };
+            self.at.clone().unwrap_or_else(short)
+        }
+    }
+
+    struct Observer {
+        by: KernelsBy,
+        seen: Mutex<Seen>,
+    }
 
     impl Observer {
-        fn note(&self, f: impl FnOnce(&mut Seen)) {
-            f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        fn note(&self, kernel: &'static str, f: impl FnOnce(&mut Seen, Arc<str>)) {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let key = seen.key(kernel);
+            f(&mut seen, key);
         }
     }
 
     impl LaunchObserver for Observer {
         fn launched(&self, kernel: &'static str) {
-            self.note(|seen| seen.launched.push(kernel));
+            self.note(kernel, |seen, key| seen.launched.push(key));
         }
 
         /// Nothing waits for a kernel.
@@ -97,11 +137,11 @@ mod watched {
         }
 
         fn profiled(&self, kernel: &'static str, profile: ProfileDuration) {
-            self.note(|seen| seen.running.push((kernel, profile)));
+            self.note(kernel, |seen, key| seen.running.push((key, profile)));
         }
 
         fn timed(&self, kernel: &'static str, duration: Duration, _: TimingMethod) {
-            self.note(|seen| seen.measured.push((kernel, duration)));
+            self.note(kernel, |seen, key| seen.measured.push((key, duration)));
         }
     }
 
@@ -120,8 +160,16 @@ mod watched {
     pub(crate) fn moved(kernel: &'static str, bytes: impl FnOnce() -> u64) {
         if let Some(observer) = now() {
             let bytes = bytes();
-            observer.note(|seen| seen.moved.push((kernel, bytes)));
+            observer.note(kernel, |seen, key| seen.moved.push((key, bytes)));
         }
+    }
+
+    /// Tells who watches which launch runs; gives whether each launch is to end before the next begins.
+    pub(crate) fn at(launch: impl FnOnce(KernelsBy) -> String) -> bool {
+        let Some(observer) = now().filter(|observer| observer.by != KernelsBy::Kernel) else { return false };
+        let at = launch(observer.by).into();
+        observer.seen.lock().unwrap_or_else(PoisonError::into_inner).at = Some(at);
+        true
     }
 
     /// What CubeCL says where the clock of the device could not be read.
@@ -140,37 +188,32 @@ mod watched {
     }
 
     impl Watched {
-        pub(super) fn start() -> Watched {
-            let observer = Arc::new(Observer::default());
+        pub(super) fn start(by: KernelsBy) -> Watched {
+            let observer = Arc::new(Observer { by, seen: Mutex::default() });
             *NOW.lock().unwrap_or_else(PoisonError::into_inner) = Some(observer.clone());
             Watched { observation: Some(LaunchObservation::new(observer.clone())), observer }
         }
 
         pub(super) fn end(self) -> Vec<KernelUse> {
-            let mut seen = Seen::default();
-            self.observer.note(|all| seen = std::mem::take(all));
+            let seen =
+                std::mem::take(&mut *self.observer.seen.lock().unwrap_or_else(PoisonError::into_inner));
             drop(self);
-            let mut by_name: BTreeMap<String, (u64, Duration, u64)> = BTreeMap::new();
-            // What is computed has no type's name.
-            let short = |name: &'static str| match name.contains(OF) {
-                true => name.to_owned(),
-                false => type_name_format(name, TypeNameFormatLevel::Short),
-            };
+            let mut by_name: BTreeMap<Arc<str>, (u64, Duration, u64)> = BTreeMap::new();
             for name in seen.launched {
-                by_name.entry(short(name)).or_default().0 += 1;
+                by_name.entry(name).or_default().0 += 1;
             }
             let read = |(name, profile): (_, ProfileDuration)| {
                 block_on(profile.resolve()).map(|ticks| (name, ticks.duration()))
             };
             let measured = seen.running.into_iter().filter_map(read).chain(seen.measured);
             for (name, duration) in measured.filter(|(_, duration)| *duration < UNKNOWN) {
-                by_name.entry(short(name)).or_default().1 += duration;
+                by_name.entry(name).or_default().1 += duration;
             }
             for (name, bytes) in seen.moved {
-                by_name.entry(short(name)).or_default().2 += bytes;
+                by_name.entry(name).or_default().2 += bytes;
             }
-            let one = |(name, (launches, time, bytes)): (String, (u64, Duration, u64))| KernelUse {
-                name,
+            let one = |(name, (launches, time, bytes)): (Arc<str>, (u64, Duration, u64))| KernelUse {
+                name: name.to_string(),
                 launches,
                 ms: time.as_secs_f64() * 1e3,
                 bytes,

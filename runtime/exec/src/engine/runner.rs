@@ -3,6 +3,7 @@
 use super::interpreter::{LoadedKernel, execute};
 use super::place::not_compiled;
 use crate::backend::DeviceError;
+use crate::backend::watch::{self, KernelsBy};
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
 use crate::collective::{CallTensors, call_on, tag_of};
 use crate::error::ExecError;
@@ -17,6 +18,7 @@ use meshwright_device::launch::{BurnGraph, CollectiveLaunch, Launch, LaunchKind,
 use meshwright_device::local::DeviceContext;
 use meshwright_device::slot::LaunchId;
 use meshwright_device::slot::TensorSlot;
+use meshwright_device::text::origin;
 use meshwright_device::turns::Turn;
 use meshwright_device::{CompileError, DevicePlan};
 use meshwright_plan::{ArenaId, BufId, DType, Plan, Prim};
@@ -271,10 +273,21 @@ impl<B: Backend> Program<B> {
         ids.iter().try_for_each(|id| self.launch(backend, *id, run))
     }
 
+    /// What a launch is told as where kernels are counted by line or by launch.
+    fn counted_under(&self, by: KernelsBy, id: LaunchId, launch: &Launch) -> String {
+        let origin = origin(&self.plan, launch).unwrap_or_default();
+        match by {
+            KernelsBy::Launch => format!("{} {} of {origin}", id.0, launch.kind.name()),
+            KernelsBy::Kernel | KernelsBy::Line => origin,
+        }
+    }
+
     /// Runs one launch.
     fn launch(&mut self, backend: &mut B, id: LaunchId, run: &mut RunContext<'_>) -> Result<(), RunError> {
         let device = self.device.clone();
         let launch = &device.launches[id];
+        let alone = matches!(launch.kind, LaunchKind::Kernel(_) | LaunchKind::Burn(_))
+            && watch::at(|by| self.counted_under(by, id, launch));
         match &launch.kind {
             LaunchKind::Kernel(_) => self.kernel(backend, (id, launch), run)?,
             LaunchKind::Burn(burn) => self.operations(backend, burn, run)?,
@@ -293,6 +306,10 @@ impl<B: Backend> Program<B> {
                 self.wait(backend, collective, calls, (launch.step, unpack), run)?;
                 self.examine(backend, &self.written(&started.steps), run)?;
             }
+        }
+        if alone {
+            // Waits for what the device still has to do.
+            backend.memory()?;
         }
         launch.frees.iter().for_each(|slot| self.free(backend, *slot));
         if (run.peak.is_some() || run.examined.is_some())
