@@ -8,8 +8,8 @@ use crate::subject::{step, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{
-    Concat, CrossEntropyGrad, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, NEG, RELU, Random, Shift,
-    TANH, Type,
+    Concat, CrossEntropyGrad, ERF, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, NEG, RELU, Random,
+    Shift, TANH, Type,
 };
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{DType, Dim, Dims, Monoid};
@@ -190,5 +190,36 @@ fn chains_of_steps_are_the_same_compiled_for_the_host() {
 fn chains_of_steps_are_the_same_on_a_gpu() {
     if crate::engines::gpu() {
         are_the_same(Devices::of(DeviceKind::Cuda(0)), "fused, GPU", &whole);
+    }
+}
+
+/// The error function of numbers from a millionth to six, of which the small ones give small numbers: the error is relative.
+fn erf_is_precise(mut devices: Devices) {
+    let mut g = Graph::new(Dims::default());
+    let r = g.dims.add("r", 400);
+    let leaf = InputOpKind::Input { name: "x".into() };
+    let x = g.op(Leaf { leaf, ty: Type::new(DType::F32, vec![r]) }, &[]);
+    let of = |i: usize| f64::from([1.0, -1.0][i % 2] * 10f32.powf(i as f32 / 400.0 * 6.78 - 6.0));
+    let bound = Bound::from([(x, F64Tensor::build(&g.dims, &[r], |at| of(at[0])))]);
+    let outputs = vec![("erf", g.unary(&ERF, x))];
+    let values = walk(&g, &bound);
+    let wanted: Vec<_> =
+        outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
+    let within = Within { least: 1e-9, narrow: 5e-7, exact: true };
+    let whole = vec![way(&[], vec![])];
+    same_step("erf", &step(&g, &outputs), &tensors(&g, &bound), &wanted, within, &whole, &mut devices)
+        .unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn erf_is_precise_on_the_host() {
+    erf_is_precise(Devices::default());
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn erf_is_precise_on_a_gpu() {
+    if crate::engines::gpu() {
+        erf_is_precise(Devices::of(DeviceKind::Cuda(0)));
     }
 }

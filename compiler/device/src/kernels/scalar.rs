@@ -40,6 +40,9 @@ pub enum Instruction {
     Index(usize),
     /// A function of a float, or `Not` of a truth value.
     Unary(UnaryFn, usize),
+    /// An exponential beside values of a half type: within 2 units in the last place of the exponent's product with the logarithm of e, which is two
+    /// instructions in place of nine.
+    RoughExp(usize),
     /// A function of floats or truth values.
     Binary(BinaryFn, usize, usize),
     /// A function of integers.
@@ -107,7 +110,18 @@ impl ScalarProgram {
             at.push(instructions.len() - 1);
         }
         let results = results.iter().map(|reg| at.get(usize::from(*reg)).copied());
-        Some(ScalarProgram { results: results.collect::<Option<_>>()?, instructions })
+        let program = ScalarProgram { results: results.collect::<Option<_>>()?, instructions };
+        Some(if expr.nodes.iter().any(|n| n.dtype.is_half()) { program.beside_halves() } else { program })
+    }
+
+    /// The same where what is computed meets values of a half type, beside whose rounding that of exponentials does not show.
+    pub fn beside_halves(mut self) -> ScalarProgram {
+        for instruction in &mut self.instructions {
+            if let Instruction::Unary(UnaryFn::Exp, of) = *instruction {
+                *instruction = Instruction::RoughExp(of);
+            }
+        }
+        self
     }
 
     /// The first thing, in words, for which [`ScalarProgram::of`] gives none.

@@ -5,7 +5,7 @@ pub const UNITS: usize = 256;
 /// So many cubes keep a large GPU busy: two for each multiprocessor of an H100.
 pub const CUBES: usize = 264;
 /// Least elements, or vectors of them, that a unit folds of a chunk: with fewer, what chunks cost is more than they save.
-const LEAST_EACH: usize = 16;
+const LEAST_EACH: usize = 32;
 
 /// How units share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

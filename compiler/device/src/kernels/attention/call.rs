@@ -13,6 +13,12 @@ const ROWS: usize = 16;
 /// Queries and keys of a tile that positions may decide.
 pub const DECIDED: usize = 64;
 
+/// Words of a bit for each score of such a tile.
+const WORDS: usize = DECIDED * DECIDED / 32;
+
+/// Most words that are drawn ahead, 256 MiB: beyond, memory is worth more than the time to draw in each kernel that reads them.
+const MOST_AHEAD: usize = 1 << 26;
+
 /// Widest query and value, so that what a cube accumulates is in registers.
 const WIDEST: usize = 128;
 
@@ -115,6 +121,15 @@ impl AttentionCall {
         })
     }
 
+    /// How many words hold a bit for each truth value that is drawn, where a kernel of its own draws them before the others run: 0 where nothing
+    /// is drawn, where keys are so few that a launch costs more than drawing anew, and where the words would take too much memory.
+    pub fn words_ahead(&self) -> usize {
+        let key = self.sizes.len() - 1;
+        let of = |sizes: &[usize]| sizes.iter().product::<usize>();
+        let [outer, rows] = [&self.sizes[..self.outer], &self.sizes[self.outer..key]].map(of);
+        ahead([outer, rows, self.sizes[key]], self.draws.len())
+    }
+
     /// Says that positions decide tiles, all of whose scores are `number`.
     pub fn decide(&mut self, number: f32) {
         self.decided = Some(number);
@@ -157,4 +172,25 @@ pub fn decided(spec: &AttentionSpec, space: &AttentionSpace) -> Option<(Vec<Vec<
         table.push(line);
     }
     Some((table, number? as f32))
+}
+
+/// See [`AttentionCall::words_ahead`].
+fn ahead([outer, rows, keys]: [usize; 3], draws: usize) -> usize {
+    let tiles = outer * rows.div_ceil(DECIDED) * keys.div_ceil(DECIDED) * draws;
+    if keys > DECIDED && tiles <= MOST_AHEAD / WORDS { tiles * WORDS } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_drawn_ahead_is_worth_a_launch_and_fits() {
+        // A layer of GPT small takes 24 MiB.
+        assert_eq!(ahead([16 * 12, 1024, 1024], 1) * 4, 24 << 20);
+        assert_eq!(ahead([1, 65, 65], 2), 2 * 4 * WORDS);
+        assert_eq!(ahead([16 * 12, 1024, 1024], 0), 0);
+        assert_eq!(ahead([16 * 12, 1024, DECIDED], 1), 0);
+        assert_eq!(ahead([16 * 12, 8192, 8192], 1), 0);
+    }
 }

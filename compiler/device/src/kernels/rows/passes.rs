@@ -104,7 +104,7 @@ struct Known {
 struct Planner<'a> {
     of: &'a RowExpr,
     known: Vec<Known>,
-    half: DType,
+    half: Option<DType>,
     /// Places of what is kept of an element, of which there are so many, and numbers of what is of a row.
     held: BTreeMap<Reg, usize>,
     places: usize,
@@ -121,7 +121,7 @@ impl Passes {
         let mut planner = Planner {
             of,
             known: known(of, rows, operands)?,
-            half: half.unwrap_or(DType::BF16),
+            half,
             held: BTreeMap::new(),
             places: 0,
             values: BTreeMap::new(),
@@ -346,7 +346,8 @@ impl Planner<'_> {
             at.insert(reg, new);
         }
         let results: Vec<Reg> = wanted.iter().map(|(reg, _)| at[reg]).collect();
-        let program = ScalarProgram::of_several(&expr, &results, self.half)?;
+        let program = ScalarProgram::of_several(&expr, &results, self.half.unwrap_or(DType::BF16))?;
+        let program = if self.half.is_some() { program.beside_halves() } else { program };
         Some(RowPart { program, loads, targets: wanted.iter().map(|w| w.1).collect() })
     }
 }

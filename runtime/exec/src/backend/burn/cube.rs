@@ -17,6 +17,7 @@ mod elements;
 #[cfg(feature = "cuda")]
 pub(crate) mod epilogue;
 #[cfg(feature = "cuda")]
+mod erf;
 mod exp2;
 #[cfg(feature = "cuda")]
 pub(crate) mod faults;

@@ -80,7 +80,7 @@ pub(super) fn bytes(tensor: &CubeTensor) -> u64 {
 }
 
 /// How many elements a vector along the last dim has, of tensors by their number in the walk: as many as results can be written of at once, with
-/// no more than 16 bytes of anything that is read or written so. `gaps` says whether there is nothing between the rows of results: where they are
+/// no more than 16 bytes of halves, or of words where there are no halves: beside these a vector of words comes in two. `gaps` says whether there is nothing between the rows of results: where they are
 /// parts of a tensor there is the rest of it.
 pub(super) fn vector_width(
     walk: &JointWalk,
@@ -88,8 +88,10 @@ pub(super) fn vector_width(
     outputs: &[(usize, &CubeTensor)],
     gaps: bool,
 ) -> usize {
+    let has_halves = inputs.iter().chain(outputs).any(|tensor| tensor.1.dtype.size() == 2);
+    let most = if has_halves { 32 } else { 16 };
     let fits = |width: &usize| {
-        let small = |tensor: &CubeTensor| width * tensor.dtype.size() <= 16;
+        let small = |tensor: &CubeTensor| width * tensor.dtype.size() <= most;
         let vectors = |(i, tensor): &(usize, &CubeTensor)| walk.is_vectors(*i, first(tensor), *width);
         let reaches = |(i, tensor): &(usize, &CubeTensor)| walk.has_gaps(*i, first(tensor), *width);
         // What is one row alone ends in a vector that is no further than memory is given out.

@@ -46,7 +46,7 @@ impl ToLLVMDialect for Exp2Op {
 
 /// 2 to the power of `x`.
 #[cube]
-fn exp2(x: f32) -> f32 {
+pub(super) fn exp2(x: f32) -> f32 {
     intrinsic!(|scope| {
         let value: ExpandValue = x.into();
         let input = value.read_value(scope);

@@ -1,6 +1,8 @@
 //! Scalar expressions as kernels compute them. Every register is an `f32`: truth values are 0 and 1, and integers are the bits of an
 //! `i32`.
 
+use super::erf::erf;
+use super::exp2::exp;
 use cubecl::prelude::*;
 pub(super) use meshwright_device::kernels::scalar::{Instruction, ScalarProgram};
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
@@ -56,6 +58,7 @@ fn computed<E: Float>(
         Instruction::Whole(n) => f32::reinterpret(comptime!(n).runtime()),
         Instruction::Index(dim) => f32::reinterpret(*element.at.index(dim)),
         Instruction::Unary(f, a) => unary(*registers.index(a), f),
+        Instruction::RoughExp(a) => exp(*registers.index(a)),
         Instruction::Binary(f, a, b) => binary(*registers.index(a), *registers.index(b), f),
         Instruction::OfIntegers(f, a, b) => {
             let a = integer(registers, a, comptime!(program.clone()));
@@ -113,7 +116,7 @@ fn unary(x: f32, #[comptime] f: UnaryFn) -> f32 {
             let e = (-x.abs()).exp();
             select(x < 0.0f32, e, 1.0f32) / (1.0f32 + e)
         }
-        UnaryFn::Erf => Erf::erf(x),
+        UnaryFn::Erf => erf(x),
         UnaryFn::Sin => x.sin(),
         UnaryFn::Cos => x.cos(),
         UnaryFn::Tan => x.tan(),

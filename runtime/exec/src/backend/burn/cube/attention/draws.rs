@@ -2,7 +2,8 @@
 //!
 //! A kernel of its own draws those of a whole attention, a bit for each score, as each unit of the other kernels needs them: drawing is
 //! arithmetic of integers alone, which keeps a multiprocessor busy by itself, and waits for nothing. Tiles that positions decide are drawn
-//! where they are looked at, which they seldom are.
+//! where they are looked at, which they seldom are; so are all of an attention whose bits would take too much memory, or are too few for a
+//! kernel of their own.
 //!
 //! As a rule one counter of the generator gives the truth values of eight keys that follow each other, 16 bits for each. What a unit has of two
 //! neighboring tiles of 8 columns are elements of as many counters as there are units that have elements of these: so each computes one, and they
@@ -74,12 +75,14 @@ pub(super) fn load_bits(
     let (outer, first_query, first_key) = at;
     #[unroll]
     for i in 0..comptime!(shape.draws.len()) {
-        let place = place_of_bits(space, outer, first_query, first_key, i, comptime!(shape.draws.len()));
-        own[i] = bits[place] >> (first_key % comptime!(DECIDED as u32) / 2u32);
+        if comptime!(shape.ahead) {
+            let place = place_of_bits(space, outer, first_query, first_key, i, comptime!(shape.draws.len()));
+            own[i] = bits[place] >> (first_key % comptime!(DECIDED as u32) / 2u32);
+        }
     }
 }
 
-/// The bits of all draws for the keys of a tile from `first_key` on: those that were loaded, unless positions decide the tile.
+/// The bits of all draws for the keys of a tile from `first_key` on: those that were loaded, unless there are none, or positions decide the tile.
 #[cube]
 pub(super) fn bits_of(
     beside: &Beside,
@@ -93,7 +96,11 @@ pub(super) fn bits_of(
     #[unroll]
     for i in 0..comptime!(shape.draws.len()) {
         let mut own = loaded[i];
-        if is_decided {
+        let mut anew = true;
+        if comptime!(shape.ahead) {
+            anew = is_decided;
+        }
+        if anew {
             let step = beside.step[0usize];
             own =
                 drawn(beside, lines, step, first_key, i, comptime!(shape.columns), comptime!(shape.clone()));

@@ -171,6 +171,7 @@ impl AttentionRun<'_> {
             scale: given(at.scale.is_some()),
             delta: given(at.delta.is_some()),
             draws: self.drawn.iter().map(drawn_shape).collect(),
+            ahead: call.words_ahead() > 0,
             decides: call.decided.is_some(),
             whole: self.rows().is_multiple_of(QUERIES)
                 && call.sizes[call.sizes.len() - 1].is_multiple_of(QUERIES),
@@ -179,17 +180,13 @@ impl AttentionRun<'_> {
         }
     }
 
-    /// The truth values that are drawn, a bit for each; some memory where none are.
+    /// The truth values that are drawn ahead, a bit for each; some memory where none are.
     fn bits(&self) -> CubeTensor {
-        let (like, call) = (&self.inputs[0], self.call);
-        let (outer, tiles) =
-            (call.sizes[..call.outer].iter().product::<usize>(), |n: usize| n.div_ceil(DECIDED));
-        let keys = call.sizes[call.sizes.len() - 1];
-        let words = outer * tiles(self.rows()) * tiles(keys) * self.drawn.len() * UNITS;
+        let (like, words) = (&self.inputs[0], self.call.words_ahead());
         let (client, device) = (like.client.clone(), like.device.clone());
         let bits =
             empty_device_contiguous_dtype(client, device, Extents::from([words.max(1)]), BurnType::U32);
-        if !self.drawn.is_empty() && words > 0 {
+        if words > 0 {
             #[expect(unsafe_code, reason = "there is a word for each unit of each tile")]
             // SAFETY: as said.
             unsafe {

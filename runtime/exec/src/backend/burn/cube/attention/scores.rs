@@ -33,6 +33,8 @@ pub(super) struct AttentionShape {
     pub(super) scale: Option<usize>,
     pub(super) delta: Option<usize>,
     pub(super) draws: Vec<DrawnShape>,
+    /// Whether what is drawn is in memory, but for tiles that positions decide.
+    pub(super) ahead: bool,
     /// Whether positions alone decide tiles.
     pub(super) decides: bool,
     /// Whether tiles hold neither queries nor keys beyond the last.

@@ -1,5 +1,9 @@
 //! The kernel: the units of a row go through it in passes. In each they fold what they have, and then, from unit to unit, what the others have,
 //! so that all know the result.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "lists that are known when a kernel is compiled are counted, not iterated"
+)]
 
 use super::super::drawn::Draw;
 use super::super::elements::{
@@ -38,6 +42,8 @@ pub(super) struct RowShape {
     /// How many vectors a unit has of a row if it keeps them, else 0; and whether all units have so many.
     pub(super) each: usize,
     pub(super) even: bool,
+    /// How many vectors a unit reads before it computes with the first of them, so that they come together.
+    pub(super) ahead: usize,
     /// Whether the last vector of a row reaches beyond it.
     pub(super) reaches: bool,
 }
@@ -238,17 +244,17 @@ fn of_row<E: Float, N: Size, M: Size>(
     let at = position(&space.sizes, row, 0usize, comptime!(shape.rows), comptime!(shape.pace));
     let pace = comptime!(Pace { width: 1, ..shape.pace });
     let part = comptime!(shape.passes[pass].row.clone());
-    let computed = computed::<E, N>(
+    let read = loaded(
         operands,
         outs,
         &*state,
-        space,
         &at,
         0usize,
-        comptime!(part.clone()),
+        comptime!(part.loads.clone()),
         pace,
         comptime!(shape.clone()),
     );
+    let computed = computed::<E>(&read, space, &at, comptime!(part.clone()), pace);
     #[unroll]
     for i in 0..comptime!(part.targets.len()) {
         match comptime!(part.targets[i]) {
@@ -293,63 +299,125 @@ fn of_elements<E: Float, N: Size>(
 ) {
     let units = comptime!(shape.units);
     if comptime!(shape.each > 0) {
+        let whole = comptime!(if shape.even { shape.each } else { shape.each - 1 });
         #[unroll]
-        for i in 0..comptime!(shape.each) {
-            let vector = own + comptime!(i * units);
-            // Only the last of them may be beyond the row.
-            let mut inside = true;
-            if comptime!(!shape.even && i + 1 == shape.each) {
-                inside = vector < space.vectors;
-            }
-            if inside {
-                of_vector(operands, outs, state, space, row, vector, i, pass, comptime!(shape.clone()));
+        for group in 0..comptime!(whole.div_ceil(shape.ahead)) {
+            let first = comptime!(group * shape.ahead);
+            let many = comptime!(shape.ahead.min(whole - first));
+            let from = own + comptime!(first * units);
+            of_vectors(operands, outs, state, space, row, from, first, many, pass, comptime!(shape.clone()));
+        }
+        // Only the last of them may be beyond the row.
+        if comptime!(!shape.even) {
+            let from = own + comptime!(whole * units);
+            if from < space.vectors {
+                of_vectors(
+                    operands,
+                    outs,
+                    state,
+                    space,
+                    row,
+                    from,
+                    whole,
+                    1usize,
+                    pass,
+                    comptime!(shape.clone()),
+                );
             }
         }
     } else {
         let mut vector = own;
         let many = comptime!((AT_ONCE / shape.pace.width).clamp(1, 4));
         while vector + comptime!((many - 1) * units) < space.vectors {
-            #[unroll]
-            for i in 0..many {
-                let this = vector + comptime!(i * units);
-                of_vector(operands, outs, state, space, row, this, 0usize, pass, comptime!(shape.clone()));
-            }
+            of_vectors(
+                operands,
+                outs,
+                state,
+                space,
+                row,
+                vector,
+                0usize,
+                many,
+                pass,
+                comptime!(shape.clone()),
+            );
             vector += comptime!(many * units);
         }
         while vector < space.vectors {
-            of_vector(operands, outs, state, space, row, vector, 0usize, pass, comptime!(shape.clone()));
+            of_vectors(
+                operands,
+                outs,
+                state,
+                space,
+                row,
+                vector,
+                0usize,
+                1usize,
+                pass,
+                comptime!(shape.clone()),
+            );
             vector += units;
         }
+    }
+}
+
+/// Vectors of a row, of which the first is in that place among those of which the unit keeps values: all are read before one is computed with.
+#[cube]
+fn of_vectors<E: Float, N: Size>(
+    operands: &Operands<E, N>,
+    outs: &mut Tensors<E, N>,
+    state: &mut RowState,
+    space: &RowSpace,
+    row: usize,
+    from: usize,
+    #[comptime] first: usize,
+    #[comptime] many: usize,
+    #[comptime] pass: usize,
+    #[comptime] shape: RowShape,
+) {
+    let pace = comptime!(shape.pace);
+    let loads = comptime!(shape.passes[pass].elements.loads.clone());
+    let mut all = Sequence::<Sequence<usize>>::new();
+    let mut read = Sequence::<Sequence<Sequence<f32>>>::new();
+    #[unroll]
+    for i in 0..many {
+        let vector = from + comptime!(i * shape.units);
+        let at = position(&space.sizes, row, vector, comptime!(shape.rows), pace);
+        let place = comptime!(if shape.each > 0 { first + i } else { 0 });
+        read.push(loaded(
+            operands,
+            &*outs,
+            &*state,
+            &at,
+            place,
+            comptime!(loads.clone()),
+            pace,
+            comptime!(shape.clone()),
+        ));
+        all.push(at);
+    }
+    #[unroll]
+    for i in 0..many {
+        let place = comptime!(if shape.each > 0 { first + i } else { 0 });
+        of_vector(outs, state, space, read.index(i), all.index(i), place, pass, comptime!(shape.clone()));
     }
 }
 
 /// A vector of a row, of which the unit keeps values in that place.
 #[cube]
 fn of_vector<E: Float, N: Size>(
-    operands: &Operands<E, N>,
     outs: &mut Tensors<E, N>,
     state: &mut RowState,
     space: &RowSpace,
-    row: usize,
-    vector: usize,
+    read: &Sequence<Sequence<f32>>,
+    at: &Sequence<usize>,
     #[comptime] place: usize,
     #[comptime] pass: usize,
     #[comptime] shape: RowShape,
 ) {
     let pace = comptime!(shape.pace);
-    let at = position(&space.sizes, row, vector, comptime!(shape.rows), pace);
     let part = comptime!(shape.passes[pass].elements.clone());
-    let computed = computed::<E, N>(
-        operands,
-        &*outs,
-        &*state,
-        space,
-        &at,
-        place,
-        comptime!(part.clone()),
-        pace,
-        comptime!(shape.clone()),
-    );
+    let computed = computed::<E>(read, space, at, comptime!(part.clone()), pace);
     #[unroll]
     for i in 0..comptime!(part.targets.len()) {
         match comptime!(part.targets[i]) {
@@ -374,7 +442,7 @@ fn of_vector<E: Float, N: Size>(
                 }
             }
             RowTarget::Result(k) => {
-                store_in(outs, &computed, &at, i, comptime!(shape.results[k]), pace);
+                store_in(outs, &computed, at, i, comptime!(shape.results[k]), pace);
             }
             RowTarget::Column(k) =>
             {
@@ -401,23 +469,22 @@ impl RowShape {
     }
 }
 
-/// The values of a part, by element of the vector.
+/// What a part reads, by what is read and then by element of the vector.
 #[cube]
-fn computed<E: Float, N: Size>(
+fn loaded<E: Float, N: Size>(
     operands: &Operands<E, N>,
     outs: &Tensors<E, N>,
     state: &RowState,
-    space: &RowSpace,
     at: &Sequence<usize>,
     #[comptime] place: usize,
-    #[comptime] part: RowPart,
+    #[comptime] loads: Vec<RowSource>,
     #[comptime] pace: Pace,
     #[comptime] shape: RowShape,
 ) -> Sequence<Sequence<f32>> {
     let mut loaded = Sequence::<Sequence<f32>>::new();
     #[unroll]
-    for i in 0..comptime!(part.loads.len()) {
-        let lanes = match comptime!(part.loads[i]) {
+    for i in 0..comptime!(loads.len()) {
+        let lanes = match comptime!(loads[i]) {
             RowSource::Operand(k) => load_one(operands, outs, at, comptime!(shape.operands[k]), pace),
             RowSource::Held(k) => held(state, k, place, comptime!(shape.clone())),
             RowSource::Value(k) => repeated(state.values[k], pace),
@@ -425,10 +492,22 @@ fn computed<E: Float, N: Size>(
         };
         loaded.push(lanes);
     }
+    loaded
+}
+
+/// The values of a part, by element of the vector.
+#[cube]
+fn computed<E: Float>(
+    loaded: &Sequence<Sequence<f32>>,
+    space: &RowSpace,
+    at: &Sequence<usize>,
+    #[comptime] part: RowPart,
+    #[comptime] pace: Pace,
+) -> Sequence<Sequence<f32>> {
     let mut values = Sequence::<Sequence<f32>>::new();
     #[unroll]
     for lane in 0..comptime!(pace.width) {
-        let element = element_at(&loaded, at, &space.starts, lane, comptime!(part.loads.len()), pace);
+        let element = element_at(loaded, at, &space.starts, lane, comptime!(part.loads.len()), pace);
         values.push(evaluate_all::<E>(&element, comptime!(part.program.clone())));
     }
     values

@@ -20,6 +20,9 @@ use meshwright_device::kernels::spread::CUBES;
 use meshwright_device::kernels::walk::JointWalk;
 use meshwright_plan::DType;
 
+/// Vectors that a unit reads before it computes.
+const AHEAD: usize = 4;
+
 /// The results of a group of these operands, but for those that are drawn.
 pub(in super::super) fn compute(
     call: &RowCall,
@@ -93,9 +96,8 @@ impl<'a> BoundRows<'a> {
         let outputs: Vec<(usize, &CubeTensor)> =
             outputs.map(|(o, out)| (self.inputs.len() + o, out)).collect();
         // What is summed over the rows has no gaps, and is written in words.
-        let columns = self.call.columns > 0;
-        let width = vector_width(&self.walk, &inputs, &outputs, !columns);
-        if columns { width.min(4) } else { width }
+        let gaps = self.call.columns == 0;
+        vector_width(&self.walk, &inputs, &outputs, gaps)
     }
 
     /// Whether an input has one element for a row.
@@ -206,6 +208,7 @@ impl<'a> BoundRows<'a> {
             units,
             beside: (all / units).max(1),
             each,
+            ahead: AHEAD,
             even: each * units == vectors,
             reaches: !self.walk.inner().is_multiple_of(self.width),
         }
