@@ -15,8 +15,8 @@ const ROOM: usize = 64;
 const ROOM_WITH_COLUMNS: usize = 96;
 /// Most elements of a row that a unit has, where it keeps something of them.
 const MOST_EACH: usize = 32;
-/// The limit for rows that would not be kept otherwise, with one kept value: rows of vocabularies. A block then has the registers of a
-/// multiprocessor, and others read while it computes.
+/// The limit for rows that would not be kept otherwise, with one kept value: rows of vocabularies. A block then has all registers of a
+/// multiprocessor.
 const MOST_OF_LONG: usize = 100;
 /// Units of a cube; most of one whose units keep something, which have half of a multiprocessor's registers then.
 pub const UNITS: usize = 256;
