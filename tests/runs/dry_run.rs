@@ -68,6 +68,7 @@ fn benched_by(graphs: &str, model: &str, by: &str) -> (serde_json::Value, Vec<(S
     let mut command = on_stand_in(libraries.path(), "dry_run", &args);
     let log = libraries.path().join("log");
     command.env("MESHWRIGHT_GRAPHS", graphs).env("FAKE_CUDA_MEMORY", "8").env("FAKE_CUDA_LOG", &log);
+    command.env("FAKE_NCCL_GPUS", "2").env("MESHWRIGHT_NCCL", built::library());
     let out = said(command.output().unwrap());
     assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
     (serde_json::from_str(out.out.lines().last().unwrap()).unwrap(), logged(&log))
@@ -120,14 +121,14 @@ fn a_step_is_one_launch_compiled_for_the_host() {
 
 #[test]
 fn kernels_are_counted_by_line_and_by_launch_compiled_for_the_host() {
-    let of = |by: &str| -> Vec<(String, u64)> {
-        let (bench, _) = benched_by("none", MLP, by);
+    let on = |model: &str, by: &str| -> Vec<(String, u64)> {
+        let (bench, _) = benched_by("none", model, by);
         let all = bench["kernels"].as_array().unwrap().clone();
         all.iter()
             .map(|k| (k["name"].as_str().unwrap().to_owned(), k["launches"].as_u64().unwrap()))
             .collect()
     };
-    let [kernels, lines, launches] = ["kernel", "line", "launch"].map(of);
+    let [kernels, lines, launches] = ["kernel", "line", "launch"].map(|by| on(MLP, by));
     let sum = |of: &[(String, u64)]| of.iter().map(|k| k.1).sum::<u64>();
     assert_eq!((sum(&lines), sum(&launches)), (sum(&kernels), sum(&kernels)), "{lines:?} {launches:?}");
     assert!(lines.len() > 5 && lines.iter().filter(|k| k.0.contains(", line ")).count() > 5, "{lines:?}");
@@ -135,11 +136,17 @@ fn kernels_are_counted_by_line_and_by_launch_compiled_for_the_host() {
     let plan =
         [&["explain"][..], &MLP.split(' ').collect::<Vec<_>>(), &["--emit", "device", "--device", "cuda"]];
     let text = said(on_stand_in(libraries().path(), "dry_run", &plan.concat()).output().unwrap()).out;
-    for (name, _) in &launches {
+    let numbered = |of: &(String, u64)| of.0.starts_with(|c: char| c.is_ascii_digit());
+    assert!(launches.iter().filter(|k| numbered(k)).count() > 10, "{launches:?}");
+    for (name, _) in launches.iter().filter(|k| numbered(k)) {
         let (head, value) = name.split_once(" of ").unwrap();
         let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{head} "))).unwrap();
         assert!(line.contains(value) || line.contains("[for "), "{name}: {line}");
     }
+    // Two devices of a process launch the same: none of one is counted under a launch of the other.
+    let both = on(&format!("{MLP} --mesh data=2 --layout dp"), "launch");
+    let numbered: Vec<_> = both.iter().filter(|k| numbered(k)).collect();
+    assert!(numbered.len() > 10 && numbered.iter().all(|k| k.1.is_multiple_of(2)), "{both:?}");
 }
 
 /// What the allocator has in use is what the Plan says, less what the device never makes; beside it there is the workspace of products.

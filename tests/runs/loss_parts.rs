@@ -25,10 +25,12 @@ const DIMS: &[(&str, usize)] = &[
     ("d_head", 2),
     ("d_ff", 6),
 ];
+
+/// The training step, or the evaluation of a model that is not trained.
 fn plan(options: &ProjectOptions, parts: LossParts) -> Plan {
     let loaded = Project::load(options);
     let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
-    let step = training_step(&project.program).unwrap();
+    let step = training_step(&project.program).unwrap_or_else(|| project.evaluation().0.unwrap().step);
     let with = CompileOptions { parts, ..CompileOptions::default() };
     let (compiled, found) = compile_with(&step, &project.layout, &|_| 0, with, &mut |_, _| {});
     compiled.unwrap_or_else(|| panic!("{found:?}")).plan
@@ -151,6 +153,15 @@ fn functions_of_logits_are_in_parts_too() {
         let (_dir, options) = capped("mean[batch](each)", shift, precision);
         compare(&options, &[2], bound);
     }
+}
+
+#[test]
+fn evaluations_are_in_parts_too() {
+    let (dir, options) = capped("mean[batch](each)", "0", DType::F64);
+    let file = dir.path().join("capped.mw");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, &text[..text.find("train").unwrap()]).unwrap();
+    compare(&options, &[2], 1e-12);
 }
 
 /// A loss stays whole where its gradient needs the losses of all rows, or where something else needs the logits.

@@ -8,10 +8,9 @@ pub(crate) use watched::{at, is_watched, moved};
 pub(crate) use watched::{call, name_of};
 
 /// What kernels are counted under.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelsBy {
     /// Their names.
-    #[default]
     Kernel,
     /// The value of the model that they compute, with its line.
     Line,
@@ -19,10 +18,14 @@ pub enum KernelsBy {
     Launch,
 }
 
-/// Tells who watches which launch runs; gives whether each launch is to end before the next begins.
+/// No launch is watched.
 #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
-pub(crate) fn at(_: impl FnOnce(KernelsBy) -> String) -> bool {
-    false
+pub(crate) enum Launching {}
+
+/// Tells who watches which launch runs.
+#[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
+pub(crate) fn at(_: impl FnOnce(KernelsBy) -> String) -> Option<Launching> {
+    None
 }
 
 /// Whether somebody watches.
@@ -88,7 +91,7 @@ mod watched {
         Duration, LaunchObservation, LaunchObserver, ProfileDuration, TimingMethod, TimingRequest,
     };
     use std::collections::BTreeMap;
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
     /// What came in, in the order of the launches, by what it is counted under.
     #[derive(Default)]
@@ -164,12 +167,26 @@ mod watched {
         }
     }
 
-    /// Tells who watches which launch runs; gives whether each launch is to end before the next begins.
-    pub(crate) fn at(launch: impl FnOnce(KernelsBy) -> String) -> bool {
-        let Some(observer) = now().filter(|observer| observer.by != KernelsBy::Kernel) else { return false };
+    /// A launch that kernels are counted under while this lives. Other devices of the process wait, so that theirs are not.
+    pub(crate) struct Launching {
+        observer: Arc<Observer>,
+        _alone: MutexGuard<'static, ()>,
+    }
+
+    impl Drop for Launching {
+        fn drop(&mut self) {
+            self.observer.seen.lock().unwrap_or_else(PoisonError::into_inner).at = None;
+        }
+    }
+
+    /// Tells who watches which launch runs, unless kernels are counted by their names. The launch has to end while what is given lives.
+    pub(crate) fn at(launch: impl FnOnce(KernelsBy) -> String) -> Option<Launching> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let observer = now().filter(|observer| observer.by != KernelsBy::Kernel)?;
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let at = launch(observer.by).into();
         observer.seen.lock().unwrap_or_else(PoisonError::into_inner).at = Some(at);
-        true
+        Some(Launching { observer, _alone: alone })
     }
 
     /// What CubeCL says where the clock of the device could not be read.

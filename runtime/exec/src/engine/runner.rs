@@ -286,8 +286,9 @@ impl<B: Backend> Program<B> {
     fn launch(&mut self, backend: &mut B, id: LaunchId, run: &mut RunContext<'_>) -> Result<(), RunError> {
         let device = self.device.clone();
         let launch = &device.launches[id];
-        let alone = matches!(launch.kind, LaunchKind::Kernel(_) | LaunchKind::Burn(_))
-            && watch::at(|by| self.counted_under(by, id, launch));
+        let launching = matches!(launch.kind, LaunchKind::Kernel(_) | LaunchKind::Burn(_))
+            .then(|| watch::at(|by| self.counted_under(by, id, launch)))
+            .flatten();
         match &launch.kind {
             LaunchKind::Kernel(_) => self.kernel(backend, (id, launch), run)?,
             LaunchKind::Burn(burn) => self.operations(backend, burn, run)?,
@@ -307,7 +308,7 @@ impl<B: Backend> Program<B> {
                 self.examine(backend, &self.written(&started.steps), run)?;
             }
         }
-        if alone {
+        if launching.is_some() {
             // Waits for what the device still has to do.
             backend.memory()?;
         }
