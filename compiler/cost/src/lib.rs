@@ -1,0 +1,8 @@
+//! Costs of a Plan on a machine that need not exist here: seconds of a step, bytes of a device, a timeline.
+//!
+//! **Invariants:**
+//! - Pure: no I/O, no clock, no chance. The same Plan and machine give the same bits.
+//! - No name of a dim, a layer or a model is read.
+//! - No number about a machine outside of a machine file.
+
+pub mod machine;
