@@ -3,11 +3,26 @@
 //! Seconds, bytes, bytes per second and floating-point operations per second throughout. Every number about a machine is in such a file;
 //! the code has none.
 
+mod check;
+mod network;
+mod read;
+mod with;
+
+pub use network::{InNetwork, Line, ReduceMode, Tier};
+pub use read::MachineError;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of the format.
 pub const VERSION: u32 = 1;
+
+/// Relative error of a time that nothing has measured: what estimates from data sheets were off by at most, as a rule.
+pub const UNCALIBRATED: f64 = 0.15;
+
+/// Families of `f32` functions that a CPU's file has seconds of.
+pub const SCALAR_FAMILIES: [&str; 7] =
+    ["simple", "divide", "root", "exponential", "power", "random", "index"];
 
 /// A machine file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +48,8 @@ pub struct Machine {
     pub calibration: Option<Calibration>,
 }
 
-/// Sources of the numbers of a table: one for all, or one for each key.
+/// Sources of the numbers of a table: one for all, or one for each key. They are also those of the tables below it, or below the
+/// key, that name none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Source {
@@ -77,13 +93,13 @@ pub struct Device {
     /// Relative growth of a step for each doubling of the replicas beyond a node.
     #[serde(default)]
     pub straggle: f64,
-    /// Rates of matrix products by dtype.
+    /// Rates of matrix products by dtype: `bf16`.
     pub matrix: BTreeMap<String, Matrix>,
     /// Efficiency of a matrix product by its shape.
     pub product: ProductShape,
     /// Memory.
     pub stream: Stream,
-    /// Of a CPU, seconds per element of an `f32` function by family, on one core.
+    /// Of a CPU, seconds per element of an `f32` function by family ([`SCALAR_FAMILIES`]), on one core.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scalar: BTreeMap<String, f64>,
     /// Operations per second of other kernels by family, on one unit of a CPU or a whole GPU: `convolve`, `scatter`.
@@ -159,107 +175,6 @@ pub struct AttentionRates {
     pub source: Option<Source>,
 }
 
-/// A level of the network.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tier {
-    /// Its name.
-    pub name: String,
-    /// Consecutive ranks that it connects.
-    pub size: usize,
-    /// Seconds of a step of a ring or a tree from one member to the next on this level.
-    #[serde(default)]
-    pub hop: f64,
-    /// Bytes per second of all links of one group of the level below together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cap: Option<f64>,
-    /// Bytes per second between two devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p2p: Option<f64>,
-    /// Seconds of a message between two devices, apart from its bytes.
-    #[serde(default)]
-    pub p2p_latency: f64,
-    /// Compute units that a collective takes from the device while it runs.
-    #[serde(default)]
-    pub units: f64,
-    /// Algorithms and protocols; the one with the least time counts.
-    pub line: Vec<Line>,
-    /// Reduction in the network.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reduce: Option<InNetwork>,
-    /// Sources of the numbers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
-}
-
-/// Time of a collective: `latency + per_member (members - 1) + hops + factor bytes / rate`, where `factor` is that of bus bandwidth.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Line {
-    /// Name of the algorithm: `ring`.
-    pub name: String,
-    /// Collectives that it is for: `all_reduce` and so on.
-    pub ops: Vec<String>,
-    /// Least and greatest number of members.
-    #[serde(default = "any_number")]
-    pub members: (usize, usize),
-    /// Seconds.
-    pub latency: f64,
-    /// Seconds for each member after the first.
-    #[serde(default)]
-    pub per_member: f64,
-    /// Bytes per second of a device's link (bus bandwidth).
-    pub rate: f64,
-    /// The number of hops is logarithmic in the number of groups.
-    #[serde(default)]
-    pub log: bool,
-    /// Sources of the numbers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
-}
-
-fn any_number() -> (usize, usize) {
-    (2, usize::MAX)
-}
-
-/// How switches reduce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReduceMode {
-    /// A switch adds frames as they come.
-    CutThrough,
-    /// A switch stores a piece before it adds.
-    StoreAndForward,
-}
-
-/// Reduction in the switches of a tier.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InNetwork {
-    /// How switches reduce.
-    pub mode: ReduceMode,
-    /// Levels of switches.
-    pub levels: u32,
-    /// Bytes per second of a link.
-    pub rate: f64,
-    /// Seconds of a link.
-    pub link: f64,
-    /// Bytes of a frame.
-    pub frame: f64,
-    /// Bytes that a switch stores, for store-and-forward.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buffer: Option<f64>,
-    /// Bytes from which on it is used.
-    #[serde(default)]
-    pub smallest: f64,
-    /// Members from which on it is used.
-    #[serde(default)]
-    pub members: usize,
-    /// Sources of the numbers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
-}
-
 /// Failures, for goodput.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -295,5 +210,16 @@ impl Machine {
     /// Bytes that a program can use on a device.
     pub fn usable(&self) -> f64 {
         self.device.memory - self.device.reserve
+    }
+
+    /// The most devices that the network connects; 1 without one.
+    pub fn devices(&self) -> usize {
+        self.tier.last().map_or(1, |t| t.size)
+    }
+
+    /// Relative error of a time of this family of work: as measured by family, else of all plans, else [`UNCALIBRATED`].
+    pub fn error(&self, family: &str) -> f64 {
+        let all = self.calibration.as_ref().map_or(UNCALIBRATED, |c| c.mean_error);
+        self.errors.get(family).copied().unwrap_or(all)
     }
 }
