@@ -5,4 +5,17 @@
 //! - No name of a dim, a layer or a model is read.
 //! - No number about a machine outside of a machine file.
 
+pub mod collective;
+pub mod engine;
+pub mod estimate;
+pub mod foreign;
+pub mod kernels;
 pub mod machine;
+pub mod pipeline;
+pub mod project;
+pub mod rates;
+pub mod shape;
+pub mod step;
+pub mod timeline;
+mod visible;
+pub mod work;

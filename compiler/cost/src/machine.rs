@@ -168,8 +168,14 @@ pub struct Stream {
 pub struct AttentionRates {
     /// Of the forward pass: operations per second, and the number of keys with half of them.
     pub forward: (f64, f64),
-    /// Of the backward pass.
+    /// Of the backward pass, five products for each matrix of scores.
     pub backward: (f64, f64),
+    /// Relative rates by the elements of a key, ascending; the last entry that is not above counts, below the first the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub widths: Vec<(f64, f64)>,
+    /// Time with dropout relative to the time without.
+    #[serde(default = "one")]
+    pub dropout: f64,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -204,6 +210,14 @@ pub struct Calibration {
     pub mean_error: f64,
     /// The greatest.
     pub max_error: f64,
+}
+
+impl AttentionRates {
+    /// The relative rate of keys of this many elements.
+    pub fn width_rate(&self, width: f64) -> f64 {
+        let known = self.widths.iter().rev().find(|w| w.0 <= width).or(self.widths.first());
+        known.map_or(1.0, |w| w.1)
+    }
 }
 
 impl Machine {

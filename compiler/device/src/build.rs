@@ -48,6 +48,20 @@ const MOST_IN_GROUP: (usize, usize) = (32, 256);
 /// # Errors
 /// Where the Plan contradicts itself, or a step cannot be lowered; the error names the step.
 pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
+    let mut device = compile_launches(plan, rank, target)?;
+    if target.has_arena() {
+        device.arena = arena_of(plan, &device);
+    }
+    let failed = |problem| CompileError { step: None, source: LoweringError::Plan(problem) };
+    verify(plan, &device).map_err(failed)?;
+    Ok(device)
+}
+
+/// The launches of a Plan on one device, without places in memory and without verification: a fraction of the time, for estimates.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
     let mut lowering = Lowering::new(plan, rank, target);
     let (body, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
     let residuals = Residuals::of(plan);
@@ -90,7 +104,7 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
     let (never, absent) = builder.absent();
     let Lowering { graph, pairs, attention_without_kernel, .. } = builder.lowering;
     let (launches, body) = (builder.launches, builder.body);
-    let mut device = DevicePlan {
+    Ok(DevicePlan {
         target,
         rank,
         launches,
@@ -102,12 +116,7 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
         absent,
         attention_without_kernel,
         arena: Arena::default(),
-    };
-    if target.has_arena() {
-        device.arena = arena_of(plan, &device);
-    }
-    verify(plan, &device).map_err(|problem| failed(LoweringError::Plan(problem), None))?;
-    Ok(device)
+    })
 }
 
 /// Steps that products would do beside their own if there were no groups.

@@ -32,6 +32,6 @@ pub mod turns;
 pub mod verify;
 pub mod view;
 
-pub use build::compile;
+pub use build::{compile, compile_launches};
 pub use error::{CompileError, KernelError, LoweringError};
 pub use launch::DevicePlan;

@@ -3,6 +3,7 @@
 //! **Invariant:** a [`Plan`] is plain data: serializable, hashable, the same for every rank but for its coordinates,
 //! and byte-identical for the same input. Nothing here does I/O, reads a clock, or names a backend.
 
+pub mod actions;
 mod arena;
 mod attention;
 mod buffer;

@@ -1,0 +1,131 @@
+//! What executes a Plan: an engine of this project, or a foreign one by the facts that its authors document.
+
+use crate::machine::{DeviceKind, Machine};
+use meshwright_device::target::Target;
+use serde::{Deserialize, Serialize};
+
+/// An engine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Engine {
+    /// Devices as threads of a process.
+    Threads,
+    /// Devices as processes.
+    Mpi,
+    /// Devices as GPUs.
+    Cuda,
+    /// Another system.
+    Foreign(Box<Facts>),
+}
+
+/// Facts about another system, as its authors document them. None is fitted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Facts {
+    /// Kernel of attention: `unfused`, or a name in the machine file such as `flash2`.
+    pub attention: String,
+    /// `fused`: chains of element-wise operations are one kernel; `eager`: a kernel for each.
+    pub fusion: String,
+    /// Queries, keys and values are one product.
+    pub fused_projections: bool,
+    /// Dropout is on.
+    pub dropout: Option<bool>,
+    /// The attention is computed again in the backward pass.
+    pub recompute_attention: bool,
+    /// Part of the products of a layer that are computed again in the backward pass, with all that streams memory; none where layouts say it.
+    pub recompute_products: Option<f64>,
+    /// Dtype of products in layers: `bf16`, `fp8`.
+    pub dtype: String,
+    /// Bytes of a gradient on the wire and in memory.
+    pub grad_bytes: f64,
+    /// Bytes of a parameter on the wire and in memory.
+    pub param_bytes: f64,
+    /// Parameters in `f32` are kept beside.
+    pub master: bool,
+    /// Collectives within layers: `none` wait, `wgrad` run beside the gradient of a weight, `pipe` are cut into pieces with the product beside them.
+    pub tp_overlap: String,
+    /// Collectives of gradients and parameters run beside layers.
+    pub dp_overlap: bool,
+    /// Transfers of a pipeline run beside layers.
+    pub p2p_overlap: bool,
+    /// Collectives are reduced in the switches of a node.
+    pub nvls: bool,
+    /// A gathered activation is gathered again in the backward pass.
+    pub regather: bool,
+    /// Bytes that stream for each logit: `fused`, `torch`, `vocab`.
+    pub loss: String,
+    /// Bytes that stream for each gathered parameter, beside the collective.
+    pub copies: f64,
+    /// Parameters that are gathered stay until the backward pass.
+    pub fsdp: bool,
+    /// Most parameters that are gathered at once; 0 for two layers.
+    pub live: f64,
+    /// Bytes that are kept for each logit.
+    pub logit_bytes: f64,
+}
+
+impl Default for Facts {
+    fn default() -> Facts {
+        Facts {
+            attention: "unfused".into(),
+            fusion: "fused".into(),
+            fused_projections: true,
+            dropout: None,
+            recompute_attention: false,
+            recompute_products: None,
+            dtype: "bf16".into(),
+            grad_bytes: 4.0,
+            param_bytes: 2.0,
+            master: true,
+            tp_overlap: "none".into(),
+            dp_overlap: true,
+            p2p_overlap: true,
+            nvls: true,
+            regather: true,
+            loss: "fused".into(),
+            copies: 0.0,
+            fsdp: false,
+            live: 0.0,
+            logit_bytes: 6.0,
+        }
+    }
+}
+
+/// Compute capability whose kernels are counted on a GPU of a machine file.
+const CAPABILITY: (u32, u32) = (9, 0);
+
+impl Engine {
+    /// The engine of a kind of device.
+    pub fn of(machine: &Machine) -> Engine {
+        match machine.device.kind {
+            DeviceKind::Cpu => Engine::Threads,
+            DeviceKind::Gpu => Engine::Cuda,
+        }
+    }
+
+    /// The target of its device plans.
+    pub fn target(&self) -> Target {
+        match self {
+            Engine::Threads | Engine::Mpi => Target::cpu(),
+            Engine::Cuda | Engine::Foreign(_) => Target::cuda(CAPABILITY, true),
+        }
+    }
+
+    /// Names of its kernel of attention in machine files, the best first.
+    pub fn attention(&self) -> Vec<&str> {
+        match self {
+            Engine::Threads | Engine::Mpi => vec!["native"],
+            Engine::Cuda => vec!["cuda", "flash2"],
+            Engine::Foreign(facts) => vec![&facts.attention],
+        }
+    }
+
+    /// Its name in options.
+    pub fn name(&self) -> &str {
+        match self {
+            Engine::Threads => "threads",
+            Engine::Mpi => "mpi",
+            Engine::Cuda => "cuda",
+            Engine::Foreign(_) => "foreign",
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! The estimate of a Plan on a machine.
+
+use crate::engine::Engine;
+use crate::foreign::translated;
+use crate::kernels::program;
+use crate::machine::{DeviceKind, Machine, UNCALIBRATED};
+use crate::project::{Pipe, Projection};
+use crate::rates::Rates;
+use crate::timeline::{Spent, spent};
+use crate::work::{Family, Item, Program, Transfer};
+use meshwright_device::{CompileError, compile_launches};
+use meshwright_plan::{Axis, Plan};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What an estimate needs besides the Plan.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// What executes the Plan.
+    pub engine: Engine,
+    /// Operations of the model in a step, of all devices together.
+    pub model_flops: u64,
+    /// Examples of a step.
+    pub examples: usize,
+    /// Tokens of a step, where the model has any.
+    pub tokens: Option<usize>,
+    /// A pipeline over the loop of layers.
+    pub pipe: Option<Pipe>,
+    /// The relative rate of the slowest device: 1 where all are alike.
+    pub slowest: f64,
+}
+
+/// Time and memory of a step.
+#[derive(Clone, Debug, Serialize)]
+pub struct Estimate {
+    /// Number of devices, all stages of a pipeline together.
+    pub devices: usize,
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Relative error of `seconds`.
+    pub error: f64,
+    /// What `seconds` is spent on.
+    pub breakdown: Breakdown,
+    /// Seconds of collectives beside which kernels run, by axes.
+    pub hidden: BTreeMap<String, f64>,
+    /// Memory of the fullest device.
+    pub memory: Memory,
+    /// Operations of the model in a step, of all devices together.
+    pub model_flops: u64,
+    /// Model FLOPs utilization: `model_flops / (seconds devices peak)`; none where the machine has no peak for the dtype.
+    pub mfu: Option<f64>,
+    /// Tera operations of the model per second on each device.
+    pub tflops_per_device: f64,
+    /// Examples per second, of all devices together.
+    pub examples_per_second: f64,
+    /// Tokens per second, of all devices together; none for a model without tokens.
+    pub tokens_per_second: Option<f64>,
+    /// The same of a device.
+    pub tokens_per_second_per_device: Option<f64>,
+    /// Kernels that a device launches in a step.
+    pub kernels: u64,
+    /// Bytes that they read and write.
+    pub bytes: u64,
+    /// The pipeline.
+    pub pipe: Option<PipeEstimate>,
+    /// Collectives, those with the same step in the Plan together.
+    pub collectives: Vec<CollectiveEstimate>,
+}
+
+/// Seconds of a step by what they are spent on; the sum is the step.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Breakdown {
+    /// Matrix products and convolutions.
+    pub matmul: f64,
+    /// Attention.
+    pub attention: f64,
+    /// What reads and writes memory.
+    pub memory_bound: f64,
+    /// The optimizer.
+    pub update: f64,
+    /// From one kernel to the next.
+    pub launch: f64,
+    /// Waiting for collectives, by axes.
+    pub exposed: BTreeMap<String, f64>,
+    /// What kernels lose beside collectives.
+    pub contention: f64,
+    /// Stages of a pipeline that wait for others.
+    pub bubble: f64,
+    /// Waiting for the slowest device.
+    pub straggler: f64,
+}
+
+impl Breakdown {
+    /// The sum.
+    pub fn sum(&self) -> f64 {
+        self.matmul
+            + self.attention
+            + self.memory_bound
+            + self.update
+            + self.launch
+            + self.exposed.values().sum::<f64>()
+            + self.contention
+            + self.bubble
+            + self.straggler
+    }
+}
+
+/// Whether a step fits into the memory of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fits {
+    /// Yes.
+    Yes,
+    /// More than 80 % is taken: allocators may have to try again.
+    Tight,
+    /// The buffers of the Plan alone are larger than the memory.
+    No,
+}
+
+/// Bytes of the fullest device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Memory {
+    /// Greatest sum of the buffers of the Plan that are alive at once, without those that no kernel stores.
+    pub peak_bytes: u64,
+    /// The same with what a device reserves.
+    pub device_bytes: u64,
+    /// Whether it fits.
+    pub fits: Fits,
+    /// Parameters and states.
+    pub parameters: u64,
+    /// States of the optimizer.
+    pub optimizer_state: u64,
+    /// Gradients at the peak.
+    pub gradients: u64,
+    /// What the forward pass keeps for the backward pass, at the peak.
+    pub residuals: u64,
+    /// Results of collectives at the peak.
+    pub communication: u64,
+    /// All else at the peak.
+    pub workspace: u64,
+}
+
+/// A pipeline.
+#[derive(Clone, Debug, Serialize)]
+pub struct PipeEstimate {
+    /// Stages on different devices.
+    pub stages: usize,
+    /// `gpipe`, `1f1b` or `zb_h1`.
+    pub schedule: String,
+    /// Stages of a device.
+    pub chunks: usize,
+    /// Parts of the batch.
+    pub microbatches: usize,
+    /// Seconds that the busiest stage waits.
+    pub bubble: f64,
+}
+
+/// A collective of the Plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct CollectiveEstimate {
+    /// `all_reduce` and so on.
+    pub op: String,
+    /// Axes of its group, by name.
+    pub axes: Vec<String>,
+    /// Bytes of a device's buffer each time.
+    pub bytes: u64,
+    /// Times that it runs in a step.
+    pub times: u64,
+    /// Devices of a group.
+    pub members: usize,
+    /// Nodes of a group.
+    pub nodes: usize,
+    /// The line of the machine file.
+    pub algorithm: String,
+    /// Seconds of all times together.
+    pub seconds: f64,
+    /// Those of them that kernels wait for.
+    pub exposed_seconds: f64,
+    /// Path of the value.
+    pub value: String,
+    /// Its line in the model.
+    pub line: u32,
+    /// Step of the Plan.
+    pub step: usize,
+}
+
+/// Why there is no estimate.
+#[derive(Debug, thiserror::Error)]
+pub enum EstimateError {
+    /// A device plan cannot be compiled.
+    #[error(transparent)]
+    Device(#[from] CompileError),
+    /// A pipeline does not fit the Plan.
+    #[error("{0}")]
+    Pipe(String),
+    /// More operations than the peak: the machine file is wrong.
+    #[error(
+        "the estimate is faster than the peak of {machine}: {percent:.0} % of {peak:.3e} operations per second; its `peak` or `best` is wrong"
+    )]
+    AbovePeak {
+        /// The machine.
+        machine: String,
+        /// MFU in percent.
+        percent: f64,
+        /// The peak.
+        peak: f64,
+    },
+}
+
+/// Part of the memory above which a step is tight.
+const TIGHT: f64 = 0.8;
+
+/// Estimates a training step.
+///
+/// # Errors
+/// Where a device plan cannot be compiled, or a pipeline does not fit.
+pub fn estimate(plan: &Plan, asked: &Question<'_>) -> Result<Estimate, EstimateError> {
+    let device = compile_launches(plan, 0, asked.engine.target())?;
+    let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
+    let own = program(plan, &device);
+    let run = match &asked.engine {
+        Engine::Foreign(facts) => translated(plan, &own, facts, &rates),
+        _ => own,
+    };
+    let (spent, pipe, stages) = match &asked.pipe {
+        None => (spent(&run, &rates), None, 1),
+        Some(pipe) => {
+            let projection =
+                Projection::of(plan, &run, &rates, &asked.engine, pipe).map_err(EstimateError::Pipe)?;
+            let (spent, of) = projection.played().map_err(EstimateError::Pipe)?;
+            (spent, Some(of), pipe.stages)
+        }
+    };
+    let bubble = pipe.as_ref().map_or(0.0, |p| p.bubble);
+    let devices = plan.mesh.devices() * stages;
+    let busy = spent.seconds() + bubble;
+    let seconds = busy * stragglers(plan, asked);
+    let breakdown = breakdown(plan, &spent, bubble, seconds - busy);
+    let peak = rates.device().peak(plan.float);
+    let flops = asked.model_flops as f64;
+    let mfu = peak.filter(|_| seconds > 0.0).map(|p| flops / (seconds * devices as f64 * p));
+    if let (Some(mfu), Some(peak)) = (mfu.filter(|m| *m > 1.0), peak) {
+        let machine = asked.machine.name.clone();
+        return Err(EstimateError::AbovePeak { machine, percent: 100.0 * mfu, peak });
+    }
+    let tokens = asked.tokens.map(|t| t as f64 / seconds);
+    Ok(Estimate {
+        devices,
+        seconds,
+        error: error(asked.machine, &breakdown),
+        hidden: named(plan, &spent.hidden),
+        memory: memory(plan, plan.peak_without(&device.absent), asked.machine),
+        model_flops: asked.model_flops,
+        mfu,
+        tflops_per_device: flops / seconds / devices as f64 / 1e12,
+        examples_per_second: asked.examples as f64 / seconds,
+        tokens_per_second: tokens,
+        tokens_per_second_per_device: tokens.map(|t| t / devices as f64),
+        kernels: spent.moved.0.round() as u64,
+        bytes: spent.moved.1.round() as u64,
+        pipe,
+        collectives: collectives(plan, &run, &spent, &rates),
+        breakdown,
+    })
+}
+
+/// Relative time of a step in which all wait for the slowest device: a part for each doubling of the replicas beyond a node, and a device that
+/// is slow.
+fn stragglers(plan: &Plan, asked: &Question<'_>) -> f64 {
+    let d = &asked.machine.device;
+    let node = asked.machine.tier.first().map_or(1, |t| t.size.max(1)) as f64;
+    let example = plan.inputs.first().and_then(|i| i.dims.first());
+    let split = plan.program_inputs.iter().find_map(|i| {
+        let at = i.dims.iter().position(|d| Some(d) == example)?;
+        Some(plan.buffer(i.buf).extents[at].axes.clone())
+    });
+    let replicas: usize = split.unwrap_or_default().iter().map(|a| plan.mesh.size(*a)).product();
+    let doublings = match d.kind {
+        DeviceKind::Gpu => (replicas as f64 / node).log2().max(0.0),
+        DeviceKind::Cpu => 0.0,
+    };
+    (1.0 + d.straggle * doublings) / asked.slowest
+}
+
+fn names(plan: &Plan, axes: &[Axis]) -> Vec<String> {
+    axes.iter().map(|a| plan.mesh.name(*a).to_string()).collect()
+}
+
+fn named(plan: &Plan, by: &BTreeMap<Vec<Axis>, f64>) -> BTreeMap<String, f64> {
+    by.iter().filter(|(_, s)| **s > 0.0).map(|(axes, s)| (names(plan, axes).join(","), *s)).collect()
+}
+
+fn breakdown(plan: &Plan, spent: &Spent, bubble: f64, straggler: f64) -> Breakdown {
+    let of = |families: &[Family]| families.iter().filter_map(|f| spent.families.get(f)).sum::<f64>();
+    let (matmul, attention) = (of(&[Family::Matmul, Family::Convolve]), of(&[Family::Attention]));
+    Breakdown {
+        matmul,
+        attention,
+        memory_bound: spent.families.values().sum::<f64>() - matmul - attention,
+        update: spent.update,
+        launch: spent.launch,
+        exposed: named(plan, &spent.exposed),
+        contention: spent.contention,
+        bubble,
+        straggler,
+    }
+}
+
+/// Relative error of a time: those of the families, each by its part of the time.
+fn error(machine: &Machine, breakdown: &Breakdown) -> f64 {
+    let Some(calibration) = &machine.calibration else { return UNCALIBRATED };
+    let of = |family: &str| machine.errors.get(family).copied().unwrap_or(calibration.mean_error);
+    let exposed: f64 = breakdown.exposed.values().sum();
+    let parts = [
+        (breakdown.matmul, "matmul"),
+        (breakdown.attention, "attention"),
+        (breakdown.memory_bound + breakdown.update, "memory_bound"),
+        (breakdown.launch, "launch"),
+        (exposed + breakdown.contention, "collective"),
+        (breakdown.bubble + breakdown.straggler, "bubble"),
+    ];
+    let sum = breakdown.sum();
+    if sum <= 0.0 {
+        return calibration.mean_error;
+    }
+    parts.iter().map(|(seconds, family)| seconds / sum * of(family)).sum()
+}
+
+/// Whether bytes of a Plan fit.
+pub fn fits(peak: u64, machine: &Machine) -> Fits {
+    let (peak, usable) = (peak as f64, machine.usable());
+    match peak {
+        _ if peak > usable => Fits::No,
+        _ if peak > TIGHT * usable => Fits::Tight,
+        _ => Fits::Yes,
+    }
+}
+
+fn memory(plan: &Plan, peak: u64, machine: &Machine) -> Memory {
+    let s = &plan.summary;
+    let held = s.parameter_bytes + s.optimizer_state_bytes;
+    Memory {
+        peak_bytes: peak,
+        device_bytes: peak + machine.device.reserve as u64,
+        fits: fits(peak, machine),
+        parameters: s.parameter_bytes,
+        optimizer_state: s.optimizer_state_bytes,
+        gradients: 0,
+        residuals: 0,
+        communication: 0,
+        workspace: peak.saturating_sub(held),
+    }
+}
+
+fn collectives(plan: &Plan, run: &Program, spent: &Spent, rates: &Rates<'_>) -> Vec<CollectiveEstimate> {
+    let mut all: BTreeMap<usize, &Transfer> = BTreeMap::new();
+    transfers(&run.body, &mut all);
+    let of = |(step, transfer): (&usize, &&Transfer)| {
+        let (times, seconds, exposed) = spent.collectives.get(step).copied()?;
+        let time = rates.collective(transfer);
+        let origin = plan.steps[*step].origin.first();
+        Some(CollectiveEstimate {
+            op: transfer.kind.name().into(),
+            axes: names(plan, &transfer.axes),
+            bytes: transfer.bytes as u64,
+            times: times.round() as u64,
+            members: time.members,
+            nodes: time.nodes,
+            algorithm: time.algorithm,
+            seconds,
+            exposed_seconds: exposed,
+            value: origin.map_or_else(String::new, |o| o.path.clone()),
+            line: origin.map_or(0, |o| o.line),
+            step: *step,
+        })
+    };
+    all.iter().filter_map(of).collect()
+}
+
+fn transfers<'p>(items: &'p [Item], all: &mut BTreeMap<usize, &'p Transfer>) {
+    for item in items {
+        match item {
+            Item::Start(t) => {
+                all.insert(t.step, t);
+            }
+            Item::Loop(of) => of.body.iter().for_each(|(i, _)| transfers(std::slice::from_ref(i), all)),
+            Item::Work(_) | Item::Wait(_) => {}
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! A program as another system runs it, by documented facts. Only published runs are estimated so.
+
+use crate::engine::Facts;
+use crate::timeline::Prices;
+use crate::work::{Family, Item, Product, Program, Scores, Transfer, Work};
+use meshwright_plan::expr::Scalar;
+use meshwright_plan::{
+    BufId, CollectiveKind, DType, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step,
+};
+use std::collections::BTreeSet;
+
+/// Bytes of a half type.
+const HALF: f64 = 2.0;
+/// Bytes of an operand that is converted to 8 bits: read, and written twice, once transposed.
+const CONVERTED: f64 = 4.0;
+/// The rate of a product in pieces relative to one that is whole (torchtitan's asynchronous tensor parallelism).
+const PIECES: f64 = 1.15;
+
+/// Bytes that stream for each logit in the forward and in the backward pass, by the name of a loss: `fused` reads logits and writes gradients in
+/// their place, `torch` copies them to `f32`, `vocab` is the loss of Megatron-LM over a split vocabulary, operation by operation.
+const LOSSES: [(&str, f64, f64); 3] = [("fused", 4.0, 6.0), ("torch", 14.0, 18.0), ("vocab", 38.0, 20.0)];
+
+/// The program as an engine with these facts runs it.
+pub fn translated(plan: &Plan, program: &Program, facts: &Facts, prices: &dyn Prices) -> Program {
+    let t = Translation { plan, facts, prices, inputs: input_dims(plan), parameters: parameters(plan) };
+    let mut body = t.items(&program.body, 0);
+    t.loss(&mut body);
+    if let Some(part) = facts.recompute_products {
+        recompute(&mut body, part);
+    }
+    t.pieces(&mut body);
+    Program { body }
+}
+
+struct Translation<'a> {
+    plan: &'a Plan,
+    facts: &'a Facts,
+    prices: &'a dyn Prices,
+    /// Dims of the inputs: what has one of them is an activation.
+    inputs: BTreeSet<Dim>,
+    /// Buffers with parameters, and views of them.
+    parameters: BTreeSet<BufId>,
+}
+
+/// Dims of the inputs, and of what splits and joins make of them: what has one of them is an activation.
+pub(crate) fn input_dims(plan: &Plan) -> BTreeSet<Dim> {
+    let mut dims: BTreeSet<Dim> = plan.inputs.iter().flat_map(|i| i.dims.iter().copied()).collect();
+    dims.extend(plan.microbatches.map(|m| m.dim));
+    // What a split or a join makes of such a dim counts as one too.
+    for step in &plan.steps {
+        if let Prim::SplitDim { .. } | Prim::MergeDims { .. } = &step.prim {
+            let (reads, writes): (Vec<Dim>, Vec<Dim>) = (all_dims(&step.reads), all_dims(&step.writes));
+            if reads.iter().any(|d| dims.contains(d) && !writes.contains(d)) {
+                dims.extend(writes.iter().filter(|d| !reads.contains(d)));
+            }
+        }
+    }
+    dims
+}
+
+fn all_dims(operands: &[Operand]) -> Vec<Dim> {
+    operands.iter().flat_map(|o| o.dims.iter().copied()).collect()
+}
+
+fn parameters(plan: &Plan) -> BTreeSet<BufId> {
+    let inputs = plan.program_inputs.iter().filter(|i| i.kind == ProgramInputKind::Param);
+    let mut found: BTreeSet<BufId> = inputs.map(|i| i.buf).collect();
+    for step in &plan.steps {
+        let view = matches!(
+            step.prim,
+            Prim::IterationSlice { .. } | Prim::Copy | Prim::SplitDim { .. } | Prim::Repeat { .. }
+        );
+        if view {
+            for (from, to) in step.reads.iter().zip(&step.writes) {
+                if found.contains(&from.buf) {
+                    found.insert(to.buf);
+                }
+            }
+        }
+    }
+    found
+}
+
+impl Translation<'_> {
+    fn items(&self, items: &[Item], depth: usize) -> Vec<Item> {
+        let mut made = vec![];
+        for item in items {
+            match item {
+                Item::Work(work) => {
+                    made.extend(self.work(work, depth).into_iter().map(|w| Item::Work(Box::new(w))))
+                }
+                Item::Start(transfer) => made.extend(self.transfer(transfer)),
+                Item::Wait(flight) => made.push(Item::Wait(*flight)),
+                Item::Loop(of) => {
+                    let body = of.body.iter().flat_map(|(item, lag)| {
+                        self.items(std::slice::from_ref(item), depth + 1)
+                            .into_iter()
+                            .map(|i| (i, *lag))
+                            .collect::<Vec<_>>()
+                    });
+                    let mut of = of.clone();
+                    of.body = if self.facts.fused_projections {
+                        merged(self.plan, body.collect())
+                    } else {
+                        body.collect()
+                    };
+                    made.push(Item::Loop(of));
+                }
+            }
+        }
+        made
+    }
+
+    fn step(&self, step: usize) -> Option<&Step> {
+        self.plan.steps.get(step)
+    }
+
+    /// Whether all operands are activations or gradients of them.
+    fn activates(&self, operands: &[Operand]) -> bool {
+        operands.iter().any(|o| o.dims.iter().any(|d| self.inputs.contains(d)))
+    }
+
+    fn work(&self, work: &Work, depth: usize) -> Vec<Work> {
+        if self.converts_a_parameter(work) {
+            return vec![];
+        }
+        if let (Some(scores), "unfused") = (&work.attention, self.facts.attention.as_str()) {
+            return self.unfused(work, scores);
+        }
+        let mut own = work.clone();
+        if own.family != Family::Matmul {
+            if self.facts.fusion == "eager" && own.steps.len() > 1 {
+                own.bytes = self.bytes(&own.steps);
+                own.kernels = own.steps.len() as f64;
+            }
+            return vec![own];
+        }
+        let layers = depth > usize::from(self.plan.microbatches.is_some());
+        let mut made = vec![];
+        if layers && self.facts.dtype == "fp8" {
+            own.products.iter_mut().for_each(|p| p.fp8 = true);
+            let activation = self.step(own.step).is_some_and(|s| self.activates(&s.writes));
+            let converted: f64 = own.products.iter().map(|p| (p.m * p.k * p.batch) as f64).sum();
+            if activation {
+                made.push(Work::memory(own.step, own.phase, CONVERTED * converted, 1.0));
+            }
+        }
+        made.push(own);
+        made
+    }
+
+    /// Bytes of steps, each with a kernel of its own.
+    fn bytes(&self, steps: &[usize]) -> f64 {
+        steps.iter().filter_map(|s| self.step(*s)).map(|s| s.memory_bytes(self.plan) as f64).sum()
+    }
+
+    /// Whether it only rounds a parameter, of which other engines keep a copy in the half type.
+    fn converts_a_parameter(&self, work: &Work) -> bool {
+        self.facts.param_bytes == HALF
+            && !work.steps.is_empty()
+            && work.steps.iter().all(|s| {
+                self.step(*s).is_some_and(|step| match &step.prim {
+                    Prim::Map { expr, .. } => {
+                        let plain = |s: &Scalar| matches!(s, Scalar::Load(_) | Scalar::Cast(_));
+                        expr.nodes.iter().all(|n| plain(&n.scalar))
+                            && step.reads.iter().all(|o| self.parameters.contains(&o.buf))
+                    }
+                    _ => false,
+                })
+            })
+    }
+
+    /// Attention as products, a softmax and a mask of dropout, each in memory.
+    fn unfused(&self, work: &Work, s: &Scores) -> Vec<Work> {
+        let elements = s.matrices * s.queries * s.keys;
+        let product = |m: f64, n: f64, k: f64| {
+            let (m, n, k, batch) = (m as u64, n as u64, k as u64, s.matrices as u64);
+            let bytes = HALF * (batch * (m * k + k * n + m * n)) as f64;
+            let mut made = Work::memory(work.step, work.phase, bytes, 1.0);
+            made.family = Family::Matmul;
+            made.products = vec![Product { m, n, k, batch, dtype: DType::BF16, fp8: false }];
+            made
+        };
+        let memory = |bytes: f64| {
+            let mut made = Work::memory(work.step, work.phase, bytes * elements, 1.0);
+            made.family = Family::Attention;
+            made
+        };
+        let dropped = |made: &mut Vec<Work>| {
+            if s.dropout {
+                made.push(memory(2.0 * HALF + 1.0));
+            }
+        };
+        let forward = |made: &mut Vec<Work>| {
+            made.extend([product(s.queries, s.keys, s.width), memory(2.0 * HALF)]);
+            dropped(made);
+            made.push(product(s.queries, s.values, s.keys));
+        };
+        let mut made = vec![];
+        if !s.backward {
+            forward(&mut made);
+            return made;
+        }
+        if self.facts.recompute_attention {
+            forward(&mut made);
+        }
+        made.extend([product(s.queries, s.keys, s.values), product(s.keys, s.values, s.queries)]);
+        dropped(&mut made);
+        made.extend([
+            memory(3.0 * HALF),
+            product(s.queries, s.width, s.keys),
+            product(s.keys, s.width, s.queries),
+        ]);
+        made
+    }
+
+    fn transfer(&self, transfer: &Transfer) -> Vec<Item> {
+        let Some(step) = self.step(transfer.step) else { return vec![] };
+        let mut own = transfer.clone();
+        if self.activates(&step.reads) {
+            // Within layers: only what goes back may run beside the gradient of a weight.
+            let overlaps = self.facts.tp_overlap != "none" && own.phase == Phase::Backward;
+            own.flight = own.flight.filter(|_| overlaps);
+            if self.facts.dtype == "fp8"
+                && self.facts.tp_overlap == "pipe"
+                && own.kind == CollectiveKind::AllGather
+            {
+                own.bytes /= 2.0;
+            }
+            return vec![Item::Start(own)];
+        }
+        own.flight = own.flight.filter(|_| self.facts.dp_overlap);
+        let size = step.reads.first().map_or(1.0, |o| self.plan.buffer(o.buf).dtype.bytes() as f64);
+        let each = if own.kind == CollectiveKind::AllGather {
+            self.facts.param_bytes
+        } else {
+            self.facts.grad_bytes
+        };
+        let elements = own.bytes / size;
+        own.bytes = elements * each;
+        let copies = Work::memory(own.step, own.phase, elements * self.facts.copies, 1.0);
+        let copied = self.facts.copies > 0.0 && own.phase != Phase::Update;
+        let copies = copied.then(|| Item::Work(Box::new(copies)));
+        [Item::Start(own)].into_iter().chain(copies).collect()
+    }
+
+    /// Replaces what streams between the last product of the forward pass and the first of the backward pass by the bytes of the engine's loss.
+    fn loss(&self, items: &mut Vec<Item>) {
+        let inner = items.iter().position(|i| matches!(i, Item::Loop(of) if self.plan.microbatches.is_some_and(|m| self.over(of.step) == Some(m.over)) && of.body.iter().any(|(i, _)| matches!(i, Item::Loop(_) | Item::Work(_)) && product_of(i).is_some())));
+        if let Some(Item::Loop(of)) = inner.map(|at| &mut items[at]) {
+            let mut body: Vec<Item> = of.body.iter().map(|(i, _)| i.clone()).collect();
+            let lag = of.body.iter().map(|(_, lag)| *lag).max().unwrap_or(0);
+            self.loss(&mut body);
+            of.body = body.into_iter().map(|i| (i, lag)).collect();
+            return;
+        }
+        let last =
+            items.iter().rposition(|i| product_of(i).is_some_and(|(phase, _)| phase == Phase::Forward));
+        let first =
+            items.iter().position(|i| product_of(i).is_some_and(|(phase, _)| phase == Phase::Backward));
+        let (Some(last), Some(first)) = (last, first.filter(|f| last.is_some_and(|l| *f > l))) else {
+            return;
+        };
+        let logits = product_of(&items[last]).map_or(0.0, |(_, p)| (p.m * p.n * p.batch) as f64);
+        let Some((_, forward, backward)) = LOSSES.iter().find(|l| l.0 == self.facts.loss) else { return };
+        let Item::Work(of) = &items[last] else { return };
+        let work = Work::memory(of.step, Phase::Forward, (forward + backward) * logits, 5.0);
+        let mut between: Vec<Item> = items.drain(last + 1..first).collect();
+        between.retain(|i| !matches!(i, Item::Work(_)));
+        between.push(Item::Work(Box::new(work)));
+        items.splice(last + 1..last + 1, between);
+    }
+
+    fn over(&self, step: usize) -> Option<Dim> {
+        match self.step(step)?.prim {
+            Prim::Repeat { dim, .. } => Some(dim),
+            _ => None,
+        }
+    }
+
+    /// Collectives of the forward pass that are cut into pieces with the product beside them.
+    fn pieces(&self, items: &mut [Item]) {
+        if self.facts.tp_overlap != "pipe" {
+            return;
+        }
+        for item in items.iter_mut() {
+            if let Item::Loop(of) = item {
+                let mut body: Vec<Item> = of.body.iter().map(|(i, _)| i.clone()).collect();
+                self.pieces(&mut body);
+                of.body.iter_mut().zip(body).for_each(|((old, _), new)| *old = new);
+            }
+        }
+        for at in 0..items.len() {
+            let Item::Start(transfer) = &items[at] else { continue };
+            let activates = self.step(transfer.step).is_some_and(|s| self.activates(&s.reads));
+            if !activates || transfer.flight.is_some() {
+                continue;
+            }
+            let gathers = transfer.kind == CollectiveKind::AllGather;
+            let is_product = |i: &&Item| matches!(i, Item::Work(w) if w.family == Family::Matmul);
+            let near = if gathers {
+                items[at + 1..].iter().find(is_product)
+            } else {
+                items[..at].iter().rev().find(is_product)
+            };
+            let Some(Item::Work(near)) = near else { continue };
+            let ((wire, taken), product) = (self.prices.transfer(transfer), self.prices.work(near).work);
+            let members: usize = transfer.axes.iter().map(|a| self.plan.mesh.size(*a)).product();
+            let both = wire.max(PIECES * product + taken * wire.min(product));
+            let bare = both - product + wire / members as f64;
+            let hidden = (1.0 - bare / wire).clamp(0.0, 1.0);
+            if let Item::Start(transfer) = &mut items[at] {
+                transfer.pieces = Some(hidden);
+            }
+        }
+    }
+}
+
+fn product_of(item: &Item) -> Option<(Phase, Product)> {
+    match item {
+        Item::Work(w) if w.family == Family::Matmul => Some((w.phase, *w.products.first()?)),
+        _ => None,
+    }
+}
+
+/// Products of the same left factor as one, and products whose results are added up as one.
+fn merged(plan: &Plan, items: Vec<(Item, usize)>) -> Vec<(Item, usize)> {
+    let mut made: Vec<(Item, usize)> = vec![];
+    for (item, lag) in items {
+        let Item::Work(work) = &item else {
+            made.push((item, lag));
+            continue;
+        };
+        let earlier = made.iter_mut().rev().find_map(|(other, _)| match other {
+            Item::Work(other) => together(plan, other, work).map(|merge| (other, merge)),
+            _ => None,
+        });
+        match earlier {
+            Some((other, merge)) => {
+                let (of, own) = (&mut other.products[0], work.products[0]);
+                match merge {
+                    Merge::Columns => of.n += own.n,
+                    Merge::Rows => of.m += own.m,
+                    Merge::Sums => of.k += own.k,
+                }
+                other.bytes += work.bytes;
+                other.steps.extend(&work.steps);
+            }
+            None => made.push((item, lag)),
+        }
+    }
+    made
+}
+
+enum Merge {
+    Columns,
+    Rows,
+    Sums,
+}
+
+/// How two products are one, if they are.
+fn together(plan: &Plan, first: &Work, second: &Work) -> Option<Merge> {
+    let ([p], [q]) = (first.products.as_slice(), second.products.as_slice()) else { return None };
+    if first.phase != second.phase || p.fp8 != q.fp8 || p.batch != q.batch {
+        return None;
+    }
+    let (a, b) = (plan.steps.get(first.step)?, plan.steps.get(second.step)?);
+    let ([a, b], [x, y]) = ([contraction(plan, first, a)?, contraction(plan, second, b)?], [p, q]);
+    if a.reads[0].buf == b.reads[0].buf && (x.m, x.k) == (y.m, y.k) {
+        return Some(Merge::Columns);
+    }
+    if a.reads[1].buf == b.reads[1].buf && (x.n, x.k) == (y.n, y.k) {
+        return Some(Merge::Rows);
+    }
+    let added = |step: &Step| {
+        let of = step.writes.first()?.buf;
+        plan.steps.iter().position(|s| matches!(s.prim, Prim::Map { .. }) && s.reads_buf(of))
+    };
+    let adds = added(a).filter(|s| Some(*s) == added(b))?;
+    let linear = plan.steps[adds].reads.len() >= 2 && (x.m, x.n) == (y.m, y.n);
+    linear.then_some(Merge::Sums)
+}
+
+/// The contraction of a kernel.
+fn contraction<'p>(plan: &'p Plan, work: &Work, last: &'p Step) -> Option<&'p Step> {
+    let is = |s: &&Step| matches!(s.prim, Prim::Contract);
+    work.steps.iter().filter_map(|s| plan.steps.get(*s)).find(is).or(Some(last)).filter(is)
+}
+
+/// Adds to each loop of the backward pass what a part of the products of the loop of the forward pass costs, and all that streams memory there.
+fn recompute(items: &mut [Item], part: f64) {
+    for item in items.iter_mut() {
+        if let Item::Loop(of) = item {
+            let mut body: Vec<Item> = of.body.iter().map(|(i, _)| i.clone()).collect();
+            recompute(&mut body, part);
+            of.body.iter_mut().zip(body).for_each(|((old, _), new)| *old = new);
+        }
+    }
+    let phase = |item: &Item| match item {
+        Item::Loop(of) => of.body.iter().find_map(|(i, _)| product_of(i)).map(|p| p.0),
+        _ => None,
+    };
+    let forward = items.iter().position(|i| phase(i) == Some(Phase::Forward));
+    let backward = items.iter().position(|i| phase(i) == Some(Phase::Backward));
+    let (Some(forward), Some(backward)) = (forward, backward) else { return };
+    let Item::Loop(from) = &items[forward] else { return };
+    let again = from.body.iter().filter_map(|(item, _)| match item {
+        Item::Work(w) if w.family == Family::Matmul => {
+            let mut own = w.clone();
+            own.bytes *= part;
+            own.kernels *= part;
+            own.products.iter_mut().for_each(|p| p.n = (p.n as f64 * part).round() as u64);
+            Some(own)
+        }
+        Item::Work(w) if w.family == Family::Memory => Some(w.clone()),
+        _ => None,
+    });
+    let mut again: Vec<Box<Work>> = again.collect();
+    again.iter_mut().for_each(|w| w.phase = Phase::Backward);
+    if let Item::Loop(of) = &mut items[backward] {
+        let lag = of.body.iter().map(|(_, lag)| *lag).max().unwrap_or(0);
+        of.body.extend(again.into_iter().map(|w| (Item::Work(w), lag)));
+    }
+}

@@ -1,0 +1,233 @@
+//! The work of a Plan on one device, from the launches of its device plan.
+
+use crate::visible::visible;
+use crate::work::Family;
+use crate::work::Family::{Attention, Convolve, Lookup, Matmul, Memory, Pool, Scan, Scatter};
+use crate::work::{Item, Loop, Product, Program, ScalarFamily, Scores, Transfer, Work};
+use meshwright_device::costs::is_view;
+use meshwright_device::launch::{DevicePlan, Launch, LaunchKind};
+use meshwright_device::slot::LaunchId;
+use meshwright_plan::expr::{BinaryFn, Scalar, UnaryFn};
+use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Expr, Operand, Phase, Plan, Prim, Step};
+
+/// The work of the device of a device plan.
+pub fn program(plan: &Plan, device: &DevicePlan) -> Program {
+    let reader = Reader { plan, device };
+    Program { body: reader.items(&device.body) }
+}
+
+struct Reader<'a> {
+    plan: &'a Plan,
+    device: &'a DevicePlan,
+}
+
+impl Reader<'_> {
+    fn items(&self, ids: &[LaunchId]) -> Vec<Item> {
+        ids.iter().flat_map(|id| self.launch(&self.device.launches[*id])).collect()
+    }
+
+    fn launch(&self, launch: &Launch) -> Vec<Item> {
+        match &launch.kind {
+            LaunchKind::Free => vec![],
+            LaunchKind::Kernel(kernel) if kernel.moves_nothing() => vec![],
+            LaunchKind::Kernel(_) => self.work(launch, 1.0),
+            LaunchKind::Burn(burn) => {
+                let kernels = burn.graph.operations.iter().filter(|o| !is_view(o)).count();
+                if kernels == 0 { vec![] } else { self.work(launch, kernels as f64) }
+            }
+            LaunchKind::Collective(c) => {
+                let mut items = self.items(&c.pack);
+                items.extend(self.transfer(launch.step, c.async_id));
+                items.extend(self.items(&c.unpack));
+                items
+            }
+            LaunchKind::Wait { unpack, .. } => {
+                let flight = self.plan.steps.get(launch.step).and_then(|s| s.async_id);
+                flight.map(Item::Wait).into_iter().chain(self.items(unpack)).collect()
+            }
+            LaunchKind::Loop(of) => vec![Item::Loop(self.repeat(launch, &of.body, of.dim))],
+        }
+    }
+
+    fn repeat(&self, launch: &Launch, body: &[LaunchId], dim: Dim) -> Loop {
+        let lagged = |id: &LaunchId| {
+            let launch = &self.device.launches[*id];
+            let lag = self.plan.steps.get(launch.step).map_or(0, |s| usize::from(s.lag));
+            self.launch(launch).into_iter().map(move |item| (item, lag)).collect::<Vec<_>>()
+        };
+        Loop {
+            step: launch.step,
+            size: self.plan.dims.size(dim),
+            body: body.iter().flat_map(lagged).collect(),
+        }
+    }
+
+    fn transfer(&self, step: usize, flight: Option<u32>) -> Option<Item> {
+        let of = self.plan.steps.get(step)?;
+        let collective = of.collective()?;
+        let bytes = of.collective_bytes(self.plan).iter().map(|b| *b as f64).sum();
+        let (kind, axes) = (collective.kind(), collective.axes().to_vec());
+        Some(Item::Start(Transfer { step, kind, axes, bytes, phase: of.phase, flight, pieces: None }))
+    }
+
+    fn work(&self, launch: &Launch, kernels: f64) -> Vec<Item> {
+        let traffic = launch.traffic(self.plan);
+        let steps: Vec<&Step> = launch.steps.iter().filter_map(|s| self.plan.steps.get(*s)).collect();
+        let at = launch.steps.last().copied().unwrap_or(launch.step);
+        let phase = self.plan.steps.get(at).map_or(Phase::Forward, |s| s.phase);
+        let mut work = Work::memory(at, phase, (traffic.read + traffic.written) as f64, kernels);
+        work.steps.clone_from(&launch.steps);
+        steps.iter().for_each(|step| add(&mut work, self.plan, step));
+        vec![Item::Work(Box::new(work))]
+    }
+}
+
+/// Adds what a step computes to the work of its kernel.
+fn add(work: &mut Work, plan: &Plan, step: &Step) {
+    let family = family(&step.prim);
+    if order(family) < order(work.family) {
+        work.family = family;
+    }
+    match &step.prim {
+        Prim::Contract => work.products.extend(product(plan, step)),
+        Prim::Attention { spec, parts } => work.attention = scores(plan, step, spec, parts),
+        Prim::Map { expr, .. } => {
+            let elements = step.writes.first().map_or(0.0, |o| elements(plan, o));
+            count(expr, elements, &mut work.scalars);
+        }
+        Prim::Random { .. } => {
+            let drawn = step.writes.first().map_or(0.0, |o| elements(plan, o));
+            work.scalars[ScalarFamily::Random.position()] += drawn;
+        }
+        Prim::Softmax { .. }
+        | Prim::LogSumExp { .. }
+        | Prim::CrossEntropy { .. }
+        | Prim::CrossEntropyGrad { .. } => {
+            let read = step.reads.first().map_or(0.0, |o| elements(plan, o));
+            work.scalars[ScalarFamily::Exponential.position()] += read;
+            work.scalars[ScalarFamily::Simple.position()] += 3.0 * read;
+        }
+        Prim::Reduce { .. } | Prim::ScaledSquares => {
+            let read = step.reads.first().map_or(0.0, |o| elements(plan, o));
+            work.scalars[ScalarFamily::Simple.position()] += read;
+        }
+        _ if family != Memory => {
+            let moved: f64 = step.all().map(|o| elements(plan, o)).fold(0.0, f64::max);
+            work.operations += (step.flops(plan) as f64).max(moved);
+        }
+        _ => {}
+    }
+}
+
+fn order(family: Family) -> usize {
+    let all = [Attention, Matmul, Convolve, Scatter, Scan, Pool, Lookup, Memory];
+    all.iter().position(|f| *f == family).unwrap_or(all.len())
+}
+
+/// The family of a primitive.
+fn family(prim: &Prim) -> Family {
+    match prim {
+        Prim::Contract => Matmul,
+        Prim::Attention { .. } => Attention,
+        Prim::Convolve { .. } => Convolve,
+        Prim::Pool { .. } | Prim::ArgmaxPool { .. } | Prim::Unpool { .. } => Pool,
+        Prim::Lookup { .. } => Lookup,
+        Prim::ScatterAdd { .. } => Scatter,
+        Prim::CumSum { .. } | Prim::TopK { .. } => Scan,
+        _ => Memory,
+    }
+}
+
+fn elements(plan: &Plan, o: &Operand) -> f64 {
+    plan.buffer(o.buf).largest(&plan.mesh) as f64
+}
+
+/// Positions of a dim on the device with the largest shards.
+fn local(plan: &Plan, step: &Step, dim: Dim) -> u64 {
+    let of = |o: &Operand| {
+        let at = o.dims.iter().position(|d| *d == dim)?;
+        Some(plan.buffer(o.buf).extents[at].largest(&plan.mesh) as u64)
+    };
+    step.all().find_map(of).unwrap_or(1)
+}
+
+/// The matrix product of a contraction; none where one factor is a single row of numbers, so that memory alone decides.
+fn product(plan: &Plan, step: &Step) -> Option<Product> {
+    let ([a, b], [out]) = step.operands::<2, 1>().ok()?;
+    let mut of = Product { m: 1, n: 1, k: 1, batch: 1, dtype: plan.buffer(a.buf).dtype, fp8: false };
+    let mut dims: Vec<Dim> = a.dims.iter().chain(&b.dims).copied().collect();
+    dims.sort();
+    dims.dedup();
+    for dim in dims {
+        let size = local(plan, step, dim);
+        *match (a.dims.contains(&dim), b.dims.contains(&dim), out.dims.contains(&dim)) {
+            (true, true, true) => &mut of.batch,
+            (true, false, _) => &mut of.m,
+            (false, _, _) => &mut of.n,
+            (true, true, false) => &mut of.k,
+        } *= size;
+    }
+    Some(of)
+}
+
+fn scores(plan: &Plan, step: &Step, spec: &AttentionSpec, parts: &[AttentionPart]) -> Option<Scores> {
+    let query = step.reads.first()?;
+    let all = |dims: &[Dim]| dims.iter().map(|d| local(plan, step, *d) as f64).product::<f64>();
+    let keys = local(plan, step, spec.key) as f64;
+    // Queries of one key: the dims of the scores that only the queries have.
+    let key = step.reads.get(1)?;
+    let own: Vec<Dim> =
+        spec.space.iter().copied().filter(|d| query.dims.contains(d) && !key.dims.contains(d)).collect();
+    let queries = all(&own);
+    let products = parts.iter().map(|p| match p {
+        AttentionPart::Max | AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => 1.0,
+        AttentionPart::Sum => 0.0,
+        AttentionPart::Query => 2.0,
+        AttentionPart::Key => 1.0,
+    });
+    let backward = parts.iter().any(|p| p.is_gradient());
+    Some(Scores {
+        matrices: all(&spec.space) / keys / queries,
+        queries,
+        keys,
+        width: all(&spec.width),
+        values: all(&spec.values),
+        visible: visible(plan, step, spec),
+        products: products.sum::<f64>() + if backward { 1.0 } else { 0.0 },
+        backward,
+        dropout: !spec.draws.is_empty(),
+        dtype: plan.buffer(query.buf).dtype,
+    })
+}
+
+/// Adds the functions of an expression, by family.
+fn count(expr: &Expr, elements: f64, scalars: &mut [f64]) {
+    for node in expr.nodes.iter().filter(|n| n.dtype != DType::Bool) {
+        let family = match node.scalar {
+            Scalar::Unary(UnaryFn::Sqrt | UnaryFn::Rsqrt, _) => ScalarFamily::Root,
+            Scalar::Unary(UnaryFn::Recip, _)
+            | Scalar::Binary(BinaryFn::Div | BinaryFn::FloorDiv | BinaryFn::Mod, ..) => ScalarFamily::Divide,
+            Scalar::Binary(BinaryFn::Pow, ..)
+            | Scalar::Unary(UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Tan, _) => ScalarFamily::Power,
+            Scalar::Unary(f, _) if is_exponential(f) => ScalarFamily::Exponential,
+            Scalar::Unary(..) | Scalar::Binary(..) | Scalar::Select(..) | Scalar::Cast(_) => {
+                ScalarFamily::Simple
+            }
+            _ => continue,
+        };
+        scalars[family.position()] += elements;
+    }
+}
+
+fn is_exponential(f: UnaryFn) -> bool {
+    matches!(
+        f,
+        UnaryFn::Exp
+            | UnaryFn::Log
+            | UnaryFn::Tanh
+            | UnaryFn::Erf
+            | UnaryFn::Sigmoid
+            | UnaryFn::Log1p
+            | UnaryFn::Expm1
+    )
+}

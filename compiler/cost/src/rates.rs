@@ -1,0 +1,78 @@
+//! Seconds of kernels and collectives of a Plan on a machine.
+
+use crate::collective::{CollectiveTime, collective};
+use crate::engine::{Engine, Facts};
+use crate::machine::{DeviceKind, Machine};
+use crate::step::{DeviceRates, Seconds};
+use crate::timeline::Prices;
+use crate::work::{Transfer, Work};
+use meshwright_plan::Mesh;
+use std::borrow::Cow;
+
+/// What the kernels and the collectives of a Plan cost on a machine.
+pub struct Rates<'m> {
+    /// The machine, without what the engine does not use.
+    machine: Cow<'m, Machine>,
+    device: DeviceRates,
+    mesh: Mesh,
+}
+
+/// Name of the lines of a machine file that reduce in the switches of a node.
+const IN_SWITCH: &str = "nvls";
+
+impl<'m> Rates<'m> {
+    /// On this machine, with this engine, for devices of this mesh and any other stages of a pipeline beside them.
+    pub fn new(machine: &'m Machine, engine: &Engine, mesh: &Mesh) -> Rates<'m> {
+        let device = DeviceRates::new(machine, mesh.devices(), &engine.attention());
+        let machine = match engine {
+            Engine::Foreign(facts) => Cow::Owned(without(machine, facts)),
+            _ => Cow::Borrowed(machine),
+        };
+        Rates { machine, device, mesh: mesh.clone() }
+    }
+
+    /// Time and algorithm of a collective. The group is that of rank 0: groups of equal shape have equal times.
+    pub fn collective(&self, transfer: &Transfer) -> CollectiveTime {
+        let ranks = self.mesh.group(0, &transfer.axes);
+        collective(&self.machine, transfer.kind, transfer.bytes, &ranks)
+    }
+
+    /// Seconds of a message to the next stage of a pipeline, whose ranks follow those of this mesh.
+    pub fn hop(&self, bytes: f64) -> f64 {
+        let ranks = [0, self.mesh.devices()];
+        collective(&self.machine, meshwright_plan::CollectiveKind::Permute, bytes, &ranks).seconds
+    }
+
+    /// Rates of the device.
+    pub fn device(&self) -> &DeviceRates {
+        &self.device
+    }
+
+    /// The machine, as the engine uses it.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+fn without(machine: &Machine, facts: &Facts) -> Machine {
+    let mut machine = machine.clone();
+    if !facts.nvls {
+        machine.tier.iter_mut().for_each(|t| t.line.retain(|l| l.name != IN_SWITCH));
+    }
+    machine
+}
+
+impl Prices for Rates<'_> {
+    fn work(&self, work: &Work) -> Seconds {
+        self.device.seconds(work)
+    }
+
+    fn transfer(&self, transfer: &Transfer) -> (f64, f64) {
+        let time = self.collective(transfer);
+        (time.seconds, time.units / f64::from(self.machine.device.units))
+    }
+
+    fn two_streams(&self) -> bool {
+        self.machine.device.kind == DeviceKind::Gpu
+    }
+}

@@ -1,0 +1,128 @@
+//! Seconds of the kernels of a device.
+
+use crate::machine::{AttentionRates, Device, DeviceKind, Machine, Matrix};
+use crate::shape::efficiency;
+use crate::work::{Family, Product, ScalarFamily, Scores, Work};
+use meshwright_plan::DType;
+
+/// A machine as one of a number of devices sees it, which may share its cores and its memory.
+#[derive(Clone, Debug)]
+pub struct DeviceRates {
+    device: Device,
+    /// Names of attention kernels, the best first.
+    attention: Vec<String>,
+    /// Units that the device has for itself; of a CPU a fraction where devices share cores.
+    units: f64,
+    /// The relative rate of a unit.
+    share: f64,
+    /// Devices that share the memory.
+    beside: f64,
+}
+
+/// Seconds of kernels, by what limits them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seconds {
+    /// Of work.
+    pub work: f64,
+    /// Of launches.
+    pub launch: f64,
+}
+
+/// Products of a gradient of attention in the kernels whose rates machine files have.
+const PUBLISHED_PRODUCTS: (f64, f64) = (2.0, 5.0);
+
+impl DeviceRates {
+    /// The rates of one of `devices`, with its attention computed by the first of these kernels that the machine has.
+    pub fn new(machine: &Machine, devices: usize, attention: &[&str]) -> DeviceRates {
+        let cores = f64::from(machine.device.units);
+        let (units, share, beside) = match machine.device.kind {
+            DeviceKind::Gpu => (cores, 1.0, 1.0),
+            DeviceKind::Cpu => (1.0, (cores / devices as f64).min(1.0), devices as f64),
+        };
+        DeviceRates {
+            device: machine.device.clone(),
+            attention: attention.iter().map(ToString::to_string).collect(),
+            units,
+            share,
+            beside,
+        }
+    }
+
+    /// Seconds of kernels.
+    pub fn seconds(&self, work: &Work) -> Seconds {
+        let d = &self.device;
+        let memory = work.bytes / self.stream(work.bytes / work.kernels.max(1.0));
+        let scalar = self.scalar(work);
+        let computed = match work.family {
+            Family::Matmul => work.products.iter().map(|p| self.product(p)).sum(),
+            Family::Attention => work.attention.as_ref().map_or(0.0, |s| self.scores(s)),
+            Family::Memory => 0.0,
+            family => d.families.get(family.name()).map_or(0.0, |rate| work.operations / (rate * self.share)),
+        };
+        Seconds { work: memory.max(computed + scalar), launch: work.kernels * d.kernel / self.share }
+    }
+
+    /// Bytes per second of a kernel that moves this many bytes.
+    fn stream(&self, bytes: f64) -> f64 {
+        let stream = &self.device.stream;
+        let alone = interpolated(&stream.rates, bytes) * self.share;
+        stream.total.map_or(alone, |total| alone.min(total / self.beside))
+    }
+
+    /// Seconds of scalar functions on a CPU. Rates are those of `f32`.
+    fn scalar(&self, work: &Work) -> f64 {
+        let table = &self.device.scalar;
+        let each = |f: ScalarFamily| table.get(f.name()).map_or(0.0, |s| s * work.scalars[f.position()]);
+        ScalarFamily::ALL.into_iter().map(each).sum::<f64>() / self.share
+    }
+
+    /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape.
+    fn product(&self, p: &Product) -> f64 {
+        let d = &self.device;
+        let Some(m) = self.matrix(p.dtype, p.fp8) else { return 0.0 };
+        let issue = d.product.issue * m.peak * efficiency(p, &d.product, self.units);
+        let power = m.best * d.sustained;
+        if issue <= 0.0 { 0.0 } else { p.flops() / issue.min(power) / self.share }
+    }
+
+    /// Operations per second of the data sheet, for a dtype.
+    pub fn peak(&self, dtype: DType) -> Option<f64> {
+        self.matrix(dtype, false).map(|m| m.peak * self.share)
+    }
+
+    /// The rates of a dtype, or of the next that the machine has.
+    pub(crate) fn matrix(&self, dtype: DType, fp8: bool) -> Option<&Matrix> {
+        let names: &[&str] = match dtype {
+            _ if fp8 => &["fp8", "bf16"],
+            DType::BF16 | DType::F16 => &["bf16", "f16", "f32"],
+            DType::F64 => &["f64", "f32"],
+            _ => &["f32", "f64", "bf16"],
+        };
+        names.iter().find_map(|n| self.device.matrix.get(*n))
+    }
+
+    /// Seconds of an attention.
+    fn scores(&self, s: &Scores) -> f64 {
+        let d = &self.device;
+        let found =
+            self.attention.iter().find_map(|name| d.attention.get(name)).or(d.attention.values().next());
+        let Some(AttentionRates { forward, backward, dropout, .. }) = found else { return 0.0 };
+        let (top, half) = if s.backward { backward } else { forward };
+        let published = if s.backward { PUBLISHED_PRODUCTS.1 } else { PUBLISHED_PRODUCTS.0 };
+        let products = if d.kind == DeviceKind::Cpu { s.products } else { published };
+        let width = found.map_or(1.0, |f| f.width_rate(s.width));
+        let pairs = s.matrices * s.queries * s.keys * s.visible;
+        let flops = products * pairs * (s.width + s.values) * if s.dropout { *dropout } else { 1.0 };
+        flops / (top * width * s.keys / (s.keys + half) * d.attention_sustained * self.share)
+    }
+}
+
+/// A value between entries, by the logarithm of the key; beyond the ends the value of the end.
+fn interpolated(entries: &[(f64, f64)], key: f64) -> f64 {
+    let Some(above) = entries.iter().position(|(k, _)| *k >= key) else {
+        return entries.last().map_or(1.0, |e| e.1);
+    };
+    let Some(below) = above.checked_sub(1) else { return entries[above].1 };
+    let ((k0, v0), (k1, v1)) = (entries[below], entries[above]);
+    v0 + (v1 - v0) * (key / k0).ln() / (k1 / k0).ln()
+}

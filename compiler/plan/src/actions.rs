@@ -1,0 +1,157 @@
+//! Schedules of pipelines as data: the passes of each rank in order.
+
+use serde::{Deserialize, Serialize};
+
+/// The order in which microbatches pass the stages of a pipeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// All forward passes, then all backward passes (Huang et al. 2019).
+    Gpipe,
+    /// One forward, one backward (Narayanan et al. 2019, 2021 with chunks).
+    #[default]
+    #[serde(rename = "1f1b")]
+    OneForwardOneBackward,
+    /// The same with gradients of weights apart, which fill the bubble (ZB-H1, Qi et al. 2023).
+    ZbH1,
+}
+
+impl Schedule {
+    /// All schedules.
+    pub const ALL: [Schedule; 3] = [Schedule::Gpipe, Schedule::OneForwardOneBackward, Schedule::ZbH1];
+
+    /// Its name in layouts and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Schedule::Gpipe => "gpipe",
+            Schedule::OneForwardOneBackward => "1f1b",
+            Schedule::ZbH1 => "zb_h1",
+        }
+    }
+
+    /// The schedule of that name.
+    pub fn named(name: &str) -> Option<Schedule> {
+        Schedule::ALL.into_iter().find(|s| s.name() == name)
+    }
+}
+
+/// A pass of a microbatch through a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Pass {
+    /// Forward.
+    F,
+    /// Backward; without gradients of weights where these are apart.
+    B,
+    /// Gradients of weights.
+    W,
+}
+
+/// A pass that a rank runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Run {
+    /// Which pass.
+    pub pass: Pass,
+    /// Of which microbatch.
+    pub micro: usize,
+    /// Of which of the rank's stages: chunk `c` of rank `r` among `p` is stage `c p + r`.
+    pub chunk: usize,
+}
+
+/// The passes of each of `ranks`, each with `chunks` stages, in order. Every pass of every microbatch occurs once.
+///
+/// # Errors
+/// Where there is no rank, no chunk or no microbatch, or GPipe has chunks.
+pub fn runs(
+    schedule: Schedule,
+    ranks: usize,
+    chunks: usize,
+    microbatches: usize,
+) -> Result<Vec<Vec<Run>>, String> {
+    if ranks == 0 || chunks == 0 || microbatches == 0 {
+        return Err("a pipeline needs a stage, a chunk and a microbatch".into());
+    }
+    if schedule == Schedule::Gpipe && chunks > 1 {
+        return Err("`gpipe` has no chunks: use `1f1b`".into());
+    }
+    let of = |rank| match schedule {
+        Schedule::Gpipe => {
+            let all = |pass| (0..microbatches).map(move |micro| Run { pass, micro, chunk: 0 });
+            all(Pass::F).chain(all(Pass::B)).collect()
+        }
+        Schedule::OneForwardOneBackward => alternating(rank, ranks, chunks, microbatches),
+        Schedule::ZbH1 => with_weights(alternating(rank, ranks, chunks, microbatches), rank),
+    };
+    Ok((0..ranks).map(of).collect())
+}
+
+/// Some forward passes, then forward and backward passes in turns, then backward passes. With chunks, microbatches go through them in groups of
+/// as many as there are ranks. Where these do not divide the microbatches, passes of those that are missing in the last group are left out.
+fn alternating(rank: usize, ranks: usize, chunks: usize, microbatches: usize) -> Vec<Run> {
+    let groups = if chunks == 1 { microbatches } else { microbatches.next_multiple_of(ranks) };
+    let all = groups * chunks;
+    let nth = |k: usize, pass: Pass| {
+        if chunks == 1 {
+            return Run { pass, micro: k, chunk: 0 };
+        }
+        let (group, at) = (k / (ranks * chunks), k % (ranks * chunks));
+        let chunk = at / ranks;
+        let chunk = if pass == Pass::F { chunk } else { chunks - 1 - chunk };
+        Run { pass, micro: group * ranks + at % ranks, chunk }
+    };
+    let first = match chunks {
+        1 => ranks - rank - 1,
+        _ => 2 * (ranks - rank - 1) + (chunks - 1) * ranks,
+    };
+    let first = first.min(all);
+    let mut list: Vec<Run> = (0..first).map(|k| nth(k, Pass::F)).collect();
+    for k in 0..all - first {
+        list.extend([nth(first + k, Pass::F), nth(k, Pass::B)]);
+    }
+    list.extend((all - first..all).map(|k| nth(k, Pass::B)));
+    list.retain(|run| run.micro < microbatches);
+    list
+}
+
+/// Puts the gradients of weights behind the backward passes, as many later as the rank counts: the first rank, which waits least, at once.
+fn with_weights(list: Vec<Run>, rank: usize) -> Vec<Run> {
+    let (mut made, mut waiting) = (vec![], std::collections::VecDeque::new());
+    for run in list {
+        made.push(run);
+        if run.pass == Pass::B {
+            waiting.push_back(Run { pass: Pass::W, ..run });
+            if waiting.len() > rank {
+                made.extend(waiting.pop_front());
+            }
+        }
+    }
+    made.extend(waiting);
+    made
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_pass_runs_once() {
+        for (p, v, m) in [(1, 1, 1), (4, 1, 8), (4, 1, 2), (4, 3, 8), (16, 6, 376), (3, 2, 5)] {
+            for schedule in [Schedule::OneForwardOneBackward, Schedule::ZbH1] {
+                for list in runs(schedule, p, v, m).unwrap() {
+                    let passes = if schedule == Schedule::ZbH1 { 3 } else { 2 };
+                    assert_eq!(list.len(), passes * v * m);
+                    assert_eq!(list.iter().collect::<BTreeSet<_>>().len(), list.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_forward_one_backward() {
+        let list = &runs(Schedule::OneForwardOneBackward, 3, 1, 3).unwrap()[1];
+        let text: String = list.iter().map(|r| format!("{:?}{} ", r.pass, r.micro)).collect();
+        assert_eq!(text, "F0 F1 B0 F2 B1 B2 ");
+        assert!(runs(Schedule::Gpipe, 2, 2, 4).is_err());
+    }
+}
