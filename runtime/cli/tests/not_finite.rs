@@ -296,3 +296,84 @@ fn a_moment_that_overflows_is_named_before_it_is_saved() {
         );
     }
 }
+
+/// The norms of the library, of `x` times a number.
+fn norms(name: &str, norm: &str, scale: &str) -> PathBuf {
+    let body = format!(
+        "    let h = (x + 0 * mean[m](w)) * {scale}\n    let y = {norm}\n    loss l = mean[batch, n](y * y * y * y) + 0 * sum[n, m](w)\n"
+    );
+    let at = prepared(name, &body, "    optimizer sgd(lr = 0.1)\n");
+    let text = std::fs::read_to_string(at.join("bad.mw")).unwrap();
+    let dims = text.replace("m = 3", "m = 3, groups = 2, each = 2");
+    std::fs::write(at.join("bad.mw"), format!("use \"std:nn\"\n{dims}")).unwrap();
+    at
+}
+
+const NORMS: [&str; 4] = [
+    "layer_norm(h, n, eps = 1e-4)",
+    "rms_norm(h, n, eps = 1e-4)",
+    "batch_norm(h, n, batch, eps = 1e-4)",
+    "group_norm(h, n, groups, each, [], eps = 1e-4)",
+];
+
+/// The loss of the first step.
+fn first_loss(at: &Path, more: &[&str]) -> f64 {
+    let _ = std::fs::remove_dir_all(at.join("r"));
+    let output = train(at, more).args(["--run", "r", "--steps", "2"]).output().unwrap();
+    assert!(output.status.success(), "{more:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let log = std::fs::read_to_string(at.join("r/metrics.jsonl")).unwrap();
+    let first = log.lines().find(|l| l.contains("\"step\"")).unwrap();
+    serde_json::from_str::<serde_json::Value>(first).unwrap()["loss"].as_f64().unwrap()
+}
+
+/// Squares of what is normalized may be beyond `f16`, since they are `f32`; where they are beyond that, the norm is named.
+#[test]
+fn norms_of_huge_values_are_right_or_named() {
+    for (k, norm) in NORMS.into_iter().enumerate() {
+        let fits = |scale| norms(&format!("norm-fits-{k}"), norm, scale);
+        let want = first_loss(&fits("1"), &["--precision", "f64"]);
+        for layout in LAYOUTS {
+            for (scale, precision, tolerance) in [("1e17", "f32", 1e-3), ("9000", "f16", 0.02)] {
+                let got = first_loss(&fits(scale), &[&layout[1..], &["--precision", precision]].concat());
+                assert!(
+                    (got - want).abs() < tolerance * want,
+                    "{norm} {layout:?} {precision}: {got}, not {want}"
+                );
+            }
+            let at = norms("norm-named", norm, "1e22");
+            for precision in ["f32", "bf16"] {
+                let err = failed(&at, &[layout, &["--steps", "2", "--precision", precision]].concat());
+                for part in [
+                    "error[E0517]: the loss `l` is NaN at step 1: the first value that is not finite is `",
+                    "inverse_root",
+                ] {
+                    assert!(err.contains(part), "{norm} {layout:?} {precision}: {part}: {err}");
+                }
+            }
+        }
+    }
+}
+
+/// `0.9 * average + 0.1 * parameter` is no larger than the greater of both.
+#[test]
+fn averages_of_huge_parameters_fit() {
+    let train = "    optimizer sgd(lr = 0.1)\n    ema 0.9\n";
+    let at = prepared("huge-averages", "    loss l = mean[batch, n](x) + mean[n, m](tanh(w))\n", train);
+    let text = std::fs::read_to_string(at.join("bad.mw")).unwrap();
+    for (value, precision) in [("3.4e38", "f32"), ("6e4", "f16"), ("3.3e38", "bf16")] {
+        std::fs::write(at.join("bad.mw"), text.replace("w[n, m] = 1", &format!("w[n, m] = {value}")))
+            .unwrap();
+        for layout in LAYOUTS {
+            first_loss(&at, &[&layout[1..], &["--precision", precision]].concat());
+            let newest = meshwright_train::checkpoint::Which::Newest;
+            let read = meshwright_train::read_checkpoint(&at.join("r"), newest).unwrap();
+            let all = read.checkpoint.whole().unwrap();
+            let of = |name: &str| all[name].clone().into_host().unwrap().data.to_f64();
+            let (w, average) = (of("w"), of("w/ema"));
+            assert!(
+                w.iter().zip(&average).all(|(w, a)| (w - a).abs() <= 1e-6 * w),
+                "{precision}: {average:?}"
+            );
+        }
+    }
+}
