@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Sizes of a data set of images with labels.
@@ -225,8 +225,17 @@ pub(crate) struct ProcessUse {
     pub(crate) cpu: Duration,
 }
 
+/// Longest that a command may run: far more than any takes on a busy machine, so that only one that hangs is ended.
+const LONGEST: Duration = Duration::from_secs(1200);
+
 /// Runs a command to its end, and watches what it takes. Processor time, unlike the clock, is its own, whatever runs beside it.
 pub(crate) fn measured(command: &mut Command) -> (ProcessUse, Said) {
+    measured_within(command, LONGEST)
+}
+
+/// The same of a command that may run for so long: one that does not end by then is killed, and fails the test.
+fn measured_within(command: &mut Command, longest: Duration) -> (ProcessUse, Said) {
+    let begin = Instant::now();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let at = PathBuf::from(format!("/proc/{}", child.id()));
     let read = |mut pipe: Box<dyn Read + Send>| {
@@ -251,10 +260,21 @@ pub(crate) fn measured(command: &mut Command) -> (ProcessUse, Said) {
         if fields[0] == "Z" {
             break;
         }
+        if begin.elapsed() > longest {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{command:?} did not end within {longest:?}");
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
     let status = child.wait().unwrap();
     let [stdout, stderr] = [out, err].map(|pipe| pipe.join().unwrap().unwrap());
     let used = ProcessUse { peak_kib, cpu: Duration::from_millis(ticks * 10) };
     (used, said(Output { status, stdout, stderr }))
+}
+
+#[test]
+#[should_panic(expected = "did not end within 100ms")]
+fn a_command_that_hangs_fails_its_test() {
+    measured_within(Command::new("sleep").arg("600"), Duration::from_millis(100));
 }
