@@ -167,7 +167,12 @@ fn token_shards(at: &Path) {
     std::fs::write(&path, "the sun runs over the hills.\n\nand the moon sees the sun run\n".repeat(4))
         .unwrap();
     let options = TokenizeOptions {
-        text: TextFiles { paths: vec![path], rule: DocumentRule::BlankLines, field: "text".into() },
+        text: TextFiles {
+            paths: vec![path],
+            rule: DocumentRule::BlankLines,
+            field: "text".into(),
+            second: None,
+        },
         tokenizer: TokenizerSource::Train {
             kind: TokenizerKind::WordPiece,
             vocab: 50,

@@ -32,6 +32,8 @@ pub struct TextFiles {
     pub rule: DocumentRule,
     /// The field of a JSON object that is the document.
     pub field: String,
+    /// The field or column of a second text, where each example is a pair of texts.
+    pub second: Option<String>,
 }
 
 impl TextFiles {
@@ -44,7 +46,7 @@ impl TextFiles {
         for pattern in patterns {
             paths.extend(files(pattern).map_err(|why| failed(pattern, why))?);
         }
-        Ok(TextFiles { paths, rule, field: field.to_string() })
+        Ok(TextFiles { paths, rule, field: field.to_string(), second: None })
     }
 
     /// All documents that are not empty, in order.

@@ -1,4 +1,4 @@
-//! Texts of which each is an example of its own, with the class that a file says each is of: CSV with a header, JSON lines, plain text.
+//! Texts of which each is an example of its own, or a pair of them, with the class that a file says each is of: CSV with a header, JSON lines, plain text.
 
 use super::documents::{DocumentRule, TextFiles, is_json_lines};
 use super::failed;
@@ -17,7 +17,7 @@ pub struct LabelRule {
     pub classes: Vec<String>,
 }
 
-/// Texts, and the class of each where it is asked for.
+/// Texts, both of a pair one after the other, and the class of each example where it is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct LabeledTexts {
     pub(crate) texts: Vec<String>,
@@ -35,6 +35,10 @@ impl TextFiles {
             match (path, rule) {
                 (path, rule) if is_table(path) => self.rows(path, rule, &mut out)?,
                 (path, rule) if is_json_lines(path) => self.objects(path, rule, &mut out)?,
+                (path, _) if self.second.is_some() => {
+                    let d = *failed(path, "plain text has no second text beside each");
+                    return Err(Box::new(d.help("take CSV or JSON lines")));
+                }
                 (path, Some(_)) => {
                     let d = *failed(path, "plain text does not say of which class a text is");
                     return Err(Box::new(d.help(
@@ -68,10 +72,12 @@ impl TextFiles {
             })
         };
         let text = column(&self.field, "column")?;
+        let second = self.second.as_ref().map(|name| column(name, "second")).transpose()?;
         let label = rule.map(|r| column(&r.field, "label")).transpose()?;
         for row in table.records() {
             let row = row.map_err(|e| failed(path, e))?;
-            out.texts.push(row.get(text).unwrap_or_default().to_string());
+            let columns = [Some(text), second].into_iter().flatten();
+            out.texts.extend(columns.map(|at| row.get(at).unwrap_or_default().to_string()));
             if let (Some(at), Some(rule)) = (label, rule) {
                 let line = row.position().map_or(0, csv::Position::line);
                 let cell = row.get(at).unwrap_or_default().trim();
@@ -95,10 +101,12 @@ impl TextFiles {
                     )
                 })
             };
-            let text = value(&self.field, "json_field")?;
-            let text =
-                text.as_str().ok_or_else(|| at(format!("has no text in the field `{}`", self.field)))?;
-            out.texts.push(text.to_string());
+            let second = self.second.as_ref().map(|name| (name, "second"));
+            for (name, key) in [(&self.field, "json_field")].into_iter().chain(second) {
+                let text = value(name, key)?;
+                let text = text.as_str().ok_or_else(|| at(format!("has no text in the field `{name}`")))?;
+                out.texts.push(text.to_string());
+            }
             if let Some(rule) = rule {
                 let label = value(&rule.field, "label")?;
                 let label = label.as_str().map_or_else(|| label.to_string(), String::from);

@@ -15,7 +15,7 @@ fn long_documents_come_in_the_parts_that_the_whole_is_cut_into() {
     let files = |name: &str, text: &str| {
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
-        TextFiles { paths: vec![path], rule: DocumentRule::Files, field: "text".into() }
+        TextFiles { paths: vec![path], rule: DocumentRule::Files, field: "text".into(), second: None }
     };
     let texts = [
         // Without a blank, and with one here and there.

@@ -49,7 +49,12 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
-        let text = TextFiles { paths: vec![path], rule: DocumentRule::BlankLines, field: "text".into() };
+        let text = TextFiles {
+            paths: vec![path],
+            rule: DocumentRule::BlankLines,
+            field: "text".into(),
+            second: None,
+        };
         let out = folder.path().join("out");
         let options =
             TokenizeOptions { text, tokenizer, out, held_out: (0.0, 0.0), shard_tokens: 1 << 26, task: None };

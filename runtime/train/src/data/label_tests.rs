@@ -164,3 +164,119 @@ fn each_text_is_an_example_with_a_class() {
         .message(&toml("index = \"tokens/index.json\"", field).replace(", tokenizer = \"trained.json\"", ""));
     assert!(said.0 == "E0508" && said.1.contains("has tokens, and no classes of its documents"), "{said:?}");
 }
+
+const PAIRS: &str = "text = \"a.csv\", column = \"first\", second = \"second\"";
+const ROWS: [(&str, &str, &str); 4] =
+    [("a b", "c", "yes"), ("", "d", "no"), ("a b c d e f", "g h", "yes"), ("a b c", "d e f g", "no")];
+
+/// A case with pairs of texts in CSV and in JSON lines.
+fn pairs() -> DataCase {
+    let inputs = ["token", "segment", "real"];
+    let case = inputs.iter().fold(words(), |c, i| c.input(i, DType::I32, &[("seq", 8)]));
+    let csv: String = ROWS.iter().map(|(a, b, c)| format!("{a},{b},{c}\n")).collect();
+    let object =
+        |(a, b, c): &(&str, &str, &str)| serde_json::json!({"first": a, "second": b, "label": c, "n": 1});
+    let jsonl: String = ROWS.iter().map(|row| format!("{}\n", object(row))).collect();
+    let mut case = case
+        .input("label", DType::I32, &[])
+        .file("a.csv", format!("first,second,label\n{csv}").as_bytes())
+        .file("a.jsonl", jsonl.as_bytes())
+        .file("a.txt", b"a\nb\n");
+    let classes = case.dims.add("classes", 2);
+    case.inputs[3].range = Some(classes);
+    case
+}
+
+fn pairs_toml(settings: &str, tokenizer: &str) -> String {
+    let fields: String = ["token", "segment", "real", "label"]
+        .iter()
+        .map(|i| format!("{i} = {{ field = \"{i}\" }}\n"))
+        .collect();
+    let task = "task = \"classify\", classes = [\"no\", \"yes\"]";
+    format!("[train]\ntokens = {{ {settings}, tokenizer = \"{tokenizer}\", {task} }}\n{fields}")
+}
+
+#[test]
+fn pairs_of_texts_are_joined_as_their_tokenizer_has_it() {
+    let case = pairs();
+    let trained: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(case.path().join("trained.json")).unwrap()).unwrap();
+    let id = |token: &str| trained["model"]["vocab"][token].as_i64().unwrap() as i32;
+    let [pad, cls, sep] = ["[PAD]", "[CLS]", "[SEP]"].map(id);
+    // The same tokenizer with other rules for pairs: RoBERTa's, and none.
+    let roberta = serde_json::json!({
+        "type": "RobertaProcessing", "sep": ["[SEP]", sep], "cls": ["[CLS]", cls], "trim_offsets": true, "add_prefix_space": false,
+    });
+    for (name, processor) in [("roberta.json", roberta), ("silent.json", serde_json::Value::Null)] {
+        let mut other = trained.clone();
+        other["post_processor"] = processor;
+        std::fs::write(case.path().join(name), other.to_string()).unwrap();
+    }
+    let token = |c| match c {
+        '^' => cls,
+        '|' => sep,
+        '_' => pad,
+        c => id(&c.to_string()),
+    };
+    let jsonl = PAIRS.replace("a.csv", "a.jsonl").replace("column", "json_field");
+    let berts = ("^ab|c|__^|d|____^abc|gh|^ab|def|", "00001100001100000000011100001111");
+    let robertas = ("^ab||c|_^||d|___^ab||gh|^ab||de|", "00000000000000000000000000000000");
+    for (settings, tokenizer, (want, segments)) in
+        [(PAIRS, "trained.json", berts), (&jsonl, "silent.json", berts), (PAIRS, "roberta.json", robertas)]
+    {
+        let set = case.load(&pairs_toml(settings, tokenizer)).unwrap();
+        let of = |input| values(&set, input, &[0, 1, 2, 3]);
+        assert_eq!((set.records(), of("label")), (4, vec![1, 0, 1, 0]), "{tokenizer}");
+        assert_eq!(of("token"), want.chars().map(token).collect::<Vec<_>>(), "{tokenizer}");
+        let truth = |text: &str, is: fn(char) -> bool| -> Vec<i32> {
+            text.chars().map(|c| i32::from(is(c))).collect()
+        };
+        assert_eq!(of("segment"), truth(segments, |c| c == '1'), "{tokenizer}");
+        assert_eq!(of("real"), truth(want, |c| c != '_'), "{tokenizer}");
+    }
+}
+
+#[test]
+fn what_is_no_pair_of_texts_is_said() {
+    let case = pairs();
+    for (settings, code, why) in [
+        (
+            "text = \"a.csv\", column = \"first\", second = \"b\"",
+            "E0502",
+            "it has no column `b`; ; it has `first`, `second`, `label`: choose one with `second`",
+        ),
+        ("text = \"a.jsonl\", json_field = \"first\", second = \"b\"", "E0502", "line 1 has no field `b`"),
+        (
+            "text = \"a.jsonl\", json_field = \"first\", second = \"n\"",
+            "E0502",
+            "line 1 has no text in the field `n`",
+        ),
+        (
+            "text = \"a.csv\", column = \"first\", second = \"first\"",
+            "E0507",
+            "both texts of a pair are `first`",
+        ),
+        ("text = \"a.txt\", second = \"b\"", "E0502", "plain text has no second text beside each"),
+    ] {
+        let said = case.message(&pairs_toml(settings, "trained.json"));
+        assert!(said.0 == code && said.1.contains(why), "{said:?}");
+    }
+    let masked = pairs_toml("text = \"a.csv\", second = \"second\"", "trained.json");
+    let said = case.message(&masked.replace("\"classify\", classes = [\"no\", \"yes\"]", "\"masked\""));
+    assert!(
+        said.0 == "E0507" && said.1.contains("`second` is not a setting of the task `masked`"),
+        "{said:?}"
+    );
+    let inputs = ["token", "segment"];
+    let short = inputs.iter().fold(words(), |c, i| c.input(i, DType::I32, &[("seq", 4)]));
+    let short = short.file("a.csv", b"first,second\na,b\n");
+    let said = short.message(
+        &pairs_toml(PAIRS, "trained.json")
+            .replace("real = { field = \"real\" }\nlabel = { field = \"label\" }\n", ""),
+    );
+    assert!(
+        said.0 == "E0504"
+            && said.1.contains("a sequence of 4 is too short for a pair of texts: 3 of its tokens"),
+        "{said:?}"
+    );
+}

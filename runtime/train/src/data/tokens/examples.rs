@@ -1,11 +1,11 @@
 //! Examples of text: made ready for the inputs of a model, and read as fields.
 
-use super::masked;
 use super::rng::ExampleRng;
 use super::spans::SpanLengths;
 use super::stream::TokenStream;
 use super::task::{Field, Side, TaskKind, TaskOptions, TokenSource};
 use super::windows::{TokenExample, TokenExamples, refused};
+use super::{classify, masked};
 use crate::Checked;
 use crate::corpus::TextTokenizer;
 use crate::data::EpochSeed;
@@ -33,7 +33,8 @@ impl TokenExamples {
             fits_vocabulary(decl, *field, &stream, binding)?;
         }
         let takes = match task.kind {
-            TaskKind::Next | TaskKind::Classify => lengths.0,
+            TaskKind::Next => lengths.0,
+            TaskKind::Classify => classify::takes(&stream, lengths.0)?,
             TaskKind::Masked => masked::takes(&stream, task, lengths.0)?,
             TaskKind::Spans => SpanLengths::fitting(task, lengths, &stream)?.takes,
         };

@@ -12,7 +12,7 @@ type LineError = (String, String);
 const FORM: &str = "write `tokens = { index = \"index.json\", task = \"next\" }`, or `text` and `tokenizer` in place of `index`";
 
 /// Keys of the table.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "index",
     "set",
     "text",
@@ -20,6 +20,7 @@ const KEYS: [&str; 16] = [
     "documents",
     "json_field",
     "column",
+    "second",
     "label",
     "classes",
     "cased",
@@ -105,8 +106,15 @@ fn of_text(files: Value, table: &mut Table, folder: &Path) -> Result<TokenFiles,
         }
         (field, column) => field.or(column).unwrap_or("text".into()),
     };
+    let second = text(table, "second")?;
+    if second.as_ref() == Some(&field) {
+        return wrong(
+            format!("both texts of a pair are `{field}`"),
+            "name the column of the first with `column`, and another with `second`",
+        );
+    }
     let cased = truth(table, "cased")?.unwrap_or(false);
-    Ok(TokenFiles::Text { files, tokenizer: folder.join(tokenizer), cased, documents, field })
+    Ok(TokenFiles::Text { files, tokenizer: folder.join(tokenizer), cased, documents, field, second })
 }
 
 /// Where the class of a text stands, and what classes are called.
@@ -182,7 +190,9 @@ fn task(table: &mut Table) -> Result<TaskOptions, LineError> {
     of_task("span", &[TaskKind::Spans])?;
     of_task("whole_words", &[TaskKind::Masked])?;
     of_task("pairs", &[TaskKind::Masked])?;
-    ["column", "label", "classes"].into_iter().try_for_each(|key| of_task(key, &[TaskKind::Classify]))?;
+    ["column", "second", "label", "classes"]
+        .into_iter()
+        .try_for_each(|key| of_task(key, &[TaskKind::Classify]))?;
     let usual = kind.usual();
     let pairs = truth(table, "pairs")?.unwrap_or(false);
     let packed = truth(table, "packed")?;

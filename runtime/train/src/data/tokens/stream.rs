@@ -2,7 +2,7 @@
 
 use crate::Checked;
 use crate::corpus::{
-    CorpusIndex, LabeledTexts, SetIndex, SpecialTokens, TextFiles, TextTokenizer, encode_all,
+    CorpusIndex, LabeledTexts, PairForm, SetIndex, SpecialTokens, TextFiles, TextTokenizer, encode_all,
 };
 use crate::data::array::{Elem, TensorFile};
 use crate::data::bytes::ReadError;
@@ -31,6 +31,8 @@ pub(super) struct TokenStream {
     pub(super) len: usize,
     /// The class of each document, where it is asked for.
     pub(super) labels: Vec<i32>,
+    /// How documents are joined, where each two of them are an example to classify.
+    pub(super) pair: Option<PairForm>,
     described: InputInfo,
     pieces: Vec<FilePiece>,
 }
@@ -49,8 +51,9 @@ impl TokenStream {
                 Err(Box::new(Diagnostic::error(codes::E0508, message).help(help)))
             }
             TokenFiles::Shards { index, set } => Self::of_shards(index, set, binding),
-            TokenFiles::Text { files, tokenizer, cased, documents, field } => {
-                let text = TextFiles::new(files, *documents, field)?;
+            TokenFiles::Text { files, tokenizer, cased, documents, field, second } => {
+                let second = second.clone();
+                let text = TextFiles { second, ..TextFiles::new(files, *documents, field)? };
                 let texts = match classify {
                     true => text.labeled(labeled.then_some(&source.labels))?,
                     false => {
@@ -90,6 +93,7 @@ impl TokenStream {
             starts,
             len,
             labels: Vec::new(),
+            pair: None,
             described,
             pieces,
         })
@@ -104,7 +108,8 @@ impl TokenStream {
     ) -> Checked<TokenStream> {
         let tokenize = TextTokenizer::open(tokenizer, cased)?;
         let special = tokenize.special();
-        let end = special.end.filter(|end| special.sep != Some(*end));
+        let pair = text.second.as_ref().map(|_| tokenize.pair_form()).transpose()?;
+        let end = special.end.filter(|end| special.sep != Some(*end) && pair.is_none());
         let (mut starts, mut data): (_, Vec<u8>) = (Vec::new(), Vec::new());
         for tokens in encode_all(&tokenize, &texts)?.into_iter().filter(|t| all || !t.is_empty()) {
             starts.push(data.len() / 4);
@@ -123,6 +128,7 @@ impl TokenStream {
             starts,
             len,
             labels,
+            pair,
             described: described(vocab),
             pieces: vec![FilePiece { file, start: 0, len, held: Location::Memory(data) }],
         })

@@ -38,6 +38,8 @@ pub enum TokenFiles {
         documents: DocumentRule,
         /// The field of JSON lines.
         field: String,
+        /// That of a second text, where each example is a pair.
+        second: Option<String>,
     },
 }
 

@@ -17,7 +17,7 @@ fn text(kind: TokenizerKind, documents: &[&str], sentinels: usize) -> DataCase {
     let file = |name: &str, text: String| {
         let path = case.path().join(name);
         std::fs::write(&path, text).unwrap();
-        TextFiles { paths: vec![path], rule: DocumentRule::Lines, field: "text".into() }
+        TextFiles { paths: vec![path], rule: DocumentRule::Lines, field: "text".into(), second: None }
     };
     let text = file("text.txt", documents.join("\n"));
     // A letter and the space before it become one token, as they come often.

@@ -63,7 +63,7 @@ impl TokenExamples {
     pub(super) fn count(&mut self) -> Checked<()> {
         let (stream, ahead) = (&self.stream, self.looks_ahead());
         if self.task.kind == TaskKind::Classify {
-            self.count = stream.starts.len();
+            self.count = stream.starts.len() / if stream.pair.is_some() { 2 } else { 1 };
         } else if self.task.packed {
             self.count = stream.len.saturating_sub(ahead) / self.takes;
         } else {
