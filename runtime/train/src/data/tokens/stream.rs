@@ -31,7 +31,7 @@ pub(super) struct TokenStream {
     pub(super) len: usize,
     /// The class of each document, where it is asked for.
     pub(super) labels: Vec<i32>,
-    /// How documents are joined, where each two of them are an example to classify.
+    /// The form in which documents are joined, where each two of them are an example to classify.
     pub(super) pair: Option<PairForm>,
     described: InputInfo,
     pieces: Vec<FilePiece>,
