@@ -15,6 +15,7 @@ pub mod pipeline;
 pub mod project;
 pub mod rates;
 pub mod shape;
+pub mod shipped;
 pub mod step;
 pub mod timeline;
 mod visible;

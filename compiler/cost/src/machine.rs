@@ -21,8 +21,7 @@ pub const VERSION: u32 = 1;
 pub const UNCALIBRATED: f64 = 0.15;
 
 /// Families of `f32` functions that a CPU's file has seconds of.
-pub const SCALAR_FAMILIES: [&str; 7] =
-    ["simple", "divide", "root", "exponential", "power", "random", "index"];
+pub const SCALAR_FAMILIES: [&str; 6] = ["simple", "divide", "root", "exponential", "power", "random"];
 
 /// A machine file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

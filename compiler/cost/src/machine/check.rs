@@ -82,7 +82,7 @@ impl Table {
         self.expect(key, value, value.is_finite() && value > 0.0, "a positive number")
     }
 
-    fn from_zero(&self, key: &'static str, value: f64) -> Checked {
+    fn not_negative(&self, key: &'static str, value: f64) -> Checked {
         self.expect(key, value, value.is_finite() && value >= 0.0, "a number from 0 on")
     }
 
@@ -138,13 +138,13 @@ pub(super) fn check(machine: &Machine) -> Checked {
     if let Some(f) = &machine.failures {
         let table = root.key("failures");
         table.positive("hours", f.hours)?;
-        table.from_zero("restart", f.restart)?;
-        table.from_zero("checkpoint", f.checkpoint)?;
+        table.not_negative("restart", f.restart)?;
+        table.not_negative("checkpoint", f.checkpoint)?;
     }
     if let Some(c) = &machine.calibration {
         let table = root.key("calibration");
         table.at_least("plans", c.plans as usize, 1)?;
-        table.from_zero("mean_error", c.mean_error)?;
+        table.not_negative("mean_error", c.mean_error)?;
         let expected = format!("at least the mean, {},", number(c.mean_error));
         table.expect("max_error", c.max_error, c.max_error >= c.mean_error, &expected)?;
     }
@@ -168,11 +168,11 @@ fn errors(machine: &Machine, table: &Table) -> Checked {
 
 fn device(d: &Device, table: &Table) -> Checked {
     table.positive("memory", d.memory)?;
-    table.from_zero("reserve", d.reserve)?;
+    table.not_negative("reserve", d.reserve)?;
     let expected = format!("less than the memory, {},", number(d.memory));
     table.expect("reserve", d.reserve, d.reserve < d.memory, &expected)?;
     table.at_least("units", d.units as usize, 1)?;
-    table.from_zero("kernel", d.kernel)?;
+    table.not_negative("kernel", d.kernel)?;
     table.part("sustained", d.sustained)?;
     table.part("attention_sustained", d.attention_sustained)?;
     table.share("straggle", d.straggle)?;
@@ -205,7 +205,7 @@ fn device(d: &Device, table: &Table) -> Checked {
 
 fn product(d: &Device, table: &Table) -> Checked {
     table.part("issue", d.product.issue)?;
-    table.from_zero("fill", d.product.fill)?;
+    table.not_negative("fill", d.product.fill)?;
     table.part("split", d.product.split)?;
     let tiles = table.key("tiles");
     if d.product.tiles.is_empty() {
@@ -247,18 +247,23 @@ fn rates_by_name(d: &Device, table: &Table) -> Checked {
         let table = table.key("attention").key(name.clone());
         for (key, (top, half)) in [("forward", a.forward), ("backward", a.backward)] {
             table.positive(key, top)?;
-            table.from_zero(key, half)?;
+            table.not_negative(key, half)?;
         }
+        a.widths.iter().try_for_each(|(_, rate)| table.part("widths", *rate))?;
+        if !a.widths.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(table.key("widths").wrong("elements are not ascending"));
+        }
+        table.expect("dropout", a.dropout, a.dropout >= 1.0, "a factor of at least 1")?;
     }
     Ok(())
 }
 
 fn tier(t: &Tier, table: &Table, units: u32) -> Checked {
-    table.from_zero("hop", t.hop)?;
+    table.not_negative("hop", t.hop)?;
     t.cap.map_or(Ok(()), |cap| table.positive("cap", cap))?;
     t.p2p.map_or(Ok(()), |rate| table.positive("p2p", rate))?;
-    table.from_zero("p2p_latency", t.p2p_latency)?;
-    table.from_zero("units", t.units)?;
+    table.not_negative("p2p_latency", t.p2p_latency)?;
+    table.not_negative("units", t.units)?;
     let expected = format!("at most the units of the device, {units},");
     table.expect("units", t.units, t.units <= f64::from(units), &expected)?;
     for (i, l) in t.line.iter().enumerate() {
@@ -269,7 +274,7 @@ fn tier(t: &Tier, table: &Table, units: u32) -> Checked {
         let ends = t.line.iter().map(|l| l.members.1.saturating_add(1));
         let mut begins: Vec<usize> = ends.chain([2]).filter(|n| (2..=t.size).contains(n)).collect();
         begins.sort_unstable();
-        if let Some(n) = begins.iter().find(|n| !t.line.iter().any(|l| l.is_for(op.name(), **n))) {
+        if let Some(n) = begins.iter().find(|n| !t.line.iter().any(|l| l.is_for(op.name(), f64::MAX, **n))) {
             return Err(table.wrong(format!("no line is for `{op}` of {n} members")));
         }
     }
@@ -290,17 +295,19 @@ fn line(l: &Line, table: &Table) -> Checked {
         (least, most) if most < least => return Err(members.wrong(format!("from {least} to {most}"))),
         _ => {}
     }
-    table.from_zero("latency", l.latency)?;
-    table.from_zero("per_member", l.per_member)?;
+    l.up_to.map_or(Ok(()), |bytes| table.positive("up_to", bytes))?;
+    l.cap.map_or(Ok(()), |cap| table.positive("cap", cap))?;
+    table.not_negative("latency", l.latency)?;
+    table.not_negative("per_member", l.per_member)?;
     table.positive("rate", l.rate)
 }
 
 fn reduce(r: &InNetwork, table: &Table) -> Checked {
     table.at_least("levels", r.levels as usize, 1)?;
     table.positive("rate", r.rate)?;
-    table.from_zero("link", r.link)?;
+    table.not_negative("link", r.link)?;
     table.positive("frame", r.frame)?;
-    table.from_zero("smallest", r.smallest)?;
+    table.not_negative("smallest", r.smallest)?;
     match (r.mode, r.buffer) {
         (_, Some(buffer)) => table.positive("buffer", buffer),
         (ReduceMode::StoreAndForward, None) => Err(table.key("buffer").wrong("store-and-forward needs one")),

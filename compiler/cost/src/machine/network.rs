@@ -14,7 +14,7 @@ pub struct Tier {
     /// Seconds of a step from one member to the next on this level, of a ring or a tree that reaches beyond the level below.
     #[serde(default)]
     pub hop: f64,
-    /// Bytes per second of all links of one group of the level below together.
+    /// Bytes per second of all links of one group of the level below together, for one collective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<f64>,
     /// Bytes per second between two devices; that of the fastest line if there is none.
@@ -48,6 +48,9 @@ pub struct Line {
     /// Least and greatest number of members.
     #[serde(default = "any_number", skip_serializing_if = "is_any_number")]
     pub members: (usize, usize),
+    /// Greatest number of bytes: caches carry no more at this rate. Without it, any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<f64>,
     /// Seconds.
     pub latency: f64,
     /// Seconds for each member after the first.
@@ -55,6 +58,9 @@ pub struct Line {
     pub per_member: f64,
     /// Bytes per second of a device's link (bus bandwidth).
     pub rate: f64,
+    /// [`Tier::cap`] for this line alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap: Option<f64>,
     /// The number of hops is logarithmic in the number of groups.
     #[serde(default)]
     pub log: bool,
@@ -72,9 +78,11 @@ fn is_any_number(members: &(usize, usize)) -> bool {
 }
 
 impl Line {
-    /// True if it is for this collective among so many.
-    pub fn is_for(&self, op: &str, members: usize) -> bool {
-        (self.members.0..=self.members.1).contains(&members) && self.ops.iter().any(|o| o == op)
+    /// True if it is for this collective of so many bytes among so many members.
+    pub fn is_for(&self, op: &str, bytes: f64, members: usize) -> bool {
+        (self.members.0..=self.members.1).contains(&members)
+            && self.up_to.is_none_or(|most| bytes <= most)
+            && self.ops.iter().any(|o| o == op)
     }
 }
 
