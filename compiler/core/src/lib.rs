@@ -49,6 +49,7 @@ pub use program::{
     ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,
 };
 pub use rebind::NeedsText;
+pub use schedule::LossParts;
 pub use specialize::specialized;
 pub use stack_part::StackPart;
 pub use step_graph::{OutputKind, StepGraph, StepOutput};

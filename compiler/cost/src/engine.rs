@@ -31,8 +31,10 @@ pub struct Facts {
     pub dropout: Option<bool>,
     /// The attention is computed again in the backward pass.
     pub recompute_attention: bool,
-    /// Part of the products of a layer that are computed again in the backward pass, with all that streams memory; none where layouts say it.
-    pub recompute_products: Option<f64>,
+    /// Where a layer is computed again, all of it is, its last product included.
+    pub recompute_all: bool,
+    /// Every so many products of a layer are computed again in the backward pass, with all that streams memory; 0 where layouts say what is.
+    pub recompute_every: usize,
     /// Dtype of products in layers: `bf16`, `fp8`.
     pub dtype: String,
     /// Bytes of a gradient on the wire and in memory.
@@ -45,6 +47,8 @@ pub struct Facts {
     pub tp_overlap: String,
     /// Collectives of gradients and parameters run beside layers.
     pub dp_overlap: bool,
+    /// Keys and values pass from device to device beside attention, in place of a gather of all.
+    pub ring: bool,
     /// Transfers of a pipeline run beside layers.
     pub p2p_overlap: bool,
     /// Collectives are reduced in the switches of a node.
@@ -71,13 +75,15 @@ impl Default for Facts {
             fused_projections: true,
             dropout: None,
             recompute_attention: false,
-            recompute_products: None,
+            recompute_all: false,
+            recompute_every: 0,
             dtype: "bf16".into(),
             grad_bytes: 4.0,
             param_bytes: 2.0,
             master: true,
             tp_overlap: "none".into(),
             dp_overlap: true,
+            ring: false,
             p2p_overlap: true,
             nvls: true,
             regather: true,

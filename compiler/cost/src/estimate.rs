@@ -212,6 +212,16 @@ pub enum EstimateError {
 /// Part of the memory above which a step is tight.
 const TIGHT: f64 = 0.8;
 
+/// Bytes of a device by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Held {
+    pub(crate) parameters: f64,
+    pub(crate) optimizer_state: f64,
+    pub(crate) gradients: f64,
+    pub(crate) residuals: f64,
+    pub(crate) workspace: f64,
+}
+
 /// Estimates a training step.
 ///
 /// # Errors
@@ -224,13 +234,13 @@ pub fn estimate(plan: &Plan, asked: &Question<'_>) -> Result<Estimate, EstimateE
         Engine::Foreign(facts) => translated(plan, &own, facts, &rates),
         _ => own,
     };
-    let (spent, pipe, stages) = match &asked.pipe {
-        None => (spent(&run, &rates), None, 1),
+    let (spent, pipe, stages, held) = match &asked.pipe {
+        None => (spent(&run, &rates), None, 1, None),
         Some(pipe) => {
             let projection =
                 Projection::of(plan, &run, &rates, &asked.engine, pipe).map_err(EstimateError::Pipe)?;
             let (spent, of) = projection.played().map_err(EstimateError::Pipe)?;
-            (spent, Some(of), pipe.stages)
+            (spent, Some(of), pipe.stages, Some(projection.held(plan)))
         }
     };
     let bubble = pipe.as_ref().map_or(0.0, |p| p.bubble);
@@ -251,7 +261,11 @@ pub fn estimate(plan: &Plan, asked: &Question<'_>) -> Result<Estimate, EstimateE
         seconds,
         error: error(asked.machine, &breakdown),
         hidden: named(plan, &spent.hidden),
-        memory: memory(plan, plan.peak_without(&device.absent), asked.machine),
+        memory: match held {
+            Some(held) => held_memory(&held, asked.machine),
+            None => memory(plan, plan.peak_without(&device.absent), asked.machine),
+        }
+        .of_others(matches!(asked.engine, Engine::Foreign(_)) || asked.pipe.is_some()),
         model_flops: asked.model_flops,
         mfu,
         tflops_per_device: flops / seconds / devices as f64 / 1e12,
@@ -338,6 +352,16 @@ pub fn fits(peak: u64, machine: &Machine) -> Fits {
     }
 }
 
+impl Memory {
+    /// Of an engine or a schedule that is not the Plan's own, nothing says for certain that it does not fit.
+    fn of_others(mut self, others: bool) -> Memory {
+        if others && self.fits == Fits::No {
+            self.fits = Fits::Tight;
+        }
+        self
+    }
+}
+
 fn memory(plan: &Plan, peak: u64, machine: &Machine) -> Memory {
     let s = &plan.summary;
     let held = s.parameter_bytes + s.optimizer_state_bytes;
@@ -351,6 +375,22 @@ fn memory(plan: &Plan, peak: u64, machine: &Machine) -> Memory {
         residuals: 0,
         communication: 0,
         workspace: peak.saturating_sub(held),
+    }
+}
+
+fn held_memory(held: &Held, machine: &Machine) -> Memory {
+    let parts = [held.parameters, held.optimizer_state, held.gradients, held.residuals, held.workspace];
+    let peak = parts.iter().sum::<f64>() as u64;
+    Memory {
+        peak_bytes: peak,
+        device_bytes: peak + machine.device.reserve as u64,
+        fits: fits(peak, machine),
+        parameters: held.parameters as u64,
+        optimizer_state: held.optimizer_state as u64,
+        gradients: held.gradients as u64,
+        residuals: held.residuals as u64,
+        communication: 0,
+        workspace: held.workspace as u64,
     }
 }
 
@@ -388,5 +428,27 @@ fn transfers<'p>(items: &'p [Item], all: &mut BTreeMap<usize, &'p Transfer>) {
             Item::Loop(of) => of.body.iter().for_each(|(i, _)| transfers(std::slice::from_ref(i), all)),
             Item::Work(_) | Item::Wait(_) => {}
         }
+    }
+}
+
+/// The part of the time that makes progress between failures, with the best interval between checkpoints (Young 1974, Daly 2006).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Goodput {
+    /// Part of the time, in 0..=1.
+    pub share: f64,
+    /// Seconds between checkpoints.
+    pub interval: f64,
+    /// Seconds between failures of any device.
+    pub between: f64,
+}
+
+impl Goodput {
+    /// Of a number of devices; none where the machine file says nothing of failures.
+    pub fn of(machine: &Machine, devices: usize) -> Option<Goodput> {
+        let f = machine.failures.as_ref()?;
+        let between = f.hours * 3600.0 / devices as f64;
+        let interval = (2.0 * f.checkpoint * between).sqrt();
+        let lost = f.checkpoint / interval + interval / (2.0 * between) + f.restart / between;
+        Some(Goodput { share: (1.0 - lost).max(0.0), interval, between })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::engine::Facts;
 use crate::timeline::Prices;
-use crate::work::{Family, Item, Product, Program, Scores, Transfer, Work};
+use crate::work::{Family, Item, Loop, Product, Program, Scores, Transfer, Work};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
     BufId, CollectiveKind, DType, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step,
@@ -25,10 +25,13 @@ pub fn translated(plan: &Plan, program: &Program, facts: &Facts, prices: &dyn Pr
     let t = Translation { plan, facts, prices, inputs: input_dims(plan), parameters: parameters(plan) };
     let mut body = t.items(&program.body, 0);
     t.loss(&mut body);
-    if let Some(part) = facts.recompute_products {
-        recompute(&mut body, part);
+    if facts.recompute_all {
+        recompute_last(&mut body);
     }
-    t.pieces(&mut body);
+    if facts.recompute_every > 0 {
+        recompute(&mut body, facts.recompute_every);
+    }
+    t.beside_products(&mut body);
     Program { body }
 }
 
@@ -99,12 +102,12 @@ impl Translation<'_> {
                             .collect::<Vec<_>>()
                     });
                     let mut of = of.clone();
-                    of.body = if self.facts.fused_projections {
-                        merged(self.plan, body.collect())
-                    } else {
-                        body.collect()
-                    };
+                    let body: Vec<(Item, usize)> = body.collect();
+                    let body = if self.facts.fused_projections { merged(self.plan, body) } else { body };
+                    let (body, later) = self.bucketed(self.converted(body));
+                    of.body = body;
                     made.push(Item::Loop(of));
+                    made.extend(later.into_iter().map(Item::Wait));
                 }
             }
         }
@@ -121,13 +124,26 @@ impl Translation<'_> {
     }
 
     fn work(&self, work: &Work, depth: usize) -> Vec<Work> {
-        if self.converts_a_parameter(work) {
+        // Others keep activations in the order in which they are sent, and prepare no tensors.
+        if work.packs || work.steps.is_empty() || self.converts_a_parameter(work) {
             return vec![];
+        }
+        let mut own = work.clone();
+        if self.in_parts(depth) {
+            let (added, rest): (Vec<usize>, Vec<usize>) =
+                own.steps.iter().partition(|s| self.accumulates(**s));
+            if rest.is_empty() && !added.is_empty() {
+                return vec![];
+            }
+            own.bytes = (own.bytes - self.bytes(&added)).max(0.0);
+            own.steps = rest;
         }
         if let (Some(scores), "unfused") = (&work.attention, self.facts.attention.as_str()) {
             return self.unfused(work, scores);
         }
-        let mut own = work.clone();
+        if let Some(scores) = own.attention.as_mut().filter(|_| self.facts.ring) {
+            scores.visible = scores.balanced;
+        }
         if own.family != Family::Matmul {
             if self.facts.fusion == "eager" && own.steps.len() > 1 {
                 own.bytes = self.bytes(&own.steps);
@@ -136,17 +152,73 @@ impl Translation<'_> {
             return vec![own];
         }
         let layers = depth > usize::from(self.plan.microbatches.is_some());
-        let mut made = vec![];
         if layers && self.facts.dtype == "fp8" {
             own.products.iter_mut().for_each(|p| p.fp8 = true);
-            let activation = self.step(own.step).is_some_and(|s| self.activates(&s.writes));
-            let converted: f64 = own.products.iter().map(|p| (p.m * p.k * p.batch) as f64).sum();
-            if activation {
-                made.push(Work::memory(own.step, own.phase, CONVERTED * converted, 1.0));
+        }
+        vec![own]
+    }
+
+    /// Activations before products in 8 bits are converted.
+    fn converted(&self, items: Vec<(Item, usize)>) -> Vec<(Item, usize)> {
+        let conversion = |(item, lag): &(Item, usize)| {
+            let Item::Work(work) = item else { return None };
+            let activation = self.step(work.step).is_some_and(|s| self.activates(&s.writes));
+            let in_8_bits = work.products.iter().filter(|p| p.fp8 && activation);
+            let elements: f64 = in_8_bits.map(|p| (p.m * p.k * p.batch) as f64).sum();
+            let made = Work::memory(work.step, work.phase, CONVERTED * elements, 1.0);
+            (elements > 0.0).then(|| (Item::Work(Box::new(made)), *lag))
+        };
+        items.into_iter().flat_map(|pair| [conversion(&pair), Some(pair)]).flatten().collect()
+    }
+
+    /// One collective of a kind for all parameters of a layer: a gather where the first is, a reduction behind the last product, which the
+    /// reduction of the next layer waits for. Gives the flights that go on behind the loop.
+    fn bucketed(&self, items: Vec<(Item, usize)>) -> (Vec<(Item, usize)>, Vec<u32>) {
+        let key = |item: &Item| match item {
+            Item::Start(t) if self.step(t.step).is_some_and(|s| !self.activates(&s.reads)) => {
+                Some((t.kind, t.axes.clone(), t.phase))
+            }
+            _ => None,
+        };
+        let mut made: Vec<(Item, usize)> = vec![];
+        for (item, lag) in items {
+            let same =
+                key(&item).and_then(|k| made.iter().position(|(other, _)| key(other).as_ref() == Some(&k)));
+            let (Some(at), Item::Start(own)) = (same, &item) else {
+                made.push((item, lag));
+                continue;
+            };
+            let Item::Start(earlier) = &mut made[at].0 else { continue };
+            earlier.bytes += own.bytes;
+            if own.kind != CollectiveKind::AllGather {
+                let bytes = earlier.bytes;
+                made.remove(at);
+                made.push((Item::Start(Transfer { bytes, ..own.clone() }), lag));
             }
         }
-        made.push(own);
-        made
+        let reduces = |item: &Item| match item {
+            Item::Start(t) if key(item).is_some() && t.kind != CollectiveKind::AllGather => t.flight,
+            _ => None,
+        };
+        let later: Vec<u32> = made.iter().filter_map(|(item, _)| reduces(item)).collect();
+        made.retain(|(item, _)| !matches!(item, Item::Wait(flight) if later.contains(flight)));
+        let waits = |(item, lag): (Item, usize)| {
+            let before = reduces(&item).map(|flight| (Item::Wait(flight), lag));
+            before.into_iter().chain([(item, lag)])
+        };
+        (made.into_iter().flat_map(waits).collect(), later)
+    }
+
+    /// Whether it is in the loop over parts of the batch, but not in one over layers.
+    fn in_parts(&self, depth: usize) -> bool {
+        self.plan.microbatches.is_some() && depth == 1
+    }
+
+    /// Whether a step adds up gradients: it reads and writes no activation.
+    fn accumulates(&self, step: usize) -> bool {
+        self.step(step).is_some_and(|s| {
+            matches!(s.prim, Prim::Map { .. }) && !self.activates(&s.reads) && !self.activates(&s.writes)
+        })
     }
 
     /// Bytes of steps, each with a kernel of its own.
@@ -218,8 +290,10 @@ impl Translation<'_> {
         let Some(step) = self.step(transfer.step) else { return vec![] };
         let mut own = transfer.clone();
         if self.activates(&step.reads) {
-            // Within layers: only what goes back may run beside the gradient of a weight.
-            let overlaps = self.facts.tp_overlap != "none" && own.phase == Phase::Backward;
+            // Within layers: only what a gradient needs is gathered before.
+            let overlaps = self.facts.tp_overlap != "none"
+                && own.phase == Phase::Backward
+                && own.kind == CollectiveKind::AllGather;
             own.flight = own.flight.filter(|_| overlaps);
             if self.facts.dtype == "fp8"
                 && self.facts.tp_overlap == "pipe"
@@ -278,41 +352,67 @@ impl Translation<'_> {
         }
     }
 
-    /// Collectives of the forward pass that are cut into pieces with the product beside them.
-    fn pieces(&self, items: &mut [Item]) {
-        if self.facts.tp_overlap != "pipe" {
+    /// Collectives of activations that an engine runs beside products.
+    fn beside_products(&self, items: &mut [Item]) {
+        if self.facts.tp_overlap == "none" {
             return;
         }
-        for item in items.iter_mut() {
-            if let Item::Loop(of) = item {
-                let mut body: Vec<Item> = of.body.iter().map(|(i, _)| i.clone()).collect();
-                self.pieces(&mut body);
-                of.body.iter_mut().zip(body).for_each(|((old, _), new)| *old = new);
-            }
-        }
+        inner(items, |items| self.beside_products(items));
         for at in 0..items.len() {
             let Item::Start(transfer) = &items[at] else { continue };
-            let activates = self.step(transfer.step).is_some_and(|s| self.activates(&s.reads));
-            if !activates || transfer.flight.is_some() {
+            let Some(step) = self.step(transfer.step).filter(|s| self.activates(&s.reads)) else { continue };
+            if transfer.flight.is_some() {
                 continue;
             }
             let gathers = transfer.kind == CollectiveKind::AllGather;
-            let is_product = |i: &&Item| matches!(i, Item::Work(w) if w.family == Family::Matmul);
-            let near = if gathers {
-                items[at + 1..].iter().find(is_product)
-            } else {
-                items[..at].iter().rev().find(is_product)
+            let hidden = match transfer.phase == Phase::Backward && !gathers && !self.is_computed_again(step)
+            {
+                true => self.beside_weights(items, at, transfer),
+                false if self.facts.tp_overlap == "pipe" => self.in_pieces(items, at, transfer),
+                false => None,
             };
-            let Some(Item::Work(near)) = near else { continue };
-            let ((wire, taken), product) = (self.prices.transfer(transfer), self.prices.work(near).work);
-            let members: usize = transfer.axes.iter().map(|a| self.plan.mesh.size(*a)).product();
-            let both = wire.max(PIECES * product + taken * wire.min(product));
-            let bare = both - product + wire / members as f64;
-            let hidden = (1.0 - bare / wire).clamp(0.0, 1.0);
             if let Item::Start(transfer) = &mut items[at] {
-                transfer.pieces = Some(hidden);
+                transfer.pieces = hidden;
             }
         }
+    }
+
+    /// Whether it is a collective of the forward pass that the backward pass does again.
+    fn is_computed_again(&self, step: &Step) -> bool {
+        let of = |s: &Step| s.origin.first().map(|o| o.id);
+        let is = |s: &&Step| s.phase == Phase::Forward && s.collective().is_some() && of(s) == of(step);
+        self.plan.steps.iter().any(|s| is(&s))
+    }
+
+    /// The part of a reduction of gradients that the product for the gradient of a weight beside it hides.
+    fn beside_weights(&self, items: &[Item], at: usize, transfer: &Transfer) -> Option<f64> {
+        let of_weights = |i: &&Item| match i {
+            Item::Work(w) if w.family == Family::Matmul => {
+                self.step(w.step).is_some_and(|s| !self.activates(&s.writes))
+            }
+            _ => false,
+        };
+        let near =
+            items[at + 1..].iter().find(of_weights).or_else(|| items[..at].iter().rev().find(of_weights));
+        let Some(Item::Work(near)) = near else { return None };
+        let ((wire, taken), product) = (self.prices.transfer(transfer), self.prices.work(near).work);
+        let beside = wire.min(product / (1.0 - taken));
+        Some((beside * (1.0 - taken) / wire).clamp(0.0, 1.0))
+    }
+
+    /// The part of a collective that is hidden where both it and the product beside it are cut into as many pieces as there are members.
+    fn in_pieces(&self, items: &[Item], at: usize, transfer: &Transfer) -> Option<f64> {
+        let is_product = |i: &&Item| matches!(i, Item::Work(w) if w.family == Family::Matmul);
+        let near = match transfer.kind == CollectiveKind::AllGather {
+            true => items[at + 1..].iter().find(is_product),
+            false => items[..at].iter().rev().find(is_product),
+        };
+        let Some(Item::Work(near)) = near else { return None };
+        let ((wire, taken), product) = (self.prices.transfer(transfer), self.prices.work(near).work);
+        let members: usize = transfer.axes.iter().map(|a| self.plan.mesh.size(*a)).product();
+        let both = wire.max(PIECES * product + taken * wire.min(product));
+        let bare = both - product + wire / members as f64;
+        Some((1.0 - bare / wire).clamp(0.0, 1.0))
     }
 }
 
@@ -326,28 +426,41 @@ fn product_of(item: &Item) -> Option<(Phase, Product)> {
 /// Products of the same left factor as one, and products whose results are added up as one.
 fn merged(plan: &Plan, items: Vec<(Item, usize)>) -> Vec<(Item, usize)> {
     let mut made: Vec<(Item, usize)> = vec![];
+    // Sums of products that are one product.
+    let mut added: Vec<usize> = vec![];
     for (item, lag) in items {
+        if matches!(&item, Item::Work(w) if w.family == Family::Memory && w.steps.len() == 1 && added.contains(&w.steps[0]))
+        {
+            continue;
+        }
         let Item::Work(work) = &item else {
             made.push((item, lag));
             continue;
         };
-        let earlier = made.iter_mut().rev().find_map(|(other, _)| match other {
-            Item::Work(other) => together(plan, other, work).map(|merge| (other, merge)),
+        let together = |(other, _): &(Item, usize)| match other {
+            Item::Work(other) => together(plan, other, work),
             _ => None,
-        });
-        match earlier {
-            Some((other, merge)) => {
-                let (of, own) = (&mut other.products[0], work.products[0]);
-                match merge {
-                    Merge::Columns => of.n += own.n,
-                    Merge::Rows => of.m += own.m,
-                    Merge::Sums => of.k += own.k,
-                }
-                other.bytes += work.bytes;
-                other.steps.extend(&work.steps);
+        };
+        let found = made.iter().enumerate().rev().find_map(|(at, pair)| Some((at, together(pair)?)));
+        let Some((at, merge)) = found else {
+            made.push((item, lag));
+            continue;
+        };
+        let (Item::Work(earlier), _) = made.remove(at) else { continue };
+        let mut own = work.clone();
+        let (of, other) = (&mut own.products[0], earlier.products[0]);
+        match merge {
+            Merge::Columns => of.n += other.n,
+            Merge::Rows => of.m += other.m,
+            Merge::Sums(step) => {
+                of.k += other.k;
+                added.push(step);
             }
-            None => made.push((item, lag)),
         }
+        own.bytes += earlier.bytes;
+        own.steps.extend(&earlier.steps);
+        own.single = [earlier.single, own.single].concat();
+        made.push((Item::Work(own), lag));
     }
     made
 }
@@ -355,7 +468,8 @@ fn merged(plan: &Plan, items: Vec<(Item, usize)>) -> Vec<(Item, usize)> {
 enum Merge {
     Columns,
     Rows,
-    Sums,
+    /// The step that adds the results.
+    Sums(usize),
 }
 
 /// How two products are one, if they are.
@@ -378,7 +492,7 @@ fn together(plan: &Plan, first: &Work, second: &Work) -> Option<Merge> {
     };
     let adds = added(a).filter(|s| Some(*s) == added(b))?;
     let linear = plan.steps[adds].reads.len() >= 2 && (x.m, x.n) == (y.m, y.n);
-    linear.then_some(Merge::Sums)
+    linear.then_some(Merge::Sums(adds))
 }
 
 /// The contraction of a kernel.
@@ -387,35 +501,68 @@ fn contraction<'p>(plan: &'p Plan, work: &Work, last: &'p Step) -> Option<&'p St
     work.steps.iter().filter_map(|s| plan.steps.get(*s)).find(is).or(Some(last)).filter(is)
 }
 
-/// Adds to each loop of the backward pass what a part of the products of the loop of the forward pass costs, and all that streams memory there.
-fn recompute(items: &mut [Item], part: f64) {
+/// Where a loop of the backward pass computes the forward pass again, adds the last product there, which no gradient needs.
+fn recompute_last(items: &mut [Item]) {
+    inner(items, recompute_last);
+    let flops =
+        |of: &Loop| of.body.iter().filter_map(|(i, _)| product_of(i)).map(|p| p.1.flops()).sum::<f64>();
+    let Some((forward, backward)) = layers(items) else { return };
+    let (Item::Loop(from), Item::Loop(to)) = (&items[forward], &items[backward]) else { return };
+    let recomputes = flops(to) > 2.2 * flops(from);
+    let last = from.body.iter().rev().find(|(i, _)| product_of(i).is_some()).cloned();
+    if let (true, Some((mut item, lag)), Item::Loop(to)) = (recomputes, last, &mut items[backward]) {
+        if let Item::Work(work) = &mut item {
+            work.phase = Phase::Backward;
+        }
+        to.body.push((item, lag));
+    }
+}
+
+/// Calls a function on the items of each loop.
+fn inner(items: &mut [Item], change: impl Fn(&mut [Item])) {
     for item in items.iter_mut() {
         if let Item::Loop(of) = item {
             let mut body: Vec<Item> = of.body.iter().map(|(i, _)| i.clone()).collect();
-            recompute(&mut body, part);
+            change(&mut body);
             of.body.iter_mut().zip(body).for_each(|((old, _), new)| *old = new);
         }
     }
+}
+
+/// The loops of layers of the forward and the backward pass.
+fn layers(items: &[Item]) -> Option<(usize, usize)> {
+    // A backward pass may compute products of the forward pass again, at first.
     let phase = |item: &Item| match item {
-        Item::Loop(of) => of.body.iter().find_map(|(i, _)| product_of(i)).map(|p| p.0),
+        Item::Loop(of) => of.body.iter().rev().find_map(|(i, _)| product_of(i)).map(|p| p.0),
         _ => None,
     };
-    let forward = items.iter().position(|i| phase(i) == Some(Phase::Forward));
-    let backward = items.iter().position(|i| phase(i) == Some(Phase::Backward));
-    let (Some(forward), Some(backward)) = (forward, backward) else { return };
+    let at = |wanted: Phase| items.iter().position(|i| phase(i) == Some(wanted));
+    Some((at(Phase::Forward)?, at(Phase::Backward)?))
+}
+
+/// Adds to each loop of the backward pass every `every`-th product of the loop of the forward pass, and all that streams memory there.
+fn recompute(items: &mut [Item], every: usize) {
+    inner(items, |items| recompute(items, every));
+    let Some((forward, backward)) = layers(items) else { return };
     let Item::Loop(from) = &items[forward] else { return };
-    let again = from.body.iter().filter_map(|(item, _)| match item {
-        Item::Work(w) if w.family == Family::Matmul => {
-            let mut own = w.clone();
-            own.bytes *= part;
-            own.kernels *= part;
-            own.products.iter_mut().for_each(|p| p.n = (p.n as f64 * part).round() as u64);
-            Some(own)
+    let mut again: Vec<Box<Work>> = vec![];
+    let mut products = 0;
+    for (item, _) in &from.body {
+        let Item::Work(work) = item else { continue };
+        if work.family == Family::Memory {
+            again.push(work.clone());
         }
-        Item::Work(w) if w.family == Family::Memory => Some(w.clone()),
-        _ => None,
-    });
-    let mut again: Vec<Box<Work>> = again.collect();
+        for product in &work.single {
+            products += 1;
+            if products % every == 0 {
+                let fp8 = work.products.iter().any(|p| p.fp8);
+                let mut own = work.clone();
+                own.bytes *= product.flops() / work.products.iter().map(Product::flops).sum::<f64>();
+                own.products = vec![Product { fp8, ..*product }];
+                again.push(own);
+            }
+        }
+    }
     again.iter_mut().for_each(|w| w.phase = Phase::Backward);
     if let Item::Loop(of) = &mut items[backward] {
         let lag = of.body.iter().map(|(_, lag)| *lag).max().unwrap_or(0);

@@ -1,10 +1,11 @@
 //! The work of a Plan on one device, from the launches of its device plan.
 
-use crate::visible::visible;
+use crate::visible::{balanced, visible};
 use crate::work::Family;
 use crate::work::Family::{Attention, Convolve, Lookup, Matmul, Memory, Pool, Scan, Scatter};
 use crate::work::{Item, Loop, Product, Program, ScalarFamily, Scores, Transfer, Work};
 use meshwright_device::costs::is_view;
+use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::{DevicePlan, Launch, LaunchKind};
 use meshwright_device::slot::LaunchId;
 use meshwright_plan::expr::{BinaryFn, Scalar, UnaryFn};
@@ -30,23 +31,35 @@ impl Reader<'_> {
         match &launch.kind {
             LaunchKind::Free => vec![],
             LaunchKind::Kernel(kernel) if kernel.moves_nothing() => vec![],
+            // Where results have places of their own, a position of a stack is written where it lies.
+            LaunchKind::Kernel(Kernel::IterationUpdate(_)) if self.device.target.has_arena() => vec![],
             LaunchKind::Kernel(_) => self.work(launch, 1.0),
             LaunchKind::Burn(burn) => {
                 let kernels = burn.graph.operations.iter().filter(|o| !is_view(o)).count();
                 if kernels == 0 { vec![] } else { self.work(launch, kernels as f64) }
             }
             LaunchKind::Collective(c) => {
-                let mut items = self.items(&c.pack);
+                let mut items = self.packing(&c.pack);
                 items.extend(self.transfer(launch.step, c.async_id));
-                items.extend(self.items(&c.unpack));
+                items.extend(self.packing(&c.unpack));
                 items
             }
             LaunchKind::Wait { unpack, .. } => {
                 let flight = self.plan.steps.get(launch.step).and_then(|s| s.async_id);
-                flight.map(Item::Wait).into_iter().chain(self.items(unpack)).collect()
+                flight.map(Item::Wait).into_iter().chain(self.packing(unpack)).collect()
             }
             LaunchKind::Loop(of) => vec![Item::Loop(self.repeat(launch, &of.body, of.dim))],
         }
+    }
+
+    fn packing(&self, ids: &[LaunchId]) -> Vec<Item> {
+        let mut items = self.items(ids);
+        for item in &mut items {
+            if let Item::Work(work) = item {
+                work.packs = true;
+            }
+        }
+        items
     }
 
     fn repeat(&self, launch: &Launch, body: &[LaunchId], dim: Dim) -> Loop {
@@ -77,18 +90,28 @@ impl Reader<'_> {
         let phase = self.plan.steps.get(at).map_or(Phase::Forward, |s| s.phase);
         let mut work = Work::memory(at, phase, (traffic.read + traffic.written) as f64, kernels);
         work.steps.clone_from(&launch.steps);
-        steps.iter().for_each(|step| add(&mut work, self.plan, step));
+        // Sums of products along rows are folds, whatever the Plan calls them.
+        let folds = matches!(
+            &launch.kind,
+            LaunchKind::Kernel(Kernel::Map(_) | Kernel::Fold(_) | Kernel::Rows(_) | Kernel::Join(_))
+        );
+        steps.iter().for_each(|step| add(&mut work, self.plan, step, folds));
+        work.single.clone_from(&work.products);
         vec![Item::Work(Box::new(work))]
     }
 }
 
 /// Adds what a step computes to the work of its kernel.
-fn add(work: &mut Work, plan: &Plan, step: &Step) {
-    let family = family(&step.prim);
+fn add(work: &mut Work, plan: &Plan, step: &Step, folds: bool) {
+    let family = if folds { Memory } else { family(&step.prim) };
     if order(family) < order(work.family) {
         work.family = family;
     }
     match &step.prim {
+        Prim::Contract if folds => {
+            let read: f64 = step.reads.iter().map(|o| elements(plan, o)).fold(0.0, f64::max);
+            work.scalars[ScalarFamily::Simple.position()] += 2.0 * read;
+        }
         Prim::Contract => work.products.extend(product(plan, step)),
         Prim::Attention { spec, parts } => work.attention = scores(plan, step, spec, parts),
         Prim::Map { expr, .. } => {
@@ -193,6 +216,7 @@ fn scores(plan: &Plan, step: &Step, spec: &AttentionSpec, parts: &[AttentionPart
         width: all(&spec.width),
         values: all(&spec.values),
         visible: visible(plan, step, spec),
+        balanced: balanced(plan, spec),
         products: products.sum::<f64>() + if backward { 1.0 } else { 0.0 },
         backward,
         dropout: !spec.draws.is_empty(),

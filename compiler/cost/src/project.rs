@@ -5,7 +5,8 @@
 //! on the last. One Plan serves all numbers of stages, chunks and schedules. The axis of the pipeline is the outermost.
 
 use crate::engine::{Engine, Facts};
-use crate::estimate::PipeEstimate;
+use crate::estimate::{Held, PipeEstimate};
+use crate::pipe_memory::{Stage, held};
 use crate::pipeline::{StageTimes, play};
 use crate::rates::Rates;
 use crate::timeline::{Spent, spent};
@@ -45,6 +46,8 @@ pub struct Projection<'a> {
     hop: f64,
     /// Devices stand still while they send.
     blocking: bool,
+    facts: Option<&'a Facts>,
+    most: Stage,
 }
 
 /// The parts of a program that matter to a pipeline.
@@ -62,7 +65,7 @@ impl<'a> Projection<'a> {
         plan: &Plan,
         run: &Program,
         rates: &Rates<'_>,
-        engine: &Engine,
+        engine: &'a Engine,
         pipe: &'a Pipe,
     ) -> Result<Projection<'a>, String> {
         let parts = Parts::of(plan, run)?;
@@ -113,8 +116,15 @@ impl<'a> Projection<'a> {
             last: [time(span(f + 1, b, Phase::Forward)), time(span(f + 1, b, Phase::Backward))],
             outside,
             hop: hop(plan, &forward, stacked, &activations, rates, facts),
+            most: Stage { layers: most, of: forward.size, stacked, microbatches: parts.microbatches },
+            facts,
             blocking: facts.is_some_and(|f| !f.p2p_overlap || pipe.chunks == 1),
         })
+    }
+
+    /// Bytes of the device with most layers.
+    pub(crate) fn held(&self, plan: &Plan) -> Held {
+        held(plan, self.facts, self.pipe, self.most)
     }
 
     /// Seconds of the step of the device that ends last, and the pipeline.
@@ -303,13 +313,15 @@ struct Share {
 }
 
 impl Share {
-    /// The part of the bytes of a step that belongs to the device.
-    fn of(self, plan: &Plan, step: &Step, ends: f64) -> f64 {
+    /// The part of the bytes of steps that belongs to the device.
+    fn of(self, plan: &Plan, steps: &[usize], ends: f64) -> f64 {
         let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as f64;
-        let own = |o: &Operand| {
-            bytes(o) * if o.dims.contains(&self.stacked) { self.layers as f64 / self.of as f64 } else { ends }
+        let part = |o: &Operand| {
+            if o.dims.contains(&self.stacked) { self.layers as f64 / self.of as f64 } else { ends }
         };
-        let (all, own): (f64, f64) = (step.all().map(bytes).sum(), step.all().map(own).sum());
+        let operands = || steps.iter().filter_map(|s| plan.steps.get(*s)).flat_map(Step::all);
+        let all: f64 = operands().map(bytes).sum();
+        let own: f64 = operands().map(|o| bytes(o) * part(o)).sum();
         if all > 0.0 { own / all } else { 1.0 }
     }
 }
@@ -339,7 +351,8 @@ fn outside(
     for item in &parts.outside {
         match item {
             Item::Work(w) => {
-                let part = share.of(plan, &plan.steps[w.step], ends);
+                let steps = if w.steps.is_empty() { vec![w.step] } else { w.steps.clone() };
+                let part = share.of(plan, &steps, ends);
                 let bytes = w.bytes * part;
                 body.push(Item::Work(Box::new(Work {
                     bytes,
@@ -348,7 +361,7 @@ fn outside(
                 })));
             }
             Item::Start(t) => {
-                let bytes = t.bytes * share.of(plan, &plan.steps[t.step], ends);
+                let bytes = t.bytes * share.of(plan, &[t.step], ends);
                 let own = Transfer { bytes, ..t.clone() };
                 if facts.is_some() { wire.push(own) } else { body.push(Item::Start(own)) }
             }

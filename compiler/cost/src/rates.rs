@@ -15,6 +15,7 @@ pub struct Rates<'m> {
     machine: Cow<'m, Machine>,
     device: DeviceRates,
     mesh: Mesh,
+    foreign: bool,
 }
 
 /// Name of the lines of a machine file that reduce in the switches of a node.
@@ -28,7 +29,7 @@ impl<'m> Rates<'m> {
             Engine::Foreign(facts) => Cow::Owned(without(machine, facts)),
             _ => Cow::Borrowed(machine),
         };
-        Rates { machine, device, mesh: mesh.clone() }
+        Rates { machine, device, mesh: mesh.clone(), foreign: matches!(engine, Engine::Foreign(_)) }
     }
 
     /// Time and algorithm of a collective. The group is that of rank 0: groups of equal shape have equal times.
@@ -74,5 +75,10 @@ impl Prices for Rates<'_> {
 
     fn two_streams(&self) -> bool {
         self.machine.device.kind == DeviceKind::Gpu
+    }
+
+    fn stream_for_axes(&self) -> bool {
+        // PyTorch's process groups have a stream each; this project's engine starts all collectives in the Plan's order.
+        self.foreign
     }
 }

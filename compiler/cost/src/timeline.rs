@@ -16,6 +16,10 @@ pub trait Prices {
     fn transfer(&self, transfer: &Transfer) -> (f64, f64);
     /// Whether collectives run beside kernels.
     fn two_streams(&self) -> bool;
+    /// Whether collectives over other axes have a stream of their own.
+    fn stream_for_axes(&self) -> bool {
+        false
+    }
 }
 
 /// Seconds of a step by what they are spent on; the sum is the step.
@@ -109,9 +113,9 @@ struct Flight {
 /// Runs a program.
 pub struct Timeline<'p> {
     prices: &'p dyn Prices,
-    /// When the streams of computation and of communication are free.
+    /// When the stream of computation is free, and those of communication by their axes; of one stream for all these are none.
     now: f64,
-    wire: f64,
+    wires: BTreeMap<Vec<Axis>, f64>,
     /// The part of the units that collectives under way take.
     taken: f64,
     flights: BTreeMap<u32, Flight>,
@@ -139,7 +143,15 @@ pub fn events(program: &Program, prices: &dyn Prices) -> (Spent, Vec<Event>) {
 impl<'p> Timeline<'p> {
     fn new(prices: &'p dyn Prices, records: bool) -> Timeline<'p> {
         let (flights, spent) = (BTreeMap::new(), Spent::default());
-        Timeline { prices, now: 0.0, wire: 0.0, taken: 0.0, flights, spent, events: records.then(Vec::new) }
+        Timeline {
+            prices,
+            now: 0.0,
+            wires: BTreeMap::new(),
+            taken: 0.0,
+            flights,
+            spent,
+            events: records.then(Vec::new),
+        }
     }
 
     fn run(&mut self, items: &[Item]) {
@@ -164,7 +176,7 @@ impl<'p> Timeline<'p> {
     fn work(&mut self, work: &Work) {
         let Seconds { work: seconds, launch } = self.prices.work(work);
         // While `seconds` of work are done at the lower rate, a collective goes on for longer.
-        let beside = (self.wire - self.now).max(0.0).min((seconds + launch) / (1.0 - self.taken));
+        let beside = self.under_way().min((seconds + launch) / (1.0 - self.taken));
         let lost = self.taken * beside;
         match work.phase {
             Phase::Update => self.spent.update += seconds,
@@ -182,12 +194,13 @@ impl<'p> Timeline<'p> {
     fn start(&mut self, transfer: &Transfer) {
         let (whole, taken) = self.prices.transfer(transfer);
         let seconds = whole * (1.0 - transfer.pieces.unwrap_or(0.0));
-        let start = self.now.max(self.wire);
+        let key = if self.prices.stream_for_axes() { transfer.axes.clone() } else { vec![] };
+        let start = self.now.max(self.wires.get(&key).copied().unwrap_or(0.0));
         let end = start + seconds;
         let of = self.spent.collectives.entry(transfer.step).or_default();
         (of.0, of.1) = (of.0 + 1.0, of.1 + whole);
         *self.spent.hidden.entry(transfer.axes.clone()).or_default() += whole;
-        self.wire = end;
+        self.wires.insert(key, end);
         self.taken = taken;
         self.record(transfer.step, start, end, true);
         let flight = Flight { end, axes: transfer.axes.clone(), step: transfer.step };
@@ -213,10 +226,16 @@ impl<'p> Timeline<'p> {
         self.now += waited;
     }
 
+    /// Seconds for which some collective is under way.
+    fn under_way(&self) -> f64 {
+        self.wires.values().map(|end| end - self.now).fold(0.0, f64::max)
+    }
+
     /// What decides the next turn: what is under way, relative to now.
     fn state(&self) -> Vec<f64> {
         let ends = self.flights.values().map(|f| (f.end - self.now).max(0.0));
-        ends.chain([(self.wire - self.now).max(0.0), self.taken]).collect()
+        let wires = self.wires.values().map(|end| (end - self.now).max(0.0));
+        ends.chain(wires).chain([self.taken]).collect()
     }
 
     fn repeat(&mut self, of: &Loop) {
@@ -250,7 +269,7 @@ impl<'p> Timeline<'p> {
     /// Moves all that is under way.
     fn shift(&mut self, by: f64) {
         self.now += by;
-        self.wire += by;
+        self.wires.values_mut().for_each(|end| *end += by);
         self.flights.values_mut().for_each(|f| f.end += by);
     }
 }

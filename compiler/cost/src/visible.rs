@@ -25,6 +25,11 @@ pub(crate) fn visible(plan: &Plan, step: &Step, spec: &AttentionSpec) -> f64 {
     ends.into_iter().map(part).fold(0.0, f64::max)
 }
 
+/// The part of the scores of all devices together.
+pub(crate) fn balanced(plan: &Plan, spec: &AttentionSpec) -> f64 {
+    of_ranges(spec, &spec.space.iter().map(|d| 0..plan.dims.size(*d)).collect::<Vec<_>>())
+}
+
 /// The part of all tiles in which some score is not decided by positions.
 fn of_ranges(spec: &AttentionSpec, ranges: &[Range<usize>]) -> f64 {
     let indexed = |k: usize| spec.score.expr.nodes.iter().any(|n| n.scalar == Scalar::Index(k as u16));

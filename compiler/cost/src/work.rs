@@ -87,12 +87,16 @@ pub struct Work {
     pub bytes: f64,
     /// Matrix products.
     pub products: Vec<Product>,
+    /// The same as the Plan has them, where some are computed as one.
+    pub single: Vec<Product>,
     /// Attention.
     pub attention: Option<Scores>,
     /// Elements of scalar functions, by [`ScalarFamily::position`].
     pub scalars: [f64; ScalarFamily::ALL.len()],
     /// Operations of the families between attention and memory.
     pub operations: f64,
+    /// Packing around a collective: elements are brought into the order in which they are sent, or from it.
+    pub packs: bool,
 }
 
 impl Work {
@@ -108,9 +112,11 @@ impl Work {
             kernels,
             bytes,
             products,
+            single: vec![],
             attention,
             scalars,
             operations: 0.0,
+            packs: false,
         }
     }
 }
@@ -154,6 +160,8 @@ pub struct Scores {
     pub values: f64,
     /// The part of the scores that positions alone do not hide.
     pub visible: f64,
+    /// The same in the mean of all devices, as where positions are dealt so that all have as many.
+    pub balanced: f64,
     /// Products of a matrix of scores, each `2 queries keys width` operations.
     pub products: f64,
     /// A gradient.

@@ -110,6 +110,7 @@ codes! {
     E0527
     E0529
     E0530
+    E0531
 }
 
 /// The code of that name, in any case.

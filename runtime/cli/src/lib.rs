@@ -122,6 +122,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Check(a) => commands::check::run(&a, console),
         Command::Explain(a) => commands::explain::run(&a, console),
         Command::Compare(a) => commands::compare::run(&a, console),
+        Command::Estimate(a) => commands::estimate::run(&a, console),
         Command::Fmt(a) => commands::fmt::run(&a, console),
         Command::New(a) => commands::new::run(&a, console),
         Command::Launch(a) => commands::launch::run(&a, console),
@@ -137,6 +138,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Sweep(a) => commands::sweep::run(&a, console),
         Command::Runs(a) => commands::runs::run(&a, console),
         Command::Report(a) => commands::report::run(&a, console),
+        Command::Selftest(a) => commands::selftest::run(&a, console),
         Command::Completions(a) => commands::completions::run(&a, console),
     }
 }

@@ -1,6 +1,6 @@
 //! Texts beside each other, and names.
 
-pub(crate) use meshwright_train::text::{bytes, counted, flops, seconds, thousands};
+pub(crate) use meshwright_train::text::{bytes, counted, flops, seconds, short_seconds, thousands};
 
 use similar::TextDiff;
 use std::time::Duration;

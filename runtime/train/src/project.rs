@@ -7,8 +7,8 @@ use meshwright_core::compile::Observer;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
 use meshwright_core::{
-    CompileOptions, Compiled, GRADIENT_NORM, Layout, Program, Reports, Settings, StepGraph, check_devices,
-    compile_with, layout,
+    CompileOptions, Compiled, GRADIENT_NORM, Layout, LossParts, Program, Reports, Settings, StepGraph,
+    check_devices, compile_with, layout,
 };
 use meshwright_diag::{Diagnostic, FileId, Outcome, Severity, Sources, Span, codes, has_errors, nearest};
 use meshwright_plan::{DType, Dim, InputDecl};
@@ -47,6 +47,8 @@ pub struct ProjectOptions {
     pub no_ema: bool,
     /// Whether collectives run in one go, not while later steps compute.
     pub no_overlap: bool,
+    /// Whether losses are computed for all rows at once, as other systems do.
+    pub whole_losses: bool,
     /// The number of devices that the mesh must have.
     pub expect_devices: Option<usize>,
     /// Whether to note what a layout that ships says of dims and paths that the model lacks.
@@ -310,7 +312,11 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     out.extend(unknown_metric(options, &program));
     let layout = rules.layout(options, &program, out)?;
     let texts = Texts { model: id, used: uses.ids(), layout: rules.text };
-    let compiling = CompileOptions { overlap: !options.no_overlap, ..CompileOptions::default() };
+    let parts = match options.whole_losses {
+        true => LossParts { bytes: u64::MAX, ..LossParts::default() },
+        false => LossParts::default(),
+    };
+    let compiling = CompileOptions { overlap: !options.no_overlap, parts, ..CompileOptions::default() };
     let (program, resolutions) = (Arc::new(program), Arc::new(AtomicUsize::new(1)));
     Some(Project { program, layout, texts, file, uses, settings, compiling, resolutions })
 }

@@ -77,6 +77,16 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
+/// A duration of any size: `42.1 us`, `3.07 ms`, `0.42 s`, `3 min 05 s`.
+pub fn short_seconds(s: f64) -> String {
+    match s.abs() {
+        0.0 => "0 s".into(),
+        a if a < 1e-3 => format!("{} us", three(s * 1e6)),
+        a if a < 0.1 => format!("{} ms", three(s * 1e3)),
+        _ => seconds(s),
+    }
+}
+
 /// `1 step`, `2 steps`.
 pub fn counted(n: u64, one: &str) -> String {
     format!("{} {one}{}", thousands(n), if n == 1 { "" } else { "s" })

@@ -5,6 +5,7 @@ mod ckpt;
 pub(crate) mod cluster;
 mod compare;
 mod data;
+mod estimate;
 mod explain;
 mod generate;
 mod hf;
@@ -14,6 +15,7 @@ mod predict;
 mod renamed;
 mod report;
 mod runs;
+mod selftest;
 mod sweep;
 mod train;
 
@@ -21,6 +23,7 @@ pub(crate) use bench::*;
 pub(crate) use ckpt::*;
 pub(crate) use compare::*;
 pub(crate) use data::*;
+pub(crate) use estimate::*;
 pub(crate) use explain::*;
 pub(crate) use generate::*;
 pub(crate) use hf::*;
@@ -30,6 +33,7 @@ pub(crate) use predict::*;
 pub(crate) use renamed::renamed;
 pub(crate) use report::*;
 pub(crate) use runs::*;
+pub(crate) use selftest::*;
 pub(crate) use sweep::*;
 pub(crate) use train::*;
 
@@ -96,6 +100,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Compare what layouts, meshes and sizes cost a model.
     Compare(CompareArgs),
+    /// Estimate the time of a training step on a machine that need not be here.
+    Estimate(Box<EstimateArgs>),
     /// Write a model, a layout and a data set to begin with.
     New(NewArgs),
     /// Format model files and layout files.
@@ -120,6 +126,8 @@ pub(crate) enum Command {
     Data(MakeDataArgs),
     /// List the devices of this machine, and say why a GPU cannot be used.
     Devices(ListDevicesArgs),
+    /// Compare what this program says with what others have measured.
+    Selftest(SelftestArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
 }
@@ -140,6 +148,8 @@ impl Command {
             Command::Runs(_) => Format::Text,
             Command::Compare(a) if a.format == TableFormat::Json => Format::Json,
             Command::Compare(_) => Format::Text,
+            Command::Estimate(a) => a.format.format,
+            Command::Selftest(SelftestArgs { what: Selftest::Foresight(a) }) => a.format.format,
             Command::Fmt(a) => a.format.format,
             Command::New(a) => a.format.format,
             Command::Bench(a) => a.what.format(),

@@ -1,0 +1,235 @@
+//! `estimate`: the time of a step on a machine that need not be here.
+
+use super::project;
+use crate::args::{EstimateArgs, MachineArgs, ScheduleName};
+use crate::console::Console;
+use crate::json::object;
+use crate::stop::Stop;
+use crate::table::{Align, Table};
+use crate::text::{bytes, counted, dashed, percent, short_number, short_seconds as seconds, thousands};
+use meshwright_cost::engine::{Engine, Facts};
+use meshwright_cost::estimate::{Breakdown, Estimate, Fits, Goodput};
+use meshwright_cost::machine::Machine;
+use meshwright_cost::project::Pipe;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_plan::actions::Schedule;
+use meshwright_train::estimates::{EstimateOptions, estimated, facts, machine};
+use meshwright_train::{Failure, Project};
+
+/// Most rows of collectives in a text.
+const MOST_COLLECTIVES: usize = 12;
+
+/// Runs the command.
+pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop> {
+    let (name, machine) = of_machine(&args.machine, console)?;
+    let engine = engine(args, &machine, console)?;
+    let mut options = args.project.options();
+    options.whole_losses = matches!(engine, Engine::Foreign(_));
+    let (project, sources) = project::load(&options, console)?;
+    let pipe = args.pipe.map(|stages| Pipe {
+        stages: stages as usize,
+        schedule: schedule(args.schedule),
+        chunks: args.chunks as usize,
+        ends: args.ends == 1,
+    });
+    let slowest = args.slow.unwrap_or(1.0);
+    if !(slowest > 0.0 && slowest <= 1.0) {
+        return Err(Stop::Usage(
+            "`--slow` is a rate relative to the other devices, above 0 and at most 1".into(),
+        ));
+    }
+    let asked = EstimateOptions { machine, engine, pipe, slowest };
+    let estimate = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
+    let goodput = match args.failures {
+        true => Some(goodput(&asked.machine, &estimate, console)?),
+        false => None,
+    };
+    if console.json() {
+        return json(&project, &name, &asked, &estimate, goodput, console);
+    }
+    console.out(&text(&project, &asked, &estimate, goodput))
+}
+
+/// The machine that was asked for, with its name.
+pub(crate) fn of_machine(args: &MachineArgs, console: &mut Console) -> Result<(String, Machine), Stop> {
+    let Some(name) = args.name() else {
+        return Err(Stop::Usage(
+            "give `--machine NAME|FILE`, or set MESHWRIGHT_MACHINE; `meshwright machines` lists those that ship".into(),
+        ));
+    };
+    match machine(&name, &args.with) {
+        Ok(machine) => Ok((name, machine)),
+        Err(found) => Err(console.failed(Failure::Diagnostics(vec![*found]), &Sources::new())),
+    }
+}
+
+fn engine(args: &EstimateArgs, machine: &Machine, console: &mut Console) -> Result<Engine, Stop> {
+    match args.engine.as_deref() {
+        None => Ok(Engine::of(machine)),
+        Some("threads") => Ok(Engine::Threads),
+        Some("mpi") => Ok(Engine::Mpi),
+        Some("cuda") => Ok(Engine::Cuda),
+        Some(file) => match facts(file) {
+            Ok(facts) => Ok(Engine::Foreign(Box::<Facts>::new(facts))),
+            Err(found) => Err(console.failed(Failure::Diagnostics(vec![*found]), &Sources::new())),
+        },
+    }
+}
+
+fn schedule(name: ScheduleName) -> Schedule {
+    match name {
+        ScheduleName::Gpipe => Schedule::Gpipe,
+        ScheduleName::OneForwardOneBackward => Schedule::OneForwardOneBackward,
+        ScheduleName::ZbH1 => Schedule::ZbH1,
+    }
+}
+
+fn goodput(machine: &Machine, estimate: &Estimate, console: &mut Console) -> Result<Goodput, Stop> {
+    let found = Goodput::of(machine, estimate.devices);
+    found.ok_or_else(|| {
+        let wrong = Diagnostic::error(codes::E0531, format!("the file of {} has no table `failures`", machine.name));
+        let help = wrong.help("give the hours between failures of a device: --with failures.hours=50000 …, or add the table to the file");
+        console.failed(Failure::Diagnostics(vec![help]), &Sources::new())
+    })
+}
+
+/// The band of a time, with its reason: `+- 6 % (calibrated on this machine, 14 plans)`.
+pub(crate) fn band(machine: &Machine, error: f64) -> String {
+    let reason = match &machine.calibration {
+        Some(c) => format!("calibrated on {}, {}", c.on, counted(u64::from(c.plans), "plan")),
+        None => "data sheets, not calibrated".into(),
+    };
+    format!("+- {:.0} % ({reason})", 100.0 * error)
+}
+
+fn parts(b: &Breakdown) -> Vec<(String, f64)> {
+    let mut rows = vec![
+        ("matrix products".to_string(), b.matmul),
+        ("attention".to_string(), b.attention),
+        ("memory-bound kernels".to_string(), b.memory_bound),
+        ("optimizer".to_string(), b.update),
+        ("launches".to_string(), b.launch),
+    ];
+    rows.extend(b.exposed.iter().map(|(axes, s)| (format!("waiting for collectives over {axes}"), *s)));
+    rows.extend([
+        ("contention with collectives".to_string(), b.contention),
+        ("pipeline bubble".to_string(), b.bubble),
+        ("waiting for the slowest device".to_string(), b.straggler),
+    ]);
+    rows.retain(|(_, s)| *s > 0.0);
+    rows
+}
+
+fn text(project: &Project, asked: &EstimateOptions, e: &Estimate, goodput: Option<Goodput>) -> String {
+    let machine = &asked.machine;
+    let mut out = format!(
+        "{} on {} of {} with {}\n\n",
+        project.program.model,
+        counted(e.devices as u64, "device"),
+        machine.name,
+        asked.engine.name()
+    );
+    out += &format!("step   {} {}\n", seconds(e.seconds), band(machine, e.error));
+    let mut table = Table::new(&[Align::Left, Align::Right, Align::Right]);
+    for (what, s) in parts(&e.breakdown) {
+        table.row([what, seconds(s), percent(s / e.seconds)]);
+    }
+    out += &table.render();
+    if let Some(p) = &e.pipe {
+        let chunks = if p.chunks > 1 { format!(", {} chunks", p.chunks) } else { String::new() };
+        out += &format!(
+            "\npipe   {} stages, {}{chunks}, {}: bubble {}\n",
+            p.stages,
+            p.schedule,
+            counted(p.microbatches as u64, "microbatch"),
+            percent(p.bubble / e.seconds)
+        );
+    }
+    out += "\n";
+    if let Some(mfu) = e.mfu {
+        out += &format!(
+            "MFU    {} = {} of the model / ({} x {} x the peak of the dtype)\n",
+            percent(mfu),
+            crate::text::flops(e.model_flops),
+            seconds(e.seconds),
+            counted(e.devices as u64, "device")
+        );
+    }
+    let rate = e.tokens_per_second.map_or(String::new(), |t| {
+        let each = e.tokens_per_second_per_device.unwrap_or(t);
+        format!(", {} tokens/s, {} for each device", thousands(t.round() as u64), short_number(each.round()))
+    });
+    out +=
+        &format!("rate   {} examples/s{rate}\n", short_number((e.examples_per_second * 10.0).round() / 10.0));
+    let fits = match e.memory.fits {
+        Fits::Yes => "fits",
+        Fits::Tight => "fits, with less than a fifth left: allocators may have to try again",
+        Fits::No => "does not fit",
+    };
+    out += &format!(
+        "memory {} of {}: {fits}\n",
+        bytes(e.memory.device_bytes),
+        bytes(machine.device.memory as u64)
+    );
+    if let Some(g) = goodput {
+        out += &format!(
+            "goodput {} with a checkpoint every {}: a failure every {}\n",
+            percent(g.share),
+            crate::text::duration(g.interval),
+            crate::text::duration(g.between)
+        );
+    }
+    out + &collectives(e)
+}
+
+fn collectives(e: &Estimate) -> String {
+    if e.collectives.is_empty() {
+        return String::new();
+    }
+    let [left, right] = [Align::Left, Align::Right];
+    let mut table = Table::new(&[left, left, right, right, left, right, right, left]);
+    table.titles(["collective", "over", "bytes", "times", "by", "takes", "waits", "for"]);
+    let mut rows: Vec<_> = e.collectives.iter().collect();
+    rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    for c in rows.iter().take(MOST_COLLECTIVES) {
+        let line = if c.line > 0 { format!("{}, line {}", c.value, c.line) } else { c.value.clone() };
+        table.row([
+            dashed(&c.op),
+            c.axes.join(","),
+            bytes(c.bytes),
+            thousands(c.times),
+            c.algorithm.clone(),
+            seconds(c.seconds),
+            seconds(c.exposed_seconds),
+            line,
+        ]);
+    }
+    let more = rows.len().saturating_sub(MOST_COLLECTIVES);
+    let rest =
+        if more > 0 { format!("  and {more} shorter; --format json has all\n") } else { String::new() };
+    format!("\n{}{rest}", table.render())
+}
+
+fn json(
+    project: &Project,
+    machine: &str,
+    asked: &EstimateOptions,
+    e: &Estimate,
+    goodput: Option<Goodput>,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let of = serde_json::to_value(e).map_err(|e| Stop::Internal(Some(e.to_string())))?;
+    let calibrated = asked.machine.calibration.is_some();
+    let about = serde_json::json!({ "name": machine, "calibrated": calibrated, "error": e.error });
+    let head = [
+        ("version", 1.into()),
+        ("model", project.program.model.clone().into()),
+        ("layout", project.texts.layout.map_or("", |_| "given").into()),
+        ("mesh", project.layout.mesh.option().into()),
+        ("machine", about),
+        ("engine", asked.engine.name().into()),
+    ];
+    let fields = of.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), v.clone()));
+    let goodput = goodput.map(|g| ("goodput", serde_json::json!(g)));
+    console.out_json(&object(head.into_iter().chain(fields).chain(goodput)))
+}
