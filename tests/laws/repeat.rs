@@ -7,9 +7,9 @@
 use crate::fuzz::{Random, count_trials};
 use crate::rng::Rng;
 use crate::walk::Bound;
-use meshwright_core::Optimizer;
 use meshwright_core::optimizers::{self, Accepts, Choices, Chosen};
 use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
+use meshwright_core::{Optimizer, StackPart, training_step};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid, Phase};
@@ -44,6 +44,28 @@ fn random(seed: u64) -> Random {
 /// The same with values that no iteration changes, values that only some do, and scans.
 fn collecting(seed: u64) -> Random {
     program(seed, true, DType::F64)
+}
+
+/// The same where the first iterations of parameters of loops are frozen, and most other parameters: gradients of loops then end behind
+/// these iterations.
+fn frozen(seed: u64) -> Random {
+    let mut r = program(seed, seed % 2 == 1, DType::F64);
+    let mut rng = Rng::new(seed ^ 0xF20);
+    let g = &r.program.graph;
+    let loops: Vec<Dim> = g.repeats.iter().map(|of| of.dim).collect();
+    for p in &mut r.program.params {
+        match g.ty(p.id).dims.iter().find(|d| loops.contains(d)) {
+            Some(dim) => match rng.below(g.dims.size(*dim)) {
+                0 => {}
+                end => p.frozen_at.push(StackPart(vec![(*dim, 0..end)])),
+            },
+            None => p.frozen = !rng.one_in(4),
+        }
+    }
+    if let Some(p) = r.program.params.last_mut().filter(|p| p.frozen) {
+        p.frozen = false;
+    }
+    r
 }
 
 /// The program of a seed, with leaves of the dtype.
@@ -403,4 +425,16 @@ fn loops_equal_their_iterations_written_out() {
 fn loops_that_collect_equal_their_iterations_written_out() {
     let count = if std::env::var_os("LONG").is_some() { 4_000 } else { 120 };
     count_trials("programs with loops that collect", 0..count, collecting);
+}
+
+#[test]
+fn loops_that_are_frozen_in_part_equal_their_iterations_written_out() {
+    let count = if std::env::var_os("LONG").is_some() { 4_000 } else { 120 };
+    count_trials("programs with loops that are frozen in part", 0..count, frozen);
+    let ends_early = |seed: &u64| {
+        training_step(&frozen(*seed).program)
+            .is_some_and(|step| step.graph.repeats.iter().any(|of| of.from > 0))
+    };
+    let some = (0..count).filter(ends_early).count() as u64;
+    assert!(some * 10 >= count, "{some} of {count} programs leave iterations out");
 }

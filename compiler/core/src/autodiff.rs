@@ -30,8 +30,10 @@ pub(crate) fn scaled_gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl], s
     g.cursor = backward(g, loss, Class::Value);
     let seed = scale.unwrap_or_else(|| g.constant(1.0, g.ty(loss).dtype));
     let (bodies, outs) = (bodies(g), outs(g));
+    let frozen = params.iter().map(|p| (p.id, &p.frozen_at[..])).collect();
     let mut pass = BackwardPass {
         g,
+        frozen,
         bodies,
         outs,
         wanted,

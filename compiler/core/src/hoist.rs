@@ -55,7 +55,7 @@ fn summed(g: &Graph, id: Id) -> Option<Id> {
 fn leave_unchanged(g: &mut Graph, id: Id) {
     let Some(Boundary { of, how: Crossing::Stack | Crossing::Final, .. }) = g.boundary(id) else { return };
     let node = g.node(id);
-    if !g.within(g.node(node.inputs[0]).scope, Some(of)) {
+    if g.repeats[of].from == 0 && !g.within(g.node(node.inputs[0]).scope, Some(of)) {
         let dims = node.ty.dims.clone();
         g.nodes[id].op = Arc::new(Expand { dims });
     }

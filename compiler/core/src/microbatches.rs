@@ -215,9 +215,9 @@ impl Rebuild<'_> {
         if let Some(known) = open.loops.get(&of) {
             return *known;
         }
-        let Repeat { dim, reverse, parent, .. } = self.old.repeats[of];
+        let Repeat { dim, reverse, from, parent, .. } = self.old.repeats[of];
         let parent = parent.map(|p| self.loop_of(p, open)).or(open.of);
-        let made = self.new.repeats.push(Repeat { dim, reverse, parent, carries: Vec::new() });
+        let made = self.new.repeats.push(Repeat { dim, reverse, from, parent, carries: Vec::new() });
         open.loops.insert(of, made);
         made
     }

@@ -19,7 +19,7 @@ pub fn model_flops(step: &StepGraph) -> u64 {
         let mut flops = node.op.model_flops(&g.input_types(id), &node.ty, &g.dims);
         let mut scope = node.scope;
         while let Some(of) = scope.filter(|_| flops > 0) {
-            flops = flops.saturating_mul(g.dims.size(g.repeats[of].dim) as u64);
+            flops = flops.saturating_mul(g.iterations(of) as u64);
             scope = g.repeats[of].parent;
         }
         flops

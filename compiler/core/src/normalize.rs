@@ -144,10 +144,18 @@ fn unchanged(g: &mut Graph, node: &Node, b: Boundary) -> Id {
     let x = node.inputs[0];
     match b.how {
         Crossing::Stack => {
-            g.push(Node { op: Arc::new(Expand { dims: node.ty.dims.clone() }), ..node.clone() })
+            let all = g.push(Node { op: Arc::new(Expand { dims: node.ty.dims.clone() }), ..node.clone() });
+            let from = g.repeats[b.of].from;
+            if from == 0 {
+                return all;
+            }
+            // Where the loop does not run, it stacks 0.
+            let (position, first) = (g.index(b.dim), g.constant(from as f64, DType::I32));
+            let runs = g.binary(">=", position, first);
+            g.masked(runs, all)
         }
         Crossing::Accumulate => {
-            let times = g.op(Const::new(g.dims.size(b.dim) as f64, node.ty.dtype.wide()), &[]);
+            let times = g.op(Const::new(g.iterations(b.of) as f64, node.ty.dtype.wide()), &[]);
             let op = Arc::new(Contract { out: node.ty.dims.clone() });
             g.push(Node { op, inputs: vec![x, times], ..node.clone() })
         }

@@ -62,11 +62,12 @@ fn head(out: &mut String, g: &Graph, before: Option<RepeatId>, scope: Option<Rep
         let carries: Vec<String> = r.carries.iter().map(|(c, n)| format!("%{} <- %{}", c.0, n.0)).collect();
         let _ = writeln!(
             out,
-            "{}repeat {}{}  {} times{}{}",
+            "{}repeat {}{}{}  {} times{}{}",
             "  ".repeat(depth(g, r.parent)),
             g.dims.name(r.dim),
             if r.reverse { " reversed" } else { "" },
-            g.dims.size(r.dim),
+            if r.from > 0 { format!(" from {}", r.from) } else { String::new() },
+            g.iterations(of),
             if carries.is_empty() { "" } else { "; " },
             carries.join(", ")
         );
@@ -257,8 +258,9 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::Random { stream, distribution } => {
             format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))
         }
-        Prim::Repeat { dim, reverse } => {
-            format!("repeat {}{}", p.dims.name(*dim), if *reverse { " reversed" } else { "" })
+        Prim::Repeat { dim, reverse, from } => {
+            let from = if *from > 0 { format!(" from {from}") } else { String::new() };
+            format!("repeat {}{}{from}", p.dims.name(*dim), if *reverse { " reversed" } else { "" })
         }
         Prim::IterationSlice { dim } | Prim::IterationUpdate { dim } => {
             format!("{} {}", s.name(), p.dims.name(*dim))

@@ -73,11 +73,11 @@ impl Unroll<'_> {
             crossing.iter().copied().filter(|id| how(id).is_some_and(Crossing::leaves)).collect();
         let slices: Vec<Id> = crossing.into_iter().filter(|id| how(id) == Some(Crossing::Slice)).collect();
         leaving.iter().for_each(|out| drop(self.leaving.remove(out)));
-        let size = self.old.dims.size(repeat.dim);
+        let times = self.old.iterations(of);
         let mut carried: Vec<Id> =
             repeat.carries.iter().map(|(c, _)| self.now[self.old.node(*c).inputs[0]]).collect();
-        for k in 0..size {
-            let at = if repeat.reverse { size - 1 - k } else { k };
+        for k in 0..times {
+            let at = repeat.from + if repeat.reverse { times - 1 - k } else { k };
             for ((carry, _), value) in repeat.carries.iter().zip(&carried) {
                 self.now[*carry] = *value;
             }
@@ -103,7 +103,8 @@ impl Unroll<'_> {
     fn left(&mut self, id: Id, b: Boundary) -> Id {
         // A value from around the loop is the same in every iteration.
         let outer = self.now[self.old.node(id).inputs[0]];
-        let each = || (0..self.old.dims.size(b.dim)).map(|at| (at, outer)).collect();
+        let from = self.old.repeats[b.of].from;
+        let each = || (from..self.old.dims.size(b.dim)).map(|at| (at, outer)).collect();
         let all = self.leaving.remove(&id).unwrap_or_else(each);
         let dims = self.old.ty(id).dims.clone();
         match b.how {
@@ -113,14 +114,19 @@ impl Unroll<'_> {
             }
             Crossing::Stack => {
                 let index = self.new.index(b.dim);
-                let mut all = all.into_iter();
-                let Some((_, mut stack)) = all.next() else { return Id(0) };
+                // A position that the loop leaves out is 0.
+                let mut stack = (from > 0).then(|| self.new.constant(0.0, self.old.ty(id).dtype));
                 for (at, value) in all {
-                    let position = self.new.constant(at as f64, DType::I32);
-                    let here = self.new.binary("==", index, position);
-                    stack = self.new.choose(here, value, stack);
+                    stack = Some(match stack {
+                        None => value,
+                        Some(before) => {
+                            let position = self.new.constant(at as f64, DType::I32);
+                            let here = self.new.binary("==", index, position);
+                            self.new.choose(here, value, before)
+                        }
+                    });
                 }
-                self.new.expanded(stack, &dims)
+                stack.map_or(Id(0), |stack| self.new.expanded(stack, &dims))
             }
             _ => all.last().map_or(Id(0), |(_, v)| *v),
         }

@@ -34,6 +34,7 @@ struct OpenLoop {
     step: usize,
     dim: Dim,
     reverse: bool,
+    from: usize,
     /// For each carry its first buffer, and whether its lifetime ends there; its buffer in the body, and whether nothing reads it.
     begin: Vec<[(BufId, bool); 2]>,
     /// Launches before the loop.
@@ -221,7 +222,7 @@ impl ProgramBuilder<'_> {
             return Ok(());
         }
         match &step.prim {
-            Prim::Repeat { dim, reverse } => self.begin_loop(index, step, (*dim, *reverse)),
+            Prim::Repeat { dim, reverse, from } => self.begin_loop(index, step, (*dim, *reverse, *from)),
             Prim::EndRepeat => self.end_loop(index, step, ending),
             Prim::Collective(collective) => self.collective(index, step, collective, ending),
             Prim::Wait => self.wait(index, step, ending),
@@ -353,12 +354,12 @@ impl ProgramBuilder<'_> {
             };
             let operation = match how {
                 ResidualStep::Blank => None,
-                ResidualStep::Store { stack, dim } => {
+                ResidualStep::Store { stack, dim, from } => {
                     let ends = ending.iter().position(|s| *s == slot);
                     ending.retain(|s| *s != slot);
                     let status =
                         if ends.is_some() { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-                    Some(Operation::Kernel(Kernel::Store { stack, dim }, vec![tensor(status)], vec![]))
+                    Some(Operation::Kernel(Kernel::Store { stack, dim, from }, vec![tensor(status)], vec![]))
                 }
                 ResidualStep::Load { stack, dim, last } => {
                     let out = tensor(TensorStatus::NotInit);
@@ -375,7 +376,7 @@ impl ProgramBuilder<'_> {
         &mut self,
         index: usize,
         step: &Step,
-        (dim, reverse): (Dim, bool),
+        (dim, reverse, from): (Dim, bool, usize),
     ) -> Result<(), LoweringError> {
         if self.open.len() == MOST_NESTED {
             return Err(LoweringError::Plan(format!("more than {MOST_NESTED} loops are in each other")));
@@ -391,10 +392,10 @@ impl ProgramBuilder<'_> {
         let begin =
             pairs.map(|(k, (start, current))| [(start.buf, ends(k, start)), (current.buf, unread(current))]);
         let begin = begin.collect();
-        let of = LoopLaunch { dim, reverse, carries: vec![], body: vec![], turns: vec![] };
+        let of = LoopLaunch { dim, reverse, from, carries: vec![], body: vec![], turns: vec![] };
         let launch = self.launch(LaunchKind::Loop(Box::new(of)), index);
         let before = std::mem::take(&mut self.body);
-        self.open.push(OpenLoop { launch, step: index, dim, reverse, begin, before });
+        self.open.push(OpenLoop { launch, step: index, dim, reverse, from, begin, before });
         Ok(())
     }
 
@@ -412,9 +413,9 @@ impl ProgramBuilder<'_> {
             return Err(LoweringError::Plan("a loop ends with other carries than it begins with".into()));
         }
         let across = step.reads.iter().zip(&step.writes);
-        let OpenLoop { launch, step: begun, dim, reverse, begin, before } = open;
+        let OpenLoop { launch, step: begun, dim, reverse, from, begin, before } = open;
         let plan = self.lowering.context.plan;
-        let lags = plan.lags(&StepLoop { begin: begun, end: index, dim, reverse });
+        let lags = plan.lags(&StepLoop { begin: begun, end: index, dim, reverse, from });
         let lag_of = |found: &dyn Fn(&Step) -> bool| {
             lags.iter().find(|(s, _)| found(&plan.steps[*s])).map(|(_, lag)| usize::from(*lag))
         };
@@ -434,9 +435,9 @@ impl ProgramBuilder<'_> {
         let body = std::mem::replace(&mut self.body, before);
         let lags: Vec<usize> =
             body.iter().map(|id| usize::from(plan.steps[self.launches[*id].step].lag)).collect();
-        let turns = turns::turns(plan.dims.size(dim), reverse, &carries, &lags);
+        let turns = turns::turns(from..plan.dims.size(dim), reverse, &carries, &lags);
         self.launches[launch].kind =
-            LaunchKind::Loop(Box::new(LoopLaunch { dim, reverse, carries, body, turns }));
+            LaunchKind::Loop(Box::new(LoopLaunch { dim, reverse, from, carries, body, turns }));
         self.launches[launch].steps = vec![begun, index];
         self.body.push(launch);
         self.finish_step(index, &ending);

@@ -103,6 +103,8 @@ pub struct LoopLaunch {
     pub dim: Dim,
     /// Whether the loop runs from the last position to the first.
     pub reverse: bool,
+    /// The lowest position.
+    pub from: usize,
     /// Values that an iteration passes to the next.
     pub carries: Vec<Carried>,
     /// Launches of an iteration, in order.

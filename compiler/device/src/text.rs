@@ -133,9 +133,10 @@ impl Printer<'_> {
     }
 
     fn iterations(&mut self, head: &str, of: &LoopLaunch, indent: usize) {
-        let (dim, times) = (self.plan.dims.name(of.dim), self.plan.dims.size(of.dim));
+        let (dim, times) = (self.plan.dims.name(of.dim), self.plan.dims.size(of.dim) - of.from);
+        let lowest = if of.from > 0 { format!(" from {} on", of.from) } else { String::new() };
         let from = if of.reverse { ", from the last" } else { "" };
-        self.line(indent, format_args!("{head} over the {times} positions of {dim}{from}"));
+        self.line(indent, format_args!("{head} over the {times} positions of {dim}{lowest}{from}"));
         for c in &of.carries {
             let [start, current, next, last] = [c.start, c.current, c.next, c.last].map(TensorSlot::Buffer);
             let ends = if c.ends { "*" } else { "" };

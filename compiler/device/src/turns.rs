@@ -1,6 +1,7 @@
 //! Order of the launches of a loop's body, and of the carries between iterations.
 
 use meshwright_plan::BufId;
+use std::ops::Range;
 
 /// The buffers of what goes from one iteration to the next.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +31,9 @@ pub enum Turn {
     End { carry: usize, made: bool },
 }
 
-/// `lags` says for each launch of the body in how many turns after the first ones it runs, `size` how many positions the dim has.
-pub fn turns(size: usize, reverse: bool, carries: &[Carried], lags: &[usize]) -> Vec<Turn> {
+/// `lags` says for each launch of the body in how many turns after the first ones it runs.
+pub fn turns(positions: Range<usize>, reverse: bool, carries: &[Carried], lags: &[usize]) -> Vec<Turn> {
+    let size = positions.len();
     let iteration = |turn: usize, lag: usize| turn.checked_sub(lag).filter(|k| *k < size);
     let turns = size + lags.iter().copied().max().unwrap_or(0);
     let mut all = vec![];
@@ -47,7 +49,8 @@ pub fn turns(size: usize, reverse: bool, carries: &[Carried], lags: &[usize]) ->
         }
         for (launch, lag) in lags.iter().enumerate() {
             let Some(k) = iteration(turn, *lag) else { continue };
-            all.push(Turn::Run { launch, position: if reverse { size - 1 - k } else { k } });
+            let position = positions.start + if reverse { size - 1 - k } else { k };
+            all.push(Turn::Run { launch, position });
         }
     }
     for (carry, c) in carries.iter().enumerate() {

@@ -210,10 +210,13 @@ impl Verifier<'_> {
             Ok::<_, String>(TensorSlot::Residual(stack, position).id())
         };
         match kernel {
-            Kernel::Store { stack, dim } => {
+            Kernel::Store { stack, dim, from } => {
                 let places =
                     launch.reads.iter().map(|t| self.read(t)).collect::<Result<Vec<_>, _>>()?.concat();
-                return self.write(residual(*stack, *dim)?, places);
+                return match at.position(*dim) {
+                    Ok(position) if position < *from => Ok(()),
+                    _ => self.write(residual(*stack, *dim)?, places),
+                };
             }
             Kernel::Load { stack, dim, last } => {
                 let places = self.take(residual(*stack, *dim)?, *last)?;

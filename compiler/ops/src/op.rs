@@ -100,6 +100,8 @@ pub struct Repeat {
     pub dim: Dim,
     /// From the last position to the first.
     pub reverse: bool,
+    /// The lowest position that it runs for: positions before it are left out, and what the loop stacks is 0 there.
+    pub from: usize,
     /// The loop in whose body it stands.
     pub parent: Option<RepeatId>,
     /// Carries: the value in the body, and its next value.

@@ -7,7 +7,12 @@ impl Graph {
     /// A new loop in the scope of the cursor, of which nothing is known yet but its dim.
     pub fn repeat(&mut self, dim: Dim, reverse: bool) -> RepeatId {
         let parent = self.scope;
-        self.repeats.push(Repeat { dim, reverse, parent, carries: Vec::new() })
+        self.repeats.push(Repeat { dim, reverse, from: 0, parent, carries: Vec::new() })
+    }
+
+    /// How often the body of a loop runs.
+    pub fn iterations(&self, of: RepeatId) -> usize {
+        self.dims.size(self.repeats[of].dim) - self.repeats[of].from
     }
 
     /// Adds a value that crosses the boundary of a loop, in the scope where it is, stored as what crosses it; a sum is stored in

@@ -376,8 +376,8 @@ primitives! {
         }
         _ => Spec { name: collective.name(), ..PLAIN },
     };
-    /// `(starts…) -> currents…`: a loop begins. The steps up to its `EndRepeat` run once for each position of `dim`, all of them on
-    /// every device. A current is its start in the first iteration, then the operand of the `EndRepeat` at the same position. That
+    /// `(starts…) -> currents…`: a loop begins. The steps up to its `EndRepeat` run once for each position of `dim` that is not before
+    /// `from`, all of them on every device. A current is its start in the first iteration, then the operand of the `EndRepeat` at the same position. That
     /// operand is written with the [`crate::Step::lag`] with which the current is read, or with one less. In the latter case the current
     /// is the value of the turn before, and neither its start nor its value after the loop is read.
     Repeat {
@@ -385,6 +385,8 @@ primitives! {
         dim: Dim,
         /// From the last position to the first.
         reverse: bool,
+        /// The lowest position.
+        from: usize,
     } => Spec {
         name: "repeat",
         reads: O::Many("start"),

@@ -9,16 +9,23 @@ pub struct StepLoop {
     pub begin: usize,
     /// The step at which it ends.
     pub end: usize,
-    /// It runs once for each position of this dim.
+    /// It runs once for each position of this dim, from the lowest one on.
     pub dim: Dim,
     /// From the last to the first.
     pub reverse: bool,
+    /// The lowest position.
+    pub from: usize,
 }
 
 impl StepLoop {
     /// Whether a step is in its body.
     pub fn contains(&self, step: usize) -> bool {
         self.begin < step && step < self.end
+    }
+
+    /// How often its body runs each time.
+    pub fn iterations(&self, plan: &Plan) -> usize {
+        plan.dims.size(self.dim) - self.from
     }
 }
 
@@ -28,7 +35,9 @@ impl Plan {
         let (mut open, mut all) = (Vec::new(), Vec::new());
         for (i, step) in self.steps.iter().enumerate() {
             match step.prim {
-                Prim::Repeat { dim, reverse } => open.push(StepLoop { begin: i, end: i, dim, reverse }),
+                Prim::Repeat { dim, reverse, from } => {
+                    open.push(StepLoop { begin: i, end: i, dim, reverse, from });
+                }
                 Prim::EndRepeat => all.extend(open.pop().map(|l| StepLoop { end: i, ..l })),
                 _ => {}
             }
@@ -61,8 +70,8 @@ impl Plan {
                 now.pop();
             }
             let times = now.last().copied().unwrap_or(1);
-            if let Prim::Repeat { dim, .. } = step.prim {
-                now.push(times.saturating_mul(self.dims.size(dim) as u64));
+            if let Prim::Repeat { dim, from, .. } = step.prim {
+                now.push(times.saturating_mul((self.dims.size(dim) - from) as u64));
             }
             times
         });

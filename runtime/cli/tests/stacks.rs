@@ -102,8 +102,10 @@ fn parts_of_a_loop_are_trained_as_loops_of_their_own() {
             "--no-eval",
         ],
     );
-    let layouts: [&[&str]; 3] = [
+    let layouts: [&[&str]; 5] = [
         &[],
+        &["--layout", "recompute layers.*"],
+        &["--layout", "batch -> a; microbatches 5", "--mesh", "a=2"],
         &["--layout", "batch -> a; params: * -> a", "--mesh", "a=3"],
         &["--layout", "zero2", "--mesh", "data=2"],
     ];
@@ -150,7 +152,7 @@ fn parts_of_a_loop_are_trained_as_loops_of_their_own() {
         }
     }
     // What is frozen stays to the bit.
-    let (before, after) = (tensors(&at, "start"), tensors(&at, "parts0-1"));
+    let (before, after) = (tensors(&at, "start"), tensors(&at, "parts0-3"));
     for name in ["layers.up.w", "layers.up.b"] {
         let (was, is) = (&before[name].1, &after[name].1);
         let n = was.len() / 6;
@@ -159,6 +161,40 @@ fn parts_of_a_loop_are_trained_as_loops_of_their_own() {
             "{name}"
         );
     }
+}
+
+/// The backward loop leaves the first iterations out where nothing in them or before them is trained.
+#[test]
+fn gradients_end_behind_iterations_that_are_frozen() {
+    let at = prepared("stacks-frozen");
+    let emitted = |train: &str, model: &str, form: &[&str]| {
+        write(&at, "parts.mw", model, &format!("    freeze {train}\n    optimizer sgd(lr = 0.1)"));
+        let (code, out, err) = run(&at, &[&["explain", "parts.mw", "--emit"], form].concat());
+        assert_eq!(code, 0, "{train}: {err}");
+        out
+    };
+    for (freeze, from) in [
+        ("layers[..2].*", 2),
+        ("layers[..2].*, layers[..5].*.b", 2),
+        ("layers[..2].*, layers[2..5].*.w, layers[2..3].*.b", 3),
+        ("layers[1..].*", 0),
+        ("layers[..2].*.w", 0),
+    ] {
+        let plan = emitted(freeze, ONE, &["plan"]);
+        let (steps, on) = match from {
+            0 => (String::new(), String::new()),
+            n => (format!("from {n} "), format!(" from {n} on")),
+        };
+        assert!(plan.contains(&format!("= repeat layers reversed {steps}(")), "{freeze}: {plan}");
+        // That of a GPU is verified, with its places in memory.
+        let device = emitted(freeze, ONE, &["device", "--device", "cuda"]);
+        let over = format!("over the {} positions of layers{on}, from the last", 6 - from);
+        assert!(device.contains(&over), "{freeze}: {device}");
+    }
+    // What is before the loop and trained needs the gradients of all.
+    let model = ONE.replace("let h = x\n", "param first[features] = 1\n    let h = x * first\n");
+    let plan = emitted("layers[..2].*", &model, &["plan"]);
+    assert!(plan.contains("repeat layers reversed") && !plan.contains("reversed from"), "{plan}");
 }
 
 #[test]

@@ -95,10 +95,12 @@ pub(crate) fn bound_in(g: &Graph, r: &Random) -> Bound {
     g.ids().filter_map(value).collect()
 }
 
-/// The first step by oracles alone.
+/// The first step by oracles alone, with all iterations of each loop: what a loop leaves out, nothing reads.
 fn meaning(step: &StepGraph, r: &Random) -> Trace {
     let loops = !step.graph.repeats.is_empty();
-    let step = &if loops { unrolled(step) } else { step.clone() };
+    let mut step = step.clone();
+    step.graph.repeats.ids().for_each(|of| step.graph.repeats[of].from = 0);
+    let step = &if loops { unrolled(&step) } else { step };
     let g = &step.graph;
     let mut bound = if loops { bound_in(g, r) } else { r.bound.clone() };
     for id in g.ids() {

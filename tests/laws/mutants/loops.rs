@@ -134,6 +134,7 @@ const GRAPH_FAULTS: &[GraphFault] = &[
     GraphFault { what: "an accumulator is reduced in each iteration", by: &[By::Bytes], seed: reduced_early },
     GraphFault { what: "a carry keeps its initial value", by: R, seed: kept },
     GraphFault { what: "a loop runs in the other direction", by: R, seed: turned },
+    GraphFault { what: "a loop leaves out its first position", by: R, seed: shortened },
     GraphFault { what: "a clone draws from another stream", by: R, seed: another_stream },
 ];
 
@@ -175,6 +176,14 @@ fn turned(step: &StepGraph, k: usize) -> Option<StepGraph> {
     let repeat = &mut out.graph.repeats[of];
     repeat.reverse = !repeat.reverse;
     Some(out)
+}
+
+fn shortened(step: &StepGraph, k: usize) -> Option<StepGraph> {
+    let mut out = step.clone();
+    let of = out.graph.repeats.ids().nth(k)?;
+    let longer = out.graph.iterations(of) > 1;
+    out.graph.repeats[of].from += 1;
+    longer.then_some(out)
 }
 
 /// What is drawn a second time, for the backward pass.

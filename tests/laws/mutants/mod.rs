@@ -56,7 +56,9 @@ pub(crate) fn communication(plan: &Plan) -> Vec<String> {
     let mut times = vec![1];
     for step in &plan.steps {
         match step.prim {
-            Prim::Repeat { dim, .. } => times.push(times.last().unwrap() * plan.dims.size(dim)),
+            Prim::Repeat { dim, from, .. } => {
+                times.push(times.last().unwrap() * (plan.dims.size(dim) - from));
+            }
             Prim::EndRepeat => {
                 times.pop();
             }

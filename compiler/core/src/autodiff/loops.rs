@@ -12,8 +12,9 @@
 //! A value of the forward body is stacked and sliced again, but for what costs nothing to make once more.
 
 use super::pass::{BackwardLoop, BackwardPass, backward};
+use crate::stack_part::StackPart;
 use meshwright_ops::{Class, Crossing, Expand, Id, Kind, Node, Origin, RepeatId, Source};
-use meshwright_plan::Phase;
+use meshwright_plan::{Dim, Phase};
 use std::collections::BTreeMap;
 
 impl BackwardPass<'_> {
@@ -64,6 +65,10 @@ impl BackwardPass<'_> {
             })
             .collect();
         self.g.scope = around;
+        let starts = nexts.iter().map(|(carry, ..)| self.g.node(*carry).inputs[0]);
+        let read: Vec<Id> = starts.chain(sums.iter().map(|(x, _)| *x)).collect();
+        let from = if reverse { 0 } else { self.lowest_read(dim, &read, &slices) };
+        self.g.repeats[reversed].from = from.max(self.g.repeats[forward].from);
         for (carry, back, next) in nexts {
             self.g.carry_on(reversed, back, next);
             let start = self.g.node(carry).inputs[0];
@@ -75,6 +80,22 @@ impl BackwardPass<'_> {
         for (x, dy) in slices {
             self.leave(reversed, Crossing::Stack, dy, x);
         }
+    }
+
+    /// The lowest position of a loop's dim at which its gradient is read: where all that the body takes gradients of are slices of
+    /// parameters of which the first ones are frozen, the loop's gradient ends behind these.
+    fn lowest_read(&self, dim: Dim, around: &[Id], slices: &[(Id, Id)]) -> usize {
+        let takes = |x: &Id| self.needs[*x] && self.g.ty(*x).dtype.is_float();
+        if around.iter().any(takes) {
+            return 0;
+        }
+        let trained = |(x, _): &(Id, Id)| {
+            let parts = self.frozen.get(x).copied().unwrap_or_default();
+            let ends = parts.iter().flat_map(|part| &part.0).filter(|(d, _)| *d == dim).map(|(_, r)| r.end);
+            let covers = |end: &usize| StackPart::cover(parts, StackPart(vec![(dim, 0..*end)]));
+            ends.filter(covers).max().unwrap_or(0)
+        };
+        slices.iter().filter(|(x, _)| takes(x)).map(trained).min().unwrap_or(0)
     }
 
     /// What leaves a loop, in order.

@@ -1,5 +1,6 @@
 //! What a walk from a loss back to the parameters knows, and the gradient of one op.
 
+use crate::stack_part::StackPart;
 use meshwright_ops::{Class, Crossing, Graph, Id, Kind, Node, Origin, Precision, RepeatId, Type};
 use meshwright_plan::{IdVec, Phase};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,8 @@ pub(super) struct BackwardPass<'g> {
     pub(super) bodies: BTreeMap<RepeatId, Vec<Id>>,
     pub(super) outs: BTreeMap<RepeatId, Vec<(Id, Crossing)>>,
     pub(super) wanted: BTreeSet<Id>,
+    /// The parts of stacked parameters whose gradients nothing reads.
+    pub(super) frozen: BTreeMap<Id, &'g [StackPart]>,
     pub(super) needs: IdVec<Id, bool>,
     /// Values of the forward pass that a rename alone reads.
     pub(super) only_renamed: BTreeSet<Id>,

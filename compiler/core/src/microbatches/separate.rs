@@ -246,9 +246,9 @@ impl Separation<'_> {
         if let Some(known) = self.loops.get(&(of, copy)) {
             return *known;
         }
-        let Repeat { dim, reverse, parent, .. } = self.g.repeats[of];
+        let Repeat { dim, reverse, from, parent, .. } = self.g.repeats[of];
         let parent = parent.map(|p| self.loop_of(p, copy));
-        let made = self.new.repeats.push(Repeat { dim, reverse, parent, carries: Vec::new() });
+        let made = self.new.repeats.push(Repeat { dim, reverse, from, parent, carries: Vec::new() });
         self.loops.insert((of, copy), made);
         made
     }

@@ -70,6 +70,7 @@ pub(super) struct OpenBody<'a> {
     pub(super) placed: &'a PlacedLoop,
     pub(super) dim: Dim,
     pub(super) reverse: bool,
+    pub(super) from: usize,
     /// The place of its first step.
     pub(super) begin: usize,
     /// What it carries: what each starts as, the value in the body, and what that is next.

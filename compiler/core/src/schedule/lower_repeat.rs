@@ -1,11 +1,11 @@
 //! Loops as steps: all that goes from one iteration to the next is a carry.
 //!
-//! What leaves a loop stacked starts as a blank buffer, which each iteration updates at its position; a sum over iterations
-//! starts as zeros, to which each adds. Both are written in place.
+//! What leaves a loop stacked starts as a blank buffer, which each iteration updates at its position, or as zeros where the loop leaves
+//! positions out; a sum over iterations starts as zeros, to which each adds. Both are written in place.
 
 use super::lower::{Lower, OpenBody};
 use crate::partition::{CopyId, PlacedLoop};
-use meshwright_ops::{Crossing, Id};
+use meshwright_ops::{Crossing, Id, Repeat};
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{Dim, Expr, Operand, Placement, Plan, Prim};
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl<'a> Lower<'a> {
 
     fn begin_loop(&mut self, placed: &'a PlacedLoop) {
         let graph = &self.spmd.step.graph;
-        let (dim, reverse) = (graph.repeats[placed.of].dim, graph.repeats[placed.of].reverse);
+        let Repeat { dim, reverse, from, .. } = graph.repeats[placed.of];
         let some = placed.carries.first().map(|c| c.current).or(placed.outs.first().map(|o| o.1));
         let of = some.map_or(Id(0), |c| self.spmd.copy(c).value);
         let phase = graph.node(of).origin.phase;
@@ -46,6 +46,7 @@ impl<'a> Lower<'a> {
             placed,
             dim,
             reverse,
+            from,
             begin,
             carried: Vec::new(),
             blanks: Vec::new(),
@@ -53,7 +54,7 @@ impl<'a> Lower<'a> {
             of,
             phase,
         });
-        self.times *= graph.dims.size(dim) as u64;
+        self.times *= graph.iterations(placed.of) as u64;
         // What the body does not make leaves it all the same.
         for (from, out) in &placed.outs {
             if self.operands[*from].is_some() {
@@ -140,19 +141,19 @@ impl<'a> Lower<'a> {
             self.push(prim, vec![current.clone(), value], next.clone(), (id, None), phase);
         }
         if let Some(open) = self.open.last_mut() {
-            open.blanks.push((start.clone(), b.how == Crossing::Accumulate));
+            open.blanks.push((start.clone(), b.how == Crossing::Accumulate || open.from > 0));
             open.leaving.insert(out, open.carried.len());
             open.carried.push([start, current, next]);
         }
     }
 
     fn end_loop(&mut self) {
-        let Some(OpenBody { placed, dim, reverse, begin, mut carried, blanks, leaving, of, phase }) =
+        let Some(OpenBody { placed, dim, reverse, from, begin, mut carried, blanks, leaving, of, phase }) =
             self.open.pop()
         else {
             return;
         };
-        self.times /= self.spmd.step.graph.dims.size(dim).max(1) as u64;
+        self.times /= self.spmd.step.graph.iterations(placed.of).max(1) as u64;
         // What was cast in the body is not there behind it.
         self.upcasts.retain(|_, (_, open)| *open <= self.open.len());
         // Whatever a carry is next, it has a buffer of its own, stored as the carry is.
@@ -188,7 +189,7 @@ impl<'a> Lower<'a> {
         for (blank, zero) in blanks {
             first.push(self.step(Prim::Blank { zero }, vec![], vec![blank], (of, None), phase));
         }
-        first.push(self.step(Prim::Repeat { dim, reverse }, starts, currents, (of, None), phase));
+        first.push(self.step(Prim::Repeat { dim, reverse, from }, starts, currents, (of, None), phase));
         self.plan.steps.splice(begin..begin, first);
         let end = self.step(Prim::EndRepeat, nexts, lasts, (of, None), phase);
         self.plan.steps.push(end);

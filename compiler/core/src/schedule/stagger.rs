@@ -28,7 +28,7 @@ pub fn stagger(mut plan: Plan) -> Plan {
         if around < of.begin && of.end + 1 < plan.steps.len() {
             done.push(plan.steps.split_off(of.end + 1));
         }
-        if plan.dims.size(of.dim) > 1 {
+        if of.iterations(&plan) > 1 {
             let body = Body::of(&plan, of, times[of.begin]);
             let ahead = body.ahead(limit);
             let behind = body.behind(limit - ahead.bytes, &ahead.steps);
@@ -176,8 +176,8 @@ impl<'a> Body<'a> {
                 now.pop();
             }
             let times = now.last().copied().unwrap_or(1);
-            if let Prim::Repeat { dim, .. } = step.prim {
-                now.push(times.saturating_mul(self.plan.dims.size(dim) as u64));
+            if let Prim::Repeat { dim, from, .. } = step.prim {
+                now.push(times.saturating_mul((self.plan.dims.size(dim) - from) as u64));
             }
             all.push(times.saturating_mul(step.flops(self.plan)));
         }

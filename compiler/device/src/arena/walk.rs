@@ -227,12 +227,14 @@ impl ArenaWalk<'_> {
 
     fn kernel(&mut self, kernel: &Kernel, launch: &Launch, at: Iteration) {
         match kernel {
-            Kernel::Store { stack, dim } => {
+            Kernel::Store { stack, dim, from } => {
                 if let ([value], Some(slot)) =
                     (&launch.reads[..], TensorSlot::residual(*stack, at.position(*dim)))
                 {
                     let held = self.operand(value);
-                    self.held.insert(slot.id(), held);
+                    if at.position(*dim).is_ok_and(|read| read >= *from) {
+                        self.held.insert(slot.id(), held);
+                    }
                 }
             }
             Kernel::Load { stack, dim, last } => {

@@ -53,6 +53,8 @@ pub enum Kernel {
         stack: BufId,
         /// The dim of the loop.
         dim: Dim,
+        /// The lowest position that is read: nothing is kept for those before it.
+        from: usize,
     },
     /// `() -> out`: the value that was kept for a position.
     Load {

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum ResidualStep {
     /// It would make the buffer.
     Blank,
-    /// It keeps the second operand.
-    Store { stack: BufId, dim: Dim },
+    /// It keeps the second operand, but for positions before the first that is read.
+    Store { stack: BufId, dim: Dim, from: usize },
     /// Its result is what was kept, of which it is the last reader or not.
     Load { stack: BufId, dim: Dim, last: bool },
 }
@@ -133,9 +133,9 @@ impl<'a> Readers<'a> {
             && self.within[update] == Some(begin);
         let slices = self.readers.get(&after)?;
         let inside = self.within[*slices.first()?]?;
+        let Prim::Repeat { dim: read, from, .. } = steps[inside].prim else { return None };
         // A loop that runs again in a loop around it alone reads them again.
-        let slicing = matches!(steps[inside].prim, Prim::Repeat { dim: d, .. } if d == dim)
-            && self.within[inside] == self.within[begin];
+        let slicing = read == dim && self.within[inside] == self.within[begin];
         let slice = |s: &usize| {
             matches!(steps[*s].prim, Prim::IterationSlice { dim: d } if d == dim)
                 && self.within[*s] == Some(inside)
@@ -147,7 +147,7 @@ impl<'a> Readers<'a> {
         let last = *slices.iter().max_by_key(|s| (steps[**s].lag, **s))?;
         let loads = slices.iter().map(|s| (*s, ResidualStep::Load { stack: start, dim, last: *s == last }));
         Some(
-            [(blank, ResidualStep::Blank), (update, ResidualStep::Store { stack: start, dim })]
+            [(blank, ResidualStep::Blank), (update, ResidualStep::Store { stack: start, dim, from })]
                 .into_iter()
                 .chain(loads)
                 .collect(),

@@ -19,8 +19,8 @@ use meshwright_plan::{BufId, Dim};
 
 /// A kernel of a loaded program.
 pub(crate) enum LoadedKernel<K> {
-    /// Keeps a value for its position of a loop, in place of a stack with all positions.
-    Store(BufId, Dim),
+    /// Keeps a value for its position of a loop, in place of a stack with all positions, from the first on that is read.
+    Store(BufId, Dim, usize),
     /// Gives the value that was kept for a position; for the last time or not.
     Load(BufId, Dim, bool),
     /// One that the backend runs.
@@ -38,7 +38,7 @@ impl<K> LoadedKernel<K> {
         kernel: &Kernel,
     ) -> Result<LoadedKernel<K>, LoweringError> {
         Ok(match kernel {
-            Kernel::Store { stack, dim } => LoadedKernel::Store(*stack, *dim),
+            Kernel::Store { stack, dim, from } => LoadedKernel::Store(*stack, *dim, *from),
             Kernel::Load { stack, dim, last } => LoadedKernel::Load(*stack, *dim, *last),
             kernel => LoadedKernel::OfBackend(backend.prepare(context, kernel)?),
         })
@@ -58,7 +58,7 @@ impl<K> LoadedKernel<K> {
         rng: RngState,
     ) -> Result<(), KernelError> {
         match self {
-            LoadedKernel::Store(stack, dim) => store::<B>(handles, launch, (*stack, *dim), rng),
+            LoadedKernel::Store(stack, dim, from) => store::<B>(handles, launch, (*stack, *dim, *from), rng),
             LoadedKernel::Load(stack, dim, last) => load::<B>(handles, launch, (*stack, *dim, *last), rng),
             LoadedKernel::OfBackend(kernel) => backend.run_kernel(kernel, launch, handles, rng),
         }
@@ -108,17 +108,19 @@ fn viewed(op: &Base) -> Option<&TensorIr> {
     }
 }
 
-/// Keeps a value for the position of the iteration.
+/// Keeps a value for the position of the iteration, if it is one that is read.
 fn store<B: Backend>(
     handles: &mut Handles<B>,
     launch: &Launch,
-    (stack, dim): (BufId, Dim),
+    (stack, dim, from): (BufId, Dim, usize),
     rng: RngState,
 ) -> Result<(), KernelError> {
-    let slot = TensorSlot::Residual(stack, rng.iteration.position(dim)?).id();
+    let position = rng.iteration.position(dim)?;
     for value in &launch.reads {
         let value = handles.get_handle(&value.id, &value.status);
-        handles.register_handle(slot, value);
+        if position >= from {
+            handles.register_handle(TensorSlot::Residual(stack, position).id(), value);
+        }
     }
     Ok(())
 }

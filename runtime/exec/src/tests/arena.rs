@@ -80,8 +80,18 @@ impl Hand {
     }
 
     fn over(&mut self, reverse: bool, carries: Vec<Carried>, body: Vec<LaunchId>) -> LaunchId {
-        let turns = turns(3, reverse, &carries, &vec![0; body.len()]);
-        let of = LoopLaunch { dim: self.dim, reverse, carries, body, turns };
+        self.over_from(0, reverse, carries, body)
+    }
+
+    fn over_from(
+        &mut self,
+        from: usize,
+        reverse: bool,
+        carries: Vec<Carried>,
+        body: Vec<LaunchId>,
+    ) -> LaunchId {
+        let turns = turns(from..3, reverse, &carries, &vec![0; body.len()]);
+        let of = LoopLaunch { dim: self.dim, reverse, from, carries, body, turns };
         self.launch(LaunchKind::Loop(Box::new(of)), &[], &[])
     }
 
@@ -129,8 +139,10 @@ fn what_has_ended_makes_room_and_views_hold_what_they_show() {
 #[test]
 fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
     let mut h = Hand::new();
-    let (store, load) =
-        (Kernel::Store { stack: STACK, dim: h.dim }, Kernel::Load { stack: STACK, dim: h.dim, last: true });
+    let (store, load) = (
+        Kernel::Store { stack: STACK, dim: h.dim, from: 0 },
+        Kernel::Load { stack: STACK, dim: h.dim, last: true },
+    );
     let forward = vec![h.make(&[], 0), h.kernel(store, &[last(0)], &[])];
     let taken = h.kernel(load, &[], &[tensor(1, 1, TensorStatus::NotInit)]);
     let backward = vec![taken, h.make(&[last(1)], 2), h.make(&[last(2)], 3), h.free(3)];
@@ -148,6 +160,22 @@ fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
         let unread = &starts[..2 - turn];
         assert!(made.iter().all(|start| !unread.contains(start)), "{starts:?}");
     }
+}
+
+/// Of what the second loop leaves out nothing is kept.
+#[test]
+fn what_no_loop_takes_has_no_place_for_each_position() {
+    let mut h = Hand::new();
+    let (store, load) = (
+        Kernel::Store { stack: STACK, dim: h.dim, from: 2 },
+        Kernel::Load { stack: STACK, dim: h.dim, last: true },
+    );
+    let forward = vec![h.make(&[], 0), h.kernel(store, &[last(0)], &[])];
+    let taken = h.kernel(load, &[], &[tensor(1, 1, TensorStatus::NotInit)]);
+    let backward = vec![taken, h.make(&[last(1)], 2), h.free(2)];
+    let body = vec![h.over(false, vec![], forward), h.over_from(2, true, vec![], backward)];
+    // The last position's, and what is made of it.
+    assert_eq!(h.arena(body, &[]).bytes, 2 * BYTES);
 }
 
 /// A value that goes into a stack is made there, unless the stack is read in between.

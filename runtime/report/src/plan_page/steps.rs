@@ -93,7 +93,7 @@ pub(super) fn loops(plan: &Plan) -> Vec<LoopView> {
         begin: all[i].begin,
         end: all[i].end,
         dim: plan.dims.name(all[i].dim).into(),
-        iterations: plan.dims.size(all[i].dim),
+        iterations: all[i].iterations(plan),
         reverse: all[i].reverse,
     };
     (0..all.len()).map(view).collect()
