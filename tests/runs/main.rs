@@ -18,6 +18,7 @@ mod drawn;
 #[cfg(feature = "cuda")]
 mod dry_run;
 mod epochs;
+mod estimates;
 mod evaluation;
 mod every_layout;
 mod f16;

@@ -43,7 +43,7 @@ pub use decode::{Branching, DecodedOutput, Decoding, NewPositions, branch, decod
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state, is_skip_count};
-pub use model_flops::model_flops;
+pub use model_flops::{model_flops, model_flops_wide};
 pub use optimizers::Optimizer;
 pub use program::{
     ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,

@@ -3,13 +3,13 @@
 //! Bytes are the whole of one device: what an all-reduce or a reduce-scatter takes, what an all-gather gives, what an all-to-all
 //! exchanges, what a permute receives.
 
-use crate::machine::{InNetwork, Line, Machine, ReduceMode, Tier};
+use crate::machine::{InNetwork, Machine, NetworkLine, ReduceMode, Tier};
 use meshwright_plan::CollectiveKind;
 use std::collections::BTreeMap;
 
 /// The group of a collective, as the levels of a network see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct TierGroup {
     /// Number of members.
     pub members: usize,
     /// The level that connects them all.
@@ -20,9 +20,9 @@ pub struct Group {
     most: Vec<usize>,
 }
 
-impl Group {
+impl TierGroup {
     /// The group of these ranks. Beyond the ranks that the machine connects, the outermost level counts.
-    pub fn new(machine: &Machine, ranks: &[usize]) -> Group {
+    pub fn new(machine: &Machine, ranks: &[usize]) -> TierGroup {
         let (mut parts, mut most) = (Vec::new(), Vec::new());
         let mut below = ranks.to_vec();
         let mut size = 1;
@@ -39,7 +39,7 @@ impl Group {
             }
             (below, size) = (blocks.into_keys().collect(), tier.size);
         }
-        Group { members: ranks.len(), level: parts.len().saturating_sub(1), parts, most }
+        TierGroup { members: ranks.len(), level: parts.len().saturating_sub(1), parts, most }
     }
 
     /// The most members in a group of the innermost level, a node: each has links of its own.
@@ -70,11 +70,11 @@ pub struct CollectiveTime {
 
 /// The time of a collective of this kind among these ranks.
 pub fn collective(machine: &Machine, kind: CollectiveKind, bytes: f64, ranks: &[usize]) -> CollectiveTime {
-    over(machine, kind, bytes, &Group::new(machine, ranks))
+    over(machine, kind, bytes, &TierGroup::new(machine, ranks))
 }
 
 /// The time of a collective of this kind over a group.
-pub fn over(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &Group) -> CollectiveTime {
+pub fn over(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &TierGroup) -> CollectiveTime {
     let nothing = group.members <= 1 || (bytes <= 0.0 && kind != CollectiveKind::Barrier);
     let found = (!nothing).then(|| fastest(machine, kind, bytes, group)).flatten();
     let (seconds, algorithm) = found.unwrap_or((0.0, String::new()));
@@ -83,7 +83,7 @@ pub fn over(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &Group) 
     CollectiveTime { seconds, algorithm, members: group.members, nodes: group.nodes(), units }
 }
 
-type Found = (f64, String);
+type FastestLine = (f64, String);
 
 /// What a reduction in switches is called.
 const IN_NETWORK: &str = "in-network";
@@ -92,7 +92,7 @@ fn named(tier: &Tier, line: &str) -> String {
     format!("{} {line}", tier.name)
 }
 
-fn fastest(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &Group) -> Option<Found> {
+fn fastest(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &TierGroup) -> Option<FastestLine> {
     match kind {
         CollectiveKind::Permute => permute(machine, bytes, group),
         CollectiveKind::AllToAll => all_to_all(machine, bytes, group),
@@ -107,12 +107,12 @@ fn fastest(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &Group) -
     }
 }
 
-fn least(all: impl Iterator<Item = Found>) -> Option<Found> {
+fn least(all: impl Iterator<Item = FastestLine>) -> Option<FastestLine> {
     all.min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 /// By the fastest line of the level that connects all members.
-fn lines(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &Group) -> Option<Found> {
+fn lines(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &TierGroup) -> Option<FastestLine> {
     let tier = machine.tier.get(group.level)?;
     let factor = kind.bus_factor().of(group.members);
     let rounds = if kind == CollectiveKind::AllReduce { 2.0 } else { 1.0 };
@@ -125,7 +125,7 @@ fn lines(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &Group) -> 
 
 /// Seconds of the steps of one round through all members: a ring takes one from part to part on each level, and one from level to
 /// level; a tree as many as its depth between nodes, and a chain inside each.
-fn hops(machine: &Machine, group: &Group, log: bool) -> f64 {
+fn hops(machine: &Machine, group: &TierGroup, log: bool) -> f64 {
     let steps = |level: usize| -> f64 {
         let (parts, most) = (group.parts[level], group.most[level]);
         match (log, level) {
@@ -139,7 +139,7 @@ fn hops(machine: &Machine, group: &Group, log: bool) -> f64 {
 }
 
 /// Bytes per second of a line: all members in a node drive their links, as far as the level and the ones below carry that.
-fn rate(machine: &Machine, kind: CollectiveKind, group: &Group, line: &Line) -> f64 {
+fn rate(machine: &Machine, kind: CollectiveKind, group: &TierGroup, line: &NetworkLine) -> f64 {
     let links = |level: usize, rate: f64, cap: Option<f64>| match level {
         0 => rate,
         _ => (group.in_node() as f64 * rate).min(cap.unwrap_or(f64::INFINITY)),
@@ -160,12 +160,12 @@ fn fastest_rate(tier: &Tier, kind: CollectiveKind) -> f64 {
 }
 
 /// What crosses each level goes over it at the same time: the slowest level counts.
-fn all_to_all(machine: &Machine, bytes: f64, group: &Group) -> Option<Found> {
+fn all_to_all(machine: &Machine, bytes: f64, group: &TierGroup) -> Option<FastestLine> {
     let kind = CollectiveKind::AllToAll;
     let n = group.members as f64;
     // Members that a member shares a group of the level with, at the least: what is left comes from further away.
     let mut near = 1.0;
-    let mut slowest: Option<Found> = None;
+    let mut slowest: Option<FastestLine> = None;
     for level in 0..=group.level {
         let tier = &machine.tier[level];
         let within = if level == group.level { n } else { near * group.most[level] as f64 };
@@ -175,7 +175,7 @@ fn all_to_all(machine: &Machine, bytes: f64, group: &Group) -> Option<Found> {
             continue;
         }
         let cap = tier.cap.map_or(f64::INFINITY, |cap| cap / group.in_node() as f64);
-        let time = |l: &Line| {
+        let time = |l: &NetworkLine| {
             let start = l.latency + l.per_member * (n - 1.0) + if level == 0 { 0.0 } else { tier.hop };
             (start + share / if level == 0 { l.rate } else { l.rate.min(cap) }, named(tier, &l.name))
         };
@@ -187,7 +187,7 @@ fn all_to_all(machine: &Machine, bytes: f64, group: &Group) -> Option<Found> {
 }
 
 /// Between two devices, over the level that connects all.
-fn permute(machine: &Machine, bytes: f64, group: &Group) -> Option<Found> {
+fn permute(machine: &Machine, bytes: f64, group: &TierGroup) -> Option<FastestLine> {
     let level = group.level;
     let tier = machine.tier.get(level)?;
     Some((point_to_point(tier, bytes), named(tier, "p2p")))
@@ -201,7 +201,7 @@ pub fn point_to_point(tier: &Tier, bytes: f64) -> f64 {
 
 /// An all-reduce in the switches of the outermost level: among one member of each node, or after a reduce-scatter in the node and
 /// before an all-gather.
-fn in_network(machine: &Machine, bytes: f64, group: &Group) -> Option<Found> {
+fn in_network(machine: &Machine, bytes: f64, group: &TierGroup) -> Option<FastestLine> {
     let tier = machine.tier.get(group.level).filter(|_| group.level > 0)?;
     let reduce = tier.reduce.as_ref()?;
     let inside = group.in_node();
@@ -214,7 +214,7 @@ fn in_network(machine: &Machine, bytes: f64, group: &Group) -> Option<Found> {
     if inside == 1 {
         return Some((among, named(tier, IN_NETWORK)));
     }
-    let node = Group { members: inside, level: 0, parts: vec![inside], most: vec![inside] };
+    let node = TierGroup { members: inside, level: 0, parts: vec![inside], most: vec![inside] };
     let scattered = lines(machine, CollectiveKind::ReduceScatter, bytes, &node)?.0;
     let gathered = lines(machine, CollectiveKind::AllGather, bytes, &node)?.0;
     Some((scattered + among + gathered, named(tier, IN_NETWORK)))

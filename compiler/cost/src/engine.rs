@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// An engine.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Engine {
+pub enum EngineKind {
     /// Devices as threads of a process.
     Threads,
     /// Devices as processes.
@@ -14,13 +14,13 @@ pub enum Engine {
     /// Devices as GPUs.
     Cuda,
     /// Another system.
-    Foreign(Box<Facts>),
+    Foreign(Box<EngineFacts>),
 }
 
-/// Facts about another system, as its authors document them. None is fitted.
+/// EngineFacts about another system, as its authors document them. None is fitted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Facts {
+pub struct EngineFacts {
     /// Kernel of attention: `unfused`, or a name in the machine file such as `flash2`.
     pub attention: String,
     /// `fused`: chains of element-wise operations are one kernel; `eager`: a kernel for each.
@@ -67,9 +67,9 @@ pub struct Facts {
     pub logit_bytes: f64,
 }
 
-impl Default for Facts {
-    fn default() -> Facts {
-        Facts {
+impl Default for EngineFacts {
+    fn default() -> EngineFacts {
+        EngineFacts {
             attention: "unfused".into(),
             fusion: "fused".into(),
             fused_projections: true,
@@ -99,39 +99,39 @@ impl Default for Facts {
 /// Compute capability whose kernels are counted on a GPU of a machine file.
 const CAPABILITY: (u32, u32) = (9, 0);
 
-impl Engine {
+impl EngineKind {
     /// The engine of a kind of device.
-    pub fn of(machine: &Machine) -> Engine {
+    pub fn of(machine: &Machine) -> EngineKind {
         match machine.device.kind {
-            DeviceKind::Cpu => Engine::Threads,
-            DeviceKind::Gpu => Engine::Cuda,
+            DeviceKind::Cpu => EngineKind::Threads,
+            DeviceKind::Gpu => EngineKind::Cuda,
         }
     }
 
     /// The target of its device plans.
     pub fn target(&self) -> Target {
         match self {
-            Engine::Threads | Engine::Mpi => Target::cpu(),
-            Engine::Cuda | Engine::Foreign(_) => Target::cuda(CAPABILITY, true),
+            EngineKind::Threads | EngineKind::Mpi => Target::cpu(),
+            EngineKind::Cuda | EngineKind::Foreign(_) => Target::cuda(CAPABILITY, true),
         }
     }
 
     /// Names of its kernel of attention in machine files, the best first.
     pub fn attention(&self) -> Vec<&str> {
         match self {
-            Engine::Threads | Engine::Mpi => vec!["native"],
-            Engine::Cuda => vec!["cuda", "flash2"],
-            Engine::Foreign(facts) => vec![&facts.attention],
+            EngineKind::Threads | EngineKind::Mpi => vec!["native"],
+            EngineKind::Cuda => vec!["cuda", "flash2"],
+            EngineKind::Foreign(facts) => vec![&facts.attention],
         }
     }
 
     /// Its name in options.
     pub fn name(&self) -> &str {
         match self {
-            Engine::Threads => "threads",
-            Engine::Mpi => "mpi",
-            Engine::Cuda => "cuda",
-            Engine::Foreign(_) => "foreign",
+            EngineKind::Threads => "threads",
+            EngineKind::Mpi => "mpi",
+            EngineKind::Cuda => "cuda",
+            EngineKind::Foreign(_) => "foreign",
         }
     }
 }

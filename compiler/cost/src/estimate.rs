@@ -1,27 +1,29 @@
 //! The estimate of a Plan on a machine.
 
-use crate::engine::Engine;
+use crate::engine::EngineKind;
 use crate::foreign::translated;
 use crate::kernels::program;
 use crate::machine::{DeviceKind, Machine, UNCALIBRATED};
-use crate::project::{Pipe, Projection};
+use crate::pipe::{Pipe, PipeEstimate, StageBytes};
+use crate::project::Projection;
 use crate::rates::Rates;
 use crate::timeline::{Spent, spent};
-use crate::work::{Family, Item, Program, Transfer};
+use crate::work::{DeviceWork, Transfer, WorkItem};
 use meshwright_device::{CompileError, compile_launches};
+use meshwright_plan::KernelFamily;
 use meshwright_plan::{Axis, Plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// What an estimate needs besides the Plan.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
+pub struct EstimateQuestion<'a> {
     /// The machine.
     pub machine: &'a Machine,
     /// What executes the Plan.
-    pub engine: Engine,
+    pub engine: EngineKind,
     /// Operations of the model in a step, of all devices together.
-    pub model_flops: u64,
+    pub model_flops: f64,
     /// Examples of a step.
     pub examples: usize,
     /// Tokens of a step, where the model has any.
@@ -48,7 +50,7 @@ pub struct Estimate {
     /// Memory of the fullest device.
     pub memory: Memory,
     /// Operations of the model in a step, of all devices together.
-    pub model_flops: u64,
+    pub model_flops: f64,
     /// Model FLOPs utilization: `model_flops / (seconds devices peak)`; none where the machine has no peak for the dtype.
     pub mfu: Option<f64>,
     /// Tera operations of the model per second on each device.
@@ -72,7 +74,7 @@ pub struct Estimate {
 /// Seconds of a step by what they are spent on; the sum is the step.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Breakdown {
-    /// Matrix products and convolutions.
+    /// MatrixRates products and convolutions.
     pub matmul: f64,
     /// Attention.
     pub attention: f64,
@@ -107,7 +109,7 @@ impl Breakdown {
     }
 }
 
-/// Whether a step fits into the memory of a device.
+/// A verdict on whether a step fits into the memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fits {
@@ -126,7 +128,7 @@ pub struct Memory {
     pub peak_bytes: u64,
     /// The same with what a device reserves.
     pub device_bytes: u64,
-    /// Whether it fits.
+    /// The verdict.
     pub fits: Fits,
     /// Parameters and states.
     pub parameters: u64,
@@ -140,21 +142,6 @@ pub struct Memory {
     pub communication: u64,
     /// All else at the peak.
     pub workspace: u64,
-}
-
-/// A pipeline.
-#[derive(Clone, Debug, Serialize)]
-pub struct PipeEstimate {
-    /// Stages on different devices.
-    pub stages: usize,
-    /// `gpipe`, `1f1b` or `zb_h1`.
-    pub schedule: String,
-    /// Stages of a device.
-    pub chunks: usize,
-    /// Parts of the batch.
-    pub microbatches: usize,
-    /// Seconds that the busiest stage waits.
-    pub bubble: f64,
 }
 
 /// A collective of the Plan.
@@ -182,6 +169,8 @@ pub struct CollectiveEstimate {
     pub value: String,
     /// Its line in the model.
     pub line: u32,
+    /// Line of the layout rule that asks for it, if one does.
+    pub rule: Option<u32>,
     /// Step of the Plan.
     pub step: usize,
 }
@@ -212,26 +201,16 @@ pub enum EstimateError {
 /// Part of the memory above which a step is tight.
 const TIGHT: f64 = 0.8;
 
-/// Bytes of a device by what they are for.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Held {
-    pub(crate) parameters: f64,
-    pub(crate) optimizer_state: f64,
-    pub(crate) gradients: f64,
-    pub(crate) residuals: f64,
-    pub(crate) workspace: f64,
-}
-
 /// Estimates a training step.
 ///
 /// # Errors
 /// Where a device plan cannot be compiled, or a pipeline does not fit.
-pub fn estimate(plan: &Plan, asked: &Question<'_>) -> Result<Estimate, EstimateError> {
+pub fn estimate(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Estimate, EstimateError> {
     let device = compile_launches(plan, 0, asked.engine.target())?;
     let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
     let own = program(plan, &device);
     let run = match &asked.engine {
-        Engine::Foreign(facts) => translated(plan, &own, facts, &rates),
+        EngineKind::Foreign(facts) => translated(plan, &own, facts, &rates),
         _ => own,
     };
     let (spent, pipe, stages, held) = match &asked.pipe {
@@ -249,7 +228,7 @@ pub fn estimate(plan: &Plan, asked: &Question<'_>) -> Result<Estimate, EstimateE
     let seconds = busy * stragglers(plan, asked);
     let breakdown = breakdown(plan, &spent, bubble, seconds - busy);
     let peak = rates.device().peak(plan.float);
-    let flops = asked.model_flops as f64;
+    let flops = asked.model_flops;
     let mfu = peak.filter(|_| seconds > 0.0).map(|p| flops / (seconds * devices as f64 * p));
     if let (Some(mfu), Some(peak)) = (mfu.filter(|m| *m > 1.0), peak) {
         let machine = asked.machine.name.clone();
@@ -265,7 +244,7 @@ pub fn estimate(plan: &Plan, asked: &Question<'_>) -> Result<Estimate, EstimateE
             Some(held) => held_memory(&held, asked.machine),
             None => memory(plan, plan.peak_without(&device.absent), asked.machine),
         }
-        .of_others(matches!(asked.engine, Engine::Foreign(_)) || asked.pipe.is_some()),
+        .of_others(matches!(asked.engine, EngineKind::Foreign(_)) || asked.pipe.is_some()),
         model_flops: asked.model_flops,
         mfu,
         tflops_per_device: flops / seconds / devices as f64 / 1e12,
@@ -282,7 +261,7 @@ pub fn estimate(plan: &Plan, asked: &Question<'_>) -> Result<Estimate, EstimateE
 
 /// Relative time of a step in which all wait for the slowest device: a part for each doubling of the replicas beyond a node, and a device that
 /// is slow.
-fn stragglers(plan: &Plan, asked: &Question<'_>) -> f64 {
+fn stragglers(plan: &Plan, asked: &EstimateQuestion<'_>) -> f64 {
     let d = &asked.machine.device;
     let node = asked.machine.tier.first().map_or(1, |t| t.size.max(1)) as f64;
     let example = plan.inputs.first().and_then(|i| i.dims.first());
@@ -307,8 +286,9 @@ fn named(plan: &Plan, by: &BTreeMap<Vec<Axis>, f64>) -> BTreeMap<String, f64> {
 }
 
 fn breakdown(plan: &Plan, spent: &Spent, bubble: f64, straggler: f64) -> Breakdown {
-    let of = |families: &[Family]| families.iter().filter_map(|f| spent.families.get(f)).sum::<f64>();
-    let (matmul, attention) = (of(&[Family::Matmul, Family::Convolve]), of(&[Family::Attention]));
+    let of = |families: &[KernelFamily]| families.iter().filter_map(|f| spent.families.get(f)).sum::<f64>();
+    let (matmul, attention) =
+        (of(&[KernelFamily::Matmul, KernelFamily::Convolve]), of(&[KernelFamily::Attention]));
     Breakdown {
         matmul,
         attention,
@@ -378,7 +358,7 @@ fn memory(plan: &Plan, peak: u64, machine: &Machine) -> Memory {
     }
 }
 
-fn held_memory(held: &Held, machine: &Machine) -> Memory {
+fn held_memory(held: &StageBytes, machine: &Machine) -> Memory {
     let parts = [held.parameters, held.optimizer_state, held.gradients, held.residuals, held.workspace];
     let peak = parts.iter().sum::<f64>() as u64;
     Memory {
@@ -394,7 +374,7 @@ fn held_memory(held: &Held, machine: &Machine) -> Memory {
     }
 }
 
-fn collectives(plan: &Plan, run: &Program, spent: &Spent, rates: &Rates<'_>) -> Vec<CollectiveEstimate> {
+fn collectives(plan: &Plan, run: &DeviceWork, spent: &Spent, rates: &Rates<'_>) -> Vec<CollectiveEstimate> {
     let mut all: BTreeMap<usize, &Transfer> = BTreeMap::new();
     transfers(&run.body, &mut all);
     let of = |(step, transfer): (&usize, &&Transfer)| {
@@ -413,20 +393,21 @@ fn collectives(plan: &Plan, run: &Program, spent: &Spent, rates: &Rates<'_>) -> 
             exposed_seconds: exposed,
             value: origin.map_or_else(String::new, |o| o.path.clone()),
             line: origin.map_or(0, |o| o.line),
+            rule: origin.and_then(|o| o.rule),
             step: *step,
         })
     };
     all.iter().filter_map(of).collect()
 }
 
-fn transfers<'p>(items: &'p [Item], all: &mut BTreeMap<usize, &'p Transfer>) {
+fn transfers<'p>(items: &'p [WorkItem], all: &mut BTreeMap<usize, &'p Transfer>) {
     for item in items {
         match item {
-            Item::Start(t) => {
+            WorkItem::Start(t) => {
                 all.insert(t.step, t);
             }
-            Item::Loop(of) => of.body.iter().for_each(|(i, _)| transfers(std::slice::from_ref(i), all)),
-            Item::Work(_) | Item::Wait(_) => {}
+            WorkItem::Loop(of) => of.body.iter().for_each(|(i, _)| transfers(std::slice::from_ref(i), all)),
+            WorkItem::Work(_) | WorkItem::Wait(_) => {}
         }
     }
 }

@@ -1,8 +1,15 @@
 //! A program as another system runs it, by documented facts. Only published runs are estimated so.
 
-use crate::engine::Facts;
+mod again;
+mod merge;
+mod overlap;
+
+use self::again::{recompute, recompute_last};
+use self::merge::merged;
+use crate::engine::EngineFacts;
 use crate::timeline::Prices;
-use crate::work::{Family, Item, Loop, Product, Program, Scores, Transfer, Work};
+use crate::work::{DeviceWork, Product, Scores, Transfer, Work, WorkItem};
+use meshwright_plan::KernelFamily;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
     BufId, CollectiveKind, DType, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step,
@@ -13,15 +20,12 @@ use std::collections::BTreeSet;
 const HALF: f64 = 2.0;
 /// Bytes of an operand that is converted to 8 bits: read, and written twice, once transposed.
 const CONVERTED: f64 = 4.0;
-/// The rate of a product in pieces relative to one that is whole (torchtitan's asynchronous tensor parallelism).
-const PIECES: f64 = 1.15;
-
 /// Bytes that stream for each logit in the forward and in the backward pass, by the name of a loss: `fused` reads logits and writes gradients in
 /// their place, `torch` copies them to `f32`, `vocab` is the loss of Megatron-LM over a split vocabulary, operation by operation.
 const LOSSES: [(&str, f64, f64); 3] = [("fused", 4.0, 6.0), ("torch", 14.0, 18.0), ("vocab", 38.0, 20.0)];
 
 /// The program as an engine with these facts runs it.
-pub fn translated(plan: &Plan, program: &Program, facts: &Facts, prices: &dyn Prices) -> Program {
+pub fn translated(plan: &Plan, program: &DeviceWork, facts: &EngineFacts, prices: &dyn Prices) -> DeviceWork {
     let t = Translation { plan, facts, prices, inputs: input_dims(plan), parameters: parameters(plan) };
     let mut body = t.items(&program.body, 0);
     t.loss(&mut body);
@@ -32,12 +36,12 @@ pub fn translated(plan: &Plan, program: &Program, facts: &Facts, prices: &dyn Pr
         recompute(&mut body, facts.recompute_every);
     }
     t.beside_products(&mut body);
-    Program { body }
+    DeviceWork { body }
 }
 
 struct Translation<'a> {
     plan: &'a Plan,
-    facts: &'a Facts,
+    facts: &'a EngineFacts,
     prices: &'a dyn Prices,
     /// Dims of the inputs: what has one of them is an activation.
     inputs: BTreeSet<Dim>,
@@ -85,16 +89,16 @@ fn parameters(plan: &Plan) -> BTreeSet<BufId> {
 }
 
 impl Translation<'_> {
-    fn items(&self, items: &[Item], depth: usize) -> Vec<Item> {
+    fn items(&self, items: &[WorkItem], depth: usize) -> Vec<WorkItem> {
         let mut made = vec![];
         for item in items {
             match item {
-                Item::Work(work) => {
-                    made.extend(self.work(work, depth).into_iter().map(|w| Item::Work(Box::new(w))))
+                WorkItem::Work(work) => {
+                    made.extend(self.work(work, depth).into_iter().map(|w| WorkItem::Work(Box::new(w))))
                 }
-                Item::Start(transfer) => made.extend(self.transfer(transfer)),
-                Item::Wait(flight) => made.push(Item::Wait(*flight)),
-                Item::Loop(of) => {
+                WorkItem::Start(transfer) => made.extend(self.transfer(transfer)),
+                WorkItem::Wait(flight) => made.push(WorkItem::Wait(*flight)),
+                WorkItem::Loop(of) => {
                     let body = of.body.iter().flat_map(|(item, lag)| {
                         self.items(std::slice::from_ref(item), depth + 1)
                             .into_iter()
@@ -102,12 +106,12 @@ impl Translation<'_> {
                             .collect::<Vec<_>>()
                     });
                     let mut of = of.clone();
-                    let body: Vec<(Item, usize)> = body.collect();
+                    let body: Vec<(WorkItem, usize)> = body.collect();
                     let body = if self.facts.fused_projections { merged(self.plan, body) } else { body };
                     let (body, later) = self.bucketed(self.converted(body));
                     of.body = body;
-                    made.push(Item::Loop(of));
-                    made.extend(later.into_iter().map(Item::Wait));
+                    made.push(WorkItem::Loop(of));
+                    made.extend(later.into_iter().map(WorkItem::Wait));
                 }
             }
         }
@@ -118,7 +122,7 @@ impl Translation<'_> {
         self.plan.steps.get(step)
     }
 
-    /// Whether all operands are activations or gradients of them.
+    /// True if some operand is an activation or gradients of them.
     fn activates(&self, operands: &[Operand]) -> bool {
         operands.iter().any(|o| o.dims.iter().any(|d| self.inputs.contains(d)))
     }
@@ -144,7 +148,7 @@ impl Translation<'_> {
         if let Some(scores) = own.attention.as_mut().filter(|_| self.facts.ring) {
             scores.visible = scores.balanced;
         }
-        if own.family != Family::Matmul {
+        if own.family != KernelFamily::Matmul {
             if self.facts.fusion == "eager" && own.steps.len() > 1 {
                 own.bytes = self.bytes(&own.steps);
                 own.kernels = own.steps.len() as f64;
@@ -159,57 +163,57 @@ impl Translation<'_> {
     }
 
     /// Activations before products in 8 bits are converted.
-    fn converted(&self, items: Vec<(Item, usize)>) -> Vec<(Item, usize)> {
-        let conversion = |(item, lag): &(Item, usize)| {
-            let Item::Work(work) = item else { return None };
+    fn converted(&self, items: Vec<(WorkItem, usize)>) -> Vec<(WorkItem, usize)> {
+        let conversion = |(item, lag): &(WorkItem, usize)| {
+            let WorkItem::Work(work) = item else { return None };
             let activation = self.step(work.step).is_some_and(|s| self.activates(&s.writes));
             let in_8_bits = work.products.iter().filter(|p| p.fp8 && activation);
             let elements: f64 = in_8_bits.map(|p| (p.m * p.k * p.batch) as f64).sum();
             let made = Work::memory(work.step, work.phase, CONVERTED * elements, 1.0);
-            (elements > 0.0).then(|| (Item::Work(Box::new(made)), *lag))
+            (elements > 0.0).then(|| (WorkItem::Work(Box::new(made)), *lag))
         };
         items.into_iter().flat_map(|pair| [conversion(&pair), Some(pair)]).flatten().collect()
     }
 
     /// One collective of a kind for all parameters of a layer: a gather where the first is, a reduction behind the last product, which the
     /// reduction of the next layer waits for. Gives the flights that go on behind the loop.
-    fn bucketed(&self, items: Vec<(Item, usize)>) -> (Vec<(Item, usize)>, Vec<u32>) {
-        let key = |item: &Item| match item {
-            Item::Start(t) if self.step(t.step).is_some_and(|s| !self.activates(&s.reads)) => {
+    fn bucketed(&self, items: Vec<(WorkItem, usize)>) -> (Vec<(WorkItem, usize)>, Vec<u32>) {
+        let key = |item: &WorkItem| match item {
+            WorkItem::Start(t) if self.step(t.step).is_some_and(|s| !self.activates(&s.reads)) => {
                 Some((t.kind, t.axes.clone(), t.phase))
             }
             _ => None,
         };
-        let mut made: Vec<(Item, usize)> = vec![];
+        let mut made: Vec<(WorkItem, usize)> = vec![];
         for (item, lag) in items {
             let same =
                 key(&item).and_then(|k| made.iter().position(|(other, _)| key(other).as_ref() == Some(&k)));
-            let (Some(at), Item::Start(own)) = (same, &item) else {
+            let (Some(at), WorkItem::Start(own)) = (same, &item) else {
                 made.push((item, lag));
                 continue;
             };
-            let Item::Start(earlier) = &mut made[at].0 else { continue };
+            let WorkItem::Start(earlier) = &mut made[at].0 else { continue };
             earlier.bytes += own.bytes;
             if own.kind != CollectiveKind::AllGather {
                 let bytes = earlier.bytes;
                 made.remove(at);
-                made.push((Item::Start(Transfer { bytes, ..own.clone() }), lag));
+                made.push((WorkItem::Start(Transfer { bytes, ..own.clone() }), lag));
             }
         }
-        let reduces = |item: &Item| match item {
-            Item::Start(t) if key(item).is_some() && t.kind != CollectiveKind::AllGather => t.flight,
+        let reduces = |item: &WorkItem| match item {
+            WorkItem::Start(t) if key(item).is_some() && t.kind != CollectiveKind::AllGather => t.flight,
             _ => None,
         };
         let later: Vec<u32> = made.iter().filter_map(|(item, _)| reduces(item)).collect();
-        made.retain(|(item, _)| !matches!(item, Item::Wait(flight) if later.contains(flight)));
-        let waits = |(item, lag): (Item, usize)| {
-            let before = reduces(&item).map(|flight| (Item::Wait(flight), lag));
+        made.retain(|(item, _)| !matches!(item, WorkItem::Wait(flight) if later.contains(flight)));
+        let waits = |(item, lag): (WorkItem, usize)| {
+            let before = reduces(&item).map(|flight| (WorkItem::Wait(flight), lag));
             before.into_iter().chain([(item, lag)])
         };
         (made.into_iter().flat_map(waits).collect(), later)
     }
 
-    /// Whether it is in the loop over parts of the batch, but not in one over layers.
+    /// True in the loop over parts of the batch, but not in one over layers.
     fn in_parts(&self, depth: usize) -> bool {
         self.plan.microbatches.is_some() && depth == 1
     }
@@ -249,13 +253,13 @@ impl Translation<'_> {
             let (m, n, k, batch) = (m as u64, n as u64, k as u64, s.matrices as u64);
             let bytes = HALF * (batch * (m * k + k * n + m * n)) as f64;
             let mut made = Work::memory(work.step, work.phase, bytes, 1.0);
-            made.family = Family::Matmul;
+            made.family = KernelFamily::Matmul;
             made.products = vec![Product { m, n, k, batch, dtype: DType::BF16, fp8: false }];
             made
         };
         let memory = |bytes: f64| {
             let mut made = Work::memory(work.step, work.phase, bytes * elements, 1.0);
-            made.family = Family::Attention;
+            made.family = KernelFamily::Attention;
             made
         };
         let dropped = |made: &mut Vec<Work>| {
@@ -286,7 +290,7 @@ impl Translation<'_> {
         made
     }
 
-    fn transfer(&self, transfer: &Transfer) -> Vec<Item> {
+    fn transfer(&self, transfer: &Transfer) -> Vec<WorkItem> {
         let Some(step) = self.step(transfer.step) else { return vec![] };
         let mut own = transfer.clone();
         if self.activates(&step.reads) {
@@ -301,7 +305,7 @@ impl Translation<'_> {
             {
                 own.bytes /= 2.0;
             }
-            return vec![Item::Start(own)];
+            return vec![WorkItem::Start(own)];
         }
         own.flight = own.flight.filter(|_| self.facts.dp_overlap);
         let size = step.reads.first().map_or(1.0, |o| self.plan.buffer(o.buf).dtype.bytes() as f64);
@@ -314,15 +318,15 @@ impl Translation<'_> {
         own.bytes = elements * each;
         let copies = Work::memory(own.step, own.phase, elements * self.facts.copies, 1.0);
         let copied = self.facts.copies > 0.0 && own.phase != Phase::Update;
-        let copies = copied.then(|| Item::Work(Box::new(copies)));
-        [Item::Start(own)].into_iter().chain(copies).collect()
+        let copies = copied.then(|| WorkItem::Work(Box::new(copies)));
+        [WorkItem::Start(own)].into_iter().chain(copies).collect()
     }
 
     /// Replaces what streams between the last product of the forward pass and the first of the backward pass by the bytes of the engine's loss.
-    fn loss(&self, items: &mut Vec<Item>) {
-        let inner = items.iter().position(|i| matches!(i, Item::Loop(of) if self.plan.microbatches.is_some_and(|m| self.over(of.step) == Some(m.over)) && of.body.iter().any(|(i, _)| matches!(i, Item::Loop(_) | Item::Work(_)) && product_of(i).is_some())));
-        if let Some(Item::Loop(of)) = inner.map(|at| &mut items[at]) {
-            let mut body: Vec<Item> = of.body.iter().map(|(i, _)| i.clone()).collect();
+    fn loss(&self, items: &mut Vec<WorkItem>) {
+        let inner = items.iter().position(|i| matches!(i, WorkItem::Loop(of) if self.plan.microbatches.is_some_and(|m| self.over(of.step) == Some(m.over)) && of.body.iter().any(|(i, _)| matches!(i, WorkItem::Loop(_) | WorkItem::Work(_)) && product_of(i).is_some())));
+        if let Some(WorkItem::Loop(of)) = inner.map(|at| &mut items[at]) {
+            let mut body: Vec<WorkItem> = of.body.iter().map(|(i, _)| i.clone()).collect();
             let lag = of.body.iter().map(|(_, lag)| *lag).max().unwrap_or(0);
             self.loss(&mut body);
             of.body = body.into_iter().map(|i| (i, lag)).collect();
@@ -337,11 +341,11 @@ impl Translation<'_> {
         };
         let logits = product_of(&items[last]).map_or(0.0, |(_, p)| (p.m * p.n * p.batch) as f64);
         let Some((_, forward, backward)) = LOSSES.iter().find(|l| l.0 == self.facts.loss) else { return };
-        let Item::Work(of) = &items[last] else { return };
+        let WorkItem::Work(of) = &items[last] else { return };
         let work = Work::memory(of.step, Phase::Forward, (forward + backward) * logits, 5.0);
-        let mut between: Vec<Item> = items.drain(last + 1..first).collect();
-        between.retain(|i| !matches!(i, Item::Work(_)));
-        between.push(Item::Work(Box::new(work)));
+        let mut between: Vec<WorkItem> = items.drain(last + 1..first).collect();
+        between.retain(|i| !matches!(i, WorkItem::Work(_)));
+        between.push(WorkItem::Work(Box::new(work)));
         items.splice(last + 1..last + 1, between);
     }
 
@@ -351,221 +355,11 @@ impl Translation<'_> {
             _ => None,
         }
     }
-
-    /// Collectives of activations that an engine runs beside products.
-    fn beside_products(&self, items: &mut [Item]) {
-        if self.facts.tp_overlap == "none" {
-            return;
-        }
-        inner(items, |items| self.beside_products(items));
-        for at in 0..items.len() {
-            let Item::Start(transfer) = &items[at] else { continue };
-            let Some(step) = self.step(transfer.step).filter(|s| self.activates(&s.reads)) else { continue };
-            if transfer.flight.is_some() {
-                continue;
-            }
-            let gathers = transfer.kind == CollectiveKind::AllGather;
-            let hidden = match transfer.phase == Phase::Backward && !gathers && !self.is_computed_again(step)
-            {
-                true => self.beside_weights(items, at, transfer),
-                false if self.facts.tp_overlap == "pipe" => self.in_pieces(items, at, transfer),
-                false => None,
-            };
-            if let Item::Start(transfer) = &mut items[at] {
-                transfer.pieces = hidden;
-            }
-        }
-    }
-
-    /// Whether it is a collective of the forward pass that the backward pass does again.
-    fn is_computed_again(&self, step: &Step) -> bool {
-        let of = |s: &Step| s.origin.first().map(|o| o.id);
-        let is = |s: &&Step| s.phase == Phase::Forward && s.collective().is_some() && of(s) == of(step);
-        self.plan.steps.iter().any(|s| is(&s))
-    }
-
-    /// The part of a reduction of gradients that the product for the gradient of a weight beside it hides.
-    fn beside_weights(&self, items: &[Item], at: usize, transfer: &Transfer) -> Option<f64> {
-        let of_weights = |i: &&Item| match i {
-            Item::Work(w) if w.family == Family::Matmul => {
-                self.step(w.step).is_some_and(|s| !self.activates(&s.writes))
-            }
-            _ => false,
-        };
-        let near =
-            items[at + 1..].iter().find(of_weights).or_else(|| items[..at].iter().rev().find(of_weights));
-        let Some(Item::Work(near)) = near else { return None };
-        let ((wire, taken), product) = (self.prices.transfer(transfer), self.prices.work(near).work);
-        let beside = wire.min(product / (1.0 - taken));
-        Some((beside * (1.0 - taken) / wire).clamp(0.0, 1.0))
-    }
-
-    /// The part of a collective that is hidden where both it and the product beside it are cut into as many pieces as there are members.
-    fn in_pieces(&self, items: &[Item], at: usize, transfer: &Transfer) -> Option<f64> {
-        let is_product = |i: &&Item| matches!(i, Item::Work(w) if w.family == Family::Matmul);
-        let near = match transfer.kind == CollectiveKind::AllGather {
-            true => items[at + 1..].iter().find(is_product),
-            false => items[..at].iter().rev().find(is_product),
-        };
-        let Some(Item::Work(near)) = near else { return None };
-        let ((wire, taken), product) = (self.prices.transfer(transfer), self.prices.work(near).work);
-        let members: usize = transfer.axes.iter().map(|a| self.plan.mesh.size(*a)).product();
-        let both = wire.max(PIECES * product + taken * wire.min(product));
-        let bare = both - product + wire / members as f64;
-        Some((1.0 - bare / wire).clamp(0.0, 1.0))
-    }
 }
 
-fn product_of(item: &Item) -> Option<(Phase, Product)> {
+fn product_of(item: &WorkItem) -> Option<(Phase, Product)> {
     match item {
-        Item::Work(w) if w.family == Family::Matmul => Some((w.phase, *w.products.first()?)),
+        WorkItem::Work(w) if w.family == KernelFamily::Matmul => Some((w.phase, *w.products.first()?)),
         _ => None,
-    }
-}
-
-/// Products of the same left factor as one, and products whose results are added up as one.
-fn merged(plan: &Plan, items: Vec<(Item, usize)>) -> Vec<(Item, usize)> {
-    let mut made: Vec<(Item, usize)> = vec![];
-    // Sums of products that are one product.
-    let mut added: Vec<usize> = vec![];
-    for (item, lag) in items {
-        if matches!(&item, Item::Work(w) if w.family == Family::Memory && w.steps.len() == 1 && added.contains(&w.steps[0]))
-        {
-            continue;
-        }
-        let Item::Work(work) = &item else {
-            made.push((item, lag));
-            continue;
-        };
-        let together = |(other, _): &(Item, usize)| match other {
-            Item::Work(other) => together(plan, other, work),
-            _ => None,
-        };
-        let found = made.iter().enumerate().rev().find_map(|(at, pair)| Some((at, together(pair)?)));
-        let Some((at, merge)) = found else {
-            made.push((item, lag));
-            continue;
-        };
-        let (Item::Work(earlier), _) = made.remove(at) else { continue };
-        let mut own = work.clone();
-        let (of, other) = (&mut own.products[0], earlier.products[0]);
-        match merge {
-            Merge::Columns => of.n += other.n,
-            Merge::Rows => of.m += other.m,
-            Merge::Sums(step) => {
-                of.k += other.k;
-                added.push(step);
-            }
-        }
-        own.bytes += earlier.bytes;
-        own.steps.extend(&earlier.steps);
-        own.single = [earlier.single, own.single].concat();
-        made.push((Item::Work(own), lag));
-    }
-    made
-}
-
-enum Merge {
-    Columns,
-    Rows,
-    /// The step that adds the results.
-    Sums(usize),
-}
-
-/// How two products are one, if they are.
-fn together(plan: &Plan, first: &Work, second: &Work) -> Option<Merge> {
-    let ([p], [q]) = (first.products.as_slice(), second.products.as_slice()) else { return None };
-    if first.phase != second.phase || p.fp8 != q.fp8 || p.batch != q.batch {
-        return None;
-    }
-    let (a, b) = (plan.steps.get(first.step)?, plan.steps.get(second.step)?);
-    let ([a, b], [x, y]) = ([contraction(plan, first, a)?, contraction(plan, second, b)?], [p, q]);
-    if a.reads[0].buf == b.reads[0].buf && (x.m, x.k) == (y.m, y.k) {
-        return Some(Merge::Columns);
-    }
-    if a.reads[1].buf == b.reads[1].buf && (x.n, x.k) == (y.n, y.k) {
-        return Some(Merge::Rows);
-    }
-    let added = |step: &Step| {
-        let of = step.writes.first()?.buf;
-        plan.steps.iter().position(|s| matches!(s.prim, Prim::Map { .. }) && s.reads_buf(of))
-    };
-    let adds = added(a).filter(|s| Some(*s) == added(b))?;
-    let linear = plan.steps[adds].reads.len() >= 2 && (x.m, x.n) == (y.m, y.n);
-    linear.then_some(Merge::Sums(adds))
-}
-
-/// The contraction of a kernel.
-fn contraction<'p>(plan: &'p Plan, work: &Work, last: &'p Step) -> Option<&'p Step> {
-    let is = |s: &&Step| matches!(s.prim, Prim::Contract);
-    work.steps.iter().filter_map(|s| plan.steps.get(*s)).find(is).or(Some(last)).filter(is)
-}
-
-/// Where a loop of the backward pass computes the forward pass again, adds the last product there, which no gradient needs.
-fn recompute_last(items: &mut [Item]) {
-    inner(items, recompute_last);
-    let flops =
-        |of: &Loop| of.body.iter().filter_map(|(i, _)| product_of(i)).map(|p| p.1.flops()).sum::<f64>();
-    let Some((forward, backward)) = layers(items) else { return };
-    let (Item::Loop(from), Item::Loop(to)) = (&items[forward], &items[backward]) else { return };
-    let recomputes = flops(to) > 2.2 * flops(from);
-    let last = from.body.iter().rev().find(|(i, _)| product_of(i).is_some()).cloned();
-    if let (true, Some((mut item, lag)), Item::Loop(to)) = (recomputes, last, &mut items[backward]) {
-        if let Item::Work(work) = &mut item {
-            work.phase = Phase::Backward;
-        }
-        to.body.push((item, lag));
-    }
-}
-
-/// Calls a function on the items of each loop.
-fn inner(items: &mut [Item], change: impl Fn(&mut [Item])) {
-    for item in items.iter_mut() {
-        if let Item::Loop(of) = item {
-            let mut body: Vec<Item> = of.body.iter().map(|(i, _)| i.clone()).collect();
-            change(&mut body);
-            of.body.iter_mut().zip(body).for_each(|((old, _), new)| *old = new);
-        }
-    }
-}
-
-/// The loops of layers of the forward and the backward pass.
-fn layers(items: &[Item]) -> Option<(usize, usize)> {
-    // A backward pass may compute products of the forward pass again, at first.
-    let phase = |item: &Item| match item {
-        Item::Loop(of) => of.body.iter().rev().find_map(|(i, _)| product_of(i)).map(|p| p.0),
-        _ => None,
-    };
-    let at = |wanted: Phase| items.iter().position(|i| phase(i) == Some(wanted));
-    Some((at(Phase::Forward)?, at(Phase::Backward)?))
-}
-
-/// Adds to each loop of the backward pass every `every`-th product of the loop of the forward pass, and all that streams memory there.
-fn recompute(items: &mut [Item], every: usize) {
-    inner(items, |items| recompute(items, every));
-    let Some((forward, backward)) = layers(items) else { return };
-    let Item::Loop(from) = &items[forward] else { return };
-    let mut again: Vec<Box<Work>> = vec![];
-    let mut products = 0;
-    for (item, _) in &from.body {
-        let Item::Work(work) = item else { continue };
-        if work.family == Family::Memory {
-            again.push(work.clone());
-        }
-        for product in &work.single {
-            products += 1;
-            if products % every == 0 {
-                let fp8 = work.products.iter().any(|p| p.fp8);
-                let mut own = work.clone();
-                own.bytes *= product.flops() / work.products.iter().map(Product::flops).sum::<f64>();
-                own.products = vec![Product { fp8, ..*product }];
-                again.push(own);
-            }
-        }
-    }
-    again.iter_mut().for_each(|w| w.phase = Phase::Backward);
-    if let Item::Loop(of) = &mut items[backward] {
-        let lag = of.body.iter().map(|(_, lag)| *lag).max().unwrap_or(0);
-        of.body.extend(again.into_iter().map(|w| (Item::Work(w), lag)));
     }
 }

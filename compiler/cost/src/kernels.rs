@@ -1,20 +1,19 @@
 //! The work of a Plan on one device, from the launches of its device plan.
 
 use crate::visible::{balanced, visible};
-use crate::work::Family;
-use crate::work::Family::{Attention, Convolve, Lookup, Matmul, Memory, Pool, Scan, Scatter};
-use crate::work::{Item, Loop, Product, Program, ScalarFamily, Scores, Transfer, Work};
+use crate::work::{DeviceWork, Loop, Product, ScalarFamily, Scores, Transfer, Work, WorkItem};
 use meshwright_device::costs::is_view;
 use meshwright_device::kernels::Kernel;
-use meshwright_device::launch::{DevicePlan, Launch, LaunchKind};
+use meshwright_device::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
 use meshwright_device::slot::LaunchId;
-use meshwright_plan::expr::{BinaryFn, Scalar, UnaryFn};
+use meshwright_plan::KernelFamily;
+use meshwright_plan::expr::{BinaryFn, FunctionCost, Scalar};
 use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Expr, Operand, Phase, Plan, Prim, Step};
 
 /// The work of the device of a device plan.
-pub fn program(plan: &Plan, device: &DevicePlan) -> Program {
+pub fn program(plan: &Plan, device: &DevicePlan) -> DeviceWork {
     let reader = Reader { plan, device };
-    Program { body: reader.items(&device.body) }
+    DeviceWork { body: reader.items(&device.body) }
 }
 
 struct Reader<'a> {
@@ -23,11 +22,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn items(&self, ids: &[LaunchId]) -> Vec<Item> {
+    fn items(&self, ids: &[LaunchId]) -> Vec<WorkItem> {
         ids.iter().flat_map(|id| self.launch(&self.device.launches[*id])).collect()
     }
 
-    fn launch(&self, launch: &Launch) -> Vec<Item> {
+    fn launch(&self, launch: &Launch) -> Vec<WorkItem> {
         match &launch.kind {
             LaunchKind::Free => vec![],
             LaunchKind::Kernel(kernel) if kernel.moves_nothing() => vec![],
@@ -46,23 +45,23 @@ impl Reader<'_> {
             }
             LaunchKind::Wait { unpack, .. } => {
                 let flight = self.plan.steps.get(launch.step).and_then(|s| s.async_id);
-                flight.map(Item::Wait).into_iter().chain(self.packing(unpack)).collect()
+                flight.map(WorkItem::Wait).into_iter().chain(self.packing(unpack)).collect()
             }
-            LaunchKind::Loop(of) => vec![Item::Loop(self.repeat(launch, &of.body, of.dim))],
+            LaunchKind::Loop(of) => vec![WorkItem::Loop(self.repeat(launch, of))],
         }
     }
 
-    fn packing(&self, ids: &[LaunchId]) -> Vec<Item> {
+    fn packing(&self, ids: &[LaunchId]) -> Vec<WorkItem> {
         let mut items = self.items(ids);
         for item in &mut items {
-            if let Item::Work(work) = item {
+            if let WorkItem::Work(work) = item {
                 work.packs = true;
             }
         }
         items
     }
 
-    fn repeat(&self, launch: &Launch, body: &[LaunchId], dim: Dim) -> Loop {
+    fn repeat(&self, launch: &Launch, of: &LoopLaunch) -> Loop {
         let lagged = |id: &LaunchId| {
             let launch = &self.device.launches[*id];
             let lag = self.plan.steps.get(launch.step).map_or(0, |s| usize::from(s.lag));
@@ -70,20 +69,20 @@ impl Reader<'_> {
         };
         Loop {
             step: launch.step,
-            size: self.plan.dims.size(dim),
-            body: body.iter().flat_map(lagged).collect(),
+            size: self.plan.dims.size(of.dim) - of.from,
+            body: of.body.iter().flat_map(lagged).collect(),
         }
     }
 
-    fn transfer(&self, step: usize, flight: Option<u32>) -> Option<Item> {
+    fn transfer(&self, step: usize, flight: Option<u32>) -> Option<WorkItem> {
         let of = self.plan.steps.get(step)?;
         let collective = of.collective()?;
         let bytes = of.collective_bytes(self.plan).iter().map(|b| *b as f64).sum();
         let (kind, axes) = (collective.kind(), collective.axes().to_vec());
-        Some(Item::Start(Transfer { step, kind, axes, bytes, phase: of.phase, flight, pieces: None }))
+        Some(WorkItem::Start(Transfer { step, kind, axes, bytes, phase: of.phase, flight, pieces: None }))
     }
 
-    fn work(&self, launch: &Launch, kernels: f64) -> Vec<Item> {
+    fn work(&self, launch: &Launch, kernels: f64) -> Vec<WorkItem> {
         let traffic = launch.traffic(self.plan);
         let steps: Vec<&Step> = launch.steps.iter().filter_map(|s| self.plan.steps.get(*s)).collect();
         let at = launch.steps.last().copied().unwrap_or(launch.step);
@@ -97,20 +96,20 @@ impl Reader<'_> {
         );
         steps.iter().for_each(|step| add(&mut work, self.plan, step, folds));
         work.single.clone_from(&work.products);
-        vec![Item::Work(Box::new(work))]
+        vec![WorkItem::Work(Box::new(work))]
     }
 }
 
 /// Adds what a step computes to the work of its kernel.
 fn add(work: &mut Work, plan: &Plan, step: &Step, folds: bool) {
-    let family = if folds { Memory } else { family(&step.prim) };
-    if order(family) < order(work.family) {
+    let family = if folds { KernelFamily::Memory } else { step.prim.spec().family };
+    if family < work.family {
         work.family = family;
     }
     match &step.prim {
         Prim::Contract if folds => {
             let read: f64 = step.reads.iter().map(|o| elements(plan, o)).fold(0.0, f64::max);
-            work.scalars[ScalarFamily::Simple.position()] += 2.0 * read;
+            work.scalars[ScalarFamily::Function(FunctionCost::Simple).position()] += 2.0 * read;
         }
         Prim::Contract => work.products.extend(product(plan, step)),
         Prim::Attention { spec, parts } => work.attention = scores(plan, step, spec, parts),
@@ -127,37 +126,18 @@ fn add(work: &mut Work, plan: &Plan, step: &Step, folds: bool) {
         | Prim::CrossEntropy { .. }
         | Prim::CrossEntropyGrad { .. } => {
             let read = step.reads.first().map_or(0.0, |o| elements(plan, o));
-            work.scalars[ScalarFamily::Exponential.position()] += read;
-            work.scalars[ScalarFamily::Simple.position()] += 3.0 * read;
+            work.scalars[ScalarFamily::Function(FunctionCost::Exponential).position()] += read;
+            work.scalars[ScalarFamily::Function(FunctionCost::Simple).position()] += 3.0 * read;
         }
         Prim::Reduce { .. } | Prim::ScaledSquares => {
             let read = step.reads.first().map_or(0.0, |o| elements(plan, o));
-            work.scalars[ScalarFamily::Simple.position()] += read;
+            work.scalars[ScalarFamily::Function(FunctionCost::Simple).position()] += read;
         }
-        _ if family != Memory => {
+        _ if family != KernelFamily::Memory => {
             let moved: f64 = step.all().map(|o| elements(plan, o)).fold(0.0, f64::max);
             work.operations += (step.flops(plan) as f64).max(moved);
         }
         _ => {}
-    }
-}
-
-fn order(family: Family) -> usize {
-    let all = [Attention, Matmul, Convolve, Scatter, Scan, Pool, Lookup, Memory];
-    all.iter().position(|f| *f == family).unwrap_or(all.len())
-}
-
-/// The family of a primitive.
-fn family(prim: &Prim) -> Family {
-    match prim {
-        Prim::Contract => Matmul,
-        Prim::Attention { .. } => Attention,
-        Prim::Convolve { .. } => Convolve,
-        Prim::Pool { .. } | Prim::ArgmaxPool { .. } | Prim::Unpool { .. } => Pool,
-        Prim::Lookup { .. } => Lookup,
-        Prim::ScatterAdd { .. } => Scatter,
-        Prim::CumSum { .. } | Prim::TopK { .. } => Scan,
-        _ => Memory,
     }
 }
 
@@ -227,31 +207,13 @@ fn scores(plan: &Plan, step: &Step, spec: &AttentionSpec, parts: &[AttentionPart
 /// Adds the functions of an expression, by family.
 fn count(expr: &Expr, elements: f64, scalars: &mut [f64]) {
     for node in expr.nodes.iter().filter(|n| n.dtype != DType::Bool) {
-        let family = match node.scalar {
-            Scalar::Unary(UnaryFn::Sqrt | UnaryFn::Rsqrt, _) => ScalarFamily::Root,
-            Scalar::Unary(UnaryFn::Recip, _)
-            | Scalar::Binary(BinaryFn::Div | BinaryFn::FloorDiv | BinaryFn::Mod, ..) => ScalarFamily::Divide,
-            Scalar::Binary(BinaryFn::Pow, ..)
-            | Scalar::Unary(UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Tan, _) => ScalarFamily::Power,
-            Scalar::Unary(f, _) if is_exponential(f) => ScalarFamily::Exponential,
-            Scalar::Unary(..) | Scalar::Binary(..) | Scalar::Select(..) | Scalar::Cast(_) => {
-                ScalarFamily::Simple
-            }
+        let cost = match node.scalar {
+            Scalar::Unary(f, _) => f.cost(),
+            Scalar::Binary(BinaryFn::Div | BinaryFn::FloorDiv | BinaryFn::Mod, ..) => FunctionCost::Divide,
+            Scalar::Binary(BinaryFn::Pow, ..) => FunctionCost::Power,
+            Scalar::Binary(..) | Scalar::Select(..) | Scalar::Cast(_) => FunctionCost::Simple,
             _ => continue,
         };
-        scalars[family.position()] += elements;
+        scalars[ScalarFamily::Function(cost).position()] += elements;
     }
-}
-
-fn is_exponential(f: UnaryFn) -> bool {
-    matches!(
-        f,
-        UnaryFn::Exp
-            | UnaryFn::Log
-            | UnaryFn::Tanh
-            | UnaryFn::Erf
-            | UnaryFn::Sigmoid
-            | UnaryFn::Log1p
-            | UnaryFn::Expm1
-    )
 }

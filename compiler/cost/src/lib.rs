@@ -11,6 +11,7 @@ pub mod estimate;
 pub mod foreign;
 pub mod kernels;
 pub mod machine;
+pub mod pipe;
 mod pipe_memory;
 pub mod pipeline;
 pub mod project;

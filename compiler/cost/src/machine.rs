@@ -8,7 +8,7 @@ mod network;
 mod read;
 mod with;
 
-pub use network::{InNetwork, Line, ReduceMode, Tier};
+pub use network::{InNetwork, NetworkLine, ReduceMode, Tier};
 pub use read::MachineError;
 
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ pub struct Device {
     pub units: u32,
     /// Seconds from the end of one kernel to the full rate of the next.
     pub kernel: f64,
-    /// The part of [`Matrix::best`] that a training keeps, whatever the shape: a limit by power and clock.
+    /// The part of [`MatrixRates::best`] that a training keeps, whatever the shape: a limit by power and clock.
     pub sustained: f64,
     /// The same for attention.
     #[serde(default = "one")]
@@ -93,7 +93,7 @@ pub struct Device {
     #[serde(default)]
     pub straggle: f64,
     /// Rates of matrix products by dtype: `bf16`.
-    pub matrix: BTreeMap<String, Matrix>,
+    pub matrix: BTreeMap<String, MatrixRates>,
     /// Efficiency of a matrix product by its shape.
     pub product: ProductShape,
     /// Memory.
@@ -119,7 +119,7 @@ fn one() -> f64 {
 /// Rates of matrix products of one dtype: of a whole GPU, or of one core of a CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Matrix {
+pub struct MatrixRates {
     /// Peak of the data sheet: the base of MFU.
     pub peak: f64,
     /// The fastest product.

@@ -1,30 +1,16 @@
 //! Memory of a stage of a pipeline, projected from a Plan without one.
 
-use crate::engine::Facts;
-use crate::estimate::Held;
+use crate::engine::EngineFacts;
 use crate::foreign::input_dims;
-use crate::project::Pipe;
+use crate::pipe::{Pipe, Stage, StageBytes};
 use meshwright_plan::actions::Schedule;
-use meshwright_plan::{BufId, Dim, Operand, Phase, Plan, ProgramInput, ProgramInputKind};
+use meshwright_plan::{BufId, Operand, Phase, Plan, ProgramInput, ProgramInputKind};
 use std::collections::BTreeMap;
 
 /// Bytes of a gradient where an engine says nothing else.
 const GRADIENT: f64 = 4.0;
 /// Buffers of the largest activation outside of the loop that are alive at once: logits, their gradient, and what the loss keeps of them.
 const AT_ONCE: f64 = 3.0;
-
-/// A stage: its layers among all of the loop, and the dim of the loop.
-#[derive(Clone, Copy)]
-pub(crate) struct Stage {
-    /// Layers of the device with most.
-    pub(crate) layers: usize,
-    /// Layers of the model.
-    pub(crate) of: usize,
-    /// The dim of the loop.
-    pub(crate) stacked: Dim,
-    /// Parts of the batch.
-    pub(crate) microbatches: usize,
-}
 
 /// Microbatches whose residuals a stage of the first device keeps, in layers (Narayanan et al. 2021, section 2.2).
 fn layers_in_flight(pipe: &Pipe, stage: Stage) -> f64 {
@@ -38,7 +24,7 @@ fn layers_in_flight(pipe: &Pipe, stage: Stage) -> f64 {
 }
 
 /// Bytes of the device with most layers.
-pub(crate) fn held(plan: &Plan, facts: Option<&Facts>, pipe: &Pipe, stage: Stage) -> Held {
+pub(crate) fn held(plan: &Plan, facts: Option<&EngineFacts>, pipe: &Pipe, stage: Stage) -> StageBytes {
     let share = stage.layers as f64 / stage.of as f64;
     let bytes = |b: BufId| plan.buffer(b).largest_bytes(&plan.mesh) as f64;
     let elements = |b: BufId| plan.buffer(b).largest(&plan.mesh) as f64;
@@ -67,7 +53,7 @@ pub(crate) fn held(plan: &Plan, facts: Option<&Facts>, pipe: &Pipe, stage: Stage
     let stacks = stacks.filter(|o| o.dims.contains(&stage.stacked) && activates(o));
     let kept: f64 = stacks.map(|o| bytes(o.buf)).sum();
     let others = written.values().filter(|o| !o.dims.contains(&stage.stacked));
-    Held {
+    StageBytes {
         parameters,
         optimizer_state: states,
         gradients: sum(ProgramInputKind::Param, &elements) * gradient,

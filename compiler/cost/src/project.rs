@@ -4,29 +4,17 @@
 //! what follows. So the stages of a pipeline are known: `layers` turns of each loop, with what comes first on the first stage and what comes last
 //! on the last. One Plan serves all numbers of stages, chunks and schedules. The axis of the pipeline is the outermost.
 
-use crate::engine::{Engine, Facts};
-use crate::estimate::{Held, PipeEstimate};
-use crate::pipe_memory::{Stage, held};
+use crate::engine::{EngineFacts, EngineKind};
+use crate::pipe::{Pipe, PipeEstimate, Stage, StageBytes};
+use crate::pipe_memory::held;
 use crate::pipeline::{StageTimes, play};
 use crate::rates::Rates;
 use crate::timeline::{Spent, spent};
-use crate::work::{Family, Item, Loop, Program, Transfer, Work};
-use meshwright_plan::actions::{Schedule, runs};
+use crate::work::{DeviceWork, Loop, Transfer, Work, WorkItem};
+use meshwright_plan::KernelFamily;
+use meshwright_plan::actions::runs;
 use meshwright_plan::{CollectiveKind, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step};
 use std::collections::BTreeSet;
-
-/// A pipeline.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pipe {
-    /// Stages on different devices.
-    pub stages: usize,
-    /// The order of forward and backward passes.
-    pub schedule: Schedule,
-    /// Stages of a device.
-    pub chunks: usize,
-    /// Whether the embedding and the logits count as a layer each where layers are divided.
-    pub ends: bool,
-}
 
 /// The stages of a pipeline with their times.
 pub struct Projection<'a> {
@@ -46,14 +34,14 @@ pub struct Projection<'a> {
     hop: f64,
     /// Devices stand still while they send.
     blocking: bool,
-    facts: Option<&'a Facts>,
+    facts: Option<&'a EngineFacts>,
     most: Stage,
 }
 
 /// The parts of a program that matter to a pipeline.
 struct Parts<'p> {
-    inner: Vec<&'p Item>,
-    outside: Vec<&'p Item>,
+    inner: Vec<&'p WorkItem>,
+    outside: Vec<&'p WorkItem>,
     forward: usize,
     backward: usize,
     microbatches: usize,
@@ -63,20 +51,20 @@ impl<'a> Projection<'a> {
     /// The stages of a program.
     pub fn of(
         plan: &Plan,
-        run: &Program,
+        run: &DeviceWork,
         rates: &Rates<'_>,
-        engine: &'a Engine,
+        engine: &'a EngineKind,
         pipe: &'a Pipe,
     ) -> Result<Projection<'a>, String> {
         let parts = Parts::of(plan, run)?;
-        let (Item::Loop(forward), Item::Loop(backward)) =
+        let (WorkItem::Loop(forward), WorkItem::Loop(backward)) =
             (parts.inner[parts.forward], parts.inner[parts.backward])
         else {
             return Err("the program has no loops".into());
         };
         let layers = divided(forward.size, pipe)?;
         let facts = match engine {
-            Engine::Foreign(facts) => Some(&**facts),
+            EngineKind::Foreign(facts) => Some(&**facts),
             _ => None,
         };
         let stacked = over(plan, forward.step).ok_or("the loop of layers has no dim")?;
@@ -84,27 +72,14 @@ impl<'a> Projection<'a> {
         let (forward, mut once) = activations.without_parameters(plan, forward, facts);
         let (backward, more) = activations.without_parameters(plan, backward, facts);
         once.extend(more);
-        let span = |from: usize, to: usize, phase: Phase| {
-            let of = |i: &&&Item| phase_of(i).is_none_or(|p| p == phase);
-            Program { body: parts.inner[from..to].iter().filter(of).map(|i| (*i).clone()).collect() }
-        };
-        let (f, b, end) = (parts.forward, parts.backward, parts.inner.len());
-        let time = |p: Program| spent(&p, rates);
-        let turn = [turn(&forward, rates), turn(&backward, rates)];
-        let most = (0..pipe.stages)
-            .map(|r| layers.iter().skip(r).step_by(pipe.stages).sum::<usize>())
-            .max()
-            .unwrap_or(0);
+        let share = |layers: usize| Share { stacked, layers, of: forward.size };
+        let ends = StageEnds::of(plan, &parts, share(1));
+        let time = |items: &[WorkItem]| spent(&DeviceWork { body: items.to_vec() }, rates);
+        let mut turn = [turn(&forward, rates), turn(&backward, rates)];
+        turn.iter_mut().zip(&ends.of_layers).for_each(|(turn, items)| turn.plus(1.0, &time(items)));
+        let ranks = (0..pipe.stages).map(|r| layers.iter().skip(r).step_by(pipe.stages).sum::<usize>());
+        let most = ranks.max().unwrap_or(0);
         let window = (turn[0].seconds() + turn[1].seconds()) * most as f64 / pipe.chunks as f64;
-        let outside = outside(
-            plan,
-            &parts,
-            rates,
-            Share { stacked, layers: most, of: forward.size },
-            &once,
-            facts,
-            window,
-        );
         let weights = weights(&backward, &activations, plan, rates);
         Ok(Projection {
             pipe,
@@ -112,9 +87,9 @@ impl<'a> Projection<'a> {
             layers,
             turn,
             weights,
-            first: [time(span(0, f, Phase::Forward)), time(span(b + 1, end, Phase::Backward))],
-            last: [time(span(f + 1, b, Phase::Forward)), time(span(f + 1, b, Phase::Backward))],
-            outside,
+            first: [time(&ends.first[0]), time(&ends.first[1])],
+            last: [time(&ends.last[0]), time(&ends.last[1])],
+            outside: outside(plan, &parts, rates, share(most), &once, facts, window),
             hop: hop(plan, &forward, stacked, &activations, rates, facts),
             most: Stage { layers: most, of: forward.size, stacked, microbatches: parts.microbatches },
             facts,
@@ -123,7 +98,7 @@ impl<'a> Projection<'a> {
     }
 
     /// Bytes of the device with most layers.
-    pub(crate) fn held(&self, plan: &Plan) -> Held {
+    pub(crate) fn held(&self, plan: &Plan) -> StageBytes {
         held(plan, self.facts, self.pipe, self.most)
     }
 
@@ -168,6 +143,44 @@ impl<'a> Projection<'a> {
     }
 }
 
+/// Costs of a part of the batch beside its loops of layers, forward and backward.
+#[derive(Default)]
+struct StageEnds {
+    /// On the first stage.
+    first: [Vec<WorkItem>; 2],
+    /// On the last stage.
+    last: [Vec<WorkItem>; 2],
+    /// For each layer: what is done with stacks of all layers, as where gradients are added up.
+    of_layers: [Vec<WorkItem>; 2],
+}
+
+impl StageEnds {
+    fn of(plan: &Plan, parts: &Parts<'_>, layer: Share) -> StageEnds {
+        let mut ends = StageEnds::default();
+        for (at, item) in
+            parts.inner.iter().enumerate().filter(|(at, _)| *at != parts.forward && *at != parts.backward)
+        {
+            let way = usize::from(match phase_of(item) {
+                Some(phase) => phase != Phase::Forward,
+                None => at > parts.backward,
+            });
+            let place =
+                if (parts.forward..parts.backward).contains(&at) { &mut ends.last } else { &mut ends.first };
+            let WorkItem::Work(work) = item else {
+                place[way].push((*item).clone());
+                continue;
+            };
+            let stacked = layer.of_stacks(plan, &work.all_steps());
+            place[way].push(WorkItem::Work(Box::new(work.scaled(1.0 - stacked))));
+            if stacked > 0.0 {
+                let own = work.scaled(stacked * layer.layers as f64 / layer.of as f64);
+                ends.of_layers[way].push(WorkItem::Work(Box::new(Work { kernels: 1.0, ..own })));
+            }
+        }
+        ends
+    }
+}
+
 /// Layers of each stage: equal numbers; what is left goes to stages in the middle. With `ends` the first and the last have one less.
 fn divided(layers: usize, pipe: &Pipe) -> Result<Vec<usize>, String> {
     let stages = pipe.stages * pipe.chunks;
@@ -187,18 +200,18 @@ fn divided(layers: usize, pipe: &Pipe) -> Result<Vec<usize>, String> {
 }
 
 impl<'p> Parts<'p> {
-    fn of(plan: &Plan, run: &'p Program) -> Result<Parts<'p>, String> {
-        let in_parts = |i: &&Item| match (plan.microbatches, i) {
-            (Some(m), Item::Loop(of)) => {
+    fn of(plan: &Plan, run: &'p DeviceWork) -> Result<Parts<'p>, String> {
+        let in_parts = |i: &&WorkItem| match (plan.microbatches, i) {
+            (Some(m), WorkItem::Loop(of)) => {
                 over(plan, of.step) == Some(m.over) && of.body.iter().any(|(i, _)| has_products(i))
             }
             _ => false,
         };
         let found = run.body.iter().position(|i| in_parts(&i));
-        let (inner, outside, microbatches): (Vec<&Item>, Vec<&Item>, usize) = match found
+        let (inner, outside, microbatches): (Vec<&WorkItem>, Vec<&WorkItem>, usize) = match found
             .map(|at| &run.body[at])
         {
-            Some(Item::Loop(of)) => {
+            Some(WorkItem::Loop(of)) => {
                 let outside = run.body.iter().enumerate().filter(|(k, _)| Some(*k) != found).map(|(_, i)| i);
                 (of.body.iter().map(|(i, _)| i).collect(), outside.collect(), of.size)
             }
@@ -208,8 +221,8 @@ impl<'p> Parts<'p> {
             }
         };
         let layers = |phase: Phase| {
-            let is = |i: &&Item| {
-                matches!(i, Item::Loop(of) if of.body.iter().any(|(i, _)| has_products(i)))
+            let is = |i: &&WorkItem| {
+                matches!(i, WorkItem::Loop(of) if of.body.iter().any(|(i, _)| has_products(i)))
                     && phase_of(i) == Some(phase)
             };
             inner.iter().position(is)
@@ -229,21 +242,21 @@ fn over(plan: &Plan, step: usize) -> Option<Dim> {
     }
 }
 
-fn has_products(item: &Item) -> bool {
+fn has_products(item: &WorkItem) -> bool {
     match item {
-        Item::Work(w) => !w.products.is_empty(),
-        Item::Loop(of) => of.body.iter().any(|(i, _)| has_products(i)),
-        Item::Start(_) | Item::Wait(_) => false,
+        WorkItem::Work(w) => !w.products.is_empty(),
+        WorkItem::Loop(of) => of.body.iter().any(|(i, _)| has_products(i)),
+        WorkItem::Start(_) | WorkItem::Wait(_) => false,
     }
 }
 
 /// The phase of an item; of a loop that of its last products, since a backward pass may compute products of the forward pass again.
-fn phase_of(item: &Item) -> Option<Phase> {
+fn phase_of(item: &WorkItem) -> Option<Phase> {
     match item {
-        Item::Work(w) => Some(w.phase),
-        Item::Start(t) => Some(t.phase),
-        Item::Wait(_) => None,
-        Item::Loop(of) => {
+        WorkItem::Work(w) => Some(w.phase),
+        WorkItem::Start(t) => Some(t.phase),
+        WorkItem::Wait(_) => None,
+        WorkItem::Loop(of) => {
             of.body.iter().rev().filter(|(i, _)| has_products(i)).find_map(|(i, _)| phase_of(i))
         }
     }
@@ -251,7 +264,8 @@ fn phase_of(item: &Item) -> Option<Phase> {
 
 /// A turn of a loop amid others.
 fn turn(of: &Loop, rates: &Rates<'_>) -> Spent {
-    let run = |size: usize| spent(&Program { body: vec![Item::Loop(Loop { size, ..of.clone() })] }, rates);
+    let run =
+        |size: usize| spent(&DeviceWork { body: vec![WorkItem::Loop(Loop { size, ..of.clone() })] }, rates);
     let (once, twice) = (run(of.size), run(2 * of.size));
     let mut turn = Spent::default();
     turn.plus(1.0 / of.size as f64, &twice);
@@ -261,8 +275,10 @@ fn turn(of: &Loop, rates: &Rates<'_>) -> Spent {
 
 /// Seconds of a turn of the backward loop for gradients of weights: products without a dim of the inputs.
 fn weights(of: &Loop, activations: &Activations, plan: &Plan, rates: &Rates<'_>) -> f64 {
-    let of_weights = |item: &Item| match item {
-        Item::Work(w) if w.family == Family::Matmul && !activations.has(&plan.steps[w.step].writes) => {
+    let of_weights = |item: &WorkItem| match item {
+        WorkItem::Work(w)
+            if w.family == KernelFamily::Matmul && !activations.has(&plan.steps[w.step].writes) =>
+        {
             let seconds = crate::timeline::Prices::work(rates, w);
             seconds.work + seconds.launch
         }
@@ -288,16 +304,16 @@ impl Activations {
         &self,
         plan: &Plan,
         of: &'l Loop,
-        facts: Option<&Facts>,
+        facts: Option<&EngineFacts>,
     ) -> (Loop, Vec<&'l Transfer>) {
         let mut own = of.clone();
         if facts.is_none() {
             return (own, vec![]);
         }
-        let is = |i: &Item| matches!(i, Item::Start(t) if !self.has(&plan.steps[t.step].reads));
+        let is = |i: &WorkItem| matches!(i, WorkItem::Start(t) if !self.has(&plan.steps[t.step].reads));
         own.body.retain(|(i, _)| !is(i));
         let taken = of.body.iter().filter_map(|(i, _)| match i {
-            Item::Start(t) if is(i) => Some(t),
+            WorkItem::Start(t) if is(i) => Some(t),
             _ => None,
         });
         (own, taken.collect())
@@ -313,16 +329,19 @@ struct Share {
 }
 
 impl Share {
-    /// The part of the bytes of steps that belongs to the device.
-    fn of(self, plan: &Plan, steps: &[usize], ends: f64) -> f64 {
+    /// The part of the bytes of steps that are in stacks of all layers.
+    fn of_stacks(self, plan: &Plan, steps: &[usize]) -> f64 {
         let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as f64;
-        let part = |o: &Operand| {
-            if o.dims.contains(&self.stacked) { self.layers as f64 / self.of as f64 } else { ends }
-        };
         let operands = || steps.iter().filter_map(|s| plan.steps.get(*s)).flat_map(Step::all);
         let all: f64 = operands().map(bytes).sum();
-        let own: f64 = operands().map(|o| bytes(o) * part(o)).sum();
-        if all > 0.0 { own / all } else { 1.0 }
+        let stacks: f64 = operands().filter(|o| o.dims.contains(&self.stacked)).map(bytes).sum();
+        if all > 0.0 { stacks / all } else { 0.0 }
+    }
+
+    /// The part of the bytes of steps that belongs to the device: its layers, and `ends` of what is in no layer.
+    fn of(self, plan: &Plan, steps: &[usize], ends: f64) -> f64 {
+        let stacks = self.of_stacks(plan, steps);
+        stacks * self.layers as f64 / self.of as f64 + (1.0 - stacks) * ends
     }
 }
 
@@ -333,7 +352,7 @@ fn outside(
     rates: &Rates<'_>,
     share: Share,
     once: &[&Transfer],
-    facts: Option<&Facts>,
+    facts: Option<&EngineFacts>,
     window: f64,
 ) -> Spent {
     // Of parameters outside of the loop a stage has the largest: the embedding or the head.
@@ -343,33 +362,27 @@ fn outside(
         .filter(|i| i.kind == ProgramInputKind::Param && !i.dims.contains(&share.stacked));
     let sizes: Vec<f64> = params.map(|i| plan.buffer(i.buf).largest_bytes(&plan.mesh) as f64).collect();
     let ends = sizes.iter().copied().fold(0.0, f64::max) / sizes.iter().sum::<f64>().max(1.0);
-    let mut body: Vec<Item> = vec![];
+    let mut body: Vec<WorkItem> = vec![];
     let mut wire: Vec<Transfer> = once
         .iter()
         .map(|t| Transfer { bytes: t.bytes * share.layers as f64, flight: None, ..(*t).clone() })
         .collect();
     for item in &parts.outside {
         match item {
-            Item::Work(w) => {
-                let steps = if w.steps.is_empty() { vec![w.step] } else { w.steps.clone() };
-                let part = share.of(plan, &steps, ends);
-                let bytes = w.bytes * part;
-                body.push(Item::Work(Box::new(Work {
-                    bytes,
-                    scalars: w.scalars.map(|s| s * part),
-                    ..(**w).clone()
-                })));
+            WorkItem::Work(w) => {
+                let part = share.of(plan, &w.all_steps(), ends);
+                body.push(WorkItem::Work(Box::new(w.scaled(part))));
             }
-            Item::Start(t) => {
+            WorkItem::Start(t) => {
                 let bytes = t.bytes * share.of(plan, &[t.step], ends);
                 let own = Transfer { bytes, ..t.clone() };
-                if facts.is_some() { wire.push(own) } else { body.push(Item::Start(own)) }
+                if facts.is_some() { wire.push(own) } else { body.push(WorkItem::Start(own)) }
             }
             other => body.push((*other).clone()),
         }
     }
-    let mut all = spent(&Program { body }, rates);
-    let wired = spent(&Program { body: wire.into_iter().map(Item::Start).collect() }, rates);
+    let mut all = spent(&DeviceWork { body }, rates);
+    let wired = spent(&DeviceWork { body: wire.into_iter().map(WorkItem::Start).collect() }, rates);
     // What an engine reduces beside a backward pass is hidden, but for one bucket, of which there is one for each layer.
     let hidden = if facts.is_some_and(|f| f.dp_overlap) { window } else { 0.0 };
     let whole = wired.seconds();
@@ -385,7 +398,7 @@ fn hop(
     stacked: Dim,
     activations: &Activations,
     rates: &Rates<'_>,
-    facts: Option<&Facts>,
+    facts: Option<&EngineFacts>,
 ) -> f64 {
     let Some(begin) = plan.steps.get(of.step) else { return 0.0 };
     let carried = begin

@@ -1,7 +1,7 @@
 //! Seconds of kernels and collectives of a Plan on a machine.
 
 use crate::collective::{CollectiveTime, collective};
-use crate::engine::{Engine, Facts};
+use crate::engine::{EngineFacts, EngineKind};
 use crate::machine::{DeviceKind, Machine};
 use crate::step::{DeviceRates, Seconds};
 use crate::timeline::Prices;
@@ -23,13 +23,13 @@ const IN_SWITCH: &str = "nvls";
 
 impl<'m> Rates<'m> {
     /// On this machine, with this engine, for devices of this mesh and any other stages of a pipeline beside them.
-    pub fn new(machine: &'m Machine, engine: &Engine, mesh: &Mesh) -> Rates<'m> {
+    pub fn new(machine: &'m Machine, engine: &EngineKind, mesh: &Mesh) -> Rates<'m> {
         let device = DeviceRates::new(machine, mesh.devices(), &engine.attention());
         let machine = match engine {
-            Engine::Foreign(facts) => Cow::Owned(without(machine, facts)),
+            EngineKind::Foreign(facts) => Cow::Owned(without(machine, facts)),
             _ => Cow::Borrowed(machine),
         };
-        Rates { machine, device, mesh: mesh.clone(), foreign: matches!(engine, Engine::Foreign(_)) }
+        Rates { machine, device, mesh: mesh.clone(), foreign: matches!(engine, EngineKind::Foreign(_)) }
     }
 
     /// Time and algorithm of a collective. The group is that of rank 0: groups of equal shape have equal times.
@@ -55,7 +55,7 @@ impl<'m> Rates<'m> {
     }
 }
 
-fn without(machine: &Machine, facts: &Facts) -> Machine {
+fn without(machine: &Machine, facts: &EngineFacts) -> Machine {
     let mut machine = machine.clone();
     if !facts.nvls {
         machine.tier.iter_mut().for_each(|t| t.line.retain(|l| l.name != IN_SWITCH));

@@ -1,9 +1,10 @@
 //! Seconds of the kernels of a device.
 
-use crate::machine::{AttentionRates, Device, DeviceKind, Machine, Matrix};
+use crate::machine::{AttentionRates, Device, DeviceKind, Machine, MatrixRates};
 use crate::shape::efficiency;
-use crate::work::{Family, Product, ScalarFamily, Scores, Work};
+use crate::work::{Product, ScalarFamily, Scores, Work};
 use meshwright_plan::DType;
+use meshwright_plan::KernelFamily;
 
 /// A machine as one of a number of devices sees it, which may share its cores and its memory.
 #[derive(Clone, Debug)]
@@ -54,9 +55,9 @@ impl DeviceRates {
         let memory = work.bytes / self.stream(work.bytes / work.kernels.max(1.0));
         let scalar = self.scalar(work);
         let computed = match work.family {
-            Family::Matmul => work.products.iter().map(|p| self.product(p)).sum(),
-            Family::Attention => work.attention.as_ref().map_or(0.0, |s| self.scores(s)),
-            Family::Memory => 0.0,
+            KernelFamily::Matmul => work.products.iter().map(|p| self.product(p)).sum(),
+            KernelFamily::Attention => work.attention.as_ref().map_or(0.0, |s| self.scores(s)),
+            KernelFamily::Memory => 0.0,
             family => d.families.get(family.name()).map_or(0.0, |rate| work.operations / (rate * self.share)),
         };
         Seconds { work: memory.max(computed + scalar), launch: work.kernels * d.kernel / self.share }
@@ -91,7 +92,7 @@ impl DeviceRates {
     }
 
     /// The rates of a dtype, or of the next that the machine has.
-    pub(crate) fn matrix(&self, dtype: DType, fp8: bool) -> Option<&Matrix> {
+    pub(crate) fn matrix(&self, dtype: DType, fp8: bool) -> Option<&MatrixRates> {
         let names: &[&str] = match dtype {
             _ if fp8 => &["fp8", "bf16"],
             DType::BF16 | DType::F16 => &["bf16", "f16", "f32"],

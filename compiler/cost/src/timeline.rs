@@ -4,19 +4,20 @@
 //! ended. What computes beside a collective is slowed by the units that the collective takes (contention).
 
 use crate::step::Seconds;
-use crate::work::{Family, Item, Loop, Program, Transfer, Work};
+use crate::work::{DeviceWork, Loop, Transfer, Work, WorkItem};
+use meshwright_plan::KernelFamily;
 use meshwright_plan::{Axis, Phase};
 use std::collections::BTreeMap;
 
-/// What items cost.
+/// Costs of items.
 pub trait Prices {
     /// Seconds of kernels.
     fn work(&self, work: &Work) -> Seconds;
     /// Seconds of a collective, and the part of the device's units that it takes.
     fn transfer(&self, transfer: &Transfer) -> (f64, f64);
-    /// Whether collectives run beside kernels.
+    /// True if collectives run beside kernels.
     fn two_streams(&self) -> bool;
-    /// Whether collectives over other axes have a stream of their own.
+    /// True if collectives over other axes have a stream of their own.
     fn stream_for_axes(&self) -> bool {
         false
     }
@@ -26,7 +27,7 @@ pub trait Prices {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spent {
     /// By family, without the update.
-    pub families: BTreeMap<Family, f64>,
+    pub families: BTreeMap<KernelFamily, f64>,
     /// The optimizer.
     pub update: f64,
     /// From one kernel to the next.
@@ -104,7 +105,7 @@ pub struct Event {
 
 /// A collective under way.
 #[derive(Clone, Debug)]
-struct Flight {
+struct AsyncCollective {
     end: f64,
     axes: Vec<Axis>,
     step: usize,
@@ -118,7 +119,7 @@ pub struct Timeline<'p> {
     wires: BTreeMap<Vec<Axis>, f64>,
     /// The part of the units that collectives under way take.
     taken: f64,
-    flights: BTreeMap<u32, Flight>,
+    flights: BTreeMap<u32, AsyncCollective>,
     spent: Spent,
     events: Option<Vec<Event>>,
 }
@@ -127,14 +128,14 @@ pub struct Timeline<'p> {
 const EQUAL: f64 = 1e-9;
 
 /// Seconds of a program by what they are spent on.
-pub fn spent(program: &Program, prices: &dyn Prices) -> Spent {
+pub fn spent(program: &DeviceWork, prices: &dyn Prices) -> Spent {
     let mut line = Timeline::new(prices, false);
     line.run(&program.body);
     line.spent
 }
 
 /// The same with all that ran. No turn of a loop is left out.
-pub fn events(program: &Program, prices: &dyn Prices) -> (Spent, Vec<Event>) {
+pub fn events(program: &DeviceWork, prices: &dyn Prices) -> (Spent, Vec<Event>) {
     let mut line = Timeline::new(prices, true);
     line.run(&program.body);
     (line.spent, line.events.unwrap_or_default())
@@ -154,16 +155,16 @@ impl<'p> Timeline<'p> {
         }
     }
 
-    fn run(&mut self, items: &[Item]) {
+    fn run(&mut self, items: &[WorkItem]) {
         items.iter().for_each(|item| self.item(item));
     }
 
-    fn item(&mut self, item: &Item) {
+    fn item(&mut self, item: &WorkItem) {
         match item {
-            Item::Work(work) => self.work(work),
-            Item::Start(transfer) => self.start(transfer),
-            Item::Wait(flight) => self.wait(*flight),
-            Item::Loop(of) => self.repeat(of),
+            WorkItem::Work(work) => self.work(work),
+            WorkItem::Start(transfer) => self.start(transfer),
+            WorkItem::Wait(flight) => self.wait(*flight),
+            WorkItem::Loop(of) => self.repeat(of),
         }
     }
 
@@ -203,7 +204,7 @@ impl<'p> Timeline<'p> {
         self.wires.insert(key, end);
         self.taken = taken;
         self.record(transfer.step, start, end, true);
-        let flight = Flight { end, axes: transfer.axes.clone(), step: transfer.step };
+        let flight = AsyncCollective { end, axes: transfer.axes.clone(), step: transfer.step };
         match transfer.flight {
             Some(id) if self.prices.two_streams() => {
                 self.flights.insert(id, flight);
@@ -218,7 +219,7 @@ impl<'p> Timeline<'p> {
         }
     }
 
-    fn arrive(&mut self, flight: &Flight) {
+    fn arrive(&mut self, flight: &AsyncCollective) {
         let waited = (flight.end - self.now).max(0.0);
         *self.spent.exposed.entry(flight.axes.clone()).or_default() += waited;
         *self.spent.hidden.entry(flight.axes.clone()).or_default() -= waited;

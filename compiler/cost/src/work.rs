@@ -1,17 +1,18 @@
 //! What a device does in a step, as amounts: bytes, products, scores, transfers. A machine turns them into seconds.
 
-use meshwright_plan::{Axis, CollectiveKind, DType, Phase};
+use meshwright_plan::expr::FunctionCost;
+use meshwright_plan::{Axis, CollectiveKind, DType, KernelFamily, Phase};
 
 /// The work of one device in a step, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Program {
+pub struct DeviceWork {
     /// What runs outside of loops, and the loops.
-    pub body: Vec<Item>,
+    pub body: Vec<WorkItem>,
 }
 
-/// An element of a [`Program`].
+/// An element of a [`DeviceWork`].
 #[derive(Clone, Debug)]
-pub enum Item {
+pub enum WorkItem {
     /// Kernels.
     Work(Box<Work>),
     /// A collective: its start if it is async, or all of it.
@@ -30,44 +31,7 @@ pub struct Loop {
     /// Number of iterations.
     pub size: usize,
     /// Items with their lags (see [`meshwright_plan::Step::lag`]): an item runs in turn `t` for iteration `t - lag`.
-    pub body: Vec<(Item, usize)>,
-}
-
-/// The kind of work that decides the time of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    /// Matrix products.
-    Matmul,
-    /// Attention.
-    Attention,
-    /// Convolutions.
-    Convolve,
-    /// Sums and extremes in windows.
-    Pool,
-    /// Lookups in tables.
-    Lookup,
-    /// Sums into tables.
-    Scatter,
-    /// Cumulative sums, sorting and greatest elements.
-    Scan,
-    /// All else: what reads and writes memory.
-    Memory,
-}
-
-impl Family {
-    /// The key of a machine file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::Matmul => "matmul",
-            Family::Attention => "attention",
-            Family::Convolve => "convolve",
-            Family::Pool => "pool",
-            Family::Lookup => "lookup",
-            Family::Scatter => "scatter",
-            Family::Scan => "scan",
-            Family::Memory => "memory_bound",
-        }
-    }
+    pub body: Vec<(WorkItem, usize)>,
 }
 
 /// Kernels that follow each other.
@@ -78,14 +42,14 @@ pub struct Work {
     /// All steps of the Plan that they compute.
     pub steps: Vec<usize>,
     /// The family.
-    pub family: Family,
+    pub family: KernelFamily,
     /// The phase.
     pub phase: Phase,
     /// Number of kernels.
     pub kernels: f64,
     /// Bytes read and written.
     pub bytes: f64,
-    /// Matrix products.
+    /// MatrixRates products.
     pub products: Vec<Product>,
     /// The same as the Plan has them, where some are computed as one.
     pub single: Vec<Product>,
@@ -102,7 +66,7 @@ pub struct Work {
 impl Work {
     /// Work that reads and writes bytes in a number of kernels.
     pub fn memory(step: usize, phase: Phase, bytes: f64, kernels: f64) -> Work {
-        let (family, products, attention) = (Family::Memory, vec![], None);
+        let (family, products, attention) = (KernelFamily::Memory, vec![], None);
         let scalars = [0.0; ScalarFamily::ALL.len()];
         Work {
             step,
@@ -118,6 +82,18 @@ impl Work {
             operations: 0.0,
             packs: false,
         }
+    }
+}
+
+impl Work {
+    /// The steps of the Plan that it is for.
+    pub fn all_steps(&self) -> Vec<usize> {
+        if self.steps.is_empty() { vec![self.step] } else { self.steps.clone() }
+    }
+
+    /// A part of it, of its bytes and its scalar functions.
+    pub fn scaled(&self, part: f64) -> Work {
+        Work { bytes: self.bytes * part, scalars: self.scalars.map(|s| s * part), ..self.clone() }
     }
 }
 
@@ -175,16 +151,8 @@ pub struct Scores {
 /// A family of scalar functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalarFamily {
-    /// Sums, products, comparisons, choices.
-    Simple,
-    /// Division.
-    Divide,
-    /// Square roots.
-    Root,
-    /// Exponentials, logarithms, hyperbolic and error functions.
-    Exponential,
-    /// Powers, sines.
-    Power,
+    /// Functions of one number, or of two.
+    Function(FunctionCost),
     /// Random values.
     Random,
 }
@@ -192,27 +160,30 @@ pub enum ScalarFamily {
 impl ScalarFamily {
     /// All families.
     pub const ALL: [ScalarFamily; 6] = [
-        ScalarFamily::Simple,
-        ScalarFamily::Divide,
-        ScalarFamily::Root,
-        ScalarFamily::Exponential,
-        ScalarFamily::Power,
+        ScalarFamily::Function(FunctionCost::Simple),
+        ScalarFamily::Function(FunctionCost::Divide),
+        ScalarFamily::Function(FunctionCost::Root),
+        ScalarFamily::Function(FunctionCost::Exponential),
+        ScalarFamily::Function(FunctionCost::Power),
         ScalarFamily::Random,
     ];
 
     /// Its place in [`ScalarFamily::ALL`].
     pub fn position(self) -> usize {
-        self as usize
+        match self {
+            ScalarFamily::Function(cost) => cost as usize,
+            ScalarFamily::Random => FunctionCost::Power as usize + 1,
+        }
     }
 
     /// The key of a machine file.
     pub fn name(self) -> &'static str {
         match self {
-            ScalarFamily::Simple => "simple",
-            ScalarFamily::Divide => "divide",
-            ScalarFamily::Root => "root",
-            ScalarFamily::Exponential => "exponential",
-            ScalarFamily::Power => "power",
+            ScalarFamily::Function(FunctionCost::Simple) => "simple",
+            ScalarFamily::Function(FunctionCost::Divide) => "divide",
+            ScalarFamily::Function(FunctionCost::Root) => "root",
+            ScalarFamily::Function(FunctionCost::Exponential) => "exponential",
+            ScalarFamily::Function(FunctionCost::Power) => "power",
             ScalarFamily::Random => "random",
         }
     }

@@ -14,9 +14,24 @@ pub enum Domain {
     Truth,
 }
 
-/// Declares the functions of one number. A row: the variant, the name in texts, what it takes, and its meaning in `f64`.
+/// Families of functions by the instructions that they take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FunctionCost {
+    /// One instruction or a few.
+    Simple,
+    /// A division.
+    Divide,
+    /// A root.
+    Root,
+    /// A polynomial.
+    Exponential,
+    /// A reduction of the argument and a polynomial, or several.
+    Power,
+}
+
+/// Declares the functions of one number. A row: the variant, the name in texts, the domain, the family of its cost, and its meaning in `f64`.
 macro_rules! unary_functions {
-    ($($(#[$doc:meta])* $variant:ident $name:literal $takes:ident |$x:ident| $meaning:expr;)*) => {
+    ($($(#[$doc:meta])* $variant:ident $name:literal $takes:ident $cost:ident |$x:ident| $meaning:expr;)*) => {
         /// Functions of one number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
@@ -42,6 +57,13 @@ macro_rules! unary_functions {
                 }
             }
 
+            /// The family of its cost.
+            pub const fn cost(self) -> FunctionCost {
+                match self {
+                    $(UnaryFn::$variant => FunctionCost::$cost,)*
+                }
+            }
+
             /// Its meaning, of a truth value as 0 or 1. Kernels of `f64` are this function, kernels of `f32` within a few units
             /// in the last place of it.
             #[inline(always)]
@@ -59,50 +81,50 @@ macro_rules! unary_functions {
 
 unary_functions! {
     /// `-x`.
-    Neg "neg" Number |x| -x;
+    Neg "neg" Number Simple |x| -x;
     /// The greater of `x` and 0; NaN of NaN.
-    Relu "relu" Number |x| if x <= 0.0 { 0.0 } else { x };
+    Relu "relu" Number Simple |x| if x <= 0.0 { 0.0 } else { x };
     /// Square root.
-    Sqrt "sqrt" Float |x| x.sqrt();
+    Sqrt "sqrt" Float Root |x| x.sqrt();
     /// `1 / sqrt(x)`.
-    Rsqrt "rsqrt" Float |x| 1.0 / x.sqrt();
+    Rsqrt "rsqrt" Float Root |x| 1.0 / x.sqrt();
     /// `1 / x`.
-    Recip "recip" Float |x| 1.0 / x;
+    Recip "recip" Float Divide |x| 1.0 / x;
     /// `e` to the power of `x`.
-    Exp "exp" Float |x| x.exp();
+    Exp "exp" Float Exponential |x| x.exp();
     /// Natural logarithm.
-    Log "log" Float |x| x.ln();
+    Log "log" Float Exponential |x| x.ln();
     /// Absolute value.
-    Abs "abs" Number |x| x.abs();
+    Abs "abs" Number Simple |x| x.abs();
     /// -1, 0 or 1; NaN of NaN.
-    Sign "sign" Number |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else if x == 0.0 { 0.0 } else { x };
+    Sign "sign" Number Simple |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else if x == 0.0 { 0.0 } else { x };
     /// Hyperbolic tangent.
-    Tanh "tanh" Float |x| x.tanh();
+    Tanh "tanh" Float Exponential |x| x.tanh();
     /// `1 / (1 + exp(-x))`; of an exponential that cannot overflow, so that small results keep their digits.
-    Sigmoid "sigmoid" Float |x| {
+    Sigmoid "sigmoid" Float Exponential |x| {
         let e = (-x.abs()).exp();
         (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
     };
     /// Error function.
-    Erf "erf" Float |x| libm::erf(x);
+    Erf "erf" Float Exponential |x| libm::erf(x);
     /// Sine.
-    Sin "sin" Float |x| x.sin();
+    Sin "sin" Float Power |x| x.sin();
     /// Cosine.
-    Cos "cos" Float |x| x.cos();
+    Cos "cos" Float Power |x| x.cos();
     /// Tangent.
-    Tan "tan" Float |x| x.tan();
+    Tan "tan" Float Power |x| x.tan();
     /// `log(1 + x)`, accurate near 0.
-    Log1p "log1p" Float |x| x.ln_1p();
+    Log1p "log1p" Float Exponential |x| x.ln_1p();
     /// `exp(x) - 1`, accurate near 0.
-    Expm1 "expm1" Float |x| x.exp_m1();
+    Expm1 "expm1" Float Exponential |x| x.exp_m1();
     /// The greatest integer that is not greater.
-    Floor "floor" Float |x| x.floor();
+    Floor "floor" Float Simple |x| x.floor();
     /// The least integer that is not less.
-    Ceil "ceil" Float |x| x.ceil();
+    Ceil "ceil" Float Simple |x| x.ceil();
     /// The nearest integer; of two equally near the even one.
-    Round "round" Float |x| x.round_ties_even();
+    Round "round" Float Simple |x| x.round_ties_even();
     /// Negation.
-    Not "not" Truth |x| f64::from(u8::from(x == 0.0));
+    Not "not" Truth Simple |x| f64::from(u8::from(x == 0.0));
 }
 
 impl UnaryFn {

@@ -53,7 +53,7 @@ pub use provenance::Provenance;
 pub use random::Init;
 pub use repeat::StepLoop;
 pub use shard::{largest_shard, piece, shard};
-pub use spec::{DTypes, Donation, HalfFloats, Linear, Operands, Spec, Work};
+pub use spec::{DTypes, Donation, HalfFloats, KernelFamily, Linear, Operands, Spec, Work};
 pub use splits::{PartialAxes, Splits};
 pub use step::{Arity, Phase, Step};
 pub use window::{SlidingWindow, Window, coords_along};

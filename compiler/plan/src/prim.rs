@@ -3,7 +3,8 @@
 use crate::expr::Reg;
 use crate::random::Distribution;
 use crate::spec::{
-    DTypes as T, Donation as D, HalfFloats, HalfFloats::Widened, Linear, Operands as O, Spec, Work,
+    DTypes as T, Donation as D, HalfFloats, HalfFloats::Widened, KernelFamily, Linear, Operands as O, Spec,
+    Work,
 };
 use crate::{AttentionPart, AttentionSpec, Collective, Dim, Expr, Monoid, SlidingWindow};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ const PLAIN: Spec = Spec {
     linear: Linear::Never,
     folds: None,
     work: Work::Moves,
+    family: KernelFamily::Memory,
 };
 
 /// Primitives that move the elements of their operand, each once or not at all.
@@ -33,7 +35,7 @@ const FIRST: Spec = Spec { linear: Linear::Alone(&[0]), ..PLAIN };
 const ROWS: Spec = Spec { half: Widened, rowwise: true, ..PLAIN };
 
 /// Primitives with windows.
-const TAPS: Spec = Spec { half: Widened, ..PLAIN };
+const TAPS: Spec = Spec { half: Widened, family: KernelFamily::Pool, ..PLAIN };
 
 /// Declares the primitives: of each its attributes and, behind the arrow, what passes know of it.
 macro_rules! primitives {
@@ -85,7 +87,7 @@ primitives! {
     /// `(a, b) -> out`: sum over the dims that `out` lacks of `a * b`. Every dim of `out` is in `a` or `b`; every summed dim is
     /// in both. Each of the three may be of a half type where the others are `f32`: the sum is taken in `f32`, the result is rounded.
     Contract => Spec {
-        name: "contract",
+        family: KernelFamily::Matmul, name: "contract",
         reads: O::Named(&["a", "b"]),
         dtypes: T::Mixed,
         linear: Linear::Alone(&[0, 1]),
@@ -122,7 +124,7 @@ primitives! {
         /// The dims that are looked up.
         dims: Vec<Dim>,
     } => Spec {
-        name: "lookup",
+        family: KernelFamily::Lookup, name: "lookup",
         reads: O::Many("operand"),
         dtypes: T::Entries,
         folds: Some(Monoid::Sum),
@@ -135,7 +137,7 @@ primitives! {
         /// The dims that are scattered to, one for each index; the result has them.
         dims: Vec<Dim>,
     } => Spec {
-        name: "scatter_add",
+        family: KernelFamily::TableSum, name: "scatter_add",
         reads: O::Many("operand"),
         dtypes: T::Scatters,
         folds: Some(Monoid::Sum),
@@ -199,7 +201,7 @@ primitives! {
         /// The parts that the step computes.
         parts: Vec<AttentionPart>,
     } => Spec {
-        name: if parts.iter().any(|p| p.is_gradient()) { "attention_grad" } else { "attention" },
+        family: KernelFamily::Attention, name: if parts.iter().any(|p| p.is_gradient()) { "attention_grad" } else { "attention" },
         reads: O::Many("operand"),
         writes: O::Many("part"),
         half: Widened,
@@ -223,7 +225,7 @@ primitives! {
         /// The ranks.
         to: Dim,
     } => Spec {
-        name: "top_k",
+        family: KernelFamily::Scan, name: "top_k",
         dtypes: T::GivesPositions,
         row: Some(*dim),
         work: Work::Input(2),
@@ -238,7 +240,7 @@ primitives! {
         reverse: bool,
         /// Without `input[i]` itself.
         exclusive: bool,
-    } => Spec { name: "cumsum", row: Some(*dim), linear: Linear::Alone(&[0]), work: Work::Output(1), ..ROWS };
+    } => Spec { family: KernelFamily::Scan, name: "cumsum", row: Some(*dim), linear: Linear::Alone(&[0]), work: Work::Output(1), ..ROWS };
     /// A sum of products in which kernels slide: over all positions `n` and taps `t` of every window and the dims that input
     /// and kernel share and the result lacks, with `i = n * stride + t * dilation - low` (nothing where there is no such
     /// element, or where the device does not hold it: it then holds zero or another device has it). `computes` says which of
@@ -256,7 +258,7 @@ primitives! {
         };
         let (reads, writes) = (O::Named(reads), O::Named(writes));
         let (linear, folds) = (Linear::Alone(&[0, 1]), Some(Monoid::Sum));
-        Spec { name: "convolve", reads, writes, linear, folds, work: Work::Taps, ..TAPS }
+        Spec { family: KernelFamily::Convolve, name: "convolve", reads, writes, linear, folds, work: Work::Taps, ..TAPS }
     };
     /// `(input) -> out`: folds what each kernel position covers, or spreads it. With `spread` unset `out[n] = fold over t of
     /// input[i]`; with `spread` set (sums only) `out[i] = sum over n, t of input[n]`; `i` as in `Convolve`.

@@ -28,6 +28,45 @@ pub struct Spec {
     pub folds: Option<Monoid>,
     /// The estimate of its work.
     pub work: Work,
+    /// The kernels that compute it.
+    pub family: KernelFamily,
+}
+
+/// Families of kernels, by what limits their time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KernelFamily {
+    /// Attention.
+    Attention,
+    /// Matrix products.
+    Matmul,
+    /// Convolutions.
+    Convolve,
+    /// Sums into tables.
+    TableSum,
+    /// Cumulative sums, sorting and greatest elements.
+    Scan,
+    /// Sums and extremes in windows.
+    Pool,
+    /// Lookups in tables.
+    Lookup,
+    /// All else: kernels that read and write memory.
+    Memory,
+}
+
+impl KernelFamily {
+    /// The name in machine files.
+    pub fn name(self) -> &'static str {
+        match self {
+            KernelFamily::Attention => "attention",
+            KernelFamily::Matmul => "matmul",
+            KernelFamily::Convolve => "convolve",
+            KernelFamily::TableSum => "scatter",
+            KernelFamily::Scan => "scan",
+            KernelFamily::Pool => "pool",
+            KernelFamily::Lookup => "lookup",
+            KernelFamily::Memory => "memory_bound",
+        }
+    }
 }
 
 /// Operands of a primitive, by position.

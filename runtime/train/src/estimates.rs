@@ -3,11 +3,11 @@
 use crate::Checked;
 use crate::failure::Failure;
 use crate::project::{Project, text_of_at_most};
-use meshwright_core::{model_flops, training_step};
-use meshwright_cost::engine::{Engine, Facts};
-use meshwright_cost::estimate::{Estimate, Question, estimate};
+use meshwright_core::{model_flops_wide, training_step};
+use meshwright_cost::engine::{EngineFacts, EngineKind};
+use meshwright_cost::estimate::{Estimate, EstimateQuestion, estimate};
 use meshwright_cost::machine::Machine;
-use meshwright_cost::project::Pipe;
+use meshwright_cost::pipe::Pipe;
 use meshwright_cost::shipped::{MACHINES, find};
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct EstimateOptions {
     /// The machine.
     pub machine: Machine,
     /// What executes the Plan.
-    pub engine: Engine,
+    pub engine: EngineKind,
     /// A pipeline over the loop of layers.
     pub pipe: Option<Pipe>,
     /// The relative rate of the slowest device.
@@ -47,10 +47,10 @@ pub fn estimated(
     let (compiled, found) = project.compile(&step, sources);
     let compiled = compiled.filter(|_| !has_errors(&found)).ok_or(Failure::Diagnostics(found))?;
     let batch = project.batch();
-    let question = Question {
+    let question = EstimateQuestion {
         machine: &options.machine,
         engine: options.engine.clone(),
-        model_flops: model_flops(&step),
+        model_flops: model_flops_wide(&step),
         examples: batch,
         tokens: project.tokens().map(|each| each * batch),
         pipe: options.pipe.clone(),
@@ -89,7 +89,7 @@ pub fn machine(name: &str, changes: &[String]) -> Checked<Machine> {
 ///
 /// # Errors
 /// Where the file cannot be read, or has keys that are no facts.
-pub fn facts(file: &str) -> Checked<Facts> {
+pub fn facts(file: &str) -> Checked<EngineFacts> {
     let wrong = |message: String| Box::new(Diagnostic::error(codes::E0531, message));
     let text = text_of_at_most(Path::new(file), MAX_BYTES).map_err(|e| {
         let found = Diagnostic::error(

@@ -5,10 +5,10 @@ use crate::estimates::{EstimateOptions, estimated, machine};
 use crate::failure::Failure;
 use crate::project::{Project, ProjectOptions};
 use meshwright_cost::collective::collective;
-use meshwright_cost::engine::{Engine, Facts};
+use meshwright_cost::engine::{EngineFacts, EngineKind};
 use meshwright_cost::estimate::{Estimate, Fits};
 use meshwright_cost::machine::Machine;
-use meshwright_cost::project::Pipe;
+use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::actions::Schedule;
 use meshwright_plan::{CollectiveKind, DType};
@@ -29,9 +29,9 @@ pub const SHIPPED_RUNS: [(&str, &str); 4] = [
 pub struct RunsFile {
     /// Version of the format: 1.
     pub version: u32,
-    /// Facts about the systems that ran.
+    /// EngineFacts about the systems that ran.
     #[serde(default)]
-    pub engine: BTreeMap<String, Facts>,
+    pub engine: BTreeMap<String, EngineFacts>,
     /// Training runs.
     #[serde(default)]
     pub run: Vec<PublishedRun>,
@@ -292,15 +292,15 @@ fn one_estimate(
         other => return Err(format!("`{other}` is no precision")),
     };
     let engine = match run.engine.as_str() {
-        "threads" => Engine::Threads,
-        "mpi" => Engine::Mpi,
-        "cuda" => Engine::Cuda,
+        "threads" => EngineKind::Threads,
+        "mpi" => EngineKind::Mpi,
+        "cuda" => EngineKind::Cuda,
         name => {
             let mut facts = file.engine.get(name).ok_or_else(|| format!("no `[engine.{name}]`"))?.clone();
             if fp8 {
                 facts.dtype = "fp8".into();
             }
-            Engine::Foreign(Box::new(facts))
+            EngineKind::Foreign(Box::new(facts))
         }
     };
     let layout: Vec<String> = run.layout.iter().cloned().chain(rules.iter().cloned()).collect();
@@ -312,7 +312,7 @@ fn one_estimate(
         sets: run.sets.iter().map(|(k, v)| (k.clone(), *v)).collect(),
         preset: run.preset.clone(),
         precision: Some(precision),
-        whole_losses: matches!(engine, Engine::Foreign(_)),
+        whole_losses: matches!(engine, EngineKind::Foreign(_)),
         ..ProjectOptions::default()
     };
     let pipe = match &run.pipe {

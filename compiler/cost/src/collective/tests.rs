@@ -16,8 +16,8 @@ fn machine(name: &str) -> Machine {
     Machine::read(find(name).unwrap()).unwrap()
 }
 
-fn strided(machine: &Machine, members: usize, stride: usize) -> Group {
-    Group::new(machine, &(0..members).map(|i| i * stride).collect::<Vec<_>>())
+fn strided(machine: &Machine, members: usize, stride: usize) -> TierGroup {
+    TierGroup::new(machine, &(0..members).map(|i| i * stride).collect::<Vec<_>>())
 }
 
 fn seconds(machine: &Machine, kind: CollectiveKind, bytes: f64, members: usize, stride: usize) -> f64 {
@@ -97,7 +97,7 @@ fn the_line_is_named_and_members_are_counted() {
     assert_eq!(of(1e9, 1, 1), (String::new(), 1, 1, 0.0));
     // A group of a mesh: two of four nodes, every second device.
     let mesh = Mesh::new([("a", 2), ("b", 2), ("c", 4), ("d", 2)]);
-    let group = Group::new(&m, &mesh.group(3, &[Axis(0), Axis(2)]));
+    let group = TierGroup::new(&m, &mesh.group(3, &[Axis(0), Axis(2)]));
     assert_eq!((group.members, group.nodes(), group.in_node()), (8, 2, 4));
 }
 

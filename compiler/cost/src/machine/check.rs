@@ -2,7 +2,7 @@
 
 use super::read::did_you_mean;
 use super::{
-    Device, DeviceKind, InNetwork, Line, Machine, MachineError, ReduceMode, SCALAR_FAMILIES, Tier,
+    Device, DeviceKind, InNetwork, Machine, MachineError, NetworkLine, ReduceMode, SCALAR_FAMILIES, Tier,
     UNCALIBRATED, VERSION,
 };
 use meshwright_plan::CollectiveKind;
@@ -25,14 +25,14 @@ pub(super) enum At {
     /// A key of a table.
     Key(Cow<'static, str>),
     /// A place in an array, and the name of what is there.
-    Item(usize, String),
+    WorkItem(usize, String),
 }
 
 impl At {
     pub(super) fn text(&self) -> &str {
         match self {
             At::Key(key) => key,
-            At::Item(_, name) => name,
+            At::WorkItem(_, name) => name,
         }
     }
 }
@@ -64,7 +64,7 @@ impl Table {
     }
 
     fn item(&self, index: usize, name: &str) -> Table {
-        Table(self.0.iter().cloned().chain([At::Item(index, name.into())]).collect())
+        Table(self.0.iter().cloned().chain([At::WorkItem(index, name.into())]).collect())
     }
 
     fn wrong(&self, message: impl Into<String>) -> Wrong {
@@ -281,7 +281,7 @@ fn tier(t: &Tier, table: &Table, units: u32) -> Checked {
     t.reduce.as_ref().map_or(Ok(()), |r| reduce(r, &table.key("reduce")))
 }
 
-fn line(l: &Line, table: &Table) -> Checked {
+fn line(l: &NetworkLine, table: &Table) -> Checked {
     let known = CollectiveKind::ALL.map(CollectiveKind::name);
     for op in &l.ops {
         if !known.contains(&&**op) {

@@ -27,7 +27,7 @@ pub struct Tier {
     #[serde(default)]
     pub units: f64,
     /// Algorithms and protocols; the one with the least time counts.
-    pub line: Vec<Line>,
+    pub line: Vec<NetworkLine>,
     /// Reduction in the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduce: Option<InNetwork>,
@@ -40,7 +40,7 @@ pub struct Tier {
 /// On the innermost level there are no hops: its latencies have them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line {
+pub struct NetworkLine {
     /// Name of the algorithm: `ring`.
     pub name: String,
     /// Collectives that it is for: `all_reduce` and so on.
@@ -77,7 +77,7 @@ fn is_any_number(members: &(usize, usize)) -> bool {
     *members == any_number()
 }
 
-impl Line {
+impl NetworkLine {
     /// True if it is for this collective of so many bytes among so many members.
     pub fn is_for(&self, op: &str, bytes: f64, members: usize) -> bool {
         (self.members.0..=self.members.1).contains(&members)

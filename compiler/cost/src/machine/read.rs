@@ -98,7 +98,7 @@ fn find(text: &str, path: &[At]) -> Option<Range<usize>> {
     for at in rest {
         let next = match (value.get_ref(), at) {
             (DeValue::Table(t), at) => t.get(at.text()),
-            (DeValue::Array(a), At::Item(i, _)) => a.get(*i),
+            (DeValue::Array(a), At::WorkItem(i, _)) => a.get(*i),
             _ => None,
         };
         let Some(next) = next else { break };

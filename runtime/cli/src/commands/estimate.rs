@@ -7,10 +7,10 @@ use crate::json::object;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, percent, short_number, short_seconds as seconds, thousands};
-use meshwright_cost::engine::{Engine, Facts};
+use meshwright_cost::engine::{EngineFacts, EngineKind};
 use meshwright_cost::estimate::{Breakdown, Estimate, Fits, Goodput};
 use meshwright_cost::machine::Machine;
-use meshwright_cost::project::Pipe;
+use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_plan::actions::Schedule;
 use meshwright_train::estimates::{EstimateOptions, estimated, facts, machine};
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
     let (name, machine) = of_machine(&args.machine, console)?;
     let engine = engine(args, &machine, console)?;
     let mut options = args.project.options();
-    options.whole_losses = matches!(engine, Engine::Foreign(_));
+    options.whole_losses = matches!(engine, EngineKind::Foreign(_));
     let (project, sources) = project::load(&options, console)?;
     let pipe = args.pipe.map(|stages| Pipe {
         stages: stages as usize,
@@ -45,7 +45,8 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         false => None,
     };
     if console.json() {
-        return json(&project, &name, &asked, &estimate, goodput, console);
+        let layout = args.project.layouts().first().map(String::as_str);
+        return json(&project, &name, &asked, &estimate, goodput, layout, console);
     }
     console.out(&text(&project, &asked, &estimate, goodput))
 }
@@ -63,14 +64,14 @@ pub(crate) fn of_machine(args: &MachineArgs, console: &mut Console) -> Result<(S
     }
 }
 
-fn engine(args: &EstimateArgs, machine: &Machine, console: &mut Console) -> Result<Engine, Stop> {
+fn engine(args: &EstimateArgs, machine: &Machine, console: &mut Console) -> Result<EngineKind, Stop> {
     match args.engine.as_deref() {
-        None => Ok(Engine::of(machine)),
-        Some("threads") => Ok(Engine::Threads),
-        Some("mpi") => Ok(Engine::Mpi),
-        Some("cuda") => Ok(Engine::Cuda),
+        None => Ok(EngineKind::of(machine)),
+        Some("threads") => Ok(EngineKind::Threads),
+        Some("mpi") => Ok(EngineKind::Mpi),
+        Some("cuda") => Ok(EngineKind::Cuda),
         Some(file) => match facts(file) {
-            Ok(facts) => Ok(Engine::Foreign(Box::<Facts>::new(facts))),
+            Ok(facts) => Ok(EngineKind::Foreign(Box::<EngineFacts>::new(facts))),
             Err(found) => Err(console.failed(Failure::Diagnostics(vec![*found]), &Sources::new())),
         },
     }
@@ -141,7 +142,7 @@ fn text(project: &Project, asked: &EstimateOptions, e: &Estimate, goodput: Optio
             "\npipe   {} stages, {}{chunks}, {}: bubble {}\n",
             p.stages,
             p.schedule,
-            counted(p.microbatches as u64, "microbatch"),
+            counted(p.microbatches as u64, "part"),
             percent(p.bubble / e.seconds)
         );
     }
@@ -150,7 +151,7 @@ fn text(project: &Project, asked: &EstimateOptions, e: &Estimate, goodput: Optio
         out += &format!(
             "MFU    {} = {} of the model / ({} x {} x the peak of the dtype)\n",
             percent(mfu),
-            crate::text::flops(e.model_flops),
+            operations(e.model_flops),
             seconds(e.seconds),
             counted(e.devices as u64, "device")
         );
@@ -161,7 +162,9 @@ fn text(project: &Project, asked: &EstimateOptions, e: &Estimate, goodput: Optio
     });
     out +=
         &format!("rate   {} examples/s{rate}\n", short_number((e.examples_per_second * 10.0).round() / 10.0));
+    let above = e.memory.device_bytes as f64 > machine.device.memory;
     let fits = match e.memory.fits {
+        Fits::Tight if above => "more than there is, by a projection that may be too high",
         Fits::Yes => "fits",
         Fits::Tight => "fits, with less than a fifth left: allocators may have to try again",
         Fits::No => "does not fit",
@@ -180,6 +183,14 @@ fn text(project: &Project, asked: &EstimateOptions, e: &Estimate, goodput: Optio
         );
     }
     out + &collectives(e)
+}
+
+/// Operations of a model, of which a step on many devices has more than 64 bits count.
+fn operations(flops: f64) -> String {
+    match flops {
+        f if f < 1e18 => crate::text::flops(f as u64),
+        f => format!("{:.3e} FLOP", f),
+    }
 }
 
 fn collectives(e: &Estimate) -> String {
@@ -216,6 +227,7 @@ fn json(
     asked: &EstimateOptions,
     e: &Estimate,
     goodput: Option<Goodput>,
+    layout: Option<&str>,
     console: &mut Console,
 ) -> Result<(), Stop> {
     let of = serde_json::to_value(e).map_err(|e| Stop::Internal(Some(e.to_string())))?;
@@ -224,7 +236,7 @@ fn json(
     let head = [
         ("version", 1.into()),
         ("model", project.program.model.clone().into()),
-        ("layout", project.texts.layout.map_or("", |_| "given").into()),
+        ("layout", layout.unwrap_or_default().into()),
         ("mesh", project.layout.mesh.option().into()),
         ("machine", about),
         ("engine", asked.engine.name().into()),

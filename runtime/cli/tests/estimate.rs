@@ -1,0 +1,177 @@
+//! `estimate` and `selftest foresight`, as a user types them.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use serde_json::Value;
+use support::{folder, run};
+
+fn json(args: &[&str]) -> Value {
+    let (code, out, err) = run(&[args, &["--format", "json"]].concat());
+    assert_eq!(code, 0, "{args:?}: {err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+const GPT: &[&str] = &[
+    "estimate",
+    "gpt",
+    "--preset",
+    "tiny",
+    "--layout",
+    "batch -> data; moments: * -> data",
+    "--mesh",
+    "data=4",
+    "--precision",
+    "bf16",
+    "--machine",
+    "dgx-h100",
+];
+
+#[test]
+fn an_estimate_has_its_fields() {
+    let e = json(GPT);
+    for field in [
+        "version",
+        "model",
+        "layout",
+        "mesh",
+        "devices",
+        "machine",
+        "engine",
+        "seconds",
+        "error",
+        "breakdown",
+        "hidden",
+        "memory",
+        "model_flops",
+        "mfu",
+        "tflops_per_device",
+        "examples_per_second",
+        "tokens_per_second",
+        "tokens_per_second_per_device",
+        "pipe",
+        "collectives",
+    ] {
+        assert!(e.get(field).is_some(), "{field}");
+    }
+    for part in [
+        "matmul",
+        "attention",
+        "memory_bound",
+        "update",
+        "launch",
+        "exposed",
+        "contention",
+        "bubble",
+        "straggler",
+    ] {
+        assert!(e["breakdown"].get(part).is_some(), "{part}");
+    }
+    for part in [
+        "peak_bytes",
+        "device_bytes",
+        "fits",
+        "parameters",
+        "optimizer_state",
+        "gradients",
+        "residuals",
+        "communication",
+        "workspace",
+    ] {
+        assert!(e["memory"].get(part).is_some(), "{part}");
+    }
+    let first = &e["collectives"][0];
+    for part in [
+        "op",
+        "axes",
+        "bytes",
+        "times",
+        "members",
+        "nodes",
+        "algorithm",
+        "seconds",
+        "exposed_seconds",
+        "value",
+        "line",
+        "rule",
+    ] {
+        assert!(first.get(part).is_some(), "{part}");
+    }
+    assert_eq!((&e["devices"], &e["machine"]["name"]), (&4.into(), &"dgx-h100".into()));
+    assert_eq!(e["layout"], "batch -> data; moments: * -> data");
+    assert_eq!(e["memory"]["fits"], "yes");
+    assert!(e["pipe"].is_null());
+}
+
+#[test]
+fn a_text_says_where_time_goes_and_how_sure_it_is() {
+    let (code, out, err) = run(GPT);
+    assert_eq!(code, 0, "{err}");
+    for part in
+        ["gpt on 4 devices of DGX H100", "+- 15 %", "matrix products", "MFU", "examples/s", "memory", "fits"]
+    {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+}
+
+#[test]
+fn what_if_changes_the_machine() {
+    let seconds = |more: &[&str]| json(&[GPT, more].concat())["seconds"].as_f64().unwrap();
+    let plain = seconds(&[]);
+    assert!(seconds(&["--with", "tier.nvlink.rate=1e9"]) > plain);
+    assert!((seconds(&["--slow", "0.5"]) / plain - 2.0).abs() < 1e-9);
+    let e = json(
+        &[GPT, &["--failures", "--with", "failures.hours=50000", "--with", "failures.restart=600"]].concat(),
+    );
+    assert!(e["goodput"]["share"].as_f64().unwrap() > 0.9, "{e}");
+}
+
+#[test]
+fn pipelines_are_projected() {
+    let args: Vec<&str> = GPT
+        .iter()
+        .map(|a| if *a == "batch -> data; moments: * -> data" { "batch -> data; microbatches 4" } else { a })
+        .collect();
+    let e = json(&[&args[..], &["--pipe", "2", "--chunks", "2"]].concat());
+    assert_eq!(
+        (&e["devices"], &e["pipe"]["stages"], &e["pipe"]["microbatches"]),
+        (&8.into(), &2.into(), &4.into())
+    );
+    assert!(e["pipe"]["bubble"].as_f64().unwrap() > 0.0);
+    let (code, _, err) = run(&[&args[..], &["--pipe", "64"]].concat());
+    assert!(code == 1 && err.contains("error[E0531]") && err.contains("4 layers"), "{err}");
+}
+
+#[test]
+fn mistakes_are_named() {
+    let with = |more: &[&str]| run(&[&["estimate", "mlp"], more].concat());
+    let (code, _, err) = with(&[]);
+    assert!(code == 2 && err.contains("--machine NAME|FILE"), "{err}");
+    let (code, _, err) = with(&["--machine", "dgx-h10"]);
+    assert!(code == 1 && err.contains("E0515") && err.contains("dgx-h100"), "{err}");
+    let (code, _, err) = with(&["--machine", "dgx-h100", "--with", "tier.nvlink.rat=1"]);
+    assert!(code == 1 && err.contains("E0531") && err.contains("rate"), "{err}");
+    let (code, _, err) = with(&["--machine", "dgx-h100", "--engine", "cudda"]);
+    assert!(code == 1 && err.contains("cudda"), "{err}");
+    let (code, _, err) = with(&["--machine", "dgx-h100", "--slow", "2"]);
+    assert!(code == 2 && err.contains("--slow"), "{err}");
+}
+
+#[test]
+fn foresight_reads_files_of_runs() {
+    let at = folder("foresight");
+    let text = "version = 1\n\n[[run]]\nid = \"one\"\nmodel = \"gpt\"\npreset = \"small\"\ndims = { batch = 16 }\nprecision = \"bf16\"\n\
+        machine = \"dgx-h200\"\nengine = \"cuda\"\nseconds = SECONDS\n";
+    let file = at.join("runs.toml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, text.replace("SECONDS", "0.0363")).unwrap();
+    let found = json(&["selftest", "foresight", "--runs", path]);
+    assert_eq!((&found["ok"], &found["files"][0]["rows"][0]["id"]), (&true.into(), &"one".into()));
+    std::fs::write(&file, text.replace("SECONDS", "0.02")).unwrap();
+    let (code, out, _) = run(&["selftest", "foresight", "--runs", path]);
+    assert!(code == 1 && out.contains("beyond the limits"), "{out}");
+    std::fs::write(&file, text.replace("seconds =", "secondss =")).unwrap();
+    let (code, _, err) = run(&["selftest", "foresight", "--runs", path]);
+    assert!(code == 1 && err.contains("E0531") && err.contains("secondss"), "{err}");
+}
