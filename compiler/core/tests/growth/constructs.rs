@@ -98,6 +98,12 @@ fn dense(n: usize) -> Text {
     trained(DENSE, &format!(" let y0 = x\n{layers} loss l = mean[batch](sum[a](y{n} * y{n}))\n"))
 }
 
+fn loops(n: usize) -> Text {
+    let layer = "layer dn(x) {\n param w[a, b] = normal(0, 1)\n param v[b, a] = normal(0, 1)\n return sum[b](sum[a](x * w) * v)\n}\n";
+    let loops = each(n, |i| format!(" repeat k {{ y = dn(y) as a{i} }}\n"));
+    trained(&format!("dim k = 2\n{layer}"), &format!(" let y = x\n{loops}{SQUARE}"))
+}
+
 fn fmt(language: Formatter, text: String) -> Text {
     Text { model: text, fmt: Some(language), ..Text::default() }
 }
@@ -372,11 +378,7 @@ fn programs() -> Vec<Construct> {
             let text = trained("", &format!(" param w[a] = 1\n let y = x * w\n{SQUARE}"));
             Text { model: text.model.replacen(" minimize l\n", &" minimize l of w\n".repeat(n), 1), ..text }
         }),
-        c("loops", 100, 8, |n| {
-            let layer = "layer dn(x) {\n param w[a, b] = normal(0, 1)\n param v[b, a] = normal(0, 1)\n return sum[b](sum[a](x * w) * v)\n}\n";
-            let loops = each(n, |i| format!(" repeat k {{ y = dn(y) as a{i} }}\n"));
-            trained(&format!("dim k = 2\n{layer}"), &format!(" let y = x\n{loops}{SQUARE}"))
-        }),
+        c("loops", 100, 8, loops),
         c("one value with many users", 500, 4, |n| chain(n, |i| format!("y{i} + sin(y0 * {})", i + 2))),
         c("layers without parameters", 1000, 4, |n| {
             let layer = "layer q(x) {\n return sin(x)\n}\n";
@@ -410,15 +412,8 @@ fn splits() -> Vec<Construct> {
         c("a chain of sums, split", 1000, 4, |n| {
             under(chain(n, |i| format!("y{i} + {i}")), "r=2,c=2", "batch -> r; a -> c")
         }),
-        c("loops under ZeRO-3", 50, 8, |n| {
-            let layer = "layer dn(x) {\n param w[a, b] = normal(0, 1)\n param v[b, a] = normal(0, 1)\n return sum[b](sum[a](x * w) * v)\n}\n";
-            let loops = each(n, |i| format!(" repeat k {{ y = dn(y) as a{i} }}\n"));
-            under(
-                trained(&format!("dim k = 2\n{layer}"), &format!(" let y = x\n{loops}{SQUARE}")),
-                "data=2",
-                ZERO3,
-            )
-        }),
+        c("loops under ZeRO-3", 50, 8, |n| under(loops(n), "data=2", ZERO3)),
+        c("loops, split twice", 50, 8, |n| under(loops(n), "r=2,c=2", "batch -> r; b -> c")),
         c("a chain of shifts, split", 200, 4, |n| {
             under(chain(n, |i| format!("shift[a, by = 1](y{i})")), "r=2,c=2", "batch -> r; a -> c")
         }),
