@@ -5,7 +5,7 @@ mod merge;
 mod overlap;
 
 use self::again::{recompute, recompute_last};
-use self::merge::merged;
+use self::merge::{merged, product_of};
 use crate::engine::EngineFacts;
 use crate::timeline::Prices;
 use crate::work::{DeviceWork, Product, Scores, Transfer, Work, WorkItem};
@@ -354,12 +354,5 @@ impl Translation<'_> {
             Prim::Repeat { dim, .. } => Some(dim),
             _ => None,
         }
-    }
-}
-
-fn product_of(item: &WorkItem) -> Option<(Phase, Product)> {
-    match item {
-        WorkItem::Work(w) if w.family == KernelFamily::Matmul => Some((w.phase, *w.products.first()?)),
-        _ => None,
     }
 }

@@ -34,6 +34,9 @@ pub(crate) struct Variant {
     /// Times of steps, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) measured: Option<BenchResult>,
+    /// Milliseconds of a step on the machine that was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) estimated_ms: Option<f64>,
     /// Each value's collectives.
     #[serde(skip)]
     moved: BTreeMap<MovedValue, MovedBytes>,
@@ -124,6 +127,7 @@ impl Variant {
             totals: report.totals.clone(),
             memory: None,
             measured: None,
+            estimated_ms: None,
             moved,
         }
     }
@@ -210,6 +214,10 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
         false => ["optimizer", "activations"],
     });
     titles.extend(measured.then_some(if exact { "median_ms" } else { "ms/step" }));
+    let estimated = variants.iter().any(|v| v.estimated_ms.is_some());
+    titles.extend(estimated.then_some(if exact { "estimated_ms" } else { "estimated ms" }));
+    let both = measured && estimated;
+    titles.extend(both.then_some(if exact { "estimate_ratio" } else { "ratio" }));
     let memory = variants.iter().any(|v| v.memory.is_some());
     titles.extend(if memory { &["fits", "fits_with"][..] } else { &[] });
     let row = |v: &Variant| {
@@ -225,6 +233,13 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
         row.extend([d.optimizer_state_bytes, d.activation_bytes].map(size));
         if measured {
             row.push(v.measured.as_ref().map_or("-".into(), |m| format!("{:.2}", m.median_ms)));
+        }
+        if estimated {
+            row.push(v.estimated_ms.map_or("-".into(), |ms| format!("{ms:.3}")));
+        }
+        if both {
+            let ratio = v.estimated_ms.zip(v.measured.as_ref()).map(|(ms, m)| ms / m.median_ms);
+            row.push(ratio.map_or("-".into(), |r| format!("{r:.2}")));
         }
         if let Some(m) = &v.memory {
             let with = m.fits_with.join("; ");

@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{folder, run};
+use support::{folder, run, run_in};
 
 fn json(args: &[&str]) -> Value {
     let (code, out, err) = run(&[args, &["--format", "json"]].concat());
@@ -174,4 +174,40 @@ fn foresight_reads_files_of_runs() {
     std::fs::write(&file, text.replace("seconds =", "secondss =")).unwrap();
     let (code, _, err) = run(&["selftest", "foresight", "--runs", path]);
     assert!(code == 1 && err.contains("E0531") && err.contains("secondss"), "{err}");
+}
+
+#[test]
+fn sizes_of_an_axis_are_rows() {
+    let (code, out, err) = run(&[GPT, &["--scale", "data=2..8", "--format", "json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let rows: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let devices: Vec<u64> = rows.iter().map(|r| r["devices"].as_u64().unwrap()).collect();
+    assert_eq!(devices, [2, 4, 8]);
+    let weak = run(&[GPT, &["--scale", "data=2..8", "--weak", "--format", "json"]].concat()).1;
+    let weak: Vec<Value> = weak.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    // With as many examples on each device a step of more devices is no faster.
+    assert!(weak[2]["seconds"].as_f64() >= weak[0]["seconds"].as_f64());
+    let (code, _, err) = run(&[GPT, &["--scale", "rows=2..8"]].concat());
+    assert!(code == 2 && err.contains("--scale"), "{err}");
+}
+
+#[test]
+fn comparisons_and_runs_have_estimates() {
+    let compared = json(&["compare", "mlp", "--layout", "dp,tp", "--mesh", "4", "--machine", "dgx-h100"]);
+    for variant in compared["variants"].as_array().unwrap() {
+        assert!(variant["estimated_ms"].as_f64().unwrap() > 0.0, "{variant}");
+    }
+    let at = folder("estimated-run");
+    let args = ["train", "mnist_mlp", "--steps", "2", "--no-eval", "--machine", "cpu", "--run", "r"];
+    let (code, _, err) = run_in(&at, &args);
+    assert_eq!(code, 0, "{err}");
+    let costs: Value =
+        serde_json::from_str(&std::fs::read_to_string(at.join("r/costs.json")).unwrap()).unwrap();
+    assert_eq!(costs["estimate"]["machine"], "cpu");
+    let (code, out, err) = run_in(&at, &["runs", "ls", "--format", "json"]);
+    assert_eq!(code, 0, "{err}");
+    let row: Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
+    let seconds = costs["estimate"]["seconds"].as_f64().unwrap();
+    assert!((row["estimated_ms"].as_f64().unwrap() - 1e3 * seconds).abs() < 1e-9, "{row}");
+    assert!(row["estimate_ratio"].as_f64().unwrap() > 0.0, "{row}");
 }

@@ -116,6 +116,11 @@ pub struct ResultTable {
     pub rows: Vec<Vec<Cell>>,
 }
 
+/// Seconds of a step as they were estimated before the run.
+fn estimated_seconds(s: &RunSummary) -> Option<f64> {
+    s.costs.as_ref()?.estimate.as_ref().map(|e| e.seconds)
+}
+
 impl ResultTable {
     fn add(&mut self, name: &str, kind: ColumnKind, cells: impl Iterator<Item = Cell>) {
         self.columns.push(Column::new(name, kind));
@@ -157,6 +162,12 @@ impl ResultTable {
         );
         t.add("step_ms_min", Number, of(|s| number(s.step_times.map(|t| t.least * 1e3))));
         t.add("step_ms_median", Number, of(|s| number(s.step_times.map(|t| t.median * 1e3))));
+        t.add("estimated_ms", Number, of(|s| number(estimated_seconds(s).map(|e| e * 1e3))));
+        t.add(
+            "estimate_ratio",
+            Number,
+            of(|s| number(estimated_seconds(s).zip(s.step_times).map(|(e, t)| e / t.median))),
+        );
         t.add("step_ms_p90", Number, of(|s| number(s.step_times.map(|t| t.p90 * 1e3))));
         t.add("examples_per_second", Number, of(|s| number(s.examples_per_second())));
         t.add(

@@ -3,6 +3,7 @@
 use crate::Checked;
 use crate::failure::Failure;
 use crate::project::{Project, text_of_at_most};
+use crate::runs::RunEstimate;
 use meshwright_core::{model_flops_wide, training_step};
 use meshwright_cost::engine::{EngineFacts, EngineKind};
 use meshwright_cost::estimate::{Estimate, EstimateQuestion, estimate};
@@ -26,6 +27,14 @@ pub struct EstimateOptions {
     pub pipe: Option<Pipe>,
     /// The relative rate of the slowest device.
     pub slowest: f64,
+}
+
+impl EstimateOptions {
+    /// Of a machine with the engine that suits it.
+    pub fn of(machine: Machine) -> EstimateOptions {
+        let engine = EngineKind::of(&machine);
+        EstimateOptions { machine, engine, pipe: None, slowest: 1.0 }
+    }
 }
 
 /// Estimates a training step of a project; of a model that is not trained, an evaluation.
@@ -58,6 +67,19 @@ pub fn estimated(
     };
     estimate(&compiled.plan, &question)
         .map_err(|e| Failure::Diagnostics(vec![Diagnostic::error(codes::E0531, e.to_string())]))
+}
+
+/// The estimate that a run keeps beside what is measured.
+///
+/// # Errors
+/// Those of [`estimated`].
+pub(crate) fn run_estimate(
+    project: &Project,
+    sources: &Sources,
+    (name, machine): &(String, Machine),
+) -> Result<RunEstimate, Failure> {
+    let found = estimated(project, sources, &EstimateOptions::of(machine.clone()))?;
+    Ok(RunEstimate { machine: name.clone(), seconds: found.seconds, error: found.error })
 }
 
 /// Reads a machine: one that ships, or a file; `changes` are of the form `tier.rail.rate=25e9`.

@@ -4,6 +4,7 @@ use crate::checkpoint::{Checkpoint, EpochLosses, Meta, Store, Which};
 use crate::corpus::TextTokenizer;
 use crate::data::{Dataset, Schedule};
 use crate::devices::{compiled, dataset};
+use crate::estimates::run_estimate;
 use crate::evaluator::data_failed;
 use crate::failure::Failure;
 use crate::history::HistoryEvent;
@@ -341,7 +342,9 @@ impl Written {
             run.write_tokenizer("tokenizer.json", &TextTokenizer::open(&tokenizer, false)?.json()?)?;
         }
         run.write_plan(&needs.1.to_json())?;
-        run.write_costs(&RunCosts::of(needs.1))?;
+        let named = options.machine.as_ref();
+        let estimate = named.map(|m| run_estimate(project, sources, m)).transpose()?;
+        run.write_costs(&RunCosts { estimate, ..RunCosts::of(needs.1) })?;
         // From here on it is a run.
         let of_run = session.start;
         let event = if options.resume { "resume" } else { "start" };

@@ -56,6 +56,8 @@ pub struct TrainOptions {
     pub metrics_file: Option<PathBuf>,
     /// Measure what the devices reach at most, where the policies do not say it: a moment before the first step.
     pub measure_peak: bool,
+    /// The machine on which a step is estimated before the run, with its name.
+    pub machine: Option<(String, meshwright_cost::machine::Machine)>,
     /// A timeline of some steps.
     pub trace: Option<TraceOptions>,
     /// The folder in which the command was given, and its words: they are noted with the run.

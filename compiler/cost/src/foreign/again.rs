@@ -1,6 +1,6 @@
 //! What a backward pass computes again.
 
-use super::product_of;
+use super::merge::product_of;
 use crate::work::{Loop, Product, Work, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::Phase;

@@ -1,8 +1,8 @@
 //! Products that engines compute as one.
 
-use crate::work::{Work, WorkItem};
+use crate::work::{Product, Work, WorkItem};
 use meshwright_plan::KernelFamily;
-use meshwright_plan::{Plan, Prim, Step};
+use meshwright_plan::{Phase, Plan, Prim, Step};
 
 /// Products of the same left factor as one, and products whose results are added up as one.
 pub(super) fn merged(plan: &Plan, items: Vec<(WorkItem, usize)>) -> Vec<(WorkItem, usize)> {
@@ -80,4 +80,12 @@ fn merge_of(plan: &Plan, first: &Work, second: &Work) -> Option<Merge> {
 fn contraction<'p>(plan: &'p Plan, work: &Work, last: &'p Step) -> Option<&'p Step> {
     let is = |s: &&Step| matches!(s.prim, Prim::Contract);
     work.steps.iter().filter_map(|s| plan.steps.get(*s)).find(is).or(Some(last)).filter(is)
+}
+
+/// Phase and first product of a kernel that multiplies.
+pub(super) fn product_of(item: &WorkItem) -> Option<(Phase, Product)> {
+    match item {
+        WorkItem::Work(w) if w.family == KernelFamily::Matmul => Some((w.phase, *w.products.first()?)),
+        _ => None,
+    }
 }

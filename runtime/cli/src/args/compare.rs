@@ -1,6 +1,6 @@
 //! The options of `compare`.
 
-use super::{CoresArgs, DevicesArgs, MemoryArgs, PagerArgs, ProgramArgs, SettingArgs};
+use super::{CoresArgs, DevicesArgs, MachineArgs, MemoryArgs, PagerArgs, ProgramArgs, SettingArgs};
 use crate::complete;
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
@@ -37,6 +37,7 @@ Examples:
   meshwright compare mlp --layout dp --mesh 2,4 --dim batch=100,200 --format csv
   meshwright compare mlp --layout dp --layout tp --mesh 2 --measure
   meshwright compare gpt --layout dp --layout zero3 --mesh 8 --memory 80GiB
+  meshwright compare gpt --preset small --layout dp,zero3 --mesh 8,64 --machine dgx-h100
   meshwright compare mlp --layout dp --layout zero3 --mesh 4 --only diff --format markdown
 
 The model is read once. Each layout is compiled for each mesh and each choice of sizes, and compared with the first.
@@ -62,6 +63,8 @@ pub(crate) struct CompareArgs {
     pub(crate) program: ProgramArgs,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
     /// Also time training steps of each variant, with data in memory, as `bench model` does.
     #[arg(long, help_heading = "Measuring")]
     pub(crate) measure: bool,

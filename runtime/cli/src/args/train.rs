@@ -1,6 +1,6 @@
 //! The options of `train`.
 
-use super::{DataArgs, FormatArgs, OwnArgs, TraceArgs};
+use super::{DataArgs, FormatArgs, MachineArgs, OwnArgs, TraceArgs};
 use crate::value_parsers;
 use clap::{ArgGroup, Args, ValueEnum};
 use meshwright_train::checkpoint::Which;
@@ -30,6 +30,8 @@ pub(crate) struct TrainArgs {
     pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
     /// Total number of epochs, including those before --resume [default: 5, or that of the resumed run]
     #[arg(long, value_name = "N", conflicts_with = "steps", help_heading = "Run", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) epochs: Option<u32>,

@@ -1,6 +1,6 @@
 //! `compare`: one model under several layouts, on several meshes, with several sizes.
 
-use super::{bench, passes, project};
+use super::{bench, estimate, passes, project};
 use crate::args::{CompareArgs, ComparePart, PassArgs, ProgramChoice, TableFormat};
 use crate::compare::{self, Comparison, Shown, Variant, VariantFit};
 use crate::console::Console;
@@ -10,6 +10,7 @@ use crate::sweep::values;
 use meshwright_core::explain::explain;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_exec::KernelsBy;
+use meshwright_train::estimates::{EstimateOptions, estimated};
 use meshwright_train::project::line_of;
 use meshwright_train::{BenchOptions, Project, ProjectOptions, lines_that_fit_device};
 
@@ -28,6 +29,7 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console) -> Result<(), Stop>
         ..args.settings.options()
     };
     let (alone, mut sources) = project::load(&asked, console)?;
+    let machine = estimate::of_machine_if_named(&args.machine, console)?;
     let mut found = Variants { variants: Vec::new(), projects: Vec::new(), failed: false };
     for sizes in choices(&varied) {
         let sized = if sizes.is_empty() { Ok(alone.clone()) } else { alone.with_sizes(&sizes) };
@@ -38,6 +40,13 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console) -> Result<(), Stop>
     }
     if args.measure {
         measure(args, &sources, &mut found, console)?;
+    }
+    if let Some(machine) = machine {
+        for (variant, project) in found.variants.iter_mut().zip(&found.projects) {
+            let asked = EstimateOptions::of(machine.clone());
+            let estimate = estimated(project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
+            variant.estimated_ms = Some(estimate.seconds * 1e3);
+        }
     }
     report(args, &found.variants, console)?;
     if found.failed { Err(Stop::Diagnosed) } else { Ok(()) }

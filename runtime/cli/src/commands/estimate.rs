@@ -39,6 +39,9 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         ));
     }
     let asked = EstimateOptions { machine, engine, pipe, slowest };
+    if let Some(scale) = &args.scale {
+        return scaled(args, scale, &project, &asked, console);
+    }
     let estimate = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
     let goodput = match args.failures {
         true => Some(goodput(&asked.machine, &estimate, console)?),
@@ -49,6 +52,18 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         return json(&project, &name, &asked, &estimate, goodput, layout, console);
     }
     console.out(&text(&project, &asked, &estimate, goodput))
+}
+
+/// The machine that was named, if one was.
+pub(crate) fn of_machine_if_named(
+    args: &MachineArgs,
+    console: &mut Console,
+) -> Result<Option<Machine>, Stop> {
+    match args.name() {
+        Some(_) => of_machine(args, console).map(|(_, machine)| Some(machine)),
+        None if !args.with.is_empty() => Err(Stop::Usage("`--with` goes with `--machine`".into())),
+        None => Ok(None),
+    }
 }
 
 /// The machine that was asked for, with its name.
@@ -62,6 +77,70 @@ pub(crate) fn of_machine(args: &MachineArgs, console: &mut Console) -> Result<(S
         Ok(machine) => Ok((name, machine)),
         Err(found) => Err(console.failed(Failure::Diagnostics(vec![*found]), &Sources::new())),
     }
+}
+
+/// A row for each size of an axis.
+fn scaled(
+    args: &EstimateArgs,
+    scale: &str,
+    project: &Project,
+    asked: &EstimateOptions,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let usage =
+        || Stop::Usage("`--scale` takes an axis of the mesh with two sizes, such as data=8..1024".into());
+    let (axis, sizes) = scale.split_once('=').ok_or_else(usage)?;
+    let (from, to) = sizes.split_once("..").ok_or_else(usage)?;
+    let (from, to): (usize, usize) = from.parse().ok().zip(to.parse().ok()).ok_or_else(usage)?;
+    let mesh = &project.layout.mesh;
+    let Some(own) = mesh.find(axis).filter(|_| from > 0 && from <= to) else { return Err(usage()) };
+    let base = mesh.size(own);
+    let [left, right] = [Align::Left, Align::Right];
+    let mut table = Table::new(&[left, right, right, right, right, right, left]);
+    table.titles([axis, "devices", "step", "examples/s", "of linear", "MFU", "memory"]);
+    let mut first: Option<f64> = None;
+    for size in std::iter::successors(Some(from), |n| n.checked_mul(2)).take_while(|n| *n <= to) {
+        let axes =
+            mesh.axes.iter().map(|a| format!("{}={}", a.name, if a.name == axis { size } else { a.size }));
+        let mut options = args.project.options();
+        options.mesh = Some(axes.collect::<Vec<_>>().join(","));
+        options.whole_losses = matches!(asked.engine, EngineKind::Foreign(_));
+        if let (true, Some((_, name))) = (args.weak, project.example_dim()) {
+            options.dims.retain(|(n, _)| n != name);
+            options.dims.push((name.to_string(), (project.batch() * size).div_ceil(base)));
+        }
+        let (project, sources) = project::load(&options, console)?;
+        let e = estimated(&project, &sources, asked).map_err(|e| console.failed(e, &sources))?;
+        let each = e.examples_per_second / e.devices as f64;
+        let linear = each / *first.get_or_insert(each);
+        if console.json() {
+            console.out_json(&object([
+                (axis, size.into()),
+                ("devices", e.devices.into()),
+                ("seconds", e.seconds.into()),
+                ("error", e.error.into()),
+                ("examples_per_second", e.examples_per_second.into()),
+                ("efficiency", linear.into()),
+                ("mfu", e.mfu.into()),
+                ("fits", serde_json::json!(e.memory.fits)),
+            ]))?;
+            continue;
+        }
+        table.row([
+            size.to_string(),
+            thousands(e.devices as u64),
+            seconds(e.seconds),
+            short_number((e.examples_per_second * 10.0).round() / 10.0),
+            percent(linear),
+            e.mfu.map_or("-".into(), percent),
+            format!(
+                "{} ({})",
+                bytes(e.memory.device_bytes),
+                if e.memory.fits == Fits::No { "does not fit" } else { "fits" }
+            ),
+        ]);
+    }
+    if console.json() { Ok(()) } else { console.out(&table.render()) }
 }
 
 fn engine(args: &EstimateArgs, machine: &Machine, console: &mut Console) -> Result<EngineKind, Stop> {
@@ -89,7 +168,8 @@ fn goodput(machine: &Machine, estimate: &Estimate, console: &mut Console) -> Res
     let found = Goodput::of(machine, estimate.devices);
     found.ok_or_else(|| {
         let wrong = Diagnostic::error(codes::E0531, format!("the file of {} has no table `failures`", machine.name));
-        let help = wrong.help("give the hours between failures of a device: --with failures.hours=50000 …, or add the table to the file");
+        let help = wrong
+            .help("add one to the file: [failures] with `hours` of a device between failures, `restart` and `checkpoint` in seconds");
         console.failed(Failure::Diagnostics(vec![help]), &Sources::new())
     })
 }

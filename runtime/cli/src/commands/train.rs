@@ -100,7 +100,10 @@ fn options(
     let of_project = agree_on_result(console.processes(), "the policies", of_project);
     let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &of_run.sources))?;
     let policies = policies.resolved(&saves, &evaluation);
+    let named = args.machine.name();
+    let machine = super::estimate::of_machine_if_named(&args.machine, console)?;
     Ok(TrainOptions {
+        machine: named.zip(machine),
         data: args.data.data.clone().or_else(|| recorded?.asked_data().map(String::from)),
         data_found: recorded.filter(|_| args.data.data.is_none()).and_then(|r| r.data()),
         allow_nonfinite: args.data.allow_nonfinite || recorded.is_some_and(|r| r.allow_nonfinite()),

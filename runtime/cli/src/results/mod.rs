@@ -25,7 +25,7 @@ const fn shown(name: &'static str, title: &'static str, lost: Option<u8>) -> Sho
     Shown { name, title, lost }
 }
 
-const SHOWN: [Shown; 21] = [
+const SHOWN: [Shown; 23] = [
     shown("run", "run", None),
     shown("started", "started", Some(13)),
     shown("model", "model", Some(19)),
@@ -37,6 +37,8 @@ const SHOWN: [Shown; 21] = [
     shown("step_ms_min", "min ms", Some(2)),
     shown("step_ms_median", "step ms", Some(20)),
     shown("step_ms_p90", "p90 ms", Some(3)),
+    shown("estimated_ms", "estimated", Some(18)),
+    shown("estimate_ratio", "est/step", Some(17)),
     shown("examples_per_second", "examples/s", Some(9)),
     shown("collective_bytes", "moved", Some(10)),
     shown("planned_peak_bytes", "planned", Some(7)),

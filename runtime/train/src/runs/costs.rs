@@ -4,7 +4,7 @@ use meshwright_plan::{CollectiveTotal, Plan};
 use serde::{Deserialize, Serialize};
 
 /// What a step costs a device, that with the largest blocks, by the Plan.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunCosts {
     /// Devices of the mesh.
     pub devices: usize,
@@ -24,6 +24,20 @@ pub struct RunCosts {
     pub activation_bytes: u64,
     /// The collectives by kind and axes, in the order in which they first occur; `collective_bytes` is the sum of theirs.
     pub collectives: Vec<CollectiveTotal>,
+    /// The estimate of a step, if a machine was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<RunEstimate>,
+}
+
+/// The time of a step as it was estimated before the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunEstimate {
+    /// The machine file.
+    pub machine: String,
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Relative error of it.
+    pub error: f64,
 }
 
 impl RunCosts {
@@ -41,6 +55,7 @@ impl RunCosts {
             optimizer_state_bytes: s.optimizer_state_bytes,
             activation_bytes: s.activation_bytes,
             collectives: plan.communication(),
+            estimate: None,
         }
     }
 }

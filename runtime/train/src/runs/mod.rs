@@ -14,7 +14,7 @@ mod log;
 mod summary;
 mod usage;
 
-pub use costs::RunCosts;
+pub use costs::{RunCosts, RunEstimate};
 pub use curves::{EpochPoint, EvaluationPoint, RunCurves, StepPoint};
 pub use events::RunEvent;
 pub use find::{FoundFolders, folders_below, run_near, runs_below};
