@@ -121,9 +121,16 @@ fn what_if_changes_the_machine() {
     let plain = seconds(&[]);
     assert!(seconds(&["--with", "tier.nvlink.rate=1e9"]) > plain);
     assert!((seconds(&["--slow", "0.5"]) / plain - 2.0).abs() < 1e-9);
-    let e = json(
-        &[GPT, &["--failures", "--with", "failures.hours=50000", "--with", "failures.restart=600"]].concat(),
-    );
+    let (code, _, err) = run(&[GPT, &["--failures"]].concat());
+    assert!(code == 1 && err.contains("no table `failures`"), "{err}");
+    let shipped =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../compiler/cost/src/machines/dgx-h100.machine.toml");
+    let text = std::fs::read_to_string(shipped).unwrap();
+    let file = folder("failures").join("failing.toml");
+    std::fs::write(&file, text + "\n[failures]\nhours = 50000\nrestart = 600\ncheckpoint = 30\n").unwrap();
+    let mut args = GPT.to_vec();
+    *args.last_mut().unwrap() = file.to_str().unwrap();
+    let e = json(&[&args[..], &["--failures"]].concat());
     assert!(e["goodput"]["share"].as_f64().unwrap() > 0.9, "{e}");
 }
 
@@ -198,13 +205,13 @@ fn comparisons_and_runs_have_estimates() {
         assert!(variant["estimated_ms"].as_f64().unwrap() > 0.0, "{variant}");
     }
     let at = folder("estimated-run");
-    let args = ["train", "mnist_mlp", "--steps", "2", "--no-eval", "--machine", "cpu", "--run", "r"];
+    let args = ["train", "mnist_mlp", "--steps", "40", "--no-eval", "--machine", "cpu", "--run", "r"];
     let (code, _, err) = run_in(&at, &args);
     assert_eq!(code, 0, "{err}");
     let costs: Value =
         serde_json::from_str(&std::fs::read_to_string(at.join("r/costs.json")).unwrap()).unwrap();
     assert_eq!(costs["estimate"]["machine"], "cpu");
-    let (code, out, err) = run_in(&at, &["runs", "ls", "--format", "json"]);
+    let (code, out, err) = run_in(&at, &["runs", "ls", "--format", "jsonl"]);
     assert_eq!(code, 0, "{err}");
     let row: Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
     let seconds = costs["estimate"]["seconds"].as_f64().unwrap();
