@@ -118,6 +118,31 @@ pub struct CollectiveReport {
     pub meanwhile: usize,
     /// The values of the first and the last of them.
     pub over: Option<(String, String)>,
+    /// Its time on a machine, if one was named.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub time: Option<CollectiveTimes>,
+}
+
+/// The estimated time of a collective in a step, all times that it runs together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CollectiveTimes {
+    /// Seconds.
+    pub seconds: f64,
+    /// Those of them for which kernels wait.
+    pub exposed_seconds: f64,
+}
+
+/// The estimated time of a step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EstimatedStep {
+    /// The machine.
+    pub machine: String,
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Relative error of it.
+    pub error: f64,
+    /// Seconds for which kernels wait for collectives.
+    pub exposed_seconds: f64,
 }
 
 impl CollectiveReport {
@@ -199,6 +224,9 @@ pub struct Report {
     /// What a kind of device launches, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceTotals>,
+    /// The estimated time of a step, if a machine was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimatedStep>,
     /// Totals.
     pub per_device: DeviceReport,
     /// Totals of the collectives by kind and axes, in the order in which they first occur.
@@ -234,6 +262,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         recompute: Vec::new(),
         slow_products: Vec::new(),
         device: None,
+        estimate: None,
         collectives,
         per_device: DeviceReport {
             flops: s.flops,
@@ -353,6 +382,7 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
             wait,
             meanwhile: between.len(),
             over: between.first().map(named).zip(between.last().map(named)),
+            time: None,
         });
     }
     out

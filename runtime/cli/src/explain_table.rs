@@ -148,6 +148,7 @@ mod tests {
             ahead: None,
             meanwhile: 0,
             over: None,
+            time: None,
         }
     }
 
@@ -172,6 +173,7 @@ mod tests {
             recompute: vec![],
             slow_products: vec![],
             device: None,
+            estimate: None,
             loops: vec![],
             program: "train".into(),
             mesh: vec![AxisReport { axis: "r".into(), size: 2 }, AxisReport { axis: "c".into(), size: 2 }],

@@ -205,11 +205,11 @@ fn comparisons_and_runs_have_estimates() {
         assert!(variant["estimated_ms"].as_f64().unwrap() > 0.0, "{variant}");
     }
     let at = folder("estimated-run");
-    let args = ["train", "mnist_mlp", "--steps", "40", "--no-eval", "--machine", "cpu", "--run", "r"];
+    let args = ["train", "mnist_mlp", "--steps", "40", "--no-eval", "--machine", "cpu", "--run", "runs/r"];
     let (code, _, err) = run_in(&at, &args);
     assert_eq!(code, 0, "{err}");
     let costs: Value =
-        serde_json::from_str(&std::fs::read_to_string(at.join("r/costs.json")).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(at.join("runs/r/costs.json")).unwrap()).unwrap();
     assert_eq!(costs["estimate"]["machine"], "cpu");
     let (code, out, err) = run_in(&at, &["runs", "ls", "--format", "jsonl"]);
     assert_eq!(code, 0, "{err}");
@@ -217,4 +217,27 @@ fn comparisons_and_runs_have_estimates() {
     let seconds = costs["estimate"]["seconds"].as_f64().unwrap();
     assert!((row["estimated_ms"].as_f64().unwrap() - 1e3 * seconds).abs() < 1e-9, "{row}");
     assert!(row["estimate_ratio"].as_f64().unwrap() > 0.0, "{row}");
+}
+
+#[test]
+fn an_explanation_has_the_time_of_each_collective() {
+    let args = [
+        "explain",
+        "gpt",
+        "--preset",
+        "tiny",
+        "--layout",
+        "batch -> data",
+        "--mesh",
+        "data=4",
+        "--machine",
+        "dgx-h100",
+    ];
+    let report = json(&args);
+    assert!(report["estimate"]["seconds"].as_f64().unwrap() > 0.0);
+    for c in report["collectives"].as_array().unwrap() {
+        assert!(c["seconds"].as_f64().unwrap() >= c["exposed_seconds"].as_f64().unwrap() - 1e-12, "{c}");
+    }
+    let text = run(&args).1;
+    assert!(text.contains("estimate") && text.contains("waiting for collectives"), "{text}");
 }

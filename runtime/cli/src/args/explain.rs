@@ -1,6 +1,6 @@
 //! The options of `explain`.
 
-use super::{FormatArgs, ModelArgs, PageLayouts, PassArgs};
+use super::{FormatArgs, MachineArgs, ModelArgs, PageLayouts, PassArgs};
 use crate::complete;
 use crate::value_parsers::passes_help;
 use clap::{Args, ValueEnum};
@@ -117,6 +117,8 @@ pub(crate) struct ExplainArgs {
     /// memory over the step, compute and collectives on a timeline. With several layouts, it switches between them.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["emit", "why", "all", "phases", "globs", "only", "time_passes"], help_heading = "Output")]
     pub(crate) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]

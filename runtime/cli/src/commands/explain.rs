@@ -1,13 +1,14 @@
 //! `explain`: what a layout does to a model, or the page of a code, an op, a layer of the standard library or another word.
 
-use super::{passes, plan_page};
+use super::{estimate, passes, plan_page};
 use crate::args::{DeviceChoice, ExplainArgs};
 use crate::console::Console;
 use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
 use meshwright_core::explain::{
-    DeviceTotals, Report, SlowProductReport, explain, note_no_kernels, recomputed,
+    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowProductReport, explain, note_no_kernels,
+    recomputed,
 };
 use meshwright_core::reference::{self as words, WordPage};
 use meshwright_core::{Layout, training_step};
@@ -17,9 +18,10 @@ use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
 use meshwright_plan::Plan;
 use meshwright_train::catalog::{MODELS, find};
+use meshwright_train::estimates::{EstimateOptions, estimated};
 use meshwright_train::project::line_of;
 use meshwright_train::standard::{self, LayerPage};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Runs the command.
@@ -82,6 +84,7 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     if let Some(kind) = args.passes.device {
         add_device(&mut report, &made.compiled.plan, kind)?;
     }
+    add_estimate(&mut report, args, &made, console)?;
     if console.json() {
         return console.out_json(&report);
     }
@@ -112,6 +115,34 @@ fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<()
     if kind == DeviceChoice::Cuda {
         report.slow_products = slow(plan)?;
     }
+    Ok(())
+}
+
+/// Adds the time of the step and of each collective on the machine that was named.
+fn add_estimate(
+    report: &mut Report,
+    args: &ExplainArgs,
+    made: &passes::Made,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let Some(machine) = estimate::of_machine_if_named(&args.machine, console)?.filter(|_| made.trains) else {
+        return Ok(());
+    };
+    let asked = EstimateOptions::of(machine);
+    let found = estimated(&made.project, &made.sources, &asked);
+    let found = found.map_err(|e| console.failed(e, &made.sources))?;
+    let times: BTreeMap<usize, CollectiveTimes> = found
+        .collectives
+        .iter()
+        .map(|c| (c.step, CollectiveTimes { seconds: c.seconds, exposed_seconds: c.exposed_seconds }))
+        .collect();
+    report.collectives.iter_mut().for_each(|c| c.time = times.get(&c.start).copied());
+    report.estimate = Some(EstimatedStep {
+        machine: asked.machine.name,
+        seconds: found.seconds,
+        error: found.error,
+        exposed_seconds: found.breakdown.exposed.values().sum(),
+    });
     Ok(())
 }
 

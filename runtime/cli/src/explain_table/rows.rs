@@ -3,7 +3,7 @@
 use super::view::View;
 use crate::repeats::{Repetition, RowKey, named, runs};
 use crate::table::{Align, Table, padded};
-use crate::text::{bytes, counted, dashed, thousands};
+use crate::text::{bytes, counted, dashed, short_seconds, thousands};
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report, ValueReport};
 use meshwright_plan::Phase;
@@ -252,6 +252,7 @@ fn bucket_row(name: String, buckets: &[(usize, &CollectiveReport)]) -> Vec<Strin
     let what = buckets
         .first()
         .map_or(String::new(), |b| format!("{} {}{}", dashed(&b.1.op), b.1.axes.join(","), ahead(b.1)));
+    let what = what + &time(&buckets.iter().map(|b| b.1).collect::<Vec<_>>());
     let size: usize = buckets.iter().map(|b| b.1.bytes).sum();
     let reasons: BTreeSet<&str> =
         parts.iter().map(|p| p.because.as_str()).filter(|r| !r.is_empty()).collect();
@@ -299,8 +300,25 @@ fn ahead(c: &CollectiveReport) -> String {
 
 fn collective(m: &Moved) -> Vec<String> {
     let bucket = m.bucket.map(|n| format!(", bucket {n}")).unwrap_or_default();
-    let what = format!("{} {}{bucket}{}", dashed(&m.whole.op), m.whole.axes.join(","), ahead(m.whole));
+    let (op, axes) = (dashed(&m.whole.op), m.whole.axes.join(","));
+    let what = format!("{op} {axes}{bucket}{}{}", ahead(m.whole), time(&[m.whole]));
     let because =
         if m.part.because.is_empty() { String::new() } else { format!("because {}", m.part.because) };
     vec![what, thousands(m.part.bytes as u64), because]
+}
+
+/// The estimated time of collectives in a step: `, 2.1 ms`, and how much of it kernels wait for.
+fn time(all: &[&CollectiveReport]) -> String {
+    let times: Vec<_> = all.iter().filter_map(|c| c.time).collect();
+    if times.is_empty() {
+        return String::new();
+    }
+    let seconds: f64 = times.iter().map(|t| t.seconds).sum();
+    let exposed: f64 = times.iter().map(|t| t.exposed_seconds).sum();
+    let waits = match exposed {
+        e if e < 0.005 * seconds => "hidden".into(),
+        e if e >= 0.995 * seconds => "waited for".into(),
+        e => format!("waits {}", short_seconds(e)),
+    };
+    format!(", {} {waits}", short_seconds(seconds))
 }

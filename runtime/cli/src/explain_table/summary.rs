@@ -1,7 +1,7 @@
 //! What `explain` says beside its rows: totals, when collectives run, where attention is, and what recomputation saves.
 
 use crate::table::{Align, Table};
-use crate::text::{bytes, counted, dashed, flops, thousands};
+use crate::text::{bytes, counted, dashed, flops, short_seconds, thousands};
 use meshwright_core::explain::{
     CollectiveReport, RecomputeReport, Report, SlowProductReport, attention_lines,
 };
@@ -94,6 +94,11 @@ pub(super) fn totals(report: &Report) -> String {
         if device.arena_bytes > 0 {
             t.row([String::new(), bytes(device.arena_bytes), "in the arena".into()]);
         }
+    }
+    if let Some(e) = &report.estimate {
+        let what = format!("+- {:.0} % on {}", 100.0 * e.error, e.machine);
+        t.row(["estimate".into(), short_seconds(e.seconds), what]);
+        t.row([String::new(), short_seconds(e.exposed_seconds), "waiting for collectives".into()]);
     }
     format!("per step and device\n{}", t.render())
 }
