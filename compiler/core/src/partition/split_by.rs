@@ -90,10 +90,14 @@ impl Walk<'_> {
     }
 
     /// Whether a value is the gradient of a sum over the axis: what is summed over devices is, in the backward pass, needed whole by
-    /// each of them.
+    /// each of them. So is what is made of it for the operand of the sum, which is the same along the dim that was summed.
     pub(super) fn gradient_of_sum(&self, id: Id, axis: Axis) -> bool {
         let of = self.facts.node(id).origin.name.strip_prefix("d(").and_then(|n| n.strip_suffix(')'));
+        let lacks = |d: &Dim| !self.facts.graph().ty(id).has(*d);
+        let summed =
+            |x: Id| self.state.current(x).splits.iter().any(|(d, axes)| axes.contains(&axis) && lacks(d));
         of.is_some_and(|name| self.state.sum_names.contains(&(name.into(), axis)))
+            || self.facts.values_of_gradient(id).any(summed)
     }
 
     /// Whether a value is the gradient of one that each device has whole in the forward pass, and takes a part of where a rule for another
