@@ -1,13 +1,24 @@
 //! The machine files that ship.
 
-/// A machine file that ships: its name, and its text.
-pub type ShippedMachine = (&'static str, &'static str);
+/// A machine file that ships.
+#[derive(Clone, Copy, Debug)]
+pub struct ShippedMachine {
+    /// The name users give.
+    pub name: &'static str,
+    /// Its path in the repository.
+    pub path: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
 
 macro_rules! shipped {
     ($($name:literal)*) => {
         /// Every machine file that ships.
-        pub const MACHINES: &[ShippedMachine] =
-            &[$(($name, include_str!(concat!("machines/", $name, ".machine.toml")))),*];
+        pub const MACHINES: &[ShippedMachine] = &[$(ShippedMachine {
+            name: $name,
+            path: concat!("compiler/cost/src/machines/", $name, ".machine.toml"),
+            text: include_str!(concat!("machines/", $name, ".machine.toml")),
+        }),*];
     };
 }
 
@@ -15,7 +26,7 @@ shipped!("dgx-a100-80g" "dgx-a100-40g" "dgx-h100" "h100-96g-500w" "dgx-h200" "sa
 
 /// The text of the machine file of that name.
 pub fn find(name: &str) -> Option<&'static str> {
-    MACHINES.iter().find(|m| m.0 == name).map(|m| m.1)
+    MACHINES.iter().find(|m| m.name == name).map(|m| m.text)
 }
 
 #[cfg(test)]
@@ -48,7 +59,7 @@ mod tests {
 
     #[test]
     fn every_number_of_a_shipped_machine_has_a_source() {
-        for (name, text) in MACHINES {
+        for ShippedMachine { name, text, .. } in MACHINES {
             let file: toml::Table = text.parse().unwrap();
             for (key, value) in file.iter().filter(|(key, _)| *key != "version") {
                 // What `calibrate` measures says where in `[calibration]`.
@@ -62,7 +73,7 @@ mod tests {
 
     #[test]
     fn shipped_machines_are_read() {
-        for (name, text) in MACHINES {
+        for ShippedMachine { name, text, .. } in MACHINES {
             let machine = Machine::read(text).unwrap_or_else(|e| panic!("{name}: {e}"));
             assert!(text.starts_with("# "), "{name} begins without a comment");
             assert!(machine.calibration.is_some() || machine.error("matmul") >= UNCALIBRATED, "{name}");
@@ -78,7 +89,7 @@ mod tests {
             .unwrap()
             .map(|f| f.unwrap().file_name().to_string_lossy().replace(".machine.toml", ""))
             .collect();
-        let mut names: Vec<&str> = MACHINES.iter().map(|m| m.0).collect();
+        let mut names: Vec<&str> = MACHINES.iter().map(|m| m.name).collect();
         files.sort();
         names.sort_unstable();
         assert_eq!(files, names);

@@ -7,7 +7,7 @@ use meshwright_core::reference::pages;
 use meshwright_diag::codes;
 use meshwright_ops::families;
 use meshwright_ops::signature::Form;
-use meshwright_train::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
+use meshwright_train::catalog::{LAYOUTS, MACHINES, MAPS, MODELS, Shipped, find};
 use meshwright_train::runs::runs_below;
 use meshwright_train::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
@@ -51,6 +51,7 @@ pub(crate) fn listed(current: &OsStr) -> Vec<CompletionCandidate> {
     let list = match () {
         () if asks("layouts") => LAYOUTS,
         () if asks("maps") => MAPS,
+        () if asks("machines") => &MACHINES,
         () => MODELS,
     };
     beginning(current, list.iter().map(|s| s.name.to_string()))

@@ -130,6 +130,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Models(a) => commands::shipped::models(&a, console),
         Command::Layouts(a) => commands::shipped::layouts(&a, console),
         Command::Maps(a) => commands::shipped::maps(&a, console),
+        Command::Machines(a) => commands::shipped::machines(&a, console),
         Command::Import(a) => commands::hf::import(&a, console),
         Command::Export(a) => commands::hf::export(&a, console),
         Command::Ckpt(a) => commands::ckpt::run(&a, console),

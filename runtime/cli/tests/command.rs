@@ -148,6 +148,7 @@ fn usage_errors_exit_2_and_help_exits_0() {
         "models",
         "layouts",
         "maps",
+        "machines",
         "import",
         "export",
         "ckpt",
@@ -419,6 +420,17 @@ fn what_ships_is_listed_and_a_closed_pipe_is_no_failure() {
     assert!(code == 0 && out.contains("mnist_mlp") && out.contains("bert"));
     assert!(run(&["layouts"]).1.contains("zero3"));
     assert!(run(&["layouts", "dp"]).1.contains("batch -> "));
+    assert!(run(&["machines"]).1.contains("sakura-one"));
+    let (code, out, _) = run(&["machines", "dgx-h100"]);
+    assert!(code == 0 && out.contains("\nname = \"DGX H100 80 GB\"\n"), "{out}");
+    let (code, out, _) = run(&["machines", "--format", "json"]);
+    let cpu = out.lines().find(|l| l.contains("\"cpu\"")).unwrap();
+    assert!(code == 0 && cpu.contains("compiler/cost/src/machines/cpu.machine.toml"), "{out}");
+    let (code, _, err) = run(&["machines", "dgx-h10"]);
+    assert!(
+        code == 1 && err.contains("no machine `dgx-h10` ships") && err.contains("did you mean `dgx-h100`?"),
+        "{err}"
+    );
     assert!(run(&["completions", "bash"]).1.contains("meshwright"));
 
     let mut child =

@@ -394,6 +394,7 @@ fn a_shell_completes_names_and_the_dims_of_the_model() {
     offers(&["train", "mlp", "--dim", "hid"], "hidden=");
     offers(&["bench", "model", "mlp", "--set", ""], "lr=");
     offers(&["layouts", "meg"], "megatron_sp");
+    offers(&["machines", "sak"], "sakura-one");
     assert!(!completed(&at, &["models", "m"]).contains(&"megatron_sp".to_string()));
     assert_eq!(completed(&at, &["train", "deep.mw", "--dim", "x"]), [""; 0]);
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

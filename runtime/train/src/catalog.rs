@@ -1,4 +1,7 @@
-//! The models, layouts and maps that ship, embedded in the binary.
+//! The models, layouts, maps and machines that ship, embedded in the binary.
+
+use meshwright_cost::shipped::ShippedMachine;
+use std::sync::LazyLock;
 
 /// A shipped file: its name, what messages call it, and its text.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +34,12 @@ pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "tp" "dp_tp" 
 
 /// Every shipped map between a model and that of Hugging Face: what `import hf` and `export hf` go by.
 pub const MAPS: &[Shipped] = shipped!("models/hf", "toml": "bert" "bert_classify" "bert_tag" "gpt" "llama" "mistral" "qwen2" "qwen3" "gemma" "roberta" "roberta_classify" "roberta_tag" "t5");
+
+/// Every shipped machine file.
+pub static MACHINES: LazyLock<Vec<Shipped>> = LazyLock::new(|| {
+    let of = |m: &ShippedMachine| Shipped { name: m.name, path: m.path, text: m.text };
+    meshwright_cost::shipped::MACHINES.iter().map(of).collect()
+});
 
 /// The shipped file that a name means, unless the name has an extension and a file of the user's own is called so.
 pub fn meant(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {

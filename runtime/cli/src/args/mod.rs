@@ -116,6 +116,8 @@ pub(crate) enum Command {
     Layouts(ShippedArgs),
     /// List the maps between models and those of Hugging Face that ship, or print one.
     Maps(ShippedArgs),
+    /// List the machine files that ship, or print one.
+    Machines(ShippedArgs),
     /// Inspect the checkpoints of a run.
     Ckpt(CkptArgs),
     /// Make a run of weights of another framework.
@@ -154,7 +156,9 @@ impl Command {
             Command::New(a) => a.format.format,
             Command::Bench(a) => a.what.format(),
             Command::Launch(a) => a.what.common().format.format,
-            Command::Models(a) | Command::Layouts(a) | Command::Maps(a) => a.format.format,
+            Command::Models(a) | Command::Layouts(a) | Command::Maps(a) | Command::Machines(a) => {
+                a.format.format
+            }
             Command::Import(ImportArgs { what: ImportWhat::Hf(a) }) => a.format.format,
             Command::Export(ExportArgs { what: ExportWhat::Hf(a) }) => a.format.format,
             Command::Ckpt(a) => a.what.format().format,
@@ -462,7 +466,8 @@ Examples:
   meshwright models
   meshwright models mlp > my.mw
   meshwright layouts zero3
-  meshwright maps gpt")]
+  meshwright maps gpt
+  meshwright machines dgx-h100 > mine.machine.toml")]
 pub(crate) struct ShippedArgs {
     /// Print this file.
     #[arg(add = ArgValueCompleter::new(complete::listed))]

@@ -1,4 +1,4 @@
-//! `models`, `layouts` and `maps`: what ships.
+//! `models`, `layouts`, `maps` and `machines`: what ships.
 
 use crate::args::ShippedArgs;
 use crate::console::Console;
@@ -6,7 +6,7 @@ use crate::json::object;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
-use meshwright_train::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
+use meshwright_train::catalog::{LAYOUTS, MACHINES, MAPS, MODELS, Shipped, find};
 
 /// Runs `models`.
 pub(crate) fn models(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
@@ -21,6 +21,11 @@ pub(crate) fn layouts(args: &ShippedArgs, console: &mut Console) -> Result<(), S
 /// Runs `maps`.
 pub(crate) fn maps(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
     run("map", MAPS, args, console)
+}
+
+/// Runs `machines`.
+pub(crate) fn machines(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
+    run("machine", &MACHINES, args, console)
 }
 
 fn run(what: &str, list: &'static [Shipped], args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
@@ -72,7 +77,7 @@ mod tests {
 
     #[test]
     fn every_shipped_file_says_what_it_is() {
-        for s in MODELS.iter().chain(LAYOUTS).chain(MAPS) {
+        for s in MODELS.iter().chain(LAYOUTS).chain(MAPS).chain(&*MACHINES) {
             assert!(about(s.text).len() > 10, "{} begins without a comment", s.path);
         }
         assert_eq!(
