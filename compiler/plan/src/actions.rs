@@ -1,5 +1,9 @@
 //! Schedules of pipelines as data: the passes of each rank in order.
 
+mod transfers;
+
+pub use transfers::{Action, actions, in_flight, verify};
+
 use serde::{Deserialize, Serialize};
 
 /// The order in which microbatches pass the stages of a pipeline.
