@@ -1,9 +1,12 @@
 //! The estimate of a Plan on a machine.
 
+pub use crate::memory::Fits;
+
 use crate::engine::EngineKind;
 use crate::foreign::translated;
 use crate::kernels::program;
 use crate::machine::{DeviceKind, Machine, UNCALIBRATED};
+use crate::memory::{MemoryKind, at_peak, paths, residency};
 use crate::pipe::{Pipe, PipeEstimate, StageBytes};
 use crate::project::Projection;
 use crate::rates::Rates;
@@ -11,9 +14,9 @@ use crate::timeline::{Spent, spent};
 use crate::work::{DeviceWork, Transfer, WorkItem};
 use meshwright_device::{CompileError, compile_launches};
 use meshwright_plan::KernelFamily;
-use meshwright_plan::{Axis, Plan};
+use meshwright_plan::{Axis, BufId, Plan};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What an estimate needs besides the Plan.
 #[derive(Clone, Debug)]
@@ -109,18 +112,6 @@ impl Breakdown {
     }
 }
 
-/// A verdict on whether a step fits into the memory of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fits {
-    /// Yes.
-    Yes,
-    /// More than 80 % is taken: allocators may have to try again.
-    Tight,
-    /// The buffers of the Plan alone are larger than the memory.
-    No,
-}
-
 /// Bytes of the fullest device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
@@ -130,9 +121,9 @@ pub struct Memory {
     pub device_bytes: u64,
     /// The verdict.
     pub fits: Fits,
-    /// Parameters and states.
+    /// Parameters at the peak.
     pub parameters: u64,
-    /// States of the optimizer.
+    /// States of the optimizer at the peak.
     pub optimizer_state: u64,
     /// Gradients at the peak.
     pub gradients: u64,
@@ -198,9 +189,6 @@ pub enum EstimateError {
     },
 }
 
-/// Part of the memory above which a step is tight.
-const TIGHT: f64 = 0.8;
-
 /// Estimates a training step.
 ///
 /// # Errors
@@ -242,7 +230,7 @@ pub fn estimate(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Estimate, E
         hidden: named(plan, &spent.hidden),
         memory: match held {
             Some(held) => held_memory(&held, asked.machine),
-            None => memory(plan, plan.peak_without(&device.absent), asked.machine),
+            None => memory(plan, &device.absent, asked.machine),
         }
         .of_others(matches!(asked.engine, EngineKind::Foreign(_)) || asked.pipe.is_some()),
         model_flops: asked.model_flops,
@@ -322,39 +310,32 @@ fn error(machine: &Machine, breakdown: &Breakdown) -> f64 {
     parts.iter().map(|(seconds, family)| seconds / sum * of(family)).sum()
 }
 
-/// Whether bytes of a Plan fit.
-pub fn fits(peak: u64, machine: &Machine) -> Fits {
-    let (peak, usable) = (peak as f64, machine.usable());
-    match peak {
-        _ if peak > usable => Fits::No,
-        _ if peak > TIGHT * usable => Fits::Tight,
-        _ => Fits::Yes,
-    }
-}
-
 impl Memory {
     /// Of an engine or a schedule that is not the Plan's own, nothing says for certain that it does not fit.
     fn of_others(mut self, others: bool) -> Memory {
-        if others && self.fits == Fits::No {
-            self.fits = Fits::Tight;
+        if let (true, Fits::No { .. }) = (others, self.fits) {
+            self.fits = Fits::Tight { free: 0 };
         }
         self
     }
 }
 
-fn memory(plan: &Plan, peak: u64, machine: &Machine) -> Memory {
-    let s = &plan.summary;
-    let held = s.parameter_bytes + s.optimizer_state_bytes;
+/// Bytes by kind at the peak. Gradients are the cotangents of parameters.
+fn memory(plan: &Plan, absent: &BTreeSet<BufId>, machine: &Machine) -> Memory {
+    let residency = residency(plan, &paths(plan), |_| false);
+    let kinds = at_peak(plan, &residency, absent);
+    let of = |kind: MemoryKind| kinds[kind as usize];
+    let peak = kinds.iter().sum();
     Memory {
         peak_bytes: peak,
         device_bytes: peak + machine.device.reserve as u64,
-        fits: fits(peak, machine),
-        parameters: s.parameter_bytes,
-        optimizer_state: s.optimizer_state_bytes,
-        gradients: 0,
-        residuals: 0,
-        communication: 0,
-        workspace: peak.saturating_sub(held),
+        fits: Fits::of(peak, machine),
+        parameters: of(MemoryKind::Parameters),
+        optimizer_state: of(MemoryKind::OptimizerState),
+        gradients: of(MemoryKind::Gradients),
+        residuals: of(MemoryKind::Residuals),
+        communication: of(MemoryKind::Communication),
+        workspace: of(MemoryKind::Workspace) + of(MemoryKind::Inputs),
     }
 }
 
@@ -364,7 +345,7 @@ fn held_memory(held: &StageBytes, machine: &Machine) -> Memory {
     Memory {
         peak_bytes: peak,
         device_bytes: peak + machine.device.reserve as u64,
-        fits: fits(peak, machine),
+        fits: Fits::of(peak, machine),
         parameters: held.parameters as u64,
         optimizer_state: held.optimizer_state as u64,
         gradients: held.gradients as u64,

@@ -11,6 +11,7 @@ pub mod estimate;
 pub mod foreign;
 pub mod kernels;
 pub mod machine;
+pub mod memory;
 pub mod pipe;
 mod pipe_memory;
 pub mod pipeline;

@@ -17,6 +17,7 @@ use memory::HeldBuffer;
 use meshwright_core::Compiled;
 use meshwright_core::explain::{DeviceReport, Report};
 use meshwright_core::layout::Layout;
+use meshwright_cost::memory::MemoryKind;
 use meshwright_diag::Sources;
 use meshwright_plan::CollectiveTotal;
 use placed::{ExtentView, PlacedType, PlacedTypes};
@@ -110,7 +111,7 @@ pub fn data(model: &str, program: &str, layouts: &[LayoutView], differences: Val
     json!({
         "model": model,
         "program": program,
-        "kinds": memory::KINDS,
+        "kinds": MemoryKind::ALL.map(MemoryKind::name),
         "layouts": layouts,
         "differences": differences,
     })

@@ -97,7 +97,7 @@ pub fn machine(name: &str, changes: &[String]) -> Checked<Machine> {
                 codes::E0515,
                 format!("`{name}` is not a machine: neither a file, nor a machine that ships"),
             );
-            let all = MACHINES.iter().map(|m| m.0).collect::<Vec<_>>().join(", ");
+            let all = MACHINES.iter().map(|m| m.name).collect::<Vec<_>>().join(", ");
             return Err(Box::new(found.help(format!("give a file, or one of {all}"))));
         }
     };

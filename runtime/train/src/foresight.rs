@@ -221,6 +221,10 @@ fn collective_row(c: &PublishedCollective, machine: &Machine) -> Result<Foresigh
     })
 }
 
+fn does_not_fit(e: &Estimate) -> bool {
+    matches!(e.memory.fits, Fits::No { .. })
+}
+
 fn row(file: &RunsFile, run: &PublishedRun, machine: Machine) -> Result<ForesightRow, String> {
     let mut best: Option<(Estimate, Vec<String>)> = None;
     let mut failed = String::new();
@@ -228,7 +232,7 @@ fn row(file: &RunsFile, run: &PublishedRun, machine: Machine) -> Result<Foresigh
         match one_estimate(file, run, &machine, &rules) {
             Ok(e) => {
                 let better = best.as_ref().is_none_or(|(b, _)| {
-                    let key = |e: &Estimate| (e.memory.fits == Fits::No, e.seconds);
+                    let key = |e: &Estimate| (does_not_fit(e), e.seconds);
                     key(&e).partial_cmp(&key(b)).is_some_and(std::cmp::Ordering::is_lt)
                 });
                 if better {
@@ -255,7 +259,7 @@ fn row(file: &RunsFile, run: &PublishedRun, machine: Machine) -> Result<Foresigh
         flops_per_device: e.tflops_per_device * 1e12,
         memory_gib: run.memory_gib,
         estimated_gib: Some(e.memory.device_bytes as f64 / f64::from(1 << 30)),
-        refused: e.memory.fits == Fits::No,
+        refused: does_not_fit(&e),
         chosen,
     })
 }

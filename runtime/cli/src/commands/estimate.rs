@@ -244,10 +244,14 @@ fn text(project: &Project, asked: &EstimateOptions, e: &Estimate, goodput: Optio
         &format!("rate   {} examples/s{rate}\n", short_number((e.examples_per_second * 10.0).round() / 10.0));
     let above = e.memory.device_bytes as f64 > machine.device.memory;
     let fits = match e.memory.fits {
-        Fits::Tight if above => "more than there is, by a projection that may be too high",
-        Fits::Yes => "fits",
-        Fits::Tight => "fits, with less than a fifth left: allocators may have to try again",
-        Fits::No => "does not fit",
+        Fits::Tight { .. } if above => "more than there is, by a projection that may be too high".into(),
+        Fits::Yes => "fits".to_string(),
+        Fits::Tight { free } => {
+            format!("fits, with {} left, less than a fifth: allocators may have to try again", bytes(free))
+        }
+        Fits::No { missing } => {
+            format!("does not fit: the Plan's buffers alone are {} larger", bytes(missing))
+        }
     };
     out += &format!(
         "memory {} of {}: {fits}\n",

@@ -1,12 +1,15 @@
 //! The page's data against the Plan and against what `explain` says.
 
-use super::{LayoutView, PlannedLayout, data, html, memory::KINDS};
+use super::{LayoutView, PlannedLayout, data, html};
 use meshwright_core::explain::{Report, explain};
 use meshwright_core::{Compiled, training_step};
+use meshwright_cost::memory::{self, MemoryKind};
+use meshwright_ops::{Class, Id};
 use meshwright_plan::{BufId, ProgramInputKind};
 use meshwright_train::project::line_of;
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// Models under layouts: tensors in buckets, halos, loops that stagger, gathers of parameters, one device, three axes.
 const CASES: &[(&str, Option<&str>, &str, &str)] = &[
@@ -56,6 +59,10 @@ fn cases() -> impl Iterator<Item = Case> {
     CASES.iter().map(|(model, preset, mesh, layout)| case(model, *preset, mesh, layout))
 }
 
+fn kind_named(name: &str) -> usize {
+    MemoryKind::ALL.iter().position(|k| k.name() == name).unwrap()
+}
+
 /// Kind, bytes and lifetime of each buffer, as a browser reads them.
 fn held(json: &Value) -> Vec<(usize, u64, u64, u64)> {
     let row = |b: &Value| {
@@ -79,9 +86,18 @@ fn the_curve_of_memory_has_the_peak_of_the_plan() {
         there.sort_unstable_by(|a, b| b.cmp(a));
         let expected: Vec<u64> = plan.at_peak().iter().map(|b| b.bytes).collect();
         assert_eq!(there, expected, "{}", plan.model);
+        // The sums by kind are those of the same step.
+        let graph = &compiled.spmd.step.graph;
+        let rows = memory::residency(plan, &memory::paths(plan), |id| {
+            graph.node(Id(id)).origin.class == Class::Grad
+        });
+        let sums = memory::at_peak(plan, &rows, &BTreeSet::new());
+        let mut here = memory::ByKind::default();
+        alive(peak).for_each(|b| here[b.0] += b.1);
+        assert_eq!(sums, here, "{}", plan.model);
         // Before the step there is what is bound, of each kind what the totals say.
         let bound = |kind: &str| {
-            let kind = KINDS.iter().position(|k| *k == kind).unwrap();
+            let kind = kind_named(kind);
             let written = |i: usize| plan.steps.iter().any(|s| s.writes_buf(BufId(i as u32)));
             held.iter()
                 .enumerate()
@@ -163,11 +179,11 @@ fn shards_are_those_of_the_plan_also_beyond_the_own_ones() {
 #[test]
 fn what_memory_is_for_is_told() {
     let kinds = |c: &Case| {
-        let mut sums = [0u64; KINDS.len()];
+        let mut sums = memory::ByKind::default();
         held(&c.json).iter().for_each(|b| sums[b.0] += b.1);
         sums
     };
-    let name = |kind: &str| KINDS.iter().position(|k| *k == kind).unwrap();
+    let name = kind_named;
     let zero3 = case("gpt", Some("tiny"), "data=4", "zero3");
     let dp = case("gpt", Some("tiny"), "data=4", "dp");
     // Gathered parameters are copies; without ZeRO there are none.
