@@ -7,10 +7,10 @@ use meshwright_cost::kernels::program;
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_cost::rates::Rates;
-use meshwright_cost::shipped::MACHINES;
+use meshwright_cost::shipped::{MACHINES, ShippedMachine};
 use meshwright_cost::timeline::{events, spent};
 use meshwright_device::compile_launches;
-use meshwright_plan::actions::Schedule;
+use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{DType, Plan};
 use meshwright_train::estimates::{EstimateOptions, estimated, machine};
 use meshwright_train::foresight::{SHIPPED_RUNS, read_runs, rows, summary};
@@ -73,7 +73,8 @@ fn plan(options: &ProjectOptions) -> Plan {
 
 /// Every machine that ships, with the precision that suits it.
 fn machines() -> Vec<(Machine, Option<DType>)> {
-    let of = |(name, _): &(&str, &str)| {
+    let of = |shipped: &ShippedMachine| {
+        let name = shipped.name;
         let machine = machine(name, &[]).unwrap_or_else(|e| panic!("{name}: {}", e.message));
         let half = machine.device.matrix.contains_key("bf16").then_some(DType::BF16);
         (machine, half)
@@ -219,16 +220,19 @@ fn turns_that_are_multiplied_are_those_that_are_walked() {
 fn a_pipeline_takes_its_passes_and_its_bubble() {
     let (h100, precision) = machines().into_iter().find(|(m, _)| m.name.contains("H100 80")).unwrap();
     let layout = "microbatches 8";
-    let of = |stages: usize, chunks: usize, schedule: Schedule| {
+    let of = |stages: usize, chunks: usize, schedule: PipelineSchedule| {
         let pipe = (stages > 1).then_some(Pipe { stages, schedule, chunks, ends: false });
         let sizes = [("layers", 8), ("batch", 64)];
         on(&options(&("gpt", "tiny", &sizes, layout, ""), precision), &h100, pipe)
     };
-    let one = of(1, 1, Schedule::Gpipe);
-    let (two, four) = (of(2, 1, Schedule::OneForwardOneBackward), of(4, 1, Schedule::OneForwardOneBackward));
+    let one = of(1, 1, PipelineSchedule::Gpipe);
+    let (two, four) = (
+        of(2, 1, PipelineSchedule::OneForwardOneBackward),
+        of(4, 1, PipelineSchedule::OneForwardOneBackward),
+    );
     assert!(four.seconds < two.seconds && two.seconds < one.seconds);
     assert!(four.pipe.as_ref().unwrap().bubble > two.pipe.as_ref().unwrap().bubble * 0.5);
-    let interleaved = of(4, 2, Schedule::OneForwardOneBackward).pipe.unwrap().bubble;
+    let interleaved = of(4, 2, PipelineSchedule::OneForwardOneBackward).pipe.unwrap().bubble;
     assert!(interleaved < four.pipe.as_ref().unwrap().bubble, "{interleaved}");
     assert_eq!(four.devices, 4);
     assert!(near(four.breakdown.sum(), four.seconds, 1e-12));
@@ -272,7 +276,7 @@ fn a_large_plan_is_estimated_at_once() {
     let h100 = machine("dgx-h100", &[]).unwrap_or_else(|e| panic!("{}", e.message));
     let layout = "batch -> data; heads, d_ff, vocab -> model; seq -> model when free; moments: * -> data; microbatches 16";
     let of = ("gpt", "gpt3_175b", &[("batch", 20_480_usize)][..], layout, "data=80,model=8");
-    let pipe = Pipe { stages: 16, schedule: Schedule::OneForwardOneBackward, chunks: 6, ends: false };
+    let pipe = Pipe { stages: 16, schedule: PipelineSchedule::OneForwardOneBackward, chunks: 6, ends: false };
     let e = on(&options(&of, Some(DType::BF16)), &h100, Some(pipe));
     assert_eq!(e.devices, 10_240);
     assert!(e.mfu.unwrap() > 0.2 && e.mfu.unwrap() < 0.7, "{:?}", e.mfu);

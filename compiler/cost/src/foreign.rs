@@ -8,7 +8,7 @@ use self::again::{recompute, recompute_last};
 use self::merge::{merged, product_of};
 use crate::engine::EngineFacts;
 use crate::timeline::Prices;
-use crate::work::{DeviceWork, Product, Scores, Transfer, Work, WorkItem};
+use crate::work::{DeviceWork, KernelWork, Product, Scores, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
@@ -127,7 +127,7 @@ impl Translation<'_> {
         operands.iter().any(|o| o.dims.iter().any(|d| self.inputs.contains(d)))
     }
 
-    fn work(&self, work: &Work, depth: usize) -> Vec<Work> {
+    fn work(&self, work: &KernelWork, depth: usize) -> Vec<KernelWork> {
         // Others keep activations in the order in which they are sent, and prepare no tensors.
         if work.packs || work.steps.is_empty() || self.converts_a_parameter(work) {
             return vec![];
@@ -169,7 +169,7 @@ impl Translation<'_> {
             let activation = self.step(work.step).is_some_and(|s| self.activates(&s.writes));
             let in_8_bits = work.products.iter().filter(|p| p.fp8 && activation);
             let elements: f64 = in_8_bits.map(|p| (p.m * p.k * p.batch) as f64).sum();
-            let made = Work::memory(work.step, work.phase, CONVERTED * elements, 1.0);
+            let made = KernelWork::memory(work.step, work.phase, CONVERTED * elements, 1.0);
             (elements > 0.0).then(|| (WorkItem::Work(Box::new(made)), *lag))
         };
         items.into_iter().flat_map(|pair| [conversion(&pair), Some(pair)]).flatten().collect()
@@ -231,7 +231,7 @@ impl Translation<'_> {
     }
 
     /// Whether it only rounds a parameter, of which other engines keep a copy in the half type.
-    fn converts_a_parameter(&self, work: &Work) -> bool {
+    fn converts_a_parameter(&self, work: &KernelWork) -> bool {
         self.facts.param_bytes == HALF
             && !work.steps.is_empty()
             && work.steps.iter().all(|s| {
@@ -247,27 +247,27 @@ impl Translation<'_> {
     }
 
     /// Attention as products, a softmax and a mask of dropout, each in memory.
-    fn unfused(&self, work: &Work, s: &Scores) -> Vec<Work> {
+    fn unfused(&self, work: &KernelWork, s: &Scores) -> Vec<KernelWork> {
         let elements = s.matrices * s.queries * s.keys;
         let product = |m: f64, n: f64, k: f64| {
             let (m, n, k, batch) = (m as u64, n as u64, k as u64, s.matrices as u64);
             let bytes = HALF * (batch * (m * k + k * n + m * n)) as f64;
-            let mut made = Work::memory(work.step, work.phase, bytes, 1.0);
+            let mut made = KernelWork::memory(work.step, work.phase, bytes, 1.0);
             made.family = KernelFamily::Matmul;
             made.products = vec![Product { m, n, k, batch, dtype: DType::BF16, fp8: false }];
             made
         };
         let memory = |bytes: f64| {
-            let mut made = Work::memory(work.step, work.phase, bytes * elements, 1.0);
+            let mut made = KernelWork::memory(work.step, work.phase, bytes * elements, 1.0);
             made.family = KernelFamily::Attention;
             made
         };
-        let dropped = |made: &mut Vec<Work>| {
+        let dropped = |made: &mut Vec<KernelWork>| {
             if s.dropout {
                 made.push(memory(2.0 * HALF + 1.0));
             }
         };
-        let forward = |made: &mut Vec<Work>| {
+        let forward = |made: &mut Vec<KernelWork>| {
             made.extend([product(s.queries, s.keys, s.width), memory(2.0 * HALF)]);
             dropped(made);
             made.push(product(s.queries, s.values, s.keys));
@@ -316,7 +316,7 @@ impl Translation<'_> {
         };
         let elements = own.bytes / size;
         own.bytes = elements * each;
-        let copies = Work::memory(own.step, own.phase, elements * self.facts.copies, 1.0);
+        let copies = KernelWork::memory(own.step, own.phase, elements * self.facts.copies, 1.0);
         let copied = self.facts.copies > 0.0 && own.phase != Phase::Update;
         let copies = copied.then(|| WorkItem::Work(Box::new(copies)));
         [WorkItem::Start(own)].into_iter().chain(copies).collect()
@@ -342,7 +342,7 @@ impl Translation<'_> {
         let logits = product_of(&items[last]).map_or(0.0, |(_, p)| (p.m * p.n * p.batch) as f64);
         let Some((_, forward, backward)) = LOSSES.iter().find(|l| l.0 == self.facts.loss) else { return };
         let WorkItem::Work(of) = &items[last] else { return };
-        let work = Work::memory(of.step, Phase::Forward, (forward + backward) * logits, 5.0);
+        let work = KernelWork::memory(of.step, Phase::Forward, (forward + backward) * logits, 5.0);
         let mut between: Vec<WorkItem> = items.drain(last + 1..first).collect();
         between.retain(|i| !matches!(i, WorkItem::Work(_)));
         between.push(WorkItem::Work(Box::new(work)));

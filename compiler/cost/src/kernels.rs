@@ -1,7 +1,7 @@
 //! The work of a Plan on one device, from the launches of its device plan.
 
 use crate::visible::{balanced, visible};
-use crate::work::{DeviceWork, Loop, Product, ScalarFamily, Scores, Transfer, Work, WorkItem};
+use crate::work::{DeviceWork, KernelWork, Loop, Product, ScalarFamily, Scores, Transfer, WorkItem};
 use meshwright_device::costs::is_view;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
@@ -87,7 +87,7 @@ impl Reader<'_> {
         let steps: Vec<&Step> = launch.steps.iter().filter_map(|s| self.plan.steps.get(*s)).collect();
         let at = launch.steps.last().copied().unwrap_or(launch.step);
         let phase = self.plan.steps.get(at).map_or(Phase::Forward, |s| s.phase);
-        let mut work = Work::memory(at, phase, (traffic.read + traffic.written) as f64, kernels);
+        let mut work = KernelWork::memory(at, phase, (traffic.read + traffic.written) as f64, kernels);
         work.steps.clone_from(&launch.steps);
         // Sums of products along rows are folds, whatever the Plan calls them.
         let folds = matches!(
@@ -101,7 +101,7 @@ impl Reader<'_> {
 }
 
 /// Adds what a step computes to the work of its kernel.
-fn add(work: &mut Work, plan: &Plan, step: &Step, folds: bool) {
+fn add(work: &mut KernelWork, plan: &Plan, step: &Step, folds: bool) {
     let family = if folds { KernelFamily::Memory } else { step.prim.spec().family };
     if family < work.family {
         work.family = family;

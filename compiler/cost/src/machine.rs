@@ -4,12 +4,15 @@
 //! the code has none.
 
 mod check;
+mod error;
 mod network;
 mod read;
+mod source;
 mod with;
 
+pub use error::MachineError;
 pub use network::{InNetwork, NetworkLine, ReduceMode, Tier};
-pub use read::MachineError;
+pub use source::NumberSource;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -45,17 +48,6 @@ pub struct Machine {
     /// The calibration of the file; none where nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
-}
-
-/// Sources of the numbers of a table: one for all, or one for each key. They are also those of the tables below it, or below the
-/// key, that name none.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Source {
-    /// Of all numbers of the table.
-    All(String),
-    /// By key.
-    ByKey(BTreeMap<String, String>),
 }
 
 /// Kind of a device.
@@ -97,7 +89,7 @@ pub struct Device {
     /// Efficiency of a matrix product by its shape.
     pub product: ProductShape,
     /// Memory.
-    pub stream: Stream,
+    pub stream: StreamRates,
     /// Of a CPU, seconds per element of an `f32` function by family ([`SCALAR_FAMILIES`]), on one core.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scalar: BTreeMap<String, f64>,
@@ -109,7 +101,7 @@ pub struct Device {
     pub attention: BTreeMap<String, AttentionRates>,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }
 
 fn one() -> f64 {
@@ -126,7 +118,7 @@ pub struct MatrixRates {
     pub best: f64,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }
 
 /// Efficiency of a matrix product by its shape: a library divides the result into tiles, and assigns whole tiles to units in whole waves.
@@ -144,13 +136,13 @@ pub struct ProductShape {
     pub split: f64,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }
 
 /// Rates of memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stream {
+pub struct StreamRates {
     /// Bytes per second of a kernel by the bytes that it reads and writes, ascending; between two entries by the logarithm of the bytes.
     pub rates: Vec<(f64, f64)>,
     /// Bytes per second of all units of a CPU together.
@@ -158,7 +150,7 @@ pub struct Stream {
     pub total: Option<f64>,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }
 
 /// Rates of an attention kernel: `top * keys / (keys + half)`.
@@ -177,7 +169,7 @@ pub struct AttentionRates {
     pub dropout: f64,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }
 
 /// Failures, for goodput.
@@ -192,7 +184,7 @@ pub struct Failures {
     pub checkpoint: f64,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }
 
 /// What `calibrate` has measured.

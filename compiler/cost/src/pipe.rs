@@ -1,7 +1,7 @@
 //! A pipeline that is asked for, and the estimate of one.
 
 use meshwright_plan::Dim;
-use meshwright_plan::actions::Schedule;
+use meshwright_plan::actions::PipelineSchedule;
 use serde::Serialize;
 
 /// A pipeline.
@@ -10,7 +10,7 @@ pub struct Pipe {
     /// Stages on different devices.
     pub stages: usize,
     /// The order of forward and backward passes.
-    pub schedule: Schedule,
+    pub schedule: PipelineSchedule,
     /// Stages of a device.
     pub chunks: usize,
     /// Whether the embedding and the logits count as a layer each where layers are divided.
@@ -34,7 +34,7 @@ pub struct PipeEstimate {
 
 /// A stage: its layers among all of the loop, and the dim of the loop.
 #[derive(Clone, Copy)]
-pub(crate) struct Stage {
+pub(crate) struct StageShare {
     /// Layers of the device with most.
     pub(crate) layers: usize,
     /// Layers of the model.

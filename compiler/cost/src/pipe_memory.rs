@@ -2,8 +2,8 @@
 
 use crate::engine::EngineFacts;
 use crate::foreign::input_dims;
-use crate::pipe::{Pipe, Stage, StageBytes};
-use meshwright_plan::actions::Schedule;
+use crate::pipe::{Pipe, StageBytes, StageShare};
+use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{BufId, Operand, Phase, Plan, ProgramInput, ProgramInputKind};
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ const GRADIENT: f64 = 4.0;
 const AT_ONCE: f64 = 3.0;
 
 /// Microbatches whose residuals a stage of the first device keeps, in layers (Narayanan et al. 2021, section 2.2).
-fn layers_in_flight(pipe: &Pipe, stage: Stage) -> f64 {
+fn layers_in_flight(pipe: &Pipe, stage: StageShare) -> f64 {
     let (p, v, n) = (pipe.stages as f64, pipe.chunks as f64, stage.microbatches as f64);
     let chunks = match pipe.schedule {
-        Schedule::Gpipe => n,
+        PipelineSchedule::Gpipe => n,
         _ if pipe.chunks == 1 => n.min(p),
         _ => (n * v).min(2.0 * (p - 1.0) + (v - 1.0) * p + 1.0),
     };
@@ -24,7 +24,7 @@ fn layers_in_flight(pipe: &Pipe, stage: Stage) -> f64 {
 }
 
 /// Bytes of the device with most layers.
-pub(crate) fn held(plan: &Plan, facts: Option<&EngineFacts>, pipe: &Pipe, stage: Stage) -> StageBytes {
+pub(crate) fn held(plan: &Plan, facts: Option<&EngineFacts>, pipe: &Pipe, stage: StageShare) -> StageBytes {
     let share = stage.layers as f64 / stage.of as f64;
     let bytes = |b: BufId| plan.buffer(b).largest_bytes(&plan.mesh) as f64;
     let elements = |b: BufId| plan.buffer(b).largest(&plan.mesh) as f64;

@@ -1,6 +1,6 @@
 //! Pipelines: the passes of all ranks, each as soon as what it needs is there.
 
-use meshwright_plan::actions::{Pass, Run};
+use meshwright_plan::actions::{Pass, PassRun};
 
 /// Seconds of the passes of a microbatch through a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -29,7 +29,12 @@ pub struct Played {
 ///
 /// # Errors
 /// Where the lists wait for each other, or name stages that there are not.
-pub fn play(lists: &[Vec<Run>], stages: &[StageTimes], hop: f64, blocking: bool) -> Result<Played, String> {
+pub fn play(
+    lists: &[Vec<PassRun>],
+    stages: &[StageTimes],
+    hop: f64,
+    blocking: bool,
+) -> Result<Played, String> {
     let p = lists.len();
     let last = stages.len().checked_sub(1).ok_or("a pipeline without stages")?;
     let micros = lists.iter().flatten().map(|r| r.micro + 1).max().unwrap_or(0);
@@ -97,9 +102,9 @@ pub fn play(lists: &[Vec<Run>], stages: &[StageTimes], hop: f64, blocking: bool)
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use meshwright_plan::actions::{Schedule, runs};
+    use meshwright_plan::actions::{PipelineSchedule, runs};
 
-    fn makespan(schedule: Schedule, p: usize, v: usize, m: usize, times: (f64, f64, f64)) -> f64 {
+    fn makespan(schedule: PipelineSchedule, p: usize, v: usize, m: usize, times: (f64, f64, f64)) -> f64 {
         let (forward, backward, weight) = times;
         let stage = StageTimes {
             forward: forward / v as f64,
@@ -116,16 +121,16 @@ mod tests {
         for (p, m) in [(2, 4), (4, 8), (8, 64), (3, 7)] {
             let (f, b, w) = (1.0, 1.5, 0.5);
             let (n, edge) = (m as f64, (p - 1) as f64);
-            for schedule in [Schedule::Gpipe, Schedule::OneForwardOneBackward] {
+            for schedule in [PipelineSchedule::Gpipe, PipelineSchedule::OneForwardOneBackward] {
                 let got = makespan(schedule, p, 1, m, (f, b, w));
                 assert!((got - (n + edge) * (f + b + w)).abs() < 1e-9, "{schedule:?} {p} {m}: {got}");
             }
             if m % p == 0 {
-                let got = makespan(Schedule::OneForwardOneBackward, p, 2, m, (f, b, w));
+                let got = makespan(PipelineSchedule::OneForwardOneBackward, p, 2, m, (f, b, w));
                 assert!((got - (n * (f + b + w) + edge * (f + b + w) / 2.0)).abs() < 1e-9, "{p} {m}: {got}");
             }
             if m >= 2 * p {
-                let got = makespan(Schedule::ZbH1, p, 1, m, (1.0, 1.0, 1.0));
+                let got = makespan(PipelineSchedule::ZbH1, p, 1, m, (1.0, 1.0, 1.0));
                 assert!((got - (3.0 * n + edge)).abs() < 1e-9, "zb_h1 {p} {m}: {got}");
             }
         }
@@ -133,15 +138,17 @@ mod tests {
 
     #[test]
     fn parts_that_ranks_do_not_divide_end() {
-        assert!(makespan(Schedule::OneForwardOneBackward, 16, 6, 376, (1.0, 1.0, 1.0)) > 3.0 * 376.0);
-        let wrong =
-            vec![vec![Run { pass: Pass::B, micro: 0, chunk: 0 }, Run { pass: Pass::F, micro: 0, chunk: 0 }]];
+        assert!(makespan(PipelineSchedule::OneForwardOneBackward, 16, 6, 376, (1.0, 1.0, 1.0)) > 3.0 * 376.0);
+        let wrong = vec![vec![
+            PassRun { pass: Pass::B, micro: 0, chunk: 0 },
+            PassRun { pass: Pass::F, micro: 0, chunk: 0 },
+        ]];
         assert!(play(&wrong, &[StageTimes::default()], 0.0, false).unwrap_err().contains("for ever"));
     }
 
     #[test]
     fn transfers_delay_or_block() {
-        let lists = runs(Schedule::OneForwardOneBackward, 4, 1, 8).unwrap();
+        let lists = runs(PipelineSchedule::OneForwardOneBackward, 4, 1, 8).unwrap();
         let stages = vec![StageTimes { forward: 1.0, backward: 1.0, weight: 1.0 }; 4];
         let end = |hop, blocking| {
             play(&lists, &stages, hop, blocking).unwrap().ends.into_iter().fold(0.0, f64::max)

@@ -5,12 +5,12 @@
 //! on the last. One Plan serves all numbers of stages, chunks and schedules. The axis of the pipeline is the outermost.
 
 use crate::engine::{EngineFacts, EngineKind};
-use crate::pipe::{Pipe, PipeEstimate, Stage, StageBytes};
+use crate::pipe::{Pipe, PipeEstimate, StageBytes, StageShare};
 use crate::pipe_memory::held;
 use crate::pipeline::{StageTimes, play};
 use crate::rates::Rates;
 use crate::timeline::{Spent, spent};
-use crate::work::{DeviceWork, Loop, Transfer, Work, WorkItem};
+use crate::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::actions::runs;
 use meshwright_plan::{CollectiveKind, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step};
@@ -35,7 +35,7 @@ pub struct Projection<'a> {
     /// Devices stand still while they send.
     blocking: bool,
     facts: Option<&'a EngineFacts>,
-    most: Stage,
+    most: StageShare,
 }
 
 /// The parts of a program that matter to a pipeline.
@@ -91,7 +91,7 @@ impl<'a> Projection<'a> {
             last: [time(&ends.last[0]), time(&ends.last[1])],
             outside: outside(plan, &parts, rates, share(most), &once, facts, window),
             hop: hop(plan, &forward, stacked, &activations, rates, facts),
-            most: Stage { layers: most, of: forward.size, stacked, microbatches: parts.microbatches },
+            most: StageShare { layers: most, of: forward.size, stacked, microbatches: parts.microbatches },
             facts,
             blocking: facts.is_some_and(|f| !f.p2p_overlap || pipe.chunks == 1),
         })
@@ -174,7 +174,7 @@ impl StageEnds {
             place[way].push(WorkItem::Work(Box::new(work.scaled(1.0 - stacked))));
             if stacked > 0.0 {
                 let own = work.scaled(stacked * layer.layers as f64 / layer.of as f64);
-                ends.of_layers[way].push(WorkItem::Work(Box::new(Work { kernels: 1.0, ..own })));
+                ends.of_layers[way].push(WorkItem::Work(Box::new(KernelWork { kernels: 1.0, ..own })));
             }
         }
         ends

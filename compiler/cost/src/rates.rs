@@ -5,7 +5,7 @@ use crate::engine::{EngineFacts, EngineKind};
 use crate::machine::{DeviceKind, Machine};
 use crate::step::{DeviceRates, Seconds};
 use crate::timeline::Prices;
-use crate::work::{Transfer, Work};
+use crate::work::{KernelWork, Transfer};
 use meshwright_plan::Mesh;
 use std::borrow::Cow;
 
@@ -64,7 +64,7 @@ fn without(machine: &Machine, facts: &EngineFacts) -> Machine {
 }
 
 impl Prices for Rates<'_> {
-    fn work(&self, work: &Work) -> Seconds {
+    fn work(&self, work: &KernelWork) -> Seconds {
         self.device.seconds(work)
     }
 

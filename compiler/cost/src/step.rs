@@ -2,7 +2,7 @@
 
 use crate::machine::{AttentionRates, Device, DeviceKind, Machine, MatrixRates};
 use crate::shape::efficiency;
-use crate::work::{Product, ScalarFamily, Scores, Work};
+use crate::work::{KernelWork, Product, ScalarFamily, Scores};
 use meshwright_plan::DType;
 use meshwright_plan::KernelFamily;
 
@@ -50,7 +50,7 @@ impl DeviceRates {
     }
 
     /// Seconds of kernels.
-    pub fn seconds(&self, work: &Work) -> Seconds {
+    pub fn seconds(&self, work: &KernelWork) -> Seconds {
         let d = &self.device;
         let memory = work.bytes / self.stream(work.bytes / work.kernels.max(1.0));
         let scalar = self.scalar(work);
@@ -71,7 +71,7 @@ impl DeviceRates {
     }
 
     /// Seconds of scalar functions on a CPU. Rates are those of `f32`.
-    fn scalar(&self, work: &Work) -> f64 {
+    fn scalar(&self, work: &KernelWork) -> f64 {
         let table = &self.device.scalar;
         let each = |f: ScalarFamily| table.get(f.name()).map_or(0.0, |s| s * work.scalars[f.position()]);
         ScalarFamily::ALL.into_iter().map(each).sum::<f64>() / self.share

@@ -4,7 +4,7 @@
 //! ended. What computes beside a collective is slowed by the units that the collective takes (contention).
 
 use crate::step::Seconds;
-use crate::work::{DeviceWork, Loop, Transfer, Work, WorkItem};
+use crate::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::{Axis, Phase};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Costs of items.
 pub trait Prices {
     /// Seconds of kernels.
-    fn work(&self, work: &Work) -> Seconds;
+    fn work(&self, work: &KernelWork) -> Seconds;
     /// Seconds of a collective, and the part of the device's units that it takes.
     fn transfer(&self, transfer: &Transfer) -> (f64, f64);
     /// True if collectives run beside kernels.
@@ -174,7 +174,7 @@ impl<'p> Timeline<'p> {
         }
     }
 
-    fn work(&mut self, work: &Work) {
+    fn work(&mut self, work: &KernelWork) {
         let Seconds { work: seconds, launch } = self.prices.work(work);
         // While `seconds` of work are done at the lower rate, a collective goes on for longer.
         let beside = self.under_way().min((seconds + launch) / (1.0 - self.taken));

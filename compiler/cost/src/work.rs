@@ -14,7 +14,7 @@ pub struct DeviceWork {
 #[derive(Clone, Debug)]
 pub enum WorkItem {
     /// Kernels.
-    Work(Box<Work>),
+    Work(Box<KernelWork>),
     /// A collective: its start if it is async, or all of it.
     Start(Transfer),
     /// The end of an async collective.
@@ -36,7 +36,7 @@ pub struct Loop {
 
 /// Kernels that follow each other.
 #[derive(Clone, Debug)]
-pub struct Work {
+pub struct KernelWork {
     /// The step of the Plan that they compute, the last one if there are several.
     pub step: usize,
     /// All steps of the Plan that they compute.
@@ -63,12 +63,12 @@ pub struct Work {
     pub packs: bool,
 }
 
-impl Work {
+impl KernelWork {
     /// Work that reads and writes bytes in a number of kernels.
-    pub fn memory(step: usize, phase: Phase, bytes: f64, kernels: f64) -> Work {
+    pub fn memory(step: usize, phase: Phase, bytes: f64, kernels: f64) -> KernelWork {
         let (family, products, attention) = (KernelFamily::Memory, vec![], None);
         let scalars = [0.0; ScalarFamily::ALL.len()];
-        Work {
+        KernelWork {
             step,
             steps: vec![],
             family,
@@ -85,15 +85,15 @@ impl Work {
     }
 }
 
-impl Work {
+impl KernelWork {
     /// The steps of the Plan that it is for.
     pub fn all_steps(&self) -> Vec<usize> {
         if self.steps.is_empty() { vec![self.step] } else { self.steps.clone() }
     }
 
     /// A part of it, of its bytes and its scalar functions.
-    pub fn scaled(&self, part: f64) -> Work {
-        Work { bytes: self.bytes * part, scalars: self.scalars.map(|s| s * part), ..self.clone() }
+    pub fn scaled(&self, part: f64) -> KernelWork {
+        KernelWork { bytes: self.bytes * part, scalars: self.scalars.map(|s| s * part), ..self.clone() }
     }
 }
 

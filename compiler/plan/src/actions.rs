@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The order in which microbatches pass the stages of a pipeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Schedule {
+pub enum PipelineSchedule {
     /// All forward passes, then all backward passes (Huang et al. 2019).
     Gpipe,
     /// One forward, one backward (Narayanan et al. 2019, 2021 with chunks).
@@ -20,22 +20,23 @@ pub enum Schedule {
     ZbH1,
 }
 
-impl Schedule {
+impl PipelineSchedule {
     /// All schedules.
-    pub const ALL: [Schedule; 3] = [Schedule::Gpipe, Schedule::OneForwardOneBackward, Schedule::ZbH1];
+    pub const ALL: [PipelineSchedule; 3] =
+        [PipelineSchedule::Gpipe, PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZbH1];
 
     /// Its name in layouts and options.
     pub fn name(self) -> &'static str {
         match self {
-            Schedule::Gpipe => "gpipe",
-            Schedule::OneForwardOneBackward => "1f1b",
-            Schedule::ZbH1 => "zb_h1",
+            PipelineSchedule::Gpipe => "gpipe",
+            PipelineSchedule::OneForwardOneBackward => "1f1b",
+            PipelineSchedule::ZbH1 => "zb_h1",
         }
     }
 
     /// The schedule of that name.
-    pub fn named(name: &str) -> Option<Schedule> {
-        Schedule::ALL.into_iter().find(|s| s.name() == name)
+    pub fn named(name: &str) -> Option<PipelineSchedule> {
+        PipelineSchedule::ALL.into_iter().find(|s| s.name() == name)
     }
 }
 
@@ -52,7 +53,7 @@ pub enum Pass {
 
 /// A pass that a rank runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Run {
+pub struct PassRun {
     /// Which pass.
     pub pass: Pass,
     /// Of which microbatch.
@@ -66,48 +67,48 @@ pub struct Run {
 /// # Errors
 /// Where there is no rank, no chunk or no microbatch, or GPipe has chunks.
 pub fn runs(
-    schedule: Schedule,
+    schedule: PipelineSchedule,
     ranks: usize,
     chunks: usize,
     microbatches: usize,
-) -> Result<Vec<Vec<Run>>, String> {
+) -> Result<Vec<Vec<PassRun>>, String> {
     if ranks == 0 || chunks == 0 || microbatches == 0 {
         return Err("a pipeline needs a stage, a chunk and a microbatch".into());
     }
-    if schedule == Schedule::Gpipe && chunks > 1 {
+    if schedule == PipelineSchedule::Gpipe && chunks > 1 {
         return Err("`gpipe` has no chunks: use `1f1b`".into());
     }
     let of = |rank| match schedule {
-        Schedule::Gpipe => {
-            let all = |pass| (0..microbatches).map(move |micro| Run { pass, micro, chunk: 0 });
+        PipelineSchedule::Gpipe => {
+            let all = |pass| (0..microbatches).map(move |micro| PassRun { pass, micro, chunk: 0 });
             all(Pass::F).chain(all(Pass::B)).collect()
         }
-        Schedule::OneForwardOneBackward => alternating(rank, ranks, chunks, microbatches),
-        Schedule::ZbH1 => with_weights(alternating(rank, ranks, chunks, microbatches), rank),
+        PipelineSchedule::OneForwardOneBackward => alternating(rank, ranks, chunks, microbatches),
+        PipelineSchedule::ZbH1 => with_weights(alternating(rank, ranks, chunks, microbatches), rank),
     };
     Ok((0..ranks).map(of).collect())
 }
 
 /// Some forward passes, then forward and backward passes in turns, then backward passes. With chunks, microbatches go through them in groups of
 /// as many as there are ranks. Where these do not divide the microbatches, passes of those that are missing in the last group are left out.
-fn alternating(rank: usize, ranks: usize, chunks: usize, microbatches: usize) -> Vec<Run> {
+fn alternating(rank: usize, ranks: usize, chunks: usize, microbatches: usize) -> Vec<PassRun> {
     let groups = if chunks == 1 { microbatches } else { microbatches.next_multiple_of(ranks) };
     let all = groups * chunks;
     let nth = |k: usize, pass: Pass| {
         if chunks == 1 {
-            return Run { pass, micro: k, chunk: 0 };
+            return PassRun { pass, micro: k, chunk: 0 };
         }
         let (group, at) = (k / (ranks * chunks), k % (ranks * chunks));
         let chunk = at / ranks;
         let chunk = if pass == Pass::F { chunk } else { chunks - 1 - chunk };
-        Run { pass, micro: group * ranks + at % ranks, chunk }
+        PassRun { pass, micro: group * ranks + at % ranks, chunk }
     };
     let first = match chunks {
         1 => ranks - rank - 1,
         _ => 2 * (ranks - rank - 1) + (chunks - 1) * ranks,
     };
     let first = first.min(all);
-    let mut list: Vec<Run> = (0..first).map(|k| nth(k, Pass::F)).collect();
+    let mut list: Vec<PassRun> = (0..first).map(|k| nth(k, Pass::F)).collect();
     for k in 0..all - first {
         list.extend([nth(first + k, Pass::F), nth(k, Pass::B)]);
     }
@@ -117,12 +118,12 @@ fn alternating(rank: usize, ranks: usize, chunks: usize, microbatches: usize) ->
 }
 
 /// Puts the gradients of weights behind the backward passes, as many later as the rank counts: the first rank, which waits least, at once.
-fn with_weights(list: Vec<Run>, rank: usize) -> Vec<Run> {
+fn with_weights(list: Vec<PassRun>, rank: usize) -> Vec<PassRun> {
     let (mut made, mut waiting) = (vec![], std::collections::VecDeque::new());
     for run in list {
         made.push(run);
         if run.pass == Pass::B {
-            waiting.push_back(Run { pass: Pass::W, ..run });
+            waiting.push_back(PassRun { pass: Pass::W, ..run });
             if waiting.len() > rank {
                 made.extend(waiting.pop_front());
             }
@@ -141,9 +142,9 @@ mod tests {
     #[test]
     fn every_pass_runs_once() {
         for (p, v, m) in [(1, 1, 1), (4, 1, 8), (4, 1, 2), (4, 3, 8), (16, 6, 376), (3, 2, 5)] {
-            for schedule in [Schedule::OneForwardOneBackward, Schedule::ZbH1] {
+            for schedule in [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZbH1] {
                 for list in runs(schedule, p, v, m).unwrap() {
-                    let passes = if schedule == Schedule::ZbH1 { 3 } else { 2 };
+                    let passes = if schedule == PipelineSchedule::ZbH1 { 3 } else { 2 };
                     assert_eq!(list.len(), passes * v * m);
                     assert_eq!(list.iter().collect::<BTreeSet<_>>().len(), list.len());
                 }
@@ -153,9 +154,9 @@ mod tests {
 
     #[test]
     fn one_forward_one_backward() {
-        let list = &runs(Schedule::OneForwardOneBackward, 3, 1, 3).unwrap()[1];
+        let list = &runs(PipelineSchedule::OneForwardOneBackward, 3, 1, 3).unwrap()[1];
         let text: String = list.iter().map(|r| format!("{:?}{} ", r.pass, r.micro)).collect();
         assert_eq!(text, "F0 F1 B0 F2 B1 B2 ");
-        assert!(runs(Schedule::Gpipe, 2, 2, 4).is_err());
+        assert!(runs(PipelineSchedule::Gpipe, 2, 2, 4).is_err());
     }
 }

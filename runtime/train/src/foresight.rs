@@ -10,7 +10,7 @@ use meshwright_cost::estimate::{Estimate, Fits};
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_plan::actions::Schedule;
+use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{CollectiveKind, DType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -322,8 +322,8 @@ fn one_estimate(
     let pipe = match &run.pipe {
         None => None,
         Some(p) => {
-            let schedule =
-                Schedule::named(&p.schedule).ok_or_else(|| format!("`{}` is no schedule", p.schedule))?;
+            let schedule = PipelineSchedule::named(&p.schedule)
+                .ok_or_else(|| format!("`{}` is no schedule", p.schedule))?;
             Some(Pipe { stages: p.stages, schedule, chunks: p.chunks, ends: p.ends > 0 })
         }
     };

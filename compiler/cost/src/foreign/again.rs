@@ -1,7 +1,7 @@
 //! What a backward pass computes again.
 
 use super::merge::product_of;
-use crate::work::{Loop, Product, Work, WorkItem};
+use crate::work::{KernelWork, Loop, Product, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::Phase;
 
@@ -49,7 +49,7 @@ pub(super) fn recompute(items: &mut [WorkItem], every: usize) {
     inner(items, |items| recompute(items, every));
     let Some((forward, backward)) = layers(items) else { return };
     let WorkItem::Loop(from) = &items[forward] else { return };
-    let mut again: Vec<Box<Work>> = vec![];
+    let mut again: Vec<Box<KernelWork>> = vec![];
     let mut products = 0;
     for (item, _) in &from.body {
         let WorkItem::Work(work) = item else { continue };

@@ -1,6 +1,6 @@
 //! Products that engines compute as one.
 
-use crate::work::{Product, Work, WorkItem};
+use crate::work::{KernelWork, Product, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::{Phase, Plan, Prim, Step};
 
@@ -54,7 +54,7 @@ enum Merge {
 }
 
 /// How two products are one, if they are.
-fn merge_of(plan: &Plan, first: &Work, second: &Work) -> Option<Merge> {
+fn merge_of(plan: &Plan, first: &KernelWork, second: &KernelWork) -> Option<Merge> {
     let ([p], [q]) = (first.products.as_slice(), second.products.as_slice()) else { return None };
     if first.phase != second.phase || p.fp8 != q.fp8 || p.batch != q.batch {
         return None;
@@ -77,7 +77,7 @@ fn merge_of(plan: &Plan, first: &Work, second: &Work) -> Option<Merge> {
 }
 
 /// The contraction of a kernel.
-fn contraction<'p>(plan: &'p Plan, work: &Work, last: &'p Step) -> Option<&'p Step> {
+fn contraction<'p>(plan: &'p Plan, work: &KernelWork, last: &'p Step) -> Option<&'p Step> {
     let is = |s: &&Step| matches!(s.prim, Prim::Contract);
     work.steps.iter().filter_map(|s| plan.steps.get(*s)).find(is).or(Some(last)).filter(is)
 }

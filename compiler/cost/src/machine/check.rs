@@ -1,9 +1,9 @@
 //! Ranges of the numbers of a machine.
 
-use super::read::did_you_mean;
+use super::error::{MachineError, did_you_mean};
 use super::{
-    Device, DeviceKind, InNetwork, Machine, MachineError, NetworkLine, ReduceMode, SCALAR_FAMILIES, Tier,
-    UNCALIBRATED, VERSION,
+    Device, DeviceKind, InNetwork, Machine, NetworkLine, ReduceMode, SCALAR_FAMILIES, Tier, UNCALIBRATED,
+    VERSION,
 };
 use meshwright_plan::CollectiveKind;
 use std::borrow::Cow;
@@ -25,14 +25,14 @@ pub(super) enum At {
     /// A key of a table.
     Key(Cow<'static, str>),
     /// A place in an array, and the name of what is there.
-    WorkItem(usize, String),
+    Item(usize, String),
 }
 
 impl At {
     pub(super) fn text(&self) -> &str {
         match self {
             At::Key(key) => key,
-            At::WorkItem(_, name) => name,
+            At::Item(_, name) => name,
         }
     }
 }
@@ -56,15 +56,15 @@ type Checked = Result<(), Wrong>;
 
 /// The table whose values are checked.
 #[derive(Clone, Default)]
-struct Table(Vec<At>);
+struct CheckedTable(Vec<At>);
 
-impl Table {
-    fn key(&self, key: impl Into<Cow<'static, str>>) -> Table {
-        Table(self.0.iter().cloned().chain([At::Key(key.into())]).collect())
+impl CheckedTable {
+    fn key(&self, key: impl Into<Cow<'static, str>>) -> CheckedTable {
+        CheckedTable(self.0.iter().cloned().chain([At::Key(key.into())]).collect())
     }
 
-    fn item(&self, index: usize, name: &str) -> Table {
-        Table(self.0.iter().cloned().chain([At::WorkItem(index, name.into())]).collect())
+    fn item(&self, index: usize, name: &str) -> CheckedTable {
+        CheckedTable(self.0.iter().cloned().chain([At::Item(index, name.into())]).collect())
     }
 
     fn wrong(&self, message: impl Into<String>) -> Wrong {
@@ -118,7 +118,7 @@ fn number(value: f64) -> String {
 
 /// Checks all numbers of a machine.
 pub(super) fn check(machine: &Machine) -> Checked {
-    let root = Table::default();
+    let root = CheckedTable::default();
     if machine.version != VERSION {
         let message = format!("is {}; this is Meshwright's version {VERSION}", machine.version);
         return Err(root.key("version").wrong(message));
@@ -151,7 +151,7 @@ pub(super) fn check(machine: &Machine) -> Checked {
     errors(machine, &root.key("errors"))
 }
 
-fn errors(machine: &Machine, table: &Table) -> Checked {
+fn errors(machine: &Machine, table: &CheckedTable) -> Checked {
     for (family, error) in &machine.errors {
         let table = table.key(family.clone());
         if !(0.0..=1.0).contains(error) {
@@ -166,7 +166,7 @@ fn errors(machine: &Machine, table: &Table) -> Checked {
     Ok(())
 }
 
-fn device(d: &Device, table: &Table) -> Checked {
+fn device(d: &Device, table: &CheckedTable) -> Checked {
     table.positive("memory", d.memory)?;
     table.not_negative("reserve", d.reserve)?;
     let expected = format!("less than the memory, {},", number(d.memory));
@@ -203,7 +203,7 @@ fn device(d: &Device, table: &Table) -> Checked {
     rates_by_name(d, table)
 }
 
-fn product(d: &Device, table: &Table) -> Checked {
+fn product(d: &Device, table: &CheckedTable) -> Checked {
     table.part("issue", d.product.issue)?;
     table.not_negative("fill", d.product.fill)?;
     table.part("split", d.product.split)?;
@@ -224,7 +224,7 @@ fn product(d: &Device, table: &Table) -> Checked {
 }
 
 /// Scalar functions, families of kernels, attention.
-fn rates_by_name(d: &Device, table: &Table) -> Checked {
+fn rates_by_name(d: &Device, table: &CheckedTable) -> Checked {
     let scalar = table.key("scalar");
     for (family, seconds) in &d.scalar {
         scalar.one_of(family, &SCALAR_FAMILIES, "a family of functions")?;
@@ -258,7 +258,7 @@ fn rates_by_name(d: &Device, table: &Table) -> Checked {
     Ok(())
 }
 
-fn tier(t: &Tier, table: &Table, units: u32) -> Checked {
+fn tier(t: &Tier, table: &CheckedTable, units: u32) -> Checked {
     table.not_negative("hop", t.hop)?;
     t.cap.map_or(Ok(()), |cap| table.positive("cap", cap))?;
     t.p2p.map_or(Ok(()), |rate| table.positive("p2p", rate))?;
@@ -281,7 +281,7 @@ fn tier(t: &Tier, table: &Table, units: u32) -> Checked {
     t.reduce.as_ref().map_or(Ok(()), |r| reduce(r, &table.key("reduce")))
 }
 
-fn line(l: &NetworkLine, table: &Table) -> Checked {
+fn line(l: &NetworkLine, table: &CheckedTable) -> Checked {
     let known = CollectiveKind::ALL.map(CollectiveKind::name);
     for op in &l.ops {
         if !known.contains(&&**op) {
@@ -302,7 +302,7 @@ fn line(l: &NetworkLine, table: &Table) -> Checked {
     table.positive("rate", l.rate)
 }
 
-fn reduce(r: &InNetwork, table: &Table) -> Checked {
+fn reduce(r: &InNetwork, table: &CheckedTable) -> Checked {
     table.at_least("levels", r.levels as usize, 1)?;
     table.positive("rate", r.rate)?;
     table.not_negative("link", r.link)?;

@@ -1,6 +1,6 @@
 //! The network of a machine: its levels, and the lines that give the time of a collective on each.
 
-use super::Source;
+use super::source::NumberSource;
 use serde::{Deserialize, Serialize};
 
 /// A level of the network.
@@ -33,7 +33,7 @@ pub struct Tier {
     pub reduce: Option<InNetwork>,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }
 
 /// Time of a collective: `latency + per_member (members - 1) + hops + factor bytes / rate`, where `factor` is that of bus bandwidth.
@@ -66,7 +66,7 @@ pub struct NetworkLine {
     pub log: bool,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }
 
 fn any_number() -> (usize, usize) {
@@ -121,5 +121,5 @@ pub struct InNetwork {
     pub members: usize,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<NumberSource>,
 }

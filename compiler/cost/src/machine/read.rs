@@ -2,93 +2,9 @@
 
 use super::Machine;
 use super::check::{At, check};
-use meshwright_diag::nearest;
-use std::fmt;
+use super::error::MachineError;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
-
-/// A machine file, or a change of a machine, that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MachineError {
-    /// What is wrong.
-    pub message: String,
-    /// The key that it is about, as `tier.rail.rate`, where one is known.
-    pub key: Option<String>,
-    /// Where in the text, in bytes.
-    pub span: Option<Range<usize>>,
-    /// Line and column of the span, from 1; a column counts characters.
-    pub position: Option<(usize, usize)>,
-    /// What may help.
-    pub help: Option<String>,
-}
-
-impl MachineError {
-    pub(super) fn new(message: impl Into<String>) -> Self {
-        MachineError { message: message.into(), key: None, span: None, position: None, help: None }
-    }
-
-    pub(super) fn key(self, key: impl Into<String>) -> Self {
-        MachineError { key: Some(key.into()), ..self }
-    }
-
-    pub(super) fn help(self, help: Option<impl Into<String>>) -> Self {
-        MachineError { help: help.map(Into::into).or(self.help), ..self }
-    }
-
-    fn at(self, text: &str, span: Option<Range<usize>>) -> Self {
-        let position = span.as_ref().map(|s| position(text, s.start));
-        MachineError { span, position, ..self }
-    }
-
-    /// An error of the TOML parser. That of an unknown key has all keys that are known: the nearest is the help.
-    fn of_toml(error: &toml::de::Error, text: &str) -> Self {
-        let message = error.message();
-        let found = match unknown(message) {
-            Some((key, known)) => {
-                MachineError::new(format!("unknown key `{key}`")).help(Some(did_you_mean(key, &known)))
-            }
-            None => MachineError::new(message),
-        };
-        found.at(text, error.span())
-    }
-}
-
-/// The unknown key of a parser's message, and those that are known.
-pub(super) fn unknown(message: &str) -> Option<(&str, Vec<&str>)> {
-    message.strip_prefix("unknown field")?;
-    // Names are those between backticks: every second part.
-    let mut names = message.split('`').skip(1).step_by(2);
-    Some((names.next()?, names.collect()))
-}
-
-/// The nearest of the names that are known, or all.
-pub(super) fn did_you_mean(name: &str, known: &[&str]) -> String {
-    match nearest(name, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("known here: {}", known.join(", ")),
-    }
-}
-
-impl fmt::Display for MachineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((line, column)) = self.position {
-            write!(f, "line {line}, column {column}: ")?;
-        }
-        if let Some(key) = &self.key {
-            write!(f, "`{key}`: ")?;
-        }
-        f.write_str(&self.message)?;
-        self.help.as_ref().map_or(Ok(()), |help| write!(f, "; {help}"))
-    }
-}
-
-impl std::error::Error for MachineError {}
-
-fn position(text: &str, at: usize) -> (usize, usize) {
-    let before = text.get(..at).unwrap_or(text);
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    (before.matches('\n').count() + 1, line.chars().count() + 1)
-}
 
 /// Where the value of a path stands, or the last table on the way to it.
 fn find(text: &str, path: &[At]) -> Option<Range<usize>> {
@@ -98,7 +14,7 @@ fn find(text: &str, path: &[At]) -> Option<Range<usize>> {
     for at in rest {
         let next = match (value.get_ref(), at) {
             (DeValue::Table(t), at) => t.get(at.text()),
-            (DeValue::Array(a), At::WorkItem(i, _)) => a.get(*i),
+            (DeValue::Array(a), At::Item(i, _)) => a.get(*i),
             _ => None,
         };
         let Some(next) = next else { break };
@@ -166,87 +82,78 @@ pub(crate) mod tests {
 
     #[test]
     fn every_number_has_a_range() {
-        for (from, to, expected) in [
-            (
-                "version = 1",
-                "version = 2",
-                "line 1, column 11: `version`: is 2; this is Meshwright's version 1",
-            ),
-            (
-                "memory = 8e9",
-                "memory = 0",
-                "line 7, column 10: `device.memory`: is 0; a positive number is expected",
-            ),
-            ("memory = 8e9", "memory = inf", "`device.memory`: is inf; a positive number is expected"),
-            (
-                "reserve = 1e9",
-                "reserve = 9e9",
-                "`device.reserve`: is 9e9; less than the memory, 8e9, is expected",
-            ),
-            ("units = 16", "units = 0", "`device.units`: is 0; at least 1 is expected"),
-            (
-                "sustained = 0.9",
-                "sustained = 1.1",
-                "`device.sustained`: is 1.1; a share above 0 and up to 1 is expected",
-            ),
-            (
-                "straggle = 0.01",
-                "straggle = -1.0",
-                "`device.straggle`: is -1; a share from 0 to 1 is expected",
-            ),
-            (
-                "best = 8e12",
-                "best = 12e12",
-                "`device.matrix.f32.best`: is 1.2e13; at most the peak, 1e13, is expected",
-            ),
-            ("[1e9, 2e11]", "[1e5, 2e11]", "`device.stream.rates`: bytes are not ascending"),
-            ("tiles = [[", "tiles = [[0, 1, 0.1], [", "`device.product.tiles.0`: a tile has no elements"),
-            (
-                "size = 64",
-                "size = 8",
-                "line 57, column 8: `tier.rail.size`: is 8; more than the level below, 8, is expected",
-            ),
-            (
-                "units = 4",
-                "units = 17",
-                "`tier.rail.units`: is 17; at most the units of the device, 16, is expected",
-            ),
-            (
-                "rate = 100e9",
-                "rate = 0.0",
-                "line 44, column 8: `tier.link.line.ring.rate`: is 0; a positive number is expected",
-            ),
-            ("hop = 1e-6", "hop = -1.0", "`tier.link.hop`: is -1; a number from 0 on is expected"),
-            ("members = [5, 8]", "members = [8, 5]", "`tier.link.line.switch.members`: from 8 to 5"),
-            (
-                "members = [5, 8]",
-                "members = [1, 5]",
-                "`tier.link.line.switch.members`: a collective has at least 2 members",
-            ),
-            (
-                "\"all_gather\", ",
-                "",
-                "line 31, column 1: `tier.link`: no line is for `all_gather` of 2 members",
-            ),
-            (
-                "\"all_gather\", ",
-                "\"all_gathr\", ",
-                "`tier.link.line.ring.ops`: `all_gathr` is no collective; did you mean `all_gather`?",
-            ),
-            ("buffer = 65536", "", "`tier.rail.reduce.buffer`: store-and-forward needs one"),
-            ("levels = 2", "levels = 0", "`tier.rail.reduce.levels`: is 0; at least 1 is expected"),
-            ("hours = 5e4", "hours = nan", "`failures.hours`: is NaN; a positive number is expected"),
-            (
-                "matmul = 0.2",
-                "matmul = 0.1",
-                "`errors.matmul`: is 0.1; below 0.15, a `[calibration]` has to say where it was measured",
-            ),
-            ("name = \"rail\"", "name = \"link\"", "`tier.link`: two levels have this name"),
-        ] {
+        for (from, to, expected) in RANGES {
             let text = error(from, to);
             assert!(text.contains(expected), "{to}: {text}\nexpected {expected}");
         }
     }
+
+    /// A change of the file, and what is said of it.
+    const RANGES: &[(&str, &str, &str)] = &[
+        ("version = 1", "version = 2", "line 1, column 11: `version`: is 2; this is Meshwright's version 1"),
+        (
+            "memory = 8e9",
+            "memory = 0",
+            "line 7, column 10: `device.memory`: is 0; a positive number is expected",
+        ),
+        ("memory = 8e9", "memory = inf", "`device.memory`: is inf; a positive number is expected"),
+        (
+            "reserve = 1e9",
+            "reserve = 9e9",
+            "`device.reserve`: is 9e9; less than the memory, 8e9, is expected",
+        ),
+        ("units = 16", "units = 0", "`device.units`: is 0; at least 1 is expected"),
+        (
+            "sustained = 0.9",
+            "sustained = 1.1",
+            "`device.sustained`: is 1.1; a share above 0 and up to 1 is expected",
+        ),
+        ("straggle = 0.01", "straggle = -1.0", "`device.straggle`: is -1; a share from 0 to 1 is expected"),
+        (
+            "best = 8e12",
+            "best = 12e12",
+            "`device.matrix.f32.best`: is 1.2e13; at most the peak, 1e13, is expected",
+        ),
+        ("[1e9, 2e11]", "[1e5, 2e11]", "`device.stream.rates`: bytes are not ascending"),
+        ("tiles = [[", "tiles = [[0, 1, 0.1], [", "`device.product.tiles.0`: a tile has no elements"),
+        (
+            "size = 64",
+            "size = 8",
+            "line 57, column 8: `tier.rail.size`: is 8; more than the level below, 8, is expected",
+        ),
+        (
+            "units = 4",
+            "units = 17",
+            "`tier.rail.units`: is 17; at most the units of the device, 16, is expected",
+        ),
+        (
+            "rate = 100e9",
+            "rate = 0.0",
+            "line 44, column 8: `tier.link.line.ring.rate`: is 0; a positive number is expected",
+        ),
+        ("hop = 1e-6", "hop = -1.0", "`tier.link.hop`: is -1; a number from 0 on is expected"),
+        ("members = [5, 8]", "members = [8, 5]", "`tier.link.line.switch.members`: from 8 to 5"),
+        (
+            "members = [5, 8]",
+            "members = [1, 5]",
+            "`tier.link.line.switch.members`: a collective has at least 2 members",
+        ),
+        ("\"all_gather\", ", "", "line 31, column 1: `tier.link`: no line is for `all_gather` of 2 members"),
+        (
+            "\"all_gather\", ",
+            "\"all_gathr\", ",
+            "`tier.link.line.ring.ops`: `all_gathr` is no collective; did you mean `all_gather`?",
+        ),
+        ("buffer = 65536", "", "`tier.rail.reduce.buffer`: store-and-forward needs one"),
+        ("levels = 2", "levels = 0", "`tier.rail.reduce.levels`: is 0; at least 1 is expected"),
+        ("hours = 5e4", "hours = nan", "`failures.hours`: is NaN; a positive number is expected"),
+        (
+            "matmul = 0.2",
+            "matmul = 0.1",
+            "`errors.matmul`: is 0.1; below 0.15, a `[calibration]` has to say where it was measured",
+        ),
+        ("name = \"rail\"", "name = \"link\"", "`tier.link`: two levels have this name"),
+    ];
 
     #[test]
     fn a_cpu_has_seconds_of_every_family() {

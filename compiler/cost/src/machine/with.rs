@@ -1,7 +1,7 @@
 //! Other machines: one value of a machine is changed, `tier.rail.rate=25e9`.
 
 use super::check::check;
-use super::read::{did_you_mean, unknown};
+use super::error::{did_you_mean, unknown};
 use super::{Machine, MachineError};
 use toml::{Table, Value};
 

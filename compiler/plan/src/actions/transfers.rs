@@ -4,7 +4,7 @@
 //! are one total order, of which the list of a rank is its part. So lists end whatever passes take, and even where a transfer blocks both of
 //! its ranks: the earliest event that is left can always happen.
 
-use super::{Pass, Run, Schedule, runs};
+use super::{Pass, PassRun, PipelineSchedule, runs};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Runs a pass.
-    Run(Run),
+    PassRun(PassRun),
     /// Sends what a pass of this rank made to the rank of the stage that needs it.
-    Send(Run),
+    Send(PassRun),
     /// Receives what a pass of this rank needs.
-    Receive(Run),
+    Receive(PassRun),
 }
 
 /// A pass of a stage: which, of which stage, of which microbatch.
@@ -46,7 +46,7 @@ fn needing(pass: Pass, stage: usize, last: usize) -> Option<usize> {
 /// # Errors
 /// Those of [`runs`].
 pub fn actions(
-    schedule: Schedule,
+    schedule: PipelineSchedule,
     ranks: usize,
     chunks: usize,
     microbatches: usize,
@@ -60,9 +60,9 @@ pub fn actions(
         for (run, (start, end)) in list.iter().zip(spans) {
             let stage = run.chunk * ranks + rank;
             let event = (run.pass, stage, run.micro);
-            timed[rank].push(((*start, true, event), Action::Run(*run)));
+            timed[rank].push(((*start, true, event), Action::PassRun(*run)));
             let Some(to) = needing(run.pass, stage, last).filter(|to| to % ranks != rank) else { continue };
-            let received = Run { chunk: to / ranks, ..*run };
+            let received = PassRun { chunk: to / ranks, ..*run };
             timed[rank].push(((*end, false, event), Action::Send(*run)));
             timed[to % ranks].push(((*end, false, event), Action::Receive(received)));
         }
@@ -77,7 +77,7 @@ pub fn actions(
 }
 
 /// Start and end of each pass where transfers take no time: `costs` are those of F, B and W.
-fn ideal(lists: &[Vec<Run>], chunks: usize, costs: [u64; 3]) -> Result<Vec<Vec<(u64, u64)>>, String> {
+fn ideal(lists: &[Vec<PassRun>], chunks: usize, costs: [u64; 3]) -> Result<Vec<Vec<(u64, u64)>>, String> {
     let ranks = lists.len();
     let last = ranks * chunks - 1;
     let mut done: BTreeMap<Event, u64> = BTreeMap::new();
@@ -120,8 +120,8 @@ pub fn verify(lists: &[Vec<Action>], chunks: usize, microbatches: usize) -> Resu
     let last = (ranks * chunks).checked_sub(1).ok_or("a pipeline without stages")?;
     for (rank, list) in lists.iter().enumerate() {
         let all: BTreeSet<&Action> = list.iter().collect();
-        let ran: Vec<&Run> =
-            list.iter().filter_map(|a| if let Action::Run(r) = a { Some(r) } else { None }).collect();
+        let ran: Vec<&PassRun> =
+            list.iter().filter_map(|a| if let Action::PassRun(r) = a { Some(r) } else { None }).collect();
         let passes = if ran.iter().any(|r| r.pass == Pass::W) { 3 } else { 2 };
         let known = ran.iter().all(|r| r.micro < microbatches && r.chunk < chunks);
         if all.len() < list.len() || ran.len() != passes * chunks * microbatches || !known {
@@ -136,7 +136,7 @@ pub fn verify(lists: &[Vec<Action>], chunks: usize, microbatches: usize) -> Resu
         for rank in 0..ranks {
             while let Some(action) = lists[rank].get(at[rank]) {
                 match action {
-                    Action::Run(run) => {
+                    Action::PassRun(run) => {
                         may_run(run, rank, ranks, last, &ran, &came)?;
                         ran.insert((run.pass, run.chunk * ranks + rank, run.micro));
                     }
@@ -147,7 +147,7 @@ pub fn verify(lists: &[Vec<Action>], chunks: usize, microbatches: usize) -> Resu
                         if !ran.contains(&event) {
                             return Err(format!("rank {rank} sends {run:?} before it has run"));
                         }
-                        let receive = Action::Receive(Run { chunk: to / ranks, ..*run });
+                        let receive = Action::Receive(PassRun { chunk: to / ranks, ..*run });
                         if lists[to % ranks].get(at[to % ranks]) != Some(&receive) {
                             break;
                         }
@@ -173,7 +173,7 @@ pub fn verify(lists: &[Vec<Action>], chunks: usize, microbatches: usize) -> Resu
 
 /// Whether what a pass needs is there.
 fn may_run(
-    run: &Run,
+    run: &PassRun,
     rank: usize,
     ranks: usize,
     last: usize,
@@ -202,14 +202,14 @@ fn may_run(
 /// The most microbatches, counted once for each chunk, that a rank keeps residuals of: from the forward pass to the last pass that reads
 /// them.
 pub fn in_flight(list: &[Action]) -> usize {
-    let end = if list.iter().any(|a| matches!(a, Action::Run(Run { pass: Pass::W, .. }))) {
+    let end = if list.iter().any(|a| matches!(a, Action::PassRun(PassRun { pass: Pass::W, .. }))) {
         Pass::W
     } else {
         Pass::B
     };
     let (mut now, mut most) = (0usize, 0);
     for action in list {
-        if let Action::Run(run) = action {
+        if let Action::PassRun(run) = action {
             match run.pass {
                 Pass::F => now += 1,
                 pass if pass == end => now = now.saturating_sub(1),

@@ -12,7 +12,7 @@ use meshwright_cost::estimate::{Breakdown, Estimate, Fits, Goodput};
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_plan::actions::Schedule;
+use meshwright_plan::actions::PipelineSchedule;
 use meshwright_train::estimates::{EstimateOptions, estimated, facts, machine};
 use meshwright_train::{Failure, Project};
 
@@ -136,7 +136,7 @@ fn scaled(
             format!(
                 "{} ({})",
                 bytes(e.memory.device_bytes),
-                if e.memory.fits == Fits::No { "does not fit" } else { "fits" }
+                if matches!(e.memory.fits, Fits::No { .. }) { "does not fit" } else { "fits" }
             ),
         ]);
     }
@@ -156,11 +156,11 @@ fn engine(args: &EstimateArgs, machine: &Machine, console: &mut Console) -> Resu
     }
 }
 
-fn schedule(name: ScheduleName) -> Schedule {
+fn schedule(name: ScheduleName) -> PipelineSchedule {
     match name {
-        ScheduleName::Gpipe => Schedule::Gpipe,
-        ScheduleName::OneForwardOneBackward => Schedule::OneForwardOneBackward,
-        ScheduleName::ZbH1 => Schedule::ZbH1,
+        ScheduleName::Gpipe => PipelineSchedule::Gpipe,
+        ScheduleName::OneForwardOneBackward => PipelineSchedule::OneForwardOneBackward,
+        ScheduleName::ZbH1 => PipelineSchedule::ZbH1,
     }
 }
 

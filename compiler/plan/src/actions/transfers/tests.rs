@@ -1,13 +1,13 @@
 //! What the papers say of schedules, for all small pipelines: idle time, what is in flight, and that lists end.
 
 use super::*;
-use Schedule::{Gpipe, OneForwardOneBackward, ZbH1};
+use PipelineSchedule::{Gpipe, OneForwardOneBackward, ZbH1};
 
 /// Costs of F, B and W of a stage; four chunks share them evenly.
 const RATIOS: [[u64; 3]; 4] = [[12, 12, 12], [12, 24, 12], [24, 36, 12], [36, 36, 24]];
 
 /// Every pipeline of up to 12 ranks and 64 microbatches that is worth a look.
-fn pipelines() -> impl Iterator<Item = (Schedule, usize, usize, usize)> {
+fn pipelines() -> impl Iterator<Item = (PipelineSchedule, usize, usize, usize)> {
     let sizes = [
         (1, 1),
         (1, 3),
@@ -24,13 +24,13 @@ fn pipelines() -> impl Iterator<Item = (Schedule, usize, usize, usize)> {
     ];
     let chunked = sizes.into_iter().flat_map(|(p, m)| [1, 2, 3, 4].map(|v| (p, v, m)));
     chunked.flat_map(|(p, v, m)| {
-        let all = if v == 1 { &Schedule::ALL[..] } else { &[OneForwardOneBackward, ZbH1] };
+        let all = if v == 1 { &PipelineSchedule::ALL[..] } else { &[OneForwardOneBackward, ZbH1] };
         all.iter().map(move |s| (*s, p, v, m))
     })
 }
 
 /// Seconds of the whole pipeline whose chunks share the costs of a rank.
-fn makespan(schedule: Schedule, p: usize, v: usize, m: usize, costs: [u64; 3]) -> u64 {
+fn makespan(schedule: PipelineSchedule, p: usize, v: usize, m: usize, costs: [u64; 3]) -> u64 {
     let joined = match schedule {
         ZbH1 => costs,
         _ => [costs[0], costs[1] + costs[2], 0],
@@ -101,7 +101,7 @@ fn in_flight_is_at_most_what_the_papers_say() {
 fn the_actions_of_two_ranks() {
     let text = |list: &[Action]| {
         let word = |a: &Action| match a {
-            Action::Run(r) => format!("{:?}{}", r.pass, r.micro),
+            Action::PassRun(r) => format!("{:?}{}", r.pass, r.micro),
             Action::Send(r) => format!("send {:?}{}", r.pass, r.micro),
             Action::Receive(r) => format!("get {:?}{}", r.pass, r.micro),
         };
@@ -123,7 +123,7 @@ fn lists_that_are_wrong_are_found() {
     assert!(changed(&|l| l[1].truncate(2)).contains("does not have each pass"));
     assert!(changed(&|l| l[0].swap(0, 1)).contains("before it has run"));
     assert!(changed(&|l| l[1].swap(0, 1)).contains("before it has received F of stage 0"));
-    let is = |pass, micro| move |a: &Action| *a == Action::Run(Run { pass, micro, chunk: 0 });
+    let is = |pass, micro| move |a: &Action| *a == Action::PassRun(PassRun { pass, micro, chunk: 0 });
     assert!(
         changed(&|l| {
             let (f, b) = (
@@ -137,7 +137,7 @@ fn lists_that_are_wrong_are_found() {
     // The receiver wants the second first.
     let two = |l: &mut Vec<Vec<Action>>| {
         let receives: Vec<usize> = (0..l[1].len())
-            .filter(|i| matches!(l[1][*i], Action::Receive(Run { pass: Pass::F, .. })))
+            .filter(|i| matches!(l[1][*i], Action::Receive(PassRun { pass: Pass::F, .. })))
             .collect();
         l[1].swap(receives[0], receives[1]);
     };
@@ -149,7 +149,7 @@ fn lists_that_are_wrong_are_found() {
             for run in &runs(OneForwardOneBackward, 2, 1, 4).unwrap()[rank] {
                 let other = if run.pass == Pass::F { rank == 1 } else { rank == 0 };
                 list.extend(other.then_some(Action::Receive(*run)));
-                list.push(Action::Run(*run));
+                list.push(Action::PassRun(*run));
                 list.extend((!other).then_some(Action::Send(*run)));
             }
             list

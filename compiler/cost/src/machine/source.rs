@@ -1,0 +1,15 @@
+//! Sources of the numbers of a machine file.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Sources of the numbers of a table: one for all, or one for each key. They are also those of the tables below it, or below the
+/// key, that name none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum NumberSource {
+    /// Of all numbers of the table.
+    All(String),
+    /// By key.
+    ByKey(BTreeMap<String, String>),
+}
