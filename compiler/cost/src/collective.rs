@@ -100,10 +100,10 @@ fn fastest(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &TierGrou
             let lines = lines(machine, kind, bytes, group);
             least(lines.into_iter().chain(in_network(machine, bytes, group)))
         }
-        CollectiveKind::AllGather | CollectiveKind::ReduceScatter => lines(machine, kind, bytes, group),
         // Calls around steps: nobody calibrates them.
         CollectiveKind::Broadcast => lines(machine, CollectiveKind::AllGather, bytes, group),
         CollectiveKind::Barrier => lines(machine, CollectiveKind::AllReduce, 0.0, group),
+        _ => lines(machine, kind, bytes, group),
     }
 }
 
@@ -215,9 +215,9 @@ fn in_network(machine: &Machine, bytes: f64, group: &TierGroup) -> Option<Fastes
         return Some((among, named(tier, IN_NETWORK)));
     }
     let node = TierGroup { members: inside, level: 0, parts: vec![inside], most: vec![inside] };
-    let scattered = lines(machine, CollectiveKind::ReduceScatter, bytes, &node)?.0;
-    let gathered = lines(machine, CollectiveKind::AllGather, bytes, &node)?.0;
-    Some((scattered + among + gathered, named(tier, IN_NETWORK)))
+    // A reduce-scatter and an all-gather are what an all-reduce does.
+    let inside = lines(machine, CollectiveKind::AllReduce, bytes, &node)?.0;
+    Some((inside + among, named(tier, IN_NETWORK)))
 }
 
 impl InNetwork {

@@ -5,7 +5,7 @@ use meshwright_plan::{BufId, Phase, Plan, Prim, ProgramInputKind, StepLoop};
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What memory is for, from what stays longest to what goes first.
+/// Uses of memory, from what stays longest to what goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryKind {
     /// Parameters.
@@ -14,7 +14,7 @@ pub enum MemoryKind {
     OptimizerState,
     /// Gradients.
     Gradients,
-    /// What the forward pass keeps for the backward pass.
+    /// Values of the forward pass for the backward pass.
     Residuals,
     /// Copies that gathers, all-to-alls and permutes make of what others hold.
     Communication,
@@ -53,10 +53,10 @@ impl MemoryKind {
 /// Bytes by [`MemoryKind`].
 pub type ByKind = [u64; MemoryKind::ALL.len()];
 
-/// How long a device holds a buffer, and what for.
+/// The lifetime of a buffer on a device, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residency {
-    /// What for.
+    /// Its use.
     pub kind: MemoryKind,
     /// The first step during which it is held.
     pub begin: usize,
@@ -92,12 +92,12 @@ pub fn paths(plan: &Plan) -> Paths<'_> {
     paths
 }
 
-/// How long each buffer of a Plan is held, and what for. A gradient is what `is_gradient` says of the number of a value, or the cotangent of a
+/// The lifetime and the use of each buffer of a Plan. A gradient is what `is_gradient` says of the number of a value, or the cotangent of a
 /// parameter.
 pub fn residency(plan: &Plan, paths: &Paths<'_>, is_gradient: impl Fn(u32) -> bool) -> Vec<Residency> {
     let lifetimes = lifetimes(plan);
     let kinds = kinds(plan, &lifetimes, paths, is_gradient);
-    // What nothing writes takes no memory: it is there for its place alone.
+    // A buffer that nothing writes takes no memory: it is there for its place alone.
     let row = |(l, kind): (&Option<(usize, usize)>, MemoryKind)| {
         let (begin, end) = l.unwrap_or((0, 0));
         Residency { kind, begin, end }
@@ -126,7 +126,7 @@ fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
     held
 }
 
-/// What a loop carries: what each starts as, what it is in an iteration and next, and what it is at the end.
+/// Carries of a loop: what each starts as, what it is in an iteration and next, and what it is at the end.
 fn carries<'a>(plan: &'a Plan, l: &StepLoop) -> impl Iterator<Item = [BufId; 4]> + use<'a> {
     let (begin, end) = (&plan.steps[l.begin], &plan.steps[l.end]);
     let before = begin.reads.iter().zip(&begin.writes);
@@ -134,7 +134,7 @@ fn carries<'a>(plan: &'a Plan, l: &StepLoop) -> impl Iterator<Item = [BufId; 4]>
     before.zip(after).map(|((start, current), (next, last))| [start.buf, current.buf, next.buf, last.buf])
 }
 
-/// What each buffer is for.
+/// The use of each buffer.
 fn kinds(
     plan: &Plan,
     held: &[Option<(usize, usize)>],
@@ -151,7 +151,7 @@ fn kinds(
             let gradient = from.is_some_and(|f| is_gradient(f.id))
                 || paths.get(&o.buf).is_some_and(|path| cotangents.contains(*path));
             let end = held[o.buf.0 as usize].map_or(0, |h| h.1);
-            // What nothing reads in another part of the step goes no further.
+            // A value that nothing reads in another part of the step goes no further.
             let ends_later = plan.steps.get(end.max(1) - 1).is_some_and(|s| s.phase != Phase::Forward);
             kinds[o.buf.0 as usize] = match step.phase {
                 Phase::Backward | Phase::Update if gradient => MemoryKind::Gradients,
@@ -161,7 +161,7 @@ fn kinds(
             };
         }
     }
-    // What a loop carries is for the same in all iterations as what it is after the last.
+    // A carry is for the same in all iterations as what it is after the last.
     for all in plan.loops().iter().flat_map(|l| carries(plan, l)) {
         let known = all.iter().rev().map(|b| kinds[b.0 as usize]).find(|k| *k != MemoryKind::Workspace);
         for b in all {
@@ -212,7 +212,7 @@ pub fn at_peak(plan: &Plan, held: &[Residency], absent: &BTreeSet<BufId>) -> ByK
 /// The part of the memory above which a step is tight: allocators may have to try again, which takes time.
 const TIGHT: f64 = 0.8;
 
-/// Whether the buffers of a Plan fit into the memory of a device.
+/// A verdict: the buffers of a Plan fit, or not, into the memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fits {
     /// Yes.

@@ -92,7 +92,7 @@ impl Spent {
 
 /// Something that ran, for a picture: times in seconds from the start of the step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct TimelineEvent {
     /// The step of the Plan.
     pub step: usize,
     /// Start.
@@ -121,7 +121,7 @@ pub struct Timeline<'p> {
     taken: f64,
     flights: BTreeMap<u32, AsyncCollective>,
     spent: Spent,
-    events: Option<Vec<Event>>,
+    events: Option<Vec<TimelineEvent>>,
 }
 
 /// Two turns of a loop are equal if they begin in states that differ by less than this, relative to the time of a turn.
@@ -135,7 +135,7 @@ pub fn spent(program: &DeviceWork, prices: &dyn Prices) -> Spent {
 }
 
 /// The same with all that ran. No turn of a loop is left out.
-pub fn events(program: &DeviceWork, prices: &dyn Prices) -> (Spent, Vec<Event>) {
+pub fn events(program: &DeviceWork, prices: &dyn Prices) -> (Spent, Vec<TimelineEvent>) {
     let mut line = Timeline::new(prices, true);
     line.run(&program.body);
     (line.spent, line.events.unwrap_or_default())
@@ -170,7 +170,7 @@ impl<'p> Timeline<'p> {
 
     fn record(&mut self, step: usize, start: f64, end: f64, communicates: bool) {
         if let Some(events) = &mut self.events {
-            events.push(Event { step, start, end, communicates });
+            events.push(TimelineEvent { step, start, end, communicates });
         }
     }
 

@@ -56,9 +56,9 @@ pub enum Pass {
 pub struct PassRun {
     /// Which pass.
     pub pass: Pass,
-    /// Of which microbatch.
+    /// The microbatch.
     pub micro: usize,
-    /// Of which of the rank's stages: chunk `c` of rank `r` among `p` is stage `c p + r`.
+    /// One of the rank's stages: chunk `c` of rank `r` among `p` is stage `c p + r`.
     pub chunk: usize,
 }
 

@@ -162,12 +162,14 @@ impl ResultTable {
         );
         t.add("step_ms_min", Number, of(|s| number(s.step_times.map(|t| t.least * 1e3))));
         t.add("step_ms_median", Number, of(|s| number(s.step_times.map(|t| t.median * 1e3))));
-        t.add("estimated_ms", Number, of(|s| number(estimated_seconds(s).map(|e| e * 1e3))));
-        t.add(
-            "estimate_ratio",
-            Number,
-            of(|s| number(estimated_seconds(s).zip(s.step_times).map(|(e, t)| e / t.median))),
-        );
+        if rows.iter().any(|r| r.summary.as_ref().and_then(estimated_seconds).is_some()) {
+            t.add("estimated_ms", Number, of(|s| number(estimated_seconds(s).map(|e| e * 1e3))));
+            t.add(
+                "estimate_ratio",
+                Number,
+                of(|s| number(estimated_seconds(s).zip(s.step_times).map(|(e, t)| e / t.median))),
+            );
+        }
         t.add("step_ms_p90", Number, of(|s| number(s.step_times.map(|t| t.p90 * 1e3))));
         t.add("examples_per_second", Number, of(|s| number(s.examples_per_second())));
         t.add(

@@ -5,19 +5,17 @@ use super::{
     Device, DeviceKind, InNetwork, Machine, NetworkLine, ReduceMode, SCALAR_FAMILIES, Tier, UNCALIBRATED,
     VERSION,
 };
-use meshwright_plan::CollectiveKind;
+use meshwright_plan::{CollectiveKind, Portion};
 use std::borrow::Cow;
 
 /// Dtypes of matrix products.
 const DTYPES: [&str; 7] = ["f64", "f32", "tf32", "bf16", "f16", "fp8", "fp4"];
 
-/// Collectives that every level has lines for.
-const OPS: [CollectiveKind; 4] = [
-    CollectiveKind::AllReduce,
-    CollectiveKind::AllGather,
-    CollectiveKind::ReduceScatter,
-    CollectiveKind::AllToAll,
-];
+/// Collectives that every level has lines for: all members send and receive all, or a piece for each.
+fn has_lines(kind: &CollectiveKind) -> bool {
+    let traffic = kind.traffic();
+    matches!(traffic.receive, Portion::Whole | Portion::Pieces) && !traffic.rooted
+}
 
 /// A part of the path to a value.
 #[derive(Clone, Debug)]
@@ -269,7 +267,7 @@ fn tier(t: &Tier, table: &CheckedTable, units: u32) -> Checked {
     for (i, l) in t.line.iter().enumerate() {
         line(l, &table.key("line").item(i, &l.name))?;
     }
-    for op in OPS {
+    for op in CollectiveKind::ALL.into_iter().filter(has_lines) {
         // Lines may be for some numbers of members; together they are for all. A gap can only begin where one ends.
         let ends = t.line.iter().map(|l| l.members.1.saturating_add(1));
         let mut begins: Vec<usize> = ends.chain([2]).filter(|n| (2..=t.size).contains(n)).collect();

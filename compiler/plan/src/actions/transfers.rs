@@ -1,7 +1,7 @@
 //! The transfers between the passes of a pipeline: where each stands in the lists of its two ranks, and whether lists end.
 //!
 //! A transfer is one event: at the end, in an ideal run, of the pass that makes what is sent. All passes and transfers sorted by their time
-//! are one total order, of which the list of a rank is its part. So lists end whatever passes take, and even where a transfer blocks both of
+//! are one total order, and the list of a rank is a part of it. So lists end whatever passes take, and even where a transfer blocks both of
 //! its ranks: the earliest event that is left can always happen.
 
 use super::{Pass, PassRun, PipelineSchedule, runs};
@@ -20,8 +20,8 @@ pub enum Action {
     Receive(PassRun),
 }
 
-/// A pass of a stage: which, of which stage, of which microbatch.
-type Event = (Pass, usize, usize);
+/// A pass of a stage with a microbatch.
+type StagePass = (Pass, usize, usize);
 
 /// The pass whose result a pass needs of another stage.
 fn needed(pass: Pass, stage: usize, last: usize) -> Option<(Pass, usize)> {
@@ -55,7 +55,7 @@ pub fn actions(
     let spans = ideal(&lists, chunks, [1, 1, 1])?;
     let last = ranks * chunks - 1;
     // Transfers come before what begins at the same time; of several, in the order of what makes them.
-    let mut timed: Vec<Vec<((u64, bool, Event), Action)>> = vec![Vec::new(); ranks];
+    let mut timed: Vec<Vec<((u64, bool, StagePass), Action)>> = vec![Vec::new(); ranks];
     for (rank, (list, spans)) in lists.iter().zip(&spans).enumerate() {
         for (run, (start, end)) in list.iter().zip(spans) {
             let stage = run.chunk * ranks + rank;
@@ -80,7 +80,7 @@ pub fn actions(
 fn ideal(lists: &[Vec<PassRun>], chunks: usize, costs: [u64; 3]) -> Result<Vec<Vec<(u64, u64)>>, String> {
     let ranks = lists.len();
     let last = ranks * chunks - 1;
-    let mut done: BTreeMap<Event, u64> = BTreeMap::new();
+    let mut done: BTreeMap<StagePass, u64> = BTreeMap::new();
     let mut spans: Vec<Vec<(u64, u64)>> = vec![Vec::new(); ranks];
     loop {
         let mut moved = false;
@@ -177,8 +177,8 @@ fn may_run(
     rank: usize,
     ranks: usize,
     last: usize,
-    ran: &BTreeSet<Event>,
-    came: &BTreeSet<Event>,
+    ran: &BTreeSet<StagePass>,
+    came: &BTreeSet<StagePass>,
 ) -> Result<(), String> {
     let stage = run.chunk * ranks + rank;
     let own = match run.pass {
