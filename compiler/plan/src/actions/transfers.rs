@@ -41,6 +41,9 @@ fn needing(pass: Pass, stage: usize, last: usize) -> Option<usize> {
     }
 }
 
+/// An action at a time. Transfers come before what begins at the same time; of several, in the order of what makes them.
+type Timed = ((u64, bool, StagePass), Action);
+
 /// The actions of each rank: its passes, with a transfer wherever a stage of another rank needs a result.
 ///
 /// # Errors
@@ -54,8 +57,7 @@ pub fn actions(
     let lists = runs(schedule, ranks, chunks, microbatches)?;
     let spans = ideal(&lists, chunks, [1, 1, 1])?;
     let last = ranks * chunks - 1;
-    // Transfers come before what begins at the same time; of several, in the order of what makes them.
-    let mut timed: Vec<Vec<((u64, bool, StagePass), Action)>> = vec![Vec::new(); ranks];
+    let mut timed: Vec<Vec<Timed>> = vec![Vec::new(); ranks];
     for (rank, (list, spans)) in lists.iter().zip(&spans).enumerate() {
         for (run, (start, end)) in list.iter().zip(spans) {
             let stage = run.chunk * ranks + rank;
