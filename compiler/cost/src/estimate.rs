@@ -10,7 +10,7 @@ use crate::memory::{MemoryKind, at_peak, paths, residency};
 use crate::pipe::{Pipe, PipeEstimate, StageBytes};
 use crate::project::Projection;
 use crate::rates::Rates;
-use crate::timeline::{Spent, spent};
+use crate::timeline::{Spent, TimelineEvent, events, spent};
 use crate::work::{DeviceWork, Transfer, WorkItem};
 use meshwright_device::{CompileError, compile_launches};
 use meshwright_plan::KernelFamily;
@@ -245,6 +245,21 @@ pub fn estimate(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Estimate, E
         collectives: collectives(plan, &run, &spent, &rates),
         breakdown,
     })
+}
+
+/// All that runs on the device of rank 0 in a step, without a pipeline. No turn of a loop is left out.
+///
+/// # Errors
+/// Where a device plan cannot be compiled.
+pub fn timeline(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Vec<TimelineEvent>, EstimateError> {
+    let device = compile_launches(plan, 0, asked.engine.target())?;
+    let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
+    let own = program(plan, &device);
+    let run = match &asked.engine {
+        EngineKind::Foreign(facts) => translated(plan, &own, facts, &rates),
+        _ => own,
+    };
+    Ok(events(&run, &rates).1)
 }
 
 /// Relative time of a step in which all wait for the slowest device: a part for each doubling of the replicas beyond a node, and a device that

@@ -241,3 +241,16 @@ fn an_explanation_has_the_time_of_each_collective() {
     let text = run(&args).1;
     assert!(text.contains("estimate") && text.contains("waiting for collectives"), "{text}");
 }
+
+#[test]
+fn an_estimated_timeline_is_a_trace() {
+    let file = folder("estimated-trace").join("t.json");
+    let (code, _, err) = run(&[GPT, &["--trace", file.to_str().unwrap()]].concat());
+    assert_eq!(code, 0, "{err}");
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let end = events.iter().filter_map(|e| Some(e["ts"].as_f64()? + e["dur"].as_f64()?)).fold(0.0, f64::max);
+    let seconds = json(GPT)["seconds"].as_f64().unwrap();
+    assert!((end / 1e6 / seconds - 1.0).abs() < 0.05, "{end} microseconds of {seconds} seconds");
+    assert!(events.iter().any(|e| e["cat"] == "in flight"), "no collective in flight");
+}

@@ -3,14 +3,18 @@
 use crate::Checked;
 use crate::failure::Failure;
 use crate::project::{Project, text_of_at_most};
+use crate::replacing::write_whole;
 use crate::runs::RunEstimate;
+use crate::trace;
 use meshwright_core::{model_flops_wide, training_step};
 use meshwright_cost::engine::{EngineFacts, EngineKind};
-use meshwright_cost::estimate::{Estimate, EstimateQuestion, estimate};
+use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate, timeline};
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_cost::shipped::{MACHINES, find};
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
+use meshwright_exec::{DeviceTrace, Record, What};
+use meshwright_plan::Plan;
 use std::path::Path;
 
 /// Most bytes of a machine file.
@@ -46,6 +50,77 @@ pub fn estimated(
     sources: &Sources,
     options: &EstimateOptions,
 ) -> Result<Estimate, Failure> {
+    let (plan, flops) = compiled(project, sources)?;
+    estimate(&plan, &question(project, options, flops)).map_err(unusable)
+}
+
+/// Writes the timeline of an estimated step in the format of a run's trace.
+///
+/// # Errors
+/// Those of [`estimated`], and of writing.
+pub fn write_timeline(
+    project: &Project,
+    sources: &Sources,
+    options: &EstimateOptions,
+    file: &Path,
+) -> Result<(), Failure> {
+    let (plan, flops) = compiled(project, sources)?;
+    let events = timeline(&plan, &question(project, options, flops)).map_err(unusable)?;
+    let nanoseconds = |s: f64| (s * 1e9).round() as u64;
+    let mut sequence = 0;
+    let mut records: Vec<Record> = vec![];
+    for e in events {
+        let (begin, end) = (nanoseconds(e.start), nanoseconds(e.end));
+        let record = |what, begin, end, step: usize, sequence| Record {
+            what,
+            begin,
+            end,
+            step_number: 1,
+            sequence,
+            at: step as u32,
+        };
+        if !e.communicates {
+            records.push(record(What::Compute, begin, end, e.step, 0));
+            continue;
+        }
+        sequence += 1;
+        match plan.end_of(e.step) {
+            // It runs in one go.
+            wait if wait == e.step => records.push(record(What::Start, begin, end, e.step, sequence)),
+            wait => records.extend([
+                record(What::Start, begin, begin, e.step, sequence),
+                record(What::Wait, end, end, wait, sequence),
+            ]),
+        }
+    }
+    let mut text = vec![];
+    let device = DeviceTrace { rank: 0, records };
+    let written = trace::write(&mut text, &plan, &[device]).and_then(|()| write_whole(file, &text));
+    written.map_err(|e| {
+        let message = format!("`{}` cannot be written: {e}", file.display());
+        Failure::Diagnostics(vec![Diagnostic::error(codes::E0511, message)])
+    })
+}
+
+fn unusable(error: EstimateError) -> Failure {
+    Failure::Diagnostics(vec![Diagnostic::error(codes::E0531, error.to_string())])
+}
+
+fn question<'a>(project: &Project, options: &'a EstimateOptions, model_flops: f64) -> EstimateQuestion<'a> {
+    let batch = project.batch();
+    EstimateQuestion {
+        machine: &options.machine,
+        engine: options.engine.clone(),
+        model_flops,
+        examples: batch,
+        tokens: project.tokens().map(|each| each * batch),
+        pipe: options.pipe.clone(),
+        slowest: options.slowest,
+    }
+}
+
+/// The Plan of a step, and the operations of the model in it.
+fn compiled(project: &Project, sources: &Sources) -> Result<(Plan, f64), Failure> {
     let step = match training_step(&project.program) {
         Some(step) => step,
         None => match project.evaluation() {
@@ -55,18 +130,7 @@ pub fn estimated(
     };
     let (compiled, found) = project.compile(&step, sources);
     let compiled = compiled.filter(|_| !has_errors(&found)).ok_or(Failure::Diagnostics(found))?;
-    let batch = project.batch();
-    let question = EstimateQuestion {
-        machine: &options.machine,
-        engine: options.engine.clone(),
-        model_flops: model_flops_wide(&step),
-        examples: batch,
-        tokens: project.tokens().map(|each| each * batch),
-        pipe: options.pipe.clone(),
-        slowest: options.slowest,
-    };
-    estimate(&compiled.plan, &question)
-        .map_err(|e| Failure::Diagnostics(vec![Diagnostic::error(codes::E0531, e.to_string())]))
+    Ok((compiled.plan, model_flops_wide(&step)))
 }
 
 /// The estimate that a run keeps beside what is measured.

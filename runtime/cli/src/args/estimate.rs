@@ -2,6 +2,7 @@
 
 use super::{FormatArgs, ProjectArgs};
 use clap::{Args, ValueEnum};
+use std::path::PathBuf;
 
 /// A machine that need not be here.
 #[derive(Args, Clone, Debug)]
@@ -79,6 +80,9 @@ pub(crate) struct EstimateArgs {
     /// With --scale, examples grow with the axis.
     #[arg(long, requires = "scale", help_heading = "What if")]
     pub(crate) weak: bool,
+    /// Write the estimated timeline of a device in the format of a run's trace, for Perfetto.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pipe", "scale"], help_heading = "Output")]
+    pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

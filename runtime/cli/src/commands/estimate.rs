@@ -13,7 +13,7 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_plan::actions::PipelineSchedule;
-use meshwright_train::estimates::{EstimateOptions, estimated, facts, machine};
+use meshwright_train::estimates::{EstimateOptions, estimated, facts, machine, write_timeline};
 use meshwright_train::{Failure, Project};
 
 /// Most rows of collectives in a text.
@@ -43,6 +43,9 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         return scaled(args, scale, &project, &asked, console);
     }
     let estimate = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
+    if let Some(file) = &args.trace {
+        write_timeline(&project, &sources, &asked, file).map_err(|e| console.failed(e, &sources))?;
+    }
     let goodput = match args.failures {
         true => Some(goodput(&asked.machine, &estimate, console)?),
         false => None,
