@@ -63,6 +63,24 @@ impl DeviceRates {
         Seconds { work: memory.max(computed + scalar), launch: work.kernels * d.kernel / self.share }
     }
 
+    /// The least seconds of the same work in kernels of any shape and size: products and memory at their greatest rates.
+    pub fn least(&self, work: &KernelWork) -> Seconds {
+        let stream = &self.device.stream;
+        let alone = stream.rates.iter().map(|r| r.1).fold(0.0, f64::max) * self.share;
+        let memory = work.bytes / stream.total.map_or(alone, |total| alone.min(total / self.beside));
+        let product = |p: &Product| {
+            let rate =
+                |m: &MatrixRates| (self.device.product.issue * m.peak).min(m.best * self.device.sustained);
+            self.matrix(p.dtype, p.fp8).map_or(0.0, |m| p.flops() / rate(m) / self.share)
+        };
+        let products = match work.family {
+            KernelFamily::Matmul => work.products.iter().map(product).sum(),
+            _ => 0.0,
+        };
+        let rest = self.seconds(&KernelWork { bytes: 0.0, products: Vec::new(), ..work.clone() });
+        Seconds { work: memory.max(products + rest.work), launch: rest.launch }
+    }
+
     /// Bytes per second of a kernel that moves this many bytes.
     fn stream(&self, bytes: f64) -> f64 {
         let stream = &self.device.stream;

@@ -7,9 +7,11 @@ mod index;
 mod mesh;
 mod recomputed;
 mod rules;
+mod together;
 mod unmatched;
 
 pub use assign::{Assigned, Rulebook, assign, check_conflicts};
 pub use mesh::{check_devices, mesh_of, named_mesh};
 pub(crate) use recomputed::recomputed_names;
 pub use rules::{Layout, Rule, RuleDim, Scope, ScopeClass, layout};
+pub use together::dims_together;

@@ -1,0 +1,59 @@
+//! Seconds below which no candidate can come, without compiling it.
+
+use crate::space::{Space, Stored};
+use crate::work::{ALL, Families, Work};
+use meshwright_plan::Phase;
+
+/// An axis, as far as bounds are concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares {
+    /// Devices along it.
+    pub size: f64,
+    /// Families that are split over it.
+    pub families: Families,
+    /// What is stored over it.
+    pub stored: Stored,
+}
+
+impl Shares {
+    /// Whether a kernel of this phase along these families may be split over the axis. What is stored split is split where it is updated, and
+    /// ops that the rules leave alone may follow parameters that are.
+    fn splits(&self, phase: Phase, families: Families) -> bool {
+        let whole = match self.stored {
+            Stored::Whole => false,
+            Stored::Moments | Stored::Grads => phase == Phase::Update,
+            Stored::Params => true,
+        };
+        whole || self.families & families != 0
+    }
+}
+
+impl Space {
+    /// The axes of a mesh of which the first have sets; of the others each may split everything.
+    pub fn shares(&self, mesh: &[usize], sets: &[usize], stored: &[Stored]) -> Vec<Shares> {
+        let of = |(at, size): (usize, &usize)| Shares {
+            size: *size as f64,
+            families: sets.get(at).map_or(ALL, |s| self.sets[*s].families | self.kept_families),
+            stored: stored.get(at).copied().unwrap_or_default(),
+        };
+        mesh.iter().enumerate().map(of).collect()
+    }
+}
+
+/// `B0`: launches, and each kernel of the step on one device, shared out over the axes that may split it, at the fastest rates.
+pub fn roofline(work: &Work, axes: &[Shares]) -> f64 {
+    let shared = work.kernels.iter().map(|((phase, families), seconds)| {
+        axes.iter().filter(|a| a.splits(*phase, *families)).fold(*seconds, |s, a| s / a.size)
+    });
+    work.launch + shared.sum::<f64>()
+}
+
+/// Bytes of parameters and states that a device holds at least.
+pub fn held(work: &Work, axes: &[Shares]) -> f64 {
+    let shared = work.held.iter().map(|((state, families), bytes)| {
+        let least = if *state { Stored::Moments } else { Stored::Params };
+        let splits = |a: &&Shares| a.stored >= least || a.families & families != 0;
+        axes.iter().filter(splits).fold(*bytes, |b, a| b / a.size)
+    });
+    shared.sum()
+}

@@ -1,0 +1,13 @@
+//! The layout of a model that is fastest on a machine, with a certificate.
+//!
+//! **Invariants:**
+//! - It writes the text of layouts and compiles it, and interprets no rule.
+//! - Pure: no I/O, no clock, no chance. The answer does not depend on the number of threads.
+
+pub mod best_first;
+pub mod bound;
+pub mod compiled;
+pub mod report;
+pub mod space;
+pub mod text;
+pub mod work;

@@ -1,0 +1,203 @@
+//! What a search has found, for people and programs.
+
+use crate::best_first::{Found, Outcome};
+use crate::compiled::Refusal;
+use crate::space::Space;
+use meshwright_cost::estimate::{Breakdown, Estimate};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The report of a search.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What was searched.
+    pub space: SpaceReport,
+    /// Programs that were compiled, those that turned out illegal included.
+    pub compiled: u64,
+    /// Candidates that were estimated.
+    pub estimated: u64,
+    /// Seconds that the search took.
+    pub seconds: f64,
+    /// Seconds of a step below which no candidate is; none where none was found.
+    pub bound: Option<f64>,
+    /// How much slower than the bound the best is, relatively; 0 where it is proven.
+    pub gap: Option<f64>,
+    /// Whether no candidate is faster than the best.
+    pub proven: bool,
+    /// Candidates without an estimate, by reason.
+    pub rejected: RejectedReport,
+    /// The candidate that misses least, where none fits.
+    pub nearest: Option<Nearest>,
+    /// The best candidates.
+    pub rows: Vec<Row>,
+}
+
+/// What was searched.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpaceReport {
+    /// The most axes of a mesh.
+    pub axes: usize,
+    /// What an axis may split: `heads, d_ff`, and `; seq when free` of a dim that yields.
+    pub sets: Vec<String>,
+    /// Meshes, as sizes of their axes: `2x4`.
+    pub meshes: Vec<String>,
+    /// Candidates.
+    pub candidates: u64,
+}
+
+/// Candidates without an estimate, by reason.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RejectedReport {
+    /// Rules that do not go together.
+    pub conflict: u64,
+    /// A gather that no rule implies.
+    pub gather: u64,
+    /// Too large for the memory.
+    pub memory: u64,
+    /// Slower than the best by their bounds, or in the space only where another does not fit. 0 where the search was stopped.
+    pub bound: u64,
+}
+
+/// The candidate that misses least.
+#[derive(Clone, Debug, Serialize)]
+pub struct Nearest {
+    /// Its rules.
+    pub layout: String,
+    /// Its mesh.
+    pub mesh: String,
+    /// Bytes that it needs.
+    pub peak_bytes: u64,
+    /// Bytes beyond the memory.
+    pub missing_bytes: u64,
+    /// A line of a layout, or a size, that would help.
+    pub help: Option<String>,
+}
+
+/// A candidate.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// From 1.
+    pub rank: usize,
+    /// Its rules.
+    pub layout: String,
+    /// Its mesh.
+    pub mesh: String,
+    /// Whether no other candidate is as fast with less memory.
+    pub pareto: bool,
+    /// Whether it can run today.
+    pub runnable: bool,
+    /// Seconds by which it is slower than the best, by part; negative where it is faster.
+    pub loses: BTreeMap<String, f64>,
+    /// The median of measured steps.
+    pub measured_ms: Option<f64>,
+    /// Its estimate.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+}
+
+/// Parts of a time by name; all waiting for collectives together.
+pub fn parts(b: &Breakdown) -> Vec<(&'static str, f64)> {
+    vec![
+        ("matmul", b.matmul),
+        ("attention", b.attention),
+        ("memory_bound", b.memory_bound),
+        ("update", b.update),
+        ("launch", b.launch),
+        ("exposed", b.exposed.values().sum()),
+        ("contention", b.contention),
+        ("straggler", b.straggler),
+    ]
+}
+
+impl Report {
+    /// Of an outcome: the first `top` candidates, or those of which none is as fast with less memory. `memory` are the bytes of a device.
+    pub fn new(space: &Space, outcome: &Outcome, (top, pareto): (usize, bool), memory: f64) -> Report {
+        let best = outcome.found.first().map(|f| f.estimate.seconds);
+        // Ties are broken for simplicity, so the first need not be the fastest of those that are equal to it.
+        let fastest = outcome.found.iter().map(|f| f.estimate.seconds).min_by(f64::total_cmp);
+        let bound = fastest.map(|s| s.min(outcome.bound));
+        let proven = fastest.map_or(outcome.bound.is_infinite(), |s| outcome.bound >= s);
+        let gap = best.zip(bound).map(|(s, b)| if proven { 0.0 } else { s / b - 1.0 });
+        let front = front(&outcome.found);
+        let shown = outcome.found.iter().zip(front).enumerate();
+        let rows = shown.filter(|(_, (_, on))| !pareto || *on).take(top).map(|(at, (f, on))| Row {
+            rank: at + 1,
+            layout: f.written.rules(),
+            mesh: f.written.mesh.clone(),
+            pareto: on,
+            runnable: true,
+            loses: loses(&f.estimate.breakdown, &outcome.found[0].estimate.breakdown),
+            measured_ms: None,
+            estimate: f.estimate.clone(),
+        });
+        let candidates = space.count();
+        let estimated = outcome.found.len() as u64 + outcome.rejected.memory;
+        let nearest = outcome.nearest.as_ref().filter(|_| best.is_none()).map(|f| Nearest {
+            layout: f.written.rules(),
+            mesh: f.written.mesh.clone(),
+            peak_bytes: f.estimate.memory.peak_bytes,
+            missing_bytes: (f.estimate.memory.peak_bytes as f64 - memory).max(0.0) as u64,
+            help: None,
+        });
+        Report {
+            space: SpaceReport {
+                axes: space.meshes.iter().map(Vec::len).max().unwrap_or(0),
+                sets: (0..space.sets.len()).map(|i| space.set_text(i)).collect(),
+                meshes: space.meshes.iter().map(|m| sizes(m)).collect(),
+                candidates,
+            },
+            compiled: outcome.compiled,
+            estimated,
+            seconds: 0.0,
+            bound,
+            gap,
+            proven,
+            rejected: rejected(space, outcome, candidates, proven),
+            nearest,
+            rows: rows.collect(),
+        }
+    }
+}
+
+fn sizes(mesh: &[usize]) -> String {
+    mesh.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
+}
+
+/// Candidates with a refused set were never looked at, but are rejected for the same reason.
+fn rejected(space: &Space, outcome: &Outcome, all: u64, proven: bool) -> RejectedReport {
+    let without = |why: &[Refusal]| {
+        let mut rest = space.clone();
+        let refused = |i: &usize| outcome.refused.get(i).is_some_and(|w| why.contains(w));
+        let kept = (0..space.sets.len()).filter(|i| !refused(i));
+        rest.sets = kept.map(|i| space.sets[i].clone()).collect();
+        rest.count()
+    };
+    let legal = without(&[Refusal::Gather, Refusal::Conflict]);
+    let gather = all - without(&[Refusal::Gather]) + outcome.rejected.gather;
+    let conflict = without(&[Refusal::Gather]) - legal + outcome.rejected.conflict;
+    let memory = outcome.rejected.memory;
+    let looked_at = gather + conflict + memory + outcome.found.len() as u64;
+    let bound = if proven { all.saturating_sub(looked_at) } else { 0 };
+    RejectedReport { conflict, gather, memory, bound }
+}
+
+fn loses(of: &Breakdown, best: &Breakdown) -> BTreeMap<String, f64> {
+    let all = parts(of).into_iter().zip(parts(best));
+    let changed = all.map(|((name, a), (_, b))| (name.to_string(), a - b)).filter(|(_, s)| *s != 0.0);
+    changed.collect()
+}
+
+/// Of candidates in the order of their times, those that need less memory than all before.
+fn front(found: &[Found]) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..found.len()).collect();
+    let peak = |i: usize| found[i].estimate.memory.peak_bytes;
+    order.sort_by(|a, b| {
+        found[*a].estimate.seconds.total_cmp(&found[*b].estimate.seconds).then(peak(*a).cmp(&peak(*b)))
+    });
+    let (mut out, mut least) = (vec![false; found.len()], u64::MAX);
+    for i in order {
+        out[i] = peak(i) < least;
+        least = least.min(peak(i));
+    }
+    out
+}

@@ -1,0 +1,292 @@
+//! Which layouts there are: meshes, what each axis splits, scopes, microbatches and recomputation.
+
+use crate::work::{ALL, Families, Work};
+use meshwright_core::layout::dims_together;
+use meshwright_core::{Program, StepGraph};
+use meshwright_plan::Dim;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most axes of a mesh.
+pub const MOST_AXES: usize = 3;
+/// Most sets of dims for an axis. Of more, the smallest are left out, and the report says so.
+const MOST_SETS: usize = 400;
+
+/// What is fixed before a search.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    /// Number of devices.
+    pub devices: usize,
+    /// Names of axes, major first; chosen by what they split where there are none.
+    pub axes: Vec<String>,
+    /// Whether axes come in all orders; otherwise those that split the batch come first.
+    pub orders: bool,
+    /// Lines of a layout that each candidate keeps.
+    pub kept: Kept,
+    /// Dims that may be gathered although no rule implies it.
+    pub gathers: Vec<String>,
+}
+
+/// The lines of a layout that each candidate keeps.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    /// Their text, without a mesh.
+    pub text: String,
+    /// Axes that they name.
+    pub axes: Vec<String>,
+    /// Dims with a rule for all values.
+    pub dims: BTreeSet<String>,
+    /// Whether they have rules for optimizer states, gradients, parameters or paths.
+    pub scopes: bool,
+    /// Whether they say in how many parts a step takes its batch.
+    pub microbatches: bool,
+    /// Whether they say what is recomputed.
+    pub recompute: bool,
+}
+
+/// What an axis splits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AxisSet {
+    /// Dims, of which no two are in one value.
+    pub dims: Vec<Dim>,
+    /// A dim that yields to them.
+    pub free: Option<Dim>,
+    /// Their families.
+    pub families: Families,
+    /// Whether the batch is among the dims.
+    pub batch: bool,
+    /// Whether gradients of most parameters are summed over the axis: it splits examples, or positions in them.
+    pub sums: bool,
+    /// Size of the smallest dim.
+    pub smallest: usize,
+}
+
+/// Which values, beyond those that the rules for all values split, are split over an axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stored {
+    /// None.
+    #[default]
+    Whole,
+    /// The optimizer state.
+    Moments,
+    /// The gradients too; without microbatches this is the same.
+    Grads,
+    /// The parameters too.
+    Params,
+}
+
+/// All layouts of a search.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// What was fixed.
+    pub choices: Choices,
+    /// What an axis may split: sets with the batch first.
+    pub sets: Vec<AxisSet>,
+    /// Sets left out since there are too many.
+    pub left_out: usize,
+    /// Sizes of the axes of each mesh, major first.
+    pub meshes: Vec<Vec<usize>>,
+    /// Numbers of parts that a step may take its batch in, ascending.
+    pub parts: Vec<usize>,
+    /// Dims of the loops that may be recomputed, each by itself, or all of them.
+    pub recompute: Vec<Vec<String>>,
+    /// Examples in a batch.
+    pub batch: usize,
+    /// Families that the kept lines may split over any axis.
+    pub kept_families: Families,
+    names: BTreeMap<Dim, String>,
+}
+
+impl Space {
+    /// Of a training step.
+    pub fn of(program: &Program, step: &StepGraph, work: &Work, choices: Choices) -> Space {
+        let dims = &step.graph.dims;
+        let example = program.inputs.first().and_then(|i| i.0.dims.first()).copied();
+        let (sets, left_out) = sets(step, work, &choices, example);
+        let most = if choices.axes.is_empty() { MOST_AXES } else { choices.axes.len() };
+        let least = choices.kept.axes.len();
+        let mut meshes = Vec::new();
+        factorizations(choices.devices, most, &mut Vec::new(), &mut meshes);
+        meshes.retain(|m| m.len() >= least);
+        let batch = example.map_or(1, |d| dims.size(d)).max(1);
+        let divisors = (1..=batch).filter(|n| batch.is_multiple_of(*n));
+        let parts = if choices.kept.microbatches { vec![1] } else { divisors.collect() };
+        let mut loops: Vec<String> = Vec::new();
+        for r in program.graph.repeats.iter().filter(|r| r.parent.is_none()) {
+            let name = dims.name(r.dim).to_string();
+            if !loops.contains(&name) {
+                loops.push(name);
+            }
+        }
+        let mut recompute = vec![Vec::new()];
+        if !choices.kept.recompute {
+            recompute.extend(loops.iter().map(|l| vec![l.clone()]));
+            if loops.len() > 1 {
+                recompute.push(loops);
+            }
+        }
+        let kept_dims = choices.kept.dims.iter().filter_map(|name| dims.find(name));
+        let kept_families = if choices.kept.scopes { ALL } else { work.families(kept_dims) };
+        let names = dims.iter().map(|(d, name)| (d, name.to_string())).collect();
+        Space { choices, sets, left_out, meshes, parts, recompute, batch, kept_families, names }
+    }
+
+    /// The name of a dim.
+    pub fn name(&self, dim: Dim) -> &str {
+        &self.names[&dim]
+    }
+
+    /// Positions of sets that an axis may take, given those of the axes before it and its size.
+    pub fn next(&self, mesh: &[usize], before: &[usize]) -> impl Iterator<Item = usize> + '_ {
+        let size = mesh[before.len()];
+        // An axis that the kept lines name need not split anything else.
+        let kept = before.len() < self.choices.kept.axes.len();
+        let first = if self.choices.orders || kept { 0 } else { before.last().copied().unwrap_or(0) };
+        let before = before.to_vec();
+        (first..self.sets.len()).filter(move |i| {
+            let set = &self.sets[*i];
+            if set.dims.is_empty() {
+                return kept;
+            }
+            let fits = set.smallest >= size;
+            // Two axes with the same dims differ by what is stored over them alone.
+            let again = before.contains(i) && (self.choices.kept.scopes || !set.sums);
+            let strict = |d: &Dim| before.iter().any(|b| self.sets[*b].free == Some(*d));
+            let free = |d: &Dim| before.iter().any(|b| self.sets[*b].dims.contains(d));
+            fits && !again && !set.dims.iter().any(strict) && !set.free.iter().any(free)
+        })
+    }
+
+    /// The ways to store over the axes with these sets, apart from that by the rules for all values alone, which is the first.
+    pub fn stored(&self, sets: &[usize], parts: usize) -> Vec<Vec<Stored>> {
+        let mut all = vec![Vec::new()];
+        for (at, i) in sets.iter().enumerate() {
+            let levels: &[Stored] = match (self.sets[*i].sums && !self.choices.kept.scopes, parts > 1) {
+                (false, _) => &[Stored::Whole],
+                (true, false) => &[Stored::Whole, Stored::Moments, Stored::Params],
+                (true, true) => &[Stored::Whole, Stored::Moments, Stored::Grads, Stored::Params],
+            };
+            let with = |before: &Vec<Stored>| {
+                let before = before.clone();
+                levels.iter().map(move |l| [&before[..], &[*l]].concat())
+            };
+            all = all.iter().flat_map(with).collect();
+            // Equal sets with equal storage are one axis cut in two.
+            if let Some(twin) = sets[..at].iter().position(|s| s == i) {
+                all.retain(|s: &Vec<Stored>| s[twin] != s[at]);
+            }
+        }
+        all
+    }
+
+    /// The numbers of parts that leave each device along the axes of the batch an example at least.
+    pub fn parts_of(&self, mesh: &[usize], sets: &[usize]) -> usize {
+        let along: usize =
+            mesh.iter().zip(sets).filter(|(_, s)| self.sets[**s].batch).map(|(n, _)| *n).product();
+        self.parts.iter().filter(|n| **n * along <= self.batch).count().max(1)
+    }
+
+    /// How many layouts there are.
+    pub fn count(&self) -> u64 {
+        self.meshes.iter().map(|mesh| self.count_from(mesh, &mut Vec::new())).fold(0, u64::saturating_add)
+    }
+
+    fn count_from(&self, mesh: &[usize], before: &mut Vec<usize>) -> u64 {
+        if before.len() == mesh.len() {
+            let parts = self.parts_of(mesh, before) as u64;
+            let (whole, cut) = (self.stored(before, 1).len() as u64, self.stored(before, 2).len() as u64);
+            return (whole + (parts - 1) * cut) * self.recompute.len() as u64;
+        }
+        // Sets that are alike in what the number depends on are counted once.
+        let mut alike: BTreeMap<(bool, bool, bool), (u64, usize)> = BTreeMap::new();
+        let last = before.len() + 1 == mesh.len();
+        let mut total = 0u64;
+        for i in self.next(mesh, before).collect::<Vec<_>>() {
+            if last {
+                let set = &self.sets[i];
+                alike.entry((set.batch, set.sums, before.contains(&i))).or_insert((0, i)).0 += 1;
+            } else {
+                before.push(i);
+                total = total.saturating_add(self.count_from(mesh, before));
+                before.pop();
+            }
+        }
+        for (times, i) in alike.into_values() {
+            before.push(i);
+            total = total.saturating_add(times.saturating_mul(self.count_from(mesh, before)));
+            before.pop();
+        }
+        total
+    }
+}
+
+/// Ordered factorizations of a number into at most so many factors of 2 at least.
+fn factorizations(n: usize, most: usize, before: &mut Vec<usize>, out: &mut Vec<Vec<usize>>) {
+    if n == 1 {
+        out.push(before.clone());
+        return;
+    }
+    if before.len() == most {
+        return;
+    }
+    for f in (2..=n).filter(|f| n.is_multiple_of(*f)) {
+        before.push(f);
+        factorizations(n / f, most, before, out);
+        before.pop();
+    }
+}
+
+/// The sets of dims that an axis may split, and how many are left out. The empty one is there where kept lines name an axis.
+fn sets(step: &StepGraph, work: &Work, choices: &Choices, example: Option<Dim>) -> (Vec<AxisSet>, usize) {
+    let g = &step.graph;
+    let loops: BTreeSet<Dim> = g.repeats.iter().map(|r| r.dim).collect();
+    let together = dims_together(step);
+    let meet = |a: Dim, b: Dim| together.contains(&(a.min(b), a.max(b)));
+    let wanted =
+        |d: &Dim| g.dims.size(*d) > 1 && !loops.contains(d) && !choices.kept.dims.contains(g.dims.name(*d));
+    let dims: Vec<Dim> = work.split.iter().copied().filter(wanted).collect();
+    let mut all: Vec<Vec<Dim>> = vec![Vec::new()];
+    for d in &dims {
+        let with: Vec<Vec<Dim>> = all
+            .iter()
+            .filter(|s| !s.iter().any(|e| meet(*e, *d)))
+            .map(|s| [&s[..], &[*d]].concat())
+            .take(MOST_SETS * 8)
+            .collect();
+        all.extend(with);
+    }
+    let read: BTreeSet<Dim> = step.inputs.iter().flat_map(|i| i.dims.iter().copied()).collect();
+    let set = |dims: &Vec<Dim>, free: Option<Dim>| {
+        let families = work.families(dims.iter().chain(&free).copied());
+        AxisSet {
+            families,
+            batch: example.is_some_and(|e| dims.contains(&e)),
+            sums: dims.iter().any(|d| read.contains(d)) || free.is_some_and(|d| Some(d) == example),
+            smallest: dims.iter().chain(&free).map(|d| g.dims.size(*d)).min().unwrap_or(1),
+            dims: dims.clone(),
+            free,
+        }
+    };
+    let mut out = Vec::new();
+    for s in &all {
+        if s.is_empty() {
+            if !choices.kept.axes.is_empty() {
+                // What kept lines split over their axes may be examples.
+                out.push(AxisSet { sums: true, ..set(s, None) });
+            }
+            continue;
+        }
+        out.push(set(s, None));
+        // Where nothing else can share the axis, a dim of the data takes it where they are not: the rest of the step is split too.
+        let full =
+            !dims.iter().any(|d| !s.contains(d) && !read.contains(d) && !s.iter().any(|e| meet(*e, *d)));
+        if full && !s.iter().any(|d| read.contains(d)) {
+            let yields = |d: &&Dim| read.contains(d) && s.iter().any(|e| meet(*e, **d));
+            out.extend(dims.iter().filter(yields).map(|d| set(s, Some(*d))));
+        }
+    }
+    // Those that split the batch come first, then those of many dims.
+    out.sort_by_key(|s| (!s.batch && !s.dims.is_empty(), std::cmp::Reverse(s.dims.len()), s.free.is_some()));
+    let left_out = out.len().saturating_sub(MOST_SETS);
+    out.truncate(MOST_SETS);
+    (out, left_out)
+}
