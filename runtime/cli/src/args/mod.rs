@@ -15,6 +15,7 @@ mod predict;
 mod renamed;
 mod report;
 mod runs;
+mod search;
 mod selftest;
 mod sweep;
 mod train;
@@ -33,6 +34,7 @@ pub(crate) use predict::*;
 pub(crate) use renamed::renamed;
 pub(crate) use report::*;
 pub(crate) use runs::*;
+pub(crate) use search::*;
 pub(crate) use selftest::*;
 pub(crate) use sweep::*;
 pub(crate) use train::*;
@@ -102,6 +104,8 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Estimate the time of a training step on a machine that need not be here.
     Estimate(Box<EstimateArgs>),
+    /// Find the layout that is fastest on a machine, with a certificate.
+    Search(Box<LayoutSearchArgs>),
     /// Write a model, a layout and a data set to begin with.
     New(NewArgs),
     /// Format model files and layout files.
@@ -151,6 +155,7 @@ impl Command {
             Command::Compare(a) if a.format == TableFormat::Json => Format::Json,
             Command::Compare(_) => Format::Text,
             Command::Estimate(a) => a.format.format,
+            Command::Search(a) => a.format.format,
             Command::Selftest(SelftestArgs { what: Selftest::Foresight(a) }) => a.format.format,
             Command::Fmt(a) => a.format.format,
             Command::New(a) => a.format.format,

@@ -25,6 +25,7 @@ pub(crate) mod predict;
 mod project;
 pub(crate) mod report;
 pub(crate) mod runs;
+pub(crate) mod search;
 pub(crate) mod selftest;
 pub(crate) mod shipped;
 pub(crate) mod sweep;

@@ -1,0 +1,99 @@
+//! `search`, as a user types it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use serde_json::Value;
+use support::{folder, run};
+
+/// What a command prints, which must succeed.
+fn printed(args: &[&str]) -> String {
+    let (code, out, err) = run(args);
+    assert_eq!(code, 0, "{args:?}: {err}");
+    out
+}
+
+#[test]
+fn a_search_names_its_space_its_certificate_and_what_others_lose() {
+    let out =
+        printed(&["search", "mlp", "--devices", "2", "--machine", "cpu", "--format", "json", "--top", "3"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["space"]["axes"], 1);
+    assert_eq!(report["space"]["meshes"], serde_json::json!(["2"]));
+    assert!(report["space"]["sets"].as_array().unwrap().contains(&"batch".into()), "{report}");
+    assert!(report["proven"].as_bool().unwrap() && report["gap"] == 0.0);
+    let rejected = &report["rejected"];
+    let sum: u64 =
+        ["conflict", "gather", "memory", "bound"].iter().map(|k| rejected[k].as_u64().unwrap()).sum();
+    let estimated = report["estimated"].as_u64().unwrap() - rejected["memory"].as_u64().unwrap();
+    assert_eq!(sum + estimated, report["space"]["candidates"].as_u64().unwrap());
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3);
+    let (first, second) = (&rows[0], &rows[1]);
+    assert_eq!(
+        (&first["rank"], &first["runnable"], &first["measured_ms"]),
+        (&1.into(), &true.into(), &Value::Null)
+    );
+    assert_eq!(first["loses"], serde_json::json!({}));
+    let lost: f64 = second["loses"].as_object().unwrap().values().map(|v| v.as_f64().unwrap()).sum();
+    let by = second["seconds"].as_f64().unwrap() - first["seconds"].as_f64().unwrap();
+    assert!((lost - by).abs() < 1e-12, "{lost} {by}");
+    // The same layout, estimated by itself.
+    let of = ["--layout", first["layout"].as_str().unwrap(), "--mesh", first["mesh"].as_str().unwrap()];
+    let alone = printed(&[&["estimate", "mlp", "--machine", "cpu", "--format", "json"], &of[..]].concat());
+    let alone: Value = serde_json::from_str(&alone).unwrap();
+    assert_eq!(alone["seconds"], first["seconds"]);
+    assert_eq!(alone["memory"], first["memory"]);
+}
+
+#[test]
+fn the_best_is_written_and_measured() {
+    let dir = folder("search");
+    let file = dir.join("best.layout");
+    let path = file.to_str().unwrap();
+    let text = printed(&[
+        "search",
+        "mlp",
+        "--devices",
+        "2",
+        "--machine",
+        "cpu",
+        "--layout",
+        "batch -> data",
+        "--write",
+        path,
+        "--measure",
+        "2",
+        "--steps",
+        "3",
+        "--axes",
+        "data",
+    ]);
+    assert!(text.contains("proven: no candidate is faster") && text.contains("measured"), "{text}");
+    let layout = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        layout.starts_with("// For 2 devices of two cores: ") && layout.contains("mesh data = 2\n"),
+        "{layout}"
+    );
+    assert!(layout.contains("batch -> data"), "{layout}");
+    printed(&["fmt", "--check", path]);
+    printed(&["check", "mlp", "--layout", path]);
+}
+
+#[test]
+fn what_does_not_fit_says_by_how_much() {
+    let tight = ["--machine", "cpu", "--with", "device.memory=1.02e9", "--with", "device.reserve=1e9"];
+    let (code, _, said) =
+        run(&[&["search", "bert", "--devices", "2", "--time-limit", "20"], &tight[..]].concat());
+    assert_eq!(code, 1);
+    assert!(said.contains("error[E0401]: no layout of bert fits on 2 devices of two cores"), "{said}");
+    for (more, usage) in [
+        (["--gather", "nothing"], "`mlp` has no dim `nothing`"),
+        (["--axes", "a,a"], "`a` is there twice"),
+        (["--time-limit", "0"], "seconds above 0"),
+    ] {
+        let (code, _, said) =
+            run(&[&["search", "mlp", "--devices", "2", "--machine", "cpu"], &more[..]].concat());
+        assert!(code == 2 && said.contains(usage), "{said}");
+    }
+}
