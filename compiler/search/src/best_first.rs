@@ -5,10 +5,10 @@
 //! answer does not depend on the number of threads.
 
 use crate::bound::{held, roofline};
-use crate::compiled::{Refusal, Subject};
+use crate::compiled::{CandidateRefusal, Subject};
 use crate::space::{Space, Stored};
-use crate::text::{Candidate, Written};
-use crate::work::Work;
+use crate::text::{Candidate, WrittenLayout};
+use crate::work::ModelWork;
 use meshwright_cost::estimate::{Estimate, EstimateError, Fits};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -22,11 +22,11 @@ pub const TIE: f64 = 0.005;
 
 /// A candidate with its estimate.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundLayout {
     /// The candidate.
     pub candidate: Candidate,
     /// Its text.
-    pub written: Written,
+    pub written: WrittenLayout,
     /// Its estimate.
     pub estimate: Estimate,
 }
@@ -44,9 +44,9 @@ pub struct Rejected {
 
 /// What a search has found.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct SearchOutcome {
     /// All estimated candidates that fit, the best first.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundLayout>,
     /// No candidate that was not estimated is faster than this.
     pub bound: f64,
     /// Programs that were compiled.
@@ -54,9 +54,9 @@ pub struct Outcome {
     /// Rejected candidates that were looked at.
     pub rejected: Rejected,
     /// Sets that no layout may have, since alone over an axis they need a gather or do not go together, with the reason.
-    pub refused: BTreeMap<usize, Refusal>,
+    pub refused: BTreeMap<usize, CandidateRefusal>,
     /// The candidate that misses least, where one does not fit.
-    pub nearest: Option<Found>,
+    pub nearest: Option<FoundLayout>,
 }
 
 /// How far a search is.
@@ -80,7 +80,7 @@ pub struct Limits<'a> {
 
 /// A node of the search.
 #[derive(Clone, Debug)]
-enum Node {
+enum TreeNode {
     /// The children of a mesh with some sets, in the order of their bounds, from a position on.
     Axes { mesh: Vec<usize>, sets: Vec<usize>, children: Vec<(f64, usize)>, from: usize },
     /// A candidate.
@@ -92,7 +92,7 @@ enum Node {
 struct Entry {
     bound: f64,
     rank: (usize, usize, u64),
-    node: Node,
+    node: TreeNode,
 }
 
 impl PartialEq for Entry {
@@ -119,7 +119,7 @@ impl Ord for Entry {
 /// A search under way.
 pub struct Search<'a> {
     space: &'a Space,
-    work: &'a Work,
+    work: &'a ModelWork,
     subject: &'a Subject<'a>,
     heap: BinaryHeap<Entry>,
     /// Sets that are known to be fine alone.
@@ -127,7 +127,7 @@ pub struct Search<'a> {
     /// Candidates that have been made, for those that are reached in several ways.
     seen: BTreeSet<Candidate>,
     made: u64,
-    outcome: Outcome,
+    outcome: SearchOutcome,
 }
 
 /// What is done for a batch.
@@ -140,13 +140,13 @@ enum Task {
 
 /// Its result.
 enum Done {
-    Probed(Result<(), Refusal>),
-    Estimated(Box<Result<Result<Estimate, EstimateError>, Refusal>>),
+    Probed(Result<(), CandidateRefusal>),
+    Estimated(Box<Result<Result<Estimate, EstimateError>, CandidateRefusal>>),
 }
 
 impl<'a> Search<'a> {
     /// Over a space.
-    pub fn new(space: &'a Space, work: &'a Work, subject: &'a Subject<'a>) -> Search<'a> {
+    pub fn new(space: &'a Space, work: &'a ModelWork, subject: &'a Subject<'a>) -> Search<'a> {
         let mut search = Search {
             space,
             work,
@@ -155,7 +155,7 @@ impl<'a> Search<'a> {
             fine: BTreeSet::new(),
             seen: BTreeSet::new(),
             made: 0,
-            outcome: Outcome::default(),
+            outcome: SearchOutcome::default(),
         };
         for mesh in &space.meshes {
             search.open(mesh.clone(), Vec::new(), 0.0);
@@ -167,7 +167,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// Where a Plan cannot be estimated.
-    pub fn run(mut self, limits: &mut Limits<'_>) -> Result<Outcome, EstimateError> {
+    pub fn run(mut self, limits: &mut Limits<'_>) -> Result<SearchOutcome, EstimateError> {
         loop {
             self.outcome.bound = self.heap.peek().map_or(f64::INFINITY, |e| e.bound);
             let best = self.best();
@@ -207,8 +207,8 @@ impl<'a> Search<'a> {
             }
             let Some(Entry { bound, rank, node }) = self.heap.pop() else { break };
             match node {
-                Node::Axes { mesh, sets, children, from } => self.child(mesh, sets, children, from),
-                Node::Leaf(c) => {
+                TreeNode::Axes { mesh, sets, children, from } => self.child(mesh, sets, children, from),
+                TreeNode::Leaf(c) => {
                     if c.sets.iter().any(|s| self.outcome.refused.contains_key(s)) {
                         continue;
                     }
@@ -223,7 +223,7 @@ impl<'a> Search<'a> {
                         continue;
                     }
                     batch.extend(unknown.into_iter().filter(|s| probes.insert(*s)).map(Task::Probe));
-                    held.push(Entry { bound, rank, node: Node::Leaf(c) });
+                    held.push(Entry { bound, rank, node: TreeNode::Leaf(c) });
                 }
             }
         }
@@ -236,7 +236,8 @@ impl<'a> Search<'a> {
         let Some((bound, set)) = children.get(from).copied() else { return };
         let taken = [&sets[..], &[set]].concat();
         if let Some((next, _)) = children.get(from + 1) {
-            let node = Node::Axes { mesh: mesh.clone(), sets, children: children.clone(), from: from + 1 };
+            let node =
+                TreeNode::Axes { mesh: mesh.clone(), sets, children: children.clone(), from: from + 1 };
             self.push(*next, node);
         }
         if taken.len() < mesh.len() {
@@ -266,7 +267,7 @@ impl<'a> Search<'a> {
         }
         children.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
         if let Some((bound, _)) = children.first() {
-            self.push(*bound, Node::Axes { mesh, sets, children, from: 0 });
+            self.push(*bound, TreeNode::Axes { mesh, sets, children, from: 0 });
         }
     }
 
@@ -282,15 +283,15 @@ impl<'a> Search<'a> {
 
     fn leaf(&mut self, bound: f64, candidate: Candidate) {
         if self.seen.insert(candidate.clone()) {
-            self.push(bound, Node::Leaf(candidate));
+            self.push(bound, TreeNode::Leaf(candidate));
         }
     }
 
-    fn push(&mut self, bound: f64, node: Node) {
+    fn push(&mut self, bound: f64, node: TreeNode) {
         self.made += 1;
         let rank = match &node {
-            Node::Axes { mesh, sets, .. } => (mesh.len(), sets.len(), self.made),
-            Node::Leaf(c) => {
+            TreeNode::Axes { mesh, sets, .. } => (mesh.len(), sets.len(), self.made),
+            TreeNode::Leaf(c) => {
                 let extras = c.stored.iter().filter(|s| **s != Stored::Whole).count();
                 (c.mesh.len(), extras + c.parts + c.recompute, self.made)
             }
@@ -327,7 +328,7 @@ impl<'a> Search<'a> {
     }
 
     /// A set alone over an axis of two devices.
-    fn alone(&self, set: usize) -> Written {
+    fn alone(&self, set: usize) -> WrittenLayout {
         let mut mesh = vec![2];
         let mut sets = vec![set];
         // Kept lines need their axes.
@@ -350,8 +351,8 @@ impl<'a> Search<'a> {
                 self.outcome.refused.insert(set, why);
             }
             (Task::Estimate(bound, candidate), Done::Estimated(done)) => match *done {
-                Err(Refusal::Gather) => self.outcome.rejected.gather += 1,
-                Err(Refusal::Conflict) => self.outcome.rejected.conflict += 1,
+                Err(CandidateRefusal::Gather) => self.outcome.rejected.gather += 1,
+                Err(CandidateRefusal::Conflict) => self.outcome.rejected.conflict += 1,
                 Ok(estimate) => self.estimated(bound, candidate, estimate?),
             },
             _ => {}
@@ -361,14 +362,14 @@ impl<'a> Search<'a> {
 
     fn estimated(&mut self, bound: f64, candidate: Candidate, estimate: Estimate) {
         let fits = !matches!(estimate.memory.fits, Fits::No { .. });
-        let found = Found { written: self.space.written(&candidate), candidate, estimate };
+        let found = FoundLayout { written: self.space.written(&candidate), candidate, estimate };
         if fits {
             self.outcome.found.push(found);
             return;
         }
         self.outcome.rejected.memory += 1;
         self.smaller(bound, &found.candidate);
-        let peak = |f: &Found| f.estimate.memory.peak_bytes;
+        let peak = |f: &FoundLayout| f.estimate.memory.peak_bytes;
         if self.outcome.nearest.as_ref().is_none_or(|n| peak(&found) < peak(n)) {
             self.outcome.nearest = Some(found);
         }
@@ -405,10 +406,10 @@ fn held_too_much(search: &Search<'_>, c: &Candidate) -> bool {
 }
 
 /// Puts the best first: of those within [`TIE`] of the fastest the one with the fewest rules, then the least memory, then the first by its text.
-fn choose(found: &mut [Found]) {
+fn choose(found: &mut [FoundLayout]) {
     let Some(least) = found.first().map(|f| f.estimate.seconds) else { return };
     let ties = found.partition_point(|f| f.estimate.seconds <= least * (1.0 + TIE));
-    let key = |f: &Found| (f.written.lines.len(), f.estimate.memory.peak_bytes, f.written.clone());
+    let key = |f: &FoundLayout| (f.written.lines.len(), f.estimate.memory.peak_bytes, f.written.clone());
     let best = (0..ties).min_by_key(|i| key(&found[*i])).unwrap_or(0);
     found[..=best].rotate_right(1);
 }

@@ -1,7 +1,7 @@
 //! Seconds below which no candidate can come, without compiling it.
 
 use crate::space::{Space, Stored};
-use crate::work::{ALL, Families, Work};
+use crate::work::{ALL, Families, ModelWork};
 use meshwright_plan::Phase;
 
 /// An axis, as far as bounds are concerned.
@@ -41,7 +41,7 @@ impl Space {
 }
 
 /// `B0`: launches, and each kernel of the step on one device, shared out over the axes that may split it, at the fastest rates.
-pub fn roofline(work: &Work, axes: &[Shares]) -> f64 {
+pub fn roofline(work: &ModelWork, axes: &[Shares]) -> f64 {
     let shared = work.kernels.iter().map(|((phase, families), seconds)| {
         axes.iter().filter(|a| a.splits(*phase, *families)).fold(*seconds, |s, a| s / a.size)
     });
@@ -49,7 +49,7 @@ pub fn roofline(work: &Work, axes: &[Shares]) -> f64 {
 }
 
 /// Bytes of parameters and states that a device holds at least.
-pub fn held(work: &Work, axes: &[Shares]) -> f64 {
+pub fn held(work: &ModelWork, axes: &[Shares]) -> f64 {
     let shared = work.held.iter().map(|((state, families), bytes)| {
         let least = if *state { Stored::Moments } else { Stored::Params };
         let splits = |a: &&Shares| a.stored >= least || a.families & families != 0;

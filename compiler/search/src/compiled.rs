@@ -1,7 +1,7 @@
 //! A candidate, compiled and estimated.
 
-use crate::text::Written;
-use crate::work::Work;
+use crate::text::WrittenLayout;
+use crate::work::ModelWork;
 use meshwright_core::compile::{Observer, Stage};
 use meshwright_core::{
     CompileOptions, Layout, PASSES, Program, StepGraph, compile_with, layout, training_step,
@@ -18,7 +18,7 @@ use meshwright_syntax::{parse_layout, parse_mesh};
 
 /// Why a candidate has no Plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum CandidateRefusal {
     /// It needs a gather that no rule implies (E0310).
     Gather,
     /// Rules that do not go together, or anything else that the compiler refuses.
@@ -49,7 +49,7 @@ impl Subject<'_> {
     ///
     /// # Errors
     /// Where there is no device plan for one device.
-    pub fn work(&self, devices: usize) -> Result<Work, EstimateError> {
+    pub fn work(&self, devices: usize) -> Result<ModelWork, EstimateError> {
         let example = self.program.inputs.first().and_then(|i| i.0.dims.first()).copied();
         let dims = &self.program.graph.dims;
         // A step of one device with all examples may need tensors that no device could hold, in other kernels.
@@ -67,25 +67,28 @@ impl Subject<'_> {
                 graph = Some(g.clone());
             }
         });
-        let (Ok(plan), Some(graph)) = (plan, graph) else { return Ok(Work::default()) };
+        let (Ok(plan), Some(graph)) = (plan, graph) else { return Ok(ModelWork::default()) };
         let device = compile_launches(&plan, 0, self.engine.target())?;
         let rates = DeviceRates::new(self.machine, devices, &self.engine.attention());
-        Ok(Work::of(&graph, &plan, &program(&plan, &device), &rates, shrunk.map(|s| s.1)))
+        Ok(ModelWork::of(&graph, &plan, &program(&plan, &device), &rates, shrunk.map(|s| s.1)))
     }
 
     /// The Plan of a layout, verified where that is asked for.
-    pub fn plan(&self, text: &Written, verified: bool) -> Result<Plan, Refusal> {
+    pub fn plan(&self, text: &WrittenLayout, verified: bool) -> Result<Plan, CandidateRefusal> {
         let layout = self.layout(text).map_err(|found| refusal(&found))?;
         self.compiled(&layout, verified, &mut |_, _| {})
     }
 
     /// Whether a layout is legal.
-    pub fn probe(&self, text: &Written) -> Result<(), Refusal> {
+    pub fn probe(&self, text: &WrittenLayout) -> Result<(), CandidateRefusal> {
         self.plan(text, false).map(|_| ())
     }
 
     /// The estimate of a layout.
-    pub fn estimate(&self, text: &Written) -> Result<Result<Estimate, EstimateError>, Refusal> {
+    pub fn estimate(
+        &self,
+        text: &WrittenLayout,
+    ) -> Result<Result<Estimate, EstimateError>, CandidateRefusal> {
         self.plan(text, false).map(|plan| self.estimated(&plan))
     }
 
@@ -102,13 +105,18 @@ impl Subject<'_> {
         )
     }
 
-    fn compiled(&self, layout: &Layout, verified: bool, observe: &mut Observer<'_>) -> Result<Plan, Refusal> {
+    fn compiled(
+        &self,
+        layout: &Layout,
+        verified: bool,
+        observe: &mut Observer<'_>,
+    ) -> Result<Plan, CandidateRefusal> {
         let options = CompileOptions { verified, ..CompileOptions::default() };
         let (compiled, found) = compile_with(self.step, layout, &|_| 0, options, observe);
         compiled.filter(|_| !has_errors(&found)).map(|c| c.plan).ok_or_else(|| refusal(&found))
     }
 
-    fn layout(&self, text: &Written) -> Result<Layout, Vec<Diagnostic>> {
+    fn layout(&self, text: &WrittenLayout) -> Result<Layout, Vec<Diagnostic>> {
         let (file, found) = parse_layout(FileId(0), &text.lines.join("\n"));
         let file = file.ok_or(found)?;
         let mesh = match text.mesh.as_str() {
@@ -124,8 +132,8 @@ impl Subject<'_> {
     }
 }
 
-fn refusal(found: &[Diagnostic]) -> Refusal {
+fn refusal(found: &[Diagnostic]) -> CandidateRefusal {
     let mut errors = found.iter().filter(|d| d.severity == Severity::Error).peekable();
     let gather = errors.peek().is_some() && errors.all(|d| d.code == codes::E0310);
-    if gather { Refusal::Gather } else { Refusal::Conflict }
+    if gather { CandidateRefusal::Gather } else { CandidateRefusal::Conflict }
 }

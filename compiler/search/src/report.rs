@@ -1,7 +1,7 @@
 //! What a search has found, for people and programs.
 
-use crate::best_first::{Found, Outcome};
-use crate::compiled::Refusal;
+use crate::best_first::{FoundLayout, SearchOutcome};
+use crate::compiled::CandidateRefusal;
 use crate::space::Space;
 use meshwright_cost::estimate::{Breakdown, Estimate};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// The report of a search.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct SearchReport {
     /// What was searched.
     pub space: SpaceReport,
     /// Programs that were compiled, those that turned out illegal included.
@@ -29,7 +29,7 @@ pub struct Report {
     /// The candidate that misses least, where none fits.
     pub nearest: Option<Nearest>,
     /// The best candidates.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SearchRow>,
 }
 
 /// What was searched.
@@ -75,7 +75,7 @@ pub struct Nearest {
 
 /// A candidate.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct SearchRow {
     /// From 1.
     pub rank: usize,
     /// Its rules.
@@ -109,9 +109,14 @@ pub fn parts(b: &Breakdown) -> Vec<(&'static str, f64)> {
     ]
 }
 
-impl Report {
+impl SearchReport {
     /// Of an outcome: the first `top` candidates, or those of which none is as fast with less memory. `memory` are the bytes of a device.
-    pub fn new(space: &Space, outcome: &Outcome, (top, pareto): (usize, bool), memory: f64) -> Report {
+    pub fn new(
+        space: &Space,
+        outcome: &SearchOutcome,
+        (top, pareto): (usize, bool),
+        memory: f64,
+    ) -> SearchReport {
         let best = outcome.found.first().map(|f| f.estimate.seconds);
         // Ties are broken for simplicity, so the first need not be the fastest of those that are equal to it.
         let fastest = outcome.found.iter().map(|f| f.estimate.seconds).min_by(f64::total_cmp);
@@ -120,7 +125,7 @@ impl Report {
         let gap = best.zip(bound).map(|(s, b)| if proven { 0.0 } else { s / b - 1.0 });
         let front = front(&outcome.found);
         let shown = outcome.found.iter().zip(front).enumerate();
-        let rows = shown.filter(|(_, (_, on))| !pareto || *on).take(top).map(|(at, (f, on))| Row {
+        let rows = shown.filter(|(_, (_, on))| !pareto || *on).take(top).map(|(at, (f, on))| SearchRow {
             rank: at + 1,
             layout: f.written.rules(),
             mesh: f.written.mesh.clone(),
@@ -139,7 +144,7 @@ impl Report {
             missing_bytes: (f.estimate.memory.peak_bytes as f64 - memory).max(0.0) as u64,
             help: None,
         });
-        Report {
+        SearchReport {
             space: SpaceReport {
                 axes: space.meshes.iter().map(Vec::len).max().unwrap_or(0),
                 sets: (0..space.sets.len()).map(|i| space.set_text(i)).collect(),
@@ -164,17 +169,17 @@ fn sizes(mesh: &[usize]) -> String {
 }
 
 /// Candidates with a refused set were never looked at, but are rejected for the same reason.
-fn rejected(space: &Space, outcome: &Outcome, all: u64, proven: bool) -> RejectedReport {
-    let without = |why: &[Refusal]| {
+fn rejected(space: &Space, outcome: &SearchOutcome, all: u64, proven: bool) -> RejectedReport {
+    let without = |why: &[CandidateRefusal]| {
         let mut rest = space.clone();
         let refused = |i: &usize| outcome.refused.get(i).is_some_and(|w| why.contains(w));
         let kept = (0..space.sets.len()).filter(|i| !refused(i));
         rest.sets = kept.map(|i| space.sets[i].clone()).collect();
         rest.count()
     };
-    let legal = without(&[Refusal::Gather, Refusal::Conflict]);
-    let gather = all - without(&[Refusal::Gather]) + outcome.rejected.gather;
-    let conflict = without(&[Refusal::Gather]) - legal + outcome.rejected.conflict;
+    let legal = without(&[CandidateRefusal::Gather, CandidateRefusal::Conflict]);
+    let gather = all - without(&[CandidateRefusal::Gather]) + outcome.rejected.gather;
+    let conflict = without(&[CandidateRefusal::Gather]) - legal + outcome.rejected.conflict;
     let memory = outcome.rejected.memory;
     let looked_at = gather + conflict + memory + outcome.found.len() as u64;
     let bound = if proven { all.saturating_sub(looked_at) } else { 0 };
@@ -188,7 +193,7 @@ fn loses(of: &Breakdown, best: &Breakdown) -> BTreeMap<String, f64> {
 }
 
 /// Of candidates in the order of their times, those that need less memory than all before.
-fn front(found: &[Found]) -> Vec<bool> {
+fn front(found: &[FoundLayout]) -> Vec<bool> {
     let mut order: Vec<usize> = (0..found.len()).collect();
     let peak = |i: usize| found[i].estimate.memory.peak_bytes;
     order.sort_by(|a, b| {

@@ -1,6 +1,6 @@
 //! Which layouts there are: meshes, what each axis splits, scopes, microbatches and recomputation.
 
-use crate::work::{ALL, Families, Work};
+use crate::work::{ALL, Families, ModelWork};
 use meshwright_core::layout::dims_together;
 use meshwright_core::{Program, StepGraph};
 use meshwright_plan::Dim;
@@ -13,7 +13,7 @@ const MOST_SETS: usize = 400;
 
 /// What is fixed before a search.
 #[derive(Clone, Debug, Default)]
-pub struct Choices {
+pub struct SearchChoices {
     /// Number of devices.
     pub devices: usize,
     /// Names of axes, major first; chosen by what they split where there are none.
@@ -21,14 +21,14 @@ pub struct Choices {
     /// Whether axes come in all orders; otherwise those that split the batch come first.
     pub orders: bool,
     /// Lines of a layout that each candidate keeps.
-    pub kept: Kept,
+    pub kept: FixedRules,
     /// Dims that may be gathered although no rule implies it.
     pub gathers: Vec<String>,
 }
 
 /// The lines of a layout that each candidate keeps.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct FixedRules {
     /// Their text, without a mesh.
     pub text: String,
     /// Axes that they name.
@@ -78,7 +78,7 @@ pub enum Stored {
 #[derive(Clone, Debug)]
 pub struct Space {
     /// What was fixed.
-    pub choices: Choices,
+    pub choices: SearchChoices,
     /// What an axis may split: sets with the batch first.
     pub sets: Vec<AxisSet>,
     /// Sets left out since there are too many.
@@ -98,7 +98,7 @@ pub struct Space {
 
 impl Space {
     /// Of a training step.
-    pub fn of(program: &Program, step: &StepGraph, work: &Work, choices: Choices) -> Space {
+    pub fn of(program: &Program, step: &StepGraph, work: &ModelWork, choices: SearchChoices) -> Space {
         let dims = &step.graph.dims;
         let example = program.inputs.first().and_then(|i| i.0.dims.first()).copied();
         let (sets, left_out) = sets(step, work, &choices, example);
@@ -236,7 +236,12 @@ fn factorizations(n: usize, most: usize, before: &mut Vec<usize>, out: &mut Vec<
 }
 
 /// The sets of dims that an axis may split, and how many are left out. The empty one is there where kept lines name an axis.
-fn sets(step: &StepGraph, work: &Work, choices: &Choices, example: Option<Dim>) -> (Vec<AxisSet>, usize) {
+fn sets(
+    step: &StepGraph,
+    work: &ModelWork,
+    choices: &SearchChoices,
+    example: Option<Dim>,
+) -> (Vec<AxisSet>, usize) {
     let g = &step.graph;
     let loops: BTreeSet<Dim> = g.repeats.iter().map(|r| r.dim).collect();
     let together = dims_together(step);

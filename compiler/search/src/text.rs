@@ -1,6 +1,6 @@
 //! A candidate as the text of a layout.
 
-use crate::space::{Kept, Space, Stored};
+use crate::space::{FixedRules, Space, Stored};
 use meshwright_core::Program;
 use meshwright_diag::{FileId, Span};
 use meshwright_syntax::ast::{DimPattern, LayoutKind};
@@ -24,14 +24,14 @@ pub struct Candidate {
 
 /// A candidate as text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Written {
+pub struct WrittenLayout {
     /// The lines of the layout, without the mesh.
     pub lines: Vec<String>,
     /// The mesh: `data=2,model=4`.
     pub mesh: String,
 }
 
-impl Written {
+impl WrittenLayout {
     /// The lines as one, as the command line takes them.
     pub fn rules(&self) -> String {
         self.lines.join("; ")
@@ -48,7 +48,7 @@ impl Written {
 
 impl Space {
     /// The text of a candidate.
-    pub fn written(&self, c: &Candidate) -> Written {
+    pub fn written(&self, c: &Candidate) -> WrittenLayout {
         let names = self.axis_names(&c.sets);
         let mesh = names.iter().zip(&c.mesh).map(|(name, size)| format!("{name}={size}"));
         let mut lines = Vec::new();
@@ -82,7 +82,7 @@ impl Space {
         if !self.choices.gathers.is_empty() {
             lines.push(format!("gather {}", self.choices.gathers.join(", ")));
         }
-        Written { lines, mesh: mesh.collect::<Vec<_>>().join(",") }
+        WrittenLayout { lines, mesh: mesh.collect::<Vec<_>>().join(",") }
     }
 
     /// A set as text: `heads, d_ff`, with `; seq when free` where a dim yields to it.
@@ -122,8 +122,8 @@ impl Space {
             }
         }
         /// Whether a line yields, its axes, and its dims.
-        type Line<'a> = ((bool, Vec<&'a str>), Vec<&'a str>);
-        let mut lines: Vec<Line<'_>> = Vec::new();
+        type LayoutLine<'a> = ((bool, Vec<&'a str>), Vec<&'a str>);
+        let mut lines: Vec<LayoutLine<'_>> = Vec::new();
         for ((free, dim), axes) in axes_of {
             match lines.iter_mut().find(|(key, _)| *key == (free, axes.clone())) {
                 Some((_, dims)) => dims.push(dim),
@@ -133,18 +133,18 @@ impl Space {
         let order =
             |axes: &[&str]| axes.iter().map(|a| names.iter().position(|n| n == a)).collect::<Vec<_>>();
         lines.sort_by_key(|((free, axes), _)| (*free, order(axes)));
-        let text = |((free, axes), dims): Line<'_>| {
+        let text = |((free, axes), dims): LayoutLine<'_>| {
             format!("{} -> {}{}", dims.join(", "), axes.join(", "), if free { " when free" } else { "" })
         };
         lines.into_iter().map(text).collect()
     }
 }
 
-impl Kept {
+impl FixedRules {
     /// What the text of a layout says, less its mesh. `None` where it does not parse, which whoever has read it has reported.
-    pub fn of(text: &str, program: &Program) -> Option<Kept> {
+    pub fn of(text: &str, program: &Program) -> Option<FixedRules> {
         let file = parse_layout(FileId(0), text).0?;
-        let mut kept = Kept::default();
+        let mut kept = FixedRules::default();
         let known: Vec<&str> = program.graph.dims.iter().map(|d| d.1).collect();
         let mut lines = Vec::new();
         for item in &file.items {

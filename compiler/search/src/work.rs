@@ -18,7 +18,7 @@ pub const ALL: Families = Families::MAX;
 
 /// The work of a step, summed over what may be split alike.
 #[derive(Clone, Debug, Default)]
-pub struct Work {
+pub struct ModelWork {
     /// Least seconds of the kernels on one device that is as fast as each of the mesh, by phase and by the families of their dims.
     pub kernels: BTreeMap<(Phase, Families), f64>,
     /// Seconds of launches.
@@ -31,7 +31,7 @@ pub struct Work {
     family: Vec<u32>,
 }
 
-impl Work {
+impl ModelWork {
     /// Of a step as it is right before it is partitioned, its Plan for one device, and the work of that device. Of a step with fewer examples
     /// than the one that is asked for, `shrunk` has the dim that counts them, and the ratio.
     pub fn of(
@@ -40,9 +40,9 @@ impl Work {
         program: &DeviceWork,
         rates: &DeviceRates,
         shrunk: Option<(Dim, f64)>,
-    ) -> Work {
+    ) -> ModelWork {
         let g = &step.graph;
-        let mut work = Work { family: families(g), ..Work::default() };
+        let mut work = ModelWork { family: families(g), ..ModelWork::default() };
         for id in g.ids() {
             let node = g.node(id);
             if node.op.model_flops(&g.input_types(id), &node.ty, &g.dims) > 0 {

@@ -8,13 +8,13 @@ use meshwright_cost::engine::EngineKind;
 use meshwright_cost::machine::Machine;
 use meshwright_cost::shipped::find;
 use meshwright_diag::FileId;
-use meshwright_search::best_first::{Limits, Outcome, Progress, Search, TIE};
+use meshwright_search::best_first::{Limits, Progress, Search, SearchOutcome, TIE};
 use meshwright_search::bound::roofline;
 use meshwright_search::compiled::Subject;
-use meshwright_search::report::Report;
-use meshwright_search::space::{Choices, Kept, Space};
-use meshwright_search::text::{Candidate, Written};
-use meshwright_search::work::Work;
+use meshwright_search::report::SearchReport;
+use meshwright_search::space::{FixedRules, SearchChoices, Space};
+use meshwright_search::text::{Candidate, WrittenLayout};
+use meshwright_search::work::ModelWork;
 use meshwright_syntax::parse_model;
 
 /// A model that ships, with sizes of some dims.
@@ -35,11 +35,11 @@ fn subject<'a>(program: &'a Program, step: &'a StepGraph, machine: &'a Machine) 
     Subject { program, step, machine, engine, model_flops: flops, examples, tokens: None }
 }
 
-fn space(program: &Program, step: &StepGraph, work: &Work, devices: usize) -> Space {
-    Space::of(program, step, work, Choices { devices, ..Choices::default() })
+fn space(program: &Program, step: &StepGraph, work: &ModelWork, devices: usize) -> Space {
+    Space::of(program, step, work, SearchChoices { devices, ..SearchChoices::default() })
 }
 
-fn searched(space: &Space, work: &Work, subject: &Subject<'_>, cores: usize) -> Outcome {
+fn searched(space: &Space, work: &ModelWork, subject: &Subject<'_>, cores: usize) -> SearchOutcome {
     Search::new(space, work, subject).run(&mut Limits { cores, stop: &mut |_| false }).unwrap()
 }
 
@@ -122,7 +122,7 @@ fn a_search_finds_what_is_best_of_all_candidates() {
         let s = subject(&p, &step, &machine);
         let work = s.work(devices).unwrap();
         let space = space(&p, &step, &work, devices);
-        let mut times: Vec<(f64, Written)> = Vec::new();
+        let mut times: Vec<(f64, WrittenLayout)> = Vec::new();
         for c in all(&space) {
             let text = space.written(&c);
             if let Ok(estimate) = s.estimate(&text) {
@@ -137,7 +137,7 @@ fn a_search_finds_what_is_best_of_all_candidates() {
         assert!(found.bound >= least, "{model}: proven");
         assert!(times.iter().any(|t| t.1 == best.written), "{model}: {:?} among {times:?}", best.written);
         assert_eq!(best.written.lines.len(), fewest, "{model}: the simplest");
-        let report = Report::new(&space, &found, (3, false), machine.device.memory);
+        let report = SearchReport::new(&space, &found, (3, false), machine.device.memory);
         assert!(report.proven && report.gap == Some(0.0) && report.rows.len() == 3);
         assert!(report.rows[0].loses.is_empty() && !report.rows[1].loses.is_empty());
         assert!(report.rejected.bound > 0, "{:?}", report.rejected);
@@ -154,7 +154,7 @@ fn the_answer_does_not_depend_on_the_number_of_threads() {
     let space = space(&p, &step, &work, 4);
     let of = |cores| {
         let o = searched(&space, &work, &s, cores);
-        let all: Vec<Written> = o.found.into_iter().map(|f| f.written).collect();
+        let all: Vec<WrittenLayout> = o.found.into_iter().map(|f| f.written).collect();
         (all, o.bound, o.compiled)
     };
     assert_eq!(of(1), of(3));
@@ -170,7 +170,7 @@ fn a_search_that_is_stopped_gives_the_gap() {
     let space = space(&p, &step, &work, 4);
     let mut stop = |p: Progress| p.best.is_some();
     let found = Search::new(&space, &work, &s).run(&mut Limits { cores: 1, stop: &mut stop }).unwrap();
-    let report = Report::new(&space, &found, (5, false), machine.device.memory);
+    let report = SearchReport::new(&space, &found, (5, false), machine.device.memory);
     let (gap, bound) = (report.gap.unwrap(), report.bound.unwrap());
     assert!(!report.proven && gap > 0.0 && report.rejected.bound == 0);
     assert!((report.rows[0].estimate.seconds / bound - 1.0 - gap).abs() < 1e-12);
@@ -184,7 +184,7 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
     let s = subject(&p, &step, &large);
     let work = s.work(2).unwrap();
     let peak = |name: &str| {
-        let text = Written { lines: vec!["batch -> data".into(), name.into()], mesh: "data=2".into() };
+        let text = WrittenLayout { lines: vec!["batch -> data".into(), name.into()], mesh: "data=2".into() };
         s.estimate(&text).unwrap().unwrap().memory.peak_bytes
     };
     let (whole, cut) =
@@ -193,8 +193,8 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
     let memory = 1.1 * cut as f64;
     let small = machine("cpu", &["device.reserve=0".into(), format!("device.memory={memory}")]);
     let s = Subject { machine: &small, ..s };
-    let kept = Kept::of("batch -> data", &p).unwrap();
-    let space = Space::of(&p, &step, &work, Choices { devices: 2, kept, ..Choices::default() });
+    let kept = FixedRules::of("batch -> data", &p).unwrap();
+    let space = Space::of(&p, &step, &work, SearchChoices { devices: 2, kept, ..SearchChoices::default() });
     let found = searched(&space, &work, &s, 2);
     let best = &found.found[0];
     let rules = best.written.rules();
@@ -205,6 +205,6 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
     let tiny = machine("cpu", &["device.reserve=0".into(), format!("device.memory={memory}")]);
     let s = Subject { machine: &tiny, ..s };
     let none = searched(&space, &work, &s, 2);
-    let report = Report::new(&space, &none, (5, false), tiny.device.memory);
+    let report = SearchReport::new(&space, &none, (5, false), tiny.device.memory);
     assert!(report.rows.is_empty() && report.nearest.unwrap().missing_bytes > 0);
 }

@@ -3,15 +3,15 @@
 //! Everything a rule can say wrong by itself is answered here; what only shows on a value, in `assign.rs`.
 
 mod assign;
+mod dim_pairs;
 mod index;
 mod mesh;
 mod recomputed;
 mod rules;
-mod together;
 mod unmatched;
 
 pub use assign::{Assigned, Rulebook, assign, check_conflicts};
+pub use dim_pairs::dims_together;
 pub use mesh::{check_devices, mesh_of, named_mesh};
 pub(crate) use recomputed::recomputed_names;
 pub use rules::{Layout, Rule, RuleDim, Scope, ScopeClass, layout};
-pub use together::dims_together;

@@ -14,10 +14,10 @@ use meshwright_cost::engine::EngineKind;
 use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, FileId, Sources, codes, has_errors};
 use meshwright_exec::KernelsBy;
-use meshwright_search::best_first::{Found, Limits, Outcome, Progress, Search};
+use meshwright_search::best_first::{FoundLayout, Limits, Progress, Search, SearchOutcome};
 use meshwright_search::compiled::Subject;
-use meshwright_search::report::{Report, Row, parts};
-use meshwright_search::space::{Choices, Kept, Space};
+use meshwright_search::report::{SearchReport, SearchRow, parts};
+use meshwright_search::space::{FixedRules, SearchChoices, Space};
 use meshwright_syntax::format_layout;
 use meshwright_train::catalog::{LAYOUTS, meant};
 use meshwright_train::project::text_of_at_most;
@@ -66,9 +66,9 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
     let found = searched(args, &subject, choices, console);
     let (space, outcome) = found.map_err(|e| console.failed(wrong(e), &sources))?;
     let mut report =
-        Report::new(&space, &outcome, (usize::from(args.top), args.pareto), machine.device.memory);
+        SearchReport::new(&space, &outcome, (usize::from(args.top), args.pareto), machine.device.memory);
     report.seconds = begin.elapsed().as_secs_f64();
-    let shown: Vec<&Found> = report.rows.iter().map(|r| &outcome.found[r.rank - 1]).collect();
+    let shown: Vec<&FoundLayout> = report.rows.iter().map(|r| &outcome.found[r.rank - 1]).collect();
     if let Some(best) = outcome.found.first() {
         // Searches leave verifiers out; what is recommended passes them all.
         let _ = subject.plan(&best.written, true);
@@ -97,9 +97,9 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
 fn searched(
     args: &LayoutSearchArgs,
     subject: &Subject<'_>,
-    choices: Choices,
+    choices: SearchChoices,
     console: &mut Console,
-) -> Result<(Space, Outcome), String> {
+) -> Result<(Space, SearchOutcome), String> {
     let begin = Instant::now();
     let work = subject.work(choices.devices).map_err(|e| e.to_string())?;
     let space = Space::of(subject.program, subject.step, &work, choices);
@@ -131,10 +131,10 @@ fn choices(
     options: &ProjectOptions,
     sources: &mut Sources,
     console: &mut Console,
-) -> Result<Choices, Stop> {
+) -> Result<SearchChoices, Stop> {
     let kept = match &args.layout {
         Some(layout) => kept(layout, project, options, sources, console)?,
-        None => Kept::default(),
+        None => FixedRules::default(),
     };
     let dims = &project.program.graph.dims;
     if let Some(unknown) = args.gather.iter().find(|d| dims.find(d).is_none()) {
@@ -154,7 +154,7 @@ fn choices(
         let first = kept.axes.join(",");
         return Err(Stop::Usage(format!("--axes begins with those that --layout names: {first}")));
     }
-    Ok(Choices {
+    Ok(SearchChoices {
         devices: args.devices as usize,
         axes: args.axes.clone(),
         orders: args.orders == Orders::All,
@@ -170,7 +170,7 @@ fn kept(
     options: &ProjectOptions,
     sources: &mut Sources,
     console: &mut Console,
-) -> Result<Kept, Stop> {
+) -> Result<FixedRules, Stop> {
     const MAX_BYTES: usize = 1 << 20;
     let text = match meant(LAYOUTS, layout) {
         Some(shipped) => shipped.text.to_string(),
@@ -179,7 +179,7 @@ fn kept(
         }
         None => layout.to_string(),
     };
-    let kept = Kept::of(&text, &project.program);
+    let kept = FixedRules::of(&text, &project.program);
     let axes = kept.as_ref().map(|k| k.axes.iter().map(|a| format!("{a}=2")).collect::<Vec<_>>().join(","));
     let mesh = axes.filter(|a| !a.is_empty());
     let checked = ProjectOptions { layout: Some(layout.into()), mesh, ..options.clone() };
@@ -194,7 +194,12 @@ fn kept(
     }
 }
 
-fn placed(project: &Project, options: &ProjectOptions, sources: &mut Sources, of: &Found) -> Option<Project> {
+fn placed(
+    project: &Project,
+    options: &ProjectOptions,
+    sources: &mut Sources,
+    of: &FoundLayout,
+) -> Option<Project> {
     let layout = Some(of.written.lines.join("\n")).filter(|l| !l.is_empty());
     let mesh = Some(of.written.mesh.clone()).filter(|m| !m.is_empty());
     project.with_layout(&ProjectOptions { layout, mesh, ..options.clone() }, sources).0
@@ -206,7 +211,7 @@ fn measured(
     project: &Project,
     options: &ProjectOptions,
     sources: &mut Sources,
-    of: &[&Found],
+    of: &[&FoundLayout],
     console: &mut Console,
 ) -> Result<Vec<f64>, Stop> {
     let projects: Vec<Project> = of.iter().filter_map(|f| placed(project, options, sources, f)).collect();
@@ -236,7 +241,7 @@ fn help(
     options: &ProjectOptions,
     sources: &mut Sources,
     (subject, step): (&Subject<'_>, &StepGraph),
-    of: &Found,
+    of: &FoundLayout,
 ) -> Option<String> {
     let placed = placed(project, options, sources, of)?;
     let plan = subject.plan(&of.written, false).ok()?;
@@ -247,8 +252,8 @@ fn help(
 
 fn written(
     path: &Path,
-    best: &Found,
-    report: &Report,
+    best: &FoundLayout,
+    report: &SearchReport,
     machine: &Machine,
     console: &mut Console,
 ) -> Result<(), Stop> {
@@ -271,7 +276,7 @@ fn written(
     Ok(())
 }
 
-fn certificate(report: &Report) -> String {
+fn certificate(report: &SearchReport) -> String {
     match (report.gap, report.bound) {
         _ if report.proven => "proven: no candidate is faster".into(),
         (Some(gap), Some(bound)) => {
@@ -286,7 +291,7 @@ fn certificate(report: &Report) -> String {
 }
 
 /// The error where nothing fits.
-fn none(report: &Report, machine: &Machine, args: &LayoutSearchArgs, console: &mut Console) -> Stop {
+fn none(report: &SearchReport, machine: &Machine, args: &LayoutSearchArgs, console: &mut Console) -> Stop {
     let devices = counted(u64::from(args.devices), "device");
     let d = Diagnostic::error(
         codes::E0401,
@@ -311,7 +316,7 @@ fn none(report: &Report, machine: &Machine, args: &LayoutSearchArgs, console: &m
     console.failed(Failure::Diagnostics(vec![d]), &Sources::new())
 }
 
-fn text(project: &Project, report: &Report, machine: &Machine, args: &LayoutSearchArgs) -> String {
+fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &LayoutSearchArgs) -> String {
     let s = &report.space;
     let mut out = format!(
         "{} on {} of {}\n\n",
@@ -366,7 +371,7 @@ fn text(project: &Project, report: &Report, machine: &Machine, args: &LayoutSear
 }
 
 /// What a row loses against the first: `  (+1.3 ms: update 1.2, launch 0.1)`.
-fn loses(row: &Row, best: &Row) -> String {
+fn loses(row: &SearchRow, best: &SearchRow) -> String {
     let by = row.estimate.seconds - best.estimate.seconds;
     if row.rank == best.rank {
         return String::new();

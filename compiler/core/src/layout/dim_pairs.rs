@@ -36,7 +36,6 @@ mod tests {
             param a[rows, hidden] = uniform(-1, 1)
             param b[hidden, classes] = uniform(-1, 1)
             let h = sum[rows](x * a)
-            let unused = sum[batch](h[hidden -> classes, batch -> hidden])
             let logits = sum[hidden](h * b)
             loss xent = mean[batch](cross_entropy[classes](logits, label))
         }
