@@ -34,7 +34,7 @@ const WARMUP: usize = 5;
 
 /// Runs the command.
 pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), Stop> {
-    if !(args.time_limit > 0.0) {
+    if args.time_limit.is_nan() || args.time_limit <= 0.0 {
         return Err(Stop::Usage("`--time-limit` is a number of seconds above 0".into()));
     }
     if let Some(Err(wrong)) = args.write.as_deref().map(writable) {
