@@ -16,8 +16,10 @@ use meshwright_train::estimates::{EstimateOptions, estimated, machine};
 use meshwright_train::foresight::{SHIPPED_RUNS, read_runs, rows, summary};
 use meshwright_train::{Loaded, Project, ProjectOptions};
 
-/// Models with sizes, layouts and meshes.
-const PROGRAMS: &[(&str, &str, &[(&str, usize)], &str, &str)] = &[
+/// A model with a preset, sizes, a layout and a mesh; empty texts for none.
+type Case<'a> = (&'a str, &'a str, &'a [(&'a str, usize)], &'a str, &'a str);
+
+const PROGRAMS: &[Case<'static>] = &[
     ("mlp", "", &[], "", ""),
     ("mlp", "", &[("batch", 64)], "batch -> r; hidden -> c", "r=2,c=2"),
     ("mnist_conv", "", &[("batch", 100)], "batch -> r", "r=4"),
@@ -39,7 +41,7 @@ const PROGRAMS: &[(&str, &str, &[(&str, usize)], &str, &str)] = &[
     ("switch", "tiny", &[], "batch -> data; experts -> data when free", "data=4"),
 ];
 
-fn options(of: &(&str, &str, &[(&str, usize)], &str, &str), precision: Option<DType>) -> ProjectOptions {
+fn options(of: &Case<'_>, precision: Option<DType>) -> ProjectOptions {
     let (model, preset, dims, layout, mesh) = *of;
     let given = |text: &str| Some(text.to_string()).filter(|t| !t.is_empty());
     ProjectOptions {
