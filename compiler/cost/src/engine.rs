@@ -17,7 +17,8 @@ pub enum EngineKind {
     Foreign(Box<EngineFacts>),
 }
 
-/// EngineFacts about another system, as its authors document them. None is fitted.
+/// Facts about another system, as its authors document them. None is fitted. `dropout`, `regather`, `fsdp`, `live` and `logit_bytes` describe a
+/// run for readers: layouts and consts of the model say the same, so no estimate reads them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineFacts {

@@ -12,7 +12,7 @@ use crate::project::Projection;
 use crate::rates::Rates;
 use crate::timeline::{Spent, TimelineEvent, events, spent};
 use crate::work::{DeviceWork, Transfer, WorkItem};
-use meshwright_device::{CompileError, compile_launches};
+use meshwright_device::{CompileError, DevicePlan, compile_launches};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::{Axis, BufId, Plan};
 use serde::Serialize;
@@ -77,7 +77,7 @@ pub struct Estimate {
 /// Seconds of a step by what they are spent on; the sum is the step.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Breakdown {
-    /// MatrixRates products and convolutions.
+    /// Matrix products and convolutions.
     pub matmul: f64,
     /// Attention.
     pub attention: f64,
@@ -177,7 +177,7 @@ pub enum EstimateError {
     Pipe(String),
     /// More operations than the peak: the machine file is wrong.
     #[error(
-        "the estimate is faster than the peak of {machine}: {percent:.0} % of {peak:.3e} operations per second; its `peak` or `best` is wrong"
+        "the estimate is faster than the peak of {machine}: {percent:.0} % of {peak:.3e} operations per second; its `peak`, or one of its rates of products and attention, is wrong"
     )]
     AbovePeak {
         /// The machine.
@@ -194,13 +194,8 @@ pub enum EstimateError {
 /// # Errors
 /// Where a device plan cannot be compiled, or a pipeline does not fit.
 pub fn estimate(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Estimate, EstimateError> {
-    let device = compile_launches(plan, 0, asked.engine.target())?;
     let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
-    let own = program(plan, &device);
-    let run = match &asked.engine {
-        EngineKind::Foreign(facts) => translated(plan, &own, facts, &rates),
-        _ => own,
-    };
+    let (device, run) = work(plan, asked, &rates)?;
     let (spent, pipe, stages, held) = match &asked.pipe {
         None => (spent(&run, &rates), None, 1, None),
         Some(pipe) => {
@@ -252,14 +247,23 @@ pub fn estimate(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Estimate, E
 /// # Errors
 /// Where a device plan cannot be compiled.
 pub fn timeline(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Vec<TimelineEvent>, EstimateError> {
-    let device = compile_launches(plan, 0, asked.engine.target())?;
     let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
+    Ok(events(&work(plan, asked, &rates)?.1, &rates).1)
+}
+
+/// The device plan of rank 0, and its work as the engine runs it.
+fn work(
+    plan: &Plan,
+    asked: &EstimateQuestion<'_>,
+    rates: &Rates<'_>,
+) -> Result<(DevicePlan, DeviceWork), CompileError> {
+    let device = compile_launches(plan, 0, asked.engine.target())?;
     let own = program(plan, &device);
     let run = match &asked.engine {
-        EngineKind::Foreign(facts) => translated(plan, &own, facts, &rates),
+        EngineKind::Foreign(facts) => translated(plan, &own, facts, rates),
         _ => own,
     };
-    Ok(events(&run, &rates).1)
+    Ok((device, run))
 }
 
 /// Relative time of a step in which all wait for the slowest device: a part for each doubling of the replicas beyond a node, and a device that

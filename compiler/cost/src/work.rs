@@ -49,7 +49,7 @@ pub struct KernelWork {
     pub kernels: f64,
     /// Bytes read and written.
     pub bytes: f64,
-    /// MatrixRates products.
+    /// Matrix products.
     pub products: Vec<Product>,
     /// The same as the Plan has them, where some are computed as one.
     pub single: Vec<Product>,

@@ -184,6 +184,44 @@ fn foresight_reads_files_of_runs() {
 }
 
 #[test]
+fn what_a_source_leaves_open_is_chosen() {
+    let file = folder("open").join("runs.toml");
+    let path = file.to_str().unwrap();
+    let of = |open: &str| {
+        let text = format!(
+            "version = 1\n[[run]]\nid = \"one\"\nmodel = \"gpt\"\npreset = \"tiny\"\ndims = {{ batch = 64 }}\nprecision = \"bf16\"\n\
+             machine = \"dgx-h100\"\nengine = \"cuda\"\nseconds = 1.0\nopen = [\"{open}\"]\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        run(&["selftest", "foresight", "--runs", path, "--format", "json"])
+    };
+    // Parts and recomputation cost time where all fits: neither is chosen.
+    for open in ["microbatches", "recompute"] {
+        let (_, out, err) = of(open);
+        let found: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        assert_eq!(found["files"][0]["rows"][0]["chosen"], serde_json::json!([]), "{open}");
+    }
+    let (code, _, err) = of("chunk");
+    assert!(code == 1 && err.contains("`chunk`") && err.contains("microbatches and recompute"), "{err}");
+}
+
+#[test]
+fn an_estimate_above_the_peak_is_an_error() {
+    let shipped =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../compiler/cost/src/machines/dgx-h100.machine.toml");
+    let text = std::fs::read_to_string(shipped).unwrap();
+    let file = folder("above-the-peak").join("fast.toml");
+    // Attention a thousand times as fast as tensor cores are, in a model of long sequences and little else.
+    std::fs::write(&file, text.replace("370e12", "990e15").replace("300e12", "990e15")).unwrap();
+    let mut args = vec!["estimate", "llama", "--precision", "bf16", "--machine", file.to_str().unwrap()];
+    for size in ["layers=8", "d_ff=1024", "vocab=1024", "seq=65536", "batch=1"] {
+        args.extend(["--dim", size]);
+    }
+    let (code, out, err) = run(&args);
+    assert!(code == 1 && err.contains("E0531") && err.contains("faster than the peak"), "{out}{err}");
+}
+
+#[test]
 fn sizes_of_an_axis_are_rows() {
     let (code, out, err) = run(&[GPT, &["--scale", "data=2..8", "--format", "json"]].concat());
     assert_eq!(code, 0, "{err}");

@@ -29,7 +29,7 @@ pub const SHIPPED_RUNS: [(&str, &str); 4] = [
 pub struct RunsFile {
     /// Version of the format: 1.
     pub version: u32,
-    /// EngineFacts about the systems that ran.
+    /// Facts about the systems that ran.
     #[serde(default)]
     pub engine: BTreeMap<String, EngineFacts>,
     /// Training runs.
