@@ -53,7 +53,9 @@ fn a_sweep_runs_what_compiles_and_prints_a_table() {
     assert_eq!(two["train_loss"], last("epoch")["train_loss"]);
     assert_eq!(two["test_loss"], last("evaluation")["eval_loss"]);
     assert_eq!(two["test_accuracy"], last("evaluation")["eval_accuracy"]);
-    assert_eq!(two["measured_peak_bytes"], last("done")["peak_memory_bytes"]);
+    // The system's count of the most that was resident may fall by some pages: the greatest of the log is the peak.
+    let resident = log.iter().flat_map(|e| [e["memory_bytes"].as_u64(), e["peak_memory_bytes"].as_u64()]);
+    assert_eq!(two["measured_peak_bytes"].as_u64(), resident.flatten().max());
     assert_eq!(two["collective_bytes"], last("step")["bytes_communicated"]);
     let accuracy = |e: &&Value| e["event"] == "step" && e["step"].as_u64().unwrap() > 20;
     let steps: Vec<f64> =
