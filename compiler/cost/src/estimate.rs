@@ -194,6 +194,17 @@ pub enum EstimateError {
 /// # Errors
 /// Where a device plan cannot be compiled, or a pipeline does not fit.
 pub fn estimate(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Estimate, EstimateError> {
+    estimate_of(plan, asked).map(|e| e.0)
+}
+
+/// [`estimate`], with the work that it is of.
+///
+/// # Errors
+/// Where a device plan cannot be compiled, or a pipeline does not fit.
+pub fn estimate_of(
+    plan: &Plan,
+    asked: &EstimateQuestion<'_>,
+) -> Result<(Estimate, DeviceWork), EstimateError> {
     let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
     let (device, run) = work(plan, asked, &rates)?;
     let (spent, pipe, stages, held) = match &asked.pipe {
@@ -218,7 +229,7 @@ pub fn estimate(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Estimate, E
         return Err(EstimateError::AbovePeak { machine, percent: 100.0 * mfu, peak });
     }
     let tokens = asked.tokens.map(|t| t as f64 / seconds);
-    Ok(Estimate {
+    let estimate = Estimate {
         devices,
         seconds,
         error: error(asked.machine, &breakdown),
@@ -239,7 +250,8 @@ pub fn estimate(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Estimate, E
         pipe,
         collectives: collectives(plan, &run, &spent, &rates),
         breakdown,
-    })
+    };
+    Ok((estimate, run))
 }
 
 /// All that runs on the device of rank 0 in a step, without a pipeline. No turn of a loop is left out.

@@ -96,7 +96,7 @@ impl DeviceRates {
     }
 
     /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape.
-    fn product(&self, p: &Product) -> f64 {
+    pub fn product(&self, p: &Product) -> f64 {
         let d = &self.device;
         let Some(m) = self.matrix(p.dtype, p.fp8) else { return 0.0 };
         let issue = d.product.issue * m.peak * efficiency(p, &d.product, self.units);

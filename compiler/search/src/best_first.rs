@@ -1,9 +1,13 @@
 //! The search: candidates in the order of their bounds, until no bound is below the best estimate.
 //!
-//! A node is a mesh with the sets of some of its axes, or a candidate. Children are made as they are needed, the one with the lowest bound
-//! first, so a space of billions is never listed. A fixed number of candidates is compiled at once and their results are taken in order: the
+//! A node is a mesh with the sets of some of its axes, a base, or a candidate. Children are made as they are needed, the one with the lowest bound
+//! first, so a space of billions is never listed. A base has a set for each axis, and nothing besides: it is compiled, and bounds all that
+//! have its rules and store values split, take the batch in parts, or compute loops again. A fixed number of candidates is compiled at once and their results are taken in order: the
 //! answer does not depend on the number of threads.
 
+use crate::alone::{AxesAlone, AxisOfSet};
+use crate::base::BaseWork;
+use crate::base_bound::{BaseBound, BasePlace};
 use crate::bound::{held, roofline};
 use crate::compiled::{CandidateRefusal, Subject};
 use crate::space::{Space, Stored};
@@ -16,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
 use std::sync::{Mutex, PoisonError};
 
 /// Candidates that are compiled at once, whatever the number of threads.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 8;
 /// Candidates whose times differ by less than this, relatively, are equal: the simplest is chosen.
 pub const TIE: f64 = 0.005;
 
@@ -83,6 +87,8 @@ pub struct Limits<'a> {
 enum TreeNode {
     /// The children of a mesh with some sets, in the order of their bounds, from a position on.
     Axes { mesh: Vec<usize>, sets: Vec<usize>, children: Vec<(f64, usize)>, from: usize },
+    /// A mesh with all its sets, before any of its candidates is made.
+    Base(Candidate),
     /// A candidate.
     Leaf(Candidate),
 }
@@ -122,10 +128,7 @@ pub struct Search<'a> {
     work: &'a ModelWork,
     subject: &'a Subject<'a>,
     heap: BinaryHeap<Entry>,
-    /// Sets that are known to be fine alone.
-    fine: BTreeSet<usize>,
-    /// Candidates that have been made, for those that are reached in several ways.
-    seen: BTreeSet<Candidate>,
+    alone: AxesAlone,
     made: u64,
     outcome: SearchOutcome,
 }
@@ -133,14 +136,17 @@ pub struct Search<'a> {
 /// What is done for a batch.
 enum Task {
     /// A set alone over an axis.
-    Probe(usize),
-    /// A candidate with its bound.
-    Estimate(f64, Candidate),
+    Alone(AxisOfSet),
+    /// A candidate that is a base.
+    Base(Candidate),
+    /// Another candidate.
+    Estimate(Candidate),
 }
 
 /// Its result.
 enum Done {
-    Probed(Result<(), CandidateRefusal>),
+    Alone(Box<Result<Result<BaseWork, EstimateError>, CandidateRefusal>>),
+    Bounded(Box<Result<Result<(Estimate, BaseWork), EstimateError>, CandidateRefusal>>),
     Estimated(Box<Result<Result<Estimate, EstimateError>, CandidateRefusal>>),
 }
 
@@ -152,8 +158,7 @@ impl<'a> Search<'a> {
             work,
             subject,
             heap: BinaryHeap::new(),
-            fine: BTreeSet::new(),
-            seen: BTreeSet::new(),
+            alone: AxesAlone::default(),
             made: 0,
             outcome: SearchOutcome::default(),
         };
@@ -189,6 +194,7 @@ impl<'a> Search<'a> {
             a.estimate.seconds.total_cmp(&b.estimate.seconds).then_with(|| a.candidate.cmp(&b.candidate))
         });
         choose(&mut self.outcome.found);
+        self.outcome.refused = self.alone.refused;
         Ok(self.outcome)
     }
 
@@ -206,25 +212,31 @@ impl<'a> Search<'a> {
                 break;
             }
             let Some(Entry { bound, rank, node }) = self.heap.pop() else { break };
-            match node {
-                TreeNode::Axes { mesh, sets, children, from } => self.child(mesh, sets, children, from),
-                TreeNode::Leaf(c) => {
-                    if c.sets.iter().any(|s| self.outcome.refused.contains_key(s)) {
-                        continue;
-                    }
-                    let unknown: Vec<usize> =
-                        c.sets.iter().copied().filter(|s| !self.fine.contains(s)).collect();
-                    if unknown.is_empty() {
-                        if held_too_much(self, &c) {
-                            self.outcome.rejected.memory += 1;
-                        } else {
-                            batch.push(Task::Estimate(bound, c));
-                        }
-                        continue;
-                    }
-                    batch.extend(unknown.into_iter().filter(|s| probes.insert(*s)).map(Task::Probe));
-                    held.push(Entry { bound, rank, node: TreeNode::Leaf(c) });
+            let (c, base) = match node {
+                TreeNode::Axes { mesh, sets, children, from } => {
+                    self.child(mesh, sets, children, from);
+                    continue;
                 }
+                TreeNode::Base(c) => (c, true),
+                TreeNode::Leaf(c) => (c, false),
+            };
+            if c.sets.iter().any(|s| self.alone.refused.contains_key(s)) {
+                continue;
+            }
+            let again = |c| if base { TreeNode::Base(c) } else { TreeNode::Leaf(c) };
+            let least = if base { self.least(&c.mesh, &c.sets) } else { bound };
+            if least > bound {
+                self.heap.push(Entry { bound: least, rank, node: again(c) });
+                continue;
+            }
+            let unknown = if base { self.alone.unknown(self.space, &c) } else { Vec::new() };
+            if !unknown.is_empty() {
+                batch.extend(unknown.into_iter().filter(|of| probes.insert(*of)).map(Task::Alone));
+                held.push(Entry { bound, rank, node: again(c) });
+            } else if self.held_too_much(&c, base) {
+                self.outcome.rejected.memory += if base { self.space.alike(&c.mesh, &c.sets) } else { 1 };
+            } else {
+                batch.push(if base { Task::Base(c) } else { Task::Estimate(c) });
             }
         }
         self.heap.extend(held);
@@ -235,35 +247,35 @@ impl<'a> Search<'a> {
     fn child(&mut self, mesh: Vec<usize>, sets: Vec<usize>, children: Vec<(f64, usize)>, from: usize) {
         let Some((bound, set)) = children.get(from).copied() else { return };
         let taken = [&sets[..], &[set]].concat();
+        let refused = self.alone.refused.contains_key(&set);
+        let bound = bound.max(self.least(&mesh, &taken));
         if let Some((next, _)) = children.get(from + 1) {
             let node =
                 TreeNode::Axes { mesh: mesh.clone(), sets, children: children.clone(), from: from + 1 };
             self.push(*next, node);
         }
+        if refused {
+            return;
+        }
         if taken.len() < mesh.len() {
             self.open(mesh, taken, bound);
         } else {
-            self.variants(mesh, taken);
+            self.base(bound, mesh, taken);
         }
     }
 
     /// Adds the node of a mesh with some sets. Its bound is at least that of its parent.
     fn open(&mut self, mesh: Vec<usize>, sets: Vec<usize>, least: f64) {
         if sets.len() == mesh.len() {
-            return self.variants(mesh, sets);
+            return self.base(least, mesh, sets);
         }
         let mut children: Vec<(f64, usize)> = Vec::new();
         for set in self.space.next(&mesh, &sets) {
             let with = [&sets[..], &[set]].concat();
+            let of = |stored: &[Stored]| roofline(self.work, &self.space.shares(&mesh, &with, stored), 0);
             // Parameters that are stored split may have any kernel split.
-            let stored = vec![Stored::Whole; with.len()];
-            let whole = roofline(self.work, &self.space.shares(&mesh, &with, &stored));
-            let most: Vec<Stored> = with
-                .iter()
-                .map(|s| if self.space.sets[*s].sums { Stored::Params } else { Stored::Whole })
-                .collect();
-            let split = roofline(self.work, &self.space.shares(&mesh, &with, &most));
-            children.push((whole.min(split).max(least), set));
+            let bound = of(&vec![Stored::Whole; with.len()]).min(of(&self.most(&with)));
+            children.push((bound.max(least), set));
         }
         children.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
         if let Some((bound, _)) = children.first() {
@@ -271,19 +283,42 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds the candidates of a mesh with all its sets: the one that stores everything as it is used, and the others.
-    fn variants(&mut self, mesh: Vec<usize>, sets: Vec<usize>) {
-        for stored in self.space.stored(&sets, 1) {
-            let bound = roofline(self.work, &self.space.shares(&mesh, &sets, &stored));
-            let candidate =
-                Candidate { mesh: mesh.clone(), sets: sets.clone(), stored, parts: 0, recompute: 0 };
-            self.leaf(bound, candidate);
-        }
+    /// All that may be stored over the axes with these sets.
+    fn most(&self, sets: &[usize]) -> Vec<Stored> {
+        let of = |s: &usize| if self.space.sets[*s].sums { Stored::Params } else { Stored::Whole };
+        sets.iter().map(of).collect()
     }
 
-    fn leaf(&mut self, bound: f64, candidate: Candidate) {
-        if self.seen.insert(candidate.clone()) {
-            self.push(bound, TreeNode::Leaf(candidate));
+    /// The bound of the first axes of a mesh, each alone.
+    fn least(&mut self, mesh: &[usize], sets: &[usize]) -> f64 {
+        self.alone.least((self.space, self.work, self.subject), (mesh, sets))
+    }
+
+    fn base(&mut self, bound: f64, mesh: Vec<usize>, sets: Vec<usize>) {
+        let stored = vec![Stored::Whole; sets.len()];
+        self.push(bound, TreeNode::Base(Candidate { mesh, sets, stored, parts: 0, recompute: 0 }));
+    }
+
+    /// Adds the candidates with the rules of a base.
+    fn variants(&mut self, base: &Candidate, of: &BaseWork) {
+        let (space, work) = (self.space, self.work);
+        let Some(rates) = &work.rates else { return };
+        let bound = BaseBound::new(of, BasePlace::whole(&base.mesh), rates, self.subject.machine);
+        for parts in 0..space.parts_of(&base.mesh, &base.sets) {
+            for stored in space.stored(&base.sets, space.parts[parts]) {
+                let axes = space.shares(&base.mesh, &base.sets, &stored);
+                let none = roofline(work, &axes, 0);
+                for recompute in 0..space.recompute.len() {
+                    let c = Candidate { stored: stored.clone(), parts, recompute, ..base.clone() };
+                    if c != *base {
+                        let again = roofline(work, &axes, recompute);
+                        self.push(
+                            again.max(bound.seconds(&c.stored, parts, again - none)),
+                            TreeNode::Leaf(c),
+                        );
+                    }
+                }
+            }
         }
     }
 
@@ -291,7 +326,7 @@ impl<'a> Search<'a> {
         self.made += 1;
         let rank = match &node {
             TreeNode::Axes { mesh, sets, .. } => (mesh.len(), sets.len(), self.made),
-            TreeNode::Leaf(c) => {
+            TreeNode::Base(c) | TreeNode::Leaf(c) => {
                 let extras = c.stored.iter().filter(|s| **s != Stored::Whole).count();
                 (c.mesh.len(), extras + c.parts + c.recompute, self.made)
             }
@@ -303,13 +338,18 @@ impl<'a> Search<'a> {
     fn done(&self, batch: &[Task], cores: usize) -> Vec<Done> {
         let next = AtomicUsize::new(0);
         let results: Mutex<Vec<(usize, Done)>> = Mutex::new(Vec::new());
+        let bounded = |text: &WrittenLayout| Done::Bounded(Box::new(self.subject.base(text, self.work)));
         let run = || {
             loop {
                 let at = next.fetch_add(1, Atomic::Relaxed);
                 let Some(task) = batch.get(at) else { return };
                 let done = match task {
-                    Task::Probe(set) => Done::Probed(self.subject.probe(&self.alone(*set))),
-                    Task::Estimate(_, c) => {
+                    Task::Alone(of) => {
+                        let of = AxesAlone::compiled((self.space, self.work, self.subject), *of);
+                        Done::Alone(Box::new(of))
+                    }
+                    Task::Base(c) => bounded(&self.space.written(c)),
+                    Task::Estimate(c) => {
                         Done::Estimated(Box::new(self.subject.estimate(&self.space.written(c))))
                     }
                 };
@@ -327,40 +367,41 @@ impl<'a> Search<'a> {
         results.into_iter().map(|r| r.1).collect()
     }
 
-    /// A set alone over an axis of two devices.
-    fn alone(&self, set: usize) -> WrittenLayout {
-        let mut mesh = vec![2];
-        let mut sets = vec![set];
-        // Kept lines need their axes.
-        while mesh.len() < self.space.choices.kept.axes.len() {
-            mesh.push(2);
-            let empty = self.space.sets.iter().position(|s| s.dims.is_empty());
-            sets.extend(empty);
-        }
-        let stored = vec![Stored::Whole; mesh.len()];
-        self.space.written(&Candidate { mesh, sets, stored, parts: 0, recompute: 0 })
-    }
-
     fn take(&mut self, task: Task, done: Done) -> Result<(), EstimateError> {
         self.outcome.compiled += 1;
         match (task, done) {
-            (Task::Probe(set), Done::Probed(Ok(()))) => {
-                self.fine.insert(set);
-            }
-            (Task::Probe(set), Done::Probed(Err(why))) => {
-                self.outcome.refused.insert(set, why);
-            }
-            (Task::Estimate(bound, candidate), Done::Estimated(done)) => match *done {
-                Err(CandidateRefusal::Gather) => self.outcome.rejected.gather += 1,
-                Err(CandidateRefusal::Conflict) => self.outcome.rejected.conflict += 1,
-                Ok(estimate) => self.estimated(bound, candidate, estimate?),
+            (Task::Alone(of), Done::Alone(done)) => match *done {
+                Err(why) => self.alone.take(of, Err(why)),
+                Ok(base) => self.alone.take(of, Ok(base?)),
+            },
+            (Task::Base(candidate), Done::Bounded(done)) => match *done {
+                Err(why) => self.refuse(why, self.space.alike(&candidate.mesh, &candidate.sets)),
+                Ok(of) => {
+                    let (estimate, base) = of?;
+                    self.variants(&candidate, &base);
+                    // Of equal sets that store alike there is no candidate: they are one axis.
+                    if self.space.stored(&candidate.sets, 1).contains(&candidate.stored) {
+                        self.estimated(candidate, estimate);
+                    }
+                }
+            },
+            (Task::Estimate(candidate), Done::Estimated(done)) => match *done {
+                Err(why) => self.refuse(why, 1),
+                Ok(estimate) => self.estimated(candidate, estimate?),
             },
             _ => {}
         }
         Ok(())
     }
 
-    fn estimated(&mut self, bound: f64, candidate: Candidate, estimate: Estimate) {
+    fn refuse(&mut self, why: CandidateRefusal, candidates: u64) {
+        match why {
+            CandidateRefusal::Gather => self.outcome.rejected.gather += candidates,
+            CandidateRefusal::Conflict => self.outcome.rejected.conflict += candidates,
+        }
+    }
+
+    fn estimated(&mut self, candidate: Candidate, estimate: Estimate) {
         let fits = !matches!(estimate.memory.fits, Fits::No { .. });
         let found = FoundLayout { written: self.space.written(&candidate), candidate, estimate };
         if fits {
@@ -368,41 +409,18 @@ impl<'a> Search<'a> {
             return;
         }
         self.outcome.rejected.memory += 1;
-        self.smaller(bound, &found.candidate);
         let peak = |f: &FoundLayout| f.estimate.memory.peak_bytes;
         if self.outcome.nearest.as_ref().is_none_or(|n| peak(&found) < peak(n)) {
             self.outcome.nearest = Some(found);
         }
     }
 
-    /// What takes more time and less memory than a candidate that does not fit: more parts of the batch, or values that are computed again.
-    fn smaller(&mut self, bound: f64, c: &Candidate) {
-        let more = c.parts + 1;
-        if more < self.space.parts_of(&c.mesh, &c.sets) {
-            for stored in self.space.stored(&c.sets, 2) {
-                // Gradients that are stored split are another candidate only from the second part on.
-                let kin = stored == c.stored || c.parts == 0 && lowered(&stored) == c.stored;
-                if kin {
-                    self.leaf(bound, Candidate { stored, parts: more, ..c.clone() });
-                }
-            }
-        }
-        for recompute in 1..self.space.recompute.len() {
-            if c.recompute == 0 {
-                self.leaf(bound, Candidate { recompute, ..c.clone() });
-            }
-        }
+    /// Whether parameters and optimizer state alone do not fit: those of a candidate, or of all with the rules of a base.
+    fn held_too_much(&self, c: &Candidate, base: bool) -> bool {
+        let most = if base { self.most(&c.sets) } else { c.stored.clone() };
+        let axes = self.space.shares(&c.mesh, &c.sets, &most);
+        held(self.work, &axes) > self.subject.machine.device.memory
     }
-}
-
-/// What is stored, without a distinction between gradients and optimizer state.
-fn lowered(stored: &[Stored]) -> Vec<Stored> {
-    stored.iter().map(|s| if *s == Stored::Grads { Stored::Moments } else { *s }).collect()
-}
-
-fn held_too_much(search: &Search<'_>, c: &Candidate) -> bool {
-    let axes = search.space.shares(&c.mesh, &c.sets, &c.stored);
-    held(search.work, &axes) > search.subject.machine.device.memory
 }
 
 /// Puts the best first: of those within [`TIE`] of the fastest the one with the fewest rules, then the least memory, then the first by its text.

@@ -1,7 +1,8 @@
 //! Seconds below which no candidate can come, without compiling it.
 
+use crate::shape::AxisDims;
 use crate::space::{Space, Stored};
-use crate::work::{ALL, Families, ModelWork};
+use crate::work::{ALL, Families, ModelWork, ProductKernel};
 use meshwright_plan::Phase;
 
 /// An axis, as far as bounds are concerned.
@@ -40,12 +41,27 @@ impl Space {
     }
 }
 
-/// `B0`: launches, and each kernel of the step on one device, shared out over the axes that may split it, at the fastest rates.
-pub fn roofline(work: &ModelWork, axes: &[Shares]) -> f64 {
-    let shared = work.kernels.iter().map(|((phase, families), seconds)| {
-        axes.iter().filter(|a| a.splits(*phase, *families)).fold(*seconds, |s, a| s / a.size)
-    });
-    work.launch + shared.sum::<f64>()
+/// `B0`: launches, and each kernel of the step on one device, shared out over the axes that may split it, at the fastest rates; products at
+/// those that their shapes then reach. `again` is the choice of what is computed again.
+pub fn roofline(work: &ModelWork, axes: &[Shares], again: usize) -> f64 {
+    let (Some(sums), Some(rates)) = (work.kernels.get(again), &work.rates) else { return 0.0 };
+    let shared = |phase, families, seconds: f64| {
+        axes.iter().filter(|a| a.splits(phase, families)).fold(seconds, |s, a| s / a.size)
+    };
+    let plain = sums.plain.iter().map(|((phase, families), seconds)| shared(*phase, *families, *seconds));
+    let product = |k: &ProductKernel| {
+        let (moves, computes) =
+            (shared(k.phase, k.families, k.rest.0), shared(k.phase, k.families, k.rest.1));
+        let split = |a: &Shares| match a.stored {
+            // What the rules leave alone may follow parameters along any dim.
+            Stored::Params => AxisDims::Any(a.families),
+            _ => AxisDims::Of(a.families),
+        };
+        let seconds =
+            |p: &usize| work.shapes.least(*p, rates, axes.iter().map(|a| (a.size as u64, split(a))));
+        k.times * moves.max(k.of.iter().map(seconds).sum::<f64>() + computes)
+    };
+    sums.launch + plain.sum::<f64>() + sums.products.iter().map(product).sum::<f64>()
 }
 
 /// Bytes of parameters and states that a device holds at least.

@@ -1,19 +1,22 @@
 //! A candidate, compiled and estimated.
 
-use crate::text::WrittenLayout;
+use crate::base::BaseWork;
+use crate::space::{SearchChoices, parts, recomputations};
+use crate::text::{WrittenLayout, recompute_line};
 use crate::work::ModelWork;
 use meshwright_core::compile::{Observer, Stage};
 use meshwright_core::{
     CompileOptions, Layout, PASSES, Program, StepGraph, compile_with, layout, training_step,
 };
 use meshwright_cost::engine::EngineKind;
-use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate};
+use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate, estimate_of};
 use meshwright_cost::kernels::program;
 use meshwright_cost::machine::Machine;
 use meshwright_cost::step::DeviceRates;
+use meshwright_cost::work::DeviceWork;
 use meshwright_device::compile_launches;
 use meshwright_diag::{Diagnostic, FileId, Severity, codes, has_errors};
-use meshwright_plan::Plan;
+use meshwright_plan::{Dim, Plan};
 use meshwright_syntax::{parse_layout, parse_mesh};
 
 /// Why a candidate has no Plan.
@@ -45,43 +48,84 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// What the step has to do under any layout on so many devices.
+    /// What the step has to do under any layout of these choices.
     ///
     /// # Errors
     /// Where there is no device plan for one device.
-    pub fn work(&self, devices: usize) -> Result<ModelWork, EstimateError> {
-        let example = self.program.inputs.first().and_then(|i| i.0.dims.first()).copied();
+    pub fn work(&self, choices: &SearchChoices) -> Result<ModelWork, EstimateError> {
+        let devices = choices.devices;
+        let example = self.example();
         let dims = &self.program.graph.dims;
         // A step of one device with all examples may need tensors that no device could hold, in other kernels.
-        let shrunk = example.and_then(|d| {
-            let all = dims.size(d);
-            let few = (1..=all.div_ceil(devices)).rev().find(|n| all.is_multiple_of(*n))?;
-            let program = self.program.rebind(&[(dims.name(d).to_string(), few)]).ok()?;
-            Some((training_step(&program)?, (d, all as f64 / few as f64)))
-        });
+        let shrunk = self.shrunk(devices, 1);
         let whole = Subject { step: shrunk.as_ref().map_or(self.step, |s| &s.0), ..self.clone() };
-        let mut graph = None;
         let last = PASSES.iter().position(|p| p.name == "adds");
-        let plan = whole.compiled(&Layout::default(), true, &mut |pass, stage| {
-            if let (true, Stage::Graph(g)) = (Some(pass) == last, stage) {
-                graph = Some(g.clone());
+        let mut work: Option<ModelWork> = None;
+        for loops in recomputations(self.program, &choices.kept) {
+            let text =
+                WrittenLayout { lines: recompute_line(&loops).into_iter().collect(), mesh: String::new() };
+            let mut graph = None;
+            let plan = self.layout(&text).ok().and_then(|layout| {
+                let observe = &mut |pass, stage: Stage<'_>| match stage {
+                    Stage::Graph(g) if Some(pass) == last && loops.is_empty() => graph = Some(g.clone()),
+                    _ => {}
+                };
+                whole.compiled(&layout, false, observe).ok()
+            });
+            if let (None, Some(graph)) = (&work, &graph) {
+                let rates = DeviceRates::new(self.machine, devices, &self.engine.attention());
+                let parts = parts(example.map_or(1, |d| dims.size(d)), &choices.kept);
+                work = Some(ModelWork::of(graph, rates, (example, &parts)));
             }
-        });
-        let (Ok(plan), Some(graph)) = (plan, graph) else { return Ok(ModelWork::default()) };
-        let device = compile_launches(&plan, 0, self.engine.target())?;
-        let rates = DeviceRates::new(self.machine, devices, &self.engine.attention());
-        Ok(ModelWork::of(&graph, &plan, &program(&plan, &device), &rates, shrunk.map(|s| s.1)))
+            match (&mut work, plan) {
+                (Some(work), Some(plan)) => {
+                    let device = compile_launches(&plan, 0, self.engine.target())?;
+                    work.add(&plan, &program(&plan, &device), shrunk.as_ref().map(|s| s.1));
+                }
+                // What cannot be computed again is not done any less.
+                (Some(work), None) => work.kernels.extend(work.kernels.first().cloned()),
+                (None, _) => {}
+            }
+        }
+        Ok(work.unwrap_or_default())
+    }
+
+    /// The step with as many examples as one of so many devices has, but no fewer than some, the dim that counts them, and of how many times as
+    /// many the whole step is. None where that is the whole step.
+    fn shrunk(&self, devices: usize, least: usize) -> Option<(StepGraph, (Dim, f64))> {
+        let (d, dims) = (self.example()?, &self.program.graph.dims);
+        let all = dims.size(d);
+        let divides = |n: &usize| all.is_multiple_of(*n);
+        let most = (1..=all.div_ceil(devices)).rev().find(divides)?;
+        let few = (most.max(least)..all).find(divides)?;
+        let program = self.program.rebind(&[(dims.name(d).to_string(), few)]).ok()?;
+        Some((training_step(&program)?, (d, all as f64 / few as f64)))
+    }
+
+    /// What bounds all candidates in which some axes, of `size` devices together, are split as in a layout of these alone: others divide the examples.
+    pub fn alone(
+        &self,
+        text: &WrittenLayout,
+        work: &ModelWork,
+        (size, devices): (usize, usize),
+    ) -> Result<Result<BaseWork, EstimateError>, CandidateRefusal> {
+        let Some((step, shrunk)) = self.shrunk(devices / size, size) else {
+            return self.base(text, work).map(|b| b.map(|b| b.1));
+        };
+        // What a number of operations is for is the whole step.
+        let few = Subject { step: &step, model_flops: self.model_flops / shrunk.1, ..self.clone() };
+        few.bounded(text, work, Some(shrunk)).map(|b| b.map(|b| b.1))
+    }
+
+    /// The dim that counts examples.
+    pub(crate) fn example(&self) -> Option<Dim> {
+        self.program.inputs.first().and_then(|i| i.0.dims.first()).copied()
     }
 
     /// The Plan of a layout, verified where that is asked for.
     pub fn plan(&self, text: &WrittenLayout, verified: bool) -> Result<Plan, CandidateRefusal> {
         let layout = self.layout(text).map_err(|found| refusal(&found))?;
         self.compiled(&layout, verified, &mut |_, _| {})
-    }
-
-    /// Whether a layout is legal.
-    pub fn probe(&self, text: &WrittenLayout) -> Result<(), CandidateRefusal> {
-        self.plan(text, false).map(|_| ())
     }
 
     /// The estimate of a layout.
@@ -92,17 +136,42 @@ impl Subject<'_> {
         self.plan(text, false).map(|plan| self.estimated(&plan))
     }
 
+    /// The estimate of a layout, and what bounds those that have its rules.
+    pub fn base(
+        &self,
+        text: &WrittenLayout,
+        work: &ModelWork,
+    ) -> Result<Result<(Estimate, BaseWork), EstimateError>, CandidateRefusal> {
+        self.bounded(text, work, None)
+    }
+
+    fn bounded(
+        &self,
+        text: &WrittenLayout,
+        work: &ModelWork,
+        shrunk: Option<(Dim, f64)>,
+    ) -> Result<Result<(Estimate, BaseWork), EstimateError>, CandidateRefusal> {
+        let plan = self.plan(text, false)?;
+        let bounded = |(estimate, run): (Estimate, DeviceWork)| {
+            let waits = estimate.seconds / (estimate.seconds - estimate.breakdown.straggler);
+            let base = BaseWork::of((&plan, &run), (work, self.example(), shrunk), waits);
+            (estimate, base)
+        };
+        Ok(estimate_of(&plan, &self.question()).map(bounded))
+    }
+
     /// The estimate of a Plan.
     ///
     /// # Errors
     /// Where there is no device plan, or the machine file is wrong.
     pub fn estimated(&self, plan: &Plan) -> Result<Estimate, EstimateError> {
+        estimate(plan, &self.question())
+    }
+
+    fn question(&self) -> EstimateQuestion<'_> {
         let (engine, tokens) = (self.engine.clone(), self.tokens);
         let (machine, model_flops, examples) = (self.machine, self.model_flops, self.examples);
-        estimate(
-            plan,
-            &EstimateQuestion { machine, engine, model_flops, examples, tokens, pipe: None, slowest: 1.0 },
-        )
+        EstimateQuestion { machine, engine, model_flops, examples, tokens, pipe: None, slowest: 1.0 }
     }
 
     fn compiled(

@@ -4,10 +4,14 @@
 //! - It writes the text of layouts and compiles it, and interprets no rule.
 //! - Pure: no I/O, no clock, no chance. The answer does not depend on the number of threads.
 
+pub mod alone;
+pub mod base;
+pub mod base_bound;
 pub mod best_first;
 pub mod bound;
 pub mod compiled;
 pub mod report;
+pub mod shape;
 pub mod space;
 pub mod text;
 pub mod work;

@@ -54,7 +54,7 @@ pub struct RejectedReport {
     pub gather: u64,
     /// Too large for the memory.
     pub memory: u64,
-    /// Slower than the best by their bounds, or in the space only where another does not fit. 0 where the search was stopped.
+    /// Slower than the best by their bounds. 0 where the search was stopped.
     pub bound: u64,
 }
 

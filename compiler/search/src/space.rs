@@ -108,22 +108,8 @@ impl Space {
         factorizations(choices.devices, most, &mut Vec::new(), &mut meshes);
         meshes.retain(|m| m.len() >= least);
         let batch = example.map_or(1, |d| dims.size(d)).max(1);
-        let divisors = (1..=batch).filter(|n| batch.is_multiple_of(*n));
-        let parts = if choices.kept.microbatches { vec![1] } else { divisors.collect() };
-        let mut loops: Vec<String> = Vec::new();
-        for r in program.graph.repeats.iter().filter(|r| r.parent.is_none()) {
-            let name = dims.name(r.dim).to_string();
-            if !loops.contains(&name) {
-                loops.push(name);
-            }
-        }
-        let mut recompute = vec![Vec::new()];
-        if !choices.kept.recompute {
-            recompute.extend(loops.iter().map(|l| vec![l.clone()]));
-            if loops.len() > 1 {
-                recompute.push(loops);
-            }
-        }
+        let parts = parts(batch, &choices.kept);
+        let recompute = recomputations(program, &choices.kept);
         let kept_dims = choices.kept.dims.iter().filter_map(|name| dims.find(name));
         let kept_families = if choices.kept.scopes { ALL } else { work.families(kept_dims) };
         let names = dims.iter().map(|(d, name)| (d, name.to_string())).collect();
@@ -185,6 +171,13 @@ impl Space {
         self.parts.iter().filter(|n| **n * along <= self.batch).count().max(1)
     }
 
+    /// How many layouts have these sets.
+    pub fn alike(&self, mesh: &[usize], sets: &[usize]) -> u64 {
+        let parts = self.parts_of(mesh, sets) as u64;
+        let (whole, cut) = (self.stored(sets, 1).len() as u64, self.stored(sets, 2).len() as u64);
+        (whole + (parts - 1) * cut) * self.recompute.len() as u64
+    }
+
     /// How many layouts there are.
     pub fn count(&self) -> u64 {
         self.meshes.iter().map(|mesh| self.count_from(mesh, &mut Vec::new())).fold(0, u64::saturating_add)
@@ -192,9 +185,7 @@ impl Space {
 
     fn count_from(&self, mesh: &[usize], before: &mut Vec<usize>) -> u64 {
         if before.len() == mesh.len() {
-            let parts = self.parts_of(mesh, before) as u64;
-            let (whole, cut) = (self.stored(before, 1).len() as u64, self.stored(before, 2).len() as u64);
-            return (whole + (parts - 1) * cut) * self.recompute.len() as u64;
+            return self.alike(mesh, before);
         }
         // Sets that are alike in what the number depends on are counted once.
         let mut alike: BTreeMap<(bool, bool, bool), (u64, usize)> = BTreeMap::new();
@@ -217,6 +208,31 @@ impl Space {
         }
         total
     }
+}
+
+/// In how many parts a step may take a batch, ascending.
+pub(crate) fn parts(batch: usize, kept: &FixedRules) -> Vec<usize> {
+    let divisors = (1..=batch.max(1)).filter(|n| batch.is_multiple_of(*n));
+    if kept.microbatches { vec![1] } else { divisors.collect() }
+}
+
+/// The loops that may be recomputed: none, each by itself, or all of them.
+pub(crate) fn recomputations(program: &Program, kept: &FixedRules) -> Vec<Vec<String>> {
+    let mut loops: Vec<String> = Vec::new();
+    for r in program.graph.repeats.iter().filter(|r| r.parent.is_none()) {
+        let name = program.graph.dims.name(r.dim).to_string();
+        if !loops.contains(&name) {
+            loops.push(name);
+        }
+    }
+    let mut all = vec![Vec::new()];
+    if !kept.recompute {
+        all.extend(loops.iter().map(|l| vec![l.clone()]));
+        if loops.len() > 1 {
+            all.push(loops);
+        }
+    }
+    all
 }
 
 /// Ordered factorizations of a number into at most so many factors of 2 at least.

@@ -23,7 +23,7 @@ pub struct Candidate {
 }
 
 /// A candidate as text.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WrittenLayout {
     /// The lines of the layout, without the mesh.
     pub lines: Vec<String>,
@@ -44,6 +44,12 @@ impl WrittenLayout {
         let mesh = if mesh.is_empty() { String::new() } else { format!("mesh {mesh}\n") };
         format!("{heading}{mesh}{}\n", self.lines.join("\n"))
     }
+}
+
+/// The line that computes loops again; none for no loops.
+pub(crate) fn recompute_line(loops: &[String]) -> Option<String> {
+    let paths: Vec<String> = loops.iter().map(|l| format!("{l}.*")).collect();
+    (!paths.is_empty()).then(|| format!("recompute {}", paths.join(", ")))
 }
 
 impl Space {
@@ -75,10 +81,7 @@ impl Space {
         if self.parts[c.parts] > 1 {
             lines.push(format!("microbatches {}", self.parts[c.parts]));
         }
-        if let paths @ [_, ..] = self.recompute[c.recompute].as_slice() {
-            let paths: Vec<String> = paths.iter().map(|p| format!("{p}.*")).collect();
-            lines.push(format!("recompute {}", paths.join(", ")));
-        }
+        lines.extend(recompute_line(&self.recompute[c.recompute]));
         if !self.choices.gathers.is_empty() {
             lines.push(format!("gather {}", self.choices.gathers.join(", ")));
         }

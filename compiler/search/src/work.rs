@@ -2,12 +2,13 @@
 //!
 //! It is read off the step on one device, which is compiled once. So nothing is compiled for a bound that is made of it.
 
+use crate::shape::{ShapeTable, ShapedProduct};
 use meshwright_core::StepGraph;
 use meshwright_core::step_graph::OutputKind;
 use meshwright_cost::step::DeviceRates;
-use meshwright_cost::work::{self as kernels, DeviceWork, WorkItem};
+use meshwright_cost::work::{DeviceWork, KernelWork, ScalarFamily, WorkItem};
 use meshwright_ops::{Class, Graph, Id, Kind, Loop, Role};
-use meshwright_plan::{BufId, Dim, Phase, Plan};
+use meshwright_plan::{BufId, Dim, KernelFamily, Phase, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of families of dims. Those beyond the last bit share it, which only makes more dims count as related.
@@ -16,13 +17,51 @@ pub type Families = u128;
 /// All families.
 pub const ALL: Families = Families::MAX;
 
-/// The work of a step, summed over what may be split alike.
+/// Kernels on one device that is as fast as each of a mesh, summed over what may be split alike.
 #[derive(Clone, Debug, Default)]
-pub struct ModelWork {
-    /// Least seconds of the kernels on one device that is as fast as each of the mesh, by phase and by the families of their dims.
-    pub kernels: BTreeMap<(Phase, Families), f64>,
+pub struct KernelSums {
+    /// Least seconds of kernels without products, by phase and by the families of their dims.
+    pub plain: BTreeMap<(Phase, Families), f64>,
+    /// Kernels with products.
+    pub products: Vec<ProductKernel>,
     /// Seconds of launches.
     pub launch: f64,
+}
+
+impl KernelSums {
+    fn products(&mut self, kernel: ProductKernel) {
+        let alike = |k: &&mut ProductKernel| ProductKernel { times: kernel.times, ..(**k).clone() } == kernel;
+        match self.products.iter_mut().find(alike) {
+            Some(k) => k.times += kernel.times,
+            None => self.products.push(kernel),
+        }
+    }
+}
+
+/// A kernel with matrix products.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProductKernel {
+    /// Its phase.
+    pub phase: Phase,
+    /// The families of its dims.
+    pub families: Families,
+    /// How often it runs.
+    pub times: f64,
+    /// Least seconds of what it moves, and of what it computes besides.
+    pub rest: (f64, f64),
+    /// The products, by their numbers.
+    pub of: Vec<usize>,
+}
+
+/// The work of a step, summed over what may be split alike.
+#[derive(Debug, Default)]
+pub struct ModelWork {
+    /// What runs, for each choice of loops that are computed again.
+    pub kernels: Vec<KernelSums>,
+    /// Their products.
+    pub shapes: ShapeTable,
+    /// What kernels are measured by.
+    pub rates: Option<DeviceRates>,
     /// Bytes of parameters and of states that training keeps for them, by families; the latter with `true`.
     pub held: BTreeMap<(bool, Families), f64>,
     /// Dims of loops along which products run.
@@ -32,17 +71,11 @@ pub struct ModelWork {
 }
 
 impl ModelWork {
-    /// Of a step as it is right before it is partitioned, its Plan for one device, and the work of that device. Of a step with fewer examples
-    /// than the one that is asked for, `shrunk` has the dim that counts them, and the ratio.
-    pub fn of(
-        step: &StepGraph,
-        plan: &Plan,
-        program: &DeviceWork,
-        rates: &DeviceRates,
-        shrunk: Option<(Dim, f64)>,
-    ) -> ModelWork {
+    /// Of a step as it is right before it is partitioned, with the dim that counts examples, and the numbers of parts in which they may be taken.
+    pub fn of(step: &StepGraph, rates: DeviceRates, (example, parts): (Option<Dim>, &[usize])) -> ModelWork {
         let g = &step.graph;
-        let mut work = ModelWork { family: families(g), ..ModelWork::default() };
+        let mut work = ModelWork { family: families(g), rates: Some(rates), ..ModelWork::default() };
+        work.shapes = ShapeTable::new(example.map_or(0, |d| work.families([d])), parts);
         for id in g.ids() {
             let node = g.node(id);
             if node.op.model_flops(&g.input_types(id), &node.ty, &g.dims) > 0 {
@@ -61,23 +94,40 @@ impl ModelWork {
                 *work.held.entry((state, families)).or_default() += bytes;
             }
         }
-        work.kernels(&program.body, 1.0, &Scale { plan, rates, shrunk });
         work
     }
 
-    fn kernels(&mut self, items: &[WorkItem], times: f64, scale: &Scale<'_>) {
+    /// Adds what the step's Plan for one device runs, with the next choice of what is computed again. Of a step with fewer examples than the one
+    /// that is asked for, `shrunk` has the dim that counts them, and the ratio.
+    pub fn add(&mut self, plan: &Plan, program: &DeviceWork, shrunk: Option<(Dim, f64)>) {
+        let mut sums = KernelSums::default();
+        if let Some(rates) = self.rates.clone() {
+            let scale = Scale { plan, rates: &rates, shrunk };
+            self.sum(&program.body, 1.0, &scale, &mut sums);
+        }
+        self.kernels.push(sums);
+    }
+
+    fn sum(&mut self, items: &[WorkItem], times: f64, scale: &Scale<'_>, sums: &mut KernelSums) {
         for item in items {
             match item {
                 WorkItem::Work(work) => {
                     let operands = work.steps.iter().flat_map(|s| scale.plan.steps[*s].all());
                     let families = self.families(operands.flat_map(|o| o.dims.iter().copied()));
-                    let least = scale.rates.least(&self.whole(work, families, scale));
-                    *self.kernels.entry((work.phase, families)).or_default() += times * least.work;
-                    self.launch += times * scale.rates.least(work).launch;
+                    let least = scale.rates.least(work);
+                    sums.launch += times * least.launch;
+                    let whole = self.whole(scale.plan, work, scale.shrunk);
+                    match self.product(&whole, families, times, scale) {
+                        Some(product) => sums.products(product),
+                        None => {
+                            let least = scale.rates.least(&whole).work;
+                            *sums.plain.entry((work.phase, families)).or_default() += times * least;
+                        }
+                    }
                 }
                 WorkItem::Loop(of) => {
                     for (item, _) in &of.body {
-                        self.kernels(std::slice::from_ref(item), times * of.size as f64, scale);
+                        self.sum(std::slice::from_ref(item), times * of.size as f64, scale, sums);
                     }
                 }
                 WorkItem::Start(_) | WorkItem::Wait(_) => {}
@@ -85,27 +135,47 @@ impl ModelWork {
         }
     }
 
-    /// Work for all examples: what runs along them grows, bytes of operands without them do not.
-    fn whole(
-        &self,
-        work: &kernels::KernelWork,
+    /// A kernel whose products are known by their dims.
+    fn product(
+        &mut self,
+        work: &KernelWork,
         families: Families,
+        times: f64,
         scale: &Scale<'_>,
-    ) -> kernels::KernelWork {
-        let Some((dim, ratio)) = scale.shrunk else { return work.clone() };
-        let examples = self.families([dim]);
-        if families & examples == 0 {
-            return work.clone();
+    ) -> Option<ProductKernel> {
+        if work.family != KernelFamily::Matmul || work.products.is_empty() {
+            return None;
         }
-        let plan = scale.plan;
+        let size = |d: Dim, local: u64| match scale.shrunk {
+            Some((dim, ratio)) if dim == d => (local as f64 * ratio).round() as u64,
+            _ => local,
+        };
+        let of = ShapedProduct::all(scale.plan, work, size, |d| self.families([d]));
+        if of.len() != work.products.len() {
+            return None;
+        }
+        let (moves, computes) = without_products(work);
+        let rest = (scale.rates.least(&moves).work, scale.rates.least(&computes).work);
+        let of = of.into_iter().map(|p| self.shapes.number(p)).collect();
+        Some(ProductKernel { phase: work.phase, families, times, rest, of })
+    }
+
+    /// Work for all examples of a kernel of a step with fewer, as [`ModelWork::add`] has it: what runs along them grows, bytes of operands without
+    /// them do not.
+    pub(crate) fn whole(&self, plan: &Plan, work: &KernelWork, shrunk: Option<(Dim, f64)>) -> KernelWork {
+        let Some((dim, ratio)) = shrunk else { return work.clone() };
+        let examples = self.families([dim]);
         let operands: BTreeMap<BufId, &[Dim]> = work
             .steps
             .iter()
             .flat_map(|s| plan.steps[*s].all())
             .map(|o| (o.buf, o.dims.as_slice()))
             .collect();
-        let without =
-            operands.into_iter().filter(|(_, dims)| self.families(dims.iter().copied()) & examples == 0);
+        let along = |dims: &[Dim]| self.families(dims.iter().copied()) & examples != 0;
+        if !operands.values().any(|dims| along(dims)) {
+            return work.clone();
+        }
+        let without = operands.into_iter().filter(|(_, dims)| !along(dims));
         let fixed: usize = without.map(|(buf, _)| plan.buffer(buf).largest_bytes(&plan.mesh)).sum();
         let fixed = work.bytes.min(fixed as f64);
         let mut out = work.clone();
@@ -140,6 +210,13 @@ pub(crate) fn splittable(g: &Graph, id: Id) -> Vec<Loop> {
     let node = g.node(id);
     let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
     roles.loops.into_iter().filter(|l| l.role != Role::NeedReplication).collect()
+}
+
+/// What a kernel moves, and what it computes besides its products.
+pub(crate) fn without_products(work: &KernelWork) -> (KernelWork, KernelWork) {
+    let none = KernelWork { products: Vec::new(), ..work.clone() };
+    let scalars = [0.0; ScalarFamily::ALL.len()];
+    (KernelWork { family: KernelFamily::Memory, scalars, ..none.clone() }, KernelWork { bytes: 0.0, ..none })
 }
 
 /// The family of each dim, numbered from 0.

@@ -101,7 +101,7 @@ fn searched(
     console: &mut Console,
 ) -> Result<(Space, SearchOutcome), String> {
     let begin = Instant::now();
-    let work = subject.work(choices.devices).map_err(|e| e.to_string())?;
+    let work = subject.work(&choices).map_err(|e| e.to_string())?;
     let space = Space::of(subject.program, subject.step, &work, choices);
     let mut next = TELL;
     let mut stop = |p: Progress| {

@@ -1,0 +1,164 @@
+//! Matrix products by the dims that they run along: what is left of each on a device when some are split.
+
+use crate::work::Families;
+use meshwright_cost::step::DeviceRates;
+use meshwright_cost::work::{KernelWork, Product};
+use meshwright_plan::{Dim, Plan, Prim, Step};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// What a dim of a product counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    /// Rows of the result.
+    Rows,
+    /// Columns of the result.
+    Columns,
+    /// What is summed.
+    Summed,
+    /// Products.
+    Batch,
+}
+
+/// A product with its dims.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShapedProduct {
+    /// Their families, their sizes, and what they count.
+    dims: Vec<(Families, u64, Counted)>,
+    /// Of which dtype it is.
+    of: Product,
+}
+
+impl ShapedProduct {
+    /// The products of a kernel. `size` is that of a dim on the device, `families` those of a dim.
+    pub fn all(
+        plan: &Plan,
+        work: &KernelWork,
+        size: impl Fn(Dim, u64) -> u64,
+        families: impl Fn(Dim) -> Families,
+    ) -> Vec<ShapedProduct> {
+        let steps = work.steps.iter().map(|s| &plan.steps[*s]).filter(|s| matches!(s.prim, Prim::Contract));
+        let shaped = |(step, of): (&Step, &Product)| {
+            let ([a, b], [out]) = step.operands::<2, 1>().ok()?;
+            let mut dims: Vec<Dim> = a.dims.iter().chain(&b.dims).copied().collect();
+            dims.sort();
+            dims.dedup();
+            let dims = dims.into_iter().map(|d| {
+                let counted = match (a.dims.contains(&d), b.dims.contains(&d), out.dims.contains(&d)) {
+                    (true, true, true) => Counted::Batch,
+                    (true, false, _) => Counted::Rows,
+                    (false, _, _) => Counted::Columns,
+                    (true, true, false) => Counted::Summed,
+                };
+                let local = step.all().find_map(|o| {
+                    let at = o.dims.iter().position(|e| *e == d)?;
+                    Some(plan.buffer(o.buf).extents[at].largest(&plan.mesh) as u64)
+                });
+                (families(d), size(d, local.unwrap_or(1)), counted)
+            });
+            Some(ShapedProduct { dims: dims.collect(), of: *of })
+        };
+        steps.zip(&work.products).filter_map(shaped).collect()
+    }
+
+    /// The dims that belong to some of these families, as bits.
+    pub fn along(&self, families: Families) -> u32 {
+        let of = |(at, d): (usize, &(Families, u64, Counted))| u32::from(d.0 & families != 0) << at;
+        self.dims.iter().enumerate().map(of).sum()
+    }
+
+    /// The least seconds of one part of the examples where each of some axes splits one of its dims.
+    pub fn least(&self, rates: &DeviceRates, axes: &[(u64, u32)], (parts, examples): (u64, u32)) -> f64 {
+        let of = |at: usize| if examples & (1u32 << at) == 0 { 1 } else { parts };
+        self.split(rates, axes, &mut (0..self.dims.len()).map(of).collect::<Vec<u64>>())
+    }
+
+    fn split(&self, rates: &DeviceRates, axes: &[(u64, u32)], into: &mut Vec<u64>) -> f64 {
+        let Some(((size, along), rest)) = axes.split_first() else { return self.seconds(rates, into) };
+        let mut least = f64::INFINITY;
+        for at in (0..self.dims.len()).filter(|at| along & (1 << at) != 0) {
+            into[at] *= size;
+            least = least.min(self.split(rates, rest, into));
+            into[at] /= size;
+        }
+        least
+    }
+
+    fn seconds(&self, rates: &DeviceRates, into: &[u64]) -> f64 {
+        let mut of = Product { m: 1, n: 1, k: 1, batch: 1, ..self.of };
+        for ((_, size, counted), into) in self.dims.iter().zip(into) {
+            let side = match counted {
+                Counted::Rows => &mut of.m,
+                Counted::Columns => &mut of.n,
+                Counted::Summed => &mut of.k,
+                Counted::Batch => &mut of.batch,
+            };
+            *side *= size.div_ceil(*into);
+        }
+        rates.product(&of)
+    }
+}
+
+/// Products, and what is known of their seconds.
+#[derive(Debug, Default)]
+pub struct ShapeTable {
+    examples: Families,
+    parts: Vec<u64>,
+    products: Vec<ShapedProduct>,
+    known: Mutex<BTreeMap<(usize, Vec<(u64, u32)>), f64>>,
+}
+
+impl ShapeTable {
+    /// Of products that may be done for parts of these examples at a time.
+    pub fn new(examples: Families, parts: &[usize]) -> ShapeTable {
+        let parts = parts.iter().map(|p| *p as u64).collect();
+        ShapeTable { examples, parts, ..ShapeTable::default() }
+    }
+
+    /// In how many parts the examples may be taken.
+    pub fn parts(&self) -> impl Iterator<Item = usize> + '_ {
+        self.parts.iter().map(|p| *p as usize)
+    }
+
+    /// The number of a product.
+    pub fn number(&mut self, of: ShapedProduct) -> usize {
+        self.products.iter().position(|p| *p == of).unwrap_or_else(|| {
+            self.products.push(of);
+            self.products.len() - 1
+        })
+    }
+
+    /// [`ShapedProduct::least`] of a product; each axis comes with the dims that it may split of it.
+    pub fn least(
+        &self,
+        number: usize,
+        rates: &DeviceRates,
+        axes: impl Iterator<Item = (u64, AxisDims)>,
+    ) -> f64 {
+        let product = &self.products[number];
+        let along = |of: AxisDims| match of {
+            AxisDims::Any(families) if product.along(families) == 0 => (1 << product.dims.len()) - 1,
+            AxisDims::Any(families) | AxisDims::Of(families) => product.along(families),
+        };
+        let mut axes: Vec<(u64, u32)> =
+            axes.map(|(size, of)| (size, along(of))).filter(|a| a.1 != 0).collect();
+        axes.sort_unstable();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let examples = product.along(self.examples);
+        let parts = if examples == 0 { &[1] } else { &self.parts[..] };
+        let least = |axes: &Vec<(u64, u32)>| {
+            let of = |n: &u64| *n as f64 * product.least(rates, axes, (*n, examples));
+            parts.iter().map(of).fold(f64::INFINITY, f64::min)
+        };
+        *known.entry((number, axes)).or_insert_with_key(|(_, axes)| least(axes))
+    }
+}
+
+/// The dims that an axis may split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AxisDims {
+    /// Those of some families.
+    Of(Families),
+    /// Those of some families, or any where there are none of them.
+    Any(Families),
+}
