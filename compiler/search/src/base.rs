@@ -1,8 +1,8 @@
 //! What a program does, as far as [bounds](crate::base_bound) of candidates that do at least as much are concerned.
 
-use crate::shape::ShapedProduct;
-use crate::work::{ALL, Families, ModelWork, without_products};
-use meshwright_cost::step::{DeviceRates, Seconds};
+use crate::shape::{ALL, Families, ShapedProduct};
+use crate::work::ModelWork;
+use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
 use meshwright_plan::{Axis, BufId, CollectiveKind, Dim, Operand, Phase, Plan};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub(crate) type Axes = u32;
 /// What a program does, as far as bounds are concerned.
 #[derive(Clone, Debug)]
 pub struct BaseWork {
-    /// Without what bundles collectives, and without those of gradients.
+    /// Without packing, and without collectives of gradients.
     pub(crate) run: DeviceWork,
     /// By the step of a kernel, the axes over which an operand is split.
     pub(crate) split: BTreeMap<usize, Axes>,
@@ -91,7 +91,7 @@ impl BaseWork {
         let kernels: Vec<BaseKernel<'_>> = kernels.into_iter().map(of).collect();
         out.split = kernels.iter().map(|k| (k.work.step, k.axes)).collect();
         if let Some(rates) = &work.rates {
-            out.compute = work.shapes.parts().map(|parts| compute(&kernels, rates, parts)).collect();
+            out.compute = compute(&kernels, rates, work.shapes.parts());
         }
         out.run = DeviceWork { body: kept(&body, &of_examples) };
         out
@@ -167,39 +167,40 @@ fn kept(items: &[WorkItem], of_examples: &dyn Fn(usize) -> bool) -> Vec<WorkItem
     items.iter().filter_map(keep).collect()
 }
 
-/// Seconds of kernels where the batch is taken in so many parts.
-fn compute(kernels: &[BaseKernel<'_>], rates: &DeviceRates, parts: usize) -> Compute {
-    let mut all = Compute::new();
+/// Seconds of kernels for each of some numbers of parts of the batch.
+fn compute(
+    kernels: &[BaseKernel<'_>],
+    rates: &DeviceRates,
+    parts: impl Iterator<Item = usize>,
+) -> Vec<Compute> {
+    let mut all: Vec<(usize, Compute)> = parts.map(|parts| (parts, Compute::new())).collect();
     for k in kernels {
-        let (mut seconds, mut least, mut times) = (rates.seconds(k.work), rates.least(k.work).work, k.times);
-        if let (Some((fixed, products)), true) = (&k.examples, parts > 1) {
-            let work = in_parts(k.work, *fixed, parts);
-            times *= parts as f64;
-            (seconds, least) = (rates.seconds(&work), least / parts as f64);
-            if !products.is_empty() {
-                let (moves, computes) = without_products(&work);
-                let own = |p: &ShapedProduct| p.least(rates, &[], (parts as u64, p.along(ALL)));
-                let computed = products.iter().map(own).sum::<f64>() + rates.seconds(&computes).work;
-                seconds = Seconds { work: rates.seconds(&moves).work.max(computed), ..seconds };
-            }
+        let (whole, least) = (rates.seconds(k.work), rates.least(k.work).work);
+        let rest = || {
+            let products = k.examples.as_ref().is_some_and(|e| e.1.is_empty());
+            let products = if products { k.work.products.clone() } else { Vec::new() };
+            rates.seconds(&KernelWork { bytes: 0.0, products, ..k.work.clone() }).work
+        };
+        // Apart from products and memory, the work of a part is a part of the work.
+        let rest = if k.examples.is_some() { rest() } else { 0.0 };
+        for (parts, of) in &mut all {
+            let (times, part) = (*parts as f64, 1.0 / *parts as f64);
+            let (work, least, launch) = match &k.examples {
+                Some((fixed, products)) if *parts > 1 => {
+                    let bytes = fixed + (k.work.bytes - fixed) * part;
+                    let moves = KernelWork::memory(k.work.step, k.work.phase, bytes, k.work.kernels);
+                    let own = |p: &ShapedProduct| p.least(rates, &[], (*parts as u64, p.along(ALL)));
+                    let computed = products.iter().map(own).sum::<f64>() + rest * part;
+                    let seconds = rates.seconds(&moves).work.max(computed);
+                    (times * seconds, least, times * whole.launch)
+                }
+                _ => (whole.work, least, whole.launch),
+            };
+            let sum = of.entry((k.work.phase, k.axes)).or_default();
+            sum.0 += k.times * work;
+            sum.1 += k.times * least.min(work);
+            sum.2 += k.times * launch;
         }
-        let sum = all.entry((k.work.phase, k.axes)).or_default();
-        sum.0 += times * seconds.work;
-        sum.1 += times * least.min(seconds.work);
-        sum.2 += times * seconds.launch;
     }
-    all
-}
-
-/// What a kernel does for one of so many parts of the examples.
-fn in_parts(work: &KernelWork, fixed: f64, parts: usize) -> KernelWork {
-    let part = 1.0 / parts as f64;
-    let mut out = work.clone();
-    out.bytes = fixed + (work.bytes - fixed) * part;
-    if let Some(s) = &mut out.attention {
-        s.matrices *= part;
-    }
-    out.scalars.iter_mut().for_each(|s| *s *= part);
-    out.operations *= part;
-    out
+    all.into_iter().map(|of| of.1).collect()
 }

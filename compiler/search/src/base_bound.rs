@@ -4,7 +4,7 @@
 //! optimizer, and those of parameters that are stored split, may be divided among the axes that store; a gradient that is summed may be left
 //! in shards. So it takes at least the time of
 //!
-//! - the program with all this divided, in its order, without collectives of gradients: when these run is up to what bundles them;
+//! - the program with all this divided, in its order, without collectives of gradients: their time depends on buckets;
 //! - its kernels, and what collectives beside them take from them. Parts of a batch may hide each other's, so of those this alone counts;
 //! - the forward pass of a part, and then the collectives of gradients.
 

@@ -1,8 +1,8 @@
 //! Seconds below which no candidate can come, without compiling it.
 
-use crate::shape::AxisDims;
+use crate::shape::{ALL, AxisDims, Families};
 use crate::space::{Space, Stored};
-use crate::work::{ALL, Families, ModelWork, ProductKernel};
+use crate::work::{ModelWork, ProductKernel};
 use meshwright_plan::Phase;
 
 /// An axis, as far as bounds are concerned.

@@ -48,7 +48,7 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// What the step has to do under any layout of these choices.
+    /// The work of the step under any layout of these choices.
     ///
     /// # Errors
     /// Where there is no device plan for one device.
@@ -82,7 +82,7 @@ impl Subject<'_> {
                     let device = compile_launches(&plan, 0, self.engine.target())?;
                     work.add(&plan, &program(&plan, &device), shrunk.as_ref().map(|s| s.1));
                 }
-                // What cannot be computed again is not done any less.
+                // A loop that cannot be computed again is not computed less.
                 (Some(work), None) => work.kernels.extend(work.kernels.first().cloned()),
                 (None, _) => {}
             }
@@ -102,7 +102,8 @@ impl Subject<'_> {
         Some((training_step(&program)?, (d, all as f64 / few as f64)))
     }
 
-    /// What bounds all candidates in which some axes, of `size` devices together, are split as in a layout of these alone: others divide the examples.
+    /// The bound of all candidates in which some axes, of `size` devices together, split as in a layout of these alone. Others divide the
+    /// examples.
     pub fn alone(
         &self,
         text: &WrittenLayout,
@@ -112,7 +113,7 @@ impl Subject<'_> {
         let Some((step, shrunk)) = self.shrunk(devices / size, size) else {
             return self.base(text, work).map(|b| b.map(|b| b.1));
         };
-        // What a number of operations is for is the whole step.
+        // The number of operations is that of the whole step.
         let few = Subject { step: &step, model_flops: self.model_flops / shrunk.1, ..self.clone() };
         few.bounded(text, work, Some(shrunk)).map(|b| b.map(|b| b.1))
     }

@@ -1,11 +1,16 @@
 //! Matrix products by the dims that they run along: what is left of each on a device when some are split.
 
-use crate::work::Families;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{KernelWork, Product};
 use meshwright_plan::{Dim, Plan, Prim, Step};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+
+/// A set of families of dims. Those beyond the last bit share it, which only makes more dims count as related.
+pub type Families = u128;
+
+/// All families.
+pub const ALL: Families = Families::MAX;
 
 /// What a dim of a product counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

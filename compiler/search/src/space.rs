@@ -1,6 +1,7 @@
 //! Which layouts there are: meshes, what each axis splits, scopes, microbatches and recomputation.
 
-use crate::work::{ALL, Families, ModelWork};
+use crate::shape::{ALL, Families};
+use crate::work::ModelWork;
 use meshwright_core::layout::dims_together;
 use meshwright_core::{Program, StepGraph};
 use meshwright_plan::Dim;

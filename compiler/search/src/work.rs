@@ -2,7 +2,7 @@
 //!
 //! It is read off the step on one device, which is compiled once. So nothing is compiled for a bound that is made of it.
 
-use crate::shape::{ShapeTable, ShapedProduct};
+use crate::shape::{ALL, Families, ShapeTable, ShapedProduct};
 use meshwright_core::StepGraph;
 use meshwright_core::step_graph::OutputKind;
 use meshwright_cost::step::DeviceRates;
@@ -10,12 +10,6 @@ use meshwright_cost::work::{DeviceWork, KernelWork, ScalarFamily, WorkItem};
 use meshwright_ops::{Class, Graph, Id, Kind, Loop, Role};
 use meshwright_plan::{BufId, Dim, KernelFamily, Phase, Plan};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A set of families of dims. Those beyond the last bit share it, which only makes more dims count as related.
-pub type Families = u128;
-
-/// All families.
-pub const ALL: Families = Families::MAX;
 
 /// Kernels on one device that is as fast as each of a mesh, summed over what may be split alike.
 #[derive(Clone, Debug, Default)]
@@ -56,11 +50,11 @@ pub struct ProductKernel {
 /// The work of a step, summed over what may be split alike.
 #[derive(Debug, Default)]
 pub struct ModelWork {
-    /// What runs, for each choice of loops that are computed again.
+    /// Sums of kernels, for each choice of loops that are computed again.
     pub kernels: Vec<KernelSums>,
     /// Their products.
     pub shapes: ShapeTable,
-    /// What kernels are measured by.
+    /// The rates that kernels are measured by.
     pub rates: Option<DeviceRates>,
     /// Bytes of parameters and of states that training keeps for them, by families; the latter with `true`.
     pub held: BTreeMap<(bool, Families), f64>,
@@ -213,7 +207,7 @@ pub(crate) fn splittable(g: &Graph, id: Id) -> Vec<Loop> {
 }
 
 /// What a kernel moves, and what it computes besides its products.
-pub(crate) fn without_products(work: &KernelWork) -> (KernelWork, KernelWork) {
+fn without_products(work: &KernelWork) -> (KernelWork, KernelWork) {
     let none = KernelWork { products: Vec::new(), ..work.clone() };
     let scalars = [0.0; ScalarFamily::ALL.len()];
     (KernelWork { family: KernelFamily::Memory, scalars, ..none.clone() }, KernelWork { bytes: 0.0, ..none })
