@@ -3,11 +3,10 @@
 
 use crate::base::BaseWork;
 use crate::base_bound::{BaseBound, BasePlace};
-use crate::compiled::{CandidateRefusal, Subject};
+use crate::compiled::{CandidateRefusal, CandidateResult, Subject};
 use crate::space::{Space, Stored};
 use crate::text::{Candidate, WrittenLayout};
 use crate::work::ModelWork;
-use meshwright_cost::estimate::EstimateError;
 use std::collections::BTreeMap;
 
 /// Size of the axis that a set is first tried on.
@@ -30,7 +29,7 @@ impl AxesAlone {
     pub fn compiled(
         (space, work, subject): (&Space, &ModelWork, &Subject<'_>),
         of: AxisOfSet,
-    ) -> Result<Result<BaseWork, EstimateError>, CandidateRefusal> {
+    ) -> CandidateResult<BaseWork> {
         let (text, devices) = (AxesAlone::program(space, of), space.choices.devices);
         if space.choices.kept.axes.is_empty() {
             return subject.alone(&text, work, (of.1, devices.max(of.1)));

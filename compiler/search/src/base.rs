@@ -20,10 +20,13 @@ pub struct BaseWork {
     /// Seconds of kernels for each number of parts of the batch.
     pub(crate) compute: Vec<Compute>,
     /// Collectives with their bytes and how often they run; of the same kind over the same axes in a loop together.
-    pub(crate) transfers: BTreeMap<(Phase, CollectiveKind, Vec<Axis>, usize), (f64, f64)>,
+    pub(crate) transfers: BTreeMap<TransferKey, (f64, f64)>,
     /// How much longer a step takes that waits for the slowest of its devices.
     pub(crate) waits: f64,
 }
+
+/// Collectives of a phase, of one kind over equal axes, in one loop: that whose step is before this number, or none for 0.
+pub(crate) type TransferKey = (Phase, CollectiveKind, Vec<Axis>, usize);
 
 /// Seconds of kernels by phase and by the axes that divide them: of work, the same at the greatest rates, and of launches.
 pub(crate) type Compute = BTreeMap<(Phase, Axes), (f64, f64, f64)>;

@@ -9,7 +9,7 @@ use crate::alone::{AxesAlone, AxisOfSet};
 use crate::base::BaseWork;
 use crate::base_bound::{BaseBound, BasePlace};
 use crate::bound::{held, roofline};
-use crate::compiled::{CandidateRefusal, Subject};
+use crate::compiled::{CandidateRefusal, CandidateResult, Subject};
 use crate::space::{Space, Stored};
 use crate::text::{Candidate, WrittenLayout};
 use crate::work::ModelWork;
@@ -145,9 +145,9 @@ enum Task {
 
 /// Its result.
 enum Done {
-    Alone(Box<Result<Result<BaseWork, EstimateError>, CandidateRefusal>>),
-    Bounded(Box<Result<Result<(Estimate, BaseWork), EstimateError>, CandidateRefusal>>),
-    Estimated(Box<Result<Result<Estimate, EstimateError>, CandidateRefusal>>),
+    Alone(Box<CandidateResult<BaseWork>>),
+    Bounded(Box<CandidateResult<(Estimate, BaseWork)>>),
+    Estimated(Box<CandidateResult<Estimate>>),
 }
 
 impl<'a> Search<'a> {

@@ -28,6 +28,9 @@ pub enum CandidateRefusal {
     Conflict,
 }
 
+/// A result for a candidate, which may have no Plan, or a Plan without an estimate.
+pub type CandidateResult<T> = Result<Result<T, EstimateError>, CandidateRefusal>;
+
 /// What layouts are searched for, and the machine.
 #[derive(Clone)]
 pub struct Subject<'a> {
@@ -109,7 +112,7 @@ impl Subject<'_> {
         text: &WrittenLayout,
         work: &ModelWork,
         (size, devices): (usize, usize),
-    ) -> Result<Result<BaseWork, EstimateError>, CandidateRefusal> {
+    ) -> CandidateResult<BaseWork> {
         let Some((step, shrunk)) = self.shrunk(devices / size, size) else {
             return self.base(text, work).map(|b| b.map(|b| b.1));
         };
@@ -130,19 +133,12 @@ impl Subject<'_> {
     }
 
     /// The estimate of a layout.
-    pub fn estimate(
-        &self,
-        text: &WrittenLayout,
-    ) -> Result<Result<Estimate, EstimateError>, CandidateRefusal> {
+    pub fn estimate(&self, text: &WrittenLayout) -> CandidateResult<Estimate> {
         self.plan(text, false).map(|plan| self.estimated(&plan))
     }
 
     /// The estimate of a layout, and what bounds those that have its rules.
-    pub fn base(
-        &self,
-        text: &WrittenLayout,
-        work: &ModelWork,
-    ) -> Result<Result<(Estimate, BaseWork), EstimateError>, CandidateRefusal> {
+    pub fn base(&self, text: &WrittenLayout, work: &ModelWork) -> CandidateResult<(Estimate, BaseWork)> {
         self.bounded(text, work, None)
     }
 
@@ -151,7 +147,7 @@ impl Subject<'_> {
         text: &WrittenLayout,
         work: &ModelWork,
         shrunk: Option<(Dim, f64)>,
-    ) -> Result<Result<(Estimate, BaseWork), EstimateError>, CandidateRefusal> {
+    ) -> CandidateResult<(Estimate, BaseWork)> {
         let plan = self.plan(text, false)?;
         let bounded = |(estimate, run): (Estimate, DeviceWork)| {
             let waits = estimate.seconds / (estimate.seconds - estimate.breakdown.straggler);

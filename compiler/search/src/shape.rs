@@ -104,13 +104,16 @@ impl ShapedProduct {
     }
 }
 
+/// The number of a product, and axes by their sizes with the dims that they may split, as bits.
+type SplitProduct = (usize, Vec<(u64, u32)>);
+
 /// Products, and what is known of their seconds.
 #[derive(Debug, Default)]
 pub struct ShapeTable {
     examples: Families,
     parts: Vec<u64>,
     products: Vec<ShapedProduct>,
-    known: Mutex<BTreeMap<(usize, Vec<(u64, u32)>), f64>>,
+    known: Mutex<BTreeMap<SplitProduct, f64>>,
 }
 
 impl ShapeTable {
