@@ -123,6 +123,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Explain(a) => commands::explain::run(&a, console),
         Command::Compare(a) => commands::compare::run(&a, console),
         Command::Estimate(a) => commands::estimate::run(&a, console),
+        Command::Calibrate(a) => commands::calibrate::run(&a, console),
         Command::Search(a) => commands::search::run(&a, console),
         Command::Fmt(a) => commands::fmt::run(&a, console),
         Command::New(a) => commands::new::run(&a, console),

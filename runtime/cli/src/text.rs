@@ -2,6 +2,7 @@
 
 pub(crate) use meshwright_train::text::{bytes, counted, flops, seconds, short_seconds, thousands};
 
+use meshwright_cost::machine::Machine;
 use similar::TextDiff;
 use std::time::Duration;
 
@@ -47,6 +48,20 @@ pub(crate) fn duration(s: f64) -> String {
     format!("{} h {:02} min", thousands(minutes / 60), minutes % 60)
 }
 
+/// The time of a step, from microseconds to hours.
+pub(crate) fn step_time(s: f64) -> String {
+    if s.abs() < 60.0 { short_seconds(s) } else { duration(s) }
+}
+
+/// The band of a time, with its reason: `+- 6 % (calibrated on this machine, 14 plans)`.
+pub(crate) fn band(machine: &Machine, error: f64) -> String {
+    let reason = match &machine.calibration {
+        Some(c) => format!("calibrated on {}, {}", c.on, counted(u64::from(c.plans), "plan")),
+        None => "data sheets, not calibrated".into(),
+    };
+    format!("+- {:.0} % ({reason})", 100.0 * error)
+}
+
 /// A share: `12.3 %`, with more digits where it is small.
 pub(crate) fn percent(share: f64) -> String {
     match share * 100.0 {
@@ -88,6 +103,7 @@ mod tests {
     fn long_times_are_in_hours_and_small_shares_have_digits() {
         assert_eq!((duration(12.3), duration(7199.0)), ("12.3 s".into(), "119 min 59 s".into()));
         assert_eq!(duration(46.0 * 3600.0 + 299.0), "46 h 05 min");
+        assert_eq!((step_time(3e-3), step_time(1e5)), ("3.00 ms".into(), "27 h 47 min".into()));
         assert_eq!(
             (percent(0.0), percent(0.25), percent(0.0001)),
             ("0.0 %".into(), "25.0 %".into(), "0.010 %".into())

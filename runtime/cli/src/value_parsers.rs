@@ -71,6 +71,14 @@ fn most_cores() -> usize {
     (4 * own_cores()).max(ANYWHERE)
 }
 
+/// Minutes of work, up to an hour.
+pub(crate) fn minutes(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|m: &f64| *m > 0.0 && *m <= 60.0)
+        .ok_or_else(|| "expected a number of minutes, above 0 and at most 60".into())
+}
+
 /// A temperature.
 pub(crate) fn temperature(text: &str) -> Result<f64, String> {
     text.parse()

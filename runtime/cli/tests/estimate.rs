@@ -237,6 +237,69 @@ fn sizes_of_an_axis_are_rows() {
 }
 
 #[test]
+fn a_sweep_of_estimates_runs_nothing() {
+    let at = folder("estimated-sweep");
+    let grid =
+        ["sweep", "mlp", "--layout", "dp,tp", "--mesh", "2,4", "--dim", "batch=100,400", "--seeds", "2"];
+    let more = ["--estimate", "--machine", "dgx-h100", "--sort", "estimated_ms", "--format", "jsonl"];
+    let (code, out, err) = run_in(&at, &[&grid[..], &more].concat());
+    assert_eq!(code, 0, "{err}");
+    let rows: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(rows.len(), 16);
+    let of = |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
+    assert!(rows.is_sorted_by_key(|r| of(r, "estimated_ms")), "{out}");
+    for row in &rows {
+        assert!(
+            of(row, "exposed_ms") <= of(row, "estimated_ms") && of(row, "estimated_peak_bytes") > 0.0,
+            "{row}"
+        );
+        assert!(
+            row["fits"] == "yes" && row["state"] == "planned" && row.get("train_loss").is_none(),
+            "{row}"
+        );
+    }
+    // The same as the command for one of them has.
+    let one = rows.iter().find(|r| r["layout"] == "dp" && r["mesh"] == "4" && r["batch"] == 400).unwrap();
+    let alone = json(&[
+        "estimate",
+        "mlp",
+        "--layout",
+        "dp",
+        "--mesh",
+        "4",
+        "--dim",
+        "batch=400",
+        "--machine",
+        "dgx-h100",
+    ]);
+    assert_eq!(of(one, "estimated_ms"), 1e3 * alone["seconds"].as_f64().unwrap());
+    assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0, "nothing is written");
+    // What does not compile is left out, and said.
+    let wrong = [
+        "sweep",
+        "mlp",
+        "--layout",
+        "dp",
+        "--layout",
+        "batch, hidden -> r",
+        "--mesh",
+        "2",
+        "--estimate",
+        "--machine",
+        "cpu",
+    ];
+    let (code, out, err) = run_in(&at, &wrong);
+    assert!(
+        code == 0 && out.contains("skipped") && err.contains("is left out") && err.contains("error[E"),
+        "{out}{err}"
+    );
+    let (code, _, err) = run_in(&at, &["sweep", "mlp", "--layout", "dp", "--mesh", "2", "--machine", "cpu"]);
+    assert!(code == 2 && err.contains("--estimate") && err.contains("-- --machine"), "{err}");
+    let (code, _, err) = run_in(&at, &["sweep", "mlp", "--layout", "dp", "--mesh", "2", "--estimate"]);
+    assert!(code == 2 && err.contains("--machine NAME|FILE"), "{err}");
+}
+
+#[test]
 fn comparisons_and_runs_have_estimates() {
     let compared = json(&["compare", "mlp", "--layout", "dp,tp", "--mesh", "4", "--machine", "dgx-h100"]);
     for variant in compared["variants"].as_array().unwrap() {

@@ -67,6 +67,27 @@ fn a_slurm_file_runs_the_training_on_every_task() {
     }
 }
 
+/// What the file begins with has the step's time where a machine is named.
+#[test]
+fn a_machine_gives_the_time_of_a_step() {
+    let at = folder("launch-machine");
+    let file = at.join("job");
+    let args = ["2", "--per-node", "2", "--machine", "dgx-h100", "--output", file.to_str().unwrap()];
+    let (code, out, err) = launch("slurm", &args);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let line = text.lines().find(|l| l.contains("# a step takes ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains("us +- 15 %") && line.ends_with("on DGX H100 80 GB"), "{line}");
+    assert!(out.contains(line.trim_start_matches("# ")), "{out}");
+    let (_, out, _) = launch("slurm", &[&args[..], &["--force", "--format", "json"]].concat());
+    let estimate = &lines(&out)[0]["estimate"];
+    assert!(estimate["seconds"].as_f64().unwrap() > 0.0, "{out}");
+    let (code, _, err) = launch("slurm", &[&args[..4], &["dgx-h10"]].concat());
+    assert!(code == 1 && err.contains("E0515"), "{err}");
+    let (_, out, _) = launch("slurm", &[&args[..3], &args[5..], &["--force", "--format", "json"]].concat());
+    assert_eq!(lines(&out)[0]["estimate"], Value::Null);
+}
+
 /// A mistake would end the job only when the cluster has begun it, hours later.
 #[test]
 fn what_the_nodes_would_refuse_is_refused_here() {

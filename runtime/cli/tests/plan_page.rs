@@ -81,3 +81,27 @@ fn a_page_that_cannot_be_made_is_not_written() {
     }
     assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
 }
+
+#[test]
+fn a_page_of_an_estimate_has_its_timeline() {
+    let at = folder("estimated_page");
+    let args = [&["estimate"], &MESH[..], &["--layout", DP, "--machine", "dgx-h100"]].concat();
+    let (code, out, err) = run_in(&at, &[&args[..], &["--html", "estimate.html"]].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("MFU"), "{out}");
+    let found = answer(&at, &args);
+    let view = &drawn(&at, "estimate.html")["layouts"][0];
+    let drawn = &view["estimate"];
+    assert_eq!((&view["name"], &drawn["seconds"]), (&json!(DP), &found["seconds"]));
+    assert_eq!(drawn["memory"][0], found["memory"]["device_bytes"]);
+    assert!(drawn["band"].as_str().unwrap().starts_with("+- 15 %"), "{drawn}");
+    let bars: Vec<(usize, u8, f64, f64)> = serde_json::from_value(drawn["bars"].clone()).unwrap();
+    let end = bars.iter().map(|b| b.3).fold(0.0, f64::max);
+    // A step ends with the last kernel; what waits for the slowest device comes after it.
+    assert!(end <= found["seconds"].as_f64().unwrap() * 1.001 && end > 0.0, "{end} {found}");
+    assert!(bars.iter().any(|b| b.1 == 1) && bars.iter().all(|b| b.2 <= b.3), "{bars:?}");
+    let kernels = bars.iter().filter(|b| b.1 == 0).count() as u64;
+    assert!(kernels <= found["kernels"].as_u64().unwrap(), "{kernels}");
+    let (code, _, err) = run_in(&at, &[&args[..], &["--html", "nowhere/estimate.html"]].concat());
+    assert!(code == 1 && err.contains("nowhere"), "{err}");
+}

@@ -70,6 +70,28 @@ pub struct LayoutView {
     lines: Vec<SourceLine>,
     /// Rules of the layout, to which collectives refer by position.
     rules: Vec<RuleView>,
+    /// The step on a machine, if one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimate: Option<EstimatedStep>,
+}
+
+/// A step on a machine that need not be here, as it is drawn.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EstimatedStep {
+    /// The machine, in words.
+    pub machine: String,
+    /// Seconds.
+    pub seconds: f64,
+    /// The band of these, in words.
+    pub band: String,
+    /// Seconds for which kernels wait for collectives.
+    pub waited: f64,
+    /// Bytes that a device needs, with what it reserves; and those that it has.
+    pub memory: (u64, u64),
+    /// Kernels and collectives: the step of the Plan, 1 if it communicates, its start and its end.
+    pub bars: Vec<(usize, u8, f64, f64)>,
+    /// Number of those that are not drawn.
+    pub left_out: usize,
 }
 
 impl LayoutView {
@@ -101,7 +123,14 @@ impl LayoutView {
             steps,
             lines,
             rules,
+            estimate: None,
         }
+    }
+
+    /// The same with a step on a machine.
+    #[must_use]
+    pub fn estimated(self, estimate: EstimatedStep) -> LayoutView {
+        LayoutView { estimate: Some(estimate), ..self }
     }
 }
 

@@ -178,7 +178,7 @@ fn slow_attention(
 }
 
 /// Random inputs of each rank.
-fn inputs(program: &LoadedProgram, seed: u64) -> Provider {
+pub(crate) fn inputs(program: &LoadedProgram, seed: u64) -> Provider {
     let plan = &program.plan;
     let ranges: Vec<Option<usize>> = plan.inputs.iter().map(|i| i.range.map(|r| plan.dims.size(r))).collect();
     let names: Vec<String> = plan.inputs.iter().map(|i| i.name.clone()).collect();
@@ -241,7 +241,7 @@ fn peak_memory(
 }
 
 /// The devices with the training step loaded, and first values set.
-fn loaded(
+pub(crate) fn loaded(
     project: &Project,
     sources: &Sources,
     options: &BenchOptions,

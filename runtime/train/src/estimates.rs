@@ -12,6 +12,7 @@ use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estim
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_cost::shipped::{MACHINES, find};
+use meshwright_cost::timeline::TimelineEvent;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_exec::{DeviceTrace, Record, What};
 use meshwright_plan::Plan;
@@ -54,6 +55,18 @@ pub fn estimated(
     estimate(&plan, &question(project, options, flops)).map_err(unusable)
 }
 
+/// All that runs on a device in an estimated step of a project, by its Plan.
+///
+/// # Errors
+/// Where there is no device plan.
+pub fn timeline_of(
+    project: &Project,
+    plan: &Plan,
+    options: &EstimateOptions,
+) -> Result<Vec<TimelineEvent>, Failure> {
+    timeline(plan, &question(project, options, 0.0)).map_err(unusable)
+}
+
 /// Writes the timeline of an estimated step in the format of a run's trace.
 ///
 /// # Errors
@@ -64,8 +77,8 @@ pub fn write_timeline(
     options: &EstimateOptions,
     file: &Path,
 ) -> Result<(), Failure> {
-    let (plan, flops) = compiled(project, sources)?;
-    let events = timeline(&plan, &question(project, options, flops)).map_err(unusable)?;
+    let (plan, _) = compiled(project, sources)?;
+    let events = timeline_of(project, &plan, options)?;
     let nanoseconds = |s: f64| (s * 1e9).round() as u64;
     let mut sequence = 0;
     let mut records: Vec<Record> = vec![];
@@ -102,11 +115,15 @@ pub fn write_timeline(
     })
 }
 
-fn unusable(error: EstimateError) -> Failure {
+pub(crate) fn unusable(error: EstimateError) -> Failure {
     Failure::Diagnostics(vec![Diagnostic::error(codes::E0531, error.to_string())])
 }
 
-fn question<'a>(project: &Project, options: &'a EstimateOptions, model_flops: f64) -> EstimateQuestion<'a> {
+pub(crate) fn question<'a>(
+    project: &Project,
+    options: &'a EstimateOptions,
+    model_flops: f64,
+) -> EstimateQuestion<'a> {
     let batch = project.batch();
     EstimateQuestion {
         machine: &options.machine,
@@ -120,7 +137,7 @@ fn question<'a>(project: &Project, options: &'a EstimateOptions, model_flops: f6
 }
 
 /// The Plan of a step, and the operations of the model in it.
-fn compiled(project: &Project, sources: &Sources) -> Result<(Plan, f64), Failure> {
+pub(crate) fn compiled(project: &Project, sources: &Sources) -> Result<(Plan, f64), Failure> {
     let step = match training_step(&project.program) {
         Some(step) => step,
         None => match project.evaluation() {

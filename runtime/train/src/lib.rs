@@ -4,8 +4,10 @@
 //! whole tensors by parameter path, and example order is a function of (seed, epoch, index) alone. What is read from
 //! disk is checked before it is used; a bad file is a diagnostic, never a panic.
 
+pub mod against;
 mod arrays;
 pub mod bench;
+pub mod calibrate;
 pub mod catalog;
 mod catch;
 pub mod checkpoint;
@@ -29,6 +31,7 @@ pub mod inference;
 mod init;
 mod logs;
 mod map_text;
+pub mod measured;
 mod memory;
 pub mod metrics;
 mod metrics_log;

@@ -29,6 +29,11 @@ pub(crate) fn resident_bytes() -> u64 {
     kilobytes("/proc/self/status", "VmRSS").unwrap_or(0)
 }
 
+/// Memory of the host, in bytes; none where the system does not tell.
+pub(crate) fn total_bytes() -> Option<u64> {
+    kilobytes("/proc/meminfo", "MemTotal")
+}
+
 /// Bytes that this process may still take: what the system has, and what limits leave of it. None where nothing tells.
 pub fn available_bytes() -> Option<u64> {
     let free = |key| kilobytes("/proc/meminfo", key);

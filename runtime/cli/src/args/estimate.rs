@@ -46,6 +46,7 @@ Examples:
     --layout 'batch -> data; heads, d_ff, vocab -> model; seq -> model when free; moments: * -> data; microbatches 256'
   meshwright estimate llama --preset 8b --layout zero3 --mesh data=8 --machine dgx-h100 --scale data=8..1024
   meshwright estimate llama --preset 8b --layout zero3 --mesh data=64 --machine dgx-h100 --with tier.infiniband.rate=25e9
+  meshwright estimate mlp --layout dp --mesh 4 --machine cpu --against mlp.json
 
 No device is used: the Plan is compiled and priced by the numbers of the machine file.")]
 pub(crate) struct EstimateArgs {
@@ -83,6 +84,12 @@ pub(crate) struct EstimateArgs {
     /// Write the estimated timeline of a device in the format of a run's trace, for Perfetto.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pipe", "scale"], help_heading = "Output")]
     pub(crate) trace: Option<PathBuf>,
+    /// Write a page of the plan: its steps, its memory, and the estimated timeline of a device.
+    #[arg(long, value_name = "FILE.html", conflicts_with_all = ["pipe", "scale", "against"], help_heading = "Output")]
+    pub(crate) html: Option<PathBuf>,
+    /// What was measured, beside the estimate: a timeline that `--trace` of a run has written, or the folder of a run.
+    #[arg(long, value_name = "RUN|TRACE", conflicts_with_all = ["pipe", "scale", "trace", "failures", "slow"], help_heading = "Output")]
+    pub(crate) against: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

@@ -1,6 +1,6 @@
 //! The options of `launch`.
 
-use super::{FormatArgs, MemoryArgs, ProjectArgs, cluster};
+use super::{FormatArgs, MachineArgs, MemoryArgs, ProjectArgs, cluster};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub(crate) enum LaunchWhat {
 Examples:
   meshwright launch slurm mnist_mlp --layout dp_tp --mesh data=4,model=8 --nodes 4 --per-node 8 -o mnist.sbatch
   meshwright launch slurm mnist_mlp --layout dp --mesh data=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
-      --memory 80GiB -- --steps 10000 --run /scratch/me/mnist --resume=auto
+      --memory 80GiB --machine dgx-a100-80g -- --steps 10000 --run /scratch/me/mnist --resume=auto
 
 Arguments after `--` are passed to `meshwright train` and checked here. A plan that does not fit the nodes is an error. With
 `--resume=auto` the job may be requeued: it then continues the run.")]
@@ -65,6 +65,8 @@ pub(crate) struct LaunchCommon {
     pub(crate) devices_per_process: u32,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
     /// Train on CPUs instead of GPUs.
     #[arg(long, help_heading = "Job")]
     pub(crate) cpu: bool,

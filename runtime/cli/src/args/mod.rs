@@ -1,6 +1,7 @@
 //! The options of every command.
 
 mod bench;
+mod calibrate;
 mod ckpt;
 pub(crate) mod cluster;
 mod compare;
@@ -21,6 +22,7 @@ mod sweep;
 mod train;
 
 pub(crate) use bench::*;
+pub(crate) use calibrate::*;
 pub(crate) use ckpt::*;
 pub(crate) use compare::*;
 pub(crate) use data::*;
@@ -104,6 +106,8 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Estimate the time of a training step on a machine that need not be here.
     Estimate(Box<EstimateArgs>),
+    /// Measure this machine for estimates: write its machine file.
+    Calibrate(CalibrateArgs),
     /// Find the layout that is fastest on a machine, with a certificate.
     Search(Box<LayoutSearchArgs>),
     /// Write a model, a layout and a data set to begin with.
@@ -155,6 +159,7 @@ impl Command {
             Command::Compare(a) if a.format == TableFormat::Json => Format::Json,
             Command::Compare(_) => Format::Text,
             Command::Estimate(a) => a.format.format,
+            Command::Calibrate(a) => a.format.format,
             Command::Search(a) => a.format.format,
             Command::Selftest(SelftestArgs { what: Selftest::Foresight(a) }) => a.format.format,
             Command::Fmt(a) => a.format.format,

@@ -1,6 +1,6 @@
 //! The options of `sweep`.
 
-use super::{Precision, cluster};
+use super::{MachineArgs, Precision, cluster};
 use crate::complete;
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
@@ -58,6 +58,7 @@ Examples:
   meshwright sweep mlp --set lr=log:1e-3..1 --search random --trials 20 --epochs 3 --run runs/random
   meshwright sweep mlp --set lr=log:1e-3..1 --search halving --trials 27 --epochs 9 --run runs/halving
   meshwright sweep mlp --dim batch=10,100 --layout dp --mesh 4 --skip 'batch < 50' --steps 600 --timing --run runs/times
+  meshwright sweep gpt --preset small --layout dp,zero3 --mesh data=8 --dim batch=64,256 --estimate --machine dgx-h100
   meshwright sweep sweep.toml
   meshwright sweep runs/study --table --sort test_loss
   meshwright sweep runs/study --table --format parquet --output study.parquet
@@ -81,6 +82,8 @@ pub(crate) struct SweepArgs {
     pub(crate) runs: SweepRunArgs,
     #[command(flatten)]
     pub(crate) report: ResultArgs,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
     /// More arguments of `meshwright train`, for every run.
     #[arg(last = true, value_name = "TRAIN ARGS", allow_hyphen_values = true)]
     pub(crate) train: Vec<String>,
@@ -188,6 +191,9 @@ pub(crate) struct ResultArgs {
     /// Run nothing: print the table of a sweep that is there.
     #[arg(long, conflicts_with = "launch")]
     pub(crate) table: bool,
+    /// Run nothing: print what a step of each combination would take on a machine.
+    #[arg(long, conflicts_with_all = ["table", "launch", "report"])]
+    pub(crate) estimate: bool,
     /// The column that rows are sorted by, in ascending order; -COLUMN is descending [default: as they were planned]
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     pub(crate) sort: Option<String>,

@@ -219,8 +219,13 @@ fn asked_mesh(
         let devices = args.devices.map(|n| n as usize).or(processes).unwrap_or(DEVICES);
         return Ok(Mesh::new([("all", devices)]));
     };
+    mesh_of_option(text, console)
+}
+
+/// The mesh that an option names.
+pub(super) fn mesh_of_option(text: &str, console: &mut Console) -> Result<Mesh, Stop> {
     let mut sources = Sources::new();
-    let id = sources.add("--mesh", text.as_str());
+    let id = sources.add("--mesh", text);
     let (decl, mut found) = parse_mesh(id, text);
     let mesh = match decl {
         Some(option) if !has_errors(&found) => {

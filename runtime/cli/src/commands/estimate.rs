@@ -6,7 +6,8 @@ use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
-use crate::text::{bytes, counted, dashed, percent, short_number, short_seconds as seconds, thousands};
+pub(crate) use crate::text::band;
+use crate::text::{bytes, counted, dashed, percent, short_number, step_time as seconds, thousands};
 use meshwright_cost::engine::{EngineFacts, EngineKind};
 use meshwright_cost::estimate::{Breakdown, Estimate, Fits, Goodput};
 use meshwright_cost::machine::Machine;
@@ -42,9 +43,16 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
     if let Some(scale) = &args.scale {
         return scaled(args, scale, &project, &asked, console);
     }
+    if let Some(of) = &args.against {
+        return super::against::run(&project, &sources, (&name, &asked), of, console);
+    }
     let estimate = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
     if let Some(file) = &args.trace {
         write_timeline(&project, &sources, &asked, file).map_err(|e| console.failed(e, &sources))?;
+    }
+    if let Some(file) = &args.html {
+        let name = args.project.layouts().first().map_or("no layout", String::as_str);
+        super::plan_page::estimated(name, (&project, &sources), &asked, &estimate, file, console)?;
     }
     let goodput = match args.failures {
         true => Some(goodput(&asked.machine, &estimate, console)?),
@@ -175,15 +183,6 @@ fn goodput(machine: &Machine, estimate: &Estimate, console: &mut Console) -> Res
             .help("add one to the file: [failures] with `hours` of a device between failures, `restart` and `checkpoint` in seconds");
         console.failed(Failure::Diagnostics(vec![help]), &Sources::new())
     })
-}
-
-/// The band of a time, with its reason: `+- 6 % (calibrated on this machine, 14 plans)`.
-pub(crate) fn band(machine: &Machine, error: f64) -> String {
-    let reason = match &machine.calibration {
-        Some(c) => format!("calibrated on {}, {}", c.on, counted(u64::from(c.plans), "plan")),
-        None => "data sheets, not calibrated".into(),
-    };
-    format!("+- {:.0} % ({reason})", 100.0 * error)
 }
 
 fn parts(b: &Breakdown) -> Vec<(String, f64)> {

@@ -1,7 +1,9 @@
 //! One command a file: each reads its options, calls the libraries, and reports.
 
+mod against;
 pub(crate) mod bench;
 mod bench_collectives;
+pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod ckpt;
 pub(crate) mod compare;

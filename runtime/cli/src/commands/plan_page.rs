@@ -8,12 +8,14 @@ use crate::console::Console;
 use crate::json::object;
 use crate::replace::{self, writable};
 use crate::stop::Stop;
-use crate::text::{bytes, counted};
+use crate::text::{band, bytes, counted};
 use meshwright_core::Compiled;
 use meshwright_core::explain::explain;
 use meshwright_core::layout::Layout;
+use meshwright_cost::estimate::Estimate;
 use meshwright_diag::{Sources, has_errors};
-use meshwright_report::plan_page::{self, LayoutView, PlannedLayout};
+use meshwright_report::plan_page::{self, EstimatedStep, LayoutView, PlannedLayout};
+use meshwright_train::estimates::{EstimateOptions, timeline_of};
 use meshwright_train::project::line_of;
 use meshwright_train::{Project, ProjectOptions};
 use std::path::Path;
@@ -58,6 +60,39 @@ pub(super) fn write(args: &ExplainArgs, file: &Path, console: &mut Console) -> R
         return console.out_json(&object(fields));
     }
     console.out(&format!("wrote {}: {}, {}\n", file.display(), counted(layouts, "layout"), bytes(size)))
+}
+
+/// Most kernels and collectives of a timeline that a page draws.
+const MOST_BARS: usize = 20_000;
+
+/// Writes the page of a plan with its estimate.
+pub(super) fn estimated(
+    name: &str,
+    (project, sources): (&Project, &Sources),
+    asked: &EstimateOptions,
+    estimate: &Estimate,
+    file: &Path,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    writable(file).map_err(|d| said(&d, console))?;
+    let steps = passes::Steps::of(project, None);
+    let (project, compiled) = compiled(&steps, project.clone(), sources, console)?;
+    let plan = &compiled.plan;
+    let events = timeline_of(&project, plan, asked).map_err(|e| console.failed(e, sources))?;
+    let bars = events.iter().take(MOST_BARS).map(|e| (e.step, u8::from(e.communicates), e.start, e.end));
+    let step = EstimatedStep {
+        machine: asked.machine.name.clone(),
+        seconds: estimate.seconds,
+        band: band(&asked.machine, estimate.error),
+        waited: estimate.breakdown.exposed.values().sum(),
+        memory: (estimate.memory.device_bytes, asked.machine.device.memory as u64),
+        bars: bars.collect(),
+        left_out: events.len().saturating_sub(MOST_BARS),
+    };
+    let view = view(name, &compiled, sources, &project.layout).0.estimated(step);
+    let title = format!("The plan of {}", plan.model);
+    let data = plan_page::data(&plan.model, &plan.program, &[view], serde_json::json!([]));
+    replace::write(file, plan_page::html(&title, data).as_bytes()).map_err(|d| said(&d, console))
 }
 
 /// The program for the layout of a project; what there is to say of it is said.

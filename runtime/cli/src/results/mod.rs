@@ -25,7 +25,7 @@ const fn shown(name: &'static str, title: &'static str, lost: Option<u8>) -> Sho
     Shown { name, title, lost }
 }
 
-const SHOWN: [Shown; 23] = [
+const SHOWN: [Shown; 26] = [
     shown("run", "run", None),
     shown("started", "started", Some(13)),
     shown("model", "model", Some(19)),
@@ -38,6 +38,9 @@ const SHOWN: [Shown; 23] = [
     shown("step_ms_median", "step ms", Some(20)),
     shown("step_ms_p90", "p90 ms", Some(3)),
     shown("estimated_ms", "estimated", Some(18)),
+    shown("exposed_ms", "exposed", Some(16)),
+    shown("estimated_peak_bytes", "peak", Some(20)),
+    shown("fits", "fits", None),
     shown("estimate_ratio", "est/step", Some(17)),
     shown("examples_per_second", "examples/s", Some(9)),
     shown("collective_bytes", "moved", Some(10)),
@@ -129,7 +132,9 @@ fn cell(column: &Column, cell: &Cell) -> String {
         Cell::Count(n) if name == "batch" || name == "seed" => n.to_string(),
         Cell::Count(n) => thousands(*n),
         Cell::Number(v) if v.is_nan() => "nan".into(),
-        Cell::Number(v) if name.starts_with("step_ms") || name == "speedup" => format!("{v:.2}"),
+        Cell::Number(v) if name.starts_with("step_ms") || name.ends_with("_ms") || name == "speedup" => {
+            format!("{v:.2}")
+        }
         Cell::Number(v) if name == "examples_per_second" => thousands(v.round().max(0.0) as u64),
         Cell::Number(v) if name == "loss_difference" => format!("{v:+.1e}"),
         Cell::Number(v) if ["train_", "test_", "validation_"].iter().any(|p| name.starts_with(p)) => {

@@ -17,7 +17,7 @@
     layout: () => data.layouts[state.at],
     // What the layout that is shown is compared with: the first, or of the first the second.
     other: () => data.layouts[state.at === 0 ? 1 : 0],
-    ran: () => planCharts.simulate(state.layout(), state.rates),
+    ran: () => (state.layout().estimate ? planCharts.estimated(state.layout()) : planCharts.simulate(state.layout(), state.rates)),
   };
 
   const flops = (count) => {
@@ -27,7 +27,7 @@
     return `${Number(count.toPrecision(4))} ${units[unit]}`;
   };
   const signed = (value, show) => (value === 0 ? "=" : `${value > 0 ? "+" : "−"}${show(Math.abs(value))}`);
-  const count = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
+  const count = (n, what, many = `${what}s`) => `${number(n)} ${n === 1 ? what : many}`;
   const sum = (all) => all.reduce((a, b) => a + b, 0);
   const meshText = (layout) => layout.mesh.map(([name, size]) => `${name}=${size}`).join(" x ") || "one device";
   const overText = (layout, c) => c.axes.map((a) => layout.mesh[a][0]).join(", ");
@@ -502,6 +502,12 @@
 
   const ranText = () => {
     const { sums, whole } = state.ran();
+    const e = state.layout().estimate;
+    if (e) {
+      const left = e.left_out ? ` Drawn is how it begins: ${count(e.left_out, "kernel or collective", "kernels and collectives")} more follow.` : "";
+      return `Nothing here is measured. On ${e.machine} a step takes ${time(whole)} ${e.band}: compute waits for collectives for ${time(sums.waited)} of it. `
+        + `A device needs ${bytes(e.memory[0])} of its ${bytes(e.memory[1])}.${left}`;
+    }
     const { flops: f, memory, link, latency } = state.rates;
     return `Nothing here is measured. Drawn at ${flops(f)}/s, ${number(memory / 1e9)} GB/s of memory, ${number(link / 1e9)} GB/s between devices `
       + `and ${time(latency)} to start a collective, a step takes about ${time(whole)}: `
@@ -574,7 +580,7 @@
     const about = element("p", { class: "about", role: "status" });
     times.append(about);
     const lanes = {};
-    rateFields(times, () => { lanes.chart.draw(); about.textContent = ranText(); });
+    if (!data.layouts.some((l) => l.estimate)) rateFields(times, () => { lanes.chart.draw(); about.textContent = ranText(); });
     lanes.chart = page.chart(times, {
       id: "timeline", title: "Compute and collectives, estimated", height: 230, option: planCharts.timeline(state),
       says: () => `${says()}\n${ranText()}`,

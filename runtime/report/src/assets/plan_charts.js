@@ -156,6 +156,14 @@ const planCharts = (() => {
     return { bars, spans, sums, drawn, whole: drawn + sums.more };
   };
 
+  /** What the machine file gives: no loop is left out, and nothing is computed here. */
+  const estimated = ({ estimate: e }) => {
+    const bars = e.bars.map(([at, lane, start, end]) => ({ at, lane, start, end }));
+    const sum = (lane) => bars.filter((b) => b.lane === lane).reduce((all, b) => all + b.end - b.start, 0);
+    const drawn = e.left_out ? bars.reduce((last, b) => Math.max(last, b.end), 0) : e.seconds;
+    return { bars, spans: [], sums: { compute: sum(0), collectives: sum(1), waited: e.waited }, drawn, whole: e.seconds };
+  };
+
   const rectangle = (params, api, lane, look) => {
     const [from, to] = [api.coord([api.value(0), lane]), api.coord([api.value(1), lane])];
     const high = api.size([0, 1])[1] * 0.7;
@@ -223,12 +231,12 @@ const planCharts = (() => {
     return {
       grid: { left: 86, right: 24, top: 12, bottom: 48 },
       tooltip: { trigger: "item" },
-      xAxis: { type: "value", min: 0, max: ran.drawn * factor, name: `estimated time in ${unit}, each loop once`,
+      xAxis: { type: "value", min: 0, max: ran.drawn * factor, name: `estimated time in ${unit}${layout.estimate ? "" : ", each loop once"}`,
         axisLabel: { showMaxLabel: false, color: ink("faint") } },
       yAxis: { type: "category", data: ["compute", "collectives", ...(ran.spans.length ? ["loops"] : [])], inverse: true, splitLine: { show: false } },
       series: [...series, ...(ran.spans.length ? [loopBars(ran, factor)] : []), mark],
     };
   };
 
-  return { memory, timeline, marksOf, simulate, curve, heldAt, time, dashed, paths, COLLECTIVES, KINDS };
+  return { memory, timeline, marksOf, simulate, estimated, curve, heldAt, time, dashed, paths, COLLECTIVES, KINDS };
 })();

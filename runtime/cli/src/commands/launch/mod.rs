@@ -6,17 +6,23 @@ mod job;
 mod k8s;
 mod slurm;
 
+use super::estimate::{band, of_machine_if_named};
 use super::passes::{self, Made};
 use crate::args::{Cli, Command, LaunchArgs, LaunchCommon, LaunchWhat, PassArgs, ResumeChoice, TrainArgs};
 use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
+use crate::text::step_time;
 use clap::Parser;
 use fit::Fit;
 use job::Job;
 pub(in crate::commands) use job::joined;
+use meshwright_cost::engine::EngineKind;
+use meshwright_cost::estimate::Estimate;
+use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use serde_json::json;
+use meshwright_train::estimates::{EstimateOptions, estimated};
+use serde_json::{Value, json};
 pub(in crate::commands) use slurm::submitted;
 
 /// Runs the command.
@@ -36,8 +42,15 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
         Err(found) => return refused(*found, console),
     };
     made.fits(common.memory, console)?;
+    let estimate = estimate(&made, common, console)?;
     let continues = checked.resume == Some(ResumeChoice::Auto);
-    let job = Job { common, name: name(common), train, about: about(common, &made, &fit), continues };
+    let job = Job {
+        common,
+        name: name(common),
+        train,
+        about: about(common, &made, &fit, estimate.as_ref()),
+        continues,
+    };
     let text = match &args.what {
         LaunchWhat::Slurm(slurm) => slurm::file(&job, slurm)?,
         LaunchWhat::K8s(k8s) => k8s::file(&job, k8s)?,
@@ -64,9 +77,17 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
             ("nodes", common.nodes.into()),
             ("peak_bytes", fit.peak.into()),
             ("communication", fit.traffic.iter().map(|t| json!(t)).collect()),
+            (
+                "estimate",
+                estimate.map_or(
+                    Value::Null,
+                    |(machine, e)| json!({ "machine": machine.name, "seconds": e.seconds, "error": e.error }),
+                ),
+            ),
         ]));
     }
-    console.out(&format!("{}: {}\nstart it with: {}\n", path.display(), job.about[0], args.what.start(path)))
+    let told = job.about[..if estimate.is_some() { 2 } else { 1 }].join("\n");
+    console.out(&format!("{}: {told}\nstart it with: {}\n", path.display(), args.what.start(path)))
 }
 
 fn refused(found: Diagnostic, console: &mut Console) -> Result<(), Stop> {
@@ -121,7 +142,28 @@ fn train(common: &LaunchCommon) -> Vec<String> {
     words
 }
 
-fn about(common: &LaunchCommon, made: &Made, fit: &Fit) -> Vec<String> {
+/// The estimate of a step, on the machine that was named.
+fn estimate(
+    made: &Made,
+    common: &LaunchCommon,
+    console: &mut Console,
+) -> Result<Option<(Machine, Estimate)>, Stop> {
+    let Some(machine) = of_machine_if_named(&common.machine, console)? else { return Ok(None) };
+    let mut options = EstimateOptions::of(machine);
+    if common.cpu && options.engine == EngineKind::Threads {
+        options.engine = EngineKind::Mpi;
+    }
+    let found = estimated(&made.project, &made.sources, &options);
+    let found = found.map_err(|failure| console.failed(failure, &made.sources))?;
+    Ok(Some((options.machine, found)))
+}
+
+fn about(
+    common: &LaunchCommon,
+    made: &Made,
+    fit: &Fit,
+    estimate: Option<&(Machine, Estimate)>,
+) -> Vec<String> {
     let plan = &made.compiled.plan;
     let per_node = common.per_node;
     let mut lines = vec![format!(
@@ -135,6 +177,9 @@ fn about(common: &LaunchCommon, made: &Made, fit: &Fit) -> Vec<String> {
             each => format!(", {each} in a process"),
         },
     )];
+    lines.extend(estimate.map(|(machine, e)| {
+        format!("a step takes {} {} on {}", step_time(e.seconds), band(machine, e.error), machine.name)
+    }));
     lines.push(format!("plan {}, peak of {} per device", plan.hash(), crate::text::bytes(fit.peak)));
     for traffic in &fit.traffic {
         lines.push(format!(

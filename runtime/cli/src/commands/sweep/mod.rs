@@ -1,6 +1,7 @@
 //! `sweep`: many runs of one model, and their table.
 
 mod array;
+mod estimate;
 mod folder;
 mod report;
 mod runs;
@@ -45,7 +46,14 @@ pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
         printed.map_err(|e| e.said(console))?;
         return asked.page.map_or(Ok(()), |page| write_page(&spec, &dir, &page, console));
     }
-    swept(args, spec, dir, asked, console)
+    match (args.report.estimate, args.machine.machine.is_some() || !args.machine.with.is_empty()) {
+        (true, _) => estimate::run(args, &spec, &dir, &asked, console).map_err(|e| e.said(console)),
+        (false, true) => Err(Stop::Usage(
+            "`--machine` and `--with` go with `--estimate`; runs take them behind `--`: `-- --machine NAME`"
+                .into(),
+        )),
+        (false, false) => swept(args, spec, dir, asked, console),
+    }
 }
 
 /// What the command is about: the sweep, and its folder.

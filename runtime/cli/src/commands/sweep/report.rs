@@ -52,7 +52,16 @@ impl AskedTable {
 
     /// Prints the table, or writes it to the file that is asked for.
     pub(super) fn deliver(&self, rows: &[SweepRow], console: &mut Console) -> Result<(), CommandEnd> {
-        let table = table(rows, self.sort.as_deref())?;
+        self.deliver_table(table(rows, None)?, console)
+    }
+
+    /// The same of a table that is made.
+    pub(super) fn deliver_table(
+        &self,
+        mut table: ResultTable,
+        console: &mut Console,
+    ) -> Result<(), CommandEnd> {
+        self.sort.as_deref().map_or(Ok(()), |by| table.sort(by))?;
         deliver(&table, TableView::Sweep, (self.format, self.output.as_deref()), console)
     }
 }

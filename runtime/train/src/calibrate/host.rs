@@ -1,0 +1,96 @@
+//! This host, as a machine file describes it before anything is measured, and what says that the rest was.
+
+use crate::Checked;
+use crate::estimates::machine;
+use crate::memory::total_bytes;
+use meshwright_cost::machine::{Machine, NumberSource, Tier};
+use std::collections::BTreeMap;
+use toml::Value;
+
+/// The shipped file that has the numbers which are not measured.
+const BASE: &str = "cpu";
+
+/// This host, in words: `2 cores of AMD EPYC`.
+pub(super) fn described(cores: usize) -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let of = |key: &str| {
+        info.lines().find_map(|l| l.strip_prefix(key)?.split_once(':').map(|v| v.1.trim().to_string()))
+    };
+    let model = of("model name").or_else(|| of("Model")).unwrap_or_else(|| std::env::consts::ARCH.into());
+    format!("{cores} {} of {model}", if cores == 1 { "core" } else { "cores" })
+}
+
+/// A machine with this host's cores and memory, and numbers of the shipped file until they are measured.
+pub(super) fn machine_of_host(name: Option<&str>, cores: usize) -> Checked<Machine> {
+    let mut of = machine(BASE, &[])?;
+    of.device.name = described(cores);
+    of.name = name.map_or_else(|| of.device.name.clone(), String::from);
+    of.device.units = cores as u32;
+    if let Some(bytes) = total_bytes() {
+        of.device.memory = bytes as f64;
+    }
+    Ok(of)
+}
+
+/// The same with numbers of four digits: more than that is noise.
+pub(super) fn rounded(of: &Machine) -> Machine {
+    fn round(value: &mut Value) {
+        match value {
+            Value::Float(x) => *x = format!("{x:.3e}").parse().unwrap_or(*x),
+            Value::Array(all) => all.iter_mut().for_each(round),
+            Value::Table(table) => table.iter_mut().for_each(|(_, v)| round(v)),
+            _ => {}
+        }
+    }
+    let Ok(mut value) = Value::try_from(of) else { return of.clone() };
+    round(&mut value);
+    value.try_into().unwrap_or_else(|_| of.clone())
+}
+
+/// Says of each number that it was measured, and when, or that it is the shipped file's.
+pub(super) fn name_sources(of: &mut Machine, date: &str, collectives: bool) {
+    let measured = format!("measured on {date} by `meshwright calibrate` on {}", of.device.name);
+    let all = |what: &str| Some(NumberSource::All(format!("{measured}: {what}")));
+    let shipped = |what: &str| format!("assumed: as in the shipped file `{BASE}`{what}");
+    let by_key = |keys: &[(&str, String)]| {
+        let keys: BTreeMap<String, String> = keys.iter().map(|(k, v)| ((*k).into(), v.clone())).collect();
+        Some(NumberSource::ByKey(keys))
+    };
+    let d = &mut of.device;
+    d.source = by_key(&[
+        ("memory", "the host's /proc/meminfo".into()),
+        ("reserve", shipped("")),
+        ("units", "the cores that this process may use".into()),
+        ("kernel", format!("{measured}: steps on a few elements, one core at work")),
+        ("sustained", format!("{measured}: fitted on plans")),
+        ("attention_sustained", shipped("")),
+        ("straggle", shipped("")),
+        ("scalar", format!("{measured}: chains of one function")),
+        ("families", format!("{measured}: where memory is not what limits them")),
+    ]);
+    for rates in d.matrix.values_mut() {
+        rates.source =
+            all("`best` is the fastest product on one core, `peak` what it would reach without edges");
+    }
+    d.product.source = all("fitted on products of 16 shapes; `tiles` have the shapes of the shipped file");
+    d.stream.source = all("updates of vectors; `total` by a device for each core");
+    for rates in d.attention.values_mut() {
+        rates.source = all("64 to 512 keys of 64 elements, 128 and 256 of 32, and with dropout");
+    }
+    if let Some(tier) = of.tier.first_mut().filter(|_| collectives) {
+        sources_of_tier(tier, &measured, &shipped(""));
+    }
+}
+
+fn sources_of_tier(tier: &mut Tier, measured: &str, shipped: &str) {
+    let lines = format!("{measured}: fitted on the benchmark of collectives");
+    let keys = [
+        ("size", "devices are threads: as many as anybody starts"),
+        ("hop", shipped),
+        ("p2p", lines.as_str()),
+        ("p2p_latency", lines.as_str()),
+        ("units", "a device that communicates does nothing else"),
+        ("line", lines.as_str()),
+    ];
+    tier.source = Some(NumberSource::ByKey(keys.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()));
+}

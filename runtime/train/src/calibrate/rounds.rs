@@ -1,0 +1,93 @@
+//! Programs on devices of their own, run in turns with the recorder on: what disturbs a machine for a while then disturbs all alike.
+
+use crate::bench::{self, BenchOptions};
+use crate::devices::Devices;
+use crate::failure::Failure;
+use crate::measured::MeasuredStep;
+use crate::project::{Loaded, Project, ProjectOptions};
+use meshwright_exec::{Cluster, KernelsBy, ProgramId, Record};
+use meshwright_plan::Plan;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Is told what is measured.
+pub(super) type RoundsWatcher<'a> = dyn FnMut(&str) + 'a;
+
+/// Training steps of a program each time that its turn comes.
+const STEPS: u64 = 3;
+
+/// Least and greatest number of turns: a time is the median of nine at least.
+const TURNS: [usize; 2] = [3, 20];
+
+/// A program that is loaded.
+pub(super) struct Timed {
+    /// What it is called where progress is shown.
+    pub(super) name: String,
+    pub(super) project: Project,
+    pub(super) plan: Arc<Plan>,
+    cluster: Cluster,
+    program: ProgramId,
+    done: u64,
+    records: Vec<Record>,
+}
+
+impl Timed {
+    /// Loads the training step of a project on devices that have a core each, as far as there are so many. The first step, which makes
+    /// kernels ready, is run.
+    pub(super) fn start(name: String, options: &ProjectOptions) -> Result<Timed, Failure> {
+        let Loaded { sources, project, diagnostics, .. } = Project::load(options);
+        let project = project.ok_or(Failure::Diagnostics(diagnostics))?;
+        let asked = BenchOptions {
+            steps: 0,
+            warmup: 0,
+            cores: Some(project.layout.mesh.devices()),
+            seed: 0,
+            devices: Devices::default(),
+            by: KernelsBy::Kernel,
+            trace: None,
+        };
+        let (cluster, program, _) = bench::loaded(&project, &sources, &asked)?;
+        cluster.hold_inputs(program.id, &bench::inputs(&program, asked.seed))?;
+        cluster.run_held(program.id, 1)?;
+        let (id, plan) = (program.id, program.plan.clone());
+        Ok(Timed { name, project, plan, cluster, program: id, done: 1, records: vec![] })
+    }
+
+    fn turn(&mut self) -> Result<(), Failure> {
+        let steps = self.done + 1..=self.done + STEPS;
+        self.cluster.trace(self.program, steps.clone())?;
+        for step in steps {
+            self.cluster.run_held(self.program, step)?;
+        }
+        self.done += STEPS;
+        let first = self.cluster.traced()?.into_iter().next();
+        self.records.extend(first.into_iter().flat_map(|d| d.records));
+        Ok(())
+    }
+
+    /// What the first device was seen to do.
+    pub(super) fn measured(&self) -> MeasuredStep {
+        MeasuredStep::of(&self.records).unwrap_or_default()
+    }
+}
+
+/// Runs programs in turns, until the time is over and each has had the least number of turns.
+pub(super) fn in_turns(
+    all: &mut [Timed],
+    time: Duration,
+    progress: &mut RoundsWatcher<'_>,
+) -> Result<(), Failure> {
+    let (begin, count) = (Instant::now(), all.len());
+    for turn in 0..TURNS[1] {
+        // A turn takes as long as the one before.
+        let next = begin.elapsed() * (turn as u32 + 1) / turn.max(1) as u32;
+        if turn >= TURNS[0] && next > time {
+            break;
+        }
+        for (i, one) in all.iter_mut().enumerate() {
+            progress(&format!("turn {}, {} of {count}: {}", turn + 1, i + 1, one.name));
+            one.turn()?;
+        }
+    }
+    Ok(())
+}
