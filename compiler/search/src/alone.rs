@@ -78,7 +78,10 @@ impl AxesAlone {
         if !space.choices.kept.axes.is_empty() {
             return least;
         }
-        for (at, set) in sets.iter().enumerate() {
+        // An axis that splits heads changes what the others compute.
+        let splits_heads = |set: &usize| space.sets[*set].families & work.whole_heads != 0;
+        let any = sets.iter().any(splits_heads);
+        for (at, set) in sets.iter().enumerate().filter(|(_, set)| !any || splits_heads(set)) {
             let exact = (*set, mesh[at]);
             let of = if self.known.contains_key(&exact) { exact } else { (*set, FIRST) };
             let (Some(Some(base)), Some(rates)) = (self.known.get(&of), &work.rates) else { continue };

@@ -48,7 +48,12 @@ pub fn roofline(work: &ModelWork, axes: &[Shares], again: usize) -> f64 {
     let shared = |phase, families, seconds: f64| {
         axes.iter().filter(|a| a.splits(phase, families)).fold(seconds, |s, a| s / a.size)
     };
-    let plain = sums.plain.iter().map(|((phase, families), seconds)| shared(*phase, *families, *seconds));
+    // Where heads are split, neither kernels of attention nor their launches need be there.
+    let whole = axes.iter().all(|a| a.families & work.whole_heads == 0);
+    let attention = sums.attention.iter().filter(|_| whole);
+    let plain = sums.plain.iter().chain(attention);
+    let plain = plain.map(|((phase, families), seconds)| shared(*phase, *families, *seconds));
+    let launch = if whole { sums.launch } else { 0.0 };
     let product = |k: &ProductKernel| {
         let (moves, computes) =
             (shared(k.phase, k.families, k.rest.0), shared(k.phase, k.families, k.rest.1));
@@ -61,7 +66,7 @@ pub fn roofline(work: &ModelWork, axes: &[Shares], again: usize) -> f64 {
             |p: &usize| work.shapes.least(*p, rates, axes.iter().map(|a| (a.size as u64, split(a))));
         k.times * moves.max(k.of.iter().map(seconds).sum::<f64>() + computes)
     };
-    sums.launch + plain.sum::<f64>() + sums.products.iter().map(product).sum::<f64>()
+    launch + plain.sum::<f64>() + sums.products.iter().map(product).sum::<f64>()
 }
 
 /// Bytes of parameters and states that a device holds at least.

@@ -8,7 +8,7 @@ use meshwright_core::step_graph::OutputKind;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{DeviceWork, KernelWork, ScalarFamily, WorkItem};
 use meshwright_ops::{Class, Graph, Id, Kind, Loop, Role};
-use meshwright_plan::{BufId, Dim, KernelFamily, Phase, Plan};
+use meshwright_plan::{BufId, Dim, KernelFamily, Phase, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Kernels on one device that is as fast as each of a mesh, summed over what may be split alike.
@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct KernelSums {
     /// Least seconds of kernels without products, by phase and by the families of their dims.
     pub plain: BTreeMap<(Phase, Families), f64>,
+    /// The same of kernels of attention.
+    pub attention: BTreeMap<(Phase, Families), f64>,
     /// Kernels with products.
     pub products: Vec<ProductKernel>,
     /// Seconds of launches.
@@ -52,6 +54,8 @@ pub struct ProductKernel {
 pub struct ModelWork {
     /// Sums of kernels, for each choice of loops that are computed again.
     pub kernels: Vec<KernelSums>,
+    /// Families of dims of attention that leave none of its kernels if they are split: other kernels, perhaps fewer, take their place.
+    pub whole_heads: Families,
     /// Their products.
     pub shapes: ShapeTable,
     /// The rates that kernels are measured by.
@@ -95,6 +99,11 @@ impl ModelWork {
     /// that is asked for, `shrunk` has the dim that counts them, and the ratio.
     pub fn add(&mut self, plan: &Plan, program: &DeviceWork, shrunk: Option<(Dim, f64)>) {
         let mut sums = KernelSums::default();
+        for step in &plan.steps {
+            if let Prim::Attention { spec, .. } = &step.prim {
+                self.whole_heads |= self.families(spec.width.iter().chain(&spec.values).copied());
+            }
+        }
         if let Some(rates) = self.rates.clone() {
             let scale = Scale { plan, rates: &rates, shrunk };
             self.sum(&program.body, 1.0, &scale, &mut sums);
@@ -115,7 +124,9 @@ impl ModelWork {
                         Some(product) => sums.products(product),
                         None => {
                             let least = scale.rates.least(&whole).work;
-                            *sums.plain.entry((work.phase, families)).or_default() += times * least;
+                            let attends = work.family == KernelFamily::Attention;
+                            let of = if attends { &mut sums.attention } else { &mut sums.plain };
+                            *of.entry((work.phase, families)).or_default() += times * least;
                         }
                     }
                 }

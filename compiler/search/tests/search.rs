@@ -125,7 +125,6 @@ fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usiz
         for c in of_base.iter().skip(at % 5).step_by(of_base.len().div_ceil(4)) {
             let text = space.written(c);
             let estimate = s.estimate(&text);
-            assert!(estimate.is_err() || bound.is_ok(), "{text:?} is legal without the rules of its base");
             let (Ok(bound), Ok(estimate)) = (&bound, &estimate) else { continue };
             let seconds = estimate.as_ref().unwrap().seconds;
             let axes = space.shares(&c.mesh, &c.sets, &c.stored);
@@ -143,7 +142,8 @@ fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usiz
 
 #[test]
 fn no_candidate_is_faster_than_its_bounds() {
-    let cases = [("mlp", None, 1), ("mnist_mlp", None, 3), ("bert", Some("tiny"), 97)];
+    let cases =
+        [("mlp", None, 1), ("mnist_mlp", None, 3), ("bert", Some("tiny"), 131), ("gpt", Some("tiny"), 97)];
     let mut compared = 0;
     for (model, preset, every) in cases {
         let p = program(model, preset, &[]);
