@@ -8,7 +8,7 @@
 use crate::devices::{Refused, plan};
 use crate::fuzz::{Random, equal, run};
 use crate::report;
-use crate::rng::Rng;
+use crate::rng::{Rng, seeds};
 use meshwright_core::program::Settings;
 use meshwright_core::resolve::resolve;
 use meshwright_core::{Layout, Program, layout, training_step};
@@ -369,16 +369,12 @@ fn wrong(seed: u64, runs: bool) -> Vec<String> {
 #[test]
 fn functions_of_what_is_stored_split_are_never_refused() {
     let begin = Instant::now();
-    let count = if std::env::var_os("LONG").is_some() { 10_000 } else { 120 };
-    let asked = std::env::var("SEED").unwrap_or_default();
-    let one = asked.parse::<u64>().ok();
-    let some = asked.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    let seeds = some.or(one.map(|seed| seed..seed + 1)).unwrap_or(0..count);
-    let taken = seeds.clone().count();
-    if let Some(seed) = one {
-        report(&text(seed));
+    let seeds = seeds(120, 10_000);
+    let taken = seeds.end - seeds.start;
+    if taken == 1 {
+        report(&text(seeds.start));
     }
-    let all: Vec<String> = seeds.flat_map(|seed| wrong(seed, seed % 4 == 0 || one.is_some())).collect();
+    let all: Vec<String> = seeds.flat_map(|seed| wrong(seed, seed % 4 == 0 || taken == 1)).collect();
     report(&format!("{taken} programs under what stores parameters split, in {:.1?}", begin.elapsed()));
     assert!(all.is_empty(), "{} wrong:\n{}", all.len(), all.join("\n"));
 }

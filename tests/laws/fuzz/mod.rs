@@ -1,22 +1,24 @@
 //! Random programs under random layouts equal one device: the test of interplay.
 //!
-//! 300 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it.
+//! 300 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between.
 
 pub(crate) mod placing;
 mod program;
 
 use crate::devices::{Refused, Tensors, cluster, plan, provider, say};
 use crate::report;
+use crate::rng::{chosen, seeds};
 use crate::walk::{Bound, close_from, from_host, to_host, walk};
 use meshwright_core::layout::Layout;
 use meshwright_core::program::ParamDecl;
 use meshwright_core::unroll::unrolled;
 use meshwright_core::{OutputKind, StepGraph, StepOutput, compile, print, training_step};
 use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind};
-use meshwright_plan::{DType, Dim, Plan};
+use meshwright_plan::{DType, Dim, Phase, Plan};
 use program::APART;
 pub(crate) use program::Random;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -161,20 +163,18 @@ fn first_wrong(step: &StepGraph, r: &Random) -> Option<String> {
     })
 }
 
-/// The loss of a program alone.
-fn forward(r: &Random) -> StepGraph {
-    let p = &r.program;
-    let loss = p.train.as_ref().unwrap().loss();
-    let outputs = vec![StepOutput { name: loss.name.clone(), id: loss.id, kind: OutputKind::Scalar }];
-    let inputs = p.inputs.iter().map(|i| i.0.clone()).collect();
-    let (model, graph) = (p.model.clone(), p.graph.clone());
-    StepGraph { model, program: "forward", float: p.float, graph, inputs, outputs }
+/// What a step gives of the forward pass.
+fn forward(step: &StepGraph) -> StepGraph {
+    let mut alone = StepGraph { program: "forward", ..step.clone() };
+    let of_model = |o: &StepOutput| matches!(o.kind, OutputKind::Scalar | OutputKind::Output);
+    alone.outputs.retain(|o| of_model(o) && step.graph.node(o.id).origin.phase == Phase::Forward);
+    alone
 }
 
-/// The refusal of a gather of a gradient.
-fn gathers_gradient(step: &StepGraph, layout: &Layout) -> Option<String> {
+/// The gather that is refused.
+fn refused(step: &StepGraph, layout: &Layout) -> String {
     let found = compile(step, layout, &|_| 0, &mut |_, _| {}).1;
-    found.into_iter().map(|d| d.message).find(|m| m.starts_with("`d("))
+    found.into_iter().map(|d| d.message).collect()
 }
 
 /// One program under one layout.
@@ -239,11 +239,10 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
             Ok(End::Equal { granted, collectives, parts })
         }
         Err(Refused::Layout(codes)) if !placing.grant && codes.iter().all(|c| c == "E0310") => {
-            let of_gradient = gathers_gradient(&asked, &layout);
-            match of_gradient.filter(|_| plan(&forward(r), &layout, false).is_ok()) {
-                Some(why) => Err(format!("{}: the forward pass is allowed, and {why}", told(&layout))),
-                None => Ok(End::Refused),
+            if plan(&forward(&asked), &layout, false).is_err() {
+                return Ok(End::Refused);
             }
+            Err(format!("{}: the forward pass is allowed, and {}", told(&layout), refused(&asked, &layout)))
         }
         Err(e) => Err(format!("{}: {e:?}", told(&layout))),
     }
@@ -251,19 +250,18 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
 
 #[test]
 fn random_programs_under_random_layouts_equal_one_device() {
-    let count = if std::env::var_os("LONG").is_some() { 10_000 } else { 300 };
-    count_trials("random programs", 0..count, program::random);
+    count_trials("random programs", seeds(300, 10_000), &[], program::random);
 }
 
-/// Runs the programs of these seeds, each under a layout of its own, or the one of `SEED`.
-pub(crate) fn count_trials(what: &str, seeds: impl Iterator<Item = u64>, random: fn(u64) -> Random) {
+/// Runs the programs of these seeds, each under a layout of its own; and of those that found a fault, where no others are chosen.
+pub(crate) fn count_trials(what: &str, seeds: Range<u64>, found: &[u64], random: fn(u64) -> Random) {
     let begin = Instant::now();
-    let one = std::env::var("SEED").ok().and_then(|s| s.parse::<u64>().ok());
-    let seeds = seeds.filter(|s| one.is_none_or(|o| o == *s)).chain(one).collect::<BTreeSet<u64>>();
+    let (one, found) = (seeds.end - seeds.start == 1, if chosen() { &[] } else { found });
+    let seeds: BTreeSet<u64> = seeds.chain(found.iter().copied()).collect();
     let (mut equal, mut refused, mut chance, mut wrong) = (0, 0, 0, Vec::new());
     let (mut with_granted, mut all_collectives, mut in_parts) = (0, 0, 0);
     for seed in seeds {
-        match trial(seed, &random(seed), one.is_some()) {
+        match trial(seed, &random(seed), one) {
             Ok(End::Equal { granted, collectives, parts }) => {
                 in_parts += usize::from(parts);
                 equal += 1;
@@ -281,7 +279,7 @@ pub(crate) fn count_trials(what: &str, seeds: impl Iterator<Item = u64>, random:
         begin.elapsed()
     ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(one.is_some() || chance * 100 <= equal, "many programs say nothing");
-    assert!(one.is_some() || in_parts * 20 >= equal, "few batches were taken in parts");
-    assert!(one.is_some() || equal >= refused, "most layouts were refused: the test tests little");
+    assert!(chosen() || chance * 100 <= equal, "many programs say nothing");
+    assert!(chosen() || in_parts * 20 >= equal, "few batches were taken in parts");
+    assert!(chosen() || equal >= refused, "most layouts were refused: the test tests little");
 }

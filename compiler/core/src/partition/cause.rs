@@ -1,4 +1,8 @@
 //! Why a reshard step is there, in words; and whether a gather is one that the rules imply.
+//!
+//! Only a gather of the forward pass may be refused. The backward pass is the forward pass transposed: where a device took its part of
+//! a value, which costs nothing, the gradient is gathered; where devices added up what they had, each needs the gradient whole. So a
+//! layout that fits what a model computes fits its gradient too.
 
 use super::reshard::Reshard;
 use super::spmd::Cause;
@@ -21,7 +25,9 @@ impl Walk<'_> {
     ) -> Cause {
         let because =
             kind.collective().map_or_else(String::new, |c| self.because(id, (&c.spec(), in_bf16), user));
-        if let Some(Collective::AllGather { axis, dims }) = kind.collective() {
+        if let Some(Collective::AllGather { axis, dims }) =
+            kind.collective().filter(|_| phase == Phase::Forward)
+        {
             // A path may take turns: what is gathered is the dim that the axis split where the path begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(dims[0], |s| *s.0);
             self.check_gather(id, *axis, split, user);
