@@ -205,6 +205,23 @@ pub fn compile_with(
     options: CompileOptions,
     observe: &mut Observer<'_>,
 ) -> Outcome<Compiled> {
+    run(step, layout, (line_of, options), observe, |run, start| run.pipeline(start))
+}
+
+/// What is to be said of a step under a layout. The passes on Plans say nothing, so none of them runs.
+pub fn diagnose(step: &StepGraph, layout: &Layout) -> Vec<Diagnostic> {
+    let (line_of, options): (&LineOf, _) = (&|_| 0, CompileOptions::default());
+    run(step, layout, (line_of, options), &mut |_, _| {}, |run, start| run.partitioned(start)).1
+}
+
+/// Runs passes on a step that is checked.
+fn run<T>(
+    step: &StepGraph,
+    layout: &Layout,
+    (line_of, options): (&LineOf, CompileOptions),
+    observe: &mut Observer<'_>,
+    passes: impl FnOnce(&mut Run<'_, '_>, StepGraph) -> Option<T>,
+) -> Outcome<T> {
     let mut start = linearized(normalize::dead_code(step));
     let mut found = check_conflicts(layout, &start.graph, &|_| true);
     let planned = match microbatches::planned(&mut start, layout) {
@@ -222,7 +239,7 @@ pub fn compile_with(
         None => (None, layout),
     };
     let mut run = Run { context: Context { layout, batch, line_of, options }, found, observe, done: 0 };
-    (run.pipeline(start), run.found)
+    (passes(&mut run, start), run.found)
 }
 
 /// A compilation.
@@ -235,10 +252,15 @@ struct Run<'a, 'o> {
 }
 
 impl Run<'_, '_> {
-    fn pipeline(&mut self, start: StepGraph) -> Option<Compiled> {
+    fn partitioned(&mut self, start: StepGraph) -> Option<Spmd> {
         let p = &PIPELINE;
         let graph = p.graph.iter().try_fold(start, |g, pass| self.pass(pass, g))?;
-        let spmd = self.pass(&p.partition, graph)?;
+        self.pass(&p.partition, graph)
+    }
+
+    fn pipeline(&mut self, start: StepGraph) -> Option<Compiled> {
+        let p = &PIPELINE;
+        let spmd = self.partitioned(start)?;
         let Lowered(spmd, plan) = self.pass(&p.lower, spmd)?;
         let plan = p.plan.iter().try_fold(plan, |plan, pass| self.pass(pass, plan))?;
         let Finished(plan) = self.pass(&p.lifetimes, plan)?;

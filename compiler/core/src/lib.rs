@@ -38,7 +38,7 @@ pub mod unroll;
 pub mod verify;
 pub mod why;
 
-pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
+pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with, diagnose};
 pub use decode::{Branching, DecodedOutput, Decoding, NewPositions, branch, decode};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};

@@ -17,7 +17,7 @@ mod sites;
 mod subjects;
 
 use meshwright_core::partition::Spmd;
-use meshwright_core::schedule::{bucket, fuse, lifetimes, lower, overlap, verify_plan};
+use meshwright_core::schedule::{bucket, fuse, lifetimes, lower, overlap, verify_order, verify_plan};
 use meshwright_core::verify::verify;
 use meshwright_plan::{Plan, Prim};
 use run::{Conduct, Ended, compared, run};
@@ -86,7 +86,13 @@ pub(crate) fn in_spmd(subject: &Planned, spmd: &Spmd) -> Found {
 
 /// What is found in a Plan that stands for that of `subject`.
 pub(crate) fn in_plan(subject: &Planned, plan: &Plan) -> Found {
-    if let Some(v) = verify_plan(plan).first() {
+    let found = verify_plan(plan);
+    // But for what ends too early or too late, a pass before `lifetimes` would have been refused for it.
+    let of_ends = |v: &&String| ["not there", "storage of", "frees", "end"].iter().any(|w| v.contains(w));
+    if let Some(v) = found.iter().find(|v| !of_ends(v)) {
+        assert!(verify_order(plan).contains(v), "`verify_order` does not find: {v}");
+    }
+    if let Some(v) = found.first() {
         return Some((By::PlanVerifier, v.clone()));
     }
     in_run(subject, plan, &Conduct::default())

@@ -25,6 +25,15 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
 
 /// What ends in each step of a Plan whose steps are in their final order.
 pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
+    ends_with(plan, true)
+}
+
+/// The same where all storage is released, and none goes on to a result.
+pub(super) fn releases(plan: &Plan) -> Vec<Ends> {
+    ends_with(plan, false)
+}
+
+fn ends_with(plan: &Plan, hands_on: bool) -> Vec<Ends> {
     let mut last = last_uses(plan);
     let stays = outlives(plan);
     let waits = plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Wait));
@@ -35,7 +44,9 @@ pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
         let Some(end) = step.async_id.and_then(|f| waits.get(&f)).copied().filter(|end| *end > i) else {
             continue;
         };
-        pairs(plan, i, |b| last[b] == Some(i) && !stays[b], &none, &mut handed);
+        if hands_on {
+            pairs(plan, i, |b| last[b] == Some(i) && !stays[b], &none, &mut handed);
+        }
         for b in step.reads.iter().map(|o| o.buf).filter(|b| !handed.on[*b]) {
             last[b] = last[b].max(Some(end));
         }
@@ -52,6 +63,9 @@ pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
     }
     let mut handed = Handed::new(plan);
     let step = |(i, mut free): (usize, Vec<BufId>)| {
+        if !hands_on {
+            return Ends { aliases: Vec::new(), free };
+        }
         let aliases = pairs(plan, i, |b| last[b] == Some(i) && !stays[b], &next, &mut handed);
         free.retain(|b| !handed.on[*b]);
         Ends { aliases, free }

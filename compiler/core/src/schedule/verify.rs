@@ -15,7 +15,7 @@
 //! 10. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
 //!     finished. The dim of a row is whole on each device.
 
-use super::lifetimes::ends;
+use super::lifetimes::releases;
 use super::per_buffer::PerBuffer;
 use meshwright_plan::{
     BufId, Collective, Dim, Extent, Operand, Plan, Prim, ProgramInput, ProgramInputKind, Step,
@@ -27,9 +27,10 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
     check(plan, |i| (&plan.steps[i].aliases, &plan.steps[i].free))
 }
 
-/// As [`verify_plan`], of a Plan whose steps do not say yet what ends in them.
+/// As [`verify_plan`], of a Plan whose steps do not say yet what ends in them: each buffer ends where it is used last, and no storage is
+/// handed on yet.
 pub fn verify_order(plan: &Plan) -> Vec<String> {
-    let ends = ends(plan);
+    let ends = releases(plan);
     check(plan, |i| (&ends[i].aliases, &ends[i].free))
 }
 
@@ -37,7 +38,7 @@ pub fn verify_order(plan: &Plan) -> Vec<String> {
 fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a Vec<BufId>)) -> Vec<String> {
     let mut v = Vec::new();
     let mut storage = Storage::new(plan);
-    let mut flights = Flights::default();
+    let mut flights = Flights::new(plan);
     let mut open: Vec<OpenLoop> = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let (aliases, free) = ends(i);
@@ -258,17 +259,21 @@ struct InFlight {
 }
 
 /// All that is in flight.
-#[derive(Default)]
 struct Flights {
     open: Vec<InFlight>,
     /// The flight that gives each buffer.
-    giving: BTreeMap<BufId, u32>,
+    giving: PerBuffer<Option<u32>>,
     /// The flights that read or give each buffer.
-    using: BTreeMap<BufId, Vec<u32>>,
+    using: PerBuffer<Vec<u32>>,
     started: u32,
 }
 
 impl Flights {
+    fn new(plan: &Plan) -> Flights {
+        let (giving, using) = (PerBuffer::new(plan, None), PerBuffer::new(plan, Vec::new()));
+        Flights { open: Vec::new(), giving, using, started: 0 }
+    }
+
     fn step(&mut self, step: &Step, (aliases, free): (&[(BufId, BufId)], &[BufId]), v: &mut Vec<String>) {
         let reads = || step.reads.iter().map(|o| o.buf);
         let writes = || step.writes.iter().map(|o| o.buf);
@@ -278,8 +283,8 @@ impl Flights {
                 Some(i) => {
                     let flight = self.open.remove(i);
                     for b in flight.operands.iter().chain(&flight.results) {
-                        self.giving.remove(b);
-                        self.using.entry(*b).or_default().retain(|f| *f != flight.number);
+                        self.giving[*b] = None;
+                        self.using[*b].retain(|f| *f != flight.number);
                     }
                     if !flight.results.iter().copied().eq(reads()) {
                         v.push("waits for other results than those of its collective".into());
@@ -289,12 +294,12 @@ impl Flights {
             }
         }
         for b in reads() {
-            if let Some(flight) = self.giving.get(&b) {
+            if let Some(flight) = self.giving[b] {
                 v.push(format!("reads buffer {}, which is in flight ({flight})", b.0));
             }
         }
         for b in free.iter().copied().chain(donated()) {
-            for flight in self.using.get(&b).into_iter().flatten() {
+            for flight in &self.using[b] {
                 v.push(format!("ends buffer {}, which is in flight ({flight})", b.0));
             }
         }
@@ -311,9 +316,9 @@ impl Flights {
                 }
                 let donated: BTreeSet<BufId> = donated().collect();
                 let operands: BTreeSet<BufId> = reads().filter(|b| !donated.contains(b)).collect();
-                self.giving.extend(writes().map(|b| (b, flight)));
+                writes().for_each(|b| self.giving[b] = Some(flight));
                 for b in operands.iter().copied().chain(writes()) {
-                    self.using.entry(b).or_default().push(flight);
+                    self.using[b].push(flight);
                 }
                 self.open.push(InFlight { number: flight, operands, results: writes().collect() });
             }

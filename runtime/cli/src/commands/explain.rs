@@ -6,12 +6,12 @@ use crate::console::Console;
 use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
+use meshwright_core::Layout;
 use meshwright_core::explain::{
     CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowProductReport, explain, note_no_kernels,
     recomputed,
 };
 use meshwright_core::reference::{self as words, WordPage};
-use meshwright_core::{Layout, training_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
 use meshwright_exec::{SlowProduct, slow_products};
 use meshwright_ops::Family;
@@ -73,13 +73,13 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         return why(&made, question, console);
     }
     let mut report = explain(&made.compiled, &|span| line_of(&made.sources, span));
-    if let Some(step) = training_step(&made.project.program).filter(|_| made.trains) {
+    if made.trains {
         let less = |layout: &Layout| {
             let mut project = made.project.clone();
             project.layout = layout.clone();
-            project.compile(&step, &made.sources).0
+            project.compile(&made.step, &made.sources).0
         };
-        report.recompute = recomputed(&step, &made.project.layout, &made.compiled, less);
+        report.recompute = recomputed(&made.step, &made.project.layout, &made.compiled, less);
     }
     if let Some(kind) = args.passes.device {
         add_device(&mut report, &made.compiled.plan, kind)?;

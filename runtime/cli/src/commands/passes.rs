@@ -6,7 +6,7 @@ use crate::console::Console;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::value_parsers::Emit;
-use meshwright_core::{Compiled, Evaluation, PASSES, StepGraph, prediction, training_step};
+use meshwright_core::{Compiled, Evaluation, PASSES, StepGraph, diagnose, prediction, training_step};
 use meshwright_device::DevicePlan;
 use meshwright_device::target::Target;
 use meshwright_device::text::text;
@@ -168,8 +168,7 @@ impl Steps {
             && let Some(step) = &self.beside
         {
             // A training step contains all of the evaluation but the metrics.
-            let (_, more) = project.compile(step, sources);
-            found.extend(more);
+            found.extend(diagnose(step, &project.layout));
         }
         let mut distinct: Vec<Diagnostic> = Vec::new();
         found.into_iter().for_each(|d| {
