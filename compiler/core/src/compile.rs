@@ -13,7 +13,7 @@ use crate::step_graph::StepGraph;
 use crate::verify::{verify, verify_graph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Graph, Id};
-use meshwright_plan::{Dim, Plan};
+use meshwright_plan::{Dim, Plan, Prim};
 use std::sync::LazyLock;
 
 /// A program on its way, as observers see it.
@@ -39,6 +39,8 @@ pub struct PassInfo {
 /// A pass from one stage to the same or the next one; `None` where it reports errors.
 struct Pass<A, B> {
     info: PassInfo,
+    /// Whether it may find anything to do.
+    needed: fn(&A) -> bool,
     run: fn(A, &Context<'_>, &mut Vec<Diagnostic>) -> Option<B>,
 }
 
@@ -48,7 +50,11 @@ impl<A, B> Pass<A, B> {
         doc: &'static str,
         run: fn(A, &Context<'_>, &mut Vec<Diagnostic>) -> Option<B>,
     ) -> Self {
-        Pass { info: PassInfo { name, doc }, run }
+        Pass { info: PassInfo { name, doc }, needed: |_| true, run }
+    }
+
+    const fn only_if(self, needed: fn(&A) -> bool) -> Self {
+        Pass { needed, ..self }
     }
 }
 
@@ -138,15 +144,18 @@ static PIPELINE: Pipeline = Pipeline {
             "in_place",
             "caches that a loop updates are carried through it and written where they lie",
             |p, c, _| Some(if c.options.examined { p } else { schedule::in_place(p) }),
-        ),
+        )
+        .only_if(|p| has(p, |prim| matches!(prim, Prim::DynamicUpdateSlice { .. }))),
         Pass::new(
             "parts",
             "losses over large products are computed for a part of the rows at a time",
             |p, c, _| Some(if c.options.examined { p } else { schedule::in_parts(p, c.options.parts) }),
-        ),
+        )
+        .only_if(|p| has(p, |prim| matches!(prim, Prim::CrossEntropy { .. }))),
         Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, c, _| {
             Some(if c.options.examined { p } else { schedule::bucket(p) })
-        }),
+        })
+        .only_if(communicates),
         Pass::new("fuse", "chains of element-wise steps become one", |p, c, _| {
             Some(if c.options.examined { p } else { schedule::fuse(p) })
         }),
@@ -154,12 +163,14 @@ static PIPELINE: Pipeline = Pipeline {
             "stagger",
             "loops gather for the next iteration and reduce for the one before while they compute",
             |p, c, _| Some(if c.options.overlap && !c.options.examined { schedule::stagger(p) } else { p }),
-        ),
+        )
+        .only_if(communicates),
         Pass::new(
             "overlap",
             "collectives start early and are waited for where their results are read",
             |p, c, _| Some(if c.options.overlap && !c.options.examined { schedule::overlap(p) } else { p }),
-        ),
+        )
+        .only_if(communicates),
     ],
     lifetimes: Pass::new(
         "lifetimes",
@@ -262,9 +273,19 @@ impl Run<'_, '_> {
         let p = &PIPELINE;
         let spmd = self.partitioned(start)?;
         let Lowered(spmd, plan) = self.pass(&p.lower, spmd)?;
-        let plan = p.plan.iter().try_fold(plan, |plan, pass| self.pass(pass, plan))?;
+        let plan = p.plan.iter().try_fold(plan, |plan, pass| self.pass_if_needed(pass, plan))?;
         let Finished(plan) = self.pass(&p.lifetimes, plan)?;
         Some(Compiled { spmd, plan })
+    }
+
+    /// What is left as it is need not be verified again.
+    fn pass_if_needed<A: Verified>(&mut self, pass: &Pass<A, A>, from: A) -> Option<A> {
+        if (pass.needed)(&from) {
+            return self.pass(pass, from);
+        }
+        (self.observe)(self.done, from.stage());
+        self.done += 1;
+        Some(from)
     }
 
     fn pass<A, B: Verified>(&mut self, pass: &Pass<A, B>, from: A) -> Option<B> {
@@ -345,6 +366,15 @@ impl Stage<'_> {
             Stage::Plan(p) => print::plan(p),
         }
     }
+}
+
+/// Whether a Plan has a step of some kind.
+fn has(plan: &Plan, kind: fn(&Prim) -> bool) -> bool {
+    plan.steps.iter().any(|s| kind(&s.prim))
+}
+
+fn communicates(plan: &Plan) -> bool {
+    has(plan, |prim| matches!(prim, Prim::Collective(_)))
 }
 
 fn expand(step: StepGraph, c: &Context<'_>, _: &mut Vec<Diagnostic>) -> Option<StepGraph> {
