@@ -163,7 +163,7 @@ fn first_wrong(step: &StepGraph, r: &Random) -> Option<String> {
     })
 }
 
-/// What a step gives of the forward pass.
+/// A step with its outputs of the forward pass alone.
 fn forward(step: &StepGraph) -> StepGraph {
     let mut alone = StepGraph { program: "forward", ..step.clone() };
     let of_model = |o: &StepOutput| matches!(o.kind, OutputKind::Scalar | OutputKind::Output);
