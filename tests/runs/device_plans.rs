@@ -4,6 +4,7 @@ use crate::support::options;
 use burn_ir::TensorStatus;
 use meshwright_core::training_step;
 use meshwright_device::arena::Spot;
+use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::LaunchKind;
 use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
@@ -78,6 +79,39 @@ fn attention_of_what_ships_has_kernels_on_a_gpu() {
         kernels += device.launches.iter().filter(|l| l.kind.name() == "attention").count();
     }
     assert!(kernels > 12, "{kernels}");
+}
+
+/// What attention draws in its forward pass, its gradient reads again: from one loop over layers to the next, and within an iteration where
+/// layers are computed again. Sequences that are too short to draw ahead do neither.
+#[test]
+fn a_gradient_of_attention_reads_what_was_drawn() {
+    let count = |layout: &str, seq: usize| {
+        let o = ProjectOptions {
+            preset: Some("tiny".into()),
+            precision: Some(DType::BF16),
+            ..options("gpt", "a=1", layout, &[("seq", seq), ("places", 128)])
+        };
+        let loaded = Project::load(&o);
+        let project = loaded.project.unwrap();
+        let step = training_step(&project.program).unwrap();
+        let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
+        let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
+        let behind = plan.buffers.len() as u32;
+        let is_kept = |kernel: &Kernel| matches!(kernel, Kernel::Store { stack, .. } | Kernel::Load { stack, .. } if stack.0 >= behind);
+        let kernels = device.launches.iter().filter_map(|l| match &l.kind {
+            LaunchKind::Kernel(kernel) => Some(kernel),
+            _ => None,
+        });
+        let (mut draws, mut kept) = (0, 0);
+        for kernel in kernels {
+            draws += usize::from(kernel.name() == "attention_draws");
+            kept += usize::from(is_kept(kernel));
+        }
+        [draws, kept]
+    };
+    assert_eq!(count("batch -> a", 128), [1, 2]);
+    assert_eq!(count("batch -> a; recompute layers", 128), [2, 0]);
+    assert_eq!(count("batch -> a", 64), [0, 0]);
 }
 
 /// `bench model` says which attention is computed by plain operations and why: on threads it is what was not recognized, and on Burn's

@@ -11,6 +11,7 @@ use crate::iteration::MOST_NESTED;
 use crate::kernels::Kernel;
 use crate::launch::{BurnGraph, CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
 use crate::lowering::Lowering;
+use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::{EpilogueKind, Epilogues};
 use crate::passes::inlined::InlinedValues;
 use crate::passes::lifetimes::Lifetimes;
@@ -73,6 +74,7 @@ pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<Devi
     let (folds, writes) = (|i: &_, value| lowering.folds(i, value), |s: &_| lowering.groups(s).is_some());
     lowering.inlined = InlinedValues::of(plan, &lowering.rows, folds, writes);
     let order = StepOrder::of(plan, &lowering.rows, &lowering.inlined, target.maps);
+    lowering.attention_bits = AttentionBits::of(plan, |s| lowering.attention_bits_of(&plan.steps[s]));
     let taken = (&residuals, &lowering.masks, &lowering.rows, &lowering.inlined);
     lowering.epilogues = Epilogues::of(plan, taken, &order, |e| lowering.has_epilogue(e));
     let mut builder = ProgramBuilder {
@@ -228,6 +230,8 @@ impl ProgramBuilder<'_> {
             Prim::Wait => self.wait(index, step, ending),
             _ => {
                 self.lowering.lower(step)?;
+                let shared = self.lowering.attention_bits.shared.get(&index);
+                ending.extend(shared.and_then(|by| self.lowering.drawn_bits.get(by)).copied());
                 self.finish_step(index, &ending);
                 Ok(())
             }

@@ -213,7 +213,8 @@ impl GraphBuilder {
         let mut needed: Vec<bool> = values.iter().map(|v| v.stored).collect();
         let mut kept = vec![];
         for node in nodes.into_iter().rev() {
-            if node.outs.iter().any(|o| needed[o.0]) {
+            // What gives nothing keeps something.
+            if node.outs.is_empty() || node.outs.iter().any(|o| needed[o.0]) {
                 node.inputs.iter().for_each(|i| needed[i.0] = true);
                 kept.push(node);
             }

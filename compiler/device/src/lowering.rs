@@ -3,6 +3,7 @@
 use crate::error::NoAttentionKernel;
 use crate::graph::{GraphBuilder, Val};
 use crate::local::{DeviceContext, Local};
+use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::Epilogues;
 use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
@@ -31,6 +32,10 @@ pub struct Lowering<'a> {
     pub epilogues: Epilogues,
     /// By step with a `relu` where its bits are kept.
     pub bits: BTreeMap<usize, TensorSlot>,
+    /// Attention whose bits are drawn by another step.
+    pub attention_bits: AttentionBits,
+    /// By step the bits that it drew for another one of its iteration.
+    pub drawn_bits: BTreeMap<usize, TensorSlot>,
     /// See [`DevicePlan`](crate::DevicePlan).
     pub attention_without_kernel: BTreeMap<usize, NoAttentionKernel>,
 }
@@ -53,6 +58,8 @@ impl<'a> Lowering<'a> {
             inlined: InlinedValues::default(),
             epilogues: Epilogues::default(),
             bits: BTreeMap::new(),
+            attention_bits: AttentionBits::default(),
+            drawn_bits: BTreeMap::new(),
             attention_without_kernel: BTreeMap::new(),
         }
     }

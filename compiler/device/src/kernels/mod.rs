@@ -73,6 +73,8 @@ pub enum Kernel {
     Fold(Arc<[FoldCall]>),
     /// Steps along rows.
     Rows(Arc<RowCall>),
+    /// The truth values that an attention draws, a bit for each score: `(table of decided tiles) -> out`.
+    AttentionDraws(Arc<AttentionCall>),
     /// An attention.
     Attention(Arc<AttentionCall>),
     /// A convolution.
@@ -103,6 +105,7 @@ impl Kernel {
             Kernel::Join(_) => "join",
             Kernel::Fold(_) => "fold",
             Kernel::Rows(_) => "rows",
+            Kernel::AttentionDraws(_) => "attention_draws",
             Kernel::Attention(_) => "attention",
             Kernel::Convolve(_) => "convolve",
             Kernel::LookUp(_) => "look_up",
@@ -137,6 +140,7 @@ impl Kernel {
             | Kernel::LookUp(_)
             | Kernel::Scatter(_)
             | Kernel::Fold(_)
+            | Kernel::AttentionDraws(_)
             | Kernel::Attention(_)
             | Kernel::Convolve(_)
             | Kernel::Pool(_) => plain(false),

@@ -6,7 +6,7 @@ use meshwright_plan::random::{Distribution, Key};
 use std::ops::Range;
 
 /// Random values of one block of a tensor.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RandomBlock {
     distribution: Distribution,
     stream: String,

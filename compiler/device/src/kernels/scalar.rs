@@ -62,7 +62,7 @@ pub enum Instruction {
 }
 
 /// Scalar expressions that share registers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScalarProgram {
     /// Instructions in order.
     pub instructions: Vec<Instruction>,

@@ -1,5 +1,6 @@
 //! Decisions about a whole Plan on one device, each from the Plan and those before it.
 
+pub mod attention_bits;
 pub mod epilogues;
 pub mod expression_key;
 pub mod inlined;

@@ -5,11 +5,14 @@ use crate::error::{LoweringError, NoAttentionKernel};
 use crate::graph::Val;
 use crate::kernels::Kernel;
 use crate::kernels::attention::space::AttentionSpace;
-use crate::kernels::attention::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided};
+use crate::kernels::attention::{
+    AttentionBitsKey, AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided,
+};
 use crate::local::Local;
+use crate::passes::attention_bits::KeptBits;
 use crate::stored::{extents, stored_as};
 use burn_backend::DType as BurnType;
-use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim};
+use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Operand, Prim, Step};
 use std::sync::Arc;
 
 /// Dims of a tensor that are not of its own, and those that are.
@@ -32,6 +35,11 @@ fn no_kernel_for_dtypes(at: AttentionOperands, reads: &[Local]) -> Option<NoAtte
     unknown.map(NoAttentionKernel::Beside)
 }
 
+/// The operands that are multiplied.
+fn multiplied(at: AttentionOperands) -> impl Iterator<Item = usize> {
+    [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten()
+}
+
 /// Which of these dims each dim of the scores is.
 fn places(space: &AttentionSpace, dims: &[Dim]) -> Vec<Option<usize>> {
     space.dims.iter().map(|d| dims.iter().position(|o| o == d)).collect()
@@ -45,34 +53,15 @@ impl Lower<'_> {
         reads: &[Local],
         writes: &[Local],
     ) -> Result<Option<NoAttentionKernel>, LoweringError> {
-        let at = AttentionOperands::of(parts);
-        let factors: Vec<usize> = [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten().collect();
-        let half = reads[0].dtype;
-        if !self.graph.target.tensor_cores {
-            return Ok(Some(NoAttentionKernel::TensorCores));
-        }
-        if let Some(because) = no_kernel_for_dtypes(at, reads) {
-            return Ok(Some(because));
-        }
-        let values = at.values.map(|i| &reads[i]);
-        let space = AttentionSpace::of(spec, &reads[1], values, reads)?;
-        let everywhere = |d: &Dim| factors.iter().all(|i| reads[*i].at(*d).is_some());
-        if let Some(dim) = space.outer().iter().find(|d| !everywhere(d)) {
-            return Ok(Some(NoAttentionKernel::Outer(self.context.plan.dims.name(*dim).into())));
-        }
-        let elements = |dims: &[Dim]| Self::sizes(dims, &reads.iter().collect::<Vec<_>>()).iter().product();
-        let values = values.map_or(0, |_| elements(&spec.values));
-        let sizes = AttentionFactors { half, width: elements(&spec.width), values };
-        let draws = spec.draws.iter().map(|drawn| space.draw(&self.context, drawn, &reads[0]));
-        let draws = draws.collect::<Result<_, _>>()?;
-        let mut call = match AttentionCall::new(spec, parts, &space, &sizes, draws) {
-            Ok(call) => call,
+        let (space, mut call) = match self.attention_call((spec, parts), reads)? {
+            Ok(found) => found,
             Err(because) => return Ok(Some(because)),
         };
-
+        let at = AttentionOperands::of(parts);
+        let half = reads[0].dtype;
         let own = |i: usize| if i < 2 { &spec.width } else { &spec.values };
         let mut inputs: Vec<Val> = vec![];
-        for i in factors {
+        for i in multiplied(at) {
             // Where only the cotangent is wider, it is rounded as a factor of products is.
             let val = self.own_last(&reads[i], own(i));
             inputs.push(self.graph.cast(val, stored_as(half)));
@@ -92,9 +81,80 @@ impl Lower<'_> {
             }
             None => self.graph.table(&[1], vec![0]),
         };
+        if call.words_ahead() > 0 {
+            inputs.push(self.bits_ahead(&call, table));
+        }
         inputs.push(table);
         self.record_attention((spec, parts), call, inputs, &space, writes);
         Ok(None)
+    }
+
+    /// The kernel of an attention, and the order of its dims; or why there is none.
+    fn attention_call(
+        &self,
+        (spec, parts): (&AttentionSpec, &[AttentionPart]),
+        reads: &[Local],
+    ) -> Result<Result<(AttentionSpace, AttentionCall), NoAttentionKernel>, LoweringError> {
+        if !self.graph.target.tensor_cores {
+            return Ok(Err(NoAttentionKernel::TensorCores));
+        }
+        let at = AttentionOperands::of(parts);
+        if let Some(because) = no_kernel_for_dtypes(at, reads) {
+            return Ok(Err(because));
+        }
+        let values = at.values.map(|i| &reads[i]);
+        let space = AttentionSpace::of(spec, &reads[1], values, reads)?;
+        let everywhere = |d: &Dim| multiplied(at).all(|i| reads[i].at(*d).is_some());
+        if let Some(dim) = space.outer().iter().find(|d| !everywhere(d)) {
+            return Ok(Err(NoAttentionKernel::Outer(self.context.plan.dims.name(*dim).into())));
+        }
+        let elements = |dims: &[Dim]| Self::sizes(dims, &reads.iter().collect::<Vec<_>>()).iter().product();
+        let values = values.map_or(0, |_| elements(&spec.values));
+        let sizes = AttentionFactors { half: reads[0].dtype, width: elements(&spec.width), values };
+        let draws = spec.draws.iter().map(|drawn| space.draw(&self.context, drawn, &reads[0]));
+        let draws = draws.collect::<Result<_, _>>()?;
+        Ok(AttentionCall::new(spec, parts, &space, &sizes, draws).map(|call| (space, call)))
+    }
+
+    /// The bits that a step draws ahead, as they are told from others; none if it draws none.
+    pub fn attention_bits_of<'s>(&self, step: &'s Step) -> Option<AttentionBitsKey<'s>> {
+        let Prim::Attention { spec, parts } = &step.prim else { return None };
+        if spec.draws.is_empty() {
+            return None;
+        }
+        let locals = |of: &[Operand]| of.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>().ok();
+        let (reads, writes) = (locals(&step.reads)?, locals(&step.writes)?);
+        if writes.iter().all(|out| out.elements() == 0) {
+            return None;
+        }
+        let (space, call) = self.attention_call((spec, parts), &reads).ok()?.ok()?;
+        let (words, draws) = (call.words_ahead(), call.draws);
+        let of_gradient = call.slope.is_some();
+        (words > 0).then_some(AttentionBitsKey { spec, space, draws, words, of_gradient })
+    }
+
+    /// The bits that are drawn ahead: those of another step where they are kept, else of a launch of their own.
+    fn bits_ahead(&mut self, call: &AttentionCall, table: Val) -> Val {
+        let (step, shape) = (self.graph.step, vec![call.words_ahead()]);
+        let out = (shape.clone(), BurnType::U32);
+        if let Some(KeptBits { stack, dim, .. }) = self.attention_bits.loaded.get(&step).copied() {
+            return self.graph.kernel(Kernel::Load { stack, dim, last: true }, vec![], [out])[0];
+        }
+        let by = self.attention_bits.shared.get(&step);
+        if let Some(slot) = by.and_then(|by| self.drawn_bits.get(by)) {
+            return self.graph.read(*slot, &shape, BurnType::U32);
+        }
+        let draws = Kernel::AttentionDraws(Arc::new(call.draws_ahead()));
+        let drawn = self.graph.kernel(draws, vec![table], [out])[0];
+        if let Some(KeptBits { stack, dim, from }) = self.attention_bits.stored.get(&step).copied() {
+            self.graph.kernel(Kernel::Store { stack, dim, from }, vec![drawn], []);
+        }
+        if self.attention_bits.shared.values().any(|by| *by == step) {
+            let slot = self.graph.fresh();
+            self.graph.store(drawn, slot);
+            self.drawn_bits.insert(step, slot);
+        }
+        drawn
     }
 
     fn record_attention(

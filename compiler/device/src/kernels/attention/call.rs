@@ -51,9 +51,27 @@ pub struct AttentionCall {
     /// The number that the tiles are which positions decide, if there are any.
     pub decided: Option<f32>,
     /// Queries, keys, values if they are read, the cotangent of gradients, extra operands, then the greatest scores, the scale
-    /// and delta where they are given.
+    /// and delta where they are given. What is drawn ahead and the table of decided tiles follow, which have none of the dims.
     pub inputs: Vec<AttentionInput>,
     pub outputs: Vec<AttentionOutput>,
+}
+
+/// The bits that an attention draws ahead, as they are told from others.
+pub struct AttentionBitsKey<'a> {
+    pub spec: &'a AttentionSpec,
+    pub space: AttentionSpace,
+    pub draws: Vec<(RandomBlock, Vec<usize>)>,
+    pub words: usize,
+    /// Whether the step gives gradients.
+    pub of_gradient: bool,
+}
+
+impl AttentionBitsKey<'_> {
+    /// Whether the same bits are drawn for another attention, in the same order.
+    pub fn draws_as(&self, other: &AttentionBitsKey<'_>) -> bool {
+        let order = |of: &AttentionSpace| (of.dims.clone(), of.ranges.clone(), of.outer().len());
+        self.spec == other.spec && order(&self.space) == order(&other.space) && self.draws == other.draws
+    }
 }
 
 /// The operands that an attention multiplies.
@@ -128,6 +146,22 @@ impl AttentionCall {
         let of = |sizes: &[usize]| sizes.iter().product::<usize>();
         let [outer, rows] = [&self.sizes[..self.outer], &self.sizes[self.outer..key]].map(of);
         ahead([outer, rows, self.sizes[key]], self.draws.len())
+    }
+
+    /// Its draws alone.
+    pub fn draws_ahead(&self) -> AttentionCall {
+        AttentionCall {
+            parts: vec![],
+            width: 0,
+            values: 0,
+            score: ScalarProgram::default(),
+            slope: None,
+            weight: None,
+            extras: 0,
+            inputs: vec![],
+            outputs: vec![],
+            ..self.clone()
+        }
     }
 
     /// Says that positions decide tiles, all of whose scores are `number`.

@@ -8,4 +8,4 @@ pub mod bounds;
 pub mod call;
 pub mod space;
 
-pub use call::{AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, DECIDED, decided};
+pub use call::{AttentionBitsKey, AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, DECIDED, decided};

@@ -325,6 +325,8 @@ impl BurnBackend for Cube {
             #[cfg(feature = "cuda")]
             Kernel::Rows(call) => rows::compute(call, rng, step, inputs, outputs),
             #[cfg(feature = "cuda")]
+            Kernel::AttentionDraws(call) => attention::draw(call, rng, step, inputs.tensors, outputs),
+            #[cfg(feature = "cuda")]
             Kernel::Attention(call) => attention::attend(call, rng, step, inputs.tensors, outputs),
             #[cfg(feature = "cuda")]
             Kernel::LookUp(call) => index::look_up(call, &inputs.tensors, outputs),

@@ -39,7 +39,8 @@ pub(in super::super) fn attend(
     mut inputs: Vec<CubeTensor>,
     outputs: &[ResultSlot<'_>],
 ) -> Result<Vec<CubeTensor>, KernelError> {
-    let Some(decided) = inputs.pop() else { return Err(KernelError::Unsupported("no table".into())) };
+    let decided = last(&mut inputs)?;
+    let bits = if call.words_ahead() > 0 { last(&mut inputs)? } else { decided.clone() };
     let many = 2 + usize::from(call.values > 0) + usize::from(call.slope.is_some());
     for (i, input) in inputs.iter_mut().enumerate().take(many) {
         if !is_vectors(input, &call.inputs[i]) {
@@ -50,9 +51,28 @@ pub(in super::super) fn attend(
             }
         }
     }
-    let drawn = call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng)).collect();
-    let grouped = multiplies_together(&inputs[0].client);
-    Ok(AttentionRun { call, inputs, many, decided, outputs, drawn, step, grouped }.go())
+    let (grouped, drawn) = (multiplies_together(&decided.client), drawn(call, rng));
+    Ok(AttentionRun { call, inputs, many, decided, outputs, drawn, step, grouped }.go(bits))
+}
+
+/// The truth values that an attention draws ahead, a bit for each.
+pub(in super::super) fn draw(
+    call: &AttentionCall,
+    rng: RngState,
+    step: &CubeTensor,
+    mut inputs: Vec<CubeTensor>,
+    outputs: &[ResultSlot<'_>],
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let (decided, drawn) = (last(&mut inputs)?, drawn(call, rng));
+    Ok(AttentionRun { call, inputs, many: 0, decided, outputs, drawn, step, grouped: false }.bits())
+}
+
+fn last(inputs: &mut Vec<CubeTensor>) -> Result<CubeTensor, KernelError> {
+    inputs.pop().ok_or_else(|| KernelError::Unsupported("an attention without all of its operands".into()))
+}
+
+fn drawn(call: &AttentionCall, rng: RngState) -> Vec<Drawn> {
+    call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng)).collect()
 }
 
 /// Whether four planes of a device multiply together: `wgmma` is there on GPUs of compute capability 9.0 alone.
@@ -180,29 +200,24 @@ impl AttentionRun<'_> {
         }
     }
 
-    /// The truth values that are drawn ahead, a bit for each; some memory where none are.
-    fn bits(&self) -> CubeTensor {
-        let (like, words) = (&self.inputs[0], self.call.words_ahead());
-        let (client, device) = (like.client.clone(), like.device.clone());
-        let bits =
-            empty_device_contiguous_dtype(client, device, Extents::from([words.max(1)]), BurnType::U32);
-        if words > 0 {
-            #[expect(unsafe_code, reason = "there is a word for each unit of each tile")]
-            // SAFETY: as said.
-            unsafe {
-                draws::attention_draws::launch_unchecked(
-                    &like.client,
-                    self.cubes(self.rows()),
-                    CubeDim::new_1d(UNITS as u32),
-                    self.beside(),
-                    self.space(),
-                    self.decided.clone().into_tensor_arg(),
-                    bits.clone().into_tensor_arg(),
-                    self.shape(DECIDED),
-                );
-            }
+    /// Draws.
+    fn bits(&self) -> Vec<CubeTensor> {
+        let bits = self.outputs[0].memory();
+        #[expect(unsafe_code, reason = "there is a word for each unit of each tile")]
+        // SAFETY: as said.
+        unsafe {
+            draws::attention_draws::launch_unchecked(
+                &self.decided.client,
+                self.cubes(self.rows()),
+                CubeDim::new_1d(UNITS as u32),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                bits.clone().into_tensor_arg(),
+                self.shape(DECIDED),
+            );
         }
-        bits
+        vec![bits]
     }
 
     /// Memory for a part, as it is walked; a few elements that nothing is written to where it is not asked for.
@@ -226,14 +241,13 @@ impl AttentionRun<'_> {
     }
 
     /// The results in order.
-    fn go(&self) -> Vec<CubeTensor> {
+    fn go(&self, bits: CubeTensor) -> Vec<CubeTensor> {
         let call = self.call;
         let mut made = vec![None; call.parts.len()];
         let has = |part| call.parts.contains(&part);
         // What is accumulated for wide keys takes more registers, which leaves fewer for what is looked at.
         let widest = call.width.max(call.values);
         let columns = if widest > 64 { 32 } else { 64 };
-        let bits = self.bits();
         if call.slope.is_none() {
             self.forward(64, bits, &mut made);
         } else {

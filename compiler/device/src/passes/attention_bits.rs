@@ -1,0 +1,101 @@
+//! The truth values that attention draws, a bit for each score, from the step that draws them to the gradient that reads them again.
+//!
+//! A forward pass draws them ahead, in a launch of its own. The gradient of the same attention needs the same ones: it reads those of an earlier
+//! step in its iteration, or those that a loop over layers kept position by position. Only where neither is there, it draws them anew.
+
+use super::residuals::Readers;
+use crate::kernels::attention::AttentionBitsKey;
+use crate::slot::TensorSlot;
+use meshwright_plan::{BufId, Dim, Plan, Prim};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most words that loops keep in all, 1 GiB: beyond, memory is worth more than the time to draw again.
+const MOST_KEPT: usize = 1 << 28;
+
+/// Bits that a loop keeps position by position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptBits {
+    /// What they are kept as, behind the buffers of the Plan.
+    pub stack: BufId,
+    pub dim: Dim,
+    /// The lowest position that is read.
+    pub from: usize,
+}
+
+/// Which steps of a Plan read bits that another step has drawn.
+#[derive(Debug, Default)]
+pub struct AttentionBits {
+    /// Steps whose bits are kept for a later loop.
+    pub stored: BTreeMap<usize, KeptBits>,
+    /// The steps of the later loop.
+    pub loaded: BTreeMap<usize, KeptBits>,
+    /// Steps that read the bits of another step of their iteration, which is the value.
+    pub shared: BTreeMap<usize, usize>,
+}
+
+impl AttentionBits {
+    /// Finds them; `key` tells the bits of a step from others, and is none where a step draws none ahead.
+    pub fn of<'a>(plan: &'a Plan, key: impl Fn(usize) -> Option<AttentionBitsKey<'a>>) -> AttentionBits {
+        let mut found = AttentionBits::default();
+        let attentions =
+            plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Attention { .. }));
+        let keyed: Vec<(usize, AttentionBitsKey<'a>)> =
+            attentions.filter_map(|(step, _)| Some((step, key(step)?))).collect();
+        if keyed.is_empty() {
+            return found;
+        }
+        let (readers, mut left, mut drawn) = (Readers::of(plan), MOST_KEPT, BTreeSet::new());
+        for (step, key) in &keyed {
+            let same = |(by, other): &&(usize, AttentionBitsKey<'a>)| {
+                by < step && drawn.contains(by) && key.of_gradient && other.draws_as(key)
+            };
+            let before: Vec<usize> = keyed.iter().rev().filter(same).map(|k| k.0).collect();
+            let here = before.iter().find(|by| readers.is_beside(**by, *step));
+            let by = match here {
+                Some(by) => {
+                    found.shared.insert(*step, *by);
+                    Some(*by)
+                }
+                None => before.into_iter().find(|by| found.keep(&readers, (*by, *step), key.words, &mut left)),
+            };
+            // One step alone reads what another draws, so that it ends there.
+            match by {
+                Some(by) => drop(drawn.remove(&by)),
+                None => drop(drawn.insert(*step)),
+            }
+        }
+        found
+    }
+
+    /// Lets a step read what one of an earlier loop over the same dim draws, if there is memory left for it.
+    fn keep(
+        &mut self,
+        readers: &Readers<'_>,
+        (by, step): (usize, usize),
+        words: usize,
+        left: &mut usize,
+    ) -> bool {
+        let plan = readers.plan;
+        let over = |step: usize| {
+            let begin = readers.within[step]?;
+            let Prim::Repeat { dim, from, .. } = plan.steps[begin].prim else { return None };
+            Some((begin, dim, from))
+        };
+        let (Some((drawn_in, drawn_over, first)), Some((begin, dim, from))) = (over(by), over(step)) else {
+            return false;
+        };
+        let size = plan.dims.size(dim);
+        let stack = BufId((plan.buffers.len() + self.stored.len()) as u32);
+        let words = words * size.saturating_sub(from);
+        let beside = drawn_in != begin && readers.within[drawn_in] == readers.within[begin];
+        let small = size.max(stack.0 as usize) < TensorSlot::POSITIONS;
+        if !beside || drawn_over != dim || first > from || !small || words > *left {
+            return false;
+        }
+        *left -= words;
+        let kept = KeptBits { stack, dim, from };
+        self.stored.insert(by, kept);
+        self.loaded.insert(step, kept);
+        true
+    }
+}
