@@ -157,6 +157,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut *const c_void, image: *co
     if image.is_null() {
         return INVALID_VALUE;
     }
+    unsafe { kernels::keep(image) };
     match if *kernels::RUN { unsafe { kernels::load(image) } } else { Ok(image) } {
         Ok(loaded) => {
             unsafe { *module = loaded };

@@ -5,6 +5,8 @@ use crate::cuda::{INVALID_VALUE, current, piece};
 use crate::faults::{error_of, set_error};
 use crate::ptx::{Kernel, Launch, Memory, Module};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// Whether kernels compute.
@@ -41,6 +43,16 @@ impl Memory for Device {
 #[allow(clippy::print_stderr, reason = "there is nobody else to tell")]
 fn complain(text: &str) {
     eprintln!("stand-in for CUDA: {text}");
+}
+
+/// Keeps the text of a module in the folder that `FAKE_CUDA_PTX` names, if it names one.
+pub(crate) unsafe fn keep(image: *const c_void) {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let Some(folder) = std::env::var_os("FAKE_CUDA_PTX") else { return };
+    let (number, process) = (NUMBER.fetch_add(1, Ordering::Relaxed), std::process::id());
+    let path = Path::new(&folder).join(format!("{process}-{number}.ptx"));
+    let text = unsafe { CStr::from_ptr(image.cast()) };
+    std::fs::write(&path, text.to_bytes()).unwrap_or_else(|e| panic!("FAKE_CUDA_PTX: {}: {e}", path.display()));
 }
 
 /// A module of a text that ends with 0. It stays.

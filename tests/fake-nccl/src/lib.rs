@@ -28,6 +28,8 @@
 //!
 //! `FAKE_CUDA_LOG=FILE` writes down uploads, kernels and launches of graphs, each with its stream.
 //!
+//! `FAKE_CUDA_PTX=FOLDER` keeps the text of each kernel that is loaded there, as `ptxas -v` takes it.
+//!
 //! Kernels do nothing, so that only the calls count; with `FAKE_CUDA_KERNELS=run` an interpreter of their PTX computes what they would
 //! (`ptx`), and tells on the standard error what they must not do. `FAKE_CUDA_RACES=1` has it watch shared memory too: that two warps
 //! use with no barrier between, or that is read before anyone wrote it.

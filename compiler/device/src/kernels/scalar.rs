@@ -49,8 +49,6 @@ pub enum Instruction {
     OfIntegers(BinaryFn, usize, usize),
     /// Condition, value if it is true, value if it is not.
     Select(usize, usize, usize),
-    /// Rounded to the half type of the kernel.
-    Half(usize),
     /// An integer as a float.
     Float(usize),
     /// A truth value as an integer.
@@ -71,7 +69,7 @@ pub struct ScalarProgram {
 }
 
 impl ScalarProgram {
-    /// Compiles an expression whose half type is `half`. None if kernels lack a function or dtype of it.
+    /// Compiles an expression whose half type is `half`: a value of it has the digits of an `f32` until it is stored. None if kernels lack a function or dtype of it.
     pub fn of(computed: &Computed, half: DType) -> Option<ScalarProgram> {
         ScalarProgram::of_several(&computed.expr, &[computed.reg], half)
     }
@@ -103,10 +101,6 @@ impl ScalarProgram {
                 _ => instruction(&expr.nodes, node, &at)?,
             };
             instructions.push(instruction);
-            let rounds = !matches!(instruction, Instruction::Load(_) | Instruction::Half(_));
-            if node.dtype.is_half() && rounds {
-                instructions.push(Instruction::Half(instructions.len() - 1));
-            }
             at.push(instructions.len() - 1);
         }
         let results = results.iter().map(|reg| at.get(usize::from(*reg)).copied());
@@ -225,7 +219,6 @@ fn cast(nodes: &[Node], to: &Node, from: Reg, at: &[usize]) -> Option<Result<Ins
         // A bound that no `i32` has is left to operations that know it.
         (_, DType::I32 | DType::U8) => return None,
         (DType::I32 | DType::U8, _) => Ok(Instruction::Float(reg)),
-        (_, to) if to.is_half() => Ok(Instruction::Half(reg)),
         _ => Err(reg),
     })
 }

@@ -4,6 +4,8 @@
 pub const UNITS: usize = 256;
 /// So many cubes keep a large GPU busy: two for each multiprocessor of an H100.
 pub const CUBES: usize = 264;
+/// Results next to each other, or vectors of results, of a cube: a plane of units, or where there are few, as many as memory gives at a time.
+const BESIDE: [usize; 2] = [32, 8];
 /// Least elements, or vectors of them, that a unit folds of a chunk: with fewer, what chunks cost is more than they save.
 const LEAST_EACH: usize = 32;
 
@@ -28,7 +30,11 @@ impl FoldBlocks {
             // A plane for short rows, or as much of one as has something to do: a cube then has several rows.
             true if steps <= 4 * 32 => steps.next_power_of_two().min(32),
             true => UNITS,
-            false => UNITS / results.next_power_of_two().min(32),
+            false => {
+                let [many, few] = BESIDE;
+                let beside = if results.div_ceil(many) < CUBES / 4 { few } else { many };
+                UNITS / results.next_power_of_two().min(beside)
+            }
         };
         let beside = UNITS / folded;
         let cubes = results.div_ceil(beside);

@@ -123,13 +123,19 @@ impl RowCall {
 
 /// Limit of the elements of a row for one thread, by the values that it keeps and sums of each.
 fn most(held: usize, columns: usize) -> usize {
-    if (held, columns) == (1, 0) { MOST_OF_LONG } else { each(held, columns) }
+    if (held, columns) == (1, 0) { MOST_OF_LONG } else { room(held, columns) }
 }
 
-/// Usual number of elements of a thread, if that makes enough threads.
-pub fn each(held: usize, columns: usize) -> usize {
+/// Elements of a row that a thread has room for in its registers.
+fn room(held: usize, columns: usize) -> usize {
     let room = if columns > 0 { ROOM_WITH_COLUMNS } else { ROOM };
     MOST_EACH.min(room / (held + columns).max(1))
+}
+
+/// Usual number of elements of a thread, if that makes enough threads. A thread that sums columns has as few as there are threads for, so
+/// that a multiprocessor holds many of them.
+pub fn each(held: usize, columns: usize) -> usize {
+    if columns > 0 { 1 } else { room(held, columns) }
 }
 
 impl RowCall {

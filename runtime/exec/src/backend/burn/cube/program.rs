@@ -15,17 +15,17 @@ pub(super) struct ScalarInputs {
     pub(super) at: Sequence<u32>,
 }
 
-/// The value of an expression; `E` is the half type.
+/// The value of an expression.
 #[cfg(feature = "cuda")]
 #[cube]
-pub(super) fn evaluate<E: Float>(element: &ScalarInputs, #[comptime] program: ScalarProgram) -> f32 {
-    let results = evaluate_all::<E>(element, program);
+pub(super) fn evaluate(element: &ScalarInputs, #[comptime] program: ScalarProgram) -> f32 {
+    let results = evaluate_all(element, program);
     *results.index(0usize)
 }
 
 /// The values of several expressions.
 #[cube]
-pub(super) fn evaluate_all<E: Float>(
+pub(super) fn evaluate_all(
     element: &ScalarInputs,
     #[comptime] program: ScalarProgram,
 ) -> Sequence<f32> {
@@ -33,7 +33,7 @@ pub(super) fn evaluate_all<E: Float>(
     let many = comptime!(program.instructions.len());
     #[unroll]
     for i in 0..many {
-        let value = computed::<E>(&registers, element, i, comptime!(program.instructions.clone()));
+        let value = computed(&registers, element, i, comptime!(program.instructions.clone()));
         registers.push(value);
     }
     let mut results = Sequence::<f32>::new();
@@ -46,7 +46,7 @@ pub(super) fn evaluate_all<E: Float>(
 }
 
 #[cube]
-fn computed<E: Float>(
+fn computed(
     registers: &Sequence<f32>,
     element: &ScalarInputs,
     #[comptime] which: usize,
@@ -68,7 +68,6 @@ fn computed<E: Float>(
         Instruction::Select(c, a, b) => {
             select(*registers.index(c) != 0.0f32, *registers.index(a), *registers.index(b))
         }
-        Instruction::Half(a) => f32::cast_from(E::cast_from(*registers.index(a))),
         Instruction::Float(a) => f32::cast_from(integer(registers, a, program)),
         Instruction::Integer(a) => f32::reinterpret(i32::cast_from(*registers.index(a))),
         Instruction::Truth(a) => truth(*registers.index(a) != 0.0f32),

@@ -71,7 +71,7 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
         }
         both.finish(columns, grouped);
         let own = comptime!(shape.clone());
-        slopes::<E>(
+        slopes(
             &mut both,
             &beside,
             &space,
@@ -164,7 +164,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
             }
             both.finish(columns, comptime!(shape.grouped));
             let (first, own) = comptime!((start / 16, shape.clone()));
-            slopes::<E>(&mut both, &beside, &space, &rows, &staged, &looked_at, first, columns, own);
+            slopes(&mut both, &beside, &space, &rows, &staged, &looked_at, first, columns, own);
             gradients.hold(&both, start, columns, comptime!(shape.clone()));
         }
         gradients.add(&stream.pair, buffer, of, comptime!(shape.clone()));

@@ -116,14 +116,14 @@ pub(super) fn element(
 
 /// The score at a query and a key, and minus infinity beyond the keys and the queries.
 #[cube]
-pub(super) fn score<E: Float>(
+pub(super) fn score(
     element: &ScalarInputs,
     space: &Space,
     row: u32,
     key: u32,
     #[comptime] shape: AttentionShape,
 ) -> f32 {
-    let mut score = evaluate::<E>(element, comptime!(shape.score.clone()));
+    let mut score = evaluate(element, comptime!(shape.score.clone()));
     if comptime!(!shape.whole) {
         let is_within = row < space.rows && key < space.keys;
         score = select(is_within, score, comptime!(f32::NEG_INFINITY).runtime());

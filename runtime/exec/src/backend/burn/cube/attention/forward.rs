@@ -156,7 +156,7 @@ impl Softmax {
         #[comptime] shape: AttentionShape,
     ) {
         let own = comptime!(shape.clone());
-        let factors = self.scores::<E>(weights, beside, space, &stream.staged, tile, own);
+        let factors = self.scores(weights, beside, space, &stream.staged, tile, own);
         self.weigh(weights, &factors, comptime!(shape.clone()));
         if comptime!(shape.values > 0) {
             let (values, weights) = (
@@ -189,7 +189,7 @@ impl Softmax {
     }
 
     /// Puts scores in place of products, and gives the factors of their weights.
-    fn scores<E: Float>(
+    fn scores(
         &mut self,
         products: &mut Array<Vector<f32, Two>>,
         beside: &Beside,
@@ -215,11 +215,11 @@ impl Softmax {
                 let product = products[at].extract(c);
                 let inputs = element(beside, space, line, staged, tile, product, which, own);
                 let key = tile.first + key_in_tile(which);
-                let s = score::<E>(&inputs, space, query, key, comptime!(shape.clone()));
+                let s = score(&inputs, space, query, key, comptime!(shape.clone()));
                 self.most[half] = max(self.most[half], s);
                 scores.insert(c, s);
                 if let Some(weight) = comptime!(shape.weight.clone()) {
-                    factor.insert(c, evaluate::<E>(&inputs, weight));
+                    factor.insert(c, evaluate(&inputs, weight));
                 }
             }
             products[at] = scores;

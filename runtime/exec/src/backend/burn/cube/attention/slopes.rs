@@ -44,7 +44,7 @@ impl QueryRows {
 
 /// `product` is that of query and key, `by_weight` that of cotangent and value.
 #[cube]
-fn slope_at<E: Float>(
+fn slope_at(
     beside: &Beside,
     space: &Space,
     queries: &QueryRows,
@@ -59,7 +59,7 @@ fn slope_at<E: Float>(
     let (query, key) = (queries.row + comptime!(8 * half as u32), tile.first + key_in_tile(which));
     let line = queries.lines.index(half);
     let at = element(beside, space, line, staged, tile, product, which, comptime!(shape.clone()));
-    let score = score::<E>(&at, space, query, key, comptime!(shape.clone()));
+    let score = score(&at, space, query, key, comptime!(shape.clone()));
     let mut weight = exp(score - *queries.max.index(half)) * *queries.scale.index(half);
     // Beyond the end nothing is added, whatever is given for the last query.
     let is_within = query < space.rows && key < space.keys;
@@ -69,13 +69,13 @@ fn slope_at<E: Float>(
     let mut weighed = weight;
     let mut by_softmax = by_weight;
     if let Some(program) = comptime!(shape.weight.clone()) {
-        let factor = evaluate::<E>(&at, program);
+        let factor = evaluate(&at, program);
         weighed = weight * factor;
         by_softmax = by_weight * factor;
     }
     let mut product_slope = 0.0f32;
     if let Some(program) = comptime!(shape.slope.clone()) {
-        product_slope = weight * (by_softmax - *queries.delta.index(half)) * evaluate::<E>(&at, program);
+        product_slope = weight * (by_softmax - *queries.delta.index(half)) * evaluate(&at, program);
         // The slope at a product of nothing may be no number.
         if comptime!(!shape.whole) {
             product_slope = select(is_within, product_slope, 0.0f32);
@@ -87,7 +87,7 @@ fn slope_at<E: Float>(
 /// Puts the gradients of products in their place, and weights times their factors in the place of products of cotangents and values, for the
 /// keys of the tile from the 16 times `first`-th on.
 #[cube]
-pub(super) fn slopes<E: Float>(
+pub(super) fn slopes(
     both: &mut Both,
     beside: &Beside,
     space: &Space,
@@ -107,7 +107,7 @@ pub(super) fn slopes<E: Float>(
             let which = comptime!(Which { pair: first + at / 4, tile: at / 2 % 2, half: at % 2, key: c });
             let (product, by_weight) = (both.scores[at].extract(c), both.by_weights[at].extract(c));
             let own = comptime!(shape.clone());
-            let found = slope_at::<E>(beside, space, queries, staged, tile, product, by_weight, which, own);
+            let found = slope_at(beside, space, queries, staged, tile, product, by_weight, which, own);
             made.insert(c, found.product);
             weights.insert(c, found.weight);
         }

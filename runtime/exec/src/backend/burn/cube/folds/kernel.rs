@@ -169,7 +169,7 @@ fn take<E: Float, N: Size>(
     #[unroll]
     for lane in 0..comptime!(pace.width) {
         let element = element_at(&loaded, &at, &nowhere, lane, comptime!(shape.operands.len()), pace);
-        let value = evaluate::<E>(&element, comptime!(shape.program.clone()));
+        let value = evaluate(&element, comptime!(shape.program.clone()));
         let to = comptime!(if shape.by_rows() { 0 } else { lane });
         sums[to] = folded(sums[to], value, comptime!(shape.monoid));
     }

@@ -82,7 +82,7 @@ fn compute<E: Float, N: Size>(
     for lane in 0..comptime!(pace.width) {
         let many = comptime!(shape.operands.len());
         let element = element_at(&loaded, &at, &space.starts, lane, many, pace);
-        values.push(evaluate_all::<E>(&element, comptime!(shape.program.clone())));
+        values.push(evaluate_all(&element, comptime!(shape.program.clone())));
     }
     #[unroll]
     for o in 0..comptime!(shape.outputs.len()) {

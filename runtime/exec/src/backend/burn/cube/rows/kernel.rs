@@ -17,7 +17,7 @@ use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowSource, RowT
 use meshwright_plan::{DType, Monoid};
 
 /// Units that can tell each other numbers without memory.
-const PLANE: usize = 32;
+pub(super) const PLANE: usize = 32;
 /// Elements of a row that a unit takes at a time where it keeps nothing of them, in up to four vectors.
 const AT_ONCE: usize = 16;
 
@@ -254,7 +254,7 @@ fn of_row<E: Float, N: Size, M: Size>(
         pace,
         comptime!(shape.clone()),
     );
-    let computed = computed::<E>(&read, space, &at, comptime!(part.clone()), pace);
+    let computed = computed(&read, space, &at, comptime!(part.clone()), pace);
     #[unroll]
     for i in 0..comptime!(part.targets.len()) {
         match comptime!(part.targets[i]) {
@@ -417,7 +417,7 @@ fn of_vector<E: Float, N: Size>(
 ) {
     let pace = comptime!(shape.pace);
     let part = comptime!(shape.passes[pass].elements.clone());
-    let computed = computed::<E>(read, space, at, comptime!(part.clone()), pace);
+    let computed = computed(read, space, at, comptime!(part.clone()), pace);
     #[unroll]
     for i in 0..comptime!(part.targets.len()) {
         match comptime!(part.targets[i]) {
@@ -497,7 +497,7 @@ fn loaded<E: Float, N: Size>(
 
 /// The values of a part, by element of the vector.
 #[cube]
-fn computed<E: Float>(
+fn computed(
     loaded: &Sequence<Sequence<f32>>,
     space: &RowSpace,
     at: &Sequence<usize>,
@@ -508,7 +508,7 @@ fn computed<E: Float>(
     #[unroll]
     for lane in 0..comptime!(pace.width) {
         let element = element_at(loaded, at, &space.starts, lane, comptime!(part.loads.len()), pace);
-        values.push(evaluate_all::<E>(&element, comptime!(part.program.clone())));
+        values.push(evaluate_all(&element, comptime!(part.program.clone())));
     }
     values
 }

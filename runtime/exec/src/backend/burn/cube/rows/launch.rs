@@ -7,7 +7,7 @@ use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
 use super::super::folds::{chunk_memory, fold};
 use super::super::operands::{BoundTensors, OwnInputs, ResultSlot, placed};
-use super::kernel::{RowShape, RowSpaceLaunch, along_rows};
+use super::kernel::{PLANE, RowShape, RowSpaceLaunch, along_rows};
 use crate::backend::RngState;
 use crate::kernels::KernelError;
 use burn_cubecl::tensor::CubeTensor;
@@ -20,6 +20,8 @@ use meshwright_device::kernels::spread::CUBES;
 use meshwright_device::kernels::walk::JointWalk;
 use meshwright_plan::DType;
 
+/// Most cubes that sum over their rows, twice what keeps a large GPU busy: of units with few registers a multiprocessor holds four.
+const CUBES_OF_COLUMNS: usize = 2 * CUBES;
 /// Vectors that a unit reads before it computes.
 const AHEAD: usize = 4;
 
@@ -163,7 +165,7 @@ impl<'a> BoundRows<'a> {
     /// A cube has rows beside each other, or where it sums over rows, some of these one after the other.
     fn cubes(&self, rows: usize, beside: usize) -> usize {
         let all = rows.div_ceil(beside);
-        if self.call.columns > 0 { all.min(CUBES) } else { all }
+        if self.call.columns > 0 { all.min(CUBES_OF_COLUMNS) } else { all }
     }
 
     /// Memory for what cubes sum over their rows.
@@ -189,9 +191,7 @@ impl<'a> BoundRows<'a> {
         // Gaps between shorter rows of a row are read too.
         let each = (each(*held, *columns) / self.width).max(vectors.div_ceil(MOST_UNITS)).max(1);
         let (units, all) = match self.call.keeps {
-            true => {
-                (vectors.div_ceil(each).next_power_of_two().max(vectors.next_power_of_two().min(32)), UNITS)
-            }
+            true => (units(vectors, each), UNITS),
             false => (UNITS_OF_LONG, UNITS_OF_LONG),
         };
         let each = if self.call.keeps { vectors.div_ceil(units) } else { 0 };
@@ -260,6 +260,12 @@ impl<'a> BoundRows<'a> {
         }
         sources
     }
+}
+
+/// Units for a row of so many vectors, of which each has some: whole planes where one does not do.
+fn units(vectors: usize, each: usize) -> usize {
+    let units = vectors.div_ceil(each).max(vectors.min(PLANE));
+    if units > PLANE { units.next_multiple_of(PLANE) } else { units.next_power_of_two() }
 }
 
 fn drawn(operand: &MapOperand, dims: usize, rng: RngState) -> Option<Drawn> {
