@@ -138,9 +138,9 @@ fn binary(a: f32, b: f32, #[comptime] f: BinaryFn) -> f32 {
         BinaryFn::Or => select(a != 0.0f32, 1.0f32, b),
         BinaryFn::Div => a / b,
         BinaryFn::Pow => a.powf(b),
-        // The other where one is no number, but then the result is none either.
-        BinaryFn::Min => select(a <= b || a.is_nan(), a, b),
-        BinaryFn::Max => select(a >= b || a.is_nan(), a, b),
+        // No number where one is none.
+        BinaryFn::Min => min_nan(a, b),
+        BinaryFn::Max => max_nan(a, b),
         BinaryFn::Lt => truth(a < b),
         BinaryFn::Le => truth(a <= b),
         BinaryFn::Gt => truth(a > b),

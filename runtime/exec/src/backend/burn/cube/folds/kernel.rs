@@ -145,8 +145,8 @@ pub(in super::super) const fn identity(monoid: Monoid) -> f32 {
 pub(in super::super) fn folded(a: f32, b: f32, #[comptime] monoid: Monoid) -> f32 {
     match comptime!(monoid) {
         // No number where one is none.
-        Monoid::Max => select(a >= b || a.is_nan(), a, b),
-        Monoid::Min => select(a <= b || a.is_nan(), a, b),
+        Monoid::Max => max_nan(a, b),
+        Monoid::Min => min_nan(a, b),
         _ => a + b,
     }
 }

@@ -434,7 +434,7 @@ fn of_vector<E: Float, N: Size>(
                 #[unroll]
                 for lane in 0..comptime!(pace.width) {
                     let mut value = *computed.index(lane).index(i);
-                    if comptime!(shape.reaches && lane > 0) {
+                    if comptime!(shape.may_reach(place) && lane > 0) {
                         let beyond = *at.index(comptime!(pace.along)) + lane >= space.inner;
                         value = select(beyond, comptime!(identity(monoid)).runtime(), value);
                     }
@@ -461,6 +461,11 @@ impl RowShape {
     /// How many sums over all rows a unit has.
     const fn summed(&self) -> usize {
         self.columns * self.each * self.pace.width
+    }
+
+    /// Whether the vector that a unit has in that place may reach beyond the row: the last one does.
+    const fn may_reach(&self, place: usize) -> bool {
+        self.reaches && (self.each == 0 || place + 1 == self.each)
     }
 
     /// Where a unit keeps a value of an element.
