@@ -43,6 +43,8 @@ pub enum Instruction {
     /// An exponential beside values of a half type: within 2 units in the last place of the exponent's product with the logarithm of e, which is two
     /// instructions in place of nine.
     RoughExp(usize),
+    /// An error function there: within a hundred thousandth, half the instructions.
+    RoughErf(usize),
     /// A function of floats or truth values.
     Binary(BinaryFn, usize, usize),
     /// A function of integers.
@@ -108,12 +110,14 @@ impl ScalarProgram {
         Some(if expr.nodes.iter().any(|n| n.dtype.is_half()) { program.beside_halves() } else { program })
     }
 
-    /// The same where what is computed meets values of a half type, beside whose rounding that of exponentials does not show.
+    /// The same where what is computed meets values of a half type, beside whose rounding that of exponentials and error functions does not show.
     pub fn beside_halves(mut self) -> ScalarProgram {
         for instruction in &mut self.instructions {
-            if let Instruction::Unary(UnaryFn::Exp, of) = *instruction {
-                *instruction = Instruction::RoughExp(of);
-            }
+            *instruction = match *instruction {
+                Instruction::Unary(UnaryFn::Exp, of) => Instruction::RoughExp(of),
+                Instruction::Unary(UnaryFn::Erf, of) => Instruction::RoughErf(of),
+                other => other,
+            };
         }
         self
     }

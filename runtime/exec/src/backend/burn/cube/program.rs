@@ -1,7 +1,7 @@
 //! Scalar expressions as kernels compute them. Every register is an `f32`: truth values are 0 and 1, and integers are the bits of an
 //! `i32`.
 
-use super::erf::erf;
+use super::erf::{erf, rough_erf};
 use super::exp2::exp;
 use cubecl::prelude::*;
 pub(super) use meshwright_device::kernels::scalar::{Instruction, ScalarProgram};
@@ -59,6 +59,7 @@ fn computed(
         Instruction::Index(dim) => f32::reinterpret(*element.at.index(dim)),
         Instruction::Unary(f, a) => unary(*registers.index(a), f),
         Instruction::RoughExp(a) => exp(*registers.index(a)),
+        Instruction::RoughErf(a) => rough_erf(*registers.index(a)),
         Instruction::Binary(f, a, b) => binary(*registers.index(a), *registers.index(b), f),
         Instruction::OfIntegers(f, a, b) => {
             let a = integer(registers, a, comptime!(program.clone()));
