@@ -91,12 +91,13 @@ fn memory(machine: &mut Machine, samples: &[&Sample]) {
 const SHARED: f64 = 0.9;
 
 /// Bytes per second of all cores, by vectors that as many devices as there are cores read at the same time; none where each has its own rate
-/// then too.
+/// then too. Estimates take it for a limit of what lies in caches as well, so one below their rates is not written either.
 pub(super) fn total(machine: &mut Machine, cores: usize, samples: &[Sample]) {
     let updates = samples.iter().filter(|s| s.work.phase == Phase::Update && s.work.bytes >= SOMETHING);
     let all = median(updates.map(|s| cores as f64 * s.work.bytes / working(machine, s)));
     let alone = machine.device.stream.rates.last().map_or(0.0, |r| r.1 * cores as f64);
-    machine.device.stream.total = all.filter(|all| *all < SHARED * alone);
+    let greatest = machine.device.stream.rates.iter().map(|r| r.1).fold(0.0, f64::max);
+    machine.device.stream.total = all.filter(|all| *all < SHARED * alone && *all > greatest);
 }
 
 /// Seconds of a function for an element, less those of others beside it: by the kernel that has most of it.

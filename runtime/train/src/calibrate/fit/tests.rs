@@ -101,6 +101,20 @@ fn known_costs_are_found_again() {
 }
 
 #[test]
+fn a_total_is_written_where_cores_share_it_and_caches_do_not_exceed_it() {
+    let samples = priced(&shared(2, true).options, &known(), 2);
+    let of = |rates: Vec<(f64, f64)>| {
+        let mut found = machine("cpu", &[]).unwrap();
+        found.device.stream.rates = rates;
+        total(&mut found, 2, &samples);
+        found.device.stream.total
+    };
+    assert!(of(vec![(2e5, 30e9), (1e8, 21e9)]).is_some());
+    assert_eq!(of(vec![(2e5, 80e9), (1e8, 21e9)]), None);
+    assert_eq!(of(vec![(2e5, 30e9), (1e8, 16e9)]), None);
+}
+
+#[test]
 fn lines_and_saturation_are_found_again() {
     let line = |x: f64| 3e-6 + x / 2e9;
     let (slope, start) = straight([1e3, 1e5, 1e7].into_iter().map(|x| (x, line(x)))).unwrap();
