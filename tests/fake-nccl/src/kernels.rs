@@ -52,7 +52,8 @@ pub(crate) unsafe fn keep(image: *const c_void) {
     let (number, process) = (NUMBER.fetch_add(1, Ordering::Relaxed), std::process::id());
     let path = Path::new(&folder).join(format!("{process}-{number}.ptx"));
     let text = unsafe { CStr::from_ptr(image.cast()) };
-    std::fs::write(&path, text.to_bytes()).unwrap_or_else(|e| panic!("FAKE_CUDA_PTX: {}: {e}", path.display()));
+    std::fs::write(&path, text.to_bytes())
+        .unwrap_or_else(|e| panic!("FAKE_CUDA_PTX: {}: {e}", path.display()));
 }
 
 /// A module of a text that ends with 0. It stays.

@@ -56,7 +56,9 @@ impl AttentionBits {
                     found.shared.insert(*step, *by);
                     Some(*by)
                 }
-                None => before.into_iter().find(|by| found.keep(&readers, (*by, *step), key.words, &mut left)),
+                None => {
+                    before.into_iter().find(|by| found.keep(&readers, (*by, *step), key.words, &mut left))
+                }
             };
             // One step alone reads what another draws, so that it ends there.
             match by {

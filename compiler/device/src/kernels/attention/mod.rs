@@ -8,4 +8,6 @@ pub mod bounds;
 pub mod call;
 pub mod space;
 
-pub use call::{AttentionBitsKey, AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, DECIDED, decided};
+pub use call::{
+    AttentionBitsKey, AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, DECIDED, decided,
+};

@@ -25,10 +25,7 @@ pub(super) fn evaluate(element: &ScalarInputs, #[comptime] program: ScalarProgra
 
 /// The values of several expressions.
 #[cube]
-pub(super) fn evaluate_all(
-    element: &ScalarInputs,
-    #[comptime] program: ScalarProgram,
-) -> Sequence<f32> {
+pub(super) fn evaluate_all(element: &ScalarInputs, #[comptime] program: ScalarProgram) -> Sequence<f32> {
     let mut registers = Sequence::<f32>::new();
     let many = comptime!(program.instructions.len());
     #[unroll]

@@ -71,17 +71,7 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
         }
         both.finish(columns, grouped);
         let own = comptime!(shape.clone());
-        slopes(
-            &mut both,
-            &beside,
-            &space,
-            &of_queries,
-            &stream.staged,
-            &looked_at,
-            0usize,
-            columns,
-            own,
-        );
+        slopes(&mut both, &beside, &space, &of_queries, &stream.staged, &looked_at, 0usize, columns, own);
         let at = buffer * comptime!(key_tile.size() as u32);
         accumulate::<E, N>(&halves::<E>(&both.scores, columns), &stream.pair.first, at, &mut sums, key_tile);
         finish(&mut sums, comptime!(shape.width), 0usize, grouped);
