@@ -4,11 +4,12 @@ use std::ops::Range;
 
 /// The seeds of a law: the one of `SEED=n`, those of `SEED=n..m`, or else the first `few`; with `LONG=1` the first `many`.
 pub(crate) fn seeds(few: u64, many: u64) -> Range<u64> {
-    let asked = std::env::var("SEED").unwrap_or_default();
-    let some = asked.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    let one = || asked.parse().ok().map(|seed| seed..seed + 1);
-    let count = if std::env::var_os("LONG").is_some() { many } else { few };
-    some.or_else(one).unwrap_or(0..count)
+    if let Ok(asked) = std::env::var("SEED") {
+        let some = asked.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+        let one = || asked.parse().ok().map(|seed| seed..seed + 1);
+        return some.or_else(one).unwrap_or_else(|| panic!("SEED is `{asked}`; give n or n..m"));
+    }
+    0..if std::env::var_os("LONG").is_some() { many } else { few }
 }
 
 /// Whether `SEED` says which: then a law says nothing of how many there are of what.

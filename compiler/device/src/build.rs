@@ -74,7 +74,7 @@ pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<Devi
     let (folds, writes) = (|i: &_, value| lowering.folds(i, value), |s: &_| lowering.groups(s).is_some());
     lowering.inlined = InlinedValues::of(plan, &lowering.rows, folds, writes);
     let order = StepOrder::of(plan, &lowering.rows, &lowering.inlined, target.maps);
-    lowering.attention_bits = AttentionBits::of(plan, |s| lowering.attention_bits_of(&plan.steps[s]));
+    lowering.attention_bits = AttentionBits::of(plan, &order, |s| lowering.attention_bits_of(&plan.steps[s]));
     let taken = (&residuals, &lowering.masks, &lowering.rows, &lowering.inlined);
     lowering.epilogues = Epilogues::of(plan, taken, &order, |e| lowering.has_epilogue(e));
     let mut builder = ProgramBuilder {

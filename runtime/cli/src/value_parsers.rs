@@ -79,6 +79,12 @@ pub(crate) fn minutes(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a number of minutes, above 0 and at most 60".into())
 }
 
+/// A name of one line.
+pub(crate) fn line(text: &str) -> Result<String, String> {
+    let is_line = !text.trim().is_empty() && !text.chars().any(char::is_control);
+    is_line.then(|| text.into()).ok_or_else(|| "expected a name on one line".into())
+}
+
 /// A temperature.
 pub(crate) fn temperature(text: &str) -> Result<f64, String> {
     text.parse()

@@ -72,7 +72,7 @@ fn step_of_run(project: &Project, of: &Path) -> Checked<(usize, f64)> {
         project.layout.mesh.option(),
         project.program.float.name().to_string(),
     );
-    let theirs = (run.model.clone(), run.mesh.replace(" x ", ","), run.precision.clone());
+    let theirs = (run.model.clone(), run.mesh.clone(), run.precision.clone());
     let words = |(model, mesh, precision): &(String, String, String)| {
         let on = if mesh.is_empty() { "one device" } else { mesh };
         format!("`{model}` on {on} in {precision}")
@@ -87,6 +87,17 @@ fn step_of_run(project: &Project, of: &Path) -> Checked<(usize, f64)> {
             of.display(),
             words(&theirs),
             words(&ours)
+        );
+        return Err(Box::new(wrong(message).help("give the options of the run")));
+    }
+    let rules: Vec<&str> = project.layout.rules.iter().map(|r| r.text.as_str()).collect();
+    if rules != run.rules {
+        let words = |rules: &str| if rules.is_empty() { "no rules".into() } else { format!("`{rules}`") };
+        let message = format!(
+            "the run `{}` has the layout {}; the estimate has {}",
+            of.display(),
+            words(&run.rules.join("; ")),
+            words(&rules.join("; "))
         );
         return Err(Box::new(wrong(message).help("give the options of the run")));
     }

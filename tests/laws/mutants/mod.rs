@@ -84,11 +84,23 @@ pub(crate) fn in_spmd(subject: &Planned, spmd: &Spmd) -> Found {
     }
 }
 
+/// What `verify_plan` says of buffers that end too early or too late.
+const OF_ENDS: [&str; 8] = [
+    "not there",
+    "storage of",
+    "frees buffer",
+    "ends buffer",
+    "never ends",
+    "has ended",
+    "ends in its body",
+    "in the body of the loop and does not end",
+];
+
 /// What is found in a Plan that stands for that of `subject`.
 pub(crate) fn in_plan(subject: &Planned, plan: &Plan) -> Found {
     let found = verify_plan(plan);
     // But for what ends too early or too late, a pass before `lifetimes` would have been refused for it.
-    let of_ends = |v: &&String| ["not there", "storage of", "frees", "end"].iter().any(|w| v.contains(w));
+    let of_ends = |v: &&String| OF_ENDS.iter().any(|w| v.contains(w));
     if let Some(v) = found.iter().find(|v| !of_ends(v)) {
         assert!(verify_order(plan).contains(v), "`verify_order` does not find: {v}");
     }

@@ -43,7 +43,7 @@ pub enum Instruction {
     /// An exponential beside values of a half type: within 2 units in the last place of the exponent's product with the logarithm of e, which is two
     /// instructions in place of nine.
     RoughExp(usize),
-    /// An error function there: within a hundred thousandth, half the instructions.
+    /// An error function there: within 2e-5 of itself, in half the instructions.
     RoughErf(usize),
     /// A function of floats or truth values.
     Binary(BinaryFn, usize, usize),

@@ -4,6 +4,7 @@
 //! step in its iteration, or those that a loop over layers kept position by position. Only where neither is there, it draws them anew.
 
 use super::residuals::Readers;
+use super::step_order::StepOrder;
 use crate::kernels::attention::AttentionBitsKey;
 use crate::slot::TensorSlot;
 use meshwright_plan::{BufId, Dim, Plan, Prim};
@@ -35,7 +36,11 @@ pub struct AttentionBits {
 
 impl AttentionBits {
     /// Finds them; `key` tells the bits of a step from others, and is none where a step draws none ahead.
-    pub fn of<'a>(plan: &'a Plan, key: impl Fn(usize) -> Option<AttentionBitsKey<'a>>) -> AttentionBits {
+    pub fn of<'a>(
+        plan: &'a Plan,
+        order: &StepOrder,
+        key: impl Fn(usize) -> Option<AttentionBitsKey<'a>>,
+    ) -> AttentionBits {
         let mut found = AttentionBits::default();
         let attentions =
             plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Attention { .. }));
@@ -47,7 +52,8 @@ impl AttentionBits {
         let (readers, mut left, mut drawn) = (Readers::of(plan), MOST_KEPT, BTreeSet::new());
         for (step, key) in &keyed {
             let same = |(by, other): &&(usize, AttentionBitsKey<'a>)| {
-                by < step && drawn.contains(by) && key.of_gradient && other.draws_as(key)
+                let comes_first = by < step && order.place[*by] < order.place[*step];
+                comes_first && drawn.contains(by) && key.of_gradient && other.draws_as(key)
             };
             let before: Vec<usize> = keyed.iter().rev().filter(same).map(|k| k.0).collect();
             let here = before.iter().find(|by| readers.is_beside(**by, *step));

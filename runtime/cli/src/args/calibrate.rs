@@ -23,7 +23,7 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "MINUTES", default_value = "3", value_parser = value_parsers::minutes)]
     pub(crate) minutes: f64,
     /// Name of the machine [default: its cores]
-    #[arg(long, value_name = "NAME", conflicts_with = "check")]
+    #[arg(long, value_name = "NAME", conflicts_with = "check", value_parser = value_parsers::line)]
     pub(crate) name: Option<String>,
     /// The machine file to write. An older one is replaced if it was calibrated.
     #[arg(long, value_name = "FILE", default_value = "calibrated.machine.toml", conflicts_with = "check")]

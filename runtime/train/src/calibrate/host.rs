@@ -56,16 +56,39 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, collectives: bool) {
         let keys: BTreeMap<String, String> = keys.iter().map(|(k, v)| ((*k).into(), v.clone())).collect();
         Some(NumberSource::ByKey(keys))
     };
+    let base = machine(BASE, &[]).map(|base| rounded(&base)).ok();
+    // What no probe told, the shipped file did.
+    let told = |own: &str, kept: &dyn Fn(&Machine) -> bool| match base.as_ref().is_some_and(kept) {
+        true => shipped(""),
+        false => format!("{measured}: {own}"),
+    };
+    let (device, tiers) = (of.device.clone(), &mut of.tier);
+    let kept: Vec<&str> = base
+        .iter()
+        .flat_map(|base| &base.device.scalar)
+        .filter(|(f, s)| device.scalar.get(*f) == Some(*s))
+        .map(|(f, _)| f.as_str())
+        .collect();
+    let scalar = match &kept[..] {
+        [] => format!("{measured}: chains of one function"),
+        some => format!(
+            "{measured}: chains of one function, but {} as in the shipped file `{BASE}`",
+            some.join(", ")
+        ),
+    };
     let d = &mut of.device;
     d.source = by_key(&[
         ("memory", "the host's /proc/meminfo".into()),
         ("reserve", shipped("")),
         ("units", "the cores that this process may use".into()),
-        ("kernel", format!("{measured}: steps on a few elements, one core at work")),
+        (
+            "kernel",
+            told("steps on a few elements, one core at work", &|base| base.device.kernel == device.kernel),
+        ),
         ("sustained", format!("{measured}: fitted on plans")),
         ("attention_sustained", shipped("")),
         ("straggle", shipped("")),
-        ("scalar", format!("{measured}: chains of one function")),
+        ("scalar", scalar),
         ("families", format!("{measured}: where memory is not what limits them")),
     ]);
     for rates in d.matrix.values_mut() {
@@ -73,12 +96,24 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, collectives: bool) {
             all("`best` is the fastest product on one core, `peak` what it would reach without edges");
     }
     d.product.source = all("fitted on products of 16 shapes; `tiles` have the shapes of the shipped file");
-    d.stream.source = all("updates of vectors; `total` by a device for each core");
-    for rates in d.attention.values_mut() {
-        rates.source = all("64 to 512 keys of 64 elements, 128 and 256 of 32, and with dropout");
+    let stream = told("updates of vectors; `total` by a device for each core", &|base| {
+        base.device.stream.rates == device.stream.rates
+    });
+    d.stream.source = Some(NumberSource::All(stream));
+    for (name, rates) in &mut d.attention {
+        let same = |base: &Machine| {
+            base.device
+                .attention
+                .get(name)
+                .is_some_and(|b| (b.forward, b.backward) == (rates.forward, rates.backward))
+        };
+        let of = told("64 to 512 keys of 64 elements, 128 and 256 of 32, and with dropout", &same);
+        rates.source = Some(NumberSource::All(of));
     }
-    if let Some(tier) = of.tier.first_mut().filter(|_| collectives) {
-        sources_of_tier(tier, &measured, &shipped(""));
+    match tiers.first_mut() {
+        Some(tier) if collectives => sources_of_tier(tier, &measured, &shipped("")),
+        Some(tier) => tier.source = Some(NumberSource::All(shipped(""))),
+        None => {}
     }
 }
 

@@ -65,8 +65,8 @@ const CASES: [PlanCase; 14] = [
 
 /// Starts the plans for a mesh; of a short calibration every second one.
 pub(super) fn started(mesh: &Mesh, short: bool) -> Result<Vec<Timed>, Failure> {
-    let axes = mesh.axes.iter().filter(|a| a.size > 1).map(|a| a.name.as_str());
-    let ends = axes.clone().next().zip(axes.last());
+    let mut axes = mesh.axes.iter().filter(|a| a.size > 1).map(|a| a.name.as_str());
+    let ends = axes.clone().next().zip(axes.next_back());
     let mut all = vec![];
     for (model, preset, dims, rules) in CASES.into_iter().step_by(if short { 2 } else { 1 }) {
         let mut options = ProjectOptions {

@@ -1,5 +1,6 @@
 //! The programs that are timed: model texts, each of work of one kind in several sizes.
 
+use crate::memory::available_bytes;
 use crate::project::ProjectOptions;
 use meshwright_plan::DType;
 
@@ -142,9 +143,15 @@ fn stream(n: usize) -> Probe {
     Probe::new(ProbeKind::Stream, "stream.mw", STREAM, &[("n", n)])
 }
 
-/// Vectors of the greatest length on as many devices as there are cores: all of them share the memory.
+/// Bytes that a training of vectors takes for an element, with what it reads and makes.
+const BYTES_OF_ELEMENT: usize = 32;
+
+/// Vectors on as many devices as there are cores, all of which share the memory: of the greatest length for which there is enough.
 pub(super) fn shared(cores: usize, short: bool) -> Probe {
-    let mut probe = stream(if short { LONG } else { LENGTHS[LENGTHS.len() - 1] });
+    let room = available_bytes().map_or(usize::MAX, |bytes| bytes as usize / BYTES_OF_ELEMENT / cores.max(1));
+    let most = room.min(if short { LONG } else { usize::MAX });
+    let length = LENGTHS.into_iter().rev().find(|n| *n <= most);
+    let mut probe = stream(length.unwrap_or(LENGTHS[0]));
     probe.options.mesh = Some(format!("all={cores}"));
     probe
 }

@@ -82,7 +82,7 @@ impl Lower<'_> {
             None => self.graph.table(&[1], vec![0]),
         };
         if call.words_ahead() > 0 {
-            inputs.push(self.bits_ahead(&call, table));
+            inputs.push(self.bits_ahead(&call, table)?);
         }
         inputs.push(table);
         self.record_attention((spec, parts), call, inputs, &space, writes);
@@ -134,15 +134,17 @@ impl Lower<'_> {
     }
 
     /// The bits that are drawn ahead: those of another step where they are kept, else of a launch of their own.
-    fn bits_ahead(&mut self, call: &AttentionCall, table: Val) -> Val {
+    fn bits_ahead(&mut self, call: &AttentionCall, table: Val) -> Result<Val, LoweringError> {
         let (step, shape) = (self.graph.step, vec![call.words_ahead()]);
         let out = (shape.clone(), BurnType::U32);
         if let Some(KeptBits { stack, dim, .. }) = self.attention_bits.loaded.get(&step).copied() {
-            return self.graph.kernel(Kernel::Load { stack, dim, last: true }, vec![], [out])[0];
+            return Ok(self.graph.kernel(Kernel::Load { stack, dim, last: true }, vec![], [out])[0]);
         }
-        let by = self.attention_bits.shared.get(&step);
-        if let Some(slot) = by.and_then(|by| self.drawn_bits.get(by)) {
-            return self.graph.read(*slot, &shape, BurnType::U32);
+        if let Some(by) = self.attention_bits.shared.get(&step) {
+            let Some(slot) = self.drawn_bits.get(by).copied() else {
+                return Err(LoweringError::Plan("no step has kept what an attention draws".into()));
+            };
+            return Ok(self.graph.read(slot, &shape, BurnType::U32));
         }
         let draws = Kernel::AttentionDraws(Arc::new(call.draws_ahead()));
         let drawn = self.graph.kernel(draws, vec![table], [out])[0];
@@ -154,7 +156,7 @@ impl Lower<'_> {
             self.graph.store(drawn, slot);
             self.drawn_bits.insert(step, slot);
         }
-        drawn
+        Ok(drawn)
     }
 
     fn record_attention(

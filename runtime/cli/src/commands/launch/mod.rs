@@ -21,6 +21,7 @@ use meshwright_cost::engine::EngineKind;
 use meshwright_cost::estimate::Estimate;
 use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::Failure;
 use meshwright_train::estimates::{EstimateOptions, estimated};
 use serde_json::{Value, json};
 pub(in crate::commands) use slurm::submitted;
@@ -142,7 +143,7 @@ fn train(common: &LaunchCommon) -> Vec<String> {
     words
 }
 
-/// The estimate of a step, on the machine that was named.
+/// The estimate of a step on the machine that was named, if one was.
 fn estimate(
     made: &Made,
     common: &LaunchCommon,
@@ -153,9 +154,19 @@ fn estimate(
     if common.cpu && options.engine == EngineKind::Threads {
         options.engine = EngineKind::Mpi;
     }
-    let found = estimated(&made.project, &made.sources, &options);
-    let found = found.map_err(|failure| console.failed(failure, &made.sources))?;
-    Ok(Some((options.machine, found)))
+    match estimated(&made.project, &made.sources, &options) {
+        Ok(found) => Ok(Some((options.machine, found))),
+        // Who names a machine for all commands asks for a job here.
+        Err(Failure::Diagnostics(why)) if common.machine.machine.is_none() => {
+            let why = why.first().map_or("", |why| why.message.as_str());
+            console.note(&format!(
+                "a step has no estimate on {} (MESHWRIGHT_MACHINE): {why}",
+                options.machine.name
+            ));
+            Ok(None)
+        }
+        Err(failure) => Err(console.failed(failure, &made.sources)),
+    }
 }
 
 fn about(

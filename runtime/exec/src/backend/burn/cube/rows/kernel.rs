@@ -463,9 +463,11 @@ impl RowShape {
         self.columns * self.each * self.pace.width
     }
 
-    /// Whether the vector that a unit has in that place may reach beyond the row: the last one does.
+    /// Whether the vector that a unit has in that place may reach beyond the row: the last one does, or where a row has rows of its own, the last
+    /// one of each.
     const fn may_reach(&self, place: usize) -> bool {
-        self.reaches && (self.each == 0 || place + 1 == self.each)
+        let ends_once = self.pace.rank == self.rows + 1;
+        self.reaches && !(ends_once && self.each > 0 && place + 1 < self.each)
     }
 
     /// Where a unit keeps a value of an element.
