@@ -230,8 +230,7 @@ impl ProgramBuilder<'_> {
             Prim::Wait => self.wait(index, step, ending),
             _ => {
                 self.lowering.lower(step)?;
-                let shared = self.lowering.attention_bits.shared.get(&index);
-                ending.extend(shared.and_then(|by| self.lowering.drawn_bits.get(by)).copied());
+                ending.extend(self.lowering.bits_that_end(index));
                 self.finish_step(index, &ending);
                 Ok(())
             }

@@ -95,6 +95,11 @@ impl<'a> Lowering<'a> {
         Ok(planes.into_iter().map(|p| p.slot).collect())
     }
 
+    /// The bits of attention that a step is the only one to read.
+    pub fn bits_that_end(&self, step: usize) -> Option<TensorSlot> {
+        self.drawn_bits.get(self.attention_bits.shared.get(&step)?).copied()
+    }
+
     /// One of a buffer's tensors.
     pub fn read_plane(&mut self, local: &Local, plane: Plane) -> Val {
         let shape = stored_shape(plane.dtype, &local.shape);

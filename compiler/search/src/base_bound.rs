@@ -127,8 +127,7 @@ impl<'a> BaseBound<'a> {
             let (bytes, axes) = (bytes / bound.place.others(), bits(axes));
             let (each, once) = (bound.wire(*kind, axes, bytes), bound.wire(*kind, axes, bytes * times));
             let each = WireSeconds { whole: times * each.whole, shards: times * each.shards };
-            let adds = matches!(kind, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter);
-            let of_gradients = adds && *phase != Phase::Forward;
+            let of_gradients = kind.folds() && *phase != Phase::Forward;
             bound.wires.push(BaseWire { axes, of_gradients, each, once });
             bound.taken = bound.taken.min(bound.time(*kind, axes, bytes).1);
         }

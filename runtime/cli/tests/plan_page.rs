@@ -1,11 +1,11 @@
-//! `explain --html`: what the file has, against what `explain` and `compare` print; and what is refused.
+//! `explain --html`: what the file has, against what `explain` and `compare` print; and what is refused, with a page or without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
 
 use serde_json::{Value, json};
 use std::path::Path;
-use support::{folder, run_in};
+use support::{folder, run, run_in};
 
 const DP: &str = "batch -> r";
 const BOTH: &str = "batch -> r; hidden1 -> c";
@@ -104,4 +104,32 @@ fn a_page_of_an_estimate_has_its_timeline() {
     assert!(kernels <= found["kernels"].as_u64().unwrap(), "{kernels}");
     let (code, _, err) = run_in(&at, &[&args[..], &["--html", "nowhere/estimate.html"]].concat());
     assert!(code == 1 && err.contains("nowhere"), "{err}");
+}
+
+#[test]
+fn what_is_wrong_with_the_evaluation_alone_is_told() {
+    let at = folder("evaluation");
+    let model = at.join("metric.mw").display().to_string();
+    let text = "
+dim batch = 4, d = 6
+model m {
+    input x[batch, d]: float
+    param w[d] = 1
+    let h = x * w
+    loss l = mean[batch, d](h * h)
+    metric min last = mean[batch, d](cumsum[d](h))
+}
+train m {
+    minimize l
+    optimizer sgd(lr = 0.1)
+}
+";
+    std::fs::write(&model, text).unwrap();
+    for command in ["explain", "check"] {
+        let under = |rules: &str| run(&[command, &model, "--mesh", "a=2", "--layout", rules]);
+        let (code, out, err) = under("d -> a");
+        let needs = "`last[batch d]` needs `d` whole here";
+        assert!(code == 1 && out.is_empty() && err.contains("E0310") && err.contains(needs), "{err}");
+        assert_eq!(under("d -> a; gather d").0, 0);
+    }
 }

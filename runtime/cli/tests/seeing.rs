@@ -157,34 +157,6 @@ fn any_program_of_a_model_is_explained() {
     assert!(code == 1 && err.contains("declares no output"), "{err}");
 }
 
-#[test]
-fn what_is_wrong_with_the_evaluation_alone_is_told() {
-    let at = folder("evaluation");
-    let model = at.join("metric.mw").display().to_string();
-    let text = "
-dim batch = 4, d = 6
-model m {
-    input x[batch, d]: float
-    param w[d] = 1
-    let h = x * w
-    loss l = mean[batch, d](h * h)
-    metric min last = mean[batch, d](cumsum[d](h))
-}
-train m {
-    minimize l
-    optimizer sgd(lr = 0.1)
-}
-";
-    std::fs::write(&model, text).unwrap();
-    for command in ["explain", "check"] {
-        let under = |rules: &str| run(&[command, &model, "--mesh", "a=2", "--layout", rules]);
-        let (code, out, err) = under("d -> a");
-        let needs = "`last[batch d]` needs `d` whole here";
-        assert!(code == 1 && out.is_empty() && err.contains("E0310") && err.contains(needs), "{err}");
-        assert_eq!(under("d -> a; gather d").0, 0);
-    }
-}
-
 /// What a command shows on a terminal, whose line ends are as elsewhere.
 #[cfg(unix)]
 fn on_terminal(args: &[&str], variables: &[(&str, &str)]) -> String {

@@ -57,7 +57,7 @@ const ADDITIONS: &[Addition] = &[
         most: 20,
     },
     Addition { heading: "An optimizer", words: &["lion", "LION", "Lion"], users: &[], most: 4 },
-    Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 12 },
+    Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 13 },
     Addition {
         heading: "A data reader",
         words: &["npy"],

@@ -63,7 +63,7 @@ impl AttentionBits {
                     Some(*by)
                 }
                 None => {
-                    before.into_iter().find(|by| found.keep(&readers, (*by, *step), key.words, &mut left))
+                    before.into_iter().find(|by| found.store(&readers, (*by, *step), key.words, &mut left))
                 }
             };
             // One step alone reads what another draws, so that it ends there.
@@ -76,7 +76,7 @@ impl AttentionBits {
     }
 
     /// Lets a step read what one of an earlier loop over the same dim draws, if there is memory left for it.
-    fn keep(
+    fn store(
         &mut self,
         readers: &Readers<'_>,
         (by, step): (usize, usize),

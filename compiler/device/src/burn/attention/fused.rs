@@ -116,7 +116,7 @@ impl Lower<'_> {
         Ok(AttentionCall::new(spec, parts, &space, &sizes, draws).map(|call| (space, call)))
     }
 
-    /// The bits that a step draws ahead, as they are told from others; none if it draws none.
+    /// The key of the bits that a step draws ahead; none if it draws none.
     pub fn attention_bits_of<'s>(&self, step: &'s Step) -> Option<AttentionBitsKey<'s>> {
         let Prim::Attention { spec, parts } = &step.prim else { return None };
         if spec.draws.is_empty() {

@@ -56,18 +56,18 @@ pub struct AttentionCall {
     pub outputs: Vec<AttentionOutput>,
 }
 
-/// The bits that an attention draws ahead, as they are told from others.
+/// The key of the bits that an attention draws ahead.
 pub struct AttentionBitsKey<'a> {
     pub spec: &'a AttentionSpec,
     pub space: AttentionSpace,
     pub draws: Vec<(RandomBlock, Vec<usize>)>,
     pub words: usize,
-    /// Whether the step gives gradients.
+    /// True of a step that gives gradients.
     pub of_gradient: bool,
 }
 
 impl AttentionBitsKey<'_> {
-    /// Whether the same bits are drawn for another attention, in the same order.
+    /// True if another attention draws the same bits in the same order.
     pub fn draws_as(&self, other: &AttentionBitsKey<'_>) -> bool {
         let order = |of: &AttentionSpace| (of.dims.clone(), of.ranges.clone(), of.outer().len());
         self.spec == other.spec && order(&self.space) == order(&other.space) && self.draws == other.draws
