@@ -23,10 +23,17 @@ pub(crate) static FAMILY: &[Family] = &[
         },
         samples: || {
             vec![
-                Sample::call("same dims", "+", &[], vec![float(&[("a", 5), ("b", 3)]), float(&[("b", 3), ("a", 5)])]),
+                Sample::call(
+                    "same dims",
+                    "+",
+                    &[],
+                    vec![float(&[("a", 5), ("b", 3)]), float(&[("b", 3), ("a", 5)])],
+                ),
                 Sample::call("bias", "+", &[], vec![float(&[("a", 5), ("b", 3)]), float(&[("b", 3)])]),
                 Sample::call("outer", "+", &[], vec![float(&[("a", 5)]), float(&[("b", 3)])]),
-                Sample::new("three", vec![float(&[("a", 3)]), float(&[("b", 2)]), float(&[])], |g, x| Ok(g.sum_of(x))),
+                Sample::new("three", vec![float(&[("a", 3)]), float(&[("b", 2)]), float(&[])], |g, x| {
+                    Ok(g.sum_of(x))
+                }),
             ]
         },
     },
@@ -39,7 +46,9 @@ pub(crate) static FAMILY: &[Family] = &[
             let minus = g.add_op(Arc::new(crate::Unary(&super::NEG)), &x[1..])?;
             g.add_op(Arc::new(Add), &[x[0], minus])
         },
-        samples: || vec![Sample::call("a - b", "-", &[], vec![float(&[("a", 5)]), float(&[("a", 5), ("b", 2)])])],
+        samples: || {
+            vec![Sample::call("a - b", "-", &[], vec![float(&[("a", 5)]), float(&[("a", 5), ("b", 2)])])]
+        },
     },
 ];
 
@@ -52,9 +61,12 @@ impl Op for Add {
         for (i, t) in x.iter().enumerate() {
             // Bytes have no room for sums: they would wrap, and where they wrap would depend on the layout.
             if t.dtype == x[0].dtype && !super::unary::signed(t.dtype) {
-                return Err(OpError::new(codes::E0202, format!("a sum takes floats or i32, not {}", t.dtype))
-                    .operand(i)
-                    .help("cast it first: `cast(…, float)`"));
+                return Err(OpError::new(
+                    codes::E0202,
+                    format!("a sum takes floats or i32, not {}", t.dtype),
+                )
+                .operand(i)
+                .help("cast it first: `cast(…, float)`"));
             }
             if t.dtype != x[0].dtype {
                 return Err(OpError::new(codes::E0202, format!("a sum of {} and {}", x[0].dtype, t.dtype))

@@ -4,7 +4,9 @@ use super::composite::primitive;
 use crate::family::float;
 use crate::signature::DIM;
 use crate::tensor::{better, each_position};
-use crate::{OpCall, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpCall, OpError, Roles, Sample, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Prim};
@@ -60,7 +62,8 @@ fn samples(name: &'static str) -> Vec<Sample> {
     vec![
         Sample::call("inner", name, &["b"], vec![float(&[("a", 5), ("b", 3)])]).flat(),
         Sample::call("outer", name, &["a"], vec![float(&[("a", 5), ("b", 3)])]).flat(),
-        Sample::call("ties", name, &["a"], vec![crate::family::integer(&[("a", 7), ("b", 3)], 0.0, 2.0)]).flat(),
+        Sample::call("ties", name, &["a"], vec![crate::family::integer(&[("a", 7), ("b", 3)], 0.0, 2.0)])
+            .flat(),
     ]
 }
 
@@ -71,10 +74,16 @@ impl Op for ArgReduce {
 
     fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         if !(x[0].dtype.is_float() || x[0].dtype.is_int()) {
-            return Err(OpError::new(codes::E0202, format!("`{}` takes numbers, not {}", self.monoid, x[0].dtype)));
+            return Err(OpError::new(
+                codes::E0202,
+                format!("`{}` takes numbers, not {}", self.monoid, x[0].dtype),
+            ));
         }
         if table.size(self.dim) == 0 {
-            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.monoid, table.name(self.dim))));
+            return Err(OpError::new(
+                codes::E0204,
+                format!("`{}[{1}]`: `{1}` has size 0", self.monoid, table.name(self.dim)),
+            ));
         }
         let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| *d != self.dim).collect();
         Ok(Type::new(x[0].dtype.pair(), dims))

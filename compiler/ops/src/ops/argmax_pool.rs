@@ -5,7 +5,7 @@ use super::slides::{Has, replaced};
 use crate::family::{float, integer, no_spelling, truth};
 use crate::tensor::better;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
-use meshwright_plan::{DType, Dim, Dims, Monoid, SlidingWindow, Prim};
+use meshwright_plan::{DType, Dim, Dims, Monoid, Prim, SlidingWindow};
 
 /// Which tap of each position holds the extreme, row-major over the taps of the slides in order; of equal ones the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

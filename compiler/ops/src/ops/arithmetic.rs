@@ -3,7 +3,7 @@
 use super::binary::build;
 use super::unary::{floats, signed};
 use crate::family::{between, float};
-use crate::{BinaryDef, OpCall, Family, Graph, Id, OpError, Sample, Signature, Unary, Value};
+use crate::{BinaryDef, Family, Graph, Id, OpCall, OpError, Sample, Signature, Unary, Value};
 use meshwright_plan::DType;
 use meshwright_plan::expr::BinaryFn;
 use std::sync::Arc;
@@ -104,14 +104,7 @@ pub static MAX: BinaryDef = BinaryDef {
     oracle: |a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) },
 };
 
-fn extreme(
-    g: &mut Graph,
-    a: Id,
-    b: Id,
-    first: &str,
-    second: &str,
-    need: [bool; 2],
-) -> [Option<Vec<Id>>; 2] {
+fn extreme(g: &mut Graph, a: Id, b: Id, first: &str, second: &str, need: [bool; 2]) -> [Option<Vec<Id>>; 2] {
     let t = g.ty(a).dtype;
     let mut side = |name: &str| {
         let c = g.binary(name, a, b);
@@ -131,7 +124,12 @@ pub(crate) static FAMILY: &[Family] = &[
         build: |g, c| build(&DIV, g, c),
         samples: || {
             vec![
-                Sample::call("a / b", "/", &[], vec![float(&[("a", 5), ("b", 3)]), between(&[("b", 3)], 0.5, 2.0)]),
+                Sample::call(
+                    "a / b",
+                    "/",
+                    &[],
+                    vec![float(&[("a", 5), ("b", 3)]), between(&[("b", 3)], 0.5, 2.0)],
+                ),
                 Sample::call("outer", "/", &[], vec![float(&[("a", 4)]), between(&[("b", 3)], 0.5, 2.0)]),
             ]
         },
@@ -150,7 +148,12 @@ pub(crate) static FAMILY: &[Family] = &[
             // Bases of both signs: no logarithm may be taken of them.
             let signed = || vec![float(&[("a", 5), ("b", 3)])];
             vec![
-                Sample::call("pow", "pow", &[], vec![between(&[("a", 5)], 0.5, 2.0), float(&[("a", 5), ("b", 2)])]),
+                Sample::call(
+                    "pow",
+                    "pow",
+                    &[],
+                    vec![between(&[("a", 5)], 0.5, 2.0), float(&[("a", 5), ("b", 2)])],
+                ),
                 Sample::new("to 0", signed(), to(0.0)),
                 Sample::new("to 1", signed(), to(1.0)),
                 Sample::new("to 2", signed(), to(2.0)),
@@ -164,13 +167,17 @@ pub(crate) static FAMILY: &[Family] = &[
         signature: Signature::BINARY,
         doc: "`min(x, y)`: the lesser, broadcast by name; NaN where either is. Of equal ones the gradient goes to the first.",
         build: |g, c| build(&MIN, g, c),
-        samples: || vec![Sample::call("min", "min", &[], vec![float(&[("a", 5), ("b", 2)]), float(&[("b", 2)])])],
+        samples: || {
+            vec![Sample::call("min", "min", &[], vec![float(&[("a", 5), ("b", 2)]), float(&[("b", 2)])])]
+        },
     },
     Family {
         name: "max",
         signature: Signature::BINARY,
         doc: "`max(x, y)`: the greater, broadcast by name; NaN where either is. Of equal ones the gradient goes to the first.",
         build: |g, c| build(&MAX, g, c),
-        samples: || vec![Sample::call("max", "max", &[], vec![float(&[("a", 5), ("b", 2)]), float(&[("b", 2)])])],
+        samples: || {
+            vec![Sample::call("max", "max", &[], vec![float(&[("a", 5), ("b", 2)]), float(&[("b", 2)])])]
+        },
     },
 ];

@@ -1,7 +1,9 @@
 //! What crosses the boundary of a loop: see [`crate::Boundary`]. Neither the gradient nor the steps of one are its own: both
 //! belong to its loop, which `autodiff` and the lowering handle as a whole.
 
-use crate::{Boundary, Crossing, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Type};
+use crate::{
+    Boundary, Crossing, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims};
 

@@ -21,9 +21,14 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     samples: || {
         use crate::family::{float, truth};
         vec![
-            Sample::new("bool to float", vec![truth(&[("a", 5), ("b", 3)])], |g, x| Ok(g.cast(x[0], DType::F64))).flat(),
-            Sample::new("float to integer", vec![float(&[("a", 5)])], |g, x| Ok(g.cast(x[0], DType::I32))).flat(),
-            Sample::new("float to bool", vec![float(&[("a", 5)])], |g, x| Ok(g.cast(x[0], DType::Bool))).flat(),
+            Sample::new("bool to float", vec![truth(&[("a", 5), ("b", 3)])], |g, x| {
+                Ok(g.cast(x[0], DType::F64))
+            })
+            .flat(),
+            Sample::new("float to integer", vec![float(&[("a", 5)])], |g, x| Ok(g.cast(x[0], DType::I32)))
+                .flat(),
+            Sample::new("float to bool", vec![float(&[("a", 5)])], |g, x| Ok(g.cast(x[0], DType::Bool)))
+                .flat(),
         ]
     },
 }];

@@ -2,8 +2,10 @@
 
 use super::Shift;
 use crate::family::float;
-use crate::signature::{Argument, Arrow, DIM, Given, DimGroup, Of};
-use crate::{OpCall, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
+use crate::signature::{Argument, Arrow, DIM, DimGroup, Given, Of};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpCall, OpError, Roles, Sample, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Operand, Prim, Window};
 use std::sync::Arc;
@@ -22,7 +24,13 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     name: "concat",
     signature: Signature {
         operands: &[Argument::once("x"), Argument { name: "y", given: Given::Repeated }],
-        ..Signature::over(&[DimGroup { text: "a, b -> c", most: usize::MAX, arrow: Arrow::Last, of: Of::Other, ..DIM }])
+        ..Signature::over(&[DimGroup {
+            text: "a, b -> c",
+            most: usize::MAX,
+            arrow: Arrow::Last,
+            of: Of::Other,
+            ..DIM
+        }])
     },
     doc: "`concat[a, b -> c](x, y)`: `x` along `a`, then `y` along `b`, as one dim `c` of both sizes; any number of values. A value that lacks one of the other dims is repeated along it.",
     build,
@@ -54,8 +62,11 @@ fn build(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     // The signature says that the last piece has an arrow.
     let to = pieces[pieces.len() - 1].to[0];
     if pieces.len() != c.args.len() {
-        return Err(OpError::new(codes::E0203, format!("`concat` of {} values along {} dims", c.args.len(), pieces.len()))
-            .help("name a dim for each value"));
+        return Err(OpError::new(
+            codes::E0203,
+            format!("`concat` of {} values along {} dims", c.args.len(), pieces.len()),
+        )
+        .help("name a dim for each value"));
     }
     let parts: Vec<Dim> = pieces.iter().map(|p| p.dims[0]).collect();
     let x = c.unified(g, false)?;
@@ -102,10 +113,15 @@ impl Op for Concat {
         let to = table.name(self.to);
         let size: usize = self.parts.iter().map(|d| table.size(*d)).sum();
         if size != table.size(self.to) {
-            let sizes: Vec<String> = self.parts.iter().map(|d| format!("`{}` = {}", table.name(*d), table.size(*d))).collect();
+            let sizes: Vec<String> =
+                self.parts.iter().map(|d| format!("`{}` = {}", table.name(*d), table.size(*d))).collect();
             return Err(OpError::new(
                 codes::E0204,
-                format!("{} have {size} elements together, but `{to}` = {}", sizes.join(" and "), table.size(self.to)),
+                format!(
+                    "{} have {size} elements together, but `{to}` = {}",
+                    sizes.join(" and "),
+                    table.size(self.to)
+                ),
             )
             .help(format!("declare `dim {to} = {size}`")));
         }
@@ -118,12 +134,22 @@ impl Op for Concat {
             if !t.has(self.parts[i]) || t.dtype != x[0].dtype || others(i) != others(0) {
                 return Err(OpError::new(
                     codes::E0203,
-                    format!("values that are joined differ: {} {} and {} {}", x[0].dtype, table.list(&x[0].dims), t.dtype, table.list(&t.dims)),
+                    format!(
+                        "values that are joined differ: {} {} and {} {}",
+                        x[0].dtype,
+                        table.list(&x[0].dims),
+                        t.dtype,
+                        table.list(&t.dims)
+                    ),
                 )
                 .operand(i));
             }
             if others(i).contains(&self.to) {
-                return Err(OpError::new(codes::E0203, format!("this value has the dim `{to}` already: {}", table.list(&t.dims))).operand(i));
+                return Err(OpError::new(
+                    codes::E0203,
+                    format!("this value has the dim `{to}` already: {}", table.list(&t.dims)),
+                )
+                .operand(i));
             }
         }
         let dims = x[0].dims.iter().map(|d| if *d == self.parts[0] { self.to } else { *d }).collect();
@@ -152,7 +178,8 @@ impl Op for Concat {
 
     fn lower(&self, e: &mut dyn Emit) {
         let order = e.input(0).dims;
-        let name = |part: Dim| order.iter().map(|d| if *d == self.parts[0] { part } else { *d }).collect::<Vec<_>>();
+        let name =
+            |part: Dim| order.iter().map(|d| if *d == self.parts[0] { part } else { *d }).collect::<Vec<_>>();
         let out = e.output(&name(self.to));
         let mut reads: Vec<Operand> = Vec::new();
         for (i, d) in self.parts.iter().enumerate() {

@@ -2,7 +2,10 @@
 //! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialized.
 
 use crate::family::{float, integer};
-use crate::{Computes, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
+use crate::{
+    Computes, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample,
+    Signature, Type, union,
+};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Operand, Prim};
@@ -29,7 +32,11 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     samples,
 }];
 
-fn contraction(label: &'static str, out: &'static [&'static str], inputs: Vec<crate::family::SampleInput>) -> Sample {
+fn contraction(
+    label: &'static str,
+    out: &'static [&'static str],
+    inputs: Vec<crate::family::SampleInput>,
+) -> Sample {
     Sample::new(label, inputs, move |g, x| {
         let out = out.iter().filter_map(|d| g.dims.find(d)).collect();
         Ok(g.op(Contract { out }, x))
@@ -64,8 +71,14 @@ fn samples() -> Vec<Sample> {
         ),
         contraction("scaled", &["a"], vec![float(&[]), float(&[a, b]), float(&[b])]),
         contraction("a dim of one operand is summed", &["a"], vec![float(&[a, b, c]), float(&[a, b])]),
-        contraction("of integers", &["a", "c"], vec![integer(&[a, b], -3.0, 4.0), integer(&[b, c], -3.0, 4.0)]).flat(),
-        contraction("dot of integers", &[], vec![integer(&[a, b], -3.0, 4.0), integer(&[b, a], -3.0, 4.0)]).flat(),
+        contraction(
+            "of integers",
+            &["a", "c"],
+            vec![integer(&[a, b], -3.0, 4.0), integer(&[b, c], -3.0, 4.0)],
+        )
+        .flat(),
+        contraction("dot of integers", &[], vec![integer(&[a, b], -3.0, 4.0), integer(&[b, a], -3.0, 4.0)])
+            .flat(),
     ]
 }
 
@@ -77,9 +90,12 @@ impl Op for Contract {
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         for (i, t) in x.iter().enumerate() {
             if t.dtype != x[0].dtype || !(t.dtype.is_float() || t.dtype == DType::I32) {
-                return Err(OpError::new(codes::E0202, format!("a product of {} and {}", x[0].dtype, t.dtype))
-                    .operand(i)
-                    .help(format!("convert one of them: `cast(…, {})`", x[0].dtype)));
+                return Err(OpError::new(
+                    codes::E0202,
+                    format!("a product of {} and {}", x[0].dtype, t.dtype),
+                )
+                .operand(i)
+                .help(format!("convert one of them: `cast(…, {})`", x[0].dtype)));
             }
         }
         Ok(Type::new(x[0].dtype, self.out.clone()))

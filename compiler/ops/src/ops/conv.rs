@@ -4,7 +4,7 @@ use super::Convolve;
 use super::slides::{DILATION, Has, PADDING, STRIDE, WINDOWS, replaced, slides};
 use crate::family::float;
 use crate::signature::{Argument, DIM, DimGroup, Of};
-use crate::{OpCall, Family, Graph, Id, OpError, Sample, Setting, Signature};
+use crate::{Family, Graph, Id, OpCall, OpError, Sample, Setting, Signature};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Part, SlidingWindow};
 
@@ -135,8 +135,17 @@ fn conv_spaced_samples() -> Vec<Sample> {
             "positions have a rule",
             vec![float(&[b, r7]), float(&[k3]), float(&[("n", 4)])],
             |g, x| {
-                let find = |d: &str| g.dims.find(d).ok_or_else(|| OpError::new(codes::E0201, format!("no dim `{d}`")));
-                let slide = SlidingWindow { wide: find("r")?, narrow: find("n")?, tap: find("k")?, stride: 2, dilation: 1, low: 1 };
+                let find = |d: &str| {
+                    g.dims.find(d).ok_or_else(|| OpError::new(codes::E0201, format!("no dim `{d}`")))
+                };
+                let slide = SlidingWindow {
+                    wide: find("r")?,
+                    narrow: find("n")?,
+                    tap: find("k")?,
+                    stride: 2,
+                    dilation: 1,
+                    low: 1,
+                };
                 let out = vec![find("b")?, find("n")?];
                 let y = g.op(Convolve { slides: vec![slide], gives: Part::Result, out }, &x[..2]);
                 Ok(g.product(&[y, x[2]]))
@@ -178,7 +187,9 @@ fn build(g: &mut Graph, c: &OpCall, gives: Part) -> Result<Id, OpError> {
         if !tw.has(s.tap) {
             let (tap, list) = (g.dims.name(s.tap), g.dims.list(&tw.dims));
             let text = format!("`{tap}` slides in `{}`, but the kernel lacks it: it has {list}", c.name);
-            return Err(OpError::new(codes::E0203, text).operand(1).help(format!("give the kernel the dim `{tap}`")));
+            return Err(OpError::new(codes::E0203, text)
+                .operand(1)
+                .help(format!("give the kernel the dim `{tap}`")));
         }
         if let Some(d) = [s.wide, s.narrow].into_iter().find(|d| tw.has(*d)) {
             let name = g.dims.name(d);
@@ -202,13 +213,18 @@ fn summed(g: &Graph, c: &OpCall, slides: &[SlidingWindow], has: [&[Dim]; 2]) -> 
             let name = g.dims.name(*d);
             if out.contains(d) || slides.iter().any(|s| [s.wide, s.narrow, s.tap].contains(d)) {
                 let text = format!("`{}[…]` names `{name}` twice", c.name);
-                return Err(OpError::new(codes::E0203, text).help("taps are summed without being named behind `;`"));
+                return Err(
+                    OpError::new(codes::E0203, text).help("taps are summed without being named behind `;`")
+                );
             }
             for (slot, dims) in has.iter().enumerate() {
                 if !dims.contains(d) {
                     let what = ["what it slides over", "the kernel"][slot];
-                    let text =
-                        format!("`{}` sums `{name}`, which {what} lacks: it has {}", c.name, g.dims.list(dims));
+                    let text = format!(
+                        "`{}` sums `{name}`, which {what} lacks: it has {}",
+                        c.name,
+                        g.dims.list(dims)
+                    );
                     return Err(OpError::new(codes::E0203, text)
                         .operand(slot)
                         .help(format!("leave `{name}` out, or give both operands the dim")));

@@ -2,7 +2,9 @@
 //! such a sum of the two others, so gradients are made of the same op, and so are theirs.
 
 use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Monoid, Part, Prim, SlidingWindow};
 
@@ -33,11 +35,27 @@ pub(crate) static FAMILY: &[Family] = &[Family {
                         g.dims.add(name, size);
                     }
                 }
-                let find = |d: &str| g.dims.find(d).ok_or_else(|| OpError::new(codes::E0201, format!("no dim `{d}`")));
+                let find = |d: &str| {
+                    g.dims.find(d).ok_or_else(|| OpError::new(codes::E0201, format!("no dim `{d}`")))
+                };
                 let slide = if strided {
-                    SlidingWindow { wide: find("i")?, narrow: find("n")?, tap: find("k")?, stride: 2, dilation: 1, low: 1 }
+                    SlidingWindow {
+                        wide: find("i")?,
+                        narrow: find("n")?,
+                        tap: find("k")?,
+                        stride: 2,
+                        dilation: 1,
+                        low: 1,
+                    }
                 } else {
-                    SlidingWindow { wide: find("i")?, narrow: find("i")?, tap: find("k")?, stride: 1, dilation: 1, low: 1 }
+                    SlidingWindow {
+                        wide: find("i")?,
+                        narrow: find("i")?,
+                        tap: find("k")?,
+                        stride: 1,
+                        dilation: 1,
+                        low: 1,
+                    }
                 };
                 let out = out.iter().map(|d| find(d)).collect::<Result<Vec<Dim>, OpError>>()?;
                 Ok(g.op(Convolve { slides: vec![slide], gives, out }, x))
@@ -46,9 +64,27 @@ pub(crate) static FAMILY: &[Family] = &[Family {
         let (b, i, n, k, c, o) = (("b", 3), ("i", 7), ("n", 4), ("k", 3), ("c", 2), ("o", 3));
         vec![
             sample("input", Part::Input, &["b", "i", "c"], false, vec![float(&[k, c, o]), float(&[b, i, o])]),
-            sample("kernel", Part::Kernel, &["k", "c", "o"], false, vec![float(&[b, i, c]), float(&[b, i, o])]),
-            sample("input, stride 2", Part::Input, &["b", "i"], true, vec![float(&[k, o]), float(&[b, n, o])]),
-            sample("kernel, stride 2", Part::Kernel, &["k", "o"], true, vec![float(&[b, i]), float(&[b, n, o])]),
+            sample(
+                "kernel",
+                Part::Kernel,
+                &["k", "c", "o"],
+                false,
+                vec![float(&[b, i, c]), float(&[b, i, o])],
+            ),
+            sample(
+                "input, stride 2",
+                Part::Input,
+                &["b", "i"],
+                true,
+                vec![float(&[k, o]), float(&[b, n, o])],
+            ),
+            sample(
+                "kernel, stride 2",
+                Part::Kernel,
+                &["k", "o"],
+                true,
+                vec![float(&[b, i]), float(&[b, n, o])],
+            ),
         ]
     },
 }];
@@ -80,9 +116,12 @@ impl Op for Convolve {
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         for (i, t) in x.iter().enumerate() {
             if t.dtype != x[0].dtype || !t.dtype.is_float() {
-                return Err(OpError::new(codes::E0202, format!("a convolution of {} and {}", x[0].dtype, x[1].dtype))
-                    .operand(i)
-                    .help("convert one of them: `cast(…, float)`"));
+                return Err(OpError::new(
+                    codes::E0202,
+                    format!("a convolution of {} and {}", x[0].dtype, x[1].dtype),
+                )
+                .operand(i)
+                .help("convert one of them: `cast(…, float)`"));
             }
         }
         Ok(Type::new(x[0].dtype, self.out.clone()))
@@ -116,7 +155,9 @@ impl Op for Convolve {
                 Part::Result => [all[0], all[1]],
             };
             let to = g.ty(x[slot]).dims.clone();
-            out.push(need[slot].then(|| g.op(Convolve { slides: self.slides.clone(), gives, out: to }, &others)));
+            out.push(
+                need[slot].then(|| g.op(Convolve { slides: self.slides.clone(), gives, out: to }, &others)),
+            );
         }
         out
     }
@@ -129,7 +170,11 @@ impl Op for Convolve {
             Part::Result | Part::Input => {
                 let (image, kernel) = if self.gives == Part::Result { (&a, &b) } else { (&b, &a) };
                 let outer = |d: &Dim| self.out.contains(d) && !self.slides(*d) && !kernel.dims.contains(d);
-                let has = if self.gives == Part::Result { super::slides::Has::Wide } else { super::slides::Has::Narrow };
+                let has = if self.gives == Part::Result {
+                    super::slides::Has::Wide
+                } else {
+                    super::slides::Has::Narrow
+                };
                 let moved = super::slides::replaced(&image.dims, &self.slides, has);
                 let mut order: Vec<Dim> = moved.iter().copied().filter(outer).collect();
                 let rest = moved.iter().chain(&kernel.dims).chain(&self.out);

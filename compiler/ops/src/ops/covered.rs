@@ -1,7 +1,10 @@
 //! How many elements a position of a window covers: by what `mean_pool` divides.
 
 use crate::family::no_spelling;
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature,
+    Source, Type,
+};
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, Dims, Expr, SlidingWindow};
 
@@ -22,13 +25,17 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     build: no_spelling,
     samples: || {
         let sample = |label, tap: usize, stride, dilation, low| {
-            Sample::new(label, vec![crate::family::float(&[("n", 5), ("i", 9)])], move |g: &mut Graph, x: &[Id]| {
-                let dims = g.ty(x[0]).dims.clone();
-                let tap = g.dims.find("tap").unwrap_or_else(|| g.dims.add("tap", tap));
-                let slide = SlidingWindow { wide: dims[1], narrow: dims[0], tap, stride, dilation, low };
-                let count = g.op(Covered { slide, dtype: DType::F64 }, &[]);
-                Ok(g.product(&[count, x[0]]))
-            })
+            Sample::new(
+                label,
+                vec![crate::family::float(&[("n", 5), ("i", 9)])],
+                move |g: &mut Graph, x: &[Id]| {
+                    let dims = g.ty(x[0]).dims.clone();
+                    let tap = g.dims.find("tap").unwrap_or_else(|| g.dims.add("tap", tap));
+                    let slide = SlidingWindow { wide: dims[1], narrow: dims[0], tap, stride, dilation, low };
+                    let count = g.op(Covered { slide, dtype: DType::F64 }, &[]);
+                    Ok(g.product(&[count, x[0]]))
+                },
+            )
         };
         vec![sample("neighbors", 3, 2, 1, 1), sample("every other", 3, 2, 2, 3)]
     },
@@ -105,7 +112,8 @@ impl Op for Covered {
 
     fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         F64Tensor::build(table, &y.dims, |at| {
-            (0..table.size(self.slide.tap)).filter(|t| self.slide.element(at[0], *t, table).is_some()).count() as f64
+            (0..table.size(self.slide.tap)).filter(|t| self.slide.element(at[0], *t, table).is_some()).count()
+                as f64
         })
     }
 }

@@ -5,7 +5,10 @@ use super::composite::primitive;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
 use crate::signature::{Argument, DIM};
-use crate::{CrossEntropyGrad, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
+use crate::{
+    CrossEntropyGrad, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Lookup, Op, OpError, Precision,
+    Roles, Sample, Signature, Type, union,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Prim};
 use std::sync::Arc;
@@ -43,13 +46,20 @@ pub(crate) static FAMILY: &[Family] = &[Family {
 pub(super) fn check(x: &[&Type], dim: Dim, table: &Dims) -> Result<(), OpError> {
     let name = table.name(dim);
     if !x[0].dtype.is_float() {
-        return Err(OpError::new(codes::E0202, format!("`cross_entropy` takes float logits, not {}", x[0].dtype)).operand(0));
+        return Err(OpError::new(
+            codes::E0202,
+            format!("`cross_entropy` takes float logits, not {}", x[0].dtype),
+        )
+        .operand(0));
     }
     if x[1].dtype != DType::I32 || x[1].range != Some(dim) {
         let range = x[1].range.map_or(String::new(), |r| format!(" in {}", table.name(r)));
         return Err(OpError::new(
             codes::E0205,
-            format!("the label of `cross_entropy[{name}]` must be an `i32 in {name}`, not {}{range}", x[1].dtype),
+            format!(
+                "the label of `cross_entropy[{name}]` must be an `i32 in {name}`, not {}{range}",
+                x[1].dtype
+            ),
         )
         .operand(1)
         .help(format!("declare it `i32 in {name}`")));
@@ -57,14 +67,20 @@ pub(super) fn check(x: &[&Type], dim: Dim, table: &Dims) -> Result<(), OpError> 
     if x[1].has(dim) {
         return Err(OpError::new(
             codes::E0203,
-            format!("the label of `cross_entropy[{name}]` has the dim `{name}`: it must be the position along it"),
+            format!(
+                "the label of `cross_entropy[{name}]` has the dim `{name}`: it must be the position along it"
+            ),
         )
         .operand(1));
     }
     if let Some(d) = x[1].dims.iter().find(|d| !x[0].has(**d)) {
         return Err(OpError::new(
             codes::E0203,
-            format!("the label has a dim `{}` that the logits {} lack", table.name(*d), table.list(&x[0].dims)),
+            format!(
+                "the label has a dim `{}` that the logits {} lack",
+                table.name(*d),
+                table.list(&x[0].dims)
+            ),
         )
         .operand(1));
     }

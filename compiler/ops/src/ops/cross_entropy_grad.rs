@@ -4,7 +4,10 @@ use super::composite::in_place;
 use super::cross_entropy::check;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
+use crate::{
+    Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature,
+    Type, union,
+};
 use meshwright_plan::{Dim, Dims, Prim};
 
 /// `(softmax(logits) - onehot(label)) * dy` along the class dim.

@@ -3,7 +3,9 @@
 use super::composite::in_place;
 use crate::family::{float, integer};
 use crate::signature::{Choice, DIM};
-use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Prim};
 use std::sync::Arc;
@@ -41,11 +43,14 @@ pub(crate) static FAMILY: &[Family] = &[Family {
         let mut out = vec![
             Sample::bracket("inner", "cumsum", &[&[(&["b"], &[], None)]], &[], &[], wide()),
             Sample::bracket("outer", "cumsum", &[&[(&["a"], &[], None)]], &[], &[], wide()),
-            Sample::bracket("integers", "cumsum", &[&[(&["b"], &[], None)]], &[], &[], vec![integer(
-                &[("a", 2), ("b", 7), ("c", 3)],
-                -4.0,
-                5.0,
-            )])
+            Sample::bracket(
+                "integers",
+                "cumsum",
+                &[&[(&["b"], &[], None)]],
+                &[],
+                &[],
+                vec![integer(&[("a", 2), ("b", 7), ("c", 3)], -4.0, 5.0)],
+            )
             .flat(),
         ];
         for (label, reverse, exclusive) in

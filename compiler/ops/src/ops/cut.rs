@@ -38,7 +38,11 @@ pub(crate) static FAMILY: &[Family] = &[
                     Ok(g.product(&[y, x[1]]))
                 })
             };
-            vec![cut("in two", 12, &[("a", 4), ("b", 3)]), cut("uneven", 15, &[("a", 5), ("b", 3)]), cut("in three", 12, &[("a", 3), ("b", 2), ("f", 2)])]
+            vec![
+                cut("in two", 12, &[("a", 4), ("b", 3)]),
+                cut("uneven", 15, &[("a", 5), ("b", 3)]),
+                cut("in three", 12, &[("a", 3), ("b", 2), ("f", 2)]),
+            ]
         },
     },
     Family {
@@ -47,7 +51,10 @@ pub(crate) static FAMILY: &[Family] = &[
         doc: "`x[heads * d_head -> d_model]`: several dims as one, whose size is the product of theirs.",
         build: no_spelling,
         samples: || {
-            let join = |label: &'static str, dims: &'static [(&'static str, usize)], joined: &'static [usize], d: usize| {
+            let join = |label: &'static str,
+                        dims: &'static [(&'static str, usize)],
+                        joined: &'static [usize],
+                        d: usize| {
                 Sample::new(label, vec![float(dims), float(&[("d", d)])], move |g, x| {
                     let (all, to) = (g.ty(x[0]).dims.clone(), g.ty(x[1]).dims[0]);
                     let y = g.op(Join { dims: joined.iter().map(|i| all[*i]).collect(), to }, &[x[0]]);
@@ -71,19 +78,28 @@ fn check(one: Dim, many: &[Dim], table: &Dims) -> Result<(), OpError> {
     }
     let (name, list) = (table.name(one), many.iter().map(|d| table.name(*d)).collect::<Vec<_>>().join(" * "));
     let sizes = many.iter().map(|d| table.size(*d).to_string()).collect::<Vec<_>>().join(" * ");
-    Err(OpError::new(codes::E0204, format!("`{list}` = {sizes} = {product}, but `{name}` = {}", table.size(one)))
-        .help(format!("declare `dim {name} = {list}`")))
+    Err(OpError::new(
+        codes::E0204,
+        format!("`{list}` = {sizes} = {product}, but `{name}` = {}", table.size(one)),
+    )
+    .help(format!("declare `dim {name} = {list}`")))
 }
 
 fn has(x: &Type, want: &[Dim], lack: &[Dim], table: &Dims) -> Result<(), OpError> {
     let list = table.list(&x.dims);
     if let Some(d) = want.iter().find(|d| !x.has(**d)) {
         let name = table.name(*d);
-        return Err(OpError::new(codes::E0203, format!("a value without the dim `{name}`: it has {list}")).operand(0));
+        return Err(
+            OpError::new(codes::E0203, format!("a value without the dim `{name}`: it has {list}")).operand(0)
+        );
     }
     if let Some(d) = lack.iter().find(|d| x.has(**d)) {
         let name = table.name(*d);
-        return Err(OpError::new(codes::E0203, format!("a value that already has a dim `{name}`: it has {list}")).operand(0));
+        return Err(OpError::new(
+            codes::E0203,
+            format!("a value that already has a dim `{name}`: it has {list}"),
+        )
+        .operand(0));
     }
     let mut seen = Vec::new();
     for d in want.iter().chain(lack) {
@@ -116,7 +132,9 @@ impl Op for Cut {
 
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let window = Window::cut(table.size(self.to[0]), inner(&self.to, table));
-        Roles::elementwise(x, y, Linear::Only([0].into())).window(self.to[0], 0, self.dim, window).whole(&self.to[1..])
+        Roles::elementwise(x, y, Linear::Only([0].into()))
+            .window(self.to[0], 0, self.dim, window)
+            .whole(&self.to[1..])
     }
 
     fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -172,7 +190,9 @@ impl Op for Join {
 
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let window = Window::joined(table.size(self.to), inner(&self.dims, table));
-        Roles::elementwise(x, y, Linear::Only([0].into())).window(self.to, 0, self.dims[0], window).whole(&self.dims[1..])
+        Roles::elementwise(x, y, Linear::Only([0].into()))
+            .window(self.to, 0, self.dims[0], window)
+            .whole(&self.dims[1..])
     }
 
     fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -3,8 +3,10 @@
 
 use super::composite::in_place;
 use crate::family::{float, index_of, integer, no_spelling};
-use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use crate::sample::SampleInput;
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Prim};
 use std::sync::Arc;
@@ -34,7 +36,9 @@ pub(crate) static FAMILY: &[Family] = &[Family {
                 let lacking = |d: &&Dim| !value.contains(d) && !start.contains(d);
                 let own = |d: &&Dim| !all.contains(d);
                 match (all.iter().find(lacking), value.iter().find(own)) {
-                    (Some(dim), Some(from)) => g.add_op(Arc::new(DynamicUpdateSlice { dim: *dim, from: *from }), x),
+                    (Some(dim), Some(from)) => {
+                        g.add_op(Arc::new(DynamicUpdateSlice { dim: *dim, from: *from }), x)
+                    }
                     _ => Err(OpError::new(codes::E0203, "a sample without positions")),
                 }
             })

@@ -28,4 +28,10 @@ pub static ELU: UnaryDef = UnaryDef {
     oracle: |x| if x > 0.0 { x } else { x.exp() - 1.0 },
 };
 
-unary_family!("elu", ELU, "`x` above 0, else `exp(x) - 1` (Clevert et al. 2016); the gradient is continuous.", -2.0, 2.0);
+unary_family!(
+    "elu",
+    ELU,
+    "`x` above 0, else `exp(x) - 1` (Clevert et al. 2016); the gradient is continuous.",
+    -2.0,
+    2.0
+);

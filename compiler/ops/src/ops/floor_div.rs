@@ -75,12 +75,19 @@ pub(crate) static FAMILY: &[Family] = &[
 fn samples(name: &'static str) -> Vec<Sample> {
     let wide = |dims: &[(&'static str, usize)]| between(dims, -7.0, 7.0);
     vec![
-        Sample::call("by positive", name, &[], vec![wide(&[("a", 5), ("b", 3)]), between(&[("b", 3)], 0.7, 2.0)]),
+        Sample::call(
+            "by positive",
+            name,
+            &[],
+            vec![wide(&[("a", 5), ("b", 3)]), between(&[("b", 3)], 0.7, 2.0)],
+        ),
         Sample::call("by negative", name, &[], vec![wide(&[("a", 4)]), between(&[("b", 3)], -2.0, -0.7)]),
-        Sample::call("of integers", name, &[], vec![
-            integer(&[("a", 7), ("b", 3)], -9.0, 10.0),
-            integer(&[("b", 3), ("a", 7)], -3.0, 4.0),
-        ])
+        Sample::call(
+            "of integers",
+            name,
+            &[],
+            vec![integer(&[("a", 7), ("b", 3)], -9.0, 10.0), integer(&[("b", 3), ("a", 7)], -3.0, 4.0)],
+        )
         .flat(),
         Sample::call("mixed signs", name, &[], vec![float(&[("a", 5)]), float(&[("a", 5)])]),
     ]

@@ -2,8 +2,8 @@
 
 use super::unary::{floats, unary_family};
 use crate::UnaryDef;
-use meshwright_plan::expr::UnaryFn;
 use meshwright_plan::expr::BinaryFn;
+use meshwright_plan::expr::UnaryFn;
 
 /// `x * Phi(x)` with the normal distribution function, exact (Hendrycks & Gimpel 2016).
 pub static GELU: UnaryDef = UnaryDef {
@@ -39,4 +39,10 @@ pub static GELU: UnaryDef = UnaryDef {
     oracle: |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
 };
 
-unary_family!("gelu", GELU, "`x * Phi(x)` with the normal distribution function, exact (Hendrycks & Gimpel 2016).", -2.0, 2.0);
+unary_family!(
+    "gelu",
+    GELU,
+    "`x * Phi(x)` with the normal distribution function, exact (Hendrycks & Gimpel 2016).",
+    -2.0,
+    2.0
+);

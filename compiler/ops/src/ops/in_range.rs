@@ -29,15 +29,20 @@ pub(crate) static FAMILY: &[Family] = &[Family {
             })
             .flat(),
             // `t[v = cast(i, i32 in v, clamp = true)]`, of integers on both sides of the dim.
-            Sample::new("clamped", vec![float(&[("v", 7), ("b", 3)]), integer(&[("a", 9)], -6.0, 14.0)], |g, x| {
-                let dim = g.ty(x[0]).dims[0];
-                g.captured.insert(dim);
-                let [last, first] = [g.dims.size(dim) as f64 - 1.0, 0.0].map(|end| g.constant(end, DType::I32));
-                let low = g.binary("min", x[1], last);
-                let kept = g.binary("max", low, first);
-                let positions = g.op(InRange { dim }, &[kept]);
-                g.add_op(Arc::new(Lookup { dims: vec![dim] }), &[x[0], positions])
-            }),
+            Sample::new(
+                "clamped",
+                vec![float(&[("v", 7), ("b", 3)]), integer(&[("a", 9)], -6.0, 14.0)],
+                |g, x| {
+                    let dim = g.ty(x[0]).dims[0];
+                    g.captured.insert(dim);
+                    let [last, first] =
+                        [g.dims.size(dim) as f64 - 1.0, 0.0].map(|end| g.constant(end, DType::I32));
+                    let low = g.binary("min", x[1], last);
+                    let kept = g.binary("max", low, first);
+                    let positions = g.op(InRange { dim }, &[kept]);
+                    g.add_op(Arc::new(Lookup { dims: vec![dim] }), &[x[0], positions])
+                },
+            ),
         ]
     },
 }];
@@ -49,7 +54,9 @@ impl Op for InRange {
 
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if x[0].dtype != DType::I32 {
-            return Err(OpError::new(codes::E0202, format!("positions are i32, not {}", x[0].dtype)).operand(0));
+            return Err(
+                OpError::new(codes::E0202, format!("positions are i32, not {}", x[0].dtype)).operand(0)
+            );
         }
         Ok(Type { dtype: DType::I32, dims: x[0].dims.clone(), range: Some(self.dim) })
     }

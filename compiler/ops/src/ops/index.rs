@@ -1,7 +1,9 @@
 //! The position along a dim, `index(d)`: what causal masks and one-hots are made of.
 
 use crate::family::no_spelling;
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Source, Type};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Source, Type,
+};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{DType, Dim, Dims, Expr};
 

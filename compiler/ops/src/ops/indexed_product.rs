@@ -2,7 +2,10 @@
 //! experts are. The one-hots are never made: along a dim that is summed it looks up, along one that stays it adds up.
 
 use crate::family::{float, index_of, integer, no_spelling};
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Lookup, Mask, Op, OpError, Precision, Roles, Sample, ScatterAdd, Signature, Type, union};
+use crate::{
+    Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Lookup, Mask, Op, OpError, Precision, Roles,
+    Sample, ScatterAdd, Signature, Type, union,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Monoid};
 
@@ -35,18 +38,26 @@ pub(crate) static FAMILY: &[Family] = &[Family {
         };
         let slot = || integer(&[b, s], 0.0, 4.0);
         vec![
-            Sample::new("dispatched", vec![float(&[b, s, d]), float(&[b, k, c]), index_of(&[b, s], c), slot()], to(&["c", "k"], &[
-                "b", "c", "k", "d",
-            ])),
-            Sample::new("combined", vec![float(&[b, c, k, d]), float(&[b, s, c]), index_of(&[b, s], c), slot()], to(&["c", "k"], &[
-                "b", "s", "d",
-            ])),
-            Sample::new("one stays", vec![float(&[b, s, d]), float(&[c, k, d]), index_of(&[b, s], c), slot()], to(&["c", "k"], &[
-                "b", "c", "d",
-            ])),
-            Sample::new("nothing is summed", vec![float(&[b, s]), float(&[c, d]), index_of(&[b, s], c)], to(&["c"], &[
-                "b", "s", "c", "d",
-            ])),
+            Sample::new(
+                "dispatched",
+                vec![float(&[b, s, d]), float(&[b, k, c]), index_of(&[b, s], c), slot()],
+                to(&["c", "k"], &["b", "c", "k", "d"]),
+            ),
+            Sample::new(
+                "combined",
+                vec![float(&[b, c, k, d]), float(&[b, s, c]), index_of(&[b, s], c), slot()],
+                to(&["c", "k"], &["b", "s", "d"]),
+            ),
+            Sample::new(
+                "one stays",
+                vec![float(&[b, s, d]), float(&[c, k, d]), index_of(&[b, s], c), slot()],
+                to(&["c", "k"], &["b", "c", "d"]),
+            ),
+            Sample::new(
+                "nothing is summed",
+                vec![float(&[b, s]), float(&[c, d]), index_of(&[b, s], c)],
+                to(&["c"], &["b", "s", "c", "d"]),
+            ),
         ]
     },
 }];
@@ -73,12 +84,15 @@ impl Op for IndexedProduct {
         let (factors, positions) = self.parts(x);
         for (i, t) in factors.iter().enumerate() {
             if !t.dtype.is_float() || t.dtype != factors[0].dtype {
-                return Err(OpError::new(codes::E0202, format!("a product with one-hots of {}", t.dtype)).operand(i));
+                return Err(
+                    OpError::new(codes::E0202, format!("a product with one-hots of {}", t.dtype)).operand(i)
+                );
             }
         }
         for (i, (t, dim)) in positions.iter().zip(&self.hots).enumerate() {
             if t.dtype != DType::I32 || self.hots.iter().any(|d| t.has(*d)) {
-                let what = format!("positions along `{}` are {}{}", table.name(*dim), t.dtype, table.list(&t.dims));
+                let what =
+                    format!("positions along `{}` are {}{}", table.name(*dim), t.dtype, table.list(&t.dims));
                 return Err(OpError::new(codes::E0205, what).operand(factors.len() + i));
             }
         }
@@ -99,7 +113,8 @@ impl Op for IndexedProduct {
         let dy = g.expanded(dy, &dims);
         let mut gradient = |i: usize| {
             let others = factors.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, f)| *f);
-            let operands: Vec<Id> = std::iter::once(dy).chain(others).chain(positions.iter().copied()).collect();
+            let operands: Vec<Id> =
+                std::iter::once(dy).chain(others).chain(positions.iter().copied()).collect();
             let out = g.ty(factors[i]).dims.clone();
             g.op(IndexedProduct { hots: self.hots.clone(), out }, &operands)
         };
@@ -125,7 +140,9 @@ impl Op for IndexedProduct {
         let keep: Vec<Dim> = self.out.iter().copied().filter(|d| !dims.contains(d)).chain(summed).collect();
         let mut values = g.contract_to(&found, &keep);
         if keep.len() + dims.len() > self.out.len() {
-            return Some(g.op(ScatterAdd { dims, out: self.out.clone() }, &[&[values], at.as_slice()].concat()));
+            return Some(
+                g.op(ScatterAdd { dims, out: self.out.clone() }, &[&[values], at.as_slice()].concat()),
+            );
         }
         // Sums are `f32`, whatever is stored.
         let wide = g.ty(values).dtype.wide();

@@ -2,7 +2,7 @@
 
 use crate::family::{between, float};
 use crate::signature::Argument;
-use crate::{OpCall, Family, Graph, Id, OpError, Sample, Signature, Value};
+use crate::{Family, Graph, Id, OpCall, OpError, Sample, Signature, Value};
 use meshwright_diag::codes;
 use std::sync::Arc;
 
@@ -20,7 +20,12 @@ pub(crate) static FAMILY: &[Family] = &[Family {
         let x = || float(&[("a", 5), ("b", 3)]);
         vec![
             Sample::call("leaky_relu(x)", "leaky_relu", &[], vec![x()]),
-            Sample::call("leaky_relu(x, slope)", "leaky_relu", &[], vec![x(), between(&[("b", 3)], 0.1, 0.5)]),
+            Sample::call(
+                "leaky_relu(x, slope)",
+                "leaky_relu",
+                &[],
+                vec![x(), between(&[("b", 3)], 0.1, 0.5)],
+            ),
         ]
     },
 }];

@@ -50,14 +50,21 @@ pub(crate) static FAMILY: &[Family] = &[
         signature: Signature::INFIX,
         doc: "Whether both are true.",
         build: |g, c| build(&AND, g, c),
-        samples: || vec![Sample::call("and", "and", &[], vec![truth(&[("a", 5)]), truth(&[("a", 5), ("b", 3)])]).flat()],
+        samples: || {
+            vec![
+                Sample::call("and", "and", &[], vec![truth(&[("a", 5)]), truth(&[("a", 5), ("b", 3)])])
+                    .flat(),
+            ]
+        },
     },
     Family {
         name: "or",
         signature: Signature::INFIX,
         doc: "Whether at least one is true.",
         build: |g, c| build(&OR, g, c),
-        samples: || vec![Sample::call("or", "or", &[], vec![truth(&[("a", 5)]), truth(&[("a", 5), ("b", 3)])]).flat()],
+        samples: || {
+            vec![Sample::call("or", "or", &[], vec![truth(&[("a", 5)]), truth(&[("a", 5), ("b", 3)])]).flat()]
+        },
     },
     Family {
         name: "not",

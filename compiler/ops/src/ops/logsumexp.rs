@@ -4,7 +4,10 @@ use super::composite::primitive;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::float;
 use crate::signature::DIM;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Softmax, Type};
+use crate::{
+    Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature,
+    Softmax, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Prim};
 use std::sync::Arc;
@@ -19,7 +22,7 @@ pub struct LogSumExp {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "logsumexp",
-        signature: Signature::over(&[DIM]),
+    signature: Signature::over(&[DIM]),
     doc: "`logsumexp[d](x)`: `log(sum[d](exp(x)))`, computed without overflow. Of `-inf` alone it is `-inf`, of what holds `inf` it is `inf`.",
     build: |g, c| {
         let (x, dim) = (c.tensor(g, 0), c.dim());
@@ -40,10 +43,14 @@ impl Op for LogSumExp {
 
     fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         if !x[0].dtype.is_float() {
-            return Err(OpError::new(codes::E0202, format!("`logsumexp` takes floats, not {}", x[0].dtype)).operand(0));
+            return Err(OpError::new(codes::E0202, format!("`logsumexp` takes floats, not {}", x[0].dtype))
+                .operand(0));
         }
         if table.size(self.dim) == 0 {
-            return Err(OpError::new(codes::E0204, format!("`logsumexp[{0}]`: `{0}` has size 0", table.name(self.dim))));
+            return Err(OpError::new(
+                codes::E0204,
+                format!("`logsumexp[{0}]`: `{0}` has size 0", table.name(self.dim)),
+            ));
         }
         let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| *d != self.dim).collect();
         Ok(Type::new(x[0].dtype, dims))

@@ -3,7 +3,10 @@
 
 use super::composite::primitive;
 use crate::family::{float, index_of, integer};
-use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, ScatterAdd, Signature, Type, union};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, ScatterAdd, Signature,
+    Type, union,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
@@ -31,10 +34,14 @@ pub(crate) static FAMILY: &[Family] = &[Family {
             Sample::call("embedding", "lookup", &["v"], vec![float(&[v, b]), index_of(&[a], v)]),
             Sample::call("inner", "lookup", &["v"], vec![float(&[b, v]), index_of(&[a], v)]),
             Sample::call("shared dim", "lookup", &["v"], vec![float(&[a, v, b]), index_of(&[a], v)]),
-            Sample::new("two dims", vec![float(&[a, v, b, u]), index_of(&[a, c], u), index_of(&[c], v)], |g, x| {
-                let dims = ["u", "v"].iter().filter_map(|d| g.dims.find(d)).collect();
-                g.add_op(Arc::new(Lookup { dims }), x)
-            }),
+            Sample::new(
+                "two dims",
+                vec![float(&[a, v, b, u]), index_of(&[a, c], u), index_of(&[c], v)],
+                |g, x| {
+                    let dims = ["u", "v"].iter().filter_map(|d| g.dims.find(d)).collect();
+                    g.add_op(Arc::new(Lookup { dims }), x)
+                },
+            ),
             // Without a range, an index may be beyond the end.
             Sample::new("beyond the end", vec![float(&[v, b]), integer(&[a], -3.0, 9.0)], |g, x| {
                 let dims = vec![g.ty(x[0]).dims[0]];
@@ -57,12 +64,19 @@ impl Op for Lookup {
                 return Err(OpError::no_dim(format!("`[{name} = …]`"), *dim, (0, entries), table));
             }
             if index.dtype != DType::I32 {
-                return Err(OpError::new(codes::E0205, format!("the index of `[{name} = …]` is {}", index.dtype)).operand(k + 1));
+                return Err(OpError::new(
+                    codes::E0205,
+                    format!("the index of `[{name} = …]` is {}", index.dtype),
+                )
+                .operand(k + 1));
             }
             if self.dims.iter().any(|d| index.has(*d)) {
-                return Err(OpError::new(codes::E0203, format!("the index of `[{name} = …]` has the dim `{name}` itself"))
-                    .operand(k + 1)
-                    .help("rename that dim of the index first"));
+                return Err(OpError::new(
+                    codes::E0203,
+                    format!("the index of `[{name} = …]` has the dim `{name}` itself"),
+                )
+                .operand(k + 1)
+                .help("rename that dim of the index first"));
             }
         }
         if !entries.dtype.is_float() {
@@ -71,7 +85,8 @@ impl Op for Lookup {
             return Err(OpError::new(codes::E0202, what).operand(0));
         }
         let mut dims = union(x[1..].iter().copied());
-        let rest: Vec<Dim> = entries.dims.iter().copied().filter(|d| !self.dims.contains(d) && !dims.contains(d)).collect();
+        let rest: Vec<Dim> =
+            entries.dims.iter().copied().filter(|d| !self.dims.contains(d) && !dims.contains(d)).collect();
         dims.extend(rest);
         Ok(Type::new(entries.dtype, dims))
     }
@@ -90,7 +105,9 @@ impl Op for Lookup {
         let out = g.ty(x[0]).dims.clone();
         let operands = [&[full], &x[1..]].concat();
         let dims = self.dims.clone();
-        std::iter::once(Some(g.op(ScatterAdd { dims, out }, &operands))).chain(x[1..].iter().map(|_| None)).collect()
+        std::iter::once(Some(g.op(ScatterAdd { dims, out }, &operands)))
+            .chain(x[1..].iter().map(|_| None))
+            .collect()
     }
 
     fn lower(&self, e: &mut dyn Emit) {

@@ -3,7 +3,10 @@
 
 use crate::family::float;
 use crate::signature::DIMS;
-use crate::{Computes, Emit, ExpandWhen, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{
+    Computes, Emit, ExpandWhen, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision,
+    Roles, Sample, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Monoid};
 use std::sync::Arc;
@@ -18,7 +21,7 @@ pub struct Mean {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "mean",
-        signature: Signature::over(&[DIMS]),
+    signature: Signature::over(&[DIMS]),
     doc: "`mean[d, e](x)`: the mean along dims; truth values count as 0 and 1.",
     build: |g, c| {
         let x = c.unified(g, true)?;
@@ -39,9 +42,12 @@ impl Op for Mean {
 
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if !x[0].dtype.is_float() {
-            return Err(OpError::new(codes::E0202, format!("`mean` takes floats or truth values, not {}", x[0].dtype))
-                .operand(0)
-                .help("convert it: `cast(…, float)`"));
+            return Err(OpError::new(
+                codes::E0202,
+                format!("`mean` takes floats or truth values, not {}", x[0].dtype),
+            )
+            .operand(0)
+            .help("convert it: `cast(…, float)`"));
         }
         let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| !self.dims.contains(d)).collect();
         Ok(Type::new(x[0].dtype, dims))

@@ -2,7 +2,7 @@
 
 use crate::family::{float, index_of};
 use crate::signature::{Argument, DIM, DimGroup, Of};
-use crate::{OpCall, Family, Graph, Id, OpError, Sample, Signature, Value};
+use crate::{Family, Graph, Id, OpCall, OpError, Sample, Signature, Value};
 use meshwright_diag::codes;
 use meshwright_plan::DType;
 use std::sync::Arc;
@@ -37,9 +37,12 @@ fn build(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     let t = g.ty(i).clone();
     let name = g.dims.name(dim).to_string();
     if t.dtype != DType::I32 || t.range != Some(dim) || t.has(dim) {
-        return Err(OpError::new(codes::E0205, format!("`one_hot[{name}]` takes an `i32 in {name}` without that dim, not {}", t.dtype))
-            .operand(0)
-            .help(format!("declare it `i32 in {name}`")));
+        return Err(OpError::new(
+            codes::E0205,
+            format!("`one_hot[{name}]` takes an `i32 in {name}` without that dim, not {}", t.dtype),
+        )
+        .operand(0)
+        .help(format!("declare it `i32 in {name}`")));
     }
     let here = g.index(dim);
     let hit = g.binary("==", i, here);

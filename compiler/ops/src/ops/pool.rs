@@ -1,13 +1,15 @@
 //! Pooling: `max_pool`, `min_pool`, `sum_pool` and `mean_pool` fold what each position of a window covers.
 
 use super::slides::{DILATION, Has, PADDING, STRIDE, WINDOWS, replaced, slides};
-use super::{Covered, Unpool, ArgmaxPool};
+use super::{ArgmaxPool, Covered, Unpool};
 use crate::family::float;
 use crate::signature::{Choice, Unset};
 use crate::tensor::{better, each_position};
-use crate::{OpCall, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpCall, OpError, Roles, Sample, Setting, Signature, Type,
+};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, Dims, Monoid, SlidingWindow, Prim};
+use meshwright_plan::{Dim, Dims, Monoid, Prim, SlidingWindow};
 use std::sync::Arc;
 
 /// The fold of what each position covers, or with `spread` (sums only) its transpose: every element gets the sum of the
@@ -24,11 +26,7 @@ pub struct Pool {
 
 /// The stride is the size of the window unless it is given.
 const SIGNATURE: Signature = Signature {
-    options: &[
-        PADDING,
-        Choice { default: Unset::By("the size of the window"), ..STRIDE },
-        DILATION,
-    ],
+    options: &[PADDING, Choice { default: Unset::By("the size of the window"), ..STRIDE }, DILATION],
     ..Signature::over(&[WINDOWS])
 };
 
@@ -68,13 +66,17 @@ pub(crate) static FAMILY: &[Family] = &[
             super::slides::floats(g, c)?;
             let x = c.unified(g, true)?[0];
             let slides = read(g, c, x)?;
-            let sum = g.add_op(Arc::new(Pool { monoid: Monoid::Sum, slides: slides.clone(), spread: false }), &[x])?;
+            let sum = g.add_op(
+                Arc::new(Pool { monoid: Monoid::Sum, slides: slides.clone(), spread: false }),
+                &[x],
+            )?;
             let dtype = g.ty(sum).dtype;
             if slides.iter().all(|s| Covered::is_constant(s, &g.dims)) {
                 let taps: usize = slides.iter().map(|s| g.dims.size(s.tap)).product();
                 return Ok(g.scaled(sum, 1.0 / taps as f64));
             }
-            let counts: Vec<Id> = slides.into_iter().map(|slide| g.op(Covered { slide, dtype }, &[])).collect();
+            let counts: Vec<Id> =
+                slides.into_iter().map(|slide| g.op(Covered { slide, dtype }, &[])).collect();
             let count = g.product(&counts);
             Ok(g.binary("/", sum, count))
         },
@@ -129,9 +131,15 @@ fn read(g: &mut Graph, c: &OpCall, x: Id) -> Result<Vec<SlidingWindow>, OpError>
     for s in &slides {
         // A position that begins within the dim covers what it begins with.
         let begins = |n: &usize| n * s.stride < s.low || n * s.stride - s.low >= g.dims.size(s.wide);
-        let empty = (0..g.dims.size(s.narrow)).filter(begins).find(|n| (0..g.dims.size(s.tap)).all(|t| s.element(*n, t, &g.dims).is_none()));
+        let empty = (0..g.dims.size(s.narrow))
+            .filter(begins)
+            .find(|n| (0..g.dims.size(s.tap)).all(|t| s.element(*n, t, &g.dims).is_none()));
         if let Some(n) = empty {
-            let text = format!("position {n} of `{}` covers nothing but padding of `{}`", c.name, g.dims.name(s.wide));
+            let text = format!(
+                "position {n} of `{}` covers nothing but padding of `{}`",
+                c.name,
+                g.dims.name(s.wide)
+            );
             return Err(OpError::new(codes::E0204, text).help("choose less padding, or `padding = same`"));
         }
     }
@@ -222,7 +230,12 @@ impl Op for Pool {
 
 /// Calls `f` with every position along `dims`, the number of every tap that meets an element there, and the dims and
 /// position of that element.
-pub(super) fn each_covered(table: &Dims, dims: &[Dim], slides: &[SlidingWindow], mut f: impl FnMut(&[usize], usize, &[Dim], &[usize])) {
+pub(super) fn each_covered(
+    table: &Dims,
+    dims: &[Dim],
+    slides: &[SlidingWindow],
+    mut f: impl FnMut(&[usize], usize, &[Dim], &[usize]),
+) {
     let elements = replaced(dims, slides, Has::Narrow);
     let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
     each_position(&table.shape(dims), |at| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// How it is written. It is a fold like a sum: where a dim is split, the devices' products are multiplied.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "prod",
-        signature: Signature::over(&[DIMS]),
+    signature: Signature::over(&[DIMS]),
     doc: "`prod[d, e](x)`: the product along dims, of nothing 1. Its gradient is right also where elements are 0.",
     build: |g, c| {
         let x = c.unified(g, true)?;
@@ -23,7 +23,12 @@ pub(crate) static FAMILY: &[Family] = &[Family {
             Sample::call("integers", "prod", &["a"], vec![integer(&[("a", 7), ("b", 3)], -3.0, 4.0)]).flat(),
             Sample::new("one element is 0", with_zeros(), |g, x| some_zero(g, x, &[2.0])),
             Sample::new("two elements are 0", with_zeros(), |g, x| some_zero(g, x, &[1.0, 4.0])),
-            Sample::call("all elements are 0", "prod", &["a"], vec![between(&[("a", 3), ("b", 2)], 0.0, 0.0)]),
+            Sample::call(
+                "all elements are 0",
+                "prod",
+                &["a"],
+                vec![between(&[("a", 3), ("b", 2)], 0.0, 0.0)],
+            ),
         ]
     },
 }];

@@ -2,7 +2,10 @@
 
 use crate::family::float;
 use crate::op::eq_by;
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature,
+    Source, Type,
+};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
 use meshwright_plan::{DType, Dim, Dims, Drawn, Prim};
 
@@ -46,9 +49,7 @@ pub(crate) static FAMILY: &[Family] = &[
             let r = drawn(g, "random_uniform", Distribution::Uniform { low: -1.0, high: 3.0 }, x);
             Ok(g.sum_of(&[r, x]))
         },
-        samples: || {
-            vec![Sample::call("uniform", "random_uniform", &[], vec![float(&[("a", 5), ("b", 3)])])]
-        },
+        samples: || vec![Sample::call("uniform", "random_uniform", &[], vec![float(&[("a", 5), ("b", 3)])])],
     },
     Family {
         name: "random_normal",

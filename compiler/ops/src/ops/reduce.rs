@@ -4,7 +4,10 @@ use super::composite::primitive;
 use crate::family::float;
 use crate::signature::DIMS;
 use crate::tensor::{better, each_position};
-use crate::{Computes, OpCall, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{
+    Computes, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpCall, OpError, Precision, Roles,
+    Sample, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
@@ -34,7 +37,13 @@ pub(crate) static FAMILY: &[Family] = &[
                 Sample::call("inner", "sum", &["b"], vec![float(&[("a", 5), ("b", 3)])]),
                 Sample::call("outer", "sum", &["a"], vec![float(&[("a", 5), ("b", 3)])]),
                 Sample::call("both", "sum", &["a", "b"], vec![float(&[("a", 5), ("b", 3)])]),
-                Sample::call("truth values", "sum", &["a"], vec![crate::family::truth(&[("a", 5), ("b", 3)])]).flat(),
+                Sample::call(
+                    "truth values",
+                    "sum",
+                    &["a"],
+                    vec![crate::family::truth(&[("a", 5), ("b", 3)])],
+                )
+                .flat(),
             ]
         },
     },
@@ -99,12 +108,19 @@ impl Op for Reduce {
         };
         if !fits {
             let e = OpError::new(codes::E0202, format!("`{name}` over dims takes {takes}, not {of}"));
-            let help = if takes == "truth values" { "compare it: `x != 0`" } else { "cast it first: `cast(…, float)`" };
+            let help = if takes == "truth values" {
+                "compare it: `x != 0`"
+            } else {
+                "cast it first: `cast(…, float)`"
+            };
             return Err(e.operand(0).help(help));
         }
         let extreme = matches!(self.monoid, Monoid::Max | Monoid::Min);
         if let Some(d) = self.dims.iter().find(|d| table.size(**d) == 0 && extreme) {
-            return Err(OpError::new(codes::E0204, format!("`{name}[{0}]`: `{0}` has size 0", table.name(*d))));
+            return Err(OpError::new(
+                codes::E0204,
+                format!("`{name}[{0}]`: `{0}` has size 0", table.name(*d)),
+            ));
         }
         let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| !self.dims.contains(d)).collect();
         Ok(Type::new(x[0].dtype, dims))

@@ -1,7 +1,9 @@
 //! Renaming a dim, `x[seq -> key]`: the only place where a placement changes its name. Nothing moves.
 
 use crate::family::{float, no_spelling};
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Loop, Op, OpError, Role, Roles, Sample, Signature, Type};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Loop, Op, OpError, Role, Roles, Sample, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims};
 
@@ -41,14 +43,21 @@ impl Op for Rename {
             return Err(OpError::no_dim(format!("`[{from} -> {to}]`"), self.from, (0, x[0]), table));
         }
         if x[0].has(self.to) {
-            return Err(OpError::new(codes::E0203, format!("`[{from} -> {to}]` of a value that already has a dim `{to}`: it has {has}"))
-                .operand(0)
-                .help("declare another name of the same size for it"));
+            return Err(OpError::new(
+                codes::E0203,
+                format!("`[{from} -> {to}]` of a value that already has a dim `{to}`: it has {has}"),
+            )
+            .operand(0)
+            .help("declare another name of the same size for it"));
         }
         if table.size(self.from) != table.size(self.to) {
             return Err(OpError::new(
                 codes::E0204,
-                format!("`{from}` = {} is renamed to `{to}` = {}: the sizes differ", table.size(self.from), table.size(self.to)),
+                format!(
+                    "`{from}` = {} is renamed to `{to}` = {}: the sizes differ",
+                    table.size(self.from),
+                    table.size(self.to)
+                ),
             )
             .help(format!("declare `dim {to} = {from}`")));
         }
@@ -61,7 +70,12 @@ impl Op for Rename {
         let loops = y
             .dims
             .iter()
-            .map(|d| Loop { dim: *d, role: Role::Parallel, on: vec![x[0].has(back(*d)).then_some(back(*d))], windows: vec![None] })
+            .map(|d| Loop {
+                dim: *d,
+                role: Role::Parallel,
+                on: vec![x[0].has(back(*d)).then_some(back(*d))],
+                windows: vec![None],
+            })
             .collect();
         Roles { loops, linear: Linear::Only([0].into()) }
     }

@@ -26,7 +26,8 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     },
     samples: || {
         let (a, b) = (("a", 7), ("b", 3));
-        let along = |label, inputs| Sample::bracket(label, "reverse", &[&[(&["a"], &[], None)]], &[], &[], inputs);
+        let along =
+            |label, inputs| Sample::bracket(label, "reverse", &[&[(&["a"], &[], None)]], &[], &[], inputs);
         vec![
             along("inner", vec![float(&[b, a])]),
             along("outer", vec![float(&[a, b])]),

@@ -15,4 +15,10 @@ pub static ROUND: UnaryDef = UnaryDef {
     oracle: f64::round_ties_even,
 };
 
-unary_family!("round", ROUND, "The nearest integer, of two equally near the even one (2.5 gives 2); the gradient is 0.", -5.0, 5.0);
+unary_family!(
+    "round",
+    ROUND,
+    "The nearest integer, of two equally near the even one (2.5 gives 2); the gradient is 0.",
+    -5.0,
+    5.0
+);

@@ -2,7 +2,10 @@
 
 use super::composite::primitive;
 use crate::family::float;
-use crate::{Computes, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{
+    Computes, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample,
+    Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Monoid, Prim, square_scale};
 
@@ -24,7 +27,9 @@ pub(crate) static FAMILY: &[Family] = &[Family {
         let out = g.ty(x).dims.iter().copied().filter(|d| !c.dims().contains(d)).collect();
         Ok(g.op(ScaledSquares { out }, &[x]))
     },
-    samples: || vec![sample("all of it", &[]), sample("of each row", &["a"]), sample("of each column", &["b"])],
+    samples: || {
+        vec![sample("all of it", &[]), sample("of each row", &["a"]), sample("of each column", &["b"])]
+    },
 }];
 
 /// Of elements as large as they are where the op is needed.
@@ -45,7 +50,11 @@ impl Op for ScaledSquares {
 
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if !x[0].dtype.is_float() {
-            return Err(OpError::new(codes::E0202, format!("`scaled_squares` takes floats, not {}", x[0].dtype)).operand(0));
+            return Err(OpError::new(
+                codes::E0202,
+                format!("`scaled_squares` takes floats, not {}", x[0].dtype),
+            )
+            .operand(0));
         }
         Ok(Type::new(x[0].dtype, self.out.clone()))
     }

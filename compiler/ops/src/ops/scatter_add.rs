@@ -3,7 +3,10 @@
 use super::composite::primitive;
 use super::lookup::located;
 use crate::family::{float, index_of, integer};
-use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Signature,
+    Type, union,
+};
 use meshwright_plan::{Dim, Dims, Monoid, Prim};
 
 /// `out[dims = indices] += values`, starting at 0, of the values and an index for each dim; beyond the end of a dim it is dropped.
@@ -29,12 +32,21 @@ pub(crate) static FAMILY: &[Family] = &[Family {
         let (a, b, c, u, v) = (("a", 5), ("b", 3), ("c", 2), ("u", 4), ("v", 7));
         vec![
             Sample::call("embedding", "scatter_add", &["v", "b"], vec![float(&[a, b]), index_of(&[a], v)]),
-            Sample::call("kept dim", "scatter_add", &["v", "b", "a"], vec![float(&[a, b]), index_of(&[a], v)]),
-            Sample::new("two dims", vec![float(&[a, c, b]), index_of(&[a, c], u), index_of(&[c], v)], |g, x| {
-                let out: Vec<Dim> = ["a", "u", "b", "v"].iter().filter_map(|d| g.dims.find(d)).collect();
-                let dims = vec![out[1], out[3]];
-                Ok(g.op(ScatterAdd { dims, out }, x))
-            }),
+            Sample::call(
+                "kept dim",
+                "scatter_add",
+                &["v", "b", "a"],
+                vec![float(&[a, b]), index_of(&[a], v)],
+            ),
+            Sample::new(
+                "two dims",
+                vec![float(&[a, c, b]), index_of(&[a, c], u), index_of(&[c], v)],
+                |g, x| {
+                    let out: Vec<Dim> = ["a", "u", "b", "v"].iter().filter_map(|d| g.dims.find(d)).collect();
+                    let dims = vec![out[1], out[3]];
+                    Ok(g.op(ScatterAdd { dims, out }, x))
+                },
+            ),
             Sample::new("beyond the end", vec![float(&[a, v]), integer(&[a], -3.0, 9.0)], |g, x| {
                 let dims = vec![g.dims.find("u").unwrap_or_else(|| g.dims.add("u", 4))];
                 let out = vec![dims[0], g.ty(x[0]).dims[1]];

@@ -2,7 +2,9 @@
 
 use crate::family::{float, truth};
 use crate::signature::Argument;
-use crate::{Computes, Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
+use crate::{
+    Computes, Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union,
+};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, Dims, Expr};
@@ -40,9 +42,12 @@ impl Op for Select {
 
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if x[0].dtype != DType::Bool {
-            return Err(OpError::new(codes::E0202, format!("`where` takes a truth value first, not {}", x[0].dtype))
-                .operand(0)
-                .help("compare it: `x != 0`"));
+            return Err(OpError::new(
+                codes::E0202,
+                format!("`where` takes a truth value first, not {}", x[0].dtype),
+            )
+            .operand(0)
+            .help("compare it: `x != 0`"));
         }
         if x[1].dtype != x[2].dtype {
             return Err(OpError::new(

@@ -35,4 +35,10 @@ pub static SELU: UnaryDef = UnaryDef {
     oracle: |x| 1.050_700_987_355_480_5 * if x > 0.0 { x } else { 1.673_263_242_354_377_2 * (x.exp() - 1.0) },
 };
 
-unary_family!("selu", SELU, "`1.0507 x` above 0, else `1.0507 * 1.6733 * (exp(x) - 1)`: keeps mean 0 and variance 1 (Klambauer et al. 2017).", -2.0, 2.0);
+unary_family!(
+    "selu",
+    SELU,
+    "`1.0507 x` above 0, else `1.0507 * 1.6733 * (exp(x) - 1)`: keeps mean 0 and variance 1 (Klambauer et al. 2017).",
+    -2.0,
+    2.0
+);

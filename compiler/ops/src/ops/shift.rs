@@ -3,7 +3,9 @@
 use crate::family::{float, no_spelling, truth};
 use crate::op::eq_by;
 use crate::signature::{Arrow, BECOMES, Choice, DIM, DimGroup, Unset, Values};
-use crate::{OpCall, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
+use crate::{
+    Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpCall, OpError, Roles, Sample, Setting, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Prim, Window};
 use std::sync::Arc;
@@ -30,8 +32,18 @@ const BY: Choice = Choice {
     ..Choice::whole("by", (-LIMIT, LIMIT), 0.0, "places further along the dim; may be negative")
 };
 const WRAP: Choice = Choice::flag("wrap", "what leaves at one end comes in again at the other");
-const LOW: Choice = Choice::whole("low", (0.0, LIMIT), 0.0, "elements before the first; a slice `x[d = low..high -> e]` takes some away");
-const HIGH: Choice = Choice::whole("high", (0.0, LIMIT), 0.0, "elements behind the last; a slice `x[d = low..high -> e]` takes some away");
+const LOW: Choice = Choice::whole(
+    "low",
+    (0.0, LIMIT),
+    0.0,
+    "elements before the first; a slice `x[d = low..high -> e]` takes some away",
+);
+const HIGH: Choice = Choice::whole(
+    "high",
+    (0.0, LIMIT),
+    0.0,
+    "elements behind the last; a slice `x[d = low..high -> e]` takes some away",
+);
 const VALUE: Choice = Choice {
     name: "value",
     words: &[],
@@ -51,11 +63,47 @@ pub(crate) static FAMILY: &[Family] = &[
             let (a, b) = (("a", 7), ("b", 3));
             let one: &[&[crate::family::PieceNames]] = &[&[(&["a"], &[], None)]];
             vec![
-                Sample::bracket("inner", "shift", &[&[(&["b"], &[], None)]], &[("by", Setting::Number(1.0))], &[], vec![float(&[a, b])]),
-                Sample::bracket("outer, back", "shift", one, &[("by", Setting::Number(-2.0))], &[], vec![float(&[a, b])]),
-                Sample::bracket("out of sight", "shift", one, &[("by", Setting::Number(9.0))], &[], vec![float(&[a])]),
-                Sample::bracket("around", "shift", one, &[("by", Setting::Number(3.0)), ("wrap", Setting::Bool(true))], &[], vec![float(&[b, a])]),
-                Sample::bracket("truth values", "shift", one, &[("by", Setting::Number(2.0))], &[], vec![truth(&[a])]).flat(),
+                Sample::bracket(
+                    "inner",
+                    "shift",
+                    &[&[(&["b"], &[], None)]],
+                    &[("by", Setting::Number(1.0))],
+                    &[],
+                    vec![float(&[a, b])],
+                ),
+                Sample::bracket(
+                    "outer, back",
+                    "shift",
+                    one,
+                    &[("by", Setting::Number(-2.0))],
+                    &[],
+                    vec![float(&[a, b])],
+                ),
+                Sample::bracket(
+                    "out of sight",
+                    "shift",
+                    one,
+                    &[("by", Setting::Number(9.0))],
+                    &[],
+                    vec![float(&[a])],
+                ),
+                Sample::bracket(
+                    "around",
+                    "shift",
+                    one,
+                    &[("by", Setting::Number(3.0)), ("wrap", Setting::Bool(true))],
+                    &[],
+                    vec![float(&[b, a])],
+                ),
+                Sample::bracket(
+                    "truth values",
+                    "shift",
+                    one,
+                    &[("by", Setting::Number(2.0))],
+                    &[],
+                    vec![truth(&[a])],
+                )
+                .flat(),
             ]
         },
     },
@@ -142,14 +190,21 @@ fn build_pad(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     let name = g.dims.name(from).to_string();
     let size = g.dims.size(from) as i64 + low + high;
     let [to] = p.to[..] else {
-        return Err(OpError::new(codes::E0203, format!("`pad` changes the size of `{name}` to {size}: the result needs a dim of its own"))
-            .help(format!("declare `dim padded = {size}` and write `pad[{name} -> padded, …]`")));
+        return Err(OpError::new(
+            codes::E0203,
+            format!("`pad` changes the size of `{name}` to {size}: the result needs a dim of its own"),
+        )
+        .help(format!("declare `dim padded = {size}` and write `pad[{name} -> padded, …]`")));
     };
     if g.dims.size(to) as i64 != size {
         let to_name = g.dims.name(to);
         return Err(OpError::new(
             codes::E0204,
-            format!("`{name}` = {} with {low} before and {high} behind has {size}, but `{to_name}` = {}", g.dims.size(from), g.dims.size(to)),
+            format!(
+                "`{name}` = {} with {low} before and {high} behind has {size}, but `{to_name}` = {}",
+                g.dims.size(from),
+                g.dims.size(to)
+            ),
         )
         .help(format!("declare `dim {to_name} = {size}`")));
     }
@@ -169,7 +224,9 @@ fn build_pad(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     };
     if !fits {
         let range = t.range.map_or(String::new(), |r| format!(" in {}", g.dims.name(r)));
-        return Err(OpError::new(codes::E0202, format!("`value = {fill}` is no {}{range}", t.dtype)).operand(0));
+        return Err(
+            OpError::new(codes::E0202, format!("`value = {fill}` is no {}{range}", t.dtype)).operand(0)
+        );
     }
     g.add_op(Arc::new(Shift { from, to, start: -low, fill }), &[x])
 }
@@ -183,12 +240,19 @@ impl Op for Shift {
         let (from, to) = (table.name(self.from), table.name(self.to));
         let has = table.list(&x[0].dims);
         if !x[0].has(self.from) {
-            return Err(OpError::new(codes::E0203, format!("a value without the dim `{from}`: it has {has}")).operand(0));
+            return Err(OpError::new(
+                codes::E0203,
+                format!("a value without the dim `{from}`: it has {has}"),
+            )
+            .operand(0));
         }
         if self.to != self.from && x[0].has(self.to) {
-            return Err(OpError::new(codes::E0203, format!("`{from} -> {to}` of a value that already has a dim `{to}`: it has {has}"))
-                .operand(0)
-                .help("declare another name of the same size for it"));
+            return Err(OpError::new(
+                codes::E0203,
+                format!("`{from} -> {to}` of a value that already has a dim `{to}`: it has {has}"),
+            )
+            .operand(0)
+            .help("declare another name of the same size for it"));
         }
         let dims = x[0].dims.iter().map(|d| if *d == self.from { self.to } else { *d }).collect();
         Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
@@ -196,7 +260,12 @@ impl Op for Shift {
 
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let linear = if self.fill == 0.0 { Linear::Only([0].into()) } else { Linear::No };
-        Roles::elementwise(x, y, linear).window(self.to, 0, self.from, Window::shifted(table.size(self.to), self.start))
+        Roles::elementwise(x, y, linear).window(
+            self.to,
+            0,
+            self.from,
+            Window::shifted(table.size(self.to), self.start),
+        )
     }
 
     fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

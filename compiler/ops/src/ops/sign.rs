@@ -12,7 +12,15 @@ pub static SIGN: UnaryDef = UnaryDef {
     linear: false,
     expr: |e, x| e.unary(UnaryFn::Sign, x),
     derivative: |_, _, _| None,
-    oracle: |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x },
+    oracle: |x| {
+        if x > 0.0 {
+            1.0
+        } else if x < 0.0 {
+            -1.0
+        } else {
+            x
+        }
+    },
 };
 
 unary_family!("sign", SIGN, "-1, 0 or 1; its gradient is 0.", -2.0, 2.0);

@@ -2,8 +2,8 @@
 
 use super::unary::{floats, unary_family};
 use crate::UnaryDef;
-use meshwright_plan::expr::UnaryFn;
 use meshwright_plan::expr::BinaryFn;
+use meshwright_plan::expr::UnaryFn;
 
 /// `x * sigmoid(x)`, also called swish (Elfwing et al. 2017).
 pub static SILU: UnaryDef = UnaryDef {

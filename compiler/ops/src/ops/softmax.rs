@@ -3,7 +3,10 @@
 use super::composite::in_place;
 use crate::family::float;
 use crate::signature::DIM;
-use crate::{OpCall, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{
+    Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpCall, OpError, Precision, Roles, Sample,
+    Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
@@ -45,7 +48,12 @@ fn samples(name: &'static str) -> Vec<Sample> {
         Sample::call("inner", name, &["b"], vec![float(&[("a", 5), ("b", 3)])]),
         Sample::call("outer", name, &["a"], vec![float(&[("a", 5), ("b", 3)])]),
         // Large enough that a softmax without its maximum would overflow: shift-invariance must not hide a wrong one.
-        Sample::call("large", name, &["a"], vec![crate::family::between(&[("a", 5), ("b", 2)], 900.0, 904.0)]),
+        Sample::call(
+            "large",
+            name,
+            &["a"],
+            vec![crate::family::between(&[("a", 5), ("b", 2)], 900.0, 904.0)],
+        ),
     ]
 }
 
@@ -67,10 +75,17 @@ impl Op for Softmax {
 
     fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         if !x[0].dtype.is_float() {
-            return Err(OpError::new(codes::E0202, format!("`{}` takes floats, not {}", self.name(), x[0].dtype)).operand(0));
+            return Err(OpError::new(
+                codes::E0202,
+                format!("`{}` takes floats, not {}", self.name(), x[0].dtype),
+            )
+            .operand(0));
         }
         if table.size(self.dim) == 0 {
-            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.name(), table.name(self.dim))));
+            return Err(OpError::new(
+                codes::E0204,
+                format!("`{}[{1}]`: `{1}` has size 0", self.name(), table.name(self.dim)),
+            ));
         }
         Ok(Type::new(x[0].dtype, x[0].dims.clone()))
     }

@@ -23,4 +23,10 @@ pub static SOFTPLUS: UnaryDef = UnaryDef {
     oracle: |x| if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() },
 };
 
-unary_family!("softplus", SOFTPLUS, "`log(1 + exp(x))`, a relu without a kink; accurate however large or small x is.", -30.0, 30.0);
+unary_family!(
+    "softplus",
+    SOFTPLUS,
+    "`log(1 + exp(x))`, a relu without a kink; accurate however large or small x is.",
+    -30.0,
+    30.0
+);

@@ -2,7 +2,9 @@
 
 use crate::family::{float, integer};
 use crate::signature::BECOMES;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
+use crate::{
+    Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type,
+};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
@@ -32,19 +34,35 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     samples: || {
         let ties = || integer(&[("a", 7), ("b", 3)], 0.0, 3.0);
         vec![
-            Sample::bracket("inner", "top_k", &[&[(&["b"], &["k"], None)]], &[], &[("k", 2)], vec![float(&[
-                ("a", 5),
-                ("b", 7),
-            ])])
+            Sample::bracket(
+                "inner",
+                "top_k",
+                &[&[(&["b"], &["k"], None)]],
+                &[],
+                &[("k", 2)],
+                vec![float(&[("a", 5), ("b", 7)])],
+            )
             .flat(),
-            Sample::bracket("outer", "top_k", &[&[(&["a"], &["k"], None)]], &[], &[("k", 3)], vec![float(&[
-                ("a", 5),
-                ("b", 3),
-            ])])
+            Sample::bracket(
+                "outer",
+                "top_k",
+                &[&[(&["a"], &["k"], None)]],
+                &[],
+                &[("k", 3)],
+                vec![float(&[("a", 5), ("b", 3)])],
+            )
             .flat(),
-            Sample::bracket("ties", "top_k", &[&[(&["a"], &["k"], None)]], &[], &[("k", 4)], vec![ties()]).flat(),
-            Sample::bracket("all of them", "top_k", &[&[(&["b"], &["k"], None)]], &[], &[("k", 3)], vec![ties()])
+            Sample::bracket("ties", "top_k", &[&[(&["a"], &["k"], None)]], &[], &[("k", 4)], vec![ties()])
                 .flat(),
+            Sample::bracket(
+                "all of them",
+                "top_k",
+                &[&[(&["b"], &["k"], None)]],
+                &[],
+                &[("k", 3)],
+                vec![ties()],
+            )
+            .flat(),
             Sample::new("values", vec![float(&[("a", 5), ("b", 7)])], |g, x| {
                 let (dim, to) = (g.ty(x[0]).dims[1], g.dims.find("k").unwrap_or_else(|| g.dims.add("k", 3)));
                 let at = g.add_op(Arc::new(TopK { dim, to }), x)?;

@@ -2,7 +2,7 @@
 
 use crate::family::truth;
 use crate::signature::DIMS;
-use crate::{OpCall, Family, Graph, Id, OpError, Reduce, Sample, Signature};
+use crate::{Family, Graph, Id, OpCall, OpError, Reduce, Sample, Signature};
 use meshwright_plan::Monoid;
 use std::sync::Arc;
 

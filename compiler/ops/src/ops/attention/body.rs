@@ -74,7 +74,8 @@ impl Body {
             let Some(all) = parts.remove(&id) else { continue };
             let dy = g.sum_of(&all);
             let node = g.node(id).clone();
-            let need: Vec<bool> = node.inputs.iter().map(|x| on_root(x) && g.ty(*x).dtype.is_float()).collect();
+            let need: Vec<bool> =
+                node.inputs.iter().map(|x| on_root(x) && g.ty(*x).dtype.is_float()).collect();
             // Element-wise ops keep nothing but operands and result.
             let given = node.op.vjp(g, &node.inputs, id, dy, &need);
             for ((x, part), need) in node.inputs.iter().zip(given).zip(need) {
@@ -134,7 +135,8 @@ pub(super) fn computed(
             regs.insert(id, expr.push(Scalar::Load((leaves.len() + k) as u16), ty.dtype));
             continue;
         }
-        let inputs: Vec<u16> = g.node(id).inputs.iter().map(|x| regs.get(x).copied()).collect::<Option<_>>()?;
+        let inputs: Vec<u16> =
+            g.node(id).inputs.iter().map(|x| regs.get(x).copied()).collect::<Option<_>>()?;
         let reg = inlined(g, id, &inputs, space, &mut expr)?;
         regs.insert(id, expr.cast(reg, ty.dtype));
     }

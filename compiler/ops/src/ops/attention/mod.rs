@@ -13,7 +13,10 @@ pub use body::{Body, BodyRef};
 pub use recognize::{AttentionMiss, Recognizer};
 
 use crate::family::{float, integer, no_spelling, truth};
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
+use crate::{
+    Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature,
+    Type, union,
+};
 use body::{computed, leaves};
 use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
@@ -254,7 +257,8 @@ fn evaluated(g: &Graph, leaves: &[Id], x: &[&F64Tensor], of: Id) -> F64Tensor {
         let value = match leaves.iter().position(|l| *l == id) {
             Some(i) => x[i].clone(),
             None => {
-                let inputs: Vec<&F64Tensor> = g.node(id).inputs.iter().map(|i| &known[i.0 as usize]).collect();
+                let inputs: Vec<&F64Tensor> =
+                    g.node(id).inputs.iter().map(|i| &known[i.0 as usize]).collect();
                 g.node(id).op.oracle(&inputs, g.ty(id), &g.dims)
             }
         };
@@ -287,7 +291,13 @@ impl AttentionForm {
 }
 
 /// Oracle of an op by what it expands to.
-fn by_expansion(form: &AttentionForm, op: &dyn Op, x: &[&F64Tensor], fixed: usize, table: &Dims) -> F64Tensor {
+fn by_expansion(
+    form: &AttentionForm,
+    op: &dyn Op,
+    x: &[&F64Tensor],
+    fixed: usize,
+    table: &Dims,
+) -> F64Tensor {
     let (mut g, at) = form.operands(table, x, fixed);
     match op.expand(&mut g, &at) {
         Some(y) => evaluated(&g, &at, x, y),

@@ -56,7 +56,9 @@ impl Recognizer {
     pub fn run(&self, g: &mut Graph) -> Vec<(Id, Result<(), AttentionMiss>)> {
         let mut out = Vec::new();
         for id in g.ids() {
-            let Some(Softmax { dim, log: false }) = (*g.node(id).op).as_any().downcast_ref() else { continue };
+            let Some(Softmax { dim, log: false }) = (*g.node(id).op).as_any().downcast_ref() else {
+                continue;
+            };
             let dim = *dim;
             if self.readers[id].is_empty() {
                 continue;
@@ -89,7 +91,8 @@ impl Recognizer {
         let last = path.last().copied().unwrap_or(softmax);
         let scope = g.node(at).scope;
         let mut search = Search { recognizer: self, g, key, scope, product: None, extras: Vec::new() };
-        let (score, ScoreProduct { at: product, q, k, space }, width) = search.score(g.node(softmax).inputs[0])?;
+        let (score, ScoreProduct { at: product, q, k, space }, width) =
+            search.score(g.node(softmax).inputs[0])?;
         let weight = search.weight(softmax, &path)?;
         let (values, weight) = search.values(at, last, weight)?;
         let Search { extras, .. } = search;
@@ -107,7 +110,16 @@ impl Recognizer {
             return miss("its scores have dims that queries and keys lack");
         }
         let dtypes = extras.iter().map(|x| g.ty(*x).dtype.wide()).collect();
-        let form = AttentionForm { key, width, space, score, weight, out, dtype: g.ty(product).dtype, extras: dtypes };
+        let form = AttentionForm {
+            key,
+            width,
+            space,
+            score,
+            weight,
+            out,
+            dtype: g.ty(product).dtype,
+            extras: dtypes,
+        };
         let types: Vec<crate::Type> = extras.iter().map(|x| g.ty(*x).clone()).collect();
         if form.described(&g.dims, g.ty(q).dtype, &types).is_none() {
             return miss("its scores have no derivative element by element");
@@ -164,7 +176,10 @@ impl Search<'_> {
     fn is_product(&self, id: Id) -> bool {
         let node = self.g.node(id);
         let summed = node.inputs.iter().any(|x| self.g.ty(*x).dims.iter().any(|d| !node.ty.has(*d)));
-        node.op.kind() == Kind::Compute(Computes::Contraction) && summed && node.ty.has(self.key) && node.ty.dims.len() > 1
+        node.op.kind() == Kind::Compute(Computes::Contraction)
+            && summed
+            && node.ty.has(self.key)
+            && node.ty.dims.len() > 1
     }
 
     /// The scores as a body, and the width of queries and keys.
@@ -236,7 +251,8 @@ impl Search<'_> {
             return Ok(found);
         }
         let node = self.g.node(id);
-        let of_queries = |d: &Dim| product.as_ref().is_some_and(|p| p.space.contains(d) && !self.g.ty(p.k).has(*d));
+        let of_queries =
+            |d: &Dim| product.as_ref().is_some_and(|p| p.space.contains(d) && !self.g.ty(p.k).has(*d));
         let large = node.ty.has(self.key) && node.ty.dims.iter().any(of_queries);
         let free = node.inputs.is_empty() || node.ty.dims.is_empty();
         // Random values depend on the iteration in which they are drawn.
@@ -263,7 +279,13 @@ impl Search<'_> {
     }
 
     /// A value of a body times numbers.
-    fn scaled(&mut self, of: BodyRef, numbers: &[Id], dims: &[Dim], made: &mut Made) -> Result<BodyRef, AttentionMiss> {
+    fn scaled(
+        &mut self,
+        of: BodyRef,
+        numbers: &[Id],
+        dims: &[Dim],
+        made: &mut Made,
+    ) -> Result<BodyRef, AttentionMiss> {
         if numbers.is_empty() {
             return Ok(of);
         }

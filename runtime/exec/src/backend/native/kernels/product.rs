@@ -1,7 +1,7 @@
 //! Contractions as matrix products: of matrices that lie side by side along further dims, or of a single one.
 
-use super::matrix::{Matrix, product};
 use super::math::Real;
+use super::matrix::{Matrix, product};
 use super::{KernelError, Slice, SliceMut, check_in, check_out, par};
 pub use meshwright_device::kernels::host::{Factored, HostKernel, HostWork};
 use meshwright_plan::DType;

@@ -56,7 +56,12 @@ fn fill<T: Send>(of: &RandomBlock, out: &mut [T], counting: &Counting, value: im
 }
 
 /// Calls `f(first, step, row)` for the rows of the block, with the count of the first element and the next.
-fn rows<T: Send>(of: &RandomBlock, out: &mut [T], counting: &Counting, f: impl Fn(u64, u64, &mut [T]) + Sync) {
+fn rows<T: Send>(
+    of: &RandomBlock,
+    out: &mut [T],
+    counting: &Counting,
+    f: impl Fn(u64, u64, &mut [T]) + Sync,
+) {
     if out.is_empty() {
         return;
     }
@@ -70,7 +75,13 @@ fn rows<T: Send>(of: &RandomBlock, out: &mut [T], counting: &Counting, f: impl F
 }
 
 /// Truth values of a stream from one count on, in steps; of another distribution whether each is other than 0.
-pub(super) fn bernoulli(level: Level, of: &Distribution, key: Key, (first, step): (u64, u64), out: &mut [u8]) {
+pub(super) fn bernoulli(
+    level: Level,
+    of: &Distribution,
+    key: Key,
+    (first, step): (u64, u64),
+    out: &mut [u8],
+) {
     match of {
         Distribution::Bernoulli { rate } => truths(level, key, Truths::of(*rate), first, step, out),
         other => {

@@ -270,7 +270,15 @@ mod tests {
     #[test]
     fn products_are_sums_of_products() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-        for (rows, inner, columns) in [(1, 300, 4100), (1, 4100, 70), (3, 257, 1000), (4, 5, 900), (2, 700, 3), (2, 40_000, 5), (1, 20_001, 1)] {
+        for (rows, inner, columns) in [
+            (1, 300, 4100),
+            (1, 4100, 70),
+            (3, 257, 1000),
+            (4, 5, 900),
+            (2, 700, 3),
+            (2, 40_000, 5),
+            (1, 20_001, 1),
+        ] {
             for by_columns in [false, true] {
                 for turned in [false, true] {
                     let number = |i: usize| ((i * 2_654_435_761) % 1013) as f64 / 512.0 - 1.0;
@@ -286,9 +294,13 @@ mod tests {
                     for r in 0..rows {
                         for c in 0..columns {
                             let of = |s: usize| if by_columns { c * inner + s } else { s * columns + c };
-                            let sum: f64 = (0..inner).map(|s| thin[r * at[0] + s * at[1]] * matrix[of(s)]).sum();
+                            let sum: f64 =
+                                (0..inner).map(|s| thin[r * at[0] + s * at[1]] * matrix[of(s)]).sum();
                             let found = out[r * to[0] + c * to[1]];
-                            assert!((found - sum).abs() < 1e-9, "{shape:?} at {r}, {c}: {found} is not {sum}");
+                            assert!(
+                                (found - sum).abs() < 1e-9,
+                                "{shape:?} at {r}, {c}: {found} is not {sum}"
+                            );
                         }
                     }
                 }
@@ -300,8 +312,14 @@ mod tests {
     #[test]
     fn a_sum_of_many_squares_is_near() {
         let x: Vec<f32> = (0..1 << 19).map(|i| ((i * 40_503) % 1013) as f32 / 1013.0).collect();
-        let shape =
-            ThinShape { rows: 1, inner: x.len(), columns: 1, by_columns: false, thin: [1, 1], result: [1, 1] };
+        let shape = ThinShape {
+            rows: 1,
+            inner: x.len(),
+            columns: 1,
+            by_columns: false,
+            thin: [1, 1],
+            result: [1, 1],
+        };
         let mut out = [0.0f32];
         let kernel = ThinKernel::new(DType::F32, shape).unwrap();
         kernel.run(Slice::F32(&x), Slice::F32(&x), SliceMut::F32(&mut out)).unwrap();

@@ -46,7 +46,8 @@ impl UpdateKernel {
         counted[along] = count;
         let reach = [shape.iter().product(), value.reach(&counted), start.reach(&counted)];
         let (mut run, mut outer) = (1, shape.len());
-        while outer > along + 1 && (shape[outer - 1] == 1 || value.strides[outer - 1] == run)
+        while outer > along + 1
+            && (shape[outer - 1] == 1 || value.strides[outer - 1] == run)
             && (shape[outer - 1] == 1 || start.strides[outer - 1] == 0)
         {
             outer -= 1;

@@ -1,9 +1,9 @@
 //! The gradients of queries, keys and values: weights are computed again from the scores, tile by tile.
 
+use super::super::matrix::{Matrix, product};
 use super::super::{KernelError, Slice, par};
 use super::forward::SharedOut;
 use super::prepare::{AttentionKernel, TileMap};
-use super::super::matrix::{Matrix, product};
 use super::tile::{TileAt, TileElement, multiply, scale, scale_rows, shifted, through_softmax, vanishes};
 use crate::backend::RngState;
 use meshwright_plan::AttentionPart;
@@ -95,10 +95,12 @@ impl AttentionKernel {
         outer: &[usize],
         s: &mut BackwardScratch<T>,
     ) -> Result<(), KernelError> {
-        let (width, values) = (self.reads[0][1].len(), self.operands.cotangent.map_or(0, |v| self.reads[v][1].len()));
+        let (width, values) =
+            (self.reads[0][1].len(), self.operands.cotangent.map_or(0, |v| self.reads[v][1].len()));
         let rows: usize = self.plan.rows.iter().product();
         s.of_queries.clear();
-        s.of_queries.resize(if self.gives(AttentionPart::Query).is_some() { rows * width } else { 0 }, T::default());
+        s.of_queries
+            .resize(if self.gives(AttentionPart::Query).is_some() { rows * width } else { 0 }, T::default());
         for keys in self.key_tiles() {
             s.of_keys.clear();
             s.of_keys.resize(keys.1 * width, T::default());
@@ -126,7 +128,11 @@ impl AttentionKernel {
         Ok(())
     }
 
-    fn backward_tile<T: TileElement>(&self, tile: &TileAt<'_>, s: &mut BackwardScratch<T>) -> Result<(), KernelError> {
+    fn backward_tile<T: TileElement>(
+        &self,
+        tile: &TileAt<'_>,
+        s: &mut BackwardScratch<T>,
+    ) -> Result<(), KernelError> {
         let (Some(max), Some(scales), Some(cotangent)) =
             (self.operands.max, self.operands.scale, self.operands.cotangent)
         else {

@@ -1,11 +1,10 @@
 //! The forward pass: greatest scores, sums of exponentials, and values weighted by these.
 
+use super::super::matrix::{Matrix, product};
 use super::super::{KernelError, Slice, SliceMut, par};
 use super::backward;
 use super::prepare::{AttentionKernel, RowTile, TileMap};
-use super::super::matrix::{Matrix, product};
-use super::tile::{
-    TileAt, TileElement, greatest, multiply, scale, scale_rows, shifted, vanishes};
+use super::tile::{TileAt, TileElement, greatest, multiply, scale, scale_rows, shifted, vanishes};
 use crate::backend::RngState;
 use meshwright_plan::AttentionPart;
 use rayon::prelude::*;
@@ -218,7 +217,13 @@ impl AttentionKernel {
         Ok(())
     }
 
-    fn write<T: TileElement>(&self, outs: &[SharedOut<T>], outer: &[usize], rows: &RowTile, s: &ForwardScratch<T>) {
+    fn write<T: TileElement>(
+        &self,
+        outs: &[SharedOut<T>],
+        outer: &[usize],
+        rows: &RowTile,
+        s: &ForwardScratch<T>,
+    ) {
         for (i, (part, out)) in self.plan.parts.iter().zip(outs).enumerate() {
             let of = match part {
                 AttentionPart::Max => &s.max,

@@ -13,4 +13,4 @@ mod forward;
 mod prepare;
 mod tile;
 
-pub use prepare::{AttentionAccess, AttentionPlan, AttentionKernel};
+pub use prepare::{AttentionAccess, AttentionKernel, AttentionPlan};

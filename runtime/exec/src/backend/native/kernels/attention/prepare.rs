@@ -248,7 +248,8 @@ impl AttentionPlan {
         }
         let map = |(rows, keys): &(usize, usize)| {
             let shape = self.tile_shape(*rows, *keys);
-            let map = MapKernel::new(&of.expr, &shape, &self.accesses(&shape, first), &self.starts, &[of.reg])?;
+            let map =
+                MapKernel::new(&of.expr, &shape, &self.accesses(&shape, first), &self.starts, &[of.reg])?;
             Ok(((*rows, *keys), map))
         };
         shapes.iter().map(map).collect::<Result<_, _>>().map(TileMap::Map)
@@ -308,12 +309,21 @@ impl AttentionKernel {
     ///
     /// # Errors
     /// If the operands are not what was prepared for.
-    pub(crate) fn run(&self, reads: &[Slice<'_>], outs: &mut [SliceMut<'_>], rng: RngState) -> Result<(), KernelError> {
+    pub(crate) fn run(
+        &self,
+        reads: &[Slice<'_>],
+        outs: &mut [SliceMut<'_>],
+        rng: RngState,
+    ) -> Result<(), KernelError> {
         if reads.len() != self.plan.reads.len() || outs.len() != self.plan.writes.len() {
             return Err(KernelError::Count { expected: self.plan.reads.len(), found: reads.len() });
         }
         for (slice, (access, tables)) in reads.iter().zip(self.plan.reads.iter().zip(&self.reads)) {
-            super::super::check_in(slice, access.dtype.unwrap_or(self.plan.dtype), self.reach(access, tables))?;
+            super::super::check_in(
+                slice,
+                access.dtype.unwrap_or(self.plan.dtype),
+                self.reach(access, tables),
+            )?;
         }
         for (out, (access, tables)) in outs.iter().zip(self.plan.writes.iter().zip(&self.writes)) {
             super::super::check_out(out, self.plan.dtype, self.reach(access, tables))?;

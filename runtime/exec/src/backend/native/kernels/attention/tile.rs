@@ -6,9 +6,9 @@ use super::super::matrix::Matrix;
 use super::super::random::bernoulli;
 use super::super::rows::Scratched;
 use super::super::{Arg, KernelError, Slice, SliceMut};
-use meshwright_device::kernels::attention::bounds::constant;
 use super::prepare::{AttentionKernel, RowTile, TileMap, TileMaps};
 use crate::backend::RngState;
+use meshwright_device::kernels::attention::bounds::constant;
 
 /// Elements of an operand, and of results that tasks write disjoint parts of.
 pub(super) trait TileElement: Scratched {
@@ -161,7 +161,8 @@ impl TileAt<'_> {
         into.resize(plan.draws.len(), vec![]);
         for ((random, dims), out) in plan.draws.iter().zip(into) {
             out.resize(self.elements(), 0);
-            let (key, first, strides) = random.counted(self.rng.seed, self.rng.moment(), self.rng.first_example);
+            let (key, first, strides) =
+                random.counted(self.rng.seed, self.rng.moment(), self.rng.first_example);
             let stride = |dim: usize| dims.iter().position(|d| *d == dim).map_or(0, |i| strides[i]);
             let (outer, rows) = (plan.outer.len(), plan.rows.len());
             let at = |dim: usize, i: usize| ((plan.starts[dim] + i) as u64).wrapping_mul(stride(dim));
@@ -169,7 +170,8 @@ impl TileAt<'_> {
             let base = base.wrapping_add(at(outer + rows, self.keys.0));
             for (r, line) in out.chunks_exact_mut(self.keys.1).enumerate() {
                 let place = self.kernel.plan.row_at(self.rows.first + r);
-                let first = place.iter().enumerate().fold(base, |sum, (d, i)| sum.wrapping_add(at(outer + d, *i)));
+                let first =
+                    place.iter().enumerate().fold(base, |sum, (d, i)| sum.wrapping_add(at(outer + d, *i)));
                 bernoulli(self.kernel.level, random.distribution(), key, (first, stride(outer + rows)), line);
             }
         }
@@ -181,7 +183,12 @@ impl TileAt<'_> {
     }
 
     /// Applies a map to a tile in place.
-    pub(super) fn map<T: TileElement>(&self, map: &TileMap, x: &mut [T], drawn: &[Vec<u8>]) -> Result<(), KernelError> {
+    pub(super) fn map<T: TileElement>(
+        &self,
+        map: &TileMap,
+        x: &mut [T],
+        drawn: &[Vec<u8>],
+    ) -> Result<(), KernelError> {
         match map {
             TileMap::Same => Ok(()),
             TileMap::Number(v) => {
@@ -227,7 +234,11 @@ impl TileAt<'_> {
     }
 
     /// The keys' or values' part of the tile: as it lies there, or packed.
-    pub(super) fn keys_of<'b, T: TileElement>(&'b self, read: usize, scratch: &'b mut Vec<T>) -> Matrix<'b, T> {
+    pub(super) fn keys_of<'b, T: TileElement>(
+        &'b self,
+        read: usize,
+        scratch: &'b mut Vec<T>,
+    ) -> Matrix<'b, T> {
         let (x, own) = (T::of(self.reads[read]).unwrap_or(&[]), &self.kernel.reads[read][1]);
         let row = self.kernel.plan.reads[read].key;
         let base = self.base(read) + self.keys.0 * row;
