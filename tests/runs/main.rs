@@ -13,6 +13,7 @@ mod bf16;
 mod broken;
 mod cli;
 mod datasets;
+mod device_decisions;
 mod device_plans;
 mod drawn;
 #[cfg(feature = "cuda")]

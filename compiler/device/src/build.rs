@@ -4,6 +4,7 @@ use crate::arena::Arena;
 use crate::arena::layout::arena_of;
 use crate::collective::Prepared;
 use crate::collective::lower::{Arrival, pack, unpack};
+use crate::def_use::ended;
 use crate::dispatch::GroupKind;
 use crate::error::{CompileError, LoweringError};
 use crate::graph::Operation;
@@ -11,14 +12,9 @@ use crate::iteration::MOST_NESTED;
 use crate::kernels::Kernel;
 use crate::launch::{BurnGraph, CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
 use crate::lowering::Lowering;
-use crate::passes::attention_bits::AttentionBits;
-use crate::passes::epilogues::{EpilogueKind, Epilogues};
-use crate::passes::inlined::InlinedValues;
-use crate::passes::lifetimes::Lifetimes;
-use crate::passes::masks::Masks;
-use crate::passes::residuals::{ResidualStep, Residuals, ended};
-use crate::passes::row_groups::RowGroups;
-use crate::passes::step_order::StepOrder;
+use crate::passes::epilogues::EpilogueKind;
+use crate::passes::residuals::ResidualStep;
+use crate::passes::{Decisions, Role, decide};
 use crate::slot::LaunchId;
 use crate::slot::TensorSlot;
 use crate::stored::{stored_as, stored_shape};
@@ -27,7 +23,7 @@ use crate::turns::{self, Carried};
 use crate::verify::verify;
 use burn_ir::{GraphIr, TensorStatus};
 use meshwright_plan::{BufId, Collective, Dim, IdVec, Operand, Plan, Prim, Step, StepLoop};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A loop whose body is being built.
 struct OpenLoop {
@@ -50,7 +46,7 @@ const MOST_IN_GROUP: (usize, usize) = (32, 256);
 /// # Errors
 /// Where the Plan contradicts itself, or a step cannot be lowered; the error names the step.
 pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
-    let mut device = compile_launches(plan, rank, target)?;
+    let mut device = launches(plan, rank, target, true)?;
     if target.has_arena() {
         device.arena = arena_of(plan, &device);
     }
@@ -64,19 +60,15 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
 /// # Errors
 /// As [`compile`].
 pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
+    launches(plan, rank, target, false)
+}
+
+fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<DevicePlan, CompileError> {
     let mut lowering = Lowering::new(plan, rank, target);
+    let left = decide(&mut lowering, verified)?;
+    let (never, absent) = lowering.decisions.absent(&lowering.uses);
+    let order = lowering.decisions.order.steps.clone();
     let (body, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
-    let residuals = Residuals::of(plan);
-    lowering.masks = Masks::of(plan, &residuals, |step, buf, by| lowering.draws(step, buf, by));
-    let groups = |s: &_| lowering.groups(s).is_some();
-    let beside = beside_products(&lowering, plan, &residuals);
-    lowering.rows = RowGroups::of(plan, (&residuals, &beside), |g| lowering.fuses(g), groups);
-    let (folds, writes) = (|i: &_, value| lowering.folds(i, value), |s: &_| lowering.groups(s).is_some());
-    lowering.inlined = InlinedValues::of(plan, &lowering.rows, folds, writes);
-    let order = StepOrder::of(plan, &lowering.rows, &lowering.inlined, target.maps);
-    lowering.attention_bits = AttentionBits::of(plan, &order, |s| lowering.attention_bits_of(&plan.steps[s]));
-    let taken = (&residuals, &lowering.masks, &lowering.rows, &lowering.inlined);
-    lowering.epilogues = Epilogues::of(plan, taken, &order, |e| lowering.has_epilogue(e));
     let mut builder = ProgramBuilder {
         lowering,
         launches: IdVec::new(),
@@ -84,27 +76,18 @@ pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<Devi
         operations,
         open,
         in_flight,
-        residuals,
         waiting: vec![],
         waiting_for: GroupKind::Map,
         postponed: BTreeMap::new(),
         delayed: vec![],
         groups: BTreeMap::new(),
-        order,
     };
-    let mut lifetimes = Lifetimes::new(plan);
     let failed = |source: LoweringError, step| CompileError { step, source };
-    for (index, step) in plan.steps.iter().enumerate() {
-        let known = lifetimes.step(index, step).map_err(LoweringError::Plan);
-        known.map_err(|e| failed(e, Some(index)))?;
-    }
-    for index in std::mem::take(&mut builder.order.steps) {
+    for index in order {
         builder.step(index, &plan.steps[index]).map_err(|e| failed(e, Some(index)))?;
     }
     builder.end_group().map_err(|e| failed(e, plan.steps.len().checked_sub(1)))?;
     builder.end_segment();
-    let left = lifetimes.end(plan).map_err(|(step, problem)| failed(LoweringError::Plan(problem), step))?;
-    let (never, absent) = builder.absent();
     let Lowering { graph, pairs, attention_without_kernel, .. } = builder.lowering;
     let (launches, body) = (builder.launches, builder.body);
     Ok(DevicePlan {
@@ -122,15 +105,6 @@ pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<Devi
     })
 }
 
-/// Steps that products would do beside their own if there were no groups.
-fn beside_products(lowering: &Lowering<'_>, plan: &Plan, residuals: &Residuals) -> BTreeSet<usize> {
-    let (rows, inlined) = (RowGroups::default(), InlinedValues::default());
-    let order = StepOrder::of(plan, &rows, &inlined, lowering.graph.target.maps);
-    let taken = (residuals, &lowering.masks, &rows, &inlined);
-    let all = Epilogues::of(plan, taken, &order, |e| lowering.has_epilogue(e));
-    all.moved.keys().copied().collect()
-}
-
 struct ProgramBuilder<'a> {
     lowering: Lowering<'a>,
     launches: IdVec<LaunchId, Launch>,
@@ -142,7 +116,6 @@ struct ProgramBuilder<'a> {
     open: Vec<OpenLoop>,
     /// By id of the collective, the launch that starts it and what is left to do.
     in_flight: BTreeMap<u32, (LaunchId, Arrival)>,
-    residuals: Residuals,
     /// Steps that will be one operation, each with what it ends.
     waiting: Vec<(usize, Vec<TensorSlot>)>,
     waiting_for: GroupKind,
@@ -152,77 +125,76 @@ struct ProgramBuilder<'a> {
     delayed: Vec<(usize, Vec<TensorSlot>)>,
     /// By the last of several steps that are one launch, all of them.
     groups: BTreeMap<usize, Vec<usize>>,
-    order: StepOrder,
 }
 
 impl ProgramBuilder<'_> {
     fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
         self.lowering.graph.step = index;
-        let mut ending = vec![];
         let steps = &self.lowering.context.plan.steps;
-        let inlined = &self.lowering.inlined;
-        let epilogues = &self.lowering.epilogues;
-        let moved = epilogues.moved.get(&index).copied();
-        let rows = &self.lowering.rows;
-        let skipped = [&self.lowering.masks.skipped, &inlined.skipped];
-        let fused = rows.members.get(&index).is_some_and(|last| *last != index);
-        let idle = moved.is_some() || fused || skipped.iter().any(|s| s.contains(&index));
-        let own = epilogues.at.contains_key(&index) || rows.at.contains_key(&index);
-        let apart = idle || own || self.residuals.steps.contains_key(&index);
-        let group = if apart { None } else { self.lowering.groups(step) };
-        if !(group.is_some_and(|kind| self.takes(kind, step)) || idle) {
+        let role = self.lowering.decisions.role(index);
+        let group = if role == Role::Single { self.lowering.groups(step) } else { None };
+        if !(group.is_some_and(|kind| self.takes(kind, step)) || role == Role::Fused) {
             self.end_group()?;
         }
         if self.operations.last().is_some_and(|(_, before)| steps[*before].lag != step.lag) {
             self.end_segment();
         }
-        // The loop itself passes values across its boundary.
-        let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
-        let never = |b: &BufId| self.residuals.buffers.contains(b) || self.is_never_made(b);
-        let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
-        for buf in ended(step).filter(made).collect::<Vec<_>>() {
-            let slots = self.lowering.slots(buf)?;
-            match self.order.end_of(buf, index) {
-                at if at == index => ending.extend(slots),
-                later => self.postponed.entry(later).or_default().extend(slots),
-            }
-        }
-        ending.extend(self.postponed.remove(&index).unwrap_or_default());
-        match moved {
-            Some(to) if self.lowering.epilogues.is_after(index, to) => {
-                self.delayed.push((index, std::mem::take(&mut ending)));
-            }
-            Some(to) if self.order.place[to] > self.order.place[index] => {
-                self.postponed.entry(to).or_default().append(&mut ending)
-            }
-            _ => {}
-        }
+        let ending = self.ending(index, step)?;
         if let Some(kind) = group {
             self.waiting_for = kind;
             self.waiting.push((index, ending));
             return Ok(());
         }
-        if idle {
-            if !ending.is_empty() {
-                self.end_group()?;
-                self.finish_step(index, &ending);
+        match role {
+            Role::Fused => {
+                if !ending.is_empty() {
+                    self.end_group()?;
+                    self.finish_step(index, &ending);
+                }
+                Ok(())
             }
-            return Ok(());
+            Role::Residual(how) => self.residual(index, step, how, ending),
+            Role::Epilogue => self.epilogue(index, ending),
+            Role::Rows => self.row_group(index, &ending),
+            Role::Single => self.single(index, step, ending),
         }
-        if let Some(how) = self.residuals.steps.get(&index).copied() {
-            return self.residual(index, step, how, ending);
-        }
-        if self.lowering.epilogues.at.contains_key(&index) {
-            return self.epilogue(index, ending);
-        }
-        if let Some(group) = self.lowering.rows.at.get(&index).cloned() {
-            self.lowering.row_group(&group)?;
-            if group.steps.len() > 1 {
-                self.groups.insert(index, group.steps);
+    }
+
+    /// The tensors whose lifetime ends with a step on this device.
+    fn ending(&mut self, index: usize, step: &Step) -> Result<Vec<TensorSlot>, LoweringError> {
+        let Decisions { residuals, order, epilogues, .. } = &self.lowering.decisions;
+        // The loop itself passes values across its boundary.
+        let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
+        let never = |b: &BufId| residuals.buffers.contains(b) || self.lowering.decisions.is_never_made(*b);
+        let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
+        let mut ending = vec![];
+        for buf in ended(step).filter(made) {
+            let slots = self.lowering.slots(buf)?;
+            match order.end_of(buf, index) {
+                at if at == index => ending.extend(slots),
+                later => self.postponed.entry(later).or_default().extend(slots),
             }
-            self.finish_step(index, &ending);
-            return Ok(());
         }
+        ending.extend(self.postponed.remove(&index).unwrap_or_default());
+        match epilogues.moved.get(&index) {
+            Some(to) if epilogues.is_after(index, *to) => {
+                self.delayed.push((index, std::mem::take(&mut ending)));
+            }
+            Some(to) if order.place[*to] > order.place[index] => {
+                self.postponed.entry(*to).or_default().append(&mut ending);
+            }
+            _ => {}
+        }
+        Ok(ending)
+    }
+
+    /// A step that is no fusion.
+    fn single(
+        &mut self,
+        index: usize,
+        step: &Step,
+        mut ending: Vec<TensorSlot>,
+    ) -> Result<(), LoweringError> {
         match &step.prim {
             Prim::Repeat { dim, reverse, from } => self.begin_loop(index, step, (*dim, *reverse, *from)),
             Prim::EndRepeat => self.end_loop(index, step, ending),
@@ -237,47 +209,24 @@ impl ProgramBuilder<'_> {
         }
     }
 
-    fn is_never_made(&self, buf: &BufId) -> bool {
-        let Lowering { masks, inlined, epilogues, rows, .. } = &self.lowering;
-        masks.drawn_by.contains_key(buf)
-            || inlined.values.contains_key(buf)
-            || epilogues.never.contains(buf)
-            || rows.never.contains(buf)
-    }
-
-    /// Buffers that are never made, and of those the ones in whose place no other is, with the stacks in which a loop would keep masks that are
-    /// drawn again.
-    fn absent(&self) -> (BTreeSet<BufId>, BTreeSet<BufId>) {
-        let plan = self.lowering.context.plan;
-        let all = (0..plan.buffers.len()).map(|b| BufId(b as u32));
-        let never: BTreeSet<BufId> = all.filter(|b| self.is_never_made(b)).collect();
-        let Lowering { masks, inlined, rows, .. } = &self.lowering;
-        // A buffer that takes the storage of another keeps that storage live until its group has run.
-        let shares: BTreeSet<BufId> =
-            plan.steps.iter().flat_map(|s| &s.aliases).flat_map(|(from, to)| [*from, *to]).collect();
-        let alone = rows.never.iter().filter(|b| !shares.contains(b));
-        let computed = masks.drawn_by.keys().chain(inlined.values.keys()).chain(alone);
-        let mut absent: BTreeSet<BufId> = computed.copied().collect();
-        for at in &self.lowering.masks.skipped {
-            let step = &plan.steps[*at];
-            if let Some(ResidualStep::Store { stack, .. }) = self.residuals.steps.get(at) {
-                absent.insert(*stack);
-                absent.extend(step.writes.iter().chain(step.reads.first()).map(|o| o.buf));
-            }
-            if let Some(ResidualStep::Load { .. }) = self.residuals.steps.get(at) {
-                absent.extend(step.reads.iter().map(|o| o.buf));
-            }
+    /// The kernel of a row group, in the place of its last step.
+    fn row_group(&mut self, index: usize, ending: &[TensorSlot]) -> Result<(), LoweringError> {
+        let Some(group) = self.lowering.decisions.rows.at.get(&index).cloned() else { return Ok(()) };
+        self.lowering.row_group(&group)?;
+        if group.steps.len() > 1 {
+            self.groups.insert(index, group.steps);
         }
-        (never, absent)
+        self.finish_step(index, ending);
+        Ok(())
     }
 
     /// A product with what is done beside it, which is a step of its own in the Plan.
     fn epilogue(&mut self, index: usize, mut ending: Vec<TensorSlot>) -> Result<(), LoweringError> {
-        let Some(epilogue) = self.lowering.epilogues.at.get(&index).cloned() else { return Ok(()) };
+        let Some(epilogue) = self.lowering.decisions.epilogues.at.get(&index).cloned() else { return Ok(()) };
         let plan = self.lowering.context.plan;
         for before in &epilogue.before {
             let step = &plan.steps[*before];
-            match self.residuals.steps.get(before).copied() {
+            match self.lowering.decisions.residuals.steps.get(before).copied() {
                 Some(how) => self.residual(*before, step, how, vec![])?,
                 None => {
                     self.lowering.lower(step)?;
@@ -304,7 +253,8 @@ impl ProgramBuilder<'_> {
     fn takes(&self, kind: GroupKind, step: &Step) -> bool {
         let steps = &self.lowering.context.plan.steps;
         let waiting = || self.waiting.iter().map(|(index, _)| &steps[*index]);
-        let inlined = |o: &Operand| self.lowering.inlined.values.get(&o.buf).map_or(1, |i| i.reads.len());
+        let inlined =
+            |o: &Operand| self.lowering.decisions.inlined.values.get(&o.buf).map_or(1, |i| i.reads.len());
         let tensors = |s: &Step| s.reads.iter().map(inlined).sum::<usize>() + s.writes.len();
         let (most, most_tensors) = MOST_IN_GROUP;
         (self.waiting.is_empty() || self.waiting_for == kind)
@@ -315,7 +265,7 @@ impl ProgramBuilder<'_> {
 
     /// Whether the operation of a step reads a buffer: itself, or for a value that it computes.
     fn reads(&self, step: &Step, buf: BufId) -> bool {
-        let inlined = step.reads.iter().filter_map(|o| self.lowering.inlined.values.get(&o.buf));
+        let inlined = step.reads.iter().filter_map(|o| self.lowering.decisions.inlined.values.get(&o.buf));
         step.reads_buf(buf) || inlined.flat_map(|i| &i.reads).any(|o| o.buf == buf)
     }
 
@@ -431,7 +381,7 @@ impl ProgramBuilder<'_> {
                 let ended = self.lowering.slots(last)?;
                 ending.retain(|s| !ended.contains(s));
             }
-            if !self.residuals.buffers.contains(&current) {
+            if !self.lowering.decisions.residuals.buffers.contains(&current) {
                 carries.push(Carried { start, ends, current, unread, next, last, lag });
             }
         }
@@ -471,7 +421,7 @@ impl ProgramBuilder<'_> {
         if let Some(group) = self.groups.get(&step) {
             return group.clone();
         }
-        let epilogue = self.lowering.epilogues.at.get(&step);
+        let epilogue = self.lowering.decisions.epilogues.at.get(&step);
         std::iter::once(step).chain(epilogue.into_iter().flat_map(|e| e.others())).collect()
     }
 

@@ -13,6 +13,7 @@ mod burn;
 pub mod collective;
 pub mod contraction;
 pub mod costs;
+pub mod def_use;
 mod dispatch;
 pub mod error;
 pub mod graph;

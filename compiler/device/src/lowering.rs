@@ -1,13 +1,10 @@
 //! The lowering of a Plan for one device: what all targets share when steps become operations.
 
+use crate::def_use::DefUse;
 use crate::error::NoAttentionKernel;
 use crate::graph::{GraphBuilder, Val};
 use crate::local::{DeviceContext, Local};
-use crate::passes::attention_bits::AttentionBits;
-use crate::passes::epilogues::Epilogues;
-use crate::passes::inlined::InlinedValues;
-use crate::passes::masks::Masks;
-use crate::passes::row_groups::RowGroups;
+use crate::passes::Decisions;
 use crate::slot::TensorSlot;
 use crate::stored::{stored_as, stored_shape};
 use crate::target::Target;
@@ -22,18 +19,12 @@ pub struct Lowering<'a> {
     pub graph: GraphBuilder,
     /// The dtype of the values of each buffer of pairs.
     pub pairs: BTreeMap<BufId, DType>,
-    /// Random values that are drawn where they are read.
-    pub masks: Masks,
-    /// Steps along rows that are one kernel.
-    pub rows: RowGroups,
-    /// Values that are computed where they are folded.
-    pub inlined: InlinedValues,
-    /// Products with epilogues.
-    pub epilogues: Epilogues,
+    /// The def-use table of the Plan.
+    pub uses: DefUse<'a>,
+    /// What the passes decided so far.
+    pub decisions: Decisions,
     /// By step with a `relu` where its bits are kept.
     pub bits: BTreeMap<usize, TensorSlot>,
-    /// Attention whose bits are drawn by another step.
-    pub attention_bits: AttentionBits,
     /// By step the bits that it drew for another one of its iteration.
     pub drawn_bits: BTreeMap<usize, TensorSlot>,
     /// See [`DevicePlan`](crate::DevicePlan).
@@ -53,12 +44,9 @@ impl<'a> Lowering<'a> {
             context: DeviceContext::new(plan, rank),
             graph: GraphBuilder::new(target),
             pairs: values_of_pairs(plan),
-            masks: Masks::default(),
-            rows: RowGroups::default(),
-            inlined: InlinedValues::default(),
-            epilogues: Epilogues::default(),
+            uses: DefUse::of(plan),
+            decisions: Decisions::default(),
             bits: BTreeMap::new(),
-            attention_bits: AttentionBits::default(),
             drawn_bits: BTreeMap::new(),
             attention_without_kernel: BTreeMap::new(),
         }
@@ -97,7 +85,7 @@ impl<'a> Lowering<'a> {
 
     /// The bits of attention that a step is the only one to read.
     pub fn bits_that_end(&self, step: usize) -> Option<TensorSlot> {
-        self.drawn_bits.get(self.attention_bits.shared.get(&step)?).copied()
+        self.drawn_bits.get(self.decisions.attention_bits.shared.get(&step)?).copied()
     }
 
     /// One of a buffer's tensors.

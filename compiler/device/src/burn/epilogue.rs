@@ -63,7 +63,7 @@ impl Lower<'_> {
             };
             bits_of = Some(of);
             inputs.push(self.graph.read(slot, &bits, BurnType::U8));
-        } else if self.epilogues.keep_bits.contains_key(&epilogue.other) {
+        } else if self.decisions.epilogues.keep_bits.contains_key(&epilogue.other) {
             let slot = self.graph.fresh();
             self.bits.insert(epilogue.other, slot);
             bits_of = Some(epilogue.other);

@@ -48,7 +48,7 @@ impl Lower<'_> {
     }
 
     fn own_fold_of(&self, step: &Step) -> Result<Option<OwnFold>, LoweringError> {
-        self.own_fold_with(step, &|o| self.inlined.values.get(&o.buf))
+        self.own_fold_with(step, &|o| self.decisions.inlined.values.get(&o.buf))
     }
 
     /// The same where some operands are computed.
@@ -116,7 +116,7 @@ impl Lower<'_> {
 
     /// See [`Lowering::folds`](crate::lowering::Lowering::folds).
     pub fn can_fold(&self, inlined: &Inlined, value: BufId) -> bool {
-        let drawn = |o: &Operand| self.masks.drawn_by.contains_key(&o.buf);
+        let drawn = |o: &Operand| self.decisions.masks.drawn_by.contains_key(&o.buf);
         let step = &self.context.plan.steps[inlined.by];
         let folds = self.own_fold_with(step, &|o| (o.buf == value).then_some(inlined));
         !inlined.reads.iter().any(drawn) && matches!(folds, Ok(Some(_)))

@@ -3,11 +3,12 @@
 //! A forward pass draws them ahead, in a launch of its own. The gradient of the same attention needs the same ones: it reads those of an earlier
 //! step in its iteration, or those that a loop over layers kept position by position. Only where neither is there, it draws them anew.
 
-use super::residuals::Readers;
 use super::step_order::StepOrder;
+use crate::def_use::DefUse;
 use crate::kernels::attention::AttentionBitsKey;
+use crate::lowering::Lowering;
 use crate::slot::TensorSlot;
-use meshwright_plan::{BufId, Dim, Plan, Prim};
+use meshwright_plan::{BufId, Dim, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most words that loops keep in all, 1 GiB: beyond, memory is worth more than the time to draw again.
@@ -24,7 +25,7 @@ pub struct KeptBits {
 }
 
 /// Which steps of a Plan read bits that another step has drawn.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct AttentionBits {
     /// Steps whose bits are kept for a later loop.
     pub stored: BTreeMap<usize, KeptBits>,
@@ -34,37 +35,42 @@ pub struct AttentionBits {
     pub shared: BTreeMap<usize, usize>,
 }
 
+/// The pass.
+pub(super) fn run(lowering: &mut Lowering<'_>) {
+    let plan = lowering.context.plan;
+    let key = |step: usize| lowering.attention_bits_of(&plan.steps[step]);
+    lowering.decisions.attention_bits = AttentionBits::of(&lowering.uses, &lowering.decisions.order, key);
+}
+
 impl AttentionBits {
     /// Finds them; `key` tells the bits of a step from others, and is none where a step draws none ahead.
     pub fn of<'a>(
-        plan: &'a Plan,
+        uses: &DefUse<'a>,
         order: &StepOrder,
         key: impl Fn(usize) -> Option<AttentionBitsKey<'a>>,
     ) -> AttentionBits {
         let mut found = AttentionBits::default();
         let attentions =
-            plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Attention { .. }));
+            uses.plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Attention { .. }));
         let keyed: Vec<(usize, AttentionBitsKey<'a>)> =
             attentions.filter_map(|(step, _)| Some((step, key(step)?))).collect();
         if keyed.is_empty() {
             return found;
         }
-        let (readers, mut left, mut drawn) = (Readers::of(plan), MOST_KEPT, BTreeSet::new());
+        let (mut left, mut drawn) = (MOST_KEPT, BTreeSet::new());
         for (step, key) in &keyed {
             let same = |(by, other): &&(usize, AttentionBitsKey<'a>)| {
                 let comes_first = by < step && order.place[*by] < order.place[*step];
                 comes_first && drawn.contains(by) && key.of_gradient && other.draws_as(key)
             };
             let before: Vec<usize> = keyed.iter().rev().filter(same).map(|k| k.0).collect();
-            let here = before.iter().find(|by| readers.is_beside(**by, *step));
+            let here = before.iter().find(|by| uses.is_beside(**by, *step));
             let by = match here {
                 Some(by) => {
                     found.shared.insert(*step, *by);
                     Some(*by)
                 }
-                None => {
-                    before.into_iter().find(|by| found.store(&readers, (*by, *step), key.words, &mut left))
-                }
+                None => before.into_iter().find(|by| found.store(uses, (*by, *step), key.words, &mut left)),
             };
             // One step alone reads what another draws, so that it ends there.
             match by {
@@ -78,14 +84,14 @@ impl AttentionBits {
     /// Lets a step read what one of an earlier loop over the same dim draws, if there is memory left for it.
     fn store(
         &mut self,
-        readers: &Readers<'_>,
+        uses: &DefUse<'_>,
         (by, step): (usize, usize),
         words: usize,
         left: &mut usize,
     ) -> bool {
-        let plan = readers.plan;
+        let plan = uses.plan;
         let over = |step: usize| {
-            let begin = readers.within[step]?;
+            let begin = uses.within[step]?;
             let Prim::Repeat { dim, from, .. } = plan.steps[begin].prim else { return None };
             Some((begin, dim, from))
         };
@@ -95,7 +101,7 @@ impl AttentionBits {
         let size = plan.dims.size(dim);
         let stack = BufId((plan.buffers.len() + self.stored.len()) as u32);
         let words = words * size.saturating_sub(from);
-        let beside = drawn_in != begin && readers.within[drawn_in] == readers.within[begin];
+        let beside = drawn_in != begin && uses.within[drawn_in] == uses.within[begin];
         let small = size.max(stack.0 as usize) < TensorSlot::POSITIONS;
         if !beside || drawn_over != dim || first > from || !small || words > *left {
             return false;

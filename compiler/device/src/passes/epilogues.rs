@@ -3,14 +3,15 @@
 //! A Plan has these as steps of their own, since processors without such products are no faster for one step in place of two. Where a device
 //! has a library that does them in one kernel, the engine leaves a step out, and gives its work to the other one.
 
+use super::Decisions;
 use super::expression_key::key_of;
-use super::inlined::InlinedValues;
-use super::masks::Masks;
-use super::residuals::{Readers, Residuals};
+use super::residuals::Residuals;
 use super::row_groups::RowGroups;
 use super::step_order::StepOrder;
+use crate::def_use::DefUse;
+use crate::lowering::Lowering;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
-use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
+use meshwright_plan::{BufId, DType, Monoid, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Epilogue of a matmul.
@@ -77,7 +78,7 @@ pub enum ProductFunction {
 }
 
 /// All of a Plan.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Epilogues {
     /// By the step that multiplies.
     pub at: BTreeMap<usize, Epilogue>,
@@ -89,15 +90,18 @@ pub struct Epilogues {
     pub keep_bits: BTreeMap<usize, usize>,
 }
 
+/// The pass.
+pub(super) fn run(lowering: &mut Lowering<'_>) {
+    lowering.decisions.epilogues =
+        Epilogues::of(&lowering.uses, &lowering.decisions, |e| lowering.has_epilogue(e));
+}
+
 impl Epilogues {
     /// Finds them; `computes` says whether the device can.
-    pub fn of(
-        plan: &Plan,
-        (residuals, masks, rows, inlined): (&Residuals, &Masks, &RowGroups, &InlinedValues),
-        order: &StepOrder,
-        computes: impl Fn(&Epilogue) -> bool,
-    ) -> Epilogues {
-        let mut found = Finder { readers: Readers::of(plan), plan, rows, order, all: Epilogues::default() };
+    pub fn of(uses: &DefUse<'_>, decisions: &Decisions, computes: impl Fn(&Epilogue) -> bool) -> Epilogues {
+        let plan = uses.plan;
+        let Decisions { residuals, masks, rows, inlined, order, .. } = decisions;
+        let mut found = Finder { uses, rows, order, all: Epilogues::default() };
         let taken = |at: usize| {
             let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
             let step = &plan.steps[at];
@@ -130,8 +134,7 @@ impl Epilogues {
 }
 
 struct Finder<'a> {
-    readers: Readers<'a>,
-    plan: &'a Plan,
+    uses: &'a DefUse<'a>,
     rows: &'a RowGroups,
     order: &'a StepOrder,
     all: Epilogues,
@@ -141,7 +144,7 @@ impl Finder<'_> {
     fn take(&mut self, epilogue: Epilogue) {
         let product = epilogue.product;
         if !matches!(epilogue.does, EpilogueKind::FactorSums { .. }) {
-            self.all.never.extend(self.plan.steps[product].writes.iter().map(|o| o.buf));
+            self.all.never.extend(self.uses.plan.steps[product].writes.iter().map(|o| o.buf));
         }
         if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
             self.all.keep_bits.insert(of, product);
@@ -154,28 +157,29 @@ impl Finder<'_> {
 
     /// A product that an element-wise step alone reads.
     fn map(&self, at: usize) -> Option<Epilogue> {
-        let step = &self.plan.steps[at];
+        let step = &self.uses.plan.steps[at];
         let (Prim::Map { expr, regs }, [written]) = (&step.prim, &step.writes[..]) else { return None };
         let key = key_of(expr, *regs.first()?)?;
         (0..step.reads.len()).find_map(|product| {
             let read = &step.reads[product];
-            let by = self.written_by(read.buf, at)?;
-            let alone = self.readers.only(read.buf) == Some(at) && !self.readers.leaves(read.buf);
+            let by = self.uses.written_by(read.buf, at)?;
+            let alone = self.uses.only(read.buf) == Some(at) && !self.uses.leaves(read.buf);
             // Read under other names of dims, the product would have to be there.
             let once = step.reads.iter().filter(|o| o.buf == read.buf).count() == 1;
             let others = step.reads.iter().filter(|o| o.buf != read.buf);
             let runs = |step: usize| self.order.place[step];
             let late = |w: &usize| runs(*w) >= runs(by);
-            let before: Vec<usize> = others.filter_map(|o| self.written_by(o.buf, at)).filter(late).collect();
+            let before: Vec<usize> =
+                others.filter_map(|o| self.uses.written_by(o.buf, at)).filter(late).collect();
             let early = before.iter().all(|w| self.can_come_before(*w, by, at));
             // A collective in flight before the matmul may end after it.
-            let arrives = self.plan.steps[by..at].iter().any(|s| matches!(s.prim, Prim::Wait));
+            let arrives = self.uses.plan.steps[by..at].iter().any(|s| matches!(s.prim, Prim::Wait));
             let fits =
                 alone && once && early && (step.reads.len() == 1 || !arrives) && read.dims == written.dims;
-            if !fits || !self.is_free_product(by) || !self.readers.is_beside(by, at) {
+            if !fits || !self.is_free_product(by) || !self.uses.is_beside(by, at) {
                 return None;
             }
-            let dtypes: Vec<DType> = step.reads.iter().map(|o| self.plan.buffer(o.buf).dtype).collect();
+            let dtypes: Vec<DType> = step.reads.iter().map(|o| self.uses.plan.buffer(o.buf).dtype).collect();
             let does = self.does((&key, &dtypes), at, product)?;
             Some(Epilogue { product: by, other: at, before, after: vec![], does })
         })
@@ -183,20 +187,20 @@ impl Finder<'_> {
 
     /// A `gelu` of what a product gives with its bias, for which that is an epilogue already: something else reads it too, such as the gradient.
     fn keeping(&self, at: usize) -> Option<Epilogue> {
-        let step = &self.plan.steps[at];
+        let step = &self.uses.plan.steps[at];
         let (Prim::Map { expr, regs }, [read], [written]) = (&step.prim, &step.reads[..], &step.writes[..])
         else {
             return None;
         };
-        let by = self.written_by(read.buf, at)?;
+        let by = self.uses.written_by(read.buf, at)?;
         let epilogue = self.all.at.get(self.all.moved.get(&by)?).filter(|e| e.other == by)?;
         let EpilogueKind::Map { function: ProductFunction::Identity, product, bias: Some(bias) } =
             epilogue.does
         else {
             return None;
         };
-        let same = self.plan.steps[by].writes.first() == Some(read) && read.dims == written.dims;
-        let fits = same && self.readers.is_beside(by, at);
+        let same = self.uses.plan.steps[by].writes.first() == Some(read) && read.dims == written.dims;
+        let fits = same && self.uses.is_beside(by, at);
         (fits && key_of(expr, *regs.first()?)? == applied(ProductFunction::GeluTanh, 0, None)).then(|| {
             Epilogue { does: EpilogueKind::GeluKeeping { product, bias, gelu: at }, ..epilogue.clone() }
         })
@@ -204,7 +208,7 @@ impl Finder<'_> {
 
     /// Epilogue that a step computes of one of its operands, if it is one.
     fn does(&self, (key, dtypes): (&str, &[DType]), at: usize, product: usize) -> Option<EpilogueKind> {
-        let step = &self.plan.steps[at];
+        let step = &self.uses.plan.steps[at];
         let other = match step.reads.len() {
             1 => None,
             2 => Some(1 - product),
@@ -221,31 +225,31 @@ impl Finder<'_> {
         if key == gelu_grad(product, result) {
             return Some(EpilogueKind::GeluGrad { product, operand: result });
         }
-        let of = self.written_by(step.reads[result].buf, usize::MAX)?;
+        let of = self.uses.written_by(step.reads[result].buf, usize::MAX)?;
         let forward = self.all.at.get(self.all.moved.get(&of)?)?;
         let is_relu = matches!(forward.does, EpilogueKind::Map { function: ProductFunction::Relu, .. });
         // Once: what is kept ends with it.
         let first = !self.all.keep_bits.contains_key(&of);
-        (is_relu && first && self.readers.is_beside(of, at) && key == relu_grad(product, result))
+        (is_relu && first && self.uses.is_beside(of, at) && key == relu_grad(product, result))
             .then_some(EpilogueKind::ReluGrad { product, of, forward: forward.product })
     }
 
     /// A reduction of what a product reads, over what it sums.
     fn factor_sums(&self, at: usize, residuals: &Residuals) -> Option<Epilogue> {
-        let step = &self.plan.steps[at];
+        let step = &self.uses.plan.steps[at];
         let (Prim::Reduce { monoid: Monoid::Sum }, [read], [written]) =
             (&step.prim, &step.reads[..], &step.writes[..])
         else {
             return None;
         };
-        self.readers.readers.get(&read.buf)?.iter().find_map(|by| {
-            let product = &self.plan.steps[*by];
+        self.uses.readers.get(&read.buf)?.iter().find_map(|by| {
+            let product = &self.uses.plan.steps[*by];
             let (Prim::Contract, [made]) = (&product.prim, &product.writes[..]) else { return None };
             let factor = product.reads.iter().position(|o| o == read)?;
             let sums = read.dims.iter().filter(|d| !made.dims.contains(d));
             let folds = read.dims.iter().filter(|d| !written.dims.contains(d));
             let same = sums.eq(folds) && product.reads[1 - factor].buf != read.buf;
-            if !same || !self.is_free_product(*by) || !self.readers.is_beside(*by, at) {
+            if !same || !self.is_free_product(*by) || !self.uses.is_beside(*by, at) {
                 return None;
             }
             let first = self.order.place[at] < self.order.place[*by];
@@ -257,43 +261,37 @@ impl Finder<'_> {
 
     /// The consumer of a step's result before a later one, if it only stores the value into the stack of a loop, which may wait.
     fn updates(&self, first: usize, last: usize, residuals: &Residuals) -> Option<Vec<usize>> {
-        // Readers may have been moved themselves.
+        // DefUse may have been moved themselves.
         let runs = |s: &usize| self.order.place[*s];
         let place = |s: &usize| self.all.moved.get(s).map_or(runs(s), |to| runs(s).min(runs(to)));
         let read_before = |buf: BufId| {
-            let readers = self.readers.readers.get(&buf).into_iter().flatten().copied();
+            let readers = self.uses.readers.get(&buf).into_iter().flatten().copied();
             readers.filter(move |s| place(s) < runs(&last))
         };
-        let after: Vec<usize> = read_before(self.plan.steps[first].writes.first()?.buf).collect();
+        let after: Vec<usize> = read_before(self.uses.plan.steps[first].writes.first()?.buf).collect();
         let waits = |s: &usize| {
-            let step = &self.plan.steps[*s];
+            let step = &self.uses.plan.steps[*s];
             matches!(step.prim, Prim::IterationUpdate { .. })
                 && !residuals.steps.contains_key(s)
                 && !self.all.moved.contains_key(s)
                 && step.writes.iter().all(|o| read_before(o.buf).next().is_none())
-                && step.reads.iter().all(|o| self.readers.lasts(o.buf, *s, last))
+                && step.reads.iter().all(|o| self.uses.lasts(o.buf, *s, last))
         };
         after.iter().all(waits).then_some(after)
     }
 
     /// Whether a step takes out of a stack what a step alone reads, and could do so before another one.
     fn can_come_before(&self, step: usize, other: usize, reader: usize) -> bool {
-        let plan = &self.plan.steps[step];
+        let plan = &self.uses.plan.steps[step];
         let (Prim::IterationSlice { .. }, [stack], [one]) = (&plan.prim, &plan.reads[..], &plan.writes[..])
         else {
             return false;
         };
         // The last load of a value from a stack ends its lifetime.
-        self.readers.only(stack.buf) == Some(step)
-            && self.readers.only(one.buf) == Some(reader)
-            && self.readers.is_beside(step, other)
-            && self.written_by(stack.buf, step).is_none_or(|w| w < other)
-    }
-
-    /// The step before another that writes a buffer.
-    fn written_by(&self, buf: BufId, before: usize) -> Option<usize> {
-        let writers = self.readers.writers.get(&buf)?;
-        writers[..writers.partition_point(|step| *step < before)].last().copied()
+        self.uses.only(stack.buf) == Some(step)
+            && self.uses.only(one.buf) == Some(reader)
+            && self.uses.is_beside(step, other)
+            && self.uses.written_by(stack.buf, step).is_none_or(|w| w < other)
     }
 
     /// Whether a step multiplies, and does nothing else yet.
@@ -301,7 +299,7 @@ impl Finder<'_> {
         let taken = self.all.moved.contains_key(&at)
             || self.all.at.contains_key(&at)
             || self.rows.members.contains_key(&at);
-        matches!(self.plan.steps[at].prim, Prim::Contract) && !taken
+        matches!(self.uses.plan.steps[at].prim, Prim::Contract) && !taken
     }
 }
 

@@ -4,10 +4,11 @@
 //! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other values that they can be computed
 //! from, they are computed from those.
 
-use super::residuals::{Readers, ended};
 use super::row_groups::{RowGroups, takes};
+use crate::def_use::{DefUse, ended};
+use crate::lowering::Lowering;
 use meshwright_plan::expr::{Expr, Reg, Scalar};
-use meshwright_plan::{BufId, Computed, Operand, Plan, Prim, Step};
+use meshwright_plan::{BufId, Computed, Operand, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A value that is computed where it is folded.
@@ -20,22 +21,29 @@ pub struct Inlined {
 }
 
 /// All of a Plan.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct InlinedValues {
     pub values: BTreeMap<BufId, Inlined>,
     /// Steps that write nothing else.
     pub skipped: BTreeSet<usize>,
 }
 
+/// The pass.
+pub(super) fn run(lowering: &mut Lowering<'_>) {
+    let folds = |i: &_, value| lowering.folds(i, value);
+    let writes = |s: &_| lowering.groups(s).is_some();
+    lowering.decisions.inlined = InlinedValues::of(&lowering.uses, &lowering.decisions.rows, folds, writes);
+}
+
 impl InlinedValues {
     /// Finds them; `folds` says whether a step can compute what it folds, and `writes` whether a step can leave out what it would write.
     pub fn of(
-        plan: &Plan,
+        uses: &DefUse<'_>,
         rows: &RowGroups,
         folds: impl Fn(&Inlined, BufId) -> bool,
         writes: impl Fn(&Step) -> bool,
     ) -> InlinedValues {
-        let (readers, mut all) = (Readers::of(plan), InlinedValues::default());
+        let (plan, mut all) = (uses.plan, InlinedValues::default());
         let mut folding = BTreeSet::new();
         for (at, step) in plan.steps.iter().enumerate() {
             let Prim::Map { expr, regs } = &step.prim else { continue };
@@ -43,15 +51,15 @@ impl InlinedValues {
                 continue;
             }
             let once: Vec<usize> = (0..step.writes.len())
-                .filter(|k| !readers.leaves(step.writes[*k].buf))
-                .filter(|k| readers.folded_by(at, &step.writes[*k]).is_some())
+                .filter(|k| !uses.leaves(step.writes[*k].buf))
+                .filter(|k| uses.folded_by(at, &step.writes[*k]).is_some())
                 .collect();
             let stays: Vec<usize> = (0..step.writes.len()).filter(|k| !once.contains(k)).collect();
             if once.is_empty() || !stays.is_empty() && !writes(step) {
                 continue;
             }
             // Of two factors of a sum of products one is read.
-            let by: Vec<_> = once.iter().filter_map(|k| readers.folded_by(at, &step.writes[*k])).collect();
+            let by: Vec<_> = once.iter().filter_map(|k| uses.folded_by(at, &step.writes[*k])).collect();
             let taken = |by: &usize| rows.members.contains_key(by) || folding.contains(by);
             if by.iter().any(|step| taken(step) || by.iter().filter(|other| *other == step).count() > 1) {
                 continue;
@@ -59,15 +67,15 @@ impl InlinedValues {
             let found = once.iter().map(|k| {
                 let others = stays.iter().map(|s| (regs[*s], &step.writes[*s]));
                 let (of, reads) = cut(expr, regs[*k], others.collect(), &step.reads);
-                let by = readers.folded_by(at, &step.writes[*k])?;
+                let by = uses.folded_by(at, &step.writes[*k])?;
                 let inlined = Inlined { of, reads, by };
-                let pays = stays.is_empty() || readers.pays(&inlined, &step.writes[*k]);
+                let pays = stays.is_empty() || uses.pays(&inlined, &step.writes[*k]);
                 // What folds it may wait for a group.
                 let runs = rows.waiting.get(&by).copied().unwrap_or(by);
                 let taken = |o: &Operand| {
                     plan.steps[by..=runs].iter().any(|s| takes(s) && ended(s).any(|b| b == o.buf))
                 };
-                let lasts = |o: &Operand| readers.lasts(o.buf, at, by) && !taken(o);
+                let lasts = |o: &Operand| uses.lasts(o.buf, at, by) && !taken(o);
                 (pays && inlined.reads.iter().all(lasts) && folds(&inlined, step.writes[*k].buf))
                     .then_some((step.writes[*k].buf, inlined))
             });
@@ -117,7 +125,7 @@ fn cut(expr: &Expr, reg: Reg, written: Vec<(Reg, &Operand)>, inputs: &[Operand])
     (Computed { expr: made, reg: regs[usize::from(reg)] }, reads)
 }
 
-impl Readers<'_> {
+impl DefUse<'_> {
     /// The step that alone reads what a step writes, once, in the same turn of the same loop and under the same names of dims, if it sums.
     fn folded_by(&self, at: usize, written: &Operand) -> Option<usize> {
         let by = self.only(written.buf)?;
@@ -126,12 +134,6 @@ impl Readers<'_> {
         let once = reads.next() == Some(written) && reads.next().is_none();
         let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
         (folds && once && by > at && self.is_beside(by, at)).then_some(by)
-    }
-
-    /// Whether a buffer that is there at one step is still there at another.
-    pub fn lasts(&self, buf: BufId, from: usize, to: usize) -> bool {
-        let ends = |s: &Step| s.free.contains(&buf) || s.aliases.iter().any(|a| a.0 == buf);
-        !self.plan.steps.get(from + 1..to).unwrap_or_default().iter().any(ends)
     }
 
     /// Whether reading again what a value is computed from moves fewer bytes than writing and reading it.

@@ -4,13 +4,15 @@
 //! latter position by position. A counter-based generator gives the same bits wherever it is asked, so a device with kernels that draw
 //! while they compute needs neither the mask nor what is kept of it.
 
-use super::residuals::{Readers, ResidualStep, Residuals};
+use super::residuals::{ResidualStep, Residuals};
+use crate::def_use::DefUse;
+use crate::lowering::Lowering;
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{BufId, Plan, Prim};
+use meshwright_plan::{BufId, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What of a Plan is drawn where it is read.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Masks {
     /// The step that would draw each of these buffers, or what it is kept from.
     pub drawn_by: BTreeMap<BufId, usize>,
@@ -18,19 +20,28 @@ pub struct Masks {
     pub skipped: BTreeSet<usize>,
 }
 
+/// The pass.
+pub(super) fn run(lowering: &mut Lowering<'_>) {
+    let draws = |step, buf, by| lowering.draws(step, buf, by);
+    lowering.decisions.masks = Masks::of(&lowering.uses, &lowering.decisions.residuals, draws);
+}
+
 impl Masks {
     /// Finds them; `draws` says whether a step can draw what it reads of a buffer, which that other step would draw.
-    pub fn of(plan: &Plan, residuals: &Residuals, draws: impl Fn(usize, BufId, usize) -> bool) -> Masks {
+    pub fn of(
+        uses: &DefUse<'_>,
+        residuals: &Residuals,
+        draws: impl Fn(usize, BufId, usize) -> bool,
+    ) -> Masks {
         let mut masks = Masks::default();
-        let readers = Readers::of(plan);
-        for (at, step) in plan.steps.iter().enumerate() {
+        for (at, step) in uses.plan.steps.iter().enumerate() {
             let (Prim::Random { distribution: Distribution::Bernoulli { .. }, .. }, [out]) =
                 (&step.prim, &step.writes[..])
             else {
                 continue;
             };
-            let Some(found) = readers.mask((at, out.buf), residuals, &draws) else { continue };
-            if found.drawn_by.keys().all(|buf| !readers.leaves(*buf)) {
+            let Some(found) = uses.mask((at, out.buf), residuals, &draws) else { continue };
+            if found.drawn_by.keys().all(|buf| !uses.leaves(*buf)) {
                 masks.drawn_by.extend(found.drawn_by);
                 masks.skipped.extend(found.skipped);
             }
@@ -39,7 +50,7 @@ impl Masks {
     }
 }
 
-impl Readers<'_> {
+impl DefUse<'_> {
     /// Of one that is drawn by a step into a buffer, if all who read it can draw it.
     fn mask(
         &self,

@@ -4,8 +4,10 @@
 //! buffer: each value stays where it was made, until the iteration of the other loop that reads it last. So nothing is copied, and
 //! memory is free again as the second loop goes on.
 
+use crate::def_use::DefUse;
+use crate::lowering::Lowering;
 use crate::slot::TensorSlot;
-use meshwright_plan::{BufId, Dim, Plan, Prim, Step};
+use meshwright_plan::{BufId, Dim, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Effect of a step on residuals.
@@ -20,7 +22,7 @@ pub enum ResidualStep {
 }
 
 /// Which buffers of a Plan are never made.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Residuals {
     /// Effect of each step that would create, write or read a stack.
     pub steps: BTreeMap<usize, ResidualStep>,
@@ -28,33 +30,23 @@ pub struct Residuals {
     pub buffers: BTreeSet<BufId>,
 }
 
-/// Consumers of the buffers of a Plan.
-pub struct Readers<'a> {
-    pub plan: &'a Plan,
-    /// By buffer the steps that read it.
-    pub readers: BTreeMap<BufId, Vec<usize>>,
-    /// By buffer the steps that write it, in order.
-    pub writers: BTreeMap<BufId, Vec<usize>>,
-    /// For each step the loop that it is in, by the step that begins it.
-    pub within: Vec<Option<usize>>,
-    /// For each end of a loop the step that begins it.
-    pub begins: BTreeMap<usize, usize>,
-    /// Outputs, and next values of what is kept.
-    leaves: BTreeSet<BufId>,
+/// The pass.
+pub(super) fn run(lowering: &mut Lowering<'_>) {
+    lowering.decisions.residuals = Residuals::of(&lowering.uses);
 }
 
 impl Residuals {
     /// Finds them.
-    pub fn of(plan: &Plan) -> Residuals {
-        let readers = Readers::of(plan);
+    pub fn of(uses: &DefUse<'_>) -> Residuals {
+        let plan = uses.plan;
         let mut found = Residuals::default();
-        for (end, begin) in &readers.begins {
+        for (end, begin) in &uses.begins {
             let (Some(first), Some(last)) = (plan.steps.get(*begin), plan.steps.get(*end)) else { continue };
             let Prim::Repeat { dim, .. } = first.prim else { continue };
             let carries = first.reads.iter().zip(&first.writes).zip(last.reads.iter().zip(&last.writes));
             for ((start, current), (next, after)) in carries {
                 let chain = [start.buf, current.buf, next.buf, after.buf];
-                if let Some(steps) = readers.stack(chain, (*begin, *end), dim) {
+                if let Some(steps) = uses.stack(chain, (*begin, *end), dim) {
                     found.steps.extend(steps);
                     found.buffers.extend(chain);
                 }
@@ -64,52 +56,7 @@ impl Residuals {
     }
 }
 
-impl<'a> Readers<'a> {
-    pub fn of(plan: &'a Plan) -> Readers<'a> {
-        let (mut readers, mut begins) = (BTreeMap::<BufId, Vec<usize>>::new(), BTreeMap::new());
-        let mut writers = BTreeMap::<BufId, Vec<usize>>::new();
-        let (mut within, mut open) = (Vec::with_capacity(plan.steps.len()), Vec::new());
-        for (at, step) in plan.steps.iter().enumerate() {
-            if let (Prim::EndRepeat, Some(begin)) = (&step.prim, open.last()) {
-                begins.insert(at, *begin);
-                open.pop();
-            }
-            within.push(open.last().copied());
-            if let Prim::Repeat { .. } = step.prim {
-                open.push(at);
-            }
-            step.writes.iter().for_each(|o| writers.entry(o.buf).or_default().push(at));
-            for operand in &step.reads {
-                let of = readers.entry(operand.buf).or_default();
-                if of.last() != Some(&at) {
-                    of.push(at);
-                }
-            }
-        }
-        let leaves = (plan.outputs.iter().map(|o| o.buf))
-            .chain(plan.program_inputs.iter().filter_map(|l| l.next))
-            .collect();
-        Readers { plan, readers, writers, within, begins, leaves }
-    }
-
-    /// Whether a buffer outlives the program.
-    pub fn leaves(&self, buf: BufId) -> bool {
-        self.leaves.contains(&buf)
-    }
-
-    pub fn only(&self, buf: BufId) -> Option<usize> {
-        match self.readers.get(&buf).map(Vec::as_slice) {
-            Some([one]) => Some(*one),
-            _ => None,
-        }
-    }
-
-    /// Whether two steps are in the same turn of the same loop.
-    pub fn is_beside(&self, one: usize, other: usize) -> bool {
-        let lag = |step: usize| self.plan.steps[step].lag;
-        self.within[one] == self.within[other] && lag(one) == lag(other)
-    }
-
+impl DefUse<'_> {
     /// Effects of the steps on a stack, if one loop only fills it and one later loop only slices it.
     fn stack(
         &self,
@@ -153,9 +100,4 @@ impl<'a> Readers<'a> {
                 .collect(),
         )
     }
-}
-
-/// Buffers whose lifetime ends with a step, including donated ones.
-pub fn ended(step: &Step) -> impl Iterator<Item = BufId> {
-    step.free.iter().copied().chain(step.aliases.iter().map(|(from, _)| *from))
 }

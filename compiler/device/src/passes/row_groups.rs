@@ -5,8 +5,12 @@
 //! The steps of a group need not follow each other in the Plan. All run in the place of the last one; what is between them and reads what they
 //! write runs after it ([`super::step_order`]).
 
-use super::residuals::{Readers, Residuals, ended};
-use meshwright_plan::{BufId, Dim, Monoid, Operand, Plan, Prim, Step};
+use super::epilogues::Epilogues;
+use super::residuals::Residuals;
+use super::step_order::StepOrder;
+use crate::def_use::{DefUse, ended};
+use crate::lowering::Lowering;
+use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So far a group reaches, in steps of the Plan.
@@ -38,7 +42,7 @@ impl RowGroup {
 }
 
 /// All of a Plan.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RowGroups {
     /// By the last of their steps.
     pub at: BTreeMap<usize, RowGroup>,
@@ -50,18 +54,32 @@ pub struct RowGroups {
     pub never: BTreeSet<BufId>,
 }
 
+/// The pass.
+pub(super) fn run(lowering: &mut Lowering<'_>) {
+    // Steps that matmuls would compute if there were no groups.
+    let (decisions, gathers) = (&mut lowering.decisions, lowering.graph.target.maps);
+    decisions.order = StepOrder::of(&lowering.uses, &decisions.rows, &decisions.inlined, gathers);
+    let all = Epilogues::of(&lowering.uses, &lowering.decisions, |e| lowering.has_epilogue(e));
+    let beside = all.moved.keys().copied().collect();
+    lowering.decisions.order = StepOrder::default();
+    let waits = |s: &Step| lowering.groups(s).is_some();
+    let residuals = &lowering.decisions.residuals;
+    lowering.decisions.rows =
+        RowGroups::of(&lowering.uses, (residuals, &beside), |g| lowering.fuses(g), waits);
+}
+
 impl RowGroups {
     /// Finds them; `fuses` says whether the device has a kernel for a group, and `waits` whether a step that is none of it may run after
     /// it at no loss. What products may do `beside` needs no group for a sum over its rows.
     pub fn of(
-        plan: &Plan,
+        uses: &DefUse<'_>,
         (residuals, beside): (&Residuals, &BTreeSet<usize>),
         fuses: impl Fn(&RowGroup) -> bool,
         waits: impl Fn(&Step) -> bool,
     ) -> RowGroups {
-        let finder = Finder { readers: Readers::of(plan), plan, residuals, beside, fuses, waits };
+        let finder = Finder { uses, residuals, beside, fuses, waits };
         let (mut all, mut at) = (RowGroups::default(), 0);
-        while at < plan.steps.len() {
+        while at < uses.plan.steps.len() {
             let found = finder.dims_of(at).and_then(|dims| finder.grown(at, dims));
             // The stretches of groups do not overlap.
             at = found.as_ref().map_or(at, RowGroup::last) + 1;
@@ -82,8 +100,7 @@ pub fn takes(step: &Step) -> bool {
 }
 
 struct Finder<'a, F, W> {
-    plan: &'a Plan,
-    readers: Readers<'a>,
+    uses: &'a DefUse<'a>,
     residuals: &'a Residuals,
     beside: &'a BTreeSet<usize>,
     fuses: F,
@@ -115,7 +132,7 @@ struct Growth {
 impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     /// The dims of the rows of which a step may begin a group.
     fn dims_of(&self, at: usize) -> Option<RowDims> {
-        let step = &self.plan.steps[at];
+        let step = &self.uses.plan.steps[at];
         if self.residuals.steps.contains_key(&at) {
             return None;
         }
@@ -125,10 +142,10 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         // Those of the first fold that an element-wise step leads to; of a sum over rows where there is no other.
         let dims = &step.writes.first()?.dims;
         let mut reached: BTreeSet<BufId> = step.writes.iter().map(|o| o.buf).collect();
-        let end = self.plan.steps.len().min(at + FARTHEST);
-        let near = (at + 1..end).filter(|s| self.readers.is_beside(at, *s));
+        let end = self.uses.plan.steps.len().min(at + FARTHEST);
+        let near = (at + 1..end).filter(|s| self.uses.is_beside(at, *s));
         let mut sums = None;
-        for (number, later) in near.map(|s| (s, &self.plan.steps[s])) {
+        for (number, later) in near.map(|s| (s, &self.uses.plan.steps[s])) {
             if !later.reads.iter().any(|o| reached.contains(&o.buf) && o.dims == *dims) {
                 continue;
             }
@@ -153,9 +170,9 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         if !self.joins(&mut growth, first) {
             return None;
         }
-        let end = self.plan.steps.len().min(first + FARTHEST);
+        let end = self.uses.plan.steps.len().min(first + FARTHEST);
         for at in first + 1..end {
-            let step = &self.plan.steps[at];
+            let step = &self.uses.plan.steps[at];
             let reads = |of: &BTreeSet<BufId>| step.reads.iter().any(|o| of.contains(&o.buf));
             let depends = reads(&growth.made) || reads(&growth.waiting);
             let wanted = depends || self.shares(&growth, at);
@@ -182,7 +199,7 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     fn shares(&self, growth: &Growth, at: usize) -> bool {
         let RowGroup { rows, along, steps, .. } = &growth.group;
         let dims = growth.group.dims();
-        let reads = |of: usize| self.plan.steps[of].reads.iter().filter(|o| o.dims == dims);
+        let reads = |of: usize| self.uses.plan.steps[of].reads.iter().filter(|o| o.dims == dims);
         let read =
             |o: &Operand| growth.made.contains(&o.buf) || steps.iter().any(|s| reads(*s).any(|r| r == o));
         self.dims_of(at).is_some_and(|found| {
@@ -194,7 +211,7 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
 
     /// True if a group that began at a step may continue behind another step, which is not part of it.
     fn passes(&self, growth: &Growth, (first, at): (usize, usize), depends: bool) -> bool {
-        let step = &self.plan.steps[at];
+        let step = &self.uses.plan.steps[at];
         let moves = matches!(
             step.prim,
             Prim::IterationUpdate { .. } | Prim::IterationSlice { .. } | Prim::Copy | Prim::Blank { .. }
@@ -202,7 +219,7 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         let ends = ended(step).any(|b| growth.held.contains(&b));
         match &step.prim {
             Prim::Repeat { .. } | Prim::EndRepeat => false,
-            _ if !self.readers.is_beside(first, at) => false,
+            _ if !self.uses.is_beside(first, at) => false,
             // Work that overlaps a collective is not delayed until its wait.
             Prim::Wait if growth.pays => false,
             _ if takes(step) => !depends && !ends,
@@ -213,7 +230,7 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
 
     /// Adds a step, if the device has a kernel for the group with it.
     fn joins(&self, growth: &mut Growth, at: usize) -> bool {
-        let step = &self.plan.steps[at];
+        let step = &self.uses.plan.steps[at];
         let (dims, rows) = (growth.group.dims(), &growth.group.rows);
         let first = growth.group.steps.first().copied().unwrap_or(at);
         let fits = match &step.prim {
@@ -233,17 +250,17 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         if !fits
             || !step.reads.iter().all(same)
             || self.residuals.steps.contains_key(&at)
-            || !self.readers.is_beside(first, at)
+            || !self.uses.is_beside(first, at)
         {
             return false;
         }
         let mut group = growth.group.clone();
         group.steps.push(at);
         let alone = |b: &BufId| {
-            let by = self.readers.readers.get(b).into_iter().flatten();
-            !self.readers.leaves(*b) && by.into_iter().all(|reader| group.steps.contains(reader))
+            let by = self.uses.readers.get(b).into_iter().flatten();
+            !self.uses.leaves(*b) && by.into_iter().all(|reader| group.steps.contains(reader))
         };
-        let written = group.steps.iter().flat_map(|s| &self.plan.steps[*s].writes);
+        let written = group.steps.iter().flat_map(|s| &self.uses.plan.steps[*s].writes);
         group.inner = written.map(|o| o.buf).filter(alone).collect();
         if !(self.fuses)(&group) {
             return false;

@@ -1,28 +1,37 @@
 //! Order of the steps on a device, and the end of each buffer's lifetime. Row groups run as one ([`super::row_groups`]), reductions compute
 //! their operands ([`super::inlined`]), and steps move next to each other.
 
+use super::Decisions;
 use super::inlined::InlinedValues;
-use super::residuals::{Readers, ended};
 use super::row_groups::{RowGroups, takes};
+use crate::def_use::{DefUse, ended};
+use crate::lowering::Lowering;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct StepOrder {
     /// The steps of the Plan.
     pub steps: Vec<usize>,
     /// For each step when it runs: where it stands in the order, or the last step of its group.
     pub place: Vec<usize>,
     /// The step that frees a buffer, by step and buffer, if it is not the Plan's.
-    ends: BTreeMap<(usize, BufId), usize>,
+    pub ends: BTreeMap<(usize, BufId), usize>,
+}
+
+/// The pass.
+pub(super) fn run(lowering: &mut Lowering<'_>) {
+    let Decisions { rows, inlined, .. } = &lowering.decisions;
+    lowering.decisions.order = StepOrder::of(&lowering.uses, rows, inlined, lowering.graph.target.maps);
 }
 
 impl StepOrder {
     /// `gathers` says whether several steps that stand next to each other may be one launch.
-    pub fn of(plan: &Plan, groups: &RowGroups, inlined: &InlinedValues, gathers: bool) -> StepOrder {
+    pub fn of(uses: &DefUse<'_>, groups: &RowGroups, inlined: &InlinedValues, gathers: bool) -> StepOrder {
+        let plan = uses.plan;
         let mut order = order(plan, groups);
         if gathers {
-            Gatherer::new(plan, groups, inlined).gather(&mut order);
+            Gatherer { uses, groups, inlined }.gather(&mut order);
         }
         let mut place = vec![0; plan.steps.len()];
         order.iter().enumerate().for_each(|(n, step)| place[*step] = n);
@@ -76,38 +85,29 @@ fn order(plan: &Plan, groups: &RowGroups) -> Vec<usize> {
 
 /// Moves loads from stacks of loops to the begin of the body, and stores to its end.
 struct Gatherer<'a> {
-    plan: &'a Plan,
-    readers: Readers<'a>,
+    uses: &'a DefUse<'a>,
     groups: &'a RowGroups,
     inlined: &'a InlinedValues,
-    /// By buffer the step that writes it.
-    written: BTreeMap<BufId, usize>,
 }
 
-impl<'a> Gatherer<'a> {
-    fn new(plan: &'a Plan, groups: &'a RowGroups, inlined: &'a InlinedValues) -> Gatherer<'a> {
-        let of = |(at, step): (usize, &'a Step)| step.writes.iter().map(move |o| (o.buf, at));
-        let written = plan.steps.iter().enumerate().flat_map(of).collect();
-        Gatherer { plan, readers: Readers::of(plan), groups, inlined, written }
-    }
-
+impl Gatherer<'_> {
     /// In the body of each innermost loop what takes values out of stacks comes first, then what converts those alone, and what puts values into stacks
     /// last. So folds and element-wise steps that do not depend on each other stand next to each other, and are one launch: the conversions of all
     /// parameters of a layer, and the sums for their gradients.
     fn gather(&self, order: &mut [usize]) {
-        for (end, begin) in &self.readers.begins {
+        for (end, begin) in &self.uses.begins {
             let body = &mut order[begin + 1..*end];
             // Collectives and inner loops keep their position, so a body with one keeps its order.
             let stays = |step: &Step| {
                 takes(step) || step.lag != 0 || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat)
             };
-            if body.iter().any(|s| stays(&self.plan.steps[*s])) {
+            if body.iter().any(|s| stays(&self.uses.plan.steps[*s])) {
                 continue;
             }
             let (slices, others): (Vec<usize>, Vec<usize>) =
                 body.iter().partition(|s| self.is_slice(**s, *begin));
             let taken: BTreeSet<BufId> =
-                slices.iter().flat_map(|s| &self.plan.steps[*s].writes).map(|o| o.buf).collect();
+                slices.iter().flat_map(|s| &self.uses.plan.steps[*s].writes).map(|o| o.buf).collect();
             let (conversions, others): (Vec<usize>, Vec<usize>) =
                 others.into_iter().partition(|s| self.converts(*s, *begin, &taken));
             let (updates, others): (Vec<usize>, Vec<usize>) =
@@ -119,26 +119,26 @@ impl<'a> Gatherer<'a> {
 
     /// Whether it is there before a loop.
     fn is_outside(&self, buf: BufId, begin: usize) -> bool {
-        self.written.get(&buf).is_none_or(|by| *by < begin)
+        self.uses.written_by(buf, usize::MAX).is_none_or(|by| by < begin)
     }
 
     fn is_slice(&self, at: usize, begin: usize) -> bool {
-        let step = &self.plan.steps[at];
-        self.readers.within[at] == Some(begin)
+        let step = &self.uses.plan.steps[at];
+        self.uses.within[at] == Some(begin)
             && matches!(step.prim, Prim::IterationSlice { .. })
             && step.reads.iter().all(|o| self.is_outside(o.buf, begin))
     }
 
     /// An element-wise step that alone reads what was taken out of stacks, and gives no more bytes: its result may lie there until it is read.
     fn converts(&self, at: usize, begin: usize, taken: &BTreeSet<BufId>) -> bool {
-        let step = &self.plan.steps[at];
+        let step = &self.uses.plan.steps[at];
         let bytes = |operands: &mut dyn Iterator<Item = &Operand>| -> usize {
-            operands.map(|o| self.plan.buffer(o.buf).largest_bytes(&self.plan.mesh)).sum()
+            operands.map(|o| self.uses.plan.buffer(o.buf).largest_bytes(&self.uses.plan.mesh)).sum()
         };
         let computed = |o: &Operand| self.inlined.values.contains_key(&o.buf);
-        let alone = |o: &Operand| taken.contains(&o.buf) && self.readers.only(o.buf) == Some(at);
+        let alone = |o: &Operand| taken.contains(&o.buf) && self.uses.only(o.buf) == Some(at);
         let known = |o: &Operand| alone(o) || self.is_outside(o.buf, begin);
-        self.readers.within[at] == Some(begin)
+        self.uses.within[at] == Some(begin)
             && matches!(step.prim, Prim::Map { .. })
             && !self.groups.members.contains_key(&at)
             && !step.writes.iter().any(computed)
@@ -149,9 +149,9 @@ impl<'a> Gatherer<'a> {
 
     /// Whether nothing but the end of the loop needs what a step makes of a stack.
     fn is_update(&self, at: usize, (begin, end): (usize, usize)) -> bool {
-        let step = &self.plan.steps[at];
-        let last = |o: &Operand| self.readers.only(o.buf) == Some(end);
-        self.readers.within[at] == Some(begin)
+        let step = &self.uses.plan.steps[at];
+        let last = |o: &Operand| self.uses.only(o.buf) == Some(end);
+        self.uses.within[at] == Some(begin)
             && matches!(step.prim, Prim::IterationUpdate { .. })
             && step.writes.iter().all(last)
     }

@@ -1,19 +1,17 @@
 //! What products of matrices do beside.
 
 use super::plans::Builder;
+use meshwright_device::def_use::DefUse;
+use meshwright_device::passes::Decisions;
 use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues, ProductFunction};
-use meshwright_device::passes::inlined::InlinedValues;
-use meshwright_device::passes::masks::Masks;
-use meshwright_device::passes::residuals::Residuals;
-use meshwright_device::passes::row_groups::RowGroups;
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};
 use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
 
 fn found(plan: &Plan) -> Epilogues {
-    let none = (Residuals::default(), Masks::default(), RowGroups::default(), InlinedValues::default());
-    let order = StepOrder::of(plan, &none.2, &none.3, false);
-    Epilogues::of(plan, (&none.0, &none.1, &none.2, &none.3), &order, |_| true)
+    let (uses, none) = (DefUse::of(plan), Decisions::default());
+    let order = StepOrder::of(&uses, &none.rows, &none.inlined, false);
+    Epilogues::of(&uses, &Decisions { order, ..none }, |_| true)
 }
 
 struct Layer {

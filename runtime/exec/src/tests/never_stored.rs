@@ -1,6 +1,7 @@
 //! What a device draws, or computes, where it is read, and so never stores.
 
 use super::plans::Builder;
+use meshwright_device::def_use::DefUse;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::masks::Masks;
 use meshwright_device::passes::residuals::Residuals;
@@ -62,22 +63,25 @@ fn reads_maps(plan: &Plan, step: usize) -> bool {
 #[test]
 fn a_mask_that_only_element_wise_steps_read_is_drawn_by_them_in_both_loops() {
     let (plan, mask, kept) = with_mask(false);
-    let residuals = Residuals::of(&plan);
-    let masks = Masks::of(&plan, &residuals, |step, _, _| reads_maps(&plan, step));
+    let residuals = Residuals::of(&DefUse::of(&plan));
+    let masks = Masks::of(&DefUse::of(&plan), &residuals, |step, _, _| reads_maps(&plan, step));
     let by = plan.steps.iter().position(|s| matches!(s.prim, Prim::Random { .. })).unwrap();
     assert_eq!(masks.drawn_by, [(mask, by), (kept, by)].into());
     // What draws it, what keeps it and what gives it again.
     assert_eq!(masks.skipped.len(), 3);
     // Where the second loop cannot draw, nobody does.
     let second = plan.steps.len() - 2;
-    let none = Masks::of(&plan, &residuals, |step, _, _| reads_maps(&plan, step) && step != second);
+    let none =
+        Masks::of(&DefUse::of(&plan), &residuals, |step, _, _| reads_maps(&plan, step) && step != second);
     assert!(none.drawn_by.is_empty() && none.skipped.is_empty());
 }
 
 #[test]
 fn a_mask_that_something_else_reads_is_stored() {
     let (plan, ..) = with_mask(true);
-    let masks = Masks::of(&plan, &Residuals::of(&plan), |step, _, _| reads_maps(&plan, step));
+    let masks = Masks::of(&DefUse::of(&plan), &Residuals::of(&DefUse::of(&plan)), |step, _, _| {
+        reads_maps(&plan, step)
+    });
     assert!(masks.drawn_by.is_empty() && masks.skipped.is_empty());
 }
 
@@ -106,7 +110,7 @@ fn squares(twice: bool) -> (Plan, [BufId; 3]) {
 #[test]
 fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
     let (plan, [c, square, _]) = squares(false);
-    let found = InlinedValues::of(&plan, &RowGroups::default(), |_, _| true, |_| true);
+    let found = InlinedValues::of(&DefUse::of(&plan), &RowGroups::default(), |_, _| true, |_| true);
     let inlined = &found.values[&square];
     assert_eq!(inlined.reads.iter().map(|o| o.buf).collect::<Vec<_>>(), [c]);
     assert_eq!((inlined.by, inlined.of.expr.nodes[0].scalar), (1, Scalar::Load(0)));
@@ -119,10 +123,20 @@ fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
 #[test]
 fn what_something_else_needs_is_stored() {
     let (plan, _) = squares(true);
-    assert!(InlinedValues::of(&plan, &RowGroups::default(), |_, _| true, |_| true).values.is_empty());
+    assert!(
+        InlinedValues::of(&DefUse::of(&plan), &RowGroups::default(), |_, _| true, |_| true).values.is_empty()
+    );
     let (plan, _) = squares(false);
-    assert!(InlinedValues::of(&plan, &RowGroups::default(), |_, _| false, |_| true).values.is_empty());
-    assert!(InlinedValues::of(&plan, &RowGroups::default(), |_, _| true, |_| false).values.is_empty());
+    assert!(
+        InlinedValues::of(&DefUse::of(&plan), &RowGroups::default(), |_, _| false, |_| true)
+            .values
+            .is_empty()
+    );
+    assert!(
+        InlinedValues::of(&DefUse::of(&plan), &RowGroups::default(), |_, _| true, |_| false)
+            .values
+            .is_empty()
+    );
 }
 
 /// `s = x + y` and `t = x * y`, and the sum along `n` of the product of two factors, of which these are the ones; `one` says whether one step
@@ -156,7 +170,8 @@ fn scaled_sum(one: bool, factors: fn([&Operand; 3]) -> [&Operand; 2]) -> (Plan, 
 
 #[test]
 fn a_factor_of_a_sum_of_products_is_computed_there_but_not_both() {
-    let inlined = |plan: &Plan| InlinedValues::of(plan, &RowGroups::default(), |_, _| true, |_| true);
+    let inlined =
+        |plan: &Plan| InlinedValues::of(&DefUse::of(plan), &RowGroups::default(), |_, _| true, |_| true);
     let (plan, [s, _]) = scaled_sum(false, |[x, s, _]| [s, x]);
     let found = inlined(&plan);
     assert_eq!((found.values[&s].by, found.values[&s].reads.len()), (2, 2));

@@ -1,9 +1,10 @@
 //! Which steps along rows are one kernel, and in which order a Plan's steps run then.
 
 use super::plans::Builder;
+use meshwright_device::def_use::DefUse;
+use meshwright_device::passes::Decisions;
 use meshwright_device::passes::epilogues::Epilogues;
 use meshwright_device::passes::inlined::InlinedValues;
-use meshwright_device::passes::masks::Masks;
 use meshwright_device::passes::residuals::Residuals;
 use meshwright_device::passes::row_groups::{RowGroup, RowGroups};
 use meshwright_device::passes::step_order::StepOrder;
@@ -66,7 +67,7 @@ impl Norm {
 
 fn found(plan: &Plan) -> RowGroups {
     RowGroups::of(
-        plan,
+        &DefUse::of(plan),
         (&Residuals::default(), &BTreeSet::new()),
         |_| true,
         |s| !matches!(s.prim, Prim::Contract),
@@ -99,7 +100,7 @@ fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
     assert_eq!((&group.steps[..], &group.after[..]), (&[0, 1, 2, 5, 6, 7][..], &[3][..]));
     assert_eq!((&group.rows[..], &group.along[..]), (&[n.row][..], &[n.n][..]));
     assert_eq!(group.inner, [&sum, &mean, &squares, &square].map(|o| o.buf).into());
-    let order = StepOrder::of(&plan, &groups, &InlinedValues::default(), false);
+    let order = StepOrder::of(&DefUse::of(&plan), &groups, &InlinedValues::default(), false);
     assert_eq!(order.steps, [4, 0, 1, 2, 5, 6, 7, 3]);
     // What the group reads ends with its last step, and what it writes with the last that reads that.
     assert_eq!(order.end_of(n.x.buf, 0), 7);
@@ -172,8 +173,12 @@ fn cross_entropy_and_its_gradient_are_one_and_alone_it_is_one_too() {
     let groups = found(&plan);
     assert_eq!((&only(&groups).steps[..], &only(&groups).after[..]), (&[0, 1, 3, 4][..], &[2][..]));
     // Where the device has no kernel for more than one step.
-    let alone =
-        RowGroups::of(&plan, (&Residuals::default(), &BTreeSet::new()), |g| g.steps.len() == 1, |_| true);
+    let alone = RowGroups::of(
+        &DefUse::of(&plan),
+        (&Residuals::default(), &BTreeSet::new()),
+        |g| g.steps.len() == 1,
+        |_| true,
+    );
     assert_eq!(alone.at.keys().copied().collect::<Vec<_>>(), [1, 3]);
 }
 
@@ -211,15 +216,16 @@ fn a_product_adds_nothing_that_a_group_makes_later() {
     b.output("sum", &sum);
     b.output("half", &half);
     let plan = b.finish();
-    let (none, rows) = ((Residuals::default(), Masks::default(), InlinedValues::default()), found(&plan));
+    let (uses, rows) = (DefUse::of(&plan), found(&plan));
     assert_eq!((&only(&rows).steps[..], &only(&rows).after[..]), (&[0, 3][..], &[2][..]));
-    let order = StepOrder::of(&plan, &rows, &none.2, false);
-    assert_eq!(order.steps, [1, 0, 3, 2]);
-    let of = |rows: &RowGroups, order: &StepOrder| {
-        Epilogues::of(&plan, (&none.0, &none.1, rows, &none.2), order, |_| true).at.len()
+    let with = |rows: RowGroups| {
+        let order = StepOrder::of(&uses, &rows, &InlinedValues::default(), false);
+        Decisions { rows, order, ..Decisions::default() }
     };
-    assert_eq!(of(&rows, &order), 0);
+    let grouped = with(rows);
+    assert_eq!(grouped.order.steps, [1, 0, 3, 2]);
+    let of = |decisions: &Decisions| Epilogues::of(&uses, decisions, |_| true).at.len();
+    assert_eq!(of(&grouped), 0);
     // Where it is made before, it is a bias.
-    let alone = RowGroups::default();
-    assert_eq!(of(&alone, &StepOrder::of(&plan, &alone, &none.2, false)), 1);
+    assert_eq!(of(&with(RowGroups::default())), 1);
 }

@@ -1,6 +1,7 @@
 //! In which order the steps of a Plan run where several may be one launch.
 
 use super::plans::Builder;
+use meshwright_device::def_use::DefUse;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::row_groups::RowGroups;
 use meshwright_device::passes::step_order::StepOrder;
@@ -66,8 +67,9 @@ fn layers(inside: Inside) -> Plan {
 #[test]
 fn conversions_of_what_a_loop_takes_out_of_stacks_stand_next_to_each_other() {
     let plan = layers(Inside::Nothing);
-    let of =
-        |plan: &Plan, gathers| StepOrder::of(plan, &RowGroups::default(), &InlinedValues::default(), gathers);
+    let of = |plan: &Plan, gathers| {
+        StepOrder::of(&DefUse::of(plan), &RowGroups::default(), &InlinedValues::default(), gathers)
+    };
     let order = of(&plan, true);
     // Slices, conversions, products, what is kept.
     assert_eq!(order.steps, [0, 1, 2, 6, 3, 7, 4, 8, 5, 9]);

@@ -137,10 +137,10 @@ impl Lower<'_> {
     fn bits_ahead(&mut self, call: &AttentionCall, table: Val) -> Result<Val, LoweringError> {
         let (step, shape) = (self.graph.step, vec![call.words_ahead()]);
         let out = (shape.clone(), BurnType::U32);
-        if let Some(KeptBits { stack, dim, .. }) = self.attention_bits.loaded.get(&step).copied() {
+        if let Some(KeptBits { stack, dim, .. }) = self.decisions.attention_bits.loaded.get(&step).copied() {
             return Ok(self.graph.kernel(Kernel::Load { stack, dim, last: true }, vec![], [out])[0]);
         }
-        if let Some(by) = self.attention_bits.shared.get(&step) {
+        if let Some(by) = self.decisions.attention_bits.shared.get(&step) {
             let Some(slot) = self.drawn_bits.get(by).copied() else {
                 return Err(LoweringError::Plan("no step has kept what an attention draws".into()));
             };
@@ -148,10 +148,11 @@ impl Lower<'_> {
         }
         let draws = Kernel::AttentionDraws(Arc::new(call.draws_ahead()));
         let drawn = self.graph.kernel(draws, vec![table], [out])[0];
-        if let Some(KeptBits { stack, dim, from }) = self.attention_bits.stored.get(&step).copied() {
+        if let Some(KeptBits { stack, dim, from }) = self.decisions.attention_bits.stored.get(&step).copied()
+        {
             self.graph.kernel(Kernel::Store { stack, dim, from }, vec![drawn], []);
         }
-        if self.attention_bits.shared.values().any(|by| *by == step) {
+        if self.decisions.attention_bits.shared.values().any(|by| *by == step) {
             let slot = self.graph.fresh();
             self.graph.store(drawn, slot);
             self.drawn_bits.insert(step, slot);

@@ -52,10 +52,10 @@ impl Lower<'_> {
         if self.context.check_aligned(&all, &[]).is_err() {
             return Ok(None);
         }
-        let drawn = |buf: &BufId| self.masks.drawn_by.get(buf).copied();
+        let drawn = |buf: &BufId| self.decisions.masks.drawn_by.get(buf).copied();
         let written = regs.iter().copied().zip(writes);
         let written: Vec<(Reg, Local)> =
-            written.filter(|(_, out)| !self.inlined.values.contains_key(&out.buf)).collect();
+            written.filter(|(_, out)| !self.decisions.inlined.values.contains_key(&out.buf)).collect();
         let Some(call) = self.map_call(expr, &reads, &written, drawn)? else { return Ok(None) };
         let reads: Vec<Local> = reads.into_iter().filter(|i| drawn(&i.buf).is_none()).collect();
         let writes: Vec<Local> = written.into_iter().map(|w| w.1).collect();

@@ -58,13 +58,13 @@ impl Lower<'_> {
         let (Ok(()), Some(space)) = (self.context.check_aligned(&both, &[]), space) else { return Ok(None) };
         let mut operands = vec![];
         for local in &reads {
-            let drawn = self.masks.drawn_by.get(&local.buf).copied();
+            let drawn = self.decisions.masks.drawn_by.get(&local.buf).copied();
             let Some(operand) = self.kernel_operand(local, &dims, drawn)? else { return Ok(None) };
             operands.push(operand);
         }
         let call = RowCall::new(&program.of, (&space, group.rows.len()), operands);
         let reads: Vec<Local> =
-            reads.into_iter().filter(|l| !self.masks.drawn_by.contains_key(&l.buf)).collect();
+            reads.into_iter().filter(|l| !self.decisions.masks.drawn_by.contains_key(&l.buf)).collect();
         let given: Vec<(BufId, BufId)> =
             group.steps.iter().flat_map(|at| &plan.steps[*at].aliases).copied().collect();
         let donations: Vec<(usize, usize)> = (writes.iter().enumerate())
