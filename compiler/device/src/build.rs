@@ -4,6 +4,8 @@ use crate::arena::Arena;
 use crate::arena::layout::arena_of;
 use crate::collective::Prepared;
 use crate::collective::lower::{Arrival, pack, unpack};
+use crate::decide::decide;
+use crate::decisions::{Decisions, Role};
 use crate::def_use::ended;
 use crate::dispatch::GroupKind;
 use crate::error::{CompileError, LoweringError};
@@ -14,7 +16,6 @@ use crate::launch::{BurnGraph, CollectiveLaunch, DevicePlan, Launch, LaunchKind,
 use crate::lowering::Lowering;
 use crate::passes::epilogues::EpilogueKind;
 use crate::passes::residuals::ResidualStep;
-use crate::passes::{Decisions, Role, decide};
 use crate::slot::LaunchId;
 use crate::slot::TensorSlot;
 use crate::stored::{stored_as, stored_shape};

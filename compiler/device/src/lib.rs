@@ -13,6 +13,8 @@ mod burn;
 pub mod collective;
 pub mod contraction;
 pub mod costs;
+pub mod decide;
+pub mod decisions;
 pub mod def_use;
 mod dispatch;
 pub mod error;
@@ -31,6 +33,7 @@ pub mod target;
 pub mod text;
 pub mod turns;
 pub mod verify;
+pub mod verify_decisions;
 pub mod view;
 
 pub use build::{compile, compile_launches};

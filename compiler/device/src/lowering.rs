@@ -1,10 +1,10 @@
 //! The lowering of a Plan for one device: what all targets share when steps become operations.
 
+use crate::decisions::Decisions;
 use crate::def_use::DefUse;
 use crate::error::NoAttentionKernel;
 use crate::graph::{GraphBuilder, Val};
 use crate::local::{DeviceContext, Local};
-use crate::passes::Decisions;
 use crate::slot::TensorSlot;
 use crate::stored::{stored_as, stored_shape};
 use crate::target::Target;

@@ -6,7 +6,6 @@
 use super::step_order::StepOrder;
 use crate::def_use::DefUse;
 use crate::kernels::attention::AttentionBitsKey;
-use crate::lowering::Lowering;
 use crate::slot::TensorSlot;
 use meshwright_plan::{BufId, Dim, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,13 +32,6 @@ pub struct AttentionBits {
     pub loaded: BTreeMap<usize, KeptBits>,
     /// Steps that read the bits of another step of their iteration, which is the value.
     pub shared: BTreeMap<usize, usize>,
-}
-
-/// The pass.
-pub(super) fn run(lowering: &mut Lowering<'_>) {
-    let plan = lowering.context.plan;
-    let key = |step: usize| lowering.attention_bits_of(&plan.steps[step]);
-    lowering.decisions.attention_bits = AttentionBits::of(&lowering.uses, &lowering.decisions.order, key);
 }
 
 impl AttentionBits {

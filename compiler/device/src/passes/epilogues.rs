@@ -3,13 +3,13 @@
 //! A Plan has these as steps of their own, since processors without such products are no faster for one step in place of two. Where a device
 //! has a library that does them in one kernel, the engine leaves a step out, and gives its work to the other one.
 
-use super::Decisions;
 use super::expression_key::key_of;
+use super::inlined::InlinedValues;
+use super::masks::Masks;
 use super::residuals::Residuals;
 use super::row_groups::RowGroups;
 use super::step_order::StepOrder;
 use crate::def_use::DefUse;
-use crate::lowering::Lowering;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,17 +90,15 @@ pub struct Epilogues {
     pub keep_bits: BTreeMap<usize, usize>,
 }
 
-/// The pass.
-pub(super) fn run(lowering: &mut Lowering<'_>) {
-    lowering.decisions.epilogues =
-        Epilogues::of(&lowering.uses, &lowering.decisions, |e| lowering.has_epilogue(e));
-}
-
 impl Epilogues {
     /// Finds them; `computes` says whether the device can.
-    pub fn of(uses: &DefUse<'_>, decisions: &Decisions, computes: impl Fn(&Epilogue) -> bool) -> Epilogues {
+    pub fn of(
+        uses: &DefUse<'_>,
+        (residuals, masks, rows, inlined): (&Residuals, &Masks, &RowGroups, &InlinedValues),
+        order: &StepOrder,
+        computes: impl Fn(&Epilogue) -> bool,
+    ) -> Epilogues {
         let plan = uses.plan;
-        let Decisions { residuals, masks, rows, inlined, order, .. } = decisions;
         let mut found = Finder { uses, rows, order, all: Epilogues::default() };
         let taken = |at: usize| {
             let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);

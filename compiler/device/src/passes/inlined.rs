@@ -6,7 +6,6 @@
 
 use super::row_groups::{RowGroups, takes};
 use crate::def_use::{DefUse, ended};
-use crate::lowering::Lowering;
 use meshwright_plan::expr::{Expr, Reg, Scalar};
 use meshwright_plan::{BufId, Computed, Operand, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,13 +25,6 @@ pub struct InlinedValues {
     pub values: BTreeMap<BufId, Inlined>,
     /// Steps that write nothing else.
     pub skipped: BTreeSet<usize>,
-}
-
-/// The pass.
-pub(super) fn run(lowering: &mut Lowering<'_>) {
-    let folds = |i: &_, value| lowering.folds(i, value);
-    let writes = |s: &_| lowering.groups(s).is_some();
-    lowering.decisions.inlined = InlinedValues::of(&lowering.uses, &lowering.decisions.rows, folds, writes);
 }
 
 impl InlinedValues {

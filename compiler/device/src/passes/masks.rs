@@ -6,7 +6,6 @@
 
 use super::residuals::{ResidualStep, Residuals};
 use crate::def_use::DefUse;
-use crate::lowering::Lowering;
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{BufId, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +17,6 @@ pub struct Masks {
     pub drawn_by: BTreeMap<BufId, usize>,
     /// Steps that have nothing to do.
     pub skipped: BTreeSet<usize>,
-}
-
-/// The pass.
-pub(super) fn run(lowering: &mut Lowering<'_>) {
-    let draws = |step, buf, by| lowering.draws(step, buf, by);
-    lowering.decisions.masks = Masks::of(&lowering.uses, &lowering.decisions.residuals, draws);
 }
 
 impl Masks {

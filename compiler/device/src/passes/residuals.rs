@@ -5,7 +5,6 @@
 //! memory is free again as the second loop goes on.
 
 use crate::def_use::DefUse;
-use crate::lowering::Lowering;
 use crate::slot::TensorSlot;
 use meshwright_plan::{BufId, Dim, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +27,6 @@ pub struct Residuals {
     pub steps: BTreeMap<usize, ResidualStep>,
     /// The buffers of these stacks.
     pub buffers: BTreeSet<BufId>,
-}
-
-/// The pass.
-pub(super) fn run(lowering: &mut Lowering<'_>) {
-    lowering.decisions.residuals = Residuals::of(&lowering.uses);
 }
 
 impl Residuals {

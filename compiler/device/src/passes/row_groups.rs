@@ -5,11 +5,8 @@
 //! The steps of a group need not follow each other in the Plan. All run in the place of the last one; what is between them and reads what they
 //! write runs after it ([`super::step_order`]).
 
-use super::epilogues::Epilogues;
 use super::residuals::Residuals;
-use super::step_order::StepOrder;
 use crate::def_use::{DefUse, ended};
-use crate::lowering::Lowering;
 use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,20 +49,6 @@ pub struct RowGroups {
     pub waiting: BTreeMap<usize, usize>,
     /// Values between steps of a group, which are never stored.
     pub never: BTreeSet<BufId>,
-}
-
-/// The pass.
-pub(super) fn run(lowering: &mut Lowering<'_>) {
-    // Steps that matmuls would compute if there were no groups.
-    let (decisions, gathers) = (&mut lowering.decisions, lowering.graph.target.maps);
-    decisions.order = StepOrder::of(&lowering.uses, &decisions.rows, &decisions.inlined, gathers);
-    let all = Epilogues::of(&lowering.uses, &lowering.decisions, |e| lowering.has_epilogue(e));
-    let beside = all.moved.keys().copied().collect();
-    lowering.decisions.order = StepOrder::default();
-    let waits = |s: &Step| lowering.groups(s).is_some();
-    let residuals = &lowering.decisions.residuals;
-    lowering.decisions.rows =
-        RowGroups::of(&lowering.uses, (residuals, &beside), |g| lowering.fuses(g), waits);
 }
 
 impl RowGroups {

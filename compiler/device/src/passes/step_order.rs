@@ -1,11 +1,9 @@
 //! Order of the steps on a device, and the end of each buffer's lifetime. Row groups run as one ([`super::row_groups`]), reductions compute
 //! their operands ([`super::inlined`]), and steps move next to each other.
 
-use super::Decisions;
 use super::inlined::InlinedValues;
 use super::row_groups::{RowGroups, takes};
 use crate::def_use::{DefUse, ended};
-use crate::lowering::Lowering;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +15,6 @@ pub struct StepOrder {
     pub place: Vec<usize>,
     /// The step that frees a buffer, by step and buffer, if it is not the Plan's.
     pub ends: BTreeMap<(usize, BufId), usize>,
-}
-
-/// The pass.
-pub(super) fn run(lowering: &mut Lowering<'_>) {
-    let Decisions { rows, inlined, .. } = &lowering.decisions;
-    lowering.decisions.order = StepOrder::of(&lowering.uses, rows, inlined, lowering.graph.target.maps);
 }
 
 impl StepOrder {

@@ -1,8 +1,8 @@
 //! What products of matrices do beside.
 
 use super::plans::Builder;
+use meshwright_device::decisions::Decisions;
 use meshwright_device::def_use::DefUse;
-use meshwright_device::passes::Decisions;
 use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues, ProductFunction};
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};
@@ -11,7 +11,7 @@ use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInpu
 fn found(plan: &Plan) -> Epilogues {
     let (uses, none) = (DefUse::of(plan), Decisions::default());
     let order = StepOrder::of(&uses, &none.rows, &none.inlined, false);
-    Epilogues::of(&uses, &Decisions { order, ..none }, |_| true)
+    Epilogues::of(&uses, (&none.residuals, &none.masks, &none.rows, &none.inlined), &order, |_| true)
 }
 
 struct Layer {

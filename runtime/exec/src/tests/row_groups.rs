@@ -1,8 +1,8 @@
 //! Which steps along rows are one kernel, and in which order a Plan's steps run then.
 
 use super::plans::Builder;
+use meshwright_device::decisions::Decisions;
 use meshwright_device::def_use::DefUse;
-use meshwright_device::passes::Decisions;
 use meshwright_device::passes::epilogues::Epilogues;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::residuals::Residuals;
@@ -224,7 +224,10 @@ fn a_product_adds_nothing_that_a_group_makes_later() {
     };
     let grouped = with(rows);
     assert_eq!(grouped.order.steps, [1, 0, 3, 2]);
-    let of = |decisions: &Decisions| Epilogues::of(&uses, decisions, |_| true).at.len();
+    let of = |d: &Decisions| {
+        let taken = (&d.residuals, &d.masks, &d.rows, &d.inlined);
+        Epilogues::of(&uses, taken, &d.order, |_| true).at.len()
+    };
     assert_eq!(of(&grouped), 0);
     // Where it is made before, it is a bias.
     assert_eq!(of(&with(RowGroups::default())), 1);

@@ -4,10 +4,10 @@
 //! step is computed once, or nothing needs it. Collectives, waits and loops keep the Plan's order, and steps stay in their loop. What outlives the
 //! Plan outlives its launches, and nothing else does.
 
-use super::residuals::ResidualStep;
-use super::step_order::StepOrder;
-use super::{Decisions, Role};
+use crate::decisions::{Decisions, Role};
 use crate::def_use::{DefUse, ended};
+use crate::passes::residuals::ResidualStep;
+use crate::passes::step_order::StepOrder;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ fn walk(uses: &DefUse<'_>, decisions: &Decisions) -> Result<BTreeSet<BufId>, Pro
         false => &decisions.order,
     };
     keeps_order(uses, &order.steps)?;
-    let mut walk = Walk {
+    let mut walk = DecisionVerifier {
         uses,
         decisions,
         order,
@@ -169,7 +169,7 @@ fn bits_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
     }
 }
 
-struct Walk<'a> {
+struct DecisionVerifier<'a> {
     uses: &'a DefUse<'a>,
     decisions: &'a Decisions,
     order: &'a StepOrder,
@@ -183,7 +183,7 @@ struct Walk<'a> {
     postponed: BTreeMap<usize, Vec<BufId>>,
 }
 
-impl Walk<'_> {
+impl DecisionVerifier<'_> {
     fn step(&mut self, at: usize) -> Result<(), String> {
         let plan: &Plan = self.uses.plan;
         let Decisions { residuals, epilogues, rows, .. } = self.decisions;
