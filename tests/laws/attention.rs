@@ -245,6 +245,22 @@ fn attention_of_half_types_in_plain_operations() {
     }
 }
 
+/// What a GPU launches for it: one kernel for the parts of a pass, bits that are drawn ahead and kept, tiles that positions decide.
+#[test]
+fn attention_of_half_types_as_a_gpu_launches_it() {
+    let split = |dims: &[Dim]| dims[..4].iter().map(|d| way(&[2], vec![to(*d, &[0])])).collect();
+    let some = |dims: &[Dim]| dims[1..3].iter().map(|d| way(&[4], vec![to(*d, &[0])])).collect();
+    let mut devices = Devices::of(crate::engines::REFERENCE);
+    for half in HALVES {
+        for (name, has) in each() {
+            check_half(name, half, [2, 70, 139, 16], has, &mut devices, &one);
+            check_half(name, half, [2, 9, 9, 32], has, &mut devices, &split);
+            // The last device has nothing.
+            check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
+        }
+    }
+}
+
 /// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of all widths of blocks, with
 /// masks that positions decide and that rows see through, and with draws whose counters eights of keys share and not.
 #[cfg(feature = "cuda")]

@@ -29,6 +29,8 @@ fn fewest(dims: &[Dim]) -> Vec<Way> {
 }
 
 const PLAIN: DeviceKind = DeviceKind::Cpu(CpuBackend::Burn);
+/// What a GPU launches, each by a plain kernel: the device plan of a GPU, without one.
+pub(crate) const REFERENCE: DeviceKind = DeviceKind::Cpu(CpuBackend::Reference);
 
 #[test]
 fn every_op_is_the_same_in_plain_operations() {
@@ -66,6 +68,16 @@ fn every_op_is_the_same_in_plain_operations_of_bf16() {
 #[test]
 fn every_op_is_the_same_in_plain_operations_of_f16() {
     in_half(DType::F16, Devices::of(PLAIN), "plain operations of f16", &few);
+}
+
+#[test]
+fn every_op_is_the_same_as_a_gpu_launches_it() {
+    in_f32(Devices::of(REFERENCE), "launches of a GPU", &few);
+    for half in [DType::BF16, DType::F16] {
+        in_half(half, Devices::of(REFERENCE), &format!("launches of a GPU, {half}"), &few);
+    }
+    gradients_on(Devices::of(REFERENCE), "launches of a GPU", true, &few);
+    products_are_not_rounded(Devices::of(REFERENCE));
 }
 
 /// Sums of one more than as many ones as the half type can count: the result of a product that is wanted in `f32` is not rounded on the

@@ -179,6 +179,11 @@ fn chains_of_steps_are_the_same_on_the_host() {
     are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "fused, plain operations", &whole);
 }
 
+#[test]
+fn chains_of_steps_are_the_same_as_a_gpu_launches_them() {
+    are_the_same(Devices::of(crate::engines::REFERENCE), "fused, launches of a GPU", &whole);
+}
+
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn chains_of_steps_are_the_same_compiled_for_the_host() {

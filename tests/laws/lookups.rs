@@ -178,6 +178,11 @@ fn lookups_are_the_same_on_the_host() {
     are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "lookups, plain operations", false);
 }
 
+#[test]
+fn lookups_are_the_same_as_a_gpu_launches_them() {
+    are_the_same(Devices::of(crate::engines::REFERENCE), "lookups, launches of a GPU", true);
+}
+
 #[cfg(feature = "cuda")]
 #[test]
 fn lookups_are_the_same_on_a_gpu() {

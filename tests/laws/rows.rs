@@ -178,6 +178,11 @@ fn steps_along_rows_are_the_same_on_the_host() {
     are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "along rows, plain operations", false);
 }
 
+#[test]
+fn steps_along_rows_are_the_same_as_a_gpu_launches_them() {
+    are_the_same(Devices::of(crate::engines::REFERENCE), "along rows, launches of a GPU", true);
+}
+
 #[cfg(feature = "cuda")]
 #[test]
 fn steps_along_rows_are_the_same_on_a_gpu() {

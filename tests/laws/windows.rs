@@ -166,6 +166,11 @@ fn windows_are_the_same_on_the_host() {
     are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "windows, plain operations", false);
 }
 
+#[test]
+fn windows_are_the_same_as_a_gpu_launches_them() {
+    are_the_same(Devices::of(crate::engines::REFERENCE), "windows, launches of a GPU", true);
+}
+
 #[cfg(feature = "cuda")]
 #[test]
 fn windows_are_the_same_on_a_gpu() {

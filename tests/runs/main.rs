@@ -26,6 +26,7 @@ mod f16;
 mod faults;
 #[cfg(feature = "cuda")]
 mod gpu_faults;
+mod gpu_launches;
 mod gradients;
 mod groups;
 mod growth;

@@ -13,6 +13,8 @@ pub enum CpuBackend {
     Native,
     /// Burn's operations alone: slower; the oracle of the kernels for GPUs.
     Burn,
+    /// The launches of a GPU, each by a plain kernel: slow; the reference for device plans of GPUs.
+    Reference,
 }
 
 /// What a rank of this process runs on.
@@ -75,6 +77,7 @@ impl std::fmt::Display for DeviceKind {
         match self {
             DeviceKind::Cpu(CpuBackend::Native) => f.write_str("cpu"),
             DeviceKind::Cpu(CpuBackend::Burn) => f.write_str("cpu with Burn's operations"),
+            DeviceKind::Cpu(CpuBackend::Reference) => f.write_str("cpu with the launches of a GPU"),
             DeviceKind::Cuda(i) => write!(f, "cuda:{i}"),
             DeviceKind::CubeCpu => f.write_str("cubecl on the cpu"),
         }

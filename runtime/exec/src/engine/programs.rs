@@ -432,6 +432,7 @@ pub(crate) fn executor(
     match kind {
         DeviceKind::Cpu(CpuBackend::Native) => Ok(Box::new(Programs::new(Native::default()))),
         DeviceKind::Cpu(CpuBackend::Burn) => Ok(Box::new(Programs::new(burn::flex(libraries)))),
+        DeviceKind::Cpu(CpuBackend::Reference) => Ok(Box::new(Programs::new(burn::reference()))),
         #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
         other => Ok(Box::new(Programs::new(burn::cube::backend(other, rank, libraries)?))),
         #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]

@@ -1,16 +1,23 @@
-//! Burn's backend of the host, on which tests run what GPUs run.
+//! Burn's backend of the host, on which tests run what GPUs run: with Burn's operations alone, or with plain kernels for all that a GPU has kernels for.
 
 use super::memory::Pinning;
 use super::on_burn::BurnBackend;
-use crate::backend::DeviceError;
+use super::reference::{self, Values};
 use crate::backend::native::{bytes_mut, handle, unhandle};
+use crate::backend::{DeviceError, RngState};
+use crate::engine::interpreter::opaque;
 use crate::kernels::KernelError;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{DType as BurnType, FloatDType};
 use burn_flex::{Flex, FlexTensor};
 use burn_ir::HandleKind;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::Launch;
 use meshwright_device::target::Target;
 use meshwright_gpu::products::TunedProducts;
+
+/// The compute capability of the GPU whose launches the reference runs: an H100's.
+const REFERENCE: (u32, u32) = (9, 0);
 
 /// A stand-in for a library of products, in the memory of the host.
 pub(crate) trait HostProducts: Send {
@@ -19,6 +26,18 @@ pub(crate) trait HostProducts: Send {
 
     /// What chooses its kernels.
     fn tuned(&mut self) -> &mut TunedProducts;
+}
+
+/// What a device of the host has beside Burn's operations.
+#[derive(Default)]
+pub(crate) enum HostLibrary {
+    #[default]
+    Nothing,
+    /// A stand-in for cuBLASLt.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests alone have it"))]
+    Products(Box<dyn HostProducts>),
+    /// The kernels of the reference: see [`reference`].
+    Kernels,
 }
 
 impl Pinning for FlexTensor {
@@ -30,15 +49,20 @@ impl Pinning for FlexTensor {
 impl BurnBackend for Flex {
     type Pinned = FlexTensor;
     type State = ();
-    /// Of tests: the stand-in for that of GPUs.
-    type Library = Option<Box<dyn HostProducts>>;
+    type Library = HostLibrary;
 
     fn target(_: &Self::Device, library: &Self::Library) -> Target {
-        Target::burn_on_host(library.is_some())
+        match library {
+            HostLibrary::Nothing => Target::burn_on_host(false),
+            HostLibrary::Products(_) => Target::burn_on_host(true),
+            HostLibrary::Kernels => {
+                Target { boolean: Target::cpu().boolean, ..Target::cuda(REFERENCE, true) }
+            }
+        }
     }
 
     fn tunes(_: &Self::Device, library: &Self::Library) -> bool {
-        library.is_some()
+        matches!(library, HostLibrary::Products(_))
     }
 
     fn tuned<R>(
@@ -46,7 +70,10 @@ impl BurnBackend for Flex {
         library: &mut Self::Library,
         f: impl FnOnce(&mut TunedProducts) -> R,
     ) -> Option<R> {
-        library.as_mut().map(|l| f(l.tuned()))
+        match library {
+            HostLibrary::Products(l) => Some(f(l.tuned())),
+            HostLibrary::Nothing | HostLibrary::Kernels => None,
+        }
     }
 
     fn matmul(
@@ -55,11 +82,26 @@ impl BurnBackend for Flex {
         dtype: BurnType,
         _: Option<FlexTensor>,
     ) -> Result<FlexTensor, KernelError> {
-        if let Some(library) = library {
+        if let HostLibrary::Products(library) = library {
             return Ok(library.product(left, right, dtype));
         }
         let to: FloatDType = dtype.into();
         Ok(Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to)))
+    }
+
+    fn run_own(
+        _: (&Self::Device, &mut Self::State),
+        (kernel, rng): (&Kernel, RngState),
+        inputs: Vec<Self::Handle>,
+        launch: &Launch,
+    ) -> Result<Vec<Self::Handle>, KernelError> {
+        let failed = |e: DeviceError| KernelError::Unsupported(e.0);
+        let read = inputs.into_iter().zip(&launch.reads).map(|(handle, ir)| Values::read(handle, ir));
+        let inputs = read.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let made = reference::run((kernel, rng), &inputs, launch)?.into_iter().zip(&launch.writes);
+        made.map(|(values, ir)| values.write(ir).map(opaque::<Flex>))
+            .collect::<Result<_, _>>()
+            .map_err(failed)
     }
 
     /// Tests alone have transports that take memory of the host for that of a GPU.

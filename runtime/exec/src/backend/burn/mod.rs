@@ -13,6 +13,7 @@ mod host;
 mod iteration;
 mod memory;
 mod on_burn;
+mod reference;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod stand_in;
@@ -22,17 +23,23 @@ mod transfer;
 pub(crate) use dtypes::check as check_dtypes;
 
 use burn_flex::{Flex, FlexDevice};
+use host::HostLibrary;
 use meshwright_gpu::load::Paths;
 use on_burn::OnBurn;
+
+/// The launches of a GPU on the host, each by a plain kernel.
+pub(crate) fn reference() -> OnBurn<Flex> {
+    OnBurn::new(FlexDevice, HostLibrary::Kernels)
+}
 
 /// What GPUs run, on the host. Tests have a stand-in for cuBLASLt where `libraries` names one.
 pub(crate) fn flex(libraries: &Paths) -> OnBurn<Flex> {
     #[cfg(test)]
-    let library = stand_in::open(libraries);
+    let library = stand_in::open(libraries).map_or(HostLibrary::Nothing, HostLibrary::Products);
     #[cfg(not(test))]
     let library = {
         let _ = libraries;
-        None
+        HostLibrary::Nothing
     };
     OnBurn::new(FlexDevice, library)
 }
