@@ -131,7 +131,7 @@ pub(crate) fn cluster(mesh: &Mesh) -> Cluster {
 }
 
 /// The same of devices of some kind.
-fn cluster_of(mesh: &Mesh, device: DeviceKind) -> Cluster {
+pub(crate) fn cluster_of(mesh: &Mesh, device: DeviceKind) -> Cluster {
     // What is compiled when it first runs takes longer.
     let wait = if matches!(device, DeviceKind::Cpu(_)) { 5 } else { 120 };
     let timeouts = Timeouts::all(Duration::from_secs(wait));

@@ -5,7 +5,7 @@
 pub(crate) mod placing;
 mod program;
 
-use crate::devices::{Refused, Tensors, cluster, plan, provider, say};
+use crate::devices::{Refused, Tensors, cluster_of, plan, provider, say};
 use crate::report;
 use crate::rng::{chosen, seeds};
 use crate::walk::{Bound, close_from, from_host, to_host, walk};
@@ -13,6 +13,7 @@ use meshwright_core::layout::Layout;
 use meshwright_core::program::ParamDecl;
 use meshwright_core::unroll::unrolled;
 use meshwright_core::{OutputKind, StepGraph, StepOutput, compile, print, training_step};
+use meshwright_exec::DeviceKind;
 use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind};
 use meshwright_plan::{DType, Dim, Phase, Plan};
 use program::APART;
@@ -46,6 +47,11 @@ enum End {
 
 /// Runs a plan from given parameters.
 pub(crate) fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
+    run_on(DeviceKind::default(), plan, r)
+}
+
+/// The same on devices of some kind.
+pub(crate) fn run_on(kind: DeviceKind, plan: Plan, r: &Random) -> Result<Trace, String> {
     let text = |e: meshwright_exec::ExecError| e.to_string();
     let outputs: Vec<(String, Vec<Dim>)> =
         plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
@@ -55,7 +61,7 @@ pub(crate) fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
         .filter(|l| l.init.is_some())
         .map(|l| (l.name.clone(), l.dims.clone()))
         .collect();
-    let mut devices = cluster(&plan.mesh);
+    let mut devices = cluster_of(&plan.mesh, kind);
     let program = devices.load(Arc::new(plan)).map_err(text)?;
     devices.init_state(program, SEED).map_err(text)?;
     for p in &r.program.params {

@@ -85,31 +85,33 @@ impl Lower<'_> {
             }
             _ => return Ok(None),
         };
-        let all: Vec<&Local> = reads.iter().collect();
-        let call = self.fold_call(&of, monoid, &all, (&out.dims, out.dtype));
+        let whole = step.reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
+        let call = self.fold_call(&of, monoid, (&reads, &whole), (&out.dims, out.dtype));
         Ok(call.filter(|_| out.elements() > 0).map(|call| OwnFold { call, reads, out }))
     }
 
-    /// What is known of a fold.
+    /// What is known of a fold of some inputs. A value that is computed where it is folded may have dims that none of these has: `whole` are the
+    /// operands of the step.
     fn fold_call(
         &self,
         of: &Computed,
         monoid: Monoid,
-        inputs: &[&Local],
+        (inputs, whole): (&[Local], &[Local]),
         (kept, dtype): (&[Dim], DType),
     ) -> Option<FoldCall> {
         if !self.graph.target.blocks {
             return None;
         }
         let mut dims = kept.to_vec();
-        inputs.iter().flat_map(|i| &i.dims).for_each(|d| {
+        let all: Vec<&Local> = inputs.iter().chain(whole).collect();
+        all.iter().flat_map(|i| &i.dims).for_each(|d| {
             if !dims.contains(d) {
                 dims.push(*d);
             }
         });
-        let sizes = Self::sizes(&dims, inputs);
+        let sizes = Self::sizes(&dims, &all);
         let operand =
-            |i: &&Local| FoldOperand { dtype: i.dtype, dims: dims.iter().map(|d| i.at(*d)).collect() };
+            |i: &Local| FoldOperand { dtype: i.dtype, dims: dims.iter().map(|d| i.at(*d)).collect() };
         let operands = inputs.iter().map(operand).collect();
         FoldCall::new(of, monoid, (sizes, kept.len()), operands, dtype)
     }
