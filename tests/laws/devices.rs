@@ -125,12 +125,7 @@ pub(crate) fn provider(inputs: Tensors) -> Provider {
     })
 }
 
-/// The devices of a mesh, each with one thread, that wait five seconds for each other.
-pub(crate) fn cluster(mesh: &Mesh) -> Cluster {
-    cluster_of(mesh, DeviceKind::default())
-}
-
-/// The same of devices of some kind.
+/// Devices of some kind for a mesh.
 pub(crate) fn cluster_of(mesh: &Mesh, device: DeviceKind) -> Cluster {
     // What is compiled when it first runs takes longer.
     let wait = if matches!(device, DeviceKind::Cpu(_)) { 5 } else { 120 };

@@ -225,6 +225,5 @@ fn faults_of_each_pass_for_devices_are_found() {
             }
         }
         assert!(places > 0, "{pass}: {name}: no place for the fault");
-        eprintln!("{pass}: {name}: {places} places");
     }
 }

@@ -31,9 +31,8 @@ pub fn verify(uses: &DefUse<'_>, decisions: &Decisions, left: &BTreeSet<BufId>) 
     bits_match(uses, decisions)?;
     let found = walk(uses, decisions)?;
     let gone = |b: &&BufId| !decisions.is_never_made(**b) && !decisions.residuals.buffers.contains(b);
-    match left.iter().filter(gone).find(|b| !found.contains(b)) {
-        Some(buf) => return Err((None, format!("buffer {} ends, and the Plan needs it later", buf.0))),
-        None => {}
+    if let Some(buf) = left.iter().filter(gone).find(|b| !found.contains(b)) {
+        return Err((None, format!("buffer {} ends, and the Plan needs it later", buf.0)));
     }
     match found.iter().find(|b| !left.contains(b)) {
         Some(buf) => Err((None, format!("buffer {} never ends", buf.0))),
@@ -128,13 +127,11 @@ fn residuals_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Probl
             return wrong(stored.max(1) - 1, "one step must read them last");
         };
         let reads = |at: usize| (steps[at].lag, at);
-        match loads.iter().chain([&last]).find(|load| stored == 0 || **load < stored) {
-            Some(load) => return wrong(*load, "no earlier step leaves them"),
-            None => {}
+        if let Some(load) = loads.iter().chain([&last]).find(|load| stored == 0 || **load < stored) {
+            return wrong(*load, "no earlier step leaves them");
         }
-        match loads.iter().find(|load| reads(**load) > reads(last)) {
-            Some(load) => return wrong(*load, "they have ended"),
-            None => {}
+        if let Some(load) = loads.iter().find(|load| reads(**load) > reads(last)) {
+            return wrong(*load, "they have ended");
         }
     }
     Ok(())

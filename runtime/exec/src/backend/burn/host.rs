@@ -2,7 +2,7 @@
 
 use super::memory::Pinning;
 use super::on_burn::BurnBackend;
-use super::reference::{self, Values};
+use super::reference::{self, RefTensor};
 use crate::backend::native::{bytes_mut, handle, unhandle};
 use crate::backend::{DeviceError, RngState};
 use crate::engine::interpreter::opaque;
@@ -96,7 +96,7 @@ impl BurnBackend for Flex {
         launch: &Launch,
     ) -> Result<Vec<Self::Handle>, KernelError> {
         let failed = |e: DeviceError| KernelError::Unsupported(e.0);
-        let read = inputs.into_iter().zip(&launch.reads).map(|(handle, ir)| Values::read(handle, ir));
+        let read = inputs.into_iter().zip(&launch.reads).map(|(handle, ir)| RefTensor::read(handle, ir));
         let inputs = read.collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let made = reference::run((kernel, rng), &inputs, launch)?.into_iter().zip(&launch.writes);
         made.map(|(values, ir)| values.write(ir).map(opaque::<Flex>))

@@ -1,7 +1,7 @@
 //! Attention, one score at a time.
 
 use super::scalar::{computed, drawn, joined, rounded};
-use super::values::{Values, positions, row_major};
+use super::values::{RefTensor, positions, row_major};
 use crate::backend::RngState;
 use crate::kernels::KernelError;
 use meshwright_device::kernels::attention::{AttentionCall, DECIDED};
@@ -30,7 +30,7 @@ impl Draw {
 }
 
 /// The truth values that an attention draws ahead: a bit for each score, in the order of the scores, draw after draw.
-pub(super) fn draws(call: &AttentionCall, rng: RngState, out: &mut Values) -> Result<(), KernelError> {
+pub(super) fn draws(call: &AttentionCall, rng: RngState, out: &mut RefTensor) -> Result<(), KernelError> {
     let draws = all_draws(call, rng)?;
     let scores: usize = call.sizes.iter().product();
     for (which, draw) in draws.iter().enumerate() {
@@ -47,15 +47,15 @@ pub(super) fn draws(call: &AttentionCall, rng: RngState, out: &mut Values) -> Re
 /// An attention whose operands are there.
 struct Attention<'a> {
     call: &'a AttentionCall,
-    inputs: &'a [Values],
-    at: Places,
+    inputs: &'a [RefTensor],
+    at: InputPlaces,
     draws: Vec<Draw>,
-    ahead: Option<&'a Values>,
-    table: &'a Values,
+    ahead: Option<&'a RefTensor>,
+    table: &'a RefTensor,
 }
 
 /// The places of operands among the inputs.
-struct Places {
+struct InputPlaces {
     values: Option<usize>,
     cotangent: Option<usize>,
     extras: usize,
@@ -64,9 +64,9 @@ struct Places {
     delta: Option<usize>,
 }
 
-impl Places {
+impl InputPlaces {
     /// Queries, keys, values and the cotangent where they are read, what the score reads beside, then the greatest score, the scale and delta.
-    fn of(call: &AttentionCall) -> Places {
+    fn of(call: &AttentionCall) -> InputPlaces {
         let asked = AttentionOperands::of(&call.parts);
         let mut next = 2;
         let mut take = |there: bool| {
@@ -84,7 +84,7 @@ impl Places {
         };
         let (max, scale, delta) =
             (take(asked.max.is_some()), take(asked.scale.is_some()), take(asked.delta.is_some()));
-        Places { values, cotangent, extras, max, scale, delta }
+        InputPlaces { values, cotangent, extras, max, scale, delta }
     }
 }
 
@@ -92,15 +92,15 @@ impl Places {
 pub(super) fn attention(
     call: &AttentionCall,
     rng: RngState,
-    inputs: &[Values],
-    outputs: &mut [Values],
+    inputs: &[RefTensor],
+    outputs: &mut [RefTensor],
 ) -> Result<(), KernelError> {
     let lacking = || KernelError::Count { expected: 3, found: inputs.len() };
     let (table, inputs) = inputs.split_last().ok_or_else(lacking)?;
     let is_ahead = call.words_ahead() > 0;
     let ahead = inputs.last().filter(|_| is_ahead);
     let draws = if is_ahead { vec![] } else { all_draws(call, rng)? };
-    let run = Attention { call, inputs, at: Places::of(call), draws, ahead, table };
+    let run = Attention { call, inputs, at: InputPlaces::of(call), draws, ahead, table };
     let (queries, keys) = call.sizes.split_at(call.sizes.len() - 1);
     let keys = keys[0];
     for query in positions(queries) {
@@ -141,7 +141,7 @@ struct Score {
 
 impl Attention<'_> {
     /// The first element of a tensor's own dim, which is its last.
-    fn place(&self, dims: &[Option<usize>], position: &[usize], tensor: &Values) -> usize {
+    fn place(&self, dims: &[Option<usize>], position: &[usize], tensor: &RefTensor) -> usize {
         tensor.place(dims, position)
     }
 

@@ -1,15 +1,15 @@
 //! Folds of scalar expressions.
 
 use super::scalar::{computed, joined, nothing};
-use super::values::{Values, positions};
+use super::values::{RefTensor, positions};
 use crate::kernels::KernelError;
 use meshwright_device::kernels::fold::FoldCall;
 
 /// Folds that do not depend on each other.
 pub(super) fn folds(
     calls: &[FoldCall],
-    inputs: &[Values],
-    outputs: &mut [Values],
+    inputs: &[RefTensor],
+    outputs: &mut [RefTensor],
 ) -> Result<(), KernelError> {
     let mut first = 0;
     for (call, out) in calls.iter().zip(outputs) {

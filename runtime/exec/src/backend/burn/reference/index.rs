@@ -1,19 +1,19 @@
 //! Lookups and their transposes.
 
-use super::values::{Values, positions};
+use super::values::{RefTensor, positions};
 use meshwright_device::kernels::dims::WalkDim;
 use meshwright_device::kernels::index::IndexCall;
 
 /// A position along outer dims, entries and columns, and the axes of a tensor.
-struct Walked<'a> {
+struct IndexPlaces<'a> {
     call: &'a IndexCall,
     dims: Vec<&'a WalkDim>,
 }
 
-impl Walked<'_> {
-    fn new(call: &IndexCall) -> Walked<'_> {
+impl IndexPlaces<'_> {
+    fn new(call: &IndexCall) -> IndexPlaces<'_> {
         let dims = call.dims.outer.iter().chain(&call.dims.entries).chain(&call.dims.columns).collect();
-        Walked { call, dims }
+        IndexPlaces { call, dims }
     }
 
     fn axes(&self, tensor: usize) -> Vec<Option<usize>> {
@@ -21,7 +21,7 @@ impl Walked<'_> {
     }
 
     /// For each entry and column its place among the entries and in the table; none there where the device does not hold the row.
-    fn each(&self, [table, entries]: [&Values; 2], indices: &[Values]) -> Vec<(usize, Option<usize>)> {
+    fn each(&self, [table, entries]: [&RefTensor; 2], indices: &[RefTensor]) -> Vec<(usize, Option<usize>)> {
         let sizes: Vec<usize> = self.dims.iter().map(|dim| dim.size).collect();
         let (of_table, of_entries) = (self.axes(0), self.axes(1));
         let indexed = &self.call.dims.indexed;
@@ -43,16 +43,16 @@ impl Walked<'_> {
 }
 
 /// The entries that a table has; 0 where the device does not hold a row.
-pub(super) fn look_up(call: &IndexCall, inputs: &[Values], out: &mut Values) {
-    let places = Walked::new(call).each([&inputs[0], out], &inputs[1..]);
+pub(super) fn look_up(call: &IndexCall, inputs: &[RefTensor], out: &mut RefTensor) {
+    let places = IndexPlaces::new(call).each([&inputs[0], out], &inputs[1..]);
     for (entry, row) in places {
         out.numbers[entry] = row.map_or(0.0, |row| inputs[0].numbers[row]);
     }
 }
 
 /// The sums of the entries of each row.
-pub(super) fn scatter(call: &IndexCall, inputs: &[Values], out: &mut Values) {
-    let places = Walked::new(call).each([out, &inputs[0]], &inputs[1..]);
+pub(super) fn scatter(call: &IndexCall, inputs: &[RefTensor], out: &mut RefTensor) {
+    let places = IndexPlaces::new(call).each([out, &inputs[0]], &inputs[1..]);
     for (entry, row) in places {
         if let Some(row) = row {
             out.numbers[row] += inputs[0].numbers[entry];

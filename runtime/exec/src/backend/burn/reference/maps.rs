@@ -1,45 +1,45 @@
 //! Element-wise kernels, and joins of ranges.
 
 use super::scalar::{computed, drawn};
-use super::values::{Values, positions, row_major};
+use super::values::{RefTensor, positions, row_major};
 use crate::backend::RngState;
 use crate::kernels::KernelError;
 use meshwright_device::kernels::join::JoinCall;
 use meshwright_device::kernels::map::{MapCall, MapOperand};
 
 /// Operands of a kernel over some dims.
-pub(super) struct Operands<'a>(Vec<Operand<'a>>);
+pub(super) struct StepInputs<'a>(Vec<StepInput<'a>>);
 
-enum Operand<'a> {
-    Tensor(&'a Values, &'a [Option<usize>]),
+enum StepInput<'a> {
+    Tensor(&'a RefTensor, &'a [Option<usize>]),
     /// Random values, the sizes of their dims, and which dim of the kernel each is.
     Drawn(Vec<f64>, Vec<usize>, &'a [usize]),
 }
 
-impl<'a> Operands<'a> {
+impl<'a> StepInputs<'a> {
     /// Tensors are taken from the inputs in order.
     pub(super) fn new(
         operands: &'a [MapOperand],
         rng: RngState,
-        inputs: &mut impl Iterator<Item = &'a Values>,
-    ) -> Result<Operands<'a>, KernelError> {
+        inputs: &mut impl Iterator<Item = &'a RefTensor>,
+    ) -> Result<StepInputs<'a>, KernelError> {
         let lacking = || KernelError::Count { expected: operands.len(), found: 0 };
         let of = |operand: &'a MapOperand| match operand {
             MapOperand::Tensor { dims, .. } => {
-                Ok(Operand::Tensor(inputs.next().ok_or_else(lacking)?, dims.as_slice()))
+                Ok(StepInput::Tensor(inputs.next().ok_or_else(lacking)?, dims.as_slice()))
             }
             MapOperand::Drawn((block, places)) => {
-                Ok(Operand::Drawn(drawn(block, rng)?, block.shape(), places.as_slice()))
+                Ok(StepInput::Drawn(drawn(block, rng)?, block.shape(), places.as_slice()))
             }
         };
-        Ok(Operands(operands.iter().map(of).collect::<Result<_, KernelError>>()?))
+        Ok(StepInputs(operands.iter().map(of).collect::<Result<_, KernelError>>()?))
     }
 
     /// An operand's element at a position of the kernel.
     pub(super) fn at(&self, which: usize, position: &[usize]) -> f64 {
         match &self.0[which] {
-            Operand::Tensor(values, dims) => values.at(dims, position),
-            Operand::Drawn(numbers, sizes, places) => {
+            StepInput::Tensor(values, dims) => values.at(dims, position),
+            StepInput::Drawn(numbers, sizes, places) => {
                 let own: Vec<usize> = places.iter().map(|dim| position[*dim]).collect();
                 numbers[row_major(sizes, &own)]
             }
@@ -51,13 +51,13 @@ impl<'a> Operands<'a> {
 pub(super) fn maps(
     calls: &[MapCall],
     rng: RngState,
-    inputs: &[Values],
-    outputs: &mut [Values],
+    inputs: &[RefTensor],
+    outputs: &mut [RefTensor],
 ) -> Result<(), KernelError> {
     let (mut inputs, mut outputs) = (inputs.iter(), outputs.iter_mut());
     for call in calls {
-        let operands = Operands::new(&call.operands, rng, &mut inputs)?;
-        let mut outs: Vec<&mut Values> = outputs.by_ref().take(call.outputs.len()).collect();
+        let operands = StepInputs::new(&call.operands, rng, &mut inputs)?;
+        let mut outs: Vec<&mut RefTensor> = outputs.by_ref().take(call.outputs.len()).collect();
         for (number, position) in positions(&call.sizes).enumerate() {
             let load = |n| operands.at(n, &position);
             let made = computed(&call.program, load, |dim| call.starts[dim] + position[dim]);
@@ -71,19 +71,19 @@ pub(super) fn maps(
 pub(super) fn join(
     call: &JoinCall,
     rng: RngState,
-    inputs: &[Values],
-    out: &mut Values,
+    inputs: &[RefTensor],
+    out: &mut RefTensor,
 ) -> Result<(), KernelError> {
     for part in &call.parts {
-        let of_part: Option<Values> = part.from.as_ref().map(|(which, range)| {
-            let mut taken = Values::zeros(part.map.sizes.clone());
+        let of_part: Option<RefTensor> = part.from.as_ref().map(|(which, range)| {
+            let mut taken = RefTensor::zeros(part.map.sizes.clone());
             for (number, mut position) in positions(&part.map.sizes).enumerate() {
                 position[call.axis] += range.start;
                 taken.numbers[number] = inputs[*which].numbers[row_major(&inputs[*which].shape, &position)];
             }
             taken
         });
-        let mut made = [Values::zeros(part.map.sizes.clone())];
+        let mut made = [RefTensor::zeros(part.map.sizes.clone())];
         maps(std::slice::from_ref(&part.map), rng, of_part.as_slice(), &mut made)?;
         for (number, mut position) in positions(&part.map.sizes).enumerate() {
             position[call.axis] += part.at;

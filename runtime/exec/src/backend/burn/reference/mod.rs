@@ -1,7 +1,7 @@
 //! The kernels of GPUs as plain loops: what a device plan for a GPU computes, on any machine. It is the reference of tests for what the passes for
 //! devices and the lowering decide, and says nothing about the kernels that run on a GPU.
 //!
-//! Values are `f64`, rounded to `f32` after each operation as in registers of a GPU, and to the dtype of a result where it is stored.
+//! RefTensor are `f64`, rounded to `f32` after each operation as in registers of a GPU, and to the dtype of a result where it is stored.
 
 mod attention;
 mod folds;
@@ -17,15 +17,16 @@ use crate::backend::RngState;
 use crate::kernels::KernelError;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::Launch;
-pub(super) use values::Values;
+pub(super) use values::RefTensor;
 
 /// The results of a kernel.
 pub(super) fn run(
     (kernel, rng): (&Kernel, RngState),
-    inputs: &[Values],
+    inputs: &[RefTensor],
     launch: &Launch,
-) -> Result<Vec<Values>, KernelError> {
-    let mut outputs: Vec<Values> = launch.writes.iter().map(|t| Values::zeros(t.shape.to_vec())).collect();
+) -> Result<Vec<RefTensor>, KernelError> {
+    let mut outputs: Vec<RefTensor> =
+        launch.writes.iter().map(|t| RefTensor::zeros(t.shape.to_vec())).collect();
     let outs = &mut outputs[..];
     match kernel {
         Kernel::Map(calls) => maps::maps(calls, rng, inputs, outs)?,

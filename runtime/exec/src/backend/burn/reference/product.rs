@@ -1,12 +1,12 @@
 //! Matrix products with an epilogue.
 
-use super::values::Values;
+use super::values::RefTensor;
 use meshwright_device::kernels::product::{BesideProduct, ProductCall};
 use meshwright_device::passes::epilogues::ProductFunction;
 use meshwright_plan::expr::UnaryFn;
 
 /// Results: of the epilogue, then what is kept or summed beside.
-pub(super) fn product(call: &ProductCall, inputs: &[Values], outputs: &mut [Values]) {
+pub(super) fn product(call: &ProductCall, inputs: &[RefTensor], outputs: &mut [RefTensor]) {
     let [left, right, rest @ ..] = inputs else { return };
     let [rows, columns] = call.matrices;
     let steps = left.numbers.len() / rows;

@@ -1,15 +1,15 @@
 //! Row groups, pass by pass.
 
-use super::maps::Operands;
+use super::maps::StepInputs;
 use super::scalar::{computed, joined, nothing, rounded};
-use super::values::{Values, positions, row_major};
+use super::values::{RefTensor, positions, row_major};
 use crate::backend::RngState;
 use crate::kernels::KernelError;
 use meshwright_device::kernels::rows::passes::{RowPart, RowSource, RowTarget};
 use meshwright_device::kernels::rows::{ResultOf, RowCall};
 
 /// What is known of a row.
-struct Row {
+struct RowState {
     values: Vec<f64>,
     /// Results of folds whose pass has ended, and those of the pass that runs.
     folds: Vec<f64>,
@@ -18,25 +18,25 @@ struct Row {
     held: Vec<Vec<f64>>,
 }
 
-struct Rows<'a> {
+struct RowRun<'a> {
     call: &'a RowCall,
-    operands: Operands<'a>,
+    operands: StepInputs<'a>,
 }
 
 /// All rows of a group.
 pub(super) fn rows(
     call: &RowCall,
     rng: RngState,
-    inputs: &[Values],
-    outputs: &mut [Values],
+    inputs: &[RefTensor],
+    outputs: &mut [RefTensor],
 ) -> Result<(), KernelError> {
-    let operands = Operands::new(&call.operands, rng, &mut inputs.iter())?;
-    let group = Rows { call, operands };
+    let operands = StepInputs::new(&call.operands, rng, &mut inputs.iter())?;
+    let group = RowRun { call, operands };
     let (of_rows, along) = call.sizes.split_at(call.rows);
     let length: usize = along.iter().product();
     for row in positions(of_rows) {
         let none: Vec<f64> = call.folds.iter().map(|monoid| nothing(*monoid)).collect();
-        let mut known = Row {
+        let mut known = RowState {
             values: vec![0.0; call.values],
             folds: none.clone(),
             folding: none,
@@ -55,14 +55,14 @@ pub(super) fn rows(
     Ok(())
 }
 
-impl Rows<'_> {
+impl RowRun<'_> {
     /// Computes a part of a pass, of the row or of one of its elements.
     fn part(
         &self,
         part: &RowPart,
         position: &[usize],
-        (row, element): (&mut Row, Option<usize>),
-        outputs: &mut [Values],
+        (row, element): (&mut RowState, Option<usize>),
+        outputs: &mut [RefTensor],
     ) {
         let load = |n: usize| match part.loads[n] {
             RowSource::Operand(which) => self.operands.at(which, position),

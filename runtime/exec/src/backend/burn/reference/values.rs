@@ -13,19 +13,19 @@ type FlexHandle = <Flex as BackendIr>::Handle;
 
 /// The elements of a tensor, row-major.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Values {
+pub(in super::super) struct RefTensor {
     pub(super) shape: Vec<usize>,
     pub(super) numbers: Vec<f64>,
 }
 
-impl Values {
-    pub(super) fn zeros(shape: Vec<usize>) -> Values {
+impl RefTensor {
+    pub(super) fn zeros(shape: Vec<usize>) -> RefTensor {
         let elements = shape.iter().product();
-        Values { shape, numbers: vec![0.0; elements] }
+        RefTensor { shape, numbers: vec![0.0; elements] }
     }
 
     /// The elements of a tensor of the device.
-    pub(in super::super) fn read(handle: FlexHandle, ir: &TensorIr) -> Result<Values, DeviceError> {
+    pub(in super::super) fn read(handle: FlexHandle, ir: &TensorIr) -> Result<RefTensor, DeviceError> {
         let shape = ir.shape.to_vec();
         let read = match typed::<Flex>(handle, ir.dtype, &shape) {
             HandleKind::Float(t) => read_sync(Flex::float_into_data(t)),
@@ -35,7 +35,7 @@ impl Values {
         };
         let data: TensorData = read.map_err(|e| DeviceError(e.to_string()))?;
         let numbers = data.iter::<f64>().collect();
-        Ok(Values { shape, numbers })
+        Ok(RefTensor { shape, numbers })
     }
 
     /// A tensor of the device with these elements, rounded to its dtype.

@@ -1,6 +1,6 @@
 //! Convolutions and pools.
 
-use super::values::{Values, positions};
+use super::values::{RefTensor, positions};
 use meshwright_device::kernels::dims::WalkDim;
 use meshwright_device::kernels::windows::{ConvolveCall, PoolCall, PoolWork, WindowSlide};
 use meshwright_plan::Monoid;
@@ -15,7 +15,7 @@ fn axes<'a>(dims: impl IntoIterator<Item = &'a WalkDim>, tensor: usize) -> Vec<O
 
 /// The place of what windows meet in the first operand, if it is there.
 fn covered(
-    x: &Values,
+    x: &RefTensor,
     (of, position): (&[Option<usize>], &[usize]),
     slides: &[WindowSlide],
     (row, step): (&[usize], &[usize]),
@@ -33,7 +33,7 @@ fn covered(
 }
 
 /// Sums of products in which windows slide.
-pub(super) fn convolve(call: &ConvolveCall, inputs: &[Values], out: &mut Values) {
+pub(super) fn convolve(call: &ConvolveCall, inputs: &[RefTensor], out: &mut RefTensor) {
     let [x, kernel] = inputs else { return };
     let result: Vec<&WalkDim> = call.groups.iter().chain(&call.rows).chain(&call.columns).collect();
     let all: Vec<&WalkDim> = result.iter().copied().chain(&call.steps).collect();
@@ -62,7 +62,7 @@ fn is_beyond(monoid: Monoid, x: f64, old: f64) -> bool {
 }
 
 /// A pool, or the transpose of one.
-pub(super) fn pool(call: &PoolCall, inputs: &[Values], out: &mut Values) {
+pub(super) fn pool(call: &PoolCall, inputs: &[RefTensor], out: &mut RefTensor) {
     let ([.., input], [chosen, ..]) = (inputs, inputs) else { return };
     let (of_input, of_out) = (axes(&call.rows, 0), axes(&call.rows, 1));
     for at in positions(&sizes(&call.rows)) {
