@@ -9,7 +9,7 @@ use crate::engines::REFERENCE;
 use crate::fuzz::{Random, Trace, bound_in, placing, run, run_on};
 use crate::repeat::program;
 use crate::report;
-use crate::rng::{Rng, seeds};
+use crate::rng::{Rng, chosen, seeds};
 use crate::walk::{Bound, walk};
 use meshwright_core::autodiff::gradients;
 use meshwright_core::layout::Layout;
@@ -176,9 +176,12 @@ fn wrong_in(seed: u64, float: DType, runs: bool) -> Result<(), String> {
 fn loops_have_plans_and_gradients_in_every_precision() {
     let begin = Instant::now();
     let (mut wrong, mut count) = (Vec::new(), 0);
-    for (i, seed) in seeds(COUNT.0, COUNT.1).enumerate() {
+    // Seeds whose device plans for GPUs were refused: what a loop leaves was made in a stack that had another name by then.
+    let found = if chosen() { &[][..] } else { &[608, 1016] };
+    for (i, seed) in seeds(COUNT.0, COUNT.1).chain(found.iter().copied()).enumerate() {
         for float in [DType::F64, DType::F32, DType::BF16, DType::F16] {
-            let found = std::panic::catch_unwind(|| wrong_in(seed, float, i % 4 == 0));
+            let runs = i % 4 == 0 || found.contains(&seed);
+            let found = std::panic::catch_unwind(|| wrong_in(seed, float, runs));
             let found = found.unwrap_or_else(|_| Err("a panic".into()));
             wrong.extend(found.err().map(|e| format!("SEED={seed}, {float}: {e}")));
             count += 1;

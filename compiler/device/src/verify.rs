@@ -44,7 +44,9 @@ pub fn verify(plan: &Plan, device: &DevicePlan) -> Result<(), String> {
 /// The tensors that values are put into position by position.
 fn stacks(device: &DevicePlan) -> BTreeSet<TensorId> {
     let updates = |launch: &&Launch| matches!(launch.kind, LaunchKind::Kernel(Kernel::IterationUpdate(_)));
-    device.launches.iter().filter(updates).filter_map(|launch| Some(launch.reads.first()?.id)).collect()
+    // Before and after the update: the next value is made while the stack still has its name from this iteration.
+    let names = |launch: &Launch| [launch.reads.first(), launch.writes.first()].map(|t| t.map(|t| t.id));
+    device.launches.iter().filter(updates).flat_map(names).flatten().collect()
 }
 
 struct Verifier<'a> {
