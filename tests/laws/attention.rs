@@ -2,10 +2,10 @@
 //! are masked, in `f64` and `f32`, whole and split, forward and backward.
 
 use crate::devices::{Devices, layout, plan, to};
+use crate::oracle::{Bound, walk};
 use crate::rng::Rng;
 use crate::split::{Way, Within, same_step, way};
 use crate::subject::{step, tensors};
-use crate::walk::{Bound, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::StepGraph;
 use meshwright_core::autodiff::gradients;

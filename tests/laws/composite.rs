@@ -1,7 +1,7 @@
 //! A composite op and what it expands to are the same function.
 
+use crate::oracle::{close, walk};
 use crate::subject::{Arrival, build, subjects};
-use crate::walk::{close, walk};
 use std::collections::BTreeSet;
 
 #[test]

@@ -3,9 +3,9 @@
 use crate::devices::{Devices, layout, plan, to};
 use crate::gradient::gradients_on;
 use crate::half::in_half;
+use crate::oracle::{Bound, walk};
 use crate::split::{Way, Within, in_f32, same, same_step, way};
 use crate::subject::{build, step, subjects, tensors};
-use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
 use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{Contract, F64Tensor, Graph, InputOpKind, Leaf, Type};

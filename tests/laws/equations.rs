@@ -1,10 +1,10 @@
 //! Graphs by hand whose inputs a half type holds, and their results beside the oracle's.
 
 use crate::devices::Devices;
+use crate::oracle::{Bound, walk};
 use crate::rng::Rng;
 use crate::split::{Way, Within, same_step};
 use crate::subject::{step, tensors};
-use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
 use meshwright_exec::HostData;
 use meshwright_ops::{Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Type};

@@ -2,10 +2,10 @@
 //! of many lengths, values that are only folded, several folds at once, products with what follows them.
 
 use crate::devices::{Devices, to};
+use crate::oracle::{Bound, walk};
 use crate::rng::Rng;
 use crate::split::{Way, Within, same_step, way};
 use crate::subject::{step, tensors};
-use crate::walk::{Bound, walk};
 use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{
     Concat, CrossEntropyGrad, ERF, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, NEG, RELU, Random,

@@ -1,10 +1,10 @@
 //! Gradients: against central differences of the oracle, and the same under every layout.
 
 use crate::devices::Devices;
+use crate::oracle::{Bound, close_from, walk};
 use crate::rng::Rng;
 use crate::split::{Way, same, ways_of_inputs, ways_of_params};
 use crate::subject::{Arrival, Built, Subject, build, narrow, narrowed, subjects};
-use crate::walk::{Bound, close_from, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;

@@ -3,9 +3,9 @@
 //! Operands are what the half type holds exactly, so that only what the op and its neighbors round is seen.
 
 use crate::devices::{Devices, layout, plan, to};
+use crate::oracle::{Bound, walk};
 use crate::split::{Way, Within, same_step, way};
 use crate::subject::{Built, narrow, step, subjects, tensors};
-use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
 use meshwright_exec::HostData;
 use meshwright_ops::{Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Type};

@@ -1,9 +1,9 @@
 //! Claims of linearity, with oracles alone: where an op allows unfinished sums, f of sums is the sum of f; where it denies
 //! them, the two differ.
 
+use crate::oracle::{Bound, close, walk};
 use crate::rng::Rng;
 use crate::subject::{Arrival, build, subjects};
-use crate::walk::{Bound, close, walk};
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::DType;
 use std::collections::BTreeSet;

@@ -7,10 +7,10 @@
 use crate::devices::{Refused, plan};
 use crate::engines::REFERENCE;
 use crate::fuzz::{Random, Trace, bound_in, placing, run, run_on};
+use crate::oracle::{Bound, walk};
 use crate::repeat::program;
 use crate::report;
 use crate::rng::{Rng, chosen, seeds};
-use crate::walk::{Bound, walk};
 use meshwright_core::autodiff::gradients;
 use meshwright_core::layout::Layout;
 use meshwright_core::unroll::unrolled;

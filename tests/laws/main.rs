@@ -24,6 +24,7 @@ mod lookups;
 mod loop_gradients;
 mod monoids;
 mod mutants;
+mod oracle;
 mod repeat;
 mod rng;
 mod rows;
@@ -32,7 +33,6 @@ mod special;
 mod split;
 mod stored;
 mod subject;
-mod walk;
 mod windows;
 
 /// Writes a figure of a suite: what ran and how long it took.

@@ -5,8 +5,8 @@
 //! changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
 
 use crate::fuzz::{Random, count_trials};
+use crate::oracle::Bound;
 use crate::rng::{Rng, chosen, seeds};
-use crate::walk::Bound;
 use meshwright_core::optimizers::{self, Accepts, Choices, Chosen};
 use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use meshwright_core::{Optimizer, StackPart, training_step};

@@ -2,10 +2,10 @@
 //! operations. NaN equals NaN, and an infinity only itself.
 
 use crate::devices::{Devices, to};
+use crate::oracle::{Bound, walk};
 use crate::rng::Rng;
 use crate::split::{Way, Within, same_step, way};
 use crate::subject::{Arrival, Built, build, narrow, step, subjects, tensors};
-use crate::walk::{Bound, walk};
 use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{Computes, Graph, Kind};
 use meshwright_plan::Dim;

@@ -2,8 +2,8 @@
 //! split, or unfinished.
 
 use crate::devices::{Devices, Refused, Tensors, free, layout, plan, rule, say, to};
+use crate::oracle::{Bound, close_from, from_host, walk};
 use crate::subject::{Arrival, Built, Subject, build, narrow, step, subjects, tensors};
-use crate::walk::{Bound, close_from, from_host, walk};
 use meshwright_core::StepGraph;
 use meshwright_core::layout::{Rule, RuleDim, ScopeClass};
 use meshwright_ops::{F64Tensor, Graph, Id};

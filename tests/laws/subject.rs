@@ -1,8 +1,8 @@
 //! Samples of the registry as programs: operands that arrive in every way an operand can.
 
 use crate::devices::Tensors;
+use crate::oracle::{Bound, to_host};
 use crate::rng::Rng;
-use crate::walk::{Bound, to_host};
 use meshwright_core::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::family::{SampleBuild, SampleInput};
 use meshwright_ops::{

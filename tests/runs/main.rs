@@ -8,7 +8,7 @@ use meshwright_cli as _;
 
 mod accuracy;
 mod agree;
-mod ahead;
+mod async_devices;
 mod bf16;
 mod broken;
 mod cli;

@@ -1,6 +1,6 @@
 //! Conditions on what has values by name, such as a run: `batch >= 50 and layout != tp`.
 
-use crate::wrong::wrong;
+use crate::refusal::wrong;
 use meshwright_diag::nearest;
 use meshwright_train::Checked;
 use std::cmp::Ordering;

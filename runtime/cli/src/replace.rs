@@ -1,6 +1,6 @@
 //! Files whose text is replaced: all of it or nothing.
 
-use crate::wrong::wrong;
+use crate::refusal::wrong;
 use meshwright_train::{Checked, ReplacingFile, write_whole};
 use std::fmt::Display;
 use std::io::{self, Write};

@@ -6,9 +6,9 @@ pub(crate) mod placing;
 mod program;
 
 use crate::devices::{Refused, Tensors, cluster_of, plan, provider, say};
+use crate::oracle::{Bound, close_from, from_host, to_host, walk};
 use crate::report;
 use crate::rng::{chosen, seeds};
-use crate::walk::{Bound, close_from, from_host, to_host, walk};
 use meshwright_core::layout::Layout;
 use meshwright_core::program::ParamDecl;
 use meshwright_core::unroll::unrolled;

@@ -1,8 +1,8 @@
 //! Random training programs: layers of typed ops over named dims, a scalar loss, an optimizer.
 
 use super::SEED;
+use crate::oracle::Bound;
 use crate::rng::Rng;
-use crate::walk::Bound;
 use meshwright_core::Optimizer;
 use meshwright_core::optimizers::{self, Accepts, Choices, Chosen};
 use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl, TrainSpec};

@@ -1,8 +1,8 @@
 //! Runs a Plan on one engine a device, and looks at what every device holds at the end, copies included.
 
 use super::{By, Found};
+use crate::oracle::{close_from, from_host, to_host};
 use crate::rng::Rng;
-use crate::walk::{close_from, from_host, to_host};
 use meshwright_comm::{ThreadsTransport, Timeouts, Transport, World};
 use meshwright_exec::{Engine, ExecError, HostData, HostTensor};
 use meshwright_plan::{DType, Dim, Dims, InputDecl, Plan};

@@ -8,6 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const MOST_LINES: usize = 600;
 /// Lines of a function.
 const MOST_FUNCTION_LINES: usize = 80;
+/// Names of files that say nothing of what is in them.
+const VAGUE: [&str; 17] = [
+    "ahead", "board", "each", "ends", "found", "helpers", "held", "level", "misc", "own", "pieces", "same",
+    "teller", "thin", "utils", "walk", "wrong",
+];
 /// How many types of the tree may have one name.
 const MOST_NAMESAKES: usize = 2;
 
@@ -30,6 +35,17 @@ fn files_hold_one_idea() {
         }
     }
     none(problems);
+}
+
+#[test]
+fn names_of_files_say_what_is_in_them() {
+    let vague = |path: &std::path::PathBuf| {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        VAGUE
+            .contains(&stem.as_str())
+            .then(|| format!("{}: `{stem}` says nothing of what is in it", short(path)))
+    };
+    none(files("rs").iter().filter_map(vague).collect());
 }
 
 #[test]

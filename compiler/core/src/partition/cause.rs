@@ -4,9 +4,9 @@
 //! a value, which costs nothing, the gradient is gathered; where devices added up what they had, each needs the gradient whole. So a
 //! layout that fits what a model computes fits its gradient too.
 
+use super::propagation::Walk;
 use super::reshard::Reshard;
 use super::spmd::Cause;
-use super::walk::Walk;
 use crate::layout::{RuleDim, assign};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_ops::{Class, Id, Kind};

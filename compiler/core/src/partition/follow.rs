@@ -2,7 +2,7 @@
 
 use super::decision::Loops;
 use super::decision::{Reason, Refusal};
-use super::walk::Walk;
+use super::propagation::Walk;
 use meshwright_ops::{Id, Role};
 use meshwright_plan::{Axis, Dim, Placement};
 use std::cmp::Reverse;

@@ -1,7 +1,7 @@
 //! Keeping the reasons of decisions.
 
 use super::decision::{Loops, Reason, Refusal};
-use super::walk::Walk;
+use super::propagation::Walk;
 use meshwright_ops::{Id, Role};
 use meshwright_plan::{Axis, Dim};
 

@@ -8,8 +8,8 @@
 use super::decision::Loops;
 use super::facts::Facts;
 use super::frames::Frame;
+use super::propagation::Walk;
 use super::spmd::{CarriedCopy, CopyId, PlacedLoop};
-use super::walk::Walk;
 use meshwright_ops::{Boundary, Crossing, Id, RepeatId};
 use meshwright_plan::Placement;
 

@@ -1,7 +1,7 @@
 //! When partial sums are reduced, and where: the lazy half of the walk.
 
 use super::decision::Reason;
-use super::walk::Walk;
+use super::propagation::Walk;
 use meshwright_ops::{Crossing, Id, Kind, Role};
 use meshwright_plan::{Axis, Monoid, Placement};
 use meshwright_syntax::ast::ScopeKind;

@@ -1,8 +1,8 @@
 //! Why dims of values are split: by a rule, as a parameter is stored, or since a sum was finished so. Known of each value as soon as it
 //! is placed, so that a gather can be told to be implied or not, and which rule is at fault, without a look at what came before.
 
+use super::propagation::Walk;
 use super::state::SplitBy;
-use super::walk::Walk;
 use meshwright_ops::{Boundary, Crossing, Id, Kind};
 use meshwright_plan::{Axis, Dim, Phase, Placement};
 

@@ -1,11 +1,11 @@
 //! Statements of models and layers.
 
 use super::Resolver;
+use super::calls::calls_of;
 use super::declare::Variety;
 use super::number::Konst;
 use super::report::{counted, listed};
 use super::scope::{Local, NameScope, ScopeKind, Val};
-use super::walk::calls_of;
 use crate::program::LossDecl;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Const, Id};

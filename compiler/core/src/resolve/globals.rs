@@ -1,11 +1,11 @@
 //! What files declare: dims, consts, sizes, layers. Dims and consts are expressions over one another, in any order.
 
+use super::calls::{Contents, contents};
 use super::layers::Layers;
 use super::number::{self, Konst, Num};
 use super::presets::chosen;
 use super::report::{Report, circle, listed, nearest};
 use super::reserved::is_built_in;
-use super::walk::{Contents, contents};
 use crate::program::{Declarations, Declared, Settings};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_plan::{Dim, Dims};

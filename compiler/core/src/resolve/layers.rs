@@ -1,7 +1,7 @@
 //! Which layers hold parameters, and which call themselves: both are seen before anything is evaluated.
 
+use super::calls::{Contents, calls_of, contents};
 use super::report::Report;
-use super::walk::{Contents, calls_of, contents};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_syntax::ast::Layer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -8,6 +8,7 @@ mod body;
 mod brackets;
 mod built_in;
 mod call;
+mod calls;
 mod declare;
 mod expr;
 mod fans;
@@ -34,7 +35,6 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod train;
-mod walk;
 
 use crate::program::{Program, Settings};
 pub use glob::matches;

@@ -2,10 +2,10 @@
 //! the collectives that follow. Nothing is decided again here.
 
 mod caused;
+mod explanation;
 mod facts;
 mod find;
 mod report;
-mod teller;
 mod text;
 
 pub use report::{Caused, Fact, Link, PlaceOf, RuleReport, Why};
@@ -14,8 +14,8 @@ pub use text::text;
 use crate::layout::Layout;
 use crate::partition::Spmd;
 use crate::rows::Rows;
+use explanation::Teller;
 use meshwright_diag::Diagnostic;
-use teller::Teller;
 
 /// Answers `PATH.DIM` for a partitioned step, or `PATH` for each of its dims. PATH may lack its first elements where that
 /// leaves no doubt; that of a layer call stands for the last value in it.

@@ -1,7 +1,7 @@
 //! Which of what a program makes has a place of its own, and where.
 
+use super::lifetimes::{AskedMemory, Lifetime, walk};
 use super::packing::{Needed, most, pack};
-use super::walk::{AskedMemory, Lifetime, walk};
 use super::{Arena, Spot};
 use crate::kernels::Kernel;
 use crate::launch::{DevicePlan, LaunchKind};

@@ -5,9 +5,9 @@
 //! in a run gets a place by these times (`packing`, [`layout`]). What outlives a run, and what operations of Burn make, has memory of its own.
 
 pub mod layout;
+mod lifetimes;
 mod packing;
 pub(crate) mod views;
-mod walk;
 
 use crate::slot::LaunchId;
 use std::collections::BTreeSet;

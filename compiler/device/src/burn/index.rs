@@ -16,7 +16,7 @@ use meshwright_plan::{DType, Dim, Step};
 use std::ops::Range;
 use std::sync::Arc;
 
-mod own;
+mod kernels;
 
 /// Where the operands behind the first lead in a tensor with `dims`: each along one of them.
 pub(crate) struct Positions {

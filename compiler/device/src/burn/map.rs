@@ -1,6 +1,6 @@
 //! Element-wise steps: every register of the expression becomes a tensor, or stays a number.
 
-mod own;
+mod kernels;
 
 use super::lower::{Lower, unsupported};
 use crate::error::LoweringError;

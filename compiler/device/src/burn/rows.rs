@@ -1,6 +1,6 @@
 //! Softmax, cross-entropy and their kin, along a dim that is whole. All of them compute in `f32` at least.
 
-mod own;
+mod kernels;
 mod program;
 
 use super::lower::{Lower, Named};

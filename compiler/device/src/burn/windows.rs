@@ -4,7 +4,7 @@
 //! A selection has as many elements as there are positions and taps: of a kernel of 5 x 5 25 times the image. That is what
 //! these steps take beyond the buffers of the Plan, while they run.
 
-mod own;
+mod kernels;
 
 use super::lower::{Lower, Named};
 use super::reduce::identity;

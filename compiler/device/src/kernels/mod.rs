@@ -6,6 +6,7 @@ pub mod fold;
 pub mod host;
 pub mod index;
 pub mod join;
+pub mod joint_walk;
 pub mod map;
 pub mod product;
 pub mod random;
@@ -13,7 +14,6 @@ pub mod result;
 pub mod rows;
 pub mod scalar;
 pub mod spread;
-pub mod walk;
 pub mod windows;
 
 use crate::kernels::result::{GivenResult, ResultMemory};

@@ -2,7 +2,7 @@
 
 use super::{TableView, written};
 use crate::args::ResultFormat;
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
 use crate::replace::{writable, write};
 use crate::stop::Stop;

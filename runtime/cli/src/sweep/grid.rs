@@ -5,7 +5,7 @@ use super::spec::{Choices, SeedList, SweepSpec};
 use super::values::{ConstValues, OneOrMany};
 use crate::args::SearchChoice;
 use crate::condition::ConditionFilter;
-use crate::wrong::wrong;
+use crate::refusal::wrong;
 use meshwright_plan::random::{Key, uniform01};
 use meshwright_train::Checked;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! The rows of a sweep: what is known of each of its runs, read from their folders.
 
 use super::combination::Combination;
+use crate::refusal::wrong;
 use crate::replace::write;
-use crate::wrong::wrong;
 use meshwright_report::results::RunRow;
 use meshwright_train::Checked;
 use meshwright_train::folder::Folder;

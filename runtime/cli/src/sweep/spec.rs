@@ -3,7 +3,7 @@
 
 use super::values::{ConstValues, OneOrMany, layouts, meshes};
 use crate::args::{MOST_JOBS, MOST_REDUCTION, MOST_SEEDS, MOST_TRIALS, SearchChoice, SweepArgs};
-use crate::wrong::wrong;
+use crate::refusal::wrong;
 use clap::ValueEnum;
 use meshwright_train::Checked;
 use meshwright_train::project::text_of_at_most;

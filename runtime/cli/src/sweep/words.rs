@@ -3,7 +3,7 @@
 use super::combination::Combination;
 use super::spec::SweepSpec;
 use crate::args::Cli;
-use crate::wrong::wrong;
+use crate::refusal::wrong;
 use clap::CommandFactory;
 use clap::parser::ValueSource;
 use meshwright_train::Checked;

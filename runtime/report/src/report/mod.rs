@@ -2,9 +2,9 @@
 //! for the page to say, since its filter changes that.
 
 mod apart;
-mod thin;
+mod fewer_points;
 
-pub use thin::{ThinCurve, points_each};
+pub use fewer_points::{ThinCurve, points_each};
 
 use crate::Page;
 use crate::results::{Cell, ColumnKind, ResultTable, RunRow};

@@ -1,8 +1,8 @@
 //! Documents of text files, one after the other: plain text or JSON lines, gzipped or not. What is long comes in parts, as [`pieces`]
 //! cuts it, so that its length is no matter.
 
+use super::document_split::{first_end, pieces};
 use super::lines::Lines;
-use super::pieces::{first_end, pieces};
 use super::{failed, refused};
 use crate::Checked;
 use crate::data::files;

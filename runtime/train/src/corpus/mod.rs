@@ -1,13 +1,13 @@
 //! Text as tokens: documents are read from files, a tokenizer makes tokens of them, and shards keep these with the borders of the
 //! documents. [`tokenize()`] is the command `data tokenize`; training reads what it wrote, or tokenizes a small text itself.
 
+mod document_split;
 mod documents;
 mod index;
 mod labeled;
 mod lines;
 mod manifest;
 mod pair_form;
-mod pieces;
 mod shard_writer;
 mod tokenize;
 mod tokenizer;

@@ -1,8 +1,8 @@
 //! Long documents come in parts.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use super::document_split::pieces;
 use super::documents::{DocumentRule, TextFiles};
-use super::pieces::pieces;
 use crate::Checked;
 
 /// Texts whose lines and documents are longer than what is read at a time: parts are those that the whole would be cut into.

@@ -1,10 +1,10 @@
 //! Text files to a folder of token shards. Documents are tokenized by all cores and written in order, so the same text gives the
 //! same bytes; where it was interrupted it goes on after the last shards that were whole.
 
+use super::document_split::pieces;
 use super::documents::{DocumentPart, DocumentParts, TextFiles};
 use super::index::{CorpusIndex, Recipe, SetIndex, read_json};
 use super::manifest::manifest;
-use super::pieces::pieces;
 use super::shard_writer::ShardWriter;
 use super::tokenizer::TextTokenizer;
 use super::trainer::TokenizerSource;

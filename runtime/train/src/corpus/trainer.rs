@@ -1,7 +1,7 @@
 //! Where a tokenizer comes from: a file, or text that it is trained on.
 
+use super::document_split::pieces;
 use super::documents::{DocumentPart, TextFiles};
-use super::pieces::pieces;
 use super::refused;
 use super::tokenizer::{BERT_SPECIAL, TextTokenizer};
 use crate::Checked;

@@ -10,7 +10,7 @@ use super::order::{OrderRule, Weights};
 use super::shards::{self, Shards};
 use super::source::{FileRef, InputSource, OrderSource, Source, SplitSource};
 use super::tokens::{Field, TokenExamples};
-use super::{damaged, folders, pieces};
+use super::{damaged, folders, input_files};
 use crate::Checked;
 use crate::text::listed;
 use meshwright_diag::{Diagnostic, codes, nearest};
@@ -169,9 +169,9 @@ impl<'a> SetLoader<'a> {
             InputSource::Files(files) if folders::are_images(files) => {
                 folders::images(files, described, shape, finite)
             }
-            InputSource::Files(files) => pieces::records(decl, files, described, binding),
+            InputSource::Files(files) => input_files::records(decl, files, described, binding),
             InputSource::Stream { files, cut } => {
-                pieces::windows(decl, (files, cut, self.longest_shift()), described, binding)
+                input_files::windows(decl, (files, cut, self.longest_shift()), described, binding)
             }
             InputSource::Members(_) => {
                 let at = self.members.iter().position(|n| *n == decl.name).unwrap_or_default();
@@ -229,7 +229,7 @@ impl<'a> SetLoader<'a> {
         let files: Vec<FileRef> = files.iter().map(named).collect();
         let numbers = InputDecl { dtype: DType::I32, ..decl.clone() };
         let described = InputInfo { range: None, ignored: Some(Ignored::Mask(ignored)), ..described };
-        pieces::records(&numbers, &files, described, self.binding)
+        input_files::records(&numbers, &files, described, self.binding)
     }
 
     /// The windows of all inputs are counted by the one that is moved furthest, so that they are equally many.
@@ -340,9 +340,12 @@ impl<'a> SetLoader<'a> {
         // A chance must be a number, whatever else may pass.
         let strict = InputBinding { allow_nonfinite: false, ..*self.binding };
         match from {
-            InputSource::Files(files) => {
-                pieces::records(&decl, files, InputInfo { name, dtype, range: None, ignored: None }, &strict)
-            }
+            InputSource::Files(files) => input_files::records(
+                &decl,
+                files,
+                InputInfo { name, dtype, range: None, ignored: None },
+                &strict,
+            ),
             from => self.column(&decl, from),
         }
     }

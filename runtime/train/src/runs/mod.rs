@@ -8,9 +8,9 @@ mod costs;
 mod curves;
 mod events;
 mod find;
-mod held;
 mod line;
 mod log;
+mod run_locks;
 mod summary;
 mod usage;
 

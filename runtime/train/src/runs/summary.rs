@@ -3,7 +3,7 @@
 use super::computed::computed;
 use super::costs::RunCosts;
 use super::curves::{EpochPoint, EvaluationPoint, RunCurves};
-use super::held::HeldLocks;
+use super::run_locks::HeldLocks;
 use crate::Checked;
 use crate::history::{Ending, ending};
 use crate::metrics::Evaluation;

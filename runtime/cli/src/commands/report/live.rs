@@ -1,12 +1,12 @@
 //! A page that is served on this machine while runs go on. The page asks for what has changed; what it shows of them else stays.
 
 use super::serving::{self, Answer};
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
-use crate::found::{ReadRuns, places, read, root};
+use crate::refusal::wrong;
+use crate::run_places::{ReadRuns, places, read, root};
 use crate::signals;
 use crate::stop::Stop;
-use crate::wrong::wrong;
 use meshwright_report::report::RunsReport;
 use meshwright_train::Checked;
 use serde_json::{Map, Value, json};

@@ -5,8 +5,8 @@ mod serving;
 
 use crate::args::PageArgs;
 use crate::console::Console;
-use crate::found::{FoundRuns, ReadRuns, places, read, root};
 use crate::replace::{writable, write};
+use crate::run_places::{FoundRuns, ReadRuns, places, read, root};
 use crate::stop::Stop;
 use crate::text::{bytes, counted};
 use meshwright_diag::{Diagnostic, Sources, has_errors};

@@ -2,12 +2,12 @@
 
 use super::chosen::all_chosen;
 use crate::args::RunsDiffArgs;
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
 use crate::json::object;
+use crate::refusal::wrong;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, line_diff, short_number, thousands};
-use crate::wrong::wrong;
 use anstyle::Style;
 use meshwright_diag::render::printable;
 use meshwright_train::run_dir::read_settings;

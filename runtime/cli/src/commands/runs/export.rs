@@ -2,7 +2,7 @@
 
 use super::chosen::all_chosen;
 use crate::args::RunsExportArgs;
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
 use crate::replace::unwritten;
 use crate::results::TableWriter;

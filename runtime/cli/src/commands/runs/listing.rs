@@ -1,11 +1,11 @@
 //! The runs of some folders as rows of a table, and which of them a condition leaves.
 
 use crate::args::FoundArgs;
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::commands::new_run::RUNS;
 use crate::condition::ConditionFilter;
 use crate::console::Console;
-use crate::found::{PlacedRun, RunPlace, places_in, runs_of};
+use crate::run_places::{PlacedRun, RunPlace, places_in, runs_of};
 use crate::text::counted;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_train::Checked;

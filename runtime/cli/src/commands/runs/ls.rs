@@ -2,7 +2,7 @@
 
 use super::listing::listing;
 use crate::args::{ResultFormat, RunsLsArgs};
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
 use crate::results::{TableView, deliver, fits};
 

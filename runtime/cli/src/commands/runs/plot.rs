@@ -2,12 +2,12 @@
 
 use super::chosen::all_chosen;
 use crate::args::{PlotAxis, RunsPlotArgs};
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
 use crate::plot::{Curve, Plot, braille, svg};
+use crate::refusal::wrong;
 use crate::replace::write;
 use crate::stop::Stop;
-use crate::wrong::wrong;
 use meshwright_diag::nearest;
 use meshwright_train::Checked;
 use meshwright_train::runs::{LogEvent, RunSummary};

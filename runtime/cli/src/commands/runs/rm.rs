@@ -2,7 +2,7 @@
 
 use super::chosen::all_chosen;
 use crate::args::RunsRmArgs;
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;

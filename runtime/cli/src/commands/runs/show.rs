@@ -2,7 +2,7 @@
 
 use super::chosen::chosen;
 use crate::args::RunsShowArgs;
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
 use crate::json::object;
 use crate::table::{Align, Table};

@@ -2,7 +2,7 @@
 
 use super::listing::{Listing, listing};
 use crate::args::{ResultFormat, RunsStatsArgs};
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
 use crate::replace::{writable, write};
 use crate::results::{TableView, deliver, fits};

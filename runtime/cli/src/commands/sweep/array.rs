@@ -5,15 +5,15 @@ use super::report;
 use super::runs::{Sweep, is_done};
 use crate::args::SearchChoice;
 use crate::args::SweepArgs;
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::commands::launch::{joined, submitted};
 use crate::console::Console;
 use crate::json::object;
+use crate::refusal::wrong;
 use crate::replace::write;
 use crate::sweep::check::Verdict;
 use crate::sweep::words::{self, TrainWords};
 use crate::text::counted;
-use crate::wrong::wrong;
 use std::fmt::Write as _;
 use std::path::Path;
 

@@ -1,12 +1,12 @@
 //! The folder of a sweep: `sweep.toml`, the lock of the process that works in it, a folder for each run, `logs/`, and the tables.
 
-use super::same::same_run;
+use super::run_identity::same_run;
 use crate::console::Console;
+use crate::refusal::wrong;
 use crate::replace::write;
 use crate::sweep::check::Verdict;
 use crate::sweep::combination::Combination;
 use crate::sweep::spec::{FILE, LOCK, SweepSpec};
-use crate::wrong::wrong;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_train::Checked;
 use meshwright_train::folder::Folder;

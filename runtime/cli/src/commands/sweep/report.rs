@@ -2,8 +2,9 @@
 
 use super::folder::{LOGS, absolute, log_of};
 use crate::args::{ResultArgs, ResultFormat};
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
+use crate::refusal::wrong;
 use crate::replace::{writable, write};
 use crate::results::{TableView, deliver, fits, written};
 use crate::stop::Stop;
@@ -11,7 +12,6 @@ use crate::sweep::check::Verdict;
 use crate::sweep::results::SweepRow;
 use crate::table::Screen;
 use crate::text::{counted, measure, seconds};
-use crate::wrong::wrong;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_train::Checked;
 use meshwright_train::runs::RunSummary;

@@ -3,8 +3,9 @@
 use super::folder::{self, SweepDir, log_of};
 use super::report;
 use crate::args::{Cli, Command, SearchChoice, TrainArgs};
-use crate::commands::ends::CommandEnd;
+use crate::commands::command_end::CommandEnd;
 use crate::console::Console;
+use crate::refusal::wrong;
 use crate::stop::Stop;
 use crate::sweep::check::Verdict;
 use crate::sweep::child::{ProcessEnd, RunTask, Signal};
@@ -16,7 +17,6 @@ use crate::sweep::runner::run_all;
 use crate::sweep::spec::SweepSpec;
 use crate::sweep::words::{self, TrainWords};
 use crate::text::{counted, short_number};
-use crate::wrong::wrong;
 use clap::Parser;
 use meshwright_syntax::ast::Better;
 use meshwright_train::runs::{RunLength, RunState, RunSummary, planned_steps};

@@ -1,7 +1,5 @@
 //! GPUs, and their stand-in on the host: the backend that compiles kernels for the device at hand.
 
-#[cfg(feature = "cuda")]
-mod ahead;
 mod arena;
 mod arguments;
 #[cfg(feature = "cuda")]
@@ -27,6 +25,8 @@ pub(crate) mod folds;
 mod graphs;
 #[cfg(feature = "cuda")]
 pub(crate) mod index;
+#[cfg(feature = "cuda")]
+mod input_upload;
 pub(crate) mod maps;
 pub(crate) mod operands;
 pub(crate) mod product;
@@ -228,7 +228,7 @@ impl BurnBackend for Cube {
 
     #[cfg(feature = "cuda")]
     fn upload_input(host: HostTensor, device: &CubeDevice) -> HandleKind<Cube> {
-        kind_of(ahead::sent(host, device))
+        kind_of(input_upload::sent(host, device))
     }
 
     #[cfg(feature = "cuda")]

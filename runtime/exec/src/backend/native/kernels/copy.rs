@@ -1,8 +1,8 @@
 //! Strided copies: slices, other orders of dims, repetition.
 
 use super::data::Element;
-use super::level::{Level, multiversion};
-use super::walk::{Walk, copy_strided};
+use super::instruction_set::{Level, multiversion};
+use super::strided::{Walk, copy_strided};
 use super::{Access, KernelError, Slice, SliceMut, par};
 use meshwright_plan::DType;
 

@@ -2,7 +2,7 @@
 
 use super::data::Element;
 #[cfg(test)]
-use super::level::Level;
+use super::instruction_set::Level;
 use super::rows::{
     InPlace, PerRow, Rows, Scratched, affine, divide, labels, logarithm, own, shifted_exponentials,
 };

@@ -2,7 +2,7 @@
 
 use super::data::Element;
 use super::fold::{Fold, SumF32, SumF64, SumI32};
-use super::level::{Level, multiversion};
+use super::instruction_set::{Level, multiversion};
 use super::{Arg, KernelError, SliceMut, par};
 use meshwright_plan::DType;
 

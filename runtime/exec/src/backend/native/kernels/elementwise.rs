@@ -2,7 +2,7 @@
 
 use super::data::Element;
 use super::functions::{each, unary_f32, unary_f64, unary_i32, unary_u8};
-use super::level::{Level, multiversion};
+use super::instruction_set::{Level, multiversion};
 use super::math::Real;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 

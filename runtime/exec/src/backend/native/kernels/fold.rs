@@ -1,9 +1,9 @@
 //! Folds of one type: how elements are gathered into an accumulator, in an order that sizes alone decide.
 
 use super::data::{Element, ValueIndexF32, ValueIndexF64};
-use super::level::multiversion;
+use super::half_types::Half;
+use super::instruction_set::multiversion;
 use super::math::Real;
-use super::narrow::Half;
 use half::{bf16, f16};
 use meshwright_plan::{DType, square_scale};
 use std::marker::PhantomData;

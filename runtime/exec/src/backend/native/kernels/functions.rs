@@ -1,7 +1,7 @@
 //! The kernels of scalar functions: a row for each dtype that a function takes. Those of `f32` have no branches and call
 //! nothing, so that loops over them become vector code; those of `f64` are the meaning that the table of functions gives.
 
-use super::level::multiversion;
+use super::instruction_set::multiversion;
 use super::math::{Real, fma, poly};
 use super::trig::{near_or_far, tangent, turned};
 use meshwright_plan::expr::{Domain, UnaryFn};

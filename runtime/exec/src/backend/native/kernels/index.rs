@@ -1,8 +1,8 @@
 //! Reading and adding by index: lookups and their transpose.
 
 use super::data::Element;
-use super::narrow::Half;
-use super::walk::{Walk, copy_strided};
+use super::half_types::Half;
+use super::strided::{Walk, copy_strided};
 use super::{Access, Along, KernelError, Slice, SliceMut, par};
 use meshwright_plan::DType;
 

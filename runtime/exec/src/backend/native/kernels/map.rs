@@ -1,7 +1,7 @@
 //! Fused element-wise steps: preparation. [`super::map_run`] runs what is prepared here.
 
-use super::level::Level;
-use super::walk::Walk;
+use super::instruction_set::Level;
+use super::strided::Walk;
 use super::{Access, Arg, KernelError, SliceMut};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};

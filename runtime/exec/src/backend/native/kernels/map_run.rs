@@ -4,11 +4,11 @@
 use super::data::{Element, ValueIndexF32, ValueIndexF64};
 use super::elementwise::{self, Arithmetic};
 use super::functions::unary_bool;
+use super::half_types::{Half, by_half};
 use super::map::{BLOCK, Instr, MapKernel, MapOp, MapPlace, MapSource};
 use super::math::Real;
-use super::narrow::{Half, by_half};
-use super::walk::{copy_strided, stretches};
-use super::{Arg, KernelError, Slice, SliceMut, narrow, par};
+use super::strided::{copy_strided, stretches};
+use super::{Arg, KernelError, Slice, SliceMut, half_types, par};
 use meshwright_plan::DType;
 use std::cell::RefCell;
 
@@ -249,7 +249,7 @@ impl<'o> Block<'_, 'o> {
         match self.args[k] {
             Arg::Out(o) => {
                 let from = H::of(self.outs[o].as_slice()).unwrap_or(&[]);
-                narrow::upcast(level, &from[start..start + n], to);
+                half_types::upcast(level, &from[start..start + n], to);
             }
             Arg::Slice(s) => {
                 let from = H::of(s).unwrap_or(&[]);
@@ -257,7 +257,7 @@ impl<'o> Block<'_, 'o> {
                 let (shape, begin) = (&self.kernel.shape, self.base + start);
                 stretches(shape, &source.strides, source.offset, begin, n, |i, at, len| match stride {
                     0 => to[i..i + len].fill(from[at].wide()),
-                    1 => narrow::upcast(level, &from[at..at + len], &mut to[i..i + len]),
+                    1 => half_types::upcast(level, &from[at..at + len], &mut to[i..i + len]),
                     _ => {
                         for (j, to) in to[i..i + len].iter_mut().enumerate() {
                             *to = from[at + j * stride].wide();
@@ -320,7 +320,7 @@ impl<'o> Block<'_, 'o> {
         let (start, n) = (self.start, self.n);
         let mut taken = std::mem::replace(&mut self.outs[out], SliceMut::U8(&mut []));
         if let Some(to) = H::of_mut(taken.reborrow()) {
-            narrow::store(self.kernel.level, self.read::<f32>(place), &mut to[start..start + n]);
+            half_types::store(self.kernel.level, self.read::<f32>(place), &mut to[start..start + n]);
         }
         self.outs[out] = taken;
     }
@@ -388,7 +388,7 @@ impl<'o> Block<'_, 'o> {
                 DType::F32 => self.write::<f32>(to, |b, d| T::to_f32(level, b.read(a), d)),
                 // `rounding` leaves no other cast to them.
                 DType::BF16 | DType::F16 => self.write::<f32>(to, |b, d| {
-                    by_half!(into, H => narrow::round::<H>(level, b.read::<f32>(a), d));
+                    by_half!(into, H => half_types::round::<H>(level, b.read::<f32>(a), d));
                 }),
                 DType::I32 => self.write::<i32>(to, |b, d| T::to_i32(level, b.read(a), d)),
                 DType::U8 => self.write::<u8>(to, |b, d| T::to_u8(level, b.read(a), d)),

@@ -44,26 +44,26 @@ macro_rules! kernels {
 }
 
 kernels! {
-    attention block_copy convolve copy cross_entropy cumsum index map pool positions product random reduce softmax thin top_k update
+    attention block_copy convolve copy cross_entropy cumsum few_rows index map pool positions product random reduce softmax top_k update
 }
 
-mod board;
 mod check;
 mod data;
 mod elementwise;
 mod fold;
 mod functions;
-mod level;
+mod half_types;
+mod instruction_set;
 mod map_run;
 mod math;
 mod matrix;
-mod narrow;
 mod par;
 mod rows;
+mod strided;
+mod task_board;
 #[cfg(test)]
 mod tests;
 mod trig;
-mod walk;
 
 pub use check::{Along, KernelError};
 use check::{check_in, check_out};

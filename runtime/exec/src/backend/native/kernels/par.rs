@@ -3,7 +3,7 @@
 //! A step is a row of operations, many of which take less time than it takes to wake a thread. So a thread that has helped looks
 //! for more work for a while before it sleeps.
 
-use super::board::Board;
+use super::task_board::Board;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
 //! Positions along several dims as positions along one: of an index for each dim, where together they lead.
 
-use super::walk::Walk;
+use super::strided::Walk;
 use super::{Access, Along, KernelError, Slice};
 use meshwright_plan::DType;
 

@@ -1,6 +1,6 @@
 //! Random values of this device's block, drawn by the host.
 
-use super::level::{Level, multiversion};
+use super::instruction_set::{Level, multiversion};
 use super::{KernelError, SliceMut, par};
 pub use meshwright_device::kernels::random::{Counting, DrawPoint, RandomBlock};
 use meshwright_plan::random::{Distribution, Key, Truths, draw, draw_f32};

@@ -1,7 +1,7 @@
 //! Softmax, its logarithm, and the logarithm of a sum of exponentials.
 
 #[cfg(test)]
-use super::level::Level;
+use super::instruction_set::Level;
 use super::rows::{InPlace, Rows, Scratched, logarithm, own};
 use super::{Access, Arg, KernelError, Slice, SliceMut};
 use meshwright_plan::DType;

@@ -3,7 +3,7 @@
 use super::data::Element;
 use super::fold::Ranked;
 use super::rows::PerRow;
-use super::walk::stretches;
+use super::strided::stretches;
 use super::{Access, KernelError, Slice, SliceMut, par};
 use meshwright_plan::DType;
 use std::cmp::Ordering;

@@ -13,11 +13,11 @@ use crate::kernels::KernelError;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use meshwright_device::kernels::fold::FoldCall;
+use meshwright_device::kernels::joint_walk::JointWalk;
 use meshwright_device::kernels::map::MapOperand;
 use meshwright_device::kernels::rows::ResultOf;
 use meshwright_device::kernels::rows::call::{MOST_UNITS, RowCall, UNITS, UNITS_OF_LONG, each};
 use meshwright_device::kernels::spread::CUBES;
-use meshwright_device::kernels::walk::JointWalk;
 use meshwright_plan::DType;
 
 /// Most cubes that sum over their rows, twice what keeps a large GPU busy: of units with few registers a multiprocessor holds four.

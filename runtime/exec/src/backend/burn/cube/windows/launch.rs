@@ -1,7 +1,7 @@
 //! The launches of windows.
 
 use super::cells::{CELL, CellShape};
-use super::each::{EachShape, EachSpaceLaunch, convolve_each};
+use super::few_columns::{EachShape, EachSpaceLaunch, convolve_each};
 use super::gather::{FactorShape, FactorSpaceLaunch};
 use super::kernel::{ConvolveShape, ConvolveSpaceLaunch, convolve_on_tensor_cores};
 use super::registers::{RegistersShape, convolve_in_registers};

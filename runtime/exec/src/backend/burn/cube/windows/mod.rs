@@ -6,7 +6,7 @@
 //! - `window_map`: which element a window meets.
 
 mod cells;
-mod each;
+mod few_columns;
 mod gather;
 mod kernel;
 mod launch;

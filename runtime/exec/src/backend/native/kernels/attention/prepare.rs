@@ -1,6 +1,6 @@
 //! What is known before the kernel runs: where elements lie, how the work is cut, and the maps of scores.
 
-use super::super::level::Level;
+use super::super::instruction_set::Level;
 use super::super::{Access, KernelError, MapKernel, RandomBlock, Slice, SliceMut};
 use crate::backend::RngState;
 use meshwright_device::kernels::attention::bounds::decided;

@@ -1,6 +1,6 @@
 //! A tile of queries by keys: its scores, the factors of its weights, and the products that it takes part in.
 
-use super::super::level::multiversion;
+use super::super::instruction_set::multiversion;
 use super::super::math::Real;
 use super::super::matrix::Matrix;
 use super::super::random::bernoulli;
@@ -265,7 +265,7 @@ fn step(offsets: &[usize]) -> Option<usize> {
 }
 
 /// The greatest of a row and a number; NaN if any is.
-pub(super) fn greatest<T: TileElement>(level: super::super::level::Level, row: &[T], than: T) -> T {
+pub(super) fn greatest<T: TileElement>(level: super::super::instruction_set::Level, row: &[T], than: T) -> T {
     than.greater(T::greatest(level, row))
 }
 

@@ -3,7 +3,7 @@
 use super::pack::Image;
 use super::shape::{ConvolveRow, ConvolveShape, INPUT, KERNEL, RESULT, Run, Sweep, offsets, rows, runs};
 use super::tile::{Factors, MOST_ROWS, Stretch, Tiled};
-use crate::kernels::level::Level;
+use crate::kernels::instruction_set::Level;
 use crate::kernels::par;
 
 /// Most parts that the images are cut into; each has sums of its own, which are added in order.

@@ -18,7 +18,7 @@ pub(super) use shape::{ConvolveRow, rows};
 pub use shape::{ConvolveShape, Shared, Sliding};
 use shape::{INPUT, RESULT};
 
-use super::level::Level;
+use super::instruction_set::Level;
 use super::{KernelError, Slice, SliceMut};
 use kernel::ToKernel;
 use meshwright_plan::{DType, Part};

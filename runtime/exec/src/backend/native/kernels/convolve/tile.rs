@@ -1,6 +1,6 @@
 //! The innermost loops of a convolution: a small block of sums of products that stays in registers.
 
-use crate::kernels::level::{Isa, Level};
+use crate::kernels::instruction_set::{Isa, Level};
 use crate::kernels::math::Real;
 
 /// A stretch of a sum: `len` steps from element `a` of the one factor and element `b` of the other.

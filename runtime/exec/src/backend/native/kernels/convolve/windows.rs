@@ -3,7 +3,7 @@
 use super::pack::Image;
 use super::shape::{ConvolveRow, ConvolveShape, KERNEL, RESULT, Run, Sweep, offsets, rows, runs};
 use super::tile::{Factors, MOST_ROWS, Stretch, Tiled};
-use crate::kernels::level::Level;
+use crate::kernels::instruction_set::Level;
 use crate::kernels::par;
 
 /// Parts that work is cut into where there are few images.

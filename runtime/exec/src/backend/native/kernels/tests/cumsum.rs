@@ -1,5 +1,5 @@
 use super::{Rng, indices, same_for_all_pools};
-use crate::kernels::level::Level;
+use crate::kernels::instruction_set::Level;
 use crate::kernels::{Arg, CumSumKernel, Slice, SliceMut, dense_strides};
 use meshwright_plan::DType;
 

@@ -1,4 +1,4 @@
-use crate::kernels::level::Level;
+use crate::kernels::instruction_set::Level;
 use crate::kernels::{Access, Arg, MapKernel, Slice, SliceMut};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Scalar, UnaryFn};

@@ -1,5 +1,5 @@
 use super::{Rng, dot, indices, same_for_all_pools};
-use crate::kernels::level::Level;
+use crate::kernels::instruction_set::Level;
 use crate::kernels::{
     Access, Along, CopyKernel, LookupKernel, ScatterAddKernel, Slice, SliceMut, ValueIndexF64,
 };

@@ -1,5 +1,5 @@
 use super::{Rng, dot, indices, same_for_all_pools};
-use crate::kernels::level::Level;
+use crate::kernels::instruction_set::Level;
 use crate::kernels::{Access, ReduceKernel, Slice, SliceMut, ValueIndexF32, ValueIndexF64};
 use half::{bf16, f16};
 use meshwright_plan::{DType, Monoid};

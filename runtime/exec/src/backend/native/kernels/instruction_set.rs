@@ -62,7 +62,7 @@ macro_rules! multiversion {
             target_arch = "x86_64",
             expect(unsafe_code, reason = "calls of functions compiled for more than the base instruction set")
         )]
-        $vis fn $name<$($g: $bound),*>(level: $crate::kernels::level::Level, $($a: $t),*) $(-> $ret)? {
+        $vis fn $name<$($g: $bound),*>(level: $crate::kernels::instruction_set::Level, $($a: $t),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::extra_unused_type_parameters, reason = "not every body asks for FMA")]
             fn body<const FMA: bool, $($g: $bound),*>($($a: $t),*) $(-> $ret)? {
@@ -81,11 +81,11 @@ macro_rules! multiversion {
             match level.isa() {
                 // SAFETY: a `Level` exists only where the machine was found to have these features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::kernels::level::Isa::Avx512 => unsafe { avx512::<$($g),*>($($a),*) },
+                $crate::kernels::instruction_set::Isa::Avx512 => unsafe { avx512::<$($g),*>($($a),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::kernels::level::Isa::Avx2 => unsafe { avx2::<$($g),*>($($a),*) },
-                $crate::kernels::level::Isa::Portable => body::<false, $($g),*>($($a),*),
+                $crate::kernels::instruction_set::Isa::Avx2 => unsafe { avx2::<$($g),*>($($a),*) },
+                $crate::kernels::instruction_set::Isa::Portable => body::<false, $($g),*>($($a),*),
             }
         }
     };

@@ -15,18 +15,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Where there is something to read.
+/// A place with something to read.
 #[derive(Clone, Debug)]
 pub(crate) enum RunPlace {
     /// The folder of a run.
     Run(PathBuf),
-    /// The folder of a sweep, its runs, and what became of those that no folder tells of.
+    /// The folder of a sweep, its runs, and the outcomes of combinations without a folder.
     Sweep { dir: PathBuf, all: Vec<Combination>, problems: Problems },
-    /// What cannot be read: a warning where only something may be missing.
+    /// A failure to read: a warning if only something may be missing.
     Unread(Box<Diagnostic>),
 }
 
-/// What is in some folders.
+/// Runs and sweeps of some folders.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ pub(crate) fn places(paths: &[PathBuf]) -> Checked<Vec<RunPlace>> {
     places_in(paths, &mut |empty| Err(nothing(empty, "it holds no run")))
 }
 
-/// What is in some folders, each run and sweep once. `empty` is told of a folder that holds none.
+/// Runs and sweeps of some folders, each once. `empty` gets each folder that holds none.
 ///
 /// # Errors
 ///
@@ -66,7 +66,7 @@ pub(crate) fn places_in(
         }
         all.extend(found.into_iter().filter(|f| seen.insert(real(f))).map(place));
     }
-    // The runs of a sweep are told of by it.
+    // A sweep lists its own runs.
     let mut of_sweeps = BTreeSet::new();
     for place in &all {
         if let RunPlace::Sweep { dir, all, .. } = place {
@@ -78,7 +78,7 @@ pub(crate) fn places_in(
     Ok(all)
 }
 
-/// Whether a folder is that of a sweep. Somebody's own file of that name has no lock beside it.
+/// True for the folder of a sweep. Somebody's own file of that name has no lock beside it.
 fn holds_sweep(folder: &Path) -> bool {
     [FILE, LOCK].iter().all(|name| folder.join(name).is_file())
 }
@@ -96,7 +96,7 @@ impl RunPlace {
     ///
     /// # Errors
     ///
-    /// Where it has no combinations, or what became of them cannot be read.
+    /// If it has no combinations, or their outcomes cannot be read.
     pub(crate) fn sweep(dir: &Path, spec: &SweepSpec) -> Checked<RunPlace> {
         Ok(RunPlace::Sweep { all: combinations(spec)?, problems: Problems::read(dir)?, dir: dir.into() })
     }
@@ -106,9 +106,9 @@ impl RunPlace {
 pub(crate) struct PlacedRun {
     /// The folder that it has, or would have.
     pub(crate) path: PathBuf,
-    /// Whether it is there.
+    /// True if it is there.
     pub(crate) there: bool,
-    /// What a sweep says of it.
+    /// The line of the sweep about it.
     of_sweep: Option<(Combination, Option<Problem>)>,
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn runs_of(places: &[RunPlace]) -> Vec<PlacedRun> {
     runs
 }
 
-/// What names of runs are below: the folder, where one is named.
+/// The folder that names of runs are relative to, if one is named.
 pub(crate) fn root(paths: &[PathBuf]) -> &Path {
     match paths {
         [one] => one,
@@ -161,7 +161,7 @@ impl FoundRuns {
     }
 }
 
-/// What was read before: a run in which nothing has changed is not read again.
+/// Runs that were read before: an unchanged run is not read again.
 #[derive(Default)]
 pub(crate) struct ReadRuns(BTreeMap<PathBuf, (Stamp, Checked<(RunSummary, ThinCurve)>)>);
 
@@ -180,7 +180,7 @@ impl Stamp {
 }
 
 impl ReadRuns {
-    /// Reads those that are new or have changed.
+    /// Reads the new and the changed ones.
     fn refresh(&mut self, runs: &[PathBuf], points: usize) {
         let at_work = at_work_in(runs);
         let stamps: Vec<Stamp> = runs.iter().zip(at_work).map(|(r, at_work)| Stamp::of(r, at_work)).collect();

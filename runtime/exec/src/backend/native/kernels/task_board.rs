@@ -1,20 +1,20 @@
-//! Where a thread posts tasks that others, which look there again and again, help with.
+//! A board on which a thread posts tasks; other threads poll it and help.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// How often whoever waits looks before it lets other threads of the machine run.
+/// Polls of a waiting thread before it yields to other threads of the machine.
 const SPINS: usize = 1 << 14;
 
 /// One row of tasks at a time, posted by one thread.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    /// Whether somebody was told to look.
+    /// True once a helper was asked to poll.
     pub(super) told: AtomicBool,
-    /// What is posted.
+    /// The posted tasks.
     job: AtomicPtr<TaskRow<'static>>,
-    /// How many threads may be reading what is posted.
+    /// Number of threads that may be reading the posted tasks.
     helpers: AtomicUsize,
 }
 
@@ -24,7 +24,7 @@ struct TaskRow<'t> {
     count: usize,
     /// The first that nobody has taken.
     next: AtomicUsize,
-    /// Whether a helper's task has panicked.
+    /// True once a helper's task has panicked.
     failed: AtomicBool,
 }
 

@@ -2,8 +2,8 @@
 //! reads its part of it once, in place.
 
 use super::data::Element;
-use super::level::{Level, multiversion};
-use super::narrow::Half;
+use super::instruction_set::{Level, multiversion};
+use super::half_types::Half;
 use super::{KernelError, Slice, SliceMut, check_in, check_out};
 use half::{bf16, f16};
 pub use meshwright_device::kernels::host::ThinShape;
@@ -55,7 +55,7 @@ widened! {
     f16, f32, Half::wide, |_| None;
 }
 
-/// Rows of so many elements one after the other, of rows and elements that lie so far apart.
+/// Packs rows of `inner` elements one after the other; `row` and `element` are their strides.
 fn packed<T: Widened>(thin: &[T], inner: usize, [row, element]: [usize; 2]) -> Cow<'_, [T::Wide]> {
     let rows = thin.len() / inner.max(1);
     let dense = element == 1 && (rows == 1 || row == inner);
@@ -166,12 +166,12 @@ impl ThinKernel {
     }
 }
 
-/// How many tasks read a matrix of so many elements: a multiple of what few threads can share evenly.
+/// Number of tasks that read a matrix of `elements` elements: a multiple of what few threads can share evenly.
 fn tasks(elements: usize) -> usize {
     elements.div_ceil(PART).next_multiple_of(8)
 }
 
-/// Sums of a task, `[rows, width]`, of so many columns from the first on and of what is summed from `from` on.
+/// Sums of a task, `[rows, width]`: of `width` columns from the first on, over steps from `from` on.
 struct TaskSums<'s, T> {
     first: usize,
     from: usize,

@@ -1,7 +1,7 @@
 //! Between the half types and the `f32` in which their values are computed.
 
 use super::data::Element;
-use super::level::multiversion;
+use super::instruction_set::multiversion;
 use half::{bf16, f16};
 
 /// A type in which values are stored, but not computed.
@@ -144,7 +144,7 @@ pub(super) use by_half;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::level::Level;
+    use super::super::instruction_set::Level;
     use super::*;
 
     /// Numbers of all sizes, and those around the ones where rounding turns.
