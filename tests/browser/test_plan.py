@@ -126,6 +126,25 @@ def a_page_of_two_layouts_is_drawn(driver):
     assert (cells["mesh"], cells["collectives"], cells["peak memory"], cells["moved by collectives"]) == ("r=2 x c=2", "3", peak, moved)
 
 
+def launches_lead_to_their_steps(driver):
+    words = ["gpt", "--preset", "tiny", "--dim", "layers=2", "--precision", "bf16", "--device", "cuda"]
+    open_page(driver, made("launches.html", *words))
+    quiet(driver)
+    plan = json.loads(meshwright(BINARY, "explain", *words, "--emit", "device", "--format", "json"))
+    assert f"cuda: {plan['totals']['kernels']} kernels a step" in text(driver, "main")
+    rows = lambda: driver.find_elements(By.CSS_SELECTOR, "#table-launches tbody tr")
+    in_order = [row.text for row in rows()]
+    assert len(in_order) > 60 and "over layers" in " ".join(in_order)
+    rows()[-1].find_element(By.CSS_SELECTOR, "button").click()
+    launch = plan["launches"][int(in_order[-1].split()[0])]
+    assert facts(driver)["step"].startswith(f"{launch['steps'][-1]} of "), facts(driver)
+    [button] = [b for b in driver.find_elements(By.CSS_SELECTOR, ".filter button") if b.text == "By bytes"]
+    button.click()
+    most = plan["launches"][int(rows()[0].text.split()[0])]
+    times = int(texts(driver, "#table-launches tbody tr:first-child td")[4])
+    assert times * (most["read"] + most["written"]) >= max(l["read"] + l["written"] for l in plan["launches"])
+
+
 def the_switch_marks_what_differs(driver):
     open_page(driver, made("two.html", *MLP, "--layout", DP, "--layout", BOTH))
     compared = json.loads(meshwright(BINARY, "compare", *MLP, "--layout", DP, "--layout", BOTH, "--format", "json"))
@@ -402,7 +421,7 @@ def both_themes_and_widths(driver):
 TESTS = [
     a_page_of_two_layouts_is_drawn, the_switch_marks_what_differs, the_list_is_gone_through_by_keyboard, values_are_drawn_on_the_mesh,
     charts_can_be_used, times_are_estimates_at_rates_that_are_told, loops_are_folded, labels_of_loops_do_not_overlap, halos_are_told, any_number_of_axes_and_devices,
-    one_device_has_nothing_to_compare,
+    one_device_has_nothing_to_compare, launches_lead_to_their_steps,
 ]
 # Where a width is nothing new.
 ONCE = [paper_holds_all_of_it, both_themes_and_widths]

@@ -24,6 +24,50 @@ fn answer(at: &Path, args: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
+/// The launches of a page are those that `explain --emit device` prints, and their sums those of the report.
+#[test]
+fn a_page_has_the_launches_of_a_device() {
+    let at = folder("plan_page_launches");
+    let model = [
+        "gpt",
+        "--preset",
+        "tiny",
+        "--dim",
+        "layers=2",
+        "--precision",
+        "bf16",
+        "--layout",
+        "batch -> a",
+        "--mesh",
+        "a=2",
+    ];
+    for device in ["cpu", "cuda"] {
+        let device = ["--device", device];
+        let (code, _, err) =
+            run_in(&at, &[&["explain"], &model[..], &device, &["--html", "launches.html"]].concat());
+        assert_eq!((code, err.as_str()), (0, ""));
+        let page = drawn(&at, "launches.html")["layouts"][0]["launches"].clone();
+        let plan = answer(&at, &[&["explain"], &model[..], &device, &["--emit", "device"]].concat());
+        assert_eq!((&page["totals"], &page["device"]), (&plan["totals"], &plan["target"]));
+        let all = plan["launches"].as_array().unwrap();
+        let rows = page["launches"].as_array().unwrap();
+        assert!(rows.len() > 60, "{}", rows.len());
+        for row in rows {
+            let launch = &all[row["id"].as_u64().unwrap() as usize];
+            for key in ["kind", "read", "written", "flops"] {
+                assert_eq!(row[key], launch[key], "{row}");
+            }
+        }
+        let kinds = |kind: &str| rows.iter().filter(|r| r["kind"] == kind).count();
+        assert_eq!(kinds("loop"), 2);
+        let kernels = |r: &&Value| r["kind"] != "loop" && r["kind"] != "burn" && r["depth"] == 1;
+        assert!(rows.iter().filter(kernels).all(|r| r["times"] == 2));
+    }
+    let (code, _, err) =
+        run_in(&at, &[&["explain"], &model[..], &["--device", "cpu", "--why", "loss"]].concat());
+    assert_eq!(code, 2, "{err}");
+}
+
 #[test]
 fn a_page_has_what_explain_and_compare_say() {
     let at = folder("plan_page");

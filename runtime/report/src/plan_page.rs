@@ -4,6 +4,7 @@
 //! A page is of one program under one or several layouts. Each has a [`LayoutView`]; what differs between them is given to
 //! [`data`] by whoever compares layouts elsewhere too.
 
+mod launches;
 mod memory;
 mod placed;
 mod pools;
@@ -13,13 +14,15 @@ mod steps;
 mod tests;
 
 use crate::Page;
+use launches::LaunchesView;
 use memory::HeldBuffer;
 use meshwright_core::Compiled;
 use meshwright_core::explain::{DeviceReport, Report};
 use meshwright_core::layout::Layout;
 use meshwright_cost::memory::MemoryKind;
+use meshwright_device::DevicePlan;
 use meshwright_diag::Sources;
-use meshwright_plan::CollectiveTotal;
+use meshwright_plan::{CollectiveTotal, Plan};
 use placed::{ExtentView, PlacedType, PlacedTypes};
 use pools::{LinePool, RulePool, RuleView, SourceLine, TextPool};
 use serde::Serialize;
@@ -70,6 +73,9 @@ pub struct LayoutView {
     lines: Vec<SourceLine>,
     /// Rules of the layout, to which collectives refer by position.
     rules: Vec<RuleView>,
+    /// The launches of a device, if they are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    launches: Option<LaunchesView>,
     /// The step on a machine, if one was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     estimate: Option<EstimatedStep>,
@@ -123,8 +129,15 @@ impl LayoutView {
             steps,
             lines,
             rules,
+            launches: None,
             estimate: None,
         }
+    }
+
+    /// The same with the launches of a device.
+    #[must_use]
+    pub fn launched(self, plan: &Plan, device: &DevicePlan) -> LayoutView {
+        LayoutView { launches: Some(LaunchesView::of(plan, device)), ..self }
     }
 
     /// The same with a step on a machine.

@@ -331,8 +331,8 @@ pub(crate) struct PassArgs {
     #[arg(long, value_name = "N", requires = "emit")]
     pub(crate) rank: Option<usize>,
     /// The kind of device that is compiled for, which needs none; `cuda` is an H100 with cuBLASLt. For --emit device and --emit burn
-    /// [default: cpu]; `explain` then also counts launches, bytes and memory of the device, and names the large products that no
-    /// fast kernel of it computes.
+    /// and the launches of a page [default: cpu]; `explain` then also counts launches, bytes and memory of the device, and names the
+    /// large products that no fast kernel of it computes.
     #[arg(long, value_enum, hide_default_value = true)]
     pub(crate) device: Option<DeviceChoice>,
     /// Print the time of each pass and its verifier on standard error.

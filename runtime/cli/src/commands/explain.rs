@@ -39,9 +39,9 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         let before = before + words.len();
         return layers.iter().enumerate().try_for_each(|(i, l)| layer(l, before + i > 0, console));
     }
-    if args.passes.device.is_some() && (args.why.is_some() || args.html.is_some()) {
+    if args.passes.device.is_some() && args.why.is_some() {
         return Err(Stop::Usage(
-            "`--device` is for the report, `--emit device` and `--emit burn`: leave `--why` and `--html` out"
+            "`--device` is for the report, the page, `--emit device` and `--emit burn`: leave `--why` out"
                 .into(),
         ));
     }

@@ -2,7 +2,7 @@
 
 use super::report::said;
 use super::{passes, project};
-use crate::args::{ExplainArgs, PassArgs};
+use crate::args::{DeviceChoice, ExplainArgs, PassArgs};
 use crate::compare::{self, Variant};
 use crate::console::Console;
 use crate::json::object;
@@ -44,9 +44,13 @@ pub(super) fn write(args: &ExplainArgs, file: &Path, console: &mut Console) -> R
     }
     let views = given.iter().zip(&made).map(|(name, (project, compiled))| {
         let name = name.as_deref().unwrap_or("no layout");
-        view(name, compiled, &sources, &project.layout)
+        let (view, variant) = view(name, compiled, &sources, &project.layout);
+        let kind = args.passes.device.unwrap_or(DeviceChoice::Cpu);
+        let device = passes::device_plan(&compiled.plan, 0, kind)?;
+        Ok((view.launched(&compiled.plan, &device), variant))
     });
-    let (views, variants): (Vec<LayoutView>, Vec<Variant>) = views.unzip();
+    let views = views.collect::<Result<Vec<_>, Stop>>()?;
+    let (views, variants): (Vec<LayoutView>, Vec<Variant>) = views.into_iter().unzip();
     let plan = &made[0].1.plan;
     let differences = serde_json::to_value(compare::differences(&variants));
     let differences = differences.map_err(|e| Stop::Internal(Some(e.to_string())))?;

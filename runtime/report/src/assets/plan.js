@@ -13,6 +13,8 @@
     selected: undefined,
     part: 0,
     heldAtPeak: true,
+    launchesByBytes: false,
+    allLaunches: false,
     rates: { flops: 100e12, memory: 1e12, link: 50e9, latency: 10e-6 },
     layout: () => data.layouts[state.at],
     // What the layout that is shown is compared with: the first, or of the first the second.
@@ -532,6 +534,50 @@
     return ran.bars.find((b) => b.lane === Math.round(lane) && b.start * factor <= x && x <= b.end * factor)?.at;
   };
 
+  // ---- What a device launches.
+
+  const SHOWN_LAUNCHES = 400;
+
+  const launchText = (layout, launch) => {
+    const around = launch.kind === "loop" && layout.loops.find((l) => l.begin === launch.steps[0]);
+    if (around) return `over ${around.dim}${around.reverse ? ", from the last" : ""}`;
+    const names = [...new Set(launch.steps.flatMap((s) => layout.steps[s].of.map((o) => layout.texts[o.path])))].reverse();
+    const rest = names.length - 2;
+    return `${names.slice(0, 2).join(", ")}${rest > 0 ? ` and ${count(rest, "value")} more` : ""}`;
+  };
+
+  const launchTable = (place) => {
+    const layout = state.layout();
+    const { device, totals, launches } = layout.launches;
+    const moved = (l) => l.times * (l.read + l.written);
+    const all = state.launchesByBytes ? [...launches].filter((l) => l.kind !== "loop").sort((a, b) => moved(b) - moved(a)) : launches;
+    const button = ([value, title]) => element("button", {
+      type: "button", "aria-pressed": String(state.launchesByBytes === value),
+      onclick: () => { state.launchesByBytes = value; view.launches(); },
+    }, title);
+    const buttons = [[false, "In order"], [true, "By bytes"]].map(button);
+    const text = (...of) => element("td", { class: "text" }, ...of);
+    const row = (l) => {
+      const step = l.steps.at(-1);
+      const indent = state.launchesByBytes ? "" : "\u2003".repeat(l.depth);
+      const link = element("button", { type: "button", class: "step", onclick: () => selectStep(step) }, `${indent}${l.kind.replaceAll("_", " ")}`);
+      return element("tr", {}, element("td", {}, number(l.id)), text(link), text(launchText(layout, l)), text(lineText(layout, layout.steps[step].of[0]) ?? ""),
+        element("td", {}, number(l.times)), element("td", {}, l.read ? bytes(l.read) : ""), element("td", {}, l.written ? bytes(l.written) : ""),
+        element("td", {}, l.flops ? flops(l.flops) : ""));
+    };
+    const shown = state.allLaunches ? all : all.slice(0, SHOWN_LAUNCHES);
+    const titles = [["launch", ""], ["kernel", "text"], ["computes", "text"], ["line", "text"], ["runs", ""], ["reads", ""], ["writes", ""], ["operations", ""]];
+    const head = element("tr", {}, ...titles.map(([t, c]) => element("th", { scope: "col", class: `plain ${c}` }, t)));
+    const rest = all.length - shown.length;
+    const more = rest > 0 ? [element("button", { type: "button", onclick: () => { state.allLaunches = true; view.launches(); } }, `Show ${number(rest)} more`)] : [];
+    const burn = totals.burn ? `, ${number(totals.burn)} of them operations of Burn` : "";
+    const about = `${device}: ${count(totals.kernels, "kernel")} a step${burn}, ${count(totals.collectives, "collective")}, `
+      + `${bytes(totals.read)} read and ${bytes(totals.written)} written, peak ${bytes(totals.peak_bytes)}`;
+    place.replaceChildren(element("div", { class: "filter" }, element("strong", {}, about), ...buttons),
+      element("div", { class: "table", tabindex: "0", id: "table-launches" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...shown.map(row)))),
+      ...more);
+  };
+
   // ---- The page.
 
   const detail = element("div", { class: "detail", role: "region", "aria-label": "What is selected" });
@@ -576,6 +622,10 @@
     const curve = page.chart(memory, { id: "memory", title: "Memory by kind", height: 320, option: planCharts.memory(state, data.kinds), says });
     const held = element("div");
     memory.append(held);
+    const launched = data.layouts.every((l) => l.launches)
+      && section("Launches", "What one device launches for these steps, as `explain --emit device` prints it. Bytes and operations are of one run.");
+    const launches = element("div");
+    if (launched) launched.append(launches);
     const times = section("Timeline", undefined);
     const about = element("p", { class: "about", role: "status" });
     times.append(about);
@@ -589,6 +639,7 @@
     clicks(lanes.chart, stepOfTime);
     view.marks = () => { for (const chart of [curve, lanes.chart]) chart.instance.setOption(planCharts.marksOf(chart.option())); };
     view.held = () => heldTable(held);
+    view.launches = () => { if (launched) launchTable(launches); };
     view.all = (before, step) => {
       summary(sums);
       differs?.();
@@ -599,6 +650,7 @@
       const first = alike(before ?? state.layout(), step);
       if (first) selectStep(first.at);
       view.held();
+      view.launches();
     };
     view.all();
   };
