@@ -1,9 +1,10 @@
-//! All that `check`, `explain` and `fmt` make of a text.
+//! All that `check`, `explain` and `fmt` make of a text, and the device plans for a CPU and a GPU.
 
 use crate::constructs::{Formatter, Text};
 use meshwright_core::explain::{explain, recomputed};
 use meshwright_core::resolve::resolve;
 use meshwright_core::{Layout, Program, Settings, StepGraph, compile, evaluation, layout, training_step};
+use meshwright_device::target::Target;
 use meshwright_diag::{Diagnostic, Sources, has_errors, render};
 use meshwright_syntax::{
     format_layout, format_model, parse_layout, parse_mesh, parse_model, parse_mtf_layout,
@@ -53,6 +54,10 @@ fn check(text: &Text, sources: &mut Sources) -> (Option<String>, Vec<Diagnostic>
             report.recompute = recomputed(&step, &rules, &compiled, again);
             out.push_str(&serde_json::to_string(&report).unwrap_or_default());
             out.push_str(&compiled.plan.hash());
+            for target in [Target::cpu(), Target::cuda((9, 0), true)] {
+                let device = meshwright_device::compile(&compiled.plan, 0, target);
+                out.push_str(&device.map_or_else(|e| e.to_string(), |d| d.launches.len().to_string()));
+            }
         }
     }
     (Some(out), found)

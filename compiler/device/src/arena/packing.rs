@@ -47,58 +47,99 @@ pub(super) fn most(all: &[Needed]) -> (u64, u32) {
     most
 }
 
-/// What has its place, by stretches of time, so that one that is needed for a short time is held against few others.
+/// Bytes that are taken: stretches that do not touch, in ascending order.
+#[derive(Clone, Default)]
+struct TakenBytes(Vec<(u64, u64)>);
+
+impl TakenBytes {
+    fn insert(&mut self, (mut from, mut to): (u64, u64)) {
+        let first = self.0.partition_point(|taken| taken.1 < from);
+        let last = first + self.0[first..].partition_point(|taken| taken.0 <= to);
+        if let [begin, ..] = self.0[first..last] {
+            from = from.min(begin.0);
+            to = to.max(self.0[last - 1].1);
+        }
+        self.0.splice(first..last, [(from, to)]);
+    }
+
+    /// The end of what is taken of `bytes` bytes from `start` on; none if they are free.
+    fn end_of_taken(&self, start: u64, bytes: u64) -> Option<u64> {
+        let first = self.0.get(self.0.partition_point(|taken| taken.1 <= start))?;
+        (first.0 < start + bytes).then_some(first.1)
+    }
+}
+
+/// Placed tensors in a segment tree over time, so that a search meets no tensor by itself: a node stands for a range of moments, its children for the
+/// halves of it.
 struct PlacedByTime {
-    /// How many moments a stretch has.
-    stretch: u32,
-    by_stretch: Vec<Vec<Placed>>,
+    /// Moments of the root, a power of two.
+    moments: u32,
+    /// By node: bytes of tensors that live during the whole range, but not during that of the parent.
+    through: Vec<TakenBytes>,
+    /// By node: bytes of tensors in `through` of the node and of those below it.
+    within: Vec<TakenBytes>,
 }
 
-#[derive(Clone, Copy)]
-struct Placed {
-    from: u32,
-    to: u32,
-    bytes: (u64, u64),
-}
+/// A node and its range of moments, the last one included.
+type Node = (usize, u32, u32);
 
-/// How many stretches there are, at most.
-const STRETCHES: u32 = 512;
+fn halves((node, from, to): Node) -> [Node; 2] {
+    let middle = from + (to - from) / 2;
+    [(2 * node, from, middle), (2 * node + 1, middle + 1, to)]
+}
 
 impl PlacedByTime {
     fn new(all: &[Needed]) -> PlacedByTime {
-        let moments = all.iter().map(|n| n.to).max().map_or(1, |last| last + 1);
-        let stretch = moments.div_ceil(STRETCHES);
-        PlacedByTime { stretch, by_stretch: vec![vec![]; moments.div_ceil(stretch) as usize] }
+        let moments = all.iter().map(|n| n.to).max().map_or(1, |last| (last + 1).next_power_of_two());
+        let nodes = vec![TakenBytes::default(); 2 * moments as usize];
+        PlacedByTime { moments, through: nodes.clone(), within: nodes }
     }
 
-    fn stretches(&self, needed: &Needed) -> std::ops::RangeInclusive<usize> {
-        (needed.from / self.stretch) as usize..=(needed.to / self.stretch) as usize
+    fn root(&self) -> Node {
+        (1, 0, self.moments - 1)
     }
 
     /// The lowest offset that is free for a number of bytes during a lifetime.
     fn lowest(&self, needed: &Needed, bytes: u64) -> u64 {
-        let beside = |p: &Placed| p.from <= needed.to && needed.from <= p.to;
-        let mut taken: Vec<(u64, u64)> = vec![];
-        for at in self.stretches(needed) {
-            // One that is in several of these stretches counts in the first.
-            let counts = |p: &&Placed| beside(p) && (p.from.max(needed.from) / self.stretch) as usize == at;
-            taken.extend(self.by_stretch[at].iter().filter(counts).map(|p| p.bytes));
-        }
-        taken.sort_unstable();
+        let mut taken: Vec<&TakenBytes> = vec![];
+        self.beside(self.root(), needed, &mut taken);
         let mut start = 0;
-        for (from, to) in taken {
-            if start + bytes <= from {
-                break;
-            }
-            start = start.max(to);
+        // Bytes before the end of any stretch that is in the way are in its way, too.
+        while let Some(end) = taken.iter().filter_map(|of| of.end_of_taken(start, bytes)).max() {
+            start = end;
         }
         start
     }
 
+    /// Finds the bytes that are taken during a lifetime, below a node.
+    fn beside<'t>(&'t self, node: Node, needed: &Needed, taken: &mut Vec<&'t TakenBytes>) {
+        let (at, from, to) = node;
+        if from > needed.to || needed.from > to || self.within[at].0.is_empty() {
+            return;
+        }
+        if needed.from <= from && to <= needed.to {
+            taken.push(&self.within[at]);
+            return;
+        }
+        taken.push(&self.through[at]);
+        halves(node).into_iter().for_each(|half| self.beside(half, needed, taken));
+    }
+
     fn insert(&mut self, needed: &Needed, bytes: (u64, u64)) {
-        let placed = Placed { from: needed.from, to: needed.to, bytes };
-        let stretches = self.stretches(needed);
-        self.by_stretch[stretches].iter_mut().for_each(|all| all.push(placed));
+        self.insert_below(self.root(), needed, bytes);
+    }
+
+    fn insert_below(&mut self, node: Node, needed: &Needed, bytes: (u64, u64)) {
+        let (at, from, to) = node;
+        if from > needed.to || needed.from > to {
+            return;
+        }
+        self.within[at].insert(bytes);
+        if needed.from <= from && to <= needed.to {
+            self.through[at].insert(bytes);
+        } else {
+            halves(node).into_iter().for_each(|half| self.insert_below(half, needed, bytes));
+        }
     }
 }
 
@@ -135,6 +176,34 @@ mod tests {
         }
         let (at_once, _) = most(&all);
         assert!(at_once <= bytes && bytes * 20 <= at_once * 23, "{bytes} for {at_once}");
+    }
+
+    /// Each tensor lies at the lowest offset at which nothing that was placed before it lies during its lifetime.
+    #[test]
+    fn places_are_the_lowest_that_are_free() {
+        let mut state = 7_u64;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let all: Vec<Needed> = (0..400)
+            .map(|_| {
+                let from = draw(300) as u32;
+                Needed { from, to: from + draw(120) as u32, bytes: 1 + draw(9000) }
+            })
+            .collect();
+        let (starts, _) = pack(&all);
+        let size = |i: usize| all[i].bytes.next_multiple_of(ALIGNMENT);
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|i| (std::cmp::Reverse(all[*i].bytes), all[*i].from));
+        for (n, i) in order.iter().enumerate() {
+            let at_once = |k: &&usize| all[**k].from <= all[*i].to && all[*i].from <= all[**k].to;
+            let before: Vec<(u64, u64)> =
+                order[..n].iter().filter(at_once).map(|k| (starts[*k], starts[*k] + size(*k))).collect();
+            let fits = |start: u64| before.iter().all(|(from, to)| start + size(*i) <= *from || *to <= start);
+            let lowest = std::iter::once(0).chain(before.iter().map(|b| b.1)).filter(|s| fits(*s)).min();
+            assert_eq!(Some(starts[*i]), lowest);
+        }
     }
 
     #[test]
