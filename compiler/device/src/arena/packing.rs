@@ -81,9 +81,9 @@ struct PlacedByTime {
 }
 
 /// A node and its range of moments, the last one included.
-type Node = (usize, u32, u32);
+type TimeNode = (usize, u32, u32);
 
-fn halves((node, from, to): Node) -> [Node; 2] {
+fn halves((node, from, to): TimeNode) -> [TimeNode; 2] {
     let middle = from + (to - from) / 2;
     [(2 * node, from, middle), (2 * node + 1, middle + 1, to)]
 }
@@ -95,7 +95,7 @@ impl PlacedByTime {
         PlacedByTime { moments, through: nodes.clone(), within: nodes }
     }
 
-    fn root(&self) -> Node {
+    fn root(&self) -> TimeNode {
         (1, 0, self.moments - 1)
     }
 
@@ -112,7 +112,7 @@ impl PlacedByTime {
     }
 
     /// Finds the bytes that are taken during a lifetime, below a node.
-    fn beside<'t>(&'t self, node: Node, needed: &Needed, taken: &mut Vec<&'t TakenBytes>) {
+    fn beside<'t>(&'t self, node: TimeNode, needed: &Needed, taken: &mut Vec<&'t TakenBytes>) {
         let (at, from, to) = node;
         if from > needed.to || needed.from > to || self.within[at].0.is_empty() {
             return;
@@ -129,7 +129,7 @@ impl PlacedByTime {
         self.insert_below(self.root(), needed, bytes);
     }
 
-    fn insert_below(&mut self, node: Node, needed: &Needed, bytes: (u64, u64)) {
+    fn insert_below(&mut self, node: TimeNode, needed: &Needed, bytes: (u64, u64)) {
         let (at, from, to) = node;
         if from > needed.to || needed.from > to {
             return;
