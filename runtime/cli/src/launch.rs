@@ -211,9 +211,10 @@ pub(crate) fn end(
     timeouts: Timeouts,
     launched: Option<&Launched>,
     console: &mut Console,
-) -> Result<meshwright_comm::mpi::MpiTransport, Failure> {
-    use meshwright_comm::{Transport, mpi};
+) -> Result<meshwright_mpi::MpiTransport, Failure> {
+    use meshwright_comm::Transport;
     use meshwright_exec::ExecError;
+    use meshwright_mpi as mpi;
     let launched_as = launched.map_or(0, |l| l.rank);
     let options = mpi::MpiOptions {
         timeouts,

@@ -151,7 +151,7 @@ pub(crate) use ranks::watched;
 mod ranks {
     use super::{INTERRUPTED, LOOKED_AT, catch};
     use crate::stop::end_all;
-    use meshwright_comm::mpi::Watch;
+    use meshwright_mpi::Watch;
     use std::io::Write;
     use std::sync::OnceLock;
     use std::sync::atomic::Ordering;

@@ -37,6 +37,6 @@ impl From<io::Error> for Stop {
 /// Ends this process, and what is left of the job, after a failure that the others need not know of.
 pub(crate) fn end_all(code: u8) -> ! {
     #[cfg(feature = "mpi")]
-    meshwright_comm::mpi::abort_job(i32::from(code));
+    meshwright_mpi::abort_job(i32::from(code));
     std::process::exit(i32::from(code))
 }

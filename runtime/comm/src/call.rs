@@ -168,7 +168,10 @@ impl<'a> Call<'a> {
 
     /// The call for a transport of the host that keeps it until the collective ends: checked against the group, of which `rank`
     /// of a world of `size` must be the caller, and without the lifetime of its memory.
-    pub(crate) fn checked(
+    ///
+    /// # Errors
+    /// [`CommError::InvalidCall`] and [`CommError::NoFold`] where the call makes no sense by itself.
+    pub fn checked(
         self,
         group: &Group,
         tag: &Tag,
@@ -216,7 +219,10 @@ fn invalid(group: &Group, call: CallName, problem: String) -> CommError {
 }
 
 /// Whether a call of this member makes sense by itself.
-pub(crate) fn check(signature: &Signature, group: &Group, tag: &Tag) -> Result<(), CommError> {
+///
+/// # Errors
+/// [`CommError::InvalidCall`] and [`CommError::NoFold`] where it does not.
+pub fn check(signature: &Signature, group: &Group, tag: &Tag) -> Result<(), CommError> {
     signature.check(group.position(), group.size()).map_err(|e| match e {
         Invalid::NoFold(monoid, dtype) => CommError::NoFold { call: signature.name(tag), monoid, dtype },
         Invalid::Arguments(problem) => invalid(group, signature.name(tag), problem),
@@ -225,20 +231,21 @@ pub(crate) fn check(signature: &Signature, group: &Group, tag: &Tag) -> Result<(
 
 /// Where a buffer of a posted call is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Addresses {
+pub struct Addresses {
     /// The input. Of a member that sends nothing it is not used.
-    pub(crate) source: *const u8,
+    pub source: *const u8,
     /// The output; none where nobody here wants it, since the member is another process's.
-    pub(crate) target: Option<*mut u8>,
+    pub target: Option<*mut u8>,
 }
 
 /// A checked call without the lifetime of its memory, as transports keep it until the collective ends: the caller of
 /// [`crate::Transport::post`] has promised that the memory lives that long.
 #[derive(Debug)]
-pub(crate) struct PostedCall {
-    pub(crate) signature: Signature,
+pub struct PostedCall {
+    /// The call without its memory.
+    pub signature: Signature,
     /// For each buffer of the signature.
-    pub(crate) memory: Vec<Addresses>,
+    pub memory: Vec<Addresses>,
 }
 
 #[expect(unsafe_code, reason = "addresses of the memory of a call")]
@@ -250,7 +257,7 @@ unsafe impl Sync for PostedCall {}
 
 impl PostedCall {
     /// Each buffer with its sizes.
-    pub(crate) fn buffers(&self) -> impl Iterator<Item = (&Extent, Addresses)> {
+    pub fn buffers(&self) -> impl Iterator<Item = (&Extent, Addresses)> {
         self.signature.buffers.iter().zip(self.memory.iter().copied())
     }
 }

@@ -175,7 +175,7 @@ pub enum CommError {
 
 impl CommError {
     /// The mismatch between the calls of two members, at positions among `members`, if there is one.
-    pub(crate) fn mismatch(
+    pub fn mismatch(
         members: &[usize],
         a: (usize, &Tag, &Signature),
         b: (usize, &Tag, &Signature),

@@ -34,13 +34,7 @@ pub fn can_fold(monoid: Monoid, dtype: DType) -> bool {
 /// `can_fold(monoid, dtype)`; every pointer is valid for `len` aligned elements, of which nobody else writes one that is
 /// read here or touches one that is written here; sources and targets are equal or do not overlap.
 #[expect(unsafe_code, reason = "reads and writes the memory of several devices")]
-pub(crate) unsafe fn fold(
-    monoid: Monoid,
-    dtype: DType,
-    sources: &[*const u8],
-    targets: &[*mut u8],
-    len: usize,
-) {
+pub unsafe fn fold(monoid: Monoid, dtype: DType, sources: &[*const u8], targets: &[*mut u8], len: usize) {
     macro_rules! run {
         ($t:ty, $f:expr) => {
             // SAFETY: the caller's promise, with `$t` the Rust type of `dtype`.

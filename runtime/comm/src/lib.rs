@@ -1,5 +1,5 @@
-//! Communication between the devices of a mesh: the [`Transport`] trait, devices that are threads, and (by cargo feature)
-//! devices that are MPI processes or GPUs with NCCL.
+//! Communication between the devices of a mesh: the [`Transport`] trait, devices that are threads, and GPUs with NCCL. Other
+//! crates have more transports, made of [`parts`].
 //!
 //! **Invariants:**
 //! - A collective never hangs: it ends with its result, or with an error that names the rank and the call at fault.
@@ -18,8 +18,6 @@ mod collectives;
 mod error;
 mod faults;
 pub mod fold;
-#[cfg(feature = "mpi")]
-pub mod mpi;
 mod names;
 #[cfg(feature = "nccl")]
 pub mod nccl;
@@ -33,6 +31,16 @@ pub mod threads;
 mod transport;
 mod waits;
 pub mod wire;
+
+/// Parts of a transport that another crate implements: calls that were checked, and who blocks whom.
+pub mod parts {
+    pub use crate::call::{Addresses, PostedCall, check};
+    pub use crate::signature::{Division, Extent, Signature, starts};
+    pub use crate::threads::Pending;
+    pub use crate::threads::work::run_alone;
+    pub use crate::transport::Completed;
+    pub use crate::waits::blocking;
+}
 
 pub use buf::{Buf, BufMut, BufferMismatch, Element, MemorySpace, ValueIndexF32, ValueIndexF64};
 pub use call::{Call, Slot};

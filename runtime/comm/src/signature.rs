@@ -17,23 +17,30 @@ use std::ops::Range;
 
 /// Type and sizes of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Extent {
-    pub(crate) dtype: DType,
+pub struct Extent {
+    /// Type of the elements.
+    pub dtype: DType,
     /// Elements of the input.
-    pub(crate) input: usize,
+    pub input: usize,
     /// Elements of the output.
-    pub(crate) output: usize,
+    pub output: usize,
 }
 
 /// What a member calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Signature {
-    pub(crate) kind: CollectiveKind,
-    pub(crate) monoid: Option<Monoid>,
-    pub(crate) root: Option<usize>,
-    pub(crate) send: Layout,
-    pub(crate) receive: Layout,
-    pub(crate) buffers: Vec<Extent>,
+pub struct Signature {
+    /// Which collective.
+    pub kind: CollectiveKind,
+    /// The fold of what all members send to one; none where it is copied.
+    pub monoid: Option<Monoid>,
+    /// The only member that sends, by position in the group; none where all do.
+    pub root: Option<usize>,
+    /// The parts of every input, each with its receiver.
+    pub send: Layout,
+    /// The parts of every output, each with its sender.
+    pub receive: Layout,
+    /// Types and sizes of the buffers.
+    pub buffers: Vec<Extent>,
 }
 
 /// What is wrong with a call by itself.
@@ -49,7 +56,7 @@ impl From<String> for Invalid {
 }
 
 /// A [`Layout`] of a buffer of some length, with where each piece begins.
-pub(crate) struct Division<'a> {
+pub struct Division<'a> {
     layout: &'a Layout,
     len: usize,
     starts: Vec<usize>,
@@ -122,7 +129,7 @@ impl Divide for Layout {
 }
 
 /// Where each piece begins.
-pub(crate) fn starts(counts: &[usize]) -> Vec<usize> {
+pub fn starts(counts: &[usize]) -> Vec<usize> {
     let running = counts.iter().scan(0, |end, n| {
         *end += n;
         Some(*end - n)
@@ -132,7 +139,7 @@ pub(crate) fn starts(counts: &[usize]) -> Vec<usize> {
 
 impl Division<'_> {
     /// The ranges that concern a member, in order.
-    pub(crate) fn ranges(&self, peer: usize) -> impl Iterator<Item = Range<usize>> {
+    pub fn ranges(&self, peer: usize) -> impl Iterator<Item = Range<usize>> {
         let (one, parts): (_, &[Part]) = match self.layout {
             Layout::Whole => (Some(0..self.len), &[]),
             Layout::Pieces(counts) => {
@@ -148,28 +155,27 @@ impl Division<'_> {
 
 impl Signature {
     /// How errors name the call.
-    pub(crate) fn name(&self, tag: &Tag) -> CallName {
+    pub fn name(&self, tag: &Tag) -> CallName {
         CallName::new(self.kind, tag)
     }
 
     /// How the input of a buffer is divided among those that it is sent to.
-    pub(crate) fn input(&self, buffer: usize) -> Division<'_> {
+    pub fn input(&self, buffer: usize) -> Division<'_> {
         self.send.divide(self.buffers[buffer].input)
     }
 
     /// How the output of a buffer is divided among those that it is received from.
-    pub(crate) fn output(&self, buffer: usize) -> Division<'_> {
+    pub fn output(&self, buffer: usize) -> Division<'_> {
         self.receive.divide(self.buffers[buffer].output)
     }
 
     /// Whether a member sends anything.
-    pub(crate) fn sends(&self, position: usize) -> bool {
+    pub fn sends(&self, position: usize) -> bool {
         self.root.is_none_or(|root| root == position)
     }
 
     /// Bytes of each input, of a member that sends.
-    #[cfg(any(feature = "mpi", test))]
-    pub(crate) fn input_bytes(&self) -> impl Iterator<Item = usize> {
+    pub fn input_bytes(&self) -> impl Iterator<Item = usize> {
         self.buffers.iter().map(|b| b.input.saturating_mul(b.dtype.bytes()))
     }
 
@@ -229,7 +235,7 @@ impl Signature {
     }
 
     /// What contradicts between the calls of two members at positions `a` and `b`, tags included.
-    pub(crate) fn conflict(
+    pub fn conflict(
         (at_a, tag_a, a): (usize, &Tag, &Signature),
         (at_b, tag_b, b): (usize, &Tag, &Signature),
     ) -> Option<&'static str> {

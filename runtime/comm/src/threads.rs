@@ -25,7 +25,7 @@ use crate::call::PostedCall;
 use crate::transport::Completed;
 use crate::{Abort, AsyncCollective, Call, CallName, CommError, Group, Missing, Tag, Transport};
 use op::GroupOp;
-pub(crate) use op::Pending;
+pub use op::Pending;
 use queue::{OpQueue, Queues};
 use state::Ending;
 use std::collections::BTreeMap;
@@ -113,7 +113,8 @@ impl Transport for ThreadsTransport {
             let name = call.signature.name(tag);
             self.world.shared.entered(self.rank, &name);
             self.world.shared.check_aborted(&name)?;
-            work::Work::new(&[&call]).run_all();
+            // SAFETY: the caller's promise.
+            unsafe { work::run_alone(&call) };
             return Ok(Box::new(Completed));
         }
         // SAFETY: the caller's promise.
@@ -134,13 +135,11 @@ impl ThreadsTransport {
     ///
     /// # Safety
     /// As [`Transport::post`].
+    ///
+    /// # Errors
+    /// As [`Transport::post`].
     #[expect(unsafe_code, reason = "memory is used beyond the lifetime of the call")]
-    pub(crate) unsafe fn enter(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        call: PostedCall,
-    ) -> Result<Pending, CommError> {
+    pub unsafe fn enter(&mut self, group: &Group, tag: &Tag, call: PostedCall) -> Result<Pending, CommError> {
         let name = call.signature.name(tag);
         self.world.shared.entered(self.rank, &name);
         if !self.queues.contains_key(group.ranks()) {

@@ -130,7 +130,8 @@ pub trait AsyncCollective: Send {
 }
 
 /// A collective that ended well when it was posted.
-pub(crate) struct Completed;
+#[derive(Debug)]
+pub struct Completed;
 
 impl AsyncCollective for Completed {
     fn wait(&mut self) -> Result<(), CommError> {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// Of the ranks that somebody waits for, and those that these wait for in turn, the ones that wait for nobody: they block all
 /// others. Where all wait in a circle, those whose last call has the lowest number. `waits_for` gives the ranks that a rank
 /// waits for, `describe` what is known of a rank.
-pub(crate) fn blocking(
+pub fn blocking(
     missing: Vec<usize>,
     waits_for: impl Fn(usize) -> Vec<usize>,
     describe: impl Fn(usize) -> Missing,

@@ -2,10 +2,10 @@
 
 use super::faults::{ProcessFault, play};
 use super::{SuiteSettings, run};
-use meshwright_comm::mpi::{DeviceTransport, MpiOptions, MpiTransport, Watch, abort_job, init};
 use meshwright_comm::nccl::{Checks, NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{CommError, Timeouts, Transport};
 use meshwright_gpu::load::Paths;
+use meshwright_mpi::{DeviceTransport, MpiOptions, MpiTransport, Watch, abort_job, init};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;

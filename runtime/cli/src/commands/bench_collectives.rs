@@ -37,7 +37,7 @@ enum Ends {
     Threads,
     /// This process is one of them.
     #[cfg(feature = "mpi")]
-    Mpi(meshwright_comm::mpi::MpiTransport),
+    Mpi(meshwright_mpi::MpiTransport),
     /// The first GPUs of this machine, all of this process.
     Nccl,
     /// The GPU of this process, which is one of several.

@@ -292,7 +292,7 @@ impl Waited for GroupOp {
 }
 
 /// A member's hold on an operation.
-pub(crate) struct Pending {
+pub struct Pending {
     op: Arc<GroupOp>,
     position: usize,
     name: CallName,
@@ -304,17 +304,14 @@ impl Pending {
     pub(super) fn new(op: Arc<GroupOp>, position: usize, name: CallName, timeout: Duration) -> Self {
         Pending { op, position, name, timeout, result: None }
     }
-}
 
-#[cfg(feature = "mpi")]
-impl Pending {
     /// Whether the operation has ended, well or not: nobody touches the member's memory any more.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         matches!(self.op.phase.load(Ordering::Acquire), DONE | FAILED)
     }
 
     /// Cancels the operation, unless all members enter within that time. Whether they did, or it failed before.
-    pub(crate) fn cancelled_after(mut self, grace: Duration) -> bool {
+    pub fn cancelled_after(mut self, grace: Duration) -> bool {
         let since = Instant::now();
         while self.op.phase.load(Ordering::Acquire) == GATHERING {
             if since.elapsed() >= grace {

@@ -164,6 +164,15 @@ impl Work {
     }
 }
 
+/// Does the collective of a group of one, by a call that was checked.
+///
+/// # Safety
+/// The memory of the call is valid, and nobody else uses it meanwhile.
+#[expect(unsafe_code, reason = "uses the memory of a call")]
+pub unsafe fn run_alone(call: &PostedCall) {
+    Work::new(&[call]).run_all();
+}
+
 impl BufferFold {
     fn chunk(&self, at: usize, bytes: usize) {
         on_stack(&self.sources, at, |sources| {

@@ -1,8 +1,8 @@
 //! The control channel: messages between processes beside the data, on a communicator of their own.
 
-use super::message::Message;
-use super::sys::{Comm, Requests, Result, Type};
-use crate::wire;
+use crate::message::Message;
+use crate::sys::{Comm, Requests, Result, Type};
+use meshwright_comm::wire;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What processes tell each other beside the data, on the control channel.
 
-use crate::signature::Signature;
-use crate::{CallName, Tag};
+use meshwright_comm::parts::Signature;
+use meshwright_comm::{CallName, Tag};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -81,8 +81,8 @@ pub(super) enum DeviceMessage {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::wire::{Malformed, decode, encode};
-    use crate::{BufMut, Call, CollectiveKind, Group, Slot};
+    use meshwright_comm::wire::{Malformed, decode, encode};
+    use meshwright_comm::{BufMut, Call, CollectiveKind, Group, Slot};
     use meshwright_plan::Monoid;
 
     fn key() -> CollectiveId {

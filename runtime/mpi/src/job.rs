@@ -1,6 +1,6 @@
 //! The end of a job that has failed.
 
-use super::sys;
+use crate::sys;
 use std::time::Duration;
 
 /// Ends all processes of the job at once with this exit code, which must not be 0, from any thread. For the end of a

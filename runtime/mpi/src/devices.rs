@@ -1,21 +1,21 @@
 //! Several devices in each process: a node's GPUs in one process, or threads in processes.
 //!
 //! **A world of threads in each process** has an end for every device of the job. Those of this process's devices are given
-//! away; the proxy thread ([`super::proxy`]) stands in for the others. Before a device posts a collective with members elsewhere,
+//! away; the proxy thread ([`crate::proxy`]) stands in for the others. Before a device posts a collective with members elsewhere,
 //! it sends its call with the data to their processes; the proxy thread there posts the same call in its name. So each
 //! process has all calls of its collectives in its own memory, and comparing them, folding from left to right in group
-//! order, and naming those that are missing is what threads do ([`crate::threads`]), with the same bits.
+//! order, and naming those that are missing is what threads do ([`meshwright_comm::threads`]), with the same bits.
 //!
 //! **What it costs.** A process sends what each of its members reads once to every other process of the group, where MPI's
 //! own collectives would fold on the way: good for what devices agree on and for small meshes of the host; between GPUs NCCL
 //! moves the data.
 
-use super::process::MpiTransport;
-use super::proxy::ProxyThread;
-use super::several::Several;
-use super::timing::{ANSWER, LAST_ANSWER};
-use crate::threads::Pending;
-use crate::{
+use crate::process::MpiTransport;
+use crate::proxy::ProxyThread;
+use crate::several::Several;
+use crate::timing::{ANSWER, LAST_ANSWER};
+use meshwright_comm::parts::Pending;
+use meshwright_comm::{
     Abort, AsyncCollective, Call, CallName, Collectives, CommError, Group, Missing, Tag, ThreadsTransport,
     Transport, World,
 };

@@ -1,9 +1,9 @@
 //! What all collectives of a process use: types and folds of the library, limits, and memory of ours.
 
-use super::sys::{Comm, ReduceOp, Type, operands};
-use crate::fold::fold;
-use ::mpi::ffi;
+use crate::sys::{Comm, ReduceOp, Type, operands};
+use meshwright_comm::fold::fold;
 use meshwright_plan::{DType, Monoid};
+use mpi::ffi;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 

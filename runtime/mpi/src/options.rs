@@ -1,6 +1,6 @@
 //! How a process takes part.
 
-use crate::Timeouts;
+use meshwright_comm::Timeouts;
 use std::time::Duration;
 
 /// How a process takes part.

@@ -1,13 +1,13 @@
 //! Folds from left to right in group order, with the same bits as those of devices that are threads.
 //!
-//! Every member gets its share of all members' elements, folds it by [`crate::fold`], and (in an all-reduce) sends it to
+//! Every member gets its share of all members' elements, folds it by [`meshwright_comm::fold`], and (in an all-reduce) sends it to
 //! all: each byte is sent twice, as by the library's own ring. A bucket with few bytes goes whole to everybody, who fold it
 //! themselves: half of the messages one after the other. All of it are sends and receives, so that collectives that are
 //! in flight together may come to their second stage in different orders on different members.
 
-use super::kit::{Kit, Member, Staging, copy};
-use super::sys::{Requests, Type};
-use crate::fold::fold;
+use crate::kit::{Kit, Member, Staging, copy};
+use crate::sys::{Requests, Type};
+use meshwright_comm::fold::fold;
 use meshwright_plan::{DType, Monoid};
 use std::ops::Range;
 

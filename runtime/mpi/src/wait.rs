@@ -1,11 +1,11 @@
 //! Waiting for a collective, and what is said when it does not end.
 
-use super::engine::{Engine, Serial};
-use super::message::{CollectiveId, Message, Status};
-use super::shared::SharedEngine;
-use super::timing::{ANSWER, LAST_ANSWER};
-use crate::waits::blocking;
-use crate::{AsyncCollective, CommError, Missing};
+use crate::engine::{Engine, Serial};
+use crate::message::{CollectiveId, Message, Status};
+use crate::shared::SharedEngine;
+use crate::timing::{ANSWER, LAST_ANSWER};
+use meshwright_comm::parts::blocking;
+use meshwright_comm::{AsyncCollective, CommError, Missing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};

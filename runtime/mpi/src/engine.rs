@@ -11,14 +11,13 @@
 mod readiness;
 mod start;
 
-use super::channel::{ControlChannel, Received};
-use super::kit::{Kit, Member};
-use super::message::{CollectiveId, Header, Message, PostCounts, Status, Verdict};
-use super::moves::RunningCollective;
-use super::sys::Comm;
-use crate::call::PostedCall;
-use crate::signature::Signature;
-use crate::{CallName, CommError, Group, Tag, wire};
+use crate::channel::{ControlChannel, Received};
+use crate::kit::{Kit, Member};
+use crate::message::{CollectiveId, Header, Message, PostCounts, Status, Verdict};
+use crate::moves::RunningCollective;
+use crate::sys::Comm;
+use meshwright_comm::parts::{PostedCall, Signature};
+use meshwright_comm::{CallName, CommError, Group, Tag, wire};
 use readiness::Readiness;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

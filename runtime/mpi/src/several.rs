@@ -1,11 +1,11 @@
 //! What the devices of a process share that has several.
 
-use super::channel::Received;
-use super::message::{DeviceMessage, Header, Message};
-use super::shared::SharedEngine;
-use super::wait::ask;
-use crate::call::PostedCall;
-use crate::{Tag, wire};
+use crate::channel::Received;
+use crate::message::{DeviceMessage, Header, Message};
+use crate::shared::SharedEngine;
+use crate::wait::ask;
+use meshwright_comm::parts::PostedCall;
+use meshwright_comm::{Tag, wire};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;

@@ -4,10 +4,10 @@
 //! end, and moves what is in flight. **The watch** is one that never touches the engine: it ends the process where the thread
 //! that makes a communicator, and so keeps the engine, does not come back from the library.
 
-use super::engine::{Engine, Making};
-use super::job::abort_job;
-use super::timing::LAST_ANSWER;
-use crate::{CallName, flush_subnormals};
+use crate::engine::{Engine, Making};
+use crate::job::abort_job;
+use crate::timing::LAST_ANSWER;
+use meshwright_comm::{CallName, flush_subnormals};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};

@@ -1,13 +1,12 @@
 //! The thread that stands in for the devices of other processes: it posts their calls as their messages come.
 
-use super::channel::Received;
-use super::kit::Staging;
-use super::message::{DeviceMessage, Header, Message};
-use super::several::{Several, Told};
-use crate::call::{Addresses, PostedCall, check};
-use crate::threads::Pending;
-use crate::wire::Malformed;
-use crate::{Abort, Group, ThreadsTransport, Transport, flush_subnormals};
+use crate::channel::Received;
+use crate::kit::Staging;
+use crate::message::{DeviceMessage, Header, Message};
+use crate::several::{Several, Told};
+use meshwright_comm::parts::{Addresses, Pending, PostedCall, check};
+use meshwright_comm::wire::Malformed;
+use meshwright_comm::{Abort, Group, ThreadsTransport, Transport, flush_subnormals};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
@@ -165,7 +164,7 @@ fn read_call(group: &Group, header: &Header, payload: &[u8]) -> Result<(PostedCa
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::{Buf, BufMut, Call, Slot, Tag};
+    use meshwright_comm::{Buf, BufMut, Call, Slot, Tag};
     use meshwright_plan::Monoid;
 
     #[test]
@@ -180,7 +179,7 @@ mod tests {
         let (group, tag) = (Group::new([5, 2], 2).unwrap(), Tag::new(3, "w", 9));
         let call = Call::all_reduce(Monoid::Sum, slots).checked(&group, &tag, (2, 6)).unwrap();
         // SAFETY: arrays of this function.
-        let payload = unsafe { super::super::several::payload(&call, group.position()) };
+        let payload = unsafe { crate::several::payload(&call, group.position()) };
         let header = Header { tag, signature: call.signature };
         let (read, _data) = read_call(&group, &header, &payload).unwrap();
         // SAFETY: the message's memory, in `_data`.

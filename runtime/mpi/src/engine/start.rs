@@ -8,11 +8,11 @@
 //! They are made in the order in which this rank first used its groups, which must be an order that all ranks share; so no
 //! two ranks wait for each other in different groups.
 
-use super::super::message::Message;
-use super::super::moves::RunningCollective;
-use super::super::sys::Comm;
 use super::{Engine, Making, Phase, Serial};
-use crate::CommError;
+use crate::message::Message;
+use crate::moves::RunningCollective;
+use crate::sys::Comm;
+use meshwright_comm::CommError;
 use std::sync::Arc;
 
 impl Engine {
