@@ -1,11 +1,7 @@
 //! `calibrate` and `estimate --against`, as a user types them.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod support;
-
+use crate::support::{folder, run, run_in};
 use serde_json::Value;
-use support::{folder, run, run_in};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))

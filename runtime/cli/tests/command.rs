@@ -1,15 +1,10 @@
 //! The command as users run it: exit codes, streams, formats.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../tests/fake-nccl/built.rs"]
-mod fake_nccl;
-
-mod support;
-
+use crate::fake_nccl;
+use crate::support::{command, folder, lines, run, said};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{command, folder, lines, run, said};
 
 const MESH: [&str; 4] = ["--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2"];
 

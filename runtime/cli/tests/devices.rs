@@ -1,12 +1,7 @@
 //! `devices`: what a machine has, and what is wrong with it.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../tests/fake-nccl/built.rs"]
-mod fake_nccl;
-
-mod support;
-
-use support::{command, lines, said};
+use crate::fake_nccl;
+use crate::support::{command, lines, said};
 
 /// On the stand-in for NVIDIA's libraries.
 fn devices(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {

@@ -1,11 +1,7 @@
 //! `estimate` and `selftest foresight`, as a user types them.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod support;
-
+use crate::support::{folder, run, run_in};
 use serde_json::Value;
-use support::{folder, run, run_in};
 
 fn json(args: &[&str]) -> Value {
     let (code, out, err) = run(&[args, &["--format", "json"]].concat());

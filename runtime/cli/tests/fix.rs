@@ -1,9 +1,9 @@
 //! `check --fix`: which texts it changes, how, and which never.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
+use crate::support::folder;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 const RIGHT: &str = "\
@@ -24,9 +24,7 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str, model: &str, layout: &str) -> Place {
-        let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = std::fs::remove_dir_all(&at);
-        std::fs::create_dir_all(&at).unwrap();
+        let at = folder(name);
         std::fs::write(at.join("m.mw"), model).unwrap();
         std::fs::write(at.join("l.layout"), layout).unwrap();
         Place(at)

@@ -1,25 +1,15 @@
 //! `meshwright fmt` as users run it.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{folder, said};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use support::said;
 
 const UGLY: &str = "dim a=3 // size\nmodel m{input x[a]:float\n// out\noutput y=x+1}";
 const NEAT: &str =
     "dim a = 3  // size\nmodel m {\n    input x[a]: float\n    // out\n    output y = x + 1\n}\n";
 
 /// A folder of its own for a test, empty at the start.
-fn folder(name: &str) -> PathBuf {
-    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fmt").join(name);
-    let _ = std::fs::remove_dir_all(&at);
-    std::fs::create_dir_all(&at).unwrap();
-    at
-}
-
 fn command(at: &Path, args: &[&str]) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
     c.arg("fmt").args(args).current_dir(at);

@@ -1,12 +1,9 @@
 //! `generate`: text is continued alike whatever stands beside it and wherever it is computed, and what cannot be continued is
 //! said.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{folder, lines, run_in};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use support::{folder, lines, run_in};
 
 const SIZES: [&str; 16] = [
     "--preset",

@@ -1,10 +1,7 @@
 //! What a run was started with is named by absolute paths: a command goes on with it from any folder, whatever lies there.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{self, events, file, folder, npy, run_in as run, steps};
 use std::path::{Path, PathBuf};
-use support::{events, file, folder, npy, run_in as run, steps};
 
 const MODEL: &str = "use \"parts/a.mw\"
 use \"parts/b.mw\"

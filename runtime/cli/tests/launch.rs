@@ -1,11 +1,8 @@
 //! Files for clusters: what is written, what a shell and a YAML reader make of it, and what is refused.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{folder, lines, linted, run};
 use serde_json::Value;
 use std::process::Command;
-use support::{folder, lines, linted, run};
 
 const PLAN: [&str; 6] = ["mlp", "--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2", "--nodes"];
 

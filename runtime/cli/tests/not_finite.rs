@@ -1,15 +1,13 @@
 //! Losses that are infinite or not numbers: the first value that is not finite is named, with its place and its operands, under
 //! every layout and from every checkpoint.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
+use crate::support::folder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Ten examples a batch of numbers from 1 on; the model says what becomes of them.
 fn prepared(name: &str, body: &str, train: &str) -> PathBuf {
-    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&at);
-    std::fs::create_dir_all(&at).unwrap();
+    let at = folder(name);
     let data: Vec<u8> = (0..200).flat_map(|i| (1.0 + (i % 7) as f32).to_le_bytes()).collect();
     let header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (50, 4), }\n";
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();

@@ -1,11 +1,8 @@
 //! `explain --html`: what the file has, against what `explain` and `compare` print; and what is refused, with a page or without.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{folder, run, run_in};
 use serde_json::{Value, json};
 use std::path::Path;
-use support::{folder, run, run_in};
 
 const DP: &str = "batch -> r";
 const BOTH: &str = "batch -> r; hidden1 -> c";

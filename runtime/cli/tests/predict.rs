@@ -1,7 +1,7 @@
 //! What `predict` takes and gives: the inputs that are read and no others, any value by its name, files that others read, and
 //! random values that belong to an example.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
+use crate::support::folder;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,9 +49,7 @@ fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
 
 /// A folder with a trained run `a`, and examples without labels in `new.npy`.
 fn prepared(name: &str) -> PathBuf {
-    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&at);
-    std::fs::create_dir_all(&at).unwrap();
+    let at = folder(name);
     std::fs::write(at.join("guess.mw"), MODEL).unwrap();
     let floats = |n: usize| -> Vec<u8> {
         let x = |i: usize| ((i * 37 % 101) as f32 / 50.0 - 1.0).to_le_bytes();

@@ -1,15 +1,12 @@
 //! The page of runs as users have it: which runs it finds, what it refuses, and what it answers while it is served.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{command, file, prepared, run_in as run};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{command, file, prepared, run_in as run};
 
 const TRAIN: [&str; 6] = ["train", "sums.mw", "--data", "data", "--epochs", "2"];
 

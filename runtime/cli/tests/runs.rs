@@ -1,13 +1,10 @@
 //! Runs as users have them: their folder says all of them, checkpoints come when they are wanted, and metrics go where they
 //! are read.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{self, MODEL, command, events, file, lines, prepared, run_in as run, steps};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use support::{MODEL, command, events, file, lines, prepared, run_in as run, steps};
 
 #[test]
 fn the_folder_of_a_run_is_all_that_a_command_needs() {

@@ -1,15 +1,12 @@
 //! `runs`: runs that are there, listed, shown, compared, plotted, exported, summarized and removed.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{command, file, lines, prepared, run_in as run, said};
 use meshwright_train::milliseconds_of;
 use parquet::basic::{LogicalType, TimeUnit};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use support::{command, file, lines, prepared, run_in as run, said};
 
 /// Trains the small model in a run of its own.
 fn trained(at: &Path, name: &str, more: &[&str]) {

@@ -1,10 +1,7 @@
 //! `search`, as a user types it.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{folder, run};
 use serde_json::Value;
-use support::{folder, run};
 
 /// What a command prints, which must succeed.
 fn printed(args: &[&str]) -> String {

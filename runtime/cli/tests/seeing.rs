@@ -1,12 +1,9 @@
 //! What `explain` and `compare` show, on a terminal and elsewhere; meshes by position; and warnings.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{command, folder, run, said};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use support::{command, folder, run, said};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))

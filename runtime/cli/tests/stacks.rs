@@ -1,11 +1,8 @@
 //! Parts of a stack: what a `train` block and `--init-map` say of some iterations of a loop is what they would say of a loop of its own.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{self, data, events, folder, run_in as run, steps};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use support::{data, events, folder, run_in as run, steps};
 
 /// Six layers in one loop.
 const ONE: &str = "

@@ -1,16 +1,9 @@
 //! How runs begin: several at once, and under a shell that has them ignore signals.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
+use crate::support::folder;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-
-fn folder(name: &str) -> PathBuf {
-    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&at);
-    std::fs::create_dir_all(&at).unwrap();
-    at
-}
 
 fn command(at: &Path, program: &str) -> Command {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data").canonicalize().unwrap();

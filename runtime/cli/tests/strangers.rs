@@ -1,12 +1,9 @@
 //! What comes from strangers: folders of runs with links in them, files of sweeps, and names that would steer a terminal.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{self, MODEL, command, file, prepared, run_in as run, said};
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use support::{MODEL, command, file, prepared, run_in as run, said};
 
 /// Trains a run of two steps.
 fn trained(at: &Path, folder: &str, more: &[&str]) {

@@ -1,11 +1,8 @@
 //! Sweeps as users have them: which runs there are, what is left out, how they go on, and the table.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{self, file, lasting, lines, prepared, rows, run_in as run};
 use serde_json::Value;
 use std::path::Path;
-use support::{file, lasting, lines, prepared, rows, run_in as run};
 
 /// What a sweep of the small model is given.
 const GRID: [&str; 9] =

@@ -1,14 +1,11 @@
 //! Sweeps that are killed, interrupted or told to end, and go on.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{command, lasting, prepared, rows};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use support::{command, lasting, prepared, rows};
 
 /// What is killed in the tests below: runs of some length, two at once.
 fn long(folder: &str) -> Vec<String> {

@@ -1,11 +1,8 @@
 //! First values from elsewhere (`train --init`), and work on checkpoints (`ckpt`).
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::{self, events, file, lines, prepared, run_in as run, steps};
 use serde_json::Value;
 use std::path::Path;
-use support::{events, file, lines, prepared, run_in as run, steps};
 
 /// The model with another head: what was `w` is `body.w`, and `head.b` is new.
 const TUNED: &str = "

@@ -1,12 +1,17 @@
 //! What the suites of the command share: folders of their own, the command, and a small model with data.
-#![allow(dead_code, reason = "each suite uses some of it")]
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Mutex;
 
-/// A folder of its own for a test, empty at the start.
+/// A folder of its own for a test, empty at the start. Tests run side by side, so that no two may ask for the same.
 pub(crate) fn folder(name: &str) -> PathBuf {
+    static TAKEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+    let this = std::thread::current().name().unwrap_or_default().to_string();
+    let test = TAKEN.lock().unwrap().entry(name.into()).or_insert(this.clone()).clone();
+    assert_eq!(test, this, "both tests ask for the folder {name:?}");
     let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&at);
     std::fs::create_dir_all(&at).unwrap();
