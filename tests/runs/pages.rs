@@ -12,87 +12,88 @@ use crate::tidy::{blocks, none, read};
 use std::path::Path;
 use std::process::Command;
 
-/// The pages, and how many commands each has at least.
-const PAGES: &[(&str, usize)] = &[
-    ("docs/tutorial.md", 10),
-    ("README.md", 1),
-    ("docs/concepts.md", 2),
-    ("docs/tour.md", 3),
-    ("docs/choosing-a-layout.md", 9),
-    ("docs/layouts.md", 1),
-    ("docs/parallelism/README.md", 2),
-    ("docs/parallelism/data.md", 2),
-    ("docs/parallelism/tensor.md", 2),
-    ("docs/parallelism/sequence.md", 3),
-    ("docs/parallelism/zero.md", 2),
-    ("docs/parallelism/hybrid.md", 2),
-    ("docs/parallelism/context.md", 2),
-    ("docs/parallelism/experts.md", 2),
-    ("docs/models.md", 1),
-    ("docs/data.md", 3),
-    ("docs/fine-tuning.md", 9),
-    ("docs/predict.md", 4),
-    ("docs/generate.md", 4),
-    ("docs/expressions.md", 9),
-    ("docs/hugging-face.md", 6),
-    ("docs/gpt-from-nothing.md", 7),
-    ("docs/sweeps.md", 4),
-    ("docs/reports.md", 4),
-    ("docs/metrics.md", 2),
-    ("docs/runs.md", 10),
-];
+/// A test for each page, so that several run at once; with the number of commands that it has at least.
+macro_rules! pages {
+    ($($name:ident: $page:literal, $least:literal;)*) => {
+        $(#[test]
+        fn $name() {
+            shows_what_comes_out($page, $least);
+        })*
+    };
+}
+
+pages! {
+    tutorial: "docs/tutorial.md", 10;
+    readme: "README.md", 1;
+    concepts: "docs/concepts.md", 2;
+    tour: "docs/tour.md", 3;
+    choosing_a_layout: "docs/choosing-a-layout.md", 9;
+    layouts: "docs/layouts.md", 1;
+    parallelism_readme: "docs/parallelism/README.md", 2;
+    parallelism_data: "docs/parallelism/data.md", 2;
+    parallelism_tensor: "docs/parallelism/tensor.md", 2;
+    parallelism_sequence: "docs/parallelism/sequence.md", 3;
+    parallelism_zero: "docs/parallelism/zero.md", 2;
+    parallelism_hybrid: "docs/parallelism/hybrid.md", 2;
+    parallelism_context: "docs/parallelism/context.md", 2;
+    parallelism_experts: "docs/parallelism/experts.md", 2;
+    models: "docs/models.md", 1;
+    data: "docs/data.md", 3;
+    fine_tuning: "docs/fine-tuning.md", 9;
+    predict: "docs/predict.md", 4;
+    generate: "docs/generate.md", 4;
+    expressions: "docs/expressions.md", 9;
+    hugging_face: "docs/hugging-face.md", 6;
+    gpt_from_nothing: "docs/gpt-from-nothing.md", 7;
+    sweeps: "docs/sweeps.md", 4;
+    reports: "docs/reports.md", 4;
+    metrics: "docs/metrics.md", 2;
+    runs: "docs/runs.md", 10;
+}
 
 /// Pages for which the data that ships lies where it does in the repository.
 const WITH_DATA: &[&str] = &["docs/gpt-from-nothing.md", "docs/metrics.md"];
 
-#[test]
-fn what_pages_show_is_what_comes_out() {
+fn shows_what_comes_out(page: &str, least: usize) {
     let mut problems = Vec::new();
-    for (page, least) in PAGES {
-        let dir = tempfile::tempdir().unwrap();
-        let bin = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink(
-            env!("CARGO_BIN_EXE_meshwright-under-test"),
-            bin.path().join("meshwright"),
-        )
+    let dir = tempfile::tempdir().unwrap();
+    let bin = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_meshwright-under-test"), bin.path().join("meshwright"))
         .unwrap();
-        if WITH_DATA.contains(page) {
-            std::os::unix::fs::symlink(root().join("models"), dir.path().join("models")).unwrap();
-        }
-        let mut commands = 0;
-        for (info, text) in blocks(&read(&root().join(page))) {
-            let words: Vec<&str> = info.split_whitespace().collect();
-            match words.as_slice() {
-                ["sh"] => {
-                    let said = shell(&text, dir.path(), bin.path());
-                    if said != (Some(0), String::new()) {
-                        problems.push(format!("{page}: {said:?} of\n{text}"));
-                    }
-                }
-                ["console"] => {
-                    for (command, expected) in console(&text) {
-                        commands += 1;
-                        let (_, got) = shell(&command, dir.path(), bin.path());
-                        let got: Vec<&str> = got.lines().map(str::trim_end).collect();
-                        let lines: Vec<&str> = expected.lines().map(str::trim_end).collect();
-                        if !matches(&lines, &got) {
-                            problems.push(format!(
-                                "{page}: `{command}` shows\n{}\nand the page\n{expected}",
-                                got.join("\n")
-                            ));
-                        }
-                    }
-                }
-                [_, file] => {
-                    let path = dir.path().join(file);
-                    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-                    std::fs::write(path, text).unwrap();
-                }
-                _ => {}
-            }
-        }
-        assert!(commands >= *least, "{page}: {commands} commands");
+    if WITH_DATA.contains(&page) {
+        std::os::unix::fs::symlink(root().join("models"), dir.path().join("models")).unwrap();
     }
+    let mut commands = 0;
+    for (info, text) in blocks(&read(&root().join(page))) {
+        let words: Vec<&str> = info.split_whitespace().collect();
+        match words.as_slice() {
+            ["sh"] => {
+                let said = shell(&text, dir.path(), bin.path());
+                if said != (Some(0), String::new()) {
+                    problems.push(format!("{said:?} of\n{text}"));
+                }
+            }
+            ["console"] => {
+                for (command, expected) in console(&text) {
+                    commands += 1;
+                    let (_, got) = shell(&command, dir.path(), bin.path());
+                    let got: Vec<&str> = got.lines().map(str::trim_end).collect();
+                    let lines: Vec<&str> = expected.lines().map(str::trim_end).collect();
+                    if !matches(&lines, &got) {
+                        problems
+                            .push(format!("`{command}` shows\n{}\nand the page\n{expected}", got.join("\n")));
+                    }
+                }
+            }
+            [_, file] => {
+                let path = dir.path().join(file);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            _ => {}
+        }
+    }
+    assert!(commands >= least, "{page}: {commands} commands");
     none(problems);
 }
 
