@@ -2,8 +2,8 @@
 //! reads its part of it once, in place.
 
 use super::data::Element;
-use super::instruction_set::{Level, multiversion};
 use super::half_types::Half;
+use super::instruction_set::{Level, multiversion};
 use super::{KernelError, Slice, SliceMut, check_in, check_out};
 use half::{bf16, f16};
 pub use meshwright_device::kernels::host::ThinShape;
