@@ -29,3 +29,14 @@ mod strangers;
 mod sweep;
 mod sweep_stopped;
 mod weights;
+
+/// A file that is not named above would run no test, and nobody would see it.
+#[test]
+fn every_file_of_tests_is_named_here() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let name = file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_string();
+        let is_here = name == "main" || include_str!("main.rs").contains(&format!("\nmod {name};\n"));
+        assert!(is_here, "tests/main.rs has no `mod {name};`");
+    }
+}
