@@ -15,7 +15,7 @@ use meshwright_plan::{BufId, Step};
 
 /// Kind of independent steps that share a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupKind {
+pub(crate) enum GroupKind {
     /// Element-wise steps.
     Map,
     /// Reductions, and sums of products without a matrix.
@@ -24,32 +24,32 @@ pub enum GroupKind {
 
 impl Lowering<'_> {
     /// Lowers a step that computes.
-    pub fn lower(&mut self, step: &Step) -> Result<(), LoweringError> {
+    pub(crate) fn lower(&mut self, step: &Step) -> Result<(), LoweringError> {
         if self.graph.target.host_kernels { HostSteps(self).step(step) } else { self.step(step) }
     }
 
     /// Whether `step` can draw the random values of `buf` itself, so that the producer `by` is fused away.
-    pub fn draws(&self, step: usize, buf: BufId, by: usize) -> bool {
+    pub(crate) fn draws(&self, step: usize, buf: BufId, by: usize) -> bool {
         self.graph.target.maps && self.draws_within(step, buf, by)
     }
 
     /// Whether a reduction can compute its operand `value` itself.
-    pub fn folds(&self, inlined: &Inlined, value: BufId) -> bool {
+    pub(crate) fn folds(&self, inlined: &Inlined, value: BufId) -> bool {
         self.graph.target.blocks && self.can_fold(inlined, value)
     }
 
     /// Whether the target has a kernel for a group of steps along rows.
-    pub fn fuses(&self, group: &RowGroup) -> bool {
+    pub(crate) fn fuses(&self, group: &RowGroup) -> bool {
         self.graph.target.blocks && self.has_row_kernel(group)
     }
 
     /// Whether the target's matmuls can compute an epilogue.
-    pub fn has_epilogue(&self, epilogue: &Epilogue) -> bool {
+    pub(crate) fn has_epilogue(&self, epilogue: &Epilogue) -> bool {
         self.graph.target.epilogues && self.is_epilogue(epilogue)
     }
 
     /// The kind of launch that the step can share with independent steps of that kind; none if it has a launch of its own.
-    pub fn groups(&self, step: &Step) -> Option<GroupKind> {
+    pub(crate) fn groups(&self, step: &Step) -> Option<GroupKind> {
         match self.graph.target {
             target if target.blocks && self.is_own_fold(step) => Some(GroupKind::Fold),
             target => (target.maps && self.is_own_map(step)).then_some(GroupKind::Map),
@@ -57,7 +57,7 @@ impl Lowering<'_> {
     }
 
     /// Lowers independent steps of a kind to one launch.
-    pub fn lower_group(&mut self, kind: GroupKind, steps: &[&Step]) -> Result<(), LoweringError> {
+    pub(crate) fn lower_group(&mut self, kind: GroupKind, steps: &[&Step]) -> Result<(), LoweringError> {
         match kind {
             GroupKind::Map => self.own_maps(steps),
             GroupKind::Fold => self.own_folds(steps),
@@ -66,7 +66,7 @@ impl Lowering<'_> {
 
     /// Packs blocks along a dim of several arrays into one dim: the first block of each array, then the second of each, and so on. No
     /// array may be empty.
-    pub fn pack(&mut self, arrays: &[Blocked<'_>]) -> Val {
+    pub(crate) fn pack(&mut self, arrays: &[Blocked<'_>]) -> Val {
         if self.graph.target.host_kernels {
             HostSteps(self).pack(arrays)
         } else {
@@ -75,7 +75,7 @@ impl Lowering<'_> {
     }
 
     /// Inverse of [`Lowering::pack`] for one array of shape `local`, which the blocks cover in order.
-    pub fn unpack(&mut self, packed: Val, local: &Local, axis: usize, blocks: &[PackedBlock]) -> Val {
+    pub(crate) fn unpack(&mut self, packed: Val, local: &Local, axis: usize, blocks: &[PackedBlock]) -> Val {
         if self.graph.target.host_kernels {
             return HostSteps(self).unpack(packed, local, axis, blocks);
         }
@@ -84,7 +84,7 @@ impl Lowering<'_> {
     }
 
     /// Joins the packed blocks that others sent with the device's own part to an array of shape `local`.
-    pub fn join_halo(
+    pub(crate) fn join_halo(
         &mut self,
         halo: &Halo,
         received: Option<Val>,

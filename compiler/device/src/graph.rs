@@ -5,7 +5,7 @@
 
 use crate::kernels::Kernel;
 use crate::ops::base;
-use crate::slot::TensorSlot;
+use crate::slot::{Table, TensorSlot};
 use crate::target::Target;
 use burn_backend::DType as BurnType;
 use burn_ir::{
@@ -15,18 +15,11 @@ use burn_ir::{
 
 /// A value of the step that is lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Val(usize);
-
-/// A constant table of integers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
-    pub shape: Vec<usize>,
-    pub elements: Vec<i32>,
-}
+pub(crate) struct Val(usize);
 
 /// An operation of a lowered step.
 #[derive(Debug)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// A kernel, what it reads and what it writes.
     Kernel(Kernel, Vec<TensorIr>, Vec<TensorIr>),
     /// An operation of Burn.
@@ -61,28 +54,29 @@ enum NodeKind {
 }
 
 /// Operations of one step, and what outlives it.
-pub struct GraphBuilder {
+pub(crate) struct GraphBuilder {
     values: Vec<Value>,
     nodes: Vec<GraphNode>,
     /// Tables of the whole program.
     pub tables: Vec<Table>,
     /// The step whose operations are recorded.
     pub step: usize,
+    /// The target of the lowering.
     pub target: Target,
     temporaries: u64,
 }
 
 impl GraphBuilder {
     /// For a kind of device.
-    pub fn new(target: Target) -> GraphBuilder {
+    pub(crate) fn new(target: Target) -> GraphBuilder {
         GraphBuilder { values: vec![], nodes: vec![], tables: vec![], step: 0, target, temporaries: 0 }
     }
 
-    pub fn shape(&self, v: Val) -> &[usize] {
+    pub(crate) fn shape(&self, v: Val) -> &[usize] {
         &self.values[v.0].shape
     }
 
-    pub fn dtype(&self, v: Val) -> BurnType {
+    pub(crate) fn dtype(&self, v: Val) -> BurnType {
         self.values[v.0].dtype
     }
 
@@ -92,13 +86,13 @@ impl GraphBuilder {
     }
 
     /// Value of a slot at the begin of the step.
-    pub fn read(&mut self, slot: TensorSlot, shape: &[usize], dtype: BurnType) -> Val {
+    pub(crate) fn read(&mut self, slot: TensorSlot, shape: &[usize], dtype: BurnType) -> Val {
         let known = self.values.iter().position(|v| v.slot == Some(slot));
         known.map(Val).unwrap_or_else(|| self.value(shape.to_vec(), dtype, Some(slot), false))
     }
 
     /// A table of integers.
-    pub fn table(&mut self, shape: &[usize], elements: Vec<i32>) -> Val {
+    pub(crate) fn table(&mut self, shape: &[usize], elements: Vec<i32>) -> Val {
         let table = Table { shape: shape.to_vec(), elements };
         let known = self.tables.iter().position(|t| *t == table);
         let at = known.unwrap_or_else(|| {
@@ -109,7 +103,7 @@ impl GraphBuilder {
     }
 
     /// An operation of Burn, written of its inputs and its result.
-    pub fn node<const N: usize>(
+    pub(crate) fn node<const N: usize>(
         &mut self,
         inputs: [Val; N],
         shape: Vec<usize>,
@@ -122,7 +116,7 @@ impl GraphBuilder {
     }
 
     /// An operation of Burn with any number of inputs.
-    pub fn node_of(
+    pub(crate) fn node_of(
         &mut self,
         inputs: Vec<Val>,
         shape: Vec<usize>,
@@ -136,7 +130,7 @@ impl GraphBuilder {
     }
 
     /// An operation of Burn with one input, whose result has the same shape and dtype.
-    pub fn alike(
+    pub(crate) fn alike(
         &mut self,
         a: Val,
         write: impl FnOnce(TensorIr, TensorIr) -> OperationIr + Send + 'static,
@@ -146,7 +140,7 @@ impl GraphBuilder {
     }
 
     /// A kernel with results of these shapes and dtypes.
-    pub fn kernel(
+    pub(crate) fn kernel(
         &mut self,
         kernel: Kernel,
         inputs: Vec<Val>,
@@ -158,7 +152,7 @@ impl GraphBuilder {
         outs
     }
 
-    pub fn reshape(&mut self, a: Val, shape: &[usize]) -> Val {
+    pub(crate) fn reshape(&mut self, a: Val, shape: &[usize]) -> Val {
         if self.shape(a) == shape { a } else { self.reshaped(a, shape.to_vec()) }
     }
 
@@ -169,7 +163,7 @@ impl GraphBuilder {
         })
     }
 
-    pub fn permute(&mut self, a: Val, axes: &[usize]) -> Val {
+    pub(crate) fn permute(&mut self, a: Val, axes: &[usize]) -> Val {
         if axes.iter().copied().eq(0..axes.len()) {
             return a;
         }
@@ -181,7 +175,7 @@ impl GraphBuilder {
     }
 
     /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`.
-    pub fn matmul(&mut self, a: Val, b: Val) -> Val {
+    pub(crate) fn matmul(&mut self, a: Val, b: Val) -> Val {
         let mut shape = self.shape(a).to_vec();
         let last = shape.len() - 1;
         shape[last] = self.shape(b)[last];
@@ -192,13 +186,13 @@ impl GraphBuilder {
     }
 
     /// A slot that outlives the step, until it is read.
-    pub fn fresh(&mut self) -> TensorSlot {
+    pub(crate) fn fresh(&mut self) -> TensorSlot {
         self.temporaries += 1;
         TensorSlot::Temporary(self.temporaries)
     }
 
     /// Says where a value goes. One that is kept already is copied, or seen a second time.
-    pub fn store(&mut self, v: Val, slot: TensorSlot) {
+    pub(crate) fn store(&mut self, v: Val, slot: TensorSlot) {
         let mut v = v;
         if self.values[v.0].slot.is_some() {
             v = self.reshaped(v, self.shape(v).to_vec());
@@ -208,7 +202,7 @@ impl GraphBuilder {
     }
 
     /// The operations of the step, which ends `ending`.
-    pub fn finish(&mut self, ending: &[TensorSlot]) -> Vec<Operation> {
+    pub(crate) fn finish(&mut self, ending: &[TensorSlot]) -> Vec<Operation> {
         let (mut values, nodes) = (std::mem::take(&mut self.values), std::mem::take(&mut self.nodes));
         let mut needed: Vec<bool> = values.iter().map(|v| v.stored).collect();
         let mut kept = vec![];

@@ -12,7 +12,7 @@ use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
 use std::collections::BTreeMap;
 
 /// Lowers the steps of one Plan for one device.
-pub struct Lowering<'a> {
+pub(crate) struct Lowering<'a> {
     /// The device.
     pub context: DeviceContext<'a>,
     /// The operations of the step that is lowered.
@@ -33,13 +33,13 @@ pub struct Lowering<'a> {
 
 /// A tensor of a buffer: where it is, and what its elements are.
 #[derive(Clone, Copy, Debug)]
-pub struct Plane {
+pub(crate) struct Plane {
     pub slot: TensorSlot,
     pub dtype: DType,
 }
 
 impl<'a> Lowering<'a> {
-    pub fn new(plan: &'a Plan, rank: usize, target: Target) -> Lowering<'a> {
+    pub(crate) fn new(plan: &'a Plan, rank: usize, target: Target) -> Lowering<'a> {
         Lowering {
             context: DeviceContext::new(plan, rank),
             graph: GraphBuilder::new(target),
@@ -53,13 +53,13 @@ impl<'a> Lowering<'a> {
     }
 
     /// The dtype of the values of a buffer in two parts.
-    pub fn value_type(&self, buf: BufId, dtype: DType) -> DType {
+    pub(crate) fn value_type(&self, buf: BufId, dtype: DType) -> DType {
         if dtype.is_pair() { self.pairs.get(&buf).copied().unwrap_or(DType::I32) } else { dtype }
     }
 
     /// The tensors of a buffer, whether or not it has elements on this device: of pairs that are stored in two parts the
     /// values and the indices.
-    pub fn planes(&self, buf: BufId, dtype: DType) -> Vec<Plane> {
+    pub(crate) fn planes(&self, buf: BufId, dtype: DType) -> Vec<Plane> {
         if !dtype.is_pair() || self.graph.target.host_kernels {
             return vec![Plane { slot: TensorSlot::Buffer(buf), dtype }];
         }
@@ -69,12 +69,12 @@ impl<'a> Lowering<'a> {
     }
 
     /// Whether a tensor of so many elements exists.
-    pub fn exists(&self, elements: usize) -> bool {
+    pub(crate) fn exists(&self, elements: usize) -> bool {
         elements > 0 || self.graph.target.host_kernels
     }
 
     /// Where the elements of a buffer are on this device; nowhere if there are none.
-    pub fn slots(&self, buf: BufId) -> Result<Vec<TensorSlot>, String> {
+    pub(crate) fn slots(&self, buf: BufId) -> Result<Vec<TensorSlot>, String> {
         let Some(buffer) = self.context.plan.buffers.get(buf.0 as usize) else {
             return Err(format!("there is no buffer {}", buf.0));
         };
@@ -84,12 +84,12 @@ impl<'a> Lowering<'a> {
     }
 
     /// The bits of attention that a step is the only one to read.
-    pub fn bits_that_end(&self, step: usize) -> Option<TensorSlot> {
+    pub(crate) fn bits_that_end(&self, step: usize) -> Option<TensorSlot> {
         self.drawn_bits.get(self.decisions.attention_bits.shared.get(&step)?).copied()
     }
 
     /// One of a buffer's tensors.
-    pub fn read_plane(&mut self, local: &Local, plane: Plane) -> Val {
+    pub(crate) fn read_plane(&mut self, local: &Local, plane: Plane) -> Val {
         let shape = stored_shape(plane.dtype, &local.shape);
         self.graph.read(plane.slot, &shape, stored_as(plane.dtype))
     }

@@ -8,7 +8,7 @@ use burn_ir::{
 
 /// Functions of two tensors, element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Binary {
+pub(crate) enum Binary {
     Add,
     Sub,
     Mul,
@@ -29,7 +29,7 @@ pub enum Binary {
 }
 
 impl Binary {
-    pub fn compares(self) -> bool {
+    pub(crate) fn compares(self) -> bool {
         use Binary::*;
         matches!(self, Lt | Le | Gt | Ge | Eq | Ne)
     }
@@ -37,7 +37,7 @@ impl Binary {
 
 /// Folds of one dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduce {
+pub(crate) enum Reduce {
     Sum,
     Prod,
     Max,
@@ -61,7 +61,7 @@ fn class(t: BurnType) -> Class {
 }
 
 /// A number as elements of a dtype are.
-pub fn number(t: BurnType, x: f64) -> ScalarIr {
+pub(crate) fn number(t: BurnType, x: f64) -> ScalarIr {
     match class(t) {
         Class::Float => ScalarIr::Float(x),
         Class::Int => ScalarIr::Int(x as i64),
@@ -70,7 +70,7 @@ pub fn number(t: BurnType, x: f64) -> ScalarIr {
 }
 
 /// One of the operations that all dtypes have.
-pub fn base(dtype: BurnType, op: BaseOperationIr) -> OperationIr {
+pub(crate) fn base(dtype: BurnType, op: BaseOperationIr) -> OperationIr {
     match class(dtype) {
         Class::Float => OperationIr::BaseFloat(op),
         Class::Int => OperationIr::BaseInt(op),
@@ -79,7 +79,7 @@ pub fn base(dtype: BurnType, op: BaseOperationIr) -> OperationIr {
 }
 
 /// One of those that numbers have.
-pub fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
+pub(crate) fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
     match class(dtype) {
         Class::Float => OperationIr::NumericFloat(dtype, op),
         _ => OperationIr::NumericInt(dtype, op),
@@ -87,7 +87,7 @@ pub fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
 }
 
 /// A conversion to the dtype of the result.
-pub fn cast(op: CastOpIr) -> OperationIr {
+pub(crate) fn cast(op: CastOpIr) -> OperationIr {
     let dtype = op.input.dtype;
     match (class(dtype), class(op.out.dtype)) {
         (Class::Float, Class::Int) => OperationIr::Float(dtype, FloatOperationIr::IntoInt(op)),
@@ -100,7 +100,7 @@ pub fn cast(op: CastOpIr) -> OperationIr {
 }
 
 /// A fold of one dim.
-pub fn reduce(f: Reduce, op: ReduceDimOpIr) -> OperationIr {
+pub(crate) fn reduce(f: Reduce, op: ReduceDimOpIr) -> OperationIr {
     let dtype = op.input.dtype;
     let of = match f {
         Reduce::Sum => NumericOperationIr::SumDim,
@@ -112,7 +112,7 @@ pub fn reduce(f: Reduce, op: ReduceDimOpIr) -> OperationIr {
 }
 
 /// A function of two tensors.
-pub fn binary(f: Binary, op: BinaryOpIr) -> OperationIr {
+pub(crate) fn binary(f: Binary, op: BinaryOpIr) -> OperationIr {
     let dtype = op.lhs.dtype;
     let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
     let kind = class(dtype);
@@ -137,7 +137,7 @@ pub fn binary(f: Binary, op: BinaryOpIr) -> OperationIr {
 }
 
 /// A function of a tensor and a number.
-pub fn scalar(f: Binary, op: ScalarOpIr) -> OperationIr {
+pub(crate) fn scalar(f: Binary, op: ScalarOpIr) -> OperationIr {
     let dtype = op.lhs.dtype;
     let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
     match f {

@@ -18,7 +18,16 @@ impl ArenaId for LaunchId {
     }
 }
 
-/// Where a tensor is kept between operations.
+/// A constant table of integers. A device plan lists its tables, and the device uploads each once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Extents.
+    pub shape: Vec<usize>,
+    /// Elements, row-major.
+    pub elements: Vec<i32>,
+}
+
+/// Storage of a tensor between operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TensorSlot {
     /// A buffer of the Plan; of pairs in two parts the values.

@@ -62,7 +62,7 @@ fn within(block: &Local, space: &Local) -> Local {
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Attention`].
-    pub fn attention(
+    pub(crate) fn attention(
         &mut self,
         step: &Step,
         spec: &AttentionSpec,

@@ -22,7 +22,7 @@ struct BlockSource {
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Copy`].
-    pub fn copy(&mut self, step: &Step) -> Result<(), LoweringError> {
+    pub(crate) fn copy(&mut self, step: &Step) -> Result<(), LoweringError> {
         let ([from], [out]) = self.locals(step)?;
         if from.dtype != out.dtype {
             return Err(LoweringError::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
@@ -52,7 +52,7 @@ impl Lower<'_> {
     }
 
     /// See [`Prim::Shift`], [`Prim::Reverse`], [`Prim::Concat`], [`Prim::SplitDim`] and [`Prim::MergeDims`].
-    pub fn blocks(&mut self, step: &Step) -> Result<(), LoweringError> {
+    pub(crate) fn blocks(&mut self, step: &Step) -> Result<(), LoweringError> {
         match &step.prim {
             Prim::Shift { dim, to, start, fill } => {
                 let ([x], [out]) = self.locals(step)?;

@@ -11,7 +11,7 @@ use meshwright_plan::{DType, Step};
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Contract`].
-    pub fn contract(&mut self, step: &Step) -> Result<(), LoweringError> {
+    pub(crate) fn contract(&mut self, step: &Step) -> Result<(), LoweringError> {
         let ([a, b], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&a, &b, &out], &[])?;
         let dtypes = [a.dtype, b.dtype, out.dtype].map(DType::wide);
@@ -32,7 +32,7 @@ impl Lower<'_> {
     }
 
     /// The product of two tensors, summed over the dims that `out` lacks, with the extents of `out`; none where it is 0.
-    pub fn product(
+    pub(crate) fn product(
         &mut self,
         a: (Val, &Local),
         b: (Val, &Local),
@@ -65,7 +65,7 @@ impl Lower<'_> {
         }))
     }
 
-    pub fn factor(&mut self, of: (Val, &Local), factor: &Factor) -> Val {
+    pub(crate) fn factor(&mut self, of: (Val, &Local), factor: &Factor) -> Val {
         let (mut val, local) = of;
         if let Some(order) = &factor.copy {
             // Extents of 1, which the order does not name, go last.

@@ -12,19 +12,19 @@ use burn_ir::{
 };
 
 impl GraphBuilder {
-    pub fn is_truth(&self, v: Val) -> bool {
+    pub(crate) fn is_truth(&self, v: Val) -> bool {
         self.dtype(v) == self.target.boolean
     }
 
     /// `first, first + 1, …` along one of `rank` dims, of extent 1 along all others.
-    pub fn count(&mut self, rank: usize, axis: usize, len: usize, first: usize) -> Val {
+    pub(crate) fn count(&mut self, rank: usize, axis: usize, len: usize, first: usize) -> Val {
         let mut shape = vec![1; rank.max(1)];
         shape[axis] = len;
         self.table(&shape, (first..first + len).map(|i| i as i32).collect())
     }
 
     /// One number everywhere.
-    pub fn full(&mut self, shape: &[usize], dtype: BurnType, x: f64) -> Val {
+    pub(crate) fn full(&mut self, shape: &[usize], dtype: BurnType, x: f64) -> Val {
         if dtype == self.target.boolean {
             let ones = self.full(shape, BurnType::I32, f64::from(u8::from(x != 0.0)));
             return self.scalar(Binary::Ne, ones, 0.0);
@@ -35,21 +35,21 @@ impl GraphBuilder {
     }
 
     /// Elements that the host draws.
-    pub fn random(&mut self, block: RandomBlock, shape: &[usize], dtype: BurnType) -> Val {
+    pub(crate) fn random(&mut self, block: RandomBlock, shape: &[usize], dtype: BurnType) -> Val {
         self.kernel(Kernel::Random(block), vec![], [(shape.to_vec(), dtype)])[0]
     }
 
     /// A function of floats that Burn has.
-    pub fn float(&mut self, f: fn(UnaryOpIr) -> FloatOperationIr, a: Val) -> Val {
+    pub(crate) fn float(&mut self, f: fn(UnaryOpIr) -> FloatOperationIr, a: Val) -> Val {
         self.alike(a, move |input, out| OperationIr::Float(input.dtype, f(UnaryOpIr { input, out })))
     }
 
     /// A function of numbers that Burn has.
-    pub fn numeric(&mut self, f: fn(UnaryOpIr) -> NumericOperationIr, a: Val) -> Val {
+    pub(crate) fn numeric(&mut self, f: fn(UnaryOpIr) -> NumericOperationIr, a: Val) -> Val {
         self.alike(a, move |input, out| numeric(input.dtype, f(UnaryOpIr { input, out })))
     }
 
-    pub fn is_nan(&mut self, a: Val) -> Val {
+    pub(crate) fn is_nan(&mut self, a: Val) -> Val {
         let shape = self.shape(a).to_vec();
         self.node([a], shape, self.target.boolean, |[input], out| {
             OperationIr::Float(input.dtype, FloatOperationIr::IsNan(UnaryOpIr { input, out }))
@@ -57,7 +57,7 @@ impl GraphBuilder {
     }
 
     /// A function of two tensors of one rank; extents of 1 are repeated.
-    pub fn binary(&mut self, f: Binary, a: Val, b: Val) -> Val {
+    pub(crate) fn binary(&mut self, f: Binary, a: Val, b: Val) -> Val {
         let shape = broadcast(self.shape(a), self.shape(b));
         // Backends repeat numbers, but not all of them truth values.
         let [a, b] = if self.is_truth(a) { [a, b].map(|v| self.expand(v, &shape)) } else { [a, b] };
@@ -66,7 +66,7 @@ impl GraphBuilder {
     }
 
     /// A function of a tensor and a number.
-    pub fn scalar(&mut self, f: Binary, a: Val, x: f64) -> Val {
+    pub(crate) fn scalar(&mut self, f: Binary, a: Val, x: f64) -> Val {
         let dtype = if f.compares() { self.target.boolean } else { self.dtype(a) };
         let shape = self.shape(a).to_vec();
         self.node([a], shape, dtype, move |[lhs], out| {
@@ -74,28 +74,28 @@ impl GraphBuilder {
         })
     }
 
-    pub fn add(&mut self, a: Val, b: Val) -> Val {
+    pub(crate) fn add(&mut self, a: Val, b: Val) -> Val {
         self.binary(Binary::Add, a, b)
     }
 
-    pub fn sub(&mut self, a: Val, b: Val) -> Val {
+    pub(crate) fn sub(&mut self, a: Val, b: Val) -> Val {
         self.binary(Binary::Sub, a, b)
     }
 
-    pub fn mul(&mut self, a: Val, b: Val) -> Val {
+    pub(crate) fn mul(&mut self, a: Val, b: Val) -> Val {
         self.binary(Binary::Mul, a, b)
     }
 
-    pub fn and(&mut self, a: Val, b: Val) -> Val {
+    pub(crate) fn and(&mut self, a: Val, b: Val) -> Val {
         self.binary(Binary::And, a, b)
     }
 
-    pub fn not(&mut self, a: Val) -> Val {
+    pub(crate) fn not(&mut self, a: Val) -> Val {
         self.alike(a, |input, out| OperationIr::Bool(BoolOperationIr::Not(UnaryOpIr { input, out })))
     }
 
     /// Conversion; what a float has after the point is cut off, other than 0 is true.
-    pub fn cast(&mut self, a: Val, dtype: BurnType) -> Val {
+    pub(crate) fn cast(&mut self, a: Val, dtype: BurnType) -> Val {
         if self.dtype(a) == dtype {
             return a;
         }
@@ -110,7 +110,7 @@ impl GraphBuilder {
     }
 
     /// Folds one dim, of which an extent of 1 stays.
-    pub fn reduce(&mut self, f: Reduce, a: Val, axis: usize) -> Val {
+    pub(crate) fn reduce(&mut self, f: Reduce, a: Val, axis: usize) -> Val {
         if self.shape(a)[axis] == 1 {
             return a;
         }
@@ -123,14 +123,14 @@ impl GraphBuilder {
     }
 
     /// From the end of one dim to its start.
-    pub fn flip(&mut self, a: Val, axis: usize) -> Val {
+    pub(crate) fn flip(&mut self, a: Val, axis: usize) -> Val {
         self.alike(a, move |input, out| {
             base(input.dtype, BaseOperationIr::Flip(FlipOpIr { input, out, axes: vec![axis] }))
         })
     }
 
     /// One further along a dim: the last element is dropped, and 0 comes before the first.
-    pub fn delay(&mut self, a: Val, axis: usize) -> Val {
+    pub(crate) fn delay(&mut self, a: Val, axis: usize) -> Val {
         let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
         let n = std::mem::replace(&mut shape[axis], 1);
         let mut parts = vec![self.full(&shape, dtype, 0.0)];
@@ -140,7 +140,7 @@ impl GraphBuilder {
         self.cat(parts, axis)
     }
 
-    pub fn expand(&mut self, a: Val, shape: &[usize]) -> Val {
+    pub(crate) fn expand(&mut self, a: Val, shape: &[usize]) -> Val {
         if self.shape(a) == shape {
             return a;
         }
@@ -150,7 +150,7 @@ impl GraphBuilder {
         })
     }
 
-    pub fn slice(&mut self, a: Val, axis: usize, range: std::ops::Range<usize>) -> Val {
+    pub(crate) fn slice(&mut self, a: Val, axis: usize, range: std::ops::Range<usize>) -> Val {
         if range == (0..self.shape(a)[axis]) {
             return a;
         }
@@ -164,7 +164,7 @@ impl GraphBuilder {
         })
     }
 
-    pub fn cat(&mut self, parts: Vec<Val>, axis: usize) -> Val {
+    pub(crate) fn cat(&mut self, parts: Vec<Val>, axis: usize) -> Val {
         if let [one] = parts[..] {
             return one;
         }
@@ -177,7 +177,7 @@ impl GraphBuilder {
     }
 
     /// `out[.., i, ..] = a[.., indices[i], ..]`.
-    pub fn select(&mut self, a: Val, axis: usize, indices: Val) -> Val {
+    pub(crate) fn select(&mut self, a: Val, axis: usize, indices: Val) -> Val {
         let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
         shape[axis] = self.shape(indices)[0];
         self.node([a, indices], shape, dtype, move |[tensor, indices], out| {
@@ -186,7 +186,7 @@ impl GraphBuilder {
     }
 
     /// `a[.., indices[i], ..] += values[.., i, ..]`.
-    pub fn select_add(&mut self, a: Val, axis: usize, indices: Val, values: Val) -> Val {
+    pub(crate) fn select_add(&mut self, a: Val, axis: usize, indices: Val, values: Val) -> Val {
         let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
         self.node([a, indices, values], shape, dtype, move |[tensor, indices, value], out| {
             let (dim, update) = (axis, IndexingUpdateOp::Add);
@@ -196,7 +196,7 @@ impl GraphBuilder {
     }
 
     /// `if mask { yes } else { no }`; extents of 1 are repeated.
-    pub fn choose(&mut self, mask: Val, yes: Val, no: Val) -> Val {
+    pub(crate) fn choose(&mut self, mask: Val, yes: Val, no: Val) -> Val {
         if self.is_truth(yes) {
             let (a, not) = (self.and(mask, yes), self.not(mask));
             let b = self.and(not, no);
@@ -211,7 +211,7 @@ impl GraphBuilder {
     }
 
     /// `if mask { x } else { a }`; extents of 1 are repeated.
-    pub fn fill(&mut self, a: Val, mask: Val, x: f64) -> Val {
+    pub(crate) fn fill(&mut self, a: Val, mask: Val, x: f64) -> Val {
         if self.is_truth(a) {
             let constant = vec![1; self.shape(a).len()];
             let constant = self.full(&constant, self.target.boolean, x);
@@ -227,7 +227,7 @@ impl GraphBuilder {
     }
 
     /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`, with elements of `dtype`.
-    pub fn product(&mut self, a: Val, b: Val, dtype: BurnType) -> Val {
+    pub(crate) fn product(&mut self, a: Val, b: Val, dtype: BurnType) -> Val {
         let rows = self.shape(a).iter().rev().nth(1).copied();
         if !self.target.own_matmul && dtype == self.dtype(a) && rows != Some(1) {
             return self.matmul(a, b);

@@ -33,12 +33,12 @@ type BesideSteps = (Vec<Local>, Option<Local>, BesideProduct);
 
 impl Lower<'_> {
     /// See [`Lowering::has_epilogue`](crate::lowering::Lowering::has_epilogue).
-    pub fn is_epilogue(&self, epilogue: &Epilogue) -> bool {
+    pub(crate) fn is_epilogue(&self, epilogue: &Epilogue) -> bool {
         self.graph.target.epilogues && matches!(self.product_steps(epilogue), Ok(Some(_)))
     }
 
     /// Records it.
-    pub fn epilogue(&mut self, epilogue: &Epilogue) -> Result<(), LoweringError> {
+    pub(crate) fn epilogue(&mut self, epilogue: &Epilogue) -> Result<(), LoweringError> {
         let Some(steps) = self.product_steps(epilogue)? else {
             return Err(LoweringError::Plan("a product has another epilogue than it had".into()));
         };

@@ -21,12 +21,12 @@ struct OwnFold {
 
 impl Lower<'_> {
     /// Whether a step is a fold for which there is a kernel: a reduction, or a sum of products that have no matrices.
-    pub fn is_own_fold(&self, step: &Step) -> bool {
+    pub(crate) fn is_own_fold(&self, step: &Step) -> bool {
         matches!(self.own_fold_of(step), Ok(Some(_)))
     }
 
     /// Records such steps, none of which reads what another writes.
-    pub fn own_folds(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
+    pub(crate) fn own_folds(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
         let folds = steps.iter().map(|step| self.own_fold_of(step)).collect::<Result<Vec<_>, _>>()?;
         let (mut calls, mut reads, mut outs) = (vec![], vec![], vec![]);
         for fold in folds.into_iter().flatten() {
@@ -43,7 +43,7 @@ impl Lower<'_> {
     }
 
     /// Call of a step, if there is a kernel for it.
-    pub fn own_fold_call(&self, step: &Step) -> Result<Option<FoldCall>, LoweringError> {
+    pub(crate) fn own_fold_call(&self, step: &Step) -> Result<Option<FoldCall>, LoweringError> {
         Ok(self.own_fold_of(step)?.map(|fold| fold.call))
     }
 
@@ -117,7 +117,7 @@ impl Lower<'_> {
     }
 
     /// See [`Lowering::folds`](crate::lowering::Lowering::folds).
-    pub fn can_fold(&self, inlined: &Inlined, value: BufId) -> bool {
+    pub(crate) fn can_fold(&self, inlined: &Inlined, value: BufId) -> bool {
         let drawn = |o: &Operand| self.decisions.masks.drawn_by.contains_key(&o.buf);
         let step = &self.context.plan.steps[inlined.by];
         let folds = self.own_fold_with(step, &|o| (o.buf == value).then_some(inlined));

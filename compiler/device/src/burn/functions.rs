@@ -11,7 +11,7 @@ use meshwright_plan::expr::UnaryFn;
 
 impl Lower<'_> {
     /// A function of each element; `dtype` is what the tensor stands for.
-    pub fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, LoweringError> {
+    pub(crate) fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, LoweringError> {
         if !f.takes(dtype) {
             return unsupported(format!("{} of {dtype}", f.name()));
         }

@@ -116,7 +116,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::Lookup`].
-    pub fn lookup(&mut self, step: &Step, dims: &[Dim]) -> Result<(), LoweringError> {
+    pub(crate) fn lookup(&mut self, step: &Step, dims: &[Dim]) -> Result<(), LoweringError> {
         let (table, indices, out) = self.indexed(step, dims)?;
         if table.elements() == 0 {
             self.write_number(0.0, &out);
@@ -145,7 +145,7 @@ impl Lower<'_> {
 
     /// See [`meshwright_plan::Prim::ScatterAdd`]. Rows that this device does not hold are added as zeros, and of
     /// several additions to one row the backend does the first first, so that the sum is the same every time.
-    pub fn scatter_add(&mut self, step: &Step, dims: &[Dim]) -> Result<(), LoweringError> {
+    pub(crate) fn scatter_add(&mut self, step: &Step, dims: &[Dim]) -> Result<(), LoweringError> {
         let (values, indices, out) = self.indexed(step, dims)?;
         if values.elements() == 0 || indices.iter().any(|i| i.elements() == 0) || out.elements() == 0 {
             self.write_number(0.0, &out);
@@ -205,7 +205,7 @@ impl Lower<'_> {
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::DynamicUpdateSlice`]. Rows of the value are selected for all positions, and what is there stays where
     /// a position has none.
-    pub fn dynamic_update_slice(
+    pub(crate) fn dynamic_update_slice(
         &mut self,
         step: &Step,
         [dim, from]: [Dim; 2],

@@ -11,7 +11,7 @@ use meshwright_plan::expr::BinaryFn;
 impl Lower<'_> {
     /// Division as expressions have it: `x / 0` is -1 (all bits set) and `x mod 0` is `x`; `x / -1` is `-x`, which wraps
     /// around.
-    pub fn int_division(&mut self, f: BinaryFn, a: Val, b: Val) -> Val {
+    pub(crate) fn int_division(&mut self, f: BinaryFn, a: Val, b: Val) -> Val {
         let e = &mut self.graph;
         let byte = e.dtype(a) == BurnType::U8;
         let [a, b] = [a, b].map(|v| e.cast(v, BurnType::I32));
@@ -57,7 +57,7 @@ impl Lower<'_> {
 
     /// The true power, truncated: of a negative exponent 0 unless the base is 1 or -1 (and -1 for base 0, as for `1 / 0`).
     /// By squaring, a bit of the exponent at a time.
-    pub fn int_power(&mut self, a: Val, b: Val, exponent: Option<f64>, dtype: DType) -> Val {
+    pub(crate) fn int_power(&mut self, a: Val, b: Val, exponent: Option<f64>, dtype: DType) -> Val {
         let e = &mut self.graph;
         let byte = dtype == DType::U8;
         let [a, b] = [a, b].map(|v| e.cast(v, BurnType::I32));

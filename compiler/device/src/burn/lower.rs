@@ -20,7 +20,7 @@ pub(super) type Lower<'a> = Lowering<'a>;
 
 /// A tensor with the name of each of its extents. A scalar has one extent of 1 and no name.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub(crate) struct Named {
     pub val: Val,
     pub dims: Vec<Dim>,
 }
@@ -31,7 +31,7 @@ pub(super) fn unsupported<T>(what: impl Into<String>) -> Result<T, LoweringError
 
 impl Lower<'_> {
     /// Records the operations of a step; none for a collective.
-    pub fn step(&mut self, step: &Step) -> Result<(), LoweringError> {
+    pub(crate) fn step(&mut self, step: &Step) -> Result<(), LoweringError> {
         let outs: Vec<Local> = step.writes.iter().map(|o| self.context.local(o)).collect::<Result<_, _>>()?;
         if outs.iter().all(|o| o.elements() == 0) {
             return Ok(());
@@ -108,13 +108,13 @@ impl Lower<'_> {
     }
 
     /// What lies at the position of the iteration, of that shape.
-    pub fn slice_of_iteration(&mut self, dim: Dim, all: Val, shape: &[usize]) -> Val {
+    pub(crate) fn slice_of_iteration(&mut self, dim: Dim, all: Val, shape: &[usize]) -> Val {
         let stored = (extents(shape), self.graph.dtype(all));
         self.graph.kernel(Kernel::IterationSlice(dim), vec![all], [stored])[0]
     }
 
     /// A value at the position of the iteration of what has that shape.
-    pub fn update_of_iteration(&mut self, dim: Dim, all_and_value: [Val; 2], shape: &[usize]) -> Val {
+    pub(crate) fn update_of_iteration(&mut self, dim: Dim, all_and_value: [Val; 2], shape: &[usize]) -> Val {
         let stored = (extents(shape), self.graph.dtype(all_and_value[0]));
         self.graph.kernel(Kernel::IterationUpdate(dim), all_and_value.to_vec(), [stored])[0]
     }
@@ -135,7 +135,7 @@ impl Lower<'_> {
     }
 
     /// What draws a block. What is drawn for a half type is rounded from `f32`.
-    pub fn drawing(
+    pub(crate) fn drawing(
         &self,
         stream: &str,
         distribution: &Distribution,
@@ -147,12 +147,12 @@ impl Lower<'_> {
             .in_parts(self.context.parts_of(out)))
     }
 
-    pub fn local(&self, operand: &Operand) -> Result<Local, LoweringError> {
+    pub(crate) fn local(&self, operand: &Operand) -> Result<Local, LoweringError> {
         Ok(self.context.local(operand)?)
     }
 
     /// Operands and results of a step on this device; an error if their numbers differ from `R` and `W`.
-    pub fn locals<const R: usize, const W: usize>(
+    pub(crate) fn locals<const R: usize, const W: usize>(
         &self,
         step: &Step,
     ) -> Result<([Local; R], [Local; W]), LoweringError> {
@@ -164,20 +164,20 @@ impl Lower<'_> {
     }
 
     /// A buffer's elements; of pairs the values.
-    pub fn read(&mut self, local: &Local) -> Named {
+    pub(crate) fn read(&mut self, local: &Local) -> Named {
         let dtype = stored_as(self.value_type(local.buf, local.dtype));
         let val = self.graph.read(TensorSlot::Buffer(local.buf), &extents(&local.shape), dtype);
         Named { val, dims: local.dims.clone() }
     }
 
     /// The indices of a buffer of pairs.
-    pub fn read_indices(&mut self, local: &Local) -> Named {
+    pub(crate) fn read_indices(&mut self, local: &Local) -> Named {
         let val = self.graph.read(TensorSlot::Indices(local.buf), &extents(&local.shape), BurnType::I32);
         Named { val, dims: local.dims.clone() }
     }
 
     /// Extents of a tensor in another order of dims; dims that it lacks are 1.
-    pub fn align(&mut self, tensor: &Named, to: &[Dim]) -> Val {
+    pub(crate) fn align(&mut self, tensor: &Named, to: &[Dim]) -> Val {
         let at: Vec<usize> = to.iter().filter_map(|d| tensor.dims.iter().position(|o| o == d)).collect();
         let mut val = tensor.val;
         if !tensor.dims.is_empty() {
@@ -192,13 +192,13 @@ impl Lower<'_> {
     }
 
     /// Writes a tensor of the dims of a buffer, or some of them, to it; other dims are repeated.
-    pub fn write(&mut self, tensor: &Named, out: &Local) {
+    pub(crate) fn write(&mut self, tensor: &Named, out: &Local) {
         let val = self.align(tensor, &out.dims);
         self.write_val(val, out);
     }
 
     /// Writes a tensor whose extents are those of a buffer, or 1, to it.
-    pub fn write_val(&mut self, val: Val, out: &Local) {
+    pub(crate) fn write_val(&mut self, val: Val, out: &Local) {
         let val = self.graph.expand(val, &extents(&out.shape));
         let dtype = stored_as(self.value_type(out.buf, out.dtype));
         let val = self.convert(val, dtype);
@@ -206,14 +206,14 @@ impl Lower<'_> {
     }
 
     /// Writes the indices of a buffer of pairs.
-    pub fn write_indices(&mut self, tensor: &Named, out: &Local) {
+    pub(crate) fn write_indices(&mut self, tensor: &Named, out: &Local) {
         let val = self.align(tensor, &out.dims);
         let val = self.graph.expand(val, &extents(&out.shape));
         self.graph.store(val, TensorSlot::Indices(out.buf));
     }
 
     /// Writes one number everywhere.
-    pub fn write_number(&mut self, number: f64, out: &Local) {
+    pub(crate) fn write_number(&mut self, number: f64, out: &Local) {
         let dtype = stored_as(self.value_type(out.buf, out.dtype));
         let val = self.graph.full(&extents(&out.shape), dtype, number);
         self.graph.store(val, TensorSlot::Buffer(out.buf));
@@ -221,7 +221,7 @@ impl Lower<'_> {
 
     /// Conversion as expressions have it: floats to integers are cut off at the point and at the bounds of the integers,
     /// NaN is 0; of an integer that becomes a byte the low bits stay; other than 0 is true.
-    pub fn convert(&mut self, a: Val, dtype: BurnType) -> Val {
+    pub(crate) fn convert(&mut self, a: Val, dtype: BurnType) -> Val {
         let (from, e) = (self.graph.dtype(a), &mut self.graph);
         if from == dtype || !from.is_float() && dtype != BurnType::U8 {
             return e.cast(a, dtype);
@@ -255,12 +255,12 @@ impl Lower<'_> {
     }
 
     /// What is accumulated in `f32` at least.
-    pub fn wide(&mut self, a: Val) -> Val {
+    pub(crate) fn wide(&mut self, a: Val) -> Val {
         if is_half(self.graph.dtype(a)) { self.graph.cast(a, BurnType::F32) } else { a }
     }
 
     /// Elements of each of some dims.
-    pub fn sizes(dims: &[Dim], of: &[&Local]) -> Vec<usize> {
+    pub(crate) fn sizes(dims: &[Dim], of: &[&Local]) -> Vec<usize> {
         let size = |d: &Dim| of.iter().find_map(|l| l.at(*d).map(|i| l.shape[i])).unwrap_or(1);
         dims.iter().map(size).collect()
     }

@@ -21,7 +21,7 @@ enum Register {
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Map`].
-    pub fn map(&mut self, step: &Step, expr: &Expr, regs: &[Reg]) -> Result<(), LoweringError> {
+    pub(crate) fn map(&mut self, step: &Step, expr: &Expr, regs: &[Reg]) -> Result<(), LoweringError> {
         let (inputs, outs) = (&step.reads, &step.writes);
         let inputs: Vec<Local> = inputs.iter().map(|o| self.local(o)).collect::<Result<_, _>>()?;
         let written: Vec<(Reg, Local)> = regs
@@ -66,7 +66,12 @@ impl Lower<'_> {
     }
 
     /// An expression of tensors of the dims of `space` (extents may be 1), as one with all its extents.
-    pub fn expression(&mut self, of: &Computed, loads: &[Val], space: &Local) -> Result<Val, LoweringError> {
+    pub(crate) fn expression(
+        &mut self,
+        of: &Computed,
+        loads: &[Val],
+        space: &Local,
+    ) -> Result<Val, LoweringError> {
         let mut held: Vec<Register> = vec![];
         for node in &of.expr.nodes {
             held.push(match node.scalar {
@@ -181,7 +186,7 @@ impl Lower<'_> {
     }
 
     /// Whether each element is other than 0.
-    pub fn truth(&mut self, val: Val) -> Val {
+    pub(crate) fn truth(&mut self, val: Val) -> Val {
         if self.graph.is_truth(val) { val } else { self.graph.scalar(Binary::Ne, val, 0.0) }
     }
 

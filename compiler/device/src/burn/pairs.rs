@@ -10,7 +10,12 @@ use burn_backend::DType as BurnType;
 impl GraphBuilder {
     /// Of the values and indices of all members, one after the other, the best pair at each position; NaN comes before all
     /// numbers, and of equals the lowest index.
-    pub fn fold_pairs(&mut self, greatest: bool, members: usize, [values, indices]: [Val; 2]) -> [Val; 2] {
+    pub(crate) fn fold_pairs(
+        &mut self,
+        greatest: bool,
+        members: usize,
+        [values, indices]: [Val; 2],
+    ) -> [Val; 2] {
         let dtype = self.dtype(values);
         let n = self.shape(values)[0] / members;
         let [values, indices] = [values, indices].map(|v| self.reshape(v, &[members, n]));
@@ -39,7 +44,7 @@ impl GraphBuilder {
 
     /// Blocks of some arrays, each with all its elements, one after the other in one dim: the first of each, then the second
     /// of each, and so on.
-    pub fn pack_blocks(&mut self, arrays: &[Blocked<'_>]) -> Val {
+    pub(crate) fn pack_blocks(&mut self, arrays: &[Blocked<'_>]) -> Val {
         let mut parts = vec![];
         for turn in 0..arrays.iter().map(|a| a.ranges.len()).max().unwrap_or(0) {
             for a in arrays {
@@ -53,7 +58,7 @@ impl GraphBuilder {
     }
 
     /// The blocks of an axis of an array of that shape, from their places in one dim.
-    pub fn unpack_blocks(
+    pub(crate) fn unpack_blocks(
         &mut self,
         packed: Val,
         local: &Local,

@@ -11,7 +11,7 @@ use meshwright_plan::{DType, Dim, Monoid, Step, square_scale};
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Reduce`]. Dims that lie side by side and share their fate are folded as one.
-    pub fn reduction(&mut self, step: &Step, monoid: Monoid) -> Result<(), LoweringError> {
+    pub(crate) fn reduction(&mut self, step: &Step, monoid: Monoid) -> Result<(), LoweringError> {
         let ([input], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&input, &out], &[])?;
         if out.dims.iter().any(|d| input.at(*d).is_none()) {
@@ -54,7 +54,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::ScaledSquares`].
-    pub fn scaled_squares(&mut self, step: &Step) -> Result<(), LoweringError> {
+    pub(crate) fn scaled_squares(&mut self, step: &Step) -> Result<(), LoweringError> {
         let ([input], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&input, &out], &[])?;
         if input.elements() == 0 {
@@ -113,7 +113,13 @@ impl Lower<'_> {
 
     /// The extreme along an axis and its first place, as extents of 1. NaN comes before all numbers. What `taken` says is
     /// left out; something must be left.
-    pub fn first_best(&mut self, x: Val, axis: usize, greatest: bool, taken: Option<Val>) -> (Val, Val) {
+    pub(crate) fn first_best(
+        &mut self,
+        x: Val,
+        axis: usize,
+        greatest: bool,
+        taken: Option<Val>,
+    ) -> (Val, Val) {
         let dtype = self.graph.dtype(x);
         let x = if dtype == BurnType::U8 { self.graph.cast(x, BurnType::I32) } else { x };
         let e = &mut self.graph;
@@ -156,7 +162,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::TopK`]: the best is found and left out, as often as there are ranks.
-    pub fn top_k(&mut self, step: &Step, dim: Dim, to: Dim) -> Result<(), LoweringError> {
+    pub(crate) fn top_k(&mut self, step: &Step, dim: Dim, to: Dim) -> Result<(), LoweringError> {
         let ([input], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&input, &out], &[])?;
         let Some((_, rows)) = out.dims.split_last().filter(|(last, _)| **last == to) else {

@@ -47,7 +47,7 @@ impl Lower<'_> {
     }
 
     /// The position of a dim that is whole, in an operand and a result of the same dims.
-    pub fn same(&mut self, a: &Local, b: &Local, dim: Dim) -> Result<usize, LoweringError> {
+    pub(crate) fn same(&mut self, a: &Local, b: &Local, dim: Dim) -> Result<usize, LoweringError> {
         self.context.check_aligned(&[a, b], &[])?;
         if a.dims != b.dims {
             return Err(LoweringError::Plan("dims of input and result differ".into()));
@@ -56,7 +56,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::Softmax`].
-    pub fn softmax(&mut self, step: &Step, dim: Dim, log: bool) -> Result<(), LoweringError> {
+    pub(crate) fn softmax(&mut self, step: &Step, dim: Dim, log: bool) -> Result<(), LoweringError> {
         let ([input], [out]) = self.locals(step)?;
         let axis = self.same(&input, &out, dim)?;
         let x = self.read(&input);
@@ -81,7 +81,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::LogSumExp`].
-    pub fn log_sum_exp(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
+    pub(crate) fn log_sum_exp(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
         let ([input], [out]) = self.locals(step)?;
         if input.elements() == 0 {
             self.write_number(f64::NEG_INFINITY, &out);
@@ -104,7 +104,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::CrossEntropy`]. The logit of a label that is no class counts as 0.
-    pub fn cross_entropy(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
+    pub(crate) fn cross_entropy(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
         let ([logits, label], [out]) = self.locals(step)?;
         if label.dtype != DType::I32 {
             return Err(LoweringError::Plan(format!("labels are {}", label.dtype)));
@@ -131,7 +131,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::CrossEntropyGrad`].
-    pub fn cross_entropy_grad(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
+    pub(crate) fn cross_entropy_grad(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
         let ([logits, label, scale], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&logits, &label, &scale, &out], &[])?;
         let axis = self.same(&logits, &out, dim)?;

@@ -93,7 +93,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::Convolve`].
-    pub fn convolve(
+    pub(crate) fn convolve(
         &mut self,
         step: &Step,
         slides: &[SlidingWindow],
@@ -168,7 +168,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::Pool`]. The dims are folded one after the other.
-    pub fn pool(
+    pub(crate) fn pool(
         &mut self,
         step: &Step,
         monoid: Monoid,
@@ -207,7 +207,7 @@ impl Lower<'_> {
     }
 
     /// The transpose of a pool by sum.
-    pub fn unpool(&mut self, step: &Step, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
+    pub(crate) fn unpool(&mut self, step: &Step, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
         let table = &self.context.plan.dims;
         let ([input], [out]) = self.locals(step)?;
         self.check_pool(&out, &input, slides)?;
@@ -235,7 +235,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::ArgmaxPool`].
-    pub fn argmax_pool(
+    pub(crate) fn argmax_pool(
         &mut self,
         step: &Step,
         monoid: Monoid,
@@ -307,7 +307,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::Unpool`].
-    pub fn pool_choose(&mut self, step: &Step, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
+    pub(crate) fn pool_choose(&mut self, step: &Step, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
         let ([tap, values], [out]) = self.locals(step)?;
         self.check_pool(&out, &values, slides)?;
         self.context.check_aligned(&[&tap, &values], &[])?;

@@ -5,7 +5,7 @@ use crate::local::Local;
 use std::ops::Range;
 
 /// An array and the blocks of it along an axis that are packed.
-pub struct Blocked<'a> {
+pub(crate) struct Blocked<'a> {
     pub val: Val,
     pub local: &'a Local,
     pub axis: usize,

@@ -6,21 +6,23 @@ use meshwright_plan::{BufferLayout, CollectiveKind, DType, Monoid};
 /// A tensor that a transport reads or writes.
 #[derive(Clone, Debug)]
 pub struct CallPiece {
-    /// Where it is; nowhere if the device has no such tensor.
+    /// Storage; none if the piece is empty and the device has no tensor for it.
     pub slot: Option<TensorSlot>,
-    /// What the transport sees.
+    /// Dtype of the elements as the transport reads or writes them.
     pub dtype: DType,
+    /// Extents of the tensor; a packed tensor has one.
     pub shape: Vec<usize>,
-    /// Of what is sent, whether it ends there.
+    /// Whether the lifetime of a sent tensor ends with the call. False for received tensors.
     pub ends: bool,
 }
 
 impl CallPiece {
-    /// No elements, of which there is no tensor.
+    /// A piece without elements and without a tensor.
     pub fn none(dtype: DType) -> CallPiece {
         CallPiece { slot: None, dtype, shape: vec![0], ends: false }
     }
 
+    /// Number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
@@ -29,11 +31,15 @@ impl CallPiece {
 /// One call of a transport: of an all-reduce any number of pieces, of all others one.
 #[derive(Clone, Debug)]
 pub struct TransportCall {
+    /// Kind of the collective.
     pub kind: CollectiveKind,
+    /// Reduction of the elements; none for a call that only moves them.
     pub monoid: Option<Monoid>,
-    /// What of the inputs goes to whom, and what of the outputs comes from whom.
+    /// Layouts of the sent and of the received tensor: the part of each that belongs to each member.
     pub layouts: [BufferLayout; 2],
+    /// Tensors that the call sends.
     pub send: Vec<CallPiece>,
+    /// Tensors that the call writes, one for each of `send`.
     pub receive: Vec<CallPiece>,
 }
 

@@ -6,11 +6,12 @@ use meshwright_plan::{BufferPart as Part, Dim, Group, Operand};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks along a dim of one array, and where they lie when they are packed one after the other.
+/// Blocks along a dim of one array, and their offsets in the packed form.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub(crate) struct Side {
     view: StridedView,
     pub blocks: Vec<PackedBlock>,
+    /// Peer and packed range of each of `blocks`.
     pub parts: Arc<[Part]>,
     /// Elements of all blocks.
     pub elements: usize,
@@ -19,10 +20,10 @@ pub struct Side {
 /// A permute that is ready to run.
 #[derive(Clone, Debug)]
 pub struct Halo {
-    pub send: Side,
-    pub receive: Side,
-    /// What the device has itself, in the input and in the result.
-    pub own: Option<[Range<usize>; 2]>,
+    pub(crate) send: Side,
+    pub(crate) receive: Side,
+    /// The device's own part of the result, as a range of the input and of the result along the dim.
+    pub(crate) own: Option<[Range<usize>; 2]>,
 }
 
 impl Side {
@@ -41,8 +42,8 @@ impl Side {
 }
 
 impl Halo {
-    /// `from` holds blocks of `dim`, `to` what each device needs of it.
-    pub fn new(
+    /// Prepares a permute along `dim`: `from` has the interval that each device holds, `to` the one that it needs.
+    pub(crate) fn new(
         context: &DeviceContext<'_>,
         group: &Group,
         dim: Dim,
@@ -75,7 +76,7 @@ impl Halo {
         Ok(Halo { send: Side::new(view(&mine)?, send), receive: Side::new(view(&wanted)?, receive), own })
     }
 
-    /// Puts what the device has itself, and what it received, into the result.
+    /// Copies the device's own part of `input` and the packed blocks of `received` to `result`. `bytes` is the size of an element.
     pub fn unpack(&self, input: &[u8], received: &[u8], result: &mut [u8], bytes: usize) {
         unpack(received, result, self.receive.view, &self.receive.blocks, bytes);
         let Some([from, to]) = &self.own else { return };

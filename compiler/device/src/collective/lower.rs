@@ -65,7 +65,7 @@ fn whole(local: &Local, axis: usize) -> Vec<Range<usize>> {
 }
 
 /// Work after the end of a collective.
-pub struct Arrival {
+pub(crate) struct Arrival {
     unpack: Vec<Unpack>,
     /// Temporaries whose last consumer is the unpacking.
     pub ending: Vec<TensorSlot>,
@@ -74,7 +74,7 @@ pub struct Arrival {
 }
 
 /// Records what packs a collective's operands; gives the calls to make then, and what is to be done at their end.
-pub fn pack(
+pub(crate) fn pack(
     lowering: &mut Lowering<'_>,
     prepared: &Prepared,
 ) -> Result<(Vec<TransportCall>, Arrival), LoweringError> {
@@ -321,7 +321,7 @@ impl Packing<'_, '_> {
 }
 
 /// Records what turns received memory into buffers.
-pub fn unpack(lowering: &mut Lowering<'_>, arrival: &Arrival) {
+pub(crate) fn unpack(lowering: &mut Lowering<'_>, arrival: &Arrival) {
     for unpack in &arrival.unpack {
         match unpack {
             Unpack::Blocks { axis, blocks, from, elements, to, local } => {

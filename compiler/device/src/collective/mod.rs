@@ -4,10 +4,10 @@
 //! transport sees it, or unpack it afterwards. A result takes its operand's storage where the operand ends there and nobody
 //! shares it.
 
-pub mod blocked;
+pub(crate) mod blocked;
 pub mod calls;
 pub mod halo;
-pub mod lower;
+pub(crate) mod lower;
 pub mod pack;
 
 use crate::local::{DeviceContext, Local};
@@ -20,23 +20,25 @@ use std::sync::Arc;
 /// A collective of a Plan for one device.
 #[derive(Debug)]
 pub struct Prepared {
+    /// The devices that take part.
     pub group: Group,
-    /// The name of the value in the model, and its line there.
+    /// Name of the value in the model; empty if it has none.
     pub what: Arc<str>,
+    /// Line of the value in the model; 0 if it has none.
     pub line: u32,
-    pub from: Vec<Local>,
-    pub to: Vec<Local>,
-    /// For each of `from` whether it ends here.
-    pub ends: Vec<bool>,
+    pub(crate) from: Vec<Local>,
+    pub(crate) to: Vec<Local>,
+    /// For each of `from` whether its lifetime ends here.
+    pub(crate) ends: Vec<bool>,
     /// Reduction of the sent values.
-    pub monoid: Option<Monoid>,
-    pub shape: CollectiveShape,
+    pub(crate) monoid: Option<Monoid>,
+    pub(crate) shape: CollectiveShape,
 }
 
 /// Blocks that are sent to and received from the members.
 #[derive(Debug)]
-pub enum CollectiveShape {
-    /// The blocks that they hold of each operand as it is cut, and of each result as it is put together; none of what goes whole.
+pub(crate) enum CollectiveShape {
+    /// Cuts of each operand and of each result; empty for a side that is not cut.
     Blocks { send: Vec<Blocks>, receive: Vec<Blocks> },
     /// Missing interval of each member along that axis.
     Halo(Halo, usize),
@@ -44,7 +46,7 @@ pub enum CollectiveShape {
 
 /// Cuts of an array along an axis into the blocks of the members.
 #[derive(Debug)]
-pub struct Blocks {
+pub(crate) struct Blocks {
     pub axis: usize,
     pub view: StridedView,
     pub ranges: Vec<Range<usize>>,
@@ -54,7 +56,7 @@ pub struct Blocks {
 
 impl Prepared {
     /// Prepares the collective of a step.
-    pub fn new(
+    pub(crate) fn new(
         context: &DeviceContext<'_>,
         step: &Step,
         collective: &Collective,

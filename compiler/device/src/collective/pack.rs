@@ -5,16 +5,18 @@
 
 use std::ops::Range;
 
-/// A block, and the element of the packed form at which it begins.
+/// A block of an array with its offset in the packed form.
 #[derive(Clone, Debug)]
 pub struct PackedBlock {
+    /// Interval of the dim along which the array is cut.
     pub range: Range<usize>,
+    /// Offset of the block in the packed form, in elements.
     pub start: usize,
 }
 
-/// Where the blocks of some arrays lie when the first of each are followed by the second of each, and so on: of each array
-/// its blocks, and how many elements there are.
-pub fn in_turn(arrays: &[(StridedView, &[Range<usize>])]) -> (Vec<Vec<PackedBlock>>, usize) {
+/// Packed blocks of each array, and the number of elements of the packed form: the first block of each array, then the second of each, and
+/// so on.
+pub(crate) fn in_turn(arrays: &[(StridedView, &[Range<usize>])]) -> (Vec<Vec<PackedBlock>>, usize) {
     let mut blocks: Vec<Vec<PackedBlock>> = vec![vec![]; arrays.len()];
     let mut start = 0;
     for turn in 0..arrays.iter().map(|a| a.1.len()).max().unwrap_or(0) {
@@ -40,6 +42,7 @@ pub struct StridedView {
 }
 
 impl StridedView {
+    /// View of an array of that shape from its dim `at`.
     pub fn new(shape: &[usize], at: usize) -> StridedView {
         StridedView {
             outer: shape[..at].iter().product(),

@@ -47,7 +47,7 @@ fn places(space: &AttentionSpace, dims: &[Dim]) -> Vec<Option<usize>> {
 
 impl Lower<'_> {
     /// Records its kernel; gives the reason where there is none, and then records nothing.
-    pub fn fused_attention(
+    pub(crate) fn fused_attention(
         &mut self,
         (spec, parts): (&AttentionSpec, &[AttentionPart]),
         reads: &[Local],
@@ -117,7 +117,7 @@ impl Lower<'_> {
     }
 
     /// The key of the bits that a step draws ahead; none if it draws none.
-    pub fn attention_bits_of<'s>(&self, step: &'s Step) -> Option<AttentionBitsKey<'s>> {
+    pub(crate) fn attention_bits_of<'s>(&self, step: &'s Step) -> Option<AttentionBitsKey<'s>> {
         let Prim::Attention { spec, parts } = &step.prim else { return None };
         if spec.draws.is_empty() {
             return None;

@@ -47,7 +47,7 @@ impl Lower<'_> {
         IndexCall::new(dims, [table, entries].map(|local| local.dtype))
     }
 
-    pub fn own_index(&mut self, kernel: Kernel, (first, indices): (&Local, &[Local]), out: &Local) {
+    pub(crate) fn own_index(&mut self, kernel: Kernel, (first, indices): (&Local, &[Local]), out: &Local) {
         let reads = [first].into_iter().chain(indices).map(|local| self.read(local).val).collect();
         let shape = (extents(&out.shape), stored_as(out.dtype));
         let made = self.graph.kernel(kernel, reads, [shape]);

@@ -19,7 +19,7 @@ struct OwnMap {
 
 impl Lower<'_> {
     /// Records steps for which there is a kernel, none of which reads what another writes.
-    pub fn own_maps(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
+    pub(crate) fn own_maps(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
         let maps = steps.iter().map(|step| self.own_map_of(step)).collect::<Result<Vec<_>, _>>()?;
         self.record_maps(maps.into_iter().flatten().collect());
         Ok(())
@@ -40,7 +40,7 @@ impl Lower<'_> {
     }
 
     /// What is known of a step for which there is a kernel.
-    pub fn own_map_call(&self, step: &Step) -> Result<Option<MapCall>, LoweringError> {
+    pub(crate) fn own_map_call(&self, step: &Step) -> Result<Option<MapCall>, LoweringError> {
         Ok(self.own_map_of(step)?.map(|map| map.call))
     }
 
@@ -67,7 +67,7 @@ impl Lower<'_> {
     }
 
     /// Whether there is a kernel for a step.
-    pub fn is_own_map(&self, step: &Step) -> bool {
+    pub(crate) fn is_own_map(&self, step: &Step) -> bool {
         let has_elements = |o: &Operand| self.local(o).is_ok_and(|l| l.elements() > 0);
         step.writes.iter().all(has_elements) && matches!(self.own_map_of(step), Ok(Some(_)))
     }
@@ -102,7 +102,7 @@ impl Lower<'_> {
     }
 
     /// What a kernel over some dims reads, or draws where that step would; none where it lies along other dims.
-    pub fn kernel_operand(
+    pub(crate) fn kernel_operand(
         &self,
         local: &Local,
         dims: &[Dim],
@@ -123,7 +123,7 @@ impl Lower<'_> {
     }
 
     /// See [`Lowering::draws`](crate::lowering::Lowering::draws). A kernel draws what has all its dims: else it would draw the same again and again.
-    pub fn draws_within(&self, step: usize, buf: BufId, by: usize) -> bool {
+    pub(crate) fn draws_within(&self, step: usize, buf: BufId, by: usize) -> bool {
         let step = &self.context.plan.steps[step];
         let Prim::Map { expr, regs } = &step.prim else { return false };
         let (Ok(inputs), Ok(outs)) = (self.all_local(&step.reads), self.all_local(&step.writes)) else {

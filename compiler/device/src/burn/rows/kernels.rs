@@ -22,12 +22,12 @@ struct OwnRows {
 
 impl Lower<'_> {
     /// See [`Lowering::fuses`](crate::lowering::Lowering::fuses).
-    pub fn has_row_kernel(&self, group: &RowGroup) -> bool {
+    pub(crate) fn has_row_kernel(&self, group: &RowGroup) -> bool {
         matches!(self.own_rows(group), Ok(Some(_)))
     }
 
     /// Records the kernel of a group.
-    pub fn row_group(&mut self, group: &RowGroup) -> Result<(), LoweringError> {
+    pub(crate) fn row_group(&mut self, group: &RowGroup) -> Result<(), LoweringError> {
         let Some(OwnRows { call, reads, writes }) = self.own_rows(group)? else {
             return Err(LoweringError::Plan("there is no kernel for a group of steps along rows".into()));
         };

@@ -24,7 +24,7 @@ struct HeldBlocks<'a> {
 
 impl Lower<'_> {
     /// Records a convolution if there is a kernel for it.
-    pub fn own_convolution(
+    pub(crate) fn own_convolution(
         &mut self,
         windows: &[SlidingWindow],
         gives: Part,
@@ -75,7 +75,7 @@ impl Lower<'_> {
     }
 
     /// Records a pool if there is a kernel for it: what is read behind the taps where these choose, and whether it goes from positions to elements.
-    pub fn own_pool(
+    pub(crate) fn own_pool(
         &mut self,
         windows: &[SlidingWindow],
         (work, back): (PoolWork, bool),
