@@ -1,9 +1,9 @@
-//! How an iteration walks an operand.
+//! Walks of iterations through operands.
 
 use crate::error::KernelError;
 use meshwright_plan::DType;
 
-/// How an iteration walks an operand: element `offset + sum(index[d] * strides[d])`, in elements.
+/// Walk of an iteration through an operand: element `offset + sum(index[d] * strides[d])`, in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Type of the elements.

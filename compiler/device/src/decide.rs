@@ -15,7 +15,7 @@ use crate::verify_decisions::{left, verify};
 use meshwright_plan::{BufId, Plan, Step};
 use std::collections::BTreeSet;
 
-/// A pass.
+/// A pass over a Plan, which decides how a device computes its steps.
 pub struct DevicePass {
     /// Its name.
     pub name: &'static str,
@@ -51,7 +51,7 @@ pub(crate) fn decide(lowering: &mut Lowering<'_>, verified: bool) -> Result<BTre
 /// The decisions for the device of a rank.
 ///
 /// # Errors
-/// Where the Plan contradicts itself, or a decision breaks an invariant.
+/// If the Plan contradicts itself, or a decision breaks an invariant.
 pub fn decisions(plan: &Plan, rank: usize, target: Target) -> Result<Decisions, CompileError> {
     let mut lowering = Lowering::new(plan, rank, target);
     decide(&mut lowering, true)?;

@@ -1,12 +1,12 @@
-//! Where the loops are whose bodies run.
+//! Positions of the loops around a launch.
 
 use crate::error::KernelError;
 use meshwright_plan::{Dim, Plan};
 
-/// Most loops in each other.
+/// Limit of nested loops.
 pub const MOST_NESTED: usize = 8;
 
-/// Where the loops are whose bodies run.
+/// Positions of the loops around a launch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Iteration {
     /// The dim of each, outermost first, and the position along it.
@@ -18,7 +18,7 @@ pub struct Iteration {
 }
 
 impl Iteration {
-    /// The same in a loop of a Plan over `dim` at a position.
+    /// Adds a loop of a Plan over `dim` at a position, inside of the others.
     pub fn within(mut self, plan: &Plan, dim: Dim, position: usize) -> Iteration {
         if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
             *free = Some((dim, position));
@@ -37,7 +37,7 @@ impl Iteration {
         self.index
     }
 
-    /// How many loops there are in each other.
+    /// Number of loops.
     pub fn depth(&self) -> usize {
         self.at.iter().flatten().count()
     }
@@ -48,6 +48,9 @@ impl Iteration {
     }
 
     /// The position along the dim of a loop.
+    ///
+    /// # Errors
+    /// If no loop is over this dim.
     pub fn position(&self, dim: Dim) -> Result<usize, KernelError> {
         let found = self.at.iter().flatten().find(|(d, _)| *d == dim);
         found.map(|(_, at)| *at).ok_or_else(|| KernelError::Unsupported("no loop runs over this dim".into()))

@@ -4,7 +4,6 @@
 //! - A device plan is a function of the Plan, the rank and the [`Target`](target::Target), which is a value. No GPU is needed to compile for one.
 //! - What a device computes is what the Plan says; collectives are started in the Plan's order.
 //! - This is the only crate of the compiler that names Burn, and it names its graphs alone: no backend.
-#![allow(missing_docs, reason = "being written")]
 
 pub mod access;
 pub mod arena;

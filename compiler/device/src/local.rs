@@ -1,4 +1,4 @@
-//! Operands of a step as one device holds them.
+//! Operands of a step on one device.
 
 use crate::access::{Access, dense_strides};
 use meshwright_plan::{BufId, Coords, DType, Dim, Dims, Mesh, Operand, Plan};
@@ -6,49 +6,64 @@ use std::ops::Range;
 
 /// The device for which a Plan is made concrete.
 pub struct DeviceContext<'a> {
+    /// The Plan of all devices.
     pub plan: &'a Plan,
+    /// Rank of the device.
     pub rank: usize,
+    /// Coordinate of the device on each axis of the mesh.
     pub coords: Coords,
 }
 
 /// An operand with this device's block of it.
 #[derive(Clone, Debug)]
 pub struct Local {
+    /// Buffer of the Plan.
     pub buf: BufId,
+    /// Dtype of the elements.
     pub dtype: DType,
+    /// Dims, outermost first.
     pub dims: Vec<Dim>,
-    /// Global ranges that the device holds.
+    /// Interval of each dim that the device holds, in positions of the global tensor.
     pub ranges: Vec<Range<usize>>,
+    /// Length of each of `ranges`.
     pub shape: Vec<usize>,
 }
 
 impl<'a> DeviceContext<'a> {
+    /// Context of the device with this rank.
     pub fn new(plan: &'a Plan, rank: usize) -> DeviceContext<'a> {
         DeviceContext { plan, rank, coords: plan.mesh.coords(rank) }
     }
 
-    /// Which dim of an operand counts examples.
+    /// Index of the dim of an operand that counts examples; none if it has none.
     pub fn examples_of(&self, operand: &Local) -> Option<usize> {
         let example = self.plan.inputs.first().and_then(|i| i.dims.first())?;
         operand.at(*example)
     }
 
-    /// Which dim of an operand counts the examples of a part of the batch, and how many parts there are.
+    /// Index of the dim of an operand that counts the examples of a microbatch, and the number of microbatches; none if it has no such dim.
     pub fn parts_of(&self, operand: &Local) -> Option<(usize, usize)> {
         let parts = self.plan.microbatches?;
         Some((operand.at(parts.dim)?, self.plan.dims.size(parts.over)))
     }
 
+    /// The mesh of the Plan.
     pub fn mesh(&self) -> &'a Mesh {
         &self.plan.mesh
     }
 
     /// The block of an operand on this device.
+    ///
+    /// # Errors
+    /// If the operand contradicts its buffer or the mesh.
     pub fn local(&self, operand: &Operand) -> Result<Local, String> {
         self.local_at(operand, &self.coords)
     }
 
     /// The block of an operand on the device of that rank.
+    ///
+    /// # Errors
+    /// See [`DeviceContext::local`].
     pub fn local_on(&self, operand: &Operand, rank: usize) -> Result<Local, String> {
         self.local_at(operand, &self.mesh().coords(rank))
     }
@@ -99,22 +114,28 @@ impl<'a> DeviceContext<'a> {
 }
 
 impl Local {
+    /// Number of elements that the device holds.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Position of a dim.
+    /// Index of a dim; none if the operand lacks it.
     pub fn at(&self, dim: Dim) -> Option<usize> {
         self.dims.iter().position(|d| *d == dim)
     }
 
-    /// Position of a dim, or the reason why there is none.
+    /// Index of a dim.
+    ///
+    /// # Errors
+    /// If the operand lacks the dim.
     pub fn position(&self, dim: Dim) -> Result<usize, String> {
         self.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.0))
     }
 
-    /// The same with several dims, which lie next to each other and of which all but the first are whole, seen as one under
-    /// the first's name; and how many elements lie at each position of the first.
+    /// Merges adjacent dims to one dim with the name of the first, and gives the number of elements at each position of the first.
+    ///
+    /// # Errors
+    /// If the dims are not adjacent, or if the device does not hold all of each dim but the first.
     pub fn joined(&self, dims: &[Dim], table: &Dims) -> Result<(Local, usize), String> {
         let Some((outer, rest)) = dims.split_first() else { return Err("no dims are joined".into()) };
         let at = self.position(*outer)?;
@@ -133,7 +154,10 @@ impl Local {
         Ok((all, inner))
     }
 
-    /// Range of a dim, or the reason why there is none.
+    /// Interval of a dim that the device holds.
+    ///
+    /// # Errors
+    /// If the operand lacks the dim.
     pub fn range(&self, dim: Dim) -> Result<&Range<usize>, String> {
         Ok(&self.ranges[self.position(dim)?])
     }
@@ -143,7 +167,7 @@ impl Local {
         self.at(dim).map_or(0, |i| dense_strides(&self.shape)[i])
     }
 
-    /// How an iteration over `dims` walks it.
+    /// Access of an iteration over `dims`.
     pub fn access(&self, dims: &[Dim]) -> Access {
         Access::by_dims(self.dtype, dims, &self.dims, &self.shape)
     }

@@ -38,7 +38,7 @@ pub enum TensorSlot {
     Table(usize),
     /// A result that no buffer of the Plan is.
     Temporary(u64),
-    /// What a loop leaves of a position, in place of a buffer of the Plan with all positions.
+    /// A residual: the value of one position of a loop, in place of a stack of the Plan with all positions. The buffer names the stack.
     Residual(BufId, usize),
 }
 
@@ -48,10 +48,10 @@ const KIND_SHIFT: u32 = 40;
 const POSITION_BITS: u32 = 20;
 
 impl TensorSlot {
-    /// The position of what is kept is below it, and the number of its buffer too.
+    /// Limit of the positions of residuals and of the numbers of their buffers.
     pub const POSITIONS: usize = 1 << POSITION_BITS;
 
-    /// Of what is kept of a stack for a position.
+    /// Slot of the residual of a stack at a position; none if the position is an error.
     pub fn residual<E>(stack: BufId, position: Result<usize, E>) -> Option<TensorSlot> {
         position.ok().map(|position| TensorSlot::Residual(stack, position))
     }

@@ -10,7 +10,9 @@ pub struct Carried {
     pub start: BufId,
     /// Whether the lifetime of `start` ends there.
     pub ends: bool,
+    /// Value that an iteration reads.
     pub current: BufId,
+    /// Value that an iteration writes for the next one.
     pub next: BufId,
     /// Value after the loop.
     pub last: BufId,
@@ -23,15 +25,31 @@ pub struct Carried {
 /// An action of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// A carry becomes current: what it starts as, or what the iteration before has made.
-    Carry { carry: usize, made: bool },
-    /// A launch of the body, by its place there, runs for a position of the dim.
-    Run { launch: usize, position: usize },
-    /// A carry is what it is in the end: what the last iteration has made, or its current.
-    End { carry: usize, made: bool },
+    /// A carry gets its value for an iteration.
+    Carry {
+        /// Index among the carries of the loop.
+        carry: usize,
+        /// True if the value is `next` of the previous iteration, false if it is `start`.
+        made: bool,
+    },
+    /// A launch of the body runs.
+    Run {
+        /// Index in the body of the loop.
+        launch: usize,
+        /// Position along the dim of the loop.
+        position: usize,
+    },
+    /// A carry gets its value after the loop.
+    End {
+        /// Index among the carries of the loop.
+        carry: usize,
+        /// True if the value is `next` of the last iteration, false if it is `current`.
+        made: bool,
+    },
 }
 
-/// `lags` says for each launch of the body in how many turns after the first ones it runs.
+/// Actions of a loop over `positions` in order, from the last position to the first if `reverse`. `lags` has the lag of each launch of the body:
+/// the number of turns by which it runs later than the launches with lag 0 of the same iteration.
 pub fn turns(positions: Range<usize>, reverse: bool, carries: &[Carried], lags: &[usize]) -> Vec<Turn> {
     let size = positions.len();
     let iteration = |turn: usize, lag: usize| turn.checked_sub(lag).filter(|k| *k < size);

@@ -11,40 +11,40 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// The version of the form.
+/// Version of the JSON format.
 pub const VERSION: u32 = 1;
 
-/// A device plan.
+/// A device plan for other programs.
 #[derive(Debug, Serialize)]
 pub struct DevicePlanView {
     /// [`VERSION`].
     pub version: u32,
     /// The kind of device.
     pub target: String,
-    /// The device.
+    /// Rank of the device.
     pub rank: usize,
     /// SHA-256 of all that the plan says, in hexadecimal digits: equal for equal plans.
     pub hash: String,
-    /// What all launches cost together, each as often as it runs.
+    /// Sums of the costs of all launches, each multiplied by its number of runs.
     pub totals: Totals,
     /// The launches outside of loops, in their order.
     pub body: Vec<u32>,
-    /// All launches; the number of each is its place here.
+    /// All launches; the id of each is its index here.
     pub launches: Vec<LaunchView>,
 }
 
 /// A launch.
 #[derive(Debug, Serialize)]
 pub struct LaunchView {
-    /// Its number.
+    /// Index among all launches.
     pub id: u32,
     /// The kernel, `burn`, `loop`, or the collective.
     pub kind: &'static str,
     /// The steps of the Plan that it computes.
     pub steps: Vec<usize>,
-    /// The value of the model that the last of them computes, and its line there.
+    /// Value of the model that the last of `steps` computes; empty if it has no name.
     pub value: String,
-    /// See `value`; 0 where it has none.
+    /// Line of `value` in the model; 0 if it has none.
     pub line: u32,
     /// The tensors that a kernel reads.
     pub reads: Vec<TensorView>,
@@ -52,7 +52,7 @@ pub struct LaunchView {
     pub writes: Vec<TensorView>,
     /// Tensors that are freed after it.
     pub frees: Vec<String>,
-    /// Its costs, when it runs once.
+    /// Costs of one run.
     #[serde(flatten)]
     pub traffic: LaunchCosts,
     /// The launches within it.
@@ -62,15 +62,15 @@ pub struct LaunchView {
 /// A tensor of a launch.
 #[derive(Debug, Serialize)]
 pub struct TensorView {
-    /// Where it is kept: `b7` is buffer 7 of the Plan, `i7` its indices, `k0` a constant, `t12` a temporary.
+    /// Storage: `b7` is buffer 7 of the Plan, `i7` its indices, `k0` a constant, `t12` a temporary.
     pub slot: String,
-    /// The type of its elements.
+    /// Dtype of its elements.
     pub dtype: &'static str,
     /// Its extents.
     pub shape: Vec<usize>,
-    /// Of what is read, whether it ends there.
+    /// Whether its lifetime ends with this launch, which reads it.
     pub ends: bool,
-    /// Of what is written, the first bytes of its places in the arena, run after run of the launch; none where it has memory of its own.
+    /// Offsets of a result in the arena, in bytes, run after run of the launch; empty if it has memory of its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<u64>,
 }
@@ -88,7 +88,7 @@ impl TensorView {
 }
 
 impl DevicePlan {
-    /// SHA-256 of all that it says, in hexadecimal digits.
+    /// SHA-256 of the plan, in hexadecimal digits: equal for equal plans.
     pub fn hash(&self) -> String {
         // What is derived writes every field of it.
         let digest = Sha256::digest(format!("{VERSION} {self:?}"));
@@ -98,7 +98,7 @@ impl DevicePlan {
         })
     }
 
-    /// It as other programs read it.
+    /// The plan in the form for other programs.
     pub fn view(&self, plan: &Plan) -> DevicePlanView {
         let mut spots: Vec<Vec<Spot>> = vec![vec![]; self.launches.len()];
         self.arena.of.iter().zip(&self.arena.spots).for_each(|(id, spot)| spots[id.position()].push(*spot));

@@ -8,7 +8,7 @@ use crate::launch::{DevicePlan, LaunchKind};
 use meshwright_plan::Plan;
 use std::collections::BTreeMap;
 
-/// Of a program: its pieces, and the buffers that are alive at its end.
+/// Arena of a device plan: the offsets of its results, found by a walk through its launches as they run.
 pub fn arena_of(plan: &Plan, device: &DevicePlan) -> Arena {
     let walked = walk(plan, device);
     let mut all = ArenaLayout { made: walked.made, ..ArenaLayout::default() };

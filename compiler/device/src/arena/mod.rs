@@ -15,10 +15,11 @@ use std::collections::BTreeSet;
 /// Where the results of a program's kernels are.
 #[derive(Debug, Default)]
 pub struct Arena {
+    /// Size of the arena in bytes.
     pub bytes: u64,
-    /// For each result, in the order of a run.
+    /// Memory of each result, in the order of a run. A launch in a loop has one entry for each iteration and result.
     pub spots: Vec<Spot>,
-    /// For each result its launch.
+    /// Launch of each entry of `spots`.
     pub of: Vec<LaunchId>,
     /// The launches that would put a value into a stack, and have nothing to do: all their values are made there.
     pub in_place: BTreeSet<LaunchId>,
@@ -29,11 +30,16 @@ pub struct Arena {
 /// The memory of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
-    /// So many bytes of the arena from one on.
-    At { start: u64, bytes: u64 },
-    /// That of the operand, which is in the arena.
+    /// A range of the arena.
+    At {
+        /// Offset of the first byte.
+        start: u64,
+        /// Size in bytes.
+        bytes: u64,
+    },
+    /// The memory of the operand, which is in the arena.
     Operand,
-    /// Its own.
+    /// An allocation of its own, outside of the arena.
     Own,
 }
 

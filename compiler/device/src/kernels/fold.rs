@@ -1,32 +1,39 @@
-//! What is known of a fold when a Plan is loaded.
+//! Descriptions of reductions.
 
 use super::scalar::ScalarProgram;
 use meshwright_plan::expr::Expr;
 use meshwright_plan::{Computed, DType, Monoid};
 
-/// A tensor that is read: which of its dims each dim of the fold is.
+/// A tensor that a fold reads.
 #[derive(Clone, Debug)]
 pub struct FoldOperand {
+    /// Dtype of the elements.
     pub dtype: DType,
+    /// Index of its dim for each dim of the fold; none if it lacks the dim.
     pub dims: Vec<Option<usize>>,
 }
 
-/// A fold on one device. Its dims are those of the result, then those that are folded.
+/// A fold on one device. Its dims are the dims of the result, then the reduced ones.
 #[derive(Clone, Debug)]
 pub struct FoldCall {
+    /// Function of the operands that computes each reduced element.
     pub program: ScalarProgram,
+    /// The reduction.
     pub monoid: Monoid,
-    /// Of the device's block of each dim, and how many dims the result has.
+    /// Size of the device's block along each dim.
     pub sizes: Vec<usize>,
+    /// Number of dims of the result.
     pub kept: usize,
+    /// Operands, in the order in which the program loads them.
     pub operands: Vec<FoldOperand>,
+    /// Dtype of the result.
     pub output: DType,
-    /// The half type of what is read and written.
+    /// The half type of operands and result; none if neither has one.
     pub half: Option<DType>,
 }
 
 impl FoldCall {
-    /// The sum of results in `f32` of so many chunks, which lie one after the other; each has the shape of the result.
+    /// The sum of the `f32` results of chunks, which are contiguous; each has the shape of the result.
     pub fn sum_of_chunks(chunks: usize, shape: &[usize], dtype: DType) -> Option<FoldCall> {
         let (expr, regs) = Expr::of_operands([DType::F32]);
         let dims = (1..=shape.len()).chain([0]).map(Some).collect();
@@ -36,7 +43,7 @@ impl FoldCall {
         FoldCall::new(&of, Monoid::Sum, (sizes, shape.len()), vec![operand], dtype)
     }
 
-    /// Of an expression that knows no positions; none where there is no kernel for it.
+    /// Describes the fold of an expression without positions; none if there is no kernel for it.
     pub fn new(
         computed: &Computed,
         monoid: Monoid,

@@ -1,4 +1,4 @@
-//! What is known of a lookup or its transpose when a Plan is loaded.
+//! Descriptions of lookups and their transposes.
 
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
@@ -6,39 +6,48 @@ use super::spread::{CUBES, UNITS};
 use meshwright_plan::DType;
 use std::ops::Range;
 
-/// A dim of the table that is indexed: where it is, and what of it the device holds.
+/// A dim of the table that is indexed.
 #[derive(Clone, Debug)]
 pub struct IndexedDim {
+    /// Index of the dim in the table.
     pub axis: usize,
+    /// Interval that the device holds, in positions of the global table.
     pub held: Range<usize>,
 }
 
-/// The dims of a lookup or its transpose. Each says which one it is of the table, of the entries, then of each index.
+/// The dims of a lookup or its transpose. The axes of a dim are for the table, the entries, then each index.
 #[derive(Clone, Debug)]
 pub struct IndexDims {
-    /// That table, entries and indices share.
+    /// Dims of table, entries and indices.
     pub outer: Vec<WalkDim>,
-    /// That entries and indices share.
+    /// Dims of entries and indices.
     pub entries: Vec<WalkDim>,
-    /// That table and entries share.
+    /// Dims of table and entries.
     pub columns: Vec<WalkDim>,
+    /// Indexed dims of the table, one for each index.
     pub indexed: Vec<IndexedDim>,
 }
 
-/// How the transpose of a lookup is computed.
+/// Algorithm of the transpose of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScatterWay {
     /// Each element of the table reads all entries. For few entries.
     Each,
-    /// Each row reads all entries, with several threads. For few rows. Entries are cut into `chunks` of `each` entries.
-    Rows { chunks: usize, each: usize },
-    /// Entries are put in the order of rows before.
+    /// Each row reads all entries, with several threads. For few rows.
+    Rows {
+        /// Number of chunks into which the entries are cut.
+        chunks: usize,
+        /// Entries of a chunk; the last one may have fewer.
+        each: usize,
+    },
+    /// Entries are sorted by row first.
     Ordered,
 }
 
 /// A lookup on one device, or what it and its transpose share.
 #[derive(Clone, Debug)]
 pub struct IndexCall {
+    /// The dims, with the device's block of each.
     pub dims: IndexDims,
     /// Rows of the table at each outer position.
     pub rows: usize,
@@ -47,9 +56,11 @@ pub struct IndexCall {
 /// The transpose of a lookup on one device.
 #[derive(Clone, Debug)]
 pub struct ScatterCall {
+    /// Dims and rows.
     pub index: IndexCall,
+    /// The algorithm.
     pub way: ScatterWay,
-    /// The sum over chunks, where there are several.
+    /// The sum over chunks; none if there is one chunk.
     pub fold: Option<FoldCall>,
 }
 
@@ -69,7 +80,7 @@ const ELEMENTS: usize = 4 * UNITS;
 const LEAST_ENTRIES: usize = 1024;
 
 impl IndexCall {
-    /// None where there is no kernel for it.
+    /// Describes a lookup from a table to entries of these dtypes; none if there is no kernel for it.
     pub fn new(dims: IndexDims, [table, entries]: [DType; 2]) -> Option<IndexCall> {
         let float = |dtype: DType| dtype == DType::F32 || dtype.is_half();
         let (outer, many, columns) =
@@ -83,7 +94,7 @@ impl IndexCall {
 }
 
 impl ScatterCall {
-    /// To a table of that dtype and shape.
+    /// Describes the transpose of a lookup, to a table of that dtype and shape; none if there is no kernel for it.
     pub fn new(index: IndexCall, table: DType, shape: &[usize]) -> Option<ScatterCall> {
         let of = |dims: &[WalkDim]| dims.iter().map(|dim| dim.size).product();
         let IndexDims { outer, entries, columns, .. } = &index.dims;

@@ -8,21 +8,26 @@ use std::ops::Range;
 /// A join of ranges along a dim.
 #[derive(Clone, Debug)]
 pub struct JoinCall {
+    /// Index of the dim in the result.
     pub axis: usize,
+    /// Parts of the result in order, without gaps.
     pub parts: Vec<JoinPart>,
 }
 
-/// What writes a part of the result from a position on: it copies a range of an input, or writes a number.
+/// A part of the result: a copy of a range of an input, or a constant.
 #[derive(Clone, Debug)]
 pub struct JoinPart {
+    /// Kernel that writes the part.
     pub map: MapCall,
+    /// Position along the dim at which the part begins.
     pub at: usize,
+    /// Index of the input, and its range along the dim; none for a constant.
     pub from: Option<(usize, Range<usize>)>,
 }
 
 impl JoinCall {
-    /// Of tensors of one dtype and shape but for the axis, each with its range and where that goes; `fill` is where none goes. None where
-    /// there is no kernel for it.
+    /// Describes a join to a result of `shape` and `dtype` along `axis`. A source is a range of an input and its position in the result; the rest
+    /// of the result is `fill`. None if there is no kernel for it.
     pub fn new(
         (shape, axis): (&[usize], usize),
         (dtype, fill): (DType, f64),

@@ -3,10 +3,12 @@
 
 use std::ops::Range;
 
-/// The dims that a kernel walks along, and how far the next position along each is, for everything that it walks.
+/// Sizes and strides of a kernel that walks several tensors together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JointWalk {
+    /// Size of each dim of the walk.
     pub sizes: Vec<usize>,
+    /// Strides of each tensor along the dims of the walk, in elements; 0 where it lacks a dim.
     pub strides: Vec<Vec<u64>>,
 }
 

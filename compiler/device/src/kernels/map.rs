@@ -1,4 +1,4 @@
-//! What is known of an element-wise step when a Plan is loaded.
+//! Descriptions of element-wise kernels.
 
 use super::random::{RandomBlock, can_be_drawn};
 use super::scalar::ScalarProgram;
@@ -7,33 +7,41 @@ use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg};
 use std::ops::Range;
 
-/// What a step reads.
+/// An operand of an element-wise step.
 #[derive(Clone, Debug)]
 pub enum MapOperand {
-    /// A tensor, and which of its dims each dim of the step is.
-    Tensor { dtype: DType, dims: Vec<Option<usize>> },
-    /// Truth values that the kernel draws, and which dim of the step each of theirs is.
+    /// A tensor.
+    Tensor {
+        /// Dtype of the elements.
+        dtype: DType,
+        /// Index of its dim for each dim of the step; none if it lacks the dim.
+        dims: Vec<Option<usize>>,
+    },
+    /// Truth values that the kernel draws, with the dim of the step for each of their dims.
     Drawn((RandomBlock, Vec<usize>)),
 }
 
 /// An element-wise step on one device.
 #[derive(Clone, Debug)]
 pub struct MapCall {
+    /// Function that computes each element of the results.
     pub program: ScalarProgram,
-    /// Of the device's block of each dim, and where it begins.
+    /// Size of the device's block along each dim.
     pub sizes: Vec<usize>,
+    /// Global position at which the block begins along each dim.
     pub starts: Vec<usize>,
+    /// Operands, in the order in which the program loads them.
     pub operands: Vec<MapOperand>,
-    /// Of the results; all have all dims.
+    /// Dtype of each result. Each result has all dims.
     pub outputs: Vec<DType>,
-    /// For each result the operands in whose place it can be, counted among tensors, the best first.
+    /// Operands that may donate their storage to each result, as indices among tensors, the best first.
     pub over: Vec<Vec<usize>>,
-    /// The half type of what is read and written.
+    /// The half type of operands and results; none if the step has none.
     pub half: Option<DType>,
 }
 
 impl MapCall {
-    /// None where there is no kernel for it.
+    /// Describes a step on the block `space`; none if there is no kernel for it.
     pub fn new(
         (expr, regs): (&Expr, &[Reg]),
         space: &[Range<usize>],
@@ -64,20 +72,20 @@ impl MapCall {
         })
     }
 
-    /// How many of the operands are tensors.
+    /// Number of operands that are tensors.
     pub fn tensors(&self) -> usize {
         self.operands.iter().filter(|o| matches!(o, MapOperand::Tensor { .. })).count()
     }
 
-    /// The same where a Plan hands the storage of operands to results: pairs of an operand, counted among tensors, and a result.
+    /// Applies the donations of a Plan: pairs of an operand, as an index among tensors, and the result that takes its storage.
     pub fn with_donations(mut self, donations: &[(usize, usize)]) -> MapCall {
         prefer(&mut self.over, donations);
         self
     }
 }
 
-/// Puts first, of the operands in whose place each result can be, the one whose storage a Plan hands to it, and leaves it to that alone.
-pub fn prefer(over: &mut [Vec<usize>], donations: &[(usize, usize)]) {
+/// Moves the operand whose storage a Plan donates to a result to the front of the result's list, and drops it from the lists of other results.
+pub(crate) fn prefer(over: &mut [Vec<usize>], donations: &[(usize, usize)]) {
     for (result, over) in over.iter_mut().enumerate() {
         over.retain(|i| !donations.iter().any(|(from, to)| from == i && *to != result));
         over.sort_by_key(|i| !donations.contains(&(*i, result)));

@@ -1,4 +1,4 @@
-//! Kernels as data: what is known of each when a Plan is compiled for a device, and for which steps there is one.
+//! Kernels as data: the description of each, which is made when a Plan is compiled for a device.
 
 pub mod attention;
 pub mod dims;
@@ -125,7 +125,7 @@ impl Kernel {
         }
     }
 
-    /// How it comes by the memory of its results.
+    /// Source of the memory of its results.
     pub fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
         let plain = |gaps| vec![GivenResult { over: vec![], gaps }; results.len()];
         ResultMemory::Given(match self {

@@ -20,23 +20,52 @@ pub struct ProductCall {
     pub keeps_bits: bool,
     /// The step of the `relu` whose bits are written or read, if any are.
     pub bits_of: Option<usize>,
-    /// What is done.
+    /// The epilogue.
     pub beside: BesideProduct,
 }
 
-/// What is done beside a product, and the kernel that does it alone.
+/// An epilogue of a matmul, with the kernel that computes it alone if the library cannot fuse it.
 #[derive(Clone, Debug)]
 pub enum BesideProduct {
-    /// A function of its elements; `at` is the product's place among the operands of the kernel.
-    Map { function: ProductFunction, map: Arc<[MapCall]>, at: usize },
-    /// A `gelu` by `tanh`, which is the first result, of what a map makes of its elements, which is the second.
-    GeluKeeping { map: Arc<[MapCall]>, at: usize, gelu: Arc<[MapCall]> },
-    /// The gradient of a `relu`.
-    ReluGrad { map: Arc<[MapCall]>, at: usize },
-    /// The gradient of a `gelu` by `tanh`; what it was applied to is all that the kernel reads beside.
-    GeluGrad { map: Arc<[MapCall]>, at: usize },
-    /// Sums of the right or the left factor.
-    FactorSums { right: bool, fold: Arc<[FoldCall]> },
+    /// A function of the matmul's elements.
+    Map {
+        /// The function.
+        function: ProductFunction,
+        /// Kernel of the function alone; one element.
+        map: Arc<[MapCall]>,
+        /// Index of the matmul's result among the operands of `map`.
+        at: usize,
+    },
+    /// A matmul with a bias, and the `gelu` by `tanh` of that. The `gelu` is the first result, its operand the second.
+    GeluKeeping {
+        /// Kernel of the bias alone; one element.
+        map: Arc<[MapCall]>,
+        /// Index of the matmul's result among the operands of `map`.
+        at: usize,
+        /// Kernel of the `gelu` alone; one element.
+        gelu: Arc<[MapCall]>,
+    },
+    /// The gradient of a `relu`. The matmul is the cotangent.
+    ReluGrad {
+        /// Kernel of the gradient alone; one element.
+        map: Arc<[MapCall]>,
+        /// Index of the matmul's result among the operands of `map`.
+        at: usize,
+    },
+    /// The gradient of a `gelu` by `tanh`. The matmul is the cotangent, and the operand of the `gelu` is the only other operand.
+    GeluGrad {
+        /// Kernel of the gradient alone; one element.
+        map: Arc<[MapCall]>,
+        /// Index of the matmul's result among the operands of `map`.
+        at: usize,
+    },
+    /// Sums of a factor over the summed dim of the matmul. They are the second result.
+    FactorSums {
+        /// True if the right factor is summed, false if the left one is.
+        right: bool,
+        /// Kernel of the sums alone; one element.
+        fold: Arc<[FoldCall]>,
+    },
 }
 
 /// Bits that a row of what a `relu` let through is a multiple of (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).

@@ -1,27 +1,27 @@
-//! The memory of what kernels write.
+//! Memory of the results of kernels.
 
 use meshwright_plan::Dim;
 
-/// How an operation comes by the memory of its results.
+/// Source of the memory of an operation's results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResultMemory {
-    /// It takes what it is given for each result.
+    /// The backend gives memory for each result, in the arena if there is one.
     Given(Vec<GivenResult>),
-    /// That of its operand, row by row.
+    /// The memory of its operand, row by row.
     Operand,
-    /// That of its first operand where that ends; the second is put there, at the position of a loop over that dim.
+    /// The memory of its first operand, if its lifetime ends here. The second operand is written there, at the position of a loop over that dim.
     Update(Dim),
-    /// It asks the backend.
+    /// The operation allocates memory itself.
     Own,
-    /// It asks the backend, or gives what it reads in another form.
+    /// The operation allocates memory itself, or its result is a view of an operand.
     Unknown,
 }
 
-/// What may be done with a result.
+/// Memory that a result may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GivenResult {
-    /// The operands that it can be written over, where they end.
+    /// Operands that may donate their storage, if their lifetime ends here.
     pub over: Vec<usize>,
-    /// Whether there may be gaps between long rows.
+    /// Whether long rows may have gaps between them.
     pub gaps: bool,
 }

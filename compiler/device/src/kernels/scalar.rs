@@ -110,7 +110,7 @@ impl ScalarProgram {
         Some(if expr.nodes.iter().any(|n| n.dtype.is_half()) { program.beside_halves() } else { program })
     }
 
-    /// The same where what is computed meets values of a half type, beside whose rounding that of exponentials and error functions does not show.
+    /// Replaces exponentials and error functions by rough ones, whose error is smaller than the rounding of the half type of other values.
     pub fn beside_halves(mut self) -> ScalarProgram {
         for instruction in &mut self.instructions {
             *instruction = match *instruction {

@@ -1,30 +1,32 @@
-//! How a fold is spread over units.
+//! Distribution of a fold over the threads and blocks of a GPU.
 
-/// Units of a cube.
+/// Threads of a block.
 pub const UNITS: usize = 256;
-/// So many cubes keep a large GPU busy: two for each multiprocessor of an H100.
+/// Number of blocks that keeps a large GPU busy: two for each multiprocessor of an H100.
 pub const CUBES: usize = 264;
 /// Results next to each other, or vectors of results, of a cube: a plane of units, or where there are few, as many as memory gives at a time.
 const BESIDE: [usize; 2] = [32, 8];
 /// Least elements, or vectors of them, that a unit folds of a chunk: with fewer, what chunks cost is more than they save.
 const LEAST_EACH: usize = 32;
 
-/// How units share the work.
+/// Blocks of a fold. A block has `results * folded` threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldBlocks {
-    /// Units of a cube next to each other along results, and along what is folded: powers of two.
+    /// Threads of a block along the results, a power of two.
     pub results: usize,
+    /// Threads of a block along the reduced dims, a power of two.
     pub folded: usize,
-    /// Cubes along the results.
+    /// Blocks along the results.
     pub cubes: usize,
-    /// Into how many chunks what is folded is cut, and steps along it in each.
+    /// Number of chunks into which the reduced elements are cut.
     pub chunks: usize,
+    /// Elements, or vectors of elements, of a chunk; the last one may have fewer.
     pub each: usize,
 }
 
 impl FoldBlocks {
-    /// Of so many results, or vectors of results, each a fold of `steps` elements, or vectors of elements; where `by_rows`, what is
-    /// folded follows each other in memory.
+    /// Blocks for a number of results, or vectors of results, each a fold of `steps` elements, or vectors of elements. With `by_rows`, the
+    /// reduced elements are contiguous.
     pub fn of(results: usize, steps: usize, by_rows: bool) -> FoldBlocks {
         let folded = match by_rows {
             // A plane for short rows, or as much of one as has something to do: a cube then has several rows.

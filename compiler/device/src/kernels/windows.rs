@@ -14,36 +14,49 @@ pub const NEAR: i32 = 1 << 29;
 /// Computation of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolWork {
-    /// Folded by sum, max or min.
+    /// The sum, maximum or minimum of a window.
     Fold(Monoid),
-    /// The tap that meets the extreme; of equal ones the first.
+    /// The kernel position of the maximum or minimum; of equal ones the first.
     Tap(Monoid),
-    /// The sum of the values whose tap is the one that meets them.
+    /// The gradient of a pool: the sum of the cotangents whose kernel position is the stored one.
     Choose,
 }
 
-/// Which dim of the rows and which of the steps a slide is of, and its divisor.
+/// The part of a [`WindowSlide`] for which a kernel is compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WindowMapShape {
+    /// Index of the dim of the rows.
     pub row: usize,
+    /// Index of the dim of the steps.
     pub step: usize,
+    /// Divisor of the position.
     pub divisor: u32,
 }
 
-/// Windows along a dim of the first operand: a row and a step read position `(row * by_row + step * by_step + from) / divisor` of `len`.
+/// Windows along a dim of the first operand. A row and a step read position `(row * by_row + step * by_step + from) / divisor`. They read
+/// nothing if the division has a remainder, or if the position is not in `0..len`.
 #[derive(Clone, Debug)]
 pub struct WindowSlide {
+    /// Index of the dim in the first operand.
     pub axis: usize,
+    /// Index of the dim of the rows along which the window slides.
     pub row: usize,
+    /// Index of the dim of the steps along which the window slides.
     pub step: usize,
+    /// Distance from one row to the next, in units of 1 / `divisor` of a position.
     pub by_row: i32,
+    /// Distance from one step to the next, in the same units.
     pub by_step: i32,
+    /// Offset of the first row and step, in the same units.
     pub from: i32,
+    /// Number of positions that the device holds.
     pub len: i32,
+    /// The stride of the windows if they go from positions back to elements, else 1.
     pub divisor: u32,
 }
 
 impl WindowSlide {
+    /// The part for which a kernel is compiled.
     pub fn shape(&self) -> WindowMapShape {
         WindowMapShape { row: self.row, step: self.step, divisor: self.divisor }
     }
@@ -56,39 +69,51 @@ impl WindowSlide {
     }
 }
 
-/// A convolution on one device, as a product of matrices: windows of the first operand by the second. Dims of all three are groups. Dims say which one they are of
-/// the operands and the result, in that order, where these do not slide along them.
+/// A convolution on one device, as a matmul of windows of the first operand by the second operand. The axes of a dim are for the first operand,
+/// the second operand and the result; none where a window slides along the dim.
 #[derive(Clone, Debug)]
 pub struct ConvolveCall {
+    /// Dims of both operands and the result.
     pub groups: Vec<WalkDim>,
+    /// Dims of the first operand and the result, and those of the result along which windows slide.
     pub rows: Vec<WalkDim>,
+    /// Dims of the second operand and the result.
     pub columns: Vec<WalkDim>,
+    /// Summed dims: of both operands, or of the second one and along windows.
     pub steps: Vec<WalkDim>,
+    /// Windows of the first operand.
     pub slides: Vec<WindowSlide>,
+    /// Kernel and tiles.
     pub tiles: ConvolveTiles,
-    /// The sum over chunks of what is summed, where there are several.
+    /// The sum over chunks; none if there is one chunk.
     pub fold: Option<FoldCall>,
 }
 
 /// Kernel of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvolveWay {
+    /// Tiles on tensor cores, for half types.
     TensorCores,
+    /// Tiles in registers.
     Registers,
-    /// Each unit has an element of the result, or a vector. Groups and columns are rows then.
+    /// Each thread computes an element of the result, or a vector. Groups and columns are rows then.
     Each,
 }
 
 /// Tiles of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvolveTiles {
+    /// Kernel.
     pub way: ConvolveWay,
-    /// Rows and columns of the result that a cube computes, and the steps of its tiles.
+    /// Rows of the result that a block computes.
     pub rows: usize,
+    /// Columns of the result that a block computes.
     pub columns: usize,
+    /// Steps of a tile.
     pub steps: usize,
-    /// Into how many chunks what is summed is cut, and the steps of each.
+    /// Number of chunks into which the steps are cut.
     pub chunks: usize,
+    /// Steps of a chunk, a multiple of `steps`; the last chunk may have fewer.
     pub each: usize,
 }
 
@@ -143,8 +168,8 @@ impl ConvolveTiles {
     }
 }
 
-/// The dims of a convolution by what they are of it.
-pub struct ConvolveDims {
+/// The dims of a convolution: see [`ConvolveCall`].
+pub(crate) struct ConvolveDims {
     pub groups: Vec<WalkDim>,
     pub rows: Vec<WalkDim>,
     pub columns: Vec<WalkDim>,
@@ -152,8 +177,9 @@ pub struct ConvolveDims {
 }
 
 impl ConvolveCall {
-    /// None where there is no kernel for it. `has_tensor_cores` says whether the device multiplies half types on them, and `out` is the shape of the result.
-    pub fn new(
+    /// Describes a convolution; none if there is no kernel for it. `has_tensor_cores` says whether the device multiplies half types on them, and `out`
+    /// is the shape of the result.
+    pub(crate) fn new(
         dims: ConvolveDims,
         slides: Vec<WindowSlide>,
         dtypes: [DType; 3],
@@ -193,17 +219,21 @@ impl ConvolveCall {
 /// With more taps a unit is busy for long, and other ways are faster where there are few results.
 const MANY_TAPS: usize = 1024;
 
-/// A pool on one device, or the transpose of one. Dims say which one they are of what is folded, and of the result.
+/// A pool on one device, or the transpose of one. The axes of a dim are for the input and the result.
 #[derive(Clone, Debug)]
 pub struct PoolCall {
+    /// Dims of the result.
     pub rows: Vec<WalkDim>,
+    /// Dims of the kernel positions, one for each window. They are dims of no tensor.
     pub taps: Vec<WalkDim>,
+    /// Windows of the input.
     pub slides: Vec<WindowSlide>,
+    /// The computation.
     pub work: PoolWork,
 }
 
 impl PoolCall {
-    /// Of dims of the result in its order, and taps; what is folded has that dtype. None where there is no kernel for it.
+    /// Describes a pool of an input of that dtype; none if there is no kernel for it.
     pub fn new(
         rows: Vec<WalkDim>,
         taps: Vec<WalkDim>,

@@ -16,27 +16,28 @@ const MOST_KEPT: usize = 1 << 28;
 /// Bits that a loop keeps position by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBits {
-    /// What they are kept as, behind the buffers of the Plan.
+    /// Name of their stack: a number above those of the Plan's buffers.
     pub stack: BufId,
+    /// Dim of the loop.
     pub dim: Dim,
-    /// The lowest position that is read.
+    /// The lowest position that is read. Bits of lower positions are not stored.
     pub from: usize,
 }
 
-/// Which steps of a Plan read bits that another step has drawn.
+/// The steps of a Plan that read random bits that another step has drawn.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionBits {
-    /// Steps whose bits are kept for a later loop.
+    /// Bits that a step stores for a later loop, by step.
     pub stored: BTreeMap<usize, KeptBits>,
-    /// The steps of the later loop.
+    /// Bits that a step of the later loop loads, by step.
     pub loaded: BTreeMap<usize, KeptBits>,
-    /// Steps that read the bits of another step of their iteration, which is the value.
+    /// Step of the same iteration whose bits a step reads, by that step.
     pub shared: BTreeMap<usize, usize>,
 }
 
 impl AttentionBits {
     /// Finds them; `key` tells the bits of a step from others, and is none where a step draws none ahead.
-    pub fn of<'a>(
+    pub(crate) fn of<'a>(
         uses: &DefUse<'a>,
         order: &StepOrder,
         key: impl Fn(usize) -> Option<AttentionBitsKey<'a>>,

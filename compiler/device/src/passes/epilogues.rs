@@ -17,19 +17,20 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Epilogue of a matmul.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epilogue {
-    /// The step that multiplies, in whose place both are done.
+    /// The matmul, in whose position both steps run.
     pub product: usize,
     /// The other step.
     pub other: usize,
-    /// Steps between the two that take what the other one reads out of a stack, and are done before both.
+    /// Steps between the two that load operands of the other one from a stack, and run before both.
     pub before: Vec<usize>,
-    /// Steps before the product that read what the other one writes, and are done after both.
+    /// Steps before the matmul that are consumers of the other one, and run after both.
     pub after: Vec<usize>,
+    /// Computation of the other step.
     pub does: EpilogueKind,
 }
 
 impl EpilogueKind {
-    /// Which operand of the other step the product is, where it reads that.
+    /// Index of the matmul's result among the operands of the other step; none if that does not read it.
     pub fn product(&self) -> Option<usize> {
         match *self {
             EpilogueKind::Map { product, .. }
@@ -42,7 +43,7 @@ impl EpilogueKind {
 }
 
 impl Epilogue {
-    /// The steps that are done beside the product.
+    /// The fused steps.
     pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let gelu = match self.does {
             EpilogueKind::GeluKeeping { gelu, .. } => Some(gelu),
@@ -55,38 +56,68 @@ impl Epilogue {
 /// Computation of the fused step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpilogueKind {
-    /// A function of the product's elements; `product` and `bias` are operands of the element-wise step.
-    Map { function: ProductFunction, product: usize, bias: Option<usize> },
-    /// The step `gelu`, which is [`ProductFunction::GeluTanh`] of the other step's result, that being the product with a bias; `product` and `bias`
-    /// are operands of the other step. Both results are written.
-    GeluKeeping { product: usize, bias: usize, gelu: usize },
-    /// The gradient of a `relu` that is the step `of`, an epilogue of the product `forward`; `product` is an operand of the element-wise step.
-    ReluGrad { product: usize, of: usize, forward: usize },
-    /// The gradient of [`ProductFunction::GeluTanh`]; `product` and what that was applied to are operands of the element-wise step.
-    GeluGrad { product: usize, operand: usize },
-    /// Sums of a factor over what the product sums; which operand of the product it is.
-    FactorSums { factor: usize },
+    /// A function of the matmul's elements, after a bias if there is one.
+    Map {
+        /// The function.
+        function: ProductFunction,
+        /// Index of the matmul's result among the operands of the fused step.
+        product: usize,
+        /// Index of the bias among the operands of the fused step.
+        bias: Option<usize>,
+    },
+    /// A matmul with a bias, and [`ProductFunction::GeluTanh`] of that in a step of its own. Both results are written.
+    GeluKeeping {
+        /// Index of the matmul's result among the operands of the step that adds the bias.
+        product: usize,
+        /// Index of the bias among them.
+        bias: usize,
+        /// The step of the Plan that computes the `gelu`.
+        gelu: usize,
+    },
+    /// The gradient of a `relu` that is an epilogue itself.
+    ReluGrad {
+        /// Index of the matmul's result, the cotangent, among the operands of the fused step.
+        product: usize,
+        /// The step of the Plan that computes the `relu`.
+        of: usize,
+        /// The matmul whose epilogue the `relu` is, as a step of the Plan.
+        forward: usize,
+    },
+    /// The gradient of [`ProductFunction::GeluTanh`].
+    GeluGrad {
+        /// Index of the matmul's result, the cotangent, among the operands of the fused step.
+        product: usize,
+        /// Index of the operand of the `gelu` among them.
+        operand: usize,
+    },
+    /// Sums of a factor over the dims that the matmul sums.
+    FactorSums {
+        /// Index of the factor among the operands of the matmul.
+        factor: usize,
+    },
 }
 
 /// Function of the elements after a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductFunction {
+    /// The element itself.
     Identity,
+    /// `max(x, 0)`.
     Relu,
     /// The approximation of `gelu` by `tanh` (Hendrycks & Gimpel 2016, section 2).
     GeluTanh,
 }
 
-/// All of a Plan.
+/// The epilogues of a Plan.
 #[derive(Clone, Debug, Default)]
 pub struct Epilogues {
-    /// By the step that multiplies.
+    /// Epilogues by their matmul.
     pub at: BTreeMap<usize, Epilogue>,
-    /// Steps that are done in the place of a product, or after it.
+    /// Matmul with which or after which a step is computed, by that step.
     pub moved: BTreeMap<usize, usize>,
-    /// Products that are never in memory without what follows.
+    /// Results of matmuls that are never stored without the epilogue.
     pub never: BTreeSet<BufId>,
-    /// Steps with a `relu` whose gradient is an epilogue too.
+    /// Matmul of the gradient, by the step of a `relu` whose gradient is an epilogue too.
     pub keep_bits: BTreeMap<usize, usize>,
 }
 

@@ -13,17 +13,20 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A value that is computed where it is folded.
 #[derive(Clone, Debug)]
 pub struct Inlined {
+    /// Expression that computes the value.
     pub of: Computed,
+    /// Operands of the expression, in the order in which it loads them.
     pub reads: Vec<Operand>,
     /// The step that folds it.
     pub by: usize,
 }
 
-/// All of a Plan.
+/// The inlined values of a Plan.
 #[derive(Clone, Debug, Default)]
 pub struct InlinedValues {
+    /// Values by the buffer that is not written.
     pub values: BTreeMap<BufId, Inlined>,
-    /// Steps that write nothing else.
+    /// Steps that write nothing but inlined values.
     pub skipped: BTreeSet<usize>,
 }
 

@@ -10,12 +10,12 @@ use meshwright_plan::random::Distribution;
 use meshwright_plan::{BufId, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What of a Plan is drawn where it is read.
+/// The random values of a Plan that each consumer draws itself.
 #[derive(Clone, Debug, Default)]
 pub struct Masks {
-    /// The step that would draw each of these buffers, or what it is kept from.
+    /// Step of the Plan that draws a buffer, or the values that a stack holds, by buffer.
     pub drawn_by: BTreeMap<BufId, usize>,
-    /// Steps that have nothing to do.
+    /// Steps without work: no consumer reads their results.
     pub skipped: BTreeSet<usize>,
 }
 

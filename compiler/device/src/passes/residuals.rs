@@ -12,15 +12,29 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Effect of a step on residuals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResidualStep {
-    /// It would make the buffer.
+    /// Nothing: the step would allocate the stack.
     Blank,
-    /// It keeps the second operand, but for positions before the first that is read.
-    Store { stack: BufId, dim: Dim, from: usize },
-    /// Its result is what was kept, of which it is the last reader or not.
-    Load { stack: BufId, dim: Dim, last: bool },
+    /// The second operand is stored for the position of an iteration, in place of an update of the stack.
+    Store {
+        /// The first buffer of the stack, which names it.
+        stack: BufId,
+        /// Dim of the loop.
+        dim: Dim,
+        /// The lowest position that is read. Values of lower positions are not stored.
+        from: usize,
+    },
+    /// The stored value of a position, in place of a slice of the stack.
+    Load {
+        /// The first buffer of the stack, which names it.
+        stack: BufId,
+        /// Dim of the loop.
+        dim: Dim,
+        /// Whether this is the last consumer of the value, which ends its lifetime.
+        last: bool,
+    },
 }
 
-/// Which buffers of a Plan are never made.
+/// The stacks of a Plan that are never allocated, because each value stays where it was computed.
 #[derive(Clone, Debug, Default)]
 pub struct Residuals {
     /// Effect of each step that would create, write or read a stack.

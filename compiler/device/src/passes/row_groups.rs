@@ -16,18 +16,20 @@ const FARTHEST: usize = 64;
 /// Steps that are one kernel.
 #[derive(Clone, Debug, Default)]
 pub struct RowGroup {
-    /// In the order of the Plan.
+    /// Steps of the group, in the order of the Plan.
     pub steps: Vec<usize>,
-    /// Those between that run after it.
+    /// Steps between them that run after the group.
     pub after: Vec<usize>,
-    /// The dims that say which row it is, and those along a row, in the order of the values that have all.
+    /// Dims of the rows, in the order of the values that have all dims.
     pub rows: Vec<Dim>,
+    /// Dims along a row, in the same order.
     pub along: Vec<Dim>,
     /// Values without other consumers.
     pub inner: BTreeSet<BufId>,
 }
 
 impl RowGroup {
+    /// The last step, in whose position the group runs.
     pub fn last(&self) -> usize {
         self.steps.last().copied().unwrap_or(0)
     }
@@ -38,14 +40,14 @@ impl RowGroup {
     }
 }
 
-/// All of a Plan.
+/// The row groups of a Plan.
 #[derive(Clone, Debug, Default)]
 pub struct RowGroups {
-    /// By the last of their steps.
+    /// Groups by their last step.
     pub at: BTreeMap<usize, RowGroup>,
-    /// By each of their steps the last.
+    /// Last step of the group, by each of its steps.
     pub members: BTreeMap<usize, usize>,
-    /// By each step that waits for one, the last of that.
+    /// Last step of the group after which a step runs, by that step.
     pub waiting: BTreeMap<usize, usize>,
     /// Values between steps of a group, which are never stored.
     pub never: BTreeSet<BufId>,

@@ -7,11 +7,12 @@ use crate::def_use::{DefUse, ended};
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Order of the steps of a Plan on one device, with the ends of lifetimes in that order.
 #[derive(Clone, Debug, Default)]
 pub struct StepOrder {
-    /// The steps of the Plan.
+    /// Steps of the Plan in the order of the device.
     pub steps: Vec<usize>,
-    /// For each step when it runs: where it stands in the order, or the last step of its group.
+    /// Position at which each step runs: its index in `steps`, or that of the last step of its group.
     pub place: Vec<usize>,
     /// The step that frees a buffer, by step and buffer, if it is not the Plan's.
     pub ends: BTreeMap<(usize, BufId), usize>,
@@ -57,7 +58,7 @@ impl StepOrder {
         StepOrder { steps: order, place, ends }
     }
 
-    /// After which step a buffer ends that a step of the Plan ends.
+    /// The step that frees a buffer on the device, if the step `at` of the Plan does.
     pub fn end_of(&self, buf: BufId, at: usize) -> usize {
         self.ends.get(&(at, buf)).copied().unwrap_or(at)
     }

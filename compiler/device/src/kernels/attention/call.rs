@@ -22,42 +22,55 @@ const MOST_AHEAD: usize = 1 << 26;
 /// Widest query and value, so that what a cube accumulates is in registers.
 const WIDEST: usize = 128;
 
-/// An operand: its dim for each dim of the scores. A dim of its own comes last.
+/// An operand: the index of its dim for each dim of the scores, none if it lacks the dim. The dim of its width comes last.
 #[derive(Clone, Debug)]
 pub struct AttentionInput(pub Vec<Option<usize>>);
 
-/// A result: its dim for each dim of the scores, and its extents.
+/// A result of an attention.
 #[derive(Clone, Debug)]
 pub struct AttentionOutput {
+    /// Index of its dim for each dim of the scores; none if it lacks the dim.
     pub dims: Vec<Option<usize>>,
+    /// Extents.
     pub shape: Vec<usize>,
 }
 
 /// An attention of half types on one device.
 #[derive(Clone, Debug)]
 pub struct AttentionCall {
+    /// Parts that the step computes, one for each result.
     pub parts: Vec<AttentionPart>,
-    /// How many dims of the scores are outer ones, and which belong to rows.
+    /// Number of outer dims, which are the first dims of the scores. The dims of queries and the dim of keys follow.
     pub outer: usize,
+    /// Size of the device's block along each dim of the scores.
     pub sizes: Vec<usize>,
+    /// Global position at which the block begins along each dim of the scores.
     pub starts: Vec<usize>,
+    /// Width of queries and keys, in elements.
     pub width: usize,
+    /// Width of values, in elements; 0 if no values are read.
     pub values: usize,
+    /// Function that computes a score from the dot product of a query and a key.
     pub score: ScalarProgram,
+    /// Derivative of `score` by the dot product; none if the step computes no gradients.
     pub slope: Option<ScalarProgram>,
+    /// Factor of each weight, such as that of dropout; none if all factors are 1.
     pub weight: Option<ScalarProgram>,
+    /// Number of extra operands of the functions.
     pub extras: usize,
+    /// Blocks of random values, each with the dim of the scores for each of its dims.
     pub draws: Vec<(RandomBlock, Vec<usize>)>,
-    /// The number that the tiles are which positions decide, if there are any.
+    /// Score of all elements of decided tiles; none if no tile is decided.
     pub decided: Option<f32>,
     /// Queries, keys, values if they are read, the cotangent of gradients, extra operands, then the greatest scores, the scale
     /// and delta where they are given. What is drawn ahead and the table of decided tiles follow, which have none of the dims.
     pub inputs: Vec<AttentionInput>,
+    /// Results, one for each of `parts`.
     pub outputs: Vec<AttentionOutput>,
 }
 
 /// The key of the bits that an attention draws ahead.
-pub struct AttentionBitsKey<'a> {
+pub(crate) struct AttentionBitsKey<'a> {
     pub spec: &'a AttentionSpec,
     pub space: AttentionSpace,
     pub draws: Vec<(RandomBlock, Vec<usize>)>,
@@ -68,23 +81,27 @@ pub struct AttentionBitsKey<'a> {
 
 impl AttentionBitsKey<'_> {
     /// True if another attention draws the same bits in the same order.
-    pub fn draws_as(&self, other: &AttentionBitsKey<'_>) -> bool {
+    pub(crate) fn draws_as(&self, other: &AttentionBitsKey<'_>) -> bool {
         let order = |of: &AttentionSpace| (of.dims.clone(), of.ranges.clone(), of.outer().len());
         self.spec == other.spec && order(&self.space) == order(&other.space) && self.draws == other.draws
     }
 }
 
 /// The operands that an attention multiplies.
-pub struct AttentionFactors {
+pub(crate) struct AttentionFactors {
     pub half: DType,
+    /// Width of queries and keys.
     pub width: usize,
+    /// Width of values; 0 if there are none.
     pub values: usize,
 }
 
 impl AttentionCall {
+    /// Describes an attention. Decided tiles, inputs and outputs are added afterwards.
+    ///
     /// # Errors
-    /// Why there is no kernel for it.
-    pub fn new(
+    /// The reason why there is no kernel for it.
+    pub(crate) fn new(
         spec: &AttentionSpec,
         parts: &[AttentionPart],
         space: &AttentionSpace,
@@ -139,7 +156,7 @@ impl AttentionCall {
         })
     }
 
-    /// How many words hold a bit for each truth value that is drawn, where a kernel of its own draws them before the others run: 0 where nothing
+    /// Number of 32-bit words with a bit for each truth value, if a kernel of its own draws them before the others run: 0 where nothing
     /// is drawn, where keys are so few that a launch costs more than drawing anew, and where the words would take too much memory.
     pub fn words_ahead(&self) -> usize {
         let key = self.sizes.len() - 1;
@@ -148,7 +165,7 @@ impl AttentionCall {
         ahead([outer, rows, self.sizes[key]], self.draws.len())
     }
 
-    /// Its draws alone.
+    /// The kernel that only draws: the same dims and draws without operands and results.
     pub fn draws_ahead(&self) -> AttentionCall {
         AttentionCall {
             parts: vec![],
@@ -164,14 +181,14 @@ impl AttentionCall {
         }
     }
 
-    /// Says that positions decide tiles, all of whose scores are `number`.
+    /// Sets the score of all elements of decided tiles.
     pub fn decide(&mut self, number: f32) {
         self.decided = Some(number);
     }
 }
 
-/// Which tiles positions decide, by queries and keys, and the number that all their scores are; none where there are no such tiles, or
-/// where they differ.
+/// Table of tiles, by queries and keys, with true for each tile whose scores depend on positions alone; and the score of all their elements.
+/// None if there are no such tiles, or if their scores differ.
 pub fn decided(spec: &AttentionSpec, space: &AttentionSpace) -> Option<(Vec<Vec<bool>>, f32)> {
     let score = space.renumbered(&spec.score, spec);
     let rows: Vec<usize> = space.rows().iter().map(|d: &Dim| space.size(*d)).collect();

@@ -8,6 +8,5 @@ pub mod bounds;
 pub mod call;
 pub mod space;
 
-pub use call::{
-    AttentionBitsKey, AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, DECIDED, decided,
-};
+pub(crate) use call::{AttentionBitsKey, AttentionFactors};
+pub use call::{AttentionCall, AttentionInput, AttentionOutput, DECIDED, decided};

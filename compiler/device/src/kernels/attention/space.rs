@@ -8,15 +8,20 @@ use meshwright_plan::expr::Scalar;
 use meshwright_plan::{AttentionSpec, Computed, DType, Dim, Drawn};
 use std::ops::Range;
 
-/// The dims of scores in that order, with what of each a device holds.
+/// The dims of scores in that order, with the device's block of each.
 pub struct AttentionSpace {
+    /// Outer dims, dims of queries, dim of keys.
     pub dims: Vec<Dim>,
+    /// Interval of each dim that the device holds, in positions of the global tensor.
     pub ranges: Vec<Range<usize>>,
     outer: usize,
 }
 
 impl AttentionSpace {
-    /// Of an attention with these keys and values; one of its operands has each dim.
+    /// Dims of an attention with these keys and values.
+    ///
+    /// # Errors
+    /// If none of `reads`, the operands, has a dim of the scores.
     pub fn of(
         spec: &AttentionSpec,
         keys: &Local,
@@ -50,7 +55,7 @@ impl AttentionSpace {
         self.dims.iter().position(|d| *d == dim).unwrap_or(0)
     }
 
-    /// How many positions a dim has.
+    /// Number of positions of a dim that the device holds.
     pub fn size(&self, dim: Dim) -> usize {
         self.ranges[self.place(dim)].len()
     }
@@ -68,7 +73,7 @@ impl AttentionSpace {
         of
     }
 
-    /// What is drawn, and which dim of the scores each of its dims is.
+    /// The block of random values of this device, with the dim of the scores for each of its dims.
     pub fn draw(
         &self,
         context: &DeviceContext<'_>,

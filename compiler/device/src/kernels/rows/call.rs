@@ -18,8 +18,9 @@ const MOST_EACH: usize = 32;
 /// The limit for rows that would not be kept otherwise, with one kept value: rows of vocabularies. A block then has all registers of a
 /// multiprocessor.
 const MOST_OF_LONG: usize = 100;
-/// Units of a cube; most of one whose units keep something, which have half of a multiprocessor's registers then.
+/// Threads of a block.
 pub const UNITS: usize = 256;
+/// Limit of the threads of a block that keep values of their elements: such a block has half of a multiprocessor's registers.
 pub const MOST_UNITS: usize = 512;
 /// Least rows that keep a large GPU busy, and elements of a row below which fewer of them take no long time: for folds that can be spread.
 const FEW_ROWS: usize = 64;
@@ -27,35 +28,44 @@ const LONG_ROW: usize = 1 << 16;
 /// Threads for a row that each pass reads again: enough that the rows in progress stay in the cache between passes.
 pub const UNITS_OF_LONG: usize = 1024;
 
-/// A group on one device. Its dims are those of the rows, then those along a row.
+/// A row group on one device. Its dims are the dims of the rows, then the dims along a row.
 #[derive(Clone, Debug)]
 pub struct RowCall {
+    /// Passes over a row, in order.
     pub passes: Vec<RowPass>,
+    /// Reductions along a row, by the number that passes use.
     pub folds: Vec<Monoid>,
-    /// Values that a thread keeps of an element, and of a row.
+    /// Number of values of an element that a thread keeps at once.
     pub held: usize,
+    /// Number of values of a row that a thread keeps.
     pub values: usize,
     /// Number of results that are sums over all rows; they are the last.
     pub columns: usize,
-    /// Whether a unit keeps what it reads of a row, and does not read it again.
+    /// Whether a thread keeps the elements of a row that it reads, and does not read them again.
     pub keeps: bool,
+    /// Whether a pass computes with the positions of elements.
     pub has_positions: bool,
-    /// Of the device's block of each dim, and where it begins; how many of the dims are those of the rows.
+    /// Size of the device's block along each dim.
     pub sizes: Vec<usize>,
+    /// Global position at which the block begins along each dim.
     pub starts: Vec<usize>,
+    /// Number of dims of the rows.
     pub rows: usize,
-    /// Dims that no tensor has.
+    /// Number of leading dims that no tensor has: 1 if the group has one row and no dim for it, else 0.
     pub made_up: usize,
+    /// Operands, by the number that passes use.
     pub operands: Vec<MapOperand>,
+    /// Dtype and elements of each result.
     pub results: Vec<(DType, ResultOf)>,
-    /// For each result the operands in whose place it can be, counted among tensors.
+    /// Operands that may donate their storage to each result, as indices among tensors.
     pub over: Vec<Vec<usize>>,
+    /// The half type of operands and results; none if the group has none.
     pub half: Option<DType>,
 }
 
 impl RowCall {
-    /// None where there is no kernel for it. `rows` of the dims are those of the rows.
-    pub fn new(
+    /// Describes a group on the block `space`, whose first `rows` dims are the dims of the rows; none if there is no kernel for it.
+    pub(crate) fn new(
         of: &RowExpr,
         (space, rows): (&[Range<usize>], usize),
         operands: Vec<MapOperand>,
@@ -139,13 +149,13 @@ pub fn each(held: usize, columns: usize) -> usize {
 }
 
 impl RowCall {
-    /// The same where a Plan hands the storage of operands to results: pairs of an operand, counted among tensors, and a result.
+    /// Applies the donations of a Plan: pairs of an operand, as an index among tensors, and the result that takes its storage.
     pub fn with_donations(mut self, donations: &[(usize, usize)]) -> RowCall {
         prefer(&mut self.over, donations);
         self
     }
 
-    /// The dims of each tensor that is read.
+    /// Dims of each operand that is a tensor.
     pub fn tensors(&self) -> impl Iterator<Item = &Vec<Option<usize>>> {
         self.operands.iter().filter_map(|operand| match operand {
             MapOperand::Tensor { dims, .. } => Some(dims),
@@ -153,7 +163,7 @@ impl RowCall {
         })
     }
 
-    /// Of a result that is none of columns, which of its dims each dim is.
+    /// Index of the dim of a result for each dim of the group, none if it lacks the dim. The result has elements or rows, not columns.
     pub fn dims_of(&self, of: ResultOf) -> Vec<Option<usize>> {
         let has = |dim: usize| dim >= self.made_up && (of == ResultOf::Elements || dim < self.rows);
         (0..self.sizes.len()).map(|dim| has(dim).then(|| dim - self.made_up)).collect()

@@ -4,13 +4,14 @@ use meshwright_plan::expr::{Expr, Node, Reg, Scalar};
 use meshwright_plan::{DType, Monoid};
 
 /// First number of the loads that are results of reductions.
-pub const FOLDS: u16 = 1 << 15;
+pub(crate) const FOLDS: u16 = 1 << 15;
 
 /// Elements of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultOf {
     /// Each element of each row.
     Elements,
+    /// Each row: values that are equal for all of its elements.
     Rows,
     /// Each place along a row: sums over all rows, such as the gradient of a bias.
     Columns,
@@ -18,7 +19,7 @@ pub enum ResultOf {
 
 /// A result of a group.
 #[derive(Clone, Debug)]
-pub struct RowResult {
+pub(crate) struct RowResult {
     pub reg: Reg,
     pub dtype: DType,
     pub of: ResultOf,
@@ -26,8 +27,8 @@ pub struct RowResult {
 
 /// Expressions of each element of a row.
 #[derive(Clone, Debug)]
-pub struct RowExpr {
-    /// It loads operands, and from [`FOLDS`] on what the folds gave.
+pub(crate) struct RowExpr {
+    /// The expression. Its loads are operands, and from [`FOLDS`] on results of reductions.
     pub expr: Expr,
     pub folds: Vec<(Monoid, Reg)>,
     /// Those of columns last.
@@ -39,8 +40,8 @@ pub struct RowExpr {
 }
 
 impl RowExpr {
-    /// The same with a dim of one row before the others.
-    pub fn with_a_row(&self) -> RowExpr {
+    /// Adds a dim with one row before the others.
+    pub(crate) fn with_a_row(&self) -> RowExpr {
         let shifted = |node: &Node| match node.scalar {
             Scalar::Index(dim) => Node { scalar: Scalar::Index(dim + 1), ..*node },
             _ => *node,

@@ -27,8 +27,11 @@ pub enum RowSource {
 /// Destination of a computed value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowTarget {
+    /// A value of the element that the thread keeps, by place.
     Hold(usize),
+    /// A value of the row, by number.
     Value(usize),
+    /// An operand of a reduction along the row, by number.
     Fold(usize),
     /// A result of the group.
     Result(usize),
@@ -39,15 +42,20 @@ pub enum RowTarget {
 /// Values that a pass computes together, with their sources and destinations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowPart {
+    /// Functions that compute the values.
     pub program: ScalarProgram,
+    /// Sources, in the order in which the program loads them.
     pub loads: Vec<RowSource>,
+    /// Destination of each result of the program.
     pub targets: Vec<RowTarget>,
 }
 
-/// A pass over a row: what is computed of the row before it, and of each element; either may be nothing.
+/// A pass over a row. Either part may be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowPass {
+    /// Values of the row, computed once before its elements.
     pub row: RowPart,
+    /// Values of each element.
     pub elements: RowPart,
 }
 
@@ -56,7 +64,7 @@ impl RowPass {
         [&self.row, &self.elements].into_iter()
     }
 
-    pub fn has_positions(&self) -> bool {
+    pub(crate) fn has_positions(&self) -> bool {
         self.parts().any(|part| part.program.has_positions())
     }
 
@@ -65,18 +73,18 @@ impl RowPass {
         self.parts().any(|part| part.targets.contains(&RowTarget::Fold(fold)))
     }
 
-    pub fn reads(&self, operand: usize) -> bool {
+    pub(crate) fn reads(&self, operand: usize) -> bool {
         self.parts().any(|part| part.loads.contains(&RowSource::Operand(operand)))
     }
 
-    pub fn writes(&self, result: usize) -> bool {
+    pub(crate) fn writes(&self, result: usize) -> bool {
         self.parts().any(|part| part.targets.contains(&RowTarget::Result(result)))
     }
 }
 
 /// Values that threads keep of their elements from pass to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeping {
+pub(crate) enum Keeping {
     Nothing,
     /// Loads and results of steps that a later pass needs.
     Elements,
@@ -84,10 +92,12 @@ pub enum Keeping {
     Costly,
 }
 
-/// All passes, and how many values a unit keeps of an element at once, and of a row.
-pub struct Passes {
+/// The passes of a group.
+pub(crate) struct Passes {
     pub passes: Vec<RowPass>,
+    /// Number of values of an element that a thread keeps at once.
     pub held: usize,
+    /// Number of values of a row that a thread keeps.
     pub values: usize,
 }
 
@@ -112,8 +122,8 @@ struct Planner<'a> {
 }
 
 impl Passes {
-    /// None where kernels lack a function. `rows` of the dims of the operands are those of the rows.
-    pub fn of(
+    /// Cuts an expression into passes; none where kernels lack a function. `rows` of the dims of the operands are those of the rows.
+    pub(crate) fn of(
         of: &RowExpr,
         (rows, operands): (usize, &[MapOperand]),
         (half, keeping): (Option<DType>, Keeping),
