@@ -254,3 +254,28 @@ fn a_scan_is_a_loop_and_may_be_a_name() {
     });
     assert_eq!(loops.collect::<Vec<_>>(), [(true, "seq", true), (true, "rows", false)]);
 }
+
+/// Runs are chosen by metrics, so each says which of its values are better.
+#[test]
+fn each_metric_of_a_shipped_model_has_a_direction() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    let (mut models, mut metrics) = (0, 0);
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "mw") {
+            continue;
+        }
+        let (tree, said) = model(&std::fs::read_to_string(&path).unwrap());
+        let items = tree.unwrap_or_else(|| panic!("{path:?}: {said}")).items;
+        let bodies =
+            items.iter().filter_map(|i| if let ItemKind::Model(m) = &i.kind { Some(&m.body) } else { None });
+        for statement in bodies.flatten() {
+            let StatementKind::Metric(metric) = &statement.kind else { continue };
+            let name = &metric.binding.name.text;
+            assert!(metric.better.is_some(), "{path:?}: `metric {name}` lacks `min` or `max`");
+            metrics += 1;
+        }
+        models += 1;
+    }
+    assert!(models >= 12 && metrics >= 12, "{models} models, {metrics} metrics");
+}
