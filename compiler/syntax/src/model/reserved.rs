@@ -13,6 +13,9 @@ const DECLARING: [&str; 14] = [
     "model", "as",
 ];
 
+/// Words that also stand in expressions, and `return`: each is meant as a name only where one of that name is declared.
+const IN_EXPRESSIONS: [&str; 6] = ["return", "true", "false", "and", "or", "not"];
+
 impl Parser<'_> {
     /// Finds reserved words that stand where a name is declared, or as one of several dims or arguments: reports each word once, and lets
     /// everything after it see a name.
@@ -28,29 +31,37 @@ impl Parser<'_> {
                     "}" if opens > 0 => opens -= 1,
                     _ => {}
                 }
-                opens == 0 && is_keyword(word) && word != "return"
+                opens == 0 && (is_keyword(word) || IN_EXPRESSIONS.contains(&word))
             })
             .collect();
         for &i in &all {
-            if self.declares(i) || self.listed(i) {
+            let common = IN_EXPRESSIONS.contains(&self.token(i));
+            if self.declares(i) || !common && self.listed(i) {
                 names.entry(self.token(i).to_string()).or_insert(i);
             }
         }
         let named = |i: &usize| {
-            let stands = self.declares(*i) || self.listed(*i) || self.operand(*i);
-            names.contains_key(self.token(*i)) && stands
+            let word = self.token(*i);
+            let stands = match IN_EXPRESSIONS.contains(&word) {
+                true => self.declares(*i) || self.can_only_be_an_operand(*i),
+                false => self.declares(*i) || self.listed(*i) || self.operand(*i),
+            };
+            names.contains_key(word) && stands
         };
         let named: Vec<usize> = all.into_iter().filter(named).collect();
         for token in named.into_iter().map(|i| self.scan.tokens[i]) {
             self.scan.masked[token.start..token.end].make_ascii_uppercase();
         }
         for (word, at) in names {
-            let d = Diagnostic::error(
-                codes::E0101,
-                format!("`{word}` is a reserved word, which cannot be a name"),
-            )
-            .at(self.span(at), "begins a statement")
-            .help(format!("call it otherwise everywhere, such as `{word}1`"));
+            let does = match word.as_str() {
+                "true" | "false" => "is a truth value",
+                "and" | "or" | "not" => "is an operator",
+                _ => "begins a statement",
+            };
+            let message = format!("`{word}` is a reserved word, which cannot be a name");
+            let d = Diagnostic::error(codes::E0101, message)
+                .at(self.span(at), does)
+                .help(format!("call it otherwise everywhere, such as `{word}1`"));
             self.diagnostics.push(d);
         }
     }
@@ -82,5 +93,16 @@ impl Parser<'_> {
             !text.is_empty() && text.chars().all(|c| "+-*/%<>=!,()[]".contains(c))
         };
         !self.is_word(index + 1) && sign(index + 1) || index > 0 && !self.leads(index) && sign(index - 1)
+    }
+
+    /// True for a word between two signs that leave no place for an operator or a statement.
+    fn can_only_be_an_operand(&self, index: usize) -> bool {
+        let sign = |i: usize, signs: &str| {
+            let text = self.token(i);
+            !text.is_empty() && text.chars().all(|c| signs.contains(c))
+        };
+        let after = index > 0 && (sign(index - 1, "+-*/%<>=!,([") || self.token(index - 1) == "in");
+        let ends = self.leads(index + 1) || sign(index + 1, "+-*/%<>=!,)]");
+        !self.leads(index) && after && ends
     }
 }

@@ -96,3 +96,20 @@ fn a_comment_that_could_be_a_divisor_is_refused() {
         assert!(tree.is_some(), "{text}: {d}");
     }
 }
+
+/// Words that also stand in expressions, each used as a dim in five places, beside their own uses.
+#[test]
+fn a_word_of_expressions_that_is_declared_is_one_mistake() {
+    for word in ["return", "true", "false", "and", "or", "not"] {
+        let text = format!(
+            "dim batch = 4, d = 3, {word} = 8\nlayer f(x) {{\n return (x)\n}}\nmodel m {{\n input x[batch, d]: float\n param w[d, {word}] = 1\n param v[{word}, d] = 1\n let h = sum[d](x * w)[{word} -> e] + size({word})\n let some = (h > 0) and (h < 1) or not (h > 2) and true\n let other = where(false, true, f(x))\n loss l = mean[batch](sum[{word}](h * v))\n}}\n"
+        );
+        check(
+            &text,
+            &[&format!("m:1:23: error[E0101]: `{word}` is a reserved word, which cannot be a name")],
+        );
+    }
+    // Where none is declared, they are what they are.
+    let text = "model m {\n input x[a]: float\n let y = f(x, true) and (not (x > 1)) or false\n}\n";
+    assert!(model(text).0.is_some(), "{}", model(text).1);
+}
