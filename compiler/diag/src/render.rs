@@ -39,9 +39,16 @@ fn shown(message: &str) -> Cow<'_, str> {
     }
 }
 
-/// A text in which characters that steer a terminal are visible: `\u{1b}`. Line ends and tabs stay.
+/// Characters that change how the text around them is shown: they steer a terminal, or turn the direction of writing.
+pub fn steers(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control()
+}
+
+/// A text in which characters that steer are visible: `\u{1b}`. Line ends and tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    let steers = |c: char| steers(c) && !matches!(c, '\n' | '\t');
     if !text.contains(steers) {
         return text.into();
     }

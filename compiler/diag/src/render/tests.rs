@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use super::{concise, full, full_all, json};
+use super::{concise, full, full_all, json, printable};
 use crate::{Diagnostic, FileId, Sources, Span, codes};
 
 fn span_of(sources: &Sources, file: FileId, part: &str) -> Span {
@@ -151,4 +151,16 @@ fn no_part_of_a_message_steers_the_terminal() {
     for text in [full(&d, &sources, false), concise(&d, &sources)] {
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
+}
+
+/// A name that turns the direction of text would be shown as another; letters of any script, and characters that join them, stay.
+#[test]
+fn characters_that_turn_the_direction_are_visible() {
+    for c in "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}"
+        .chars()
+    {
+        assert_eq!(printable(&format!("a{c}b")), format!("a\\u{{{:x}}}b", u32::from(c)));
+    }
+    let plain = "שלום مرحبا ค่ะ a\u{200d}b\u{200c}\tc\r\n";
+    assert_eq!(printable(plain), plain);
 }
