@@ -142,10 +142,10 @@ static PIPELINE: Pipeline = Pipeline {
     plan: [
         Pass::new(
             "in_place",
-            "caches that a loop updates are carried through it and written where they lie",
+            "caches that a loop updates, and sums that it adds to, are carried through it and written where they lie",
             |p, c, _| Some(if c.options.examined { p } else { schedule::in_place(p) }),
         )
-        .only_if(|p| has(p, |prim| matches!(prim, Prim::DynamicUpdateSlice { .. }))),
+        .only_if(|p| has(p, |prim| matches!(prim, Prim::Repeat { .. }))),
         Pass::new(
             "parts",
             "losses over large products are computed for a part of the rows at a time",

@@ -15,7 +15,7 @@ use meshwright_core::{
     DecodedOutput, Layout, NewPositions, OutputKind, PASSES, StepGraph, decode, training_step,
 };
 use meshwright_ops::{Crossing, DynamicUpdateSlice, Graph, Id, Random, Reverse};
-use meshwright_plan::{IdVec, Operand, Plan, Prim, Step};
+use meshwright_plan::{BufId, IdVec, Operand, Plan, Prim, Step};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -228,7 +228,48 @@ const PART_FAULTS: &[Fault] = faults![
         (0, Some(_)) => Site::Seeded,
         _ => Site::End,
     };
+    "each part begins the sum of all parts anew", PR, |p, k| sums(p, k, |p, begin, c| {
+        let start = &p.steps[begin].reads[c];
+        let held = p.buffer(start.buf).clone();
+        p.buffers.push(held);
+        let fresh = Operand { buf: BufId(p.buffers.len() as u32 - 1), dims: start.dims.clone() };
+        p.steps[begin].reads[c] = fresh.clone();
+        let origin = p.steps[begin].origin.clone();
+        let blank = Step { origin, ..Step::new(Prim::Blank { zero: true }, vec![], vec![fresh]) };
+        p.steps.insert(begin, blank);
+    });
+    "what lies at the position of a layer is dropped, and the value counts twice", R, |p, k| steps(p, k, |p, i| {
+        let [all] = &p.steps[i].reads[..] else { return None };
+        let (Prim::IterationSlice { .. }, all) = (&p.steps[i].prim, all.buf) else { return None };
+        let update = p.steps.iter().find(|s| matches!(s.prim, Prim::IterationUpdate { .. }) && s.reads_buf(all))?;
+        let add = p.steps.iter().position(|s| s.writes_buf(update.reads[1].buf))?;
+        let value = p.steps[add].reads.iter().find(|o| o.buf != p.steps[i].writes[0].buf)?.clone();
+        // What lies there is dropped.
+        p.steps[add].reads.iter_mut().for_each(|o| *o = value.clone());
+        Some(())
+    });
 ];
+
+/// A change of the carries at the beginning of a loop in another loop that do not start as blanks.
+fn sums(p: &mut Plan, k: usize, change: fn(&mut Plan, usize, usize)) -> Site {
+    let written = |p: &Plan, buf| {
+        p.steps.iter().find(|s| s.writes_buf(buf)).is_none_or(|s| !matches!(s.prim, Prim::Blank { .. }))
+    };
+    let loops = p.loops();
+    let inner = loops.iter().filter(|l| loops.iter().any(|around| around.contains(l.begin)));
+    let carries = inner.flat_map(|l| (0..p.steps[l.begin].reads.len()).map(|c| (l.begin, c)));
+    let grown = |(begin, c): &(usize, usize)| {
+        let start = &p.steps[*begin].reads[*c];
+        start.dims.first() == p.dims.find("layers").as_ref() && written(p, start.buf)
+    };
+    match carries.filter(grown).nth(k) {
+        Some((begin, c)) => {
+            change(p, begin, c);
+            Site::Seeded
+        }
+        None => Site::End,
+    }
+}
 
 #[test]
 fn every_wrong_part_of_a_batch_is_caught() {

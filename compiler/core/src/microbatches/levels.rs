@@ -6,7 +6,7 @@
 use super::parts::{BatchPart, Mixed};
 use crate::linear::{ScopeItem, items};
 use meshwright_ops::{Graph, Id, InputOpKind, Kind, RepeatId};
-use meshwright_plan::IdVec;
+use meshwright_plan::{IdVec, Phase};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What stands around all loops of a step, in order, and when it is made.
@@ -77,8 +77,13 @@ pub(super) fn levels(g: &Graph, parts: &IdVec<Id, BatchPart>) -> Result<Levels, 
             Reading::Outside(from) => outside.get(&from).copied().unwrap_or(0),
             Reading::Here(_) | Reading::Given => 0,
         };
-        let level = all.reads(*item).into_iter().map(of).max().unwrap_or(0);
-        outside.insert(*item, level);
+        let first = all.reads(*item).into_iter().map(of).max().unwrap_or(0);
+        // What the update computes of parameters and states alone would be held while the loops run.
+        let updates = |id: &Id| {
+            let node = g.node(*id);
+            node.origin.phase == Phase::Update && !matches!(node.op.kind(), Kind::Input(_))
+        };
+        outside.insert(*item, if values[item].iter().all(updates) { all.last[item] } else { first });
     }
     Ok(Levels { order, values, inside, outside, count })
 }

@@ -4,6 +4,7 @@
 //! stack, which is kept in its place. After: the loop carries what is kept, each iteration replaces these positions there, and then
 //! takes its slice, which is a view. So a step writes its new positions alone.
 
+use super::add_in_place::add_in_place;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::BTreeMap;
 
@@ -21,8 +22,9 @@ struct Updated {
     stack: usize,
 }
 
-/// Carries what loops update through them, in place of stacks that are filled with copies.
-pub fn in_place(mut plan: Plan) -> Plan {
+/// Carries what loops update through them, in place of stacks that are filled with copies, or that are then added to a sum.
+pub fn in_place(plan: Plan) -> Plan {
+    let mut plan = add_in_place(plan);
     // A rewrite moves the steps behind it.
     while let Some(found) = first(&plan) {
         plan = carried(plan, &found);

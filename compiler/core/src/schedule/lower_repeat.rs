@@ -7,7 +7,7 @@ use super::lower::{Lower, OpenBody};
 use crate::partition::{CopyId, PlacedLoop};
 use meshwright_ops::{Crossing, Id, Repeat};
 use meshwright_plan::expr::BinaryFn;
-use meshwright_plan::{Dim, Expr, Operand, Placement, Plan, Prim};
+use meshwright_plan::{DType, Dim, Expr, Operand, Placement, Plan, Prim};
 use std::collections::BTreeMap;
 
 /// The same Plan, in which no buffer that a loop fills begins as whatever its memory holds.
@@ -18,6 +18,14 @@ pub(crate) fn zeroed(mut plan: Plan) -> Plan {
         }
     }
     plan
+}
+
+/// The sum of two operands in a dtype.
+pub(super) fn addition(operands: [DType; 2], sum: DType) -> Prim {
+    let (mut expr, regs) = Expr::of_operands(operands);
+    let [one, two] = [regs[0], regs[1]].map(|reg| expr.cast(reg, sum));
+    let sum = expr.binary(BinaryFn::Add, one, two);
+    Prim::Map { expr, regs: vec![sum] }
 }
 
 impl<'a> Lower<'a> {
@@ -133,11 +141,7 @@ impl<'a> Lower<'a> {
             let prim = Prim::IterationUpdate { dim: b.dim };
             self.push(prim, vec![current.clone(), value], next.clone(), (id, None), phase);
         } else {
-            let stored = self.plan.buffer(value.buf).dtype;
-            let (mut expr, regs) = Expr::of_operands([dtype, stored]);
-            let wide = expr.cast(regs[1], dtype);
-            let sum = expr.binary(BinaryFn::Add, regs[0], wide);
-            let prim = Prim::Map { expr, regs: vec![sum] };
+            let prim = addition([dtype, self.plan.buffer(value.buf).dtype], dtype);
             self.push(prim, vec![current.clone(), value], next.clone(), (id, None), phase);
         }
         if let Some(open) = self.open.last_mut() {

@@ -1,5 +1,6 @@
 //! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, losses in parts, collectives in flight, buffer lifetimes.
 
+mod add_in_place;
 mod attention;
 mod bucket;
 mod fuse;

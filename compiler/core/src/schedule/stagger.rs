@@ -207,6 +207,21 @@ impl<'a> Body<'a> {
             }
         }
         let (begin, end) = (self.step(self.of.begin), self.step(self.of.end));
+        // What lies where the result is added.
+        let slices: Vec<usize> = found
+            .iter()
+            .filter(|s| **s != at)
+            .flat_map(|s| &self.step(*s).reads)
+            .filter_map(|o| {
+                let slice = self.made.get(&o.buf)?;
+                let alone = self.readers(o.buf).iter().all(|s| found.contains(s));
+                (matches!(self.step(*slice).prim, Prim::IterationSlice { .. }) && alone).then_some(*slice)
+            })
+            .filter(|s| {
+                self.step(*s).reads.iter().all(|o| !self.made.contains_key(&o.buf) && self.carried(o.buf))
+            })
+            .collect();
+        found.extend(slices);
         let within = |o: &Operand| match self.made.get(&o.buf) {
             Some(made) => found.contains(made),
             None => {

@@ -288,25 +288,49 @@ impl Finder<'_> {
         })
     }
 
-    /// The consumer of a step's result before a later one, if it only stores the value into the stack of a loop, which may wait.
+    /// The consumers of a step's result before a later one, if they only store the value into the stack of a loop, or add it to what lies
+    /// there: they may wait.
     fn updates(&self, first: usize, last: usize, residuals: &Residuals) -> Option<Vec<usize>> {
-        // DefUse may have been moved themselves.
+        let steps = &self.uses.plan.steps;
+        // What reads it may have been moved itself.
         let runs = |s: &usize| self.order.place[*s];
         let place = |s: &usize| self.all.moved.get(s).map_or(runs(s), |to| runs(s).min(runs(to)));
         let read_before = |buf: BufId| {
             let readers = self.uses.readers.get(&buf).into_iter().flatten().copied();
             readers.filter(move |s| place(s) < runs(&last))
         };
-        let after: Vec<usize> = read_before(self.uses.plan.steps[first].writes.first()?.buf).collect();
         let waits = |s: &usize| {
-            let step = &self.uses.plan.steps[*s];
-            matches!(step.prim, Prim::IterationUpdate { .. })
-                && !residuals.steps.contains_key(s)
+            !residuals.steps.contains_key(s)
                 && !self.all.moved.contains_key(s)
-                && step.writes.iter().all(|o| read_before(o.buf).next().is_none())
-                && step.reads.iter().all(|o| self.uses.lasts(o.buf, *s, last))
+                && steps[*s].reads.iter().all(|o| self.uses.lasts(o.buf, *s, last))
         };
-        after.iter().all(waits).then_some(after)
+        let mut after: Vec<usize> = read_before(steps[first].writes.first()?.buf).collect();
+        let mut next = 0;
+        while let Some(at) = after.get(next).copied().filter(|s| waits(s)) {
+            let readers: Vec<usize> = steps[at].writes.iter().flat_map(|o| read_before(o.buf)).collect();
+            match steps[at].prim {
+                Prim::IterationUpdate { .. } if readers.is_empty() => {}
+                Prim::Map { .. } if self.adds_at_position(at, &readers) => after.extend(readers),
+                _ => return None,
+            }
+            next += 1;
+        }
+        (next == after.len()).then_some(after)
+    }
+
+    /// True of an element-wise step that adds to what lies in a stack, where the only step that reads its result puts it.
+    fn adds_at_position(&self, at: usize, readers: &[usize]) -> bool {
+        let steps = &self.uses.plan.steps;
+        let ([one, two], [sum]) = (&steps[at].reads[..], &steps[at].writes[..]) else { return false };
+        let slice = |buf: BufId| {
+            let by = &steps[self.uses.written_by(buf, at)?];
+            matches!(by.prim, Prim::IterationSlice { .. }).then_some(by.reads.first()?.buf)
+        };
+        let Some(stack) = slice(one.buf).or_else(|| slice(two.buf)) else { return false };
+        let puts = |s: &usize| {
+            matches!(steps[*s].prim, Prim::IterationUpdate { .. }) && steps[*s].reads[0].buf == stack
+        };
+        self.uses.only(sum.buf).is_some() && readers.iter().all(puts)
     }
 
     /// Whether a step takes out of a stack what a step alone reads, and could do so before another one.
