@@ -9,7 +9,7 @@ use meshwright_cost::pipe::Pipe;
 use meshwright_cost::rates::Rates;
 use meshwright_cost::shipped::{MACHINES, ShippedMachine};
 use meshwright_cost::timeline::{events, spent};
-use meshwright_device::compile_launches;
+use meshwright_device::{compile, compile_launches};
 use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{DType, Plan};
 use meshwright_train::estimates::{EstimateOptions, estimated, machine};
@@ -270,6 +270,57 @@ fn an_h200_is_estimated() {
             options.model,
             e.seconds
         );
+    }
+}
+
+/// The programs of docs/results/host_time.md.
+const HOST_TIME: &[Case<'static>] = &[
+    ("mnist_mlp", "", &[], "", ""),
+    ("mnist_conv", "", &[], "", ""),
+    ("unet", "", &[("batch", 2)], "", ""),
+    ("bert", "tiny", &[("batch", 4)], "", ""),
+    ("llama", "tiny", &[("batch", 4)], "", ""),
+    ("gpt", "tiny", &[("batch", 4)], "", ""),
+    ("vit", "tiny", &[], "", ""),
+    ("switch", "tiny", &[("batch", 4)], "", ""),
+    ("t5", "tiny", &[("batch", 4)], "", ""),
+    ("bert", "", &[("batch", 64), ("seq", 512)], "", ""),
+    ("gpt", "", &[("batch", 16)], "", ""),
+];
+
+fn on_h100(of: &Case<'_>, precision: DType) -> Estimate {
+    let h100 = machine("dgx-h100", &[]).unwrap_or_else(|e| panic!("{}", e.message));
+    on(&options(of, Some(precision)), &h100, None)
+}
+
+/// Kernels, bytes that they move, and bytes at the peak (`device_plan_bytes` of `bench model`): those that the whole device plan has, with its
+/// places in memory, which estimates leave out.
+#[test]
+fn launches_and_bytes_of_a_gpu_are_those_of_its_device_plan() {
+    for of in HOST_TIME {
+        for precision in [DType::F32, DType::BF16] {
+            let e = on_h100(of, precision);
+            let plan = plan(&options(of, Some(precision)));
+            let totals = compile(&plan, 0, EngineKind::Cuda.target()).unwrap().totals(&plan);
+            let (moved, peak) = (totals.traffic.read + totals.traffic.written, totals.peak_bytes);
+            assert_eq!((e.kernels, e.memory.peak_bytes), (totals.kernels, peak), "{of:?} in {precision}");
+            // Memory that is only named counts as written there.
+            assert!(near(e.bytes as f64, moved as f64, 0.05), "{of:?} in {precision}: {} {moved}", e.bytes);
+        }
+    }
+}
+
+/// What the engine launched on the stand-in for CUDA, and had planned (docs/results/host_time.md).
+#[test]
+fn a_gpu_launches_about_as_many_kernels_as_are_estimated() {
+    let two_layers: [(Case<'_>, u64, u64); 2] = [
+        (("gpt", "small", &[("batch", 4), ("layers", 2)], "", ""), 111, 2_169_870_868),
+        (("bert", "", &[("batch", 2), ("seq", 512), ("layers", 2)], "", ""), 129, 757_641_932),
+    ];
+    for (of, kernels, planned) in &two_layers {
+        let e = on_h100(of, DType::BF16);
+        assert!(near(e.kernels as f64, *kernels as f64, 0.15), "{of:?}: {} for {kernels}", e.kernels);
+        assert!(near(e.memory.peak_bytes as f64, *planned as f64, 0.05), "{of:?}: {}", e.memory.peak_bytes);
     }
 }
 

@@ -32,7 +32,7 @@ impl Reader<'_> {
             LaunchKind::Kernel(kernel) if kernel.moves_nothing() => vec![],
             // Where results have places of their own, a position of a stack is written where it lies.
             LaunchKind::Kernel(Kernel::IterationUpdate(_)) if self.device.target.has_arena() => vec![],
-            LaunchKind::Kernel(_) => self.work(launch, 1.0),
+            LaunchKind::Kernel(kernel) => self.work(launch, kernel.starts() as f64),
             LaunchKind::Burn(burn) => {
                 let kernels = burn.graph.operations.iter().filter(|o| !is_view(o)).count();
                 if kernels == 0 { vec![] } else { self.work(launch, kernels as f64) }

@@ -22,7 +22,7 @@ pub struct LaunchCosts {
 /// Costs of a device plan, each launch multiplied by its number of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Launches of kernels, and of operations of Burn that compute. Views do not count.
+    /// Kernels that are started, operations of Burn that compute included. Views do not count.
     pub kernels: u64,
     /// The part of `kernels` that are operations of Burn.
     pub burn: u64,
@@ -109,7 +109,7 @@ impl DevicePlan {
             match &launch.kind {
                 LaunchKind::Free | LaunchKind::Wait { .. } => {}
                 LaunchKind::Kernel(_) if self.arena.in_place.contains(id) => continue,
-                LaunchKind::Kernel(kernel) => all.kernels += if kernel.moves_nothing() { 0 } else { times },
+                LaunchKind::Kernel(kernel) => all.kernels += times * kernel.starts(),
                 LaunchKind::Burn(burn) => {
                     let computes = burn.graph.operations.iter().filter(|o| !is_view(o)).count() as u64;
                     (all.kernels, all.burn) = (all.kernels + times * computes, all.burn + times * computes);

@@ -1,8 +1,11 @@
 //! Descriptions of reductions.
 
+use super::joint_walk::JointWalk;
 use super::scalar::ScalarProgram;
+use super::spread::FoldBlocks;
 use meshwright_plan::expr::Expr;
 use meshwright_plan::{Computed, DType, Monoid};
+use std::collections::BTreeSet;
 
 /// A tensor that a fold reads.
 #[derive(Clone, Debug)]
@@ -68,5 +71,36 @@ impl FoldCall {
             return None;
         }
         Some(FoldCall { program, monoid, sizes, kept, operands, output, half })
+    }
+
+    /// Kernels of folds that do not depend on each other: one for each signature, and another for the results of chunks.
+    pub(super) fn starts(calls: &[FoldCall]) -> u64 {
+        let first = calls.iter().map(|c| (c.half, if c.is_cut() { DType::F32 } else { c.output }));
+        let second = calls.iter().filter(|c| c.is_cut()).map(|c| (c.half, c.output));
+        let many = |of: BTreeSet<(Option<DType>, DType)>| of.len() as u64;
+        many(first.collect()) + many(second.collect())
+    }
+
+    /// Whether what is folded is cut into chunks, whose results a second kernel folds: where operands lie without gaps, and are read in vectors.
+    pub fn is_cut(&self) -> bool {
+        let strides: Vec<Vec<u64>> = self.operands.iter().map(|o| self.strides(o)).collect();
+        let (kept, walk) = JointWalk::of_folds(&self.sizes, self.kept, &strides);
+        let rank = walk.sizes.len();
+        let dense = |along: usize| walk.sizes[along] > 1 && walk.strides.iter().any(|s| s[along] == 1);
+        let along = if !dense(rank - 1) && dense(kept - 1) { kept - 1 } else { rank - 1 };
+        let widest = self.operands.iter().map(|o| 16 / o.dtype.bytes()).min().unwrap_or(1);
+        let width = (1..=widest.min(8)).rev().find(|w| walk.sizes[along].is_multiple_of(*w)).unwrap_or(1);
+        let of = |sizes: &[usize]| sizes.iter().product::<usize>();
+        let (mut results, mut steps) = (of(&walk.sizes[..kept]), of(&walk.sizes[kept..]));
+        *(if along >= kept { &mut steps } else { &mut results }) /= width;
+        FoldBlocks::of(results, steps, along >= kept).chunks > 1
+    }
+
+    /// Distances along the dims of the fold, in an operand without gaps.
+    fn strides(&self, operand: &FoldOperand) -> Vec<u64> {
+        let size = |of: usize| operand.dims.iter().position(|d| *d == Some(of)).map_or(1, |k| self.sizes[k]);
+        let rank = operand.dims.iter().flatten().max().map_or(0, |last| last + 1);
+        let stride = |d: &Option<usize>| d.map_or(0, |d| (d + 1..rank).map(size).product::<usize>() as u64);
+        operand.dims.iter().map(stride).collect()
     }
 }

@@ -107,6 +107,14 @@ impl ScatterCall {
         };
         Some(ScatterCall { index, way, fold })
     }
+
+    /// Kernels of it: entries are sorted and put in order first, or chunks of them are folded.
+    pub(super) fn starts(&self) -> u64 {
+        match self.way {
+            ScatterWay::Ordered => 3,
+            ScatterWay::Each | ScatterWay::Rows { .. } => 1 + u64::from(self.fold.is_some()),
+        }
+    }
 }
 
 impl ScatterWay {

@@ -28,6 +28,7 @@ use meshwright_plan::{BufId, Dim};
 use product::ProductCall;
 use random::RandomBlock;
 use rows::RowCall;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use windows::{ConvolveCall, PoolCall};
 
@@ -92,26 +93,37 @@ pub enum Kernel {
 impl Kernel {
     /// Its name in texts.
     pub fn name(&self) -> &'static str {
+        self.described().0
+    }
+
+    /// Kernels that a device starts for it.
+    pub fn starts(&self) -> u64 {
+        if self.moves_nothing() { 0 } else { self.described().1 }
+    }
+
+    /// Its name, and the kernels that are started for it, if any are: members are one where they share a signature.
+    fn described(&self) -> (&'static str, u64) {
         match self {
-            Kernel::Host(kernel) => kernel.name,
-            Kernel::Random(_) => "random",
-            Kernel::Matmul => "matmul",
-            Kernel::Blank => "blank",
-            Kernel::IterationSlice(_) => "iteration_slice",
-            Kernel::IterationUpdate(_) => "iteration_update",
-            Kernel::Store { .. } => "store_residual",
-            Kernel::Load { .. } => "load_residual",
-            Kernel::Map(_) => "map",
-            Kernel::Join(_) => "join",
-            Kernel::Fold(_) => "fold",
-            Kernel::Rows(_) => "rows",
-            Kernel::AttentionDraws(_) => "attention_draws",
-            Kernel::Attention(_) => "attention",
-            Kernel::Convolve(_) => "convolve",
-            Kernel::LookUp(_) => "look_up",
-            Kernel::Scatter(_) => "scatter",
-            Kernel::Pool(_) => "pool",
-            Kernel::Product(_) => "product",
+            Kernel::Host(kernel) => (kernel.name, 1),
+            Kernel::Random(_) => ("random", 1),
+            Kernel::Matmul => ("matmul", 1),
+            Kernel::Blank => ("blank", 1),
+            Kernel::IterationSlice(_) => ("iteration_slice", 1),
+            Kernel::IterationUpdate(_) => ("iteration_update", 1),
+            Kernel::Store { .. } => ("store_residual", 1),
+            Kernel::Load { .. } => ("load_residual", 1),
+            Kernel::Map(calls) => ("map", calls.iter().map(|c| c.half).collect::<BTreeSet<_>>().len() as u64),
+            Kernel::Join(_) => ("join", 1),
+            Kernel::Fold(calls) => ("fold", FoldCall::starts(calls)),
+            // Sums over rows are of parts, which are folded.
+            Kernel::Rows(call) => ("rows", 1 + u64::from(call.columns > 0)),
+            Kernel::AttentionDraws(_) => ("attention_draws", 1),
+            Kernel::Attention(call) => ("attention", call.starts()),
+            Kernel::Convolve(_) => ("convolve", 1),
+            Kernel::LookUp(_) => ("look_up", 1),
+            Kernel::Scatter(call) => ("scatter", call.starts()),
+            Kernel::Pool(_) => ("pool", 1),
+            Kernel::Product(_) => ("product", 1),
         }
     }
 

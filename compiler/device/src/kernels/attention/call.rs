@@ -97,6 +97,13 @@ pub(crate) struct AttentionFactors {
 }
 
 impl AttentionCall {
+    /// Kernels of it: the gradient of queries is one, those of keys and values together another.
+    pub fn starts(&self) -> u64 {
+        let has = |part| u64::from(self.parts.contains(&part));
+        let keys = has(AttentionPart::Key).max(has(AttentionPart::Value));
+        (has(AttentionPart::Query) + keys).max(1)
+    }
+
     /// Describes an attention. Decided tiles, inputs and outputs are added afterwards.
     ///
     /// # Errors
