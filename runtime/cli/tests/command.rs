@@ -494,6 +494,20 @@ fn collectives_are_timed_and_compared() {
         assert!(near(number("busbw_gbs"), number("algbw_gbs") * factor), "{line}");
     }
 
+    // Two groups of three side by side.
+    let over = ["--mesh", "r=2,c=3", "--over", "c", "--max", "4KiB", "--iters", "3"];
+    let found = lines(&run(&[&args[..4], &over[..], &["--format", "json"]].concat()).1);
+    assert_eq!((&found[0]["over"], &found[0]["devices"]), (&serde_json::json!(["c"]), &6.into()));
+    for l in &found[1..] {
+        assert_eq!((&l["members"], &l["groups"], &l["wrong"]), (&3.into(), &2.into(), &0.into()));
+    }
+    let (_, out, err) = run(&[&args[..4], &over[..]].concat());
+    assert!(out.contains("mesh r=2 x c=3 = 6 devices, 2 groups of 3, "), "{out}{err}");
+    for (axes, why) in [("x", "no axis `x`, but r, c"), ("c,c", "`c` is there twice")] {
+        let (code, _, err) = run(&[&args[..4], &["--mesh", "r=2,c=3", "--over", axes]].concat());
+        assert!(code == 2 && err.contains(why), "{axes}: {err}");
+    }
+
     let (code, out, err) = run(&[&args[..], &["--dtype", "u8", "--redop", "max", "--check", "0"]].concat());
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.starts_with("transport threads, mesh r=3 = 3 devices, "), "{out}");

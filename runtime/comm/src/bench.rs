@@ -1,7 +1,7 @@
 //! Times collectives in the manner of nccl-tests, over any [`Transport`], and compares every element of their results.
 //!
-//! All devices of a world form one group and call the same collective again and again, back to back. The time of a call is
-//! that of its slowest device; what is reported is the median of the calls, and the least.
+//! All devices of a world form one group, or several of equal size side by side ([`BenchGroups`]), and call the same collective again and
+//! again, back to back. The time of a call is that of its slowest device; what is reported is the median of the calls, and the least.
 //!
 //! **Size** is that of the greater of a device's two buffers, as in nccl-tests: the result of an all-gather, the input of
 //! a reduce-scatter, either buffer of the others. **Algorithm bandwidth** is size over time. **Bus bandwidth** multiplies it
@@ -17,17 +17,57 @@ pub use job::{BenchJob, DTYPES, MONOIDS, kinds};
 
 use crate::{Collectives, CommError, Group, Tag, Transport};
 use device::measure;
-use meshwright_plan::DType;
+use meshwright_plan::{Axis, DType, Mesh};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+
+/// Which devices of a world call together: those of a mesh whose places differ along some of its axes alone. All groups call side by side,
+/// as they do in a step, and share what they share.
+#[derive(Clone, Debug)]
+pub struct BenchGroups {
+    mesh: Mesh,
+    axes: Vec<Axis>,
+}
+
+impl BenchGroups {
+    /// Over these axes.
+    pub fn over(mesh: Mesh, axes: Vec<Axis>) -> BenchGroups {
+        BenchGroups { mesh, axes }
+    }
+
+    /// All devices as one group.
+    pub fn world(devices: usize) -> BenchGroups {
+        let mesh = Mesh::new([("all", devices)]);
+        BenchGroups { axes: mesh.iter().collect(), mesh }
+    }
+
+    /// Devices of a group.
+    pub fn members(&self) -> usize {
+        self.axes.iter().map(|a| self.mesh.size(*a)).product()
+    }
+
+    /// How many groups there are.
+    pub fn count(&self) -> usize {
+        self.mesh.devices() / self.members()
+    }
+
+    fn of(&self, rank: usize) -> Group {
+        match Group::new(self.mesh.group(rank, &self.axes), rank) {
+            Ok(group) => group,
+            Err(e) => unreachable!("the group of rank {rank}: {e}"),
+        }
+    }
+}
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// What was asked for.
     pub job: BenchJob,
-    /// Devices.
+    /// Devices of a group.
     pub members: usize,
+    /// Groups that called side by side.
+    pub groups: usize,
     /// Elements of the greater buffer of a device.
     pub elements: usize,
     /// Median time of a call.
@@ -39,8 +79,8 @@ pub struct Measured {
 }
 
 impl Measured {
-    fn new(job: BenchJob, samples: &[Timings]) -> Measured {
-        let members = samples.len();
+    fn new(job: BenchJob, groups: &BenchGroups, samples: &[Timings]) -> Measured {
+        let members = groups.members();
         let calls = samples.iter().map(|s| s.times.len()).min().unwrap_or(0);
         let slowest = |i| samples.iter().filter_map(|s: &Timings| s.times.get(i)).max().copied();
         let mut times: Vec<Duration> = (0..calls).filter_map(slowest).collect();
@@ -48,6 +88,7 @@ impl Measured {
         Measured {
             job,
             members,
+            groups: groups.count(),
             elements: job.elements(members),
             median: times.get(times.len() / 2).copied().unwrap_or_default(),
             least: times.first().copied().unwrap_or_default(),
@@ -89,9 +130,24 @@ pub fn sizes(min: usize, max: usize, factor: usize) -> Vec<usize> {
 pub fn run<T: Transport>(
     ends: Vec<T>,
     jobs: &[BenchJob],
+    each: impl FnMut(Measured) -> bool,
+) -> Result<(), CommError> {
+    let groups = BenchGroups::world(ends.len());
+    run_over(ends, &groups, jobs, each)
+}
+
+/// As [`run`], with these groups.
+///
+/// # Errors
+///
+/// Those of [`run`].
+pub fn run_over<T: Transport>(
+    ends: Vec<T>,
+    groups: &BenchGroups,
+    jobs: &[BenchJob],
     mut each: impl FnMut(Measured) -> bool,
 ) -> Result<(), CommError> {
-    let members = ends.len();
+    let devices = ends.len();
     let aborter = ends.first().map(Transport::aborter);
     let (send, receive) = channel();
     std::thread::scope(|scope| {
@@ -100,7 +156,7 @@ pub fn run<T: Transport>(
             scope.spawn(move || {
                 let mut sequence = 0;
                 for (index, job) in jobs.iter().enumerate() {
-                    let sample = one(&mut transport, job, &mut sequence);
+                    let sample = one(&mut transport, groups, job, &mut sequence);
                     if let Err(e) = &sample
                         && !e.is_consequence()
                     {
@@ -128,8 +184,8 @@ pub fn run<T: Transport>(
                 }
                 Err(_) => {}
             }
-            if goes_on && samples[index].len() == members {
-                goes_on = each(Measured::new(jobs[index], &std::mem::take(&mut samples[index])));
+            if goes_on && samples[index].len() == devices {
+                goes_on = each(Measured::new(jobs[index], groups, &std::mem::take(&mut samples[index])));
                 if let (false, Some(aborter)) = (goes_on, &aborter) {
                     aborter.abort("nobody wants to know more");
                 }
@@ -147,15 +203,30 @@ pub fn run<T: Transport>(
 ///
 /// The first error on this device.
 pub fn run_end<T: Transport>(
+    transport: T,
+    jobs: &[BenchJob],
+    each: impl FnMut(Measured) -> bool,
+) -> Result<T, CommError> {
+    let groups = BenchGroups::world(transport.size());
+    run_end_over(transport, &groups, jobs, each)
+}
+
+/// As [`run_end`], with these groups.
+///
+/// # Errors
+///
+/// Those of [`run_end`].
+pub fn run_end_over<T: Transport>(
     mut transport: T,
+    groups: &BenchGroups,
     jobs: &[BenchJob],
     mut each: impl FnMut(Measured) -> bool,
 ) -> Result<T, CommError> {
     let mut sequence = 0;
     for job in jobs {
-        let sample = one(&mut transport, job, &mut sequence)?;
+        let sample = one(&mut transport, groups, job, &mut sequence)?;
         let samples = gathered(&mut transport, &sample, &mut sequence)?;
-        if transport.rank() == 0 && !each(Measured::new(*job, &samples)) {
+        if transport.rank() == 0 && !each(Measured::new(*job, groups, &samples)) {
             transport.abort("nobody wants to know more");
             break;
         }
@@ -171,19 +242,17 @@ fn gathered(
 ) -> Result<Vec<Timings>, CommError> {
     *sequence += 1;
     let tag = Tag::new(*sequence, "times of the benchmark", 0);
-    let group = world(transport);
+    let group = BenchGroups::world(transport.size()).of(transport.rank());
     transport.gather_values(&group, &tag, sample)
 }
 
-fn world(transport: &impl Transport) -> Group {
-    match Group::world(transport.size(), transport.rank()) {
-        Ok(group) => group,
-        Err(e) => unreachable!("the group of all ranks: {e}"),
-    }
-}
-
-fn one<T: Transport>(transport: &mut T, job: &BenchJob, sequence: &mut u64) -> Result<Timings, CommError> {
-    let group = world(transport);
+fn one<T: Transport>(
+    transport: &mut T,
+    groups: &BenchGroups,
+    job: &BenchJob,
+    sequence: &mut u64,
+) -> Result<Timings, CommError> {
+    let group = groups.of(transport.rank());
     match job.dtype {
         DType::F64 => measure::<f64, T>(transport, &group, job, sequence),
         DType::F32 => measure::<f32, T>(transport, &group, job, sequence),

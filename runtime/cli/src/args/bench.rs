@@ -53,6 +53,7 @@ Examples:
   meshwright bench collectives
   meshwright bench collectives --op all --devices 8 --max 1MiB
   meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --dtype f64 --format json
+  meshwright bench collectives --mesh r=2,c=4 --over c
 
 Figures are defined as in nccl-tests. The time of a call is that of its slowest device; `time` is the median of the calls and
 `least` the minimum. The size is that of the larger of a device's two buffers. algbw is size / time; busbw is algbw times the
@@ -64,9 +65,12 @@ A GB/s is 10^9 bytes per second. The exit code is 1 if an element is wrong.",
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchCollectivesArgs {
-    /// The mesh, such as all=4; its devices form one group.
+    /// The mesh, such as all=4; its devices form one group, unless --over says otherwise.
     #[arg(long, value_name = "AXES", conflicts_with = "devices")]
     pub(crate) mesh: Option<String>,
+    /// Axes of the mesh along which devices form groups, separated by commas. All groups call side by side, as in a step.
+    #[arg(long, value_name = "AXES", value_delimiter = ',', requires = "mesh")]
+    pub(crate) over: Vec<String>,
     /// Number of devices [default: the number of processes, or 4 threads]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) devices: Option<u32>,

@@ -11,7 +11,9 @@ use crate::stop::{DIAGNOSED, Stop, end_all};
 use crate::text::{bytes, counted, thousands};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
-use meshwright_comm::bench::{BenchJob, Measured, kinds as measured_kinds, run as measure, sizes};
+use meshwright_comm::bench::{
+    BenchGroups, BenchJob, Measured, kinds as measured_kinds, run_over as measure, sizes,
+};
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};
 use meshwright_comm::{CollectiveKind, CommError, Timeouts, World};
 use meshwright_core::layout::{mesh_of, named_mesh};
@@ -105,16 +107,17 @@ impl Ends {
     fn measure(
         self,
         devices: usize,
+        groups: &BenchGroups,
         jobs: &[BenchJob],
         each: impl FnMut(Measured) -> bool,
     ) -> Result<(), CommError> {
         match self {
-            Ends::Threads => measure(World::new(devices, Timeouts::default()), jobs, each),
+            Ends::Threads => measure(World::new(devices, Timeouts::default()), groups, jobs, each),
             #[cfg(feature = "mpi")]
-            Ends::Mpi(end) => meshwright_comm::bench::run_end(end, jobs, each)?.close(),
-            Ends::Nccl => measure(gpus(devices)?, jobs, each),
+            Ends::Mpi(end) => meshwright_comm::bench::run_end_over(end, groups, jobs, each)?.close(),
+            Ends::Nccl => measure(gpus(devices)?, groups, jobs, each),
             #[cfg(feature = "mpi")]
-            Ends::NcclEnd(end) => meshwright_comm::bench::run_end(*end, jobs, each).map(drop),
+            Ends::NcclEnd(end) => meshwright_comm::bench::run_end_over(*end, groups, jobs, each).map(drop),
         }
     }
 }
@@ -135,13 +138,18 @@ pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<
 fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Result<(), Stop> {
     let mesh = mesh(args, ends.processes(), console)?;
     let devices = mesh.devices();
+    let groups = groups(args, &mesh)?;
     let jobs = jobs(args, devices)?;
     let (name, leads) = (ends.name(), console.leads());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if leads && console.json() {
-        console.out_json(&head(name, &mesh, cores))?;
+        console.out_json(&head(name, &mesh, &args.over, cores))?;
     } else if leads {
-        let mesh = format!("{} = {}", mesh.describe(), counted(devices as u64, "device"));
+        let side = match args.over.is_empty() {
+            true => String::new(),
+            false => format!(", {} of {}", counted(groups.count() as u64, "group"), groups.members()),
+        };
+        let mesh = format!("{} = {}{side}", mesh.describe(), counted(devices as u64, "device"));
         console.out(&format!(
             "transport {name}, mesh {mesh}, {}\n\n{}",
             counted(cores as u64, "core"),
@@ -156,7 +164,7 @@ fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Res
     bar.set_message(named(0));
     let mut found: Vec<Measured> = Vec::new();
     let mut broken = Ok(());
-    let ended = ends.measure(devices, &jobs, |m| {
+    let ended = ends.measure(devices, &groups, &jobs, |m| {
         found.push(m);
         let line = if console.json() { console.out_json(&line(&m)) } else { console.out(&row(&m)) };
         broken = bar.suspend(|| line.and_then(|()| console.flush()));
@@ -220,6 +228,32 @@ fn asked_mesh(
         return Ok(Mesh::new([("all", devices)]));
     };
     mesh_of_option(text, console)
+}
+
+/// The groups along the axes that are named, or one of all devices.
+fn groups(args: &BenchCollectivesArgs, mesh: &Mesh) -> Result<BenchGroups, Stop> {
+    let mut axes = vec![];
+    for name in &args.over {
+        match mesh.find(name) {
+            Some(axis) if axes.contains(&axis) => {
+                return Err(Stop::Usage(format!("--over: `{name}` is there twice")));
+            }
+            Some(axis) => axes.push(axis),
+            None => {
+                let known: Vec<&str> = mesh.axes.iter().map(|a| a.name.as_str()).collect();
+                return Err(Stop::Usage(format!(
+                    "--over: the mesh has no axis `{name}`, but {}",
+                    known.join(", ")
+                )));
+            }
+        }
+    }
+    if axes.is_empty() {
+        return Ok(BenchGroups::world(mesh.devices()));
+    }
+    // Members are in the order of their ranks, as in a Plan.
+    axes.sort();
+    Ok(BenchGroups::over(mesh.clone(), axes))
 }
 
 /// The mesh that an option names.
@@ -328,11 +362,12 @@ fn micros(time: std::time::Duration) -> f64 {
 }
 
 /// The first line of JSON.
-fn head(transport: &'static str, mesh: &Mesh, cores: usize) -> Object {
+fn head(transport: &'static str, mesh: &Mesh, over: &[String], cores: usize) -> Object {
     object([
         ("event", "head".into()),
         ("transport", transport.into()),
         ("mesh", mesh.describe().into()),
+        ("over", over.into()),
         ("devices", mesh.devices().into()),
         ("cores", cores.into()),
     ])
@@ -347,6 +382,8 @@ fn line(m: &Measured) -> Object {
         ("count", m.elements.into()),
         ("type", m.job.dtype.name().into()),
         ("redop", redop.into()),
+        ("members", m.members.into()),
+        ("groups", m.groups.into()),
         ("calls", m.job.iterations.into()),
         ("time_us", micros(m.median).into()),
         ("least_us", micros(m.least).into()),
@@ -407,7 +444,7 @@ fn summary(found: &[Measured]) -> String {
 fn wrong(found: &[Measured]) -> Vec<Diagnostic> {
     let bad = found.iter().filter(|m| m.wrong.is_some_and(|n| n > 0));
     bad.map(|m| {
-        let compared = (m.job.checks * m.members) as u64 * m.elements as u64;
+        let compared = (m.job.checks * m.members * m.groups) as u64 * m.elements as u64;
         Diagnostic::error(
             codes::E0520,
             format!(
@@ -439,7 +476,7 @@ mod tests {
             checks: 1,
         };
         let (median, least) = (Duration::from_micros(20), Duration::from_micros(10));
-        Measured { job, members: 4, elements: 16_384, median, least, wrong }
+        Measured { job, members: 4, groups: 1, elements: 16_384, median, least, wrong }
     }
 
     #[test]
@@ -458,7 +495,7 @@ mod tests {
     fn lines_of_json_have_these_keys_in_this_order() {
         assert_eq!(
             serde_json::to_string(&line(&measured(Some(0)))).unwrap(),
-            r#"{"event":"collective","op":"all_reduce","bytes":65536,"count":16384,"type":"f32","redop":"sum","calls":20,"time_us":20.0,"least_us":10.0,"algbw_gbs":3.2767999999999997,"busbw_gbs":4.915199999999999,"wrong":0}"#
+            r#"{"event":"collective","op":"all_reduce","bytes":65536,"count":16384,"type":"f32","redop":"sum","members":4,"groups":1,"calls":20,"time_us":20.0,"least_us":10.0,"algbw_gbs":3.2767999999999997,"busbw_gbs":4.915199999999999,"wrong":0}"#
         );
     }
 

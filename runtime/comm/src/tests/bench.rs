@@ -1,9 +1,11 @@
 //! The benchmark: that it counts wrong elements, and what it derives from times.
 
 use super::millis;
-use crate::bench::{BenchJob, DTYPES, MONOIDS, Measured, kinds, run, run_end, sizes};
+use crate::bench::{
+    BenchGroups, BenchJob, DTYPES, MONOIDS, Measured, kinds, run, run_end, run_end_over, run_over, sizes,
+};
 use crate::{CollectiveKind, CommError, FaultInjector, InjectedFault, Timeouts, Transport, World};
-use meshwright_plan::{DType, Monoid};
+use meshwright_plan::{DType, Mesh, Monoid};
 
 fn job(kind: CollectiveKind, monoid: Monoid, dtype: DType, bytes: usize) -> BenchJob {
     BenchJob { kind, monoid, dtype, bytes, warmup: 1, iterations: 3, checks: 2 }
@@ -75,6 +77,35 @@ fn bus_bandwidth_is_algorithm_bandwidth_times_the_factor() {
     let factors: Vec<f64> = kinds().map(|kind| kind.bus_factor().of(4)).collect();
     assert_eq!(factors, [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]);
     assert_eq!(CollectiveKind::AllReduce.bus_factor().of(1), 0.0);
+}
+
+/// Groups over the inner axis, over the outer one and over both, as threads and as ends of their own.
+#[test]
+fn groups_side_by_side_are_measured_each_by_itself() {
+    let mesh = Mesh::new([("a", 2), ("b", 3)]);
+    let [a, b] = ["a", "b"].map(|name| mesh.find(name).unwrap());
+    let jobs: Vec<BenchJob> = kinds().map(|kind| job(kind, Monoid::Sum, DType::F32, 4096)).collect();
+    for (axes, members) in [(vec![b], 3), (vec![a], 2), (vec![a, b], 6)] {
+        let groups = BenchGroups::over(mesh.clone(), axes);
+        let mut found = vec![];
+        run_over(World::new(6, Timeouts::for_tests()), &groups, &jobs, |m| {
+            found.push(m);
+            true
+        })
+        .unwrap();
+        let apart = super::on_all(6, Timeouts::for_tests(), |t| {
+            let mut found = vec![];
+            run_end_over(t, &groups, &jobs, |m| {
+                found.push(m);
+                true
+            })
+            .map(|_| found)
+        });
+        let apart = apart.into_iter().flat_map(Result::unwrap);
+        for m in found.into_iter().chain(apart) {
+            assert_eq!((m.members, m.groups, m.wrong), (members, 6 / members, Some(0)), "{:?}", m.job);
+        }
+    }
 }
 
 #[test]
