@@ -197,8 +197,27 @@ fn what_a_source_leaves_open_is_chosen() {
         let found: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
         assert_eq!(found["files"][0]["rows"][0]["chosen"], serde_json::json!([]), "{open}");
     }
-    let (code, _, err) = of("chunk");
-    assert!(code == 1 && err.contains("`chunk`") && err.contains("microbatches and recompute"), "{err}");
+    for (open, why) in [
+        ("chunk", "microbatches, recompute, schedule"),
+        ("chunks", "has no `pipe`"),
+        ("attention", "`cuda` has no facts"),
+    ] {
+        let (code, _, err) = of(open);
+        assert!(code == 1 && err.contains(&format!("`{open}`")) && err.contains(why), "{err}");
+    }
+    // Of a pipeline and of another system the keys that make it fastest: fewer bubbles, and attention that is fused.
+    let text = "version = 1\n[engine.other]\n[[run]]\nid = \"one\"\nmodel = \"gpt\"\npreset = \"tiny\"\ndims = { batch = 64, seq = 128 }\n\
+                layout = \"microbatches 8\"\npipe = { stages = 2 }\nprecision = \"bf16\"\nmachine = \"dgx-h100\"\n\
+                engine = \"other\"\nseconds = 1.0\nopen = [\"schedule\", \"attention\", \"fusion\"]\n";
+    std::fs::write(&file, text).unwrap();
+    let (_, out, err) = run(&["selftest", "foresight", "--runs", path, "--format", "json"]);
+    let found: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+    let row = &found["files"][0]["rows"][0];
+    let chosen = row["chosen"].to_string();
+    assert!(
+        chosen.contains("zb_h1") && chosen.contains("attention = ") && !chosen.contains("fusion"),
+        "{row}"
+    );
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Published runs, and what the estimates say of them.
 
+mod open_choices;
+
 use crate::Checked;
 use crate::estimates::{EstimateOptions, estimated, machine};
 use crate::failure::Failure;
@@ -12,6 +14,7 @@ use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{CollectiveKind, DType};
+use open_choices::OpenChoice;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -41,7 +44,7 @@ pub struct RunsFile {
 }
 
 /// A pipeline of a published run.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedPipe {
     /// Stages on different devices.
@@ -109,7 +112,7 @@ pub struct PublishedRun {
     /// Memory of a device.
     #[serde(default)]
     pub memory_gib: Option<f64>,
-    /// What the source does not state: `microbatches`, `recompute`. The fastest that fits is taken.
+    /// What the source does not state: `microbatches`, `recompute`, a key of the pipeline or of the engine. The fastest that fits is taken.
     #[serde(default)]
     pub open: Vec<String>,
 }
@@ -226,17 +229,17 @@ fn does_not_fit(e: &Estimate) -> bool {
 }
 
 fn row(file: &RunsFile, run: &PublishedRun, machine: Machine) -> Result<ForesightRow, String> {
-    let mut best: Option<(Estimate, Vec<String>)> = None;
+    let mut best: Option<(Estimate, OpenChoice)> = None;
     let mut failed = String::new();
-    for rules in choices(run)? {
-        match one_estimate(file, run, &machine, &rules) {
+    for choice in OpenChoice::all(&run.open, (&run.engine, run.pipe.is_some()), &machine)? {
+        match one_estimate(file, run, &machine, &choice) {
             Ok(e) => {
                 let better = best.as_ref().is_none_or(|(b, _)| {
                     let key = |e: &Estimate| (does_not_fit(e), e.seconds);
                     key(&e).partial_cmp(&key(b)).is_some_and(std::cmp::Ordering::is_lt)
                 });
                 if better {
-                    best = Some((e, rules));
+                    best = Some((e, choice));
                 }
             }
             Err(why) => failed = why,
@@ -260,32 +263,15 @@ fn row(file: &RunsFile, run: &PublishedRun, machine: Machine) -> Result<Foresigh
         memory_gib: run.memory_gib,
         estimated_gib: Some(e.memory.device_bytes as f64 / f64::from(1 << 30)),
         refused: does_not_fit(&e),
-        chosen,
+        chosen: chosen.said(),
     })
-}
-
-/// Rules to add for what the source does not state.
-fn choices(run: &PublishedRun) -> Result<Vec<Vec<String>>, String> {
-    let mut all = vec![vec![]];
-    for open in &run.open {
-        let options: Vec<Option<String>> = match open.as_str() {
-            "microbatches" => (0..=10).map(|k| (k > 0).then(|| format!("microbatches {}", 1 << k))).collect(),
-            "recompute" => vec![None, Some("recompute layers.*".into())],
-            other => return Err(format!("`open` names `{other}`; it may name microbatches and recompute")),
-        };
-        let with = |chosen: Vec<String>| {
-            options.iter().map(move |o| chosen.iter().cloned().chain(o.clone()).collect()).collect::<Vec<_>>()
-        };
-        all = all.into_iter().flat_map(with).collect();
-    }
-    Ok(all)
 }
 
 fn one_estimate(
     file: &RunsFile,
     run: &PublishedRun,
     machine: &Machine,
-    rules: &[String],
+    choice: &OpenChoice,
 ) -> Result<Estimate, String> {
     let (precision, fp8) = match run.precision.as_str() {
         "fp8" => (DType::BF16, true),
@@ -300,14 +286,15 @@ fn one_estimate(
         "mpi" => EngineKind::Mpi,
         "cuda" => EngineKind::Cuda,
         name => {
-            let mut facts = file.engine.get(name).ok_or_else(|| format!("no `[engine.{name}]`"))?.clone();
+            let stated = file.engine.get(name).ok_or_else(|| format!("no `[engine.{name}]`"))?;
+            let mut facts = choice.facts(stated)?;
             if fp8 {
                 facts.dtype = "fp8".into();
             }
             EngineKind::Foreign(Box::new(facts))
         }
     };
-    let layout: Vec<String> = run.layout.iter().cloned().chain(rules.iter().cloned()).collect();
+    let layout: Vec<String> = run.layout.iter().chain(choice.rules()).cloned().collect();
     let options = ProjectOptions {
         model: run.model.clone(),
         layout: Some(layout.join("; ")).filter(|l| !l.trim().is_empty()),
@@ -321,7 +308,8 @@ fn one_estimate(
     };
     let pipe = match &run.pipe {
         None => None,
-        Some(p) => {
+        Some(stated) => {
+            let p = choice.pipe(stated)?;
             let schedule = PipelineSchedule::named(&p.schedule)
                 .ok_or_else(|| format!("`{}` is no schedule", p.schedule))?;
             Some(Pipe { stages: p.stages, schedule, chunks: p.chunks, ends: p.ends > 0 })
