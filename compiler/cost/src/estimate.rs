@@ -205,53 +205,87 @@ pub fn estimate_of(
     plan: &Plan,
     asked: &EstimateQuestion<'_>,
 ) -> Result<(Estimate, DeviceWork), EstimateError> {
-    let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
-    let (device, run) = work(plan, asked, &rates)?;
-    let (spent, pipe, stages, held) = match &asked.pipe {
-        None => (spent(&run, &rates), None, 1, None),
-        Some(pipe) => {
-            let projection =
-                Projection::of(plan, &run, &rates, &asked.engine, pipe).map_err(EstimateError::Pipe)?;
-            let (spent, of) = projection.played().map_err(EstimateError::Pipe)?;
-            (spent, Some(of), pipe.stages, Some(projection.held(plan)))
-        }
-    };
-    let bubble = pipe.as_ref().map_or(0.0, |p| p.bubble);
-    let devices = plan.mesh.devices() * stages;
-    let busy = spent.seconds() + bubble;
-    let seconds = busy * stragglers(plan, asked);
-    let breakdown = breakdown(plan, &spent, bubble, seconds - busy);
-    let peak = rates.device().peak(plan.float);
-    let flops = asked.model_flops;
-    let mfu = peak.filter(|_| seconds > 0.0).map(|p| flops / (seconds * devices as f64 * p));
-    if let (Some(mfu), Some(peak)) = (mfu.filter(|m| *m > 1.0), peak) {
-        let machine = asked.machine.name.clone();
-        return Err(EstimateError::AbovePeak { machine, percent: 100.0 * mfu, peak });
+    let device = PlanOnDevice::of(plan, asked)?;
+    let estimate = device.estimate(asked, asked.pipe.as_ref())?;
+    Ok((estimate, device.run))
+}
+
+/// [`estimate`] for each of some pipelines, which the device plan is compiled once for.
+///
+/// # Errors
+/// Those of [`estimate`].
+pub fn estimate_pipes(
+    plan: &Plan,
+    asked: &EstimateQuestion<'_>,
+    pipes: &[Pipe],
+) -> Result<Vec<Estimate>, EstimateError> {
+    let device = PlanOnDevice::of(plan, asked)?;
+    pipes.iter().map(|pipe| device.estimate(asked, Some(pipe))).collect()
+}
+
+/// A Plan with its device plan, and what this does.
+struct PlanOnDevice<'a> {
+    plan: &'a Plan,
+    device: DevicePlan,
+    run: DeviceWork,
+}
+
+impl<'a> PlanOnDevice<'a> {
+    fn of(plan: &'a Plan, asked: &EstimateQuestion<'a>) -> Result<PlanOnDevice<'a>, CompileError> {
+        let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
+        let (device, run) = work(plan, asked, &rates)?;
+        Ok(PlanOnDevice { plan, device, run })
     }
-    let tokens = asked.tokens.map(|t| t as f64 / seconds);
-    let estimate = Estimate {
-        devices,
-        seconds,
-        error: error(asked.machine, &breakdown),
-        hidden: named(plan, &spent.hidden),
-        memory: match held {
-            Some(held) => held_memory(&held, asked.machine),
-            None => memory(plan, &device.absent, asked.machine),
+
+    fn estimate(&self, asked: &EstimateQuestion<'_>, pipe: Option<&Pipe>) -> Result<Estimate, EstimateError> {
+        let PlanOnDevice { plan, device, run } = self;
+        let stages = pipe.map_or(1, |p| p.stages);
+        let rates = &Rates::new(asked.machine, &asked.engine, &plan.mesh).of_stage(&asked.engine, stages);
+        let (spent, pipe, held) = match pipe {
+            None => (spent(run, rates), None, None),
+            Some(pipe) => {
+                let projection =
+                    Projection::of(plan, run, rates, &asked.engine, pipe).map_err(EstimateError::Pipe)?;
+                let (spent, of) = projection.played().map_err(EstimateError::Pipe)?;
+                (spent, Some(of), Some(projection.held(plan)))
+            }
+        };
+        let bubble = pipe.as_ref().map_or(0.0, |p| p.bubble);
+        let devices = plan.mesh.devices() * stages;
+        let busy = spent.seconds() + bubble;
+        let seconds = busy * stragglers(plan, asked);
+        let breakdown = breakdown(plan, &spent, bubble, seconds - busy);
+        let peak = rates.device().peak(plan.float);
+        let flops = asked.model_flops;
+        let mfu = peak.filter(|_| seconds > 0.0).map(|p| flops / (seconds * devices as f64 * p));
+        if let (Some(mfu), Some(peak)) = (mfu.filter(|m| *m > 1.0), peak) {
+            let machine = asked.machine.name.clone();
+            return Err(EstimateError::AbovePeak { machine, percent: 100.0 * mfu, peak });
         }
-        .of_others(matches!(asked.engine, EngineKind::Foreign(_)) || asked.pipe.is_some()),
-        model_flops: asked.model_flops,
-        mfu,
-        tflops_per_device: flops / seconds / devices as f64 / 1e12,
-        examples_per_second: asked.examples as f64 / seconds,
-        tokens_per_second: tokens,
-        tokens_per_second_per_device: tokens.map(|t| t / devices as f64),
-        kernels: spent.moved.0.round() as u64,
-        bytes: spent.moved.1.round() as u64,
-        pipe,
-        collectives: collectives(plan, &run, &spent, &rates),
-        breakdown,
-    };
-    Ok((estimate, run))
+        let tokens = asked.tokens.map(|t| t as f64 / seconds);
+        Ok(Estimate {
+            devices,
+            seconds,
+            error: error(asked.machine, &breakdown),
+            hidden: named(plan, &spent.hidden),
+            memory: match held {
+                Some(held) => held_memory(&held, asked.machine),
+                None => memory(plan, &device.absent, asked.machine),
+            }
+            .of_others(matches!(asked.engine, EngineKind::Foreign(_)) || pipe.is_some()),
+            model_flops: asked.model_flops,
+            mfu,
+            tflops_per_device: flops / seconds / devices as f64 / 1e12,
+            examples_per_second: asked.examples as f64 / seconds,
+            tokens_per_second: tokens,
+            tokens_per_second_per_device: tokens.map(|t| t / devices as f64),
+            kernels: spent.moved.0.round() as u64,
+            bytes: spent.moved.1.round() as u64,
+            pipe,
+            collectives: collectives(plan, run, &spent, rates),
+            breakdown,
+        })
+    }
 }
 
 /// All that runs on the device of rank 0 in a step, without a pipeline. No turn of a loop is left out.

@@ -5,7 +5,7 @@ use meshwright_plan::actions::PipelineSchedule;
 use serde::Serialize;
 
 /// A pipeline.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pipe {
     /// Stages on different devices.
     pub stages: usize,

@@ -32,6 +32,12 @@ impl<'m> Rates<'m> {
         Rates { machine, device, mesh: mesh.clone(), foreign: matches!(engine, EngineKind::Foreign(_)) }
     }
 
+    /// The same for a stage of a pipeline: devices of a CPU share its cores with those of the other stages.
+    pub fn of_stage(mut self, engine: &EngineKind, stages: usize) -> Rates<'m> {
+        self.device = DeviceRates::new(&self.machine, self.mesh.devices() * stages, &engine.attention());
+        self
+    }
+
     /// Time and algorithm of a collective. The group is that of rank 0: groups of equal shape have equal times.
     pub fn collective(&self, transfer: &Transfer) -> CollectiveTime {
         let ranks = self.mesh.group(0, &transfer.axes);

@@ -45,7 +45,7 @@ impl AxesAlone {
             sets.extend(space.sets.iter().position(|s| s.dims.is_empty()));
         }
         let stored = vec![Stored::Whole; mesh.len()];
-        space.written(&Candidate { mesh, sets, stored, parts: 0, recompute: 0 })
+        space.written(&Candidate { mesh, sets, stored, ..Candidate::default() })
     }
 
     /// Keeps what a program has shown.
@@ -75,7 +75,9 @@ impl AxesAlone {
         (mesh, sets): (&[usize], &[usize]),
     ) -> f64 {
         let mut least: f64 = 0.0;
-        if !space.choices.kept.axes.is_empty() {
+        // The only axis of a stage has all examples of a part, of which its program alone has fewer.
+        let only = mesh.len() == 1 && space.stages(mesh) > 1;
+        if only || !space.choices.kept.axes.is_empty() {
             return least;
         }
         // An axis that splits heads changes what the others compute.
@@ -93,6 +95,6 @@ impl AxesAlone {
             };
             least = least.max(*self.bounds.entry((of, place.clone())).or_insert_with(bound));
         }
-        least
+        least / space.stages(mesh) as f64
     }
 }

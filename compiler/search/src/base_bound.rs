@@ -5,7 +5,7 @@
 //! in shards. So it takes at least the time of
 //!
 //! - the program with all this divided, in its order, without collectives of gradients: their time depends on buckets;
-//! - its kernels, and what collectives beside them take from them. Parts of a batch may hide each other's, so of those this alone counts;
+//! - its kernels, and what collectives beside them take from them. Where caches make the kernels of parts faster, of parts this alone counts;
 //! - the forward pass of a part, and then the collectives of gradients.
 
 use crate::base::{Axes, BaseWork, bits};
@@ -171,6 +171,11 @@ impl<'a> BaseBound<'a> {
     /// The bound where this is stored over each axis, the batch is taken in the number of parts at this position, and so many seconds
     /// of kernels are spent on what is computed again.
     pub fn seconds(&self, stored: &[Stored], parts: usize, again: f64) -> f64 {
+        self.in_order(stored, parts, again, self.ordered(stored))
+    }
+
+    /// The same, given the seconds of the program in its order with this stored over each axis.
+    pub fn in_order(&self, stored: &[Stored], parts: usize, again: f64, ordered: f64) -> f64 {
         let Some(compute) = self.of.compute.get(parts) else { return 0.0 };
         let (mut all, mut forward) = (again, 0.0);
         for ((phase, axes), (work, least, launch)) in compute {
@@ -188,7 +193,7 @@ impl<'a> BaseBound<'a> {
             wire += seconds;
             later += if w.of_gradients { seconds } else { 0.0 };
         }
-        let ordered = if parts > 0 { 0.0 } else { again + self.ordered(stored) };
+        let ordered = if parts > 0 && !self.parts_keep_order() { 0.0 } else { again + ordered };
         let beside = match (self.two_streams(), self.wires.is_empty()) {
             (false, _) => all + wire,
             (true, true) => all,
@@ -199,7 +204,8 @@ impl<'a> BaseBound<'a> {
 
     /// The least bound of all numbers of parts up to this one, with this stored over each axis.
     pub fn least(&self, stored: &[Stored], parts: usize) -> f64 {
-        (0..parts).map(|p| self.seconds(stored, p, 0.0)).fold(f64::INFINITY, f64::min)
+        let ordered = self.ordered(stored);
+        (0..parts).map(|p| self.in_order(stored, p, 0.0, ordered)).fold(f64::INFINITY, f64::min)
     }
 
     /// As [`Prices::two_streams`].
@@ -207,8 +213,14 @@ impl<'a> BaseBound<'a> {
         self.machine.device.kind == DeviceKind::Gpu
     }
 
+    /// Whether a program in parts takes as long as a whole one does in its order: parts run one after the other, no kernel of a part takes less than
+    /// its part of the time, and no collective that a later kernel of the same part waits for runs beside another part. Caches make small kernels faster.
+    fn parts_keep_order(&self) -> bool {
+        self.two_streams() && self.machine.device.stream.rates.len() == 1
+    }
+
     /// Seconds of the program in its order.
-    fn ordered(&self, stored: &[Stored]) -> f64 {
+    pub fn ordered(&self, stored: &[Stored]) -> f64 {
         spent(&self.of.run, &OrderedPrices { bound: self, stored }).seconds()
     }
 }

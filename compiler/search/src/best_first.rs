@@ -2,7 +2,8 @@
 //!
 //! A node is a mesh with the sets of some of its axes, a base, or a candidate. Children are made as they are needed, the one with the lowest bound
 //! first, so a space of billions is never listed. A base has a set for each axis, and nothing besides: it is compiled, and bounds all that
-//! have its rules and store values split, take the batch in parts, or compute loops again. A fixed number of candidates is compiled at once and their results are taken in order: the
+//! have its rules and store values split, take the batch in parts, or compute loops again. Where the mesh is that of a stage, all its pipelines are
+//! estimated by one Plan. A fixed number of candidates is compiled at once and their results are taken in order: the
 //! answer does not depend on the number of threads.
 
 use crate::alone::{AxesAlone, AxisOfSet};
@@ -35,7 +36,7 @@ pub struct FoundLayout {
     pub estimate: Estimate,
 }
 
-/// Candidates without an estimate, or that do not fit, by reason.
+/// Candidates that were looked at and refused, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rejected {
     /// Rules that do not go together.
@@ -55,6 +56,8 @@ pub struct SearchOutcome {
     pub bound: f64,
     /// Programs that were compiled.
     pub compiled: u64,
+    /// Candidates that were estimated.
+    pub estimated: u64,
     /// Rejected candidates that were looked at.
     pub rejected: Rejected,
     /// Sets that no layout may have, since alone over an axis they need a gather or do not go together, with the reason.
@@ -129,8 +132,21 @@ pub struct Search<'a> {
     subject: &'a Subject<'a>,
     heap: BinaryHeap<Entry>,
     alone: AxesAlone,
+    kept: BTreeMap<AlikeKept, KeptBytes>,
     made: u64,
     outcome: SearchOutcome,
+}
+
+/// A mesh, the sets of its axes, and what is recomputed: candidates that differ in none of these keep the same for the backward pass.
+type AlikeKept = (Vec<usize>, Vec<usize>, usize);
+
+/// Bytes that a candidate keeps for the backward pass.
+#[derive(Clone, Copy, Debug)]
+struct KeptBytes {
+    /// Of all parts of the batch.
+    bytes: f64,
+    /// Their number.
+    parts: usize,
 }
 
 /// What is done for a batch.
@@ -139,6 +155,8 @@ enum Task {
     Alone(AxisOfSet),
     /// A candidate that is a base.
     Base(Candidate),
+    /// The stages of pipelines, as a base.
+    Stage(Candidate),
     /// Another candidate.
     Estimate(Candidate),
 }
@@ -147,7 +165,7 @@ enum Task {
 enum Done {
     Alone(Box<CandidateResult<BaseWork>>),
     Bounded(Box<CandidateResult<(Estimate, BaseWork)>>),
-    Estimated(Box<CandidateResult<Estimate>>),
+    Estimated(Box<CandidateResult<Vec<Estimate>>>),
 }
 
 impl<'a> Search<'a> {
@@ -159,6 +177,7 @@ impl<'a> Search<'a> {
             subject,
             heap: BinaryHeap::new(),
             alone: AxesAlone::default(),
+            kept: BTreeMap::new(),
             made: 0,
             outcome: SearchOutcome::default(),
         };
@@ -234,9 +253,14 @@ impl<'a> Search<'a> {
                 batch.extend(unknown.into_iter().filter(|of| probes.insert(*of)).map(Task::Alone));
                 held.push(Entry { bound, rank, node: again(c) });
             } else if self.held_too_much(&c, base) {
-                self.outcome.rejected.memory += if base { self.space.alike(&c.mesh, &c.sets) } else { 1 };
+                let alike = if base { self.space.alike(&c.mesh, &c.sets) } else { self.pipes_of(&c) };
+                self.outcome.rejected.memory += alike;
             } else {
-                batch.push(if base { Task::Base(c) } else { Task::Estimate(c) });
+                batch.push(match base {
+                    true if self.space.stages(&c.mesh) > 1 => Task::Stage(c),
+                    true => Task::Base(c),
+                    false => Task::Estimate(c),
+                });
             }
         }
         self.heap.extend(held);
@@ -272,7 +296,7 @@ impl<'a> Search<'a> {
         let mut children: Vec<(f64, usize)> = Vec::new();
         for set in self.space.next(&mesh, &sets) {
             let with = [&sets[..], &[set]].concat();
-            let of = |stored: &[Stored]| roofline(self.work, &self.space.shares(&mesh, &with, stored), 0);
+            let of = |stored: &[Stored]| self.roofline((&mesh, &with), stored, 0);
             // Parameters that are stored split may have any kernel split.
             let bound = of(&vec![Stored::Whole; with.len()]).min(of(&self.most(&with)));
             children.push((bound.max(least), set));
@@ -281,6 +305,17 @@ impl<'a> Search<'a> {
         if let Some((bound, _)) = children.first() {
             self.push(*bound, TreeNode::Axes { mesh, sets, children, from: 0 });
         }
+    }
+
+    /// `B0` of candidates with these sets. Of the stages of a pipeline one does what the mean of them does at least.
+    fn roofline(&self, (mesh, sets): (&[usize], &[usize]), stored: &[Stored], again: usize) -> f64 {
+        let axes = self.space.shares(mesh, sets, stored);
+        roofline(self.work, &axes, again) / self.space.stages(mesh) as f64
+    }
+
+    /// How many candidates have the rules of one: the pipelines of its stages.
+    fn pipes_of(&self, c: &Candidate) -> u64 {
+        self.space.pipes(&c.mesh).len().max(1) as u64
     }
 
     /// All that may be stored over the axes with these sets.
@@ -296,7 +331,7 @@ impl<'a> Search<'a> {
 
     fn base(&mut self, bound: f64, mesh: Vec<usize>, sets: Vec<usize>) {
         let stored = vec![Stored::Whole; sets.len()];
-        self.push(bound, TreeNode::Base(Candidate { mesh, sets, stored, parts: 0, recompute: 0 }));
+        self.push(bound, TreeNode::Base(Candidate { mesh, sets, stored, ..Candidate::default() }));
     }
 
     /// Adds the candidates with the rules of a base.
@@ -304,18 +339,20 @@ impl<'a> Search<'a> {
         let (space, work) = (self.space, self.work);
         let Some(rates) = &work.rates else { return };
         let bound = BaseBound::new(of, BasePlace::whole(&base.mesh), rates, self.subject.machine);
-        for parts in 0..space.parts_of(&base.mesh, &base.sets) {
+        let stages = space.stages(&base.mesh);
+        let mut ordered: BTreeMap<Vec<Stored>, f64> = BTreeMap::new();
+        for parts in space.parts_of(&base.mesh, &base.sets) {
             for stored in space.stored(&base.sets, space.parts[parts]) {
-                let axes = space.shares(&base.mesh, &base.sets, &stored);
-                let none = roofline(work, &axes, 0);
+                let place = (&base.mesh[..], &base.sets[..]);
+                let none = self.roofline(place, &stored, 0);
+                let ordered = *ordered.entry(stored.clone()).or_insert_with(|| bound.ordered(&stored));
                 for recompute in 0..space.recompute.len() {
                     let c = Candidate { stored: stored.clone(), parts, recompute, ..base.clone() };
-                    if c != *base {
-                        let again = roofline(work, &axes, recompute);
-                        self.push(
-                            again.max(bound.seconds(&c.stored, parts, again - none)),
-                            TreeNode::Leaf(c),
-                        );
+                    if c != *base || stages > 1 {
+                        let again = self.roofline(place, &stored, recompute);
+                        let more = (again - none) * stages as f64;
+                        let all = bound.in_order(&c.stored, parts, more, ordered);
+                        self.push(again.max(all / stages as f64), TreeNode::Leaf(c));
                     }
                 }
             }
@@ -328,7 +365,11 @@ impl<'a> Search<'a> {
             TreeNode::Axes { mesh, sets, .. } => (mesh.len(), sets.len(), self.made),
             TreeNode::Base(c) | TreeNode::Leaf(c) => {
                 let extras = c.stored.iter().filter(|s| **s != Stored::Whole).count();
-                (c.mesh.len(), extras + c.parts + c.recompute, self.made)
+                (
+                    c.mesh.len() + usize::from(self.space.stages(&c.mesh) > 1),
+                    extras + c.parts + c.recompute,
+                    self.made,
+                )
             }
         };
         self.heap.push(Entry { bound, rank, node });
@@ -338,21 +379,11 @@ impl<'a> Search<'a> {
     fn done(&self, batch: &[Task], cores: usize) -> Vec<Done> {
         let next = AtomicUsize::new(0);
         let results: Mutex<Vec<(usize, Done)>> = Mutex::new(Vec::new());
-        let bounded = |text: &WrittenLayout| Done::Bounded(Box::new(self.subject.base(text, self.work)));
         let run = || {
             loop {
                 let at = next.fetch_add(1, Atomic::Relaxed);
                 let Some(task) = batch.get(at) else { return };
-                let done = match task {
-                    Task::Alone(of) => {
-                        let of = AxesAlone::compiled((self.space, self.work, self.subject), *of);
-                        Done::Alone(Box::new(of))
-                    }
-                    Task::Base(c) => bounded(&self.space.written(c)),
-                    Task::Estimate(c) => {
-                        Done::Estimated(Box::new(self.subject.estimate(&self.space.written(c))))
-                    }
-                };
+                let done = self.one(task);
                 results.lock().unwrap_or_else(PoisonError::into_inner).push((at, done));
             }
         };
@@ -367,6 +398,28 @@ impl<'a> Search<'a> {
         results.into_iter().map(|r| r.1).collect()
     }
 
+    fn one(&self, task: &Task) -> Done {
+        let (space, work, subject) = (self.space, self.work, self.subject);
+        match task {
+            Task::Alone(of) => Done::Alone(Box::new(AxesAlone::compiled((space, work, subject), *of))),
+            Task::Base(c) => Done::Bounded(Box::new(subject.base(&space.written(c), work))),
+            Task::Stage(c) => {
+                let (text, devices) = (space.written(c), c.mesh.iter().product());
+                Done::Alone(Box::new(match space.choices.kept.microbatches {
+                    true => subject.base(&text, work).map(|b| b.map(|b| b.1)),
+                    false => subject.stage(&text, work, devices),
+                }))
+            }
+            Task::Estimate(c) => {
+                let (text, pipes) = (space.written(c), space.pipes(&c.mesh));
+                Done::Estimated(Box::new(match pipes.is_empty() {
+                    true => subject.estimate(&text).map(|of| of.map(|one| vec![one])),
+                    false => subject.estimate_pipes(&text, &pipes),
+                }))
+            }
+        }
+    }
+
     fn take(&mut self, task: Task, done: Done) -> Result<(), EstimateError> {
         self.outcome.compiled += 1;
         match (task, done) {
@@ -378,6 +431,7 @@ impl<'a> Search<'a> {
                 Err(why) => self.refuse(why, self.space.alike(&candidate.mesh, &candidate.sets)),
                 Ok(of) => {
                     let (estimate, base) = of?;
+                    self.keeps(&candidate, std::slice::from_ref(&estimate));
                     self.variants(&candidate, &base);
                     // Of equal sets that store alike there is no candidate: they are one axis.
                     if self.space.stored(&candidate.sets, 1).contains(&candidate.stored) {
@@ -385,9 +439,18 @@ impl<'a> Search<'a> {
                     }
                 }
             },
+            (Task::Stage(candidate), Done::Alone(done)) => match *done {
+                Err(why) => self.refuse(why, self.space.alike(&candidate.mesh, &candidate.sets)),
+                Ok(base) => self.variants(&candidate, &base?),
+            },
             (Task::Estimate(candidate), Done::Estimated(done)) => match *done {
-                Err(why) => self.refuse(why, 1),
-                Ok(estimate) => self.estimated(candidate, estimate?),
+                Err(why) => self.refuse(why, self.pipes_of(&candidate)),
+                Ok(all) => {
+                    let (all, pipes) = (all?, self.space.pipes(&candidate.mesh));
+                    self.keeps(&candidate, &all);
+                    let of = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..candidate.clone() };
+                    all.into_iter().enumerate().for_each(|(k, estimate)| self.estimated(of(k), estimate));
+                }
             },
             _ => {}
         }
@@ -402,7 +465,12 @@ impl<'a> Search<'a> {
     }
 
     fn estimated(&mut self, candidate: Candidate, estimate: Estimate) {
-        let fits = !matches!(estimate.memory.fits, Fits::No { .. });
+        self.outcome.estimated += 1;
+        // Memory of a stage is projected, and all there is to choose by.
+        let fits = match candidate.pipe {
+            Some(_) => estimate.memory.device_bytes as f64 <= self.subject.machine.device.memory,
+            None => !matches!(estimate.memory.fits, Fits::No { .. }),
+        };
         let found = FoundLayout { written: self.space.written(&candidate), candidate, estimate };
         if fits {
             self.outcome.found.push(found);
@@ -415,19 +483,43 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether parameters and optimizer state alone do not fit: those of a candidate, or of all with the rules of a base.
+    /// Notes what candidates like one keep, by its estimates: one for each pipeline, if there are any.
+    fn keeps(&mut self, c: &Candidate, estimates: &[Estimate]) {
+        let parts = self.space.parts[c.parts];
+        // What a stage works on beside is projected, and comes on top.
+        let beside = |e: &Estimate| if e.pipe.is_some() { e.memory.workspace } else { 0 };
+        let least = estimates.iter().map(|e| e.memory.residuals + beside(e)).min().unwrap_or(0);
+        let found = KeptBytes { bytes: (least * parts as u64) as f64, parts };
+        let known = self.kept.entry((c.mesh.clone(), c.sets.clone(), c.recompute)).or_insert(found);
+        if found.bytes > known.bytes {
+            *known = found;
+        }
+    }
+
+    /// True if a candidate, or all with the rules of a base, hold more than there is: parameters and optimizer state, and of a candidate what others
+    /// that keep the same for the backward pass were seen to keep, shared out among its parts of the batch. The stages of a pipeline keep more parts
+    /// where there are more, up to their number, so of theirs only those with fewer parts tell.
     fn held_too_much(&self, c: &Candidate, base: bool) -> bool {
         let most = if base { self.most(&c.sets) } else { c.stored.clone() };
         let axes = self.space.shares(&c.mesh, &c.sets, &most);
-        held(self.work, &axes) > self.subject.machine.device.memory
+        let (stages, parts) = (self.space.stages(&c.mesh), self.space.parts[c.parts]);
+        let key = (c.mesh.clone(), c.sets.clone(), c.recompute);
+        let known = self.kept.get(&key).filter(|k| !base && (stages == 1 || k.parts <= parts));
+        let kept = known.map_or(0.0, |k| k.bytes / parts as f64);
+        let held = held(self.work, &axes, !base && parts > 1);
+        held / stages as f64 + kept > self.subject.machine.device.memory
     }
 }
 
-/// Puts the best first: of those within [`TIE`] of the fastest the one with the fewest rules, then the least memory, then the first by its text.
+/// Puts the best first: of those within [`TIE`] of the fastest one that is no pipeline, then the one with the fewest rules, then the least
+/// memory, then the first by its text.
 fn choose(found: &mut [FoundLayout]) {
     let Some(least) = found.first().map(|f| f.estimate.seconds) else { return };
     let ties = found.partition_point(|f| f.estimate.seconds <= least * (1.0 + TIE));
-    let key = |f: &FoundLayout| (f.written.lines.len(), f.estimate.memory.peak_bytes, f.written.clone());
+    let key = |f: &FoundLayout| {
+        let (pipe, lines) = (f.candidate.pipe.clone(), f.written.lines.len());
+        (pipe.is_some(), lines, f.estimate.memory.peak_bytes, f.written.clone(), pipe)
+    };
     let best = (0..ties).min_by_key(|i| key(&found[*i])).unwrap_or(0);
     found[..=best].rotate_right(1);
 }

@@ -69,12 +69,16 @@ pub fn roofline(work: &ModelWork, axes: &[Shares], again: usize) -> f64 {
     launch + plain.sum::<f64>() + sums.products.iter().map(product).sum::<f64>()
 }
 
-/// Bytes of parameters and states that a device holds at least.
-pub fn held(work: &ModelWork, axes: &[Shares]) -> f64 {
-    let shared = work.held.iter().map(|((state, families), bytes)| {
-        let least = if *state { Stored::Moments } else { Stored::Params };
+/// Bytes of parameters and states that a device holds at least; with `gradients` those of parameters too, which parts of a batch add up.
+pub fn held(work: &ModelWork, axes: &[Shares], gradients: bool) -> f64 {
+    let over = |families: Families, bytes: f64, least: Stored| {
         let splits = |a: &&Shares| a.stored >= least || a.families & families != 0;
-        axes.iter().filter(splits).fold(*bytes, |b, a| b / a.size)
+        axes.iter().filter(splits).fold(bytes, |b, a| b / a.size)
+    };
+    let shared = work.held.iter().map(|((state, families), bytes)| match (state, gradients) {
+        (true, _) => over(*families, *bytes, Stored::Moments),
+        (false, true) => over(*families, *bytes, Stored::Params) + over(*families, *bytes, Stored::Grads),
+        (false, false) => over(*families, *bytes, Stored::Params),
     });
     shared.sum()
 }

@@ -9,9 +9,12 @@ use meshwright_core::{
     CompileOptions, Layout, PASSES, Program, StepGraph, compile_with, layout, training_step,
 };
 use meshwright_cost::engine::EngineKind;
-use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate, estimate_of};
+use meshwright_cost::estimate::{
+    Estimate, EstimateError, EstimateQuestion, estimate, estimate_of, estimate_pipes,
+};
 use meshwright_cost::kernels::program;
 use meshwright_cost::machine::Machine;
+use meshwright_cost::pipe::Pipe;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::DeviceWork;
 use meshwright_device::compile_launches;
@@ -113,9 +116,17 @@ impl Subject<'_> {
         work: &ModelWork,
         (size, devices): (usize, usize),
     ) -> CandidateResult<BaseWork> {
-        let Some((step, shrunk)) = self.shrunk(devices / size, size) else {
-            return self.base(text, work).map(|b| b.map(|b| b.1));
-        };
+        self.of_shrunk(text, work, self.shrunk(devices / size, size))
+    }
+
+    /// Bounds of candidates with the rules of a layout, by a step with fewer examples if there is one.
+    fn of_shrunk(
+        &self,
+        text: &WrittenLayout,
+        work: &ModelWork,
+        shrunk: Option<(StepGraph, (Dim, f64))>,
+    ) -> CandidateResult<BaseWork> {
+        let Some((step, shrunk)) = shrunk else { return self.base(text, work).map(|b| b.map(|b| b.1)) };
         // The number of operations is that of the whole step.
         let few = Subject { step: &step, model_flops: self.model_flops / shrunk.1, ..self.clone() };
         few.bounded(text, work, Some(shrunk)).map(|b| b.map(|b| b.1))
@@ -135,6 +146,18 @@ impl Subject<'_> {
     /// The estimate of a layout.
     pub fn estimate(&self, text: &WrittenLayout) -> CandidateResult<Estimate> {
         self.plan(text, false).map(|plan| self.estimated(&plan))
+    }
+
+    /// The estimates of pipelines whose stages have a layout each.
+    pub fn estimate_pipes(&self, text: &WrittenLayout, pipes: &[Pipe]) -> CandidateResult<Vec<Estimate>> {
+        self.plan(text, false).map(|plan| estimate_pipes(&plan, &self.question(), pipes))
+    }
+
+    /// Bounds of pipelines whose stages have the rules of a layout and this number of devices each. All examples at once might need tensors that no
+    /// stage could hold, in other kernels.
+    pub fn stage(&self, text: &WrittenLayout, work: &ModelWork, devices: usize) -> CandidateResult<BaseWork> {
+        let shrunk = self.shrunk(usize::MAX, devices);
+        self.of_shrunk(text, work, shrunk)
     }
 
     /// The estimate of a layout, and what bounds those that have its rules.

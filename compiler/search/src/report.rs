@@ -39,7 +39,7 @@ pub struct SpaceReport {
     pub axes: usize,
     /// What an axis may split: `heads, d_ff`, and `; seq when free` of a dim that yields.
     pub sets: Vec<String>,
-    /// Meshes, as sizes of their axes: `2x4`.
+    /// Meshes, as sizes of their axes: `2x4`, or `8 stages of 2x4`.
     pub meshes: Vec<String>,
     /// Candidates.
     pub candidates: u64,
@@ -84,7 +84,7 @@ pub struct SearchRow {
     pub mesh: String,
     /// Whether no other candidate is as fast with less memory.
     pub pareto: bool,
-    /// Whether it can run today.
+    /// Whether it can run today: pipelines cannot.
     pub runnable: bool,
     /// Seconds by which it is slower than the best, by part; negative where it is faster.
     pub loses: BTreeMap<String, f64>,
@@ -105,6 +105,7 @@ pub fn parts(b: &Breakdown) -> Vec<(&'static str, f64)> {
         ("launch", b.launch),
         ("exposed", b.exposed.values().sum()),
         ("contention", b.contention),
+        ("bubble", b.bubble),
         ("straggler", b.straggler),
     ]
 }
@@ -130,13 +131,12 @@ impl SearchReport {
             layout: f.written.rules(),
             mesh: f.written.mesh.clone(),
             pareto: on,
-            runnable: true,
+            runnable: f.candidate.pipe.is_none(),
             loses: loses(&f.estimate.breakdown, &outcome.found[0].estimate.breakdown),
             measured_ms: None,
             estimate: f.estimate.clone(),
         });
         let candidates = space.count();
-        let estimated = outcome.found.len() as u64 + outcome.rejected.memory;
         let nearest = outcome.nearest.as_ref().filter(|_| best.is_none()).map(|f| Nearest {
             layout: f.written.rules(),
             mesh: f.written.mesh.clone(),
@@ -148,11 +148,11 @@ impl SearchReport {
             space: SpaceReport {
                 axes: space.meshes.iter().map(Vec::len).max().unwrap_or(0),
                 sets: (0..space.sets.len()).map(|i| space.set_text(i)).collect(),
-                meshes: space.meshes.iter().map(|m| sizes(m)).collect(),
+                meshes: space.meshes.iter().map(|m| sizes(space, m)).collect(),
                 candidates,
             },
             compiled: outcome.compiled,
-            estimated,
+            estimated: outcome.estimated,
             seconds: 0.0,
             bound,
             gap,
@@ -164,8 +164,12 @@ impl SearchReport {
     }
 }
 
-fn sizes(mesh: &[usize]) -> String {
-    mesh.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
+fn sizes(space: &Space, mesh: &[usize]) -> String {
+    let sizes = mesh.iter().map(ToString::to_string).collect::<Vec<_>>().join("x");
+    match space.stages(mesh) {
+        1 => sizes,
+        stages => format!("{stages} stages of {}", if sizes.is_empty() { "1" } else { &sizes }),
+    }
 }
 
 /// Candidates with a refused set were never looked at, but are rejected for the same reason.

@@ -4,7 +4,9 @@ use crate::shape::{ALL, Families};
 use crate::work::ModelWork;
 use meshwright_core::layout::dims_together;
 use meshwright_core::{Program, StepGraph};
+use meshwright_cost::pipe::Pipe;
 use meshwright_plan::Dim;
+use meshwright_plan::actions::PipelineSchedule;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most axes of a mesh.
@@ -25,6 +27,8 @@ pub struct SearchChoices {
     pub kept: FixedRules,
     /// Dims that may be gathered although no rule implies it.
     pub gathers: Vec<String>,
+    /// Whether the loop of layers may be cut into the stages of a pipeline.
+    pub pipes: bool,
 }
 
 /// The lines of a layout that each candidate keeps.
@@ -84,8 +88,10 @@ pub struct Space {
     pub sets: Vec<AxisSet>,
     /// Sets left out since there are too many.
     pub left_out: usize,
-    /// Sizes of the axes of each mesh, major first.
+    /// Sizes of the axes of each mesh, major first; of a stage, where it has fewer devices than are asked for.
     pub meshes: Vec<Vec<usize>>,
+    /// Layers that stages may divide; 0 without pipelines.
+    pub layers: usize,
     /// Numbers of parts that a step may take its batch in, ascending.
     pub parts: Vec<usize>,
     /// Dims of the loops that may be recomputed, each by itself, or all of them.
@@ -105,8 +111,11 @@ impl Space {
         let (sets, left_out) = sets(step, work, &choices, example);
         let most = if choices.axes.is_empty() { MOST_AXES } else { choices.axes.len() };
         let least = choices.kept.axes.len();
+        let layers = if choices.pipes { layers(program).unwrap_or(0) } else { 0 };
         let mut meshes = Vec::new();
-        factorizations(choices.devices, most, &mut Vec::new(), &mut meshes);
+        for stages in (1..=layers.max(1)).filter(|n| choices.devices.is_multiple_of(*n)) {
+            factorizations(choices.devices / stages, most, &mut Vec::new(), &mut meshes);
+        }
         meshes.retain(|m| m.len() >= least);
         let batch = example.map_or(1, |d| dims.size(d)).max(1);
         let parts = parts(batch, &choices.kept);
@@ -114,7 +123,28 @@ impl Space {
         let kept_dims = choices.kept.dims.iter().filter_map(|name| dims.find(name));
         let kept_families = if choices.kept.scopes { ALL } else { work.families(kept_dims) };
         let names = dims.iter().map(|(d, name)| (d, name.to_string())).collect();
-        Space { choices, sets, left_out, meshes, parts, recompute, batch, kept_families, names }
+        Space { choices, sets, left_out, meshes, layers, parts, recompute, batch, kept_families, names }
+    }
+
+    /// Stages of a pipeline each of which has such a mesh.
+    pub fn stages(&self, mesh: &[usize]) -> usize {
+        self.choices.devices / mesh.iter().product::<usize>().max(1)
+    }
+
+    /// The pipelines of stages with such a mesh; none where one stage has all devices. GPipe is left out: it takes no less time than 1F1B, and
+    /// more memory. Chunks divide the layers evenly.
+    pub fn pipes(&self, mesh: &[usize]) -> Vec<Pipe> {
+        let stages = self.stages(mesh);
+        let even = |chunks: &usize| *chunks == 1 || self.layers.is_multiple_of(stages * chunks);
+        let all = (1..=self.layers / stages.max(1)).filter(even).flat_map(|chunks| {
+            [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZbH1].map(|schedule| Pipe {
+                stages,
+                schedule,
+                chunks,
+                ends: false,
+            })
+        });
+        if stages > 1 { all.collect() } else { Vec::new() }
     }
 
     /// The name of a dim.
@@ -165,8 +195,14 @@ impl Space {
         all
     }
 
-    /// The numbers of parts that leave each device along the axes of the batch an example at least.
-    pub fn parts_of(&self, mesh: &[usize], sets: &[usize]) -> usize {
+    /// The positions of numbers of parts that leave each device along the axes of the batch an example at least. A pipeline without parts would
+    /// be no faster than one of its stages with all layers.
+    pub fn parts_of(&self, mesh: &[usize], sets: &[usize]) -> std::ops::Range<usize> {
+        let alone = self.stages(mesh) == 1 || self.choices.kept.microbatches;
+        usize::from(!alone)..self.most_parts(mesh, sets)
+    }
+
+    fn most_parts(&self, mesh: &[usize], sets: &[usize]) -> usize {
         let along: usize =
             mesh.iter().zip(sets).filter(|(_, s)| self.sets[**s].batch).map(|(n, _)| *n).product();
         self.parts.iter().filter(|n| **n * along <= self.batch).count().max(1)
@@ -174,9 +210,9 @@ impl Space {
 
     /// How many layouts have these sets.
     pub fn alike(&self, mesh: &[usize], sets: &[usize]) -> u64 {
-        let parts = self.parts_of(mesh, sets) as u64;
-        let (whole, cut) = (self.stored(sets, 1).len() as u64, self.stored(sets, 2).len() as u64);
-        (whole + (parts - 1) * cut) * self.recompute.len() as u64
+        let stored = |parts: usize| self.stored(sets, self.parts[parts]).len() as u64;
+        let all: u64 = self.parts_of(mesh, sets).map(stored).sum();
+        all * self.recompute.len() as u64 * self.pipes(mesh).len().max(1) as u64
     }
 
     /// How many layouts there are.
@@ -209,6 +245,13 @@ impl Space {
         }
         total
     }
+}
+
+/// The layers of a model with one loop of them, which stages of a pipeline may divide.
+pub fn layers(program: &Program) -> Option<usize> {
+    let mut loops = program.graph.repeats.iter().filter(|r| r.parent.is_none());
+    let only = loops.next().filter(|_| loops.next().is_none())?;
+    Some(program.graph.dims.size(only.dim))
 }
 
 /// In how many parts a step may take a batch, ascending.

@@ -2,6 +2,7 @@
 
 use crate::space::{FixedRules, Space, Stored};
 use meshwright_core::Program;
+use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{FileId, Span};
 use meshwright_syntax::ast::{DimPattern, LayoutKind};
 use meshwright_syntax::parse_layout;
@@ -20,6 +21,8 @@ pub struct Candidate {
     pub parts: usize,
     /// Position of what is recomputed.
     pub recompute: usize,
+    /// The pipeline whose stages have this mesh each, once one is chosen. No line of a layout says it.
+    pub pipe: Option<Pipe>,
 }
 
 /// A candidate as text.

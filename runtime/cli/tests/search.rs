@@ -94,3 +94,24 @@ fn what_does_not_fit_says_by_how_much() {
         assert!(code == 2 && said.contains(usage), "{said}");
     }
 }
+
+#[test]
+fn pipelines_are_searched_and_not_written() {
+    let at = folder("search-pipe");
+    let file = at.join("best.layout");
+    let of =
+        ["search", "gpt", "--preset", "tiny", "--devices", "2", "--machine", "dgx-h100", "--pipe", "auto"];
+    // Links so slow that gradients are not reduced, but for messages to the next stage.
+    let slow = ["--with", "tier.nvlink.rate=1e8", "--with", "tier.nvlink.p2p=1e12", "--dim", "batch=8"];
+    let all = [&of[..], &slow].concat();
+    let json: Value = serde_json::from_str(&printed(&[&all[..], &["--format", "json"]].concat())).unwrap();
+    let best = &json["rows"][0];
+    assert_eq!((&best["runnable"], &best["pipe"]["stages"]), (&false.into(), &2.into()), "{best}");
+    assert!(best["breakdown"]["bubble"].as_f64().unwrap() > 0.0, "{best}");
+    assert!(json["space"]["meshes"].as_array().unwrap().contains(&"2 stages of 1".into()), "{json}");
+    let (code, out, err) = run(&[&all[..], &["--write", file.to_str().unwrap()]].concat());
+    assert!(code == 1 && out.contains("2 stages, ") && out.contains("(cannot run yet)"), "{out}");
+    assert!(err.contains("E0190") && err.contains("leave `--pipe` out") && !file.exists(), "{err}");
+    let (code, _, err) = run(&["search", "mlp", "--devices", "2", "--machine", "cpu", "--pipe", "auto"]);
+    assert!(code == 1 && err.contains("E0516") && err.contains("`repeat` over layers"), "{err}");
+}

@@ -17,6 +17,13 @@ pub(crate) enum Orders {
     All,
 }
 
+/// Whether candidates may be pipelines.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PipesAsked {
+    /// Stages, chunks and schedules are searched.
+    Auto,
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -44,6 +51,9 @@ pub(crate) struct LayoutSearchArgs {
     /// In which orders axes come; the innermost have the fastest links.
     #[arg(long, value_enum, default_value_t, help_heading = "Space")]
     pub(crate) orders: Orders,
+    /// Also search pipelines over the loop of layers: `auto` takes stages, chunks and schedules as they come. They cannot run yet.
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Space")]
+    pub(crate) pipe: Option<PipesAsked>,
     /// A dim that candidates may gather although no rule implies it; may be repeated.
     #[arg(long, value_name = "DIM", help_heading = "Space")]
     pub(crate) gather: Vec<String>,

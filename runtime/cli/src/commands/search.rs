@@ -17,7 +17,7 @@ use meshwright_exec::KernelsBy;
 use meshwright_search::best_first::{FoundLayout, Limits, Progress, Search, SearchOutcome};
 use meshwright_search::compiled::Subject;
 use meshwright_search::report::{SearchReport, SearchRow, parts};
-use meshwright_search::space::{FixedRules, SearchChoices, Space};
+use meshwright_search::space::{FixedRules, SearchChoices, Space, layers};
 use meshwright_syntax::format_layout;
 use meshwright_train::catalog::{LAYOUTS, meant};
 use meshwright_train::project::text_of_at_most;
@@ -51,6 +51,11 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         return Err(console.failed(Failure::Diagnostics(vec![d]), &sources));
     };
     let choices = choices(args, &project, &options, &mut sources, console)?;
+    if choices.pipes && layers(&project.program).is_none() {
+        let d = Diagnostic::error(codes::E0516, "a pipeline needs a model with one `repeat` over layers")
+            .help("leave `--pipe` out");
+        return Err(console.failed(Failure::Diagnostics(vec![d]), &sources));
+    }
     let batch = project.batch();
     let subject = Subject {
         program: &project.program,
@@ -74,21 +79,22 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         let _ = subject.plan(&best.written, true);
     }
     if let Some(count) = args.measure {
-        let count = usize::from(count).min(shown.len());
-        let of = measured(args, &project, &options, &mut sources, &shown[..count], console)?;
-        report.rows.iter_mut().zip(of).for_each(|(row, ms)| row.measured_ms = Some(ms));
+        let runs = shown.into_iter().filter(|f| f.candidate.pipe.is_none()).take(count.into());
+        let of = measured(args, &project, &options, &mut sources, &runs.collect::<Vec<_>>(), console)?;
+        let rows = report.rows.iter_mut().filter(|row| row.runnable);
+        rows.zip(of).for_each(|(row, ms)| row.measured_ms = Some(ms));
     }
     if let Some(nearest) = &mut report.nearest {
         let of = outcome.nearest.as_ref();
         nearest.help = of.and_then(|n| help(&project, &options, &mut sources, (&subject, &step), n));
     }
-    if let (Some(path), Some(best)) = (&args.write, outcome.found.first()) {
-        written(path, best, &report, &machine, console)?;
-    }
     if console.json() {
         console.out_json(&report)?;
     } else {
         console.out(&text(&project, &report, &machine, args))?;
+    }
+    if let (Some(path), Some(best)) = (&args.write, outcome.found.first()) {
+        written(path, best, &report, &machine, console)?;
     }
     if outcome.found.is_empty() { Err(none(&report, &machine, args, console)) } else { Ok(()) }
 }
@@ -160,6 +166,7 @@ fn choices(
         orders: args.orders == Orders::All,
         kept,
         gathers: args.gather.clone(),
+        pipes: args.pipe.is_some(),
     })
 }
 
@@ -257,6 +264,15 @@ fn written(
     machine: &Machine,
     console: &mut Console,
 ) -> Result<(), Stop> {
+    if let Some(pipe) = &best.candidate.pipe {
+        let what = format!(
+            "the best candidate has {} stages, and pipelines cannot run yet: nothing is written",
+            pipe.stages
+        );
+        let d = Diagnostic::error(codes::E0190, what)
+            .help("leave `--pipe` out: the best of what can run is written");
+        return Err(console.failed(Failure::Diagnostics(vec![d]), &Sources::new()));
+    }
     let e = &best.estimate;
     let heading = [
         format!(
@@ -364,10 +380,17 @@ fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &Layo
             row.measured_ms.map_or_else(String::new, |ms| format!("{ms:.2} ms")),
             bytes(row.estimate.memory.device_bytes),
             row.mesh.clone(),
-            format!("{}{}", row.layout, loses(row, best)),
+            format!("{}{}{}", row.layout, pipe(row), loses(row, best)),
         ]);
     }
     out + &table.render()
+}
+
+/// The pipeline of a row: `; 16 stages, 1f1b, 6 chunks (cannot run yet)`.
+fn pipe(row: &SearchRow) -> String {
+    let Some(p) = &row.estimate.pipe else { return String::new() };
+    let chunks = if p.chunks > 1 { format!(", {} chunks", p.chunks) } else { String::new() };
+    format!("; {} stages, {}{chunks} (cannot run yet)", p.stages, p.schedule)
 }
 
 /// What a row loses against the first: `  (+1.3 ms: update 1.2, launch 0.1)`.
