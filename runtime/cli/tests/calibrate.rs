@@ -73,6 +73,9 @@ fn mistakes_are_found_before_anything_is_measured() {
         let (code, _, err) = run_in(&at, &["calibrate", option, value]);
         assert!((code == 2 || code == 1) && err.contains(expected), "{option} {value}: {code} {err}");
     }
+    // The name is a line of the file.
+    let (code, _, err) = run_in(&at, &["calibrate", "--name", "two\nlines", "--minutes", "0.01"]);
+    assert!(code == 2 && err.contains("a name on one line"), "{err}");
     let (code, _, err) = run_in(&at, &["calibrate", "--check", "cpu", "--name", "x"]);
     assert!(code == 2 && err.contains("--name"), "{err}");
 }
@@ -132,6 +135,10 @@ fn a_run_is_compared_as_a_whole() {
     for (of, expected) in [
         (&["mnist_mlp"][..], "on one device"),
         (&["mnist_mlp", "--layout", "dp", "--mesh", "2", "--dim", "batch=50"], "with batch=100"),
+        (
+            &["mnist_mlp", "--layout", "hidden1 -> data", "--mesh", "data=2"],
+            "the estimate has `hidden1 -> data`",
+        ),
     ] {
         let (code, _, err) = run_in(&at, &estimate(of, &["--against", "r"]));
         assert!(code == 1 && err.contains("E0516") && err.contains(expected), "{err}");

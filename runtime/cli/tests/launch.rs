@@ -1,6 +1,6 @@
 //! Files for clusters: what is written, what a shell and a YAML reader make of it, and what is refused.
 
-use crate::support::{folder, lines, linted, run};
+use crate::support::{command, folder, lines, linted, run, said};
 use serde_json::Value;
 use std::process::Command;
 
@@ -83,6 +83,36 @@ fn a_machine_gives_the_time_of_a_step() {
     assert!(code == 1 && err.contains("E0515"), "{err}");
     let (_, out, _) = launch("slurm", &[&args[..3], &args[5..], &["--force", "--format", "json"]].concat());
     assert_eq!(lines(&out)[0]["estimate"], Value::Null);
+}
+
+/// A machine of the environment is named for all commands: where it gives no estimate the job is written all the same, with a note. One that
+/// cannot be read is a mistake.
+#[test]
+fn a_machine_of_the_environment_does_not_stop_a_job() {
+    let at = folder("launch-environment");
+    let (job, machine) = (at.join("job"), at.join("fast.toml"));
+    let model = ["llama", "--precision", "bf16", "--layout", "batch -> data", "--mesh", "data=2"];
+    let sizes = ["layers=8", "d_ff=1024", "vocab=1024", "seq=65536", "batch=2"];
+    let written = |named: &[&str]| {
+        let mut c = command(&["launch", "slurm"]);
+        c.args(model).args(sizes.iter().flat_map(|size| ["--dim", size]));
+        c.args(["--nodes", "1", "--per-node", "2", "--force", "--output"]).arg(&job).args(named);
+        said(c.env("MESHWRIGHT_MACHINE", &machine).output().unwrap())
+    };
+    let (_, text, _) = run(&["machines", "dgx-h100"]);
+    std::fs::write(&machine, &text).unwrap();
+    let (code, out, err) = written(&[]);
+    assert!(code == 0 && out.contains("a step takes "), "{out}{err}");
+    // Attention a thousand times as fast as tensor cores are.
+    std::fs::write(&machine, text.replace("370e12", "990e15").replace("300e12", "990e15")).unwrap();
+    let (code, out, err) = written(&[]);
+    assert!(code == 0 && !out.contains("a step takes "), "{out}{err}");
+    assert!(err.contains("no estimate") && err.contains("(MESHWRIGHT_MACHINE): "), "{err}");
+    let (code, _, err) = written(&["--machine", machine.to_str().unwrap()]);
+    assert!(code == 1 && err.contains("E0531") && err.contains("faster than the peak"), "{err}");
+    std::fs::write(&machine, "[device").unwrap();
+    let (code, _, err) = written(&[]);
+    assert!(code == 1 && err.contains("E0531") && err.contains("fast.toml"), "{err}");
 }
 
 /// A mistake would end the job only when the cluster has begun it, hours later.

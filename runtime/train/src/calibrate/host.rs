@@ -129,3 +129,60 @@ fn sources_of_tier(tier: &mut Tier, measured: &str, shipped: &str) {
     ];
     tier.source = Some(NumberSource::ByKey(keys.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()));
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// What a source says of a key.
+    fn said(source: Option<&NumberSource>, key: &str) -> String {
+        match source.unwrap() {
+            NumberSource::All(all) => all.clone(),
+            NumberSource::ByKey(keys) => keys[key].clone(),
+        }
+    }
+
+    /// Where a probe was left out, or told nothing, the number is still that of the shipped file.
+    #[test]
+    fn a_number_that_no_probe_told_is_that_of_the_shipped_file() {
+        let shipped = machine_of_host(Some("Here"), 2).unwrap();
+        let named = |change: &dyn Fn(&mut Machine), collectives| {
+            let mut of = shipped.clone();
+            change(&mut of);
+            let mut of = rounded(&of);
+            name_sources(&mut of, "2026-01-01", collectives);
+            let d = &of.device;
+            let attention = d.attention.values().next().unwrap();
+            [
+                said(d.source.as_ref(), "kernel"),
+                said(d.source.as_ref(), "scalar"),
+                said(d.stream.source.as_ref(), ""),
+                said(attention.source.as_ref(), ""),
+                said(of.tier[0].source.as_ref(), "line"),
+            ]
+        };
+        let none = named(&|_| {}, false);
+        for (at, source) in none.iter().enumerate() {
+            let shipped = source.starts_with("assumed: as in the shipped file") || at == 1;
+            assert!(shipped && source.contains("as in the shipped file `cpu`"), "{source}");
+        }
+        let all = named(
+            &|m| {
+                m.device.kernel *= 2.0;
+                m.device.scalar.values_mut().for_each(|s| *s *= 2.0);
+                m.device.stream.rates[0].1 *= 2.0;
+                m.device.attention.values_mut().for_each(|a| a.forward.0 *= 2.0);
+            },
+            true,
+        );
+        for source in &all {
+            assert!(source.starts_with("measured on 2026-01-01 by `meshwright calibrate`"), "{source}");
+            assert!(!source.contains("shipped"), "{source}");
+        }
+        // One function of six.
+        let root = |m: &mut Machine| m.device.scalar.extend([("root".to_string(), 1e-9)]);
+        let [_, scalar, ..] = named(&root, true);
+        assert!(scalar.contains("but ") && !scalar.contains("root") && scalar.contains("power"), "{scalar}");
+    }
+}
