@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-pub(crate) use watched::{at, is_watched, moved};
+pub(crate) use watched::{at, is_watched, is_watched_by_launch, moved};
 #[cfg(feature = "cuda")]
 pub(crate) use watched::{call, name_of};
 
@@ -31,6 +31,12 @@ pub(crate) fn at(_: impl FnOnce(KernelsBy) -> String) -> Option<Launching> {
 /// Whether somebody watches.
 #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
 pub(crate) fn is_watched() -> bool {
+    false
+}
+
+/// Whether somebody watches, and counts kernels by line or by launch.
+#[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
+pub(crate) fn is_watched_by_launch() -> bool {
     false
 }
 
@@ -157,6 +163,11 @@ mod watched {
     /// Whether somebody watches.
     pub(crate) fn is_watched() -> bool {
         now().is_some()
+    }
+
+    /// Whether somebody watches, and counts kernels by line or by launch.
+    pub(crate) fn is_watched_by_launch() -> bool {
+        now().is_some_and(|observer| observer.by != KernelsBy::Kernel)
     }
 
     /// Tells who watches what a launch reads and writes, by the short name of its kernel.

@@ -286,9 +286,14 @@ impl<B: Backend> Program<B> {
     fn launch(&mut self, backend: &mut B, id: LaunchId, run: &mut RunContext<'_>) -> Result<(), RunError> {
         let device = self.device.clone();
         let launch = &device.launches[id];
-        let launching = matches!(launch.kind, LaunchKind::Kernel(_) | LaunchKind::Burn(_))
-            .then(|| watch::at(|by| self.counted_under(by, id, launch)))
-            .flatten();
+        let launching = match launch.kind {
+            LaunchKind::Kernel(_) | LaunchKind::Burn(_) if watch::is_watched_by_launch() => {
+                // A collective on the stream waits for other devices, which then must not wait for this one.
+                backend.memory()?;
+                watch::at(|by| self.counted_under(by, id, launch))
+            }
+            _ => None,
+        };
         match &launch.kind {
             LaunchKind::Kernel(_) => self.kernel(backend, (id, launch), run)?,
             LaunchKind::Burn(burn) => self.operations(backend, burn, run)?,
