@@ -188,6 +188,58 @@ fn leave_for_what_is_not_finite_is_kept_with_the_run() {
     assert_eq!(run(&["train", "--run", "b", "--resume", "--steps", "9"]).0, Some(0));
 }
 
+/// Of an operand that is cheap, which is computed again for the backward pass, and of one that another statement has made, in a loop too.
+#[test]
+fn an_infinite_derivative_of_any_operand_is_named() {
+    let root =
+        "the derivative of `sqrt` at 0 is infinite: keep away from 0 by a small number, `sqrt(… + 1e-12)`";
+    let power = "the derivative of `**` at 0 is infinite";
+    let y = |e: &str| format!("    let y = {e}\n");
+    let mut cases: Vec<(String, &str)> = [
+        ("sqrt(relu(z * w))", root),
+        ("sqrt((z * w) ** 2)", root),
+        ("sqrt(abs(z * w))", root),
+        ("sqrt(max(z * w, 0))", root),
+        ("sqrt(exp(abs(z * w)) - 1)", root),
+        ("abs(z * w) ** 0.5", power),
+        ("abs(z * w) ** 0.3", power),
+        ("sqrt(abs(z * w)) + log(abs(w) + 1) + 1 / (2 + tanh(w))", root),
+        (
+            "where(z * w > 0, log(abs(z * w)), 0)",
+            "the derivative of `log` at 0 is infinite: keep away from 0 by a small number, `log(… + 1e-6)`",
+        ),
+        (
+            "where(z * w < 0, log1p(-exp(z * w)), 0)",
+            "the derivative of `log1p` at -1 is infinite: keep away from -1 by a small number, `log1p(… + 1e-6)`",
+        ),
+        (
+            "where(z * w > 0, log1p(z * w - 1), 0)",
+            "the derivative of `log1p` at -1 is infinite: keep away from -1 by a small number, `log1p(… + 1e-6)`",
+        ),
+    ]
+    .map(|(e, what)| (y(e), what))
+    .into();
+    cases.push(("    let u = relu(z * w)\n    let y = sqrt(u)\n".into(), root));
+    let looped =
+        "    let y = z * w\n    repeat k {\n        let u = relu(y * 1)\n        y = sqrt(u)\n    }\n";
+    cases.push((looped.into(), root));
+    for (k, (y, what)) in cases.iter().enumerate() {
+        let body = format!("    let z = x - 3\n{y}    loss l = 1e-9 * mean[batch](sum[n, m](y))\n");
+        let at = prepared(&format!("pole-of-{k}"), &body, "    optimizer sgd(lr = 1e-12)\n");
+        let text = std::fs::read_to_string(at.join("bad.mw")).unwrap();
+        std::fs::write(at.join("bad.mw"), text.replace("m = 3", "m = 3, k = 2")).unwrap();
+        let err = failed(&at, &["--no-save", "--steps", "3"]);
+        assert!(err.contains(&format!("= help: {what}")), "{y}: {err}");
+        assert!(!err.contains("smaller learning rate"), "{y}: {err}");
+    }
+    let body = "    let y = log1p(x * w - 2)\n    loss l = mean[batch](sum[n, m](y))\n";
+    let err = failed(
+        &prepared("pole-log1p", body, "    optimizer sgd(lr = 1e-12)\n"),
+        &["--no-save", "--steps", "3"],
+    );
+    assert!(err.contains("= help: `log1p` at -1 is infinite: keep away from -1 by"), "{err}");
+}
+
 /// Where a derivative is infinite, smaller steps do not help, and neither does a line that is there.
 #[test]
 fn an_infinite_derivative_says_what_to_add() {
@@ -292,6 +344,26 @@ fn a_moment_that_overflows_is_named_before_it_is_saved() {
             Some(0),
             "{optimizer}"
         );
+    }
+}
+
+/// Without checkpoints it is named at the end, and in the step itself where the norm of the gradients is known.
+#[test]
+fn a_moment_that_overflows_is_named_without_checkpoints() {
+    let body = "    loss l = 1e22 * mean[batch, m](sum[n](x * w))\n";
+    for optimizer in ["adam(lr = 0.1)", "adamw(lr = 0.1)", "adafactor(lr = 0.1)"] {
+        let at = prepared("moments-unsaved", body, &format!("    optimizer {optimizer}\n"));
+        let known: &[&str] = &["--metrics", "gradient_norm"];
+        for layout in LAYOUTS {
+            for (more, step) in [(&[][..], 3), (known, 1)] {
+                let err = failed(&at, &[layout, more, &["--steps", "3"]].concat());
+                let named = format!("error[E0517]: `w/v` is not finite after step {step}");
+                assert!(err.contains(&named), "{optimizer} {layout:?} {more:?}: {err}");
+                assert!(err.contains("`clip global_norm = 1.0`"), "{optimizer}: {err}");
+            }
+        }
+        let wide = ["--no-save", "--steps", "3", "--precision", "f64", "--metrics", "gradient_norm"];
+        assert_eq!(trained(&at, &wide), Some(0), "{optimizer}");
     }
 }
 

@@ -3,28 +3,34 @@
 
 use crate::project::Project;
 use meshwright_exec::Finiteness;
-use meshwright_ops::{Graph, Id};
+use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Origin};
 use meshwright_plan::{DType, Phase};
 
-/// A function with a point, 0, at which it or its derivative is infinite.
+/// A function with a point at which it or its derivative is infinite.
 #[derive(Debug, PartialEq, Eq)]
 struct PoleFunction {
     /// Its op, forward.
     op: &'static str,
     /// As models write it.
     name: &'static str,
+    /// That point.
+    at: &'static str,
     /// With a number that keeps it from that point in place of `{}`.
     away: &'static str,
 }
 
-const FUNCTIONS: [PoleFunction; 6] = [
-    PoleFunction { op: "sqrt", name: "sqrt", away: "sqrt(… + {})" },
-    PoleFunction { op: "rsqrt", name: "rsqrt", away: "rsqrt(… + {})" },
-    PoleFunction { op: "log", name: "log", away: "log(… + {})" },
-    PoleFunction { op: "recip", name: "/", away: "… / (… + {})" },
-    PoleFunction { op: "/", name: "/", away: "… / (… + {})" },
-    PoleFunction { op: "pow", name: "**", away: "(… + {}) ** …" },
+const FUNCTIONS: [PoleFunction; 7] = [
+    PoleFunction { op: "sqrt", name: "sqrt", at: "0", away: "sqrt(… + {})" },
+    PoleFunction { op: "rsqrt", name: "rsqrt", at: "0", away: "rsqrt(… + {})" },
+    PoleFunction { op: "log", name: "log", at: "0", away: "log(… + {})" },
+    PoleFunction { op: "log1p", name: "log1p", at: "-1", away: "log1p(… + {})" },
+    PoleFunction { op: "recip", name: "/", at: "0", away: "… / (… + {})" },
+    PoleFunction { op: "/", name: "/", at: "0", away: "… / (… + {})" },
+    PoleFunction { op: "pow", name: "**", at: "0", away: "(… + {}) ** …" },
 ];
+
+/// Operands of a value that was computed again are compared with those of the first computation this far.
+const DEPTH: usize = 4;
 
 /// What made a value that is not finite of finite ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,14 +50,12 @@ impl Pole {
         match node.origin.phase {
             Phase::Forward => Some(Pole { function: own, of_derivative: false, is }),
             Phase::Backward => {
-                // A derivative is made of what the function takes or gives.
-                let reads = |x: &Id| node.inputs.contains(x);
                 let forward = graph.ids().filter(|x| graph.node(*x).origin.phase == Phase::Forward);
-                let mut related = forward.filter(|x| reads(x) || graph.node(*x).inputs.iter().any(reads));
-                let of = related.find_map(|x| {
-                    let other = graph.node(x);
-                    function(other.op.name()).filter(|_| other.origin.span == node.origin.span)
-                })?;
+                let of =
+                    forward.filter(|x| graph.node(*x).origin.span == node.origin.span).find_map(|x| {
+                        let of = function(graph.node(x).op.name())?;
+                        is_derivative(graph, id, x).then_some(of)
+                    })?;
                 Some(Pole { function: of, of_derivative: true, is })
             }
             _ => None,
@@ -60,9 +64,12 @@ impl Pole {
 
     /// What it is, and what to write.
     pub(crate) fn help(&self, float: DType) -> String {
-        let PoleFunction { name, away, .. } = self.function;
+        let PoleFunction { name, at, away, .. } = self.function;
         // What a half type can tell from 0, and whose inverse it has.
         let number = match (float, *name) {
+            // Numbers near -1 are farther apart.
+            (DType::F16, "log1p") => "1e-3",
+            (DType::BF16, "log1p") => "1e-2",
             (DType::F16, _) => "1e-4",
             (_, "sqrt" | "rsqrt") => "1e-12",
             _ => "1e-6",
@@ -70,17 +77,18 @@ impl Pole {
         let away = away.replace("{}", number);
         let what = match (self.of_derivative, self.is, *name) {
             (true, _, "/") => "the derivative of `/` is infinite where it divides by 0".to_string(),
-            (true, _, _) => format!("the derivative of `{name}` at 0 is infinite"),
+            (true, _, _) => format!("the derivative of `{name}` at {at} is infinite"),
             (false, Finiteness::NotANumber, "/") => "`/` has divided 0 by 0".into(),
+            (false, Finiteness::NotANumber, "log1p") => "`log1p` below -1 is not a number".into(),
             (false, Finiteness::NotANumber, _) => format!("`{name}` of a negative number is not a number"),
             (false, _, "/") => "`/` has divided by 0, or by less than the type of numbers can invert".into(),
-            (false, _, _) => format!("`{name}` at 0 is infinite"),
+            (false, _, _) => format!("`{name}` at {at} is infinite"),
         };
         match (self.of_derivative, self.is, *name) {
             (false, Finiteness::NotANumber, "/") | (true, ..) | (false, Finiteness::Infinite, _) => {
-                format!("{what}: keep away from 0 by a small number, `{away}`")
+                format!("{what}: keep away from {at} by a small number, `{away}`")
             }
-            _ => format!("{what}: keep what it takes above 0"),
+            _ => format!("{what}: keep what it takes above {at}"),
         }
     }
 
@@ -88,6 +96,46 @@ impl Pole {
     pub(crate) fn is_in_the_model(&self) -> bool {
         self.of_derivative
     }
+}
+
+/// True where the value `id` of the backward pass is made of operands or the result of the function `of`.
+fn is_derivative(graph: &Graph, id: Id, of: Id) -> bool {
+    let origin = &graph.node(id).origin;
+    let mut reads = graph.node(id).inputs.clone();
+    // `1 + x`, for example, is a part of the derivative too.
+    let parts: Vec<Id> = reads.iter().copied().filter(|x| graph.node(*x).origin == *origin).collect();
+    reads.extend(parts.iter().flat_map(|x| &graph.node(*x).inputs));
+    let mut forward = graph.node(of).inputs.clone();
+    // Sums of sums are one.
+    let sums: Vec<Id> = forward.iter().copied().filter(|x| graph.node(*x).op.kind() == Kind::Add).collect();
+    forward.extend(sums.iter().flat_map(|x| &graph.node(*x).inputs));
+    forward.push(of);
+    // Numbers are operands of too many.
+    forward.retain(|f| !matches!(graph.node(*f).op.kind(), Kind::Rematerializable(_)));
+    forward.iter().any(|f| reads.iter().any(|x| same(graph, *x, *f, DEPTH)))
+}
+
+/// True where a value is another one, or the same computed again for the backward pass.
+fn same(graph: &Graph, again: Id, first: Id, depth: usize) -> bool {
+    let again = outside_of_stacks(graph, again);
+    if again == first || depth == 0 {
+        return true;
+    }
+    let (a, b) = (graph.node(again), graph.node(first));
+    let of_one_place = Origin { phase: b.origin.phase, ..a.origin.clone() } == b.origin;
+    let alike = of_one_place && a.ty == b.ty && format!("{:?}", a.op) == format!("{:?}", b.op);
+    let mut operands = a.inputs.iter().zip(&b.inputs);
+    alike && a.inputs.len() == b.inputs.len() && operands.all(|(x, y)| same(graph, *x, *y, depth - 1))
+}
+
+/// The value of the forward pass that a loop kept for the backward pass, where `id` is such a one; or else `id`.
+fn outside_of_stacks(graph: &Graph, mut id: Id) -> Id {
+    while let Kind::Boundary(Boundary { how: Crossing::Slice | Crossing::Stack, .. }) =
+        graph.node(id).op.kind()
+    {
+        id = graph.node(id).inputs[0];
+    }
+    id
 }
 
 /// What helps against steps that are too large, and is not in the model yet.

@@ -15,12 +15,14 @@ use crate::poles::smaller_steps;
 use crate::policies::{Monitor, SaveEvery, Seen};
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
+use crate::tensor::RawTensor;
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use crate::utilization::Utilization;
 use meshwright_core::{GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED, learning_rate};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{About, Cluster, LaunchedStep, StepReport, peak_value_bytes};
+use meshwright_plan::DType;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,7 +170,11 @@ impl TrainingLoop<'_> {
             let measured = self.measured(n + 1, &report, wall);
             losses.add(measured.loss);
             (finished.steps, finished.loss) = (n + 1, Some(measured.loss));
+            let squares_overflow = self.squares_overflow(&measured);
             self.step(measured, epoch_began, done);
+            if squares_overflow && self.not_finite.is_none() {
+                self.examine_states(n + 1 + u64::from(ahead.is_some()))?;
+            }
             agreed = self.meet(n + 1)?;
             if self.not_finite.is_some() {
                 self.end_early(n + 1, ahead)?;
@@ -257,7 +263,10 @@ impl TrainingLoop<'_> {
         if let Some(t) = self.trace.take() {
             t.finish(self.cluster, &self.program.plan, self.cluster.processes())?;
         }
-        self.save(n, losses)?;
+        match self.writes {
+            true => self.save(n, losses)?,
+            false => self.examine_states(n)?,
+        }
         self.written()?;
         self.meet(n)?;
         let cut = !n.is_multiple_of(per_epoch) || self.options.evaluation.every.is_some();
@@ -435,6 +444,33 @@ impl TrainingLoop<'_> {
             .processes()
             .on_first(about, || saver.map_or(Ok(()), |s| s.mark_best(step, &metric, value)))?;
         self.note(marked.unwrap_or(Ok(())).map_err(Failure::from));
+        Ok(())
+    }
+
+    // ------------------------------------------------------------------------------------------------- moments
+
+    /// True where gradients are known to be so large that squares of some may not fit in the type of the moments.
+    fn squares_overflow(&self, measured: &StepMetrics) -> bool {
+        let program = &self.project.program;
+        let clips = program.train.as_ref().is_some_and(|t| t.clip.is_some());
+        let root = if program.float == DType::F64 { f64::MAX.sqrt() } else { f64::from(f32::MAX).sqrt() };
+        let others = measured.values.iter().filter(|(name, _)| name.starts_with(GRADIENT_NORM));
+        let mut norms = others.map(|(_, norm)| *norm).chain(measured.gradient_norm);
+        !clips && norms.any(|norm| norm > root)
+    }
+
+    /// Looks at all parameters and moments. That one is not finite is told when all meet: nothing more would be learned with it.
+    fn examine_states(&mut self, step: u64) -> Result<(), Failure> {
+        let names: Vec<String> = self.cluster.states().map(|s| s.name.clone()).collect();
+        for name in names {
+            let whole = self.cluster.gathered_state(&name)?;
+            if whole.and_then(|t| RawTensor::from_host(&t)).is_some_and(|raw| !raw.is_finite()) {
+                let message =
+                    format!("`{name}` is not finite after step {step}: nothing more is learned with it");
+                let d = Diagnostic::error(codes::E0517, message).help(smaller_steps(self.project));
+                self.note(Err(d.into()));
+            }
+        }
         Ok(())
     }
 
