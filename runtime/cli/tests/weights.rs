@@ -252,6 +252,7 @@ fn plain_files_of_parameters_are_evaluated() {
     let about = "\"dtype\":\"F64\",\"shape\":[4,2]";
     write("w.safetensors", &[("w", about, &w.data), ("count", "\"dtype\":\"I64\",\"shape\":[1]", &[0; 8])]);
     write("other.safetensors", &[("weight", about, &w.data)]);
+    write("whole.safetensors", &[("w", "\"dtype\":\"I64\",\"shape\":[4,2]", &w.data)]);
     write("small.safetensors", &[("w", "\"dtype\":\"F64\",\"shape\":[2,2]", &w.data[..32])]);
     let with = ["--data", "data", "--precision", "f64", "--checkpoint"];
     let of_run = &events(&at, &["eval", "a"])[0];
@@ -271,6 +272,11 @@ fn plain_files_of_parameters_are_evaluated() {
     for (file, why, help) in [
         ("other.safetensors", "`other.safetensors` has no `w`", "--init FILE --init-map RULES"),
         ("small.safetensors", "`w` is [2, 2] in `small.safetensors`, [4, 2] in the model", "`--dim`"),
+        (
+            "whole.safetensors",
+            "`w` of `whole.safetensors` has elements of I64, not f64",
+            "write it as floats",
+        ),
     ] {
         let (code, _, err) = support::run_in(&at, &[&["eval", "sums.mw"], &with[..], &[file]].concat());
         assert!(code == 1 && err.contains("E0513") && err.contains(why) && err.contains(help), "{err}");

@@ -166,6 +166,12 @@ impl Checkpoint {
     /// E0513.
     pub fn fits(&self, name: &str, dtype: DType, shape: &[usize]) -> Checked<&TensorInfo> {
         let Some(info) = self.info(name) else {
+            if let Some((other, _)) = self.source.info(name) {
+                let message =
+                    format!("`{name}` of {} has elements of {other:?}, not {}", self.place(), dtype.name());
+                let help = "write it as floats: the model's parameters are that";
+                return Err(Box::new(self.misfit(message).help(help)));
+            }
             let mut error = self.misfit(format!("{} has no `{name}`", self.place()));
             if name.strip_suffix(AVERAGE).is_some_and(|path| self.info(path).is_some()) {
                 error = error.help("it has the parameters themselves: `--no-ema` reads them");
