@@ -40,10 +40,10 @@ fn prefixed(rank: usize, text: &str, json: bool) -> String {
     text.lines().map(line).collect()
 }
 
-/// A rendered diagnostic, in whose styles and texts only control characters of ASCII are taken care of: those of C1 steer terminals too.
-fn without_c1(text: &str) -> String {
+/// A rendered diagnostic, in whose styles and texts only control characters of ASCII are taken care of.
+fn without_others_that_steer(text: &str) -> String {
     let visible = |c: char| match c {
-        '\u{7f}'..='\u{9f}' => c.escape_default().to_string(),
+        '\u{7f}'.. if render::steers(c) => c.escape_default().to_string(),
         c => c.into(),
     };
     text.chars().map(visible).collect()
@@ -51,7 +51,7 @@ fn without_c1(text: &str) -> String {
 
 /// Lines of JSON in which no character steers a terminal: those that JSON takes as they are can only be in strings.
 fn printable_json(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| c.is_control() && c != '\n';
+    let steers = |c: char| render::steers(c) && c != '\n';
     if !text.contains(steers) {
         return text.into();
     }
@@ -244,7 +244,7 @@ impl Console {
         let (notes, found): (Vec<_>, Vec<_>) =
             diagnostics.iter().cloned().partition(|d| d.severity == Severity::Note);
         self.err(&render::concise_all(&notes, sources));
-        self.err_styled(&without_c1(&render::full_all(&found, sources, self.color)));
+        self.err_styled(&without_others_that_steer(&render::full_all(&found, sources, self.color)));
         let mut errors: Vec<&str> = diagnostics.iter().filter(|d| d.is_error()).map(|d| d.code.id).collect();
         let n = errors.len();
         errors.sort_unstable();
@@ -331,10 +331,10 @@ mod tests {
 
     #[test]
     fn what_steers_a_terminal_is_visible_in_json_too() {
-        let value = "a\u{1b}[2J\u{9b}2J\u{7f}µ";
+        let value = "a\u{1b}[2J\u{9b}2J\u{7f}\u{202e}µ";
         let line = format!("{}\n", json!({ "name": value }));
         let shown = printable_json(&line);
-        assert_eq!(shown, "{\"name\":\"a\\u001b[2J\\u009b2J\\u007fµ\"}\n");
+        assert_eq!(shown, "{\"name\":\"a\\u001b[2J\\u009b2J\\u007f\\u202eµ\"}\n");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).ok(), Some(json!({ "name": value })));
     }
 

@@ -103,7 +103,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Prints help, or what is wrong with a command line. What in it would steer the terminal is made visible.
 fn say(error: &clap::Error, args: &[OsString]) {
-    let steers = args.iter().any(|a| a.to_string_lossy().contains(char::is_control));
+    let steers = args.iter().any(|a| a.to_string_lossy().contains(render::steers));
     // Help for a pipe that is closed already is no failure.
     let _ = if steers {
         let text = error.render().to_string();

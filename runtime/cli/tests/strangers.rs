@@ -183,7 +183,7 @@ fn a_sweep_writes_into_its_folder_alone() {
 }
 
 /// Each character that begins what a terminal obeys, in a TOML text.
-const STEERS: &str = "x\\u001b]0;title\\u0007\\u001b[2J\\u009b31m\\u007f\\r";
+const STEERS: &str = "x\\u001b]0;title\\u0007\\u001b[2J\\u009b31m\\u007f\\r\\u202e\\u2066\\u200f";
 
 #[test]
 fn names_steer_no_terminal() {
@@ -211,9 +211,11 @@ fn names_steer_no_terminal() {
             std::fs::write(at.join(run).join(name), text).unwrap();
         }
     }
-    let folder = "c\u{1b}[2J\u{7}";
+    let folder = "c\u{1b}[2J\u{7}\u{202e}";
     std::fs::rename(at.join("b"), at.join(folder)).unwrap();
-    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let turns =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let steers = |c: char| turns(c) || c.is_control() && c != '\n' && c != '\t';
     for args in [
         &["runs", "show", "a"][..],
         &["runs", "show", folder],
@@ -245,7 +247,10 @@ fn names_steer_no_terminal() {
             let ours = style.is_some_and(|s| s.bytes().all(|b| b.is_ascii_digit() || b == b';'));
             assert!(ours, "{args:?}: {sequence:?}");
         }
-        assert!(!out.contains(['\u{9b}', '\u{7}', '\u{7f}', '\r']), "{args:?}: {out:?}");
+        assert!(
+            !out.contains(['\u{9b}', '\u{7}', '\u{7f}', '\r', '\u{202e}', '\u{2066}', '\u{200f}']),
+            "{args:?}: {out:?}"
+        );
     }
 }
 
