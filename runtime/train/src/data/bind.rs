@@ -81,35 +81,36 @@ fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &InputB
     let inputs = binding.inputs;
     // What is declared and not read may have a file too.
     let declared = |name: &str| inputs.iter().any(|i| i.name == name) || binding.places.contains_key(name);
+    let missing: Vec<&InputDecl> = inputs.iter().filter(|i| !set.inputs.contains_key(&i.name)).collect();
+    let mut unused: Vec<&str> = set.inputs.keys().map(String::as_str).filter(|n| !declared(n)).collect();
     let mut errors = Vec::new();
-    for decl in inputs.iter().filter(|i| !set.inputs.contains_key(&i.name)) {
-        let message = format!("input `{}` has no file in the `{split}` set of `{}`", decl.name, source.place);
-        let mut error = Diagnostic::error(codes::E0503, message);
-        let others = set.inputs.keys().map(String::as_str).filter(|n| !declared(n));
-        if let Some(near) = nearest(&decl.name, others) {
-            error = error.help(format!("`{near}` is there; did you mean `{}`?", decl.name));
+    for decl in &missing {
+        let name = &decl.name;
+        let message = format!("input `{name}` has no file in the `{split}` set of `{}`", source.place);
+        let error = Diagnostic::error(codes::E0503, message);
+        let only = unused.first().copied().filter(|_| (missing.len(), unused.len()) == (1, 1));
+        let error = if let Some(near) = nearest(name, unused.iter().copied()).map(|n| n.name).or(only) {
+            // One name that is misspelled is one error.
+            unused.retain(|n| *n != near);
+            error.help(format!("`{near}` is there, which is no input of the model; did you mean `{name}`?"))
         } else if set.tokens.is_some() {
-            error = error.help(format!("add a line `{} = {{ field = \"FIELD\" }}`", decl.name));
+            error.help(format!("add a line `{name} = {{ field = \"FIELD\" }}`"))
+        } else if source.exact {
+            error.help(format!("add `{name}=FILE`"))
         } else {
-            error = error.help(format!("add `{}=FILE`", decl.name));
-        }
+            let error = error.help(format!("add a line `{name} = \"FILE\"` to its section `[{split}]`"));
+            match unused.is_empty() {
+                true => error,
+                false => error.note(format!("it has {}, which the model does not read", listed(&unused))),
+            }
+        };
         errors.push(label(error, decl, binding.places));
     }
-    if source.exact {
-        for name in set.inputs.keys().filter(|n| !declared(n)) {
-            let message = format!("the model has no input `{name}`");
-            let mut error = Diagnostic::error(codes::E0503, message);
-            error = match nearest(name, inputs.iter().map(|i| i.name.as_str())) {
-                Some(near) => error.help(format!("did you mean `{near}`?")),
-                None => {
-                    let all = inputs.iter().map(|i| format!("`{}`", i.name)).collect::<Vec<_>>().join(", ");
-                    let leave =
-                        format!("leave `{name}` out, or declare it in the model: `input {name}[…]: float`");
-                    error.note(format!("it has {all}")).help(leave)
-                }
-            };
-            errors.push(error);
-        }
+    for name in unused.into_iter().filter(|_| source.exact) {
+        let error = Diagnostic::error(codes::E0503, format!("the model has no input `{name}`"));
+        let all = inputs.iter().map(|i| format!("`{}`", i.name)).collect::<Vec<_>>().join(", ");
+        let leave = format!("leave `{name}` out, or declare it in the model: `input {name}[…]: float`");
+        errors.push(error.note(format!("it has {all}")).help(leave));
     }
     errors
 }

@@ -304,8 +304,23 @@ fn names_and_numbers_of_examples_are_reported_together() {
     assert_eq!(count[0].message, "inputs differ in the number of examples: `image` has 3, `label` has 4");
     let names = errors(format!("imgae={},label={}", at("a"), at("none")));
     let codes: Vec<&str> = names.iter().map(|e| e.code.id).collect();
-    assert_eq!(codes, ["E0503", "E0503", "E0502"]);
-    assert_eq!(names[1].helps, ["did you mean `image`?"]);
+    assert_eq!(codes, ["E0503", "E0502"]);
+    let near =
+        |name: &str| format!("`{name}` is there, which is no input of the model; did you mean `image`?");
+    assert_eq!(names[0].helps, [near("imgae")]);
+    // One of each is one mistake, however the name was misspelled.
+    let only = errors(format!("y={},label={}", at("a"), at("a")));
+    assert_eq!((only.len(), &only[0].helps), (1, &vec![near("y")]));
+    // What has a file already is not proposed.
+    let given = errors(format!("image={},label={},imag={}", at("a"), at("a"), at("b")));
+    assert!(given.len() == 1 && given[0].helps[0].starts_with("leave `imag` out"), "{given:?}");
+    // In a file of data the help is a line of it, and names what nobody reads.
+    let file = "[train]\nlabel = 'a'\npicture = 'a'\nsound = 'a'\n";
+    std::fs::write(folder.path().join("data.toml"), file).unwrap();
+    let source = find(Some(&folder.path().display().to_string()), &[], &inputs).unwrap();
+    let toml = load(&source, "train", &binding(&inputs, &dims, &Places::new())).unwrap_err();
+    assert_eq!(toml[0].helps, ["add a line `image = \"FILE\"` to its section `[train]`"]);
+    assert_eq!(toml[0].notes, ["it has `picture`, `sound`, which the model does not read"]);
     let places = BTreeMap::from([("image".to_string(), meshwright_diag::Span::default())]);
     let source = find(Some("label=x"), &[], &inputs).unwrap();
     let placed = load(&source, "train", &binding(&inputs, &dims, &places)).unwrap_err();
