@@ -74,7 +74,8 @@ fn is_event_file(name: &str) -> bool {
     name.starts_with("events.out.tfevents.") && name.ends_with(".meshwright")
 }
 
-/// Removes a run, whose folder nobody else can use meanwhile; the folder goes too where nothing else is in it. What was removed.
+/// Removes a run, whose folder nobody else can use meanwhile; the folder goes too where nothing else is in it, and with it the links
+/// that it was named by. What was removed.
 ///
 /// # Errors
 ///
@@ -91,8 +92,23 @@ pub fn remove_run(run: &Path) -> Checked<RunContents> {
         // What is not empty stays.
         let _others_are_there = inside.remove_empty();
     }
-    let _others_are_there = std::fs::remove_dir(run);
+    let (links, folder) = resolved(run);
+    if std::fs::remove_dir(folder).is_ok() {
+        for link in links {
+            std::fs::remove_file(&link).map_err(|e| unusable(&link, &e))?;
+        }
+    }
     Ok(all)
+}
+
+/// The links that lead to a folder from one of its names, and that folder.
+fn resolved(run: &Path) -> (Vec<PathBuf>, PathBuf) {
+    let (mut links, mut folder) = (Vec::new(), run.to_path_buf());
+    while let Ok(to) = std::fs::read_link(&folder) {
+        let next = folder.parent().unwrap_or(Path::new("")).join(to);
+        links.push(std::mem::replace(&mut folder, next));
+    }
+    (links, folder)
 }
 
 /// Removes the checkpoints of a run but the newest, and the one that was noted as the best. What was removed.
@@ -182,5 +198,18 @@ mod tests {
         std::fs::remove_dir(plain.join("notes")).unwrap();
         remove_run(&plain).unwrap();
         assert!(!plain.exists());
+        // A link to a run is another name of it: both go, and what stays keeps its names.
+        let [latest, newest] = ["latest", "newest"].map(|name| folder.path().join(name));
+        for kept in [false, true] {
+            run_at(&plain);
+            std::fs::remove_dir(plain.join("notes")).unwrap();
+            std::os::unix::fs::symlink("plain", &latest).unwrap();
+            std::os::unix::fs::symlink(&latest, &newest).unwrap();
+            if kept {
+                write(plain.join("paper.txt"), "mine").unwrap();
+            }
+            remove_run(&newest).unwrap();
+            assert_eq!([&plain, &latest, &newest].map(|p| p.symlink_metadata().is_ok()), [kept; 3]);
+        }
     }
 }
