@@ -28,14 +28,20 @@ pub(crate) fn progressing(v: f64) -> String {
     if v.abs() < 1e6 || !v.is_finite() { format!("{v:.4}") } else { format!("{v:.5e}") }
 }
 
-/// A number of a table: as it was typed, or with six digits where it has more.
+/// A number of a table: with six digits where it has more, and spelled as [`exact_number`] does.
 pub(crate) fn short_number(v: f64) -> String {
     let whole = v.fract() == 0.0 && v.abs() < 1e15;
-    let rounded = if whole { v } else { format!("{v:.5e}").parse().unwrap_or(v) };
-    match v.abs() {
-        a if a == 0.0 || (1e-4..1e15).contains(&a) || !a.is_finite() => format!("{rounded}"),
-        _ => format!("{rounded:e}"),
-    }
+    exact_number(if whole { v } else { format!("{v:.5e}").parse().unwrap_or(v) })
+}
+
+/// The longest number outside of the usual range that is written without an exponent.
+const DIGITS: usize = 8;
+
+/// A number with all its digits, as people type it: the same in tables and in the names of folders.
+pub(crate) fn exact_number(v: f64) -> String {
+    let plain = v.to_string();
+    let usual = v == 0.0 || (1e-4..1e15).contains(&v.abs()) || !v.is_finite();
+    if usual || plain.len() <= DIGITS { plain } else { format!("{v:e}") }
 }
 
 /// A time that may be long: `12.3 s`, `3 min 05 s`, `46 h 05 min`.
@@ -84,7 +90,9 @@ mod tests {
         let cases = [
             (0.1, "0.1"),
             (3e-4, "0.0003"),
-            (1e-5, "1e-5"),
+            (1e-5, "0.00001"),
+            (1e-7, "1e-7"),
+            (0.123456789012, "0.123457"),
             (100.0, "100"),
             (1.0 / 3.0, "0.333333"),
             (2.0 / 3.0 * 1e-6, "6.66667e-7"),

@@ -1,5 +1,6 @@
 //! A combination: what one run of a sweep is made with, and the name that follows.
 
+use crate::text::exact_number;
 use meshwright_train::ProjectOptions;
 use sha2::Digest;
 
@@ -15,15 +16,6 @@ fn cut(text: &str, most: usize) -> String {
     let digits: String = sha2::Sha256::digest(text).iter().take(5).map(|b| format!("{b:02x}")).collect();
     let kept = &text[..text.floor_char_boundary(most - digits.len() - 1)];
     format!("{}-{digits}", kept.trim_end_matches(['-', '.', '=']))
-}
-
-/// The longest number that is written without an exponent.
-const DIGITS: usize = 8;
-
-/// A number in few characters, exactly.
-fn short(value: f64) -> String {
-    let plain = value.to_string();
-    if plain.len() <= DIGITS { plain } else { format!("{value:e}") }
 }
 
 /// What one run is made with, beside what all have alike.
@@ -54,7 +46,7 @@ impl Combination {
         }
         parts.extend(self.mesh.as_deref().map(word));
         parts.extend(self.dims.iter().map(|(name, size)| format!("{name}={size}")));
-        parts.extend(self.sets.iter().map(|(name, value)| format!("{name}={}", short(*value))));
+        parts.extend(self.sets.iter().map(|(name, value)| format!("{name}={}", exact_number(*value))));
         parts.retain(|p| !p.is_empty());
         let seed = format!("seed={}", self.seed);
         let most = LONGEST - seed.len() - 1;
@@ -97,6 +89,7 @@ impl Combination {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::short_number;
 
     #[test]
     fn no_folder_is_hidden() {
@@ -137,10 +130,24 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_names_are_short() {
+    fn numbers_in_names_are_those_of_tables() {
+        for (value, text) in [
+            (1e-4, "0.0001"),
+            (2e-5, "0.00002"),
+            (1e-7, "1e-7"),
+            (1e300, "1e300"),
+            (-0.5, "-0.5"),
+            (0.123456, "0.123456"),
+        ] {
+            let sets = vec![("lr".to_string(), value)];
+            let name = Combination { sets, ..Combination::default() }.name();
+            assert_eq!(name, format!("one-device-lr={text}-seed=0"));
+            assert_eq!(short_number(value), text);
+        }
+        let sets = vec![("lr".to_string(), 0.123456789012)];
         assert_eq!(
-            (short(1e-4), short(1e-7), short(1e300), short(-0.5)),
-            ("0.0001".into(), "1e-7".into(), "1e300".into(), "-0.5".into())
+            Combination { sets, ..Combination::default() }.name(),
+            "one-device-lr=0.123456789012-seed=0"
         );
     }
 }
