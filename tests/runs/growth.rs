@@ -28,6 +28,71 @@ fn refused(args: &[&str], code: &str, words: &str) {
     assert!(said.err.contains(code) && said.err.contains(words), "{args:?}: {}", said.err);
 }
 
+/// Most that time and memory may grow by: the exponent of the size.
+const EXPONENT: f64 = 1.3;
+/// Seconds and KiB that cannot be told from noise.
+const FLOOR: [f64; 2] = [0.1, 40_000.0];
+
+/// Checks how much more a large input takes than a small one. Others share the machine, so the best of some comparisons counts.
+fn grows_evenly(what: &str, sizes: [usize; 2], of: impl Fn(usize) -> Command) {
+    let exponents = || {
+        let [small, large] = sizes.map(|n| {
+            let used = measured(&mut of(n)).0;
+            [used.cpu.as_secs_f64().max(FLOOR[0]), (used.peak_kib as f64).max(FLOOR[1])]
+        });
+        let times = sizes[1] as f64 / sizes[0] as f64;
+        [0, 1].map(|k| (large[k] / small[k]).ln() / times.ln())
+    };
+    let mut all = Vec::new();
+    while all.len() < 4 {
+        all.push(exponents());
+        if all.last().is_some_and(|e| e.iter().all(|e| *e <= EXPONENT)) {
+            return;
+        }
+    }
+    panic!("{what}: time and memory grow with the size to the powers of {all:?}");
+}
+
+#[test]
+fn time_and_memory_of_sweeps_patterns_and_tokenizers_grow_with_the_size() {
+    let dir = folder(SMALL);
+    let data = dir.path().join("data");
+    let fresh = |name: &str| {
+        let to = dir.path().join(name);
+        let _ = std::fs::remove_dir_all(&to);
+        to
+    };
+    grows_evenly("sweep", [1250, 10_000], |n| {
+        let values: Vec<String> = (1..=n / 10).map(|i| format!("{}", i as f64 / 1e4)).collect();
+        let (lr, to) = (format!("lr={}", values.join(",")), fresh("sweep"));
+        let args =
+            ["sweep", "mlp", "--data", text(&data), "--set", &lr, "--seeds", "10", "--launch", "slurm"];
+        command(&[&args[..], &["--run", text(&to)]].concat())
+    });
+    for i in 0..4000 {
+        std::fs::write(data.join(format!("i{i:04}")), idx(&[4, 5, 4], &[7; 80])).unwrap();
+        std::fs::write(data.join(format!("l{i:04}")), idx(&[4], &[1; 4])).unwrap();
+    }
+    grows_evenly("patterns", [500, 4000], |n| {
+        let pattern = |letter| format!("\"{letter}{{0000..{:04}}}\"", n - 1);
+        let list = format!("[train]\nimage = {}\nlabel = {}\n", pattern('i'), pattern('l'));
+        std::fs::write(data.join("data.toml"), list).unwrap();
+        let args = ["train", "mnist_mlp", "--data", text(&data), "--no-save", "--no-eval", "--steps", "1"];
+        command(&[&args[..], &["--dim", "batch=4", "--dim", "rows=5", "--dim", "cols=4"]].concat())
+    });
+    for tokenizer in ["bpe", "wordpiece"] {
+        grows_evenly(tokenizer, [100, 800], |n| {
+            let mut numbers = crate::support::Numbers(3);
+            let mut word =
+                |_| (0..1000).map(|_| char::from(b'a' + numbers.below(26) as u8)).collect::<String>();
+            let (from, to) = (dir.path().join("words.txt"), fresh("tokens"));
+            std::fs::write(&from, (0..n).map(&mut word).collect::<Vec<_>>().join(" ")).unwrap();
+            let args = ["data", "tokenize", text(&from), "--train", tokenizer, "--vocab", "1000", "--out"];
+            command(&[&args[..], &[text(&to)]].concat())
+        });
+    }
+}
+
 fn text(at: &Path) -> &str {
     at.to_str().unwrap()
 }

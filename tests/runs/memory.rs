@@ -1,6 +1,6 @@
 //! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the rest.
 
-use crate::support::{options, run};
+use crate::support::{idx, options, run};
 use meshwright_core::training_step;
 use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
@@ -46,6 +46,21 @@ fn planned(args: &[&str]) -> f64 {
 
 const GPT: [&str; 5] = ["gpt", "--preset", "tiny", "--data", "king_james_next"];
 
+/// Examples of tagged tokens, which do not ship.
+fn tags() -> &'static str {
+    const EXAMPLES: usize = 256;
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("tags");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut list = String::from("[train]\n");
+    for (name, classes) in [("token", 200), ("segment", 2), ("real", 2), ("label", 9), ("counted", 2)] {
+        let values: Vec<u8> = (0..EXAMPLES * 64).map(|i| (i * 7 % classes) as u8).collect();
+        std::fs::write(folder.join(name), idx(&[EXAMPLES, 64], &values)).unwrap();
+        list += &format!("{name} = \"{name}\"\n");
+    }
+    std::fs::write(folder.join("data.toml"), list).unwrap();
+    String::leak(folder.display().to_string())
+}
+
 /// Large and small, one device and several, with and without what is computed again. `LONG=1` takes all models that ship.
 fn cases() -> Vec<Vec<&'static str>> {
     let gpt = |more: &[&'static str]| [&GPT[..], more].concat();
@@ -63,6 +78,10 @@ fn cases() -> Vec<Vec<&'static str>> {
             gpt(&["--dim", "batch=64", "--layout", "tp", "--mesh", "model=2"]),
             gpt(&["--dim", "batch=64", "--layout", "megatron_sp", "--mesh", "2x2"]),
             gpt(&["--dim", "batch=32", "--layout", "context", "--mesh", "ctx=2"]),
+            gpt(&["--dim", "batch=32", "--layout", "zero1", "--mesh", "data=4"]),
+            gpt(&["--dim", "batch=32", "--layout", "zero2", "--mesh", "data=4"]),
+            gpt(&["--dim", "batch=32", "--layout", "hybrid", "--mesh", "pod=2,data=2"]),
+            gpt(&["--dim", "batch=32", "--layout", "folded", "--mesh", "pod=2,data=2"]),
             vec!["mlp", "--dim", "batch=6000"],
             vec!["mlp", "--layout", "dp", "--mesh", "data=4"],
             vec!["mnist_conv", "--dim", "batch=1000"],
@@ -72,8 +91,22 @@ fn cases() -> Vec<Vec<&'static str>> {
             vec!["vit", "--preset", "tiny", "--data", "mnist", "--dim", "batch=400"],
             vec!["bert", "--preset", "tiny", "--data", "king_james_masked", "--dim", "batch=64"],
             vec!["bert_classify", "--preset", "tiny", "--data", "king_james_pairs"],
+            vec!["bert_tag", "--preset", "tiny", "--data", tags(), "--dim", "batch=64"],
             vec!["llama", "--preset", "tiny", "--data", "king_james_next", "--dim", "batch=64"],
             vec!["switch", "--preset", "tiny", "--data", "king_james_next", "--dim", "batch=64"],
+            vec![
+                "switch",
+                "--preset",
+                "tiny",
+                "--data",
+                "king_james_next",
+                "--dim",
+                "batch=32",
+                "--layout",
+                "experts",
+                "--mesh",
+                "data=4",
+            ],
             vec!["t5", "--preset", "tiny", "--data", "king_james_spans", "--dim", "batch=64"],
         ]);
     }
