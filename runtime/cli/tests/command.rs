@@ -124,7 +124,7 @@ fn usage_errors_exit_2_and_help_exits_0() {
         &["explain", "mlp", "--emit", "plan", "--rank", "0"],
         &["explain", "mlp", "--emit", "plan", "--device", "cuda"],
         &["explain", "mlp", "--device", "cuda", "--why", "logits.classes"],
-        &["explain", "mlp", "--device", "cuda", "--html", "plan.html"],
+        &["explain", "mlp", "--device", "cuda", "--why", "loss"],
         &["check", "mlp", "--device", "cuda"],
     ] {
         let (code, out, err) = run(args);

@@ -1,7 +1,7 @@
 //! Runs recorded into CUDA graphs, by what CubeCL has for it: it keeps the memory that a graph uses from all others as long as the
 //! graph lives, and refuses to record what a graph cannot hold.
 
-use super::{Server, ahead, inner};
+use super::{Server, inner, input_upload};
 use crate::backend::burn::on_burn::OnBurn;
 use crate::backend::burn::transfer::typed;
 use crate::backend::{DeviceError, Graphs, Overwrite, Replay, Shaped};
@@ -75,7 +75,7 @@ impl Graphs<CubeHandle> for OnBurn<Cube> {
         let device = self.device.clone();
         let overwrite = move |host: HostTensor| {
             // What was recorded may still be reading the tensor: only a copy within the device waits for it.
-            let (from, dtype) = (ahead::sent(host, &device), dtype_to_storage_type(tensor.dtype));
+            let (from, dtype) = (input_upload::sent(host, &device), dtype_to_storage_type(tensor.dtype));
             copy_into(&tensor.client, from.binding(), tensor.clone().binding(), dtype);
         };
         Ok((handle, Box::new(overwrite)))
