@@ -379,9 +379,6 @@ fn programs() -> Vec<Construct> {
             Text { model: text.model.replacen(" minimize l\n", &" minimize l of w\n".repeat(n), 1), ..text }
         }),
         c("loops", 100, 8, loops),
-        c("loops, near the limit of values", 475, 8, loops),
-        c("parameters, near the limit of values", 3500, 4, |n| params(n, '*')),
-        c("parameters, added, near the limit of values", 3500, 4, |n| params(n, '+')),
         c("one value with many users", 500, 4, |n| chain(n, |i| format!("y{i} + sin(y0 * {})", i + 2))),
         c("layers without parameters", 1000, 4, |n| {
             let layer = "layer q(x) {\n return sin(x)\n}\n";
