@@ -135,7 +135,7 @@ impl Translation<'_> {
         let mut own = work.clone();
         if self.in_parts(depth) {
             let (added, rest): (Vec<usize>, Vec<usize>) =
-                own.steps.iter().partition(|s| self.accumulates(**s));
+                own.steps.iter().partition(|s| self.accumulates(**s, depth));
             if rest.is_empty() && !added.is_empty() {
                 return vec![];
             }
@@ -215,14 +215,30 @@ impl Translation<'_> {
 
     /// True in the loop over parts of the batch, but not in one over layers.
     fn in_parts(&self, depth: usize) -> bool {
-        self.plan.microbatches.is_some() && depth == 1
+        self.plan.microbatches.is_some() && depth > 0
     }
 
-    /// Whether a step adds up gradients: it reads and writes no activation.
-    fn accumulates(&self, step: usize) -> bool {
+    /// Whether a step adds up gradients: it reads and writes no activation, and in a loop over layers adds to a position of a sum. Other engines add in
+    /// the product.
+    fn accumulates(&self, step: usize, depth: usize) -> bool {
         self.step(step).is_some_and(|s| {
-            matches!(s.prim, Prim::Map { .. }) && !self.activates(&s.reads) && !self.activates(&s.writes)
+            matches!(s.prim, Prim::Map { .. })
+                && !self.activates(&s.reads)
+                && !self.activates(&s.writes)
+                && (depth == 1 || self.adds_to_a_position(s))
         })
+    }
+
+    fn adds_to_a_position(&self, step: &Step) -> bool {
+        let sliced = |o: &Operand| {
+            let slices = |s: &&Step| matches!(s.prim, Prim::IterationSlice { .. });
+            self.plan.steps.iter().filter(slices).any(|s| s.writes_buf(o.buf))
+        };
+        let put = |o: &Operand| {
+            let updates = |s: &&Step| matches!(s.prim, Prim::IterationUpdate { .. });
+            self.plan.steps.iter().filter(updates).any(|s| s.reads.get(1).is_some_and(|r| r.buf == o.buf))
+        };
+        step.reads.iter().any(sliced) && step.writes.iter().any(put)
     }
 
     /// Bytes of steps, each with a kernel of its own.

@@ -204,14 +204,6 @@ fn an_infinite_derivative_of_any_operand_is_named() {
         ("abs(z * w) ** 0.5", power),
         ("abs(z * w) ** 0.3", power),
         ("sqrt(abs(z * w)) + log(abs(w) + 1) + 1 / (2 + tanh(w))", root),
-        (
-            "where(z * w < 0, log1p(-exp(z * w)), 0)",
-            "the derivative of `log1p` at -1 is infinite: keep away from -1 by a small number, `log1p(… + 1e-6)`",
-        ),
-        (
-            "where(z * w > 0, log1p(z * w - 1), 0)",
-            "the derivative of `log1p` at -1 is infinite: keep away from -1 by a small number, `log1p(… + 1e-6)`",
-        ),
     ]
     .map(|(e, what)| (y(e), what))
     .into();

@@ -79,7 +79,7 @@ fn the_best_is_written_and_measured() {
 
 #[test]
 fn what_does_not_fit_says_by_how_much() {
-    let tight = ["--machine", "cpu", "--with", "device.memory=5e8", "--with", "device.reserve=4e8"];
+    let tight = ["--machine", "cpu", "--with", "device.reserve=1e8", "--with", "device.memory=5e8"];
     let (code, _, said) =
         run(&[&["search", "bert", "--devices", "2", "--time-limit", "20"], &tight[..]].concat());
     assert_eq!(code, 1);
