@@ -301,6 +301,6 @@ mod tests {
         let four = |part| lines(Some("data=4"), part);
         let all =
             "params: * -> data; grads: * -> data; moments: * -> data; recompute layers.*; microbatches 16";
-        assert_eq!([0.93, 0.175].map(four), ["moments: * -> data", all]);
+        assert_eq!([0.93, 0.16].map(four), ["moments: * -> data", all]);
     }
 }

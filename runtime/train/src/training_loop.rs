@@ -170,11 +170,7 @@ impl TrainingLoop<'_> {
             let measured = self.measured(n + 1, &report, wall);
             losses.add(measured.loss);
             (finished.steps, finished.loss) = (n + 1, Some(measured.loss));
-            let squares_overflow = self.squares_overflow(&measured);
-            self.step(measured, epoch_began, done);
-            if squares_overflow && self.not_finite.is_none() {
-                self.examine_states(n + 1 + u64::from(ahead.is_some()))?;
-            }
+            self.examined_step(measured, (epoch_began, done), n + 1 + u64::from(ahead.is_some()))?;
             agreed = self.meet(n + 1)?;
             if self.not_finite.is_some() {
                 self.end_early(n + 1, ahead)?;
@@ -324,6 +320,20 @@ impl TrainingLoop<'_> {
         let asked = [self.stop.load(Ordering::Relaxed), due];
         let [stop, save] = synchronized_stop(self.cluster.processes(), about, asked, self.failed.take())?;
         Ok(Agreed { stop, save })
+    }
+
+    fn examined_step(
+        &mut self,
+        measured: StepMetrics,
+        (epoch_began, done): (Instant, usize),
+        reached: u64,
+    ) -> Result<(), Failure> {
+        let squares_overflow = self.squares_overflow(&measured);
+        self.step(measured, epoch_began, done);
+        if squares_overflow && self.not_finite.is_none() {
+            self.examine_states(reached)?;
+        }
+        Ok(())
     }
 
     fn step(&mut self, measured: StepMetrics, epoch_began: Instant, done: usize) {
