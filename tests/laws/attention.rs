@@ -12,7 +12,7 @@ use meshwright_core::autodiff::gradients;
 use meshwright_device::target::Target;
 use meshwright_device::text::text;
 use meshwright_diag::Span;
-use meshwright_exec::{CpuBackend, DeviceKind, HostData};
+use meshwright_exec::HostData;
 use meshwright_ops::{
     Contract, F64Tensor, Graph, Id, InputOpKind, LOG, Leaf, Op, Random, Recognizer, Softmax, TANH, Type,
 };
@@ -178,7 +178,7 @@ fn attention_over_several_tiles_equals_its_equations() {
 
 #[test]
 fn attention_equals_its_equations_in_plain_operations() {
-    let mut devices = Devices::of(DeviceKind::Cpu(CpuBackend::Burn));
+    let mut devices = Devices::of(meshwright_burn::device());
     let ways = |dims: &[Dim]| {
         let split = |(i, d): (usize, &Dim)| way(&[2 + i % 2], vec![to(*d, &[0])]);
         std::iter::once(way(&[], vec![])).chain(dims.iter().enumerate().map(split)).collect()
@@ -225,7 +225,7 @@ fn check_half(
 /// factors round.
 #[test]
 fn attention_of_half_types_in_plain_operations() {
-    let mut devices = Devices::of(DeviceKind::Cpu(CpuBackend::Burn));
+    let mut devices = Devices::of(meshwright_burn::device());
     for (half, narrow) in HALVES {
         for (name, has) in each() {
             let step = check_half(name, (half, narrow), [2, 9, 9, 5], has, &mut devices, &one);
@@ -250,7 +250,7 @@ fn attention_of_half_types_in_plain_operations() {
 fn attention_of_half_types_as_a_gpu_launches_it() {
     let split = |dims: &[Dim]| dims[..4].iter().map(|d| way(&[2], vec![to(*d, &[0])])).collect();
     let some = |dims: &[Dim]| dims[1..3].iter().map(|d| way(&[4], vec![to(*d, &[0])])).collect();
-    let mut devices = Devices::of(crate::engines::REFERENCE);
+    let mut devices = Devices::of(meshwright_burn::reference());
     for half in HALVES {
         for (name, has) in each() {
             check_half(name, half, [2, 70, 139, 16], has, &mut devices, &one);
@@ -270,7 +270,7 @@ fn on_a_gpu(half: (DType, f64), name: &str, has: Features) {
     }
     // Keys that are split have passes of their own: the greatest score, and the sums relative to that of all devices.
     let split = |dims: &[Dim]| dims[..4].iter().map(|d| way(&[2], vec![to(*d, &[0])])).collect();
-    let mut devices = Devices::of(DeviceKind::Cuda(0));
+    let mut devices = Devices::of(meshwright_cuda::gpu(0));
     let all = [
         [2, 70, 139, 16],
         [2, 65, 136, 32],

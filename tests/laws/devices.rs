@@ -128,9 +128,8 @@ pub(crate) fn provider(inputs: Tensors) -> Provider {
 /// Devices of some kind for a mesh.
 pub(crate) fn cluster_of(mesh: &Mesh, device: DeviceKind) -> Cluster {
     // What is compiled when it first runs takes longer.
-    let wait = if matches!(device, DeviceKind::Cpu(_)) { 5 } else { 120 };
-    let timeouts = Timeouts::all(Duration::from_secs(wait));
-    Cluster::threads(mesh, &ClusterOptions { cores: Some(1), timeouts, device, ..ClusterOptions::default() })
+    let timeouts = Timeouts::all(Duration::from_secs(120));
+    Cluster::threads(mesh, &ClusterOptions { cores: Some(1), timeouts, ..ClusterOptions::on(device) })
         .unwrap()
 }
 
@@ -138,7 +137,6 @@ pub(crate) fn cluster_of(mesh: &Mesh, device: DeviceKind) -> Cluster {
 const LOADS: usize = 200;
 
 /// A cluster for each mesh, kept from one plan to the next.
-#[derive(Default)]
 pub(crate) struct Devices {
     clusters: BTreeMap<String, (Cluster, usize)>,
     /// What the devices are.
@@ -147,10 +145,16 @@ pub(crate) struct Devices {
     pub(crate) runs: usize,
 }
 
+impl Default for Devices {
+    fn default() -> Devices {
+        Devices::of(meshwright_cpu::device())
+    }
+}
+
 impl Devices {
     /// Devices of some kind.
     pub(crate) fn of(kind: DeviceKind) -> Devices {
-        Devices { kind, ..Devices::default() }
+        Devices { clusters: BTreeMap::new(), kind, runs: 0 }
     }
 
     /// Runs a plan once and gives its outputs, whole. `states` are the values of its parameters.
@@ -159,7 +163,7 @@ impl Devices {
         let key = plan.mesh.describe();
         let (mut cluster, loads) = match self.clusters.remove(&key) {
             Some((c, n)) if n < LOADS => (c, n),
-            _ => (cluster_of(&plan.mesh, self.kind), 0),
+            _ => (cluster_of(&plan.mesh, self.kind.clone()), 0),
         };
         // On failure the cluster is dropped: its devices have ended.
         let dims: Vec<(String, Vec<Dim>)> =

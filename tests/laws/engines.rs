@@ -7,7 +7,6 @@ use crate::oracle::{Bound, walk};
 use crate::split::{Way, Within, in_f32, same, same_step, way};
 use crate::subject::{build, step, subjects, tensors};
 use meshwright_core::StepGraph;
-use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{Contract, F64Tensor, Graph, InputOpKind, Leaf, Type};
 use meshwright_plan::{DType, Dim, Dims, Operand, Prim, Step};
 use std::time::Instant;
@@ -28,14 +27,10 @@ fn fewest(dims: &[Dim]) -> Vec<Way> {
     ways
 }
 
-const PLAIN: DeviceKind = DeviceKind::Cpu(CpuBackend::Burn);
-/// What a GPU launches, each by a plain kernel: the device plan of a GPU, without one.
-pub(crate) const REFERENCE: DeviceKind = DeviceKind::Cpu(CpuBackend::Reference);
-
 #[test]
 fn every_op_is_the_same_in_plain_operations() {
     let begin = Instant::now();
-    let (mut devices, mut wrong, mut cases) = (Devices::of(PLAIN), Vec::new(), 0);
+    let (mut devices, mut wrong, mut cases) = (Devices::of(meshwright_burn::device()), Vec::new(), 0);
     for subject in subjects() {
         let b = build(&subject, &[], 1).unwrap();
         let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
@@ -51,33 +46,33 @@ fn every_op_is_the_same_in_plain_operations() {
 
 #[test]
 fn every_op_is_the_same_in_plain_operations_of_f32() {
-    in_f32(Devices::of(PLAIN), "plain operations of f32", &few);
+    in_f32(Devices::of(meshwright_burn::device()), "plain operations of f32", &few);
 }
 
 #[test]
 fn gradients_are_the_same_in_plain_operations() {
-    gradients_on(Devices::of(PLAIN), "plain operations", false, &few);
-    gradients_on(Devices::of(PLAIN), "plain operations of f32", true, &few);
+    gradients_on(Devices::of(meshwright_burn::device()), "plain operations", false, &few);
+    gradients_on(Devices::of(meshwright_burn::device()), "plain operations of f32", true, &few);
 }
 
 #[test]
 fn every_op_is_the_same_in_plain_operations_of_bf16() {
-    in_half(DType::BF16, Devices::of(PLAIN), "plain operations of bf16", &few);
+    in_half(DType::BF16, Devices::of(meshwright_burn::device()), "plain operations of bf16", &few);
 }
 
 #[test]
 fn every_op_is_the_same_in_plain_operations_of_f16() {
-    in_half(DType::F16, Devices::of(PLAIN), "plain operations of f16", &few);
+    in_half(DType::F16, Devices::of(meshwright_burn::device()), "plain operations of f16", &few);
 }
 
 #[test]
 fn every_op_is_the_same_as_a_gpu_launches_it() {
-    in_f32(Devices::of(REFERENCE), "launches of a GPU", &few);
+    in_f32(Devices::of(meshwright_burn::reference()), "launches of a GPU", &few);
     for half in [DType::BF16, DType::F16] {
-        in_half(half, Devices::of(REFERENCE), &format!("launches of a GPU, {half}"), &few);
+        in_half(half, Devices::of(meshwright_burn::reference()), &format!("launches of a GPU, {half}"), &few);
     }
-    gradients_on(Devices::of(REFERENCE), "launches of a GPU", true, &few);
-    products_are_not_rounded(Devices::of(REFERENCE));
+    gradients_on(Devices::of(meshwright_burn::reference()), "launches of a GPU", true, &few);
+    products_are_not_rounded(Devices::of(meshwright_burn::reference()));
 }
 
 /// Sums of one more than as many ones as the half type can count: the result of a product that is wanted in `f32` is not rounded on the
@@ -121,7 +116,7 @@ fn products_are_not_rounded(mut devices: Devices) {
 
 #[test]
 fn products_are_not_rounded_in_plain_operations() {
-    products_are_not_rounded(Devices::of(PLAIN));
+    products_are_not_rounded(Devices::of(meshwright_burn::device()));
 }
 
 /// Random values of each distribution and type are those of the host, bit by bit: of dims whose elements share counters by four and
@@ -162,27 +157,27 @@ fn random_values_are_those_of_the_host(mut devices: Devices, ways: &dyn Fn(&[Dim
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn random_values_are_the_same_compiled_for_the_host() {
-    random_values_are_those_of_the_host(Devices::of(DeviceKind::CubeCpu), &few);
+    random_values_are_those_of_the_host(Devices::of(meshwright_cuda::compiled_on_host()), &few);
 }
 
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn every_op_is_the_same_compiled_for_the_host() {
-    in_f32(Devices::of(DeviceKind::CubeCpu), "CubeCL on the host", &fewest);
-    products_are_not_rounded(Devices::of(DeviceKind::CubeCpu));
+    in_f32(Devices::of(meshwright_cuda::compiled_on_host()), "CubeCL on the host", &fewest);
+    products_are_not_rounded(Devices::of(meshwright_cuda::compiled_on_host()));
 }
 
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn every_op_is_the_same_in_bf16_compiled_for_the_host() {
     let whole = &|_: &[_]| vec![way(&[], vec![])];
-    in_half(DType::BF16, Devices::of(DeviceKind::CubeCpu), "CubeCL on the host, bf16", whole);
+    in_half(DType::BF16, Devices::of(meshwright_cuda::compiled_on_host()), "CubeCL on the host, bf16", whole);
 }
 
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn gradients_are_the_same_compiled_for_the_host() {
-    gradients_on(Devices::of(DeviceKind::CubeCpu), "CubeCL on the host", true, &fewest);
+    gradients_on(Devices::of(meshwright_cuda::compiled_on_host()), "CubeCL on the host", true, &fewest);
 }
 
 /// Whether there is a GPU of that number, or why not.
@@ -191,7 +186,7 @@ pub(crate) fn has_gpu(number: usize) -> Result<(), String> {
     use meshwright_comm::{Timeouts, World};
     let end = World::new(1, Timeouts::default()).pop().unwrap();
     let nvidia = meshwright_gpu::load::Paths::from_env(|name| std::env::var_os(name));
-    let engine = meshwright_exec::Engine::on(DeviceKind::Cuda(number), Box::new(end), &nvidia);
+    let engine = meshwright_exec::Engine::on(&meshwright_cuda::gpu(number), Box::new(end), &nvidia);
     engine.map(|_| ()).map_err(|e| e.to_string())
 }
 
@@ -200,7 +195,10 @@ pub(crate) fn has_gpu(number: usize) -> Result<(), String> {
 pub(crate) fn counted<R>(f: impl FnOnce() -> R) -> (R, impl Fn(&str) -> u64) {
     static WATCHED: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = WATCHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let watch = meshwright_exec::KernelWatch::start(meshwright_exec::KernelsBy::Kernel);
+    let watch = meshwright_exec::KernelWatch::start(
+        meshwright_exec::KernelsBy::Kernel,
+        Some(&meshwright_cuda::gpu(0)),
+    );
     let made = f();
     let kernels = watch.end();
     let of = move |name: &str| kernels.iter().filter(|k| k.name.starts_with(name)).map(|k| k.launches).sum();
@@ -223,7 +221,7 @@ fn random_values_are_the_same_on_a_gpu() {
     if gpu() {
         // Split over up to four.
         let ways = if has_gpu(3).is_ok() { few } else { |_: &[Dim]| vec![way(&[], vec![])] };
-        random_values_are_those_of_the_host(Devices::of(DeviceKind::Cuda(0)), &ways);
+        random_values_are_those_of_the_host(Devices::of(meshwright_cuda::gpu(0)), &ways);
     }
 }
 
@@ -231,12 +229,12 @@ fn random_values_are_the_same_on_a_gpu() {
 #[test]
 fn every_op_is_the_same_on_a_gpu() {
     if gpu() {
-        in_f32(Devices::of(DeviceKind::Cuda(0)), "GPU", &|_| vec![way(&[], vec![])]);
+        in_f32(Devices::of(meshwright_cuda::gpu(0)), "GPU", &|_| vec![way(&[], vec![])]);
         for half in [DType::BF16, DType::F16] {
             let whole = &|_: &[_]| vec![way(&[], vec![])];
-            in_half(half, Devices::of(DeviceKind::Cuda(0)), &format!("GPU, {half}"), whole);
+            in_half(half, Devices::of(meshwright_cuda::gpu(0)), &format!("GPU, {half}"), whole);
         }
-        products_are_not_rounded(Devices::of(DeviceKind::Cuda(0)));
+        products_are_not_rounded(Devices::of(meshwright_cuda::gpu(0)));
     }
 }
 
@@ -244,6 +242,6 @@ fn every_op_is_the_same_on_a_gpu() {
 #[test]
 fn gradients_are_the_same_on_a_gpu() {
     if gpu() {
-        gradients_on(Devices::of(DeviceKind::Cuda(0)), "GPU", true, &|_| vec![way(&[], vec![])]);
+        gradients_on(Devices::of(meshwright_cuda::gpu(0)), "GPU", true, &|_| vec![way(&[], vec![])]);
     }
 }

@@ -6,7 +6,6 @@ use crate::oracle::{Bound, walk};
 use crate::rng::Rng;
 use crate::split::{Way, Within, same_step, way};
 use crate::subject::{step, tensors};
-use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{
     Concat, CrossEntropyGrad, ERF, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, NEG, RELU, Random,
     Shift, TANH, Type,
@@ -176,25 +175,25 @@ fn chains_of_steps_are_the_same_on_the_host() {
     let ways =
         |[r, c]: [Dim; 2]| vec![way(&[], vec![]), way(&[3], vec![to(r, &[0])]), way(&[2], vec![to(c, &[0])])];
     are_the_same(Devices::default(), "fused, native", &ways);
-    are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "fused, plain operations", &whole);
+    are_the_same(Devices::of(meshwright_burn::device()), "fused, plain operations", &whole);
 }
 
 #[test]
 fn chains_of_steps_are_the_same_as_a_gpu_launches_them() {
-    are_the_same(Devices::of(crate::engines::REFERENCE), "fused, launches of a GPU", &whole);
+    are_the_same(Devices::of(meshwright_burn::reference()), "fused, launches of a GPU", &whole);
 }
 
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn chains_of_steps_are_the_same_compiled_for_the_host() {
-    are_the_same(Devices::of(DeviceKind::CubeCpu), "fused, CubeCL on the host", &whole);
+    are_the_same(Devices::of(meshwright_cuda::compiled_on_host()), "fused, CubeCL on the host", &whole);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 fn chains_of_steps_are_the_same_on_a_gpu() {
     if crate::engines::gpu() {
-        are_the_same(Devices::of(DeviceKind::Cuda(0)), "fused, GPU", &whole);
+        are_the_same(Devices::of(meshwright_cuda::gpu(0)), "fused, GPU", &whole);
     }
 }
 
@@ -239,6 +238,6 @@ fn erf_is_precise_on_the_host() {
 #[test]
 fn erf_is_precise_on_a_gpu() {
     if crate::engines::gpu() {
-        erf_is_precise(Devices::of(DeviceKind::Cuda(0)));
+        erf_is_precise(Devices::of(meshwright_cuda::gpu(0)));
     }
 }

@@ -8,7 +8,6 @@ use crate::equations::Equations;
 use crate::split::way;
 #[cfg(feature = "cuda")]
 use crate::subject::{step, tensors};
-use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{F64Tensor, Id, InputOpKind, Leaf, Lookup, ScatterAdd, Type};
 use meshwright_plan::{DType, Dim};
 
@@ -175,12 +174,12 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
 #[test]
 fn lookups_are_the_same_on_the_host() {
     are_the_same(Devices::default(), "lookups, native", true);
-    are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "lookups, plain operations", false);
+    are_the_same(Devices::of(meshwright_burn::device()), "lookups, plain operations", false);
 }
 
 #[test]
 fn lookups_are_the_same_as_a_gpu_launches_them() {
-    are_the_same(Devices::of(crate::engines::REFERENCE), "lookups, launches of a GPU", true);
+    are_the_same(Devices::of(meshwright_burn::reference()), "lookups, launches of a GPU", true);
 }
 
 #[cfg(feature = "cuda")]
@@ -191,7 +190,7 @@ fn lookups_are_the_same_on_a_gpu() {
     }
     let split = crate::engines::has_gpu(1).is_ok();
     let ((), launches) =
-        crate::engines::counted(|| are_the_same(Devices::of(DeviceKind::Cuda(0)), "lookups, GPU", split));
+        crate::engines::counted(|| are_the_same(Devices::of(meshwright_cuda::gpu(0)), "lookups, GPU", split));
     for (kernel, least) in [
         ("LookUpRows", 24),
         ("SortChunks", 14),
@@ -213,7 +212,7 @@ fn entries_of_a_row_are_added_in_their_own_order_on_a_gpu() {
     if !crate::engines::gpu() {
         return;
     }
-    let mut devices = Devices::of(DeviceKind::Cuda(0));
+    let mut devices = Devices::of(meshwright_cuda::gpu(0));
     for (rows, many) in [(65, 65), (300, 1024), (1200, 4_100), (900, 19_000), (900, 33_000)] {
         let mut e = Equations::new(None);
         let [v, w, s] =

@@ -5,7 +5,6 @@
 //! `SEED=n..m` those between.
 
 use crate::devices::{Refused, plan};
-use crate::engines::REFERENCE;
 use crate::fuzz::{Random, Trace, bound_in, placing, run, run_on};
 use crate::oracle::{Bound, walk};
 use crate::repeat::program;
@@ -162,7 +161,8 @@ fn wrong_in(seed: u64, float: DType, runs: bool) -> Result<(), String> {
         let want = meant(&step, &r);
         // A GPU leaves `f64` to Burn.
         if float != DType::F64 {
-            let launched = unequal(&run_on(REFERENCE, alone.clone(), &r)?, &want, tolerance(float));
+            let launched =
+                unequal(&run_on(meshwright_burn::reference(), alone.clone(), &r)?, &want, tolerance(float));
             launched.map_or(Ok(()), |e| Err(format!("as a GPU launches it, {e}")))?;
         }
         unequal(&run(alone, &r)?, &want, tolerance(float)).map_or(Ok(()), Err)?;

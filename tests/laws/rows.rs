@@ -4,7 +4,6 @@
 use crate::devices::{Devices, to};
 use crate::equations::Equations;
 use crate::split::way;
-use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{
     CrossEntropy, CrossEntropyGrad, F64Tensor, Id, InputOpKind, Leaf, LogSumExp, NEG, RSQRT, Random, Softmax,
     Type,
@@ -175,12 +174,12 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
 #[test]
 fn steps_along_rows_are_the_same_on_the_host() {
     are_the_same(Devices::default(), "along rows, native", true);
-    are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "along rows, plain operations", false);
+    are_the_same(Devices::of(meshwright_burn::device()), "along rows, plain operations", false);
 }
 
 #[test]
 fn steps_along_rows_are_the_same_as_a_gpu_launches_them() {
-    are_the_same(Devices::of(crate::engines::REFERENCE), "along rows, launches of a GPU", true);
+    are_the_same(Devices::of(meshwright_burn::reference()), "along rows, launches of a GPU", true);
 }
 
 #[cfg(feature = "cuda")]
@@ -191,7 +190,7 @@ fn steps_along_rows_are_the_same_on_a_gpu() {
     }
     let several = crate::engines::has_gpu(2).is_ok();
     let ((), launches) = crate::engines::counted(|| {
-        are_the_same(Devices::of(DeviceKind::Cuda(0)), "along rows, GPU", several);
+        are_the_same(Devices::of(meshwright_cuda::gpu(0)), "along rows, GPU", several);
     });
     let launches = launches("AlongRows");
     // Of each case the norm, its gradient, or cross-entropy with its gradient, and softmaxes; split too where there are several GPUs.

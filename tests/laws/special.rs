@@ -6,7 +6,7 @@ use crate::oracle::{Bound, walk};
 use crate::rng::Rng;
 use crate::split::{Way, Within, same_step, way};
 use crate::subject::{Arrival, Built, build, narrow, step, subjects, tensors};
-use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_exec::DeviceKind;
 use meshwright_ops::{Computes, Graph, Kind};
 use meshwright_plan::Dim;
 use std::time::Instant;
@@ -52,12 +52,12 @@ fn sums_products(g: &Graph) -> bool {
 
 fn law(
     what: &str,
-    backend: CpuBackend,
+    device: DeviceKind,
     build: &dyn Fn(&crate::subject::Subject) -> Option<Built>,
     least: f64,
 ) {
     let begin = Instant::now();
-    let mut devices = Devices::of(DeviceKind::Cpu(backend));
+    let mut devices = Devices::of(device);
     let (mut wrong, mut cases) = (Vec::new(), 0);
     for subject in subjects() {
         let Some(b) = build(&subject) else { continue };
@@ -84,14 +84,14 @@ fn wide(subject: &crate::subject::Subject) -> Option<Built> {
 
 #[test]
 fn infinities_and_nan_are_the_same_however_they_are_split() {
-    law("f64", CpuBackend::Native, &wide, 0.0);
-    law("f32", CpuBackend::Native, &narrow, 1.0);
+    law("f64", meshwright_cpu::device(), &wide, 0.0);
+    law("f32", meshwright_cpu::device(), &narrow, 1.0);
 }
 
 #[test]
 fn infinities_and_nan_are_the_same_in_plain_operations() {
-    law("operations of Burn", CpuBackend::Burn, &wide, 0.0);
-    law("operations of Burn of f32", CpuBackend::Burn, &narrow, 1.0);
+    law("operations of Burn", meshwright_burn::device(), &wide, 0.0);
+    law("operations of Burn of f32", meshwright_burn::device(), &narrow, 1.0);
 }
 
 /// What is made of exponentials is finite where its operands are, however large they are: the greatest is taken off before.

@@ -4,7 +4,6 @@
 use crate::devices::{Devices, to};
 use crate::equations::Equations;
 use crate::split::{Way, way};
-use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{ArgmaxPool, Convolve, Pool, Unpool};
 use meshwright_plan::{DType, Dim, Monoid, Part, SlidingWindow};
 
@@ -163,12 +162,12 @@ fn are_the_same(mut devices: Devices, what: &str, split: bool) {
 #[test]
 fn windows_are_the_same_on_the_host() {
     are_the_same(Devices::default(), "windows, native", true);
-    are_the_same(Devices::of(DeviceKind::Cpu(CpuBackend::Burn)), "windows, plain operations", false);
+    are_the_same(Devices::of(meshwright_burn::device()), "windows, plain operations", false);
 }
 
 #[test]
 fn windows_are_the_same_as_a_gpu_launches_them() {
-    are_the_same(Devices::of(crate::engines::REFERENCE), "windows, launches of a GPU", true);
+    are_the_same(Devices::of(meshwright_burn::reference()), "windows, launches of a GPU", true);
 }
 
 #[cfg(feature = "cuda")]
@@ -179,7 +178,7 @@ fn windows_are_the_same_on_a_gpu() {
     }
     let split = crate::engines::has_gpu(1).is_ok();
     let ((), launches) =
-        crate::engines::counted(|| are_the_same(Devices::of(DeviceKind::Cuda(0)), "windows, GPU", split));
+        crate::engines::counted(|| are_the_same(Devices::of(meshwright_cuda::gpu(0)), "windows, GPU", split));
     // Of each case on one device three convolutions or seven pools.
     for (kernel, least) in [
         ("ConvolveInRegisters", 40),

@@ -2,7 +2,7 @@
 //! that of one that waits for each step.
 
 use crate::support::{SMALL, SMALL_DIMS, apart, folder, options, told};
-use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_exec::DeviceKind;
 use meshwright_plan::DType;
 use meshwright_train::checkpoint::Which;
 use meshwright_train::metrics::Event;
@@ -13,8 +13,13 @@ use meshwright_train::{
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const WAITS: DeviceKind = DeviceKind::Cpu(CpuBackend::Native);
-const AHEAD: DeviceKind = DeviceKind::Cpu(CpuBackend::Burn);
+fn waits() -> DeviceKind {
+    meshwright_cpu::device()
+}
+
+fn ahead() -> DeviceKind {
+    meshwright_burn::device()
+}
 
 /// What a run told, in order: what and when, and a loss where there is one.
 type Story = Vec<(String, f64)>;
@@ -45,7 +50,7 @@ impl Run<'_> {
             steps: Some(self.steps),
             seed: Some(3),
             run: Some(self.folder.join(self.name)),
-            devices: Devices { device: self.device, ..Devices::default() },
+            devices: Devices { device: self.device.clone(), ..Devices::default() },
             evaluation: EvaluationPolicy { every: Some(17), ..EvaluationPolicy::default() },
             saves: SavePolicy { every: self.save, keep: 99, ..SavePolicy::default() },
             ..TrainOptions::default()
@@ -90,7 +95,7 @@ fn equal(ahead: &Story, waits: &Story) {
 #[test]
 fn a_run_ahead_tells_and_keeps_the_same() {
     let dir = folder(SMALL);
-    let [waits, ahead] = [(WAITS, "waits"), (AHEAD, "ahead")].map(|(device, name)| Run {
+    let [waits, ahead] = [(waits(), "waits"), (ahead(), "ahead")].map(|(device, name)| Run {
         device,
         folder: dir.path(),
         name,
@@ -121,7 +126,7 @@ fn a_run_ahead_tells_and_keeps_the_same() {
 fn a_run_ahead_stops_with_what_it_has_told() {
     let dir = folder(SMALL);
     let run = Run {
-        device: AHEAD,
+        device: ahead(),
         folder: dir.path(),
         name: "stopped",
         steps: 60,
@@ -134,7 +139,7 @@ fn a_run_ahead_stops_with_what_it_has_told() {
     assert!(done.interrupted);
     // The step after that was under way.
     assert_eq!((done.steps, story.last().unwrap().0.as_str()), (12, "step 12"));
-    let waits = Run { device: WAITS, name: "waits", steps: 12, stop_after: None, ..run };
+    let waits = Run { device: waits(), name: "waits", steps: 12, stop_after: None, ..run };
     waits.run().0.unwrap();
     let [want, got] = [&waits, &run].map(|r| r.kept(12).unwrap());
     for ((name, a), (_, b)) in want.iter().zip(&got) {
@@ -147,7 +152,7 @@ fn a_run_ahead_stops_with_what_it_has_told() {
 fn a_run_ahead_saves_by_the_clock() {
     let dir = folder(SMALL);
     let save = Some(SaveEvery::Time(std::time::Duration::from_nanos(1)));
-    let [waits, ahead] = [(WAITS, "waits"), (AHEAD, "ahead")].map(|(device, name)| Run {
+    let [waits, ahead] = [(waits(), "waits"), (ahead(), "ahead")].map(|(device, name)| Run {
         device,
         folder: dir.path(),
         name,
@@ -174,7 +179,7 @@ fn a_run_ahead_saves_by_the_clock() {
 #[test]
 fn a_run_ahead_ends_where_its_loss_does() {
     let dir = folder(SMALL);
-    let ends: Vec<String> = [(WAITS, "waits"), (AHEAD, "ahead")]
+    let ends: Vec<String> = [(waits(), "waits"), (ahead(), "ahead")]
         .map(|(device, name)| {
             let run =
                 Run { device, folder: dir.path(), name, steps: 60, lr: 1e200, stop_after: None, save: None };

@@ -9,7 +9,7 @@ use meshwright_device::launch::LaunchKind;
 use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
 use meshwright_device::{DevicePlan, compile};
-use meshwright_exec::{CpuBackend, DeviceKind, KernelsBy};
+use meshwright_exec::KernelsBy;
 use meshwright_plan::{DType, Plan};
 use meshwright_train::catalog::MODELS;
 use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
@@ -118,12 +118,12 @@ fn a_gradient_of_attention_reads_what_was_drawn() {
 /// devices, which have no kernel at all, the others too.
 #[test]
 fn timing_names_attention_without_a_kernel() {
-    let noted = |backend| {
+    let noted = |device| {
         let loaded = Project::load(&ProjectOptions {
             preset: Some("tiny".into()),
             ..options("t5", "", "", &[("batch", 2), ("layers", 1)])
         });
-        let devices = Devices { device: DeviceKind::Cpu(backend), ..Devices::default() };
+        let devices = Devices { device, ..Devices::default() };
         let options = BenchOptions {
             steps: 1,
             warmup: 0,
@@ -135,10 +135,10 @@ fn timing_names_attention_without_a_kernel() {
         };
         bench(&loaded.project.unwrap(), &loaded.sources, &options, &mut |_, _| {}).unwrap().notes
     };
-    let on_threads = noted(CpuBackend::Native);
+    let on_threads = noted(meshwright_cpu::device());
     assert_eq!(on_threads.len(), 2, "{on_threads:?}");
     assert!(on_threads.iter().all(|n| n.starts_with("attention not recognized, since `")), "{on_threads:?}");
-    let on_burn = noted(CpuBackend::Burn);
+    let on_burn = noted(meshwright_burn::device());
     let why = "attention without a kernel, scores are stored some at a time, since the device has no tensor cores for half types: ";
     assert!(on_burn.iter().any(|n| n.starts_with(why)), "{on_burn:?}");
     assert!(on_threads.iter().all(|n| on_burn.contains(n)), "{on_burn:?}");

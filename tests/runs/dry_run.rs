@@ -22,7 +22,7 @@ pub(crate) fn libraries() -> tempfile::TempDir {
     folder
 }
 
-/// Where `runtime/exec/llvm.sh` puts libdevice.
+/// Where `runtime/cuda/llvm.sh` puts libdevice.
 fn toolkit() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.llvm/cuda")
 }

@@ -28,7 +28,9 @@ fn strike(layout: &str, rank: usize, fault: &InjectedFault) -> ExecError {
             Box::new(t)
         }
     });
-    let mut cluster = Cluster::with_transports(&mesh, ends.collect(), &ClusterOptions::default()).unwrap();
+    let mut cluster =
+        Cluster::with_transports(&mesh, ends.collect(), &ClusterOptions::on(meshwright_cpu::device()))
+            .unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 1).unwrap();
     let zeros: Provider = Arc::new(|_, leaves: &[LocalInput]| {

@@ -3,7 +3,7 @@
 
 use crate::support::{SMALL, SMALL_DIMS, apart, folder, options, trained_on};
 use crate::text::tokenized;
-use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_exec::DeviceKind;
 use meshwright_plan::DType;
 use meshwright_train::{Devices, ProjectOptions};
 use std::path::Path;
@@ -24,17 +24,12 @@ fn are_those_of_the_cpu(model: &str, dims: &[(&str, usize)], layouts: &[(&str, &
                 precision: Some(precision),
                 ..options(model, mesh, layout, dims)
             };
-            let by = |backend: CpuBackend| {
-                let devices = Devices { device: DeviceKind::Cpu(backend), ..Devices::default() };
-                trained_on(
-                    &devices,
-                    &o,
-                    folder,
-                    &format!("{model} {backend:?} {precision} {mesh} {layout}"),
-                    STEPS,
-                )
+            let by = |device: DeviceKind| {
+                let run = format!("{model} {device} {precision} {mesh} {layout}");
+                let devices = Devices { device, ..Devices::default() };
+                trained_on(&devices, &o, folder, &run, STEPS)
             };
-            let (cpu, gpu) = (by(CpuBackend::Native), by(CpuBackend::Reference));
+            let (cpu, gpu) = (by(meshwright_cpu::device()), by(meshwright_burn::reference()));
             let name = format!("{model} in {precision} under {layout:?}");
             let off = cpu.losses.iter().zip(&gpu.losses).map(|(a, b)| (a - b).abs() / a.abs());
             let off = off.fold(0.0, f64::max);

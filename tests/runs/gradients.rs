@@ -51,7 +51,8 @@ fn first_step(model: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64
     assert_eq!(project.program.float, DType::F32);
     let plan = project.compile(&step(&project), &loaded.sources).0.unwrap().plan;
     let dims: BTreeMap<_, _> = plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
-    let mut cluster = Cluster::threads(&project.layout.mesh, &ClusterOptions::default()).unwrap();
+    let mut cluster =
+        Cluster::threads(&project.layout.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 5).unwrap();
     let report = cluster.run(id, 1, &data(&project)).unwrap();

@@ -51,7 +51,7 @@ fn losses(o: &ProjectOptions, precision: DType, steps: u64) -> Vec<f64> {
     let (compiled, found) = project.compile(&step, &loaded.sources);
     let plan = compiled.unwrap_or_else(|| panic!("{name}: {found:?}")).plan;
     let loss = project.program.train.as_ref().unwrap().loss().name.clone();
-    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::default()).unwrap();
+    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 7).unwrap();
     let data = data(&project);

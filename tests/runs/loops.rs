@@ -27,7 +27,7 @@ pub(crate) fn after_steps(
     let (project, loaded) = loaded(text, mesh, layout);
     let step = change(&project.program);
     let plan = project.compile(&step, &loaded.sources).0.unwrap_or_else(|| panic!("{layout}")).plan;
-    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::default()).unwrap();
+    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 7).unwrap();
     let dims = project.program.graph.dims.clone();

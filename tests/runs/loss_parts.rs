@@ -48,7 +48,7 @@ fn parts(plan: &Plan) -> Vec<usize> {
 /// What a program gives in two steps, and its state after them.
 fn after_steps(plan: Plan) -> Vec<(String, HostTensor)> {
     let plan = Arc::new(plan);
-    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::default()).unwrap();
+    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(plan).unwrap();
     cluster.init_state(id, 7).unwrap();
     // Each element of the whole has its value wherever it lies.

@@ -83,7 +83,8 @@ fn run_in(float: DType, scales: Scales, train: &str, mesh: &str, layout: &str) -
     let project = loaded.project.unwrap_or_else(|| panic!("{train}: {:?}", loaded.diagnostics));
     let step = training_step(&project.program).unwrap();
     let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
-    let mut cluster = Cluster::threads(&project.layout.mesh, &ClusterOptions::default()).unwrap();
+    let mut cluster =
+        Cluster::threads(&project.layout.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 1).unwrap();
     for (name, dims) in PARAMS {

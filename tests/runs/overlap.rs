@@ -87,7 +87,7 @@ fn buckets_change_no_bit() {
 
 /// What a program gives in three steps, and its state after them.
 fn after_steps(plan: Arc<Plan>) -> Vec<(String, HostTensor)> {
-    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::default()).unwrap();
+    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(plan).unwrap();
     cluster.init_state(id, 7).unwrap();
     let inputs: Provider = Arc::new(|step, leaves: &[LocalInput]| {
@@ -184,8 +184,12 @@ fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
                         Box::new(t)
                     }
                 });
-                let mut cluster =
-                    Cluster::with_transports(&plan.mesh, ends.collect(), &ClusterOptions::default()).unwrap();
+                let mut cluster = Cluster::with_transports(
+                    &plan.mesh,
+                    ends.collect(),
+                    &ClusterOptions::on(meshwright_cpu::device()),
+                )
+                .unwrap();
                 let id = cluster.load(plan.clone()).unwrap();
                 cluster.init_state(id, 1).unwrap();
                 let zeros: Provider = Arc::new(|_, leaves: &[LocalInput]| {

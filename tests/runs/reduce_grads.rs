@@ -121,7 +121,7 @@ fn copies_of_parameters_stay_equal() {
 fn copies_after_steps(options: &ProjectOptions) -> Vec<String> {
     let plan = compiled(options).plan;
     let dims = plan.dims.clone();
-    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::default()).unwrap();
+    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 7).unwrap();
     let provider: Provider = Arc::new(move |_, inputs: &[LocalInput]| {

@@ -31,8 +31,9 @@ fn trainings_are_those_of_the_cpu_compiled_for_the_host() {
             let name = format!("{precision} {layout}");
             let o =
                 ProjectOptions { precision: Some(precision), ..options("mnist_mlp", mesh, layout, &dims) };
-            let own = trained_by(DeviceKind::default(), &o, dir.path(), &format!("own {name}"));
-            let cube = trained_by(DeviceKind::CubeCpu, &o, dir.path(), &format!("cube {name}"));
+            let own = trained_by(meshwright_cpu::device(), &o, dir.path(), &format!("own {name}"));
+            let cube =
+                trained_by(meshwright_cuda::compiled_on_host(), &o, dir.path(), &format!("cube {name}"));
             let off = own.losses.iter().zip(&cube.losses).map(|(a, b)| (a - b).abs() / a.abs());
             let off = off.fold(0.0, f64::max);
             report(&format!("{name}: losses are off by {off:.1e}, relative"));

@@ -47,7 +47,8 @@ pub(crate) fn step(o: &ProjectOptions, given: &Given) -> BTreeMap<String, Vec<f6
     let float = program.float;
     assert_eq!(Some(float), o.precision);
     let plan = project.compile(&training_step(program).unwrap(), &loaded.sources).0.unwrap().plan;
-    let mut cluster = Cluster::threads(&project.layout.mesh, &ClusterOptions::default()).unwrap();
+    let mut cluster =
+        Cluster::threads(&project.layout.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 1).unwrap();
     let host = |what: String, dtype| {

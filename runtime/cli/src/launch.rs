@@ -2,13 +2,14 @@
 
 use crate::args::{CollectivesChoice, DeviceChoice, DevicesArgs, TransportChoice};
 use crate::console::Console;
+use crate::gpus;
 #[cfg(feature = "mpi")]
 use crate::signals;
 use crate::stop::Stop;
 use clap::ValueEnum;
 use meshwright_comm::Timeouts;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::{DeviceCollectives, DeviceKind, Processes};
+use meshwright_exec::{DeviceCollectives, Processes};
 use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_plan::Mesh;
@@ -131,9 +132,9 @@ pub(crate) fn devices_of(
         collectives: how.as_ref().map(named),
     };
     let device = match chosen {
-        DeviceChoice::Cpu => DeviceKind::default(),
-        DeviceChoice::CubeclCpu => DeviceKind::CubeCpu,
-        DeviceChoice::Cuda => DeviceKind::Cuda(own_gpus(local, each)),
+        DeviceChoice::Cpu => meshwright_cpu::device(),
+        DeviceChoice::CubeclCpu => gpus::compiled_on_host(),
+        DeviceChoice::Cuda => gpus::gpu(own_gpus(local, each)),
     };
     if how.is_some() && chosen == DeviceChoice::Cpu {
         return Err(Stop::Usage("`--collectives` is for GPUs: add `--device cuda`, or leave it out".into()));

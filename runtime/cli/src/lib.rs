@@ -12,6 +12,7 @@ mod complete;
 mod condition;
 mod console;
 mod explain_table;
+mod gpus;
 mod json;
 mod launch;
 mod pager;

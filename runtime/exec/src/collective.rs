@@ -5,7 +5,7 @@ use meshwright_device::collective::Prepared;
 use meshwright_device::collective::calls::{CallPiece, TransportCall};
 
 /// Memory that a transport reads or writes during a call; it stays where it is as long as this lives.
-pub(crate) trait CallMemory: Send + 'static {
+pub trait CallMemory: Send + 'static {
     /// The elements, to be read.
     fn buf(&self, piece: &CallPiece) -> Result<Buf<'_>, BufferMismatch>;
 

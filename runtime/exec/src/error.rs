@@ -1,7 +1,7 @@
 //! What can go wrong on a device, always with the place where it did.
 
-use crate::kernels::KernelError;
 use meshwright_comm::CommError;
+use meshwright_device::KernelError;
 use meshwright_gpu::monitor::{DeviceMemory, GpuHealth, GpuName};
 use meshwright_plan::{DType, Plan};
 use std::fmt;

@@ -9,29 +9,30 @@
 //! - Burn is never given an empty tensor.
 
 mod allocator;
-mod backend;
+pub mod backend;
 mod clock;
 mod cluster;
 mod collective;
 mod engine;
 mod error;
 mod tensor;
-#[cfg(test)]
-mod tests;
 pub mod trace;
+pub mod watch;
 
 pub use allocator::{DiagnosedAllocator, try_reserve};
 pub use backend::Memory;
-pub use backend::native::{kernels, peak_value_bytes};
-pub use backend::watch::{KernelUse, KernelWatch, KernelsBy};
 pub use clock::process_cpu_time;
 pub use cluster::{
-    About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, GpuShare, LaunchedStep,
+    About, Cluster, ClusterOptions, DeviceCollectives, DeviceKind, GpuShare, LaunchedStep, Platform,
     Processes, Provider, StepReport,
 };
+pub use engine::interpreter::opaque;
+pub use engine::place::place;
+pub use engine::programs::Programs;
 pub use engine::slow_products::{SlowProduct, slow_products};
 pub use engine::{DeviceReport, Engine, ExampleDraws, LocalInput, ProgramId, StateInfo, local_inputs};
 pub use error::{ExecError, GpuFault, HeldMemory, OutOfMemory, Place, SilentGpu};
-pub use kernels::KernelError;
-pub use tensor::{Finiteness, HostData, HostTensor};
+pub use meshwright_device::KernelError;
+pub use tensor::{Finiteness, HostData, HostTensor, Slice, SliceMut};
 pub use trace::{DeviceTrace, Record, What};
+pub use watch::{KernelUse, KernelWatch, KernelsBy};

@@ -12,8 +12,7 @@ use meshwright_core::explain::{AttentionReport, attention, attention_lines, note
 use meshwright_core::{model_flops, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
-    Cluster, HostData, HostTensor, KernelUse, KernelWatch, KernelsBy, LocalInput, Memory, Provider,
-    process_cpu_time,
+    Cluster, HostData, HostTensor, KernelUse, KernelsBy, LocalInput, Memory, Provider, process_cpu_time,
 };
 use meshwright_plan::random::{Key, uniform01};
 use serde::Serialize;
@@ -217,7 +216,7 @@ fn kernels(
     if !tells(cluster)? {
         return Ok(vec![]);
     }
-    let watch = KernelWatch::start(by);
+    let watch = cluster.watch_kernels(by);
     cluster.run(program.id, step, provider)?;
     // Waits for what the devices still have to do.
     cluster.memory()?;

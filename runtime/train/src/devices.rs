@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) type Batch = Vec<Vec<HostTensor>>;
 
 /// Which devices a project runs on, and how they wait for each other.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Devices {
     /// The processes that the mesh is spread over; by default all devices are threads of this one.
     pub processes: Arc<Processes>,
@@ -43,6 +43,20 @@ pub struct Devices {
     pub libraries: Paths,
     /// As it was asked for, to be noted with the run.
     pub asked: Asked,
+}
+
+impl Default for Devices {
+    fn default() -> Devices {
+        Devices {
+            processes: Arc::default(),
+            timeouts: Timeouts::default(),
+            device: meshwright_cpu::device(),
+            gpus: None,
+            collectives: DeviceCollectives::default(),
+            libraries: Paths::default(),
+            asked: Asked::default(),
+        }
+    }
 }
 
 /// How the devices communicate, in the words of the command line.
@@ -71,7 +85,7 @@ pub(crate) fn start(project: &Project, cores: Option<usize>, devices: &Devices) 
     let options = ClusterOptions {
         cores,
         timeouts: devices.timeouts,
-        device: devices.device,
+        device: devices.device.clone(),
         gpus: devices.gpus,
         collectives: devices.collectives,
         libraries: devices.libraries.clone(),

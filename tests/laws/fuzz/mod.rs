@@ -49,7 +49,7 @@ enum End {
 
 /// Runs a plan from given parameters.
 pub(crate) fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
-    run_on(DeviceKind::default(), plan, r)
+    run_on(meshwright_cpu::device(), plan, r)
 }
 
 /// The same on devices of some kind.

@@ -5,6 +5,7 @@ use crate::oracle::{close_from, from_host, to_host};
 use crate::rng::Rng;
 use meshwright_comm::{ThreadsTransport, Timeouts, Transport, World};
 use meshwright_exec::{Engine, ExecError, HostData, HostTensor};
+use meshwright_gpu::load::Paths;
 use meshwright_plan::{DType, Dim, Dims, InputDecl, Plan};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -89,7 +90,9 @@ pub(crate) fn run(plan: &Plan, conduct: &Conduct) -> Result<Vec<Shard>, Ended> {
             scope.spawn(move || {
                 (conduct.plan)(end.rank(), &mut plan);
                 let plan = Arc::new(plan);
-                let mut engine = Engine::new((conduct.transport)(end));
+                let mut engine =
+                    Engine::on(&meshwright_cpu::device(), (conduct.transport)(end), &Paths::default())
+                        .unwrap();
                 let done = catch_unwind(AssertUnwindSafe(|| device(&mut engine, &plan, conduct)));
                 done.unwrap_or_else(|_| {
                     engine.abort("a device panicked");

@@ -119,8 +119,8 @@ pub(super) fn spawn(
             .build();
         let made = match &pool {
             Ok(_) => collectives
-                .over(end, kind, timeouts, libraries.clone())
-                .and_then(|end| Engine::on(kind, end, &libraries))
+                .over(end, &kind, timeouts, libraries.clone())
+                .and_then(|end| Engine::on(&kind, end, &libraries))
                 .map_err(|e| match e {
                     ExecError::Start { message, .. } => message,
                     other => other.to_string(),

@@ -1,86 +1,106 @@
 //! On what a Plan runs.
 
+use crate::engine::programs::Programs;
 use crate::error::{ExecError, SilentGpu};
+use crate::watch::Launches;
 use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
 use meshwright_gpu::load::Paths;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
 
-/// What runs the steps of a device that is a thread of the host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CpuBackend {
-    /// Kernels of this crate on the host's memory, and matmuls of the crate `gemm`.
-    #[default]
-    Native,
-    /// Burn's operations alone: slower; the oracle of the kernels for GPUs.
-    Burn,
-    /// The launches of a GPU, each by a plain kernel: slow; the reference for device plans of GPUs.
-    Reference,
+/// What makes devices of one kind: threads of the host, GPUs, or what stands in for these in tests. Each crate of a backend has one.
+pub trait Platform: fmt::Display + Send + Sync + 'static {
+    /// The programs of the device of that rank, of which there are none yet. `gpu` is its number, where it has one; what a GPU needs
+    /// of NVIDIA is looked for in `libraries`.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    fn programs(&self, gpu: Option<usize>, rank: usize, libraries: &Paths) -> Result<Programs, ExecError>;
+
+    /// Whether the device computes what it was told while its host does something else; and what stands in for it in tests.
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
+    /// What is known of a GPU that does not answer; none of other devices.
+    fn silent(&self, gpu: Option<usize>) -> Option<SilentGpu> {
+        let _ = gpu;
+        None
+    }
+
+    /// Tells `watched` of each kernel that is launched until what is given is dropped; none where no kernels are counted.
+    fn observe(&self, watched: &Arc<Launches>) -> Option<Box<dyn Any + Send>> {
+        let _ = watched;
+        None
+    }
 }
 
 /// What a rank of this process runs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DeviceKind {
-    /// A thread of the host.
-    Cpu(CpuBackend),
-    /// The GPU of that number.
-    Cuda(usize),
-    /// What GPUs run, compiled for the host: to test it where there is no GPU.
-    CubeCpu,
-}
-
-impl Default for DeviceKind {
-    fn default() -> Self {
-        DeviceKind::Cpu(CpuBackend::Native)
-    }
+#[derive(Clone)]
+pub struct DeviceKind {
+    platform: Arc<dyn Platform>,
+    /// Its number, of a GPU.
+    gpu: Option<usize>,
 }
 
 impl DeviceKind {
-    /// The device of another rank of this process, counted from 0: of GPUs the one that many further on.
-    pub fn of_rank(self, local: usize) -> DeviceKind {
-        match self {
-            DeviceKind::Cuda(first) => DeviceKind::Cuda(first + local),
-            same => same,
-        }
+    /// A device of which a process has as many as it asks for.
+    pub fn new(platform: impl Platform) -> DeviceKind {
+        DeviceKind { platform: Arc::new(platform), gpu: None }
     }
 
-    /// The same among so many GPUs, counted round and round: for ranks that share them.
-    pub fn among(self, gpus: Option<usize>) -> DeviceKind {
-        match (self, gpus) {
-            (DeviceKind::Cuda(i), Some(n)) if n > 0 => DeviceKind::Cuda(i % n),
-            (same, _) => same,
-        }
+    /// The GPU of that number.
+    pub fn gpu(platform: impl Platform, number: usize) -> DeviceKind {
+        DeviceKind { platform: Arc::new(platform), gpu: Some(number) }
     }
 
-    /// Whether the device computes what it was told while its host does something else; and what stands in for it in tests.
-    pub fn runs_ahead(self) -> bool {
-        self != DeviceKind::Cpu(CpuBackend::Native)
+    /// The device of another rank of this process, counted from 0: of GPUs the one that many further on, counted round and round
+    /// where there are `gpus` that ranks share.
+    pub fn of_rank(&self, local: usize, gpus: Option<usize>) -> DeviceKind {
+        let round = |i: usize| gpus.filter(|n| *n > 0).map_or(i, |n| i % n);
+        DeviceKind { platform: self.platform.clone(), gpu: self.gpu.map(|first| round(first + local)) }
     }
 
-    /// What is known of the device where it does not answer; none where it is no GPU.
-    pub(crate) fn silent(self) -> Option<SilentGpu> {
-        match self {
-            #[cfg(feature = "cuda")]
-            DeviceKind::Cuda(index) => crate::backend::burn::cube::faults::silent(index),
-            _ => None,
-        }
+    /// The number of the GPU that it is.
+    pub fn gpu_number(&self) -> Option<usize> {
+        self.gpu
     }
 
-    /// Whether each device chooses among kernels by timing them, so that two may compute the same to other last bits.
-    pub fn chooses_kernels(self) -> bool {
-        matches!(self, DeviceKind::Cuda(_))
+    /// See [`Platform::runs_ahead`].
+    pub fn runs_ahead(&self) -> bool {
+        self.platform.runs_ahead()
+    }
+
+    /// See [`Platform::silent`].
+    pub(crate) fn silent(&self) -> Option<SilentGpu> {
+        self.platform.silent(self.gpu)
+    }
+
+    /// See [`Platform::observe`].
+    pub(crate) fn observe(&self, watched: &Arc<Launches>) -> Option<Box<dyn Any + Send>> {
+        self.platform.observe(watched)
+    }
+
+    /// See [`Platform::programs`].
+    pub(crate) fn programs(&self, rank: usize, libraries: &Paths) -> Result<Programs, ExecError> {
+        self.platform.programs(self.gpu, rank, libraries)
     }
 }
 
-impl std::fmt::Display for DeviceKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            DeviceKind::Cpu(CpuBackend::Native) => f.write_str("cpu"),
-            DeviceKind::Cpu(CpuBackend::Burn) => f.write_str("cpu with Burn's operations"),
-            DeviceKind::Cpu(CpuBackend::Reference) => f.write_str("cpu with the launches of a GPU"),
-            DeviceKind::Cuda(i) => write!(f, "cuda:{i}"),
-            DeviceKind::CubeCpu => f.write_str("cubecl on the cpu"),
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gpu {
+            Some(number) => write!(f, "{}:{number}", self.platform),
+            None => write!(f, "{}", self.platform),
         }
+    }
+}
+
+impl fmt::Debug for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -104,7 +124,7 @@ impl DeviceCollectives {
     pub(crate) fn over(
         self,
         transport: Box<dyn Transport>,
-        kind: DeviceKind,
+        kind: &DeviceKind,
         timeouts: Timeouts,
         libraries: Paths,
     ) -> Result<Box<dyn Transport>, ExecError> {
@@ -113,7 +133,7 @@ impl DeviceCollectives {
             DeviceCollectives::NcclSync => LaunchOrder::HostSync,
             DeviceCollectives::Staged => return Ok(transport),
         };
-        let DeviceKind::Cuda(gpu) = kind else { return Ok(transport) };
+        let Some(gpu) = kind.gpu_number() else { return Ok(transport) };
         if transport.size() == 1 {
             return Ok(transport);
         }
@@ -128,18 +148,5 @@ impl DeviceCollectives {
         let options = NcclOptions { paths: libraries, launch_order, timeouts, ..NcclOptions::default() };
         let made = NcclTransport::new(transport, gpu, &options).map_err(|e| failed(e.to_string()))?;
         Ok(Box::new(made))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_have_gpus_of_their_own_or_go_round() {
-        let of = |local, gpus| DeviceKind::Cuda(1).of_rank(local).among(gpus);
-        assert_eq!([of(0, None), of(2, None)], [1, 3].map(DeviceKind::Cuda));
-        assert_eq!([of(0, Some(2)), of(1, Some(2)), of(2, Some(2))], [1, 0, 1].map(DeviceKind::Cuda));
-        assert_eq!(DeviceKind::default().of_rank(3).among(Some(1)), DeviceKind::default());
     }
 }

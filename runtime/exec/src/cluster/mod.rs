@@ -19,7 +19,7 @@ pub(crate) mod share;
 mod shared_end;
 mod states;
 
-pub use devices::{CpuBackend, DeviceCollectives, DeviceKind};
+pub use devices::{DeviceCollectives, DeviceKind, Platform};
 pub use processes::{About, Processes};
 pub use runs::{LaunchedStep, Provider, StepReport};
 
@@ -29,6 +29,7 @@ use crate::cluster::share::Blocks;
 use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs};
 use crate::error::ExecError;
 use crate::trace::DeviceTrace;
+use crate::watch::{KernelWatch, KernelsBy};
 use meshwright_comm::{Timeouts, Transport, World};
 use meshwright_device::error::NoAttentionKernel;
 use meshwright_gpu::devices::memory;
@@ -41,7 +42,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How to start the devices.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// Cores for this process, by default those that it may use, divided among the processes that may use the same ones.
     /// Its devices share them: each has `cores / devices` threads, at least one.
@@ -56,6 +57,20 @@ pub struct ClusterOptions {
     pub collectives: DeviceCollectives,
     /// Where NVIDIA's libraries are.
     pub libraries: Paths,
+}
+
+impl ClusterOptions {
+    /// Devices of that kind, with the cores that this process may use and the usual time-outs.
+    pub fn on(device: DeviceKind) -> ClusterOptions {
+        ClusterOptions {
+            cores: None,
+            timeouts: Timeouts::default(),
+            device,
+            gpus: None,
+            collectives: DeviceCollectives::default(),
+            libraries: Paths::default(),
+        }
+    }
 }
 
 /// A GPU, and how many devices of this process it is.
@@ -160,14 +175,14 @@ impl Cluster {
         let threads = (cores / ends.len().max(1)).max(1);
         let first = ends.first().map_or(0, |e| e.rank());
         let mut started = vec![];
-        let kind = |local| options.device.of_rank(local).among(options.gpus);
+        let kind = |local| options.device.of_rank(local, options.gpus);
         let kinds: Vec<DeviceKind> = (0..ends.len()).map(kind).collect();
         for (kind, end) in kinds.iter().zip(ends) {
             started.push(spawn(
                 end.rank(),
                 end,
                 threads,
-                *kind,
+                kind.clone(),
                 (options.collectives, options.timeouts, options.libraries.clone()),
             )?);
         }
@@ -300,8 +315,11 @@ impl Cluster {
         }
     }
 
-    /// Runs a job on one device.
-    pub(crate) fn on_one<T: Send + 'static>(
+    /// Runs a job on the device of that rank.
+    ///
+    /// # Errors
+    /// Those of the job, and of a device that is not here, has ended, or does not answer in time.
+    pub fn on_one<T: Send + 'static>(
         &self,
         rank: usize,
         job: impl FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
@@ -405,21 +423,24 @@ impl Cluster {
         self.kinds.iter().all(|kind| kind.runs_ahead())
     }
 
-    /// Whether devices may compute the same to other last bits.
+    /// Whether devices may compute the same to other last bits: GPUs, which choose among kernels by timing them.
     pub fn chooses_kernels(&self) -> bool {
-        self.kinds.iter().any(|kind| kind.chooses_kernels())
+        self.kinds.iter().any(|kind| kind.gpu_number().is_some())
     }
 
     /// The GPUs of this process's devices, in ascending number; none where devices are threads.
     pub fn gpus(&self) -> Vec<GpuShare> {
         let mut ranks: BTreeMap<usize, usize> = BTreeMap::new();
-        for kind in &self.kinds {
-            if let DeviceKind::Cuda(gpu) = kind {
-                *ranks.entry(*gpu).or_default() += 1;
-            }
+        for gpu in self.kinds.iter().filter_map(DeviceKind::gpu_number) {
+            *ranks.entry(gpu).or_default() += 1;
         }
         let bytes = |gpu| memory(&self.libraries, u32::try_from(gpu).ok()?);
         ranks.into_iter().map(|(gpu, ranks)| GpuShare { gpu, ranks, memory: bytes(gpu) }).collect()
+    }
+
+    /// Counts the kernels that devices launch from now on, until what is given ends.
+    pub fn watch_kernels(&self, by: KernelsBy) -> KernelWatch {
+        KernelWatch::start(by, self.kinds.first())
     }
 
     /// Has all devices record what they do in those steps of a program, by their numbers.
@@ -448,37 +469,5 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-
-    /// Of a GPU that nobody else waits for, as of one that is lost.
-    #[test]
-    fn a_gpu_that_does_not_answer_is_an_error_in_time() {
-        let timeouts = Timeouts::all(Duration::from_millis(200));
-        let options = ClusterOptions { timeouts, ..ClusterOptions::default() };
-        let mut cluster = Cluster::threads(&Mesh::default(), &options).unwrap();
-        let slow = |engine: &mut Engine| {
-            std::thread::sleep(Duration::from_millis(600));
-            Ok(engine.rank())
-        };
-        assert_eq!(cluster.on_all(slow).unwrap(), [0], "threads have time");
-        cluster.kinds = vec![DeviceKind::Cuda(0)];
-        assert_eq!(cluster.on_one(0, |engine| Ok(engine.rank())).unwrap(), 0);
-        let begin = Instant::now();
-        let error = cluster
-            .on_all(|_| {
-                std::thread::sleep(Duration::from_secs(60));
-                Ok(())
-            })
-            .unwrap_err();
-        assert!(error.to_string().starts_with("rank 0 has not ended what it does after 0 s"), "{error}");
-        assert!(matches!(cluster.on_one(0, |_| Ok(())), Err(ExecError::Gone { rank: 0 })));
-        drop(cluster);
-        assert!(begin.elapsed() < Duration::from_secs(50), "{:?}", begin.elapsed());
     }
 }

@@ -2,7 +2,6 @@
 //! would be cloned in every step; this one reads them.
 
 use crate::backend::{Backend, Handles, RngState};
-use crate::kernels::KernelError;
 use HandleKind::{Bool, Float, Int};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_ir::{
@@ -10,6 +9,7 @@ use burn_ir::{
     HandleContainer, HandleKind, IntOperationIr as IntOp, NumericOperationIr as Numeric, OperationIr,
     TensorIr, TensorStatus,
 };
+use meshwright_device::KernelError;
 use meshwright_device::LoweringError;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::Launch;
@@ -151,7 +151,7 @@ pub(crate) fn register<B: BackendIr>(
 }
 
 /// The handle of a tensor.
-pub(crate) fn opaque<B: BackendIr>(tensor: HandleKind<B>) -> B::Handle {
+pub fn opaque<B: BackendIr>(tensor: HandleKind<B>) -> B::Handle {
     match tensor {
         Float(t) => B::float_tensor_handle(t),
         Int(t) => B::int_tensor_handle(t),

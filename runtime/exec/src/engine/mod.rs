@@ -16,7 +16,6 @@ pub use launched::DeviceReport;
 pub(crate) use programs::ProductTime;
 pub use step_inputs::{LocalInput, local_inputs};
 
-use crate::backend::native::Native;
 use crate::backend::{DeviceError, Download, Memory, RngState};
 use crate::cluster::devices::DeviceKind;
 use crate::error::{ExecError, Place};
@@ -27,7 +26,7 @@ use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
 use place::place;
-use programs::{Executor, Programs, executor};
+use programs::Executor;
 use runner::RunError;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -110,21 +109,17 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine of a thread of the host at that end of the transport. Kernels use the rayon pool of the calling thread.
-    pub fn new(transport: Box<dyn Transport>) -> Engine {
-        Engine::with(Box::new(Programs::new(Native::default())), transport)
-    }
-
-    /// The engine of a device at that end of the transport. What a GPU needs of NVIDIA is looked for in `libraries`.
+    /// The engine of a device at that end of the transport. Kernels of the host use the rayon pool of the calling thread. What a GPU
+    /// needs of NVIDIA is looked for in `libraries`.
     ///
     /// # Errors
     /// If there is no such device, or this build cannot use it.
     pub fn on(
-        kind: DeviceKind,
+        kind: &DeviceKind,
         transport: Box<dyn Transport>,
         libraries: &Paths,
     ) -> Result<Engine, ExecError> {
-        Ok(Engine::with(executor(kind, transport.rank(), libraries)?, transport))
+        Ok(Engine::with(kind.programs(transport.rank(), libraries)?.0, transport))
     }
 
     fn with(executor: Box<dyn Executor>, transport: Box<dyn Transport>) -> Engine {

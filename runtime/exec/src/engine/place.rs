@@ -5,7 +5,7 @@ use meshwright_device::{CompileError, LoweringError};
 use meshwright_plan::Plan;
 
 /// Where a step of a Plan is, for errors.
-pub(crate) fn place(plan: &Plan, rank: usize, step_number: Option<u64>, step: Option<usize>) -> Box<Place> {
+pub fn place(plan: &Plan, rank: usize, step_number: Option<u64>, step: Option<usize>) -> Box<Place> {
     let found = step.and_then(|i| plan.steps.get(i).map(|s| (i, s)));
     let origin = found.and_then(|(_, s)| s.origin.first());
     Box::new(Place {

@@ -2,19 +2,17 @@
 
 use super::replays::{Peers, Recording, changes};
 use super::runner::{Program, RunContext, RunError};
-use crate::backend::native::Native;
-use crate::backend::{Backend, DeviceError, DeviceFault, Download, Handle, Memory, RngState, burn, watch};
-use crate::cluster::devices::{CpuBackend, DeviceKind};
+use crate::backend::{Backend, DeviceError, DeviceFault, Download, Handle, Memory, RngState};
 use crate::error::ExecError;
 use crate::tensor::Finiteness;
 use crate::tensor::HostTensor;
 use crate::trace::Recorder;
+use crate::watch::watched;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend as _, DType as BurnType, Shape};
 use meshwright_comm::Transport;
 use meshwright_device::error::NoAttentionKernel;
 use meshwright_device::stored::stored_as;
-use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::KernelProposal;
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,8 +120,18 @@ pub(crate) trait Executor: Send {
     fn address(&self, name: &str) -> Option<usize>;
 }
 
+/// Programs and kept tensors of a device, whatever its backend.
+pub struct Programs(pub(super) Box<dyn Executor>);
+
+impl Programs {
+    /// No programs yet, on a device with that backend.
+    pub fn new(backend: impl Backend) -> Programs {
+        Programs(Box::new(ProgramsOn::new(backend)))
+    }
+}
+
 /// Programs and kept tensors of a device with that backend.
-pub(crate) struct Programs<B: Backend> {
+struct ProgramsOn<B: Backend> {
     backend: B,
     programs: Vec<Program<B>>,
     /// How far each is with being recorded.
@@ -142,9 +150,9 @@ pub(crate) struct Programs<B: Backend> {
     examined: Option<Vec<Finiteness>>,
 }
 
-impl<B: Backend> Programs<B> {
-    pub(crate) fn new(backend: B) -> Programs<B> {
-        Programs {
+impl<B: Backend> ProgramsOn<B> {
+    fn new(backend: B) -> ProgramsOn<B> {
+        ProgramsOn {
             backend,
             programs: vec![],
             recordings: vec![],
@@ -157,9 +165,7 @@ impl<B: Backend> Programs<B> {
             examined: None,
         }
     }
-}
 
-impl<B: Backend> Programs<B> {
     /// Has a program run in the ordinary way again.
     fn give_up(&mut self, program: usize) {
         let Some(bound) = self.recordings[program].give_up(&mut self.backend) else { return };
@@ -175,7 +181,7 @@ impl<B: Backend> Programs<B> {
     }
 }
 
-impl<B: Backend> Executor for Programs<B> {
+impl<B: Backend> Executor for ProgramsOn<B> {
     fn load(&mut self, plan: Arc<Plan>, rank: usize, records_calls: bool) -> Result<(), ExecError> {
         let (recording, why) = Recording::of(&mut self.backend, &plan, records_calls);
         self.recordings.push(recording);
@@ -231,7 +237,7 @@ impl<B: Backend> Executor for Programs<B> {
         recorder: Option<&mut Recorder>,
     ) -> Result<(), RunError> {
         let mut recorder = recorder;
-        if recorder.is_some() || self.peak.is_some() || self.examined.is_some() || watch::is_watched() {
+        if recorder.is_some() || self.peak.is_some() || self.examined.is_some() || watched().is_some() {
             // Whoever looks sees an ordinary run.
             self.give_up(program);
         }
@@ -239,7 +245,7 @@ impl<B: Backend> Executor for Programs<B> {
             // What it changes may go to another place.
             (0..self.programs.len()).filter(|other| *other != program).for_each(|other| self.give_up(other));
         }
-        let Programs { backend, programs, recordings, last, peak, waited, examined, .. } = self;
+        let ProgramsOn { backend, programs, recordings, last, peak, waited, examined, .. } = self;
         let number = program;
         *last = program;
         let (program, recording) = (&mut programs[program], &mut recordings[program]);
@@ -420,27 +426,4 @@ fn timed_product<B: Backend>(backend: &mut B, n: usize, dtype: BurnType) -> Resu
     let worked = after.iter().zip(&before).map(|(a, b)| a.saturating_sub(*b));
     let longest = worked.clone().max();
     Ok(ProductTime { wall, processor: longest.map(|longest| (longest, worked.sum())) })
-}
-
-/// What runs programs on a device of that kind.
-pub(crate) fn executor(
-    kind: DeviceKind,
-    rank: usize,
-    libraries: &Paths,
-) -> Result<Box<dyn Executor>, ExecError> {
-    let _ = libraries;
-    match kind {
-        DeviceKind::Cpu(CpuBackend::Native) => Ok(Box::new(Programs::new(Native::default()))),
-        DeviceKind::Cpu(CpuBackend::Burn) => Ok(Box::new(Programs::new(burn::flex(libraries)))),
-        DeviceKind::Cpu(CpuBackend::Reference) => Ok(Box::new(Programs::new(burn::reference()))),
-        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-        other => Ok(Box::new(Programs::new(burn::cube::backend(other, rank, libraries)?))),
-        #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
-        other => {
-            let message = format!(
-                "this build cannot use {other}: it lacks the feature `cuda` (`cargo build --release --features cuda`)"
-            );
-            Err(ExecError::Start { rank, message })
-        }
-    }
 }

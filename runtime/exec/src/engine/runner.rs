@@ -3,15 +3,15 @@
 use super::interpreter::{LoadedKernel, execute};
 use super::place::not_compiled;
 use crate::backend::DeviceError;
-use crate::backend::watch::{self, KernelsBy};
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
 use crate::collective::{CallTensors, call_on, tag_of};
 use crate::error::ExecError;
-use crate::kernels::KernelError;
 use crate::tensor::{Finiteness, HostData, HostTensor};
 use crate::trace::{Recorder, What};
+use crate::watch::{self, KernelsBy};
 use burn_ir::TensorStatus;
 use meshwright_comm::{BufferMismatch, Collectives, CommError, Started, Transport};
+use meshwright_device::KernelError;
 use meshwright_device::arena::Arena;
 use meshwright_device::collective::calls::TransportCall;
 use meshwright_device::launch::{BurnGraph, CollectiveLaunch, Launch, LaunchKind, LoopLaunch};

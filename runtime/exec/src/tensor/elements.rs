@@ -159,7 +159,7 @@ macro_rules! elements {
             }
 
             /// Bytes, which are aligned and as many as whole elements have.
-            pub(crate) fn of_bytes(bytes: &'a [u8], dtype: DType) -> Slice<'a> {
+            pub fn of_bytes(bytes: &'a [u8], dtype: DType) -> Slice<'a> {
                 match dtype {
                     $(DType::$kind if bytes.is_empty() => Slice::$kind(&[]),
                     DType::$kind => Slice::$kind(bytemuck::cast_slice(bytes)),)*
@@ -167,7 +167,7 @@ macro_rules! elements {
             }
 
             /// A copy.
-            pub(crate) fn to_host(self) -> HostData {
+            pub fn to_host(self) -> HostData {
                 match self {
                     $(Slice::$kind(s) => HostData::$kind(s.to_vec()),)*
                 }
@@ -176,7 +176,7 @@ macro_rules! elements {
 
         impl<'a> SliceMut<'a> {
             /// Bytes, which are aligned and as many as whole elements have.
-            pub(crate) fn of_bytes(bytes: &'a mut [u8], dtype: DType) -> SliceMut<'a> {
+            pub fn of_bytes(bytes: &'a mut [u8], dtype: DType) -> SliceMut<'a> {
                 match dtype {
                     $(DType::$kind if bytes.is_empty() => SliceMut::$kind(&mut []),
                     DType::$kind => SliceMut::$kind(bytemuck::cast_slice_mut(bytes)),)*
@@ -198,7 +198,7 @@ macro_rules! elements {
             }
 
             /// Two parts; `mid` must be at most the length.
-            pub(crate) fn split_at(self, mid: usize) -> (SliceMut<'a>, SliceMut<'a>) {
+            pub fn split_at(self, mid: usize) -> (SliceMut<'a>, SliceMut<'a>) {
                 match self {
                     $(SliceMut::$kind(s) => {
                         let (a, b) = s.split_at_mut(mid);
@@ -270,7 +270,7 @@ impl<'a> Slice<'a> {
     }
 
     /// A part, if it is within.
-    pub(crate) fn part(self, range: std::ops::Range<usize>) -> Option<Slice<'a>> {
+    pub fn part(self, range: std::ops::Range<usize>) -> Option<Slice<'a>> {
         let (dtype, size) = (self.dtype(), self.dtype().bytes());
         let bytes = self.bytes().get(range.start * size..range.end * size)?;
         Some(Slice::of_bytes(bytes, dtype))
@@ -290,12 +290,12 @@ impl<'a> SliceMut<'a> {
     }
 
     /// The elements as this machine has them in memory.
-    pub(crate) fn into_bytes(self) -> &'a mut [u8] {
+    pub fn into_bytes(self) -> &'a mut [u8] {
         dispatch!(SliceMut, self, s => bytemuck::cast_slice_mut(s))
     }
 
     /// A part, if it is within.
-    pub(crate) fn part(self, range: std::ops::Range<usize>) -> Option<SliceMut<'a>> {
+    pub fn part(self, range: std::ops::Range<usize>) -> Option<SliceMut<'a>> {
         let (dtype, size) = (self.dtype(), self.dtype().bytes());
         let bytes = self.into_bytes().get_mut(range.start * size..range.end * size)?;
         Some(SliceMut::of_bytes(bytes, dtype))

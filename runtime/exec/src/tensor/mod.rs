@@ -6,6 +6,7 @@ mod finite;
 pub use elements::{HostData, Slice, SliceMut};
 pub use finite::Finiteness;
 
+use meshwright_device::access::dense_strides;
 use meshwright_plan::DType;
 use std::ops::Range;
 
@@ -82,7 +83,7 @@ fn each_run(
     let Some((last, outer)) = ranges.split_last() else {
         return run(0, 0, 1);
     };
-    let strides = crate::kernels::dense_strides(shape);
+    let strides = dense_strides(shape);
     let mut index: Vec<usize> = outer.iter().map(|r| r.start).collect();
     let mut part = 0;
     loop {

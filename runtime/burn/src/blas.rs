@@ -1,0 +1,79 @@
+//! A product of two tensors as cuBLASLt takes it.
+
+use burn_backend::DType as BurnType;
+use meshwright_gpu::products::{
+    Bits, Epilogue, Follows, Matrix, MatrixElement, MatrixProduct, Sums, matrix_of,
+};
+
+fn element(dtype: BurnType) -> Option<MatrixElement> {
+    match dtype {
+        BurnType::F64 => Some(MatrixElement::F64),
+        BurnType::F32 => Some(MatrixElement::F32),
+        BurnType::BF16 => Some(MatrixElement::BF16),
+        BurnType::F16 => Some(MatrixElement::F16),
+        _ => None,
+    }
+}
+
+/// The matrices `[.., rows, columns]` of a tensor, but for their address, and how many; none where it must be copied first, or its
+/// elements are none that cuBLASLt multiplies. Strides are in elements.
+pub fn matrices(dtype: BurnType, shape: &[usize], strides: &[usize]) -> Option<(Matrix, usize)> {
+    matrix_of(0, element(dtype)?, shape, strides)
+}
+
+/// The product of the matrices of two tensors, but for addresses; none where they are not equally many.
+pub fn product(left: (Matrix, usize), right: (Matrix, usize), out: (Matrix, usize)) -> Option<MatrixProduct> {
+    let (sums, epilogue, adds) = (Sums::Exact, Epilogue::default(), false);
+    let product =
+        MatrixProduct { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue, adds };
+    (left.1 == out.1 && right.1 == out.1).then_some(product)
+}
+
+/// What an epilogue does after a bias, or with a factor; see [`Follows`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    Nothing,
+    Relu,
+    ReluKeeping,
+    ReluGrad,
+    GeluTanh,
+    GeluTanhKeeping,
+    GeluTanhGrad,
+    RightSums,
+    LeftSums,
+}
+
+/// Where everything of a product is.
+pub struct ProductAddresses {
+    pub factors: [u64; 2],
+    pub out: u64,
+    /// A bias, or the sums of a factor.
+    pub vector: Option<u64>,
+    /// Bits of a `relu`, or what a `gelu` was applied to.
+    pub aux: Option<u64>,
+}
+
+/// The same with addresses, and what follows.
+pub fn at(product: MatrixProduct, then: Then, places: &ProductAddresses) -> MatrixProduct {
+    let at = |matrix: Matrix, address| Matrix { address, ..matrix };
+    let (vector, columns) = (places.vector, product.out.columns);
+    let bits = Bits::of(places.aux.unwrap_or(0), columns);
+    let (bias, then) = match then {
+        Then::Nothing => (vector, Follows::Nothing),
+        Then::Relu => (vector, Follows::Relu),
+        Then::ReluKeeping => (vector, Follows::ReluKeeping(bits)),
+        Then::ReluGrad => (None, Follows::ReluGrad(bits)),
+        Then::GeluTanh => (vector, Follows::GeluTanh),
+        Then::GeluTanhKeeping => (vector, Follows::GeluTanhKeeping(places.aux.unwrap_or(0))),
+        Then::GeluTanhGrad => (None, Follows::GeluTanhGrad(places.aux.unwrap_or(0))),
+        Then::RightSums => (None, Follows::RightSums(vector.unwrap_or(0))),
+        Then::LeftSums => (None, Follows::LeftSums(vector.unwrap_or(0))),
+    };
+    MatrixProduct {
+        left: at(product.left, places.factors[0]),
+        right: at(product.right, places.factors[1]),
+        out: at(product.out, places.out),
+        epilogue: Epilogue { bias, then },
+        ..product
+    }
+}

@@ -1,0 +1,71 @@
+//! Devices of the host that run operations of Burn, for tests: the oracles of what GPUs run. And what they share with GPUs: how tensors
+//! get from the host to a backend of Burn and back.
+//!
+//! The results are those of the native kernels but for rounding. What the operations are is in the device plan
+//! (`meshwright_device`), with how pairs, truth values and random values are stored.
+
+#[doc(hidden)]
+pub mod blas;
+pub mod dtypes;
+mod host;
+pub mod iteration;
+pub mod memory;
+mod reference;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod stand_in;
+#[cfg(test)]
+mod tests;
+pub mod transfer;
+
+use host::{Host, HostLibrary};
+use meshwright_exec::{DeviceKind, ExecError, Platform, Programs};
+use meshwright_gpu::load::Paths;
+use std::fmt;
+
+/// A thread of the host that runs Burn's operations alone: slower than the kernels of `meshwright_cpu`, and the oracle of those for GPUs.
+pub fn device() -> DeviceKind {
+    DeviceKind::new(HostPlatform::Operations)
+}
+
+/// A thread of the host that runs the launches of a GPU, each by a plain kernel: slow; the reference for device plans of GPUs.
+pub fn reference() -> DeviceKind {
+    DeviceKind::new(HostPlatform::Launches)
+}
+
+/// What the host computes beside Burn's operations.
+#[derive(Clone, Copy)]
+enum HostPlatform {
+    Operations,
+    Launches,
+}
+
+impl fmt::Display for HostPlatform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HostPlatform::Operations => "cpu with Burn's operations",
+            HostPlatform::Launches => "cpu with the launches of a GPU",
+        })
+    }
+}
+
+impl Platform for HostPlatform {
+    fn programs(&self, _: Option<usize>, _: usize, libraries: &Paths) -> Result<Programs, ExecError> {
+        let library = match self {
+            HostPlatform::Operations => products(libraries),
+            HostPlatform::Launches => HostLibrary::Kernels,
+        };
+        Ok(Programs::new(Host::new(library)))
+    }
+}
+
+/// What computes products: in tests a stand-in for cuBLASLt, where `libraries` names one.
+fn products(libraries: &Paths) -> HostLibrary {
+    #[cfg(test)]
+    return stand_in::open(libraries).map_or(HostLibrary::Nothing, HostLibrary::Products);
+    #[cfg(not(test))]
+    {
+        let _ = libraries;
+        HostLibrary::Nothing
+    }
+}

@@ -1,0 +1,206 @@
+//! Devices that are threads of the host: kernels on its memory, and the backend that runs them.
+//!
+//! Every primitive is a kernel: a custom operation of the graph that names it. Storage goes through a pool, so a step asks the
+//! system for no memory. Contractions are matrix products of the crate `gemm`, which Burn's own are too, and would allocate.
+
+mod attention;
+mod blocks;
+mod index;
+mod kernel;
+pub mod kernels;
+mod moves;
+mod pool;
+mod prepare;
+mod rows;
+mod storage;
+mod tensor;
+mod windows;
+
+pub use pool::{NoMemory, Pool};
+pub use storage::peak_value_bytes;
+use tensor::{bytes, owns_storage};
+pub use tensor::{bytes_mut, from_host, handle, to_host, unhandle};
+
+use burn_flex::{Flex, FlexDevice, FlexTensor};
+use burn_ir::TensorStatus;
+use kernel::Kernel;
+use kernels::KernelError;
+use meshwright_comm::{Buf, BufMut, BufferMismatch};
+use meshwright_device::LoweringError;
+use meshwright_device::collective::calls::CallPiece;
+use meshwright_device::kernels::Kernel as DeviceKernel;
+use meshwright_device::launch::Launch;
+use meshwright_device::local::DeviceContext;
+use meshwright_device::target::Target;
+use meshwright_exec::backend::{Backend, CallMemory, DeviceError, Handle, Handles, RngState};
+use meshwright_exec::{DeviceKind, ExecError, HostTensor, Platform, Programs};
+use meshwright_gpu::load::Paths;
+use meshwright_plan::DType;
+use std::fmt;
+
+/// A thread of the host, with the kernels of this crate.
+pub fn device() -> DeviceKind {
+    DeviceKind::new(Threads)
+}
+
+/// Threads of the host.
+struct Threads;
+
+impl fmt::Display for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cpu")
+    }
+}
+
+impl Platform for Threads {
+    fn programs(&self, _: Option<usize>, _: usize, _: &Paths) -> Result<Programs, ExecError> {
+        Ok(Programs::new(Native::default()))
+    }
+
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+}
+
+/// A device that is a thread of the host.
+#[derive(Default)]
+struct Native {
+    pool: Pool,
+}
+
+impl From<NoMemory> for KernelError {
+    fn from(e: NoMemory) -> Self {
+        KernelError::Memory(e.to_string())
+    }
+}
+
+impl From<NoMemory> for DeviceError {
+    fn from(e: NoMemory) -> Self {
+        DeviceError(e.to_string())
+    }
+}
+
+fn quantized() -> DeviceError {
+    DeviceError("a quantized tensor".into())
+}
+
+impl Backend for Native {
+    type Burn = Flex;
+    type Kernel = Kernel;
+    type CallMemory = HostMemory;
+
+    fn device(&self) -> &FlexDevice {
+        &FlexDevice
+    }
+
+    fn target(&self) -> Target {
+        Target::cpu()
+    }
+
+    fn prepare(&self, context: &DeviceContext<'_>, kernel: &DeviceKernel) -> Result<Kernel, LoweringError> {
+        match kernel {
+            DeviceKernel::Host(kernel) => prepare::ready(context, kernel),
+            other => Err(LoweringError::Plan(format!("the host has no kernel `{}`", other.name()))),
+        }
+    }
+
+    fn run_kernel(
+        &mut self,
+        kernel: &Kernel,
+        launch: &Launch,
+        handles: &mut Handles<Self>,
+        rng: RngState,
+    ) -> Result<(), KernelError> {
+        let mut inputs = Vec::with_capacity(launch.reads.len());
+        for input in &launch.reads {
+            let tensor = unhandle(handles.get_handle(&input.id, &input.status));
+            inputs.push(Some(tensor.ok_or_else(|| KernelError::Unsupported("a quantized tensor".into()))?));
+        }
+        let ends = |at: usize| matches!(launch.reads[at].status, TensorStatus::ReadWrite);
+        let outputs = kernel.run(inputs, ends, rng, &mut self.pool)?;
+        for (ir, output) in launch.writes.iter().zip(outputs) {
+            handles.register_handle(ir.id, handle(output));
+        }
+        Ok(())
+    }
+
+    fn upload(&mut self, host: HostTensor, _: Option<DType>) -> Vec<Handle<Self>> {
+        vec![handle(from_host(host))]
+    }
+
+    /// In the pool's storage, which goes on to the next values.
+    fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+        let (dtype, shape) = (host.dtype(), host.shape.clone());
+        let given = from_host(host);
+        let kept = self.pool.take(dtype, &shape).map(|mut kept| {
+            bytes_mut(&mut kept).copy_from_slice(bytes(&given));
+            kept
+        });
+        vec![handle(kept.unwrap_or(given))]
+    }
+
+    fn download(
+        &self,
+        tensors: Vec<Handle<Self>>,
+        dtype: DType,
+        _: Option<DType>,
+        shape: &[usize],
+    ) -> Result<HostTensor, DeviceError> {
+        let tensor = tensors.into_iter().next().and_then(unhandle).ok_or_else(quantized)?;
+        Ok(to_host(&tensor, dtype, shape))
+    }
+
+    fn recycle(&mut self, tensor: Handle<Self>) {
+        if let Some(tensor) = unhandle(tensor) {
+            self.pool.give(tensor);
+        }
+    }
+
+    fn send(
+        &mut self,
+        tensor: Option<Handle<Self>>,
+        piece: &CallPiece,
+        _: Option<u32>,
+    ) -> Result<HostMemory, DeviceError> {
+        Ok(HostMemory(match tensor {
+            Some(tensor) => unhandle(tensor).ok_or_else(quantized)?,
+            None => self.pool.take(piece.dtype, &piece.shape)?,
+        }))
+    }
+
+    fn receive(
+        &mut self,
+        (piece, _): (&CallPiece, Option<u32>),
+        (sent, over): (&HostMemory, bool),
+    ) -> Result<Option<HostMemory>, DeviceError> {
+        // Where nobody else reads it.
+        let over = over && owns_storage(&sent.0);
+        let taken = (!over).then(|| self.pool.take(piece.dtype, &piece.shape)).transpose()?;
+        Ok(taken.map(HostMemory))
+    }
+
+    fn received(&mut self, HostMemory(memory): HostMemory, _: &CallPiece) -> Option<Handle<Self>> {
+        Some(handle(memory))
+    }
+
+    fn sent(&mut self, HostMemory(memory): HostMemory) {
+        self.pool.give(memory);
+    }
+
+    fn address(tensor: &Handle<Self>) -> Option<usize> {
+        unhandle(tensor.clone()).map(|t| bytes(&t).as_ptr() as usize)
+    }
+}
+
+/// Memory of the host that a transport reads or writes: that of a dense tensor.
+pub struct HostMemory(pub FlexTensor);
+
+impl CallMemory for HostMemory {
+    fn buf(&self, piece: &CallPiece) -> Result<Buf<'_>, BufferMismatch> {
+        Buf::from_bytes(bytes(&self.0), piece.dtype)
+    }
+
+    fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch> {
+        BufMut::from_bytes(bytes_mut(&mut self.0), piece.dtype)
+    }
+}

@@ -1,0 +1,147 @@
+//! The memory of an arena: one allocation for all programs of a device, since they run one after the other and leave nothing in it.
+
+use super::operands::{ResultSlot, is_same};
+use burn_backend::Backend as _;
+use burn_backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, CubeDevice};
+use burn_ir::TensorIr;
+use cubecl::server::Handle;
+use cubecl::std::tensor::copy_into;
+use meshwright_device::KernelError;
+use meshwright_device::arena::{Arena, Spot, result_bytes};
+use std::sync::Arc;
+
+/// The arena of a device.
+#[derive(Default)]
+pub(crate) struct ArenaMemory {
+    /// Of the largest program.
+    bytes: u64,
+    /// Found by the first run that needs it.
+    pub(super) memory: Option<Handle>,
+    /// That of the program that runs, and its next place.
+    of: Arc<Arena>,
+    next: usize,
+}
+
+impl ArenaMemory {
+    /// Makes ready for a program.
+    pub(super) fn load(&mut self, arena: &Arena) {
+        if arena.bytes > self.bytes {
+            (self.bytes, self.memory) = (arena.bytes, None);
+        }
+    }
+
+    /// Whether the next run has to ask for the memory.
+    pub(super) fn is_missing(&self) -> bool {
+        self.memory.is_none() && self.bytes > 0
+    }
+
+    /// A run ends. Gives how many results it has asked for, and how many were foreseen.
+    pub(super) fn leave(&self) -> [usize; 2] {
+        [self.next, self.of.spots.len()]
+    }
+
+    /// A run begins.
+    pub(super) fn enter(&mut self, arena: &Arc<Arena>, device: &CubeDevice) {
+        (self.of, self.next) = (arena.clone(), 0);
+        if self.is_missing() {
+            let (client, bytes) = (device.client(), self.bytes as usize);
+            // What nobody uses any more may be where it is to be, among it a smaller arena.
+            if CubeBackend::sync(device).is_ok() {
+                let _ = client.memory_cleanup();
+            }
+            self.memory = Some(client.memory_persistent_allocation((), |()| client.empty(bytes)));
+        }
+    }
+
+    /// The memory of the next results.
+    pub(super) fn results<'a>(
+        &mut self,
+        irs: &'a [TensorIr],
+        device: &CubeDevice,
+    ) -> Result<Vec<ResultSlot<'a>>, KernelError> {
+        irs.iter().map(|ir| Ok(ResultSlot { ir, device: device.clone(), given: self.result(ir)? })).collect()
+    }
+
+    fn result(&mut self, ir: &TensorIr) -> Result<Option<Handle>, KernelError> {
+        let asked = [false, true].map(|gaps| result_bytes(&ir.shape.to_vec(), ir.dtype.size(), gaps));
+        match (self.spot(), &self.memory) {
+            (Some(Spot::Own), _) => Ok(None),
+            (Some(Spot::At { start, bytes }), Some(memory)) if asked.contains(&bytes) => {
+                Ok(Some(part(memory, start, bytes)))
+            }
+            (spot, _) => Err(unexpected(self.next - 1, &format!("{} bytes", asked[0]), spot)),
+        }
+    }
+
+    /// Where the next result is, which a collective gives.
+    pub(super) fn received(
+        &mut self,
+        ir: &TensorIr,
+        device: &CubeDevice,
+    ) -> Result<ReceiveSpot<CubeTensor>, KernelError> {
+        if self.of.spots.get(self.next) == Some(&Spot::Operand) {
+            self.next += 1;
+            return Ok(ReceiveSpot::Sent);
+        }
+        let slot = ResultSlot { ir, device: device.clone(), given: self.result(ir)? };
+        Ok(slot.placed().map_or(ReceiveSpot::Own, ReceiveSpot::At))
+    }
+
+    /// Whether the next result is to be where the first operand is; it is then, with a value in the place that a position of its first dim has.
+    pub(super) fn updated(
+        &mut self,
+        all: &CubeTensor,
+        value: &CubeTensor,
+        position: usize,
+    ) -> Result<Option<CubeTensor>, KernelError> {
+        match self.spot() {
+            Some(Spot::Own) => Ok(None),
+            Some(Spot::Operand) => {
+                let bytes = (value.meta.num_elements() * value.dtype.size()) as u64;
+                if !all.is_contiguous() || all.dtype != value.dtype {
+                    return Err(unexpected(self.next - 1, "dense rows of one type", Some(Spot::Operand)));
+                }
+                let handle = part(&all.handle, position as u64 * bytes, bytes);
+                // It may have been made there.
+                if !is_same(&handle, &value.handle) {
+                    let (client, device, shape) = (&all.client, all.device.clone(), value.meta.shape.clone());
+                    let to = CubeTensor::new_contiguous(client.clone(), device, shape, handle, all.dtype);
+                    let dtype = dtype_to_storage_type(all.dtype);
+                    copy_into(client, value.clone().binding(), to.binding(), dtype);
+                }
+                Ok(Some(all.clone()))
+            }
+            spot => Err(unexpected(self.next - 1, "that of an operand", spot)),
+        }
+    }
+
+    fn spot(&mut self) -> Option<Spot> {
+        self.next += 1;
+        self.of.spots.get(self.next - 1).copied()
+    }
+}
+
+/// The run does not go as it was foreseen, which is our mistake.
+fn unexpected(result: usize, asked: &str, spot: Option<Spot>) -> KernelError {
+    KernelError::Unsupported(format!(
+        "result {result} of a run is to have {asked}, but its memory is {spot:?}"
+    ))
+}
+
+/// So many bytes of what a handle has, from one on.
+fn part(of: &Handle, start: u64, bytes: u64) -> Handle {
+    let rest = of.size_in_used() - start - bytes;
+    of.clone().offset_start(start).offset_end(rest)
+}
+
+/// The memory of what a collective gives.
+pub(super) enum ReceiveSpot<H> {
+    /// That of what is sent.
+    Sent,
+    /// A place in the arena.
+    At(H),
+    /// Its own.
+    Own,
+}

@@ -1,0 +1,377 @@
+//! The launch of the kernels of an attention.
+
+use super::super::tile::{UNITS, VECTOR};
+use super::load::QUERIES;
+use super::scores::{AttentionShape, BesideLaunch, BesideShape, DECIDED, DrawnShape, SpaceLaunch};
+use super::{backward, draws, forward};
+use crate::arguments::address_type;
+use crate::drawn::Drawn;
+use crate::operands::ResultSlot;
+use burn_backend::DType as BurnType;
+use burn_backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use burn_std::Shape as Extents;
+use cubecl::ir::FloatKind;
+use cubecl::ir::features::MmaConfig;
+use cubecl::prelude::*;
+use meshwright_device::KernelError;
+use meshwright_device::kernels::attention::{AttentionCall, AttentionInput, AttentionOutput};
+use meshwright_exec::backend::RngState;
+use meshwright_plan::{AttentionOperands, AttentionPart};
+
+/// Whether a device multiplies as the kernels do.
+pub(in super::super) fn is_there(client: &Client) -> bool {
+    let half = |kind| ElemType::Float(kind);
+    let config =
+        |a_type| MmaConfig { a_type, b_type: a_type, cd_type: half(FloatKind::F32), m: 16, n: 8, k: 16 };
+    let matmul = &client.features().matmul;
+    let has = |of| matmul.mma.contains(&config(of)) && matmul.ldmatrix.contains(&of);
+    [FloatKind::BF16, FloatKind::F16].into_iter().all(|kind| has(half(kind)))
+}
+
+/// The results of an attention of these operands, of which the last is the table of decided tiles. `step` is in the memory of the device.
+pub(in super::super) fn attend(
+    call: &AttentionCall,
+    rng: RngState,
+    step: &CubeTensor,
+    mut inputs: Vec<CubeTensor>,
+    outputs: &[ResultSlot<'_>],
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let decided = last(&mut inputs)?;
+    let bits = if call.words_ahead() > 0 { last(&mut inputs)? } else { decided.clone() };
+    let many = 2 + usize::from(call.values > 0) + usize::from(call.slope.is_some());
+    for (i, input) in inputs.iter_mut().enumerate().take(many) {
+        if !is_vectors(input, &call.inputs[i]) {
+            *input = into_contiguous(input.clone());
+            if !is_vectors(input, &call.inputs[i]) {
+                let message = format!("operand {i} of an attention is not aligned for vectors of {VECTOR}");
+                return Err(KernelError::Unsupported(message));
+            }
+        }
+    }
+    let (grouped, drawn) = (multiplies_together(&decided.client), drawn(call, rng));
+    Ok(AttentionRun { call, inputs, many, decided, outputs, drawn, step, grouped }.go(bits))
+}
+
+/// The truth values that an attention draws ahead, a bit for each.
+pub(in super::super) fn draw(
+    call: &AttentionCall,
+    rng: RngState,
+    step: &CubeTensor,
+    mut inputs: Vec<CubeTensor>,
+    outputs: &[ResultSlot<'_>],
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let (decided, drawn) = (last(&mut inputs)?, drawn(call, rng));
+    Ok(AttentionRun { call, inputs, many: 0, decided, outputs, drawn, step, grouped: false }.bits())
+}
+
+fn last(inputs: &mut Vec<CubeTensor>) -> Result<CubeTensor, KernelError> {
+    inputs.pop().ok_or_else(|| KernelError::Unsupported("an attention without all of its operands".into()))
+}
+
+fn drawn(call: &AttentionCall, rng: RngState) -> Vec<Drawn> {
+    call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng)).collect()
+}
+
+/// Whether four planes of a device multiply together: `wgmma` is there on GPUs of compute capability 9.0 alone.
+fn multiplies_together(client: &Client) -> bool {
+    client.properties().identity.fingerprint == "ptx_sm90"
+}
+
+/// Whether a tensor can be read as vectors of its own dim.
+fn is_vectors(tensor: &CubeTensor, input: &AttentionInput) -> bool {
+    let (shape, strides) = (&tensor.meta.shape, &tensor.meta.strides);
+    let bytes = VECTOR * tensor.dtype.size();
+    let whole = |i: &usize| shape[*i] == 1 || strides[*i] % VECTOR == 0;
+    let start = tensor.handle.offset_start.unwrap_or(0);
+    strides.last() == Some(&1) && input.0.iter().flatten().all(whole) && start.is_multiple_of(bytes as u64)
+}
+
+/// A call whose operands are there.
+struct AttentionRun<'a> {
+    call: &'a AttentionCall,
+    inputs: Vec<CubeTensor>,
+    /// How many of them are multiplied; the others are beside the products.
+    many: usize,
+    decided: CubeTensor,
+    outputs: &'a [ResultSlot<'a>],
+    drawn: Vec<Drawn>,
+    step: &'a CubeTensor,
+    grouped: bool,
+}
+
+fn drawn_shape(drawn: &Drawn) -> DrawnShape {
+    let many = drawn.to_a_counter();
+    DrawnShape { many, in_groups: many == 8 && drawn.is_in_groups(&drawn.strides, many) }
+}
+
+impl AttentionRun<'_> {
+    /// A tensor as kernels walk it.
+    fn walked(&self, tensor: &CubeTensor, dims: &[Option<usize>]) -> TensorArg {
+        let stride = |at: &Option<usize>| at.map_or(0, |i| tensor.meta.strides[i]);
+        let strides: Vec<usize> = dims.iter().map(stride).chain([1]).collect();
+        let shape: Vec<usize> = tensor.meta.shape.iter().copied().collect();
+        let last = shape.last().copied().unwrap_or(1);
+        let shape: Vec<usize> = dims.iter().map(|at| at.map_or(1, |i| shape[i])).chain([last]).collect();
+        #[expect(
+            unsafe_code,
+            reason = "the strides are those of the tensor, of fewer dims or in another order"
+        )]
+        // SAFETY: no position along the dims of the scores is beyond the tensor's.
+        unsafe {
+            TensorArg::from_raw_parts(tensor.handle.clone(), strides.into(), shape.into())
+        }
+    }
+
+    fn factor(&self, i: usize) -> TensorArg {
+        // Where nothing is to be read, kernels take anything.
+        let i = if i < self.many { i } else { 0 };
+        self.walked(&self.inputs[i], &self.call.inputs[i].0)
+    }
+
+    fn beside(&self) -> BesideLaunch {
+        let beside =
+            (self.many..self.inputs.len()).map(|i| self.walked(&self.inputs[i], &self.call.inputs[i].0));
+        let draws = self.drawn.iter().map(|d| d.launch(&d.strides));
+        let step = self.step.clone().into_tensor_arg();
+        BesideLaunch::new(beside.collect(), draws.collect(), step)
+    }
+
+    fn beside_shapes(&self) -> Vec<BesideShape> {
+        let of = |i: usize| {
+            let dims = &self.call.inputs[i].0;
+            let along = dims.last().copied().flatten();
+            let dense = along.is_some_and(|i_key| self.inputs[i].meta.strides[i_key] == 1);
+            BesideShape { dims: dims.iter().map(Option::is_some).collect(), dense }
+        };
+        (self.many..self.inputs.len()).map(of).collect()
+    }
+
+    fn space(&self) -> SpaceLaunch {
+        let (call, sizes) = (self.call, &self.call.sizes);
+        let key = sizes.len() - 1;
+        let (outer, rows) = (&sizes[..call.outer], &sizes[call.outer..key]);
+        let divisors = |sizes: &[usize]| -> Vec<u32> {
+            (1..=sizes.len()).map(|i| sizes[i..].iter().product::<usize>() as u32).collect()
+        };
+        let divisors = [divisors(outer), divisors(rows), vec![1]].concat();
+        SpaceLaunch::new(
+            sizes.iter().map(|n| *n as u32).collect(),
+            divisors.into_iter().collect(),
+            call.starts.iter().map(|n| *n as u32).collect(),
+            rows.iter().product::<usize>() as u32,
+            sizes[key] as u32,
+            call.decided.unwrap_or(0.0),
+        )
+    }
+
+    fn shape(&self, columns: usize) -> AttentionShape {
+        let call = self.call;
+        let at = AttentionOperands::of(&call.parts);
+        let mut next = call.extras;
+        let mut given = |there: bool| {
+            next += usize::from(there);
+            there.then(|| next - 1)
+        };
+        let max = given(at.max.is_some());
+        AttentionShape {
+            outer: call.outer,
+            rows: call.sizes.len() - 1 - call.outer,
+            width: call.width,
+            values: call.values,
+            columns,
+            score: call.score.clone(),
+            slope: call.slope.clone(),
+            weight: call.weight.clone(),
+            beside: self.beside_shapes(),
+            extras: call.extras,
+            max,
+            scale: given(at.scale.is_some()),
+            delta: given(at.delta.is_some()),
+            draws: self.drawn.iter().map(drawn_shape).collect(),
+            ahead: call.words_ahead() > 0,
+            decides: call.decided.is_some(),
+            whole: self.rows().is_multiple_of(QUERIES)
+                && call.sizes[call.sizes.len() - 1].is_multiple_of(QUERIES),
+            grouped: self.grouped,
+            parts: call.parts.clone(),
+        }
+    }
+
+    /// Draws.
+    fn bits(&self) -> Vec<CubeTensor> {
+        let bits = self.outputs[0].memory();
+        #[expect(unsafe_code, reason = "there is a word for each unit of each tile")]
+        // SAFETY: as said.
+        unsafe {
+            draws::attention_draws::launch_unchecked(
+                &self.decided.client,
+                self.cubes(self.rows()),
+                CubeDim::new_1d(UNITS as u32),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                bits.clone().into_tensor_arg(),
+                self.shape(DECIDED),
+            );
+        }
+        vec![bits]
+    }
+
+    /// Memory for a part, as it is walked; a few elements that nothing is written to where it is not asked for.
+    fn out(&self, part: AttentionPart, made: &mut [Option<CubeTensor>]) -> TensorArg {
+        let like = &self.inputs[0];
+        match self.call.parts.iter().position(|p| *p == part) {
+            Some(i) => {
+                let AttentionOutput { dims, .. } = &self.call.outputs[i];
+                let tensor = self.outputs[i].memory();
+                let arg = self.walked(&tensor, dims);
+                made[i] = Some(tensor);
+                arg
+            }
+            None => {
+                let (client, device, few) =
+                    (like.client.clone(), like.device.clone(), Extents::from([VECTOR]));
+                let nothing = empty_device_contiguous_dtype(client, device, few, BurnType::F32);
+                self.walked(&nothing, &vec![None; self.call.sizes.len()])
+            }
+        }
+    }
+
+    /// The results in order.
+    fn go(&self, bits: CubeTensor) -> Vec<CubeTensor> {
+        let call = self.call;
+        let mut made = vec![None; call.parts.len()];
+        let has = |part| call.parts.contains(&part);
+        // What is accumulated for wide keys takes more registers, which leaves fewer for what is looked at.
+        let widest = call.width.max(call.values);
+        let columns = if widest > 64 { 32 } else { 64 };
+        if call.slope.is_none() {
+            self.forward(64, bits, &mut made);
+        } else {
+            if has(AttentionPart::Query) {
+                self.query_grad(columns, bits.clone(), &mut made);
+            }
+            if has(AttentionPart::Key) || has(AttentionPart::Value) {
+                self.key_grad(columns, bits, &mut made);
+            }
+        }
+        made.into_iter().flatten().collect()
+    }
+
+    /// Number of cubes where each takes some of so many positions.
+    fn cubes(&self, of: usize) -> CubeCount {
+        let outer: usize = self.call.sizes[..self.call.outer].iter().product();
+        CubeCount::Static((outer * of.div_ceil(QUERIES)) as u32, 1, 1)
+    }
+
+    fn rows(&self) -> usize {
+        let (call, key) = (self.call, self.call.sizes.len() - 1);
+        call.sizes[call.outer..key].iter().product()
+    }
+
+    fn address(&self) -> AddressType {
+        let outputs = self.call.outputs.iter().map(|o| AddressType::from_len(o.shape.iter().product()));
+        self.inputs.iter().map(address_type).chain(outputs).max().unwrap_or_default()
+    }
+
+    /// The half type, and that of the results that are as wide as values.
+    fn types(&self) -> [ElemType; 2] {
+        let of_results = self.call.parts.iter().zip(self.outputs);
+        let wide = of_results.filter(|(p, _)| !p.is_of_query());
+        let result = wide.map(|(_, out)| out.ir.dtype).next().unwrap_or(BurnType::F32);
+        [self.inputs[0].dtype, result].map(dtype_to_storage_type)
+    }
+
+    fn forward(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
+        let [half, result] = self.types();
+        let is_result = self.call.parts.contains(&AttentionPart::Result);
+        let of_values = if is_result { AttentionPart::Result } else { AttentionPart::Values };
+        #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
+        // SAFETY: as said.
+        unsafe {
+            forward::attention_forward::launch_unchecked(
+                &self.inputs[0].client,
+                self.cubes(self.rows()),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(),
+                VECTOR,
+                2,
+                self.factor(0),
+                self.factor(1),
+                self.factor(2),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                bits.into_tensor_arg(),
+                self.out(AttentionPart::Max, made),
+                self.out(AttentionPart::Sum, made),
+                self.out(of_values, made),
+                self.shape(columns),
+                half,
+                result,
+            );
+        }
+    }
+
+    fn query_grad(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
+        let [half, result] = self.types();
+        #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
+        // SAFETY: as said.
+        unsafe {
+            backward::attention_query_grad::launch_unchecked(
+                &self.inputs[0].client,
+                self.cubes(self.rows()),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(),
+                VECTOR,
+                2,
+                self.factor(0),
+                self.factor(1),
+                self.factor(2),
+                self.factor(3),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                bits.into_tensor_arg(),
+                self.out(AttentionPart::Query, made),
+                self.shape(columns),
+                half,
+                result,
+            );
+        }
+    }
+
+    fn key_grad(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
+        let [half, result] = self.types();
+        let keys = self.call.sizes.last().copied().unwrap_or(0);
+        #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
+        // SAFETY: as said.
+        unsafe {
+            backward::attention_key_grad::launch_unchecked(
+                &self.inputs[0].client,
+                self.cubes(keys),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(),
+                VECTOR,
+                2,
+                self.factor(0),
+                self.factor(1),
+                self.factor(2),
+                self.factor(3),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                bits.into_tensor_arg(),
+                self.out(AttentionPart::Key, made),
+                self.out(AttentionPart::Value, made),
+                columns,
+                self.shape(QUERIES),
+                half,
+                result,
+            );
+        }
+    }
+}

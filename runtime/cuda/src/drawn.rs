@@ -1,0 +1,87 @@
+//! Truth values that kernels draw where they need them, bit by bit those that are drawn into memory elsewhere.
+
+use super::program::truth;
+use super::random::{Generator, generator, least_word};
+use cubecl::prelude::*;
+use meshwright_device::kernels::random::{Draws, RandomBlock};
+use meshwright_exec::backend::RngState;
+use meshwright_plan::random::{Distribution, Truths};
+
+/// What is drawn at the moment of a call: key and first count, how far the next count along each dim of the kernel is, and how bits are
+/// made truth values.
+#[derive(Clone, Debug)]
+pub(super) struct Drawn {
+    pub(super) draws: Draws,
+    pub(super) strides: Vec<u64>,
+    of: Truths,
+}
+
+impl Drawn {
+    /// Of a kernel with so many dims; `places` are those of what is drawn. Only truth values are drawn so.
+    pub(super) fn new((kernel, places): &(RandomBlock, Vec<usize>), dims: usize, rng: RngState) -> Drawn {
+        let draws = kernel.draws_by_dim(rng.seed, rng.moment(), rng.first_example);
+        let mut strides = vec![0; dims];
+        places.iter().zip(&draws.dims).for_each(|(place, dim)| strides[*place] = dim.1);
+        let Distribution::Bernoulli { rate } = draws.distribution else { unreachable!("only truth values") };
+        Drawn { strides, of: Truths::of(rate), draws }
+    }
+
+    /// How many share a counter.
+    pub(super) fn to_a_counter(&self) -> usize {
+        self.of.to_a_counter as usize
+    }
+
+    /// Whether positions along the last of these dims are counted one after the other, and each so-many-th is the first of a group that does
+    /// not lie in two counters.
+    pub(super) fn is_in_groups(&self, strides: &[u64], of: usize) -> bool {
+        let Some((last, others)) = strides.split_last() else { return false };
+        let whole = |n: &u64| n.is_multiple_of(of as u64);
+        *last == 1 && whole(&self.draws.first) && others.iter().all(whole)
+    }
+
+    /// How it comes into registers, as the `which`-th of what is drawn and so many elements at a time; `strides` as the kernel walks.
+    pub(super) fn source(&self, which: usize, strides: &[u64], width: usize) -> DrawnSource {
+        let many = self.to_a_counter();
+        let group = many.min(width);
+        let in_groups = 2 * group >= many && width.is_multiple_of(group) && self.is_in_groups(strides, group);
+        DrawnSource { which, many, in_groups }
+    }
+
+    /// What the kernel is given; `strides` as it walks.
+    pub(super) fn launch(&self, strides: &[u64]) -> DrawLaunch {
+        let strides = strides.iter().copied().collect();
+        DrawLaunch::new(generator(&self.draws), self.draws.first, strides, least_word(self.of))
+    }
+}
+
+/// Which of the draws it is, how many elements share a counter of it, and whether a vector lies in whole counters or in one half of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DrawnSource {
+    pub(super) which: usize,
+    pub(super) many: usize,
+    pub(super) in_groups: bool,
+}
+
+/// Truth values that are drawn.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Draw {
+    pub(super) generator: Generator,
+    /// The count of the first, and how far the next along each dim is.
+    pub(super) first: u64,
+    pub(super) strides: Sequence<u64>,
+    /// The least word that is true.
+    least: u32,
+}
+
+#[cube]
+impl Draw {
+    /// The value of a word, of whose bits the highest count.
+    pub(super) fn truth(&self, word: u32) -> f32 {
+        truth(self.is_true(word))
+    }
+
+    /// The same as a truth value.
+    pub(super) fn is_true(&self, word: u32) -> bool {
+        word >= self.least
+    }
+}

@@ -1,0 +1,163 @@
+//! A product that does more in the same kernel of cuBLASLt. Where the library turns out to have no kernel for that, the product is computed
+//! alone, and the rest by a kernel of our own.
+
+use super::blas::{self, ProductTensors};
+use super::folds::fold;
+use super::maps::MapRun;
+use super::operands::{OwnInputs, ResultSlot};
+use super::product::compute;
+use burn_cubecl::CubeDevice;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::reshape;
+use burn_cubecl::tensor::CubeTensor;
+use burn_std::Shape as Extents;
+use meshwright_burn::blas::Then;
+use meshwright_device::KernelError;
+use meshwright_device::kernels::product::{BesideProduct, ProductCall};
+use meshwright_device::passes::epilogues::ProductFunction;
+use std::collections::BTreeSet;
+
+/// A product whose operands are there.
+struct ProductRun<'a> {
+    call: &'a ProductCall,
+    outputs: &'a [ResultSlot<'a>],
+    /// Where random values would be drawn, which there are none of.
+    step: &'a CubeTensor,
+}
+
+/// The results of a product and what is done beside it.
+pub(super) fn product(
+    call: &ProductCall,
+    relu_bits: &mut BTreeSet<usize>,
+    step: &CubeTensor,
+    inputs: OwnInputs,
+    outputs: &[ResultSlot<'_>],
+) -> Result<Vec<CubeTensor>, KernelError> {
+    let run = ProductRun { call, outputs, step };
+    match run.fused(relu_bits, &inputs.tensors) {
+        Some(made) => Ok(made),
+        None => run.apart(inputs).map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}"))),
+    }
+}
+
+impl ProductRun<'_> {
+    /// All in one kernel; none where cuBLASLt has none.
+    fn fused(&self, relu_bits: &mut BTreeSet<usize>, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
+        let CubeDevice::Cuda(gpu) = &self.step.device else { return None };
+        let [left, right, rest @ ..] = inputs else { return None };
+        let made: Vec<CubeTensor> = self.outputs.iter().map(ResultSlot::memory).collect();
+        let asked = |then, vector: Option<&CubeTensor>, aux: Option<&CubeTensor>| {
+            let tensors =
+                ProductTensors { aux: aux.cloned(), ..self.tensors([left, right], &made[0], vector) };
+            blas::fused(gpu.index, self.call.matrices, then, tensors)
+        };
+        let done = match &self.call.beside {
+            BesideProduct::Map { function, .. } => {
+                let bias = self.bias(rest);
+                let bias = bias.as_ref();
+                let kept = self.call.keeps_bits && asked(Then::ReluKeeping, bias, made.last());
+                match self.call.bits_of {
+                    Some(step) if kept => drop(relu_bits.insert(step)),
+                    Some(step) => drop(relu_bits.remove(&step)),
+                    None => {}
+                }
+                let then = match function {
+                    ProductFunction::Identity => Then::Nothing,
+                    ProductFunction::Relu => Then::Relu,
+                    ProductFunction::GeluTanh => Then::GeluTanh,
+                };
+                kept || asked(then, bias, None)
+            }
+            BesideProduct::GeluKeeping { gelu, .. } => {
+                let bias = self.bias(rest);
+                let kept = made.last().filter(|kept| kept.meta == made[0].meta);
+                if kept.is_some() && asked(Then::GeluTanhKeeping, bias.as_ref(), kept) {
+                    return Some(made);
+                }
+                // With the bias alone, to which a kernel of our own applies the function.
+                let kept = made.last()?.clone();
+                let tensors = self.tensors([left, right], &kept, bias.as_ref());
+                if !blas::fused(gpu.index, self.call.matrices, Then::Nothing, tensors) {
+                    return None;
+                }
+                let inputs = OwnInputs { tensors: vec![kept.clone()], ended: vec![false] };
+                let result = MapRun::new(gelu, &self.outputs[..1], self.step).run(inputs).ok()?;
+                return Some(result.into_iter().chain([kept]).collect());
+            }
+            BesideProduct::ReluGrad { .. } => {
+                self.call.bits_of.is_some_and(|step| relu_bits.contains(&step))
+                    && asked(Then::ReluGrad, None, rest.first())
+            }
+            BesideProduct::GeluGrad { .. } => {
+                let operand = rest.first().filter(|x| x.meta == made[0].meta);
+                operand.is_some() && asked(Then::GeluTanhGrad, None, operand)
+            }
+            BesideProduct::FactorSums { right, .. } => {
+                asked(if *right { Then::RightSums } else { Then::LeftSums }, made.last(), None)
+            }
+        };
+        done.then_some(made)
+    }
+
+    fn tensors(
+        &self,
+        [left, right]: [&CubeTensor; 2],
+        out: &CubeTensor,
+        vector: Option<&CubeTensor>,
+    ) -> ProductTensors {
+        ProductTensors {
+            left: left.clone(),
+            right: right.clone(),
+            out: out.clone(),
+            vector: vector.cloned(),
+            aux: None,
+        }
+    }
+
+    /// The library takes its elements one after the other.
+    fn bias(&self, rest: &[CubeTensor]) -> Option<CubeTensor> {
+        rest.first().filter(|_| self.call.biased).cloned().map(into_contiguous)
+    }
+
+    /// The product, then the rest.
+    fn apart(&self, inputs: OwnInputs) -> Result<Vec<CubeTensor>, String> {
+        let OwnInputs { mut tensors, mut ended } = inputs;
+        let reads_bits = matches!(self.call.beside, BesideProduct::ReluGrad { .. });
+        let own = 2 + usize::from(self.call.biased) + usize::from(reads_bits);
+        let mut rest = OwnInputs { tensors: tensors.split_off(own), ended: ended.split_off(own) };
+        tensors.truncate(2);
+        let (Some(right), Some(left)) = (tensors.pop(), tensors.pop()) else {
+            return Err("no factors".into());
+        };
+        let (shape, dtype) = &self.call.product;
+        let product = reshape(compute(left, right, *dtype, None)?, Extents::from(shape.clone()));
+        Ok(match &self.call.beside {
+            BesideProduct::Map { map, at, .. }
+            | BesideProduct::ReluGrad { map, at }
+            | BesideProduct::GeluGrad { map, at } => {
+                rest.tensors.insert(*at, product);
+                rest.ended.insert(*at, true);
+                let mut made =
+                    MapRun::new(map, &self.outputs[..1], self.step).run(rest).map_err(|e| e.to_string())?;
+                // Nobody reads them, since they are not kept.
+                made.extend(self.outputs[1..].iter().map(ResultSlot::memory));
+                made
+            }
+            BesideProduct::GeluKeeping { map, at, gelu } => {
+                rest.tensors.insert(*at, product);
+                rest.ended.insert(*at, true);
+                let [result, kept] = self.outputs else { return Err("one result is kept".into()) };
+                let of =
+                    |map, slot, inputs| MapRun::new(map, std::slice::from_ref(slot), self.step).run(inputs);
+                let kept = of(map, kept, rest).map_err(|e| e.to_string())?;
+                let inputs = OwnInputs { tensors: kept.clone(), ended: vec![false] };
+                let made = of(gelu, result, inputs).map_err(|e| e.to_string())?;
+                made.into_iter().chain(kept).collect()
+            }
+            BesideProduct::FactorSums { fold: of, .. } => {
+                let sums = fold(of, &rest.tensors, &self.outputs[1..]);
+                std::iter::once(product).chain(sums).collect()
+            }
+        })
+    }
+}

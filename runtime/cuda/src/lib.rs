@@ -1,0 +1,542 @@
+//! Devices that are NVIDIA's GPUs, and their stand-in on the host: kernels that are compiled for the device at hand, cuBLASLt's matmuls, and
+//! operations of Burn where there is neither. Without the cargo feature `cuda` this crate is empty.
+//!
+//! The results are those of the native kernels but for rounding.
+#![cfg(feature = "cuda")]
+
+mod arena;
+mod arguments;
+mod attention;
+mod blas;
+mod captures;
+mod download;
+mod drawn;
+mod elements;
+mod epilogue;
+mod erf;
+mod exp2;
+mod faults;
+mod folds;
+mod graphs;
+mod index;
+mod input_upload;
+mod maps;
+mod operands;
+mod product;
+mod program;
+mod ptx;
+mod random;
+mod rows;
+mod space;
+mod tile;
+mod views;
+mod watch;
+mod windows;
+
+use arena::{ArenaMemory, ReceiveSpot};
+use burn_backend::tensor::FloatTensor;
+use burn_backend::{Backend as _, DType as BurnType, TensorMetadata};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{Cube, CubeDevice};
+use burn_ir::{BackendIr, BaseOperationIr, HandleKind, TensorHandle, TensorStatus};
+use cubecl::config::cache::CacheConfig;
+use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+use meshwright_burn::dtypes;
+use meshwright_burn::iteration::{slice_at, update_at};
+use meshwright_burn::memory::{BurnMemory, Pinning, uploaded};
+use meshwright_burn::transfer::{download, typed, uninitialized, upload, upload_parts};
+use meshwright_cpu::kernels::DrawBlock;
+use meshwright_cpu::{HostMemory, Pool};
+use meshwright_device::arena::Arena;
+use meshwright_device::collective::calls::CallPiece;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::kernels::random::RandomBlock;
+use meshwright_device::launch::Launch;
+use meshwright_device::local::DeviceContext;
+use meshwright_device::stored::{stored_as, stored_shape};
+use meshwright_device::target::Target;
+use meshwright_device::{KernelError, LoweringError};
+use meshwright_exec::backend::{
+    Backend, DeviceError, DeviceFault, Download, Graphs, Handle, Handles, Memory, RngState, RunPoint,
+};
+use meshwright_exec::watch::Launches;
+use meshwright_exec::{DeviceKind, ExecError, HostTensor, Platform, Programs, SilentGpu, opaque};
+use meshwright_gpu::driver::Driver;
+use meshwright_gpu::load::Paths;
+use meshwright_gpu::products::TunedProducts;
+use meshwright_plan::{DType, Plan};
+use operands::{OwnInputs, ResultSlot};
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// The GPU of that number.
+pub fn gpu(number: usize) -> DeviceKind {
+    DeviceKind::gpu(CubePlatform::Cuda, number)
+}
+
+/// What GPUs run, compiled for the host: to test it where there is no GPU. It needs the feature `cubecl-cpu`.
+pub fn compiled_on_host() -> DeviceKind {
+    DeviceKind::new(CubePlatform::Host)
+}
+
+/// What kernels are compiled for.
+#[derive(Clone, Copy)]
+enum CubePlatform {
+    Cuda,
+    Host,
+}
+
+impl fmt::Display for CubePlatform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CubePlatform::Cuda => "cuda",
+            CubePlatform::Host => "cubecl on the cpu",
+        })
+    }
+}
+
+impl Platform for CubePlatform {
+    fn programs(&self, gpu: Option<usize>, rank: usize, libraries: &Paths) -> Result<Programs, ExecError> {
+        Ok(Programs::new(GpuBackend::open(gpu, rank, libraries)?))
+    }
+
+    fn silent(&self, gpu: Option<usize>) -> Option<SilentGpu> {
+        faults::silent(gpu?)
+    }
+
+    fn observe(&self, watched: &Arc<Launches>) -> Option<Box<dyn Any + Send>> {
+        Some(watch::observe(watched))
+    }
+}
+
+/// Has CubeCL keep what it tunes and compiles where other measurements of GPUs are, for each driver apart, so that a later start does
+/// neither. Where a `cubecl.toml` names a place, that one.
+fn keep_tuned(libraries: &Paths) {
+    let Some(folder) = &libraries.cache else { return };
+    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    if matches!(config.environment.path, CacheConfig::Target) {
+        config.environment.path = CacheConfig::Directory(folder.join("cubecl"));
+        config.compilation.cache = true;
+        if let Ok(version) = Driver::open(libraries).and_then(|driver| driver.version()) {
+            config.environment.name = format!("cuda-{version}");
+        }
+    }
+    // The first device of a process sets it for all.
+    CubeClRuntimeConfig::try_set(config);
+}
+
+type Server = <cubecl::cuda::CudaRuntime as cubecl_runtime::runtime::Runtime>::Server;
+
+/// A dense tensor with the address of its memory, which stays where it is as long as this lives.
+struct Pinned {
+    tensor: CubeTensor,
+    address: u64,
+    /// Keeps the allocation in its place.
+    _resource: Box<dyn Any + Send>,
+}
+
+impl Pinning for Pinned {
+    fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+/// Brings a tensor into place, in the order of what the device was told before.
+fn pinned(tensor: HandleKind<Cube>) -> Result<Pinned, DeviceError> {
+    let tensor = inner(tensor)?;
+    // Tensors of a GPU may have gaps between their rows.
+    let tensor = into_contiguous(tensor);
+    let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());
+    let resource = resource.map_err(|e| DeviceError(e.to_string()))?;
+    let address = resource.resource().ptr;
+    Ok(Pinned { tensor, address, _resource: Box::new(resource) })
+}
+
+/// A device that kernels are compiled for.
+struct GpuBackend {
+    device: CubeDevice,
+    /// Whether runs are recorded.
+    records: bool,
+    /// The number of the step, in the device's memory too.
+    clock: Option<(u64, CubeTensor)>,
+    arena: ArenaMemory,
+    /// The steps with a `relu` whose bits the run has written.
+    relu_bits: BTreeSet<usize>,
+    /// Storage on the host for what collectives receive.
+    pool: Pool,
+    note: Option<String>,
+}
+
+impl GpuBackend {
+    /// The GPU of that number, or the host.
+    fn open(gpu: Option<usize>, rank: usize, libraries: &Paths) -> Result<GpuBackend, ExecError> {
+        let (libraries, not_kept) = libraries.with_writable_cache();
+        keep_tuned(&libraries);
+        let (found, kind) = match gpu {
+            Some(index) => (CubeDevice::cuda(index), self::gpu(index)),
+            None => (CubeDevice::cpu(), compiled_on_host()),
+        };
+        let message =
+            |e: &dyn fmt::Display| format!("cannot use {kind}: {e}; `meshwright devices` says what is there");
+        let device = found.map_err(|e| ExecError::Start { rank, message: message(&e) })?;
+        let note = match &device {
+            CubeDevice::Cuda(gpu) => {
+                faults::watch(gpu, &libraries);
+                captures::allow_others(gpu, &libraries);
+                blas::open(gpu, &libraries)
+            }
+            _ => None,
+        };
+        let notes: Vec<String> = [note, not_kept].into_iter().flatten().collect();
+        Ok(GpuBackend {
+            device,
+            records: gpu.is_some() && !libraries.launches_each,
+            clock: None,
+            arena: ArenaMemory::default(),
+            relu_bits: BTreeSet::new(),
+            pool: Pool::default(),
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
+        })
+    }
+
+    /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least; `out` is memory for it.
+    fn matmul(
+        left: CubeTensor,
+        right: CubeTensor,
+        dtype: BurnType,
+        out: Option<CubeTensor>,
+    ) -> Result<CubeTensor, KernelError> {
+        product::compute(left, right, dtype, out)
+            .map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}")))
+    }
+
+    /// The memory of the next result, where that is in the arena.
+    fn place(&mut self, ir: &burn_ir::TensorIr) -> Result<Option<CubeTensor>, KernelError> {
+        let slots = self.arena.results(std::slice::from_ref(ir), &self.device)?;
+        Ok(slots.first().and_then(ResultSlot::placed))
+    }
+
+    /// Random values with elements of `dtype`, drawn on the device once a run has begun, before on the host.
+    fn drawn(
+        &self,
+        block: &RandomBlock,
+        rng: RngState,
+        dtype: BurnType,
+    ) -> Result<HandleKind<Cube>, KernelError> {
+        if let Some((_, step)) = &self.clock {
+            return Ok(kind_of(random::draw(block, (rng, step), dtype, &self.device)));
+        }
+        let mut host = HostTensor::zeros(block.dtype(), block.shape());
+        block.run(rng.seed, rng.moment(), rng.first_example, host.data.view_mut())?;
+        Ok(upload::<Cube>(host, &self.device))
+    }
+
+    /// The results of a kernel of this crate.
+    fn launched(
+        &mut self,
+        (kernel, rng): (&Kernel, RngState),
+        inputs: Vec<CubeTensor>,
+        launch: &Launch,
+    ) -> Result<Vec<CubeTensor>, KernelError> {
+        let GpuBackend { device, clock, arena, relu_bits, .. } = self;
+        let Some((_, step)) = clock else {
+            return Err(KernelError::Unsupported("no run has begun".into()));
+        };
+        let inputs = OwnInputs::new(inputs, &launch.reads);
+        let outputs = &arena.results(&launch.writes, device)?;
+        match kernel {
+            Kernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
+            Kernel::Join(call) => maps::join(call, step, &inputs.tensors, &outputs[0]),
+            Kernel::Fold(calls) => Ok(folds::fold(calls, &inputs.tensors, outputs)),
+            Kernel::Rows(call) => rows::compute(call, rng, step, inputs, outputs),
+            Kernel::AttentionDraws(call) => attention::draw(call, rng, step, inputs.tensors, outputs),
+            Kernel::Attention(call) => attention::attend(call, rng, step, inputs.tensors, outputs),
+            Kernel::LookUp(call) => index::look_up(call, &inputs.tensors, outputs),
+            Kernel::Scatter(call) => index::scatter(call, &inputs.tensors, outputs),
+            Kernel::Convolve(call) => windows::convolve(call, &inputs.tensors, outputs),
+            Kernel::Pool(call) => windows::pool(call, &inputs.tensors, outputs),
+            Kernel::Product(call) => epilogue::product(call, relu_bits, step, inputs, outputs),
+            other => Err(KernelError::Unsupported(format!("there is no kernel `{}`", other.name()))),
+        }
+    }
+
+    /// Whether a transport works on the memory of this device: then the GPU's number.
+    fn pins(&self, gpu: Option<u32>) -> Option<u32> {
+        gpu.filter(|gpu| match &self.device {
+            CubeDevice::Cuda(d) => u32::try_from(d.index) == Ok(*gpu),
+            _ => false,
+        })
+    }
+}
+
+impl Backend for GpuBackend {
+    type Burn = Cube;
+    type Kernel = Kernel;
+    type CallMemory = BurnMemory<Pinned>;
+
+    fn device(&self) -> &CubeDevice {
+        &self.device
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    fn tunes(&self) -> bool {
+        !matches!(self.device, CubeDevice::Cpu(_))
+    }
+
+    fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedProducts) -> R) -> Result<Option<R>, DeviceError> {
+        Cube::sync(&self.device).map_err(|e| DeviceError(e.to_string()))?;
+        Ok(match &self.device {
+            CubeDevice::Cuda(gpu) => blas::tuned(gpu.index, f),
+            _ => None,
+        })
+    }
+
+    fn product(
+        &mut self,
+        left: FloatTensor<Cube>,
+        right: FloatTensor<Cube>,
+    ) -> Result<FloatTensor<Cube>, KernelError> {
+        let dtype = left.dtype();
+        match self.target().own_matmul {
+            true => GpuBackend::matmul(left, right, dtype, None),
+            false => Ok(<Cube as burn_backend::ops::FloatTensorOps<Cube>>::float_matmul(left, right)),
+        }
+    }
+
+    fn target(&self) -> Target {
+        match &self.device {
+            CubeDevice::Cuda(gpu) => Target {
+                tensor_cores: attention::is_there(&self.device.client()),
+                ..Target::cuda((0, 0), blas::is_open(gpu.index))
+            },
+            _ => Target::compiled_on_host(),
+        }
+    }
+
+    fn check(&self, plan: &Plan, rank: usize) -> Result<(), ExecError> {
+        dtypes::check(plan, rank, |dtype| Cube::supports_dtype(&self.device, dtype))
+    }
+
+    fn prepare(&self, _: &DeviceContext<'_>, kernel: &Kernel) -> Result<Kernel, LoweringError> {
+        Ok(kernel.clone())
+    }
+
+    fn view(tensor: &Handle<Self>, operation: &BaseOperationIr) -> Option<Handle<Self>> {
+        views::view(tensor, operation)
+    }
+
+    fn load_arena(&mut self, arena: &Arena) {
+        self.arena.load(arena);
+    }
+
+    fn lacks_arena(&self) -> bool {
+        self.arena.is_missing()
+    }
+
+    fn leave_arena(&mut self) -> Result<(), DeviceError> {
+        let [asked, foreseen] = self.arena.leave();
+        let message =
+            || DeviceError(format!("a run has asked for {asked} results, and {foreseen} were foreseen"));
+        if asked == foreseen { Ok(()) } else { Err(message()) }
+    }
+
+    fn renew_arena(&mut self) {
+        self.arena.memory = None;
+    }
+
+    fn enter_arena(&mut self, arena: &Arc<Arena>) {
+        self.arena.enter(arena, &self.device);
+    }
+
+    fn run_kernel(
+        &mut self,
+        kernel: &Kernel,
+        launch: &Launch,
+        handles: &mut Handles<Self>,
+        rng: RngState,
+    ) -> Result<(), KernelError> {
+        let made = match (kernel, &launch.reads[..]) {
+            (Kernel::Matmul, [left, right]) => {
+                let [left, right] = [left, right].map(|t| handles.get_float_tensor::<Cube>(t));
+                let ir = &launch.writes[0];
+                let out = self.place(ir)?;
+                let out =
+                    out.map(|handle| Cube::float_tensor(TensorHandle { handle, shape: ir.shape.clone() }));
+                HandleKind::Float(GpuBackend::matmul(left, right, ir.dtype, out)?)
+            }
+            (Kernel::Random(block), _) => self.drawn(block, rng, launch.writes[0].dtype)?,
+            (Kernel::Blank, []) => {
+                let ir = &launch.writes[0];
+                let made = match self.place(ir)? {
+                    Some(placed) => placed,
+                    None => opaque::<Cube>(uninitialized::<Cube>(ir.shape.clone(), ir.dtype, &self.device)),
+                };
+                handles.register_handle(ir.id, made);
+                return Ok(());
+            }
+            (Kernel::IterationSlice(dim), [all]) => {
+                slice_at(handles, all, &launch.writes[0], rng.iteration.position(*dim)?)
+            }
+            (Kernel::IterationUpdate(dim), [all, value]) => {
+                let at = rng.iteration.position(*dim)?;
+                let operands = [all, value].map(|t| handles.get_handle_ref(&t.id));
+                if let [Some(stack), Some(part)] = operands
+                    && let Some(made) = self.arena.updated(stack, part, at)?
+                {
+                    [all, value].iter().for_each(|t| drop(handles.get_handle(&t.id, &t.status)));
+                    handles.register_handle(launch.writes[0].id, made);
+                    return Ok(());
+                }
+                update_at(handles, all, value, at)
+            }
+            (kernel, inputs) => {
+                let inputs = inputs.iter().map(|t| handles.get_handle(&t.id, &t.status)).collect();
+                let made = self.launched((kernel, rng), inputs, launch)?;
+                let outs = launch.writes.iter().zip(made);
+                outs.for_each(|(out, made)| handles.register_handle(out.id, made));
+                return Ok(());
+            }
+        };
+        handles.register_handle(launch.writes[0].id, opaque::<Cube>(made));
+        Ok(())
+    }
+
+    fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>> {
+        upload_parts::<Cube>(host, values, &self.device)
+    }
+
+    /// Kernels were tried, and what is not updated in place has left the memory that it was uploaded to.
+    fn ran_first(&mut self) {
+        // What cannot be given back now stays reserved.
+        if Cube::sync(&self.device).is_ok() {
+            let _ = self.device.client().memory_cleanup();
+        }
+    }
+
+    fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+        if host.data.is_empty() || host.dtype().is_pair() {
+            return self.upload(host, None);
+        }
+        let device = self.device.clone();
+        let kept = move |()| upload::<Cube>(host, &device);
+        vec![opaque::<Cube>(self.device.client().memory_persistent_allocation((), kept))]
+    }
+
+    fn upload_input(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+        if host.data.is_empty() || host.dtype().is_pair() {
+            return self.upload(host, None);
+        }
+        vec![input_upload::sent(host, &self.device)]
+    }
+
+    fn download(
+        &self,
+        tensors: Vec<Handle<Self>>,
+        dtype: DType,
+        values: Option<DType>,
+        shape: &[usize],
+    ) -> Result<HostTensor, DeviceError> {
+        download::<Cube>(tensors, dtype, values, shape)
+    }
+
+    fn start_download(&self, tensor: &Handle<Self>, dtype: DType, shape: &[usize]) -> Option<Download> {
+        let tensor = typed::<Cube>(tensor.clone(), stored_as(dtype), &stored_shape(dtype, shape));
+        download::started(&self.device, inner(tensor).ok()?, dtype, shape)
+    }
+
+    fn send(
+        &mut self,
+        tensor: Option<Handle<Self>>,
+        piece: &CallPiece,
+        gpu: Option<u32>,
+    ) -> Result<BurnMemory<Pinned>, DeviceError> {
+        if let Some(gpu) = self.pins(gpu) {
+            let tensor = tensor.map(|t| typed::<Cube>(t, stored_as(piece.dtype), &piece.shape));
+            return Ok(BurnMemory::Device { pinned: tensor.map(pinned).transpose()?, gpu });
+        }
+        BurnMemory::of_host::<Cube>(tensor, piece)
+    }
+
+    fn receive(
+        &mut self,
+        (piece, gpu): (&CallPiece, Option<u32>),
+        _: (&BurnMemory<Pinned>, bool),
+    ) -> Result<Option<BurnMemory<Pinned>>, DeviceError> {
+        let ir = piece.slot.map(|slot| {
+            let shape = stored_shape(piece.dtype, &piece.shape);
+            slot.tensor(&shape, stored_as(piece.dtype), TensorStatus::NotInit)
+        });
+        let spot = ir.as_ref().map(|ir| self.arena.received(ir, &self.device)).transpose();
+        let tensor = match spot.map_err(|e| DeviceError(e.to_string()))? {
+            Some(ReceiveSpot::Sent) => return Ok(None),
+            Some(ReceiveSpot::At(tensor)) => {
+                Some(typed::<Cube>(tensor, stored_as(piece.dtype), &piece.shape))
+            }
+            Some(ReceiveSpot::Own) | None => None,
+        };
+        let Some(gpu) = self.pins(gpu) else {
+            return Ok(Some(BurnMemory::Host(HostMemory(self.pool.take(piece.dtype, &piece.shape)?))));
+        };
+        let new = || ir.map(|ir| uninitialized::<Cube>(ir.shape, ir.dtype, &self.device));
+        let pinned = tensor.or_else(new).map(pinned).transpose()?;
+        Ok(Some(BurnMemory::Device { pinned, gpu }))
+    }
+
+    fn received(&mut self, memory: BurnMemory<Pinned>, piece: &CallPiece) -> Option<Handle<Self>> {
+        match memory {
+            BurnMemory::Device { pinned, .. } => pinned.map(|pinned| pinned.tensor),
+            BurnMemory::Host(memory) => uploaded::<Cube>(memory, &mut self.pool, piece, &self.device),
+        }
+    }
+
+    fn sent(&mut self, memory: BurnMemory<Pinned>) {
+        drop(memory);
+    }
+
+    fn begin(&mut self, rng: RngState) {
+        random::set_step(&self.device, &mut self.clock, rng.step);
+    }
+
+    fn reached(&mut self, at: Option<RunPoint>) {
+        if let CubeDevice::Cuda(gpu) = &self.device {
+            faults::reached(gpu, at);
+        }
+    }
+
+    fn fault(&mut self, problem: &str) -> Option<DeviceFault> {
+        faults::fault(&self.device, problem)
+    }
+
+    fn graphs(&mut self) -> Option<&mut dyn Graphs<Handle<Self>>> {
+        if self.records { Some(self) } else { None }
+    }
+
+    fn memory(&self) -> Result<Option<Memory>, DeviceError> {
+        Cube::sync(&self.device).map_err(|e| DeviceError(e.to_string()))?;
+        let usage = Cube::memory_pool_usage(&self.device);
+        Ok(usage.map(|u| Memory { peak: 0, planned: 0, in_use: u.bytes_in_use, reserved: u.bytes_reserved }))
+    }
+}
+
+/// The tensor itself.
+fn inner(tensor: HandleKind<Cube>) -> Result<CubeTensor, DeviceError> {
+    match tensor {
+        HandleKind::Float(t) | HandleKind::Int(t) => Ok(t),
+        _ => Err(DeviceError("it holds no numbers".into())),
+    }
+}
+
+/// A tensor with its kind.
+fn kind_of(tensor: CubeTensor) -> HandleKind<Cube> {
+    match tensor.dtype {
+        BurnType::Bool(_) => HandleKind::Bool(tensor),
+        dtype if dtype.is_float() => HandleKind::Float(tensor),
+        _ => HandleKind::Int(tensor),
+    }
+}

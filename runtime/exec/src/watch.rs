@@ -1,0 +1,201 @@
+//! Which kernels devices launch, and how long these run: for devices that tell. Threads of the host have no launches to count.
+
+use crate::cluster::DeviceKind;
+use serde::Serialize;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What kernels are counted under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelsBy {
+    /// Their names.
+    Kernel,
+    /// The value of the model that they compute, with its line.
+    Line,
+    /// The launch of the device plan.
+    Launch,
+}
+
+/// A kernel that was launched while devices were watched.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelUse {
+    /// Its name in the backend, without what it is generic over; or the line or launch that it is counted under.
+    pub name: String,
+    /// How often, by all devices of this process together.
+    pub launches: u64,
+    /// How long all of these ran, in milliseconds, by the clock of the device where it has one. What was not measured counts 0.
+    pub ms: f64,
+    /// What all of these read and wrote in memory; a tensor counts once for each that reads or writes it, whatever caches have of it. What is not
+    /// counted, such as attention, lookups, convolutions and kernels of Burn, counts 0.
+    pub bytes: u64,
+    /// Of a library that computes many things, each: a product of matrices, and of which family of kernels the one is that computed it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub products: Vec<KernelUse>,
+}
+
+/// Between the name of a library and what it computes.
+pub const OF: &str = ": ";
+
+/// The time of a kernel, which may have to be waited for; none where the device could not tell it.
+pub type Measured = Box<dyn FnOnce() -> Option<Duration> + Send>;
+
+/// What came in, in the order of the launches, by what it is counted under.
+#[derive(Default)]
+struct Seen {
+    /// The line or launch that runs now.
+    at: Option<Arc<str>>,
+    launched: Vec<Arc<str>>,
+    measured: Vec<(Arc<str>, Measured)>,
+    moved: Vec<(Arc<str>, u64)>,
+}
+
+/// Launches that somebody watches: what runs kernels tells it of them.
+pub struct Launches {
+    by: KernelsBy,
+    seen: Mutex<Seen>,
+}
+
+impl Launches {
+    fn note(&self, kernel: &str, f: impl FnOnce(&mut Seen, Arc<str>)) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = seen.at.clone().unwrap_or_else(|| kernel.into());
+        f(&mut seen, key);
+    }
+
+    /// A kernel was launched.
+    pub fn launched(&self, kernel: &str) {
+        self.note(kernel, |seen, key| seen.launched.push(key));
+    }
+
+    /// The time of a kernel that was launched.
+    pub fn measured(&self, kernel: &str, time: Measured) {
+        self.note(kernel, |seen, key| seen.measured.push((key, time)));
+    }
+
+    /// The kernels, those that took most time first. Waits for the measurements.
+    fn uses(&self) -> Vec<KernelUse> {
+        let seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut by_name: BTreeMap<Arc<str>, (u64, Duration, u64)> = BTreeMap::new();
+        for name in seen.launched {
+            by_name.entry(name).or_default().0 += 1;
+        }
+        for (name, time) in seen.measured {
+            by_name.entry(name).or_default().1 += time().unwrap_or_default();
+        }
+        for (name, bytes) in seen.moved {
+            by_name.entry(name).or_default().2 += bytes;
+        }
+        let one = |(name, (launches, time, bytes)): (Arc<str>, (u64, Duration, u64))| KernelUse {
+            name: name.to_string(),
+            launches,
+            ms: time.as_secs_f64() * 1e3,
+            bytes,
+            products: vec![],
+        };
+        by_time(grouped(by_name.into_iter().map(one)))
+    }
+}
+
+static NOW: Mutex<Option<Arc<Launches>>> = Mutex::new(None);
+
+/// The launches that somebody watches, if somebody does.
+pub fn watched() -> Option<Arc<Launches>> {
+    NOW.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Whether somebody watches, and counts kernels by line or by launch.
+pub fn is_watched_by_launch() -> bool {
+    watched().is_some_and(|launches| launches.by != KernelsBy::Kernel)
+}
+
+/// Tells who watches what a launch reads and writes, by the short name of its kernel.
+pub fn moved(kernel: &str, bytes: impl FnOnce() -> u64) {
+    if let Some(launches) = watched() {
+        let bytes = bytes();
+        launches.note(kernel, |seen, key| seen.moved.push((key, bytes)));
+    }
+}
+
+/// A launch that kernels are counted under while this lives. Other devices of the process wait, so that theirs are not.
+pub(crate) struct Launching {
+    launches: Arc<Launches>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Drop for Launching {
+    fn drop(&mut self) {
+        self.launches.seen.lock().unwrap_or_else(PoisonError::into_inner).at = None;
+    }
+}
+
+/// Tells who watches which launch runs, unless kernels are counted by their names. The launch has to end while what is given lives.
+pub(crate) fn at(launch: impl FnOnce(KernelsBy) -> String) -> Option<Launching> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let launches = watched().filter(|launches| launches.by != KernelsBy::Kernel)?;
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = launch(launches.by).into();
+    launches.seen.lock().unwrap_or_else(PoisonError::into_inner).at = Some(at);
+    Some(Launching { launches, _alone: alone })
+}
+
+/// Watches all devices of this process until it ends. Each launch then takes the host a few microseconds longer.
+#[must_use = "what was launched is told at the end"]
+pub struct KernelWatch {
+    launches: Arc<Launches>,
+    observation: Option<Box<dyn Any + Send>>,
+}
+
+impl KernelWatch {
+    /// Begins for devices of that kind; there is one at a time. Where kernels are not counted by their names, each launch ends before
+    /// the next begins.
+    pub fn start(by: KernelsBy, device: Option<&DeviceKind>) -> KernelWatch {
+        let launches = Arc::new(Launches { by, seen: Mutex::default() });
+        let observation = device.and_then(|device| device.observe(&launches));
+        // What tells of no kernel runs as if nobody watched.
+        if observation.is_some() {
+            *NOW.lock().unwrap_or_else(PoisonError::into_inner) = Some(launches.clone());
+        }
+        KernelWatch { launches, observation }
+    }
+
+    /// What was launched since, what took most time first; nothing on CPUs. Waits for the measurements.
+    pub fn end(self) -> Vec<KernelUse> {
+        let launches = self.launches.clone();
+        drop(self);
+        launches.uses()
+    }
+}
+
+impl Drop for KernelWatch {
+    fn drop(&mut self) {
+        if self.observation.take().is_some() {
+            *NOW.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+}
+
+fn by_time(mut all: Vec<KernelUse>) -> Vec<KernelUse> {
+    all.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    all
+}
+
+/// What is after the mark in a name goes under what is before it.
+fn grouped(all: impl Iterator<Item = KernelUse>) -> Vec<KernelUse> {
+    let mut groups: BTreeMap<String, KernelUse> = BTreeMap::new();
+    for kernel in all {
+        let (name, product) = match kernel.name.split_once(OF) {
+            Some((name, product)) => (name.to_owned(), Some(product.to_owned())),
+            None => (kernel.name.clone(), None),
+        };
+        let new = || KernelUse { name: name.clone(), launches: 0, ms: 0.0, bytes: 0, products: vec![] };
+        let group = groups.entry(name.clone()).or_insert_with(new);
+        group.launches += kernel.launches;
+        group.ms += kernel.ms;
+        group.bytes += kernel.bytes;
+        group.products.extend(product.map(|name| KernelUse { name, ..kernel }));
+    }
+    let sorted = |group: KernelUse| KernelUse { products: by_time(group.products), ..group };
+    groups.into_values().map(sorted).collect()
+}
