@@ -19,7 +19,6 @@ mod error;
 mod faults;
 pub mod fold;
 mod names;
-#[cfg(feature = "nccl")]
 pub mod nccl;
 mod recorder;
 mod signature;

@@ -65,7 +65,6 @@ impl RecordedCalls {
     }
 
     /// The time that a launch may take: computing is part of it, so it grows with what earlier launches took.
-    #[cfg(feature = "nccl")]
     pub(crate) fn limit(&self, first: Duration, later: Duration) -> Duration {
         match self.longest.load(Ordering::Relaxed) {
             0 => first,
@@ -74,7 +73,6 @@ impl RecordedCalls {
     }
 
     /// A launch took that time.
-    #[cfg(feature = "nccl")]
     pub(crate) fn took(&self, time: Duration) {
         self.longest.fetch_max(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
     }
