@@ -3,7 +3,7 @@
 //! A Plan has these as steps of their own, since processors without such products are no faster for one step in place of two. Where a device
 //! has a library that does them in one kernel, the engine leaves a step out, and gives its work to the other one.
 
-use super::expression_key::key_of;
+use super::canonical::{Canonical, canonical};
 use super::inlined::InlinedValues;
 use super::masks::Masks;
 use super::residuals::Residuals;
@@ -188,7 +188,7 @@ impl Finder<'_> {
     fn map(&self, at: usize) -> Option<Epilogue> {
         let step = &self.uses.plan.steps[at];
         let (Prim::Map { expr, regs }, [written]) = (&step.prim, &step.writes[..]) else { return None };
-        let key = key_of(expr, *regs.first()?)?;
+        let form = canonical(expr, *regs.first()?)?;
         (0..step.reads.len()).find_map(|product| {
             let read = &step.reads[product];
             let by = self.uses.written_by(read.buf, at)?;
@@ -209,7 +209,7 @@ impl Finder<'_> {
                 return None;
             }
             let dtypes: Vec<DType> = step.reads.iter().map(|o| self.uses.plan.buffer(o.buf).dtype).collect();
-            let does = self.does((&key, &dtypes), at, product)?;
+            let does = self.does((&form, &dtypes), at, product)?;
             Some(Epilogue { product: by, other: at, before, after: vec![], does })
         })
     }
@@ -230,13 +230,20 @@ impl Finder<'_> {
         };
         let same = self.uses.plan.steps[by].writes.first() == Some(read) && read.dims == written.dims;
         let fits = same && self.uses.is_beside(by, at);
-        (fits && key_of(expr, *regs.first()?)? == applied(ProductFunction::GeluTanh, 0, None)).then(|| {
-            Epilogue { does: EpilogueKind::GeluKeeping { product, bias, gelu: at }, ..epilogue.clone() }
+        let form = Some(canonical(expr, *regs.first()?)?);
+        (fits && form == applied(ProductFunction::GeluTanh, 0, None)).then(|| Epilogue {
+            does: EpilogueKind::GeluKeeping { product, bias, gelu: at },
+            ..epilogue.clone()
         })
     }
 
     /// Epilogue that a step computes of one of its operands, if it is one.
-    fn does(&self, (key, dtypes): (&str, &[DType]), at: usize, product: usize) -> Option<EpilogueKind> {
+    fn does(
+        &self,
+        (form, dtypes): (&Canonical, &[DType]),
+        at: usize,
+        product: usize,
+    ) -> Option<EpilogueKind> {
         let step = &self.uses.plan.steps[at];
         let other = match step.reads.len() {
             1 => None,
@@ -245,13 +252,13 @@ impl Finder<'_> {
         };
         for function in [ProductFunction::Identity, ProductFunction::Relu, ProductFunction::GeluTanh] {
             if (other.is_some() || function != ProductFunction::Identity)
-                && key == applied(function, product, other)
+                && applied(function, product, other).as_ref() == Some(form)
             {
                 return Some(EpilogueKind::Map { function, product, bias: other });
             }
         }
         let result = other.filter(|other| dtypes[*other].is_float())?;
-        if key == gelu_grad(product, result) {
+        if gelu_grad(product, result).as_ref() == Some(form) {
             return Some(EpilogueKind::GeluGrad { product, operand: result });
         }
         let of = self.uses.written_by(step.reads[result].buf, usize::MAX)?;
@@ -259,7 +266,7 @@ impl Finder<'_> {
         let is_relu = matches!(forward.does, EpilogueKind::Map { function: ProductFunction::Relu, .. });
         // Once: what is kept ends with it.
         let first = !self.all.keep_bits.contains_key(&of);
-        (is_relu && first && self.uses.is_beside(of, at) && key == relu_grad(product, result))
+        (is_relu && first && self.uses.is_beside(of, at) && relu_grad(product, result).as_ref() == Some(form))
             .then_some(EpilogueKind::ReluGrad { product, of, forward: forward.product })
     }
 
@@ -357,7 +364,7 @@ impl Finder<'_> {
 }
 
 /// A function of a product and a bias, by the numbers of the operands.
-fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> String {
+fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> Option<Canonical> {
     let mut e = Expr::default();
     let mut x = e.push(Scalar::Load(product as u16), DType::F32);
     if let Some(bias) = bias {
@@ -374,7 +381,7 @@ fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> St
             product_of(&mut e, &[half, x, sum])
         }
     };
-    key_of(&e, made).unwrap_or_default()
+    canonical(&e, made)
 }
 
 const CUBES: f64 = 0.044_715;
@@ -399,7 +406,7 @@ fn tanh_of_gelu(e: &mut Expr, x: Reg) -> Reg {
 }
 
 /// The gradient of `gelu` by `tanh`, of a product and what the `gelu` was applied to, as the chain rule gives it.
-fn gelu_grad(product: usize, operand: usize) -> String {
+fn gelu_grad(product: usize, operand: usize) -> Option<Canonical> {
     let mut e = Expr::default();
     let [dy, x] = [product, operand].map(|i| e.push(Scalar::Load(i as u16), DType::F32));
     let tanh = tanh_of_gelu(&mut e, x);
@@ -416,16 +423,16 @@ fn gelu_grad(product: usize, operand: usize) -> String {
     let outer = product_of(&mut e, &[half, dy, sum]);
     let made = e.binary(BinaryFn::Add, linear, cubic);
     let made = e.binary(BinaryFn::Add, made, outer);
-    key_of(&e, made).unwrap_or_default()
+    canonical(&e, made)
 }
 
 /// The gradient of `relu`, of a product and the result of the `relu`.
-fn relu_grad(product: usize, result: usize) -> String {
+fn relu_grad(product: usize, result: usize) -> Option<Canonical> {
     let mut e = Expr::default();
     let [x, y] = [product, result].map(|i| e.push(Scalar::Load(i as u16), DType::F32));
     let zero = e.constant(0.0, DType::F32);
     let above = e.binary(BinaryFn::Gt, y, zero);
     let through = e.cast(above, DType::F32);
     let made = e.binary(BinaryFn::Mul, through, x);
-    key_of(&e, made).unwrap_or_default()
+    canonical(&e, made)
 }

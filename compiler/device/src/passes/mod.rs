@@ -2,7 +2,7 @@
 
 pub mod attention_bits;
 pub mod epilogues;
-pub mod expression_key;
+pub mod canonical;
 pub mod inlined;
 pub mod masks;
 pub mod residuals;
