@@ -195,10 +195,7 @@ pub(crate) fn has_gpu(number: usize) -> Result<(), String> {
 pub(crate) fn counted<R>(f: impl FnOnce() -> R) -> (R, impl Fn(&str) -> u64) {
     static WATCHED: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = WATCHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let watch = meshwright_exec::KernelWatch::start(
-        meshwright_exec::KernelsBy::Kernel,
-        Some(&meshwright_cuda::gpu(0)),
-    );
+    let watch = meshwright_cuda::gpu(0).watch_kernels(meshwright_exec::KernelsBy::Kernel);
     let made = f();
     let kernels = watch.end();
     let of = move |name: &str| kernels.iter().filter(|k| k.name.starts_with(name)).map(|k| k.launches).sum();

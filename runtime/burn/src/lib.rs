@@ -1,8 +1,8 @@
 //! Devices of the host that run operations of Burn, for tests: the oracles of what GPUs run. And what they share with GPUs: how tensors
 //! get from the host to a backend of Burn and back.
 //!
-//! The results are those of the native kernels but for rounding. What the operations are is in the device plan
-//! (`meshwright_device`), with how pairs, truth values and random values are stored.
+//! **Invariant:** no code here decides anything: a device computes what the launches of its device plan (`meshwright_device`) say, in which pairs, truth
+//! values and random values have their forms. The results are those of the native kernels but for rounding.
 
 #[doc(hidden)]
 pub mod blas;

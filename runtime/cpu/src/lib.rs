@@ -1,5 +1,7 @@
 //! Devices that are threads of the host: kernels on its memory, and the backend that runs them.
 //!
+//! **Invariant:** results depend on the operands and the instruction set, not on the number of threads.
+//!
 //! Every primitive is a kernel: a custom operation of the graph that names it. Storage goes through a pool, so a step asks the
 //! system for no memory. Contractions are matrix products of the crate `gemm`, which Burn's own are too, and would allocate.
 

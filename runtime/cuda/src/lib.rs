@@ -1,7 +1,7 @@
 //! Devices that are NVIDIA's GPUs, and their stand-in on the host: kernels that are compiled for the device at hand, cuBLASLt's matmuls, and
 //! operations of Burn where there is neither. Without the cargo feature `cuda` this crate is empty.
 //!
-//! The results are those of the native kernels but for rounding.
+//! **Invariant:** a device computes what a launch says, of any program; the results are those of the native kernels but for rounding.
 #![cfg(feature = "cuda")]
 
 mod arena;
@@ -77,12 +77,12 @@ pub fn gpu(number: usize) -> DeviceKind {
     DeviceKind::gpu(CubePlatform::Cuda, number)
 }
 
-/// What GPUs run, compiled for the host: to test it where there is no GPU. It needs the feature `cubecl-cpu`.
+/// The kernels of GPUs, compiled for the host: to test them where there is no GPU. It needs the feature `cubecl-cpu`.
 pub fn compiled_on_host() -> DeviceKind {
     DeviceKind::new(CubePlatform::Host)
 }
 
-/// What kernels are compiled for.
+/// The devices that kernels are compiled for.
 #[derive(Clone, Copy)]
 enum CubePlatform {
     Cuda,

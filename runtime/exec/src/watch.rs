@@ -1,6 +1,5 @@
 //! Which kernels devices launch, and how long these run: for devices that tell. Threads of the host have no launches to count.
 
-use crate::cluster::DeviceKind;
 use serde::Serialize;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -148,11 +147,14 @@ pub struct KernelWatch {
 }
 
 impl KernelWatch {
-    /// Begins for devices of that kind; there is one at a time. Where kernels are not counted by their names, each launch ends before
-    /// the next begins.
-    pub fn start(by: KernelsBy, device: Option<&DeviceKind>) -> KernelWatch {
+    /// Begins, unless devices tell of no kernels; there is one at a time. Where kernels are not counted by their names, each launch ends
+    /// before the next begins. `observe` has devices tell of their kernels as long as what it gives lives.
+    pub(crate) fn start(
+        by: KernelsBy,
+        observe: impl FnOnce(&Arc<Launches>) -> Option<Box<dyn Any + Send>>,
+    ) -> KernelWatch {
         let launches = Arc::new(Launches { by, seen: Mutex::default() });
-        let observation = device.and_then(|device| device.observe(&launches));
+        let observation = observe(&launches);
         // What tells of no kernel runs as if nobody watched.
         if observation.is_some() {
             *NOW.lock().unwrap_or_else(PoisonError::into_inner) = Some(launches.clone());

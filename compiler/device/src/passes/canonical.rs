@@ -47,15 +47,15 @@ impl Number {
 
 /// The canonical form of a register. None where it is long, or has a part of which nothing is known.
 pub fn canonical(expr: &Expr, reg: Reg) -> Option<Canonical> {
-    Reader { expr, left: MOST }.form(reg)
+    Canonicalization { expr, left: MOST }.form(reg)
 }
 
-struct Reader<'a> {
+struct Canonicalization<'a> {
     expr: &'a Expr,
     left: usize,
 }
 
-impl Reader<'_> {
+impl Canonicalization<'_> {
     fn form(&mut self, reg: Reg) -> Option<Canonical> {
         self.left = self.left.checked_sub(1)?;
         let node = *self.expr.nodes.get(usize::from(reg))?;

@@ -1,8 +1,8 @@
 //! Passes that decide about a whole Plan on one device, each from the Plan and the decisions before it. [`crate::decide`] has their order.
 
 pub mod attention_bits;
-pub mod epilogues;
 pub mod canonical;
+pub mod epilogues;
 pub mod inlined;
 pub mod masks;
 pub mod residuals;

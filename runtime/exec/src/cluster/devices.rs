@@ -2,7 +2,7 @@
 
 use crate::engine::programs::Programs;
 use crate::error::{ExecError, SilentGpu};
-use crate::watch::Launches;
+use crate::watch::{KernelWatch, KernelsBy, Launches};
 use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
 use meshwright_gpu::load::Paths;
@@ -78,9 +78,9 @@ impl DeviceKind {
         self.platform.silent(self.gpu)
     }
 
-    /// See [`Platform::observe`].
-    pub(crate) fn observe(&self, watched: &Arc<Launches>) -> Option<Box<dyn Any + Send>> {
-        self.platform.observe(watched)
+    /// Counts the kernels that devices of this kind launch from now on, until what is given ends.
+    pub fn watch_kernels(&self, by: KernelsBy) -> KernelWatch {
+        KernelWatch::start(by, |watched| self.platform.observe(watched))
     }
 
     /// See [`Platform::programs`].

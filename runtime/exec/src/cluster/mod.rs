@@ -440,7 +440,7 @@ impl Cluster {
 
     /// Counts the kernels that devices launch from now on, until what is given ends.
     pub fn watch_kernels(&self, by: KernelsBy) -> KernelWatch {
-        KernelWatch::start(by, self.kinds.first())
+        self.kinds.first().map_or_else(|| KernelWatch::start(by, |_| None), |kind| kind.watch_kernels(by))
     }
 
     /// Has all devices record what they do in those steps of a program, by their numbers.
