@@ -412,6 +412,43 @@ fn norms_of_huge_values_are_right_or_named() {
     }
 }
 
+/// The derivative of what a norm multiplies by is the cube of that: it does not fit in `f32` from elements of 1e13 on, the gradient
+/// does up to 1e16. So it is with roots and quotients that are written out.
+#[test]
+fn gradients_of_norms_of_huge_and_tiny_values_are_right() {
+    let written = [
+        "h / sqrt(mean[n](h * h))",
+        "h * mean[n](h * h) ** -0.5",
+        "h * (1 / sqrt(mean[n](h ** 2)))",
+        "h * rsqrt(mean[n](h * h))",
+    ];
+    for (k, norm) in NORMS.into_iter().chain(written).enumerate() {
+        let norm = norm.replace("1e-4", "1e-30");
+        let after = |scale: &str, more: &[&str]| -> Vec<f64> {
+            let body = format!(
+                "    let h = x * (mean[m](w) + cast(index(n), float)) * {scale}\n    let y = {norm}\n    loss l = mean[batch](sum[n](y * y * y))\n"
+            );
+            let at = prepared(&format!("norm-gradient-{k}"), &body, "    optimizer sgd(lr = 0.1)\n");
+            let text = std::fs::read_to_string(at.join("bad.mw")).unwrap();
+            let dims = text.replace("m = 3", "m = 3, groups = 2, each = 2");
+            std::fs::write(at.join("bad.mw"), format!("use \"std:nn\"\n{dims}")).unwrap();
+            first_loss(&at, more);
+            let newest = meshwright_train::checkpoint::Which::Newest;
+            let read = meshwright_train::read_checkpoint(&at.join("r"), newest).unwrap();
+            let all = read.checkpoint.whole().unwrap();
+            all["w"].clone().into_host().unwrap().data.to_f64()
+        };
+        let want = after("1", &["--precision", "f64"]);
+        for layout in LAYOUTS {
+            for scale in ["1e-9", "1e12", "1e13", "1e15"] {
+                let got = after(scale, &[&layout[1..], &["--precision", "f32"]].concat());
+                let near = got.iter().zip(&want).all(|(g, w)| (g - w).abs() < 2e-4);
+                assert!(near, "{norm} {layout:?} times {scale}: {got:?}, not {want:?}");
+            }
+        }
+    }
+}
+
 /// `0.9 * average + 0.1 * parameter` is no larger than the greater of both.
 #[test]
 fn averages_of_huge_parameters_fit() {

@@ -11,7 +11,7 @@ pub static ABS: UnaryDef = UnaryDef {
     takes_text: "signed numbers",
     linear: false,
     expr: |e, x| e.unary(UnaryFn::Abs, x),
-    derivative: |g, x, _| Some(g.unary(&super::SIGN, x)),
+    derivative: |g, x, _| Some(vec![g.unary(&super::SIGN, x)]),
     oracle: f64::abs,
 };
 

@@ -41,6 +41,11 @@ pub static POW: BinaryDef = BinaryDef {
             Some(0.0) => None,
             Some(1.0) => Some(vec![b]),
             Some(2.0) => Some(vec![b, a]),
+            // The power below may not fit where this one, times what it divides, does.
+            Some(n) if n < 0.0 => {
+                let r = g.unary(&super::RECIP, a);
+                Some(vec![b, y, r])
+            }
             Some(n) => {
                 let less = g.constant(n - 1.0, t);
                 let p = g.binary("pow", a, less);

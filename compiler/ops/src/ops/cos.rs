@@ -13,7 +13,7 @@ pub static COS: UnaryDef = UnaryDef {
     expr: |e, x| e.unary(UnaryFn::Cos, x),
     derivative: |g, x, _| {
         let s = g.unary(&super::SIN, x);
-        Some(g.unary(&super::NEG, s))
+        Some(vec![g.unary(&super::NEG, s)])
     },
     oracle: f64::cos,
 };

@@ -23,7 +23,7 @@ pub static ELU: UnaryDef = UnaryDef {
         let (zero, one) = (g.constant(0.0, t), g.constant(1.0, t));
         let above = g.binary(">", y, zero);
         let slope = g.sum_of(&[y, one]);
-        Some(g.choose(above, one, slope))
+        Some(vec![g.choose(above, one, slope)])
     },
     oracle: |x| if x > 0.0 { x } else { x.exp() - 1.0 },
 };

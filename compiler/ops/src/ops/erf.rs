@@ -15,7 +15,7 @@ pub static ERF: UnaryDef = UnaryDef {
         let square = g.product(&[x, x]);
         let minus = g.unary(&super::NEG, square);
         let bell = g.unary(&super::EXP, minus);
-        Some(g.scaled(bell, std::f64::consts::FRAC_2_SQRT_PI))
+        Some(vec![g.scaled(bell, std::f64::consts::FRAC_2_SQRT_PI)])
     },
     oracle: libm::erf,
 };

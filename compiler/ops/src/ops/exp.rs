@@ -11,7 +11,7 @@ pub static EXP: UnaryDef = UnaryDef {
     takes_text: "floats",
     linear: false,
     expr: |e, x| e.unary(UnaryFn::Exp, x),
-    derivative: |_, _, y| Some(y),
+    derivative: |_, _, y| Some(vec![y]),
     oracle: f64::exp,
 };
 

@@ -13,7 +13,7 @@ pub static EXPM1: UnaryDef = UnaryDef {
     expr: |e, x| e.unary(UnaryFn::Expm1, x),
     derivative: |g, _, y| {
         let one = g.constant(1.0, g.ty(y).dtype);
-        Some(g.sum_of(&[y, one]))
+        Some(vec![g.sum_of(&[y, one])])
     },
     oracle: f64::exp_m1,
 };

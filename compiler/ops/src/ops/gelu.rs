@@ -34,7 +34,7 @@ pub static GELU: UnaryDef = UnaryDef {
         let bell = g.unary(&super::EXP, exponent);
         let density = g.scaled(bell, 0.398_942_280_401_432_7);
         let slope = g.product(&[x, density]);
-        Some(g.sum_of(&[below, slope]))
+        Some(vec![g.sum_of(&[below, slope])])
     },
     oracle: |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
 };

@@ -11,7 +11,7 @@ pub static LOG: UnaryDef = UnaryDef {
     takes_text: "floats",
     linear: false,
     expr: |e, x| e.unary(UnaryFn::Log, x),
-    derivative: |g, x, _| Some(g.unary(&super::RECIP, x)),
+    derivative: |g, x, _| Some(vec![g.unary(&super::RECIP, x)]),
     oracle: f64::ln,
 };
 

@@ -14,7 +14,7 @@ pub static LOG1P: UnaryDef = UnaryDef {
     derivative: |g, x, _| {
         let one = g.constant(1.0, g.ty(x).dtype);
         let sum = g.sum_of(&[x, one]);
-        Some(g.unary(&super::RECIP, sum))
+        Some(vec![g.unary(&super::RECIP, sum)])
     },
     oracle: f64::ln_1p,
 };

@@ -11,7 +11,7 @@ pub static NEG: UnaryDef = UnaryDef {
     takes_text: "signed numbers",
     linear: true,
     expr: |e, x| e.unary(UnaryFn::Neg, x),
-    derivative: |g, x, _| Some(g.constant(-1.0, g.ty(x).dtype)),
+    derivative: |g, x, _| Some(vec![g.constant(-1.0, g.ty(x).dtype)]),
     oracle: |x| -x,
 };
 

@@ -11,10 +11,7 @@ pub static RECIP: UnaryDef = UnaryDef {
     takes_text: "floats",
     linear: false,
     expr: |e, x| e.unary(UnaryFn::Recip, x),
-    derivative: |g, _, y| {
-        let square = g.product(&[y, y]);
-        Some(g.unary(&super::NEG, square))
-    },
+    derivative: |g, _, y| Some(vec![y, g.unary(&super::NEG, y)]),
     oracle: |x| 1.0 / x,
 };
 

@@ -12,8 +12,9 @@ pub static RSQRT: UnaryDef = UnaryDef {
     linear: false,
     expr: |e, x| e.unary(UnaryFn::Rsqrt, x),
     derivative: |g, _, y| {
-        let cube = g.product(&[y, y, y]);
-        Some(g.scaled(cube, -0.5))
+        // The cube of the result may not fit where that of a norm, times what it divides, does.
+        let square = g.product(&[y, y]);
+        Some(vec![y, g.scaled(square, -0.5)])
     },
     oracle: |x| 1.0 / x.sqrt(),
 };

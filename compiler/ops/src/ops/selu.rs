@@ -30,7 +30,7 @@ pub static SELU: UnaryDef = UnaryDef {
         let (zero, scale, low) = (g.constant(0.0, t), g.constant(SCALE, t), g.constant(SCALE * ALPHA, t));
         let above = g.binary(">", y, zero);
         let slope = g.sum_of(&[y, low]);
-        Some(g.choose(above, scale, slope))
+        Some(vec![g.choose(above, scale, slope)])
     },
     oracle: |x| 1.050_700_987_355_480_5 * if x > 0.0 { x } else { 1.673_263_242_354_377_2 * (x.exp() - 1.0) },
 };

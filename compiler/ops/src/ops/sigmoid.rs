@@ -14,7 +14,7 @@ pub static SIGMOID: UnaryDef = UnaryDef {
     derivative: |g, _, y| {
         let square = g.product(&[y, y]);
         let minus = g.unary(&super::NEG, square);
-        Some(g.sum_of(&[y, minus]))
+        Some(vec![g.sum_of(&[y, minus])])
     },
     oracle: |x| 1.0 / (1.0 + (-x).exp()),
 };

@@ -23,7 +23,7 @@ pub static SILU: UnaryDef = UnaryDef {
         let rest = g.sum_of(&[one, minus]);
         let slope = g.product(&[x, rest]);
         let inner = g.sum_of(&[one, slope]);
-        Some(g.product(&[s, inner]))
+        Some(vec![g.product(&[s, inner])])
     },
     oracle: |x| x / (1.0 + (-x).exp()),
 };

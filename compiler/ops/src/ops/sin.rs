@@ -11,7 +11,7 @@ pub static SIN: UnaryDef = UnaryDef {
     takes_text: "floats",
     linear: false,
     expr: |e, x| e.unary(UnaryFn::Sin, x),
-    derivative: |g, x, _| Some(g.unary(&super::COS, x)),
+    derivative: |g, x, _| Some(vec![g.unary(&super::COS, x)]),
     oracle: f64::sin,
 };
 

@@ -19,7 +19,7 @@ pub static SOFTPLUS: UnaryDef = UnaryDef {
         let positive = e.unary(UnaryFn::Relu, x);
         e.binary(BinaryFn::Add, positive, log)
     },
-    derivative: |g, x, _| Some(g.unary(&super::SIGMOID, x)),
+    derivative: |g, x, _| Some(vec![g.unary(&super::SIGMOID, x)]),
     oracle: |x| if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() },
 };
 

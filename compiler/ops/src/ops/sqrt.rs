@@ -13,7 +13,7 @@ pub static SQRT: UnaryDef = UnaryDef {
     expr: |e, x| e.unary(UnaryFn::Sqrt, x),
     derivative: |g, _, y| {
         let r = g.unary(&super::RECIP, y);
-        Some(g.scaled(r, 0.5))
+        Some(vec![g.scaled(r, 0.5)])
     },
     oracle: f64::sqrt,
 };

@@ -11,7 +11,7 @@ pub static SQUARE: UnaryDef = UnaryDef {
     takes_text: "numbers",
     linear: false,
     expr: |e, x| e.binary(BinaryFn::Mul, x, x),
-    derivative: |g, x, _| Some(g.scaled(x, 2.0)),
+    derivative: |g, x, _| Some(vec![g.scaled(x, 2.0)]),
     oracle: |x| x * x,
 };
 

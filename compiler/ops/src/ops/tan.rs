@@ -14,7 +14,7 @@ pub static TAN: UnaryDef = UnaryDef {
     derivative: |g, _, y| {
         let square = g.product(&[y, y]);
         let one = g.constant(1.0, g.ty(y).dtype);
-        Some(g.sum_of(&[square, one]))
+        Some(vec![g.sum_of(&[square, one])])
     },
     oracle: f64::tan,
 };

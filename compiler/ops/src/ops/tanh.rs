@@ -15,7 +15,7 @@ pub static TANH: UnaryDef = UnaryDef {
         let one = g.constant(1.0, g.ty(y).dtype);
         let square = g.product(&[y, y]);
         let minus = g.unary(&super::NEG, square);
-        Some(g.sum_of(&[minus, one]))
+        Some(vec![g.sum_of(&[minus, one])])
     },
     oracle: f64::tanh,
 };

@@ -19,8 +19,9 @@ pub struct UnaryDef {
     pub linear: bool,
     /// The scalar expression.
     pub expr: fn(&mut Expr, Reg) -> Reg,
-    /// Its derivative as a value with the operand's dims, of operand and result; `None` where it is zero everywhere.
-    pub derivative: fn(&mut Graph, Id, Id) -> Option<Id>,
+    /// Its derivative as factors with the operand's dims, of operand and result; `None` where it is zero everywhere. The cotangent is
+    /// multiplied by one after the other: a derivative that is beyond the dtype alone may be so with a cotangent that is far from 1.
+    pub derivative: fn(&mut Graph, Id, Id) -> Option<Vec<Id>>,
     /// Its meaning.
     pub oracle: fn(f64) -> f64,
 }
@@ -100,8 +101,8 @@ impl Op for Unary {
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
-        let d = (self.0.derivative)(g, x[0], y);
-        vec![d.map(|d| g.product(&[dy, d]))]
+        let factors = (self.0.derivative)(g, x[0], y);
+        vec![factors.map(|all| all.into_iter().fold(dy, |dy, factor| g.product(&[dy, factor])))]
     }
 
     fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
