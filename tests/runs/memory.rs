@@ -1,5 +1,6 @@
 //! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the rest.
 
+use crate::datasets::npy;
 use crate::support::{idx, options, run};
 use meshwright_core::training_step;
 use meshwright_train::{Project, ProjectOptions};
@@ -52,7 +53,10 @@ fn tags() -> &'static str {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("tags");
     std::fs::create_dir_all(&folder).unwrap();
     let mut list = String::from("[train]\n");
-    for (name, classes) in [("token", 200), ("segment", 2), ("real", 2), ("label", 9), ("counted", 2)] {
+    let counted = [1.0_f32; EXAMPLES * 64].map(f32::to_le_bytes).concat();
+    std::fs::write(folder.join("counted.npy"), npy("<f4", &format!("({EXAMPLES}, 64)"), &counted)).unwrap();
+    list += "counted = \"counted.npy\"\n";
+    for (name, classes) in [("token", 200), ("segment", 2), ("real", 2), ("label", 9)] {
         let values: Vec<u8> = (0..EXAMPLES * 64).map(|i| (i * 7 % classes) as u8).collect();
         std::fs::write(folder.join(name), idx(&[EXAMPLES, 64], &values)).unwrap();
         list += &format!("{name} = \"{name}\"\n");
@@ -77,7 +81,7 @@ fn cases() -> Vec<Vec<&'static str>> {
             gpt(&["--dim", "batch=192", "--layout", "recompute layers.*"]),
             gpt(&["--dim", "batch=64", "--layout", "tp", "--mesh", "model=2"]),
             gpt(&["--dim", "batch=64", "--layout", "megatron_sp", "--mesh", "2x2"]),
-            gpt(&["--dim", "batch=32", "--layout", "context", "--mesh", "ctx=2"]),
+            gpt(&["--dim", "batch=32", "--layout", "context", "--mesh", "2x2"]),
             gpt(&["--dim", "batch=32", "--layout", "zero1", "--mesh", "data=4"]),
             gpt(&["--dim", "batch=32", "--layout", "zero2", "--mesh", "data=4"]),
             gpt(&["--dim", "batch=32", "--layout", "hybrid", "--mesh", "pod=2,data=2"]),
@@ -121,21 +125,25 @@ fn small(args: &[&'static str]) -> Vec<&'static str> {
     [&before, more].concat()
 }
 
+/// What is wrong with the memory of a training; nothing where it is as planned.
+fn faults(args: &[&'static str]) -> Vec<String> {
+    // The process itself: its code, its data, what the compiler leaves, threads.
+    let (t, least) = (taken(args), taken(&small(args)).rest);
+    let [planned, values, rest, least] = [t.planned, t.values, t.rest, least].map(|b| b / MIB);
+    let beyond = values - 1.05 * planned + rest - least;
+    // Devices have threads, and tensors that are too small to count.
+    let devices = if args.contains(&"--mesh") { 4.0 } else { 1.0 };
+    let checks = [
+        (values <= 1.05 * planned + 24.0, format!("{values:.0} MiB of {planned:.0}")),
+        // Of a Plan that plans too much nothing would be seen.
+        (values >= 0.8 * planned - 40.0, format!("{values:.0} MiB of {planned:.0} alone")),
+        (beyond <= 40.0 + 8.0 * devices, format!("{beyond:.0} MiB more than planned and in a small run")),
+    ];
+    checks.into_iter().filter(|(holds, _)| !holds).map(|(_, fault)| format!("{args:?}: {fault}")).collect()
+}
+
 #[test]
 fn a_training_takes_what_its_plan_says() {
-    for args in cases() {
-        // The process itself: its code, its data, what the compiler leaves, threads.
-        let (t, least) = (taken(&args), taken(&small(&args)).rest);
-        let [planned, values, rest, least] = [t.planned, t.values, t.rest, least].map(|b| b / MIB);
-        assert!(values <= 1.05 * planned + 24.0, "{args:?}: {values:.0} MiB of {planned:.0}");
-        // Of a Plan that plans too much nothing would be seen.
-        assert!(values >= 0.8 * planned - 40.0, "{args:?}: {values:.0} MiB of {planned:.0}");
-        let beyond = values - 1.05 * planned + rest - least;
-        // Devices have threads, and tensors that are too small to count.
-        let devices = if args.contains(&"--mesh") { 4.0 } else { 1.0 };
-        assert!(
-            beyond <= 40.0 + 8.0 * devices,
-            "{args:?}: {beyond:.0} MiB more than the Plan and what a small run takes"
-        );
-    }
+    let found: Vec<String> = cases().iter().flat_map(|args| faults(args)).collect();
+    assert!(found.is_empty(), "{found:#?}");
 }
