@@ -15,11 +15,11 @@ use meshwright_diag::render::{concise_all, full_all};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors};
 use meshwright_ops::{Crossing, Id, Kind};
 use meshwright_plan::{DType, Phase, Plan};
+use meshwright_runs::catalog::{LAYOUTS, MODELS, find};
+use meshwright_runs::catalog::{LIBRARY, STANDARD};
 use meshwright_syntax::ast::LayoutFile;
 use meshwright_syntax::{parse_layout, parse_mesh, parse_model, parse_mtf_layout};
-use meshwright_train::catalog::{LAYOUTS, MODELS, find};
 use meshwright_train::project::line_of;
-use meshwright_train::standard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -133,8 +133,7 @@ impl Case {
         let files = &self.files;
         let program = file.as_ref().and_then(|f| {
             let (program, found) = resolve(f, None, &self.args.settings, &mut |path, span: Span| {
-                let library =
-                    standard::LIBRARY.iter().find(|s| path.strip_prefix(standard::PREFIX) == Some(s.name));
+                let library = LIBRARY.iter().find(|s| path.strip_prefix(STANDARD) == Some(s.name));
                 let shipped = || library.map(|s| s.text.to_string());
                 let Some(text) = files.get(path).cloned().or_else(shipped) else {
                     let d = Diagnostic::error(codes::E0515, format!("cannot read `{path}`"));

@@ -4,11 +4,11 @@
 use crate::support::{SMALL, SMALL_DIMS, apart, folder, options, told};
 use meshwright_exec::DeviceKind;
 use meshwright_plan::DType;
-use meshwright_train::checkpoint::Which;
-use meshwright_train::metrics::Event;
+use meshwright_runs::checkpoint::Which;
+use meshwright_runs::metrics::Event;
+use meshwright_runs::policies::{EvaluationPolicy, SaveEvery, SavePolicy};
 use meshwright_train::{
-    Devices, EvaluationPolicy, Failure, Finished, Progress, Project, ProjectOptions, SaveEvery, SavePolicy,
-    TrainOptions, read_checkpoint, train,
+    Devices, Failure, Finished, Progress, Project, ProjectOptions, TrainOptions, read_checkpoint, train,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +79,7 @@ impl Run<'_> {
     fn kept(&self, step: u64) -> Option<Vec<(String, Vec<f64>)>> {
         let found = read_checkpoint(&self.folder.join(self.name), Which::Step(step)).ok()?;
         let whole = found.checkpoint.whole().unwrap();
-        Some(whole.into_iter().map(|(name, t)| (name, t.into_host().unwrap().data.to_f64())).collect())
+        Some(whole.into_iter().map(|(name, t)| (name, t.to_f64().unwrap())).collect())
     }
 }
 

@@ -2,7 +2,7 @@
 //! memory, values that are not finite.
 
 use crate::support::{Numbers, SMALL_DIMS, apart, measured, options, run, trained};
-use meshwright_train::checkpoint::Which;
+use meshwright_runs::checkpoint::Which;
 use meshwright_train::{
     EvalOptions, PredictOptions, Project, TrainOptions, evaluate, predict, read_checkpoint, train,
 };

@@ -11,7 +11,7 @@ use meshwright_device::verify::verify;
 use meshwright_device::{DevicePlan, compile};
 use meshwright_exec::KernelsBy;
 use meshwright_plan::{DType, Plan};
-use meshwright_train::catalog::MODELS;
+use meshwright_runs::catalog::MODELS;
 use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
 
 const TARGETS: [fn() -> Target; 4] =

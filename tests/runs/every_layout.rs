@@ -9,7 +9,7 @@ use crate::support::{Sizes, Trained, apart, attempted, options, root, shapes, wr
 use meshwright_core::program::Reports;
 use meshwright_core::training_step;
 use meshwright_plan::DType;
-use meshwright_train::catalog::{LAYOUTS, MODELS};
+use meshwright_runs::catalog::{LAYOUTS, MODELS};
 use meshwright_train::{Devices, Project, ProjectOptions};
 use std::path::Path;
 

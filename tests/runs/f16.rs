@@ -3,9 +3,10 @@
 use crate::bf16::{falls, kept_in_full, near, precise, write_block};
 use crate::support::{SMALL, SMALL_DIMS, Trained, folder, options, run, tensors, told, trained};
 use crate::text::tokenized;
+use meshwright_files::RawTensor;
 use meshwright_plan::DType;
-use meshwright_train::metrics::{Event, StepMetrics};
-use meshwright_train::{Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, train};
+use meshwright_runs::metrics::{Event, StepMetrics};
+use meshwright_train::{Failure, Progress, Project, ProjectOptions, TrainOptions, train};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -136,7 +137,7 @@ fn first_move(o: &ProjectOptions, at: &Path, name: &str) -> Vec<f64> {
     let still = ProjectOptions { sets: vec![("rate".into(), 0.0)], ..o.clone() };
     let value = |o: &ProjectOptions, name: String| {
         measured(o, at, &name, 1).1.unwrap_or_else(|e| panic!("{}", told(&e)));
-        tensors(&at.join(name))["w"].clone().into_host().unwrap().data.to_f64()
+        tensors(&at.join(name))["w"].to_f64().unwrap()
     };
     let (before, after) = (value(&still, format!("{name}-0")), value(o, format!("{name}-1")));
     after.iter().zip(before).map(|(a, b)| a - b).collect()
@@ -209,15 +210,15 @@ fn an_overflow_skips_the_step_and_halves_the_scale() {
     }
 }
 
-fn one(tensor: &meshwright_train::RawTensor) -> f64 {
-    tensor.clone().into_host().unwrap().scalar().unwrap()
+fn one(tensor: &meshwright_files::RawTensor) -> f64 {
+    tensor.to_f64().unwrap()[0]
 }
 
 /// A parameter as it is at first; a moment is 0.
-fn first_or_zero(first: &Trained, path: &str) -> meshwright_train::RawTensor {
+fn first_or_zero(first: &Trained, path: &str) -> meshwright_files::RawTensor {
     let tensor = first.tensors[path].clone();
     let zeros = vec![0; tensor.data.len()];
-    if path.contains('/') { meshwright_train::RawTensor { data: zeros, ..tensor } } else { tensor }
+    if path.contains('/') { meshwright_files::RawTensor { data: zeros, ..tensor } } else { tensor }
 }
 
 /// What a skipped step leaves is what a run begins with: Adam does not count it either.

@@ -5,7 +5,7 @@ use crate::agree::agrees;
 use crate::optimizers::{adam, as_the_reference, zip};
 use crate::support::{SMALL, Trained, folder, options, told, trained};
 use meshwright_plan::DType;
-use meshwright_train::metrics::Evaluation;
+use meshwright_runs::metrics::Evaluation;
 use meshwright_train::{EvalOptions, Project, ProjectOptions, evaluate};
 use std::path::Path;
 

@@ -6,7 +6,7 @@ use crate::support::{Numbers, options, root};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::DType;
-use meshwright_train::catalog::MODELS;
+use meshwright_runs::catalog::MODELS;
 use meshwright_train::{Project, ProjectOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;

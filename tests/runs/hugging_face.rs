@@ -4,7 +4,7 @@
 use crate::standard::{Given, given};
 use crate::support::{Said, root, run};
 use half::{bf16, f16};
-use meshwright_train::corpus::TextTokenizer;
+use meshwright_data::corpus::TextTokenizer;
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 use crate::support::{SMALL, Trained, apart, folder, options, tensors, told};
 use meshwright_plan::DType;
 use meshwright_plan::random::{Distribution, Key, draw, draw_f32};
-use meshwright_train::metrics::{Evaluation, Event};
+use meshwright_runs::metrics::{Evaluation, Event};
 use meshwright_train::{
     EvalOptions, PredictOptions, Progress, Project, ProjectOptions, TrainOptions, evaluate, predict, train,
 };

@@ -477,7 +477,7 @@ fn factored_moments_are_saved_and_go_on_under_another_layout() {
     let result = train(&loaded.project.unwrap(), &loaded.sources, &o, &AtomicBool::new(false), &mut |_| {});
     assert!(result.is_ok());
     for (name, tensor) in tensors(&dir.path().join("moved")) {
-        let values = tensor.into_host().unwrap().data.to_f64();
+        let values = tensor.to_f64().unwrap();
         let off = apart(&straight.values(&name), &values);
         assert!(off <= 1e-9, "{name} is {off:e} apart");
     }

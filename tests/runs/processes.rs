@@ -4,7 +4,7 @@
 use crate::support::{SMALL, SMALL_DIMS, Trained, folder, options, tensors, told, trained};
 use meshwright_comm::{Group, Timeouts, Transport, World};
 use meshwright_exec::Processes;
-use meshwright_train::metrics::Event;
+use meshwright_runs::metrics::Event;
 use meshwright_train::{
     Devices, EvalOptions, Failure, Finished, Progress, Project, ProjectOptions, TrainOptions, evaluate, train,
 };

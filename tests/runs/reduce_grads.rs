@@ -22,7 +22,7 @@ const LAYOUTS: &[(&str, &str)] = &[
 
 /// A layout that ships as its rules, with one more line.
 fn reduced(layout: &str) -> String {
-    let shipped = meshwright_train::catalog::find(meshwright_train::catalog::LAYOUTS, layout);
+    let shipped = meshwright_runs::catalog::find(meshwright_runs::catalog::LAYOUTS, layout);
     format!("{}\nreduce grads in bf16", shipped.map_or(layout, |s| s.text))
 }
 

@@ -1,7 +1,7 @@
 //! The folder of a run: when it comes into being, what it says of the run, and what a resumed run may change.
 
 use crate::support::{SMALL, folder, options, run, told};
-use meshwright_train::metrics::Event;
+use meshwright_runs::metrics::Event;
 use meshwright_train::{Progress, Project, TrainOptions, train};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,7 @@
 use crate::support::{options, run};
 use meshwright_core::{PASSES, training_step};
 use meshwright_diag::Sources;
-use meshwright_train::catalog::MODELS;
+use meshwright_runs::catalog::MODELS;
 use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
 

@@ -1,9 +1,10 @@
 //! What the runs share: small data sets, projects, the command.
 
-use meshwright_train::checkpoint::Which;
-use meshwright_train::metrics::Event;
+use meshwright_files::RawTensor;
+use meshwright_runs::checkpoint::Which;
+use meshwright_runs::metrics::Event;
 use meshwright_train::{
-    Devices, Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, read_checkpoint, train,
+    Devices, Failure, Progress, Project, ProjectOptions, TrainOptions, read_checkpoint, train,
 };
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -99,7 +100,7 @@ pub(crate) struct Trained {
 
 impl Trained {
     pub(crate) fn values(&self, name: &str) -> Vec<f64> {
-        self.tensors[name].clone().into_host().unwrap().data.to_f64()
+        self.tensors[name].to_f64().unwrap()
     }
 }
 

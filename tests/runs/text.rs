@@ -4,7 +4,7 @@
 use crate::support::{Trained, options, root, run, tensors, trained};
 use meshwright_diag::Sources;
 use meshwright_plan::DType;
-use meshwright_train::metrics::Event;
+use meshwright_runs::metrics::Event;
 use meshwright_train::{Progress, Project, ProjectOptions, TrainOptions, train};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

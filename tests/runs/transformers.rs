@@ -5,7 +5,7 @@ use crate::support::{Sizes, command, measured, options, root, trained, write_dat
 use crate::text::tokenized;
 use meshwright_core::training_step;
 use meshwright_plan::{DType, Plan, Prim, Step};
-use meshwright_train::catalog::LAYOUTS;
+use meshwright_runs::catalog::LAYOUTS;
 use meshwright_train::{Project, ProjectOptions};
 use std::path::Path;
 use std::time::Duration;

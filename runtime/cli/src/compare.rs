@@ -5,9 +5,9 @@ use crate::table::{Align, Screen, Table, markdown_table};
 use crate::text::{bytes, dashed, flops, thousands};
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{DeviceReport, Report};
+use meshwright_files::text::csv_text;
 use meshwright_plan::{CollectiveTotal, Phase};
 use meshwright_train::BenchResult;
-use meshwright_train::text::csv_text;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

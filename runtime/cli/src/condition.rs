@@ -2,7 +2,7 @@
 
 use crate::refusal::wrong;
 use meshwright_diag::nearest;
-use meshwright_train::Checked;
+use meshwright_files::Checked;
 use std::cmp::Ordering;
 
 /// How an order of two values is judged.

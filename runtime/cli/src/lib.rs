@@ -37,7 +37,7 @@ use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use console::Console;
 use meshwright_diag::render;
-use meshwright_exec::DiagnosedAllocator;
+use meshwright_files::DiagnosedAllocator;
 use mimalloc::MiMalloc;
 use std::ffi::OsString;
 use std::io::Write as _;

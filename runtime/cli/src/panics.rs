@@ -18,7 +18,7 @@ pub(crate) fn please_report() -> String {
 pub(crate) fn caught(f: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
     set_hook(Box::new(|info| {
         // A library's, which becomes a diagnostic.
-        if meshwright_train::panics_are_awaited() {
+        if meshwright_data::panics_are_awaited() {
             return;
         }
         let message = info.payload_as_str().unwrap_or("a panic without words");

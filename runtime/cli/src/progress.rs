@@ -8,7 +8,7 @@ use crate::table::{Align, padded};
 use crate::text::{progressing, seconds, thousands};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshwright_diag::render::printable;
-use meshwright_train::metrics::{Evaluation, Event};
+use meshwright_runs::metrics::{Evaluation, Event};
 use meshwright_train::{Finished, Progress};
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};

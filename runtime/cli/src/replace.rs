@@ -1,7 +1,7 @@
 //! Files whose text is replaced: all of it or nothing.
 
 use crate::refusal::wrong;
-use meshwright_train::{Checked, ReplacingFile, write_whole};
+use meshwright_files::{Checked, ReplacingFile, write_whole};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;

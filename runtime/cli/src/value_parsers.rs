@@ -3,8 +3,8 @@
 use crate::text::counted;
 use meshwright_core::PASSES;
 use meshwright_diag::nearest;
-use meshwright_train::SaveEvery;
-use meshwright_train::checkpoint::Which;
+use meshwright_runs::checkpoint::Which;
+use meshwright_runs::policies::SaveEvery;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 

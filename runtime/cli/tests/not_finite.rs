@@ -460,10 +460,10 @@ fn averages_of_huge_parameters_fit() {
             .unwrap();
         for layout in LAYOUTS {
             first_loss(&at, &[&layout[1..], &["--precision", precision]].concat());
-            let newest = meshwright_train::checkpoint::Which::Newest;
+            let newest = meshwright_runs::checkpoint::Which::Newest;
             let read = meshwright_train::read_checkpoint(&at.join("r"), newest).unwrap();
             let all = read.checkpoint.whole().unwrap();
-            let of = |name: &str| all[name].clone().into_host().unwrap().data.to_f64();
+            let of = |name: &str| all[name].to_f64().unwrap();
             let (w, average) = (of("w"), of("w/ema"));
             assert!(
                 w.iter().zip(&average).all(|(w, a)| (w - a).abs() <= 1e-6 * w),

@@ -1,7 +1,7 @@
 //! `runs`: runs that are there, listed, shown, compared, plotted, exported, summarized and removed.
 
 use crate::support::{command, file, lines, prepared, run_in as run, said};
-use meshwright_train::milliseconds_of;
+use meshwright_runs::clock::milliseconds_of;
 use parquet::basic::{LogicalType, TimeUnit};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;

@@ -43,10 +43,10 @@ fn write(at: &Path, name: &str, model: &str, train: &str) {
 
 /// The tensors of a run's newest checkpoint, `f64` of all of them.
 fn tensors(at: &Path, name: &str) -> BTreeMap<String, (Vec<usize>, Vec<f64>)> {
-    let read = meshwright_train::read_checkpoint(&at.join(name), meshwright_train::checkpoint::Which::Newest)
+    let read = meshwright_train::read_checkpoint(&at.join(name), meshwright_runs::checkpoint::Which::Newest)
         .unwrap();
     let all = read.checkpoint.whole().unwrap();
-    all.into_iter().map(|(n, t)| (n, (t.shape.clone(), t.into_host().unwrap().data.to_f64()))).collect()
+    all.into_iter().map(|(n, t)| (n, (t.shape.clone(), t.to_f64().unwrap()))).collect()
 }
 
 const SPLIT: &str = "low.* = layers.*[0..2]; mid.* = layers.*[2..5]; high.* = layers.*[5..6]; head = head";

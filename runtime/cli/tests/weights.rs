@@ -235,7 +235,7 @@ fn plain_files_of_parameters_are_evaluated() {
     let checkpoint = at.join("a/checkpoints");
     let tensors = std::fs::read_dir(&checkpoint).unwrap().map(|e| e.unwrap().path());
     let newest = tensors.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).max().unwrap();
-    let newest = meshwright_train::checkpoint::read_file(&newest).unwrap();
+    let newest = meshwright_runs::checkpoint::read_file(&newest).unwrap();
     let w = newest.tensor("w").unwrap();
     let write = |name: &str, tensors: &[(&str, &str, &[u8])]| {
         let (mut head, mut bytes) = (String::from("{"), Vec::new());

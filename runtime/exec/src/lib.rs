@@ -8,7 +8,6 @@
 //! - A device that fails, by an error or a panic, ends all others; the error names rank, step, value and source line.
 //! - Burn is never given an empty tensor.
 
-mod allocator;
 pub mod backend;
 mod clock;
 mod cluster;
@@ -19,7 +18,6 @@ mod tensor;
 pub mod trace;
 pub mod watch;
 
-pub use allocator::{DiagnosedAllocator, try_reserve};
 pub use backend::Memory;
 pub use clock::process_cpu_time;
 pub use cluster::{

@@ -1,8 +1,8 @@
 //! The table of runs as columns, whatever it is written as.
 
 use meshwright_diag::{Diagnostic, codes, nearest};
-use meshwright_train::Checked;
-use meshwright_train::runs::{EpochPoint, RunSummary};
+use meshwright_files::Checked;
+use meshwright_runs::{EpochPoint, RunSummary};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,7 +56,7 @@ pub enum Cell {
 pub struct RunRow {
     /// Its folder's.
     pub name: String,
-    /// How it stands, in a word: that of a [`RunState`](meshwright_train::runs::RunState), or `skipped`, `stopped`, `planned`.
+    /// How it stands, in a word: that of a [`RunState`](meshwright_runs::RunState), or `skipped`, `stopped`, `planned`.
     pub state: &'static str,
     /// Why it failed, or was left out.
     pub error: Option<String>,

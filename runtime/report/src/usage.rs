@@ -4,7 +4,7 @@
 use crate::Page;
 use crate::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_diag::codes;
-use meshwright_train::runs::{RunState, RunUsage};
+use meshwright_runs::{RunState, RunUsage};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -222,8 +222,8 @@ pub fn page(all: &[UsedRun], title: &str) -> String {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use meshwright_train::ClusterJob;
-    use meshwright_train::runs::ProcessUsage;
+    use meshwright_runs::ProcessUsage;
+    use meshwright_runs::cluster_job::ClusterJob;
 
     fn run(
         name: &str,

@@ -1,14 +1,14 @@
 //! What was measured elsewhere, beside an estimate: a timeline that was written, or a run that is there.
 
-use crate::Checked;
 use crate::estimates::{EstimateOptions, compiled, estimated, question, unusable};
 use crate::failure::Failure;
 use crate::measured::{Compared, MeasuredStep, compared};
 use crate::project::Project;
 use crate::recorded::Recorded;
-use crate::runs::RunSummary;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Record, What};
+use meshwright_files::Checked;
+use meshwright_runs::RunSummary;
 use serde::Deserialize;
 use std::io::BufReader;
 use std::path::Path;

@@ -1,11 +1,12 @@
 //! Writes tensors to files that others read: `.npy`, `.npz`, `.safetensors`, or a folder of `.npy` files. A file is written beside
 //! its name and renamed when it is whole, so that one that was there before is there until then.
 
-use crate::Checked;
-use crate::replacing::ReplacingFile;
-use crate::tensor::RawTensor;
+use crate::host_tensor::raw_of;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};
+use meshwright_files::Checked;
+use meshwright_files::replacing::ReplacingFile;
+use meshwright_files::tensor::RawTensor;
 use meshwright_plan::DType;
 use safetensors::tensor::{Dtype, TensorView};
 use std::io::{self, BufWriter, Write};
@@ -189,7 +190,7 @@ fn numpy(tensor: &HostTensor) -> io::Result<(&'static str, Vec<u8>)> {
 }
 
 fn raw(tensor: &HostTensor) -> io::Result<RawTensor> {
-    RawTensor::from_host(tensor).ok_or_else(|| io::Error::other("it holds pairs, which no file does"))
+    raw_of(tensor).ok_or_else(|| io::Error::other("it holds pairs, which no file does"))
 }
 
 fn npz(to: &mut dyn Write, outputs: &[PredictedOutput]) -> io::Result<()> {

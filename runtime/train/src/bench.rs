@@ -4,7 +4,6 @@ use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration
 use crate::device_failure::with_lines;
 use crate::devices::{Devices, LoadedProgram, compiled, load, start};
 use crate::failure::Failure;
-use crate::memory::peak_resident_bytes;
 use crate::project::{Project, line_of};
 use crate::session::common;
 use crate::trace::{Trace, TraceOptions};
@@ -15,6 +14,7 @@ use meshwright_exec::{
     Cluster, HostData, HostTensor, KernelUse, KernelsBy, LocalInput, Memory, Provider, process_cpu_time,
 };
 use meshwright_plan::random::{Key, uniform01};
+use meshwright_runs::memory::peak_resident_bytes;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;

@@ -3,10 +3,10 @@
 use crate::failure::Failure;
 use crate::plan_memory::{self, largest, lines_for};
 use crate::project::Project;
-use crate::text::bytes as shown;
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{ExecError, GpuFault, OutOfMemory};
+use meshwright_files::text::bytes as shown;
 
 /// The error of a device for the user.
 pub fn described(error: &ExecError) -> Diagnostic {

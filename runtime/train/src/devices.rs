@@ -1,23 +1,24 @@
 //! The devices of a project with its programs loaded, and batches on their way to them.
 
-use crate::Checked;
-use crate::checkpoint::Checkpoint;
+use crate::host_tensor::{host_of, raw_of};
 use crate::consensus::agree_on_result;
-use crate::data::{self, Dataset, EpochSeed, InputBinding, Places, Prefetch};
 use crate::failure::Failure;
-use crate::memory::devices_fit;
 use crate::plan_memory::{MemoryShare, WithLines, plan_fits, with_lines};
 use crate::project::Project;
-use crate::tensor::RawTensor;
 use meshwright_comm::Timeouts;
 use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state, training_step};
+use meshwright_data::{Dataset, EpochSeed, InputBinding, Places, Prefetch};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
     Cluster, ClusterOptions, DeviceCollectives, DeviceKind, HostTensor, LocalInput, Processes, ProgramId,
     Provider, StateInfo,
 };
+use meshwright_files::Checked;
+use meshwright_files::tensor::RawTensor;
 use meshwright_gpu::load::Paths;
 use meshwright_plan::Plan;
+use meshwright_runs::checkpoint::Checkpoint;
+use meshwright_runs::memory::devices_fit;
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -203,8 +204,8 @@ pub(crate) fn dataset(
     let places: Places = project.program.inputs.iter().map(|i| (i.0.name.clone(), i.2)).collect();
     // Where data is sought, a set for all inputs comes before one for those that are read.
     let all: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
-    let mut source = data::find(wanted.given, wanted.roots, &all)
-        .or_else(|_| data::find(wanted.given, wanted.roots, &inputs))?;
+    let mut source = meshwright_data::find(wanted.given, wanted.roots, &all)
+        .or_else(|_| meshwright_data::find(wanted.given, wanted.roots, &inputs))?;
     if let Some(tokenizer) = &wanted.tokenizer {
         source.tokenized_by(tokenizer);
     }
@@ -214,7 +215,7 @@ pub(crate) fn dataset(
     let dims = &project.program.graph.dims;
     let binding =
         InputBinding { inputs: &inputs, dims, places: &places, allow_nonfinite: wanted.allow_nonfinite };
-    let set = data::load(&source, split, &binding)?;
+    let set = meshwright_data::load(&source, split, &binding)?;
     if set.records() == 0 {
         return Err(Diagnostic::error(codes::E0516, format!("the data in {} has no examples", source.place))
             .help("give files with at least one record")
@@ -241,7 +242,8 @@ pub(crate) fn batch(
             blocks.push(match (same, set.find(&leaf.name)) {
                 (Some(block), _) => block.clone(),
                 (None, Some(i)) => {
-                    set.block(i, (&records[leaf.ranges[0].clone()], seed), &leaf.ranges[1..])?
+                    let block = set.block(i, (&records[leaf.ranges[0].clone()], seed), &leaf.ranges[1..])?;
+                    host_of(block).expect("loading refuses the dtypes that no tensor of a file has")
                 }
                 (None, None) => {
                     HostTensor::zeros(leaf.dtype, leaf.ranges.iter().map(ExactSizeIterator::len).collect())
@@ -356,7 +358,7 @@ pub(crate) fn restore_but(
     for s in &states {
         let read = checkpoint.map(|c| c.tensor(&s.name)).transpose().map_err(Failure::from);
         let raw = agree_on_result(cluster.processes(), "the checkpoint", read)?;
-        let whole = raw.and_then(RawTensor::into_host).map(|t| in_dtype(t, s.dtype));
+        let whole = raw.and_then(host_of).map(|t| in_dtype(t, s.dtype));
         cluster.spread_state(&s.name, whole.as_ref())?;
     }
     Ok(())
@@ -393,7 +395,7 @@ pub(crate) fn snapshot(cluster: &Cluster) -> Result<Vec<(String, RawTensor)>, Fa
         if apart.contains(&name) {
             cluster.spread_state(&name, whole.as_ref())?;
         }
-        out.extend(whole.and_then(|t| RawTensor::from_host(&t)).map(|raw| (name, raw)));
+        out.extend(whole.and_then(|t| raw_of(&t)).map(|raw| (name, raw)));
     }
     Ok(out)
 }

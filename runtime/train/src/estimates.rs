@@ -1,10 +1,7 @@
 //! Estimates of a project on a machine that need not be this one.
 
-use crate::Checked;
 use crate::failure::Failure;
-use crate::project::{Project, text_of_at_most};
-use crate::replacing::write_whole;
-use crate::runs::RunEstimate;
+use crate::project::Project;
 use crate::trace;
 use meshwright_core::{model_flops_wide, training_step};
 use meshwright_cost::engine::{EngineFacts, EngineKind};
@@ -15,7 +12,11 @@ use meshwright_cost::shipped::{MACHINES, find};
 use meshwright_cost::timeline::TimelineEvent;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_exec::{DeviceTrace, Record, What};
+use meshwright_files::Checked;
+use meshwright_files::replacing::write_whole;
+use meshwright_files::text_file::text_of_at_most;
 use meshwright_plan::Plan;
+use meshwright_runs::RunEstimate;
 use std::path::Path;
 
 /// Most bytes of a machine file.

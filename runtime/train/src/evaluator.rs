@@ -2,16 +2,16 @@
 //! the result does not depend on the batch size; what is drawn at random for an example depends on its number. A batch is that of training, or a part of it where training takes it in parts.
 
 use crate::consensus::synchronized_stop;
-use crate::data::{Dataset, EpochSeed};
 use crate::devices::{LoadedProgram, batch, compiled, load, prefetch, provide, remainder};
 use crate::failure::Failure;
-use crate::metrics;
 use crate::project::Project;
 use crate::totals::Totals;
 use meshwright_core::Evaluation;
+use meshwright_data::{Dataset, EpochSeed};
 use meshwright_diag::Sources;
 use meshwright_exec::{Cluster, ExampleDraws};
 use meshwright_plan::random::FIXED_SEED;
+use meshwright_runs::metrics;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,7 +1,7 @@
 //! The files that a model is read from: each once, whoever uses it and by whatever path.
 
-use crate::standard::PREFIX;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes};
+use meshwright_runs::catalog::STANDARD;
 use meshwright_syntax::ast::ModelFile;
 use meshwright_syntax::parse_model;
 use std::path::{Component, Path, PathBuf};
@@ -57,7 +57,7 @@ impl Files {
         sources: &mut Sources,
         text: &dyn Fn(&str) -> Result<String, Box<Diagnostic>>,
     ) -> Outcome<ModelFile> {
-        let standard = path.starts_with(PREFIX);
+        let standard = path.starts_with(STANDARD);
         let (at, canonical) = if standard {
             // The same from everywhere.
             (PathBuf::from(path), PathBuf::from(path))

@@ -2,7 +2,6 @@
 
 mod open_choices;
 
-use crate::Checked;
 use crate::estimates::{EstimateOptions, estimated, machine};
 use crate::failure::Failure;
 use crate::project::{Project, ProjectOptions};
@@ -12,6 +11,7 @@ use meshwright_cost::estimate::{Estimate, Fits};
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_files::Checked;
 use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{CollectiveKind, DType};
 use open_choices::OpenChoice;

@@ -1,22 +1,23 @@
 //! `eval`: a checkpoint on any mesh, without training; and what `predict` begins with too.
 
-use crate::checkpoint::{AVERAGE, Checkpoint, Loaded, Store, Which, one_only, read_file};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
-use crate::data::Dataset;
 use crate::devices::{DataOptions, Devices, dataset, restore, start};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
-use crate::folder::Folder;
-use crate::init::INDEX;
-use crate::metrics;
 use crate::project::Project;
-use crate::run_dir::{checkpoints_in, holds_run};
 use crate::session::common;
-use crate::text::listed;
 use meshwright_core::ParamDecl;
+use meshwright_data::Dataset;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, ProgramId};
+use meshwright_files::folder::Folder;
+use meshwright_files::folder::holds_run;
+use meshwright_files::text::listed;
 use meshwright_plan::Plan;
+use meshwright_runs::checkpoint::INDEX;
+use meshwright_runs::checkpoint::{AVERAGE, Checkpoint, Loaded, Store, Which, one_only, read_file};
+use meshwright_runs::metrics;
+use meshwright_runs::run_dir::checkpoints_in;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

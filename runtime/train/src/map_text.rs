@@ -1,6 +1,6 @@
 //! The text of a map, which may say only what it has beyond another one: `extends = "llama"`.
 
-use crate::catalog::{MAPS, find};
+use meshwright_runs::catalog::{MAPS, find};
 use toml::{Table, Value};
 
 /// The most maps that extend one another.

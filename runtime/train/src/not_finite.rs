@@ -2,21 +2,21 @@
 //! which every value has a buffer of its own, each is looked at when it is made. Of those that the loss comes from, the first that
 //! is not finite is named.
 
-use crate::checkpoint::Which;
 use crate::consensus::{agree_on_result, synchronized_stop};
-use crate::data::{Dataset, Schedule};
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, restore};
 use crate::failure::Failure;
 use crate::inference::read_checkpoint;
-use crate::metrics::StepMetrics;
 use crate::poles::{Pole, smaller_steps};
 use crate::project::{Project, line_of};
 use crate::training::{Progress, TrainOptions};
 use meshwright_core::{Compiled, GRADIENT_NORM, examined_step};
+use meshwright_data::{Dataset, Schedule};
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_exec::{Cluster, Finiteness, Processes};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{BufId, DType, Plan, Prim, ProgramInputKind, Step};
+use meshwright_runs::checkpoint::Which;
+use meshwright_runs::metrics::StepMetrics;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

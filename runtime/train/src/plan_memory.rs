@@ -1,14 +1,14 @@
 //! Whether devices have the memory that a Plan needs, and which layout would need less.
 
 use crate::failure::Failure;
-use crate::memory::available_bytes;
 use crate::project::Project;
-use crate::text::bytes as shown;
 use meshwright_core::StepGraph;
 use meshwright_device::target::Target;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, GpuShare};
+use meshwright_files::text::bytes as shown;
 use meshwright_plan::{PeakBuffer, Plan, Prim, Step};
+use meshwright_runs::memory::available_bytes;
 use std::collections::BTreeSet;
 
 /// Compiles a program with further lines in its layout; none where these are not right.

@@ -1,230 +1,63 @@
-//! When a run saves and evaluates, what it keeps, and when it ends early.
+//! When a run saves and evaluates, and what is the best of it, checked against the model.
 
-use crate::metrics::Evaluation;
 use crate::project::Project;
 use meshwright_core::{GRADIENT_NORM, LossDecl, Reports};
 use meshwright_diag::{Diagnostic, codes, nearest};
+use meshwright_runs::policies::{EvaluationPolicy, Monitor, PolicySettings, SavePolicy};
 use meshwright_syntax::ast::Better;
-use serde::{Deserialize, Serialize};
-use std::fmt::{Display, Formatter};
-use std::str::FromStr;
-use std::time::Duration;
 
-/// When checkpoints are written between evaluations and the ends of epochs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SaveEvery {
-    /// Each so many steps.
-    Steps(u64),
-    /// When this time has passed since the last one.
-    Time(Duration),
+/// What steps are asked to tell beside their losses.
+pub fn reports_of(settings: &PolicySettings) -> Reports {
+    let (norm, metrics): (Vec<String>, Vec<String>) =
+        settings.metrics.iter().cloned().partition(|m| m == GRADIENT_NORM);
+    Reports { metrics, gradient_norm: !norm.is_empty() }
 }
 
-/// Which checkpoints are written, and which are kept.
-#[derive(Clone, Debug)]
-pub struct SavePolicy {
-    /// More often than at the ends of epochs and before evaluations.
-    pub every: Option<SaveEvery>,
-    /// How many of the newest are kept.
-    pub keep: usize,
-    /// The best by a metric is kept too.
-    pub best: Option<Monitor>,
+/// The policies that a run is asked for.
+///
+/// # Errors
+///
+/// E0516 where something is named that the model does not have, or that is no time.
+pub fn policies_of(
+    settings: &PolicySettings,
+    project: &Project,
+) -> Result<(SavePolicy, EvaluationPolicy), Box<Diagnostic>> {
+    let monitor = |text: &Option<String>| text.as_deref().map(|t| monitor_of(project, t)).transpose();
+    let every = settings.checkpoint_every.as_deref().map(str::parse).transpose();
+    let every = every.map_err(|why: String| Box::new(Diagnostic::error(codes::E0516, why)))?;
+    let keep = settings.keep.map_or(SavePolicy::default().keep, usize::from);
+    let saves = SavePolicy { every, keep, best: monitor(&settings.keep_best)? };
+    let monitor = monitor(&settings.monitor)?.unwrap_or_default();
+    let PolicySettings { eval_every, patience, validation, .. } = *settings;
+    Ok((saves, EvaluationPolicy { every: eval_every, patience, monitor, validation }))
 }
 
-impl Default for SavePolicy {
-    fn default() -> Self {
-        SavePolicy { every: None, keep: 2, best: None }
-    }
-}
-
-/// When a run is evaluated, and when it ends early.
-#[derive(Clone, Debug, Default)]
-pub struct EvaluationPolicy {
-    /// Each so many steps, in place of the end of each epoch.
-    pub every: Option<u64>,
-    /// End after so many evaluations that are no better than the best.
-    pub patience: Option<u32>,
-    /// What is the best.
-    pub monitor: Monitor,
-    /// The share of the training set that is held out to validate on.
-    pub validation: Option<f64>,
-}
-
-/// Both policies in the words of the command line, as `run.toml` keeps them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PolicySettings {
-    /// `--checkpoint-every`.
-    pub checkpoint_every: Option<String>,
-    /// `--keep`.
-    pub keep: Option<u16>,
-    /// `--keep-best`.
-    pub keep_best: Option<String>,
-    /// `--metrics`.
-    pub metrics: Vec<String>,
-    /// `--log`.
-    pub log: Vec<String>,
-    /// `--validation`.
-    pub validation: Option<f64>,
-    /// `--eval-every`.
-    pub eval_every: Option<u64>,
-    /// `--patience`.
-    pub patience: Option<u32>,
-    /// `--monitor`.
-    pub monitor: Option<String>,
-    /// `--peak-flops`.
-    pub peak_flops: Option<f64>,
-}
-
-impl PolicySettings {
-    /// These, and what they leave open as `other` has it.
-    pub fn or(self, other: &PolicySettings) -> PolicySettings {
-        let list =
-            |mine: Vec<String>, other: &Vec<String>| if mine.is_empty() { other.clone() } else { mine };
-        PolicySettings {
-            checkpoint_every: self.checkpoint_every.or_else(|| other.checkpoint_every.clone()),
-            keep: self.keep.or(other.keep),
-            keep_best: self.keep_best.or_else(|| other.keep_best.clone()),
-            metrics: list(self.metrics, &other.metrics),
-            log: list(self.log, &other.log),
-            validation: self.validation.or(other.validation),
-            eval_every: self.eval_every.or(other.eval_every),
-            patience: self.patience.or(other.patience),
-            monitor: self.monitor.or_else(|| other.monitor.clone()),
-            peak_flops: self.peak_flops.or(other.peak_flops),
-        }
-    }
-
-    /// What steps tell beside their losses.
-    pub fn reports(&self) -> Reports {
-        let (norm, metrics): (Vec<String>, Vec<String>) =
-            self.metrics.iter().cloned().partition(|m| m == GRADIENT_NORM);
-        Reports { metrics, gradient_norm: !norm.is_empty() }
-    }
-
-    /// The policies themselves.
-    ///
-    /// # Errors
-    ///
-    /// E0516 where something is named that the model does not have, or that is no time.
-    pub fn policies(&self, project: &Project) -> Result<(SavePolicy, EvaluationPolicy), Box<Diagnostic>> {
-        let monitor = |text: &Option<String>| text.as_deref().map(|t| Monitor::of(project, t)).transpose();
-        let every = self.checkpoint_every.as_deref().map(str::parse).transpose();
-        let every = every.map_err(|why: String| Box::new(Diagnostic::error(codes::E0516, why)))?;
-        let keep = self.keep.map_or(SavePolicy::default().keep, usize::from);
-        let saves = SavePolicy { every, keep, best: monitor(&self.keep_best)? };
-        let monitor = monitor(&self.monitor)?.unwrap_or_default();
-        let PolicySettings { eval_every, patience, validation, .. } = *self;
-        Ok((saves, EvaluationPolicy { every: eval_every, patience, monitor, validation }))
-    }
-
-    /// The same, with what it names and which way is better as these policies have it.
-    pub fn resolved(mut self, saves: &SavePolicy, evaluation: &EvaluationPolicy) -> PolicySettings {
-        self.keep_best = saves.best.as_ref().map(Monitor::to_string);
-        self.monitor = self.patience.map(|_| evaluation.monitor.to_string());
-        self
-    }
-}
-
-impl FromStr for SaveEvery {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        const UNITS: [(&str, u64); 5] = [("min", 60), ("s", 1), ("m", 60), ("h", 3600), ("d", 86400)];
-        let wrong = || {
-            format!("`{text}` is neither a number of steps nor a time: write `500`, `90s`, `10min` or `2h`")
+/// What is the best, as the command line names it: `NAME`, `min:NAME` or `max:NAME`. Without a word before it less is better of a loss, and
+/// of a metric what the model says.
+///
+/// # Errors
+///
+/// E0516 where the model has no loss and no metric of that name, and where nothing says which way is better.
+pub fn monitor_of(project: &Project, text: &str) -> Result<Monitor, Box<Diagnostic>> {
+    let given = text.split_once(':').and_then(|(word, name)| Some((Better::of(word)?, name)));
+    let (way, name) = given.map_or((None, text), |(way, name)| (Some(way), name));
+    let name = if Some(name) == project.loss() { "loss" } else { name };
+    let known: Vec<&str> = std::iter::once("loss").chain(project.metrics()).collect();
+    if !known.contains(&name) {
+        let message = format!("an evaluation of `{}` has no `{name}`", project.program.model);
+        let d = Diagnostic::error(codes::E0516, message);
+        let d = match nearest(name, known.iter().copied()) {
+            Some(near) => d.help(format!("did you mean `{near}`?")),
+            None => d,
         };
-        let number = |t: &str| t.trim().replace('_', "").parse::<u64>().ok().filter(|n| *n > 0);
-        if let Some(steps) = number(text) {
-            return Ok(SaveEvery::Steps(steps));
-        }
-        let unit = UNITS.iter().find_map(|(unit, n)| Some((text.strip_suffix(unit)?, *n)));
-        let (count, seconds) = unit.ok_or_else(wrong)?;
-        let all = number(count).and_then(|n| n.checked_mul(seconds)).ok_or_else(wrong)?;
-        Ok(SaveEvery::Time(Duration::from_secs(all)))
+        return Err(Box::new(d.help(format!("it has {}", known.join(", ")))));
     }
-}
-
-/// What evaluations are compared by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Monitor {
-    /// `loss`, or the name of another loss or of a metric.
-    pub metric: String,
-    /// Which values are better.
-    pub better: Better,
-}
-
-impl Default for Monitor {
-    fn default() -> Self {
-        Monitor { metric: "loss".into(), better: Better::Less }
-    }
-}
-
-/// As the command line has it, with the word before the name.
-impl Display for Monitor {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.better.word(), self.metric)
-    }
-}
-
-/// An evaluation of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Seen {
-    pub(crate) step: u64,
-    pub(crate) eval: Evaluation,
-}
-
-impl Monitor {
-    /// As the command line names it: `NAME`, `min:NAME` or `max:NAME`. Without a word before it less is better of a loss, and
-    /// of a metric what the model says.
-    ///
-    /// # Errors
-    ///
-    /// E0516 where the model has no loss and no metric of that name, and where nothing says which way is better.
-    pub fn of(project: &Project, text: &str) -> Result<Monitor, Box<Diagnostic>> {
-        let given = text.split_once(':').and_then(|(word, name)| Some((Better::of(word)?, name)));
-        let (way, name) = given.map_or((None, text), |(way, name)| (Some(way), name));
-        let name = if Some(name) == project.loss() { "loss" } else { name };
-        let known: Vec<&str> = std::iter::once("loss").chain(project.metrics()).collect();
-        if !known.contains(&name) {
-            let message = format!("an evaluation of `{}` has no `{name}`", project.program.model);
-            let d = Diagnostic::error(codes::E0516, message);
-            let d = match nearest(name, known.iter().copied()) {
-                Some(near) => d.help(format!("did you mean `{near}`?")),
-                None => d,
-            };
-            return Err(Box::new(d.help(format!("it has {}", known.join(", ")))));
-        }
-        let all = project.program.losses.iter().chain(&project.program.metrics);
-        let declared = all.into_iter().find(|d| d.name == name);
-        let said = declared.map_or(Some(Better::Less), |d| d.better);
-        match (way.or(said), declared) {
-            (Some(better), _) => Ok(Monitor { metric: name.into(), better }),
-            (None, declared) => Err(no_way(name, declared)),
-        }
-    }
-
-    /// Which values are better, in words.
-    pub(crate) fn in_words(&self) -> String {
-        let way = match self.better {
-            Better::Less => "less",
-            Better::More => "more",
-        };
-        format!("{way} `{}` is better", self.metric)
-    }
-
-    /// The place of the best evaluation, the first of equal ones, and its value. Values that are not numbers are never best.
-    pub(crate) fn best(&self, seen: &[Seen]) -> Option<(usize, f64)> {
-        let mut best: Option<(usize, f64)> = None;
-        for (at, s) in seen.iter().enumerate() {
-            let Some(v) = s.eval.value(&self.metric).filter(|v| !v.is_nan()) else { continue };
-            if best.is_none_or(|(_, b)| match self.better {
-                Better::More => v > b,
-                Better::Less => v < b,
-            }) {
-                best = Some((at, v));
-            }
-        }
-        best
+    let all = project.program.losses.iter().chain(&project.program.metrics);
+    let declared = all.into_iter().find(|d| d.name == name);
+    let said = declared.map_or(Some(Better::Less), |d| d.better);
+    match (way.or(said), declared) {
+        (Some(better), _) => Ok(Monitor { metric: name.into(), better }),
+        (None, declared) => Err(no_way(name, declared)),
     }
 }
 
@@ -240,31 +73,4 @@ fn no_way(name: &str, declared: Option<&LossDecl>) -> Box<Diagnostic> {
         Some(d0) => d.at(d0.span, "declared here, without `min` or `max`"),
         None => d,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checkpoints_are_written_by_steps_or_by_time() {
-        let every = |t: &str| t.parse::<SaveEvery>();
-        let seconds = |n| Ok(SaveEvery::Time(Duration::from_secs(n)));
-        assert_eq!(every("1_000"), Ok(SaveEvery::Steps(1000)));
-        assert_eq!((every("90s"), every("10min"), every("2h")), (seconds(90), seconds(600), seconds(7200)));
-        assert!(["", "0", "0s", "-1", "1.5h", "10 fortnights"].iter().all(|t| every(t).is_err()));
-    }
-
-    #[test]
-    fn the_best_evaluation_is_the_first_of_the_best() {
-        let seen = |values: &[f64]| -> Vec<Seen> {
-            let eval = |v: &f64| Evaluation { loss: *v, metrics: vec![("accuracy".into(), *v)] };
-            values.iter().enumerate().map(|(i, v)| Seen { step: i as u64, eval: eval(v) }).collect()
-        };
-        let values = [0.5, f64::NAN, 0.25, 0.75, 0.25, 0.75];
-        let greater = Monitor { metric: "accuracy".into(), better: Better::More };
-        assert_eq!(Monitor::default().best(&seen(&values)), Some((2, 0.25)));
-        assert_eq!(greater.best(&seen(&values)), Some((3, 0.75)));
-        assert_eq!(greater.best(&seen(&[f64::NAN])), None);
-    }
 }

@@ -2,7 +2,6 @@
 
 use crate::arrays::{ArrayFile, ArrayTarget, PredictedOutput};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
-use crate::data::{Dataset, EpochSeed};
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, remainder, start};
 use crate::failure::Failure;
 use crate::inference::{EvalOptions, asked, checkpoint_of, oddities, prepare, set_of};
@@ -10,6 +9,7 @@ use crate::project::Project;
 use crate::recorded::Recorded;
 use crate::totals::Totals;
 use meshwright_core::{Evaluation, LossDecl, Program};
+use meshwright_data::{Dataset, EpochSeed};
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_exec::{ExampleDraws, HostData, HostTensor};
 use meshwright_ops::F64Tensor;

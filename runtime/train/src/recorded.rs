@@ -1,18 +1,19 @@
 //! What a run's folder says of the run: everything that a command needs to go on with it, to evaluate it, or to predict.
 
-use crate::Checked;
-use crate::catalog::MODELS;
+use crate::policies::reports_of;
 use crate::consensus::agree_on_result;
 use crate::failure::Failure;
-use crate::policies::PolicySettings;
 use crate::project::{Project, ProjectOptions};
-use crate::run_dir::read_texts;
-use crate::settings::{COMMAND_LINE, RunSettings};
 use meshwright_core::Reports;
 use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::Processes;
+use meshwright_files::Checked;
 use meshwright_plan::DType;
+use meshwright_runs::catalog::MODELS;
+use meshwright_runs::policies::PolicySettings;
+use meshwright_runs::run_dir::read_texts;
+use meshwright_runs::settings::{COMMAND_LINE, RunSettings};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub struct Recorded {
 impl Recorded {
     /// Whether a folder holds a run.
     pub fn is_run(folder: &Path) -> bool {
-        crate::run_dir::holds_run(folder)
+        meshwright_files::folder::holds_run(folder)
     }
 
     /// Reads what a run's folder says of it.
@@ -122,7 +123,7 @@ impl Recorded {
         merged.sets.splice(0..0, s.set.clone().into_iter().filter(|d| !asked(&d.0, &names)));
         merged.preset = given.preset.clone().or_else(|| s.preset.clone());
         if given.reports == Reports::default() {
-            merged.reports = s.policies.reports();
+            merged.reports = reports_of(&s.policies);
         }
         if given.precision.is_none() {
             merged.precision = Some(self.precision()?);

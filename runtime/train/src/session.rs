@@ -1,27 +1,30 @@
 //! What a run begins with: what all processes must agree on, and the run's folder, which the first process alone touches.
 
-use crate::checkpoint::{Checkpoint, EpochLosses, Meta, Store, Which};
-use crate::corpus::TextTokenizer;
-use crate::data::{Dataset, Schedule};
+use crate::run_description::settings_of;
 use crate::devices::{compiled, dataset};
 use crate::estimates::run_estimate;
 use crate::evaluator::data_failed;
 use crate::failure::Failure;
 use crate::history::HistoryEvent;
-use crate::init::{InitFrom, Initializer};
-use crate::logs::{self, LogStart, MetricsFile};
-use crate::metrics::MEASURED;
-use crate::metrics_log::{MetricsLog, Stands, changed, summary};
-use crate::policies::Seen;
+use crate::init::Initializer;
 use crate::project::Project;
-use crate::run_dir::RunDir;
-use crate::runs::RunCosts;
-use crate::settings::RunSettings;
 use crate::training::TrainOptions;
+use crate::training_loop::MEASURED;
 use meshwright_core::{LOSS_SCALE, is_skip_count, training_step};
+use meshwright_data::corpus::TextTokenizer;
+use meshwright_data::{Dataset, Schedule};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
 use meshwright_plan::Plan;
+use meshwright_runs::RunCosts;
+use meshwright_runs::checkpoint::{Checkpoint, EpochLosses, Meta, Store, Which};
+use meshwright_runs::logs;
+use meshwright_runs::logs::{LogStart, MetricsFile};
+use meshwright_runs::metrics_log::{MetricsLog, Stands, changed, summary};
+use meshwright_runs::policies::Seen;
+use meshwright_runs::run_dir::RunDir;
+use meshwright_runs::settings::InitFrom;
+use meshwright_runs::settings::RunSettings;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,8 +87,7 @@ impl Requirements {
         sources: &Sources,
         options: &TrainOptions,
     ) -> BTreeMap<String, String> {
-        let settings =
-            RunSettings::new(project, sources, options, options.seed.unwrap_or(0), Some(&self.set));
+        let settings = settings_of(project, sources, options, options.seed.unwrap_or(0), Some(&self.set));
         let mut asked = settings.agreed();
         asked.extend(common(&self.plan));
         asked.insert("`--resume`".into(), options.resume.to_string());
@@ -264,7 +266,7 @@ impl Session {
             (self.start.steps, self.start.epochs) = (before.steps, before.epochs);
         }
         self.init = self.init.take().or_else(|| before.init.clone());
-        let now = RunSettings::new(project, sources, options, self.start.seed, Some(set));
+        let now = settings_of(project, sources, options, self.start.seed, Some(set));
         self.notes.extend(before.resumed_as(&now, &project.program.model_consts)?);
         if dir.model_text()? != sources.text(project.texts.model) {
             let now = sources.name(project.texts.model);
@@ -279,8 +281,8 @@ impl Session {
 /// Whether a checkpoint counts updates that were skipped.
 fn skips(checkpoint: &Checkpoint) -> Result<bool, Failure> {
     for t in checkpoint.tensors.iter().filter(|t| is_skip_count(&t.name)) {
-        let count = checkpoint.tensor(&t.name)?.into_host().and_then(|t| t.scalar());
-        if count.is_some_and(|n| n > 0.0) {
+        let count = checkpoint.tensor(&t.name)?.to_f64().filter(|n| n.len() == 1);
+        if count.is_some_and(|n| n[0] > 0.0) {
             return Ok(true);
         }
     }
@@ -351,7 +353,7 @@ impl Written {
         run.remember(&HistoryEvent::new((project, sources), options, (event, stands.steps)))?;
         let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
         let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
-        run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
+        run.write_settings(&settings_of(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
         let outputs: Vec<&str> = needs.1.outputs.iter().skip(1).map(|o| o.name.as_str()).collect();
         let (log, note) = run.metrics(stands, |kept| {
             let start = LogStart {

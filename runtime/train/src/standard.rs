@@ -1,16 +1,9 @@
 //! The standard library: layers that ship in the binary, which a model has by `use "std:nn"`.
 
-use crate::catalog::Shipped;
-use crate::catalog::shipped;
 use meshwright_diag::{Diagnostic, FileId, codes, nearest};
+use meshwright_runs::catalog::{LIBRARY, STANDARD, Shipped};
 use meshwright_syntax::ast::{Item, ItemKind, Layer};
 use meshwright_syntax::parse_model;
-
-/// What the path of a file of the library begins with.
-pub const PREFIX: &str = "std:";
-
-/// Every file of the library; `nn` is `std:nn`.
-pub const LIBRARY: &[Shipped] = shipped!("models/std", "mw": "nn");
 
 /// The text of `std:NAME`.
 ///
@@ -21,10 +14,10 @@ pub(crate) fn text(name: &str) -> Result<&'static str, Box<Diagnostic>> {
     if let Some(s) = LIBRARY.iter().find(|s| s.name == name) {
         return Ok(s.text);
     }
-    let d = Diagnostic::error(codes::E0515, format!("the standard library has no `{PREFIX}{name}`"));
-    let all: Vec<String> = names().map(|n| format!("`{PREFIX}{n}`")).collect();
+    let d = Diagnostic::error(codes::E0515, format!("the standard library has no `{STANDARD}{name}`"));
+    let all: Vec<String> = names().map(|n| format!("`{STANDARD}{n}`")).collect();
     Err(Box::new(match nearest(name, names()) {
-        Some(near) => d.help(format!("did you mean `{PREFIX}{near}`?")),
+        Some(near) => d.help(format!("did you mean `{STANDARD}{near}`?")),
         None => d.help(format!("it has {}", all.join(", "))),
     }))
 }
@@ -65,7 +58,7 @@ fn page(s: &'static Shipped, item: &Item, layer: &Layer) -> LayerPage {
         Some(value) => format!("{} = {}", p.name.text, slice(value.span)),
     });
     LayerPage {
-        file: format!("{PREFIX}{}", s.name),
+        file: format!("{STANDARD}{}", s.name),
         name: layer.name.text.clone(),
         form: format!("{}({})", layer.name.text, params.collect::<Vec<_>>().join(", ")),
         doc: item.doc.lines().map(str::trim).collect::<Vec<_>>().join(" "),

@@ -3,9 +3,9 @@
 
 use crate::consensus::agree_on_result;
 use crate::failure::Failure;
-use crate::replacing::ReplacingFile;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{Cluster, DeviceTrace, Processes, ProgramId, Record, What};
+use meshwright_files::replacing::ReplacingFile;
 use meshwright_plan::{Plan, Prim, Provenance, Step};
 use serde_json::{Map, Value, json};
 use std::fs::File;

@@ -1,28 +1,29 @@
 //! A training run: what it needs is read and agreed on, then the loop runs.
 
-use crate::checkpoint::{EpochLosses, Meta, Saver};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
-use crate::data::{Dataset, Schedule};
 use crate::device_failure::with_lines;
 use crate::devices::{LoadedProgram, hold_rest, init_all, load, restore, start};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
 use crate::history::FailureEvent;
 use crate::init::{Initializer, initialize};
-use crate::logs::{MetricsFile, RunFacts, RunState};
-use crate::metrics_log::Stands;
 use crate::not_finite::Rerun;
 use crate::project::{Project, line_of};
-use crate::run_dir::RunDir;
+use crate::run_description::facts_of;
 use crate::session::{Requirements, Session, StartPoint, Written, start_point, training_plan};
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use crate::training_loop::{Evaluators, SetEvaluator, TrainingLoop, is_open};
 use crate::utilization::Utilization;
 use crate::warnings::warnings;
+use meshwright_data::{Dataset, Schedule};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, Processes};
 use meshwright_plan::{DType, Plan};
+use meshwright_runs::checkpoint::{EpochLosses, Meta, Saver};
+use meshwright_runs::logs::{MetricsFile, RunState};
+use meshwright_runs::metrics_log::Stands;
+use meshwright_runs::run_dir::RunDir;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -187,7 +188,7 @@ fn metrics_file(
 ) -> Result<Option<MetricsFile>, Failure> {
     let Some(file) = options.metrics_file.as_deref() else { return Ok(None) };
     let processes = &*options.devices.processes;
-    let run = RunFacts::of((project, sources, options), plan, (last, per_epoch), file);
+    let run = facts_of((project, sources, options), plan, (last, per_epoch), file);
     let made = processes.is_first().then(|| MetricsFile::start(file, run, from)).transpose();
     agree_on_result(processes, "the metrics file", made.map_err(Failure::from))
 }

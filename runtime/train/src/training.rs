@@ -1,15 +1,16 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
-use crate::Checked;
-use crate::checkpoint::Which;
-use crate::cluster_job::ClusterJob;
 use crate::devices::{DataOptions, Devices};
-use crate::init::InitFrom;
-use crate::logs::LogFormat;
-use crate::metrics::{self, Event};
-use crate::policies::{EvaluationPolicy, PolicySettings, SavePolicy};
-use crate::run_dir::tokenizer_in;
 use crate::trace::TraceOptions;
+use meshwright_files::Checked;
+use meshwright_runs::checkpoint::Which;
+use meshwright_runs::cluster_job::ClusterJob;
+use meshwright_runs::logs::LogFormat;
+use meshwright_runs::metrics;
+use meshwright_runs::metrics::Event;
+use meshwright_runs::policies::{EvaluationPolicy, PolicySettings, SavePolicy};
+use meshwright_runs::run_dir::tokenizer_in;
+use meshwright_runs::settings::InitFrom;
 use std::path::PathBuf;
 
 /// What a run is asked to do.

@@ -1,33 +1,38 @@
 //! The training loop: batches in, steps, evaluations, checkpoints, events out.
 
-use crate::checkpoint::{EpochLosses, Meta, Saver, not_finite};
+use crate::host_tensor::raw_of;
 use crate::consensus::synchronized_stop;
-use crate::data::{Dataset, Schedule};
 use crate::devices::{Batch, LoadedProgram, batch, prefetch, provide, snapshot};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
-use crate::logs::MetricsFile;
-use crate::memory::{peak_resident_bytes, resident_bytes};
-use crate::metrics::{self, Event, MEASURED, StepMetrics};
-use crate::metrics_log::MetricsLog;
 use crate::not_finite::NotFinite;
 use crate::poles::smaller_steps;
-use crate::policies::{Monitor, SaveEvery, Seen};
 use crate::project::Project;
-use crate::run_dir::checkpoints_in;
-use crate::tensor::RawTensor;
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use crate::utilization::Utilization;
 use meshwright_core::{GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED, learning_rate};
 use meshwright_cpu::peak_value_bytes;
+use meshwright_data::{Dataset, Schedule};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{About, Cluster, LaunchedStep, StepReport};
+use meshwright_files::tensor::RawTensor;
 use meshwright_plan::DType;
+use meshwright_runs::checkpoint::{EpochLosses, Meta, Saver, not_finite};
+use meshwright_runs::logs::MetricsFile;
+use meshwright_runs::memory::{peak_resident_bytes, resident_bytes};
+use meshwright_runs::metrics;
+use meshwright_runs::metrics::{Event, StepMetrics};
+use meshwright_runs::metrics_log::MetricsLog;
+use meshwright_runs::policies::{Monitor, SaveEvery, Seen};
+use meshwright_runs::run_dir::checkpoints_in;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// The outputs of a step that are no value of the model: fields of [`StepMetrics`] say them.
+pub(crate) const MEASURED: [&str; 3] = [GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED];
 
 /// The programs that evaluate on one set.
 pub(crate) struct SetEvaluator {
@@ -475,7 +480,7 @@ impl TrainingLoop<'_> {
         let names: Vec<String> = self.cluster.states().map(|s| s.name.clone()).collect();
         for name in names {
             let whole = self.cluster.gathered_state(&name)?;
-            if whole.and_then(|t| RawTensor::from_host(&t)).is_some_and(|raw| !raw.is_finite()) {
+            if whole.and_then(|t| raw_of(&t)).is_some_and(|raw| !raw.is_finite()) {
                 let message =
                     format!("`{name}` is not finite after step {step}: nothing more is learned with it");
                 let d = Diagnostic::error(codes::E0517, message).help(smaller_steps(self.project));

@@ -1,8 +1,8 @@
 //! What is probably not meant of a training that is about to begin.
 
 use crate::project::Project;
-use crate::text::listed;
 use crate::training::TrainOptions;
+use meshwright_files::text::listed;
 
 /// Frozen parameters that nothing has set, metrics that nothing measures, and choices by the test set; `measured` is the set that the run
 /// is evaluated on while it goes on, `set` are the parameters that got their values from elsewhere.

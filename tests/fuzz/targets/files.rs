@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bolero::check;
+use meshwright_data::corpus::{
+    DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource, tokenize,
+};
+use meshwright_data::{EpochSeed, InputBinding, Places, find, load};
 use meshwright_diag::Sources;
 use meshwright_fuzz::{Edit, edited, time};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
-use meshwright_train::checkpoint::Which;
-use meshwright_train::corpus::{
-    DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource, tokenize,
-};
-use meshwright_train::data::{EpochSeed, InputBinding, Places, find, load};
+use meshwright_runs::checkpoint::Which;
 use meshwright_train::{
     HfExport, HfImport, Project, ProjectOptions, Recorded, TrainOptions, export_hf, import_hf,
     read_checkpoint, train,

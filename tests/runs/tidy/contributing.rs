@@ -66,10 +66,10 @@ const ADDITIONS: &[Addition] = &[
             "compiler/diag",
             "runtime/cli/src/args/predict.rs",
             "runtime/train/src/arrays.rs",
-            "runtime/train/src/data/label_tests.rs",
-            "runtime/train/src/data/npz.rs",
-            "runtime/train/src/data/set_tests.rs",
-            "runtime/train/src/data/test_case.rs",
+            "runtime/data/src/label_tests.rs",
+            "runtime/data/src/npz.rs",
+            "runtime/data/src/set_tests.rs",
+            "runtime/data/src/test_case.rs",
         ],
         most: 6,
     },
@@ -208,7 +208,7 @@ fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let skipped = ["tests", "tests.rs", "examples", "target", "data"];
         if path.is_dir() {
-            // Data sets that ship are no code; `runtime/train/src/data` is.
+            // Data sets that ship are no code; `runtime/data/src` is.
             let ships = name == "data" && path.starts_with(root().join("models"));
             if !(ships || name != "data" && skipped.contains(&name.as_str())) {
                 walk(&path, out);

@@ -6,9 +6,9 @@ use meshwright_core::optimizers::{Accepts, OPTIMIZERS};
 use meshwright_diag::{FileId, has_errors};
 use meshwright_ops::families;
 use meshwright_ops::signature::Form;
+use meshwright_runs::catalog::LIBRARY;
+use meshwright_runs::catalog::{LAYOUTS, MAPS, MODELS};
 use meshwright_syntax::parse_layout;
-use meshwright_train::catalog::{LAYOUTS, MAPS, MODELS};
-use meshwright_train::standard::LIBRARY;
 use std::collections::BTreeSet;
 
 /// The folders of the crates, such as `compiler/diag`.
@@ -203,7 +203,7 @@ fn what_lies_in_the_folders_ships() {
         let all = files(extension).into_iter().filter(|p| p.parent() == Some(&here));
         all.map(|p| p.file_stem().unwrap().to_string_lossy().into_owned()).collect()
     };
-    let names = |list: &[meshwright_train::catalog::Shipped]| {
+    let names = |list: &[meshwright_runs::catalog::Shipped]| {
         list.iter().map(|s| s.name.to_string()).collect::<BTreeSet<_>>()
     };
     assert_eq!(stems("mw", "models"), names(MODELS));

@@ -3,7 +3,7 @@
 use super::FormatArgs;
 use crate::value_parsers;
 use clap::{Args, Subcommand};
-use meshwright_train::checkpoint::Which;
+use meshwright_runs::checkpoint::Which;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]

@@ -3,8 +3,9 @@
 use super::FormatArgs;
 use crate::value_parsers;
 use clap::{Args, Subcommand, ValueEnum};
-use meshwright_train::corpus::{DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource};
-use meshwright_train::{Checked, data::TaskKind};
+use meshwright_data::TaskKind;
+use meshwright_data::corpus::{DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource};
+use meshwright_files::Checked;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]

@@ -5,7 +5,7 @@ use crate::complete;
 use crate::value_parsers;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
-use meshwright_train::checkpoint::Which;
+use meshwright_runs::checkpoint::Which;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]

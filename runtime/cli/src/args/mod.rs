@@ -47,7 +47,7 @@ use crate::value_parsers::{self, Emit, passes_help};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
-use meshwright_train::checkpoint::Which;
+use meshwright_runs::checkpoint::Which;
 use meshwright_train::{ProjectOptions, TraceOptions};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

@@ -1,10 +1,13 @@
 //! The options of `train`.
 
+use meshwright_train::reports_of;
 use super::{DataArgs, FormatArgs, MachineArgs, OwnArgs, TraceArgs};
 use crate::value_parsers;
 use clap::{ArgGroup, Args, ValueEnum};
-use meshwright_train::checkpoint::Which;
-use meshwright_train::{InitFrom, PolicySettings, ProjectOptions};
+use meshwright_runs::checkpoint::Which;
+use meshwright_runs::policies::PolicySettings;
+use meshwright_runs::settings::InitFrom;
+use meshwright_train::ProjectOptions;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -116,7 +119,7 @@ pub(crate) enum LogChoice {
 impl TrainArgs {
     /// What to load; without a model where none is named.
     pub(crate) fn options(&self) -> ProjectOptions {
-        ProjectOptions { reports: self.policies().reports(), ..self.project.options() }
+        ProjectOptions { reports: reports_of(&self.policies()), ..self.project.options() }
     }
 
     /// Where first values come from.

@@ -10,11 +10,12 @@ use crate::table::{Align, Table};
 use crate::text::{counted, percent, short_seconds as seconds};
 use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_files::{Checked, ReplacingFile};
+use meshwright_train::Failure;
 use meshwright_train::calibrate::{
     CalibrateOptions, Calibrated, CalibrationErrors, UNSTEADY, calibrate, check_machine,
 };
 use meshwright_train::estimates::machine;
-use meshwright_train::{Checked, Failure, ReplacingFile};
 use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;

@@ -7,12 +7,13 @@ use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, thousands};
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_train::checkpoint::{
+use meshwright_files::Checked;
+use meshwright_runs::checkpoint::{
     Checkpoint, Difference, Entry, Exported, NAME_A_RUN, Store, TensorInfo, Which, compare, export,
     is_parameter,
 };
-use meshwright_train::run_dir::{RunDir, checkpoints_in};
-use meshwright_train::{Checked, NameMap, Project, ProjectOptions, Recorded, read_checkpoint};
+use meshwright_runs::run_dir::{RunDir, checkpoints_in};
+use meshwright_train::{NameMap, Project, ProjectOptions, Recorded, read_checkpoint, rename_tensors};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -164,7 +165,7 @@ fn rename(args: &CkptRenameArgs, console: &mut Console) -> Result<(), Stop> {
         }
         // Held while its checkpoints change.
         let run = RunDir::resume(&args.run)?;
-        run.checkpoints()?.rename(&map)
+        rename_tensors(&run.checkpoints()?, &map)
     };
     let (steps, names) = told(renamed(), console)?;
     if console.json() {

@@ -8,9 +8,9 @@ use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, thousands};
 use indicatif::{ProgressBar, ProgressStyle};
+use meshwright_data::corpus::{TokenizeProgress, Tokenized, tokenize};
 use meshwright_diag::Sources;
-use meshwright_train::Checked;
-use meshwright_train::corpus::{TokenizeProgress, Tokenized, tokenize};
+use meshwright_files::Checked;
 use serde_json::json;
 use std::time::{Duration, Instant};
 

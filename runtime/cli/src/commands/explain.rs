@@ -17,7 +17,7 @@ use meshwright_exec::{SlowProduct, slow_products};
 use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
 use meshwright_plan::Plan;
-use meshwright_train::catalog::{MODELS, find};
+use meshwright_runs::catalog::{MODELS, find};
 use meshwright_train::estimates::{EstimateOptions, estimated};
 use meshwright_train::project::line_of;
 use meshwright_train::standard::{self, LayerPage};

@@ -8,9 +8,9 @@ use crate::stop::Stop;
 use crate::text::counted;
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_files::folder::{FolderEntry, entries};
+use meshwright_files::text_file::open_text;
 use meshwright_syntax::{MAX_BYTES, format_layout, format_model};
-use meshwright_train::folder::{FolderEntry, entries};
-use meshwright_train::project::open_text;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 

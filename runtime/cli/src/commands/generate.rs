@@ -9,8 +9,8 @@ use crate::stop::Stop;
 use crate::text::{counted, seconds};
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_train::project::text_of_at_most;
-use meshwright_train::run_dir::tokenizer_in;
+use meshwright_files::text_file::text_of_at_most;
+use meshwright_runs::run_dir::tokenizer_in;
 use meshwright_train::{BeamSearch, GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use crate::json::object;
 use crate::stop::Stop;
 use crate::text::{counted, thousands};
 use meshwright_diag::Sources;
-use meshwright_train::run_dir::tokenizer_in;
+use meshwright_runs::run_dir::tokenizer_in;
 use meshwright_train::{
     Failure, HfExport, HfExported, HfImport, HfImported, ProjectOptions, export_hf, hf_model, import_hf,
 };

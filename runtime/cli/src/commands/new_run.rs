@@ -2,7 +2,7 @@
 
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::Processes;
-use meshwright_train::folder::entries;
+use meshwright_files::folder::entries;
 use meshwright_train::{Failure, agree_on_result};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

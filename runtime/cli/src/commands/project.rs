@@ -4,8 +4,8 @@ use crate::args::DevicesArgs;
 use crate::console::Console;
 use crate::launch;
 use crate::stop::Stop;
+use meshwright_data::roots;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
-use meshwright_train::data::roots;
 use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, Recorded, agree_on_result};
 use std::path::{Path, PathBuf};
 

@@ -5,8 +5,16 @@ use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
+use meshwright_cost::shipped::ShippedMachine;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
-use meshwright_train::catalog::{LAYOUTS, MACHINES, MAPS, MODELS, Shipped, find};
+use meshwright_runs::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
+use std::sync::LazyLock;
+
+/// Every machine file that ships.
+pub(crate) static MACHINES: LazyLock<Vec<Shipped>> = LazyLock::new(|| {
+    let of = |m: &ShippedMachine| Shipped { name: m.name, path: m.path, text: m.text };
+    meshwright_cost::shipped::MACHINES.iter().map(of).collect()
+});
 
 /// Runs `models`.
 pub(crate) fn models(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {

@@ -1,5 +1,6 @@
 //! `train`.
 
+use meshwright_train::policies_of;
 use super::new_run::claim;
 use super::project::{self, OfRun};
 use crate::args::{LogChoice, ResumeChoice, TrainArgs};
@@ -10,10 +11,11 @@ use crate::stop::Stop;
 use crate::text::thousands;
 use clap::ValueEnum;
 use meshwright_diag::Sources;
-use meshwright_train::run_dir::{checkpoints_in, no_run};
+use meshwright_runs::cluster_job::ClusterJob;
+use meshwright_runs::logs::LogFormat;
+use meshwright_runs::run_dir::{checkpoints_in, no_run};
 use meshwright_train::{
-    ClusterJob, Failure, Finished, LogFormat, Progress, ProjectOptions, Recorded, TrainOptions,
-    agree_on_result, recorded, train,
+    Failure, Finished, Progress, ProjectOptions, Recorded, TrainOptions, agree_on_result, recorded, train,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -96,7 +98,7 @@ fn options(
     let resume = args.resume == Some(ResumeChoice::Always) || recorded.is_some();
     let policies = args.policies();
     let policies = recorded.map_or(policies.clone(), |r| policies.or(r.policies()));
-    let of_project = policies.policies(&of_run.project).map_err(Failure::from);
+    let of_project = policies_of(&policies, &of_run.project).map_err(Failure::from);
     let of_project = agree_on_result(console.processes(), "the policies", of_project);
     let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &of_run.sources))?;
     let policies = policies.resolved(&saves, &evaluation);

@@ -1,7 +1,7 @@
 //! Tables as files of Apache Parquet: columns that may lack values.
 
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
-use meshwright_train::milliseconds_of;
+use meshwright_runs::clock::milliseconds_of;
 use parquet::basic::{LogicalType, Repetition, TimeUnit, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;

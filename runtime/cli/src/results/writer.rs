@@ -2,8 +2,8 @@
 
 use super::parquet::ParquetTable;
 use crate::json::object;
+use meshwright_files::text::csv_text;
 use meshwright_report::results::{Cell, Column, ResultTable};
-use meshwright_train::text::csv_text;
 use serde_json::Value;
 use std::io::Write;
 

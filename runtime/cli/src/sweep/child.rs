@@ -1,6 +1,6 @@
 //! A run in a process of its own: `train` of our own executable, which tells what it does line by line.
 
-use meshwright_train::folder::Folder;
+use meshwright_files::folder::Folder;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::Value;

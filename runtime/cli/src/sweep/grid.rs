@@ -6,8 +6,8 @@ use super::values::{ConstValues, OneOrMany};
 use crate::args::SearchChoice;
 use crate::condition::ConditionFilter;
 use crate::refusal::wrong;
+use meshwright_files::Checked;
 use meshwright_plan::random::{Key, uniform01};
-use meshwright_train::Checked;
 use std::collections::BTreeMap;
 
 /// Combinations are counted before they are made. Each is compiled before the first one runs.

@@ -2,7 +2,7 @@
 //! to a longer one.
 
 use super::combination::Combination;
-use meshwright_train::runs::{RunLength, RunSummary};
+use meshwright_runs::{RunLength, RunSummary};
 
 /// A part of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

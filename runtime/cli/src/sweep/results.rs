@@ -3,11 +3,11 @@
 use super::combination::Combination;
 use crate::refusal::wrong;
 use crate::replace::write;
+use meshwright_files::Checked;
+use meshwright_files::folder::Folder;
+use meshwright_files::folder::holds_run;
 use meshwright_report::results::RunRow;
-use meshwright_train::Checked;
-use meshwright_train::folder::Folder;
-use meshwright_train::run_dir::holds_run;
-use meshwright_train::runs::{RunState, RunSummary, read_all};
+use meshwright_runs::{RunState, RunSummary, read_all};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

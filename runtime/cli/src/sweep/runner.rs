@@ -3,8 +3,8 @@
 use super::child;
 use super::child::{ProcessEnd, RunTask, Signal};
 use crate::signals;
-use meshwright_train::available_bytes;
-use meshwright_train::runs::at_work;
+use meshwright_runs::at_work;
+use meshwright_runs::memory::available_bytes;
 use rustix::process::{Pid, Signal as Kill, kill_process};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,7 +167,7 @@ fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshwright_train::folder::Folder;
+    use meshwright_files::folder::Folder;
 
     #[test]
     fn what_does_not_fit_beside_others_waits() {

@@ -6,8 +6,8 @@ use crate::args::Cli;
 use crate::refusal::wrong;
 use clap::CommandFactory;
 use clap::parser::ValueSource;
-use meshwright_train::Checked;
-use meshwright_train::runs::RunLength;
+use meshwright_files::Checked;
+use meshwright_runs::RunLength;
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! Which sizes and consts tell runs of a model apart. What was asked for on the command line is not enough: a default in the model may
 //! have been edited between two runs, and a size that was asked for may be what another run has by itself.
 
-use meshwright_train::runs::RunSummary;
+use meshwright_runs::RunSummary;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 

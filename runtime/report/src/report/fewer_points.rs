@@ -1,6 +1,6 @@
 //! Curves of fewer points that look the same.
 
-use meshwright_train::runs::RunCurves;
+use meshwright_runs::RunCurves;
 
 /// The loss of a run by step, in few points. A loss that is no number is a gap.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,7 +69,7 @@ fn extremes(range: std::ops::Range<usize>, value: impl Fn(usize) -> f64) -> (usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshwright_train::runs::StepPoint;
+    use meshwright_runs::StepPoint;
 
     fn curves(losses: impl Iterator<Item = f64>) -> RunCurves {
         let steps = (1..).zip(losses).map(|(step, loss)| StepPoint { step, loss, seconds: 0.1 }).collect();

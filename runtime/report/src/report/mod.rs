@@ -9,7 +9,7 @@ pub use fewer_points::{ThinCurve, points_each};
 use crate::Page;
 use crate::results::{Cell, ColumnKind, ResultTable, RunRow};
 use apart::Apart;
-use meshwright_train::runs::{EpochPoint, EvaluationPoint, RunSummary};
+use meshwright_runs::{EpochPoint, EvaluationPoint, RunSummary};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 

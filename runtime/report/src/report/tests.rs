@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use meshwright_train::runs::read_all_with;
+use meshwright_runs::read_all_with;
 use std::fs::{create_dir_all, write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -50,7 +50,7 @@ pub(super) fn folder(at: &Path, seed: usize, batch: usize, epochs: u32, steps: u
 pub(super) fn read(paths: &[PathBuf], root: &Path) -> Vec<ReportedRun> {
     let points = points_each(paths.len());
     let all = read_all_with(paths, |curves| ThinCurve::of(curves, points));
-    let run = |read: meshwright_train::Checked<(RunSummary, ThinCurve)>| {
+    let run = |read: meshwright_files::Checked<(RunSummary, ThinCurve)>| {
         let (summary, losses) = read.unwrap();
         ReportedRun { row: RunRow::of(summary, root), losses: Some(losses) }
     };

@@ -1,9 +1,9 @@
 //! This host, as a machine file describes it before anything is measured, and what says that the rest was.
 
-use crate::Checked;
 use crate::estimates::machine;
-use crate::memory::total_bytes;
 use meshwright_cost::machine::{Machine, NumberSource, Tier};
+use meshwright_files::Checked;
+use meshwright_runs::memory::total_bytes;
 use std::collections::BTreeMap;
 use toml::Value;
 

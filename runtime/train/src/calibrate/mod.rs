@@ -80,7 +80,7 @@ pub fn calibrate(
     let plans = measured_plans(&options.mesh, options.time.mul_f64(SHARES.1), short, watch)?;
     sustain(&mut machine, &plans)?;
     let errors = errors(&machine, &plans)?;
-    let date = crate::clock::now().chars().take("2026-11-21".len()).collect::<String>();
+    let date = meshwright_runs::clock::now().chars().take("2026-11-21".len()).collect::<String>();
     host::name_sources(&mut machine, &date, !groups.is_empty());
     machine.errors.clone_from(&errors.families);
     machine.calibration = Some(Calibration {

@@ -1,8 +1,8 @@
 //! The programs that are timed: model texts, each of work of one kind in several sizes.
 
-use crate::memory::available_bytes;
 use crate::project::ProjectOptions;
 use meshwright_plan::DType;
+use meshwright_runs::memory::available_bytes;
 
 /// What a probe tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

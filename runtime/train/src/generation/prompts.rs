@@ -2,13 +2,13 @@
 
 use super::options::GenerateOptions;
 use super::sequence::Sequence;
-use crate::Checked;
-use crate::corpus::TextTokenizer;
-use crate::data::{self, InputSource, SplitSource};
 use crate::project::Project;
 use meshwright_core::Decoding;
+use meshwright_data::corpus::TextTokenizer;
+use meshwright_data::{InputSource, SplitSource};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};
+use meshwright_files::Checked;
 use meshwright_plan::{DType, Dim, InputDecl};
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ impl TextInputs {
         let program = &project.program;
         let declared: Vec<InputDecl> = program.inputs.iter().map(|i| i.0.clone()).collect();
         let e = &options.eval;
-        let set = match data::find(e.data.as_deref(), &e.roots, &declared) {
+        let set = match meshwright_data::find(e.data.as_deref(), &e.roots, &declared) {
             Ok(source) => {
                 let named = source.splits.get(&e.split).filter(|s| s.tokens.is_some());
                 named.or_else(|| source.splits.values().find(|s| s.tokens.is_some())).cloned()

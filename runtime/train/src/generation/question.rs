@@ -3,9 +3,9 @@
 use super::options::GenerateOptions;
 use super::prompts::{Prompts, TextInputs};
 use super::sequence::Limits;
-use crate::corpus::TextTokenizer;
 use crate::failure::Failure;
 use crate::project::Project;
+use meshwright_data::corpus::TextTokenizer;
 
 /// What is asked for.
 pub(super) struct Question {

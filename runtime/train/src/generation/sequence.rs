@@ -1,7 +1,7 @@
 //! A text that grows token by token.
 
-use crate::Checked;
-use crate::corpus::TextTokenizer;
+use meshwright_data::corpus::TextTokenizer;
+use meshwright_files::Checked;
 
 /// Why a text is not continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use super::config::HfConfig;
 use super::map::HfMap;
-use crate::Checked;
-use crate::text::listed;
 use meshwright_diag::{Diagnostic, nearest};
+use meshwright_files::Checked;
+use meshwright_files::text::listed;
 use std::collections::BTreeMap;
 
 /// The map of a configuration: that for its class, among those for the model of this name, where there are any, or else among those for its

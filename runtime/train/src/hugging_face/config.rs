@@ -2,8 +2,8 @@
 
 use super::map::{HfMap, number_of};
 use super::product::{dim_and_more, factors, product};
-use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_files::Checked;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,7 +51,7 @@ impl HfConfig {
             let d = Diagnostic::error(codes::E0529, message);
             Box::new(d.help("name the folder of a checkpoint as `save_pretrained` of transformers writes it"))
         };
-        let bytes = crate::checkpoint::fs::read_regular(&path).map_err(|e| failed(e.to_string()))?;
+        let bytes = meshwright_files::durable::read_regular(&path).map_err(|e| failed(e.to_string()))?;
         let keys: Value = serde_json::from_slice(&bytes).map_err(|e| failed(e.to_string()))?;
         match keys.is_object() {
             true => Ok(HfConfig { keys, place }),

@@ -3,9 +3,9 @@
 use super::config::LABELS;
 use super::map::{HfMap, number_of};
 use super::product::{dim_and_more, product};
-use crate::Checked;
 use crate::project::Project;
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_files::Checked;
 use meshwright_plan::DType;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

@@ -3,19 +3,21 @@
 use super::config_text::{ConfigDetails, config_text};
 use super::map::HfMap;
 use super::tokens::TokenizerFiles;
-use crate::checkpoint::fs::write_durably;
-use crate::checkpoint::{AVERAGE, Checkpoint, Which, write_tensors};
-use crate::corpus::TextTokenizer;
-use crate::data::{self, Source};
+use crate::ProjectOptions;
 use crate::failure::Failure;
-use crate::folder::{Folder, entries};
 use crate::inference::read_checkpoint;
-use crate::init::{INDEX, TensorGroup, targets, tensor_groups};
+use crate::init::{TensorGroup, targets, tensor_groups};
 use crate::project::Project;
 use crate::recorded::Recorded;
-use crate::{Checked, ProjectOptions, RawTensor};
+use meshwright_data::Source;
+use meshwright_data::corpus::TextTokenizer;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
+use meshwright_files::durable::write_durably;
+use meshwright_files::folder::{Folder, entries};
+use meshwright_files::{Checked, RawTensor};
 use meshwright_plan::{DType, InputDecl};
+use meshwright_runs::checkpoint::INDEX;
+use meshwright_runs::checkpoint::{AVERAGE, Checkpoint, Which, write_tensors};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -193,7 +195,7 @@ impl Reader<'_> {
 /// What a run was trained on, if it is still there.
 fn data_of(recorded: &Recorded, project: &Project, roots: &[PathBuf]) -> Option<Source> {
     let declared: Vec<InputDecl> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
-    data::find(Some(&recorded.data()?), roots, &declared).ok()
+    meshwright_data::find(Some(&recorded.data()?), roots, &declared).ok()
 }
 
 /// The tokenizer of data, if it is text.

@@ -1,23 +1,25 @@
 //! `import hf`: a checkpoint of Hugging Face becomes the folder of a run.
 
+use crate::run_description::settings_of;
 use super::choose::map_of;
 use super::config::{HfConfig, ModelSizes};
 use super::map::HfMap;
 use super::new_folder::NewFolder;
 use super::tied::tie;
 use super::tokens::tokenizer_of;
-use crate::checkpoint::Meta;
 use crate::failure::Failure;
 use crate::history::HistoryEvent;
-use crate::init::{INDEX, Initializer, Target, TensorSource, targets};
+use crate::init::{Initializer, Target, targets};
 use crate::project::{Loaded, Project, ProjectOptions};
-use crate::run_dir::RunDir;
-use crate::settings::RunSettings;
-use crate::text::listed;
 use crate::training::TrainOptions;
-use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors, nearest};
+use meshwright_files::text::listed;
+use meshwright_files::{Checked, RawTensor};
 use meshwright_plan::DType;
+use meshwright_runs::checkpoint::Meta;
+use meshwright_runs::checkpoint::{INDEX, TensorSource};
+use meshwright_runs::run_dir::RunDir;
+use meshwright_runs::settings::RunSettings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -302,7 +304,7 @@ fn write_run(
         imported: Some(options.from.display().to_string()),
         class: Some(class.into()),
         class_names,
-        ..RunSettings::new(project, sources, &lasting, 0, None)
+        ..settings_of(project, sources, &lasting, 0, None)
     }
     .absolute();
     run.write_settings(&settings)?;

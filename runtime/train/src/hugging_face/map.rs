@@ -1,10 +1,10 @@
 //! Maps: what a model of Hugging Face has to do with one of ours, as a file says it.
 
-use crate::Checked;
-use crate::catalog::{MAPS, Shipped, find};
 use crate::init::{NameMap, alternatives, matched};
 use crate::map_text::merged;
 use meshwright_diag::{Diagnostic, codes, nearest};
+use meshwright_files::Checked;
+use meshwright_runs::catalog::{MAPS, Shipped, find};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ impl HfMap {
             };
             return Err(Box::new(d.help(format!("maps ship for {}", names.join(", ")))));
         }
-        let bytes = crate::checkpoint::fs::read_regular(Path::new(name)).map_err(|e| broken(name, &e))?;
+        let bytes = meshwright_files::durable::read_regular(Path::new(name)).map_err(|e| broken(name, &e))?;
         let text = String::from_utf8(bytes).map_err(|e| broken(name, &e))?;
         Self::parse(&text, name)
     }

@@ -1,6 +1,6 @@
 //! A folder that is filled whole or not at all.
 
-use crate::folder::{FolderEntry, entries};
+use meshwright_files::folder::{FolderEntry, entries};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

@@ -2,9 +2,10 @@
 
 use super::config::HfConfig;
 use super::map::HfMap;
-use crate::Checked;
-use crate::init::{TensorSource, alternatives, matched};
+use crate::init::{alternatives, matched};
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_files::Checked;
+use meshwright_runs::checkpoint::TensorSource;
 
 /// Lets tensors that are not there be those that they are tied to, and compares those that are there.
 ///

@@ -1,12 +1,12 @@
 //! Tokenizers beside weights: the files that come with a checkpoint, and those that are written with one.
 
 use super::map::HfMap;
-use crate::Checked;
-use crate::checkpoint::fs::open_regular;
-use crate::corpus::TextTokenizer;
-use crate::folder::Folder;
-use crate::run_dir::tokenizer_in;
+use meshwright_data::corpus::TextTokenizer;
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_files::Checked;
+use meshwright_files::durable::open_regular;
+use meshwright_files::folder::Folder;
+use meshwright_runs::run_dir::tokenizer_in;
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -3,12 +3,12 @@
 use super::name_map::NameMap;
 use super::region::shown;
 use super::rule::{NameRule, layered, of_layer};
-use super::source::TensorSource;
 use super::target::Target;
 use super::view::{Reshape, View};
-use crate::Checked;
-use crate::text::listed;
 use meshwright_diag::{Diagnostic, codes, nearest};
+use meshwright_files::Checked;
+use meshwright_files::text::listed;
+use meshwright_runs::checkpoint::TensorSource;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

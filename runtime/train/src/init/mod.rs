@@ -6,51 +6,36 @@
 mod choose;
 mod name_map;
 mod region;
+mod rename;
 mod reverse;
 mod rule;
-mod source;
 mod target;
 mod view;
 
 pub use name_map::NameMap;
+pub use rename::rename_tensors;
 pub(crate) use reverse::{TensorGroup, tensor_groups};
 pub(crate) use rule::{alternatives, matched};
-pub(crate) use source::{INDEX, TensorSource};
 pub(crate) use target::{Target, targets};
 
-use crate::Checked;
-use crate::checkpoint::{Loaded, Skipped, Store, Which, one_only};
 use crate::consensus::agree_on_result;
-use crate::data::converted;
 use crate::devices::in_dtype;
 use crate::failure::Failure;
+use crate::host_tensor::{host_of, raw_of};
 use crate::project::Project;
-use crate::run_dir::checkpoints_in;
-use crate::tensor::RawTensor;
-use crate::text::listed;
 use choose::{Ingredients, Taken, choose};
+use meshwright_data::converted;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_exec::{Cluster, HostTensor, StateInfo};
+use meshwright_files::Checked;
+use meshwright_files::text::listed;
 use meshwright_plan::DType;
+use meshwright_runs::checkpoint::{INDEX, Loaded, Skipped, Store, TensorSource, Which, one_only};
+use meshwright_runs::run_dir::checkpoints_in;
+use meshwright_runs::settings::InitFrom;
 use region::{cover, shown};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use view::runs;
-
-/// Where first values come from, in the words of the command line.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InitFrom {
-    /// `--init`: the folder of a run, or a `.safetensors` file.
-    pub path: PathBuf,
-    /// `--init-map`.
-    #[serde(default)]
-    pub map: Vec<String>,
-    /// `--from`: which checkpoint of a run.
-    #[serde(default)]
-    pub which: Which,
-}
 
 /// What is taken of a file.
 #[derive(Debug)]
@@ -189,9 +174,9 @@ impl Initializer {
     fn value(&self, state: &StateInfo, drawn: Option<HostTensor>) -> Checked<Option<HostTensor>> {
         // Files have more types than parameters: f32 holds what half types do.
         let wide = state.dtype.wide();
-        let drawn = drawn.and_then(|d| RawTensor::from_host(&in_dtype(d, wide)));
+        let drawn = drawn.and_then(|d| raw_of(&in_dtype(d, wide)));
         let raw = self.tensor(&state.name, (wide, &state.shape), drawn)?;
-        Ok(raw.and_then(RawTensor::into_host).map(|t| in_dtype(t, state.dtype)))
+        Ok(raw.and_then(host_of).map(|t| in_dtype(t, state.dtype)))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Which tensor of a file is which of the model's: rules such as `encoder.* = enc.*`.
 
 use super::rule::{NameRule, renamed};
-use crate::Checked;
-use crate::catalog::{MAPS, find};
 use crate::map_text::merged;
 use meshwright_diag::{Diagnostic, codes, nearest};
+use meshwright_files::Checked;
+use meshwright_runs::catalog::{MAPS, find};
+use meshwright_runs::settings::{InitFrom, SHIPPED_MAP};
 use std::path::Path;
 
 /// Rules in order; the first that matches a name decides.
@@ -15,9 +16,6 @@ pub struct NameMap {
 
 /// What a rule may look like.
 const FORM: &str = "a rule is `NEW = OLD`, such as `encoder.* = enc.*`; `NEW[0..11]`, `NEW[2..]` and `layers[..2].*` are for a part; and behind it, if need be, `[0..64]` or `[.., part 2 of 3]`, `transposed`, `permuted 2 3 1 0`, `reshaped 1 2`";
-
-/// What the name of a map that ships begins with.
-const SHIPPED: &str = "hf:";
 
 impl NameMap {
     /// Reads rules, separated by semicolons or line ends, or the files that hold them, or those of a map that ships (`hf:gpt`).
@@ -30,8 +28,8 @@ impl NameMap {
         let mut all = NameMap::default();
         for text in given {
             // A map that ships has rules for all that its model may have.
-            let ships = text.starts_with(SHIPPED);
-            let (text, place) = match (text.strip_prefix(SHIPPED), NameMap::is_file(text)) {
+            let ships = text.starts_with(SHIPPED_MAP);
+            let (text, place) = match (text.strip_prefix(SHIPPED_MAP), InitFrom::names_file(text)) {
                 (Some(name), _) => (shipped(name)?, format!(" of the map `{name}`")),
                 (None, false) => (text.clone(), String::new()),
                 (None, true) => (content(text)?, format!(" in `{text}`")),
@@ -43,12 +41,6 @@ impl NameMap {
             all.rules.extend(read.rules);
         }
         Ok(all)
-    }
-
-    /// Whether a value of `--init-map` names a file of rules. Rules have a `=` behind one name, and a path may have one too.
-    pub(crate) fn is_file(given: &str) -> bool {
-        let rule = given.contains('=') && !Path::new(given).is_file();
-        !rule && !given.starts_with(SHIPPED)
     }
 
     /// The rules of a text; `place` says where it is, if it is a file.
@@ -108,7 +100,7 @@ fn shipped(name: &str) -> Checked<String> {
     let refused = |d: Diagnostic| {
         let names: Vec<&str> = MAPS.iter().map(|m| m.name).collect();
         let d = match nearest(name, names.iter().copied()) {
-            Some(near) => d.help(format!("did you mean `{SHIPPED}{near}`?")),
+            Some(near) => d.help(format!("did you mean `{SHIPPED_MAP}{near}`?")),
             None => d,
         };
         Box::new(d.help(format!("maps ship for {}", names.join(", "))))
@@ -127,7 +119,8 @@ fn content(path: &str) -> Checked<String> {
         );
         Box::new(d.help(FORM))
     };
-    let bytes = crate::checkpoint::fs::read_regular(Path::new(path)).map_err(|e| failed(e.to_string()))?;
+    let bytes =
+        meshwright_files::durable::read_regular(Path::new(path)).map_err(|e| failed(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| failed(e.to_string()))
 }
 

@@ -4,8 +4,8 @@ use super::name_map::NameMap;
 use super::rule::{layered, of_layer};
 use super::target::Target;
 use super::view::{SourcePart, View, runs};
-use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_files::{Checked, RawTensor};
 use meshwright_plan::DType;
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! How a tensor of another framework becomes one of the model, and how it becomes itself again: a part of it, its dims in another
 //! order, and then other dims that hold the same elements.
 
-use crate::RawTensor;
-use crate::tensor::permuted;
+use meshwright_files::RawTensor;
+use meshwright_files::tensor::permuted;
 use std::ops::Range;
 
 /// What of a tensor is taken and how it is turned; in this order.

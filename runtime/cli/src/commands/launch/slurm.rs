@@ -3,7 +3,7 @@
 use super::job::{Job, joined};
 use crate::args::LaunchSlurmArgs;
 use crate::stop::Stop;
-use meshwright_train::SUBMITTED;
+use meshwright_runs::cluster_job::SUBMITTED;
 use std::fmt::Write;
 
 /// Shows a task the GPU of its local rank, among those that Slurm gave to the job on this node. A process that sees all

@@ -54,7 +54,7 @@ pub(crate) fn page_of(
     page: &Path,
     console: &mut Console,
 ) -> Result<(), Stop> {
-    let made = format!("Made at {}.", meshwright_train::time_of_day());
+    let made = format!("Made at {}.", meshwright_runs::clock::now());
     let unreadable = found.left_out();
     let report = RunsReport { title, made: &made, runs: &found.runs, unreadable: &unreadable };
     let text = report.page(report.data());

@@ -2,9 +2,9 @@
 
 use crate::commands::new_run::RUNS;
 use meshwright_diag::{Diagnostic, codes, nearest};
-use meshwright_train::Checked;
-use meshwright_train::run_dir::holds_run;
-use meshwright_train::runs::{run_near, runs_below};
+use meshwright_files::Checked;
+use meshwright_files::folder::holds_run;
+use meshwright_runs::{run_near, runs_below};
 use std::path::{Path, PathBuf};
 
 /// How many folders are looked into for a hint.

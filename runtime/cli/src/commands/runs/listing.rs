@@ -7,9 +7,9 @@ use crate::condition::ConditionFilter;
 use crate::console::Console;
 use crate::run_places::{PlacedRun, RunPlace, places_in, runs_of};
 use crate::text::counted;
+use meshwright_files::Checked;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
-use meshwright_train::Checked;
-use meshwright_train::runs::{RunEvent, read_all};
+use meshwright_runs::{RunEvent, read_all};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -9,8 +9,8 @@ use crate::refusal::wrong;
 use crate::replace::write;
 use crate::stop::Stop;
 use meshwright_diag::nearest;
-use meshwright_train::Checked;
-use meshwright_train::runs::{LogEvent, RunSummary};
+use meshwright_files::Checked;
+use meshwright_runs::{LogEvent, RunSummary};
 use std::collections::BTreeSet;
 use std::path::Path;
 

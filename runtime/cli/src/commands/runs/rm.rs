@@ -8,9 +8,9 @@ use crate::json::object;
 use crate::stop::Stop;
 use crate::text::{bytes, counted};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_train::Checked;
-use meshwright_train::removal::{RunContents, old_checkpoints, remove_old_checkpoints, remove_run};
-use meshwright_train::runs::at_work;
+use meshwright_files::Checked;
+use meshwright_runs::at_work;
+use meshwright_runs::removal::{RunContents, old_checkpoints, remove_old_checkpoints, remove_run};
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 

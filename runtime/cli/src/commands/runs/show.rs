@@ -8,12 +8,12 @@ use crate::json::object;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, duration, flops, measure, percent, short_number, thousands};
 use anstyle::Style;
+use meshwright_files::Checked;
 use meshwright_report::results::RunRow;
-use meshwright_train::Checked;
-use meshwright_train::checkpoint::{Best, Entry, Store};
-use meshwright_train::removal::RunContents;
-use meshwright_train::run_dir::{checkpoints_in, read_settings};
-use meshwright_train::runs::{RunCosts, RunEvent, RunLength, RunState, RunSummary, RunUsage};
+use meshwright_runs::checkpoint::{Best, Entry, Store};
+use meshwright_runs::removal::RunContents;
+use meshwright_runs::run_dir::{checkpoints_in, read_settings};
+use meshwright_runs::{RunCosts, RunEvent, RunLength, RunState, RunSummary, RunUsage};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -310,7 +310,7 @@ fn in_json(run: &ShownRun) -> crate::json::Object {
     let settings = serde_json::to_value(&run.settings).unwrap_or(Value::Null);
     let checkpoint =
         |e: &Entry| json!({ "step": e.meta.step, "epoch": e.meta.epoch, "file": e.file, "bytes": e.bytes });
-    let epoch = |e: &meshwright_train::runs::EpochPoint| {
+    let epoch = |e: &meshwright_runs::EpochPoint| {
         let train: serde_json::Map<_, _> = e.train.iter().map(|(n, v)| (n.clone(), (*v).into())).collect();
         json!({ "epoch": e.epoch, "step": e.step, "train_loss": e.train_loss, "train": train,
             "evaluation": e.evaluation.as_ref().map(evaluation), "seconds": e.seconds })
@@ -352,7 +352,7 @@ fn in_json(run: &ShownRun) -> crate::json::Object {
     ])
 }
 
-fn evaluation(e: &meshwright_train::metrics::Evaluation) -> Value {
+fn evaluation(e: &meshwright_runs::metrics::Evaluation) -> Value {
     let all = std::iter::once(("loss", e.loss)).chain(e.metrics.iter().map(|(n, v)| (n.as_str(), *v)));
     Value::Object(all.map(|(name, v)| (name.to_string(), v.into())).collect())
 }

@@ -11,7 +11,7 @@ use crate::text::{counted, duration, percent, thousands};
 use anstyle::Style;
 use meshwright_report::results::RunRow;
 use meshwright_report::usage::{UsageGroup, UsedRun, by_end, by_model, in_all, page, table};
-use meshwright_train::runs::RunUsage;
+use meshwright_runs::RunUsage;
 use std::path::PathBuf;
 
 /// What nobody noted.

@@ -16,9 +16,9 @@ use crate::sweep::results::{Problem, SweepRow};
 use crate::sweep::spec::SweepSpec;
 use meshwright_cost::estimate::{Estimate, Fits};
 use meshwright_diag::{Diagnostic, Sources};
+use meshwright_files::folder::Folder;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_train::estimates::{EstimateOptions, estimated};
-use meshwright_train::folder::Folder;
 use meshwright_train::{Failure, Project, ProjectOptions};
 use std::collections::BTreeMap;
 

@@ -24,8 +24,9 @@ use crate::sweep::spec::{FILE, SweepSpec};
 use crate::value_parsers::too_many_cores;
 use folder::SweepDir;
 use meshwright_core::{StepGraph, training_step};
-use meshwright_train::folder::Folder;
-use meshwright_train::{CHOSEN_ON_TEST, Checked, Project, ProjectOptions, data};
+use meshwright_files::Checked;
+use meshwright_files::folder::Folder;
+use meshwright_train::{CHOSEN_ON_TEST, Project, ProjectOptions};
 use report::AskedTable;
 use runs::{Sweep, given, objective, train_args};
 use std::path::{Component, Path, PathBuf};
@@ -238,7 +239,7 @@ fn prepare<'a>(
 }
 
 /// The files for the inputs, which must be there before each run says so; what is in them it says itself.
-fn data_of(given: Option<&str>, options: &ProjectOptions) -> Checked<Option<data::Source>> {
+fn data_of(given: Option<&str>, options: &ProjectOptions) -> Checked<Option<meshwright_data::Source>> {
     let Some(project) = Project::load(options).project else { return Ok(None) };
     let all: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
     // Training needs only what its step reads.
@@ -246,7 +247,9 @@ fn data_of(given: Option<&str>, options: &ProjectOptions) -> Checked<Option<data
     let read = step.as_ref().map(StepGraph::inputs_read).unwrap_or_default();
     let some: Vec<_> = all.iter().filter(|i| read.contains(&*i.name)).cloned().collect();
     let roots = data_roots();
-    data::find(given, &roots, &all).or_else(|_| data::find(given, &roots, &some)).map(Some)
+    meshwright_data::find(given, &roots, &all)
+        .or_else(|_| meshwright_data::find(given, &roots, &some))
+        .map(Some)
 }
 
 /// Reports the combinations that do not compile, equal errors once; how many there are.

@@ -12,9 +12,9 @@ use crate::sweep::check::Verdict;
 use crate::sweep::results::SweepRow;
 use crate::table::Screen;
 use crate::text::{counted, measure, seconds};
+use meshwright_files::Checked;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
-use meshwright_train::Checked;
-use meshwright_train::runs::RunSummary;
+use meshwright_runs::RunSummary;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -5,8 +5,9 @@ use crate::sweep::combination::Combination;
 use crate::sweep::spec::SweepSpec;
 use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_train::run_dir::read_settings;
-use meshwright_train::{Checked, data};
+use meshwright_files::Checked;
+use meshwright_files::given_paths::absolute;
+use meshwright_runs::run_dir::read_settings;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -69,6 +70,6 @@ pub(super) fn same_run(
 
 /// Where the data is, wherever it was named from.
 fn place_of(data: &Option<String>, folder: Option<&Path>) -> Option<PathBuf> {
-    let named = PathBuf::from(data::absolute(data.as_deref()?, folder.unwrap_or(Path::new(""))));
+    let named = PathBuf::from(absolute(data.as_deref()?, folder.unwrap_or(Path::new(""))));
     Some(named.canonicalize().unwrap_or(named))
 }

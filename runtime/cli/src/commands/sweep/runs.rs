@@ -1,5 +1,6 @@
 //! The runs of a sweep: which are to do, and how they come to their ends.
 
+use meshwright_train::monitor_of;
 use super::folder::{self, SweepDir, log_of};
 use super::report;
 use crate::args::{Cli, Command, SearchChoice, TrainArgs};
@@ -18,10 +19,12 @@ use crate::sweep::spec::SweepSpec;
 use crate::sweep::words::{self, TrainWords};
 use crate::text::{counted, short_number};
 use clap::Parser;
+use meshwright_files::Checked;
+use meshwright_files::text::listed;
+use meshwright_runs::policies::Monitor;
+use meshwright_runs::{RunLength, RunState, RunSummary, planned_steps};
 use meshwright_syntax::ast::Better;
-use meshwright_train::runs::{RunLength, RunState, RunSummary, planned_steps};
-use meshwright_train::text::listed;
-use meshwright_train::{Checked, Loaded, Monitor, Project, ProjectOptions};
+use meshwright_train::{Loaded, Project, ProjectOptions};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -266,5 +269,5 @@ pub(super) fn objective(spec: &SweepSpec, given: &ProjectOptions) -> Result<Moni
     let Loaded { project, sources, .. } = Project::load(given);
     // What is wrong with the model is said of each combination.
     let Some(project) = project else { return Ok(Monitor::default()) };
-    Monitor::of(&project, text).map_err(|d| CommandEnd::Wrong(d, sources))
+    monitor_of(&project, text).map_err(|d| CommandEnd::Wrong(d, sources))
 }
