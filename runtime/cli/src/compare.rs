@@ -1,8 +1,8 @@
 //! Several layouts, meshes and sizes of one model beside each other: what each costs, and which collectives appear or vanish.
 
-use crate::repeats::{Repetition, RowKey, named, runs};
-use crate::table::{Align, Screen, Table, markdown_table};
-use crate::text::{bytes, dashed, flops, thousands};
+use crate::output::repeats::{Repetition, RowKey, named, runs};
+use crate::output::table::{Align, Screen, Table, markdown_table};
+use crate::output::text::{bytes, dashed, flops, thousands};
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{DeviceReport, Report};
 use meshwright_files::text::csv_text;

@@ -1,7 +1,7 @@
 //! What a shell completes: the names that ship, codes and words, and the dims of the model that a command line names.
 
 use crate::commands::new_run::RUNS;
-use crate::commands::shipped::MACHINES;
+use crate::machines::MACHINES;
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::{PathCompleter, ValueCompleter};
 use meshwright_core::reference::pages;
@@ -10,7 +10,7 @@ use meshwright_ops::families;
 use meshwright_ops::signature::Form;
 use meshwright_runs::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
 use meshwright_runs::runs_below;
-use meshwright_train::standard::layers;
+use meshwright_train::project::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -1,8 +1,8 @@
 //! How this process was started: alone, or by a launcher as one of several, and what that makes of `--transport`.
 
 use crate::args::{CollectivesChoice, DeviceChoice, DevicesArgs, TransportChoice};
-use crate::console::Console;
 use crate::gpus;
+use crate::output::console::Console;
 #[cfg(feature = "mpi")]
 use crate::signals;
 use crate::stop::Stop;

@@ -10,35 +10,29 @@ mod commands;
 mod compare;
 mod complete;
 mod condition;
-mod console;
-mod explain_table;
 mod gpus;
-mod json;
 mod launch;
-mod pager;
+mod machines;
+mod output;
 mod panics;
 mod plot;
-mod progress;
 mod refusal;
-mod repeats;
 mod replace;
 mod results;
 mod run_places;
 mod signals;
 mod stop;
 mod sweep;
-mod table;
 mod templates;
-mod text;
 mod value_parsers;
 
 use args::{Cli, Command, renamed};
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
-use console::Console;
 use meshwright_diag::render;
 use meshwright_files::DiagnosedAllocator;
 use mimalloc::MiMalloc;
+use output::console::Console;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -120,16 +114,16 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Eval(a) => commands::eval::run(&a, console),
         Command::Predict(a) => commands::predict::run(&a, console),
         Command::Generate(a) => commands::generate::run(&a, console),
-        Command::Check(a) => commands::check::run(&a, console),
-        Command::Explain(a) => commands::explain::run(&a, console),
-        Command::Compare(a) => commands::compare::run(&a, console),
-        Command::Estimate(a) => commands::estimate::run(&a, console),
-        Command::Calibrate(a) => commands::calibrate::run(&a, console),
-        Command::Search(a) => commands::search::run(&a, console),
-        Command::Fmt(a) => commands::fmt::run(&a, console),
+        Command::Check(a) => commands::model::check::run(&a, console),
+        Command::Explain(a) => commands::model::explain::run(&a, console),
+        Command::Compare(a) => commands::model::compare::run(&a, console),
+        Command::Estimate(a) => commands::model::estimate::run(&a, console),
+        Command::Calibrate(a) => commands::machine::calibrate::run(&a, console),
+        Command::Search(a) => commands::model::search::run(&a, console),
+        Command::Fmt(a) => commands::model::fmt::run(&a, console),
         Command::New(a) => commands::new::run(&a, console),
         Command::Launch(a) => commands::launch::run(&a, console),
-        Command::Bench(a) => commands::bench::run(&a, console),
+        Command::Bench(a) => commands::machine::bench::run(&a, console),
         Command::Models(a) => commands::shipped::models(&a, console),
         Command::Layouts(a) => commands::shipped::layouts(&a, console),
         Command::Maps(a) => commands::shipped::maps(&a, console),
@@ -138,11 +132,11 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Export(a) => commands::hf::export(&a, console),
         Command::Ckpt(a) => commands::ckpt::run(&a, console),
         Command::Data(a) => commands::data::run(&a, console),
-        Command::Devices(a) => commands::devices::run(&a, console),
+        Command::Devices(a) => commands::machine::devices::run(&a, console),
         Command::Sweep(a) => commands::sweep::run(&a, console),
         Command::Runs(a) => commands::runs::run(&a, console),
         Command::Report(a) => commands::report::run(&a, console),
-        Command::Selftest(a) => commands::selftest::run(&a, console),
+        Command::Selftest(a) => commands::machine::selftest::run(&a, console),
         Command::Completions(a) => commands::completions::run(&a, console),
     }
 }

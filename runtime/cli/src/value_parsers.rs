@@ -1,6 +1,6 @@
 //! Values of options: `name=size`, `name=value`, and what `--emit` names.
 
-use crate::text::counted;
+use crate::output::text::counted;
 use meshwright_core::PASSES;
 use meshwright_diag::nearest;
 use meshwright_runs::checkpoint::Which;

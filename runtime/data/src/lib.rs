@@ -7,60 +7,26 @@
 //! **Invariant:** a value is checked before it is used: those of small files by [`load`], those of large ones, which stay
 //! where they are, when they are read.
 
-mod array;
-mod bind;
-mod binding;
-mod bytes;
 mod catch;
-mod column;
-mod convert;
 pub mod corpus;
-mod csv_table;
-mod damaged;
 mod dataset;
-mod encoded;
-mod file_piece;
-mod find;
-mod folders;
-mod formats;
-mod idx;
-mod image;
-mod input_files;
-mod input_info;
-mod manifest;
-mod npy;
-mod npz;
-mod order;
-mod pattern;
-mod prefetch;
-mod safetensor;
-mod schedule;
-mod shards;
-mod signed;
+mod readers;
 mod source;
 mod tokens;
 
-pub use bind::load;
-pub use binding::{InputBinding, Places};
-use bytes::Bytes;
 pub use catch::panics_are_awaited;
-pub use convert::converted;
 pub use dataset::Dataset;
-pub use find::{find, only_split, roots};
-pub use order::{EpochSeed, Order};
-use pattern::files;
-pub use prefetch::Prefetch;
-pub use schedule::Schedule;
+pub use dataset::bind::load;
+pub use dataset::binding::{InputBinding, Places};
+pub use dataset::convert::converted;
+pub use dataset::order::{EpochSeed, Order};
+pub use dataset::prefetch::Prefetch;
+pub use dataset::schedule::Schedule;
+use readers::bytes::Bytes;
+pub use source::find::{find, only_split, roots};
+use source::pattern::files;
 pub use source::{FileRef, InputSource, OrderSource, Source, SplitSource, StreamCut};
 pub use tokens::{TaskKind, TaskOptions, TokenFiles, TokenSource};
 
-#[cfg(test)]
-mod label_tests;
-#[cfg(test)]
-mod set_tests;
-#[cfg(test)]
-mod shard_tests;
-#[cfg(test)]
-mod test_case;
 #[cfg(test)]
 mod tests;

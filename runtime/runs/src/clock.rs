@@ -12,11 +12,11 @@ pub fn milliseconds_of(time: &str) -> Option<i64> {
 }
 
 /// Seconds since 1970 of a time in RFC 3339.
-pub(crate) fn seconds_of(time: &str) -> Option<f64> {
+pub fn seconds_of(time: &str) -> Option<f64> {
     Some(milliseconds_of(time)? as f64 / 1e3)
 }
 
 /// A time in seconds since 1970, in RFC 3339.
-pub(crate) fn time_of(seconds: i64) -> Option<String> {
+pub fn time_of(seconds: i64) -> Option<String> {
     jiff::Timestamp::from_second(seconds).ok().map(|t| t.to_string())
 }

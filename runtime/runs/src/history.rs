@@ -10,11 +10,11 @@ pub const FAILED: &str = "failed";
 
 /// What the history of a run tells of its processes.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Ending {
+pub struct Ending {
     /// After how many steps each began.
-    pub(crate) starts: Vec<u64>,
+    pub starts: Vec<u64>,
     /// The error by which the last one ended, if it did.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// Reads the history of the run in a folder. Lines that a crash has torn are left out.
@@ -22,7 +22,7 @@ pub(crate) struct Ending {
 /// # Errors
 ///
 /// E0511 where it cannot be read.
-pub(crate) fn ending(run: &Path) -> Checked<Ending> {
+pub fn ending(run: &Path) -> Checked<Ending> {
     Ok(ending_of(&read_history(run)?))
 }
 

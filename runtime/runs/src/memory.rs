@@ -20,17 +20,17 @@ fn kilobytes(file: &str, key: &str) -> Option<u64> {
 }
 
 /// Greatest resident memory so far, in bytes; 0 where the system does not tell.
-pub(crate) fn peak_resident_bytes() -> u64 {
+pub fn peak_resident_bytes() -> u64 {
     kilobytes("/proc/self/status", "VmHWM").unwrap_or(0)
 }
 
 /// Resident memory now, in bytes; 0 where the system does not tell.
-pub(crate) fn resident_bytes() -> u64 {
+pub fn resident_bytes() -> u64 {
     kilobytes("/proc/self/status", "VmRSS").unwrap_or(0)
 }
 
 /// Memory of the host, in bytes; none where the system does not tell.
-pub(crate) fn total_bytes() -> Option<u64> {
+pub fn total_bytes() -> Option<u64> {
     kilobytes("/proc/meminfo", "MemTotal")
 }
 
@@ -84,7 +84,7 @@ fn cached(group: &Path) -> u64 {
 ///
 /// # Errors
 /// E0401.
-pub(crate) fn devices_fit(devices: usize) -> Checked<()> {
+pub fn devices_fit(devices: usize) -> Checked<()> {
     let n = devices as u64;
     let pairs = n.saturating_mul(n).saturating_mul(PAIR_BYTES);
     let needed = n.saturating_mul(DEVICE_BYTES).saturating_add(pairs);

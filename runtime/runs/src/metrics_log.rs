@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 /// `metrics.jsonl`, open to append, with what else the events are written as.
-pub(crate) struct MetricsLog {
+pub struct MetricsLog {
     file: File,
     path: PathBuf,
     /// Of all bytes so far.
@@ -26,7 +26,7 @@ pub(crate) struct MetricsLog {
 
 impl MetricsLog {
     /// Opens the file of that name in a folder, of which `text` is there.
-    pub(crate) fn open(
+    pub fn open(
         run: &Folder,
         name: &str,
         text: &[u8],
@@ -43,7 +43,7 @@ impl MetricsLog {
     /// # Errors
     ///
     /// E0511.
-    pub(crate) fn append(&mut self, line: &str, event: &Event) -> Checked<()> {
+    pub fn append(&mut self, line: &str, event: &Event) -> Checked<()> {
         let line = format!("{line}\n");
         self.file.write_all(line.as_bytes()).map_err(|e| unusable(&self.path, &e))?;
         self.hash.update(line.as_bytes());
@@ -57,17 +57,17 @@ impl MetricsLog {
     /// # Errors
     ///
     /// E0511.
-    pub(crate) fn sync(&self) -> Checked<()> {
+    pub fn sync(&self) -> Checked<()> {
         self.file.sync_data().map_err(|e| unusable(&self.path, &e))
     }
 
     /// The file, to be made durable by another thread.
-    pub(crate) fn to_sync(&self) -> Checked<File> {
+    pub fn to_sync(&self) -> Checked<File> {
         self.file.try_clone().map_err(|e| unusable(&self.path, &e))
     }
 
     /// What there is so far: a checkpoint keeps it, so that a change shows.
-    pub(crate) fn mark(&self) -> LogMark {
+    pub fn mark(&self) -> LogMark {
         LogMark { bytes: self.bytes, sha256: hex(self.hash.clone()) }
     }
 }
@@ -78,25 +78,26 @@ fn hex(hash: Sha256) -> String {
 
 /// Where a run stands that is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stands {
+pub struct Stands {
     /// Steps done.
-    pub(crate) steps: u64,
+    pub steps: u64,
     /// Epochs of which the end is told.
-    pub(crate) epochs: u32,
+    pub epochs: u32,
     /// Whether the end of an epoch is reached and not told: its evaluation comes again.
-    pub(crate) open: bool,
+    pub open: bool,
 }
 
 /// What of a log a run had written that stands somewhere, and what cannot be read.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct LogLines {
-    pub(crate) kept: Vec<u8>,
+pub struct LogLines {
+    /// Lines that a run had written that stands there.
+    pub kept: Vec<u8>,
     /// Lines that are no event of a run, such as one that was damaged. A torn last line is none of them.
-    pub(crate) bad: Vec<u8>,
+    pub bad: Vec<u8>,
 }
 
 /// The lines of `text` that a run had written that stands there; what came later will come again.
-pub(crate) fn cut_back(text: &[u8], stands: Stands) -> LogLines {
+pub fn cut_back(text: &[u8], stands: Stands) -> LogLines {
     let Stands { steps, epochs, open } = stands;
     let mut out = LogLines::default();
     for line in text.split_inclusive(|b| *b == b'\n').filter(|l| l.ends_with(b"\n")) {
@@ -125,17 +126,17 @@ fn event_of(line: &[u8]) -> Option<(String, Map<String, Value>)> {
 
 /// What a log tells a run that is resumed.
 #[derive(Debug, Default)]
-pub(crate) struct LogSummary {
+pub struct LogSummary {
     /// Evaluations up to a step, on the set on which a run is evaluated while it goes on.
-    pub(crate) seen: Vec<Seen>,
+    pub seen: Vec<Seen>,
     /// The last epoch of which the end is told.
-    pub(crate) epochs: u32,
+    pub epochs: u32,
     /// Whether the log is what it was when the checkpoint was made.
-    pub(crate) unchanged: bool,
+    pub unchanged: bool,
 }
 
 /// Reads what `text` tells a run that goes on after `step`; `set` is what it is evaluated on.
-pub(crate) fn summary(text: &[u8], step: u64, set: &str, mark: Option<&LogMark>) -> LogSummary {
+pub fn summary(text: &[u8], step: u64, set: &str, mark: Option<&LogMark>) -> LogSummary {
     let unchanged = mark.is_none_or(|m| {
         let then = usize::try_from(m.bytes).ok().and_then(|n| text.get(..n));
         then.is_some_and(|t| hex(Sha256::new_with_prefix(t)) == m.sha256)
@@ -172,7 +173,7 @@ fn evaluation(event: &Map<String, Value>) -> Evaluation {
 }
 
 /// What is wrong with a log whose bytes are not those that a checkpoint vouches for.
-pub(crate) fn changed() -> String {
+pub fn changed() -> String {
     "the lines of `metrics.jsonl` up to the checkpoint have changed since it was written: what they report may be wrong".into()
 }
 

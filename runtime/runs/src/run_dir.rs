@@ -182,7 +182,7 @@ impl RunDir {
     /// # Errors
     ///
     /// E0511.
-    pub(crate) fn write_costs(&self, costs: &RunCosts) -> Checked<()> {
+    pub fn write_costs(&self, costs: &RunCosts) -> Checked<()> {
         let text = serde_json::to_string(costs).map_err(|e| self.failed(COSTS, &e))?;
         self.write(COSTS, &format!("{text}\n"))
     }
@@ -192,7 +192,7 @@ impl RunDir {
     /// # Errors
     ///
     /// E0511.
-    pub(crate) fn write_tokenizer(&self, name: &str, text: &str) -> Checked<()> {
+    pub fn write_tokenizer(&self, name: &str, text: &str) -> Checked<()> {
         self.write(name, text)
     }
 
@@ -201,7 +201,7 @@ impl RunDir {
     }
 
     /// What `metrics.jsonl` holds.
-    pub(crate) fn metrics_text(&self) -> Checked<Vec<u8>> {
+    pub fn metrics_text(&self) -> Checked<Vec<u8>> {
         read_log(self.path())
     }
 
@@ -212,7 +212,7 @@ impl RunDir {
     /// # Errors
     ///
     /// E0511 where it cannot be read or written.
-    pub(crate) fn metrics(
+    pub fn metrics(
         &self,
         stands: Stands,
         sinks: impl FnOnce(&[u8]) -> Checked<Vec<Box<dyn EventSink>>>,
@@ -275,7 +275,7 @@ pub fn checkpoints_in(run: &Path) -> Folder {
 /// # Errors
 ///
 /// E0511.
-pub(crate) fn read_log(run: &Path) -> Checked<Vec<u8>> {
+pub fn read_log(run: &Path) -> Checked<Vec<u8>> {
     Ok(read_if_there(run, METRICS)?.unwrap_or_default())
 }
 
@@ -287,7 +287,7 @@ const LONGEST_LINE: u64 = 1 << 24;
 /// # Errors
 ///
 /// E0511.
-pub(crate) fn each_log_line(run: &Path, mut take: impl FnMut(&[u8])) -> Checked<()> {
+pub fn each_log_line(run: &Path, mut take: impl FnMut(&[u8])) -> Checked<()> {
     let unread = |e: io::Error| unusable(&run.join(METRICS), &e);
     let file = match Folder::at(run).file(METRICS, OFlags::RDONLY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -310,7 +310,7 @@ pub(crate) fn each_log_line(run: &Path, mut take: impl FnMut(&[u8])) -> Checked<
 /// # Errors
 ///
 /// E0511.
-pub(crate) fn read_history(run: &Path) -> Checked<Vec<u8>> {
+pub fn read_history(run: &Path) -> Checked<Vec<u8>> {
     Ok(read_if_there(run, HISTORY)?.unwrap_or_default())
 }
 
@@ -319,7 +319,7 @@ pub(crate) fn read_history(run: &Path) -> Checked<Vec<u8>> {
 /// # Errors
 ///
 /// E0511.
-pub(crate) fn read_costs(run: &Path) -> Checked<Option<RunCosts>> {
+pub fn read_costs(run: &Path) -> Checked<Option<RunCosts>> {
     let text = read_if_there(run, COSTS)?;
     text.map(|t| serde_json::from_slice(&t).map_err(|e| unusable(&run.join(COSTS), &e))).transpose()
 }
@@ -333,7 +333,7 @@ fn read_if_there(run: &Path, name: &str) -> Checked<Option<Vec<u8>>> {
 }
 
 /// The file that is locked as long as a process is at work in a run.
-pub(crate) fn lock_of(run: &Path) -> Option<Metadata> {
+pub fn lock_of(run: &Path) -> Option<Metadata> {
     Folder::at(run).file(LOCK, OFlags::RDONLY).and_then(|lock| lock.metadata()).ok()
 }
 
@@ -362,10 +362,11 @@ pub fn no_run(path: &Path) -> Box<Diagnostic> {
 }
 
 /// Copies of the texts that a run was made from.
-pub(crate) struct TextCopies {
+pub struct TextCopies {
     /// The model's file, and those that it uses.
-    pub(crate) models: Vec<String>,
-    pub(crate) layout: String,
+    pub models: Vec<String>,
+    /// The layout's rules.
+    pub layout: String,
 }
 
 /// Reads the copies of a run's texts, of which so many are of files that the model uses.
@@ -373,7 +374,7 @@ pub(crate) struct TextCopies {
 /// # Errors
 ///
 /// E0511.
-pub(crate) fn read_texts(run: &Path, used: usize) -> Checked<TextCopies> {
+pub fn read_texts(run: &Path, used: usize) -> Checked<TextCopies> {
     let folder = Folder::at(run);
     let read = |name: &str| read_text(&folder, name).map_err(|e| unusable(&run.join(name), &e));
     let names = std::iter::once(MODEL.to_string()).chain((1..=used).map(used_name));
@@ -382,7 +383,7 @@ pub(crate) fn read_texts(run: &Path, used: usize) -> Checked<TextCopies> {
 }
 
 /// Whether a run writes a file of that name into its folder.
-pub(crate) fn writes(name: &str) -> bool {
+pub fn writes(name: &str) -> bool {
     let own = [SETTINGS, PLAN, COSTS, METRICS, LOCK, MODEL, LAYOUT, TOKENIZER, HISTORY, ASIDE];
     let used = || name.strip_prefix("used-")?.strip_suffix(".mw")?.parse::<usize>().ok();
     own.contains(&name) || BESIDE.contains(&name) || name.starts_with(TEMP) || used().is_some()
@@ -390,7 +391,7 @@ pub(crate) fn writes(name: &str) -> bool {
 
 /// When a file of a run goes, where the run is removed: as long as the settings are there the folder holds a run, and as long as the
 /// lock is, nobody else begins one.
-pub(crate) fn removal_order(name: &str) -> u8 {
+pub fn removal_order(name: &str) -> u8 {
     match name {
         LOCK => 2,
         SETTINGS => 1,

@@ -1,7 +1,7 @@
 //! Writes tensors to files that others read: `.npy`, `.npz`, `.safetensors`, or a folder of `.npy` files. A file is written beside
 //! its name and renamed when it is whole, so that one that was there before is there until then.
 
-use crate::host_tensor::raw_of;
+use crate::devices::host_tensor::raw_of;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_files::Checked;

@@ -1,12 +1,12 @@
 //! Timing of whole training steps with data in memory.
 
-use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
-use crate::device_failure::with_lines;
+use crate::devices::consensus::{abort_on_error, agree_on_result, check_same_configuration};
+use crate::devices::device_failure::with_lines;
 use crate::devices::{Devices, LoadedProgram, compiled, load, start};
 use crate::failure::Failure;
 use crate::project::{Project, line_of};
-use crate::session::common;
 use crate::trace::{Trace, TraceOptions};
+use crate::training::session::common;
 use meshwright_core::explain::{AttentionReport, attention, attention_lines, note_no_kernels};
 use meshwright_core::{model_flops, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes};

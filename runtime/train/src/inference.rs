@@ -1,11 +1,11 @@
 //! `eval`: a checkpoint on any mesh, without training; and what `predict` begins with too.
 
-use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
+use crate::devices::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::devices::{DataOptions, Devices, dataset, restore, start};
-use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::session::common;
+use crate::training::evaluator::Evaluator;
+use crate::training::session::common;
 use meshwright_core::ParamDecl;
 use meshwright_data::Dataset;
 use meshwright_diag::{Diagnostic, Sources, codes};
@@ -183,7 +183,9 @@ pub(crate) fn set_of(
     };
     let set = match dataset(project, wanted, &options.split, false) {
         Ok(Some(set)) => Ok(set),
-        Ok(None) => Err(crate::evaluator::data_failed(format!("there is no `{}` split", options.split))),
+        Ok(None) => {
+            Err(crate::training::evaluator::data_failed(format!("there is no `{}` split", options.split)))
+        }
         Err(failure) => Err(failure),
     };
     agree_on_result(&options.devices.processes, "the data", set)

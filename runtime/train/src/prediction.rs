@@ -1,13 +1,13 @@
 //! `predict`: outputs, or any values, of a checkpoint for the examples of a split.
 
 use crate::arrays::{ArrayFile, ArrayTarget, PredictedOutput};
-use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
+use crate::devices::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, remainder, start};
 use crate::failure::Failure;
 use crate::inference::{EvalOptions, asked, checkpoint_of, oddities, prepare, set_of};
 use crate::project::Project;
 use crate::recorded::Recorded;
-use crate::totals::Totals;
+use crate::training::totals::Totals;
 use meshwright_core::{Evaluation, LossDecl, Program};
 use meshwright_data::{Dataset, EpochSeed};
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};

@@ -1,9 +1,9 @@
 //! What a run's folder says of the run: everything that a command needs to go on with it, to evaluate it, or to predict.
 
-use crate::policies::reports_of;
-use crate::consensus::agree_on_result;
+use crate::devices::consensus::agree_on_result;
 use crate::failure::Failure;
 use crate::project::{Project, ProjectOptions};
+use crate::training::policies::reports_of;
 use meshwright_core::Reports;
 use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};

@@ -1,7 +1,7 @@
 //! A timeline of training steps as a file in the trace-event format of Chrome, which Perfetto opens: a process for each rank,
 //! on one clock. See `docs/trace.md`.
 
-use crate::consensus::agree_on_result;
+use crate::devices::consensus::agree_on_result;
 use crate::failure::Failure;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{Cluster, DeviceTrace, Processes, ProgramId, Record, What};

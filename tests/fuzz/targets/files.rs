@@ -5,7 +5,8 @@ use bolero::check;
 use meshwright_data::corpus::{
     DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource, tokenize,
 };
-use meshwright_data::{EpochSeed, InputBinding, Places, find, load};
+use meshwright_data::find;
+use meshwright_data::{EpochSeed, InputBinding, Places, load};
 use meshwright_diag::Sources;
 use meshwright_fuzz::{Edit, edited, time};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
@@ -290,7 +291,7 @@ fn folders_of_runs() {
 /// A checkpoint of Hugging Face in several files in `at/hf`, and the map that it is read by, all of them by their paths.
 fn hugging_face(at: &Path) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
-    let from = root.join("tests/runs/hugging_face/gpt");
+    let from = root.join("tests/runs/models/hugging_face/gpt");
     let mut sources = Sources::new();
     let import = HfImport { from, run: at.join("run"), ..HfImport::default() };
     import_hf(&import, &mut sources).unwrap();

@@ -66,10 +66,10 @@ const ADDITIONS: &[Addition] = &[
             "compiler/diag",
             "runtime/cli/src/args/predict.rs",
             "runtime/train/src/arrays.rs",
-            "runtime/data/src/label_tests.rs",
-            "runtime/data/src/npz.rs",
-            "runtime/data/src/set_tests.rs",
-            "runtime/data/src/test_case.rs",
+            "runtime/data/src/tests/label_tests.rs",
+            "runtime/data/src/readers/npz.rs",
+            "runtime/data/src/tests/set_tests.rs",
+            "runtime/data/src/tests/test_case.rs",
         ],
         most: 6,
     },
@@ -228,7 +228,7 @@ fn items(items: &[Item], words: &[&str], help: bool) -> BTreeSet<String> {
         let has = |tokens: TokenStream| names(tokens, words);
         match item {
             Item::Mod(m) => match &m.content {
-                Some((_, inner)) => out.extend(self::items(inner, words, help)),
+                Some((_, inner)) => out.extend(super::contributing::items(inner, words, help)),
                 None if has(m.ident.to_token_stream()) => drop(out.insert("mod".into())),
                 None => {}
             },

@@ -21,6 +21,7 @@ fn files(extension: &str) -> Vec<PathBuf> {
             if path.is_dir() {
                 if !["target", "runs", ".git", ".cargo", "node_modules"].contains(&name.as_str())
                     || path.ends_with("tests/runs")
+                    || path.ends_with("runtime/runs")
                 {
                     walk(&path, extension, out);
                 }

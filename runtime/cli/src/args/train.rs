@@ -1,6 +1,5 @@
 //! The options of `train`.
 
-use meshwright_train::reports_of;
 use super::{DataArgs, FormatArgs, MachineArgs, OwnArgs, TraceArgs};
 use crate::value_parsers;
 use clap::{ArgGroup, Args, ValueEnum};
@@ -8,6 +7,7 @@ use meshwright_runs::checkpoint::Which;
 use meshwright_runs::policies::PolicySettings;
 use meshwright_runs::settings::InitFrom;
 use meshwright_train::ProjectOptions;
+use meshwright_train::reports_of;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]

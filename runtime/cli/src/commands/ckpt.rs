@@ -1,11 +1,11 @@
 //! `ckpt`: what checkpoints hold, and work on them.
 
 use crate::args::{CkptArgs, CkptDiffArgs, CkptExportArgs, CkptRenameArgs, CkptWhat};
-use crate::console::Console;
-use crate::json::object;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::table::{Align, Table};
+use crate::output::text::{bytes, counted, thousands};
 use crate::stop::Stop;
-use crate::table::{Align, Table};
-use crate::text::{bytes, counted, thousands};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_files::Checked;
 use meshwright_runs::checkpoint::{

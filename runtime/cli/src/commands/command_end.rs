@@ -1,6 +1,6 @@
 //! Why a command ends before its work is done.
 
-use crate::console::Console;
+use crate::output::console::Console;
 use crate::stop::Stop;
 use meshwright_diag::{Diagnostic, Sources};
 

@@ -1,7 +1,7 @@
 //! `completions`.
 
 use crate::args::CompletionsArgs;
-use crate::console::Console;
+use crate::output::console::Console;
 use crate::stop::Stop;
 use clap_complete::env::Shells;
 

@@ -1,12 +1,12 @@
 //! `data`: data is made to train on.
 
 use crate::args::{MakeDataArgs, MakeDataWhat, TokenizeArgs};
-use crate::console::Console;
-use crate::json::object;
-use crate::progress::bar;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::progress::bar;
+use crate::output::table::{Align, Table};
+use crate::output::text::{bytes, counted, thousands};
 use crate::stop::Stop;
-use crate::table::{Align, Table};
-use crate::text::{bytes, counted, thousands};
 use indicatif::{ProgressBar, ProgressStyle};
 use meshwright_data::corpus::{TokenizeProgress, Tokenized, tokenize};
 use meshwright_diag::Sources;

@@ -2,11 +2,11 @@
 
 use super::project::{self, OfRun};
 use crate::args::{CheckpointArgs, EvalArgs};
-use crate::console::Console;
-use crate::json::object;
-use crate::progress::{bar, evaluation};
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::progress::{bar, evaluation};
+use crate::output::text::{seconds, thousands};
 use crate::stop::Stop;
-use crate::text::{seconds, thousands};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_runs::metrics::Evaluation;
 use meshwright_runs::run_dir::tokenizer_in;

@@ -3,10 +3,10 @@
 use super::eval;
 use super::project::OfRun;
 use crate::args::GenerateArgs;
-use crate::console::Console;
-use crate::json::object;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::text::{counted, seconds};
 use crate::stop::Stop;
-use crate::text::{counted, seconds};
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_files::text_file::text_of_at_most;

@@ -3,10 +3,10 @@
 use super::new_run::claim;
 use super::project::data_roots;
 use crate::args::{ExportArgs, ExportHfArgs, ExportWhat, ImportArgs, ImportHfArgs, ImportWhat};
-use crate::console::Console;
-use crate::json::object;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::text::{counted, thousands};
 use crate::stop::Stop;
-use crate::text::{counted, thousands};
 use meshwright_diag::Sources;
 use meshwright_runs::run_dir::tokenizer_in;
 use meshwright_train::{

@@ -1,8 +1,8 @@
 //! `new`: a folder with a model, a layout and a data set to begin with.
 
 use crate::args::NewArgs;
-use crate::console::Console;
-use crate::json::object;
+use crate::output::console::Console;
+use crate::output::json::object;
 use crate::stop::Stop;
 use crate::templates::TEMPLATES;
 use meshwright_diag::{Diagnostic, Sources, codes};

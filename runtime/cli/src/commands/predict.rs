@@ -3,9 +3,9 @@
 use super::eval;
 use super::project::{self, OfRun};
 use crate::args::PredictArgs;
-use crate::console::Console;
-use crate::json::{Object, object};
-use crate::progress::bar;
+use crate::output::console::Console;
+use crate::output::json::{Object, object};
+use crate::output::progress::bar;
 use crate::stop::Stop;
 use meshwright_data::only_split;
 use meshwright_diag::render::printable;

@@ -1,8 +1,8 @@
 //! What every command on a model begins with: reading and checking it, and the places where data is sought.
 
 use crate::args::DevicesArgs;
-use crate::console::Console;
 use crate::launch;
+use crate::output::console::Console;
 use crate::stop::Stop;
 use meshwright_data::roots;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
@@ -89,6 +89,8 @@ pub(super) fn mesh(project: &Project) -> String {
     let mesh = &project.layout.mesh;
     match mesh.axes.len() {
         0 => "one device".into(),
-        _ => format!("{} = {}", mesh.describe(), crate::text::counted(mesh.devices() as u64, "device")),
+        _ => {
+            format!("{} = {}", mesh.describe(), crate::output::text::counted(mesh.devices() as u64, "device"))
+        }
     }
 }

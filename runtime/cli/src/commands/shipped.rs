@@ -1,20 +1,13 @@
 //! `models`, `layouts`, `maps` and `machines`: what ships.
 
 use crate::args::ShippedArgs;
-use crate::console::Console;
-use crate::json::object;
+use crate::machines::MACHINES;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::table::{Align, Table};
 use crate::stop::Stop;
-use crate::table::{Align, Table};
-use meshwright_cost::shipped::ShippedMachine;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_runs::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
-use std::sync::LazyLock;
-
-/// Every machine file that ships.
-pub(crate) static MACHINES: LazyLock<Vec<Shipped>> = LazyLock::new(|| {
-    let of = |m: &ShippedMachine| Shipped { name: m.name, path: m.path, text: m.text };
-    meshwright_cost::shipped::MACHINES.iter().map(of).collect()
-});
 
 /// Runs `models`.
 pub(crate) fn models(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {

@@ -1,19 +1,19 @@
 //! `train`.
 
-use meshwright_train::policies_of;
 use super::new_run::claim;
 use super::project::{self, OfRun};
 use crate::args::{LogChoice, ResumeChoice, TrainArgs};
-use crate::console::Console;
-use crate::progress::{Head, Watcher, summary};
+use crate::output::console::Console;
+use crate::output::progress::{Head, Watcher, summary};
+use crate::output::text::thousands;
 use crate::signals;
 use crate::stop::Stop;
-use crate::text::thousands;
 use clap::ValueEnum;
 use meshwright_diag::Sources;
 use meshwright_runs::cluster_job::ClusterJob;
 use meshwright_runs::logs::LogFormat;
 use meshwright_runs::run_dir::{checkpoints_in, no_run};
+use meshwright_train::policies_of;
 use meshwright_train::{
     Failure, Finished, Progress, ProjectOptions, Recorded, TrainOptions, agree_on_result, recorded, train,
 };
@@ -103,7 +103,7 @@ fn options(
     let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &of_run.sources))?;
     let policies = policies.resolved(&saves, &evaluation);
     let named = args.machine.name();
-    let machine = super::estimate::of_machine_if_named(&args.machine, console)?;
+    let machine = super::model::estimate::of_machine_if_named(&args.machine, console)?;
     Ok(TrainOptions {
         machine: named.zip(machine),
         data: args.data.data.clone().or_else(|| recorded?.asked_data().map(String::from)),

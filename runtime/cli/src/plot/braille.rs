@@ -3,7 +3,7 @@
 
 use super::ticks::{log_ticks, ticks};
 use super::{Curve, Plot, PlotRange};
-use crate::table::Screen;
+use crate::output::table::Screen;
 use anstyle::{AnsiColor, Style};
 use meshwright_diag::render::printable;
 use ratatui_core::buffer::Buffer;

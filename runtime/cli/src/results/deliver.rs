@@ -3,10 +3,10 @@
 use super::{TableView, written};
 use crate::args::ResultFormat;
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
+use crate::output::console::Console;
+use crate::output::table::Screen;
 use crate::replace::{writable, write};
 use crate::stop::Stop;
-use crate::table::Screen;
 use meshwright_report::results::ResultTable;
 use std::path::Path;
 

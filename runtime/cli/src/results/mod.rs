@@ -8,8 +8,8 @@ pub(crate) use deliver::{deliver, fits};
 pub(crate) use writer::TableWriter;
 
 use crate::args::ResultFormat;
-use crate::table::{Align, Screen, Table, markdown_table};
-use crate::text::{bytes, short_number, thousands};
+use crate::output::table::{Align, Screen, Table, markdown_table};
+use crate::output::text::{bytes, short_number, thousands};
 use anstyle::Style;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
 

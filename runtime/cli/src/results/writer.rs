@@ -1,7 +1,7 @@
 //! Tables in files, written part by part: all columns, with numbers as they are.
 
 use super::parquet::ParquetTable;
-use crate::json::object;
+use crate::output::json::object;
 use meshwright_files::text::csv_text;
 use meshwright_report::results::{Cell, Column, ResultTable};
 use serde_json::Value;

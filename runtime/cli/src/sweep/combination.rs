@@ -1,6 +1,6 @@
 //! A combination: what one run of a sweep is made with, and the name that follows.
 
-use crate::text::exact_number;
+use crate::output::text::exact_number;
 use meshwright_train::ProjectOptions;
 use sha2::Digest;
 
@@ -89,7 +89,7 @@ impl Combination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::short_number;
+    use crate::output::text::short_number;
 
     #[test]
     fn no_folder_is_hidden() {

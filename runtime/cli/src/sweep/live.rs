@@ -2,9 +2,9 @@
 //! line for each end, and now and then one for what goes on.
 
 use super::child::{ProcessEnd, Signal};
-use crate::console::Console;
+use crate::output::console::Console;
+use crate::output::text::{measure, seconds, thousands};
 use crate::signals;
-use crate::text::{measure, seconds, thousands};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshwright_diag::render::printable;
 use std::collections::BTreeMap;

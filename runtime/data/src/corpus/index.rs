@@ -33,11 +33,11 @@ pub(crate) struct CorpusIndex {
 
 /// The tokens of a vocabulary that have a meaning of their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct SpecialTokens {
+pub struct SpecialTokens {
     /// Fills what an example lacks.
     pub(crate) pad: Option<u32>,
     /// Ends a document.
-    pub(crate) end: Option<u32>,
+    pub end: Option<u32>,
     /// Begins an example of a masked language model.
     pub(crate) cls: Option<u32>,
     /// Ends each part of one.

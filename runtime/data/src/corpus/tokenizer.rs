@@ -53,7 +53,7 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// Those of [`TextTokenizer::open`].
-    pub(crate) fn open_with_text(path: &Path, cased: bool) -> Checked<(TextTokenizer, Option<String>)> {
+    pub fn open_with_text(path: &Path, cased: bool) -> Checked<(TextTokenizer, Option<String>)> {
         let mut bytes = Vec::new();
         let file = bytes_of(path).map_err(|why| failed(path, why))?;
         file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(|e| failed(path, e))?;
@@ -165,7 +165,7 @@ impl TextTokenizer {
     }
 
     /// Its `tokenizer.json`.
-    pub(crate) fn json(&self) -> Checked<String> {
+    pub fn json(&self) -> Checked<String> {
         if let Some(text) = &self.text {
             return Ok(text.clone());
         }
@@ -196,7 +196,7 @@ impl TextTokenizer {
     }
 
     /// The token that is written so.
-    pub(crate) fn id(&self, token: &str) -> Option<u32> {
+    pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
@@ -206,7 +206,7 @@ impl TextTokenizer {
     }
 
     /// The tokens with a meaning of their own, found by the names that they have in common tokenizers.
-    pub(crate) fn special(&self) -> SpecialTokens {
+    pub fn special(&self) -> SpecialTokens {
         let first = |names: &[&str]| names.iter().find_map(|n| self.inner.token_to_id(n));
         let sentinel = |n: usize| self.inner.token_to_id(&format!("<extra_id_{n}>"));
         let sentinels: Vec<u32> = (0..).map_while(sentinel).collect();

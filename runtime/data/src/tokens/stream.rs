@@ -1,16 +1,17 @@
 //! The tokens of a set, one document after the other, and where each document begins.
 
-use crate::array::{Elem, TensorFile};
-use crate::bytes::ReadError;
+use crate::InputBinding;
 use crate::corpus::{
     CorpusIndex, LabeledTexts, PairForm, SetIndex, SpecialTokens, TextFiles, TextTokenizer, encode_all,
 };
-use crate::file_piece;
-use crate::file_piece::{FilePiece, Location, read_span};
-use crate::input_info::{InputInfo, RangeOf};
+use crate::dataset::input_info::{InputInfo, RangeOf};
+use crate::readers::array::{Elem, TensorFile};
+use crate::readers::bytes::ReadError;
+use crate::readers::file_piece;
+use crate::readers::file_piece::{FilePiece, Location, read_span};
+use crate::readers::formats;
 use crate::source::FileRef;
 use crate::tokens::task::{TaskKind, TokenFiles, TokenSource};
-use crate::{InputBinding, formats};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_plan::{DType, InputDecl};

@@ -49,7 +49,7 @@ impl TokenFiles {
     /// # Errors
     ///
     /// E0502 where it cannot be read.
-    pub(crate) fn tokenizer(&self) -> Checked<TextTokenizer> {
+    pub fn tokenizer(&self) -> Checked<TextTokenizer> {
         match self {
             TokenFiles::Shards { index, .. } => {
                 let folder = index.parent().unwrap_or(Path::new(""));

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::corpus::{DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource, tokenize};
-use crate::test_case::{DataCase, floats, npy, raw_of, values};
+use crate::tests::test_case::{DataCase, floats, npy, raw_of, values};
 use crate::{Dataset, EpochSeed, Schedule};
 use meshwright_plan::DType;
 use std::collections::BTreeSet;

@@ -62,11 +62,7 @@ pub fn is_parameter(name: &str) -> bool {
 /// # Errors
 ///
 /// E0514.
-pub(crate) fn write_tensors(
-    metadata: (&str, &str),
-    tensors: &[(&str, &RawTensor)],
-    path: &Path,
-) -> Checked<()> {
+pub fn write_tensors(metadata: (&str, &str), tensors: &[(&str, &RawTensor)], path: &Path) -> Checked<()> {
     write(encode_with(metadata, tensors), path)
 }
 

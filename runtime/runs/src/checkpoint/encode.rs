@@ -16,7 +16,7 @@ use std::path::Path;
 pub(super) const FORMAT: u32 = 1;
 
 /// What the names of moving averages of parameters end in.
-pub(crate) const AVERAGE: &str = "/ema";
+pub const AVERAGE: &str = "/ema";
 
 /// The one key of the safetensors metadata. One, because a map of several has no fixed order there.
 const KEY: &str = "meshwright";
@@ -134,22 +134,22 @@ impl Checkpoint {
     }
 
     /// Whether no run wrote it.
-    pub(crate) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         self.plain.is_some()
     }
 
     /// Names of all tensors of its files.
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         self.source.names()
     }
 
     /// What it is, in words.
-    pub(crate) fn place(&self) -> String {
+    pub fn place(&self) -> String {
         self.plain.clone().unwrap_or_else(|| format!("the checkpoint of step {}", self.meta.step))
     }
 
     /// Its tensors.
-    pub(crate) fn into_source(self) -> TensorSource {
+    pub fn into_source(self) -> TensorSource {
         self.source
     }
 

@@ -19,13 +19,13 @@ mod tensor_source;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use edit::write_tensors;
+pub use edit::write_tensors;
 pub use edit::{Difference, Exported, NewNames, compare, export, is_parameter};
-pub(crate) use encode::AVERAGE;
+pub use encode::AVERAGE;
 pub use encode::{Checkpoint, EpochLosses, LogMark, Meta, TensorInfo, read_file};
-pub(crate) use names::stores;
-pub(crate) use saver::{Saver, not_finite};
-pub(crate) use store::one_only;
+pub use names::stores;
+pub use saver::{Saver, not_finite};
+pub use store::one_only;
 pub use store::{Best, Entry, Loaded, NAME_A_RUN, Skipped, Store, Which};
-pub(crate) use tensor_file::TensorFile;
+pub use tensor_file::TensorFile;
 pub use tensor_source::{INDEX, TensorSource};

@@ -21,6 +21,6 @@ pub(super) fn data_step(name: &str) -> Option<u64> {
 }
 
 /// Whether a store writes a file of that name.
-pub(crate) fn stores(name: &str) -> bool {
+pub fn stores(name: &str) -> bool {
     manifest_step(name).is_some() || data_step(name).is_some() || name == BEST || name.starts_with(TEMP)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Writes one checkpoint at a time, by a thread of its own.
-pub(crate) struct Saver {
+pub struct Saver {
     store: Arc<Store>,
     writing: Option<(u64, JoinHandle<Checked<()>>)>,
     ended: Option<Checked<u64>>,
@@ -17,13 +17,18 @@ pub(crate) struct Saver {
 }
 
 impl Saver {
-    pub(crate) fn new(store: Store) -> Checked<Saver> {
+    /// Writes to that store.
+    ///
+    /// # Errors
+    ///
+    /// E0512 where it cannot be read.
+    pub fn new(store: Store) -> Checked<Saver> {
         let newest = store.newest_step()?;
         Ok(Saver { store: Arc::new(store), writing: None, ended: None, newest })
     }
 
     /// The step of the newest checkpoint that is written.
-    pub(crate) fn newest(&self) -> Option<u64> {
+    pub fn newest(&self) -> Option<u64> {
         self.newest
     }
 
@@ -32,12 +37,7 @@ impl Saver {
     /// # Errors
     ///
     /// E0514 where there is no thread to be had.
-    pub(crate) fn start(
-        &mut self,
-        meta: Meta,
-        tensors: Vec<(String, RawTensor)>,
-        log: Option<File>,
-    ) -> Checked<()> {
+    pub fn start(&mut self, meta: Meta, tensors: Vec<(String, RawTensor)>, log: Option<File>) -> Checked<()> {
         self.wait();
         let (store, step) = (self.store.clone(), meta.step);
         let write = move || {
@@ -52,7 +52,7 @@ impl Saver {
     }
 
     /// Waits until nothing is written any more.
-    pub(crate) fn wait(&mut self) {
+    pub fn wait(&mut self) {
         let Some((step, thread)) = self.writing.take() else { return };
         let written = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         if written.is_ok() {
@@ -62,7 +62,7 @@ impl Saver {
     }
 
     /// The step of a checkpoint that has been written since this was last asked, or why it is not. Waits where `wait`.
-    pub(crate) fn ended(&mut self, wait: bool) -> Option<Checked<u64>> {
+    pub fn ended(&mut self, wait: bool) -> Option<Checked<u64>> {
         if wait || self.writing.as_ref().is_some_and(|w| w.1.is_finished()) {
             self.wait();
         }
@@ -70,7 +70,7 @@ impl Saver {
     }
 
     /// Notes that the checkpoint of a step is the best: it is kept until a better one is noted.
-    pub(crate) fn mark_best(&self, step: u64, metric: &str, value: f64) -> Checked<()> {
+    pub fn mark_best(&self, step: u64, metric: &str, value: f64) -> Checked<()> {
         self.store.mark_best(step, metric, value)
     }
 }
@@ -80,6 +80,6 @@ fn failed(why: &str) -> Box<Diagnostic> {
 }
 
 /// The first tensor with an element that is not finite.
-pub(crate) fn not_finite(tensors: &[(String, RawTensor)]) -> Option<&str> {
+pub fn not_finite(tensors: &[(String, RawTensor)]) -> Option<&str> {
     tensors.iter().find(|(_, t)| !t.is_finite()).map(|(name, _)| name.as_str())
 }

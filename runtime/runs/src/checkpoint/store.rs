@@ -68,7 +68,7 @@ pub enum Which {
 }
 
 /// Refuses to choose among the checkpoints of one file.
-pub(crate) fn one_only(file: &Path, which: Which) -> Checked<()> {
+pub fn one_only(file: &Path, which: Which) -> Checked<()> {
     let chosen = match which {
         Which::Newest => return Ok(()),
         Which::Best => "best".to_string(),

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 const MAX_HEADER: u64 = 100_000_000;
 
 /// Names, dtypes and shapes of the tensors of a file, and the file.
-pub(crate) struct TensorFile {
+pub struct TensorFile {
     header: Metadata,
     /// Where the bytes of the first tensor begin.
     start: u64,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(5);
 
 /// The file of a run.
-pub(crate) struct MetricsFile {
+pub struct MetricsFile {
     path: PathBuf,
     run: RunFacts,
     latest: Latest,
@@ -31,7 +31,7 @@ impl MetricsFile {
     /// # Errors
     ///
     /// E0511.
-    pub(crate) fn writable(path: &Path) -> Checked<()> {
+    pub fn writable(path: &Path) -> Checked<()> {
         ReplacingFile::beside(path).map(drop).map_err(|e| refused(path, &e))
     }
 
@@ -40,7 +40,7 @@ impl MetricsFile {
     /// # Errors
     ///
     /// E0511.
-    pub(crate) fn start(path: &Path, run: RunFacts, step: u64) -> Checked<MetricsFile> {
+    pub fn start(path: &Path, run: RunFacts, step: u64) -> Checked<MetricsFile> {
         let mut file = MetricsFile {
             path: path.into(),
             run,
@@ -55,18 +55,18 @@ impl MetricsFile {
     }
 
     /// Takes an event in, and replaces the file where that is due. Gives what there is to warn of.
-    pub(crate) fn tell(&mut self, event: &Event) -> Option<String> {
+    pub fn tell(&mut self, event: &Event) -> Option<String> {
         self.latest.take(event);
         self.goes_on()
     }
 
     /// Replaces the file where that is due, though nothing is new: the run is alive. Gives what there is to warn of.
-    pub(crate) fn goes_on(&mut self) -> Option<String> {
+    pub fn goes_on(&mut self) -> Option<String> {
         if self.tried.elapsed() < self.every { None } else { self.replace() }
     }
 
     /// Says how the run has ended. Gives what there is to warn of.
-    pub(crate) fn end(&mut self, state: RunState) -> Option<String> {
+    pub fn end(&mut self, state: RunState) -> Option<String> {
         self.state = state;
         self.replace()
     }

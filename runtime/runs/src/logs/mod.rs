@@ -7,10 +7,10 @@ mod sink;
 mod tensorboard;
 
 use meshwright_files::Checked;
-pub(crate) use metrics_file::MetricsFile;
-pub(crate) use prometheus::{RunFacts, RunState};
-pub(crate) use sink::{EventSink, LogStart};
-pub(crate) use tensorboard::tensorboard_in;
+pub use metrics_file::MetricsFile;
+pub use prometheus::{RunFacts, RunState};
+pub use sink::{EventSink, LogStart};
+pub use tensorboard::tensorboard_in;
 
 /// A form of the events beside `metrics.jsonl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum LogFormat {
 /// # Errors
 ///
 /// E0511 where it cannot be written.
-pub(crate) fn open(format: LogFormat, start: &LogStart<'_>) -> Checked<Box<dyn EventSink>> {
+pub fn open(format: LogFormat, start: &LogStart<'_>) -> Checked<Box<dyn EventSink>> {
     Ok(match format {
         LogFormat::Csv => Box::new(csv::CsvLog::open(start)?),
         LogFormat::Tensorboard => Box::new(tensorboard::EventFile::open(start)?),

@@ -14,7 +14,7 @@ const COMMON: [&str; 3] = ["run", "model", "layout"];
 
 /// How a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RunState {
+pub enum RunState {
     /// It goes on; of a process that was killed the file says so forever.
     Running,
     /// All that was asked for is done.
@@ -36,24 +36,30 @@ impl RunState {
 
 /// What does not change while a run goes on.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RunFacts {
+pub struct RunFacts {
     /// The folder of the run; of one that is not saved the name of the file that tells of it, without `.prom`. The node exporter
     /// refuses two files that have a sample with equal labels, so it must be unique on a machine.
-    pub(crate) run: String,
-    pub(crate) model: String,
-    pub(crate) layout: String,
-    pub(crate) mesh: String,
-    pub(crate) precision: String,
+    pub run: String,
+    /// Name of the model.
+    pub model: String,
+    /// Name of the layout, or its rules.
+    pub layout: String,
+    /// The mesh, as `r=2,c=2`.
+    pub mesh: String,
+    /// Arithmetic type.
+    pub precision: String,
     /// Name of what is minimized.
-    pub(crate) loss: String,
-    pub(crate) devices: usize,
+    pub loss: String,
+    /// Devices of the mesh.
+    pub devices: usize,
     /// The last step.
-    pub(crate) steps: u64,
-    pub(crate) steps_per_epoch: u64,
+    pub steps: u64,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
     /// Peak of a device, by the Plan.
-    pub(crate) planned_bytes: u64,
+    pub planned_bytes: u64,
     /// By the Plan, of a device in a step.
-    pub(crate) collective_bytes: u64,
+    pub collective_bytes: u64,
 }
 
 /// Sums over steps, of which means are told.
@@ -83,7 +89,7 @@ impl StepSums {
 
 /// What a run has told so far, as far as it is written.
 #[derive(Debug, Default)]
-pub(crate) struct Latest {
+pub(super) struct Latest {
     /// Steps done.
     step: u64,
     /// The last one.
@@ -99,12 +105,12 @@ pub(crate) struct Latest {
 
 impl Latest {
     /// Of a run that stands after a step.
-    pub(crate) fn at(step: u64) -> Latest {
+    pub(super) fn at(step: u64) -> Latest {
         Latest { step, began: unix_seconds(), ..Latest::default() }
     }
 
     /// Takes an event in.
-    pub(crate) fn take(&mut self, event: &Event) {
+    pub(super) fn take(&mut self, event: &Event) {
         match event {
             Event::Step(s) => {
                 self.step = s.step;
@@ -123,7 +129,7 @@ impl Latest {
     ///
     /// # Errors
     /// Where a name is none that Prometheus allows: a bug.
-    pub(crate) fn text(&mut self, run: &RunFacts, state: RunState) -> prometheus::Result<String> {
+    pub(super) fn text(&mut self, run: &RunFacts, state: RunState) -> prometheus::Result<String> {
         if self.new.steps > 0.0 {
             self.shown = std::mem::take(&mut self.new);
         }

@@ -5,22 +5,23 @@ use meshwright_files::Checked;
 use std::path::Path;
 
 /// Where events go.
-pub(crate) trait EventSink: Send + Sync {
+pub trait EventSink: Send + Sync {
     /// Appends an event, of which `line` is the line of `metrics.jsonl`.
     fn append(&mut self, line: &str, event: &Event) -> Checked<()>;
 }
 
 /// What a log is opened with.
-pub(crate) struct LogStart<'a> {
+pub struct LogStart<'a> {
     /// The folder of the run.
-    pub(crate) run: &'a Path,
+    pub run: &'a Path,
     /// The lines of `metrics.jsonl` that are kept.
-    pub(crate) kept: &'a [u8],
+    pub kept: &'a [u8],
     /// Steps done.
-    pub(crate) step: u64,
-    /// Names of what is measured in a step beside the loss, and in an evaluation.
-    pub(crate) train: Vec<String>,
-    pub(crate) eval: Vec<String>,
+    pub step: u64,
+    /// Names of what is measured in a step beside the loss.
+    pub train: Vec<String>,
+    /// Names of what is measured in an evaluation beside the loss.
+    pub eval: Vec<String>,
     /// Whether the loss is scaled.
-    pub(crate) scaled: bool,
+    pub scaled: bool,
 }

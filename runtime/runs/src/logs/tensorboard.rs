@@ -56,7 +56,7 @@ struct SessionLog {
 const START: i32 = 1;
 
 /// The folder of event files of a run.
-pub(crate) fn tensorboard_in(run: &Path) -> Folder {
+pub fn tensorboard_in(run: &Path) -> Folder {
     Folder::at(run).below("tensorboard")
 }
 

@@ -8,7 +8,7 @@ use meshwright_files::folder::{FolderEntry, entries};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Folders that were found, and those that could not be read.
+/// Folders that were found, and folders that could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundFolders {
     /// By their paths.

@@ -2,8 +2,8 @@
 
 use super::fit::straight;
 use super::rounds::RoundsWatcher;
+use crate::estimates::measured::quartiles;
 use crate::failure::Failure;
-use crate::measured::quartiles;
 use meshwright_comm::bench::{self, BenchJob, run, sizes};
 use meshwright_comm::{CollectiveKind, Timeouts, World};
 use meshwright_cost::machine::{NetworkLine, Tier};

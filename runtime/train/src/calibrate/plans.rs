@@ -1,9 +1,9 @@
 //! Plans of shipped models and layouts, measured and estimated: what the numbers of a machine are worth.
 
 use super::rounds::Timed;
+use crate::estimates::measured::{Compared, MeasuredStep, compared};
 use crate::estimates::{EstimateOptions, question};
 use crate::failure::Failure;
-use crate::measured::{Compared, MeasuredStep, compared};
 use crate::project::ProjectOptions;
 use meshwright_core::{model_flops_wide, training_step};
 use meshwright_cost::estimate::EstimateError;

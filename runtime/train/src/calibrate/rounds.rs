@@ -2,8 +2,8 @@
 
 use crate::bench::{self, BenchOptions};
 use crate::devices::Devices;
+use crate::estimates::measured::MeasuredStep;
 use crate::failure::Failure;
-use crate::measured::MeasuredStep;
 use crate::project::{Loaded, Project, ProjectOptions};
 use meshwright_exec::{Cluster, KernelsBy, ProgramId, Record};
 use meshwright_plan::Plan;

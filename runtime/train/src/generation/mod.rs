@@ -13,7 +13,7 @@ pub use choice::Sampling;
 pub use options::GenerateOptions;
 pub use sequence::{GeneratedText, TextEnd};
 
-use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
+use crate::devices::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::devices::{restore_but, start};
 use crate::failure::Failure;
 use crate::inference::{asked, checkpoint_of, oddities};

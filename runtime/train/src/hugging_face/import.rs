@@ -1,6 +1,5 @@
 //! `import hf`: a checkpoint of Hugging Face becomes the folder of a run.
 
-use crate::run_description::settings_of;
 use super::choose::map_of;
 use super::config::{HfConfig, ModelSizes};
 use super::map::HfMap;
@@ -8,10 +7,11 @@ use super::new_folder::NewFolder;
 use super::tied::tie;
 use super::tokens::tokenizer_of;
 use crate::failure::Failure;
-use crate::history::HistoryEvent;
 use crate::init::{Initializer, Target, targets};
 use crate::project::{Loaded, Project, ProjectOptions};
 use crate::training::TrainOptions;
+use crate::training::history::HistoryEvent;
+use crate::training::run_description::settings_of;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors, nearest};
 use meshwright_files::text::listed;
 use meshwright_files::{Checked, RawTensor};

@@ -1,7 +1,7 @@
 //! Whether a plan fits the nodes that are asked for.
 
 use crate::args::LaunchCommon;
-use crate::commands::passes::Made;
+use crate::commands::model::passes::Made;
 use crate::launch::split;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Axis, DType, Mesh, Plan};

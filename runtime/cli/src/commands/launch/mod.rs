@@ -6,13 +6,14 @@ mod job;
 mod k8s;
 mod slurm;
 
-use super::estimate::{band, of_machine_if_named};
-use super::passes::{self, Made};
+use super::model::estimate::{band, of_machine_if_named};
+use super::model::passes;
+use super::model::passes::Made;
 use crate::args::{Cli, Command, LaunchArgs, LaunchCommon, LaunchWhat, PassArgs, ResumeChoice, TrainArgs};
-use crate::console::Console;
-use crate::json::object;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::text::step_time;
 use crate::stop::Stop;
-use crate::text::step_time;
 use clap::Parser;
 use fit::Fit;
 use job::Job;
@@ -191,11 +192,11 @@ fn about(
     lines.extend(estimate.map(|(machine, e)| {
         format!("a step takes {} {} on {}", step_time(e.seconds), band(machine, e.error), machine.name)
     }));
-    lines.push(format!("plan {}, peak of {} per device", plan.hash(), crate::text::bytes(fit.peak)));
+    lines.push(format!("plan {}, peak of {} per device", plan.hash(), crate::output::text::bytes(fit.peak)));
     for traffic in &fit.traffic {
         lines.push(format!(
             "{} per step and device over {}, {}",
-            crate::text::bytes(traffic.bytes),
+            crate::output::text::bytes(traffic.bytes),
             traffic.axes,
             if traffic.crosses { "between nodes" } else { "within a node" }
         ));

@@ -2,7 +2,7 @@
 
 use super::serving::{self, Answer};
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
+use crate::output::console::Console;
 use crate::refusal::wrong;
 use crate::run_places::{ReadRuns, places, read, root};
 use crate::signals;

@@ -4,11 +4,11 @@ mod live;
 mod serving;
 
 use crate::args::PageArgs;
-use crate::console::Console;
+use crate::output::console::Console;
+use crate::output::text::{bytes, counted};
 use crate::replace::{writable, write};
 use crate::run_places::{FoundRuns, ReadRuns, places, read, root};
 use crate::stop::Stop;
-use crate::text::{bytes, counted};
 use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_report::report::RunsReport;
 use std::path::{Path, PathBuf};

@@ -3,11 +3,11 @@
 use super::chosen::all_chosen;
 use crate::args::RunsDiffArgs;
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
-use crate::json::object;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::table::{Align, Table};
+use crate::output::text::{bytes, counted, dashed, line_diff, short_number, thousands};
 use crate::refusal::wrong;
-use crate::table::{Align, Table};
-use crate::text::{bytes, counted, dashed, line_diff, short_number, thousands};
 use anstyle::Style;
 use meshwright_diag::render::printable;
 use meshwright_files::Checked;
@@ -337,7 +337,7 @@ fn texts(runs: &[ComparedRun]) -> String {
     }
 }
 
-fn in_json(runs: &[ComparedRun]) -> crate::json::Object {
+fn in_json(runs: &[ComparedRun]) -> crate::output::json::Object {
     let letters = |values: Vec<Value>| -> Value {
         Value::Object(runs.iter().map(|r| r.letter.clone()).zip(values).collect())
     };

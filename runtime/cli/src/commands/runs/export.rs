@@ -3,11 +3,11 @@
 use super::chosen::all_chosen;
 use crate::args::RunsExportArgs;
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
+use crate::output::console::Console;
+use crate::output::text::counted;
 use crate::replace::unwritten;
 use crate::results::TableWriter;
 use crate::stop::Stop;
-use crate::text::counted;
 use meshwright_files::{Checked, ReplacingFile};
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
 use meshwright_runs::LogEvent;

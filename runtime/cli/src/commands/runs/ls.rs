@@ -3,7 +3,7 @@
 use super::listing::listing;
 use crate::args::{ResultFormat, RunsLsArgs};
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
+use crate::output::console::Console;
 use crate::results::{TableView, deliver, fits};
 
 /// The newest first.

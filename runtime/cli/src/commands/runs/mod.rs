@@ -11,7 +11,7 @@ mod show;
 mod stats;
 
 use crate::args::{RunsArgs, RunsWhat};
-use crate::console::Console;
+use crate::output::console::Console;
 use crate::stop::Stop;
 
 /// Runs the command.

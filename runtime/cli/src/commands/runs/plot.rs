@@ -3,7 +3,7 @@
 use super::chosen::all_chosen;
 use crate::args::{PlotAxis, RunsPlotArgs};
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
+use crate::output::console::Console;
 use crate::plot::{Curve, Plot, braille, svg};
 use crate::refusal::wrong;
 use crate::replace::write;

@@ -3,10 +3,10 @@
 use super::chosen::all_chosen;
 use crate::args::RunsRmArgs;
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
-use crate::json::object;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::text::{bytes, counted};
 use crate::stop::Stop;
-use crate::text::{bytes, counted};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_runs::at_work;

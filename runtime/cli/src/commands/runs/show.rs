@@ -3,10 +3,12 @@
 use super::chosen::chosen;
 use crate::args::RunsShowArgs;
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
-use crate::json::object;
-use crate::table::{Align, Table};
-use crate::text::{bytes, counted, dashed, duration, flops, measure, percent, short_number, thousands};
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::table::{Align, Table};
+use crate::output::text::{
+    bytes, counted, dashed, duration, flops, measure, percent, short_number, thousands,
+};
 use anstyle::Style;
 use meshwright_files::Checked;
 use meshwright_report::results::RunRow;
@@ -305,7 +307,7 @@ fn commands(out: &mut TwoColumns, run: &ShownRun) {
     out.some("resume", resumed_by(run));
 }
 
-fn in_json(run: &ShownRun) -> crate::json::Object {
+fn in_json(run: &ShownRun) -> crate::output::json::Object {
     let s = &run.summary;
     let settings = serde_json::to_value(&run.settings).unwrap_or(Value::Null);
     let checkpoint =

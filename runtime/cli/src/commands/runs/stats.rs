@@ -3,11 +3,11 @@
 use super::listing::{Listing, listing};
 use crate::args::{ResultFormat, RunsStatsArgs};
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
+use crate::output::console::Console;
+use crate::output::table::{Align, Screen, Table};
+use crate::output::text::{counted, duration, percent, thousands};
 use crate::replace::{writable, write};
 use crate::results::{TableView, deliver, fits};
-use crate::table::{Align, Screen, Table};
-use crate::text::{counted, duration, percent, thousands};
 use anstyle::Style;
 use meshwright_report::results::RunRow;
 use meshwright_report::usage::{UsageGroup, UsedRun, by_end, by_model, in_all, page, table};

@@ -7,13 +7,13 @@ use crate::args::SearchChoice;
 use crate::args::SweepArgs;
 use crate::commands::command_end::CommandEnd;
 use crate::commands::launch::{joined, submitted};
-use crate::console::Console;
-use crate::json::object;
+use crate::output::console::Console;
+use crate::output::json::object;
+use crate::output::text::counted;
 use crate::refusal::wrong;
 use crate::replace::write;
 use crate::sweep::check::Verdict;
 use crate::sweep::words::{self, TrainWords};
-use crate::text::counted;
 use std::fmt::Write as _;
 use std::path::Path;
 

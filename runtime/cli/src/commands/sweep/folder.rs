@@ -1,7 +1,7 @@
 //! The folder of a sweep: `sweep.toml`, the lock of the process that works in it, a folder for each run, `logs/`, and the tables.
 
 use super::run_identity::same_run;
-use crate::console::Console;
+use crate::output::console::Console;
 use crate::refusal::wrong;
 use crate::replace::write;
 use crate::sweep::check::Verdict;

@@ -11,7 +11,7 @@ use super::project::data_roots;
 use crate::args::{DeviceChoice, SearchChoice, SweepArgs};
 use crate::commands::command_end::CommandEnd;
 use crate::commands::report::{page_of, title_of};
-use crate::console::Console;
+use crate::output::console::Console;
 use crate::refusal::wrong;
 use crate::run_places::{ReadRuns, RunPlace, read};
 use crate::signals;

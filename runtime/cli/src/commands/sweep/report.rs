@@ -3,15 +3,15 @@
 use super::folder::{LOGS, absolute, log_of};
 use crate::args::{ResultArgs, ResultFormat};
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
+use crate::output::console::Console;
+use crate::output::table::Screen;
+use crate::output::text::{counted, measure, seconds};
 use crate::refusal::wrong;
 use crate::replace::{writable, write};
 use crate::results::{TableView, deliver, fits, written};
 use crate::stop::Stop;
 use crate::sweep::check::Verdict;
 use crate::sweep::results::SweepRow;
-use crate::table::Screen;
-use crate::text::{counted, measure, seconds};
 use meshwright_files::Checked;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_runs::RunSummary;

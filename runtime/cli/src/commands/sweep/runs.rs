@@ -1,11 +1,11 @@
 //! The runs of a sweep: which are to do, and how they come to their ends.
 
-use meshwright_train::monitor_of;
 use super::folder::{self, SweepDir, log_of};
 use super::report;
 use crate::args::{Cli, Command, SearchChoice, TrainArgs};
 use crate::commands::command_end::CommandEnd;
-use crate::console::Console;
+use crate::output::console::Console;
+use crate::output::text::{counted, short_number};
 use crate::refusal::wrong;
 use crate::stop::Stop;
 use crate::sweep::check::Verdict;
@@ -17,13 +17,13 @@ use crate::sweep::results::{Problem, Problems, ReadOnce, SweepRow};
 use crate::sweep::runner::run_all;
 use crate::sweep::spec::SweepSpec;
 use crate::sweep::words::{self, TrainWords};
-use crate::text::{counted, short_number};
 use clap::Parser;
 use meshwright_files::Checked;
 use meshwright_files::text::listed;
 use meshwright_runs::policies::Monitor;
 use meshwright_runs::{RunLength, RunState, RunSummary, planned_steps};
 use meshwright_syntax::ast::Better;
+use meshwright_train::monitor_of;
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

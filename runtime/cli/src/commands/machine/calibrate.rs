@@ -1,0 +1,182 @@
+//! `calibrate`: a machine file of this machine.
+
+use super::bench_collectives::mesh_of_option;
+use crate::args::CalibrateArgs;
+use crate::launch::launched;
+use crate::output::console::Console;
+use crate::output::progress::bar;
+use crate::output::table::{Align, Table};
+use crate::output::text::{counted, percent, short_seconds as seconds};
+use crate::stop::Stop;
+use meshwright_cost::machine::Machine;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_files::{Checked, ReplacingFile};
+use meshwright_train::Failure;
+use meshwright_train::calibrate::{
+    CalibrateOptions, Calibrated, CalibrationErrors, UNSTEADY, calibrate, check_machine,
+};
+use meshwright_train::estimates::machine;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// Runs the command.
+pub(crate) fn run(args: &CalibrateArgs, console: &mut Console) -> Result<(), Stop> {
+    if launched(|name| std::env::var(name).ok()).is_some() {
+        return Err(Stop::Usage(
+            "`calibrate` measures devices that are threads of one process: start it without a launcher"
+                .into(),
+        ));
+    }
+    let mesh = mesh_of_option(&args.mesh, console)?;
+    let time = Duration::from_secs_f64(args.minutes * 60.0);
+    let options = CalibrateOptions { mesh, time, name: args.name.clone() };
+    if let Some(name) = &args.check {
+        let known = machine(name, &[]).map_err(|found| failed(found.into(), console))?;
+        let found = watched(console, |watch| check_machine(&known, &options, watch))?;
+        return match console.json() {
+            true => console.out_json(&serde_json::json!({ "version": 1, "machine": name, "errors": found })),
+            false => console.out(&format!("{}\n\n{}", known.name, errors(&found))),
+        };
+    }
+    // What cannot be written is not measured first.
+    let file = begun(&args.output).map_err(|found| failed(found.into(), console))?;
+    let found = watched(console, |watch| calibrate(&options, watch))?;
+    let text = text_of(&found.machine).map_err(|why| Stop::Internal(Some(why)))?;
+    let written = file.file().write_all(text.as_bytes()).and_then(|()| file.replace());
+    written.map_err(|e| failed(unwritten(&args.output, &e.to_string()).into(), console))?;
+    if let Some(note) = unsteady(&found) {
+        console.note(&note);
+    }
+    report(args, &found, console)
+}
+
+fn failed(failure: Failure, console: &mut Console) -> Stop {
+    console.failed(failure, &Sources::new())
+}
+
+/// Measures, and says on standard error what.
+fn watched<T>(
+    console: &mut Console,
+    measure: impl FnOnce(&mut dyn FnMut(&str, &str)) -> Result<T, Failure>,
+) -> Result<T, Stop> {
+    let bar = bar(0, console);
+    let mut part = String::new();
+    let ended = measure(&mut |now, what| {
+        if part != now {
+            part = now.into();
+            bar.suspend(|| console.err(&format!("measuring {now}\n")));
+        }
+        bar.set_message(format!("{now}: {what}"));
+        bar.tick();
+    });
+    bar.finish_and_clear();
+    ended.map_err(|failure| failed(failure, console))
+}
+
+fn unwritten(path: &Path, why: &str) -> Box<Diagnostic> {
+    let found = Diagnostic::error(codes::E0524, format!("`{}` cannot be written: {why}", path.display()));
+    Box::new(
+        found.help("name a new file, or an older calibration, in a folder that is there: `--output FILE`"),
+    )
+}
+
+/// Begins the file. Of what is there, only an older calibration is replaced.
+fn begun(path: &Path) -> Checked<ReplacingFile> {
+    if path.symlink_metadata().is_ok_and(|m| m.is_file()) {
+        let old = machine(&path.display().to_string(), &[]).ok();
+        if old.is_none_or(|m| m.calibration.is_none()) {
+            return Err(unwritten(path, "a file of that name is there, and it is no calibrated machine"));
+        }
+    }
+    ReplacingFile::beside(path).map_err(|e| unwritten(path, &e.to_string()))
+}
+
+/// A machine file with its heading; one that cannot be read is a bug.
+fn text_of(machine: &Machine) -> Result<String, String> {
+    let date = machine.calibration.as_ref().map_or("", |c| c.date.as_str());
+    let toml = machine.to_toml().map_err(|e| e.to_string())?;
+    let text = format!("# {}: measured by `meshwright calibrate` on {date}.\n{toml}", machine.name);
+    Machine::read(&text)
+        .map_err(|e| format!("the machine that was measured is no machine file: {e}\n{text}"))?;
+    Ok(text)
+}
+
+fn unsteady(found: &Calibrated) -> Option<String> {
+    let (all, unsteady) = found.probes;
+    (unsteady > 0).then(|| {
+        format!(
+            "of {}, {unsteady} had quartiles further apart than {}: something else is at work here; measure again when it is not",
+            counted(all as u64, "program"),
+            percent(UNSTEADY)
+        )
+    })
+}
+
+fn report(args: &CalibrateArgs, found: &Calibrated, console: &mut Console) -> Result<(), Stop> {
+    let file = args.output.display().to_string();
+    if console.json() {
+        return console.out_json(&serde_json::json!({
+            "version": 1,
+            "file": file,
+            "machine": found.machine,
+            "errors": found.errors,
+            "probes": found.probes.0,
+            "unsteady": found.probes.1,
+        }));
+    }
+    console.out(&format!(
+        "{}\n\n{}\n{}\nwritten to {file}: use it with `--machine {file}`\n",
+        found.machine.name,
+        numbers(&found.machine),
+        errors(&found.errors)
+    ))
+}
+
+/// The numbers that say most.
+fn numbers(machine: &Machine) -> String {
+    let d = &machine.device;
+    let giga = |rate: f64, unit: &str| format!("{:.1} {unit}", rate / 1e9);
+    let mut table = Table::new(&[Align::Left, Align::Right, Align::Left]);
+    table.row(["kernel".into(), seconds(d.kernel), "beside its work".into()]);
+    for (dtype, rates) in &d.matrix {
+        table.row([format!("products in {dtype}"), giga(rates.best, "GFLOP/s"), "on a core".into()]);
+    }
+    let ends = d.stream.rates.first().zip(d.stream.rates.last());
+    if let Some(((_, cached), (_, far))) = ends {
+        table.row(["memory".into(), giga(*cached, "GB/s"), "of a few bytes".into()]);
+        table.row([String::new(), giga(*far, "GB/s"), "of many".into()]);
+    }
+    if let Some(total) = d.stream.total {
+        table.row([String::new(), giga(total, "GB/s"), "of all cores together".into()]);
+    }
+    for line in machine.tier.first().into_iter().flat_map(|t| &t.line) {
+        let what = format!("{} among {}, {}", line.ops.join(", "), line.members.0, line.name);
+        table.row([what, giga(line.rate, "GB/s"), format!("after {}", seconds(line.latency))]);
+    }
+    table.render()
+}
+
+fn errors(found: &CalibrationErrors) -> String {
+    let [left, right] = [Align::Left, Align::Right];
+    let mut table = Table::new(&[left, left, right, right, right]);
+    table.titles(["plan", "mesh", "measured", "estimated", "error"]);
+    for plan in &found.plans {
+        table.row([
+            plan.name.clone(),
+            plan.mesh.clone(),
+            seconds(plan.measured),
+            seconds(plan.estimated),
+            format!("{:+.1} %", 100.0 * plan.error),
+        ]);
+    }
+    let families: Vec<String> =
+        found.families.iter().map(|(family, error)| format!("{family} {}", percent(*error))).collect();
+    format!(
+        "{}  mean {}, greatest {}; by family: {}\n",
+        table.render(),
+        percent(found.mean),
+        percent(found.max),
+        families.join(", ")
+    )
+}

@@ -1,0 +1,413 @@
+//! `search`: the layout that is fastest on a machine, with a certificate.
+
+use super::estimate::{band, of_machine};
+use crate::args::{LayoutSearchArgs, Orders};
+use crate::commands::machine::bench;
+use crate::commands::project;
+use crate::launch;
+use crate::output::console::Console;
+use crate::output::table::{Align, Table};
+use crate::output::text::{bytes, counted, percent, short_seconds as seconds, thousands};
+use crate::replace::{writable, write};
+use crate::stop::Stop;
+use meshwright_core::{StepGraph, model_flops_wide, training_step};
+use meshwright_cost::engine::EngineKind;
+use meshwright_cost::machine::Machine;
+use meshwright_diag::{Diagnostic, FileId, Sources, codes, has_errors};
+use meshwright_exec::KernelsBy;
+use meshwright_files::text_file::text_of_at_most;
+use meshwright_runs::catalog::{LAYOUTS, meant};
+use meshwright_search::best_first::{FoundLayout, Limits, Progress, Search, SearchOutcome};
+use meshwright_search::compiled::Subject;
+use meshwright_search::report::{SearchReport, SearchRow, parts};
+use meshwright_search::space::{FixedRules, SearchChoices, Space, layers};
+use meshwright_syntax::format_layout;
+use meshwright_train::{BenchOptions, Failure, Project, ProjectOptions, lines_that_fit_device};
+use std::path::Path;
+use std::time::Instant;
+
+/// Seconds between lines about a search that takes long.
+const TELL: f64 = 10.0;
+/// How often each candidate has its turn.
+const TURNS: u32 = 3;
+/// Untimed steps of each turn.
+const WARMUP: usize = 5;
+
+/// Runs the command.
+pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), Stop> {
+    if args.time_limit.is_nan() || args.time_limit <= 0.0 {
+        return Err(Stop::Usage("`--time-limit` is a number of seconds above 0".into()));
+    }
+    if let Some(Err(wrong)) = args.write.as_deref().map(writable) {
+        return Err(console.failed(Failure::Diagnostics(vec![*wrong]), &Sources::new()));
+    }
+    let (_, machine) = of_machine(&args.machine, console)?;
+    let options =
+        ProjectOptions { model: args.model.clone(), dims: args.dims.clone(), ..args.settings.options() };
+    let (project, mut sources) = project::load(&options, console)?;
+    let Some(step) = training_step(&project.program) else {
+        let d =
+            Diagnostic::error(codes::E0516, "there is no `train` block, so no training step to search for")
+                .help("add a `train` block to the model file");
+        return Err(console.failed(Failure::Diagnostics(vec![d]), &sources));
+    };
+    let choices = choices(args, &project, &options, &mut sources, console)?;
+    if choices.pipes && layers(&project.program).is_none() {
+        let d = Diagnostic::error(codes::E0516, "a pipeline needs a model with one `repeat` over layers")
+            .help("leave `--pipe` out");
+        return Err(console.failed(Failure::Diagnostics(vec![d]), &sources));
+    }
+    let batch = project.batch();
+    let subject = Subject {
+        program: &project.program,
+        step: &step,
+        machine: &machine,
+        engine: EngineKind::of(&machine),
+        model_flops: model_flops_wide(&step),
+        examples: batch,
+        tokens: project.tokens().map(|each| each * batch),
+    };
+    let wrong = |e: String| Failure::Diagnostics(vec![Diagnostic::error(codes::E0531, e)]);
+    let begin = Instant::now();
+    let found = searched(args, &subject, choices, console);
+    let (space, outcome) = found.map_err(|e| console.failed(wrong(e), &sources))?;
+    let mut report =
+        SearchReport::new(&space, &outcome, (usize::from(args.top), args.pareto), machine.device.memory);
+    report.seconds = begin.elapsed().as_secs_f64();
+    let shown: Vec<&FoundLayout> = report.rows.iter().map(|r| &outcome.found[r.rank - 1]).collect();
+    if let Some(best) = outcome.found.first() {
+        // Searches leave verifiers out; what is recommended passes them all.
+        let _ = subject.plan(&best.written, true);
+    }
+    if let Some(count) = args.measure {
+        let runs = shown.into_iter().filter(|f| f.candidate.pipe.is_none()).take(count.into());
+        let of = measured(args, &project, &options, &mut sources, &runs.collect::<Vec<_>>(), console)?;
+        let rows = report.rows.iter_mut().filter(|row| row.runnable);
+        rows.zip(of).for_each(|(row, ms)| row.measured_ms = Some(ms));
+    }
+    if let Some(nearest) = &mut report.nearest {
+        let of = outcome.nearest.as_ref();
+        nearest.help = of.and_then(|n| help(&project, &options, &mut sources, (&subject, &step), n));
+    }
+    if console.json() {
+        console.out_json(&report)?;
+    } else {
+        console.out(&text(&project, &report, &machine, args))?;
+    }
+    if let (Some(path), Some(best)) = (&args.write, outcome.found.first()) {
+        written(path, best, &report, &machine, console)?;
+    }
+    if outcome.found.is_empty() { Err(none(&report, &machine, args, console)) } else { Ok(()) }
+}
+
+/// Searches, and says from time to time how far it is.
+fn searched(
+    args: &LayoutSearchArgs,
+    subject: &Subject<'_>,
+    choices: SearchChoices,
+    console: &mut Console,
+) -> Result<(Space, SearchOutcome), String> {
+    let begin = Instant::now();
+    let work = subject.work(&choices).map_err(|e| e.to_string())?;
+    let space = Space::of(subject.program, subject.step, &work, choices);
+    let mut next = TELL;
+    let mut stop = |p: Progress| {
+        let passed = begin.elapsed().as_secs_f64();
+        if passed >= next {
+            next += TELL;
+            let best =
+                p.best.map_or_else(|| "nothing that fits yet".into(), |s| format!("best {}", seconds(s)));
+            console.note(&format!(
+                "{passed:.0} s: {} compiled, {best}; nothing is below {}",
+                counted(p.compiled, "program"),
+                seconds(p.bound)
+            ));
+        }
+        passed >= args.time_limit
+    };
+    let cores =
+        args.cores.get().unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let outcome = Search::new(&space, &work, subject).run(&mut Limits { cores, stop: &mut stop });
+    Ok((space, outcome.map_err(|e| e.to_string())?))
+}
+
+/// What the command line fixes.
+fn choices(
+    args: &LayoutSearchArgs,
+    project: &Project,
+    options: &ProjectOptions,
+    sources: &mut Sources,
+    console: &mut Console,
+) -> Result<SearchChoices, Stop> {
+    let kept = match &args.layout {
+        Some(layout) => kept(layout, project, options, sources, console)?,
+        None => FixedRules::default(),
+    };
+    let dims = &project.program.graph.dims;
+    if let Some(unknown) = args.gather.iter().find(|d| dims.find(d).is_none()) {
+        return Err(Stop::Usage(format!("--gather: `{}` has no dim `{unknown}`", project.program.model)));
+    }
+    let is_name = |n: &String| {
+        n.starts_with(|c: char| c.is_ascii_alphabetic())
+            && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    if let Some(wrong) = args.axes.iter().find(|n| !is_name(n)) {
+        return Err(Stop::Usage(format!("--axes: `{wrong}` is not a name of an axis, such as data")));
+    }
+    if let Some(twice) = args.axes.iter().enumerate().find(|(i, n)| args.axes[..*i].contains(n)) {
+        return Err(Stop::Usage(format!("--axes: `{}` is there twice", twice.1)));
+    }
+    if !args.axes.is_empty() && !args.axes.starts_with(&kept.axes) {
+        let first = kept.axes.join(",");
+        return Err(Stop::Usage(format!("--axes begins with those that --layout names: {first}")));
+    }
+    Ok(SearchChoices {
+        devices: args.devices as usize,
+        axes: args.axes.clone(),
+        orders: args.orders == Orders::All,
+        kept,
+        gathers: args.gather.clone(),
+        pipes: args.pipe.is_some(),
+    })
+}
+
+/// The lines that all candidates keep, with all there is to say about them.
+fn kept(
+    layout: &str,
+    project: &Project,
+    options: &ProjectOptions,
+    sources: &mut Sources,
+    console: &mut Console,
+) -> Result<FixedRules, Stop> {
+    const MAX_BYTES: usize = 1 << 20;
+    let text = match meant(LAYOUTS, layout) {
+        Some(shipped) => shipped.text.to_string(),
+        None if !layout.contains("->") && Path::new(layout).exists() => {
+            text_of_at_most(Path::new(layout), MAX_BYTES).unwrap_or_default()
+        }
+        None => layout.to_string(),
+    };
+    let kept = FixedRules::of(&text, &project.program);
+    let axes = kept.as_ref().map(|k| k.axes.iter().map(|a| format!("{a}=2")).collect::<Vec<_>>().join(","));
+    let mesh = axes.filter(|a| !a.is_empty());
+    let checked = ProjectOptions { layout: Some(layout.into()), mesh, ..options.clone() };
+    let (placed, found) = project.with_layout(&checked, sources);
+    let failed = placed.is_none() || has_errors(&found);
+    match kept.filter(|_| !failed) {
+        Some(kept) => {
+            console.diagnostics(&found, sources);
+            Ok(kept)
+        }
+        None => Err(console.failed(Failure::Diagnostics(found), sources)),
+    }
+}
+
+fn placed(
+    project: &Project,
+    options: &ProjectOptions,
+    sources: &mut Sources,
+    of: &FoundLayout,
+) -> Option<Project> {
+    let layout = Some(of.written.lines.join("\n")).filter(|l| !l.is_empty());
+    let mesh = Some(of.written.mesh.clone()).filter(|m| !m.is_empty());
+    project.with_layout(&ProjectOptions { layout, mesh, ..options.clone() }, sources).0
+}
+
+/// Milliseconds of steps of some candidates, in turns: what else the machine does meets them all.
+fn measured(
+    args: &LayoutSearchArgs,
+    project: &Project,
+    options: &ProjectOptions,
+    sources: &mut Sources,
+    of: &[&FoundLayout],
+    console: &mut Console,
+) -> Result<Vec<f64>, Stop> {
+    let projects: Vec<Project> = of.iter().filter_map(|f| placed(project, options, sources, f)).collect();
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); projects.len()];
+    for _ in 0..TURNS {
+        for (project, times) in projects.iter().zip(&mut times) {
+            launch::fits(project, console, sources)?;
+            let options = BenchOptions {
+                steps: args.steps.div_ceil(TURNS) as usize,
+                warmup: WARMUP,
+                cores: args.cores.get(),
+                seed: 0,
+                devices: launch::devices(&args.device, console)?,
+                by: KernelsBy::Kernel,
+                trace: None,
+            };
+            times.push(bench::timed(project, sources, &options, console)?.median_ms);
+        }
+    }
+    times.iter_mut().for_each(|t| t.sort_by(f64::total_cmp));
+    Ok(times.iter().filter_map(|t| t.get(t.len() / 2).copied()).collect())
+}
+
+/// Lines that would make a candidate fit.
+fn help(
+    project: &Project,
+    options: &ProjectOptions,
+    sources: &mut Sources,
+    (subject, step): (&Subject<'_>, &StepGraph),
+    of: &FoundLayout,
+) -> Option<String> {
+    let placed = placed(project, options, sources, of)?;
+    let plan = subject.plan(&of.written, false).ok()?;
+    let (lines, _) =
+        lines_that_fit_device((&placed, sources), (step, &plan), subject.machine.device.memory as u64)?;
+    Some(lines.join("; "))
+}
+
+fn written(
+    path: &Path,
+    best: &FoundLayout,
+    report: &SearchReport,
+    machine: &Machine,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    if let Some(pipe) = &best.candidate.pipe {
+        let what = format!(
+            "the best candidate has {} stages, and pipelines cannot run yet: nothing is written",
+            pipe.stages
+        );
+        let d = Diagnostic::error(codes::E0190, what)
+            .help("leave `--pipe` out: the best of what can run is written");
+        return Err(console.failed(Failure::Diagnostics(vec![d]), &Sources::new()));
+    }
+    let e = &best.estimate;
+    let heading = [
+        format!(
+            "For {} of {}: {} a step {}.",
+            counted(e.devices as u64, "device"),
+            machine.name,
+            seconds(e.seconds),
+            band(machine, e.error)
+        ),
+        format!("Found by `meshwright search`: {}.", certificate(report)),
+    ];
+    let text = best.written.file(&heading);
+    let text = format_layout(FileId(0), &text).0.unwrap_or(text);
+    write(path, text.as_bytes())
+        .map_err(|d| console.failed(Failure::Diagnostics(vec![*d]), &Sources::new()))?;
+    console.note(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
+fn certificate(report: &SearchReport) -> String {
+    match (report.gap, report.bound) {
+        _ if report.proven => "proven: no candidate is faster".into(),
+        (Some(gap), Some(bound)) => {
+            format!(
+                "the time was over: no candidate is faster than {}, a gap of {}",
+                seconds(bound),
+                percent(gap)
+            )
+        }
+        _ => "the time was over before one was found".into(),
+    }
+}
+
+/// The error where nothing fits.
+fn none(report: &SearchReport, machine: &Machine, args: &LayoutSearchArgs, console: &mut Console) -> Stop {
+    let devices = counted(u64::from(args.devices), "device");
+    let d = Diagnostic::error(
+        codes::E0401,
+        format!("no layout of {} fits on {devices} of {}", args.model, machine.name),
+    );
+    let d = match &report.nearest {
+        Some(n) => {
+            let d = d.note(format!(
+                "nearest: `{}` on {} needs {}, {} more than there are",
+                n.layout,
+                n.mesh,
+                bytes(n.peak_bytes),
+                bytes(n.missing_bytes)
+            ));
+            match &n.help {
+                Some(lines) => d.help(format!("it fits with `{lines}`")),
+                None => d.help("take more devices, or a smaller batch: `--devices`, `--dim`"),
+            }
+        }
+        None => d.help("parameters and optimizer state alone are too large: take more devices"),
+    };
+    console.failed(Failure::Diagnostics(vec![d]), &Sources::new())
+}
+
+fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &LayoutSearchArgs) -> String {
+    let s = &report.space;
+    let mut out = format!(
+        "{} on {} of {}\n\n",
+        project.program.model,
+        counted(u64::from(args.devices), "device"),
+        machine.name
+    );
+    out += &format!(
+        "space     {} candidates: {}, each of at most {}; {} for an axis\n",
+        thousands(s.candidates),
+        counted(s.meshes.len() as u64, "mesh").replace("meshs", "meshes"),
+        counted(s.axes as u64, "axis").replace("axiss", "axes"),
+        counted(s.sets.len() as u64, "set of dims").replace("set of dimss", "sets of dims"),
+    );
+    let r = &report.rejected;
+    out += &format!(
+        "searched  {} compiled, {} estimated, {:.1} s\n",
+        counted(report.compiled, "program"),
+        thousands(report.estimated),
+        report.seconds
+    );
+    let reasons = [
+        (r.gather, "need a gather"),
+        (r.conflict, "conflict"),
+        (r.memory, "do not fit"),
+        (r.bound, "are slower by their bounds"),
+    ];
+    let reasons: Vec<String> =
+        reasons.iter().filter(|(n, _)| *n > 0).map(|(n, why)| format!("{} {why}", thousands(*n))).collect();
+    if !reasons.is_empty() {
+        out += &format!("rejected  {}\n", reasons.join(", "));
+    }
+    let Some(best) = report.rows.first() else { return out };
+    out += &format!("best      {}\n", certificate(report));
+    out +=
+        &format!("          {} {}\n\n", seconds(best.estimate.seconds), band(machine, best.estimate.error));
+    let [left, right] = [Align::Left, Align::Right];
+    let mut table = Table::new(&[right, right, right, right, left, left]);
+    let measured = report.rows.iter().any(|r| r.measured_ms.is_some());
+    table.titles(["", "step", if measured { "measured" } else { "" }, "memory", "mesh", "layout"]);
+    for row in &report.rows {
+        table.row([
+            row.rank.to_string(),
+            seconds(row.estimate.seconds),
+            row.measured_ms.map_or_else(String::new, |ms| format!("{ms:.2} ms")),
+            bytes(row.estimate.memory.device_bytes),
+            row.mesh.clone(),
+            format!("{}{}{}", row.layout, pipe(row), loses(row, best)),
+        ]);
+    }
+    out + &table.render()
+}
+
+/// The pipeline of a row: `; 16 stages, 1f1b, 6 chunks (cannot run yet)`.
+fn pipe(row: &SearchRow) -> String {
+    let Some(p) = &row.estimate.pipe else { return String::new() };
+    let chunks = if p.chunks > 1 { format!(", {} chunks", p.chunks) } else { String::new() };
+    format!("; {} stages, {}{chunks} (cannot run yet)", p.stages, p.schedule)
+}
+
+/// What a row loses against the first: `  (+1.3 ms: update 1.2, launch 0.1)`.
+fn loses(row: &SearchRow, best: &SearchRow) -> String {
+    let by = row.estimate.seconds - best.estimate.seconds;
+    if row.rank == best.rank {
+        return String::new();
+    }
+    let mut all: Vec<(&str, f64)> = parts(&row.estimate.breakdown)
+        .into_iter()
+        .zip(parts(&best.estimate.breakdown))
+        .map(|((name, a), (_, b))| (name, a - b))
+        .filter(|(_, s)| s.abs() >= 0.05 * by.abs() && *s != 0.0)
+        .collect();
+    all.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+    let all: Vec<String> =
+        all.iter().map(|(name, s)| format!("{} {:+.3} ms", name.replace('_', "-"), 1e3 * s)).collect();
+    format!("   ({:+.3} ms: {})", 1e3 * by, all.join(", "))
+}

@@ -1,0 +1,21 @@
+//! Devices: what each launches and holds, how they communicate, and how they fail.
+
+pub(super) mod async_devices;
+pub(super) mod device_decisions;
+pub(super) mod device_plans;
+#[cfg(feature = "cuda")]
+pub(super) mod dry_run;
+pub(super) mod faults;
+#[cfg(feature = "cuda")]
+pub(super) mod gpu_faults;
+pub(super) mod gpu_launches;
+pub(super) mod memory;
+#[cfg(feature = "mpi")]
+pub(super) mod mpirun;
+pub(super) mod nccl;
+pub(super) mod overlap;
+pub(super) mod processes;
+pub(super) mod ptx;
+#[cfg(feature = "cubecl-cpu")]
+pub(super) mod stand_in;
+pub(super) mod transports;

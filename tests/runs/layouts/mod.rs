@@ -1,0 +1,9 @@
+//! A layout changes no result.
+
+pub(super) mod agree;
+pub(super) mod drawn;
+pub(super) mod every_layout;
+pub(super) mod gradients;
+pub(super) mod provenance;
+pub(super) mod reduce_grads;
+pub(super) mod windows;

@@ -1,0 +1,11 @@
+//! Whole trainings of the models that ship, and of what models are made of.
+
+pub(super) mod accuracy;
+pub(super) mod hugging_face;
+pub(super) mod imports;
+pub(super) mod kept;
+pub(super) mod loops;
+pub(super) mod published;
+pub(super) mod standard;
+pub(super) mod tiles;
+pub(super) mod transformers;

@@ -1,0 +1,5 @@
+//! Trainings in half types, beside `f32`.
+
+pub(super) mod bf16;
+pub(super) mod f16;
+pub(super) mod half;
