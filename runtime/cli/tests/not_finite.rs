@@ -433,10 +433,10 @@ fn gradients_of_norms_of_huge_and_tiny_values_are_right() {
             let dims = text.replace("m = 3", "m = 3, groups = 2, each = 2");
             std::fs::write(at.join("bad.mw"), format!("use \"std:nn\"\n{dims}")).unwrap();
             first_loss(&at, more);
-            let newest = meshwright_train::checkpoint::Which::Newest;
+            let newest = meshwright_runs::checkpoint::Which::Newest;
             let read = meshwright_train::read_checkpoint(&at.join("r"), newest).unwrap();
             let all = read.checkpoint.whole().unwrap();
-            all["w"].clone().into_host().unwrap().data.to_f64()
+            all["w"].to_f64().unwrap()
         };
         let want = after("1", &["--precision", "f64"]);
         for layout in LAYOUTS {

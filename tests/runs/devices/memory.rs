@@ -1,7 +1,7 @@
 //! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the rest.
 
-use crate::datasets::npy;
 use crate::support::{idx, options, run};
+use crate::training::datasets::npy;
 use meshwright_core::training_step;
 use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
