@@ -455,9 +455,9 @@ fn totals(r: &Report) -> String {
         "a device: {} flops, {} B in collectives, peak {} B, parameters {} B, moments {} B",
         grouped(d.flops as usize),
         grouped(d.collective_bytes as usize),
-        grouped(d.peak_bytes as usize),
-        grouped(d.parameter_bytes as usize),
-        grouped(d.optimizer_state_bytes as usize)
+        grouped(d.memory.peak_bytes as usize),
+        grouped(d.memory.parameter_bytes as usize),
+        grouped(d.memory.optimizer_state_bytes as usize)
     );
     out
 }

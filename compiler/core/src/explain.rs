@@ -12,7 +12,7 @@ use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
 use meshwright_ops::Id;
-use meshwright_plan::{CollectiveTotal, Dim, Phase, Plan, Prim, Provenance, StepLoop};
+use meshwright_plan::{CollectiveTotal, Dim, PeakMemory, Phase, Plan, Prim, Provenance, StepLoop};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -154,14 +154,14 @@ impl CollectiveReport {
 
 /// Totals for the device with the largest blocks, per step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "as in `Summary` of the Plan")]
 pub struct DeviceReport {
+    /// Floating-point operations.
     pub flops: u64,
+    /// Bytes that it gives to collectives.
     pub collective_bytes: u64,
-    pub peak_bytes: u64,
-    pub parameter_bytes: u64,
-    pub optimizer_state_bytes: u64,
-    pub activation_bytes: u64,
+    /// What it holds at its peak, by use.
+    #[serde(flatten)]
+    pub memory: PeakMemory,
 }
 
 /// What a device of a kind launches for a step, moves through its memory and holds.
@@ -179,8 +179,9 @@ pub struct DeviceTotals {
     pub written_bytes: u64,
     /// Bytes of the arena; 0 where there is none.
     pub arena_bytes: u64,
-    /// Most bytes that it needs at once, less what it never makes.
-    pub peak_bytes: u64,
+    /// What it holds at its peak by use, less what it never makes.
+    #[serde(flatten)]
+    pub memory: PeakMemory,
 }
 
 /// A large product of matrices that no fast kernel of a GPU computes.
@@ -267,10 +268,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         per_device: DeviceReport {
             flops: s.flops,
             collective_bytes: s.collective_bytes,
-            peak_bytes: s.peak_bytes,
-            parameter_bytes: s.parameter_bytes,
-            optimizer_state_bytes: s.optimizer_state_bytes,
-            activation_bytes: s.activation_bytes,
+            memory: plan.peak_memory(&BTreeSet::new()),
         },
     }
 }

@@ -6,7 +6,6 @@ use crate::engine::EngineKind;
 use crate::foreign::translated;
 use crate::kernels::program;
 use crate::machine::{DeviceKind, Machine, UNCALIBRATED};
-use crate::memory::{MemoryKind, at_peak, paths, residency};
 use crate::pipe::{Pipe, PipeEstimate, StageBytes};
 use crate::project::Projection;
 use crate::rates::Rates;
@@ -125,11 +124,13 @@ pub struct Memory {
     pub parameters: u64,
     /// States of the optimizer at the peak.
     pub optimizer_state: u64,
+    /// What is made of parameters alone, such as gathered shards, at the peak.
+    pub working_copies: u64,
     /// Gradients at the peak.
     pub gradients: u64,
     /// What the forward pass keeps for the backward pass, at the peak.
     pub residuals: u64,
-    /// Results of collectives at the peak.
+    /// Copies of what others hold, other than parameters, at the peak.
     pub communication: u64,
     /// All else at the peak.
     pub workspace: u64,
@@ -385,22 +386,21 @@ impl Memory {
     }
 }
 
-/// Bytes by kind at the peak. Gradients are the cotangents of parameters.
+/// Bytes by use at the peak.
 fn memory(plan: &Plan, absent: &BTreeSet<BufId>, machine: &Machine) -> Memory {
-    let residency = residency(plan, &paths(plan), |_| false);
-    let kinds = at_peak(plan, &residency, absent);
-    let of = |kind: MemoryKind| kinds[kind as usize];
-    let peak = kinds.iter().sum();
+    let held = plan.peak_memory(absent);
+    let peak = held.peak_bytes;
     Memory {
         peak_bytes: peak,
         device_bytes: peak + machine.device.reserve as u64,
         fits: Fits::of(peak, machine),
-        parameters: of(MemoryKind::Parameters),
-        optimizer_state: of(MemoryKind::OptimizerState),
-        gradients: of(MemoryKind::Gradients),
-        residuals: of(MemoryKind::Residuals),
-        communication: of(MemoryKind::Communication),
-        workspace: of(MemoryKind::Workspace) + of(MemoryKind::Inputs),
+        parameters: held.parameter_bytes,
+        optimizer_state: held.optimizer_state_bytes,
+        working_copies: held.working_copy_bytes,
+        gradients: held.gradient_bytes,
+        residuals: held.residual_bytes,
+        communication: held.communication_bytes,
+        workspace: held.workspace_bytes,
     }
 }
 
@@ -413,6 +413,7 @@ fn held_memory(held: &StageBytes, machine: &Machine) -> Memory {
         fits: Fits::of(peak, machine),
         parameters: held.parameters as u64,
         optimizer_state: held.optimizer_state as u64,
+        working_copies: 0,
         gradients: held.gradients as u64,
         residuals: held.residuals as u64,
         communication: 0,

@@ -74,8 +74,8 @@ pub struct Summary {
     pub parameter_bytes: u64,
     /// Bytes of the optimizer state.
     pub optimizer_state_bytes: u64,
-    /// `peak_bytes` less parameters and optimizer state.
-    pub activation_bytes: u64,
+    /// `peak_bytes` less parameters and optimizer state: what a step adds to what is there between steps.
+    pub step_bytes: u64,
 }
 
 /// A batch that a step goes through in parts: in iteration `k` of the loop over `over`, which has `n` positions, element `i` along
@@ -122,7 +122,7 @@ pub struct Plan {
 
 impl Plan {
     /// Version of the format that this code writes and reads.
-    pub const VERSION: u32 = 13;
+    pub const VERSION: u32 = 14;
 
     /// The Plan as JSON: byte-identical for equal Plans.
     pub fn to_json(&self) -> String {

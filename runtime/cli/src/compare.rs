@@ -197,6 +197,17 @@ struct Cells {
     notes: usize,
 }
 
+/// The uses of memory as exact tables and others name them, in the order of `PeakMemory::uses`.
+const USES: [(&str, &str); 7] = [
+    ("parameter_bytes", "parameters"),
+    ("optimizer_state_bytes", "optimizer"),
+    ("working_copy_bytes", "copies"),
+    ("gradient_bytes", "gradients"),
+    ("residual_bytes", "residuals"),
+    ("communication_bytes", "communication"),
+    ("workspace_bytes", "workspace"),
+];
+
 /// The variants; with `exact` numbers as they are, without units.
 fn overview(variants: &[Variant], exact: bool) -> Cells {
     let size = |n: u64| if exact { n.to_string() } else { bytes(n) };
@@ -206,13 +217,12 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
     titles.extend(dims.then_some("dims"));
     let words = titles.len();
     titles.extend(match exact {
-        true => ["devices", "flops", "collectives", "collective_bytes", "peak_bytes", "parameter_bytes"],
-        false => ["devices", "compute", "collectives", "moved", "peak", "parameters"],
+        true => ["devices", "flops", "collectives", "collective_bytes", "peak_bytes"],
+        false => ["devices", "compute", "collectives", "moved", "peak"],
     });
-    titles.extend(match exact {
-        true => ["optimizer_state_bytes", "activation_bytes"],
-        false => ["optimizer", "activations"],
-    });
+    let shown = |k: &usize| exact || variants.iter().any(|v| v.per_device.memory.uses()[*k].1 > 0);
+    let uses: Vec<usize> = (0..USES.len()).filter(shown).collect();
+    titles.extend(uses.iter().map(|k| if exact { USES[*k].0 } else { USES[*k].1 }));
     titles.extend(measured.then_some(if exact { "median_ms" } else { "ms/step" }));
     let estimated = variants.iter().any(|v| v.estimated_ms.is_some());
     titles.extend(estimated.then_some(if exact { "estimated_ms" } else { "estimated ms" }));
@@ -229,8 +239,8 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
         row.push(v.devices.to_string());
         row.push(if exact { d.flops.to_string() } else { flops(d.flops) });
         row.push(if exact { v.collectives.to_string() } else { thousands(v.collectives) });
-        row.extend([d.collective_bytes, d.peak_bytes, d.parameter_bytes].map(size));
-        row.extend([d.optimizer_state_bytes, d.activation_bytes].map(size));
+        row.extend([d.collective_bytes, d.memory.peak_bytes].map(size));
+        row.extend(uses.iter().map(|k| size(d.memory.uses()[*k].1)));
         if measured {
             row.push(v.measured.as_ref().map_or("-".into(), |m| format!("{:.2}", m.median_ms)));
         }

@@ -219,9 +219,19 @@ fn explain_shows_where_what_is_and_what_moves() {
     }
     assert_eq!(over_c[0]["bytes"], 2000);
     let bytes: u64 = collectives.iter().map(|c| c["bytes"].as_u64().unwrap()).sum();
-    for key in ["flops", "peak_bytes", "parameter_bytes", "optimizer_state_bytes", "activation_bytes"] {
-        assert!(report["per_device"][key].is_u64(), "{key}");
-    }
+    let device = report["per_device"].as_object().unwrap();
+    let uses = [
+        "parameter",
+        "optimizer_state",
+        "working_copy",
+        "gradient",
+        "residual",
+        "communication",
+        "workspace",
+    ];
+    let sum: u64 = uses.iter().map(|u| device[&format!("{u}_bytes")].as_u64().unwrap()).sum();
+    assert_eq!(device["peak_bytes"].as_u64(), Some(sum), "{device:?}");
+    assert!(device["flops"].is_u64() && device["gradient_bytes"] != 0 && device["residual_bytes"] != 0);
     assert_eq!(report["per_device"]["collective_bytes"], bytes);
 }
 
@@ -256,7 +266,7 @@ fn explain_shows_loops_and_what_recomputation_brings() {
     let products = mlp["ops"].as_array().unwrap().iter().find(|o| o["op"] == "contract").unwrap();
     assert_eq!(products["count"], 4, "{mlp}");
     let said = out.lines().find(|l| l.starts_with("recompute  `layers.block.mlp.*` saves ")).unwrap();
-    assert!(said.contains("MiB of activations, adds ") && said.contains("4 contract"), "{said}");
+    assert!(said.contains("MiB at the peak, adds ") && said.contains("4 contract"), "{said}");
     // The sums of feed-forward layers are made again with them, those of norms are not.
     let (_, whole, _) = run(&[&LOOP[..], &["--layout", "heads, d_ff -> model; recompute layers.*"]].concat());
     let said = whole.lines().find(|l| l.starts_with("recompute  `layers.*` saves ")).unwrap();

@@ -70,6 +70,7 @@ fn an_estimate_has_its_fields() {
         "fits",
         "parameters",
         "optimizer_state",
+        "working_copies",
         "gradients",
         "residuals",
         "communication",

@@ -1,5 +1,6 @@
 //! Numbers and lists as people read them.
 
+use meshwright_plan::PeakMemory;
 use std::borrow::Cow;
 
 /// The most names that a message lists.
@@ -50,6 +51,12 @@ pub fn bytes(n: u64) -> String {
         unit += 1;
     }
     format!("{} {}", three(x), UNITS[unit])
+}
+
+/// What memory is used for, without what takes none: `parameters 2.0 MiB, gradients 2.0 MiB`.
+pub fn memory_uses(memory: &PeakMemory) -> String {
+    let some = memory.uses().into_iter().filter(|u| u.1 > 0);
+    some.map(|(name, size)| format!("{name} {}", bytes(size))).collect::<Vec<_>>().join(", ")
 }
 
 /// Floating-point operations with a unit of a power of 1000: `0.32 GFLOP`.

@@ -177,7 +177,7 @@ impl ResultTable {
             Count,
             of(|s| count(s.costs.as_ref().map(|c| c.collective_bytes).or(s.bytes_communicated))),
         );
-        t.add("planned_peak_bytes", Count, of(|s| count(s.costs.as_ref().map(|c| c.peak_bytes))));
+        t.add("planned_peak_bytes", Count, of(|s| count(s.costs.as_ref().map(|c| c.memory.peak_bytes))));
         t.add("measured_peak_bytes", Count, of(|s| count(s.memory_bytes)));
         t.measured(rows);
         t.add("best_epoch", Count, of(|s| count(s.best_epoch().map(u64::from))));

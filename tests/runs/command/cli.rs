@@ -124,7 +124,11 @@ fn explain_reports_the_documented_json() {
         "peak_bytes",
         "parameter_bytes",
         "optimizer_state_bytes",
-        "activation_bytes",
+        "working_copy_bytes",
+        "gradient_bytes",
+        "residual_bytes",
+        "communication_bytes",
+        "workspace_bytes",
     ] {
         assert!(report["per_device"][key].is_u64(), "{key}");
     }

@@ -224,11 +224,11 @@ fn an_evaluation_takes_its_batches_in_the_parts_of_a_step() {
             assert!((a - b).abs() <= 1e-13 * a.abs(), "{parts}: {name}: {a} and {b}");
         }
     }
-    let activations = |layout: &str| {
+    let workspace = |layout: &str| {
         let args = ["explain", &p.file, "--program", "eval", "--format", "json", "--layout", layout];
-        lines(&args)[0]["per_device"]["activation_bytes"].as_u64().unwrap()
+        lines(&args)[0]["per_device"]["workspace_bytes"].as_u64().unwrap()
     };
-    let [one, four] = [activations("batch -> -"), activations("microbatches 4")];
+    let [one, four] = [workspace("batch -> -"), workspace("microbatches 4")];
     assert!(four * 2 < one, "{one} B, and in parts {four} B");
 
     // Where a result would be another, batches are whole, which is said.

@@ -17,7 +17,7 @@ const MOST_VALUES: usize = 30_000;
 pub struct RecomputeReport {
     /// The path, or several joined by commas where what they bring is told of all together.
     pub path: String,
-    /// Bytes of activations that a device has less at its peak.
+    /// Bytes that a device has less at its peak.
     pub saved_bytes: i64,
     /// Operations that it computes more.
     pub flops: u64,
@@ -96,7 +96,7 @@ fn difference(path: String, with: &Compiled, without: &Compiled) -> RecomputeRep
     collectives.retain(|t| t.count > 0 || t.bytes > 0);
     RecomputeReport {
         path,
-        saved_bytes: less.summary.activation_bytes as i64 - more.summary.activation_bytes as i64,
+        saved_bytes: less.summary.step_bytes as i64 - more.summary.step_bytes as i64,
         flops: more.summary.flops.saturating_sub(less.summary.flops),
         ops,
         collectives,

@@ -199,6 +199,6 @@ pub(super) fn measured(plan: &Plan, ends: &[Ends]) -> Summary {
             live -= bytes[*b];
         }
     }
-    s.activation_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
+    s.step_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
     s
 }

@@ -1,6 +1,8 @@
 //! Texts beside each other, and names.
 
-pub(crate) use meshwright_files::text::{bytes, counted, flops, seconds, short_seconds, thousands};
+pub(crate) use meshwright_files::text::{
+    bytes, counted, flops, memory_uses, seconds, short_seconds, thousands,
+};
 
 use meshwright_cost::machine::Machine;
 use similar::TextDiff;

@@ -72,7 +72,11 @@
     ["peak memory", (l) => l.per_device.peak_bytes, bytes],
     ["parameters", (l) => l.per_device.parameter_bytes, bytes],
     ["optimizer state", (l) => l.per_device.optimizer_state_bytes, bytes],
-    ["activations", (l) => l.per_device.activation_bytes, bytes],
+    ["copies of parameters", (l) => l.per_device.working_copy_bytes, bytes],
+    ["gradients", (l) => l.per_device.gradient_bytes, bytes],
+    ["residuals", (l) => l.per_device.residual_bytes, bytes],
+    ["communication", (l) => l.per_device.communication_bytes, bytes],
+    ["workspace", (l) => l.per_device.workspace_bytes, bytes],
   ];
 
   const switcher = (parent) => {

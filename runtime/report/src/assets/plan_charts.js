@@ -7,7 +7,7 @@ const planCharts = (() => {
   const COLLECTIVES = {
     all_reduce: page.colors[1], reduce_scatter: page.colors[3], all_gather: page.colors[7], all_to_all: page.colors[5], permute: page.colors[6],
   };
-  const KINDS = [page.colors[0], page.colors[4], page.colors[3], page.colors[2], page.colors[1], page.colors[8], page.colors[5]];
+  const KINDS = [page.colors[0], page.colors[4], page.colors[6], page.colors[3], page.colors[2], page.colors[1], page.colors[8], page.colors[5]];
   const dashed = (name) => name.replaceAll("_", "-");
   const paths = (layout, step) => {
     // A blank belongs to a loop; what it is made for is its buffer's.

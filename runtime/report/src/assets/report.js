@@ -506,8 +506,8 @@
     const memory = () => {
       const some = planned();
       if (some.length === 0) return null;
-      const names = ["parameters", "optimizer state", "activations and workspace"];
-      return bars("bytes at the peak", some, names.map((n, at) => [n, some.map(([, run]) => run.memory[at])]));
+      const uses = some[0][1].memory.map(([name], at) => [name, some.map(([, run]) => run.memory[at][1])]);
+      return bars("bytes at the peak", some, uses.filter(([, values]) => values.some((v) => v > 0)));
     };
     const tall = (list) => () => 84 + 30 * Math.max(list().length, 2);
     const charts = [

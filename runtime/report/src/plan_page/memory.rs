@@ -3,9 +3,7 @@
 use super::placed::PlacedTypes;
 use super::pools::TextPool;
 use meshwright_core::Compiled;
-use meshwright_cost::memory;
-use meshwright_ops::{Class, Id};
-use meshwright_plan::{BufId, Dim};
+use meshwright_plan::{BufId, Dim, memory};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
@@ -33,9 +31,9 @@ pub(super) fn held(
     types: &mut PlacedTypes<'_>,
     texts: &mut TextPool,
 ) -> Vec<HeldBuffer> {
-    let (plan, graph) = (&compiled.plan, &compiled.spmd.step.graph);
+    let plan = &compiled.plan;
     let paths = memory::paths(plan);
-    let held = memory::residency(plan, &paths, |id| graph.node(Id(id)).origin.class == Class::Grad);
+    let held = memory::residency(plan, &paths);
     // A buffer's dims have the names by which it is bound or written.
     let bound = plan.program_inputs.iter().map(|i| (i.buf, &*i.dims));
     let written = plan.steps.iter().flat_map(|s| &s.writes).map(|o| (o.buf, &*o.dims));

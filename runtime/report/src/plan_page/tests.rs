@@ -3,8 +3,7 @@
 use super::{LayoutView, PlannedLayout, data, html};
 use meshwright_core::explain::{Report, explain};
 use meshwright_core::{Compiled, training_step};
-use meshwright_cost::memory::{self, MemoryKind};
-use meshwright_ops::{Class, Id};
+use meshwright_plan::memory::{self, MemoryKind};
 use meshwright_plan::{BufId, ProgramInputKind};
 use meshwright_train::project::line_of;
 use meshwright_train::{Loaded, Project, ProjectOptions};
@@ -87,11 +86,7 @@ fn the_curve_of_memory_has_the_peak_of_the_plan() {
         let expected: Vec<u64> = plan.at_peak().iter().map(|b| b.bytes).collect();
         assert_eq!(there, expected, "{}", plan.model);
         // The sums by kind are those of the same step.
-        let graph = &compiled.spmd.step.graph;
-        let rows = memory::residency(plan, &memory::paths(plan), |id| {
-            graph.node(Id(id)).origin.class == Class::Grad
-        });
-        let sums = memory::at_peak(plan, &rows, &BTreeSet::new());
+        let sums = memory::at_peak(plan, &memory::residency(plan, &memory::paths(plan)), &BTreeSet::new());
         let mut here = memory::ByKind::default();
         alive(peak).for_each(|b| here[b.0] += b.1);
         assert_eq!(sums, here, "{}", plan.model);
@@ -186,9 +181,20 @@ fn what_memory_is_for_is_told() {
     let name = kind_named;
     let zero3 = case("gpt", Some("tiny"), "data=4", "zero3");
     let dp = case("gpt", Some("tiny"), "data=4", "dp");
-    // Gathered parameters are copies; without ZeRO there are none.
-    assert!(kinds(&zero3)[name("communication")] > 0);
-    assert_eq!(kinds(&dp)[name("communication")], 0);
+    // Gathered parameters are copies of them; without ZeRO nothing is gathered.
+    assert!(kinds(&zero3)[name("copies of parameters")] > kinds(&dp)[name("copies of parameters")]);
+    for c in [&zero3, &dp] {
+        assert_eq!(kinds(c)[name("communication")], 0);
+    }
+    // Sums over parts of a batch are gradients from their first zero on.
+    let parts = case("gpt", Some("tiny"), "data=2", "batch -> data; microbatches 2");
+    let texts = parts.json["texts"].as_array().unwrap();
+    let sums = parts.json["buffers"].as_array().unwrap().iter().filter(|b| {
+        let path = texts[b[0].as_u64().unwrap() as usize].as_str().unwrap();
+        ["d(word)", "d(place)"].contains(&path) && b[4].as_u64() > b[3].as_u64()
+    });
+    let uses: BTreeSet<usize> = sums.map(|b| b[2].as_u64().unwrap() as usize).collect();
+    assert_eq!(uses, BTreeSet::from([name("gradients")]));
     for c in [&zero3, &dp] {
         assert!(kinds(c)[name("residuals")] > 0 && kinds(c)[name("gradients")] > 0);
         // What loops fill is called by what fills it.

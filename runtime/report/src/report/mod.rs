@@ -149,7 +149,7 @@ fn summary(of: &mut Value, s: &RunSummary) {
         of["batch"] = c.batch.into();
         of["collectives"] =
             c.collectives.iter().map(|c| json!([c.op, c.axes.join(" and "), c.count, c.bytes])).collect();
-        of["memory"] = json!([c.parameter_bytes, c.optimizer_state_bytes, c.activation_bytes]);
+        of["memory"] = json!(c.memory.uses());
     } else {
         of["batch"] = s.dims.get("batch").copied().into();
     }

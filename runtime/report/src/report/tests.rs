@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const COSTS: &str = "{\"devices\":2,\"batch\":10,\"flops\":1,\"collective_bytes\":64,\"peak_bytes\":6,\"parameter_bytes\":1,\
-    \"optimizer_state_bytes\":2,\"activation_bytes\":3,\"collectives\":[{\"op\":\"all_reduce\",\"axes\":[\"r\",\"c\"],\"count\":4,\"bytes\":64}]}";
+    \"optimizer_state_bytes\":2,\"gradient_bytes\":3,\"collectives\":[{\"op\":\"all_reduce\",\"axes\":[\"r\",\"c\"],\"count\":4,\"bytes\":64}]}";
 
 /// The folder of a run of so many epochs.
 pub(super) fn folder(at: &Path, seed: usize, batch: usize, epochs: u32, steps: u64) {

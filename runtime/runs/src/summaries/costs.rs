@@ -1,7 +1,8 @@
 //! What a training step costs by its Plan: `costs.json` in the folder of a run.
 
-use meshwright_plan::{CollectiveTotal, Plan};
+use meshwright_plan::{CollectiveTotal, PeakMemory, Plan};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// What a step costs a device, that with the largest blocks, by the Plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -14,14 +15,9 @@ pub struct RunCosts {
     pub flops: u64,
     /// Bytes that it gives to collectives.
     pub collective_bytes: u64,
-    /// Greatest sum of all buffers alive at once.
-    pub peak_bytes: u64,
-    /// Bytes of parameters and states.
-    pub parameter_bytes: u64,
-    /// Bytes of the optimizer state.
-    pub optimizer_state_bytes: u64,
-    /// `peak_bytes` less these two.
-    pub activation_bytes: u64,
+    /// What is alive at once, by use.
+    #[serde(flatten)]
+    pub memory: PeakMemory,
     /// The collectives by kind and axes, in the order in which they first occur; `collective_bytes` is the sum of theirs.
     pub collectives: Vec<CollectiveTotal>,
     /// The estimate of a step, if a machine was named.
@@ -50,10 +46,7 @@ impl RunCosts {
             batch: plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d)),
             flops: s.flops,
             collective_bytes: s.collective_bytes,
-            peak_bytes: s.peak_bytes,
-            parameter_bytes: s.parameter_bytes,
-            optimizer_state_bytes: s.optimizer_state_bytes,
-            activation_bytes: s.activation_bytes,
+            memory: plan.peak_memory(&BTreeSet::new()),
             collectives: plan.communication(),
             estimate: None,
         }

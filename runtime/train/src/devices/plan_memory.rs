@@ -6,8 +6,8 @@ use meshwright_core::StepGraph;
 use meshwright_device::target::Target;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, GpuShare};
-use meshwright_files::text::bytes as shown;
-use meshwright_plan::{PeakBuffer, Plan, Prim, Step};
+use meshwright_files::text::{bytes as shown, memory_uses};
+use meshwright_plan::{BufId, PeakBuffer, Plan, Prim, Step};
 use meshwright_runs::memory::available_bytes;
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ impl MemoryShare {
     fn needed(&self, plan: &Plan, held: bool) -> u64 {
         let peak = plan.summary.peak_bytes;
         let never_made = match self.gpu {
-            true => peak.saturating_sub(peak_on_gpu(plan).unwrap_or(peak)),
+            true => peak.saturating_sub(peak_on_gpu(plan)),
             false => 0,
         };
         planned(plan, held) - never_made
@@ -72,13 +72,18 @@ impl MemoryShare {
 
 /// Bytes that a Plan needs where a device makes all of its values; with `held`, parameters and states are there already.
 fn planned(plan: &Plan, held: bool) -> u64 {
-    if held { plan.summary.activation_bytes } else { plan.summary.peak_bytes }
+    if held { plan.summary.step_bytes } else { plan.summary.peak_bytes }
 }
 
-/// Most bytes that a GPU needs at once; none where there is no device plan.
-fn peak_on_gpu(plan: &Plan) -> Option<u64> {
-    let device = meshwright_device::compile(plan, 0, Target::cuda(H100, true)).ok()?;
-    Some(plan.peak_without(&device.absent))
+/// The buffers that a GPU never makes; none where there is no device plan.
+fn never_made(plan: &Plan) -> BTreeSet<BufId> {
+    let device = meshwright_device::compile(plan, 0, Target::cuda(H100, true));
+    device.map(|d| d.absent).unwrap_or_default()
+}
+
+/// Most bytes that a GPU needs at once.
+fn peak_on_gpu(plan: &Plan) -> u64 {
+    plan.peak_without(&never_made(plan))
 }
 
 /// The compute capability of the GPUs that are compiled for: the values that a GPU never makes are the same for all.
@@ -217,7 +222,10 @@ fn too_large(plan: &Plan, short: &MemoryShare, each: u64) -> Diagnostic {
         "the program `{program}` of `{model}` {needs}, and {} are available{place}",
         shown(short.available)
     );
-    Diagnostic::error(codes::E0401, message).note(largest(&plan.at_peak(), "alive at once"))
+    let absent = if short.gpu { never_made(plan) } else { BTreeSet::new() };
+    Diagnostic::error(codes::E0401, message)
+        .note(format!("at its peak a device holds {}", memory_uses(&plan.peak_memory(&absent))))
+        .note(largest(&plan.at_peak(), "alive at once"))
 }
 
 #[cfg(test)]
@@ -254,6 +262,9 @@ mod tests {
         };
         assert!(told.contains(&format!("and {} are available on GPU 0", shown(available))), "{told}");
         assert!(told.contains("values that are alive at once, the largest are `"), "{told}");
+        let uses = memory_uses(&plan.peak_memory(&never_made(&plan)));
+        assert!(told.contains(&format!("at its peak a device holds {uses}")), "{told}");
+        assert!(["parameters ", "gradients ", "residuals "].iter().all(|u| uses.contains(u)), "{uses}");
         let Some((_, help)) = told.split_once("with this in the layout it fits, in ") else {
             assert!(told.contains("take a smaller batch"), "{told}");
             return String::new();
@@ -261,7 +272,7 @@ mod tests {
         let (_, named) = help.split_once("on a device: ").unwrap();
         let named: Vec<&str> = named.lines().next().unwrap().split('`').skip(1).step_by(2).collect();
         // What it says is true.
-        let with = peak_on_gpu(&other(&named.join("\n")).unwrap()).unwrap();
+        let with = peak_on_gpu(&other(&named.join("\n")).unwrap());
         assert!(
             with <= available + available / 20 && help.starts_with(&shown(with)),
             "{with} {available} {told}"
@@ -282,7 +293,7 @@ mod tests {
         let project = loaded.project.unwrap();
         let step = training_step(&project.program).unwrap();
         let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
-        let (peak, on_gpu) = (plan.summary.peak_bytes, peak_on_gpu(&plan).unwrap());
+        let (peak, on_gpu) = (plan.summary.peak_bytes, peak_on_gpu(&plan));
         assert!(on_gpu * 50 < peak * 49, "{on_gpu} of {peak}");
         let share = |gpu| MemoryShare { devices: 1, available: on_gpu, of: None, slack: 0, gpu };
         let fits = |gpu| plan_fits(&plan, &[share(gpu)], false, None).is_ok();

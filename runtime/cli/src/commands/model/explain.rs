@@ -112,7 +112,7 @@ fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<()
         read_bytes: totals.traffic.read,
         written_bytes: totals.traffic.written,
         arena_bytes: totals.arena_bytes,
-        peak_bytes: totals.peak_bytes,
+        memory: plan.peak_memory(&device.absent),
     });
     if kind == DeviceChoice::Cuda {
         report.slow_products = slow(plan)?;

@@ -301,7 +301,7 @@ fn collectives(runs: &[ComparedRun]) -> Option<Table> {
         table.row([name.to_string(), String::new()].into_iter().chain(shown));
     };
     total("all", |c| c.collective_bytes);
-    total("peak memory", |c| c.peak_bytes);
+    total("peak memory", |c| c.memory.peak_bytes);
     Some(table)
 }
 

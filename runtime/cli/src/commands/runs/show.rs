@@ -7,7 +7,7 @@ use crate::output::console::Console;
 use crate::output::json::object;
 use crate::output::table::{Align, Table};
 use crate::output::text::{
-    bytes, counted, dashed, duration, flops, measure, percent, short_number, thousands,
+    bytes, counted, dashed, duration, flops, measure, memory_uses, percent, short_number, thousands,
 };
 use anstyle::Style;
 use meshwright_files::Checked;
@@ -208,16 +208,7 @@ fn time(out: &mut TwoColumns, run: &ShownRun) {
 fn plan(out: &mut TwoColumns, c: &RunCosts, measured: Option<u64>) {
     out.head("A step of a device, by the Plan");
     out.row("operations", flops(c.flops));
-    out.row(
-        "peak memory",
-        format!(
-            "{}: parameters {}, optimizer state {}, activations {}",
-            bytes(c.peak_bytes),
-            bytes(c.parameter_bytes),
-            bytes(c.optimizer_state_bytes),
-            bytes(c.activation_bytes)
-        ),
-    );
+    out.row("peak memory", format!("{}: {}", bytes(c.memory.peak_bytes), memory_uses(&c.memory)));
     out.some("measured", measured.map(|m| format!("{} resident, with data and program", bytes(m))));
     out.row("collectives", if c.collectives.is_empty() { "none".into() } else { bytes(c.collective_bytes) });
     for k in &c.collectives {

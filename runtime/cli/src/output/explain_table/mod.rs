@@ -102,7 +102,7 @@ fn legend(shown: &[&ValueReport]) -> String {
 mod tests {
     use super::*;
     use meshwright_core::explain::{AxisReport, CollectiveReport, DeviceReport, PartReport};
-    use meshwright_plan::CollectiveTotal;
+    use meshwright_plan::{CollectiveTotal, PeakMemory};
 
     fn value(
         id: u32,
@@ -210,10 +210,12 @@ mod tests {
             per_device: DeviceReport {
                 flops: 324_000_000,
                 collective_bytes: 161_800,
-                peak_bytes: 4 << 20,
-                parameter_bytes: 3 << 20,
-                optimizer_state_bytes: 0,
-                activation_bytes: 1 << 20,
+                memory: PeakMemory {
+                    peak_bytes: 4 << 20,
+                    parameter_bytes: 3 << 20,
+                    residual_bytes: 1 << 20,
+                    ..PeakMemory::default()
+                },
             },
             totals: vec![
                 total("all_reduce", "c", 5, 102_432),
@@ -239,8 +241,7 @@ per step and device
   overlap           32 B  in 4 in flight while others compute
   peak memory   4.00 MiB
                 3.00 MiB  parameters
-                     0 B  optimizer
-                1.00 MiB  activations
+                1.00 MiB  residuals
 ";
 
     #[test]

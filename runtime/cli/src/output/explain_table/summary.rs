@@ -72,13 +72,8 @@ pub(super) fn totals(report: &Report) -> String {
         let what = format!("in {} in flight while others compute", thousands(many));
         t.row(["overlap".into(), bytes(size), what]);
     }
-    let parts = [
-        ("parameters", d.parameter_bytes),
-        ("optimizer", d.optimizer_state_bytes),
-        ("activations", d.activation_bytes),
-    ];
-    t.row(["peak memory".into(), bytes(d.peak_bytes), String::new()]);
-    for (name, size) in parts {
+    t.row(["peak memory".into(), bytes(d.memory.peak_bytes), String::new()]);
+    for (name, size) in d.memory.uses().into_iter().filter(|u| u.1 > 0) {
         t.row([String::new(), bytes(size), name.into()]);
     }
     if let Some(device) = &report.device {
@@ -90,7 +85,10 @@ pub(super) fn totals(report: &Report) -> String {
         t.row(["kernels".into(), thousands(device.kernels), what]);
         t.row([String::new(), bytes(device.read_bytes), "read".into()]);
         t.row([String::new(), bytes(device.written_bytes), "written".into()]);
-        t.row(["device memory".into(), bytes(device.peak_bytes), "at its peak".into()]);
+        t.row(["device memory".into(), bytes(device.memory.peak_bytes), "at its peak".into()]);
+        for (name, size) in device.memory.uses().into_iter().filter(|u| u.1 > 0) {
+            t.row([String::new(), bytes(size), name.into()]);
+        }
         if device.arena_bytes > 0 {
             t.row([String::new(), bytes(device.arena_bytes), "in the arena".into()]);
         }
@@ -137,7 +135,7 @@ pub(super) fn slow_products(report: &Report) -> String {
 fn one_path(r: &RecomputeReport) -> String {
     let saved = match (r.saved_bytes, u64::try_from(r.saved_bytes)) {
         (0, _) => "saves nothing".to_string(),
-        (_, Ok(saved)) => format!("saves {} of activations", bytes(saved)),
+        (_, Ok(saved)) => format!("saves {} at the peak", bytes(saved)),
         (more, Err(_)) => format!("saves nothing, and takes {} more", bytes(more.unsigned_abs())),
     };
     let mut added = Vec::new();

@@ -1,0 +1,311 @@
+//! What the memory of a device is for, over the steps of a Plan. All that tells of memory by use takes it from here.
+
+use crate::{BufId, Phase, Plan, Prim, ProgramInputKind, Step, StepLoop};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Uses of memory, from what stays longest to what goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemoryKind {
+    /// Parameters.
+    Parameters,
+    /// State of the optimizer.
+    OptimizerState,
+    /// What the forward and the backward pass make of parameters alone: casts, gathered shards, a layer of all.
+    WorkingCopies,
+    /// Gradients of parameters.
+    Gradients,
+    /// Values of the forward pass for the backward pass.
+    Residuals,
+    /// Copies that gathers, all-to-alls and permutes make of what others hold.
+    Communication,
+    /// Data of a step.
+    Inputs,
+    /// All else.
+    Workspace,
+}
+
+impl MemoryKind {
+    /// All kinds, in order.
+    pub const ALL: [MemoryKind; 8] = [
+        MemoryKind::Parameters,
+        MemoryKind::OptimizerState,
+        MemoryKind::WorkingCopies,
+        MemoryKind::Gradients,
+        MemoryKind::Residuals,
+        MemoryKind::Communication,
+        MemoryKind::Inputs,
+        MemoryKind::Workspace,
+    ];
+
+    /// As people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Parameters => "parameters",
+            MemoryKind::OptimizerState => "optimizer state",
+            MemoryKind::WorkingCopies => "copies of parameters",
+            MemoryKind::Gradients => "gradients",
+            MemoryKind::Residuals => "residuals",
+            MemoryKind::Communication => "communication",
+            MemoryKind::Inputs => "inputs",
+            MemoryKind::Workspace => "workspace",
+        }
+    }
+}
+
+/// Bytes by [`MemoryKind`].
+pub type ByKind = [u64; MemoryKind::ALL.len()];
+
+/// The lifetime of a buffer on a device, and its use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Residency {
+    /// Its use.
+    pub kind: MemoryKind,
+    /// The first step during which it is held.
+    pub begin: usize,
+    /// The first step during which it is not: after its last use, or where a result takes its storage. Of a buffer that nothing writes, 0.
+    pub end: usize,
+}
+
+/// The path of each buffer that has one.
+pub type Paths<'a> = BTreeMap<BufId, &'a str>;
+
+/// The path of each buffer. What a loop carries is called in all iterations what an iteration makes of it: the buffers that it
+/// starts from and ends in are otherwise those of the loop as a whole.
+pub fn paths(plan: &Plan) -> Paths<'_> {
+    let mut paths: Paths<'_> = plan.program_inputs.iter().map(|i| (i.buf, &*i.name)).collect();
+    for step in &plan.steps {
+        for (k, o) in step.writes.iter().enumerate() {
+            let path = step.origin.get(k).or(step.origin.first()).map_or("", |p| &*p.path);
+            paths.entry(o.buf).or_insert(path);
+        }
+    }
+    let blanks = plan.steps.iter().filter(|s| matches!(s.prim, Prim::Blank { .. }));
+    let blanks: BTreeSet<BufId> = blanks.flat_map(|s| &s.writes).map(|o| o.buf).collect();
+    for l in plan.loops() {
+        for [start, current, next, last] in carries(plan, &l) {
+            if let Some(path) = paths.get(&next).copied() {
+                paths.extend([(current, path), (last, path)]);
+                paths.extend(blanks.contains(&start).then_some((start, path)));
+            }
+        }
+    }
+    // Next values are those of the step's end, whatever computes them.
+    paths.extend(plan.program_inputs.iter().filter_map(|i| Some((i.next?, &*i.name))));
+    paths
+}
+
+/// The lifetime and the use of each buffer of a Plan. A gradient is the cotangent of a parameter.
+pub fn residency(plan: &Plan, paths: &Paths<'_>) -> Vec<Residency> {
+    let lifetimes = lifetimes(plan);
+    let kinds = kinds(plan, &lifetimes, paths);
+    // A buffer that nothing writes takes no memory: it is there for its place alone.
+    let row = |(l, kind): (&Option<(usize, usize)>, MemoryKind)| {
+        let (begin, end) = l.unwrap_or((0, 0));
+        Residency { kind, begin, end }
+    };
+    lifetimes.iter().zip(kinds).map(row).collect()
+}
+
+/// From when to when each buffer is held; none for one that nothing writes.
+fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
+    let mut held: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
+    let last = plan.steps.len();
+    for input in &plan.program_inputs {
+        held[input.buf.0 as usize] = Some((0, last));
+    }
+    for (i, step) in plan.steps.iter().enumerate() {
+        for o in &step.writes {
+            held[o.buf.0 as usize] = Some((i, last));
+        }
+        let ends = step.aliases.iter().map(|(from, _)| (*from, i));
+        for (buf, end) in ends.chain(step.free.iter().map(|b| (*b, i + 1))) {
+            if let Some((_, old)) = &mut held[buf.0 as usize] {
+                *old = end;
+            }
+        }
+    }
+    held
+}
+
+/// Carries of a loop: what each starts as, what it is in an iteration and next, and what it is at the end.
+fn carries<'a>(plan: &'a Plan, l: &StepLoop) -> impl Iterator<Item = [BufId; 4]> + use<'a> {
+    let (begin, end) = (&plan.steps[l.begin], &plan.steps[l.end]);
+    let before = begin.reads.iter().zip(&begin.writes);
+    let after = end.reads.iter().zip(&end.writes);
+    before.zip(after).map(|((start, current), (next, last))| [start.buf, current.buf, next.buf, last.buf])
+}
+
+/// The use of each buffer.
+fn kinds(plan: &Plan, held: &[Option<(usize, usize)>], paths: &Paths<'_>) -> Vec<MemoryKind> {
+    let parameters = plan.program_inputs.iter().filter(|i| i.kind == ProgramInputKind::Param);
+    let cotangents: BTreeSet<String> = parameters.map(|i| format!("d({})", i.name)).collect();
+    let sources = sources(plan);
+    let mut kinds = vec![MemoryKind::Workspace; plan.buffers.len()];
+    for step in &plan.steps {
+        let copies = step.collective().is_some_and(|c| !c.kind().folds());
+        for o in &step.writes {
+            let gradient = paths.get(&o.buf).is_some_and(|path| cotangents.contains(*path));
+            let of_parameters = sources[o.buf.0 as usize] == Source::Parameters;
+            let end = held[o.buf.0 as usize].map_or(0, |h| h.1);
+            // A value that nothing reads in another part of the step goes no further.
+            let ends_later = plan.steps.get(end.max(1) - 1).is_some_and(|s| s.phase != Phase::Forward);
+            kinds[o.buf.0 as usize] = match step.phase {
+                // Of sums over parts of a batch the storage is there before the first.
+                _ if gradient => MemoryKind::Gradients,
+                Phase::Forward | Phase::Backward if of_parameters => MemoryKind::WorkingCopies,
+                _ if copies => MemoryKind::Communication,
+                Phase::Forward if ends_later && end < plan.steps.len() => MemoryKind::Residuals,
+                _ => MemoryKind::Workspace,
+            };
+        }
+    }
+    // A carry is for the same in all iterations as what it is after the last.
+    for all in plan.loops().iter().flat_map(|l| carries(plan, l)) {
+        let known = all.iter().rev().map(|b| kinds[b.0 as usize]).find(|k| *k != MemoryKind::Workspace);
+        for b in all {
+            let old = &mut kinds[b.0 as usize];
+            if let (MemoryKind::Workspace, Some(known)) = (*old, known) {
+                *old = known;
+            }
+        }
+    }
+    for input in &plan.program_inputs {
+        let kind = match input.kind {
+            ProgramInputKind::Param => MemoryKind::Parameters,
+            ProgramInputKind::OptimizerState => MemoryKind::OptimizerState,
+            ProgramInputKind::Input | ProgramInputKind::StepNumber => MemoryKind::Inputs,
+        };
+        for buf in [Some(input.buf), input.next].into_iter().flatten() {
+            kinds[buf.0 as usize] = kind;
+        }
+    }
+    kinds
+}
+
+/// What a buffer is computed from, in ascending order of what prevails where several meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    /// Nothing: constants, positions, storage that loops fill.
+    Nothing,
+    /// Parameters alone.
+    Parameters,
+    /// The data of a step, or states.
+    Others,
+}
+
+/// What each buffer is computed from. A carry is of what it starts as and of what it becomes, which depends on the carry: it is taken for
+/// what it starts as until that is found to be too little.
+fn sources(plan: &Plan) -> Vec<Source> {
+    let mut of = vec![Source::Nothing; plan.buffers.len()];
+    for input in &plan.program_inputs {
+        let parameter = input.kind == ProgramInputKind::Param;
+        of[input.buf.0 as usize] = if parameter { Source::Parameters } else { Source::Others };
+    }
+    let loops = plan.loops();
+    loop {
+        let before = of.clone();
+        for step in &plan.steps {
+            let read = |k: usize| step.reads.get(k).map_or(Source::Nothing, |o| of[o.buf.0 as usize]);
+            let all = (0..step.reads.len()).map(read).max().unwrap_or(Source::Nothing);
+            let each = |k: usize| if is_boundary(step) { read(k) } else { all };
+            let made: Vec<Source> = (0..step.writes.len()).map(each).collect();
+            for (o, source) in step.writes.iter().zip(made) {
+                let known = &mut of[o.buf.0 as usize];
+                *known = source.max(*known);
+            }
+        }
+        for [_, current, next, _] in loops.iter().flat_map(|l| carries(plan, l)) {
+            of[current.0 as usize] = of[current.0 as usize].max(of[next.0 as usize]);
+        }
+        if of == before {
+            return of;
+        }
+    }
+}
+
+/// Whether a step begins or ends a loop, so that each of its results is one of its operands.
+fn is_boundary(step: &Step) -> bool {
+    matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat)
+}
+
+/// Bytes that a device holds during the step that holds most, by use; the sum of all uses is the peak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeakMemory {
+    /// All of them.
+    pub peak_bytes: u64,
+    /// Parameters.
+    pub parameter_bytes: u64,
+    /// State of the optimizer.
+    pub optimizer_state_bytes: u64,
+    /// What the forward and the backward pass make of parameters alone, such as gathered shards.
+    pub working_copy_bytes: u64,
+    /// Gradients of parameters.
+    pub gradient_bytes: u64,
+    /// Values that the forward pass keeps for the backward pass.
+    pub residual_bytes: u64,
+    /// Copies of what others hold, other than parameters.
+    pub communication_bytes: u64,
+    /// All else, with the data of a step. Of runs of former versions it has what is neither a parameter nor state of the optimizer.
+    #[serde(alias = "activation_bytes")]
+    pub workspace_bytes: u64,
+}
+
+impl PeakMemory {
+    /// The uses by name, in order, with their bytes.
+    pub fn uses(&self) -> [(&'static str, u64); 7] {
+        [
+            ("parameters", self.parameter_bytes),
+            ("optimizer state", self.optimizer_state_bytes),
+            ("copies of parameters", self.working_copy_bytes),
+            ("gradients", self.gradient_bytes),
+            ("residuals", self.residual_bytes),
+            ("communication", self.communication_bytes),
+            ("workspace", self.workspace_bytes),
+        ]
+    }
+}
+
+impl Plan {
+    /// What the device with the largest blocks holds at its peak, without the buffers that it never makes.
+    pub fn peak_memory(&self, absent: &BTreeSet<BufId>) -> PeakMemory {
+        let kinds = at_peak(self, &residency(self, &paths(self)), absent);
+        let of = |kind: MemoryKind| kinds[kind as usize];
+        PeakMemory {
+            peak_bytes: kinds.iter().sum(),
+            parameter_bytes: of(MemoryKind::Parameters),
+            optimizer_state_bytes: of(MemoryKind::OptimizerState),
+            working_copy_bytes: of(MemoryKind::WorkingCopies),
+            gradient_bytes: of(MemoryKind::Gradients),
+            residual_bytes: of(MemoryKind::Residuals),
+            communication_bytes: of(MemoryKind::Communication),
+            workspace_bytes: of(MemoryKind::Workspace) + of(MemoryKind::Inputs),
+        }
+    }
+}
+
+/// Bytes by kind during the step that holds most, the first of several, without the buffers that a device never makes. Their sum is the
+/// Plan's [`Plan::peak_without`].
+pub fn at_peak(plan: &Plan, held: &[Residency], absent: &BTreeSet<BufId>) -> ByKind {
+    let bytes = |i: usize| plan.buffer(BufId(i as u32)).largest_bytes(&plan.mesh) as u64;
+    let there = || held.iter().enumerate().filter(|(i, _)| !absent.contains(&BufId(*i as u32)));
+    // What comes and goes with each step.
+    let (mut comes, mut goes) = (vec![0u64; plan.steps.len() + 1], vec![0u64; plan.steps.len() + 1]);
+    for (i, h) in there().filter(|(_, h)| h.begin < h.end) {
+        comes[h.begin] += bytes(i);
+        goes[h.end] += bytes(i);
+    }
+    let (mut live, mut most, mut peak) = (0, 0, 0);
+    for step in 0..plan.steps.len() {
+        live = live + comes[step] - goes[step];
+        if live > most {
+            (most, peak) = (live, step);
+        }
+    }
+    let mut sums = ByKind::default();
+    there()
+        .filter(|(_, h)| (h.begin..h.end).contains(&peak))
+        .for_each(|(i, h)| sums[h.kind as usize] += bytes(i));
+    sums
+}
