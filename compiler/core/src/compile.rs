@@ -93,7 +93,7 @@ struct Finished(Plan);
 
 /// Every pass in order.
 struct Pipeline {
-    graph: [Pass<StepGraph, StepGraph>; 7],
+    graph: [Pass<StepGraph, StepGraph>; 8],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 6],
@@ -127,6 +127,9 @@ static PIPELINE: Pipeline = Pipeline {
             "what `recompute` names, and what is cheap, is computed again for the backward pass",
             |g, c, _| Some(crate::recompute::recompute(g, c.layout)),
         ),
+        Pass::new("working_copies", "parameters that `keep` names are rounded before loops", |g, c, _| {
+            Some(crate::working_copies::rounded_before_loops(g, c.layout))
+        }),
     ],
     partition: Pass::new("partition", "rules and roles give placements and collectives", |g, c, found| {
         let (spmd, more) = partition(&g, c.layout);

@@ -1,9 +1,11 @@
 //! What a layout costs: every value with its placement, every collective with its cause, totals for one device. The same
 //! data is the table of `meshwright explain` and its JSON.
 
+mod alternatives;
 mod attention;
 mod recomputed;
 
+pub use alternatives::{AlternativeReport, alternatives};
 pub use attention::{AttentionReport, attention, attention_lines, note_no_kernels};
 pub use recomputed::{AddedOp, RecomputeReport, recomputed};
 
@@ -219,6 +221,9 @@ pub struct Report {
     /// What each path of `recompute` brings, where that was asked for: [`recomputed`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recompute: Vec<RecomputeReport>,
+    /// Lines that would move other bytes or take other memory, where that was asked for: [`alternatives`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<AlternativeReport>,
     /// Large products that no fast kernel of a GPU computes, where that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow_products: Vec<SlowProductReport>,
@@ -261,6 +266,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         totals: plan.communication(),
         attention: attention(spmd, plan, line_of),
         recompute: Vec::new(),
+        alternatives: Vec::new(),
         slow_products: Vec::new(),
         device: None,
         estimate: None,

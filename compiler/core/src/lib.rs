@@ -37,6 +37,7 @@ pub mod training;
 pub mod unroll;
 pub mod verify;
 pub mod why;
+mod working_copies;
 
 pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with, diagnose};
 pub use decode::{Branching, DecodedOutput, Decoding, NewPositions, branch, decode};

@@ -289,9 +289,27 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         ),
         (
             LayoutKeyword,
+            "keep",
+            "Copies of parameters that rules for `params:` split are gathered once in a step and kept until its backward pass is done; with paths, those of these parameters.",
+            "keep params layers.*",
+        ),
+        (
+            LayoutKeyword,
             "reduce",
-            "Gradients of parameters are rounded to `bf16` before devices add them up: half the bytes move.",
+            "How gradients of parameters are reduced: `in bf16`, so that half the bytes move; of a batch in parts `once` or `by part`.",
             "reduce grads in bf16",
+        ),
+        (
+            LayoutKeyword,
+            "once",
+            "Gradients that rules split are reduced once in a step, and not by each part of its batch: fewer bytes move, and each device holds whole sums.",
+            "reduce grads once",
+        ),
+        (
+            LayoutKeyword,
+            "by",
+            "Before `part`: each part of a batch reduces gradients that rules split, so that no device holds a whole sum of all parts.",
+            "reduce grads by part",
         ),
         (
             LayoutKeyword,

@@ -202,7 +202,10 @@ impl FixedRules {
                     }
                     written = format!("gather {}", here.join(", "));
                 }
-                LayoutKind::Schedule(_) | LayoutKind::ReduceGrads => {}
+                LayoutKind::Schedule(_)
+                | LayoutKind::ReduceGrads
+                | LayoutKind::ReduceWhen(_)
+                | LayoutKind::KeepParams(_) => {}
             }
             lines.push(written);
         }

@@ -8,7 +8,8 @@ use pest::iterators::Pair;
 
 use self::grammar::{Grammar, Rule, words};
 use crate::ast::{
-    AxisDecl, DimPattern, LayoutFile, LayoutItem, LayoutKind, MeshDecl, Name, PathGlob, Scope, ScopeKind,
+    AxisDecl, DimPattern, LayoutFile, LayoutItem, LayoutKind, MeshDecl, Name, PathGlob, ReduceWhen, Scope,
+    ScopeKind,
 };
 use crate::report;
 use crate::scan::{Language, Scan, TokenKind, scan};
@@ -42,8 +43,13 @@ mod grammar {
             Rule::kw_micro => "`microbatches`",
             Rule::kw_schedule => "`schedule`",
             Rule::kw_recompute => "`recompute`",
+            Rule::kw_keep => "`keep`",
+            Rule::kw_params => "`params`",
             Rule::kw_reduce => "`reduce`",
             Rule::kw_in => "`in`",
+            Rule::kw_by => "`by`",
+            Rule::once => "`once`",
+            Rule::parted => "`part`",
             Rule::reduced => "`grads`",
             Rule::stored => "`bf16`",
             Rule::placed | Rule::scope => "a dim",
@@ -53,10 +59,10 @@ mod grammar {
     }
 }
 
-const SETTINGS: [&str; 6] = ["mesh", "gather", "microbatches", "schedule", "recompute", "reduce"];
+const SETTINGS: [&str; 7] = ["mesh", "gather", "microbatches", "schedule", "recompute", "keep", "reduce"];
 
-/// Words within rules and settings: before `:`, behind the axes, and behind `reduce`.
-const WITHIN: [&str; 6] = ["params", "grads", "moments", "when", "free", "in"];
+/// Words within rules and settings: before `:`, behind the axes, and behind `keep` and `reduce`.
+const WITHIN: [&str; 8] = ["params", "grads", "moments", "when", "free", "in", "once", "by"];
 
 /// Every word of layout files that has a meaning of its own in some place.
 pub fn layout_keywords() -> impl Iterator<Item = &'static str> {
@@ -103,7 +109,9 @@ struct Parser<'a> {
 /// The parts of a rule that mean something.
 fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
     use Rule::{EOI, arrow, colon, comma, equals};
-    use Rule::{kw_gather, kw_in, kw_mesh, kw_micro, kw_recompute, kw_reduce, kw_schedule};
+    use Rule::{
+        kw_by, kw_gather, kw_in, kw_keep, kw_mesh, kw_micro, kw_params, kw_recompute, kw_reduce, kw_schedule,
+    };
     pair.into_inner().filter(|p| {
         !matches!(
             p.as_rule(),
@@ -114,7 +122,10 @@ fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
                 | kw_gather
                 | kw_mesh
                 | kw_micro
+                | kw_by
                 | kw_in
+                | kw_keep
+                | kw_params
                 | kw_recompute
                 | kw_reduce
                 | kw_schedule
@@ -231,19 +242,31 @@ impl Parser<'_> {
                 LayoutKind::Microbatches { count, count_span }
             }
             Rule::schedule => LayoutKind::Schedule(self.name(&parts(pair).next()?, base)),
+            Rule::keep => LayoutKind::KeepParams(parts(pair).map(|p| self.glob(&p, base)).collect()),
             Rule::reduce => self.reduce(pair, base)?,
             _ => LayoutKind::Recompute(parts(pair).map(|p| self.glob(&p, base)).collect()),
         })
     }
 
-    /// `reduce grads in bf16`: nothing else is reduced in another dtype, and in no other.
+    /// `reduce grads in bf16`: nothing else is reduced in another dtype, and in no other. `reduce grads once` or `reduce grads by part`: nothing
+    /// else is reduced at another time.
     fn reduce(&mut self, pair: Pair<'_, Rule>, base: usize) -> Option<LayoutKind> {
         let mut words = parts(pair);
-        let (reduced, stored) = (self.name(&words.next()?, base), self.name(&words.next()?, base));
-        let cases = [
-            (&reduced, "grads", "only gradients may be reduced in another dtype than their own"),
-            (&stored, "bf16", "gradients may be reduced in `bf16` alone"),
-        ];
+        let (reduced, how) = (self.name(&words.next()?, base), words.next()?);
+        let (rule, how) = (how.as_rule(), self.name(&how, base));
+        let (kind, meant, what, other) = match rule {
+            Rule::once => (LayoutKind::ReduceWhen(ReduceWhen::Once), "once", "at another time", ""),
+            Rule::parted => {
+                let other = "gradients are reduced `once` or `by part`";
+                (LayoutKind::ReduceWhen(ReduceWhen::ByPart), "part", "at another time", other)
+            }
+            _ => {
+                let other = "gradients may be reduced in `bf16` alone";
+                (LayoutKind::ReduceGrads, "bf16", "in another dtype than their own", other)
+            }
+        };
+        let first = format!("only gradients may be reduced {what}");
+        let cases = [(&reduced, "grads", first.as_str()), (&how, meant, other)];
         let mut sound = true;
         for (name, meant, message) in cases.into_iter().filter(|(name, meant, _)| name.text != *meant) {
             sound = false;
@@ -251,7 +274,7 @@ impl Parser<'_> {
             let d = Diagnostic::error(codes::E0101, message).at(name.span, found);
             self.diagnostics.push(d.fix(format!("write `{meant}`"), name.span, meant, false));
         }
-        sound.then_some(LayoutKind::ReduceGrads)
+        sound.then_some(kind)
     }
 
     fn count(&mut self, pair: &Pair<'_, Rule>, base: usize) -> Option<(u64, Span)> {

@@ -220,16 +220,8 @@ fn explain_shows_where_what_is_and_what_moves() {
     assert_eq!(over_c[0]["bytes"], 2000);
     let bytes: u64 = collectives.iter().map(|c| c["bytes"].as_u64().unwrap()).sum();
     let device = report["per_device"].as_object().unwrap();
-    let uses = [
-        "parameter",
-        "optimizer_state",
-        "working_copy",
-        "gradient",
-        "residual",
-        "communication",
-        "workspace",
-    ];
-    let sum: u64 = uses.iter().map(|u| device[&format!("{u}_bytes")].as_u64().unwrap()).sum();
+    let uses = "parameter optimizer_state working_copy gradient residual communication workspace".split(' ');
+    let sum: u64 = uses.map(|u| device[&format!("{u}_bytes")].as_u64().unwrap()).sum();
     assert_eq!(device["peak_bytes"].as_u64(), Some(sum), "{device:?}");
     assert!(device["flops"].is_u64() && device["gradient_bytes"] != 0 && device["residual_bytes"] != 0);
     assert_eq!(report["per_device"]["collective_bytes"], bytes);

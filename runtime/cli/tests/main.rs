@@ -6,6 +6,7 @@
 mod fake_nccl;
 mod support;
 
+mod alternatives;
 mod calibrate;
 mod command;
 mod devices;

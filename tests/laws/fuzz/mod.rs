@@ -194,7 +194,10 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
     let told = |l: &Layout| {
         let rules: Vec<String> = l.rules.iter().map(|r| say(r, &l.mesh, &step.graph.dims)).collect();
         let (mesh, rules, parts) = (l.mesh.describe(), rules.join("; "), l.microbatches.map(|p| p.0));
-        format!("{mesh} with `{rules}`, recompute {:?}, in parts {parts:?}", l.recompute)
+        format!(
+            "{mesh} with `{rules}`, recompute {:?}, keep {:?}, in parts {parts:?}, reduced {:?}",
+            l.recompute, l.keep, l.reduce_when
+        )
     };
     if show {
         report(&format!("{}\n{}", print::graph(&step), told(&layout)));

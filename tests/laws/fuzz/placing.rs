@@ -6,6 +6,7 @@ use crate::rng::Rng;
 use meshwright_core::layout::{Layout, RuleDim, ScopeClass};
 use meshwright_diag::Span;
 use meshwright_plan::{Dim, Mesh};
+use meshwright_syntax::ast::ReduceWhen;
 use std::collections::BTreeSet;
 
 /// A layout, and whether gathers that it asks for are granted.
@@ -65,5 +66,10 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
     let divisors: Vec<usize> = (2..=size).filter(|n| size.is_multiple_of(*n)).collect();
     let parts = !divisors.is_empty() && rng.one_in(2);
     let microbatches = parts.then(|| (rng.pick(&divisors), Span::default()));
-    Placing { layout: Layout { loops, recompute, microbatches, ..layout(&mesh, rules) }, grant }
+    let copies: &[Option<&str>] = rng.pick(&[&[][..], &[None], &[Some("l1*"), Some("*.w")]]);
+    let keep = copies.iter().map(|path| (path.map(Into::into), Span::default())).collect();
+    let whens = [None, Some(ReduceWhen::Once), Some(ReduceWhen::ByPart)];
+    let reduce_when = rng.pick(&whens).map(|when| (when, Span::default()));
+    let chosen = Layout { loops, recompute, keep, microbatches, reduce_when, ..layout(&mesh, rules) };
+    Placing { layout: chosen, grant }
 }

@@ -38,6 +38,11 @@ const MIXED: &[(&str, &str)] = &[
     ("", "microbatches 5"),
     ("data=3", "batch -> data; params: * -> data; microbatches 5; recompute layers.*"),
     ("data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; microbatches 5"),
+    ("data=3", "batch -> data; params: * -> data; microbatches 5; keep params; reduce grads once"),
+    (
+        "data=2,model=2",
+        "batch -> data; heads, d_ff -> model; params: * -> data; moments: * -> data; microbatches 5; keep params word, layers.*; reduce grads by part; recompute layers.*",
+    ),
 ];
 
 /// The batch example by example.

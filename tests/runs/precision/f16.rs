@@ -12,13 +12,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 /// Data, tensor and fully sharded parallelism on 2 and 4 devices.
-const LAYOUTS: [(&str, &str); 6] = [
+const LAYOUTS: [(&str, &str); 7] = [
     ("data=2", "batch -> data"),
     ("data=4", "batch -> data"),
     ("model=2", "SPLIT -> model"),
     ("model=4", "SPLIT -> model"),
     ("data=2", "zero3"),
     ("data=4", "zero3"),
+    ("data=2", "batch -> data; params: * -> data; microbatches 2; keep params"),
 ];
 
 /// The same training in `f32` and in `f16`, then under all layouts with `split` in place of tensor parallelism.

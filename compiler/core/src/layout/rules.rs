@@ -3,10 +3,13 @@
 use super::index::{DimIndex, first_of};
 use super::mesh::{mesh_of, named_mesh, with_axes_of};
 use crate::program::Program;
+use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
 use meshwright_plan::{Axis, Dim, Mesh};
-use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshOption, Rule as AstRule, ScopeKind};
+use meshwright_syntax::ast::{
+    DimPattern, LayoutFile, LayoutKind, MeshOption, ReduceWhen, Rule as AstRule, ScopeKind,
+};
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,13 +73,22 @@ pub struct Layout {
     pub recompute: Vec<Arc<str>>,
     /// In how many parts a training step takes its batch, and where the layout says so.
     pub microbatches: Option<(usize, Span)>,
+    /// Parameters of which gathered copies are kept: all, or those of a path; each with its place in the layout.
+    pub keep: Vec<(Option<Arc<str>>, Span)>,
     /// Where the layout says that partial sums of gradients are reduced in `bf16`.
     pub reduce_grads: Option<Span>,
+    /// When gradients are reduced that rules split, and where the layout says so.
+    pub reduce_when: Option<(ReduceWhen, Span)>,
     /// Dims of the loops of the program: `*` stands for none of them.
     pub loops: BTreeSet<Dim>,
 }
 
 impl Layout {
+    /// The first item of `keep` by which gathered copies of a parameter are kept.
+    pub(crate) fn keeps(&self, parameter: &str) -> Option<usize> {
+        self.keep.iter().position(|(path, _)| path.as_deref().is_none_or(|p| matches(p, parameter)))
+    }
+
     /// Whether any rule speaks of a path.
     pub fn has_paths(&self) -> bool {
         self.rules.iter().any(|r| r.scope.path.is_some())
@@ -151,24 +163,7 @@ pub fn layout(
                     }
                 }
             }
-            LayoutKind::Microbatches { count, count_span } => {
-                if let Some((_, first)) = layout.microbatches {
-                    out.push(parts_twice(first, *count_span));
-                }
-                // More than there are examples are refused with all that do not divide the batch.
-                let count = usize::try_from(*count).unwrap_or(usize::MAX);
-                layout.microbatches = Some((count, *count_span));
-            }
-            LayoutKind::ReduceGrads => {
-                if let Some(first) = layout.reduce_grads {
-                    out.push(reduced_twice(first, item.span));
-                }
-                layout.reduce_grads = Some(item.span);
-            }
-            LayoutKind::Schedule(_) => out.push(not_yet("schedule", item.span)),
-            LayoutKind::Recompute(paths) => {
-                layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
-            }
+            other => read_setting(other, item.span, &mut layout, &mut out),
         }
     }
     out.extend(all_missing(&read.missing, program));
@@ -176,6 +171,42 @@ pub fn layout(
     placed_twice(&layout, &mut out);
     empty_shards(&layout, program, &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
+}
+
+/// Reads a line that names no dims.
+fn read_setting(kind: &LayoutKind, span: Span, layout: &mut Layout, out: &mut Vec<Diagnostic>) {
+    match kind {
+        LayoutKind::Microbatches { count, count_span } => {
+            if let Some((_, first)) = layout.microbatches {
+                out.push(parts_twice(first, *count_span));
+            }
+            // More than there are examples are refused with all that do not divide the batch.
+            let count = usize::try_from(*count).unwrap_or(usize::MAX);
+            layout.microbatches = Some((count, *count_span));
+        }
+        LayoutKind::KeepParams(paths) => {
+            let all = paths.is_empty().then_some((None, span));
+            let named = paths.iter().map(|p| (Some(Arc::from(p.text.as_str())), p.span));
+            layout.keep.extend(named.chain(all));
+        }
+        LayoutKind::ReduceGrads => {
+            if let Some(first) = layout.reduce_grads {
+                out.push(reduced_twice(first, span));
+            }
+            layout.reduce_grads = Some(span);
+        }
+        LayoutKind::ReduceWhen(when) => {
+            if let Some((_, first)) = layout.reduce_when {
+                out.push(reduced_twice(first, span));
+            }
+            layout.reduce_when = Some((*when, span));
+        }
+        LayoutKind::Schedule(_) => out.push(not_yet("schedule", span)),
+        LayoutKind::Recompute(paths) => {
+            layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
+        }
+        LayoutKind::Mesh(_) | LayoutKind::Rule(_) | LayoutKind::Gather(_) => {}
+    }
 }
 
 fn parts_twice(first: Span, second: Span) -> Diagnostic {

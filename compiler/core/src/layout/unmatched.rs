@@ -39,6 +39,11 @@ pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, o
                 let paths = if rule.scope.kind.is_some() { &params } else { &values };
                 check(rule, index, paths, out);
             }
+            LayoutKind::KeepParams(globs) => {
+                let unknown = globs.iter().filter(|g| params.index.matching(&g.text).is_empty());
+                let told = |g| no_such_path(g, "parameter", "it would keep nothing", &params, index.program);
+                out.extend(unknown.take(MAX_REPORTED).map(told));
+            }
             LayoutKind::Recompute(globs) => {
                 let unknown = globs.iter().filter_map(|g| not_recomputed(g, &computed, &kept, index.program));
                 out.extend(unknown.take(MAX_REPORTED));

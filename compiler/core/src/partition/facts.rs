@@ -39,6 +39,8 @@ pub(super) struct Facts<'a> {
     /// Of values that are known from positions alone, by how many ops.
     generated: IdVec<Id, Option<usize>>,
     classes: IdVec<Id, ValueClass>,
+    /// Parameters of which gathered copies are kept, and what is made of one of them alone.
+    kept: IdVec<Id, bool>,
     roles: IdVec<Id, Roles>,
     /// What the rules say of the dims of each value.
     targets: IdVec<Id, Assigned>,
@@ -65,6 +67,7 @@ impl<'a> Facts<'a> {
             elementwise: g.ids().map(|id| g.is_elementwise(id)).collect(),
             generated: IdVec::new(),
             classes: IdVec::new(),
+            kept: IdVec::new(),
             roles: g.ids().map(|id| g.node(id).op.roles(&g.input_types(id), g.ty(id), &g.dims)).collect(),
             crossings: Crossings::new(g),
             targets: IdVec::new(),
@@ -83,6 +86,10 @@ impl<'a> Facts<'a> {
             facts.ruled.push(said);
         }
         facts.classify();
+        for id in g.ids() {
+            let kept = facts.is_kept(id);
+            facts.kept.push(kept);
+        }
         // Users come after what they use, so theirs are known.
         for id in g.ids().collect::<Vec<_>>().into_iter().rev() {
             if !facts.sees_through(id) {
@@ -198,6 +205,22 @@ impl<'a> Facts<'a> {
     /// A parameter or state, or what is made of these alone element by element, by renames, and in loops.
     pub(super) fn param_like(&self, id: Id) -> bool {
         self.classes[id] == ValueClass::ParamLike
+    }
+
+    /// Whether gathered copies of a value are kept until the backward pass is done.
+    pub(super) fn kept(&self, id: Id) -> bool {
+        self.kept[id]
+    }
+
+    /// The same, of a value of whose operands it is known.
+    fn is_kept(&self, id: Id) -> bool {
+        match (self.kind(id), &self.node(id).inputs[..]) {
+            (Kind::Input(InputOpKind::Param { path, .. }), _) => {
+                self.step.program == "train" && self.layout.keeps(&path).is_some()
+            }
+            (_, [x]) => self.kept[*x] && self.param_like(id),
+            _ => false,
+        }
     }
 
     /// Says what each value is. A carry is made of parameters alone if what it starts as and what it becomes are, which depends on

@@ -10,6 +10,7 @@ mod decision;
 mod facts;
 mod follow;
 mod frames;
+mod keep;
 mod note;
 mod propagation;
 mod reduce_grads;

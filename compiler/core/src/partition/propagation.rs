@@ -2,7 +2,8 @@
 
 use super::decision::{Decision, Loops, Reason};
 use super::facts::Facts;
-use super::reduce_grads::{keeps_storage, no_effect, sums};
+use super::keep::{gathered, idle};
+use super::reduce_grads::{keeps_storage, no_choice, no_effect, sums};
 use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
 use super::state::State;
@@ -52,9 +53,13 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
             }
             let mesh = layout.mesh.clone();
             let (instrs, loops) = frames.finish();
+            if step.program == "train" {
+                diagnostics.extend(idle(&layout, &gathered(&facts, &instrs, &copies)));
+            }
             let spmd = Spmd { step, mesh, copies, instrs, loops, outputs, decisions };
             let unused = layout.reduce_grads.and_then(|asked| no_effect(&spmd, asked));
             diagnostics.extend(unused);
+            diagnostics.extend(no_choice(&spmd.step, &layout));
             return (Some(spmd), diagnostics);
         }
         let groups = walk.groups;

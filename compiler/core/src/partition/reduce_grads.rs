@@ -4,6 +4,7 @@
 
 use super::reshard::Reshard;
 use super::spmd::Spmd;
+use crate::layout::Layout;
 use crate::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Role};
@@ -60,6 +61,24 @@ pub(crate) fn sums(kind: &Reshard) -> bool {
 pub(crate) fn keeps_storage(g: &Graph, id: Id) -> bool {
     let stacks = matches!(g.boundary(id), Some(Boundary { how: Crossing::Stack, .. }));
     stacks || matches!(g.node(id).op.kind(), Kind::Gradient | Kind::Rename { .. })
+}
+
+/// The note that it makes no difference when gradients are reduced, although the layout says when at `asked`: the batch is in one part, or no rule
+/// splits a gradient.
+pub(super) fn no_choice(step: &StepGraph, layout: &Layout) -> Option<Diagnostic> {
+    let (when, asked) = layout.reduce_when.filter(|_| step.program == "train")?;
+    let rules = layout.effective().rules;
+    let because = if step.graph.microbatches.is_none() {
+        "the batch is in one part"
+    } else if !rules.iter().any(|r| r.scope.kind.is_some() && !r.axes.is_empty()) {
+        "no rule splits gradients over devices"
+    } else {
+        return None;
+    };
+    let text = format!("`reduce grads {}` changes nothing here: {because}", when.words());
+    let help =
+        "leave it out; it is for `microbatches` with `grads: * -> data`, or with `params:` or `moments:`";
+    Some(Diagnostic::note_message(codes::E0314, text).at(asked, "no effect").help(help))
 }
 
 /// The note that no gradient of a training step is reduced in `bf16`, although the layout asks for it at `asked`.

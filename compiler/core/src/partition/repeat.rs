@@ -10,8 +10,10 @@ use super::facts::Facts;
 use super::frames::Frame;
 use super::propagation::Walk;
 use super::spmd::{CarriedCopy, CopyId, PlacedLoop};
-use meshwright_ops::{Boundary, Crossing, Id, RepeatId};
-use meshwright_plan::Placement;
+use crate::layout::assign;
+use meshwright_ops::{Boundary, Class, Crossing, Id, Kind, RepeatId};
+use meshwright_plan::{Axis, Dim, Phase, Placement};
+use std::collections::BTreeMap;
 
 impl Facts<'_> {
     /// How a value crosses the boundary of a loop.
@@ -36,6 +38,39 @@ impl Facts<'_> {
             Placement::split(p.splits.into_iter().filter(|(d, _)| *d != b.dim && dims.contains(d)))
         };
         all.all(|p| p == first).then(|| known(first))
+    }
+}
+
+impl Facts<'_> {
+    /// Of a parameter whose copies are kept, where that of all iterations stands, and a reader of its slices: as these ask, so that no iteration
+    /// gathers.
+    fn whole_where_kept(&self, slice: Id, b: Boundary) -> Option<(Placement, Id)> {
+        let x = self.node(slice).inputs[0];
+        if !self.kept(x) || self.node(slice).origin.phase == Phase::Update {
+            return None;
+        }
+        let mut asked = BTreeMap::new();
+        self.asked_of_kept(slice, &mut asked);
+        let ((first, reader), ty) = (asked.pop_first()?, self.graph().ty(x));
+        if !asked.is_empty() {
+            // Readers that differ take what they need of what the rules for values say.
+            let path = &self.node(x).origin.path;
+            let said = assign(&self.rules, Class::Value, path, &ty.dims, &self.graph().dims);
+            return Some((said.placement(), reader));
+        }
+        let here = |(d, _): &(Dim, Vec<Axis>)| *d != b.dim && ty.has(*d);
+        Some((Placement::split(first.splits.into_iter().filter(here)), reader))
+    }
+
+    /// What is asked of a kept value, seen through what is made of it alone, and by whom first.
+    fn asked_of_kept(&self, x: Id, asked: &mut BTreeMap<Placement, Id>) {
+        for user in self.users(x) {
+            if self.kept(*user) && matches!(self.kind(*user), Kind::Compute(_) | Kind::Boundary(_)) {
+                self.asked_of_kept(*user, asked);
+            } else {
+                asked.entry(self.demand(*user, x)).or_insert(*user);
+            }
+        }
     }
 }
 
@@ -78,9 +113,10 @@ impl Walk<'_> {
                 self.state.frames.last().carries.insert(k, (start, current));
             }
             Crossing::Slice => {
-                let mut p = now.without_windows();
+                let kept = self.facts.whole_where_kept(id, b);
+                let (mut p, reader) = kept.unwrap_or_else(|| (now.without_windows(), id));
                 p.splits.remove(&b.dim);
-                let all = self.convert(x, &p, Some(id));
+                let all = self.convert(x, &p, Some(reader));
                 self.crossed(id, all, p);
             }
             _ => {}

@@ -4,7 +4,7 @@ use super::decision::Reason;
 use super::propagation::Walk;
 use meshwright_ops::{Crossing, Id, Kind, Role};
 use meshwright_plan::{Axis, Monoid, Placement};
-use meshwright_syntax::ast::ScopeKind;
+use meshwright_syntax::ast::{ReduceWhen, ScopeKind};
 use std::collections::BTreeSet;
 
 impl Walk<'_> {
@@ -154,11 +154,15 @@ impl Walk<'_> {
             Crossing::Stack => !users.is_empty() && !facts.is_output(crossing) && users.iter().all(sums),
             _ => false,
         };
-        summed && !self.shards_gradient(crossing, axis)
+        // Once, as the sum of all parts, if the layout says so.
+        let parts = facts.graph().microbatches.is_some();
+        let when = facts.layout.reduce_when.filter(|_| parts).map(|(when, _)| when);
+        summed && (when == Some(ReduceWhen::Once) || !self.shards_gradient(crossing, axis, when))
     }
 
-    /// Whether what leaves a loop becomes a gradient that a rule for gradients or parameters splits over an axis.
-    fn shards_gradient(&self, mut at: Id, axis: Axis) -> bool {
+    /// Whether what leaves a loop becomes a gradient that a rule for gradients or parameters splits over an axis; where each part is to reduce
+    /// its gradients, also one for the state of the optimizer.
+    fn shards_gradient(&self, mut at: Id, axis: Axis, when: Option<ReduceWhen>) -> bool {
         let facts = self.facts;
         while !facts.is_gradient(at) {
             // Several sums that meet are reduced once, where they meet.
@@ -169,6 +173,10 @@ impl Walk<'_> {
             at = *user;
         }
         let rule = facts.said(at).by.get(&axis).map(|rule| &facts.layout.rules[*rule].scope.kind);
-        matches!(rule, Some(Some(ScopeKind::Grads | ScopeKind::Params)))
+        match rule {
+            Some(Some(ScopeKind::Moments)) => when == Some(ReduceWhen::ByPart),
+            Some(Some(ScopeKind::Grads | ScopeKind::Params)) => true,
+            _ => false,
+        }
     }
 }

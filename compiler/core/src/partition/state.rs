@@ -95,10 +95,13 @@ impl State {
         }
     }
 
-    /// A copy that may be used in a part of the step: gathered parameters are dropped at its end.
+    /// A copy that may be used in a part of the step: gathered parameters are dropped at its end, unless they are kept.
     pub(super) fn usable(&self, facts: &Facts, id: Id, p: &Placement, phase: Phase) -> Option<CopyId> {
         let m = self.made[id].get(p)?;
-        let old = m.gathered && m.phase.is_some_and(|made| made != phase) && facts.param_like(id);
+        let old = m.gathered
+            && m.phase.is_some_and(|made| made != phase)
+            && facts.param_like(id)
+            && !facts.kept(id);
         (!old).then_some(m.copy)
     }
 

@@ -39,8 +39,31 @@ pub enum LayoutKind {
     Schedule(Name),
     /// `recompute attention.*, layers.*`.
     Recompute(Vec<PathGlob>),
+    /// `keep params`, or `keep params word, layers.*` with the paths of some.
+    KeepParams(Vec<PathGlob>),
     /// `reduce grads in bf16`.
     ReduceGrads,
+    /// `reduce grads once`, `reduce grads by part`.
+    ReduceWhen(ReduceWhen),
+}
+
+/// When gradients are reduced that a rule splits, in a step that takes its batch in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReduceWhen {
+    /// Once, as the sum of all parts: each device holds whole sums until then.
+    Once,
+    /// Those of each part: each device holds its shard of the sum.
+    ByPart,
+}
+
+impl ReduceWhen {
+    /// As a layout has it behind `reduce grads`.
+    pub fn words(self) -> &'static str {
+        match self {
+            ReduceWhen::Once => "once",
+            ReduceWhen::ByPart => "by part",
+        }
+    }
 }
 
 /// A mesh as `--mesh` gives it.

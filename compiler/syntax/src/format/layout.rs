@@ -52,6 +52,13 @@ fn item(w: &mut Writer<'_>, item: &LayoutItem, runs: &mut Runs) {
         }),
         LayoutKind::Gather(names) => commas(w, names.len(), |w, _| w.take()),
         LayoutKind::Recompute(globs) => commas(w, globs.len(), |w, i| glob(w, &globs[i])),
+        LayoutKind::KeepParams(globs) => {
+            w.word("params");
+            if !globs.is_empty() {
+                w.blank();
+                commas(w, globs.len(), |w, i| glob(w, &globs[i]));
+            }
+        }
         LayoutKind::Microbatches { .. } | LayoutKind::Schedule(_) => w.take(),
         LayoutKind::ReduceGrads => {
             w.take();
@@ -59,6 +66,13 @@ fn item(w: &mut Writer<'_>, item: &LayoutItem, runs: &mut Runs) {
             w.word("in");
             w.blank();
             w.take();
+        }
+        LayoutKind::ReduceWhen(when) => {
+            w.take();
+            for word in when.words().split(' ') {
+                w.blank();
+                w.word(word);
+            }
         }
         LayoutKind::Rule(_) => {}
     }

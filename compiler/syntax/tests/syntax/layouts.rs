@@ -33,8 +33,12 @@ fn shown(tree: &LayoutFile) -> Vec<String> {
         LayoutKind::Microbatches { count, .. } => format!("microbatches {count}"),
         LayoutKind::Schedule(n) => format!("schedule {}", n.text),
         LayoutKind::ReduceGrads => "reduce grads in bf16".into(),
+        LayoutKind::ReduceWhen(when) => format!("reduce grads {}", when.words()),
         LayoutKind::Recompute(p) => {
             format!("recompute {}", p.iter().map(|p| p.text.as_str()).collect::<Vec<_>>().join(","))
+        }
+        LayoutKind::KeepParams(p) => {
+            format!("keep {}", p.iter().map(|p| p.text.as_str()).collect::<Vec<_>>().join(","))
         }
     };
     tree.items.iter().map(|i| one(&i.kind)).collect()
@@ -67,7 +71,7 @@ fn scopes_settings_and_separators() {
     let (tree, errors) = layout(
         "mesh r = 1_0;batch -> r; ;\r\n\r\n params layers.*: *, w -> a , b when  free // c\r\nlayers.a2.*: x -> -\r\n\
          mesh -> r; gather a, b, microbatches 2, recompute a.*, *.b ; schedule -> r\nparams.x: y -> r\n*.w: mesh -> r\n\
-         reduce  grads in\tbf16, gather in; reduce -> r",
+         reduce  grads in\tbf16, gather in; reduce -> r\nkeep params\nkeep  params word ,a.*, gather k; keep -> r\nkeep: a -> r\nreduce  grads by\tpart,reduce grads once; reduce  grads  once",
     );
     assert_eq!(
         shown(&tree.unwrap_or_else(|| panic!("{errors}"))),
@@ -85,7 +89,15 @@ fn scopes_settings_and_separators() {
             "|*.w|mesh->r",
             "reduce grads in bf16",
             "gather in",
-            "||reduce->r"
+            "||reduce->r",
+            "keep ",
+            "keep word,a.*",
+            "gather k",
+            "||keep->r",
+            "|keep|a->r",
+            "reduce grads by part",
+            "reduce grads once",
+            "reduce grads once"
         ]
     );
     assert_eq!(layout("").0.unwrap().items.len(), 0);
@@ -103,8 +115,15 @@ fn mistakes_in_layouts() {
             "l:1:17: error[E0101]: gradients may be reduced in `bf16` alone\n\
              l:1:29: error[E0101]: only gradients may be reduced in another dtype than their own\n",
         ),
-        ("reduce grads bf16", "l:1:14: error[E0101]: expected `in`, found `bf16`\n"),
+        ("reduce grads bf16", "l:1:14: error[E0101]: expected `once`, found `bf16`\n"),
+        (
+            "reduce grads by step; reduce params once",
+            "l:1:17: error[E0101]: gradients are reduced `once` or `by part`\n\
+             l:1:30: error[E0101]: only gradients may be reduced at another time\n",
+        ),
         ("reduce grads in", "l:1:16: error[E0101]: expected `bf16`, found the end of the line\n"),
+        ("keep", "l:1:5: error[E0101]: expected `params`, found the end of the line\n"),
+        ("keep grads", "l:1:6: error[E0101]: expected `params`, found `grads`\n"),
         ("redcue grads in bf16", "l:1:1: error[E0101]: there is no keyword `redcue`\n"),
         (
             "batch -> ; a -> b\nhidden r",

@@ -484,7 +484,9 @@ fn read_layout(
 fn is_rules(text: &str) -> bool {
     let first = text.split_whitespace().next();
     text.contains("->")
-        || first.is_none_or(|word| ["recompute", "gather", "mesh", "microbatches"].contains(&word))
+        || first.is_none_or(|word| {
+            ["recompute", "gather", "keep", "mesh", "microbatches", "reduce"].contains(&word)
+        })
 }
 
 fn no_layout(text: &str) -> Diagnostic {

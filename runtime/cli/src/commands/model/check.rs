@@ -4,9 +4,11 @@ use super::{fix, passes};
 use crate::args::CheckArgs;
 use crate::commands::project;
 use crate::output::console::Console;
+use crate::output::explain_table::alternative;
 use crate::output::json::object;
 use crate::output::text::{bytes, counted, thousands};
 use crate::stop::Stop;
+use meshwright_core::explain::alternatives;
 use meshwright_diag::has_errors;
 use meshwright_plan::Plan;
 use meshwright_train::{Failure, Project, ProjectOptions, fits_device};
@@ -57,7 +59,19 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     if args.diff && !console.json() {
         return Ok(());
     }
+    if let Some(memory) = args.memory.bytes().filter(|_| made.trains && !console.json()) {
+        save_bytes(&made, memory, console);
+    }
     report(&made.project, &made.compiled.plan, made.trains, None, console)
+}
+
+/// Notes the lines with which fewer bytes would move, where a device has the memory for what they keep.
+fn save_bytes(made: &passes::Made, memory: u64, console: &mut Console) {
+    let s = &made.compiled.plan.summary;
+    let found = alternatives(&made.project.layout, &made.compiled, |layout| made.under(layout));
+    for a in found.iter().filter(|a| a.collective_bytes < s.collective_bytes && a.peak_bytes <= memory) {
+        console.note(&alternative(a, s.collective_bytes, s.peak_bytes));
+    }
 }
 
 /// Checks one model under several layouts: it is resolved once.

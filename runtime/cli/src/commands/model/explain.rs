@@ -9,8 +9,8 @@ use crate::output::json::object;
 use crate::stop::Stop;
 use meshwright_core::Layout;
 use meshwright_core::explain::{
-    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowProductReport, explain, note_no_kernels,
-    recomputed,
+    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowProductReport, alternatives, explain,
+    note_no_kernels, recomputed,
 };
 use meshwright_core::reference::{self as words, WordPage};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
@@ -76,12 +76,9 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     }
     let mut report = explain(&made.compiled, &|span| line_of(&made.sources, span));
     if made.trains {
-        let less = |layout: &Layout| {
-            let mut project = made.project.clone();
-            project.layout = layout.clone();
-            project.compile(&made.step, &made.sources).0
-        };
+        let less = |layout: &Layout| made.under(layout);
         report.recompute = recomputed(&made.step, &made.project.layout, &made.compiled, less);
+        report.alternatives = alternatives(&made.project.layout, &made.compiled, less);
     }
     if let Some(kind) = args.passes.device {
         add_device(&mut report, &made.compiled.plan, kind)?;

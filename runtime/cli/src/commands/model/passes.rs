@@ -6,7 +6,7 @@ use crate::output::console::Console;
 use crate::output::table::{Align, Table};
 use crate::stop::Stop;
 use crate::value_parsers::Emit;
-use meshwright_core::{Compiled, Evaluation, PASSES, StepGraph, diagnose, prediction, training_step};
+use meshwright_core::{Compiled, Evaluation, Layout, PASSES, StepGraph, diagnose, prediction, training_step};
 use meshwright_device::DevicePlan;
 use meshwright_device::target::Target;
 use meshwright_device::text::text;
@@ -31,6 +31,13 @@ pub(in crate::commands) struct Made {
 }
 
 impl Made {
+    /// The same step under another layout.
+    pub(super) fn under(&self, layout: &Layout) -> Option<Compiled> {
+        let mut project = self.project.clone();
+        project.layout = layout.clone();
+        project.compile(&self.step, &self.sources).0
+    }
+
     /// Says what to do where devices that have so much memory cannot hold it.
     pub(in crate::commands) fn fits(&self, memory: MemoryArgs, console: &mut Console) -> Result<(), Stop> {
         let Some(memory) = memory.bytes() else { return Ok(()) };

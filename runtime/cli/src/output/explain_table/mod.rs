@@ -12,7 +12,8 @@ use meshwright_core::explain::{Report, ValueReport};
 use meshwright_plan::Phase;
 use rows::{Widths, phase_rows};
 use std::collections::BTreeSet;
-use summary::{attention, overlap, recomputed, slow_products, totals};
+pub(crate) use summary::alternative;
+use summary::{alternatives, attention, overlap, recomputed, slow_products, totals};
 pub(crate) use view::View;
 use view::stem;
 
@@ -52,7 +53,8 @@ pub(crate) fn render(report: &Report, view: &View, screen: &Screen) -> String {
     let overlap = if view.all { format!("\n{}", plain(overlap(report))) } else { String::new() };
     let gap = if table.is_empty() { "" } else { "\n" };
     let hidden = plain(hidden(report, view));
-    let attention = plain(attention(report) + &recomputed(report) + &slow_products(report));
+    let attention =
+        plain(attention(report) + &recomputed(report) + &alternatives(report) + &slow_products(report));
     format!("mesh  {}\n\n{}{attention}{gap}{table}{overlap}{hidden}", mesh(report), plain(totals(report)))
 }
 
@@ -171,6 +173,7 @@ mod tests {
         Report {
             attention: vec![],
             recompute: vec![],
+            alternatives: vec![],
             slow_products: vec![],
             device: None,
             estimate: None,

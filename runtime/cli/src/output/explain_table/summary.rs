@@ -3,7 +3,7 @@
 use crate::output::table::{Align, Table};
 use crate::output::text::{bytes, counted, dashed, flops, short_seconds, thousands};
 use meshwright_core::explain::{
-    CollectiveReport, RecomputeReport, Report, SlowProductReport, attention_lines,
+    AlternativeReport, CollectiveReport, RecomputeReport, Report, SlowProductReport, attention_lines,
 };
 use meshwright_plan::CollectiveTotal;
 
@@ -104,6 +104,20 @@ pub(super) fn totals(report: &Report) -> String {
 /// What each path of `recompute` saves, and what is computed and moved for it a second time.
 pub(super) fn recomputed(report: &Report) -> String {
     report.recompute.iter().map(one_path).collect()
+}
+
+/// What other lines would move and hold, beside what the layout does.
+pub(super) fn alternatives(report: &Report) -> String {
+    let (moved, peak) = (report.per_device.collective_bytes, report.per_device.memory.peak_bytes);
+    let one = |a: &AlternativeReport| format!("instead    {}\n", alternative(a, moved, peak));
+    report.alternatives.iter().map(one).collect()
+}
+
+/// What a line would move and hold, in place of what is moved and held without it.
+pub(crate) fn alternative(a: &AlternativeReport, moved: u64, peak: u64) -> String {
+    let (then, held) = (bytes(a.collective_bytes), bytes(a.peak_bytes));
+    let (now, peak) = (bytes(moved), bytes(peak));
+    format!("`{}` moves {then} in place of {now}, and has a peak of {held} in place of {peak}", a.line)
 }
 
 /// Large products that no fast kernel of a GPU computes: how many for each reason, and the first of them.
