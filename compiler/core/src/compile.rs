@@ -11,7 +11,7 @@ use crate::print;
 use crate::schedule::{self, LineOf, LossParts};
 use crate::step_graph::StepGraph;
 use crate::verify::{verify, verify_graph};
-use meshwright_diag::{Diagnostic, Outcome, has_errors};
+use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Dim, Plan, Prim};
 use std::sync::LazyLock;
@@ -236,7 +236,11 @@ fn run<T>(
     observe: &mut Observer<'_>,
     passes: impl FnOnce(&mut Run<'_, '_>, StepGraph) -> Option<T>,
 ) -> Outcome<T> {
-    let mut start = linearized(normalize::dead_code(step));
+    let start = normalize::dead_code(step);
+    if let Some(d) = too_large(&start) {
+        return (None, vec![d]);
+    }
+    let mut start = linearized(start);
     let mut found = check_conflicts(layout, &start.graph, &|_| true);
     let planned = match microbatches::planned(&mut start, layout) {
         Ok(planned) => planned,
@@ -254,6 +258,24 @@ fn run<T>(
     };
     let mut run = Run { context: Context { layout, batch, line_of, options }, found, observe, done: 0 };
     (passes(&mut run, start), run.found)
+}
+
+/// Most values of a step, gradients and updates included: more would keep the compiler busy for longer than a second or two. A GPT of 90
+/// blocks that are written out one by one, with AdamW, is as large; those that ship have 1,700 at most.
+const MAX_VALUES: usize = 50_000;
+
+/// The error of a step that is too large.
+fn too_large(step: &StepGraph) -> Option<Diagnostic> {
+    let values = step.graph.nodes.len();
+    (values > MAX_VALUES).then(|| {
+        let text = format!(
+            "the program `{}` of `{}` has {values} values, more than {MAX_VALUES}: it is too large to compile",
+            step.program, step.model
+        );
+        Diagnostic::error(codes::E0219, text)
+            .note("each parameter counts with its gradient and its update")
+            .help("`repeat` computes layers that are alike in one body, and its parameters are one for all of them")
+    })
 }
 
 /// A compilation.

@@ -92,6 +92,11 @@ fn params(n: usize, op: char) -> Text {
     trained("", &format!("{declared} let y0 = x\n{steps} loss l = mean[batch, a](y{n} * y{n})\n"))
 }
 
+fn optimized(n: usize, optimizer: &str) -> Text {
+    let text = params(n, '*');
+    Text { model: text.model.replace("sgd(lr = 0.1)", optimizer), ..text }
+}
+
 fn dense(n: usize) -> Text {
     let dims = |i: usize| if i.is_multiple_of(2) { "[a], [b]" } else { "[b], [a]" };
     let layers = each(n, |i| format!(" let y{} = relu(dense(y{i}, {}) as d{i})\n", i + 1, dims(i)));
@@ -359,6 +364,11 @@ fn programs() -> Vec<Construct> {
         c("parameters", 500, 4, |n| params(n, '*')),
         c("parameters, added", 500, 4, |n| params(n, '+')),
         c("dense layers", 200, 4, dense),
+        // Optimizers make most of a large step: these are near the limit.
+        c("parameters with AdamW", 450, 4, |n| optimized(n, "adamw(lr = 0.1, weight_decay = 0.1)")),
+        c("parameters with LAMB", 260, 4, |n| optimized(n, "lamb(lr = 0.1)")),
+        c("parameters with Adafactor", 280, 4, |n| optimized(n, "adafactor(lr = 0.1)")),
+        c("parameters with LAMB, too many", 3000, 4, |n| optimized(n, "lamb(lr = 0.1)")),
         c("a chain", 1000, 4, |n| chain(n, |i| format!("sin(y{i})"))),
         c("a chain of sums", 2000, 4, |n| chain(n, |i| format!("y{i} + {i}"))),
         c("a chain of residuals", 500, 4, |n| chain(n, |i| format!("y{i} + sin(y{i})"))),
@@ -378,7 +388,11 @@ fn programs() -> Vec<Construct> {
             let text = trained("", &format!(" param w[a] = 1\n let y = x * w\n{SQUARE}"));
             Text { model: text.model.replacen(" minimize l\n", &" minimize l of w\n".repeat(n), 1), ..text }
         }),
-        c("loops", 100, 8, loops),
+        c("loops", 180, 8, loops),
+        c("loops in loops", 220, 8, |n| {
+            let nest = " repeat k { repeat j { repeat i { y = sin(y) } } }\n".repeat(n);
+            trained("dim k = 2, j = 2, i = 2\n", &format!(" param w[a] = 1\n let y = x * w\n{nest}{SQUARE}"))
+        }),
         c("one value with many users", 500, 4, |n| chain(n, |i| format!("y{i} + sin(y0 * {})", i + 2))),
         c("layers without parameters", 1000, 4, |n| {
             let layer = "layer q(x) {\n return sin(x)\n}\n";
@@ -413,7 +427,7 @@ fn splits() -> Vec<Construct> {
             under(chain(n, |i| format!("y{i} + {i}")), "r=2,c=2", "batch -> r; a -> c")
         }),
         c("loops under ZeRO-3", 50, 8, |n| under(loops(n), "data=2", ZERO3)),
-        c("loops, split twice", 50, 8, |n| under(loops(n), "r=2,c=2", "batch -> r; b -> c")),
+        c("loops, split twice", 160, 8, |n| under(loops(n), "r=2,c=2", "batch -> r; b -> c")),
         c("a chain of shifts, split", 200, 4, |n| {
             under(chain(n, |i| format!("shift[a, by = 1](y{i})")), "r=2,c=2", "batch -> r; a -> c")
         }),

@@ -251,15 +251,36 @@ fn names_that_lean_on_one_another_share_the_depth() {
     assert_eq!(found.matches("E0219").count(), 1, "{found}");
 }
 
+/// Optimizers multiply: a program of few values may have a step that is too large.
+#[test]
+fn steps_have_a_limit_with_all_updates() {
+    let compiled = |params: usize, optimizer: &str| {
+        let declared: String = (0..params).map(|i| format!(" param w{i}[b] = 1")).collect();
+        let product: String = (0..params).map(|i| format!(" let y{} = y{i} * w{i}", i + 1)).collect();
+        let p = program(&format!(
+            "dim b = 2 model m {{ input x[b]: float {declared} let y0 = x {product} loss l = mean[b](y{params}) }}
+            train m {{ minimize l optimizer {optimizer}(lr = 0.1) }}"
+        ));
+        let layout = Layout { mesh: Mesh::new([("r", 1)]), ..Layout::default() };
+        let (compiled, found) = compile(&training_step(&p).unwrap(), &layout, &|_| 0, &mut |_, _| {});
+        assert_eq!(compiled.is_none(), !found.is_empty());
+        found.iter().map(|d| format!("{} {}", d.code.id, d.message)).collect::<String>()
+    };
+    assert_eq!(compiled(2200, "sgd"), "");
+    let found = compiled(2200, "adamw");
+    assert!(found.starts_with("E0219 the program `train` of `m` has "), "{found}");
+    assert!(found.ends_with(" values, more than 50000: it is too large to compile"), "{found}");
+}
+
 /// A chain of as many lines as a graph may well have goes through every pass, on the stack of a test.
 #[test]
 fn long_chains_of_lines_compile() {
     let mut text = "dim b = 4, d = 2 model m { input x[b, d]: float param w[d] = 1 let a0 = w let b0 = x * w"
         .to_string();
-    for i in 1..10_000 {
+    for i in 1..8_000 {
         text += &format!(" let a{i} = neg(a{0}) let b{i} = neg(b{0})", i - 1);
     }
-    text += " loss l = mean[b](sum[d](a9999 * b9999)) metric q = a9999[d = 0] }
+    text += " loss l = mean[b](sum[d](a7999 * b7999)) metric q = a7999[d = 0] }
         train m { minimize l optimizer sgd(lr = 0.1) }";
     let p = program(&text);
     let layout = Layout { mesh: Mesh::new([("r", 2)]), ..Layout::default() };
