@@ -271,6 +271,113 @@ fn an_infinite_derivative_says_what_to_add() {
     }
 }
 
+/// A model of `y`, of which `h` is 0 at some places and not below.
+fn guarded(name: &str, y: &str) -> PathBuf {
+    let body = format!(
+        "    let h = (x - 1) * mean[m](w)\n    let c = h > 0\n    let y = {y}\n    loss l = mean[batch](sum[n](y))\n"
+    );
+    prepared(name, &body, "    optimizer sgd(lr = 1e-6)\n")
+}
+
+/// A value that is not chosen counts as 0 in the gradient, times a derivative that may be infinite. The loss may never show it.
+#[test]
+fn what_a_where_does_not_choose_is_named_with_a_safe_operand() {
+    for (k, (y, fixed)) in [
+        ("where(c, log(h), 0)", "where(c, log(where(c, h, 1)), 0)"),
+        ("where(not c, 0, log(h))", "where(not c, 0, log(where(not c, 1, h)))"),
+        ("where(h > 0, sqrt(h), 0)", "where(h > 0, sqrt(where(h > 0, h, 1)), 0)"),
+        ("where(c, 2 / h, 0)", "where(c, 2 / where(c, h, 1), 0)"),
+        ("where(c, x / h, 0)", "where(c, x / where(c, h, 1), 0)"),
+        ("where(c, h ** 0.5, 0)", "where(c, where(c, h, 1) ** 0.5, 0)"),
+        ("where(c, h ** -1, 0)", "where(c, where(c, h, 1) ** -1, 0)"),
+        ("where(c, rsqrt(h), 0)", "where(c, rsqrt(where(c, h, 1)), 0)"),
+        ("where(c, log1p(h - 1), 0)", "where(c, log1p(where(c, h - 1, 1)), 0)"),
+        ("where(c, h * log(h) + 1, 0)", "where(c, h * log(where(c, h, 1)) + 1, 0)"),
+        ("where(h < 1, exp(1000 * h), 0)", "where(h < 1, exp(where(h < 1, 1000 * h, 1)), 0)"),
+        ("c * log(h)", "c * log(where(h > 0, h, 1))"),
+        ("cast(c, float) * (1 + sqrt(h))", "cast(c, float) * (1 + sqrt(where(h > 0, h, 1)))"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let at = guarded(&format!("guarded-{k}"), y);
+        for layout in LAYOUTS {
+            let err = failed(&at, &[layout, &["--steps", "3"]].concat());
+            let guard = if y.starts_with("where") { "a `where` that does not choose it" } else { "a mask" };
+            for part in
+                ["the first value that is not finite is `", "(line 7)", &format!("= help: {guard} (line 7)")]
+            {
+                assert!(err.contains(part), "{y} {layout:?}: `{part}` is not in\n{err}");
+            }
+            let said = err.split("choose the operand, `").nth(1).and_then(|s| s.split('`').next()).unwrap();
+            let inner = said.replace("… / ", "").replace(" ** …", "");
+            let (before, after) = inner.split_once('…').unwrap();
+            assert!(fixed.contains(before) && fixed.contains(after), "{y}: {said} is not {fixed}");
+            assert!(!err.contains("smaller learning rate"), "{y}: {err}");
+        }
+        // What it says works.
+        assert_eq!(
+            trained(&guarded(&format!("guarded-{k}"), fixed), &["--no-save", "--steps", "3"]),
+            Some(0),
+            "{fixed}"
+        );
+    }
+}
+
+/// Where the loss shows the value it was chosen: that it stands behind a `where` is not why.
+#[test]
+fn what_a_where_chooses_is_no_matter_of_the_where() {
+    for (y, help) in
+        [("where(h >= 0, log(h), 0)", "`log` at 0 is infinite"), ("where(h < 9, exp(100 * h), 0)", "smaller")]
+    {
+        let err = failed(&guarded("where-chosen", y), &["--no-save", "--steps", "3"]);
+        assert!(err.contains("at step 1: the first value that is not finite is `y` (line 7)"), "{err}");
+        assert!(err.contains(help) && !err.contains("does not choose"), "{err}");
+    }
+}
+
+/// Parameters that are not finite are looked for where a checkpoint is due, and their cause from the one before.
+#[test]
+fn the_cause_of_a_parameter_that_is_not_finite_is_found() {
+    // A step reads what the one before has counted: the fourth is the first with a value of 0.
+    let body = "    state done[m] = 0
+    done = done + 1
+    let h = sum[n](x * w) - stop_gradient(sum[n](x * w)) + relu(3 - done)
+    let y = where(h > 0, sqrt(h), 0)
+    loss l = mean[batch](sum[m](y))
+";
+    let at = prepared("state-cause", body, "    optimizer sgd(lr = 1e-6)\n");
+    for layout in LAYOUTS {
+        let _ = std::fs::remove_dir_all(at.join("r"));
+        let saved = ["--run", "r", "--checkpoint-every", "2", "--steps", "9"];
+        let err = failed(&at, &[&saved, &layout[1..]].concat());
+        for part in [
+            "error[E0517]: `w` is not finite after step 4: the first value that is not finite is `d(y)` (line 8)",
+            "no checkpoint is written of it",
+            "the checkpoint of step 2 is the last one",
+            "the derivative of `sqrt` at 0 is infinite",
+            "steps 3 to 4 run again",
+        ] {
+            assert!(err.contains(part), "{layout:?}: `{part}` is not in\n{err}");
+        }
+        assert!(!at.join("r/checkpoints/step-0000000004.safetensors").exists());
+        let err = failed(&at, &[layout, &["--steps", "9"]].concat());
+        for part in ["after step 9", "that was in step 4", "steps 1 to 9 run again, with checks"] {
+            assert!(err.contains(part), "{layout:?}: `{part}` is not in\n{err}");
+        }
+    }
+    // In `f16` such a step updates nothing, at any scale.
+    let err = failed(&at, &["--no-save", "--steps", "40", "--precision", "f16"]);
+    for part in [
+        "the loss scale falls below 1",
+        "first value that is not finite is `d(y)` (line 8)",
+        "`sqrt(where(h > 0, …, 1))`",
+    ] {
+        assert!(err.contains(part), "`{part}` is not in\n{err}");
+    }
+    assert!(!err.contains("--precision bf16"), "{err}");
+}
+
 #[test]
 fn a_norm_is_finite_where_it_fits_and_named_where_not() {
     // Each element of the gradient of `w` is 4e30 to 4e31: their squares do not fit in `f32`, the norm does.

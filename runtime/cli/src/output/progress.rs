@@ -149,11 +149,12 @@ impl<'a> Watcher<'a> {
                 let why = format!("gradients are not finite at a loss scale of {scale}, which is halved");
                 self.tell(|console| console.note(&format!("step {step} updates nothing: {why}")));
             }
-            Progress::RunningAgain { from, step, why } => {
+            Progress::RunningAgain { from, checked, step, why } => {
+                let which = if checked + 2 < step { "" } else { "the last two " };
                 let (from, step) = (thousands(from + 1), thousands(step));
                 let note = match from == step {
                     true => format!("{why}: step {step} runs again, with checks"),
-                    false => format!("{why}: steps {from} to {step} run again, the last two with checks"),
+                    false => format!("{why}: steps {from} to {step} run again, {which}with checks"),
                 };
                 self.tell(|console| console.note(&note));
             }

@@ -12,24 +12,12 @@ pub struct Saver {
     store: Arc<Store>,
     writing: Option<(u64, JoinHandle<Checked<()>>)>,
     ended: Option<Checked<u64>>,
-    /// The step of the newest one that is written.
-    newest: Option<u64>,
 }
 
 impl Saver {
     /// Writes to that store.
-    ///
-    /// # Errors
-    ///
-    /// E0512 where it cannot be read.
-    pub fn new(store: Store) -> Checked<Saver> {
-        let newest = store.newest_step()?;
-        Ok(Saver { store: Arc::new(store), writing: None, ended: None, newest })
-    }
-
-    /// The step of the newest checkpoint that is written.
-    pub fn newest(&self) -> Option<u64> {
-        self.newest
+    pub fn new(store: Store) -> Saver {
+        Saver { store: Arc::new(store), writing: None, ended: None }
     }
 
     /// Begins to write a checkpoint; first what the log says of its steps is made durable. The one before must have ended.
@@ -55,9 +43,6 @@ impl Saver {
     pub fn wait(&mut self) {
         let Some((step, thread)) = self.writing.take() else { return };
         let written = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        if written.is_ok() {
-            self.newest = Some(step);
-        }
         self.ended = Some(written.map(|()| step));
     }
 

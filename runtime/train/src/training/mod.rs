@@ -1,6 +1,7 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
 pub(super) mod evaluator;
+pub(super) mod guards;
 pub(super) mod history;
 pub(super) mod not_finite;
 pub(super) mod poles;
@@ -162,13 +163,15 @@ pub enum Progress<'a> {
         /// The folder of checkpoints.
         path: PathBuf,
     },
-    /// A loss is not finite: its step is run again with checks, to find out why.
+    /// Something is not finite: steps are run again with checks, to find out why.
     RunningAgain {
         /// After which step it begins.
         from: u64,
-        /// The step.
+        /// After which step each is checked.
+        checked: u64,
+        /// The last step.
         step: u64,
-        /// Its loss, in words.
+        /// What is not finite, in words.
         why: &'a str,
     },
     /// Something that is no reason to end the run.

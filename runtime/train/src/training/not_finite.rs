@@ -7,27 +7,37 @@ use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, resto
 use crate::failure::Failure;
 use crate::inference::read_checkpoint;
 use crate::project::{Project, line_of};
-use crate::training::poles::{Pole, smaller_steps};
+use crate::training::guards::Guard;
+use crate::training::poles::{Pole, guarded_growth, smaller_steps};
 use crate::training::{Progress, TrainOptions};
 use meshwright_core::{Compiled, GRADIENT_NORM, examined_step};
 use meshwright_data::{Dataset, Schedule};
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_exec::{Cluster, Finiteness, Processes};
 use meshwright_ops::{Graph, Id};
-use meshwright_plan::{BufId, DType, Plan, Prim, ProgramInputKind, Step};
+use meshwright_plan::{BufId, DType, Phase, Plan, Prim, ProgramInputKind, Step};
 use meshwright_runs::checkpoint::Which;
 use meshwright_runs::metrics::StepMetrics;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A loss, or a norm of gradients, that is not finite.
+/// What is not finite after a step, so that the run ends.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NotFinite {
     step: u64,
-    /// The name of the step's output; `None` for the loss.
-    norm: Option<String>,
-    value: f64,
+    what: What,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum What {
+    Loss(f64),
+    /// A norm of gradients: the name of the step's output.
+    Norm(String, f64),
+    /// Gradients of `f16`, at any loss scale.
+    Gradients,
+    /// A parameter, or what an optimizer keeps: its name, and what is said of it.
+    State(String, Vec<String>),
 }
 
 impl NotFinite {
@@ -35,25 +45,50 @@ impl NotFinite {
     pub(crate) fn of(measured: &StepMetrics) -> Option<NotFinite> {
         let step = measured.step;
         if !measured.loss.is_finite() {
-            return Some(NotFinite { step, norm: None, value: measured.loss });
+            return Some(NotFinite { step, what: What::Loss(measured.loss) });
         }
         let others = measured.values.iter().filter(|(name, _)| name.starts_with(GRADIENT_NORM));
         let norms = others.map(|(name, v)| (name.as_str(), *v));
         let mut norms = norms.chain(measured.gradient_norm.map(|v| (GRADIENT_NORM, v)));
         let (name, value) = norms.find(|(_, v)| !v.is_finite() && measured.loss_scale.is_none())?;
-        Some(NotFinite { step, norm: Some(name.into()), value })
+        Some(NotFinite { step, what: What::Norm(name.into(), value) })
+    }
+
+    /// The gradients of a step in `f16` whose loss scale cannot be halved any more.
+    pub(crate) fn gradients(step: u64) -> NotFinite {
+        NotFinite { step, what: What::Gradients }
+    }
+
+    /// A parameter or a moment, as it stands after a step; `notes` say what comes of it.
+    pub(crate) fn state(step: u64, name: String, notes: Vec<String>) -> NotFinite {
+        NotFinite { step, what: What::State(name, notes) }
     }
 
     /// What it is, in words.
     fn message(&self, loss: &str) -> String {
+        let step = self.step;
         let of = |name: &str| name.strip_prefix(GRADIENT_NORM)?.strip_prefix('_').map(String::from);
-        let what = match self.norm.as_deref() {
-            None => format!("the loss `{loss}`"),
-            Some(name) => of(name).map_or("the norm of all gradients".into(), |loss| {
-                format!("the norm of all gradients of `{loss}`")
-            }),
-        };
-        format!("{what} is {} at step {}", self.value, self.step)
+        match &self.what {
+            What::Loss(value) => format!("the loss `{loss}` is {value} at step {step}"),
+            What::Norm(name, value) => {
+                let of = of(name).map(|loss| format!(" of `{loss}`")).unwrap_or_default();
+                format!("the norm of all gradients{of} is {value} at step {step}")
+            }
+            What::Gradients => format!(
+                "the loss scale falls below 1 at step {step}, since gradients of `{loss}` are not finite at any"
+            ),
+            What::State(name, _) => format!("`{name}` is not finite after step {step}"),
+        }
+    }
+
+    /// The first step that may have made it, where the state after `saved` is known.
+    fn looked_at(&self, saved: u64) -> u64 {
+        match self.what {
+            // Nothing has told of it meanwhile.
+            What::State(..) => saved,
+            // The loss shows what the step before did to the parameters.
+            _ => self.step.saturating_sub(2).max(saved),
+        }
     }
 }
 
@@ -85,6 +120,8 @@ struct Culprit {
     operands: Option<Vec<(String, Finiteness)>>,
     /// The function that is infinite at a point, where it was one.
     pole: Option<Pole>,
+    /// The function that grows fast behind a guard, where it was one.
+    growth: Option<(&'static str, Guard)>,
     /// The first that is not a number, where that is another one.
     not_a_number: Option<(String, Span)>,
 }
@@ -127,11 +164,12 @@ impl<'a> Rerun<'a> {
         let step = found.step;
         let message = found.message(declared.map_or("the loss", |d| d.name.as_str()));
         // What follows may take long, and be cut off.
-        progress(Progress::RunningAgain { from: self.saved, step, why: &message });
+        let checked = found.looked_at(self.saved);
+        progress(Progress::RunningAgain { from: self.saved, checked, step, why: &message });
         let culprit = self.culprit(cluster, found);
         let d = match &culprit {
             Ok(Outcome::Found(c)) => {
-                self.described(Diagnostic::error(codes::E0517, self.with_cause(&message, c)), c, step)
+                self.described(Diagnostic::error(codes::E0517, self.with_cause(&message, c)), c, found)
             }
             Ok(Outcome::Nothing) => Diagnostic::error(codes::E0517, message)
                 .note(format!("run again from step {}, nothing in it was other than finite", self.saved)),
@@ -140,23 +178,36 @@ impl<'a> Rerun<'a> {
             Err(failure) => Diagnostic::error(codes::E0517, message)
                 .note(format!("it could not be run again: {}", said(failure))),
         };
-        let d = match declared.filter(|_| found.norm.is_none()) {
-            Some(decl) => d.and(decl.span, "not finite from here on"),
-            None => d,
+        let d = match (&found.what, declared) {
+            (What::Loss(_), Some(decl)) => d.and(decl.span, "not finite from here on"),
+            (What::State(_, notes), _) => notes.iter().fold(d, |d, note| d.note(note)),
+            _ => d,
         };
-        let d = match self.project.program.float {
-            DType::F16 => d.note(
+        let culprit = match &culprit {
+            Ok(Outcome::Found(c)) => Some(c),
+            _ => None,
+        };
+        let shown = culprit.is_some_and(|c| c.step == found.step) && matches!(found.what, What::Loss(_));
+        self.helped(d, culprit, shown)
+    }
+
+    /// With what helps; the loss of the step may have `shown` the value.
+    fn helped(&self, d: Diagnostic, culprit: Option<&Culprit>, shown: bool) -> Diagnostic {
+        let float = self.project.program.float;
+        let pole = culprit.and_then(|c| c.pole);
+        let growth = culprit.and_then(|c| c.growth).filter(|(_, guard)| guard.holds(shown));
+        let guarded = growth.map(|(name, guard)| guard.help(self.sources, name));
+        let guarded = guarded.or_else(|| pole.and_then(|p| p.guarded(self.sources, shown)));
+        let in_the_model = guarded.is_some() || pole.is_some_and(|p| p.is_in_the_model());
+        let d = match float {
+            DType::F16 if !in_the_model => d.note(
                 "in `f16`, what is beyond 65504 is infinite; `--precision bf16` has the range of `f32`",
             ),
             _ => d,
         };
-        let pole = match &culprit {
-            Ok(Outcome::Found(c)) => c.pole,
-            _ => None,
-        };
-        let float = self.project.program.float;
-        let d = pole.iter().fold(d, |d, p| d.help(p.help(float)));
-        if pole.is_some_and(|p| p.is_in_the_model()) { d } else { d.help(smaller_steps(self.project)) }
+        let helps = guarded.into_iter().chain(pole.map(|p| p.help(float)));
+        let d = helps.fold(d, Diagnostic::help);
+        if in_the_model { d } else { d.help(smaller_steps(self.project)) }
     }
 
     fn with_cause(&self, message: &str, c: &Culprit) -> String {
@@ -172,7 +223,7 @@ impl<'a> Rerun<'a> {
         }
     }
 
-    fn described(&self, d: Diagnostic, c: &Culprit, step: u64) -> Diagnostic {
+    fn described(&self, d: Diagnostic, c: &Culprit, found: &NotFinite) -> Diagnostic {
         let is = words(c.is);
         let named = |all: &[&(String, Finiteness)]| {
             all.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ")
@@ -204,10 +255,10 @@ impl<'a> Rerun<'a> {
             }
             None => d,
         };
-        if c.step == step {
-            d
-        } else {
-            d.note(format!("that was in step {}, before the loss showed it", c.step))
+        match found.what {
+            _ if c.step == found.step => d,
+            What::Loss(_) => d.note(format!("that was in step {}, before the loss showed it", c.step)),
+            _ => d.note(format!("that was in step {}", c.step)),
         }
     }
 
@@ -220,12 +271,24 @@ impl<'a> Rerun<'a> {
             .and_then(|Compiled { spmd, plan }| Ok((load(cluster, plan, None)?, spmd.step.graph)));
         let (examined, graph) = agree_on_result(&processes, "the step with checks", made)?;
         self.restart(cluster)?;
-        // The loss shows what the step before did to the parameters.
-        let looked_at = step.saturating_sub(2).max(self.saved);
+        let looked_at = not_finite.looked_at(self.saved);
         let began = Instant::now();
-        for n in self.saved..looked_at {
-            let given = self.batch(&processes, self.program, n)?;
-            cluster.run(self.program.id, n + 1, &provide(self.program, given))?;
+        for n in self.saved..step {
+            if n < looked_at {
+                let given = self.batch(&processes, self.program, n)?;
+                cluster.run(self.program.id, n + 1, &provide(self.program, given))?;
+            } else {
+                let given = self.batch(&processes, &examined, n)?;
+                let (_, seen) = cluster.run_examined(examined.id, n + 1, &provide(&examined, given))?;
+                let trail = Trail { plan: &examined.plan, graph: &graph, seen: &seen };
+                if let Some(found) = trail.culprit(n + 1, &not_finite.what) {
+                    return Ok(Outcome::Found(found));
+                }
+            }
+            // The last steps are few.
+            if n + 1 >= step.saturating_sub(2) {
+                continue;
+            }
             let wishes = [self.stop.load(Ordering::Relaxed), began.elapsed() > MOST_TIME];
             match synchronized_stop(&processes, "the step that is run again".into(), wishes, None)? {
                 [true, _] => return Ok(Outcome::GivenUp { at: n + 1, why: "it was interrupted".into() }),
@@ -237,15 +300,6 @@ impl<'a> Rerun<'a> {
                     return Ok(Outcome::GivenUp { at: n + 1, why });
                 }
                 _ => {}
-            }
-        }
-        for n in looked_at..step {
-            let given = self.batch(&processes, &examined, n)?;
-            let (_, seen) = cluster.run_examined(examined.id, n + 1, &provide(&examined, given))?;
-            let trail = Trail { plan: &examined.plan, graph: &graph, seen: &seen };
-            let found = trail.culprit(n + 1, not_finite.norm.as_deref());
-            if let Some(found) = found {
-                return Ok(Outcome::Found(found));
             }
         }
         Ok(Outcome::Nothing)
@@ -303,17 +357,10 @@ impl Trail<'_> {
 
     /// The first of all values that are not finite and that such a loss is made of, or such a norm; where that is finite, that the next
     /// parameters are made of. Infinite constants, such as those of masks, are nobody's fault.
-    fn culprit(&self, step: u64, norm: Option<&str>) -> Option<Culprit> {
+    fn culprit(&self, step: u64, what: &What) -> Option<Culprit> {
         let plan = self.plan;
         let bad = |buf: &BufId| self.of(*buf) != Finiteness::Finite;
-        let mut told = plan.outputs.iter().enumerate();
-        let told = told.find(|(at, o)| norm.map_or(*at == 0, |name| o.name == name));
-        let loss = told.map(|(_, o)| o.buf).filter(bad);
-        let next = plan.program_inputs.iter().filter_map(|l| l.next).filter(bad);
-        let mut todo: Vec<BufId> = match loss {
-            Some(loss) => vec![loss],
-            None => next.collect(),
-        };
+        let mut todo = self.ends(what);
         let mut makers: BTreeMap<BufId, usize> = BTreeMap::new();
         for (at, s) in plan.steps.iter().enumerate() {
             makers.extend(s.writes.iter().map(|o| (o.buf, at)));
@@ -353,7 +400,30 @@ impl Trail<'_> {
         let finite = operands.as_ref().is_some_and(|all| all.iter().all(|o| o.1 == Finiteness::Finite));
         let node = self.node(buf, makers.get(&buf)).filter(|_| finite);
         let pole = node.and_then(|id| Pole::of(self.graph, id, is));
-        Some(Culprit { step, path, span, is, operands, pole, not_a_number })
+        let growth = node.and_then(|id| guarded_growth(self.graph, id));
+        Some(Culprit { step, path, span, is, operands, pole, growth, not_a_number })
+    }
+
+    /// What is not finite and told by it.
+    fn ends(&self, what: &What) -> Vec<BufId> {
+        let plan = self.plan;
+        let bad = |buf: &BufId| self.of(*buf) != Finiteness::Finite;
+        let mut outputs = plan.outputs.iter();
+        let told = match what {
+            What::Norm(name, _) => outputs.find(|o| o.name == *name),
+            What::Loss(_) => outputs.next(),
+            What::Gradients | What::State(..) => None,
+        };
+        if let Some(told) = told.map(|o| o.buf).filter(bad) {
+            return vec![told];
+        }
+        if *what == What::Gradients {
+            // The step has updated nothing, but would have read them.
+            let phase = |s: &Step| s.origin.first().map(|cause| self.graph.node(Id(cause.id)).origin.phase);
+            let updates = plan.steps.iter().filter(|s| phase(s) == Some(Phase::Update));
+            return updates.flat_map(|s| &s.reads).map(|o| o.buf).filter(bad).collect();
+        }
+        plan.program_inputs.iter().filter_map(|l| l.next).filter(bad).collect()
     }
 
     /// The op that makes a buffer.

@@ -1,7 +1,9 @@
 //! Functions that are infinite at a point, or whose derivative is: which of them made a value that is not finite of finite ones, and
 //! what to write in its place.
 
+use crate::training::guards::Guard;
 use crate::project::Project;
+use meshwright_diag::Sources;
 use meshwright_exec::Finiteness;
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Origin};
 use meshwright_plan::{DType, Phase};
@@ -29,6 +31,9 @@ const FUNCTIONS: [PoleFunction; 7] = [
     PoleFunction { op: "pow", name: "**", at: "0", away: "(… + {}) ** …" },
 ];
 
+/// Functions that only large operands take out of range.
+const FAST_GROWING: [&str; 3] = ["exp", "expm1", "tan"];
+
 /// Operands of a value that was computed again are compared with those of the first computation this far.
 const DEPTH: usize = 4;
 
@@ -39,6 +44,7 @@ pub(crate) struct Pole {
     /// Whether it was its derivative.
     of_derivative: bool,
     is: Finiteness,
+    guard: Option<Guard>,
 }
 
 impl Pole {
@@ -48,18 +54,24 @@ impl Pole {
         let function = |op: &str| FUNCTIONS.iter().find(|f| f.op == op);
         let own = function(node.op.name())?;
         match node.origin.phase {
-            Phase::Forward => Some(Pole { function: own, of_derivative: false, is }),
+            Phase::Forward => {
+                Some(Pole { function: own, of_derivative: false, is, guard: Guard::of(graph, id) })
+            }
             Phase::Backward => {
-                let forward = graph.ids().filter(|x| graph.node(*x).origin.phase == Phase::Forward);
-                let of =
-                    forward.filter(|x| graph.node(*x).origin.span == node.origin.span).find_map(|x| {
-                        let of = function(graph.node(x).op.name())?;
-                        is_derivative(graph, id, x).then_some(of)
-                    })?;
-                Some(Pole { function: of, of_derivative: true, is })
+                let (of, function) = forward_of(graph, id).find_map(|x| {
+                    let of = function(graph.node(x).op.name())?;
+                    is_derivative(graph, id, x).then_some((x, of))
+                })?;
+                Some(Pole { function, of_derivative: true, is, guard: Guard::of(graph, of) })
             }
             _ => None,
         }
+    }
+
+    /// What it stands behind, and what to write there; the loss may have `shown` its value.
+    pub(crate) fn guarded(&self, sources: &Sources, shown: bool) -> Option<String> {
+        let guard = self.guard.filter(|guard| guard.holds(shown && !self.of_derivative));
+        guard.map(|guard| guard.help(sources, self.function.name))
     }
 
     /// What it is, and what to write.
@@ -96,6 +108,21 @@ impl Pole {
     pub(crate) fn is_in_the_model(&self) -> bool {
         self.of_derivative
     }
+}
+
+/// Name and guard of the function that has made the value `id`, or the same value in the forward pass, too large.
+pub(crate) fn guarded_growth(graph: &Graph, id: Id) -> Option<(&'static str, Guard)> {
+    let name = graph.node(id).op.name();
+    let grows = FAST_GROWING.contains(&name);
+    let first = forward_of(graph, id).find(|x| graph.node(*x).op.name() == name).filter(|_| grows)?;
+    Some((name, Guard::of(graph, first)?))
+}
+
+/// The values of the forward pass that the expression of a value makes, of which it is one or is computed.
+fn forward_of(graph: &Graph, id: Id) -> impl Iterator<Item = Id> {
+    let at = |x: &Id| (graph.node(*x).origin.phase, graph.node(*x).origin.span);
+    let span = graph.node(id).origin.span;
+    graph.ids().filter(move |x| at(x) == (Phase::Forward, span))
 }
 
 /// True where the value `id` of the backward pass is made of operands or the result of the function `of`.

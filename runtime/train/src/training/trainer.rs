@@ -121,7 +121,7 @@ impl Run<'_> {
             program: &program,
             evaluators: &evaluators,
             writes: options.run.is_some(),
-            saver: store.map(Saver::new).transpose()?,
+            saver: store.map(Saver::new),
             log,
             metrics_file,
             trace,

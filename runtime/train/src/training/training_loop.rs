@@ -8,7 +8,6 @@ use crate::project::Project;
 use crate::trace::Trace;
 use crate::training::evaluator::Evaluator;
 use crate::training::not_finite::NotFinite;
-use crate::training::poles::smaller_steps;
 use crate::training::run_description::MEASURED;
 use crate::training::utilization::Utilization;
 use crate::training::{Finished, Progress, TrainOptions};
@@ -87,7 +86,7 @@ pub(crate) struct TrainingLoop<'a> {
     pub(crate) line: u32,
     /// What went wrong here since all processes met.
     pub(crate) failed: Option<Failure>,
-    /// The step whose loss is not finite, and that loss: all processes have the same. The run ends with it.
+    /// What is not finite: all processes have the same. The run ends with it.
     pub(crate) not_finite: Option<NotFinite>,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) progress: &'a mut dyn FnMut(Progress),
@@ -126,9 +125,16 @@ impl TrainingLoop<'_> {
         loop {
             let n = finished.steps;
             let epoch_ends = is_open(n, per_epoch, &losses);
-            if epoch_ends || self.evaluates_after(n) {
-                // What was computed must not be lost with a long evaluation.
+            let evaluates = epoch_ends || self.evaluates_after(n);
+            // What was computed must not be lost with a long evaluation.
+            if evaluates || n > from && ahead.is_none() && (agreed.save || self.saves_after(n)) {
                 self.save(n, losses)?;
+            }
+            if self.not_finite.is_some() {
+                self.end_early(n, ahead)?;
+                return Ok(finished);
+            }
+            if evaluates {
                 let ControlFlow::Continue(eval) = self.evaluate_after(n, epoch_ends)? else {
                     finished.interrupted = true;
                     break;
@@ -144,8 +150,6 @@ impl TrainingLoop<'_> {
                     finished.stopped_early = true;
                     break;
                 }
-            } else if n > from && ahead.is_none() && (agreed.save || self.saves_after(n)) {
-                self.save(n, losses)?;
             }
             // All that was asked for is done where this was the last step.
             if (from + 1..last).contains(&n) && ahead.is_none() && agreed.stop {
@@ -268,6 +272,9 @@ impl TrainingLoop<'_> {
         }
         self.written()?;
         self.meet(n)?;
+        if self.not_finite.is_some() {
+            return Ok(finished);
+        }
         let cut = !n.is_multiple_of(per_epoch) || self.options.evaluation.every.is_some();
         if !finished.interrupted && cut && self.seen.last().is_none_or(|s| s.step != n) {
             match self.evaluate(n, self.evaluators.during.as_ref())? {
@@ -359,14 +366,7 @@ impl TrainingLoop<'_> {
         if scale / 2.0 >= 1.0 {
             return;
         }
-        let message = format!(
-            "the loss scale falls below 1 at step {step}: gradients of `{}` are not finite at any scale",
-            self.loss
-        );
-        let d = Diagnostic::error(codes::E0517, message)
-            .note("`f16` holds numbers up to 65504, and the loss itself is finite")
-            .help("`--precision bf16` has the range of `f32`; or try a smaller learning rate");
-        self.note(Err(d.into()));
+        self.not_finite = Some(NotFinite::gradients(step));
     }
 
     // --------------------------------------------------------------------------------------------- evaluations
@@ -472,19 +472,32 @@ impl TrainingLoop<'_> {
         !clips && norms.any(|norm| norm > root)
     }
 
-    /// Looks at all parameters and moments. That one is not finite is told when all meet: nothing more would be learned with it.
+    /// Looks at all parameters and moments: of one that is not finite nothing more would be learned.
     fn examine_states(&mut self, step: u64) -> Result<(), Failure> {
-        let names: Vec<String> = self.cluster.states().map(|s| s.name.clone()).collect();
-        for name in names {
+        let states: Vec<String> = self.cluster.states().map(|s| s.name.clone()).collect();
+        let mut found = None;
+        for name in states {
             let whole = self.cluster.gathered_state(&name)?;
-            if whole.and_then(|t| raw_of(&t)).is_some_and(|raw| !raw.is_finite()) {
-                let message =
-                    format!("`{name}` is not finite after step {step}: nothing more is learned with it");
-                let d = Diagnostic::error(codes::E0517, message).help(smaller_steps(self.project));
-                self.note(Err(d.into()));
-            }
+            let bad = whole.and_then(|t| raw_of(&t)).is_some_and(|raw| !raw.is_finite());
+            found = found.or(bad.then_some(name));
         }
-        Ok(())
+        self.ends_with_state(step, found, || vec!["nothing more is learned with it".into()]).map(|_| ())
+    }
+
+    /// Whether the first process has found a parameter or a moment that is not finite: the run ends with it, on all processes.
+    fn ends_with_state(
+        &mut self,
+        step: u64,
+        found: Option<String>,
+        notes: impl FnOnce() -> Vec<String>,
+    ) -> Result<bool, Failure> {
+        let all = self.cluster.processes().gather("what is not finite".into(), &found)?;
+        let found = all.into_iter().flatten().next();
+        let ends = found.is_some();
+        if let Some(name) = found {
+            self.not_finite.get_or_insert(NotFinite::state(step, name, notes()));
+        }
+        Ok(ends)
     }
 
     // --------------------------------------------------------------------------------------------- checkpoints
@@ -499,25 +512,28 @@ impl TrainingLoop<'_> {
         if !self.writes || self.saved == step {
             return Ok(());
         }
-        (self.saved, self.saved_at) = (step, Instant::now());
         let (epoch, position) = self.schedule.position(step);
         let name = self.project.program.model.as_str();
         let log = self.log.as_ref().map(MetricsLog::mark);
         let meta = Meta { losses, log, ..Meta::new(name, step, epoch, position as u64, self.seed) };
         let tensors = snapshot(self.cluster)?;
+        let (found, saved) = (not_finite(&tensors).map(String::from), self.saved);
+        let notes = || {
+            let kept = (saved > 0).then(|| format!("the checkpoint of step {saved} is the last one"));
+            ["no checkpoint is written of it".into()].into_iter().chain(kept).collect()
+        };
+        if self.ends_with_state(step, found, notes)? {
+            return Ok(());
+        }
+        (self.saved, self.saved_at) = (step, Instant::now());
         // The one before must be whole before it may be removed. While it is waited for, the others hear that this one lives.
         self.written()?;
         if self.failed.is_some() {
             return Ok(());
         }
         let Some(saver) = &mut self.saver else { return Ok(()) };
-        let started = match not_finite(&tensors) {
-            Some(name) => Err(poisoned(self.project, step, name, saver.newest())),
-            None => {
-                let log = self.log.as_ref().map(MetricsLog::to_sync).transpose();
-                log.and_then(|log| saver.start(meta, tensors, log))
-            }
-        };
+        let log = self.log.as_ref().map(MetricsLog::to_sync).transpose();
+        let started = log.and_then(|log| saver.start(meta, tensors, log));
         self.note(started.map_err(Failure::from));
         Ok(())
     }
@@ -550,15 +566,4 @@ impl TrainingLoop<'_> {
             None => {}
         }
     }
-}
-
-/// A checkpoint that could never go on.
-fn poisoned(project: &Project, step: u64, name: &str, newest: Option<u64>) -> Box<Diagnostic> {
-    let message = format!("`{name}` is not finite after step {step}: no checkpoint is written of it");
-    let d = Diagnostic::error(codes::E0517, message);
-    let d = match newest {
-        Some(kept) => d.note(format!("the checkpoint of step {kept} is the last one")),
-        None => d,
-    };
-    Box::new(d.help(smaller_steps(project)))
 }
