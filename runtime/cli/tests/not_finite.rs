@@ -324,7 +324,7 @@ fn what_a_where_does_not_choose_is_named_with_a_safe_operand() {
     }
 }
 
-/// Where the loss shows the value it was chosen: that it stands behind a `where` is not why.
+/// The loss shows a value that was chosen: that it stands behind a `where` is not why.
 #[test]
 fn what_a_where_chooses_is_no_matter_of_the_where() {
     for (y, help) in

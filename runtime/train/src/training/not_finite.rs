@@ -197,7 +197,7 @@ impl<'a> Rerun<'a> {
         let pole = culprit.and_then(|c| c.pole);
         let growth = culprit.and_then(|c| c.growth).filter(|(_, guard)| guard.holds(shown));
         let guarded = growth.map(|(name, guard)| guard.help(self.sources, name));
-        let guarded = guarded.or_else(|| pole.and_then(|p| p.guarded(self.sources, shown)));
+        let guarded = guarded.or_else(|| pole.and_then(|p| p.help_behind(self.sources, shown)));
         let in_the_model = guarded.is_some() || pole.is_some_and(|p| p.is_in_the_model());
         let d = match float {
             DType::F16 if !in_the_model => d.note(

@@ -5,7 +5,7 @@ use crate::training::guards::Guard;
 use crate::project::Project;
 use meshwright_diag::Sources;
 use meshwright_exec::Finiteness;
-use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Origin};
+use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Origin, Unary};
 use meshwright_plan::{DType, Phase};
 
 /// A function with a point at which it or its derivative is infinite.
@@ -30,9 +30,6 @@ const FUNCTIONS: [PoleFunction; 7] = [
     PoleFunction { op: "/", name: "/", at: "0", away: "… / (… + {})" },
     PoleFunction { op: "pow", name: "**", at: "0", away: "(… + {}) ** …" },
 ];
-
-/// Functions that only large operands take out of range.
-const FAST_GROWING: [&str; 3] = ["exp", "expm1", "tan"];
 
 /// Operands of a value that was computed again are compared with those of the first computation this far.
 const DEPTH: usize = 4;
@@ -69,7 +66,7 @@ impl Pole {
     }
 
     /// What it stands behind, and what to write there; the loss may have `shown` its value.
-    pub(crate) fn guarded(&self, sources: &Sources, shown: bool) -> Option<String> {
+    pub(crate) fn help_behind(&self, sources: &Sources, shown: bool) -> Option<String> {
         let guard = self.guard.filter(|guard| guard.holds(shown && !self.of_derivative));
         guard.map(|guard| guard.help(sources, self.function.name))
     }
@@ -112,10 +109,10 @@ impl Pole {
 
 /// Name and guard of the function that has made the value `id`, or the same value in the forward pass, too large.
 pub(crate) fn guarded_growth(graph: &Graph, id: Id) -> Option<(&'static str, Guard)> {
-    let name = graph.node(id).op.name();
-    let grows = FAST_GROWING.contains(&name);
-    let first = forward_of(graph, id).find(|x| graph.node(*x).op.name() == name).filter(|_| grows)?;
-    Some((name, Guard::of(graph, first)?))
+    let op = &graph.node(id).op;
+    let mut same = forward_of(graph, id).filter(|x| graph.node(*x).op.name() == op.name());
+    let first = same.next().filter(|_| op.as_any().is::<Unary>())?;
+    Some((op.name(), Guard::of(graph, first)?))
 }
 
 /// The values of the forward pass that the expression of a value makes, of which it is one or is computed.

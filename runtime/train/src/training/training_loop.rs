@@ -127,12 +127,12 @@ impl TrainingLoop<'_> {
             let epoch_ends = is_open(n, per_epoch, &losses);
             let evaluates = epoch_ends || self.evaluates_after(n);
             // What was computed must not be lost with a long evaluation.
-            if evaluates || n > from && ahead.is_none() && (agreed.save || self.saves_after(n)) {
+            let saves = evaluates || n > from && ahead.is_none() && (agreed.save || self.saves_after(n));
+            if saves && self.not_finite.is_none() {
                 self.save(n, losses)?;
             }
             if self.not_finite.is_some() {
-                self.end_early(n, ahead)?;
-                return Ok(finished);
+                return self.end_early(n, ahead).map(|()| finished);
             }
             if evaluates {
                 let ControlFlow::Continue(eval) = self.evaluate_after(n, epoch_ends)? else {
@@ -179,10 +179,6 @@ impl TrainingLoop<'_> {
             (finished.steps, finished.loss) = (n + 1, Some(measured.loss));
             self.examined_step(measured, (epoch_began, done), n + 1 + u64::from(ahead.is_some()))?;
             agreed = self.meet(n + 1)?;
-            if self.not_finite.is_some() {
-                self.end_early(n + 1, ahead)?;
-                return Ok(finished);
-            }
         }
         drop(batches);
         self.end(began, losses, finished)
