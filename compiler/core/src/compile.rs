@@ -260,8 +260,8 @@ fn run<T>(
     (passes(&mut run, start), run.found)
 }
 
-/// Most values of a step, gradients and updates included: more would keep the compiler busy for longer than a second or two. A GPT of 90
-/// blocks that are written out one by one, with AdamW, is as large; those that ship have 1,700 at most.
+/// Most values of a step, gradients and updates included: more would keep the compiler busy for longer than a second or two. A GPT of
+/// some 60 blocks that are written out one by one, with AdamW, is as large; those that ship are far below.
 const MAX_VALUES: usize = 50_000;
 
 /// The error of a step that is too large.

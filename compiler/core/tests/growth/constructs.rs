@@ -365,9 +365,9 @@ fn programs() -> Vec<Construct> {
         c("parameters, added", 500, 4, |n| params(n, '+')),
         c("dense layers", 200, 4, dense),
         // Optimizers make most of a large step: these are near the limit.
-        c("parameters with AdamW", 450, 4, |n| optimized(n, "adamw(lr = 0.1, weight_decay = 0.1)")),
-        c("parameters with LAMB", 260, 4, |n| optimized(n, "lamb(lr = 0.1)")),
-        c("parameters with Adafactor", 280, 4, |n| optimized(n, "adafactor(lr = 0.1)")),
+        c("parameters with AdamW", 310, 4, |n| optimized(n, "adamw(lr = 0.1, weight_decay = 0.1)")),
+        c("parameters with LAMB", 190, 4, |n| optimized(n, "lamb(lr = 0.1)")),
+        c("parameters with Adafactor", 240, 4, |n| optimized(n, "adafactor(lr = 0.1)")),
         c("parameters with LAMB, too many", 3000, 4, |n| optimized(n, "lamb(lr = 0.1)")),
         c("a chain", 1000, 4, |n| chain(n, |i| format!("sin(y{i})"))),
         c("a chain of sums", 2000, 4, |n| chain(n, |i| format!("y{i} + {i}"))),
