@@ -1,8 +1,8 @@
 //! Functions that are infinite at a point, or whose derivative is: which of them made a value that is not finite of finite ones, and
 //! what to write in its place.
 
-use crate::training::guards::Guard;
 use crate::project::Project;
+use crate::training::guards::Guard;
 use meshwright_diag::Sources;
 use meshwright_exec::Finiteness;
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Origin, Unary};
