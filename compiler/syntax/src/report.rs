@@ -41,7 +41,7 @@ fn sift(mut expected: Vec<&'static str>) -> Vec<&'static str> {
     } else if has(&expected, &["`=`"]) {
         expected.retain(|e| *e != "`,`");
     }
-    let weak = ["an operator", "`(`", "`[`", "`as`", "`*`", "`..`", "`by`", "`in`", "`sharing`"];
+    let weak = ["an operator", "`(`", "`[`", "`as`", "`*`", "`..`", "`by`", "`in`", "`once`", "`sharing`"];
     if expected.iter().any(|e| !weak.contains(e)) {
         expected.retain(|e| !weak.contains(e));
     }

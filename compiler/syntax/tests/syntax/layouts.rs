@@ -115,7 +115,7 @@ fn mistakes_in_layouts() {
             "l:1:17: error[E0101]: gradients may be reduced in `bf16` alone\n\
              l:1:29: error[E0101]: only gradients may be reduced in another dtype than their own\n",
         ),
-        ("reduce grads bf16", "l:1:14: error[E0101]: expected `once`, found `bf16`\n"),
+        ("reduce grads bf16", "l:1:14: error[E0101]: expected `by`, `in` or `once`, found `bf16`\n"),
         (
             "reduce grads by step; reduce params once",
             "l:1:17: error[E0101]: gradients are reduced `once` or `by part`\n\
