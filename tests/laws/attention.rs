@@ -8,7 +8,7 @@ use crate::split::{Way, Within, same_step, way};
 use crate::subject::{step, tensors};
 use meshwright_core::ParamDecl;
 use meshwright_core::StepGraph;
-use meshwright_core::autodiff::gradients;
+use meshwright_core::step::autodiff::gradients;
 use meshwright_device::target::Target;
 use meshwright_device::text::text;
 use meshwright_diag::Span;

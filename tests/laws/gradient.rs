@@ -6,7 +6,7 @@ use crate::rng::Rng;
 use crate::split::{Way, same, ways_of_inputs, ways_of_params};
 use crate::subject::{Arrival, Built, Subject, build, narrow, narrowed, subjects};
 use meshwright_core::ParamDecl;
-use meshwright_core::autodiff::gradients;
+use meshwright_core::step::autodiff::gradients;
 use meshwright_diag::Span;
 use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Leaf, OpCall, Origin, Piece, Type, Value, family};
 use meshwright_plan::{DType, Dim, Dims, Init};

@@ -7,8 +7,9 @@
 use crate::fuzz::{Random, count_trials};
 use crate::oracle::Bound;
 use crate::rng::{Rng, chosen, seeds};
-use meshwright_core::optimizers::{self, Accepts, Choices, Chosen};
 use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
+use meshwright_core::step::optimizers;
+use meshwright_core::step::optimizers::{Accepts, Choices, Chosen};
 use meshwright_core::{Optimizer, StackPart, training_step};
 use meshwright_diag::Span;
 use meshwright_ops::*;

@@ -2,14 +2,15 @@
 //! stage that it takes and of the one that it gives, so that no wrong order compiles.
 
 use crate::layout::{Layout, Rulebook, assign, check_conflicts};
-use crate::linear::linearized;
-use crate::microbatches::{self, Batch};
-use crate::normalize;
 use crate::partition::{Spmd, partition};
-use crate::precision;
+use crate::passes::linear::linearized;
+use crate::passes::microbatches;
+use crate::passes::microbatches::Batch;
+use crate::passes::normalize;
 use crate::print;
 use crate::schedule::{self, LineOf, LossParts};
-use crate::step_graph::StepGraph;
+use crate::step::precision;
+use crate::step::step_graph::StepGraph;
 use crate::verify::{verify, verify_graph};
 use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Id};
@@ -125,10 +126,10 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new(
             "recompute",
             "what `recompute` names, and what is cheap, is computed again for the backward pass",
-            |g, c, _| Some(crate::recompute::recompute(g, c.layout)),
+            |g, c, _| Some(crate::passes::recompute::recompute(g, c.layout)),
         ),
         Pass::new("working_copies", "parameters that `keep` names are rounded before loops", |g, c, _| {
-            Some(crate::working_copies::rounded_before_loops(g, c.layout))
+            Some(crate::passes::working_copies::rounded_before_loops(g, c.layout))
         }),
     ],
     partition: Pass::new("partition", "rules and roles give placements and collectives", |g, c, found| {

@@ -1,6 +1,6 @@
 //! The values of a program that have declarations: parameters, states, losses.
 
-use crate::stack_part::StackPart;
+use crate::step::stack_part::StackPart;
 use meshwright_diag::Span;
 use meshwright_ops::Id;
 use meshwright_syntax::ast::Better;

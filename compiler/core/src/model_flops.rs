@@ -1,7 +1,7 @@
 //! Operations of a model: what a training step computes by its equations, whatever the layout makes of them.
 
-use crate::normalize;
-use crate::step_graph::StepGraph;
+use crate::passes::normalize;
+use crate::step::step_graph::StepGraph;
 use meshwright_ops::Id;
 use meshwright_plan::Phase;
 

@@ -1,7 +1,7 @@
 //! The stages of a program as text, for `--emit` and the cases: one line a value, stable and diffable.
 
 use crate::partition::{Instr, Reshard, Spmd};
-use crate::step_graph::StepGraph;
+use crate::step::step_graph::StepGraph;
 use meshwright_ops::{Graph, InputOpKind, Kind, Node, RepeatId};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{Axis, Dim, Dims, Expr, Init, Mesh, Operand, Plan, Prim, Step};

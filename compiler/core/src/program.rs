@@ -1,7 +1,7 @@
 //! A resolved model: its forward graph and all that the declarations say.
 
-use crate::loss_scaling::LossScaling;
-use crate::optimizers::Optimizer;
+use crate::step::loss_scaling::LossScaling;
+use crate::step::optimizers::Optimizer;
 use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{DType, Dim, InputDecl};

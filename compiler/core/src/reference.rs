@@ -1,8 +1,8 @@
 //! What `explain` says of words that are neither codes nor ops: optimizers, initializers, schedules, keywords and the
 //! built-ins that are no ops. Names and parameters come from the tables that the resolver reads.
 
-use crate::optimizers::{Accepts, OPTIMIZERS, Setting};
 use crate::resolve::{BY_FAN, INITIALIZERS, SCHEDULES};
+use crate::step::optimizers::{Accepts, OPTIMIZERS, Setting};
 use std::collections::BTreeMap;
 
 /// What kind of word it is.

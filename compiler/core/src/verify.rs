@@ -12,7 +12,7 @@
 use crate::partition::{
     CopyId, Instr, Reshard, Spmd, gradient_terms, keeps_storage, operand_placement, sums,
 };
-use crate::step_graph::{OutputKind, StepGraph};
+use crate::step::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId, Role};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Placement, Splits};
 use std::cmp::Reverse;
@@ -356,7 +356,7 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step_graph::StepOutput;
+    use crate::step::step_graph::StepOutput;
     use meshwright_ops::{Graph, InputOpKind, Leaf, NEG, Type};
     use meshwright_plan::{DType, Dims};
 

@@ -7,24 +7,15 @@
 
 pub mod access;
 pub mod arena;
-mod build;
 mod burn;
 pub mod collective;
-pub mod contraction;
 pub mod costs;
-pub mod decide;
 pub mod decisions;
-pub mod def_use;
-mod dispatch;
 pub mod error;
-mod graph;
-mod host;
 pub mod iteration;
 pub mod kernels;
 pub mod launch;
-pub mod local;
-mod lowering;
-mod ops;
+pub mod lowering;
 pub mod passes;
 pub mod slot;
 pub mod stored;
@@ -32,9 +23,8 @@ pub mod target;
 pub mod text;
 pub mod turns;
 pub mod verify;
-pub mod verify_decisions;
 pub mod view;
 
-pub use build::{compile, compile_launches};
 pub use error::{CompileError, KernelError, LoweringError};
 pub use launch::DevicePlan;
+pub use lowering::build::{compile, compile_launches};

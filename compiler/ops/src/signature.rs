@@ -1,7 +1,7 @@
 //! Signatures: what a call of a family may hold, as data. One binder checks calls against them; messages and the reference
 //! page are written from them too.
 
-use crate::family::{OpCall, Piece, Setting, Value};
+use crate::call::{OpCall, Piece, Setting, Value};
 use crate::{Graph, OpError, Spot, Type};
 use meshwright_diag::codes;
 use std::fmt::{self, Display};

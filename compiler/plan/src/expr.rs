@@ -2,7 +2,7 @@
 //!
 //! An [`Expr`] is a list of nodes in evaluation order; a node names earlier nodes by position.
 
-pub use crate::functions::{BinaryFn, Domain, FunctionCost, UnaryFn};
+pub use crate::prim::functions::{BinaryFn, Domain, FunctionCost, UnaryFn};
 
 use crate::DType;
 use serde::{Deserialize, Serialize};

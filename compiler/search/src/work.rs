@@ -4,7 +4,7 @@
 
 use crate::shape::{ALL, Families, ShapeTable, ShapedProduct};
 use meshwright_core::StepGraph;
-use meshwright_core::step_graph::OutputKind;
+use meshwright_core::step::step_graph::OutputKind;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{DeviceWork, KernelWork, ScalarFamily, WorkItem};
 use meshwright_ops::{Class, Graph, Id, Kind, Loop, Role};

@@ -6,11 +6,11 @@ use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes, has_errors, near
 use pest::Parser as _;
 use pest::iterators::Pair;
 
-use self::grammar::{Grammar, Rule, words};
 use crate::ast::{
     AxisDecl, DimPattern, LayoutFile, LayoutItem, LayoutKind, MeshDecl, Name, PathGlob, ReduceWhen, Scope,
     ScopeKind,
 };
+use crate::layout::grammar::{Grammar, Rule, words};
 use crate::report;
 use crate::scan::{Language, Scan, TokenKind, scan};
 

@@ -4,7 +4,7 @@ use super::kernel::KernelWork;
 use super::kernels::{AttentionAccess, AttentionKernel, AttentionPlan, Slice};
 use meshwright_device::LoweringError;
 use meshwright_device::kernels::attention::space::AttentionSpace;
-use meshwright_device::local::{DeviceContext, Local};
+use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, Dim};
 
 /// See [`meshwright_plan::Prim::Attention`].

@@ -4,7 +4,7 @@ use super::kernel::{KernelWork, exactly};
 use super::kernels::{BlockCopy, CopySource};
 use meshwright_device::LoweringError;
 use meshwright_device::collective::pack::StridedView;
-use meshwright_device::local::{DeviceContext, Local};
+use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 use super::kernel::{Args, KernelWork, exactly};
 use super::kernels::{Access, Along, JointPositions, KernelError, LookupKernel, ScatterAddKernel, Slice};
 use meshwright_device::LoweringError;
-use meshwright_device::local::{DeviceContext, Local};
+use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{DType, Dim};
 
 pub(super) fn lookup(

@@ -5,7 +5,7 @@ use super::tensor::{owns_storage, slice, slice_mut, view_of_part};
 use crate::kernels::{Arg, KernelError, Slice, SliceMut};
 use burn_flex::FlexTensor;
 use meshwright_device::LoweringError;
-use meshwright_device::local::Local;
+use meshwright_device::lowering::local::Local;
 use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_exec::backend::RngState;
 use meshwright_plan::DType;

@@ -32,7 +32,7 @@ use meshwright_device::LoweringError;
 use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::kernels::Kernel as DeviceKernel;
 use meshwright_device::launch::Launch;
-use meshwright_device::local::DeviceContext;
+use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::target::Target;
 use meshwright_exec::backend::{Backend, CallMemory, DeviceError, Handle, Handles, RngState};
 use meshwright_exec::{DeviceKind, ExecError, HostTensor, Platform, Programs};

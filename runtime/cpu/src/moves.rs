@@ -7,7 +7,7 @@ use super::kernels::{Arg, CopyKernel, HostKernel, KernelError, UpdateKernel, cop
 use meshwright_device::LoweringError;
 use meshwright_device::collective::halo::Halo;
 use meshwright_device::collective::pack::{PackedBlock, StridedView, pack, unpack};
-use meshwright_device::local::{DeviceContext, Local};
+use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_plan::Dim;
 
 /// A copy to another order of dims, or of a part.

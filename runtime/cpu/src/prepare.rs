@@ -7,7 +7,7 @@ use super::kernels::{
 };
 use super::{attention, blocks, index, kernels, moves, rows, windows};
 use meshwright_device::LoweringError;
-use meshwright_device::local::{DeviceContext, Local};
+use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{Dim, Expr, Prim, Step};

@@ -6,7 +6,7 @@ use super::kernels::{
     TopKKernel,
 };
 use meshwright_device::LoweringError;
-use meshwright_device::local::{DeviceContext, Local};
+use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{DType, Dim};
 
 /// A kernel along one dim of operands that are alike, which may overwrite what it reads: what `prepare` makes of a dtype, a

@@ -4,7 +4,7 @@ use super::kernel::{KernelWork, exactly};
 use super::kernels::{ConvolveKernel, ConvolveShape, PoolKernel, PoolWork, Shared, Sliding};
 use super::moves::same_dims;
 use meshwright_device::LoweringError;
-use meshwright_device::local::{DeviceContext, Local};
+use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{Dim, Monoid, Part, SlidingWindow};
 
 pub(super) fn convolve(

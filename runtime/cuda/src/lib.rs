@@ -53,7 +53,7 @@ use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::kernels::random::RandomBlock;
 use meshwright_device::launch::Launch;
-use meshwright_device::local::DeviceContext;
+use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_device::target::Target;
 use meshwright_device::{KernelError, LoweringError};

@@ -13,7 +13,7 @@ use meshwright_device::iteration::Iteration;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::kernels::random::DrawPoint;
 use meshwright_device::launch::Launch;
-use meshwright_device::local::DeviceContext;
+use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::target::Target;
 use meshwright_device::{KernelError, LoweringError};
 use meshwright_gpu::monitor::{DeviceMemory, GpuHealth, GpuName};

@@ -2,12 +2,12 @@
 
 use crate::support::options;
 use meshwright_core::training_step;
-use meshwright_device::decide::{PASSES, decisions};
 use meshwright_device::decisions::Decisions;
-use meshwright_device::def_use::DefUse;
+use meshwright_device::decisions::decide::{PASSES, decisions};
+use meshwright_device::decisions::def_use::DefUse;
+use meshwright_device::decisions::verify_decisions::{left, verify};
 use meshwright_device::passes::residuals::ResidualStep;
 use meshwright_device::target::Target;
-use meshwright_device::verify_decisions::{left, verify};
 use meshwright_plan::{BufId, DType, Plan, Prim};
 use meshwright_train::{Project, ProjectOptions};
 

@@ -1,7 +1,7 @@
 //! The first step in f32: the loss, and every gradient, on many meshes beside one device.
 
 use crate::support::{Numbers, options};
-use meshwright_core::autodiff::gradients;
+use meshwright_core::step::autodiff::gradients;
 use meshwright_core::{OutputKind, StepGraph, StepOutput};
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::DType;

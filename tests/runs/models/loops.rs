@@ -1,7 +1,8 @@
 //! Loops over several training steps: states in them, and products with one-hots.
 
 use crate::support::{apart, options};
-use meshwright_core::{Program, StepGraph, examined_step, training_step, unroll::unrolled};
+use meshwright_core::passes::unroll::unrolled;
+use meshwright_core::{Program, StepGraph, examined_step, training_step};
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::{DType, Phase, Plan, Prim, StepLoop};
 use meshwright_train::{Loaded, Project, ProjectOptions};

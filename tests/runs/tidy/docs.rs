@@ -2,7 +2,7 @@
 
 use super::{blocks, files, none, read, short};
 use crate::support::{root, run};
-use meshwright_core::optimizers::{Accepts, OPTIMIZERS};
+use meshwright_core::step::optimizers::{Accepts, OPTIMIZERS};
 use meshwright_diag::{FileId, has_errors};
 use meshwright_ops::families;
 use meshwright_ops::signature::Form;

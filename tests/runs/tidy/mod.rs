@@ -3,6 +3,7 @@
 mod comments;
 mod contributing;
 mod docs;
+mod folders;
 mod limits;
 mod rust;
 mod words;

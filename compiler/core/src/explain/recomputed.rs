@@ -2,8 +2,8 @@
 
 use crate::compile::Compiled;
 use crate::layout::Layout;
-use crate::recompute::named;
-use crate::step_graph::StepGraph;
+use crate::passes::recompute::named;
+use crate::step::step_graph::StepGraph;
 use meshwright_plan::{CollectiveTotal, Plan, Prim, Step};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! Which dims may share an axis, for a search over layouts: what [`super::check_conflicts`] would say of every pair, without a layout.
 
-use crate::normalize;
-use crate::step_graph::StepGraph;
+use crate::passes::normalize;
+use crate::step::step_graph::StepGraph;
 use meshwright_plan::Dim;
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ mod tests {
     use crate::compile::{CompileOptions, compile_with};
     use crate::layout::layout;
     use crate::resolve::resolve;
-    use crate::training::training_step;
+    use crate::step::training::training_step;
     use crate::{Program, Settings};
     use meshwright_diag::{FileId, codes};
     use meshwright_syntax::{parse_layout, parse_mesh, parse_model};

@@ -5,7 +5,7 @@ use super::decision::Loops;
 use super::reduce_grads::gradient_terms;
 use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, Rulebook, assign};
-use crate::step_graph::StepGraph;
+use crate::step::step_graph::StepGraph;
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles, union};
 use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};

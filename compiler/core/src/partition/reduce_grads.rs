@@ -5,7 +5,7 @@
 use super::reshard::Reshard;
 use super::spmd::Spmd;
 use crate::layout::Layout;
-use crate::step_graph::StepGraph;
+use crate::step::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Role};
 use meshwright_plan::{DType, IdVec, Monoid};

@@ -2,7 +2,7 @@
 
 use super::decision::{Decision, Reason};
 use super::reshard::Reshard;
-use crate::step_graph::StepGraph;
+use crate::step::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, RepeatId, Roles};
 use meshwright_plan::{ArenaId, DType, Dims, IdVec, Mesh, Phase, Placement, Splits};

@@ -1,8 +1,8 @@
 //! Statements of models and layers.
 
 use super::Resolver;
-use super::calls::calls_of;
-use super::declare::Variety;
+use super::call::calls::calls_of;
+use super::declarations::declare::Variety;
 use super::number::Konst;
 use super::report::{counted, listed};
 use super::scope::{Local, NameScope, ScopeKind, Val};

@@ -1,8 +1,8 @@
 //! Expressions to values.
 
 use super::Resolver;
+use super::call::operand::{Operand, Places};
 use super::number::{self, Konst, Num};
-use super::operand::{Operand, Places};
 use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};

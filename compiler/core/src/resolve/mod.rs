@@ -3,35 +3,16 @@
 //! Layers are laid out in full at every call. An expression in error becomes a poison value, on which nothing is reported
 //! again, so that one run reports all independent mistakes.
 
-mod args;
 mod body;
-mod brackets;
-mod built_in;
 mod call;
-mod calls;
-mod declare;
+mod declarations;
 mod expr;
-mod fans;
 mod glob;
-mod globals;
-mod groups;
-mod layers;
-mod load;
 mod number;
-mod operand;
-mod optimizer;
-mod over_dims;
-mod positions;
-mod presets;
-mod random;
 mod repeat;
 mod report;
-mod reserved;
 mod resolver;
-mod schedule;
 mod scope;
-mod share;
-mod state;
 #[cfg(test)]
 mod tests;
 mod train;
@@ -46,15 +27,15 @@ use report::{Report, listed, nearest};
 use resolver::{PathOrigin, Resolver};
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use declare::INITIALIZERS;
-pub(crate) use expr::too_large;
-pub(crate) use fans::BY_FAN;
-pub(crate) use globals::evaluated;
-pub use load::Loader;
-pub use presets::is_preset;
+pub(crate) use declarations::declare::INITIALIZERS;
+pub(crate) use declarations::fans::BY_FAN;
+pub(crate) use declarations::globals::evaluated;
+pub use declarations::load::Loader;
+pub use declarations::presets::is_preset;
 #[cfg(test)]
-pub(crate) use reserved::SPECIAL;
-pub(crate) use schedule::SCHEDULES;
+pub(crate) use declarations::reserved::SPECIAL;
+pub(crate) use expr::too_large;
+pub(crate) use train::schedule::SCHEDULES;
 
 /// Stack of the thread that resolves: 32 KiB for each level.
 const STACK: usize = 64 << 20;
@@ -70,7 +51,7 @@ pub fn resolve(
     load: &mut Loader<'_>,
 ) -> Outcome<Program> {
     let mut report = Report::default();
-    let used = load::used_files(file, load, &mut report);
+    let used = declarations::load::used_files(file, load, &mut report);
     // Expressions recurse as deep as they are nested; a thread of our own makes the room independent of the caller's.
     std::thread::scope(|scope| {
         let run = || resolve_loaded(file, &used, model, settings, report);
@@ -92,7 +73,7 @@ fn resolve_loaded(
     mut report: Report,
 ) -> Outcome<Program> {
     let files: Vec<&ModelFile> = used.iter().chain([file]).collect();
-    let mut globals = globals::globals(&files, settings, &mut report);
+    let mut globals = declarations::globals::globals(&files, settings, &mut report);
     let chosen = choose_model(file, model, &mut report);
     let train = choose_train(file, chosen, &mut report);
     let precision = train::precision(train, settings, &mut report);

@@ -1,6 +1,6 @@
 //! What a resolution holds, and the limits that it keeps.
 
-use super::globals::{Globals, MAX_DEPTH};
+use super::declarations::globals::{Globals, MAX_DEPTH};
 use super::report::Report;
 use super::scope::OpenRepeat;
 use super::scope::{NameScope, ScopeKind};

@@ -2,7 +2,7 @@
 //! under another name.
 
 use crate::partition::{Cause, CopyId, Instr, PlacedLoop, Reshard, Spmd, keeps_storage};
-use crate::step_graph::OutputKind;
+use crate::step::step_graph::OutputKind;
 use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
 use meshwright_plan::expr::Reg;

@@ -3,7 +3,8 @@
 use crate::constructs::{Formatter, Text};
 use meshwright_core::explain::{explain, recomputed};
 use meshwright_core::resolve::resolve;
-use meshwright_core::{Layout, Program, Settings, StepGraph, compile, evaluation, layout, training_step};
+use meshwright_core::step::evaluation;
+use meshwright_core::{Layout, Program, Settings, StepGraph, compile, layout, training_step};
 use meshwright_device::target::Target;
 use meshwright_diag::{Diagnostic, Sources, has_errors, render};
 use meshwright_syntax::{

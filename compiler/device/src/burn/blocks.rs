@@ -2,10 +2,10 @@
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
-use crate::graph::{GraphBuilder, Val};
 use crate::kernels::Kernel;
 use crate::kernels::join::JoinCall;
-use crate::local::Local;
+use crate::lowering::graph::{GraphBuilder, Val};
+use crate::lowering::local::Local;
 use crate::slot::TensorSlot;
 use crate::stored::{extents, stored_as};
 use meshwright_plan::DType;

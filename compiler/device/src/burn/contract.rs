@@ -1,10 +1,10 @@
 //! Contractions: views of the factors, a matrix product, and a view of it.
 
 use super::lower::{Lower, Named};
-use crate::contraction::{Contraction, Factor, contraction};
 use crate::error::LoweringError;
-use crate::graph::Val;
-use crate::local::Local;
+use crate::lowering::contraction::{Contraction, Factor, contraction};
+use crate::lowering::graph::Val;
+use crate::lowering::local::Local;
 use crate::stored::{extents, is_half, stored_as};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Step};

@@ -1,9 +1,10 @@
 //! Operations of Burn, as the lowering of steps asks for them.
 
-use crate::graph::{GraphBuilder, Val};
 use crate::kernels::Kernel;
 use crate::kernels::random::RandomBlock;
-use crate::ops::{self, Binary, Reduce, base, number, numeric};
+use crate::lowering::graph::{GraphBuilder, Val};
+use crate::lowering::ops;
+use crate::lowering::ops::{Binary, Reduce, base, number, numeric};
 use burn_backend::{DType as BurnType, Slice, tensor::IndexingUpdateOp};
 use burn_ir::{
     BaseOperationIr, BinaryOpIr, BoolOperationIr, CastOpIr, CatOpIr, FlipOpIr, FloatOperationIr, FullOpIr,

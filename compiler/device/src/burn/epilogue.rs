@@ -1,12 +1,12 @@
 //! Products that do more in the same kernel, where the device has a library for that: which they are, and how they are recorded.
 
 use super::lower::Lower;
-use crate::contraction::{Contraction, MatrixProduct, contraction};
 use crate::error::LoweringError;
-use crate::graph::Val;
 use crate::kernels::Kernel;
 use crate::kernels::product::{BesideProduct, ProductCall, relu_bits};
-use crate::local::Local;
+use crate::lowering::contraction::{Contraction, MatrixProduct, contraction};
+use crate::lowering::graph::Val;
+use crate::lowering::local::Local;
 use crate::passes::epilogues::{Epilogue, EpilogueKind};
 use crate::slot::TensorSlot;
 use crate::stored::{extents, stored_as};

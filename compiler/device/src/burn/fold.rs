@@ -1,11 +1,11 @@
 //! Folds by kernels of our own, where the backend has them.
 
 use super::lower::Lower;
-use crate::contraction::{Contraction, contraction};
 use crate::error::LoweringError;
 use crate::kernels::Kernel;
 use crate::kernels::fold::{FoldCall, FoldOperand};
-use crate::local::Local;
+use crate::lowering::contraction::{Contraction, contraction};
+use crate::lowering::local::Local;
 use crate::passes::inlined::Inlined;
 use crate::slot::TensorSlot;
 use crate::stored::{extents, stored_as};

@@ -2,8 +2,8 @@
 
 use super::lower::{Lower, unsupported};
 use crate::error::LoweringError;
-use crate::graph::Val;
-use crate::ops::Binary;
+use crate::lowering::graph::Val;
+use crate::lowering::ops::Binary;
 use burn_backend::DType as BurnType;
 use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
 use meshwright_plan::DType;

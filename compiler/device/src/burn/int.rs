@@ -1,8 +1,8 @@
 //! Arithmetic of integers that backends do differently: division, and powers.
 
 use super::lower::Lower;
-use crate::graph::Val;
-use crate::ops::Binary;
+use crate::lowering::graph::Val;
+use crate::lowering::ops::Binary;
 use burn_backend::DType as BurnType;
 use burn_ir::NumericOperationIr as Numeric;
 use meshwright_plan::DType;

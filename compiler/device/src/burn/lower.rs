@@ -2,12 +2,12 @@
 
 use crate::error::KernelError;
 use crate::error::LoweringError;
-use crate::graph::Val;
 use crate::kernels::Kernel;
 use crate::kernels::random::RandomBlock;
-use crate::local::Local;
 use crate::lowering::Lowering;
-use crate::ops::{Binary, numeric};
+use crate::lowering::graph::Val;
+use crate::lowering::local::Local;
+use crate::lowering::ops::{Binary, numeric};
 use crate::slot::TensorSlot;
 use crate::stored::{extents, is_half, stored_as};
 use burn_backend::DType as BurnType;

@@ -2,9 +2,9 @@
 
 use crate::collective::blocked::Blocked;
 use crate::collective::pack::PackedBlock;
-use crate::graph::{GraphBuilder, Val};
-use crate::local::Local;
-use crate::ops::{Binary, Reduce};
+use crate::lowering::graph::{GraphBuilder, Val};
+use crate::lowering::local::Local;
+use crate::lowering::ops::{Binary, Reduce};
 use burn_backend::DType as BurnType;
 
 impl GraphBuilder {

@@ -2,9 +2,9 @@
 
 use super::lower::{Lower, Named, unsupported};
 use crate::error::LoweringError;
-use crate::graph::Val;
-use crate::local::Local;
-use crate::ops::{Binary, Reduce};
+use crate::lowering::graph::Val;
+use crate::lowering::local::Local;
+use crate::lowering::ops::{Binary, Reduce};
 use crate::stored::{extents, stored_as};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Monoid, Step, square_scale};

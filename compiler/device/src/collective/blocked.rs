@@ -1,7 +1,7 @@
 //! Arrays whose blocks are packed.
 
-use crate::graph::Val;
-use crate::local::Local;
+use crate::lowering::graph::Val;
+use crate::lowering::local::Local;
 use std::ops::Range;
 
 /// An array and the blocks of it along an axis that are packed.

@@ -1,7 +1,7 @@
 //! A permute, prepared for one device: which elements along a dim it sends to whom, gets from whom, and has itself.
 
 use super::pack::{PackedBlock, StridedView, unpack};
-use crate::local::{DeviceContext, Local};
+use crate::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{BufferPart as Part, Dim, Group, Operand};
 use std::ops::Range;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ pub mod halo;
 pub(crate) mod lower;
 pub mod pack;
 
-use crate::local::{DeviceContext, Local};
+use crate::lowering::local::{DeviceContext, Local};
 use halo::Halo;
 use meshwright_plan::{BufId, Collective, Dim, Group, Monoid, Operand, Step};
 use pack::StridedView;

@@ -3,8 +3,8 @@
 use crate::access::Access;
 use crate::collective::halo::Halo;
 use crate::collective::pack::{PackedBlock, StridedView};
-use crate::contraction::{Factor, MatrixProduct};
-use crate::local::Local;
+use crate::lowering::contraction::{Factor, MatrixProduct};
+use crate::lowering::local::Local;
 use meshwright_plan::{DType, Donation, Prim};
 
 /// A kernel with its operands and results.

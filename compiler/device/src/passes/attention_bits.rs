@@ -4,7 +4,7 @@
 //! step in its iteration, or those that a loop over layers kept position by position. Only where neither is there, it draws them anew.
 
 use super::step_order::StepOrder;
-use crate::def_use::DefUse;
+use crate::decisions::def_use::DefUse;
 use crate::kernels::attention::AttentionBitsKey;
 use crate::slot::TensorSlot;
 use meshwright_plan::{BufId, Dim, Prim};

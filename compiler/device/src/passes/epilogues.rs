@@ -9,7 +9,7 @@ use super::masks::Masks;
 use super::residuals::Residuals;
 use super::row_groups::RowGroups;
 use super::step_order::StepOrder;
-use crate::def_use::DefUse;
+use crate::decisions::def_use::DefUse;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Prim};
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@
 //! from, they are computed from those.
 
 use super::row_groups::{RowGroups, takes};
-use crate::def_use::{DefUse, ended};
+use crate::decisions::def_use::{DefUse, ended};
 use meshwright_plan::expr::{Expr, Reg, Scalar};
 use meshwright_plan::{BufId, Computed, Operand, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};

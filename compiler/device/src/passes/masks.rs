@@ -5,7 +5,7 @@
 //! while they compute needs neither the mask nor what is kept of it.
 
 use super::residuals::{ResidualStep, Residuals};
-use crate::def_use::DefUse;
+use crate::decisions::def_use::DefUse;
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{BufId, Prim};
 use std::collections::{BTreeMap, BTreeSet};

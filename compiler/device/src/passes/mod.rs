@@ -1,4 +1,4 @@
-//! Passes that decide about a whole Plan on one device, each from the Plan and the decisions before it. [`crate::decide`] has their order.
+//! Passes that decide about a whole Plan on one device, each from the Plan and the decisions before it. [`crate::decisions::decide`] has their order.
 
 pub mod attention_bits;
 pub mod canonical;

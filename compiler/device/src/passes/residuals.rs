@@ -4,7 +4,7 @@
 //! buffer: each value stays where it was made, until the iteration of the other loop that reads it last. So nothing is copied, and
 //! memory is free again as the second loop goes on.
 
-use crate::def_use::DefUse;
+use crate::decisions::def_use::DefUse;
 use crate::slot::TensorSlot;
 use meshwright_plan::{BufId, Dim, Prim};
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,7 +6,7 @@
 //! write runs after it ([`super::step_order`]).
 
 use super::residuals::Residuals;
-use crate::def_use::{DefUse, ended};
+use crate::decisions::def_use::{DefUse, ended};
 use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,7 +3,7 @@
 
 use super::inlined::InlinedValues;
 use super::row_groups::{RowGroups, takes};
-use crate::def_use::{DefUse, ended};
+use crate::decisions::def_use::{DefUse, ended};
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 

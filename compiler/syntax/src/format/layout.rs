@@ -20,7 +20,7 @@ pub(super) fn print(file: &LayoutFile, text: &str, scan: &Scan) -> Option<String
                 runs.separate();
             }
         }
-        self::item(&mut w, item, &mut runs);
+        super::layout::item(&mut w, item, &mut runs);
     }
     separators(&mut w);
     w.last_line(file.items.is_empty());
@@ -37,7 +37,7 @@ fn separators(w: &mut Writer<'_>) {
 fn item(w: &mut Writer<'_>, item: &LayoutItem, runs: &mut Runs) {
     let LayoutItem { kind, span: _ } = item;
     if let LayoutKind::Rule(rule) = kind {
-        return self::rule(w, rule, runs);
+        return super::layout::rule(w, rule, runs);
     }
     runs.separate();
     w.take();

@@ -16,7 +16,7 @@ pub(super) fn print(file: &ModelFile, text: &str, scan: &Scan) -> Option<String>
     let ModelFile { doc: _, items } = file;
     for (i, item) in items.iter().enumerate() {
         w.line(i == 0);
-        self::item(&mut w, item);
+        super::model::item(&mut w, item);
     }
     w.last_line(items.is_empty());
     w.finish()
@@ -54,7 +54,7 @@ fn item(w: &mut Writer<'_>, item: &Item) {
                 }
             });
             w.word(")");
-            self::body(w, body);
+            super::model::body(w, body);
         }
         ItemKind::Model(model) => {
             w.take();
@@ -149,8 +149,8 @@ fn statement(w: &mut Writer<'_>, statement: &Statement, runs: &mut Runs) {
             named(w, mark, names, runs, RowKind::Assign);
             expr(w, value);
         }
-        StatementKind::Param(variable) => self::variable(w, mark, variable, runs, RowKind::Param),
-        StatementKind::State(variable) => self::variable(w, mark, variable, runs, RowKind::State),
+        StatementKind::Param(variable) => super::model::variable(w, mark, variable, runs, RowKind::Param),
+        StatementKind::State(variable) => super::model::variable(w, mark, variable, runs, RowKind::State),
         StatementKind::Input(input) => {
             keyword(w);
             w.take();
@@ -183,7 +183,7 @@ fn statement(w: &mut Writer<'_>, statement: &Statement, runs: &mut Runs) {
                 w.take();
             }
             // The block ends the indent.
-            return self::body(w, body);
+            return super::model::body(w, body);
         }
         StatementKind::Return(values) => {
             runs.separate();
@@ -259,7 +259,7 @@ fn setting(w: &mut Writer<'_>, setting: &TrainSetting) {
             w.take();
             if !of.is_empty() {
                 phrase(w, "of");
-                self::globs(w, of);
+                super::model::globs(w, of);
             }
             for (word, value) in [("every", every), ("from", from)] {
                 if let Some(value) = value {
@@ -270,22 +270,22 @@ fn setting(w: &mut Writer<'_>, setting: &TrainSetting) {
         }
         TrainKind::Group(group) => {
             let ParamGroup { of, settings } = group;
-            self::globs(w, of);
+            super::model::globs(w, of);
             // The block ends the indent.
-            block(w, settings.len(), |w, i, _| self::setting(w, &settings[i]));
+            block(w, settings.len(), |w, i, _| super::model::setting(w, &settings[i]));
             return separators(w);
         }
         TrainKind::Ema { decay, of } => {
             expr(w, decay);
             if !of.is_empty() {
                 phrase(w, "of");
-                self::globs(w, of);
+                super::model::globs(w, of);
             }
         }
         TrainKind::Optimizer(call) | TrainKind::Clip(call) | TrainKind::Precision(call) => {
-            self::call(w, call)
+            super::model::call(w, call)
         }
-        TrainKind::Freeze(globs) => self::globs(w, globs),
+        TrainKind::Freeze(globs) => super::model::globs(w, globs),
         TrainKind::WeightDecay { value, except } => {
             if let Some(value) = value {
                 expr(w, value);
@@ -294,7 +294,7 @@ fn setting(w: &mut Writer<'_>, setting: &TrainSetting) {
             if !except.is_empty() {
                 w.word("except");
                 w.blank();
-                self::globs(w, except);
+                super::model::globs(w, except);
             }
         }
     }

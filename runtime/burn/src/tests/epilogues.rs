@@ -2,7 +2,7 @@
 
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;
-use meshwright_device::def_use::DefUse;
+use meshwright_device::decisions::def_use::DefUse;
 use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues, ProductFunction};
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};

@@ -1,7 +1,7 @@
 //! What a device draws, or computes, where it is read, and so never stores.
 
 use super::plans::Builder;
-use meshwright_device::def_use::DefUse;
+use meshwright_device::decisions::def_use::DefUse;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::masks::Masks;
 use meshwright_device::passes::residuals::Residuals;

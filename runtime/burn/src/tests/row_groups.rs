@@ -2,7 +2,7 @@
 
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;
-use meshwright_device::def_use::DefUse;
+use meshwright_device::decisions::def_use::DefUse;
 use meshwright_device::passes::epilogues::Epilogues;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::residuals::Residuals;

@@ -1,7 +1,7 @@
 //! In which order the steps of a Plan run where several may be one launch.
 
 use super::plans::Builder;
-use meshwright_device::def_use::DefUse;
+use meshwright_device::decisions::def_use::DefUse;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::row_groups::RowGroups;
 use meshwright_device::passes::step_order::StepOrder;

@@ -13,7 +13,7 @@ use meshwright_device::KernelError;
 use meshwright_device::LoweringError;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::Launch;
-use meshwright_device::local::DeviceContext;
+use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::slot::TensorSlot;
 use meshwright_plan::{BufId, Dim};
 

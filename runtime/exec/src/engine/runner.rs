@@ -15,7 +15,7 @@ use meshwright_device::KernelError;
 use meshwright_device::arena::Arena;
 use meshwright_device::collective::calls::TransportCall;
 use meshwright_device::launch::{BurnGraph, CollectiveLaunch, Launch, LaunchKind, LoopLaunch};
-use meshwright_device::local::DeviceContext;
+use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::slot::LaunchId;
 use meshwright_device::slot::TensorSlot;
 use meshwright_device::text::origin;

@@ -2,8 +2,8 @@
 
 use super::place::place;
 use crate::error::ExecError;
-use meshwright_device::contraction::{Contraction, contraction};
-use meshwright_device::local::{DeviceContext, Local};
+use meshwright_device::lowering::contraction::{Contraction, contraction};
+use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_gpu::products::LARGE_PRODUCT;
 use meshwright_plan::{Plan, Prim};
 

@@ -6,8 +6,8 @@ pub(super) mod warnings;
 
 use crate::project::files::Files;
 use meshwright_core::compile::Observer;
-use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
+use meshwright_core::step::evaluation::Evaluation;
 use meshwright_core::{
     CompileOptions, Compiled, GRADIENT_NORM, Layout, LossParts, Program, Reports, Settings, StepGraph,
     check_devices, compile_with, layout,

@@ -1,7 +1,7 @@
 //! Models that mix the examples of a batch: evaluated for each batch, with a warning at the op.
 
 use super::*;
-use crate::evaluation::{Accumulate, evaluation, prediction};
+use crate::step::evaluation::{Accumulate, evaluation, prediction};
 
 const HEAD: &str =
     "dim batch = 4, key = batch, d = 3 model m { input x[batch, d]: float param w[d] = 1 let y = x * w";

@@ -137,7 +137,7 @@ fn the_decay_that_is_nearest_counts() {
     let decay = |settings: &str| {
         let p = spec(settings);
         let train = p.train.as_ref().unwrap();
-        let value = |o: &crate::optimizers::Optimizer| {
+        let value = |o: &crate::step::optimizers::Optimizer| {
             p.graph.constant_value(o.chosen.scalar("weight_decay")).unwrap()
         };
         train.optimizers.iter().map(value).collect::<Vec<_>>()

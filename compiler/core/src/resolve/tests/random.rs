@@ -21,7 +21,7 @@ fn streams(p: &Program) -> Vec<String> {
 
 /// Names of the ops that the outputs of a step need.
 fn live(step: &crate::StepGraph) -> Vec<&'static str> {
-    crate::normalize::dead_code(step).graph.nodes.iter().map(|n| n.op.name()).collect()
+    crate::passes::normalize::dead_code(step).graph.nodes.iter().map(|n| n.op.name()).collect()
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn streams_are_called_by_their_source_path() {
 fn equal_draws_of_two_calls_are_two() {
     let p = model("let a = dropout(x, 0.5) let b = dropout(x, 0.5) loss l = mean[batch, d](a * b * w)");
     let step = training_step(&p).unwrap();
-    let merged = crate::normalize::common_subexpressions(&step, false);
+    let merged = crate::passes::normalize::common_subexpressions(&step, false);
     assert_eq!(live(&merged).iter().filter(|n| **n == "random").count(), 2);
 }
 

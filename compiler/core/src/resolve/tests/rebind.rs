@@ -1,8 +1,8 @@
 //! Other sizes by another table: the same as by the text, or the text is asked for.
 
 use super::{program, run};
+use crate::passes::rebind::NeedsText;
 use crate::program::{Program, Settings};
-use crate::rebind::NeedsText;
 
 const HEAD: &str = "
 dim batch = 6, seq = 4, key = seq, d = 3, e = 5, vocab = 7, two = 2, three = 3, more = 6

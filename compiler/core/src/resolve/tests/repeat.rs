@@ -93,7 +93,7 @@ fn a_loop_that_nothing_reads_is_gone() {
     // There is no loss: an evaluation computes nothing.
     let p = one("repeat layers { y = y * rate } output out = y");
     let step = crate::evaluation(&p).0.unwrap().step;
-    assert_eq!(crate::normalize::dead_code(&step).graph.ids().count(), 0);
+    assert_eq!(crate::passes::normalize::dead_code(&step).graph.ids().count(), 0);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! `train` blocks.
 
 use super::*;
-use crate::optimizers::{self, Choices, OPTIMIZERS};
 use crate::program::ClipSpec;
+use crate::step::optimizers;
+use crate::step::optimizers::{Choices, OPTIMIZERS};
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Phase};
 

@@ -2,13 +2,13 @@
 
 use super::super::lower::{Lower, Named};
 use crate::error::{LoweringError, NoAttentionKernel};
-use crate::graph::Val;
 use crate::kernels::Kernel;
 use crate::kernels::attention::space::AttentionSpace;
 use crate::kernels::attention::{
     AttentionBitsKey, AttentionCall, AttentionFactors, AttentionInput, AttentionOutput, decided,
 };
-use crate::local::Local;
+use crate::lowering::graph::Val;
+use crate::lowering::local::Local;
 use crate::passes::attention_bits::KeptBits;
 use crate::stored::{extents, stored_as};
 use burn_backend::DType as BurnType;

@@ -5,7 +5,7 @@ use crate::burn::lower::Lower;
 use crate::kernels::Kernel;
 use crate::kernels::dims::WalkDim;
 use crate::kernels::index::{IndexCall, IndexDims, IndexedDim};
-use crate::local::Local;
+use crate::lowering::local::Local;
 use crate::slot::TensorSlot;
 use crate::stored::{extents, stored_as};
 use meshwright_plan::Dim;

@@ -4,7 +4,7 @@ use super::super::lower::Lower;
 use crate::error::LoweringError;
 use crate::kernels::Kernel;
 use crate::kernels::map::{MapCall, MapOperand};
-use crate::local::Local;
+use crate::lowering::local::Local;
 use crate::slot::TensorSlot;
 use crate::stored::{extents, stored_as};
 use meshwright_plan::expr::{Expr, Reg};

@@ -5,7 +5,7 @@ use super::program::RowProgram;
 use crate::error::LoweringError;
 use crate::kernels::Kernel;
 use crate::kernels::rows::RowCall;
-use crate::local::Local;
+use crate::lowering::local::Local;
 use crate::passes::row_groups::RowGroup;
 use crate::slot::TensorSlot;
 use crate::stored::{extents, stored_as};

@@ -5,7 +5,7 @@ use crate::error::LoweringError;
 use crate::kernels::Kernel;
 use crate::kernels::dims::WalkDim;
 use crate::kernels::windows::{ConvolveCall, ConvolveDims, PoolCall, PoolWork, WindowSlide};
-use crate::local::Local;
+use crate::lowering::local::Local;
 use crate::slot::TensorSlot;
 use crate::stored::{extents, stored_as};
 use meshwright_plan::{Dim, Dims, Part, SlidingWindow};

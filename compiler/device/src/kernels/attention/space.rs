@@ -3,7 +3,7 @@
 
 use super::super::random::RandomBlock;
 use crate::error::LoweringError;
-use crate::local::{DeviceContext, Local};
+use crate::lowering::local::{DeviceContext, Local};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{AttentionSpec, Computed, DType, Dim, Drawn};
 use std::ops::Range;

@@ -1,0 +1,13 @@
+//! Passes on graphs: from a step to a step that computes the same, before it is partitioned.
+
+pub(super) mod accumulators;
+pub(super) mod hoist;
+pub(super) mod linear;
+pub(super) mod match_patterns;
+pub(super) mod microbatches;
+pub mod normalize;
+pub(super) mod rebind;
+pub(super) mod recompute;
+pub(super) mod squares;
+pub mod unroll;
+pub(super) mod working_copies;

@@ -1,0 +1,300 @@
+//! Evaluation over a whole data set: an outermost `sum` or `mean` over the example dim is accumulated over all batches
+//! before the rest of the expression is taken, so that the result does not depend on the batch size. What mixes examples in
+//! another way is evaluated for each batch by itself, with a warning.
+
+use crate::program::{LossDecl, Program};
+use crate::step::optimizers::AVERAGE;
+use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
+use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
+use meshwright_ops::tensor::better;
+use meshwright_ops::{Class, Computes, F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Leaf, Role, Source};
+use meshwright_plan::{Dim, IdVec, Monoid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How an accumulator combines batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accumulate {
+    /// Adds them.
+    Sum,
+    /// Means, weighted by the number of examples.
+    Mean,
+    /// Takes the greatest.
+    Max,
+    /// Takes the least.
+    Min,
+    /// They are all the same: it depends on no input.
+    Same,
+}
+
+/// The program that computes the accumulators of one batch, and the rest of each expression.
+#[derive(Clone, Debug)]
+pub struct Evaluation {
+    /// The step; its first outputs are the accumulators, in order, and nothing else follows in an evaluation.
+    pub step: StepGraph,
+    /// How each accumulator combines batches.
+    pub accumulate: Vec<Accumulate>,
+    graph: Graph,
+    cuts: Vec<Id>,
+    results: Vec<(String, Id)>,
+}
+
+/// Builds the evaluation of the losses and metrics of a program.
+///
+/// What is drawn at random for an example depends on its number in the set, under [`meshwright_plan::random::FIXED_SEED`]; what is drawn
+/// without the example dim is the same in every batch.
+pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
+    let program = &averaged(crate::specialized(program, false));
+    let (mut e, out) = accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect());
+    if let Some(e) = &mut e {
+        crate::passes::match_patterns::in_step(&mut e.step);
+    }
+    (e, out)
+}
+
+/// Builds the program that computes the outputs of those names. An output without the example dim is a result of all
+/// batches, put together like a metric; the outputs of the others follow the accumulators, by their names.
+pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
+    let program = &averaged(crate::specialized(program, false));
+    let wanted = |p: &Program, rows: bool| {
+        let example = p.inputs.first().and_then(|i| i.0.dims.first().copied());
+        let counts = |o: &LossDecl| example.is_some_and(|d| p.graph.ty(o.id).has(d));
+        let outputs = p.outputs.iter().filter(|o| names.contains(&o.name) && counts(o) == rows);
+        outputs.cloned().collect::<Vec<_>>()
+    };
+    let (e, out) = accumulated(program, |p| wanted(p, false));
+    let e = e.map(|mut e| {
+        e.step.program = "predict";
+        let goal = |o: LossDecl| StepOutput { name: o.name, id: o.id, kind: OutputKind::Output };
+        e.step.outputs.extend(wanted(program, true).into_iter().map(goal));
+        crate::passes::match_patterns::in_step(&mut e.step);
+        e
+    });
+    (e, out)
+}
+
+/// The program with the moving averages of parameters, where training keeps them, in place of the parameters. They are placed
+/// as in the training step.
+pub(crate) fn averaged(mut program: Program) -> Program {
+    if program.train.as_ref().is_none_or(|t| t.ema.is_none()) {
+        return program;
+    }
+    for p in program.params.iter().filter(|p| p.averaged) {
+        let node = &mut program.graph.nodes[p.id];
+        let Kind::Input(InputOpKind::Param { path, init }) = node.op.kind() else { continue };
+        let path = format!("{path}/{AVERAGE}");
+        node.origin.name = path.as_str().into();
+        node.origin.class = Class::OptimizerState;
+        node.op = Arc::new(Leaf { leaf: InputOpKind::Param { path, init }, ty: node.ty.clone() });
+    }
+    program
+}
+
+fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> Outcome<Evaluation> {
+    let g = &program.graph;
+    let example: Option<Dim> = program.inputs.first().and_then(|i| i.0.dims.first().copied());
+    let mut on_input = g.nodes.table(false);
+    let mut on_leaf = g.nodes.table(false);
+    loop {
+        let mut changed = false;
+        for id in g.ids() {
+            let n = g.node(id);
+            let (leaf, reads) = (n.op.kind(), g.depends_on(id));
+            let random = leaf == Kind::Rematerializable(Source::Random);
+            let input = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
+                || (random && example.is_some_and(|d| n.ty.has(d)))
+                || reads.iter().any(|x| on_input[*x]);
+            changed |= input != std::mem::replace(&mut on_input[id], input);
+            let any = random || matches!(leaf, Kind::Input(_)) || reads.iter().any(|x| on_leaf[*x]);
+            changed |= any != std::mem::replace(&mut on_leaf[id], any);
+        }
+        // A carry depends on what comes after it.
+        if !changed || g.repeats.is_empty() {
+            break;
+        }
+    }
+    let mut e = Evaluation {
+        step: StepGraph {
+            model: program.model.clone(),
+            program: "eval",
+            float: program.float,
+            graph: g.clone(),
+            inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
+            outputs: Vec::new(),
+        },
+        accumulate: Vec::new(),
+        graph: g.clone(),
+        cuts: Vec::new(),
+        results: Vec::new(),
+    };
+    let mut out = Vec::new();
+    for decl in &decls(program) {
+        let before = e.cuts.len();
+        let mut todo = vec![decl.id];
+        let mut mixing = None;
+        while let Some(id) = todo.pop() {
+            if !on_leaf[id] || e.cuts.contains(&id) {
+                continue;
+            }
+            let mine = |x: &Id| on_input[*x] && example.is_some_and(|d| g.ty(*x).has(d));
+            let how = if on_input[id] { how(g, id, example) } else { Some(Accumulate::Same) };
+            mixing = match how {
+                Some(Accumulate::Same) => None,
+                Some(_) => mixes(g, id, example, &on_input),
+                None => {
+                    // What is folded in the body of a loop is folded in each iteration.
+                    let from_loop = on_input[id] && g.boundary(id).is_some();
+                    (from_loop || mine(&id) || g.node(id).inputs.iter().any(mine)).then_some(id)
+                }
+            };
+            match how {
+                _ if mixing.is_some() => break,
+                Some(how) => e.cut(id, how),
+                None => todo.extend(g.node(id).inputs.iter().copied().rev()),
+            }
+        }
+        if let Some(op) = mixing {
+            out.push(of_each_batch(g, decl, example, op));
+            if !g.ty(decl.id).dtype.is_float() {
+                continue;
+            }
+            e.drop_cuts(before);
+            e.cut(decl.id, Accumulate::Mean);
+        }
+        e.results.push((decl.name.clone(), decl.id));
+    }
+    let fine = !has_errors(&out);
+    (fine.then_some(e), out)
+}
+
+/// What mixes the examples of a batch, so that a value is of each batch and not of the whole set.
+fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Diagnostic {
+    let name = example.map_or("?", |d| g.dims.name(d));
+    let at = g.node(op).origin.span;
+    let mixes = format!("mixes the examples of a batch: `{}` along `{name}`", g.node(op).op.name());
+    let help = format!("for a value of the whole set, fold `{name}` first, by `sum`, `mean`, `max` or `min`");
+    if !g.ty(decl.id).dtype.is_float() {
+        let text = format!("`{}` is {} of each batch, and has no mean", decl.name, g.ty(decl.id).dtype);
+        return Diagnostic::error(codes::E0206, text)
+            .at(at, mixes)
+            .and(decl.span, "declared here")
+            .help(help);
+    }
+    let text = format!("`{}` is evaluated for each batch by itself", decl.name);
+    Diagnostic::warning(codes::E0206, text)
+        .at(at, mixes)
+        .and(decl.span, "the mean over the batches is reported, weighted by their examples")
+        .note("it depends on the size of the batches, and on which examples meet in one")
+        .help(help)
+}
+
+/// What below a value that folds the example dim already mixes examples: a batch then tells nothing of the whole.
+fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> Option<Id> {
+    let example = example?;
+    let mut seen = g.nodes.table(false);
+    let mut todo = g.depends_on(cut);
+    while let Some(id) = todo.pop() {
+        if std::mem::replace(&mut seen[id], true) || !on_input[id] {
+            continue;
+        }
+        let n = g.node(id);
+        let roles = n.op.roles(&g.input_types(id), &n.ty, &g.dims);
+        // Under another name, or as a part of another dim, examples meet as well.
+        let leaves = !n.ty.has(example) && n.inputs.iter().any(|x| g.ty(*x).has(example));
+        if leaves || roles.get(example).is_some_and(|l| l.role != Role::Parallel) {
+            return Some(id);
+        }
+        todo.extend(g.depends_on(id));
+    }
+    None
+}
+
+/// How a value that folds the example dim combines batches.
+fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
+    let n = g.node(id);
+    let example = example?;
+    let roles = n.op.roles(&g.input_types(id), &n.ty, &g.dims);
+    if !matches!(roles.get(example)?.role, Role::Reduction(_)) {
+        return None;
+    }
+    // Other ops that add along the dim do not add all of it: `x[batch = 0]` picks from each batch.
+    match n.op.kind() {
+        Kind::Compute(Computes::Reduction(Fold::Mean)) => Some(Accumulate::Mean),
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Sum)) | Computes::Contraction) => {
+            Some(Accumulate::Sum)
+        }
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Max))) => Some(Accumulate::Max),
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Min))) => Some(Accumulate::Min),
+        _ => None,
+    }
+}
+
+impl Evaluation {
+    /// The dims of an accumulator, in the order of its value.
+    pub fn dims(&self, accumulator: usize) -> &[Dim] {
+        &self.graph.ty(self.cuts[accumulator]).dims
+    }
+
+    fn cut(&mut self, id: Id, how: Accumulate) {
+        let name = format!("accumulator {}", self.cuts.len());
+        self.step.outputs.push(StepOutput { name, id, kind: OutputKind::Scalar });
+        self.accumulate.push(how);
+        self.cuts.push(id);
+    }
+
+    /// Leaves out all cuts but the first `keep`.
+    fn drop_cuts(&mut self, keep: usize) {
+        self.step.outputs.truncate(keep);
+        self.accumulate.truncate(keep);
+        self.cuts.truncate(keep);
+    }
+
+    /// Combines the accumulators of a batch of `examples` into `total`, which starts empty. `before` is the number of
+    /// examples already in it.
+    pub fn add(&self, total: &mut Vec<Vec<f64>>, before: usize, batch: &[Vec<f64>], examples: usize) {
+        if total.is_empty() {
+            *total = batch.to_vec();
+            return;
+        }
+        let (old, new) = (before as f64, examples as f64);
+        for ((t, b), how) in total.iter_mut().zip(batch).zip(&self.accumulate) {
+            for (t, b) in t.iter_mut().zip(b) {
+                *t = match how {
+                    Accumulate::Sum => *t + b,
+                    Accumulate::Mean => (*t * old + b * new) / (old + new),
+                    Accumulate::Max if better(true, *b, *t) => *b,
+                    Accumulate::Min if better(false, *b, *t) => *b,
+                    Accumulate::Max | Accumulate::Min => *t,
+                    Accumulate::Same => *b,
+                };
+            }
+        }
+    }
+
+    /// The results by name, from accumulators over all batches, each row-major over [`Evaluation::dims`].
+    pub fn finish(&self, total: Vec<Vec<f64>>) -> Vec<(String, F64Tensor)> {
+        let of = |(k, data): (usize, Vec<f64>)| {
+            (self.cuts[k], F64Tensor::new(&self.graph.dims, self.dims(k), data))
+        };
+        let mut known: BTreeMap<Id, F64Tensor> = total.into_iter().enumerate().map(of).collect();
+        self.results.iter().map(|(name, id)| (name.clone(), self.value(*id, &mut known))).collect()
+    }
+
+    fn value(&self, id: Id, known: &mut BTreeMap<Id, F64Tensor>) -> F64Tensor {
+        // Operands come before their users; without recursion, since chains may be long.
+        let mut needed = BTreeSet::new();
+        let mut todo = vec![id];
+        while let Some(id) = todo.pop() {
+            if !known.contains_key(&id) && needed.insert(id) {
+                todo.extend(&self.graph.node(id).inputs);
+            }
+        }
+        for id in needed {
+            let n = self.graph.node(id);
+            let inputs: Vec<&F64Tensor> = n.inputs.iter().filter_map(|i| known.get(i)).collect();
+            let v = n.op.oracle(&inputs, &n.ty, &self.graph.dims);
+            known.insert(id, v);
+        }
+        known.get(&id).cloned().unwrap_or_else(|| panic!("internal error: a result that is not computed"))
+    }
+}

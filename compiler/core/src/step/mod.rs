@@ -1,0 +1,12 @@
+//! From a program to the graph of one step: of training, of evaluation, or of decoding.
+
+pub mod autodiff;
+pub mod decode;
+pub mod evaluation;
+pub mod loss_scaling;
+pub mod optimizers;
+pub mod precision;
+pub mod specialize;
+pub(super) mod stack_part;
+pub mod step_graph;
+pub mod training;

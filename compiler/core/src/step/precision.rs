@@ -1,0 +1,280 @@
+//! Which values of a program of `bf16` or `f16` are stored in that half type.
+//!
+//! Before: a step in `f32`. After: the same step in which products read the half type and activations are kept in it, while
+//! whatever rounding would spoil stays in `f32`: parameters and moments, gradients of parameters, sums, softmax and losses,
+//! and all that is computed from those alone. Each op says in its own file how it reads and what it gives
+//! ([`Precision`]); nothing here knows one by name.
+//!
+//! A value of a half type is computed in `f32` and rounded once, where it is stored; so an element-wise op reads operands of
+//! both dtypes as they are. A cast is a value of its own only where an op insists on one dtype. Down to the half type it belongs to
+//! its operand, of which it is the one rounded copy: a parameter is rounded on its shard, before it is gathered, and before the loops
+//! that read it.
+//!
+//! What crosses the boundary of a loop is stored alike on both sides, and a carry as what it becomes. So several carries that become
+//! each other are stored alike, and what each of them is follows from all: the classes are a fixpoint.
+
+use crate::passes::linear::linearized;
+use crate::passes::normalize::rebuild;
+use crate::step::step_graph::{OutputKind, StepGraph};
+use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Origin, Precision};
+use meshwright_plan::{DType, IdVec, Phase};
+
+/// Gives every value its dtype. A step whose arithmetic is neither `bf16` nor `f16` stays as it is.
+pub fn assign(step: StepGraph) -> StepGraph {
+    let half = step.float;
+    if !half.is_half() {
+        return step;
+    }
+    let choices = choices(&step);
+    let mut out = rebuild(&step, |g, mut node, id| {
+        let choice = choices[id];
+        if let Some(to) = choice.reads {
+            let product = precision(&step.graph, id) == Precision::Products;
+            // What a carry starts as is cast before the loop.
+            if let Some(b) = step.graph.boundary(id) {
+                g.scope = step.graph.repeats[b.of].parent;
+            }
+            for x in &mut node.inputs {
+                // A number that scales a product is no factor of it that hardware would want rounded.
+                if !(product && g.ty(*x).dims.is_empty()) {
+                    *x = cast(g, *x, to, &node.origin);
+                }
+            }
+        }
+        if choice.narrow {
+            node.ty.dtype = half;
+        }
+        g.push(node)
+    });
+    // What the step gives, and what is next for a leaf, is in full.
+    out.graph.scope = None;
+    for goal in &mut out.outputs {
+        let origin = out.graph.node(goal.id).origin.clone();
+        goal.id = cast(&mut out.graph, goal.id, DType::F32, &origin);
+    }
+    // What a carry starts as, and what a body rounds of what is around it, is cast in front of the loop.
+    linearized(out)
+}
+
+/// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so what
+/// is moved between devices is the half type. What can be made anywhere is cast where it is read.
+fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
+    let node = g.node(x);
+    let from = node.ty.dtype;
+    if from == to || from.wide() != DType::F32 {
+        return x;
+    }
+    let anywhere = matches!(
+        node.op.kind(),
+        Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
+    );
+    let (origin, scope) =
+        if to.is_half() && !anywhere { (&node.origin, node.scope) } else { (reader, g.scope) };
+    let name = format!("{to}({})", g.path(x)).into();
+    g.cursor = Origin { name, ..origin.clone() };
+    let around = std::mem::replace(&mut g.scope, scope);
+    let cast = g.cast(x, to);
+    g.scope = around;
+    cast
+}
+
+/// How an op reads, and how its result is stored.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    /// The dtype in which it insists on reading its floats; `None` where it reads both.
+    reads: Option<DType>,
+    /// Whether the result is stored in the half type.
+    narrow: bool,
+}
+
+/// What a value of `f32` is, in ascending order of what prevails where several meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PrecisionClass {
+    /// No float of `f32`: it stays as it is.
+    Other,
+    /// An input, a constant, or a function of such.
+    Neutral,
+    /// In full: a sum, a softmax, a loss, or a function of such.
+    Wide,
+    /// A parameter or a function of parameters alone; stored in full.
+    Weight,
+    /// An activation or its cotangent.
+    Narrow,
+}
+
+/// How an op reads, after all that its place in the step says.
+fn precision(g: &Graph, id: Id) -> Precision {
+    let node = g.node(id);
+    if node.origin.full || node.origin.phase == Phase::Update {
+        return Precision::Full;
+    }
+    node.op.precision(&g.input_types(id), &node.ty)
+}
+
+fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
+    let (g, half) = (&step.graph, step.float);
+    let mut natures = g.nodes.table(PrecisionClass::Other);
+    let mut choices = g.nodes.table(Choice { reads: None, narrow: false });
+    loop {
+        let mut changed = false;
+        for id in g.ids() {
+            let (mut nature, reads) = forward(g, id, &natures, half);
+            // A carry is what comes after it. All else follows from what carries are, and those only rise: so this ends.
+            if g.boundary(id).is_some_and(|b| matches!(b.how, Crossing::Carry(_))) {
+                nature = nature.max(natures[id]);
+                changed |= nature != natures[id];
+            }
+            natures[id] = nature;
+            choices[id] = Choice { reads, narrow: nature == PrecisionClass::Narrow };
+        }
+        if !changed {
+            break;
+        }
+    }
+    let readers = readers(g);
+    upcast_uses(step, &mut choices, &readers);
+    read_rounded(g, &mut choices, &readers, half);
+    for id in g.ids() {
+        // What moves elements moves those of one dtype.
+        let moves = precision(g, id) == Precision::AsOperands && g.ty(id).dtype == DType::F32;
+        if moves && !g.node(id).inputs.is_empty() && !g.is_elementwise(id) && g.boundary(id).is_none() {
+            let choice = &mut choices[id];
+            choice.reads = Some(if choice.narrow { half } else { DType::F32 });
+        }
+    }
+    cross_boundaries(g, &mut choices, half);
+    choices
+}
+
+/// What crosses the boundary of a loop is stored on both sides alike, and a carry as what it becomes. Carries that become each other
+/// and nothing else are stored in the half type where all of them may be.
+fn cross_boundaries(g: &Graph, choices: &mut IdVec<Id, Choice>, half: DType) {
+    let crosses = |id: &Id| {
+        g.ty(*id).dtype == DType::F32 && g.boundary(*id).is_some_and(|b| b.how != Crossing::Accumulate)
+    };
+    // What each is stored as: for a carry that is its next value.
+    let like = |id: Id| g.depends_on(id).pop().filter(|_| crosses(&id));
+    let mut settled: IdVec<Id, bool> = g.nodes.table(false);
+    for id in g.ids().filter(crosses) {
+        let mut way = vec![id];
+        let mut narrow = None;
+        while let Some(next) = way.last().and_then(|id| like(*id)) {
+            if settled[next] || !crosses(&next) {
+                narrow = Some(choices[next].narrow);
+                break;
+            }
+            if let Some(at) = way.iter().position(|w| *w == next) {
+                narrow = Some(way[at..].iter().all(|w| choices[*w].narrow));
+                break;
+            }
+            way.push(next);
+        }
+        for id in way {
+            settled[id] = true;
+            choices[id].narrow = narrow.unwrap_or(choices[id].narrow);
+            if matches!(g.boundary(id).map(|b| b.how), Some(Crossing::Carry(_))) {
+                choices[id].reads = Some(if choices[id].narrow { half } else { DType::F32 });
+            }
+        }
+    }
+}
+
+/// The nature of a value, of whose operands it is known; and in which dtype its op insists on reading.
+fn forward(
+    g: &Graph,
+    id: Id,
+    natures: &IdVec<Id, PrecisionClass>,
+    half: DType,
+) -> (PrecisionClass, Option<DType>) {
+    let node = g.node(id);
+    let of = |x: &Id| natures[*x];
+    // Operands that count: of the result's dims, so that a mean along a dim does not make all of it wide.
+    let all = |x: &Id| node.ty.dims.iter().all(|d| g.ty(*x).has(*d));
+    let elementwise = g.is_elementwise(id);
+    let operands = g.depends_on(id);
+    let prevailing = |f: &dyn Fn(&Id) -> bool| operands.iter().filter(|x| f(x)).map(of).max();
+    let (nature, reads) = match (node.op.kind(), precision(g, id)) {
+        (Kind::Input(InputOpKind::Param { .. }), _) => (PrecisionClass::Weight, None),
+        (Kind::Input(InputOpKind::State { .. } | InputOpKind::OptimizerState { .. }), _) => {
+            (PrecisionClass::Wide, None)
+        }
+        (Kind::Input(_) | Kind::Rematerializable(_), _) => (PrecisionClass::Neutral, None),
+        (_, Precision::Full) => (PrecisionClass::Wide, Some(DType::F32)),
+        (_, Precision::Sums | Precision::Inside) => (PrecisionClass::Wide, None),
+        (_, Precision::Rounded) => (prevailing(&|_| true).unwrap_or(PrecisionClass::Neutral), None),
+        (_, Precision::Products | Precision::Entries) => {
+            let factors = prevailing(&|x| !g.ty(*x).dims.is_empty()).or_else(|| prevailing(&|_| true));
+            match factors {
+                // A product of losses, or of those with inputs such as weights of examples.
+                Some(PrecisionClass::Wide) => (PrecisionClass::Wide, Some(DType::F32)),
+                _ => (PrecisionClass::Narrow, Some(half)),
+            }
+        }
+        (_, Precision::AsOperands) => {
+            let large = if elementwise { prevailing(&all) } else { None };
+            let known = large.filter(|n| *n > PrecisionClass::Neutral).or_else(|| prevailing(&|_| true));
+            (known.unwrap_or(PrecisionClass::Neutral).max(PrecisionClass::Neutral), None)
+        }
+    };
+    if node.ty.dtype == DType::F32 { (nature, reads) } else { (PrecisionClass::Other, reads) }
+}
+
+/// A value that all who read it take in full is stored in full: the gradient of a parameter, the scores of a softmax, the
+/// terms of a loss. A sum takes what it reads in full in the forward part alone: cotangents stay in the half type.
+fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>, readers: &IdVec<Id, Vec<Id>>) {
+    let g = &step.graph;
+    let mut given = g.nodes.table(false);
+    for goal in &step.outputs {
+        given[goal.id] = true;
+        if let OutputKind::Next(leaf) = goal.kind {
+            given[leaf] = true;
+        }
+    }
+    let back = |r: &Id| g.node(*r).origin.phase == Phase::Backward;
+    for id in g.ids().rev() {
+        // An entry of a table is as it is there: to store it in full would add nothing.
+        if !choices[id].narrow || precision(g, id) == Precision::Entries {
+            continue;
+        }
+        // Whether a reader takes it in full; `None` where its dtype does not matter to that reader.
+        let takes = |r: &Id| match (choices[*r].reads, g.ty(*r).dtype) {
+            (Some(dtype), _) => Some(dtype == DType::F32),
+            _ if matches!(precision(g, *r), Precision::Inside | Precision::Rounded) => None,
+            _ if back(r) && precision(g, *r) == Precision::Sums => None,
+            (None, DType::F32) => Some(!choices[*r].narrow),
+            (None, _) => None,
+        };
+        let said: Vec<bool> = readers[id].iter().filter_map(takes).collect();
+        let full = said.iter().all(|f| *f) && (given[id] || !said.is_empty());
+        if full {
+            choices[id].narrow = false;
+        }
+    }
+}
+
+/// Who reads each value.
+fn readers(g: &Graph) -> IdVec<Id, Vec<Id>> {
+    let mut readers: IdVec<Id, Vec<Id>> = g.nodes.table(Vec::new());
+    for id in g.ids() {
+        for x in &g.node(id).inputs {
+            readers[*x].push(id);
+        }
+    }
+    readers
+}
+
+/// A sum of a cotangent that all others round reads the rounded copy too: the gradient of the bias beside that of the weight. So nobody needs
+/// the one in full, which of logits is the largest value of a step.
+fn read_rounded(g: &Graph, choices: &mut IdVec<Id, Choice>, readers: &IdVec<Id, Vec<Id>>, half: DType) {
+    let back = |id: Id| g.node(id).origin.phase == Phase::Backward;
+    for x in g.ids() {
+        if !back(x) || g.ty(x).dtype != DType::F32 || choices[x].narrow {
+            continue;
+        }
+        let sums = |r: &Id| back(*r) && g.node(*r).inputs.len() == 1 && precision(g, *r) == Precision::Sums;
+        let (sums, others): (Vec<Id>, Vec<Id>) = readers[x].iter().copied().partition(sums);
+        if !others.is_empty() && others.iter().all(|r| choices[*r].reads == Some(half)) {
+            sums.into_iter().for_each(|sum| choices[sum].reads = Some(half));
+        }
+    }
+}

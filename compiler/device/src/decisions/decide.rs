@@ -1,0 +1,104 @@
+//! The passes for devices in order, with a verifier after each. A new pass is a file in `passes`, a field of [`Decisions`] and a row of [`PASSES`].
+
+use crate::decisions::Decisions;
+use crate::decisions::verify_decisions::{left, verify};
+use crate::error::{CompileError, LoweringError};
+use crate::lowering::Lowering;
+use crate::passes::attention_bits::AttentionBits;
+use crate::passes::epilogues::Epilogues;
+use crate::passes::inlined::InlinedValues;
+use crate::passes::masks::Masks;
+use crate::passes::residuals::Residuals;
+use crate::passes::row_groups::RowGroups;
+use crate::passes::step_order::StepOrder;
+use crate::target::Target;
+use meshwright_plan::{BufId, Plan, Step};
+use std::collections::BTreeSet;
+
+/// A pass over a Plan, which decides how a device computes its steps.
+pub struct DevicePass {
+    /// Its name.
+    pub name: &'static str,
+    run: fn(&mut Lowering<'_>),
+}
+
+/// Every pass in order.
+pub static PASSES: [DevicePass; 7] = [
+    DevicePass { name: "residuals", run: residuals },
+    DevicePass { name: "masks", run: masks },
+    DevicePass { name: "row_groups", run: row_groups },
+    DevicePass { name: "inlined", run: inlined },
+    DevicePass { name: "step_order", run: step_order },
+    DevicePass { name: "attention_bits", run: attention_bits },
+    DevicePass { name: "epilogues", run: epilogues },
+];
+
+/// Runs all passes, and the verifier after each if asked to. Gives the buffers that are live at the end of the Plan.
+pub(crate) fn decide(lowering: &mut Lowering<'_>, verified: bool) -> Result<BTreeSet<BufId>, CompileError> {
+    let failed = |step, problem| CompileError { step, source: LoweringError::Plan(problem) };
+    let left = left(&lowering.uses).map_err(|(step, problem)| failed(step, problem))?;
+    for pass in &PASSES {
+        (pass.run)(lowering);
+        if verified {
+            verify(&lowering.uses, &lowering.decisions, &left).map_err(|(step, problem)| {
+                failed(step, format!("after the pass `{}`: {problem}", pass.name))
+            })?;
+        }
+    }
+    Ok(left)
+}
+
+/// The decisions for the device of a rank.
+///
+/// # Errors
+/// If the Plan contradicts itself, or a decision breaks an invariant.
+pub fn decisions(plan: &Plan, rank: usize, target: Target) -> Result<Decisions, CompileError> {
+    let mut lowering = Lowering::new(plan, rank, target);
+    decide(&mut lowering, true)?;
+    Ok(lowering.decisions)
+}
+
+fn residuals(lowering: &mut Lowering<'_>) {
+    lowering.decisions.residuals = Residuals::of(&lowering.uses);
+}
+
+fn masks(lowering: &mut Lowering<'_>) {
+    let draws = |step, buf, by| lowering.draws(step, buf, by);
+    lowering.decisions.masks = Masks::of(&lowering.uses, &lowering.decisions.residuals, draws);
+}
+
+fn row_groups(lowering: &mut Lowering<'_>) {
+    // Steps that matmuls would compute if there were no groups.
+    let Decisions { residuals, masks, rows, inlined, .. } = &lowering.decisions;
+    let order = StepOrder::of(&lowering.uses, rows, inlined, lowering.graph.target.maps);
+    let taken = (residuals, masks, rows, inlined);
+    let all = Epilogues::of(&lowering.uses, taken, &order, |e| lowering.has_epilogue(e));
+    let beside = all.moved.keys().copied().collect();
+    let waits = |s: &Step| lowering.groups(s).is_some();
+    let found = RowGroups::of(&lowering.uses, (residuals, &beside), |g| lowering.fuses(g), waits);
+    lowering.decisions.rows = found;
+}
+
+fn inlined(lowering: &mut Lowering<'_>) {
+    let folds = |i: &_, value| lowering.folds(i, value);
+    let writes = |s: &_| lowering.groups(s).is_some();
+    lowering.decisions.inlined = InlinedValues::of(&lowering.uses, &lowering.decisions.rows, folds, writes);
+}
+
+fn step_order(lowering: &mut Lowering<'_>) {
+    let Decisions { rows, inlined, .. } = &lowering.decisions;
+    lowering.decisions.order = StepOrder::of(&lowering.uses, rows, inlined, lowering.graph.target.maps);
+}
+
+fn attention_bits(lowering: &mut Lowering<'_>) {
+    let plan = lowering.context.plan;
+    let key = |step: usize| lowering.attention_bits_of(&plan.steps[step]);
+    lowering.decisions.attention_bits = AttentionBits::of(&lowering.uses, &lowering.decisions.order, key);
+}
+
+fn epilogues(lowering: &mut Lowering<'_>) {
+    let Decisions { residuals, masks, rows, inlined, order, .. } = &lowering.decisions;
+    let taken = (residuals, masks, rows, inlined);
+    let epilogues = Epilogues::of(&lowering.uses, taken, order, |e| lowering.has_epilogue(e));
+    lowering.decisions.epilogues = epilogues;
+}

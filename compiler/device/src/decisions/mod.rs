@@ -1,0 +1,103 @@
+//! What the passes decide about a Plan on one device.
+
+pub mod decide;
+pub mod def_use;
+pub mod verify_decisions;
+
+use crate::decisions::def_use::DefUse;
+use crate::passes::attention_bits::AttentionBits;
+use crate::passes::epilogues::Epilogues;
+use crate::passes::inlined::InlinedValues;
+use crate::passes::masks::Masks;
+use crate::passes::residuals::{ResidualStep, Residuals};
+use crate::passes::row_groups::RowGroups;
+use crate::passes::step_order::StepOrder;
+use meshwright_plan::BufId;
+use std::collections::BTreeSet;
+
+/// Decisions of all passes. Those of a pass that has not run yet are empty: each step is a launch of its own, in the Plan's order.
+#[derive(Clone, Debug, Default)]
+pub struct Decisions {
+    /// Values that stay where they were computed, in place of a copy in a stack.
+    pub residuals: Residuals,
+    /// Random values that each consumer draws.
+    pub masks: Masks,
+    /// Steps along rows that are one kernel.
+    pub rows: RowGroups,
+    /// Values that the reduction that consumes them computes.
+    pub inlined: InlinedValues,
+    /// Order of the steps.
+    pub order: StepOrder,
+    /// Bits of attention that another step has drawn.
+    pub attention_bits: AttentionBits,
+    /// Steps that a matmul computes.
+    pub epilogues: Epilogues,
+}
+
+/// How a step of the Plan is computed on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The launch of another step computes it, or nothing needs it.
+    Fused,
+    /// A matmul with an epilogue.
+    Epilogue,
+    /// The last step of a row group, which runs here.
+    Rows,
+    /// It creates, writes or reads a stack whose values stay where they are.
+    Residual(ResidualStep),
+    /// By itself, or with independent steps of its kind.
+    Single,
+}
+
+impl Decisions {
+    /// How a step is computed.
+    pub fn role(&self, step: usize) -> Role {
+        let fused = self.rows.members.get(&step).is_some_and(|last| *last != step);
+        let skipped = [&self.masks.skipped, &self.inlined.skipped].iter().any(|s| s.contains(&step));
+        if fused || skipped || self.epilogues.moved.contains_key(&step) {
+            Role::Fused
+        } else if let Some(how) = self.residuals.steps.get(&step) {
+            Role::Residual(*how)
+        } else if self.epilogues.at.contains_key(&step) {
+            Role::Epilogue
+        } else if self.rows.at.contains_key(&step) {
+            Role::Rows
+        } else {
+            Role::Single
+        }
+    }
+
+    /// Whether no launch writes a buffer.
+    pub fn is_never_made(&self, buf: BufId) -> bool {
+        self.masks.drawn_by.contains_key(&buf)
+            || self.inlined.values.contains_key(&buf)
+            || self.epilogues.never.contains(&buf)
+            || self.rows.never.contains(&buf)
+    }
+
+    /// Buffers that are never made, and of those the ones in whose place no other is, with the stacks in which a loop would keep masks that are
+    /// drawn again.
+    pub fn absent(&self, uses: &DefUse<'_>) -> (BTreeSet<BufId>, BTreeSet<BufId>) {
+        let plan = uses.plan;
+        let all = (0..plan.buffers.len()).map(|b| BufId(b as u32));
+        let never: BTreeSet<BufId> = all.filter(|b| self.is_never_made(*b)).collect();
+        // A buffer that takes the storage of another keeps that storage live until its group has run.
+        let shares: BTreeSet<BufId> =
+            plan.steps.iter().flat_map(|s| &s.aliases).flat_map(|(from, to)| [*from, *to]).collect();
+        let alone = self.rows.never.iter().filter(|b| !shares.contains(b));
+        let computed = self.masks.drawn_by.keys().chain(self.inlined.values.keys()).chain(alone);
+        let mut absent: BTreeSet<BufId> = computed.copied().collect();
+        for at in &self.masks.skipped {
+            let step = &plan.steps[*at];
+            match self.residuals.steps.get(at) {
+                Some(ResidualStep::Store { stack, .. }) => {
+                    absent.insert(*stack);
+                    absent.extend(step.writes.iter().chain(step.reads.first()).map(|o| o.buf));
+                }
+                Some(ResidualStep::Load { .. }) => absent.extend(step.reads.iter().map(|o| o.buf)),
+                _ => {}
+            }
+        }
+        (never, absent)
+    }
+}

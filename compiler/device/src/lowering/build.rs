@@ -1,0 +1,540 @@
+//! From a Plan to the launches of one device, and the collectives and loops between them.
+
+use crate::arena::Arena;
+use crate::arena::layout::arena_of;
+use crate::collective::Prepared;
+use crate::collective::lower::{Arrival, pack, unpack};
+use crate::decisions::decide::decide;
+use crate::decisions::def_use::ended;
+use crate::decisions::{Decisions, Role};
+use crate::error::{CompileError, LoweringError};
+use crate::iteration::MOST_NESTED;
+use crate::kernels::Kernel;
+use crate::launch::{BurnGraph, CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
+use crate::lowering::Lowering;
+use crate::lowering::dispatch::GroupKind;
+use crate::lowering::graph::Operation;
+use crate::passes::epilogues::EpilogueKind;
+use crate::passes::residuals::ResidualStep;
+use crate::slot::LaunchId;
+use crate::slot::TensorSlot;
+use crate::stored::{stored_as, stored_shape};
+use crate::target::Target;
+use crate::turns::{self, Carried};
+use crate::verify::verify;
+use burn_ir::{GraphIr, TensorStatus};
+use meshwright_plan::{BufId, Collective, Dim, IdVec, Operand, Plan, Prim, Step, StepLoop};
+use std::collections::BTreeMap;
+
+/// A loop whose body is being built.
+struct OpenLoop {
+    launch: LaunchId,
+    step: usize,
+    dim: Dim,
+    reverse: bool,
+    from: usize,
+    /// For each carry its first buffer, and whether its lifetime ends there; its buffer in the body, and whether nothing reads it.
+    begin: Vec<[(BufId, bool); 2]>,
+    /// Launches before the loop.
+    before: Vec<LaunchId>,
+}
+
+/// Most steps of an operation, and most tensors: addresses of tensors are arguments of a kernel, which has room for 4 KiB of them.
+const MOST_IN_GROUP: (usize, usize) = (32, 256);
+
+/// Compiles a Plan for the device of that rank.
+///
+/// # Errors
+/// Where the Plan contradicts itself, or a step cannot be lowered; the error names the step.
+pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
+    let mut device = launches(plan, rank, target, true)?;
+    if target.has_arena() {
+        device.arena = arena_of(plan, &device);
+    }
+    let failed = |problem| CompileError { step: None, source: LoweringError::Plan(problem) };
+    verify(plan, &device).map_err(failed)?;
+    Ok(device)
+}
+
+/// The launches of a Plan on one device, without places in memory and without verification: a fraction of the time, for estimates.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
+    launches(plan, rank, target, false)
+}
+
+fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<DevicePlan, CompileError> {
+    let mut lowering = Lowering::new(plan, rank, target);
+    let left = decide(&mut lowering, verified)?;
+    let (never, absent) = lowering.decisions.absent(&lowering.uses);
+    let order = lowering.decisions.order.steps.clone();
+    let (body, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
+    let mut builder = ProgramBuilder {
+        lowering,
+        launches: IdVec::new(),
+        body,
+        operations,
+        open,
+        in_flight,
+        waiting: vec![],
+        waiting_for: GroupKind::Map,
+        postponed: BTreeMap::new(),
+        delayed: vec![],
+        groups: BTreeMap::new(),
+    };
+    let failed = |source: LoweringError, step| CompileError { step, source };
+    for index in order {
+        builder.step(index, &plan.steps[index]).map_err(|e| failed(e, Some(index)))?;
+    }
+    builder.end_group().map_err(|e| failed(e, plan.steps.len().checked_sub(1)))?;
+    builder.end_segment();
+    let Lowering { graph, pairs, attention_without_kernel, .. } = builder.lowering;
+    let (launches, body) = (builder.launches, builder.body);
+    Ok(DevicePlan {
+        target,
+        rank,
+        launches,
+        body,
+        tables: graph.tables,
+        pairs,
+        left,
+        never,
+        absent,
+        attention_without_kernel,
+        arena: Arena::default(),
+    })
+}
+
+struct ProgramBuilder<'a> {
+    lowering: Lowering<'a>,
+    launches: IdVec<LaunchId, Launch>,
+    /// The launches so far outside of loops, or in the innermost open one.
+    body: Vec<LaunchId>,
+    /// Operations that are no launches yet, each with its step.
+    operations: Vec<(Operation, usize)>,
+    /// Loops whose bodies are being built, outermost first.
+    open: Vec<OpenLoop>,
+    /// By id of the collective, the launch that starts it and what is left to do.
+    in_flight: BTreeMap<u32, (LaunchId, Arrival)>,
+    /// Steps that will be one operation, each with what it ends.
+    waiting: Vec<(usize, Vec<TensorSlot>)>,
+    waiting_for: GroupKind,
+    /// Tensors whose lifetime ends later than in the Plan, by the step that ends it.
+    postponed: BTreeMap<usize, Vec<TensorSlot>>,
+    /// Steps that are done after an epilogue, each with what it ends.
+    delayed: Vec<(usize, Vec<TensorSlot>)>,
+    /// By the last of several steps that are one launch, all of them.
+    groups: BTreeMap<usize, Vec<usize>>,
+}
+
+impl ProgramBuilder<'_> {
+    fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
+        self.lowering.graph.step = index;
+        let steps = &self.lowering.context.plan.steps;
+        let role = self.lowering.decisions.role(index);
+        let group = if role == Role::Single { self.lowering.groups(step) } else { None };
+        if !(group.is_some_and(|kind| self.takes(kind, step)) || role == Role::Fused) {
+            self.end_group()?;
+        }
+        if self.operations.last().is_some_and(|(_, before)| steps[*before].lag != step.lag) {
+            self.end_segment();
+        }
+        let ending = self.ending(index, step)?;
+        if let Some(kind) = group {
+            self.waiting_for = kind;
+            self.waiting.push((index, ending));
+            return Ok(());
+        }
+        match role {
+            Role::Fused => {
+                if !ending.is_empty() {
+                    self.end_group()?;
+                    self.finish_step(index, &ending);
+                }
+                Ok(())
+            }
+            Role::Residual(how) => self.residual(index, step, how, ending),
+            Role::Epilogue => self.epilogue(index, ending),
+            Role::Rows => self.row_group(index, &ending),
+            Role::Single => self.single(index, step, ending),
+        }
+    }
+
+    /// The tensors whose lifetime ends with a step on this device.
+    fn ending(&mut self, index: usize, step: &Step) -> Result<Vec<TensorSlot>, LoweringError> {
+        let Decisions { residuals, order, epilogues, .. } = &self.lowering.decisions;
+        // The loop itself passes values across its boundary.
+        let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
+        let never = |b: &BufId| residuals.buffers.contains(b) || self.lowering.decisions.is_never_made(*b);
+        let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
+        let mut ending = vec![];
+        for buf in ended(step).filter(made) {
+            let slots = self.lowering.slots(buf)?;
+            match order.end_of(buf, index) {
+                at if at == index => ending.extend(slots),
+                later => self.postponed.entry(later).or_default().extend(slots),
+            }
+        }
+        ending.extend(self.postponed.remove(&index).unwrap_or_default());
+        match epilogues.moved.get(&index) {
+            Some(to) if epilogues.is_after(index, *to) => {
+                self.delayed.push((index, std::mem::take(&mut ending)));
+            }
+            Some(to) if order.place[*to] > order.place[index] => {
+                self.postponed.entry(*to).or_default().append(&mut ending);
+            }
+            _ => {}
+        }
+        Ok(ending)
+    }
+
+    /// A step that is no fusion.
+    fn single(
+        &mut self,
+        index: usize,
+        step: &Step,
+        mut ending: Vec<TensorSlot>,
+    ) -> Result<(), LoweringError> {
+        match &step.prim {
+            Prim::Repeat { dim, reverse, from } => self.begin_loop(index, step, (*dim, *reverse, *from)),
+            Prim::EndRepeat => self.end_loop(index, step, ending),
+            Prim::Collective(collective) => self.collective(index, step, collective, ending),
+            Prim::Wait => self.wait(index, step, ending),
+            _ => {
+                self.lowering.lower(step)?;
+                ending.extend(self.lowering.bits_that_end(index));
+                self.finish_step(index, &ending);
+                Ok(())
+            }
+        }
+    }
+
+    /// The kernel of a row group, in the place of its last step.
+    fn row_group(&mut self, index: usize, ending: &[TensorSlot]) -> Result<(), LoweringError> {
+        let Some(group) = self.lowering.decisions.rows.at.get(&index).cloned() else { return Ok(()) };
+        self.lowering.row_group(&group)?;
+        if group.steps.len() > 1 {
+            self.groups.insert(index, group.steps);
+        }
+        self.finish_step(index, ending);
+        Ok(())
+    }
+
+    /// A product with what is done beside it, which is a step of its own in the Plan.
+    fn epilogue(&mut self, index: usize, mut ending: Vec<TensorSlot>) -> Result<(), LoweringError> {
+        let Some(epilogue) = self.lowering.decisions.epilogues.at.get(&index).cloned() else { return Ok(()) };
+        let plan = self.lowering.context.plan;
+        for before in &epilogue.before {
+            let step = &plan.steps[*before];
+            match self.lowering.decisions.residuals.steps.get(before).copied() {
+                Some(how) => self.residual(*before, step, how, vec![])?,
+                None => {
+                    self.lowering.lower(step)?;
+                    self.finish_step(*before, &[]);
+                }
+            }
+        }
+        self.lowering.epilogue(&epilogue)?;
+        if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
+            ending.extend(self.lowering.bits.get(&of).copied());
+        }
+        self.finish_step(index, &ending);
+        let delayed = std::mem::take(&mut self.delayed).into_iter();
+        let (now, later) = delayed.partition(|(step, _)| epilogue.after.contains(step));
+        self.delayed = later;
+        now.into_iter().try_for_each(|(step, ending): (usize, Vec<TensorSlot>)| {
+            self.lowering.lower(&plan.steps[step])?;
+            self.finish_step(step, &ending);
+            Ok(())
+        })
+    }
+
+    /// Whether a step can be one operation with those that wait for it.
+    fn takes(&self, kind: GroupKind, step: &Step) -> bool {
+        let steps = &self.lowering.context.plan.steps;
+        let waiting = || self.waiting.iter().map(|(index, _)| &steps[*index]);
+        let inlined =
+            |o: &Operand| self.lowering.decisions.inlined.values.get(&o.buf).map_or(1, |i| i.reads.len());
+        let tensors = |s: &Step| s.reads.iter().map(inlined).sum::<usize>() + s.writes.len();
+        let (most, most_tensors) = MOST_IN_GROUP;
+        (self.waiting.is_empty() || self.waiting_for == kind)
+            && self.waiting.len() < most
+            && waiting().map(tensors).sum::<usize>() + tensors(step) <= most_tensors
+            && waiting().all(|w| w.lag == step.lag && !w.writes.iter().any(|o| self.reads(step, o.buf)))
+    }
+
+    /// Whether the operation of a step reads a buffer: itself, or for a value that it computes.
+    fn reads(&self, step: &Step, buf: BufId) -> bool {
+        let inlined = step.reads.iter().filter_map(|o| self.lowering.decisions.inlined.values.get(&o.buf));
+        step.reads_buf(buf) || inlined.flat_map(|i| &i.reads).any(|o| o.buf == buf)
+    }
+
+    /// Adds the operation of the steps that wait for it.
+    fn end_group(&mut self) -> Result<(), LoweringError> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let Some((last, _)) = waiting.last() else { return Ok(()) };
+        let last = *last;
+        let plan = self.lowering.context.plan;
+        let steps: Vec<&Step> = waiting.iter().map(|(index, _)| &plan.steps[*index]).collect();
+        self.lowering.lower_group(self.waiting_for, &steps)?;
+        if waiting.len() > 1 {
+            self.groups.insert(last, waiting.iter().map(|w| w.0).collect());
+        }
+        let ending: Vec<TensorSlot> = waiting.into_iter().flat_map(|w| w.1).collect();
+        self.finish_step(last, &ending);
+        Ok(())
+    }
+
+    /// A step of a stack that is kept position by position.
+    fn residual(
+        &mut self,
+        index: usize,
+        step: &Step,
+        how: ResidualStep,
+        mut ending: Vec<TensorSlot>,
+    ) -> Result<(), LoweringError> {
+        let operand = match how {
+            ResidualStep::Blank => None,
+            ResidualStep::Store { .. } => step.reads.get(1),
+            ResidualStep::Load { .. } => step.writes.first(),
+        };
+        let local = operand.map(|o| self.lowering.context.local(o)).transpose()?;
+        let local = local.filter(|l| self.lowering.exists(l.elements()));
+        if let Some(local) = local {
+            let slot = TensorSlot::Buffer(local.buf);
+            let tensor = |status| {
+                slot.tensor(&stored_shape(local.dtype, &local.shape), stored_as(local.dtype), status)
+            };
+            let operation = match how {
+                ResidualStep::Blank => None,
+                ResidualStep::Store { stack, dim, from } => {
+                    let ends = ending.iter().position(|s| *s == slot);
+                    ending.retain(|s| *s != slot);
+                    let status =
+                        if ends.is_some() { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+                    Some(Operation::Kernel(Kernel::Store { stack, dim, from }, vec![tensor(status)], vec![]))
+                }
+                ResidualStep::Load { stack, dim, last } => {
+                    let out = tensor(TensorStatus::NotInit);
+                    Some(Operation::Kernel(Kernel::Load { stack, dim, last }, vec![], vec![out]))
+                }
+            };
+            self.operations.extend(operation.map(|o| (o, index)));
+        }
+        self.finish_step(index, &ending);
+        Ok(())
+    }
+
+    fn begin_loop(
+        &mut self,
+        index: usize,
+        step: &Step,
+        (dim, reverse, from): (Dim, bool, usize),
+    ) -> Result<(), LoweringError> {
+        if self.open.len() == MOST_NESTED {
+            return Err(LoweringError::Plan(format!("more than {MOST_NESTED} loops are in each other")));
+        }
+        self.end_segment();
+        // Several carries may start as one buffer, which ends with the last of them.
+        let ends = |k: usize, o: &Operand| {
+            let again = step.reads[k + 1..].iter().any(|r| r.buf == o.buf);
+            !again && (step.free.contains(&o.buf) || step.aliases.iter().any(|r| r.0 == o.buf))
+        };
+        let pairs = step.reads.iter().zip(&step.writes).enumerate();
+        let unread = |o: &Operand| step.free.contains(&o.buf);
+        let begin =
+            pairs.map(|(k, (start, current))| [(start.buf, ends(k, start)), (current.buf, unread(current))]);
+        let begin = begin.collect();
+        let of = LoopLaunch { dim, reverse, from, carries: vec![], body: vec![], turns: vec![] };
+        let launch = self.launch(LaunchKind::Loop(Box::new(of)), index);
+        let before = std::mem::take(&mut self.body);
+        self.open.push(OpenLoop { launch, step: index, dim, reverse, from, begin, before });
+        Ok(())
+    }
+
+    fn end_loop(
+        &mut self,
+        index: usize,
+        step: &Step,
+        mut ending: Vec<TensorSlot>,
+    ) -> Result<(), LoweringError> {
+        self.end_segment();
+        let Some(open) = self.open.pop() else {
+            return Err(LoweringError::Plan("no loop is open that could end".into()));
+        };
+        if open.begin.len() != step.reads.len() || step.reads.len() != step.writes.len() {
+            return Err(LoweringError::Plan("a loop ends with other carries than it begins with".into()));
+        }
+        let across = step.reads.iter().zip(&step.writes);
+        let OpenLoop { launch, step: begun, dim, reverse, from, begin, before } = open;
+        let plan = self.lowering.context.plan;
+        let lags = plan.lags(&StepLoop { begin: begun, end: index, dim, reverse, from });
+        let lag_of = |found: &dyn Fn(&Step) -> bool| {
+            lags.iter().find(|(s, _)| found(&plan.steps[*s])).map(|(_, lag)| usize::from(*lag))
+        };
+        let mut carries = Vec::with_capacity(step.reads.len());
+        for ([(start, ends), (current, unread)], (next, last)) in begin.into_iter().zip(across) {
+            let (next, last) = (next.buf, last.buf);
+            let lag = lag_of(&|s| s.writes_buf(next)).unwrap_or(0);
+            // A value that is passed from turn to turn has been read when the loop ends.
+            if lag_of(&|s| s.reads_buf(current)).is_some_and(|read| read != lag) {
+                let ended = self.lowering.slots(last)?;
+                ending.retain(|s| !ended.contains(s));
+            }
+            if !self.lowering.decisions.residuals.buffers.contains(&current) {
+                carries.push(Carried { start, ends, current, unread, next, last, lag });
+            }
+        }
+        let body = std::mem::replace(&mut self.body, before);
+        let lags: Vec<usize> =
+            body.iter().map(|id| usize::from(plan.steps[self.launches[*id].step].lag)).collect();
+        let turns = turns::turns(from..plan.dims.size(dim), reverse, &carries, &lags);
+        self.launches[launch].kind =
+            LaunchKind::Loop(Box::new(LoopLaunch { dim, reverse, from, carries, body, turns }));
+        self.launches[launch].steps = vec![begun, index];
+        self.body.push(launch);
+        self.finish_step(index, &ending);
+        Ok(())
+    }
+
+    /// Adds the operations of a step that has been lowered.
+    fn finish_step(&mut self, index: usize, ending: &[TensorSlot]) {
+        let operations = self.lowering.graph.finish(ending);
+        self.operations.extend(operations.into_iter().map(|o| (o, index)));
+    }
+
+    /// Makes launches of what was recorded since the last ones.
+    fn end_segment(&mut self) {
+        let operations = std::mem::take(&mut self.operations);
+        let made = self.launches_of(operations);
+        self.body.extend(made);
+    }
+
+    /// A launch that reads and writes no tensors itself.
+    fn launch(&mut self, kind: LaunchKind, step: usize) -> LaunchId {
+        let steps = self.steps_of(step);
+        self.launches.push(Launch { kind, step, steps, reads: vec![], writes: vec![], frees: vec![] })
+    }
+
+    /// The steps that are computed in the place of one.
+    fn steps_of(&self, step: usize) -> Vec<usize> {
+        if let Some(group) = self.groups.get(&step) {
+            return group.clone();
+        }
+        let epilogue = self.lowering.decisions.epilogues.at.get(&step);
+        std::iter::once(step).chain(epilogue.into_iter().flat_map(|e| e.others())).collect()
+    }
+
+    /// Operations as launches: a kernel is one, and so are operations of Burn that follow each other. A tensor that ends after a kernel ends
+    /// with its launch. A step is computed by the last kernel among its operations, or the last of them.
+    fn launches_of(&mut self, operations: Vec<(Operation, usize)>) -> Vec<LaunchId> {
+        let mut by: BTreeMap<usize, (bool, usize)> = BTreeMap::new();
+        for (at, (operation, step)) in operations.iter().enumerate() {
+            let is_kernel = matches!(operation, Operation::Kernel(..));
+            if !matches!(operation, Operation::Free(_)) && by.get(step).is_none_or(|b| is_kernel >= b.0) {
+                by.insert(*step, (is_kernel, at));
+            }
+        }
+        let mut made: Vec<LaunchId> = vec![];
+        for (at, (operation, step)) in operations.into_iter().enumerate() {
+            let computes = by.get(&step).is_some_and(|b| b.1 == at);
+            let steps = if computes { self.steps_of(step) } else { vec![] };
+            let last = made.last().map(|id| &mut self.launches[*id]);
+            match (operation, last) {
+                (Operation::Kernel(kernel, reads, writes), _) => {
+                    let id = self.launch(LaunchKind::Kernel(kernel), step);
+                    let launch = &mut self.launches[id];
+                    (launch.steps, launch.reads, launch.writes) = (steps, reads, writes);
+                    made.push(id);
+                }
+                (Operation::Free(slot), Some(launch)) => launch.frees.push(slot),
+                (Operation::Free(slot), None) => {
+                    let id = self.launch(LaunchKind::Free, step);
+                    let launch = &mut self.launches[id];
+                    (launch.steps, launch.frees) = (vec![], vec![slot]);
+                    made.push(id);
+                }
+                (Operation::Burn(operation), Some(launch @ Launch { kind: LaunchKind::Burn(_), .. }))
+                    if launch.frees.is_empty() =>
+                {
+                    launch.steps.extend(steps);
+                    launch.step = step;
+                    if let LaunchKind::Burn(burn) = &mut launch.kind {
+                        burn.push(*operation, step);
+                    }
+                }
+                (Operation::Burn(operation), _) => {
+                    let burn = BurnGraph { graph: GraphIr::new(vec![*operation]), steps: vec![step] };
+                    let id = self.launch(LaunchKind::Burn(burn), step);
+                    self.launches[id].steps = steps;
+                    made.push(id);
+                }
+            }
+        }
+        made
+    }
+
+    fn collective(
+        &mut self,
+        index: usize,
+        step: &Step,
+        collective: &Collective,
+        mut ending: Vec<TensorSlot>,
+    ) -> Result<(), LoweringError> {
+        self.end_segment();
+        let prepared = Prepared::new(&self.lowering.context, step, collective)?;
+        let (calls, arrival) = pack(&mut self.lowering, &prepared)?;
+        // The calls end what they take; tensors that the unpacking or nothing reads end with the unpacking.
+        let taken = |s: &TensorSlot| calls.iter().flat_map(|c| &c.send).any(|p| p.ends && p.slot == Some(*s));
+        ending.retain(|s| !taken(s));
+        let mut reads = arrival.reads.clone();
+        for result in &step.writes {
+            reads.extend(self.lowering.slots(result.buf)?);
+        }
+        let (later, ending): (Vec<TensorSlot>, Vec<TensorSlot>) =
+            ending.into_iter().partition(|s| reads.contains(s));
+        let pack = self.finished(index, &ending);
+        let mut starts = None;
+        let unpack = match step.async_id {
+            None => self.unpack(index, &arrival, later),
+            Some(_) if !later.is_empty() => {
+                let problem = "what is needed at the end of a collective ends at its start".to_string();
+                return Err(problem.into());
+            }
+            Some(id) => {
+                starts = Some((id, arrival));
+                vec![]
+            }
+        };
+        let async_id = step.async_id;
+        let collective = CollectiveLaunch { prepared, async_id, pack, calls, unpack };
+        let launch = self.launch(LaunchKind::Collective(Box::new(collective)), index);
+        self.body.push(launch);
+        self.in_flight.extend(starts.map(|(id, arrival)| (id, (launch, arrival))));
+        Ok(())
+    }
+
+    fn wait(&mut self, index: usize, step: &Step, ending: Vec<TensorSlot>) -> Result<(), LoweringError> {
+        let Some((start, arrival)) = step.async_id.and_then(|id| self.in_flight.remove(&id)) else {
+            return Err(LoweringError::Plan("nothing is in flight that it could wait for".into()));
+        };
+        self.end_segment();
+        let unpack = self.unpack(index, &arrival, ending);
+        let launch = self.launch(LaunchKind::Wait { start, unpack }, index);
+        self.body.push(launch);
+        Ok(())
+    }
+
+    fn unpack(&mut self, step: usize, arrival: &Arrival, mut ending: Vec<TensorSlot>) -> Vec<LaunchId> {
+        unpack(&mut self.lowering, arrival);
+        ending.extend(&arrival.ending);
+        self.finished(step, &ending)
+    }
+
+    /// The launches of what was recorded of a step.
+    fn finished(&mut self, step: usize, ending: &[TensorSlot]) -> Vec<LaunchId> {
+        let operations = self.lowering.graph.finish(ending);
+        self.launches_of(operations.into_iter().map(|operation| (operation, step)).collect())
+    }
+}
