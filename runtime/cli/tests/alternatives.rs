@@ -5,7 +5,7 @@ use crate::support::run;
 /// Lines that move fewer bytes for more memory are told of with what they move and hold, and by `check` where that fits.
 #[test]
 fn what_other_lines_would_move_and_hold_is_told() {
-    let split = "batch -> data; params: * -> data; microbatches 4";
+    let split = "batch -> data; params: * -> data; microbatches 2";
     let given = |command: &str, layout: &str, more: &[&str]| {
         let args =
             [&[command, "gpt", "--preset", "tiny", "--mesh", "data=4", "--layout", layout], more].concat();
