@@ -4,8 +4,7 @@
 use crate::layout::{Layout, Rulebook, assign, check_conflicts};
 use crate::partition::{Spmd, partition};
 use crate::passes::linear::linearized;
-use crate::passes::microbatches;
-use crate::passes::microbatches::Batch;
+use crate::passes::microbatches::{self, Batch};
 use crate::passes::normalize;
 use crate::print;
 use crate::schedule::{self, LineOf, LossParts};

@@ -6,13 +6,14 @@
 pub mod actions;
 mod arena;
 mod buffer;
-mod buffer_layout;
 mod collective;
 mod communication;
 mod dim;
 mod dtype;
+mod dtypes;
 pub mod expr;
 pub mod memory;
+mod partial;
 mod peak;
 mod placement;
 mod plan;
@@ -21,10 +22,11 @@ mod provenance;
 pub mod random;
 mod repeat;
 mod step;
+mod work;
 
 pub use arena::{ArenaId, IdVec};
+pub use buffer::buffer_layout::{BufferLayout, BufferPart};
 pub use buffer::{BufId, Buffer, Extent, Operand};
-pub use buffer_layout::{BufferLayout, BufferPart};
 pub use collective::{BusFactor, Collective, CollectiveKind, CollectiveSpec, Portion, Traffic};
 pub use communication::CollectiveTotal;
 pub use dim::{Dim, Dims};

@@ -1,4 +1,4 @@
-//! What the memory of a device is for, over the steps of a Plan. All that tells of memory by use takes it from here.
+//! Memory of a device by its use, over the steps of a Plan. All that tells of memory by use takes it from here.
 
 use crate::{BufId, Phase, Plan, Prim, ProgramInputKind, Step, StepLoop};
 use serde::{Deserialize, Serialize};
@@ -146,7 +146,7 @@ fn kinds(plan: &Plan, held: &[Option<(usize, usize)>], paths: &Paths<'_>) -> Vec
         let copies = step.collective().is_some_and(|c| !c.kind().folds());
         for o in &step.writes {
             let gradient = paths.get(&o.buf).is_some_and(|path| cotangents.contains(*path));
-            let of_parameters = sources[o.buf.0 as usize] == Source::Parameters;
+            let of_parameters = sources[o.buf.0 as usize] == ValueOrigin::Parameters;
             let end = held[o.buf.0 as usize].map_or(0, |h| h.1);
             // A value that nothing reads in another part of the step goes no further.
             let ends_later = plan.steps.get(end.max(1) - 1).is_some_and(|s| s.phase != Phase::Forward);
@@ -183,9 +183,9 @@ fn kinds(plan: &Plan, held: &[Option<(usize, usize)>], paths: &Paths<'_>) -> Vec
     kinds
 }
 
-/// What a buffer is computed from, in ascending order of what prevails where several meet.
+/// Origin of a buffer's values, in ascending order of what prevails where several meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+enum ValueOrigin {
     /// Nothing: constants, positions, storage that loops fill.
     Nothing,
     /// Parameters alone.
@@ -194,22 +194,22 @@ enum Source {
     Others,
 }
 
-/// What each buffer is computed from. A carry is of what it starts as and of what it becomes, which depends on the carry: it is taken for
+/// The origin of each buffer. A carry is of what it starts as and of what it becomes, which depends on the carry: it is taken for
 /// what it starts as until that is found to be too little.
-fn sources(plan: &Plan) -> Vec<Source> {
-    let mut of = vec![Source::Nothing; plan.buffers.len()];
+fn sources(plan: &Plan) -> Vec<ValueOrigin> {
+    let mut of = vec![ValueOrigin::Nothing; plan.buffers.len()];
     for input in &plan.program_inputs {
         let parameter = input.kind == ProgramInputKind::Param;
-        of[input.buf.0 as usize] = if parameter { Source::Parameters } else { Source::Others };
+        of[input.buf.0 as usize] = if parameter { ValueOrigin::Parameters } else { ValueOrigin::Others };
     }
     let loops = plan.loops();
     loop {
         let before = of.clone();
         for step in &plan.steps {
-            let read = |k: usize| step.reads.get(k).map_or(Source::Nothing, |o| of[o.buf.0 as usize]);
-            let all = (0..step.reads.len()).map(read).max().unwrap_or(Source::Nothing);
+            let read = |k: usize| step.reads.get(k).map_or(ValueOrigin::Nothing, |o| of[o.buf.0 as usize]);
+            let all = (0..step.reads.len()).map(read).max().unwrap_or(ValueOrigin::Nothing);
             let each = |k: usize| if is_boundary(step) { read(k) } else { all };
-            let made: Vec<Source> = (0..step.writes.len()).map(each).collect();
+            let made: Vec<ValueOrigin> = (0..step.writes.len()).map(each).collect();
             for (o, source) in step.writes.iter().zip(made) {
                 let known = &mut of[o.buf.0 as usize];
                 *known = source.max(*known);
@@ -239,7 +239,7 @@ pub struct PeakMemory {
     pub parameter_bytes: u64,
     /// State of the optimizer.
     pub optimizer_state_bytes: u64,
-    /// What the forward and the backward pass make of parameters alone, such as gathered shards.
+    /// Values that the forward and the backward pass make of parameters alone, such as gathered shards.
     pub working_copy_bytes: u64,
     /// Gradients of parameters.
     pub gradient_bytes: u64,
@@ -268,7 +268,7 @@ impl PeakMemory {
 }
 
 impl Plan {
-    /// What the device with the largest blocks holds at its peak, without the buffers that it never makes.
+    /// Memory of the device with the largest blocks at its peak, by use, without the buffers that it never makes.
     pub fn peak_memory(&self, absent: &BTreeSet<BufId>) -> PeakMemory {
         let kinds = at_peak(self, &residency(self, &paths(self)), absent);
         let of = |kind: MemoryKind| kinds[kind as usize];

@@ -166,7 +166,7 @@ pub struct DeviceReport {
     pub memory: PeakMemory,
 }
 
-/// What a device of a kind launches for a step, moves through its memory and holds.
+/// Launches of a step on a device of a kind, with the bytes that it moves through its memory and holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceTotals {
     /// The kind of device.

@@ -10,7 +10,6 @@ mod decision;
 mod facts;
 mod follow;
 mod frames;
-mod keep;
 mod note;
 mod propagation;
 mod reduce_grads;
@@ -20,6 +19,7 @@ mod settle;
 mod split_by;
 mod spmd;
 mod state;
+mod working_copies;
 
 pub use decision::{Decision, Loops, Reason, Refusal};
 pub use propagation::partition;

@@ -2,11 +2,11 @@
 
 use super::decision::{Decision, Loops, Reason};
 use super::facts::Facts;
-use super::keep::{gathered, idle};
 use super::reduce_grads::{keeps_storage, no_choice, no_effect, sums};
 use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
 use super::state::State;
+use super::working_copies::{gathered, idle};
 use crate::layout::Layout;
 use crate::passes::normalize::rebuild;
 use crate::step::step_graph::{OutputKind, StepGraph};

@@ -62,7 +62,7 @@ impl Facts<'_> {
         Some((Placement::split(first.splits.into_iter().filter(here)), reader))
     }
 
-    /// What is asked of a kept value, seen through what is made of it alone, and by whom first.
+    /// Placements that are asked of a kept value, seen through what is made of it alone, each with its first reader.
     fn asked_of_kept(&self, x: Id, asked: &mut BTreeMap<Placement, Id>) {
         for user in self.users(x) {
             if self.kept(*user) && matches!(self.kind(*user), Kind::Compute(_) | Kind::Boundary(_)) {

@@ -3,8 +3,7 @@
 use crate::kernels::Kernel;
 use crate::kernels::random::RandomBlock;
 use crate::lowering::graph::{GraphBuilder, Val};
-use crate::lowering::ops;
-use crate::lowering::ops::{Binary, Reduce, base, number, numeric};
+use crate::lowering::ops::{self, Binary, Reduce, base, number, numeric};
 use burn_backend::{DType as BurnType, Slice, tensor::IndexingUpdateOp};
 use burn_ir::{
     BaseOperationIr, BinaryOpIr, BoolOperationIr, CastOpIr, CatOpIr, FlipOpIr, FloatOperationIr, FullOpIr,

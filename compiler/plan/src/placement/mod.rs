@@ -2,7 +2,6 @@
 
 pub(super) mod group;
 pub(super) mod mesh;
-pub(super) mod partial;
 pub(super) mod shard;
 pub(super) mod splits;
 

@@ -1,18 +1,14 @@
 //! The closed set of primitives, and what passes know of each. Ops lower to them; each backend implements each once.
 
 pub(super) mod attention;
-pub(super) mod dtypes;
 pub(super) mod functions;
 pub(super) mod monoid;
 pub(super) mod spec;
 pub(super) mod window;
-pub(super) mod work;
 
 use crate::expr::Reg;
-use crate::prim::spec::HalfFloats::Widened;
-use crate::prim::spec::{
-    DTypes as T, Donation as D, HalfFloats, KernelFamily, Linear, Operands as O, Spec, Work,
-};
+use crate::prim::spec::HalfFloats::{self, Widened};
+use crate::prim::spec::{DTypes as T, Donation as D, KernelFamily, Linear, Operands as O, Spec, Work};
 use crate::random::Distribution;
 use crate::{AttentionPart, AttentionSpec, Collective, Dim, Expr, Monoid, SlidingWindow};
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,7 @@
 use super::built_in::{Site, as_value, folds_nothing};
 use super::operand::{Operand, Places};
 use crate::resolve::Resolver;
-use crate::resolve::number;
-use crate::resolve::number::{Konst, Num};
+use crate::resolve::number::{self, Konst, Num};
 use crate::resolve::report::nearest;
 use crate::resolve::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::program::ClipSpec;
-use crate::step::optimizers;
-use crate::step::optimizers::{Choices, OPTIMIZERS};
+use crate::step::optimizers::{self, Choices, OPTIMIZERS};
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Phase};
 

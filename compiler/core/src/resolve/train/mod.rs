@@ -1,8 +1,8 @@
 //! The `train` block.
 
-pub(super) mod groups;
 pub(super) mod optimizer;
 pub(super) mod schedule;
+pub(super) mod trained;
 
 use super::call::args::Slot;
 use super::glob::LoopPositions;

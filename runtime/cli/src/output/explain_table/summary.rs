@@ -113,7 +113,7 @@ pub(super) fn alternatives(report: &Report) -> String {
     report.alternatives.iter().map(one).collect()
 }
 
-/// What a line would move and hold, in place of what is moved and held without it.
+/// Bytes that a line would move and hold, in place of those without it.
 pub(crate) fn alternative(a: &AlternativeReport, moved: u64, peak: u64) -> String {
     let (then, held) = (bytes(a.collective_bytes), bytes(a.peak_bytes));
     let (now, peak) = (bytes(moved), bytes(peak));

@@ -1,5 +1,7 @@
 //! Buffers: what a device holds of a value, and how steps name its extents.
 
+pub(super) mod buffer_layout;
+
 use crate::{Axis, DType, Dim, Mesh, PartialAxes, Window, largest_shard, shard};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
