@@ -84,7 +84,7 @@ impl TensorSource {
         self.file(name)?.info(self.stored(name))
     }
 
-    /// The bytes of a tensor; see [`TensorFile::bytes`].
+    /// The bytes of a tensor; see `TensorFile::bytes`.
     pub fn bytes(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         self.file(name).map_or(Ok(None), |file| file.bytes(self.stored(name)))
     }
