@@ -55,7 +55,7 @@ fn walk(uses: &DefUse<'_>, decisions: &Decisions) -> Result<BTreeSet<BufId>, Pro
         uses,
         decisions,
         order,
-        alive: plan.program_inputs.iter().map(|input| input.buf).collect(),
+        alive: LiveBuffers::new(plan),
         in_flight: BTreeMap::new(),
         computed: vec![false; plan.steps.len()],
         postponed: BTreeMap::new(),
@@ -166,12 +166,40 @@ fn bits_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
     }
 }
 
+/// The buffers that hold something: a table, since the verifier runs after each pass.
+struct LiveBuffers(Vec<bool>);
+
+impl LiveBuffers {
+    fn new(plan: &Plan) -> LiveBuffers {
+        let mut live = LiveBuffers(vec![false; plan.buffers.len()]);
+        plan.program_inputs.iter().for_each(|input| drop(live.insert(input.buf)));
+        live
+    }
+
+    fn contains(&self, buf: BufId) -> bool {
+        self.0.get(buf.0 as usize).is_some_and(|live| *live)
+    }
+
+    /// Whether it held nothing before.
+    fn insert(&mut self, buf: BufId) -> bool {
+        self.0.get_mut(buf.0 as usize).is_some_and(|live| !std::mem::replace(live, true))
+    }
+
+    /// Whether it held something before.
+    fn remove(&mut self, buf: BufId) -> bool {
+        self.0.get_mut(buf.0 as usize).is_some_and(std::mem::take)
+    }
+
+    fn into_set(self) -> BTreeSet<BufId> {
+        (0..).zip(self.0).filter(|(_, live)| *live).map(|(id, _)| BufId(id)).collect()
+    }
+}
+
 struct DecisionVerifier<'a> {
     uses: &'a DefUse<'a>,
     decisions: &'a Decisions,
     order: &'a StepOrder,
-    /// Buffers that hold something.
-    alive: BTreeSet<BufId>,
+    alive: LiveBuffers,
     /// By id of the collective, the step that started it and its results, which are live when it was waited for.
     in_flight: BTreeMap<u32, (usize, Vec<BufId>)>,
     /// Steps that a launch has computed.
@@ -214,7 +242,7 @@ impl DecisionVerifier<'_> {
     }
 
     fn release(&mut self, buf: BufId) -> Result<(), String> {
-        match self.alive.remove(&buf) {
+        match self.alive.remove(buf) {
             true => Ok(()),
             false => Err(format!("buffer {} is released while it holds nothing", buf.0)),
         }
@@ -233,10 +261,11 @@ impl DecisionVerifier<'_> {
                 return Err(format!("step {at} is computed twice"));
             }
             if let (Prim::Wait, Some(id)) = (&step.prim, step.async_id) {
-                self.alive.extend(self.in_flight.remove(&id).map_or(vec![], |(_, results)| results));
+                let results = self.in_flight.remove(&id).map_or(vec![], |(_, results)| results);
+                results.into_iter().for_each(|b| drop(self.alive.insert(b)));
             }
             let read = self.reads(*at, step)?;
-            if let Some(dead) = read.iter().find(|b| !self.alive.contains(b) && !within.contains(*b)) {
+            if let Some(dead) = read.iter().find(|b| !self.alive.contains(**b) && !within.contains(*b)) {
                 return Err(format!("buffer {} is read while it holds nothing", dead.0));
             }
             let written: Vec<BufId> = step.writes.iter().map(|o| o.buf).collect();
@@ -247,7 +276,7 @@ impl DecisionVerifier<'_> {
                 }
             }
             if let (Prim::Collective(_), Some(id)) = (&step.prim, step.async_id) {
-                self.alive.retain(|b| !written.contains(b));
+                written.iter().for_each(|b| drop(self.alive.remove(*b)));
                 if self.in_flight.insert(id, (*at, written)).is_some() {
                     return Err(format!("the async collective {id} is started twice"));
                 }
@@ -287,9 +316,9 @@ impl DecisionVerifier<'_> {
         }
         let ends =
             plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next));
-        match ends.into_iter().find(|b| !self.alive.contains(b)) {
+        match ends.into_iter().find(|b| !self.alive.contains(*b)) {
             Some(buf) => Err((None, format!("buffer {} is not alive at the end of the plan", buf.0))),
-            None => Ok(self.alive),
+            None => Ok(self.alive.into_set()),
         }
     }
 }

@@ -45,24 +45,22 @@ impl InlinedValues {
             if rows.members.contains_key(&at) {
                 continue;
             }
-            let once: Vec<usize> = (0..step.writes.len())
-                .filter(|k| !uses.leaves(step.writes[*k].buf))
-                .filter(|k| uses.folded_by(at, &step.writes[*k]).is_some())
-                .collect();
-            let stays: Vec<usize> = (0..step.writes.len()).filter(|k| !once.contains(k)).collect();
+            let by: Vec<Option<usize>> =
+                step.writes.iter().map(|o| uses.folded_by(at, o).filter(|_| !uses.leaves(o.buf))).collect();
+            let (once, stays): (Vec<usize>, Vec<usize>) = (0..by.len()).partition(|k| by[*k].is_some());
             if once.is_empty() || !stays.is_empty() && !writes(step) {
                 continue;
             }
             // Of two factors of a sum of products one is read.
-            let by: Vec<_> = once.iter().filter_map(|k| uses.folded_by(at, &step.writes[*k])).collect();
+            let mut folded = BTreeSet::new();
             let taken = |by: &usize| rows.members.contains_key(by) || folding.contains(by);
-            if by.iter().any(|step| taken(step) || by.iter().filter(|other| *other == step).count() > 1) {
+            if by.iter().flatten().any(|step| taken(step) || !folded.insert(*step)) {
                 continue;
             }
             let found = once.iter().map(|k| {
                 let others = stays.iter().map(|s| (regs[*s], &step.writes[*s]));
                 let (of, reads) = cut(expr, regs[*k], others.collect(), &step.reads);
-                let by = uses.folded_by(at, &step.writes[*k])?;
+                let by = by[*k]?;
                 let inlined = Inlined { of, reads, by };
                 let pays = stays.is_empty() || uses.pays(&inlined, &step.writes[*k]);
                 // What folds it may wait for a group.

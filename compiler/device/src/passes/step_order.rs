@@ -31,9 +31,9 @@ impl StepOrder {
         // A group reads what its steps read when the last of them runs.
         let runs = |step: usize| groups.members.get(&step).copied().unwrap_or(step);
         // Last consumer of each buffer.
-        let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
+        let mut last: Vec<Option<usize>> = vec![None; plan.buffers.len()];
         let mut read = |buf: BufId, by: usize| {
-            let of = last.entry(buf).or_insert(by);
+            let of = last[buf.0 as usize].get_or_insert(by);
             if place[by] > place[*of] {
                 *of = by;
             }
@@ -47,8 +47,7 @@ impl StepOrder {
         let mut ends = BTreeMap::new();
         for (at, step) in plan.steps.iter().enumerate() {
             for buf in ended(step) {
-                let by =
-                    last.get(&buf).copied().filter(|by| place[*by] > place[runs(at)]).unwrap_or(runs(at));
+                let by = last[buf.0 as usize].filter(|by| place[*by] > place[runs(at)]).unwrap_or(runs(at));
                 if by != at {
                     ends.insert((at, buf), by);
                 }

@@ -3,6 +3,8 @@
 //! A tensor is written once and read while it lives; what is fused away is in no launch; collectives start in the Plan's order; what lives at
 //! the same time lies apart in the arena; what outlives the program lives at its end, and nothing else does.
 
+mod occupancy;
+
 use crate::arena::{Spot, views};
 use crate::iteration::Iteration;
 use crate::kernels::Kernel;
@@ -13,6 +15,7 @@ use crate::slot::TensorSlot;
 use crate::turns::Turn;
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufId, Plan};
+use occupancy::Occupancy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -27,9 +30,8 @@ pub fn verify(plan: &Plan, device: &DevicePlan) -> Result<(), String> {
     let mut verifier = Verifier {
         plan,
         device,
-        alive: BTreeMap::new(),
+        alive: Occupancy::new(&device.arena, stacks(device)),
         in_flight: BTreeMap::new(),
-        stacks: stacks(device),
         parts: vec![],
         asked: 0,
         last_collective: None,
@@ -53,13 +55,11 @@ struct Verifier<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
     /// The tensors that hold something, with their places.
-    alive: BTreeMap<TensorId, Vec<Stretch>>,
+    alive: Occupancy,
     /// By collective what it receives.
     in_flight: BTreeMap<u32, Vec<(TensorId, Vec<Stretch>)>>,
     /// Values that are made within a stack before they are put there.
     parts: Vec<Stretch>,
-    /// Tensors that values are put into position by position.
-    stacks: BTreeSet<TensorId>,
     /// Results of kernels so far that the arena has places for.
     asked: usize,
     last_collective: Option<usize>,
@@ -75,8 +75,11 @@ fn named(id: TensorId) -> TensorSlot {
 
 impl Verifier<'_> {
     fn begin(&mut self) {
-        let inputs = self.plan.program_inputs.iter().map(|input| input.buf).filter(|buf| self.exists(*buf));
-        self.alive.extend(inputs.map(|buf| (TensorSlot::Buffer(buf).id(), vec![])).collect::<Vec<_>>());
+        for buf in self.plan.program_inputs.iter().map(|input| input.buf) {
+            if self.exists(buf) {
+                self.alive.insert(TensorSlot::Buffer(buf).id(), vec![]);
+            }
+        }
         for table in 0..self.device.tables.len() {
             self.alive.insert(TensorSlot::Table(table).id(), vec![]);
         }
@@ -95,7 +98,7 @@ impl Verifier<'_> {
             TensorSlot::Table(_) => true,
             TensorSlot::Temporary(_) | TensorSlot::Residual(..) => false,
         };
-        match self.alive.keys().find(|id| !lives(id)) {
+        match self.alive.tensors().find(|id| !lives(id)) {
             Some(id) => Err(format!("{} is never freed", named(*id))),
             None => Ok(()),
         }
@@ -125,7 +128,10 @@ impl Verifier<'_> {
                 };
                 let received = of.async_id.and_then(|id| self.in_flight.remove(&id));
                 let received = received.ok_or_else(|| told(format!("{} is not in flight", start.0)))?;
-                received.into_iter().try_for_each(|(id, place)| self.write(id, place)).map_err(told)?;
+                for (id, places) in received {
+                    self.alive.arrive(&places);
+                    self.write(id, places).map_err(told)?;
+                }
                 unpack.iter().try_for_each(|id| self.launch(*id, at))?;
             }
             LaunchKind::Loop(of) => self.iterate(of, at)?,
@@ -157,7 +163,7 @@ impl Verifier<'_> {
     fn carry(&mut self, from: BufId, ends: bool, to: Option<BufId>) {
         for slot in [TensorSlot::Buffer, TensorSlot::Indices] {
             let id = slot(from).id();
-            let held = if ends { self.alive.remove(&id) } else { self.alive.get(&id).cloned() };
+            let held = if ends { self.alive.remove(id) } else { self.alive.places(id).cloned() };
             if let (Some(to), Some(held)) = (to, held) {
                 self.alive.insert(slot(to).id(), held);
             }
@@ -171,7 +177,7 @@ impl Verifier<'_> {
         {
             return Err(format!("{} is read, which is fused away", named(id)));
         }
-        let held = if ends { self.alive.remove(&id) } else { self.alive.get(&id).cloned() };
+        let held = if ends { self.alive.remove(id) } else { self.alive.places(id).cloned() };
         held.ok_or_else(|| format!("{} is read while it holds nothing", named(id)))
     }
 
@@ -283,15 +289,10 @@ impl Verifier<'_> {
         if let Some(other) = others.iter().find(|p| overlap(p, &place)) {
             return taken(other);
         }
-        let mut within = false;
-        for (id, held) in &self.alive {
-            let Some(other) = held.iter().find(|p| overlap(p, &place)) else { continue };
-            let holds = other.start <= place.start && place.end <= other.end;
-            if !(holds && self.stacks.contains(id)) {
-                return taken(other);
-            }
-            within = true;
-        }
+        let within = match self.alive.lies_in_stacks(&place) {
+            Ok(within) => within,
+            Err(other) => return taken(&other),
+        };
         if within {
             self.parts.push(place.clone());
         }
@@ -300,7 +301,7 @@ impl Verifier<'_> {
 
     /// Fails where a stack is read while a value is being made in it.
     fn no_part_is_read(&self, launch: &Launch, read: &[Vec<Stretch>]) -> Result<(), String> {
-        let stacks = launch.reads.iter().zip(read).filter(|(t, _)| self.stacks.contains(&t.id));
+        let stacks = launch.reads.iter().zip(read).filter(|(t, _)| self.alive.is_stack(t.id));
         let part_of = |p: &&Stretch| self.parts.iter().any(|part| overlap(p, part));
         match stacks.flat_map(|(_, places)| places).find(part_of) {
             Some(place) => Err(format!("the stack at {place:?} is read while a value is made in it")),
@@ -333,6 +334,7 @@ impl Verifier<'_> {
             received.push((slot.id(), places));
         }
         if let Some(number) = of.async_id {
+            received.iter().for_each(|(_, places)| self.alive.depart(places));
             return match self.in_flight.insert(number, received) {
                 Some(_) => Err(told(format!("{number} is in flight already"))),
                 None => Ok(()),
