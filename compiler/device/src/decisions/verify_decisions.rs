@@ -172,7 +172,9 @@ struct LiveBuffers(Vec<bool>);
 impl LiveBuffers {
     fn new(plan: &Plan) -> LiveBuffers {
         let mut live = LiveBuffers(vec![false; plan.buffers.len()]);
-        plan.program_inputs.iter().for_each(|input| drop(live.insert(input.buf)));
+        for input in &plan.program_inputs {
+            live.insert(input.buf);
+        }
         live
     }
 
@@ -262,7 +264,9 @@ impl DecisionVerifier<'_> {
             }
             if let (Prim::Wait, Some(id)) = (&step.prim, step.async_id) {
                 let results = self.in_flight.remove(&id).map_or(vec![], |(_, results)| results);
-                results.into_iter().for_each(|b| drop(self.alive.insert(b)));
+                for buf in results {
+                    self.alive.insert(buf);
+                }
             }
             let read = self.reads(*at, step)?;
             if let Some(dead) = read.iter().find(|b| !self.alive.contains(**b) && !within.contains(*b)) {
@@ -276,7 +280,9 @@ impl DecisionVerifier<'_> {
                 }
             }
             if let (Prim::Collective(_), Some(id)) = (&step.prim, step.async_id) {
-                written.iter().for_each(|b| drop(self.alive.remove(*b)));
+                for buf in &written {
+                    self.alive.remove(*buf);
+                }
                 if self.in_flight.insert(id, (*at, written)).is_some() {
                     return Err(format!("the async collective {id} is started twice"));
                 }
