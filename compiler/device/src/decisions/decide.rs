@@ -1,4 +1,4 @@
-//! The passes for devices in order, with a verifier after each. A new pass is a file in `passes`, a field of [`Decisions`] and a row of [`PASSES`].
+//! The passes for devices in order, with a verifier after each that decides anything. A new pass is a file in `passes`, a field of [`Decisions`] and a row of [`PASSES`].
 
 use crate::decisions::Decisions;
 use crate::decisions::verify_decisions::{left, verify};
@@ -19,7 +19,8 @@ use std::collections::BTreeSet;
 pub struct DevicePass {
     /// Its name.
     pub name: &'static str,
-    run: fn(&mut Lowering<'_>),
+    /// Gives whether it has decided anything.
+    run: fn(&mut Lowering<'_>) -> bool,
 }
 
 /// Every pass in order.
@@ -33,13 +34,12 @@ pub static PASSES: [DevicePass; 7] = [
     DevicePass { name: "epilogues", run: epilogues },
 ];
 
-/// Runs all passes, and the verifier after each if asked to. Gives the buffers that are live at the end of the Plan.
+/// Runs all passes, and the verifier after each that decides anything if asked to. Gives the buffers that are live at the end of the Plan.
 pub(crate) fn decide(lowering: &mut Lowering<'_>, verified: bool) -> Result<BTreeSet<BufId>, CompileError> {
     let failed = |step, problem| CompileError { step, source: LoweringError::Plan(problem) };
     let left = left(&lowering.uses).map_err(|(step, problem)| failed(step, problem))?;
     for pass in &PASSES {
-        (pass.run)(lowering);
-        if verified {
+        if (pass.run)(lowering) && verified {
             verify(&lowering.uses, &lowering.decisions, &left).map_err(|(step, problem)| {
                 failed(step, format!("after the pass `{}`: {problem}", pass.name))
             })?;
@@ -58,16 +58,18 @@ pub fn decisions(plan: &Plan, rank: usize, target: Target) -> Result<Decisions, 
     Ok(lowering.decisions)
 }
 
-fn residuals(lowering: &mut Lowering<'_>) {
+fn residuals(lowering: &mut Lowering<'_>) -> bool {
     lowering.decisions.residuals = Residuals::of(&lowering.uses);
+    !lowering.decisions.residuals.steps.is_empty()
 }
 
-fn masks(lowering: &mut Lowering<'_>) {
+fn masks(lowering: &mut Lowering<'_>) -> bool {
     let draws = |step, buf, by| lowering.draws(step, buf, by);
     lowering.decisions.masks = Masks::of(&lowering.uses, &lowering.decisions.residuals, draws);
+    !lowering.decisions.masks.drawn_by.is_empty()
 }
 
-fn row_groups(lowering: &mut Lowering<'_>) {
+fn row_groups(lowering: &mut Lowering<'_>) -> bool {
     // Steps that matmuls would compute if there were no groups.
     let Decisions { residuals, masks, rows, inlined, .. } = &lowering.decisions;
     let order = StepOrder::of(&lowering.uses, rows, inlined, lowering.graph.target.maps);
@@ -77,28 +79,34 @@ fn row_groups(lowering: &mut Lowering<'_>) {
     let waits = |s: &Step| lowering.groups(s).is_some();
     let found = RowGroups::of(&lowering.uses, (residuals, &beside), |g| lowering.fuses(g), waits);
     lowering.decisions.rows = found;
+    !lowering.decisions.rows.at.is_empty()
 }
 
-fn inlined(lowering: &mut Lowering<'_>) {
+fn inlined(lowering: &mut Lowering<'_>) -> bool {
     let folds = |i: &_, value| lowering.folds(i, value);
     let writes = |s: &_| lowering.groups(s).is_some();
     lowering.decisions.inlined = InlinedValues::of(&lowering.uses, &lowering.decisions.rows, folds, writes);
+    !lowering.decisions.inlined.values.is_empty()
 }
 
-fn step_order(lowering: &mut Lowering<'_>) {
+fn step_order(lowering: &mut Lowering<'_>) -> bool {
     let Decisions { rows, inlined, .. } = &lowering.decisions;
     lowering.decisions.order = StepOrder::of(&lowering.uses, rows, inlined, lowering.graph.target.maps);
+    true
 }
 
-fn attention_bits(lowering: &mut Lowering<'_>) {
+fn attention_bits(lowering: &mut Lowering<'_>) -> bool {
     let plan = lowering.context.plan;
     let key = |step: usize| lowering.attention_bits_of(&plan.steps[step]);
     lowering.decisions.attention_bits = AttentionBits::of(&lowering.uses, &lowering.decisions.order, key);
+    let bits = &lowering.decisions.attention_bits;
+    !(bits.stored.is_empty() && bits.shared.is_empty())
 }
 
-fn epilogues(lowering: &mut Lowering<'_>) {
+fn epilogues(lowering: &mut Lowering<'_>) -> bool {
     let Decisions { residuals, masks, rows, inlined, order, .. } = &lowering.decisions;
     let taken = (residuals, masks, rows, inlined);
     let epilogues = Epilogues::of(&lowering.uses, taken, order, |e| lowering.has_epilogue(e));
     lowering.decisions.epilogues = epilogues;
+    !lowering.decisions.epilogues.at.is_empty()
 }
