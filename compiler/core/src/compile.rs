@@ -2,12 +2,12 @@
 //! stage that it takes and of the one that it gives, so that no wrong order compiles.
 
 use crate::layout::{Layout, Rulebook, assign, check_conflicts};
+use crate::lowering::{self, LineOf, LossParts};
 use crate::partition::{Spmd, partition};
 use crate::passes::linear::linearized;
 use crate::passes::microbatches::{self, Batch};
 use crate::passes::normalize;
 use crate::print;
-use crate::schedule::{self, LineOf, LossParts};
 use crate::step::precision;
 use crate::step::step_graph::StepGraph;
 use crate::verify::{verify, verify_graph};
@@ -137,48 +137,48 @@ static PIPELINE: Pipeline = Pipeline {
         spmd
     }),
     lower: Pass::new("lower", "ops become primitive steps on buffers", |s, c, _| {
-        let plan = schedule::lower(&s, c.line_of);
+        let plan = lowering::lower(&s, c.line_of);
         // Where every buffer is looked at, none may hold what was there before.
-        let plan = if c.options.examined { schedule::zeroed(plan) } else { plan };
+        let plan = if c.options.examined { lowering::zeroed(plan) } else { plan };
         Some(Lowered(s, plan))
     }),
     plan: [
         Pass::new(
             "in_place",
             "caches that a loop updates, and sums that it adds to, are carried through it and written where they lie",
-            |p, c, _| Some(if c.options.examined { p } else { schedule::in_place(p) }),
+            |p, c, _| Some(if c.options.examined { p } else { lowering::in_place(p) }),
         )
         .only_if(|p| has(p, |prim| matches!(prim, Prim::Repeat { .. }))),
         Pass::new(
             "parts",
             "losses over large products are computed for a part of the rows at a time",
-            |p, c, _| Some(if c.options.examined { p } else { schedule::in_parts(p, c.options.parts) }),
+            |p, c, _| Some(if c.options.examined { p } else { lowering::in_parts(p, c.options.parts) }),
         )
         .only_if(|p| has(p, |prim| matches!(prim, Prim::CrossEntropy { .. }))),
         Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, c, _| {
-            Some(if c.options.examined { p } else { schedule::bucket(p) })
+            Some(if c.options.examined { p } else { lowering::bucket(p) })
         })
         .only_if(communicates),
         Pass::new("fuse", "chains of element-wise steps become one", |p, c, _| {
-            Some(if c.options.examined { p } else { schedule::fuse(p) })
+            Some(if c.options.examined { p } else { lowering::fuse(p) })
         }),
         Pass::new(
             "stagger",
             "loops gather for the next iteration and reduce for the one before while they compute",
-            |p, c, _| Some(if c.options.overlap && !c.options.examined { schedule::stagger(p) } else { p }),
+            |p, c, _| Some(if c.options.overlap && !c.options.examined { lowering::stagger(p) } else { p }),
         )
         .only_if(communicates),
         Pass::new(
             "overlap",
             "collectives start early and are waited for where their results are read",
-            |p, c, _| Some(if c.options.overlap && !c.options.examined { schedule::overlap(p) } else { p }),
+            |p, c, _| Some(if c.options.overlap && !c.options.examined { lowering::overlap(p) } else { p }),
         )
         .only_if(communicates),
     ],
     lifetimes: Pass::new(
         "lifetimes",
         "buffers end at their last use and hand on their storage",
-        |p, _, _| Some(Finished(schedule::lifetimes(p))),
+        |p, _, _| Some(Finished(lowering::lifetimes(p))),
     ),
 };
 
@@ -354,7 +354,7 @@ impl Verified for Spmd {
 
 impl Verified for Plan {
     fn faults(&self) -> Vec<String> {
-        schedule::verify_order(self)
+        lowering::verify_order(self)
     }
 
     fn stage(&self) -> Stage<'_> {
@@ -374,7 +374,7 @@ impl Verified for Lowered {
 
 impl Verified for Finished {
     fn faults(&self) -> Vec<String> {
-        schedule::verify_plan(&self.0)
+        lowering::verify_plan(&self.0)
     }
 
     fn stage(&self) -> Stage<'_> {

@@ -6,6 +6,7 @@ pub mod compile;
 mod declared;
 pub mod explain;
 pub mod layout;
+pub mod lowering;
 mod model_flops;
 mod named;
 pub mod partition;
@@ -15,19 +16,18 @@ pub mod program;
 pub mod reference;
 pub mod resolve;
 mod rows;
-pub mod schedule;
 pub mod step;
 pub mod verify;
 pub mod why;
 
 pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with, diagnose};
 pub use layout::{Layout, check_devices, layout};
+pub use lowering::LossParts;
 pub use model_flops::{model_flops, model_flops_wide};
 pub use passes::rebind::NeedsText;
 pub use program::{
     ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,
 };
-pub use schedule::LossParts;
 pub use step::decode::{Branching, DecodedOutput, Decoding, NewPositions, branch, decode};
 pub use step::evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use step::loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state, is_skip_count};

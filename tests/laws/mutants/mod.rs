@@ -16,8 +16,8 @@ mod run;
 mod sites;
 mod subjects;
 
+use meshwright_core::lowering::{bucket, fuse, lifetimes, lower, overlap, verify_order, verify_plan};
 use meshwright_core::partition::Spmd;
-use meshwright_core::schedule::{bucket, fuse, lifetimes, lower, overlap, verify_order, verify_plan};
 use meshwright_core::verify::verify;
 use meshwright_plan::{Plan, Prim};
 use run::{Conduct, Ended, compared, run};

@@ -1,4 +1,4 @@
-//! Faults in Plans, as a wrong schedule or a wrong lowering would make them. The verifier of Plans, a device that prepares one,
+//! Faults in Plans, as a wrong order or a wrong lowering would make them. The verifier of Plans, a device that prepares one,
 //! or another result must tell.
 
 use super::sites::Site;

@@ -2,8 +2,8 @@
 
 use crate::support::options;
 use meshwright_core::explain::explain;
+use meshwright_core::lowering::verify_plan;
 use meshwright_core::partition::PlacedLoop;
-use meshwright_core::schedule::verify_plan;
 use meshwright_core::verify::verify;
 use meshwright_core::{Compiled, OutputKind, training_step};
 use meshwright_plan::{Operand, Plan, Prim};
@@ -11,7 +11,7 @@ use meshwright_train::{Project, ProjectOptions};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// From names on the command line to a Plan: parsing, resolving, differentiating, partitioning, scheduling.
+/// From names on the command line to a Plan: parsing, resolving, differentiating, partitioning, lowering.
 fn plan(o: &ProjectOptions) -> Plan {
     compiled(o).plan
 }

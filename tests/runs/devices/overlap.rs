@@ -2,7 +2,7 @@
 
 use crate::support::{SMALL, SMALL_DIMS, folder, options, run, trained};
 use meshwright_comm::{FaultInjector, InjectedFault, Timeouts, Transport, World};
-use meshwright_core::schedule::{fuse, lifetimes, lower, overlap};
+use meshwright_core::lowering::{fuse, lifetimes, lower, overlap};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::{DType, Phase, Plan, Prim, Step, StepLoop};

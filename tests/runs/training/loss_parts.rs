@@ -1,7 +1,7 @@
 //! Losses over large products in parts of their rows: the same numbers but for rounding, in less memory.
 
 use crate::support::options;
-use meshwright_core::schedule::LossParts;
+use meshwright_core::lowering::LossParts;
 use meshwright_core::{CompileOptions, compile_with, training_step};
 use meshwright_device::compile;
 use meshwright_device::target::Target;

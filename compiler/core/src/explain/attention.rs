@@ -1,7 +1,7 @@
 //! Which softmaxes of a program are attention, and how it is computed.
 
+use crate::lowering::LineOf;
 use crate::partition::Spmd;
-use crate::schedule::LineOf;
 use meshwright_ops::GraphNote;
 use meshwright_plan::{Plan, Prim};
 use serde::Serialize;

@@ -10,9 +10,9 @@ pub use attention::{AttentionReport, attention, attention_lines, note_no_kernels
 pub use recomputed::{AddedOp, RecomputeReport, recomputed};
 
 use crate::compile::Compiled;
+use crate::lowering::LineOf;
 use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
-use crate::schedule::LineOf;
 use meshwright_ops::Id;
 use meshwright_plan::{CollectiveTotal, Dim, PeakMemory, Phase, Plan, Prim, Provenance, StepLoop};
 use serde::Serialize;

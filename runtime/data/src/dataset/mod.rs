@@ -1,5 +1,6 @@
 //! A set of records, and the gather that fills one device's block of a batch.
 
+pub(super) mod batch_sampler;
 pub(super) mod bind;
 pub(super) mod binding;
 pub(super) mod column;
@@ -9,7 +10,6 @@ pub(super) mod input_files;
 pub(super) mod input_info;
 pub(super) mod order;
 pub(super) mod prefetch;
-pub(super) mod schedule;
 
 use column::{Column, Runs, Scratch};
 use meshwright_files::{Checked, RawTensor};

@@ -216,10 +216,10 @@ fn weights_of_classes_and_of_examples() {
     let set = case.load(&toml("")).unwrap();
     assert_eq!(floats(&set, "weight", &[0, 1, 2, 3]), [3.0, 1.0, 0.5, 3.0]);
     let set = case.load(&toml("sampling = 's.npy'")).unwrap();
-    let schedule = Schedule::of(1, &set, 4).unwrap();
-    assert_eq!([schedule.records(0, 0..4), schedule.records(9, 0..4)], [[1; 4], [1; 4]]);
+    let sampler = BatchSampler::of(1, &set, 4).unwrap();
+    assert_eq!([sampler.records(0, 0..4), sampler.records(9, 0..4)], [[1; 4], [1; 4]]);
     let by_class = case.load(&toml("sampling = { by = 'label', weights = [0, 1, 0] }")).unwrap();
-    assert_eq!(Schedule::of(1, &by_class, 4).unwrap().records(3, 1..3), [2, 2]);
+    assert_eq!(BatchSampler::of(1, &by_class, 4).unwrap().records(3, 1..3), [2, 2]);
     assert_ne!(set.fingerprint(), by_class.fingerprint());
     let plain = case.load(&toml("")).unwrap();
     let usual = case.load(&toml("shuffle = true")).unwrap();
@@ -280,10 +280,10 @@ fn limits_orders_and_sets_of_their_own() {
     let toml = |more: &str| format!("[train]\nx = '?.npy'\n{more}\n[validation]\nx = 'b.npy'\nlimit = 7\n");
     let set = case.load(&toml("limit = 30\nshuffle = false")).unwrap();
     assert_eq!(set.records(), 30);
-    assert_eq!(Schedule::of(5, &set, 8).unwrap().records(3, 0..8), (0..8).collect::<Vec<_>>());
+    assert_eq!(BatchSampler::of(5, &set, 8).unwrap().records(3, 0..8), (0..8).collect::<Vec<_>>());
     let buffered = case.load(&toml("shuffle = 10")).unwrap();
-    let schedule = Schedule::of(5, &buffered, 10).unwrap();
-    let mut all: Vec<usize> = (0..10).flat_map(|s| schedule.records(s, 0..10)).collect();
+    let sampler = BatchSampler::of(5, &buffered, 10).unwrap();
+    let mut all: Vec<usize> = (0..10).flat_map(|s| sampler.records(s, 0..10)).collect();
     let near = all.chunks(10).filter(|c| c.iter().max().unwrap() - c.iter().min().unwrap() < 20).count();
     assert!(near >= 8, "{all:?}");
     assert_ne!(all, (0..100).collect::<Vec<_>>());

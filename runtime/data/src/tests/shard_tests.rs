@@ -69,13 +69,13 @@ fn members_of_one_name_are_an_example() {
     assert_eq!(part, [3, 3, 9, 9]);
     // A buffer of 4: file by file, in another order each epoch.
     let set = case.load(&format!("{SHARDS}shuffle = 4\n")).unwrap();
-    let schedule = Schedule::of(2, &set, 11).unwrap();
+    let sampler = BatchSampler::of(2, &set, 11).unwrap();
     for epoch in 0..5 {
-        let mut order = schedule.records(epoch, 0..11);
+        let mut order = sampler.records(epoch, 0..11);
         order.sort_unstable();
         assert_eq!(order, (0..11).collect::<Vec<_>>());
     }
-    assert_ne!(schedule.records(0, 0..11), schedule.records(1, 0..11));
+    assert_ne!(sampler.records(0, 0..11), sampler.records(1, 0..11));
     for (toml, code, part) in [
         (SHARDS.replace("'cls'", "'class'"), "E0502", "the example `d/000` has no member `.class`"),
         (SHARDS.replace("{0..2}", "{0..3}"), "E0502", "the shard `"),
@@ -208,10 +208,10 @@ fn images_a_second() {
         let case = DataCase::new().input("image", DType::U8, dims).file("s.tar", &tar(&members));
         let set = case.load("[train]\nshards = 's.tar'\nimage = { member = 'img' }\n").unwrap();
         let ranges: Vec<_> = dims.iter().map(|d| 0..d.1).collect();
-        let schedule = Schedule::of(1, &set, 100).unwrap();
+        let sampler = BatchSampler::of(1, &set, 100).unwrap();
         let began = Instant::now();
         for step in 0..50 {
-            set.block(0, (&schedule.records(step, 0..100), EpochSeed::default()), &ranges).unwrap();
+            set.block(0, (&sampler.records(step, 0..100), EpochSeed::default()), &ranges).unwrap();
         }
         let rate = 5000.0 / began.elapsed().as_secs_f64();
         eprintln!("{name}: {rate:.0} images a second");

@@ -3,7 +3,7 @@
 
 use crate::corpus::{DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource, tokenize};
 use crate::tests::test_case::{DataCase, floats, npy, raw_of, values};
-use crate::{Dataset, EpochSeed, Schedule};
+use crate::{BatchSampler, Dataset, EpochSeed};
 use meshwright_plan::DType;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -254,11 +254,11 @@ fn what_is_random_depends_on_seed_epoch_and_record_alone() {
             .unwrap();
         let part: Vec<i32> = part.chunks(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
         assert_eq!(part, together[42 + 20..42 + 30]);
-        // The schedule of a run says the epoch of a step.
-        let schedule = Schedule::of(5, &set, 7).unwrap();
-        let per_epoch = schedule.steps_per_epoch();
-        assert_eq!(schedule.epoch_seed(per_epoch + 1), EpochSeed { seed: 5, epoch: 1 });
-        assert_eq!(schedule.epoch_seed(per_epoch - 1), EpochSeed { seed: 5, epoch: 0 });
+        // The sampler of a run says the epoch of a step.
+        let sampler = BatchSampler::of(5, &set, 7).unwrap();
+        let per_epoch = sampler.steps_per_epoch();
+        assert_eq!(sampler.epoch_seed(per_epoch + 1), EpochSeed { seed: 5, epoch: 1 });
+        assert_eq!(sampler.epoch_seed(per_epoch - 1), EpochSeed { seed: 5, epoch: 0 });
     }
 }
 

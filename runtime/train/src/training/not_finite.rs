@@ -11,7 +11,7 @@ use crate::training::guards::Guard;
 use crate::training::poles::{Pole, guarded_growth, smaller_steps};
 use crate::training::{Progress, TrainOptions};
 use meshwright_core::{Compiled, GRADIENT_NORM, examined_step};
-use meshwright_data::{Dataset, Schedule};
+use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_exec::{Cluster, Finiteness, Processes};
 use meshwright_ops::{Graph, Id};
@@ -97,7 +97,7 @@ pub(crate) struct Rerun<'a> {
     project: &'a Project,
     sources: &'a Sources,
     options: &'a TrainOptions,
-    schedule: &'a Schedule,
+    sampler: &'a BatchSampler,
     set: &'a Dataset,
     /// The training step.
     program: &'a LoadedProgram,
@@ -146,11 +146,11 @@ impl<'a> Rerun<'a> {
     /// with.
     pub(crate) fn of(
         (project, sources, options): (&'a Project, &'a Sources, &'a TrainOptions),
-        (schedule, set, program): (&'a Schedule, &'a Dataset, &'a LoadedProgram),
+        (sampler, set, program): (&'a BatchSampler, &'a Dataset, &'a LoadedProgram),
         (saved, stop): (u64, &'a AtomicBool),
         first_values: &'a dyn Fn(&Cluster) -> Result<(), Failure>,
     ) -> Rerun<'a> {
-        Rerun { project, sources, options, schedule, set, program, saved, first_values, stop }
+        Rerun { project, sources, options, sampler, set, program, saved, first_values, stop }
     }
 
     /// The error for it: with its cause, where running the step again shows it.
@@ -307,9 +307,9 @@ impl<'a> Rerun<'a> {
 
     /// The batch of a step. Where one process cannot read it, none goes on.
     fn batch(&self, processes: &Processes, program: &LoadedProgram, n: u64) -> Result<Batch, Failure> {
-        let records = self.schedule.records(n, 0..program.examples);
+        let records = self.sampler.records(n, 0..program.examples);
         let read =
-            batch(self.set, &program.needs, (&records, self.schedule.epoch_seed(n))).map_err(Failure::from);
+            batch(self.set, &program.needs, (&records, self.sampler.epoch_seed(n))).map_err(Failure::from);
         agree_on_result(processes, "the batch of a step that is run again", read)
     }
 

@@ -11,7 +11,7 @@ use crate::training::history::HistoryEvent;
 use crate::training::run_description::{MEASURED, settings_of};
 use meshwright_core::{LOSS_SCALE, is_skip_count, training_step};
 use meshwright_data::corpus::TextTokenizer;
-use meshwright_data::{Dataset, Schedule};
+use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
 use meshwright_plan::Plan;
@@ -64,7 +64,7 @@ impl Requirements {
             None => set,
         };
         let examples = RunCosts::of(&plan).batch;
-        if Schedule::new(0, set.records(), examples).is_none() {
+        if BatchSampler::new(0, set.records(), examples).is_none() {
             let name = project.example_dim().map_or("?", |d| d.1);
             return Err(Diagnostic::error(
                 codes::E0516,

@@ -16,7 +16,7 @@ use crate::training::session::{Requirements, Session, StartPoint, Written, start
 use crate::training::training_loop::{Evaluators, SetEvaluator, TrainingLoop, is_open};
 use crate::training::utilization::Utilization;
 use crate::training::{Finished, Progress, TrainOptions};
-use meshwright_data::{Dataset, Schedule};
+use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, Processes};
 use meshwright_plan::{DType, Plan};
@@ -94,12 +94,12 @@ impl Run<'_> {
     ) -> Result<Finished, Failure> {
         let Run { project, sources, options, stop, start, set, examples } = self;
         let processes = &*options.devices.processes;
-        let Ready { mut cluster, program, evaluators, rest, schedule, from, losses } = ready;
+        let Ready { mut cluster, program, evaluators, rest, sampler, from, losses } = ready;
         // Before the parameters are there: what is measured leaves no trace.
         let measured = Utilization::of(project, options, &cluster);
         let utilization = agree_on_result(processes, "the peak of the devices", measured)?;
         let initializer = set_values(&cluster, session.as_mut(), &start)?;
-        let per_epoch = schedule.steps_per_epoch();
+        let per_epoch = sampler.steps_per_epoch();
         let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
         let stands = stands(from, per_epoch, &losses);
         let mut notes = notes(session.as_mut(), &set, &evaluators, &cluster)?;
@@ -125,7 +125,7 @@ impl Run<'_> {
             log,
             metrics_file,
             trace,
-            schedule: &schedule,
+            sampler: &sampler,
             seed: start.seed,
             examples,
             tokens: project.tokens(),
@@ -149,7 +149,7 @@ impl Run<'_> {
             first_values(cluster, (&program, &evaluators, &rest), start.seed)?;
             initialize(cluster, initializer.as_ref(), &start.initialized)
         };
-        let with = (&schedule, &*set, &program);
+        let with = (&sampler, &*set, &program);
         let ended = match (ended, not_finite) {
             (Ok(finished), None) => {
                 end_of(l.metrics_file.as_mut(), finished.interrupted).into_iter().for_each(progress);
@@ -287,7 +287,7 @@ struct Ready {
     evaluators: Evaluators,
     /// What holds the rest of what the run keeps.
     rest: Option<LoadedProgram>,
-    schedule: Schedule,
+    sampler: BatchSampler,
     from: u64,
     losses: EpochLosses,
 }
@@ -300,11 +300,11 @@ impl Ready {
         plan: Plan,
         (set, validation, test, examples): (&Dataset, Option<Dataset>, Option<Dataset>, usize),
     ) -> Result<Ready, Failure> {
-        let Some(schedule) = Schedule::of(start_at.seed, set, examples) else {
+        let Some(sampler) = BatchSampler::of(start_at.seed, set, examples) else {
             return Err(data_failed("there is not one whole batch".into()));
         };
         let (from, losses) = match &start_at.at {
-            Some(meta) => (stands_at(meta, &schedule, examples)?, meta.losses),
+            Some(meta) => (stands_at(meta, &sampler, examples)?, meta.losses),
             None => (0, EpochLosses::default()),
         };
         let mut cluster = start(project, options.cores, &options.devices)?;
@@ -321,13 +321,13 @@ impl Ready {
         };
         let rest = hold_rest(project, sources, &mut cluster)?;
         first_values(&cluster, (&program, &evaluators, &rest), start_at.seed)?;
-        Ok(Ready { cluster, program, evaluators, rest, schedule, from, losses })
+        Ok(Ready { cluster, program, evaluators, rest, sampler, from, losses })
     }
 }
 
-/// After which step a checkpoint was written, which must be one of this schedule.
-fn stands_at(meta: &Meta, schedule: &Schedule, examples: usize) -> Result<u64, Failure> {
-    let (epoch, position) = schedule.position(meta.step);
+/// The step after which a checkpoint was written, which must end a batch of this sampler.
+fn stands_at(meta: &Meta, sampler: &BatchSampler, examples: usize) -> Result<u64, Failure> {
+    let (epoch, position) = sampler.position(meta.step);
     if (epoch, position as u64) == (meta.epoch, meta.position) {
         return Ok(meta.step);
     }

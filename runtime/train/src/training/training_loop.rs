@@ -13,7 +13,7 @@ use crate::training::utilization::Utilization;
 use crate::training::{Finished, Progress, TrainOptions};
 use meshwright_core::{GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED, learning_rate};
 use meshwright_cpu::peak_value_bytes;
-use meshwright_data::{Dataset, Schedule};
+use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{About, Cluster, LaunchedStep, StepReport};
 use meshwright_plan::DType;
@@ -68,7 +68,7 @@ pub(crate) struct TrainingLoop<'a> {
     pub(crate) log: Option<MetricsLog>,
     pub(crate) metrics_file: Option<MetricsFile>,
     pub(crate) trace: Option<Trace>,
-    pub(crate) schedule: &'a Schedule,
+    pub(crate) sampler: &'a BatchSampler,
     pub(crate) seed: u64,
     /// Examples in a batch, and tokens in an example.
     pub(crate) examples: usize,
@@ -110,11 +110,11 @@ impl TrainingLoop<'_> {
         mut losses: EpochLosses,
         mut finished: Finished,
     ) -> Result<Finished, Failure> {
-        let (from, per_epoch) = (finished.steps, self.schedule.steps_per_epoch());
-        let (needs, schedule, examples) = (self.program.needs.clone(), self.schedule.clone(), self.examples);
+        let (from, per_epoch) = (finished.steps, self.sampler.steps_per_epoch());
+        let (needs, sampler, examples) = (self.program.needs.clone(), self.sampler.clone(), self.examples);
         let readers = set.readers();
         let mut batches = prefetch(from..last.max(from), readers, move |n| {
-            batch(&set, &needs, (&schedule.records(n, 0..examples), schedule.epoch_seed(n)))
+            batch(&set, &needs, (&sampler.records(n, 0..examples), sampler.epoch_seed(n)))
         })?;
         let began = Instant::now();
         let mut epoch_began = Instant::now();
@@ -202,7 +202,7 @@ impl TrainingLoop<'_> {
     /// Whether the step after `n` is launched before what `n` gives is waited for: nothing else is to be done in between.
     fn runs_ahead(&self, n: u64, last: u64, agreed: Agreed) -> bool {
         let due = self.evaluates_after(n) || self.saves_after(n) || agreed.stop || agreed.save;
-        let epoch_ends = n.is_multiple_of(self.schedule.steps_per_epoch());
+        let epoch_ends = n.is_multiple_of(self.sampler.steps_per_epoch());
         self.cluster.runs_ahead() && n < last && !due && !epoch_ends && self.trace.is_none()
     }
 
@@ -258,7 +258,7 @@ impl TrainingLoop<'_> {
         losses: EpochLosses,
         mut finished: Finished,
     ) -> Result<Finished, Failure> {
-        let (per_epoch, n) = (self.schedule.steps_per_epoch(), finished.steps);
+        let (per_epoch, n) = (self.sampler.steps_per_epoch(), finished.steps);
         if let Some(t) = self.trace.take() {
             t.finish(self.cluster, &self.program.plan, self.cluster.processes())?;
         }
@@ -348,7 +348,7 @@ impl TrainingLoop<'_> {
         let skipped = measured.loss_scale.filter(|_| measured.skipped == Some(true));
         self.event(Event::Step(measured));
         let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
-        let epoch = self.schedule.position(step - 1).0 + 1;
+        let epoch = self.sampler.position(step - 1).0 + 1;
         let mfu = self.utilization.share(rate / self.examples.max(1) as f64);
         (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate, mfu });
         if let Some(scale) = skipped.filter(|_| self.not_finite.is_none()) {
@@ -424,7 +424,7 @@ impl TrainingLoop<'_> {
     }
 
     fn epoch(&mut self, step: u64, losses: &EpochLosses, eval: Option<metrics::Evaluation>, began: Instant) {
-        let epoch = (step / self.schedule.steps_per_epoch()) as u32;
+        let epoch = (step / self.sampler.steps_per_epoch()) as u32;
         let seconds = began.elapsed().as_secs_f64();
         self.event(Event::Epoch { epoch, step, train_loss: losses.mean(), eval, seconds });
     }
@@ -508,7 +508,7 @@ impl TrainingLoop<'_> {
         if !self.writes || self.saved == step {
             return Ok(());
         }
-        let (epoch, position) = self.schedule.position(step);
+        let (epoch, position) = self.sampler.position(step);
         let name = self.project.program.model.as_str();
         let log = self.log.as_ref().map(MetricsLog::mark);
         let meta = Meta { losses, log, ..Meta::new(name, step, epoch, position as u64, self.seed) };

@@ -162,7 +162,7 @@ fn entries_of_a_table_have_its_dtype() {
     // The verifier would say so.
     let mut broken = plan.clone();
     broken.buffers[plan.steps[lookup].writes[0].buf.0 as usize].dtype = DType::F32;
-    let said = crate::schedule::verify_plan(&broken);
+    let said = crate::lowering::verify_plan(&broken);
     assert!(said.iter().any(|f| f.contains("of f32 where bf16 is needed")), "{said:?}");
 }
 

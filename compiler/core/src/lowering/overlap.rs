@@ -79,8 +79,8 @@ impl Ready {
     }
 }
 
-struct Schedule {
-    /// Steps by their place, until they are scheduled.
+struct StepOrder {
+    /// Steps by their place, until they are in order.
     steps: Vec<Option<Step>>,
     out: Vec<Step>,
     /// Places of collectives in flight and of their starts among `out`, in the order of their starts.
@@ -102,7 +102,7 @@ fn within(mut plan: Plan, stays: &PerBuffer<bool>, limit: usize) -> Plan {
     for (place, k) in &known {
         opens.entry(k.earliest).or_default().push(*place);
     }
-    let mut s = Schedule {
+    let mut s = StepOrder {
         steps: plan.steps.drain(..).map(Some).collect(),
         out: Vec::new(),
         flying: Vec::new(),
@@ -178,7 +178,7 @@ fn updates_as_gradients_come(plan: &mut Plan) {
     plan.steps.extend(update.into_iter().map(|u| u.1));
 }
 
-impl Schedule {
+impl StepOrder {
     /// Sets the bytes that a place holds.
     fn hold(&mut self, place: usize, bytes: usize) {
         let before = if bytes == 0 { self.held.remove(&place) } else { self.held.insert(place, bytes) };
@@ -406,7 +406,7 @@ mod tests {
     }
 
     /// Names of the steps, with flights, of a Plan that holds.
-    fn scheduled(before: Plan, limit: usize) -> (Vec<String>, Plan) {
+    fn ordered(before: Plan, limit: usize) -> (Vec<String>, Plan) {
         let after = lifetimes(in_one(before, limit));
         let found = verify_plan(&after);
         assert!(found.is_empty(), "{found:?}\n{}", crate::print::plan(&after));
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn a_collective_starts_after_its_producer_and_ends_before_its_reader() {
         let steps = vec![fold(1), map(&[0], 2), sum(1, 3), map(&[2], 4), map(&[3, 4], 5)];
-        let (names, after) = scheduled(plan(6, &[], steps), FLIGHT_BYTES);
+        let (names, after) = ordered(plan(6, &[], steps), FLIGHT_BYTES);
         assert_eq!(names, ["reduce", "all_reduce 0", "map", "map", "wait 0", "map"]);
         // It takes its operand's storage where it starts: that is not held twice.
         assert_eq!(after.steps[1].aliases, [(BufId(1), BufId(3))]);
@@ -429,14 +429,14 @@ mod tests {
     #[test]
     fn what_is_read_at_once_keeps_one_step() {
         let steps = vec![fold(1), sum(1, 2), map(&[2], 3)];
-        let (names, _) = scheduled(plan(4, &[], steps), FLIGHT_BYTES);
+        let (names, _) = ordered(plan(4, &[], steps), FLIGHT_BYTES);
         assert_eq!(names, ["reduce", "all_reduce", "map"]);
     }
 
     #[test]
     fn an_operand_that_others_read_is_kept_until_the_end_of_the_flight() {
         let steps = vec![fold(1), sum(1, 2), map(&[1], 3), map(&[3], 4), sum(4, 5), map(&[2, 5], 6)];
-        let (names, after) = scheduled(plan(7, &[], steps), FLIGHT_BYTES);
+        let (names, after) = ordered(plan(7, &[], steps), FLIGHT_BYTES);
         let all = ["reduce", "all_reduce 0", "map", "map", "all_reduce 1", "wait 0", "wait 1", "map"];
         assert_eq!(names, all);
         assert!(after.steps[1].aliases.is_empty() && after.steps[5].free == [BufId(1)], "{after:?}");
@@ -446,11 +446,11 @@ mod tests {
     fn what_is_gathered_early_stays_within_the_limit() {
         let steps = || vec![map(&[0], 3), gather(1, 4), map(&[3, 4], 5), gather(2, 6), map(&[5, 6], 7)];
         let bytes = SIZE * 4;
-        let (names, both) = scheduled(plan(8, &[1, 2], steps()), 2 * bytes);
+        let (names, both) = ordered(plan(8, &[1, 2], steps()), 2 * bytes);
         assert_eq!(names, ["all_gather 0", "all_gather 1", "map", "wait 0", "map", "wait 1", "map"]);
-        let (names, one) = scheduled(plan(8, &[1, 2], steps()), bytes + bytes / 2);
+        let (names, one) = ordered(plan(8, &[1, 2], steps()), bytes + bytes / 2);
         assert_eq!(names, ["all_gather 0", "map", "all_gather 1", "wait 0", "map", "wait 1", "map"]);
-        let (names, none) = scheduled(plan(8, &[1, 2], steps()), 0);
+        let (names, none) = ordered(plan(8, &[1, 2], steps()), 0);
         assert_eq!(names, ["map", "all_gather", "map", "all_gather", "map"]);
         let peak = |p: &Plan| p.summary.peak_bytes as usize;
         assert!(peak(&one) <= peak(&none) + bytes && peak(&both) <= peak(&none) + 2 * bytes);
@@ -469,7 +469,7 @@ mod tests {
             update(map(&[0], 7)),
             update(map(&[5, 6, 7], 8)),
         ];
-        let (names, after) = scheduled(plan(9, &[], steps), FLIGHT_BYTES);
+        let (names, after) = ordered(plan(9, &[], steps), FLIGHT_BYTES);
         let all = [
             "reduce",
             "all_reduce 0",
@@ -500,7 +500,7 @@ mod tests {
             update(map(&[4], 6)),
             update(map(&[5, 6], 7)),
         ];
-        let (names, after) = scheduled(plan(8, &[], steps), FLIGHT_BYTES);
+        let (names, after) = ordered(plan(8, &[], steps), FLIGHT_BYTES);
         let all =
             ["reduce", "all_reduce 0", "reduce", "all_reduce 1", "wait 0", "map", "wait 1", "map", "map"];
         assert_eq!(names, all);
@@ -516,7 +516,7 @@ mod tests {
         let steps = vec![fold(1), scatter, map(&[0], 3), map(&[3], 4), gather(2, 5), map(&[4, 5], 6)];
         let mut plan = plan(7, &[], steps);
         plan.buffers[2].extents[0].axes.push(Axis(0));
-        let (names, _) = scheduled(plan, FLIGHT_BYTES);
+        let (names, _) = ordered(plan, FLIGHT_BYTES);
         assert_eq!(names, ["reduce", "reduce_scatter 0", "map", "map", "wait 0", "all_gather", "map"]);
     }
 }

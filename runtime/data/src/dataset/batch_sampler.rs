@@ -1,13 +1,13 @@
-//! Which records each training step takes.
+//! The records of each training step.
 
 use super::Dataset;
 use super::order::{EpochSeed, Order, OrderRule};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which records each training step takes. The last partial batch of an epoch is dropped (a different one each epoch,
+/// The records of each training step. The last partial batch of an epoch is dropped (a different one each epoch,
 /// since the order differs).
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct BatchSampler {
     seed: u64,
     records: usize,
     batch: usize,
@@ -16,20 +16,20 @@ pub struct Schedule {
     at_hand: Arc<Mutex<Option<(u32, Order)>>>,
 }
 
-impl Schedule {
+impl BatchSampler {
     /// Of a set of so many records in the usual order. `None` where there is not one whole batch.
-    pub fn new(seed: u64, records: usize, batch: usize) -> Option<Schedule> {
+    pub fn new(seed: u64, records: usize, batch: usize) -> Option<BatchSampler> {
         Self::ruled(seed, records, batch, OrderRule::default())
     }
 
     /// Of a training set, in the order that its `data.toml` says. `None` where there is not one whole batch.
-    pub fn of(seed: u64, set: &Dataset, batch: usize) -> Option<Schedule> {
+    pub fn of(seed: u64, set: &Dataset, batch: usize) -> Option<BatchSampler> {
         Self::ruled(seed, set.records(), batch, set.rule().clone())
     }
 
-    fn ruled(seed: u64, records: usize, batch: usize, rule: OrderRule) -> Option<Schedule> {
-        let schedule = Schedule { seed, records, batch, rule, at_hand: Arc::default() };
-        (batch > 0 && records >= batch).then_some(schedule)
+    fn ruled(seed: u64, records: usize, batch: usize, rule: OrderRule) -> Option<BatchSampler> {
+        let sampler = BatchSampler { seed, records, batch, rule, at_hand: Arc::default() };
+        (batch > 0 && records >= batch).then_some(sampler)
     }
 
     /// Steps in an epoch.
@@ -75,20 +75,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schedule_drops_another_rest_each_epoch() {
-        let schedule = Schedule::new(1, 103, 10).unwrap();
-        assert_eq!(schedule.steps_per_epoch(), 10);
-        assert_eq!(schedule.position(23), (2, 30));
+    fn a_sampler_drops_another_rest_each_epoch() {
+        let sampler = BatchSampler::new(1, 103, 10).unwrap();
+        assert_eq!(sampler.steps_per_epoch(), 10);
+        assert_eq!(sampler.position(23), (2, 30));
         let epoch = |e: u64| {
-            let mut all: Vec<usize> = (0..10).flat_map(|s| schedule.records(e * 10 + s, 0..10)).collect();
+            let mut all: Vec<usize> = (0..10).flat_map(|s| sampler.records(e * 10 + s, 0..10)).collect();
             all.sort_unstable();
             all.dedup();
             all
         };
         assert_eq!(epoch(0).len(), 100);
         assert_ne!(epoch(0), epoch(1));
-        let whole = schedule.records(5, 0..10);
-        assert_eq!([schedule.records(5, 0..3), schedule.records(5, 3..10)].concat(), whole);
-        assert!(Schedule::new(1, 9, 10).is_none());
+        let whole = sampler.records(5, 0..10);
+        assert_eq!([sampler.records(5, 0..3), sampler.records(5, 3..10)].concat(), whole);
+        assert!(BatchSampler::new(1, 9, 10).is_none());
     }
 }
