@@ -12,6 +12,7 @@ use burn_ir::{
     BaseOperationIr, FloatOperationIr, MatmulOpIr, OperationIr, PermuteOpIr, ShapeOpIr, TensorIr,
     TensorStatus,
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A value of the step that is lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +57,8 @@ enum NodeKind {
 /// Operations of one step, and what outlives it.
 pub(crate) struct GraphBuilder {
     values: Vec<Value>,
+    /// The value of each slot.
+    value_of: BTreeMap<TensorSlot, Val>,
     nodes: Vec<GraphNode>,
     /// Tables of the whole program.
     pub tables: Vec<Table>,
@@ -69,7 +72,15 @@ pub(crate) struct GraphBuilder {
 impl GraphBuilder {
     /// For a kind of device.
     pub(crate) fn new(target: Target) -> GraphBuilder {
-        GraphBuilder { values: vec![], nodes: vec![], tables: vec![], step: 0, target, temporaries: 0 }
+        GraphBuilder {
+            values: vec![],
+            value_of: BTreeMap::new(),
+            nodes: vec![],
+            tables: vec![],
+            step: 0,
+            target,
+            temporaries: 0,
+        }
     }
 
     pub(crate) fn shape(&self, v: Val) -> &[usize] {
@@ -87,8 +98,12 @@ impl GraphBuilder {
 
     /// Value of a slot at the begin of the step.
     pub(crate) fn read(&mut self, slot: TensorSlot, shape: &[usize], dtype: BurnType) -> Val {
-        let known = self.values.iter().position(|v| v.slot == Some(slot));
-        known.map(Val).unwrap_or_else(|| self.value(shape.to_vec(), dtype, Some(slot), false))
+        if let Some(known) = self.value_of.get(&slot) {
+            return *known;
+        }
+        let val = self.value(shape.to_vec(), dtype, Some(slot), false);
+        self.value_of.insert(slot, val);
+        val
     }
 
     /// A table of integers.
@@ -199,11 +214,14 @@ impl GraphBuilder {
         }
         let value = &mut self.values[v.0];
         (value.slot, value.stored) = (Some(slot), true);
+        self.value_of.entry(slot).or_insert(v);
     }
 
     /// The operations of the step, which ends `ending`.
     pub(crate) fn finish(&mut self, ending: &[TensorSlot]) -> Vec<Operation> {
         let (mut values, nodes) = (std::mem::take(&mut self.values), std::mem::take(&mut self.nodes));
+        self.value_of.clear();
+        let ends_here: BTreeSet<TensorSlot> = ending.iter().copied().collect();
         let mut needed: Vec<bool> = values.iter().map(|v| v.stored).collect();
         let mut kept = vec![];
         for node in nodes.into_iter().rev() {
@@ -231,7 +249,7 @@ impl GraphBuilder {
             let mut inputs: Vec<TensorIr> = Vec::with_capacity(node.inputs.len());
             for v in node.inputs.iter().rev() {
                 let first_met = !std::mem::replace(&mut used[v.0], true);
-                let mut ends = first_met && (within[v.0] || ending.contains(&slot(*v)));
+                let mut ends = first_met && (within[v.0] || ends_here.contains(&slot(*v)));
                 if ends && keeps_storage && !values[v.0].of_burn {
                     // After its views are gone.
                     dropped.push(slot(*v));
@@ -248,8 +266,9 @@ impl GraphBuilder {
             });
         }
         operations.reverse();
-        let met = |s: &TensorSlot| used.iter().zip(&values).any(|(used, v)| *used && v.slot == Some(*s));
-        let unread = ending.iter().filter(|s| !met(s)).copied();
+        let met: BTreeSet<TensorSlot> =
+            used.iter().zip(&values).filter(|(used, _)| **used).filter_map(|(_, v)| v.slot).collect();
+        let unread = ending.iter().filter(|s| !met.contains(s)).copied();
         operations.extend(dropped.into_iter().chain(unread).map(Operation::Free));
         operations
     }

@@ -87,20 +87,17 @@ impl InlinedValues {
 /// An expression of one register, in which other registers are loaded from where they are written.
 fn cut(expr: &Expr, reg: Reg, written: Vec<(Reg, &Operand)>, inputs: &[Operand]) -> (Computed, Vec<Operand>) {
     let (mut made, mut reads): (Expr, Vec<Operand>) = (Expr::default(), vec![]);
-    let mut wanted = vec![false; expr.nodes.len()];
-    wanted[usize::from(reg)] = true;
-    let from = |at: usize| written.iter().find(|(r, _)| usize::from(*r) == at && *r != reg);
-    for at in (0..expr.nodes.len()).rev() {
-        if wanted[at] && from(at).is_none() {
-            expr.nodes[at].scalar.reads().iter().for_each(|r| wanted[usize::from(*r)] = true);
+    let from = |at: Reg| written.iter().find(|(r, _)| *r == at && *r != reg);
+    let (mut wanted, mut todo) = (BTreeSet::from([reg]), vec![reg]);
+    while let Some(at) = todo.pop() {
+        if from(at).is_none() {
+            let read = expr.nodes[usize::from(at)].scalar.reads();
+            todo.extend(read.into_iter().filter(|r| wanted.insert(*r)));
         }
     }
-    let mut regs: Vec<Reg> = vec![];
-    for (at, node) in expr.nodes.iter().enumerate() {
-        if !wanted[at] {
-            regs.push(0);
-            continue;
-        }
+    let mut regs: BTreeMap<Reg, Reg> = BTreeMap::new();
+    for at in wanted {
+        let node = &expr.nodes[usize::from(at)];
         let mut load = |operand: &Operand, made: &mut Expr| {
             let slot = reads.iter().position(|r| r == operand).unwrap_or_else(|| {
                 reads.push(operand.clone());
@@ -111,11 +108,11 @@ fn cut(expr: &Expr, reg: Reg, written: Vec<(Reg, &Operand)>, inputs: &[Operand])
         let new = match (from(at), node.scalar) {
             (Some((_, operand)), _) => load(operand, &mut made),
             (None, Scalar::Load(k)) => load(&inputs[usize::from(k)], &mut made),
-            (None, other) => made.push(other.map_reads(|r| regs[usize::from(r)]), node.dtype),
+            (None, other) => made.push(other.map_reads(|r| regs[&r]), node.dtype),
         };
-        regs.push(new);
+        regs.insert(at, new);
     }
-    (Computed { expr: made, reg: regs[usize::from(reg)] }, reads)
+    (Computed { expr: made, reg: regs[&reg] }, reads)
 }
 
 impl DefUse<'_> {
