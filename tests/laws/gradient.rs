@@ -8,7 +8,9 @@ use crate::subject::{Arrival, Built, Subject, build, narrow, narrowed, subjects}
 use meshwright_core::ParamDecl;
 use meshwright_core::step::autodiff::gradients;
 use meshwright_diag::Span;
-use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Leaf, OpCall, Origin, Piece, Type, Value, family};
+use meshwright_ops::{
+    F64Tensor, Graph, Id, InputOpKind, Leaf, OpCall, Origin, Piece, StraightThrough, Type, Value, family,
+};
 use meshwright_plan::{DType, Dim, Dims, Init};
 use std::time::Instant;
 
@@ -176,6 +178,43 @@ fn silu_is_the_identity_far_out() {
     }
     assert_eq!(at_point("silu", &[0.0]), [0.5]);
     assert_eq!(at_point("silu", &[-1e30]), [0.0]);
+}
+
+/// The value says nothing of it, and what the second lacks is summed.
+#[test]
+fn a_value_has_the_gradient_of_another() {
+    for value in [3.0, f64::INFINITY] {
+        assert_eq!(at_point("straight_through", &[value, -2.0]), [0.0, 1.0]);
+    }
+    let mut g = Graph::new(Dims::default());
+    let dims = [g.dims.add("n", 2), g.dims.add("k", 3)];
+    let param = |g: &mut Graph, path: &str, dims: &[Dim]| {
+        let leaf = InputOpKind::Param { path: path.into(), init: Init::Constant(0.0) };
+        g.op(Leaf { leaf, ty: Type::new(DType::F64, dims.to_vec()) }, &[])
+    };
+    let (x, p, q) = (param(&mut g, "x", &dims), param(&mut g, "p", &dims[..1]), param(&mut g, "q", &[]));
+    let through = g.product(&[p, p, q]);
+    let y = g.op(StraightThrough, &[x, through]);
+    let loss = g.contract_to(&[y, y], &[]);
+    let params =
+        [("x", x), ("p", p), ("q", q)].map(|(path, id)| ParamDecl::new(path.into(), id, Span::default()));
+    let grads = gradients(&mut g, loss, &[&params[0], &params[1], &params[2]]);
+    let values = (1..=6).map(f64::from).collect();
+    let given = [(x, &dims[..], values), (p, &dims[..1], vec![5.0, 7.0]), (q, &[][..], vec![2.0])];
+    let bound: Bound = given
+        .into_iter()
+        .map(|(id, dims, data)| (id, F64Tensor::new(&g.dims, dims.to_vec(), data)))
+        .collect();
+    let all = walk(&g, &bound);
+    assert_eq!(all[loss.0 as usize].data, [91.0]);
+    let found = [0, 1, 2].map(|i| all[grads[i].0 as usize].ordered(given_dims(i, &dims)).data);
+    // Twice the sums of rows, 6 and 15, times `2 p q` and `p ** 2`.
+    assert_eq!(found, [vec![0.0; 6], vec![12.0 * 20.0, 30.0 * 28.0], vec![12.0 * 25.0 + 30.0 * 49.0]]);
+}
+
+/// The dims of `x`, `p` and `q`.
+fn given_dims(of: usize, dims: &[Dim; 2]) -> &[Dim] {
+    &dims[..2 - of]
 }
 
 /// Of equal elements the first in row-major order over the dims as they are written gets the gradient of a greatest or

@@ -22,6 +22,7 @@ const EXCUSED: &[(&str, &[usize], &str)] = &[
         &[0, 1],
         "linear in the whole and the part together but in neither alone, as `where` is",
     ),
+    ("straight_through", &[0, 1], "linear in the first, whatever the second is, which no claim can say"),
     ("attention_grad", &[3, 5], "linear in the values and what they give together, in neither alone"),
     ("attention_grad", &[5, 6], "linear in the cotangent and what it gives together, in neither alone"),
 ];

@@ -16,6 +16,7 @@ mod fmt;
 mod generate;
 mod kept_paths;
 mod launch;
+mod norms;
 mod not_finite;
 mod plan_page;
 mod predict;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Ten examples a batch of numbers from 1 on; the model says what becomes of them.
-fn prepared(name: &str, body: &str, train: &str) -> PathBuf {
+pub(crate) fn prepared(name: &str, body: &str, train: &str) -> PathBuf {
     let at = folder(name);
     let data: Vec<u8> = (0..200).flat_map(|i| (1.0 + (i % 7) as f32).to_le_bytes()).collect();
     let header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (50, 4), }\n";
@@ -22,7 +22,7 @@ fn prepared(name: &str, body: &str, train: &str) -> PathBuf {
     at
 }
 
-fn train(at: &Path, more: &[&str]) -> Command {
+pub(crate) fn train(at: &Path, more: &[&str]) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
     c.args(["train", "bad.mw", "--data", "x=x.npy", "--no-eval"]).args(more).current_dir(at);
     c
@@ -32,14 +32,14 @@ fn trained(at: &Path, more: &[&str]) -> Option<i32> {
     train(at, more).output().unwrap().status.code()
 }
 
-fn failed(at: &Path, more: &[&str]) -> String {
+pub(crate) fn failed(at: &Path, more: &[&str]) -> String {
     let output = train(at, more).env("NO_COLOR", "1").output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{more:?}: {err}");
     err
 }
 
-const LAYOUTS: [&[&str]; 4] = [
+pub(crate) const LAYOUTS: [&[&str]; 4] = [
     &["--no-save"],
     &["--no-save", "--layout", "batch -> a", "--mesh", "a=4"],
     &["--no-save", "--layout", "n -> a; m -> b", "--mesh", "a=2,b=2"],
@@ -462,98 +462,14 @@ fn a_moment_that_overflows_is_named_without_checkpoints() {
     }
 }
 
-/// The norms of the library, of `x` times a number.
-fn norms(name: &str, norm: &str, scale: &str) -> PathBuf {
-    let body = format!(
-        "    let h = (x + 0 * mean[m](w)) * {scale}\n    let y = {norm}\n    loss l = mean[batch, n](y * y * y * y) + 0 * sum[n, m](w)\n"
-    );
-    let at = prepared(name, &body, "    optimizer sgd(lr = 0.1)\n");
-    let text = std::fs::read_to_string(at.join("bad.mw")).unwrap();
-    let dims = text.replace("m = 3", "m = 3, groups = 2, each = 2");
-    std::fs::write(at.join("bad.mw"), format!("use \"std:nn\"\n{dims}")).unwrap();
-    at
-}
-
-const NORMS: [&str; 4] = [
-    "layer_norm(h, n, eps = 1e-4)",
-    "rms_norm(h, n, eps = 1e-4)",
-    "batch_norm(h, n, batch, eps = 1e-4)",
-    "group_norm(h, n, groups, each, [], eps = 1e-4)",
-];
-
 /// The loss of the first step.
-fn first_loss(at: &Path, more: &[&str]) -> f64 {
+pub(crate) fn first_loss(at: &Path, more: &[&str]) -> f64 {
     let _ = std::fs::remove_dir_all(at.join("r"));
     let output = train(at, more).args(["--run", "r", "--steps", "2"]).output().unwrap();
     assert!(output.status.success(), "{more:?}: {}", String::from_utf8_lossy(&output.stderr));
     let log = std::fs::read_to_string(at.join("r/metrics.jsonl")).unwrap();
     let first = log.lines().find(|l| l.contains("\"step\"")).unwrap();
     serde_json::from_str::<serde_json::Value>(first).unwrap()["loss"].as_f64().unwrap()
-}
-
-/// Squares of what is normalized may be beyond `f16`, since they are `f32`; where they are beyond that, the norm is named.
-#[test]
-fn norms_of_huge_values_are_right_or_named() {
-    for (k, norm) in NORMS.into_iter().enumerate() {
-        let fits = |scale| norms(&format!("norm-fits-{k}"), norm, scale);
-        let want = first_loss(&fits("1"), &["--precision", "f64"]);
-        for layout in LAYOUTS {
-            for (scale, precision, tolerance) in [("1e17", "f32", 1e-3), ("9000", "f16", 0.02)] {
-                let got = first_loss(&fits(scale), &[&layout[1..], &["--precision", precision]].concat());
-                assert!(
-                    (got - want).abs() < tolerance * want,
-                    "{norm} {layout:?} {precision}: {got}, not {want}"
-                );
-            }
-            let at = norms("norm-named", norm, "1e22");
-            for precision in ["f32", "bf16"] {
-                let err = failed(&at, &[layout, &["--steps", "2", "--precision", precision]].concat());
-                for part in [
-                    "error[E0517]: the loss `l` is NaN at step 1: the first value that is not finite is `",
-                    "inverse_root",
-                ] {
-                    assert!(err.contains(part), "{norm} {layout:?} {precision}: {part}: {err}");
-                }
-            }
-        }
-    }
-}
-
-/// The derivative of what a norm multiplies by is the cube of that: it does not fit in `f32` from elements of 1e13 on, the gradient
-/// does up to 1e16. So it is with roots and quotients that are written out.
-#[test]
-fn gradients_of_norms_of_huge_and_tiny_values_are_right() {
-    let written = [
-        "h / sqrt(mean[n](h * h))",
-        "h * mean[n](h * h) ** -0.5",
-        "h * (1 / sqrt(mean[n](h ** 2)))",
-        "h * rsqrt(mean[n](h * h))",
-    ];
-    for (k, norm) in NORMS.into_iter().chain(written).enumerate() {
-        let norm = norm.replace("1e-4", "1e-30");
-        let after = |scale: &str, more: &[&str]| -> Vec<f64> {
-            let body = format!(
-                "    let h = x * (mean[m](w) + cast(index(n), float)) * {scale}\n    let y = {norm}\n    loss l = mean[batch](sum[n](y * y * y))\n"
-            );
-            let at = prepared(&format!("norm-gradient-{k}"), &body, "    optimizer sgd(lr = 0.1)\n");
-            let text = std::fs::read_to_string(at.join("bad.mw")).unwrap();
-            let dims = text.replace("m = 3", "m = 3, groups = 2, each = 2");
-            std::fs::write(at.join("bad.mw"), format!("use \"std:nn\"\n{dims}")).unwrap();
-            first_loss(&at, more);
-            let newest = meshwright_runs::checkpoint::Which::Newest;
-            let read = meshwright_train::read_checkpoint(&at.join("r"), newest).unwrap();
-            let all = read.checkpoint.whole().unwrap();
-            all["w"].to_f64().unwrap()
-        };
-        let want = after("1", &["--precision", "f64"]);
-        for layout in LAYOUTS {
-            for scale in ["1e-9", "1e12", "1e13", "1e15"] {
-                let got = after(scale, &[&layout[1..], &["--precision", "f32"]].concat());
-                let near = got.iter().zip(&want).all(|(g, w)| (g - w).abs() < 2e-4);
-                assert!(near, "{norm} {layout:?} times {scale}: {got:?}, not {want:?}");
-            }
-        }
-    }
 }
 
 /// `0.9 * average + 0.1 * parameter` is no larger than the greater of both.

@@ -94,6 +94,12 @@ fn the_loss_of_an_evaluation_is_the_one_that_is_minimized() {
     let args = ["train", &two.file, "--data", &two.data, "--no-save", "--epochs", "1"];
     let table = run(&args).out;
     assert!(table.contains("eval loss") && table.contains("aux"), "{table}");
+    // Without a set to evaluate on they would hold nothing.
+    let inputs = std::fs::read_to_string(format!("{}/data.toml", two.data)).unwrap();
+    let (train, _) = inputs.split_once("[test]").unwrap();
+    std::fs::write(format!("{}/data.toml", two.data), train).unwrap();
+    let table = run(&args).out;
+    assert!(table.contains("train loss  seconds") && !table.contains("aux"), "{table}");
 }
 
 #[test]

@@ -94,9 +94,11 @@ impl<'a> Watcher<'a> {
                 devices: _,
                 from_step,
                 examples,
+                evaluates,
                 warnings,
                 notes,
             } => {
+                self.head.eval &= evaluates;
                 warnings.iter().for_each(|w| self.console.warn(w));
                 notes.iter().for_each(|n| self.console.note(n));
                 (self.per_epoch, self.total) = (steps_per_epoch, total_steps);

@@ -124,6 +124,8 @@ pub enum Progress<'a> {
         from_step: u64,
         /// Examples in the training set.
         examples: usize,
+        /// Whether there is a set that is evaluated while it trains.
+        evaluates: bool,
         /// What is probably not meant.
         warnings: Vec<String>,
         /// What else is worth knowing.

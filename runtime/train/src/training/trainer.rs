@@ -113,7 +113,8 @@ impl Run<'_> {
         let metrics_file = metrics_file((project, sources, options), &program.plan, (from, last, per_epoch))?;
         let warned =
             warnings(project, options, (evaluators.during.as_ref().map(|e| e.set), &start.initialized));
-        progress(started(project, (per_epoch, last, from), set.records(), (warned, notes)));
+        let sets = (set.records(), evaluators.during.is_some());
+        progress(started(project, (per_epoch, last, from), sets, (warned, notes)));
         let minimized = project.program.train.as_ref().map(|t| t.loss());
         let mut l = TrainingLoop {
             project,
@@ -210,7 +211,7 @@ fn compared_by(options: &TrainOptions) -> Vec<String> {
 fn started(
     project: &Project,
     (steps_per_epoch, total_steps, from_step): (u64, u64, u64),
-    examples: usize,
+    (examples, evaluates): (usize, bool),
     (warnings, notes): (Vec<String>, Vec<String>),
 ) -> Progress<'static> {
     Progress::Started {
@@ -220,6 +221,7 @@ fn started(
         devices: project.layout.mesh.devices(),
         from_step,
         examples,
+        evaluates,
         warnings,
         notes,
     }
