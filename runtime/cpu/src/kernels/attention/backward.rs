@@ -2,7 +2,7 @@
 
 use super::super::matrix::{Matrix, product};
 use super::super::{KernelError, Slice, par};
-use super::forward::SharedOut;
+use super::output::SharedOut;
 use super::prepare::{AttentionKernel, TileMap};
 use super::tile::{TileAt, TileElement, multiply, scale, scale_rows, shifted, through_softmax, vanishes};
 use meshwright_exec::backend::RngState;
@@ -172,7 +172,7 @@ impl AttentionKernel {
             let v = tile.keys_of(v, &mut s.packed_values);
             s.back.resize(tile.elements(), T::default());
             product(&mut s.back, [n, count, values], dy, v.transposed(), false, false);
-            self.weigh(tile, &mut s.back, &mut s.factors, &s.drawn)?;
+            tile.weigh(&mut s.back, &mut s.factors, &s.drawn)?;
             through_softmax(self.level, &mut s.back, &s.weights, count, &s.delta);
             match slope {
                 TileMap::Number(f) => scale(self.level, &mut s.back, T::number(*f)),
@@ -188,7 +188,7 @@ impl AttentionKernel {
             }
         }
         if self.gives(AttentionPart::Value).is_some() {
-            self.weigh(tile, &mut s.weights, &mut s.factors, &s.drawn)?;
+            tile.weigh(&mut s.weights, &mut s.factors, &s.drawn)?;
             let p = Matrix { data: &s.weights, row: count, column: 1 };
             product(&mut s.of_values, [count, values, n], p.transposed(), dy, true, false);
         }

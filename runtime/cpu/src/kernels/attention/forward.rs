@@ -1,49 +1,13 @@
 //! The forward pass: greatest scores, sums of exponentials, and values weighted by these.
 
 use super::super::matrix::{Matrix, product};
-use super::super::{KernelError, Slice, SliceMut, par};
-use super::backward;
-use super::prepare::{AttentionKernel, RowTile, TileMap};
-use super::tile::{TileAt, TileElement, greatest, multiply, scale, scale_rows, shifted, vanishes};
+use super::super::{KernelError, Slice, par};
+use super::output::SharedOut;
+use super::prepare::{AttentionKernel, RowTile};
+use super::tile::{TileAt, TileElement, greatest, multiply, scale_rows, shifted, vanishes};
 use meshwright_exec::backend::RngState;
 use meshwright_plan::AttentionPart;
 use rayon::prelude::*;
-
-/// A result that tasks write disjoint elements of.
-pub(super) struct SharedOut<T>(*mut T, usize);
-
-#[expect(unsafe_code, reason = "tasks write disjoint elements of strided results")]
-// SAFETY: no two tasks write the same element, and nobody reads before all have ended.
-unsafe impl<T: Send> Send for SharedOut<T> {}
-#[expect(unsafe_code, reason = "as above")]
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for SharedOut<T> {}
-
-impl<T: Copy> SharedOut<T> {
-    fn new(x: &mut [T]) -> Self {
-        SharedOut(x.as_mut_ptr(), x.len())
-    }
-
-    /// Adds elements of a task's own from a place on; `steps` says where each lies.
-    #[expect(unsafe_code, reason = "tasks write disjoint elements of strided results")]
-    pub(super) fn add(&self, at: usize, steps: &[usize], x: &[T])
-    where
-        T: std::ops::AddAssign,
-    {
-        let Some(last) = steps.iter().max().filter(|_| x.len() == steps.len()) else { return };
-        assert!(at + last < self.1, "elements beyond the result");
-        if *last + 1 == steps.len() && steps.is_sorted() {
-            // SAFETY: within the result, as was just checked, and of this task alone.
-            let to = unsafe { std::slice::from_raw_parts_mut(self.0.add(at), steps.len()) };
-            to.iter_mut().zip(x).for_each(|(to, x)| *to += *x);
-            return;
-        }
-        for (step, x) in steps.iter().zip(x) {
-            // SAFETY: as above.
-            unsafe { *self.0.add(at + step) += *x }
-        }
-    }
-}
 
 /// Buffers of a task.
 struct ForwardScratch<T> {
@@ -77,41 +41,31 @@ impl<T> Default for ForwardScratch<T> {
     }
 }
 
-impl AttentionKernel {
-    pub(super) fn go<T: TileElement>(
-        &self,
-        reads: &[Slice<'_>],
-        outs: &mut [SliceMut<'_>],
-        rng: RngState,
-    ) -> Result<(), KernelError> {
-        let mut shared: Vec<SharedOut<T>> = vec![];
-        for out in outs {
-            let Some(x) = T::of_mut(out.reborrow()) else {
-                return Err(KernelError::DType { expected: self.plan.dtype, found: out.dtype() });
-            };
-            x.fill(T::default());
-            shared.push(SharedOut::new(x));
-        }
-        if self.operands.scale.is_some() {
-            return backward::run(self, reads, &shared, rng);
-        }
-        let outer = self.outer_count(&|_| true);
-        let tasks = outer * self.tiles.len();
-        let own = self.reads[0][1].len().max(1);
-        let task = |s: &mut ForwardScratch<T>, task: usize| {
-            let mut at = vec![0; self.plan.outer.len()];
-            self.outer_at(task / self.tiles.len(), &|_| true, &mut at);
-            self.forward(reads, &shared, rng, &at, &self.tiles[task % self.tiles.len()], s)
-        };
-        let (rows, keys) = self.most();
-        if par::worth(tasks.saturating_mul(rows * keys.max(1)).saturating_mul(own)) {
-            (0..tasks).into_par_iter().try_for_each_init(ForwardScratch::default, task)
-        } else {
-            let mut s = ForwardScratch::default();
-            (0..tasks).try_for_each(|i| task(&mut s, i))
-        }
+/// Computes all results, a tile of queries at a position of the outer dims by itself.
+pub(super) fn run<T: TileElement>(
+    kernel: &AttentionKernel,
+    reads: &[Slice<'_>],
+    outs: &[SharedOut<T>],
+    rng: RngState,
+) -> Result<(), KernelError> {
+    let outer = kernel.outer_count(&|_| true);
+    let tasks = outer * kernel.tiles.len();
+    let own = kernel.reads[0][1].len().max(1);
+    let task = |s: &mut ForwardScratch<T>, task: usize| {
+        let mut at = vec![0; kernel.plan.outer.len()];
+        kernel.outer_at(task / kernel.tiles.len(), &|_| true, &mut at);
+        kernel.forward(reads, outs, rng, &at, &kernel.tiles[task % kernel.tiles.len()], s)
+    };
+    let (rows, keys) = kernel.most();
+    if par::worth(tasks.saturating_mul(rows * keys.max(1)).saturating_mul(own)) {
+        (0..tasks).into_par_iter().try_for_each_init(ForwardScratch::default, task)
+    } else {
+        let mut s = ForwardScratch::default();
+        (0..tasks).try_for_each(|i| task(&mut s, i))
     }
+}
 
+impl AttentionKernel {
     fn forward<T: TileElement>(
         &self,
         reads: &[Slice<'_>],
@@ -189,30 +143,10 @@ impl AttentionKernel {
         }
         shifted(self.level, &mut s.scores, count, &s.shift, &mut s.sum);
         if let Some(values) = self.operands.values {
-            self.weigh(tile, &mut s.scores, &mut s.factors, &s.drawn)?;
+            tile.weigh(&mut s.scores, &mut s.factors, &s.drawn)?;
             let v = tile.keys_of(values, &mut s.packed);
             let p = Matrix { data: &s.scores, row: count, column: 1 };
             product(&mut s.values, [n, columns, count], p, v, true, false);
-        }
-        Ok(())
-    }
-
-    /// Multiplies weights by their factors.
-    pub(super) fn weigh<T: TileElement>(
-        &self,
-        tile: &TileAt<'_>,
-        x: &mut [T],
-        factors: &mut Vec<T>,
-        drawn: &[Vec<u8>],
-    ) -> Result<(), KernelError> {
-        match tile.of(&self.weight) {
-            TileMap::Number(f) if *f == 1.0 => {}
-            TileMap::Number(f) => scale(self.level, x, T::number(*f)),
-            map => {
-                factors.resize(x.len(), T::default());
-                tile.map(map, factors, drawn)?;
-                multiply(self.level, x, factors);
-            }
         }
         Ok(())
     }
@@ -231,22 +165,6 @@ impl AttentionKernel {
                 _ => &s.values,
             };
             self.store(i, out, outer, rows, of);
-        }
-    }
-
-    /// Adds rows to a result, which is 0 where nothing was added.
-    pub(super) fn store<T: TileElement>(
-        &self,
-        write: usize,
-        out: &SharedOut<T>,
-        outer: &[usize],
-        rows: &RowTile,
-        x: &[T],
-    ) {
-        let base: usize = self.plan.writes[write].outer.iter().zip(outer).map(|(s, i)| s * i).sum();
-        let [offsets, own] = &self.writes[write];
-        for (row, at) in x.chunks_exact(own.len().max(1)).zip(&offsets[rows.first..rows.first + rows.len]) {
-            out.add(base + at, own, row);
         }
     }
 }

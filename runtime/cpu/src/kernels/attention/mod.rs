@@ -10,7 +10,9 @@
 
 mod backward;
 mod forward;
+mod output;
 mod prepare;
+mod run;
 mod tile;
 
 pub use prepare::{AttentionAccess, AttentionKernel, AttentionPlan};

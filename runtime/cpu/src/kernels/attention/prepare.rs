@@ -1,9 +1,8 @@
 //! What is known before the kernel runs: where elements lie, how the work is cut, and the maps of scores.
 
 use super::super::instruction_set::Level;
-use super::super::{Access, KernelError, MapKernel, RandomBlock, Slice, SliceMut};
+use super::super::{Access, KernelError, MapKernel, RandomBlock, SliceMut};
 use meshwright_device::kernels::attention::bounds::decided;
-use meshwright_exec::backend::RngState;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{AttentionOperands, AttentionPart, Computed, DType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -305,37 +304,8 @@ impl AttentionKernel {
         })
     }
 
-    /// Computes.
-    ///
-    /// # Errors
-    /// If the operands are not what was prepared for.
-    pub(crate) fn run(
-        &self,
-        reads: &[Slice<'_>],
-        outs: &mut [SliceMut<'_>],
-        rng: RngState,
-    ) -> Result<(), KernelError> {
-        if reads.len() != self.plan.reads.len() || outs.len() != self.plan.writes.len() {
-            return Err(KernelError::Count { expected: self.plan.reads.len(), found: reads.len() });
-        }
-        for (slice, (access, tables)) in reads.iter().zip(self.plan.reads.iter().zip(&self.reads)) {
-            super::super::check_in(
-                slice,
-                access.dtype.unwrap_or(self.plan.dtype),
-                self.reach(access, tables),
-            )?;
-        }
-        for (out, (access, tables)) in outs.iter().zip(self.plan.writes.iter().zip(&self.writes)) {
-            super::super::check_out(out, self.plan.dtype, self.reach(access, tables))?;
-        }
-        match self.plan.dtype {
-            DType::F64 => self.go::<f64>(reads, outs, rng),
-            _ => self.go::<f32>(reads, outs, rng),
-        }
-    }
-
     /// Elements that an operand has at least, and a result has.
-    fn reach(&self, access: &AttentionAccess, tables: &[Vec<usize>; 2]) -> usize {
+    pub(super) fn reach(&self, access: &AttentionAccess, tables: &[Vec<usize>; 2]) -> usize {
         let none = |(n, stride): (&usize, &usize)| *n == 0 && *stride > 0;
         let outer = self.plan.outer.iter().map(|(n, _)| *n).collect::<Vec<_>>();
         if outer.iter().zip(&access.outer).any(none)

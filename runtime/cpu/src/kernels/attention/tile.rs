@@ -219,6 +219,25 @@ impl TileAt<'_> {
         }
     }
 
+    /// Multiplies weights by their factors.
+    pub(super) fn weigh<T: TileElement>(
+        &self,
+        x: &mut [T],
+        factors: &mut Vec<T>,
+        drawn: &[Vec<u8>],
+    ) -> Result<(), KernelError> {
+        match self.of(&self.kernel.weight) {
+            TileMap::Number(f) if *f == 1.0 => {}
+            TileMap::Number(f) => scale(self.kernel.level, x, T::number(*f)),
+            map => {
+                factors.resize(x.len(), T::default());
+                self.map(map, factors, drawn)?;
+                multiply(self.kernel.level, x, factors);
+            }
+        }
+        Ok(())
+    }
+
     /// Rows of an operand, one after the other.
     pub(super) fn pack_rows<T: TileElement>(&self, read: usize, into: &mut Vec<T>) {
         let (Some(x), [rows, own]) = (T::of(self.reads[read]), &self.kernel.reads[read]) else { return };
