@@ -56,6 +56,19 @@ const ADDITIONS: &[Addition] = &[
         users: &[],
         most: 20,
     },
+    Addition {
+        heading: "A fused kernel for GPUs",
+        words: &["RowCall", "RowGroup", "RowGroups", "has_row_kernel", "row_group", "row_groups"],
+        users: &[],
+        most: 48,
+    },
+    Addition {
+        heading: "A backend",
+        words: &["meshwright_cuda", "Cuda"],
+        // The backend itself, and the libraries that it opens.
+        users: &["runtime/cuda", "runtime/gpu"],
+        most: 24,
+    },
     Addition { heading: "An optimizer", words: &["lion", "LION", "Lion"], users: &[], most: 4 },
     Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 13 },
     Addition {
@@ -74,6 +87,12 @@ const ADDITIONS: &[Addition] = &[
         most: 6,
     },
     Addition { heading: "A pass", words: &["cse"], users: &[], most: 6 },
+    Addition {
+        heading: "A pass for devices",
+        words: &["AttentionBits", "attention_bits"],
+        users: &[],
+        most: 24,
+    },
     Addition { heading: "An error code", words: &["E0107"], users: &["compiler/syntax"], most: 3 },
     Addition { heading: "A model", words: &["unet"], users: &["layouts", "docs"], most: 3 },
     Addition { heading: "A layout", words: &["zero2"], users: &["docs"], most: 4 },
