@@ -72,9 +72,7 @@ impl Launch {
         let flops = self.steps.iter().filter_map(|s| plan.steps.get(*s)).map(|s| s.flops(plan)).sum();
         let (read, written) = match &self.kind {
             // Views, and moves of handles.
-            LaunchKind::Kernel(Kernel::IterationSlice(_) | Kernel::Store { .. } | Kernel::Load { .. }) => {
-                (0, 0)
-            }
+            LaunchKind::Kernel(Kernel::IterationSlice(_) | Kernel::Store(_) | Kernel::Load { .. }) => (0, 0),
             LaunchKind::Kernel(Kernel::IterationUpdate(_)) => {
                 let value = bytes(self.reads.get(1));
                 (value, value)

@@ -5,10 +5,10 @@ use crate::collective::Prepared;
 use crate::collective::calls::TransportCall;
 use crate::error::NoAttentionKernel;
 use crate::kernels::Kernel;
-use crate::slot::{LaunchId, Table, TensorSlot};
+use crate::slot::{LaunchId, Slots, Table};
 use crate::target::Target;
 use crate::turns::{Carried, Turn};
-use burn_ir::{GraphIr, OperationIr, TensorIr};
+use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr};
 use meshwright_plan::{BufId, DType, Dim, IdVec};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +23,8 @@ pub struct DevicePlan {
     pub launches: IdVec<LaunchId, Launch>,
     /// The launches outside of loops, in order.
     pub body: Vec<LaunchId>,
+    /// Storage of each tensor, by its id.
+    pub slots: Slots,
     /// Constants, which are uploaded once.
     pub tables: Vec<Table>,
     /// Dtype of the values in each buffer of pairs of value and index.
@@ -53,7 +55,7 @@ pub struct Launch {
     /// Tensors that a kernel writes.
     pub writes: Vec<TensorIr>,
     /// Other tensors whose lifetime ends here.
-    pub frees: Vec<TensorSlot>,
+    pub frees: Vec<TensorId>,
 }
 
 /// Kind of a launch.

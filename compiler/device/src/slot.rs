@@ -1,8 +1,11 @@
 //! The names of launches, and of the tensors that they read and write.
 
+use crate::error::KernelError;
+use crate::iteration::Iteration;
 use burn_backend::{DType as BurnType, Shape};
 use burn_ir::{TensorId, TensorIr, TensorStatus};
-use meshwright_plan::{ArenaId, BufId};
+use meshwright_plan::{ArenaId, BufId, Dim, Plan};
+use std::collections::BTreeMap;
 
 /// A launch of a device plan, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,55 +41,82 @@ pub enum TensorSlot {
     Table(usize),
     /// A result that no buffer of the Plan is.
     Temporary(u64),
-    /// A residual: the value of one position of a loop, in place of a stack of the Plan with all positions. The buffer names the stack.
+    /// The value of one position of a loop, in place of a stack of the Plan with all positions. The buffer names the stack.
     Residual(BufId, usize),
+    /// Random bits that a step draws at one position of its loop, for a step of another loop.
+    DrawnBits(usize, usize),
 }
 
-/// The kind of a slot is in the upper bits of its id.
-const KIND_SHIFT: u32 = 40;
-/// A position is in the lower bits of the rest.
-const POSITION_BITS: u32 = 20;
+/// The slots of a device plan. The id of a tensor is the index of its slot; each slot is in the table once.
+#[derive(Clone, Debug, Default)]
+pub struct Slots {
+    all: Vec<TensorSlot>,
+    ids: BTreeMap<TensorSlot, TensorId>,
+}
 
-impl TensorSlot {
-    /// Limit of the positions of residuals and of the numbers of their buffers.
-    pub const POSITIONS: usize = 1 << POSITION_BITS;
-
-    /// Slot of the residual of a stack at a position; none if the position is an error.
-    pub fn residual<E>(stack: BufId, position: Result<usize, E>) -> Option<TensorSlot> {
-        position.ok().map(|position| TensorSlot::Residual(stack, position))
+impl Slots {
+    /// The slots of all buffers of a Plan: a device is also given inputs that no launch reads.
+    pub fn new(plan: &Plan) -> Slots {
+        let mut slots = Slots::default();
+        for (at, buffer) in plan.buffers.iter().enumerate() {
+            let buf = BufId(at as u32);
+            slots.insert(TensorSlot::Buffer(buf));
+            if buffer.dtype.is_pair() {
+                slots.insert(TensorSlot::Indices(buf));
+            }
+        }
+        slots
     }
 
-    /// Its id in a graph.
-    pub fn id(self) -> TensorId {
-        let id = |kind: u64, n: u64| TensorId::new(kind << KIND_SHIFT | n);
-        match self {
-            TensorSlot::Buffer(b) => id(0, u64::from(b.0)),
-            TensorSlot::Indices(b) => id(1, u64::from(b.0)),
-            TensorSlot::Table(t) => id(2, t as u64),
-            TensorSlot::Temporary(n) => id(3, n),
-            TensorSlot::Residual(b, position) => id(4, u64::from(b.0) << POSITION_BITS | position as u64),
-        }
+    /// The id of a slot, which is added if it is new.
+    pub fn insert(&mut self, slot: TensorSlot) -> TensorId {
+        *self.ids.entry(slot).or_insert_with(|| {
+            self.all.push(slot);
+            TensorId::new(self.all.len() as u64 - 1)
+        })
+    }
+
+    /// A use of a tensor in a graph.
+    pub fn tensor(
+        &mut self,
+        slot: TensorSlot,
+        shape: &[usize],
+        dtype: BurnType,
+        status: TensorStatus,
+    ) -> TensorIr {
+        TensorIr { id: self.insert(slot), shape: Shape::from(shape.to_vec()), status, dtype }
     }
 
     /// The slot of an id.
-    pub fn of(id: TensorId) -> TensorSlot {
-        let n = id.value() & ((1 << KIND_SHIFT) - 1);
-        match id.value() >> KIND_SHIFT {
-            0 => TensorSlot::Buffer(BufId(n as u32)),
-            1 => TensorSlot::Indices(BufId(n as u32)),
-            2 => TensorSlot::Table(n as usize),
-            3 => TensorSlot::Temporary(n),
-            _ => TensorSlot::Residual(BufId((n >> POSITION_BITS) as u32), n as usize & (Self::POSITIONS - 1)),
-        }
+    pub fn get(&self, id: TensorId) -> Option<TensorSlot> {
+        self.all.get(id.value() as usize).copied()
     }
 
-    /// A use of its tensor in a graph.
-    pub fn tensor(self, shape: &[usize], dtype: BurnType, status: TensorStatus) -> TensorIr {
-        TensorIr { id: self.id(), shape: Shape::from(shape.to_vec()), status, dtype }
+    /// The slot of an id in texts.
+    pub fn name(&self, id: TensorId) -> String {
+        self.get(id).map_or_else(|| format!("unknown {}", id.value()), |slot| slot.to_string())
+    }
+
+    /// The id of a slot; none if no launch uses it.
+    pub fn id(&self, slot: TensorSlot) -> Option<TensorId> {
+        self.ids.get(&slot).copied()
+    }
+
+    /// The tensors of a buffer: its values, and its indices if it may have any.
+    pub fn of_buffer(&self, buf: BufId) -> impl Iterator<Item = TensorId> + use<> {
+        [TensorSlot::Buffer(buf), TensorSlot::Indices(buf)].map(|slot| self.id(slot)).into_iter().flatten()
+    }
+
+    /// The constant tables, by number.
+    pub fn tables(&self) -> impl Iterator<Item = (usize, TensorId)> {
+        self.ids.iter().filter_map(|(slot, id)| match slot {
+            TensorSlot::Table(number) => Some((*number, *id)),
+            _ => None,
+        })
     }
 }
 
-/// Buffers by number, the rest with a letter: `b7`, `i7` (indices), `k0` (constants), `t12`.
+/// Buffers by number, the rest with a letter: `b7`, `i7` (indices), `k0` (constants), `t12`, `d3[0]` (bits that step 3 draws).
 impl std::fmt::Display for TensorSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -95,6 +125,29 @@ impl std::fmt::Display for TensorSlot {
             TensorSlot::Table(t) => write!(f, "k{t}"),
             TensorSlot::Temporary(n) => write!(f, "t{n}"),
             TensorSlot::Residual(b, position) => write!(f, "b{}[{position}]", b.0),
+            TensorSlot::DrawnBits(step, position) => write!(f, "d{step}[{position}]"),
         }
+    }
+}
+
+/// A value that one loop leaves to another, position by position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residual {
+    /// Dim of the loops.
+    pub dim: Dim,
+    /// The lowest position that is read; those below are not stored.
+    pub from: usize,
+    /// Tensors of the positions, from the lowest on.
+    pub tensors: Vec<TensorId>,
+}
+
+impl Residual {
+    /// The tensor of the position in an iteration; none if it is not stored.
+    ///
+    /// # Errors
+    /// If no loop is over its dim.
+    pub fn tensor(&self, at: Iteration) -> Result<Option<TensorId>, KernelError> {
+        let stored = at.position(self.dim)?.checked_sub(self.from);
+        Ok(stored.and_then(|position| self.tensors.get(position).copied()))
     }
 }

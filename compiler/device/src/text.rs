@@ -4,8 +4,7 @@ use crate::arena::Spot;
 use crate::collective::calls::{CallPiece, TransportCall};
 use crate::costs::LaunchCosts;
 use crate::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
-use crate::slot::LaunchId;
-use crate::slot::TensorSlot;
+use crate::slot::{LaunchId, TensorSlot};
 use burn_ir::{OperationIr, TensorIr, TensorStatus};
 use meshwright_plan::Plan;
 use std::collections::BTreeMap;
@@ -95,7 +94,7 @@ impl Printer<'_> {
     fn launch(&mut self, id: LaunchId, indent: usize) {
         let device = self.device;
         let launch = &device.launches[id];
-        let (name, of, frees) = (launch.kind.name(), self.of(launch), frees(launch));
+        let (name, of, frees) = (launch.kind.name(), self.of(launch), self.frees(launch));
         let head = format!("{} {name}", id.0);
         match &launch.kind {
             LaunchKind::Kernel(_) => {
@@ -157,13 +156,13 @@ impl Printer<'_> {
     }
 
     fn tensors(&self, id: LaunchId, launch: &Launch) -> String {
-        let reads: Vec<String> = launch.reads.iter().map(tensor).collect();
+        let reads: Vec<String> = launch.reads.iter().map(|t| self.tensor(t)).collect();
         let spots = self.spots.get(&id).map_or(&[][..], Vec::as_slice);
         let many = launch.writes.len();
         let written = launch.writes.iter().enumerate().map(|(k, t)| {
             let mut places: Vec<String> = spots.iter().skip(k).step_by(many).filter_map(place).collect();
             places.dedup();
-            format!("{}{}", tensor(t), places.join(""))
+            format!("{}{}", self.tensor(t), places.join(""))
         });
         format!("{} -> {}", reads.join(", "), written.collect::<Vec<_>>().join(", "))
     }
@@ -178,32 +177,38 @@ impl Printer<'_> {
         let monoid = call.monoid.map(|m| format!(" {m:?}").to_lowercase()).unwrap_or_default();
         let name = format!("{}{monoid}", call.kind);
         for (send, receive) in call.send.iter().zip(&call.receive) {
-            self.line(indent, format_args!("{name} {} -> {}", piece(send, send.ends), piece(receive, false)));
+            self.line(indent, format_args!("{name} {} -> {}", self.piece(send), self.piece(receive)));
         }
     }
 
     fn operation(&mut self, indent: usize, operation: &OperationIr) {
         if let OperationIr::Drop(tensor) = operation {
-            return self.line(indent, format_args!("drop {}", TensorSlot::of(tensor.id)));
+            return self.line(indent, format_args!("drop {}", self.device.slots.name(tensor.id)));
         }
-        let list = |tensors: Vec<&TensorIr>| tensors.into_iter().map(tensor).collect::<Vec<_>>().join(", ");
+        let list = |tensors: Vec<&TensorIr>| {
+            tensors.into_iter().map(|t| self.tensor(t)).collect::<Vec<_>>().join(", ")
+        };
         let (name, from) = (operation_name(operation), list(operation.inputs().collect()));
         let to = list(operation.outputs().collect());
         self.line(indent, format_args!("{name} {from} -> {to}"));
     }
-}
 
-/// What a transport sends or receives.
-fn piece(of: &CallPiece, ends: bool) -> String {
-    match of.slot {
-        Some(slot) => format!("{slot}{} {}{:?}", if ends { "*" } else { "" }, of.dtype, of.shape),
-        None => "nothing".into(),
+    /// What a transport sends or receives.
+    fn piece(&self, of: &CallPiece) -> String {
+        let ends = if of.ends { "*" } else { "" };
+        let told = |id| format!("{}{ends} {}{:?}", self.device.slots.name(id), of.dtype, of.shape);
+        of.tensor.map_or_else(|| "nothing".into(), told)
     }
-}
 
-fn frees(launch: &Launch) -> String {
-    let slots: Vec<String> = launch.frees.iter().map(ToString::to_string).collect();
-    if slots.is_empty() { String::new() } else { format!("; frees {}", slots.join(", ")) }
+    fn frees(&self, launch: &Launch) -> String {
+        let slots: Vec<String> = launch.frees.iter().map(|id| self.device.slots.name(*id)).collect();
+        if slots.is_empty() { String::new() } else { format!("; frees {}", slots.join(", ")) }
+    }
+
+    fn tensor(&self, t: &TensorIr) -> String {
+        let ends = if t.status == TensorStatus::ReadWrite { "*" } else { "" };
+        format!("{}{ends} {}{:?}", self.device.slots.name(t.id), t.dtype.name(), t.shape.to_vec())
+    }
 }
 
 fn place(spot: &Spot) -> Option<String> {
@@ -212,11 +217,6 @@ fn place(spot: &Spot) -> Option<String> {
         Spot::Operand => Some(" @operand".into()),
         Spot::Own => None,
     }
-}
-
-fn tensor(t: &TensorIr) -> String {
-    let ends = if t.status == TensorStatus::ReadWrite { "*" } else { "" };
-    format!("{}{ends} {}{:?}", TensorSlot::of(t.id), t.dtype.name(), t.shape.to_vec())
 }
 
 /// The name of an operation of Burn.

@@ -3,8 +3,7 @@
 use crate::arena::Spot;
 use crate::costs::{LaunchCosts, Totals};
 use crate::launch::{DevicePlan, Launch};
-use crate::slot::LaunchId;
-use crate::slot::TensorSlot;
+use crate::slot::{LaunchId, Slots};
 use burn_ir::{TensorIr, TensorStatus};
 use meshwright_plan::{ArenaId, Plan};
 use serde::Serialize;
@@ -76,9 +75,9 @@ pub struct TensorView {
 }
 
 impl TensorView {
-    fn of(t: &TensorIr, at: Vec<u64>) -> TensorView {
+    fn of(slots: &Slots, t: &TensorIr, at: Vec<u64>) -> TensorView {
         TensorView {
-            slot: TensorSlot::of(t.id).to_string(),
+            slot: slots.name(t.id),
             dtype: t.dtype.name(),
             shape: t.shape.to_vec(),
             ends: t.status == TensorStatus::ReadWrite,
@@ -131,9 +130,14 @@ impl DevicePlan {
             steps: launch.steps.clone(),
             value: origin.map_or_else(String::new, |o| o.path.clone()),
             line: origin.map_or(0, |o| o.line),
-            reads: launch.reads.iter().map(|t| TensorView::of(t, vec![])).collect(),
-            writes: launch.writes.iter().enumerate().map(|(k, t)| TensorView::of(t, places(k))).collect(),
-            frees: launch.frees.iter().map(ToString::to_string).collect(),
+            reads: launch.reads.iter().map(|t| TensorView::of(&self.slots, t, vec![])).collect(),
+            writes: launch
+                .writes
+                .iter()
+                .enumerate()
+                .map(|(k, t)| TensorView::of(&self.slots, t, places(k)))
+                .collect(),
+            frees: launch.frees.iter().map(|id| self.slots.name(*id)).collect(),
             traffic: launch.traffic(plan),
             inner: self.inner(launch).map(|id| id.0).collect(),
         }

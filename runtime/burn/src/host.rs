@@ -9,14 +9,14 @@ use burn_backend::Backend as _;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{DType as BurnType, FloatDType};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
-use burn_ir::{BackendIr, HandleKind, TensorStatus};
+use burn_ir::{BackendIr, HandleKind};
 use meshwright_cpu::kernels::DrawBlock;
 use meshwright_cpu::{HostMemory, Pool, bytes_mut, handle, unhandle};
 use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::Launch;
 use meshwright_device::lowering::local::DeviceContext;
-use meshwright_device::stored::{stored_as, stored_shape};
+use meshwright_device::stored::stored_as;
 use meshwright_device::target::Target;
 use meshwright_device::{KernelError, LoweringError};
 use meshwright_exec::backend::{Backend, DeviceError, Handle, Handles, RngState};
@@ -72,18 +72,18 @@ fn pins(gpu: Option<u32>) -> Option<u32> {
 
 /// A thread of the host that runs operations of Burn.
 pub(crate) struct Host {
-    library: HostLibrary,
+    products: HostLibrary,
     /// Storage for what collectives receive.
     pool: Pool,
 }
 
 impl Host {
-    pub(crate) fn new(library: HostLibrary) -> Host {
-        Host { library, pool: Pool::default() }
+    pub(crate) fn new(products: HostLibrary) -> Host {
+        Host { products, pool: Pool::default() }
     }
 
     fn matmul(&mut self, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
-        if let HostLibrary::Products(library) = &mut self.library {
+        if let HostLibrary::Products(library) = &mut self.products {
             return library.product(left, right, dtype);
         }
         let to: FloatDType = dtype.into();
@@ -116,11 +116,11 @@ impl Backend for Host {
     }
 
     fn tunes(&self) -> bool {
-        matches!(self.library, HostLibrary::Products(_))
+        matches!(self.products, HostLibrary::Products(_))
     }
 
     fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedProducts) -> R) -> Result<Option<R>, DeviceError> {
-        Ok(match &mut self.library {
+        Ok(match &mut self.products {
             HostLibrary::Products(l) => Some(f(l.tuned())),
             HostLibrary::Nothing | HostLibrary::Kernels => None,
         })
@@ -132,7 +132,7 @@ impl Backend for Host {
     }
 
     fn target(&self) -> Target {
-        match self.library {
+        match self.products {
             HostLibrary::Nothing => Target::burn_on_host(false),
             HostLibrary::Products(_) => Target::burn_on_host(true),
             HostLibrary::Kernels => {
@@ -223,11 +223,7 @@ impl Backend for Host {
         let Some(gpu) = pins(gpu) else {
             return Ok(Some(BurnMemory::Host(HostMemory(self.pool.take(piece.dtype, &piece.shape)?))));
         };
-        let ir = piece.slot.map(|slot| {
-            let shape = stored_shape(piece.dtype, &piece.shape);
-            slot.tensor(&shape, stored_as(piece.dtype), TensorStatus::NotInit)
-        });
-        let new = ir.map(|ir| uninitialized::<Flex>(ir.shape, ir.dtype, &FlexDevice));
+        let new = piece.result().map(|ir| uninitialized::<Flex>(ir.shape, ir.dtype, &FlexDevice));
         Ok(Some(BurnMemory::Device { pinned: new.map(pinned).transpose()?, gpu }))
     }
 

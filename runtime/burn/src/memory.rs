@@ -79,7 +79,7 @@ pub fn uploaded<B: BackendIr>(
     piece: &CallPiece,
     device: &B::Device,
 ) -> Option<B::Handle> {
-    let host = piece.slot.map(|_| to_host(&tensor, piece.dtype, &piece.shape));
+    let host = piece.tensor.map(|_| to_host(&tensor, piece.dtype, &piece.shape));
     pool.give(tensor);
     host.map(|h| opaque::<B>(upload::<B>(h, device)))
 }

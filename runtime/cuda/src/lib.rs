@@ -39,7 +39,7 @@ use burn_backend::{Backend as _, DType as BurnType, TensorMetadata};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
-use burn_ir::{BackendIr, BaseOperationIr, HandleKind, TensorHandle, TensorStatus};
+use burn_ir::{BackendIr, BaseOperationIr, HandleKind, TensorHandle};
 use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use meshwright_burn::dtypes;
@@ -468,10 +468,7 @@ impl Backend for GpuBackend {
         (piece, gpu): (&CallPiece, Option<u32>),
         _: (&BurnMemory<Pinned>, bool),
     ) -> Result<Option<BurnMemory<Pinned>>, DeviceError> {
-        let ir = piece.slot.map(|slot| {
-            let shape = stored_shape(piece.dtype, &piece.shape);
-            slot.tensor(&shape, stored_as(piece.dtype), TensorStatus::NotInit)
-        });
+        let ir = piece.result();
         let spot = ir.as_ref().map(|ir| self.arena.received(ir, &self.device)).transpose();
         let tensor = match spot.map_err(|e| DeviceError(e.to_string()))? {
             Some(ReceiveSpot::Sent) => return Ok(None),

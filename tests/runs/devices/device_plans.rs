@@ -1,11 +1,12 @@
 //! Device plans of what ships, for every kind of device, and faults in them that the verifier must find.
 
 use crate::support::options;
-use burn_ir::TensorStatus;
+use burn_ir::{TensorId, TensorStatus};
 use meshwright_core::training_step;
 use meshwright_device::arena::Spot;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::LaunchKind;
+use meshwright_device::slot::TensorSlot;
 use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
 use meshwright_device::{DevicePlan, compile};
@@ -96,8 +97,13 @@ fn a_gradient_of_attention_reads_what_was_drawn() {
         let step = training_step(&project.program).unwrap();
         let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
         let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
-        let behind = plan.buffers.len() as u32;
-        let is_kept = |kernel: &Kernel| matches!(kernel, Kernel::Store { stack, .. } | Kernel::Load { stack, .. } if stack.0 >= behind);
+        let is_kept = |kernel: &Kernel| match kernel {
+            Kernel::Store(residual) | Kernel::Load { residual, .. } => {
+                let slot = residual.tensors.first().and_then(|id| device.slots.get(*id));
+                matches!(slot, Some(TensorSlot::DrawnBits(..)))
+            }
+            _ => false,
+        };
         let kernels = device.launches.iter().filter_map(|l| match &l.kind {
             LaunchKind::Kernel(kernel) => Some(kernel),
             _ => None,
@@ -229,12 +235,16 @@ fn faults_in_device_plans_are_found() {
         });
         faults(&plan, target, "a buffer that is fused away and written", |device, at| {
             let launch = nth(device, at)?;
-            let written = launch.writes.first().map(|t| meshwright_device::slot::TensorSlot::of(t.id));
-            if let Some(meshwright_device::slot::TensorSlot::Buffer(buf)) = written {
+            let written = launch.writes.first().map(|t| t.id);
+            if let Some(TensorSlot::Buffer(buf)) = written.and_then(|id| device.slots.get(id)) {
                 device.never.insert(buf);
                 return Some(true);
             }
             Some(false)
+        });
+        faults(&plan, target, "a result that has no slot", |device, at| {
+            let result = nth(device, at)?.writes.first_mut();
+            Some(result.map(|t| t.id = TensorId::new(u64::MAX)).is_some())
         });
         faults(&plan, target, "a launch that runs before what it reads", |device, at| {
             let (first, second) = (*device.body.get(at)?, *device.body.get(at + 1)?);
@@ -242,6 +252,23 @@ fn faults_in_device_plans_are_found() {
             let depends = device.launches[second].reads.iter().any(|t| written.contains(&t.id));
             device.body.swap(at, at + 1);
             Some(depends)
+        });
+    }
+}
+
+/// A loop that leaves values to another one stores those of all positions that are read.
+#[test]
+fn faults_in_residuals_are_found() {
+    let plan = plan("gpt", "a=1", "batch -> a", DType::F32).unwrap();
+    for target in [Target::cpu(), Target::cuda((9, 0), true)] {
+        faults(&plan, target, "a position that is not kept", |device, at| {
+            let kernel = &mut nth(device, at)?.kind;
+            let (LaunchKind::Kernel(Kernel::Store(residual))
+            | LaunchKind::Kernel(Kernel::Load { residual, .. })) = kernel
+            else {
+                return Some(false);
+            };
+            Some(residual.tensors.pop().is_some())
         });
     }
 }

@@ -6,8 +6,7 @@ use crate::iteration::Iteration;
 use crate::kernels::Kernel;
 use crate::kernels::result::{GivenResult, ResultMemory};
 use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
-use crate::slot::LaunchId;
-use crate::slot::TensorSlot;
+use crate::slot::{LaunchId, TensorSlot};
 use crate::turns::Turn;
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufId, Plan};
@@ -52,7 +51,7 @@ pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
     let mut walk = ArenaWalk {
         plan,
         device,
-        left: device.left.iter().map(|buf| TensorSlot::Buffer(*buf).id()).collect(),
+        left: device.left.iter().filter_map(|buf| device.slots.id(TensorSlot::Buffer(*buf))).collect(),
         held: BTreeMap::new(),
         in_flight: BTreeMap::new(),
         clock: Rc::default(),
@@ -166,9 +165,9 @@ impl ArenaWalk<'_> {
             }
             LaunchKind::Loop(of) => self.iterate(of, around),
         }
-        for slot in &launch.frees {
+        for id in &launch.frees {
             self.tick(launch.step);
-            let held = self.take(slot.id(), true);
+            let held = self.take(*id, true);
             self.note_read(&held);
         }
     }
@@ -195,10 +194,11 @@ impl ArenaWalk<'_> {
 
     /// Moves the tensors of a buffer to another buffer, or ends them.
     fn carry(&mut self, from: BufId, ends: bool, to: Option<BufId>) {
-        for slot in [TensorSlot::Buffer, TensorSlot::Indices] {
-            let held = self.take(slot(from).id(), ends);
-            if let Some(to) = to {
-                self.held.insert(slot(to).id(), held);
+        let mut to = to.into_iter().flat_map(|to| self.device.slots.of_buffer(to));
+        for from in self.device.slots.of_buffer(from) {
+            let held = self.take(from, ends);
+            if let Some(to) = to.next() {
+                self.held.insert(to, held);
             }
         }
     }
@@ -227,19 +227,13 @@ impl ArenaWalk<'_> {
 
     fn kernel(&mut self, kernel: &Kernel, launch: &Launch, at: Iteration) {
         match kernel {
-            Kernel::Store { stack, dim, from } => {
-                if let ([value], Some(slot)) =
-                    (&launch.reads[..], TensorSlot::residual(*stack, at.position(*dim)))
-                {
-                    let held = self.operand(value);
-                    if at.position(*dim).is_ok_and(|read| read >= *from) {
-                        self.held.insert(slot.id(), held);
-                    }
-                }
+            Kernel::Store(residual) => {
+                let held = launch.reads.iter().map(|value| self.operand(value)).next_back();
+                self.held.extend(residual.tensor(at).ok().flatten().zip(held));
             }
-            Kernel::Load { stack, dim, last } => {
-                let Some(slot) = TensorSlot::residual(*stack, at.position(*dim)) else { return };
-                let held = self.take(slot.id(), *last);
+            Kernel::Load { residual, last } => {
+                let Ok(Some(value)) = residual.tensor(at) else { return };
+                let held = self.take(value, *last);
                 launch.writes.iter().for_each(|out| drop(self.held.insert(out.id, held.clone())));
             }
             kernel => match kernel.result_memory(&launch.writes) {
@@ -325,9 +319,9 @@ impl ArenaWalk<'_> {
         let mut in_flight = InFlight::default();
         for call in &piece.calls {
             for (sent, received) in call.send.iter().zip(&call.receive) {
-                let held = sent.slot.map(|slot| self.take(slot.id(), sent.ends)).unwrap_or_default();
+                let held = sent.tensor.map(|id| self.take(id, sent.ends)).unwrap_or_default();
                 self.note_read(&held);
-                let Some(slot) = received.slot else {
+                let Some(into) = received.tensor else {
                     in_flight.sent.push(held);
                     continue;
                 };
@@ -350,7 +344,7 @@ impl ArenaWalk<'_> {
                         made
                     }
                 };
-                in_flight.received.push((slot.id(), result));
+                in_flight.received.push((into, result));
             }
         }
         match piece.async_id {

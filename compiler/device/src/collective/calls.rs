@@ -1,13 +1,15 @@
 //! The calls of a transport that a collective makes, on tensors of the device.
 
-use crate::slot::TensorSlot;
+use crate::stored::{stored_as, stored_shape};
+use burn_backend::Shape;
+use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufferLayout, CollectiveKind, DType, Monoid};
 
 /// A tensor that a transport reads or writes.
 #[derive(Clone, Debug)]
 pub struct CallPiece {
-    /// Storage; none if the piece is empty and the device has no tensor for it.
-    pub slot: Option<TensorSlot>,
+    /// Its id; none if the piece is empty and the device has no tensor for it.
+    pub tensor: Option<TensorId>,
     /// Dtype of the elements as the transport reads or writes them.
     pub dtype: DType,
     /// Extents of the tensor; a packed tensor has one.
@@ -19,7 +21,14 @@ pub struct CallPiece {
 impl CallPiece {
     /// A piece without elements and without a tensor.
     pub fn none(dtype: DType) -> CallPiece {
-        CallPiece { slot: None, dtype, shape: vec![0], ends: false }
+        CallPiece { tensor: None, dtype, shape: vec![0], ends: false }
+    }
+
+    /// The tensor that the call writes, as the device stores it; none without a tensor.
+    pub fn result(&self) -> Option<TensorIr> {
+        let shape = Shape::from(stored_shape(self.dtype, &self.shape));
+        let result = |id| TensorIr { id, shape, status: TensorStatus::NotInit, dtype: stored_as(self.dtype) };
+        self.tensor.map(result)
     }
 
     /// Number of elements.

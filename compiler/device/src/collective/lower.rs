@@ -127,9 +127,10 @@ impl Packing<'_, '_> {
     }
 
     /// A buffer as it is.
-    fn whole(&self, plane: Plane, local: &Local, ends: bool) -> CallPiece {
-        let slot = self.lowering.exists(local.elements()).then_some(plane.slot);
-        CallPiece { slot, dtype: plane.dtype, shape: local.shape.clone(), ends }
+    fn whole(&mut self, plane: Plane, local: &Local, ends: bool) -> CallPiece {
+        let exists = self.lowering.exists(local.elements());
+        let tensor = exists.then(|| self.lowering.graph.slots.insert(plane.slot));
+        CallPiece { tensor, dtype: plane.dtype, shape: local.shape.clone(), ends }
     }
 
     /// Sent part of a buffer: all of it, or its blocks, packed unless they are contiguous.
@@ -151,7 +152,12 @@ impl Packing<'_, '_> {
         let slot = self.lowering.graph.fresh();
         self.lowering.graph.store(packed, slot);
         let shape = vec![cuts.iter().map(SplitBuffer::elements).sum()];
-        CallPiece { slot: Some(slot), dtype: cuts[0].plane.dtype, shape, ends: true }
+        CallPiece {
+            tensor: Some(self.lowering.graph.slots.insert(slot)),
+            dtype: cuts[0].plane.dtype,
+            shape,
+            ends: true,
+        }
     }
 
     /// How a bucket's buffers are cut into their `blocks`; what goes whole is one block, along the axis of its other end.
@@ -211,7 +217,8 @@ impl Packing<'_, '_> {
         if exists {
             self.arrival.ending.push(slot);
         }
-        let piece = CallPiece { slot: exists.then_some(slot), dtype, shape: vec![elements], ends: true };
+        let tensor = exists.then(|| self.lowering.graph.slots.insert(slot));
+        let piece = CallPiece { tensor, dtype, shape: vec![elements], ends: false };
         (Plane { slot, dtype }, piece)
     }
 

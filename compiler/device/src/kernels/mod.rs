@@ -17,6 +17,7 @@ pub mod spread;
 pub mod windows;
 
 use crate::kernels::result::{GivenResult, ResultMemory};
+use crate::slot::Residual;
 use attention::AttentionCall;
 use burn_ir::TensorIr;
 use fold::FoldCall;
@@ -24,7 +25,7 @@ use host::HostKernel;
 use index::{IndexCall, ScatterCall};
 use join::JoinCall;
 use map::MapCall;
-use meshwright_plan::{BufId, Dim};
+use meshwright_plan::Dim;
 use product::ProductCall;
 use random::RandomBlock;
 use rows::RowCall;
@@ -48,22 +49,13 @@ pub enum Kernel {
     IterationSlice(Dim),
     /// `(all, value) -> out`: the inverse.
     IterationUpdate(Dim),
-    /// `(value) -> ()`: keeps a value for its position of a loop over `dim`, in place of a `stack` with all positions.
-    Store {
-        /// The buffer that would hold all positions.
-        stack: BufId,
-        /// The dim of the loop.
-        dim: Dim,
-        /// The lowest position that is read: nothing is kept for those before it.
-        from: usize,
-    },
+    /// `(value) -> ()`: keeps a value for its position of a loop.
+    Store(Residual),
     /// `() -> out`: the value that was kept for a position.
     Load {
-        /// The buffer that would hold all positions.
-        stack: BufId,
-        /// The dim of the loop.
-        dim: Dim,
-        /// Whether nothing else reads the value.
+        /// The values.
+        residual: Residual,
+        /// Whether this is the last consumer of the value, which ends its lifetime.
         last: bool,
     },
     /// Element-wise steps that do not depend on each other.
@@ -110,7 +102,7 @@ impl Kernel {
             Kernel::Blank => ("blank", 1),
             Kernel::IterationSlice(_) => ("iteration_slice", 1),
             Kernel::IterationUpdate(_) => ("iteration_update", 1),
-            Kernel::Store { .. } => ("store_residual", 1),
+            Kernel::Store(_) => ("store_residual", 1),
             Kernel::Load { .. } => ("load_residual", 1),
             Kernel::Map(calls) => ("map", calls.iter().map(|c| c.half).collect::<BTreeSet<_>>().len() as u64),
             Kernel::Join(_) => ("join", 1),
@@ -130,7 +122,7 @@ impl Kernel {
     /// Whether it shows a part of a tensor, keeps one, or names memory: no device launches anything for it.
     pub fn moves_nothing(&self) -> bool {
         match self {
-            Kernel::IterationSlice(_) | Kernel::Store { .. } | Kernel::Load { .. } | Kernel::Blank => true,
+            Kernel::IterationSlice(_) | Kernel::Store(_) | Kernel::Load { .. } | Kernel::Blank => true,
             // The host shows a part of a tensor, too.
             Kernel::Host(kernel) => kernel.name == "iteration_slice",
             _ => false,
@@ -141,7 +133,7 @@ impl Kernel {
     pub fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
         let plain = |gaps| vec![GivenResult { over: vec![], gaps }; results.len()];
         ResultMemory::Given(match self {
-            Kernel::Host(_) | Kernel::IterationSlice(_) | Kernel::Store { .. } | Kernel::Load { .. } => {
+            Kernel::Host(_) | Kernel::IterationSlice(_) | Kernel::Store(_) | Kernel::Load { .. } => {
                 return ResultMemory::Unknown;
             }
             Kernel::Random(_) => return ResultMemory::Own,

@@ -96,6 +96,7 @@ fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<
         rank,
         launches,
         body,
+        slots: graph.slots,
         tables: graph.tables,
         pairs,
         left,
@@ -303,9 +304,8 @@ impl ProgramBuilder<'_> {
         let local = local.filter(|l| self.lowering.exists(l.elements()));
         if let Some(local) = local {
             let slot = TensorSlot::Buffer(local.buf);
-            let tensor = |status| {
-                slot.tensor(&stored_shape(local.dtype, &local.shape), stored_as(local.dtype), status)
-            };
+            let (plan, graph) = (self.lowering.context.plan, &mut self.lowering.graph);
+            let (shape, dtype) = (stored_shape(local.dtype, &local.shape), stored_as(local.dtype));
             let operation = match how {
                 ResidualStep::Blank => None,
                 ResidualStep::Store { stack, dim, from } => {
@@ -313,11 +313,14 @@ impl ProgramBuilder<'_> {
                     ending.retain(|s| *s != slot);
                     let status =
                         if ends.is_some() { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-                    Some(Operation::Kernel(Kernel::Store { stack, dim, from }, vec![tensor(status)], vec![]))
+                    let value = graph.slots.tensor(slot, &shape, dtype, status);
+                    let of = graph.residual((plan, dim, from), |at| TensorSlot::Residual(stack, at));
+                    Some(Operation::Kernel(Kernel::Store(of), vec![value], vec![]))
                 }
-                ResidualStep::Load { stack, dim, last } => {
-                    let out = tensor(TensorStatus::NotInit);
-                    Some(Operation::Kernel(Kernel::Load { stack, dim, last }, vec![], vec![out]))
+                ResidualStep::Load { stack, dim, from, last } => {
+                    let out = graph.slots.tensor(slot, &shape, dtype, TensorStatus::NotInit);
+                    let residual = graph.residual((plan, dim, from), |at| TensorSlot::Residual(stack, at));
+                    Some(Operation::Kernel(Kernel::Load { residual, last }, vec![], vec![out]))
                 }
             };
             self.operations.extend(operation.map(|o| (o, index)));
@@ -441,6 +444,7 @@ impl ProgramBuilder<'_> {
             let computes = by.get(&step).is_some_and(|b| b.1 == at);
             let steps = if computes { self.steps_of(step) } else { vec![] };
             let last = made.last().map(|id| &mut self.launches[*id]);
+            let slots = &mut self.lowering.graph.slots;
             match (operation, last) {
                 (Operation::Kernel(kernel, reads, writes), _) => {
                     let id = self.launch(LaunchKind::Kernel(kernel), step);
@@ -448,11 +452,12 @@ impl ProgramBuilder<'_> {
                     (launch.steps, launch.reads, launch.writes) = (steps, reads, writes);
                     made.push(id);
                 }
-                (Operation::Free(slot), Some(launch)) => launch.frees.push(slot),
+                (Operation::Free(slot), Some(launch)) => launch.frees.push(slots.insert(slot)),
                 (Operation::Free(slot), None) => {
+                    let freed = slots.insert(slot);
                     let id = self.launch(LaunchKind::Free, step);
                     let launch = &mut self.launches[id];
-                    (launch.steps, launch.frees) = (vec![], vec![slot]);
+                    (launch.steps, launch.frees) = (vec![], vec![freed]);
                     made.push(id);
                 }
                 (Operation::Burn(operation), Some(launch @ Launch { kind: LaunchKind::Burn(_), .. }))
@@ -486,8 +491,10 @@ impl ProgramBuilder<'_> {
         let prepared = Prepared::new(&self.lowering.context, step, collective)?;
         let (calls, arrival) = pack(&mut self.lowering, &prepared)?;
         // The calls end what they take; tensors that the unpacking or nothing reads end with the unpacking.
-        let taken = |s: &TensorSlot| calls.iter().flat_map(|c| &c.send).any(|p| p.ends && p.slot == Some(*s));
-        ending.retain(|s| !taken(s));
+        let slots = &self.lowering.graph.slots;
+        let sent = calls.iter().flat_map(|c| &c.send).filter(|p| p.ends);
+        let sent: Vec<TensorSlot> = sent.filter_map(|p| slots.get(p.tensor?)).collect();
+        ending.retain(|s| !sent.contains(s));
         let mut reads = arrival.reads.clone();
         for result in &step.writes {
             reads.extend(self.lowering.slots(result.buf)?);

@@ -5,13 +5,14 @@
 
 use crate::kernels::Kernel;
 use crate::lowering::ops::base;
-use crate::slot::{Table, TensorSlot};
+use crate::slot::{Residual, Slots, Table, TensorSlot};
 use crate::target::Target;
 use burn_backend::DType as BurnType;
 use burn_ir::{
     BaseOperationIr, FloatOperationIr, MatmulOpIr, OperationIr, PermuteOpIr, ShapeOpIr, TensorIr,
     TensorStatus,
 };
+use meshwright_plan::{Dim, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A value of the step that is lowered.
@@ -62,6 +63,8 @@ pub(crate) struct GraphBuilder {
     nodes: Vec<GraphNode>,
     /// Tables of the whole program.
     pub tables: Vec<Table>,
+    /// Slots of the whole program.
+    pub slots: Slots,
     /// The step whose operations are recorded.
     pub step: usize,
     /// The target of the lowering.
@@ -71,12 +74,13 @@ pub(crate) struct GraphBuilder {
 
 impl GraphBuilder {
     /// For a kind of device.
-    pub(crate) fn new(target: Target) -> GraphBuilder {
+    pub(crate) fn new(plan: &Plan, target: Target) -> GraphBuilder {
         GraphBuilder {
             values: vec![],
             value_of: BTreeMap::new(),
             nodes: vec![],
             tables: vec![],
+            slots: Slots::new(plan),
             step: 0,
             target,
             temporaries: 0,
@@ -200,6 +204,16 @@ impl GraphBuilder {
         })
     }
 
+    /// The values of a loop over `dim` from a position on, each in the slot of its position.
+    pub(crate) fn residual(
+        &mut self,
+        (plan, dim, from): (&Plan, Dim, usize),
+        slot: impl Fn(usize) -> TensorSlot,
+    ) -> Residual {
+        let positions = from..plan.dims.size(dim);
+        Residual { dim, from, tensors: positions.map(|position| self.slots.insert(slot(position))).collect() }
+    }
+
     /// A slot that outlives the step, until it is read.
     pub(crate) fn fresh(&mut self) -> TensorSlot {
         self.temporaries += 1;
@@ -240,7 +254,9 @@ impl GraphBuilder {
             }
         }
         let slot = |v: Val| values[v.0].slot.unwrap_or(TensorSlot::Temporary(0));
-        let tensor = |v: Val, status| slot(v).tensor(&values[v.0].shape, values[v.0].dtype, status);
+        let slots = &mut self.slots;
+        let mut tensor =
+            |v: Val, status| slots.tensor(slot(v), &values[v.0].shape, values[v.0].dtype, status);
         // Backwards: the first use that is met is the last.
         let mut used = vec![false; values.len()];
         let (mut operations, mut dropped) = (vec![], vec![]);

@@ -50,7 +50,7 @@ impl<'a> Lowering<'a> {
     pub(crate) fn new(plan: &'a Plan, rank: usize, target: Target) -> Lowering<'a> {
         Lowering {
             context: DeviceContext::new(plan, rank),
-            graph: GraphBuilder::new(target),
+            graph: GraphBuilder::new(plan, target),
             pairs: values_of_pairs(plan),
             uses: DefUse::of(plan),
             decisions: Decisions::default(),

@@ -6,8 +6,7 @@
 use super::step_order::StepOrder;
 use crate::decisions::def_use::DefUse;
 use crate::kernels::attention::AttentionBitsKey;
-use crate::slot::TensorSlot;
-use meshwright_plan::{BufId, Dim, Prim};
+use meshwright_plan::{Dim, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most words that loops keep in all, 1 GiB: beyond, memory is worth more than the time to draw again.
@@ -16,8 +15,8 @@ const MOST_KEPT: usize = 1 << 28;
 /// Bits that a loop keeps position by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBits {
-    /// Name of their stack: a number above those of the Plan's buffers.
-    pub stack: BufId,
+    /// The step that draws them.
+    pub by: usize,
     /// Dim of the loop.
     pub dim: Dim,
     /// The lowest position that is read. Bits of lower positions are not stored.
@@ -92,15 +91,13 @@ impl AttentionBits {
             return false;
         };
         let size = plan.dims.size(dim);
-        let stack = BufId((plan.buffers.len() + self.stored.len()) as u32);
         let words = words * size.saturating_sub(from);
         let beside = drawn_in != begin && uses.within[drawn_in] == uses.within[begin];
-        let small = size.max(stack.0 as usize) < TensorSlot::POSITIONS;
-        if !beside || drawn_over != dim || first > from || !small || words > *left {
+        if !beside || drawn_over != dim || first > from || words > *left {
             return false;
         }
         *left -= words;
-        let kept = KeptBits { stack, dim, from };
+        let kept = KeptBits { by, dim, from };
         self.stored.insert(by, kept);
         self.loaded.insert(step, kept);
         true

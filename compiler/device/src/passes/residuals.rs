@@ -5,7 +5,6 @@
 //! memory is free again as the second loop goes on.
 
 use crate::decisions::def_use::DefUse;
-use crate::slot::TensorSlot;
 use meshwright_plan::{BufId, Dim, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +28,8 @@ pub enum ResidualStep {
         stack: BufId,
         /// Dim of the loop.
         dim: Dim,
+        /// The lowest position that is read.
+        from: usize,
         /// Whether this is the last consumer of the value, which ends its lifetime.
         last: bool,
     },
@@ -74,9 +75,7 @@ impl DefUse<'_> {
     ) -> Option<Vec<(usize, ResidualStep)>> {
         let steps = &self.plan.steps;
         let buffer = self.plan.buffers.get(start.0 as usize)?;
-        let small = self.plan.dims.size(dim).max(start.0 as usize) < TensorSlot::POSITIONS;
-        if buffer.dtype.is_pair() || !small || self.only(start) != Some(begin) || self.only(next) != Some(end)
-        {
+        if buffer.dtype.is_pair() || self.only(start) != Some(begin) || self.only(next) != Some(end) {
             return None;
         }
         let blank = *self.writers.get(&start)?.iter().rev().find(|s| **s < begin)?;
@@ -100,7 +99,8 @@ impl DefUse<'_> {
         }
         // A step with a lag reads a position in a later turn.
         let last = *slices.iter().max_by_key(|s| (steps[**s].lag, **s))?;
-        let loads = slices.iter().map(|s| (*s, ResidualStep::Load { stack: start, dim, last: *s == last }));
+        let load = |s: &usize| ResidualStep::Load { stack: start, dim, from, last: *s == last };
+        let loads = slices.iter().map(|s| (*s, load(s)));
         Some(
             [(blank, ResidualStep::Blank), (update, ResidualStep::Store { stack: start, dim, from })]
                 .into_iter()

@@ -10,17 +10,12 @@ use crate::iteration::Iteration;
 use crate::kernels::Kernel;
 use crate::kernels::result::ResultMemory;
 use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
-use crate::slot::LaunchId;
-use crate::slot::TensorSlot;
+use crate::slot::{LaunchId, Residual, TensorSlot};
 use crate::turns::Turn;
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufId, Plan};
-use occupancy::Occupancy;
+use occupancy::{Occupancy, Stretch};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-
-/// Bytes of the arena.
-type Stretch = Range<u64>;
 
 /// Checks a device plan.
 ///
@@ -69,19 +64,15 @@ fn overlap(a: &Stretch, b: &Stretch) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-fn named(id: TensorId) -> TensorSlot {
-    TensorSlot::of(id)
-}
-
 impl Verifier<'_> {
     fn begin(&mut self) {
         for buf in self.plan.program_inputs.iter().map(|input| input.buf) {
-            if self.exists(buf) {
-                self.alive.insert(TensorSlot::Buffer(buf).id(), vec![]);
+            if let Some(id) = self.device.slots.id(TensorSlot::Buffer(buf)).filter(|_| self.exists(buf)) {
+                self.alive.insert(id, vec![]);
             }
         }
-        for table in 0..self.device.tables.len() {
-            self.alive.insert(TensorSlot::Table(table).id(), vec![]);
+        for (_, id) in self.device.slots.tables() {
+            self.alive.insert(id, vec![]);
         }
     }
 
@@ -93,14 +84,25 @@ impl Verifier<'_> {
         if let Some(id) = self.in_flight.keys().next() {
             return Err(format!("the collective {id} is never waited for"));
         }
-        let lives = |id: &TensorId| match named(*id) {
-            TensorSlot::Buffer(b) | TensorSlot::Indices(b) => self.device.left.contains(&b),
+        let lives = |slot: &TensorSlot| match slot {
+            TensorSlot::Buffer(b) | TensorSlot::Indices(b) => self.device.left.contains(b),
             TensorSlot::Table(_) => true,
-            TensorSlot::Temporary(_) | TensorSlot::Residual(..) => false,
+            TensorSlot::Temporary(_) | TensorSlot::Residual(..) | TensorSlot::DrawnBits(..) => false,
         };
-        match self.alive.tensors().find(|id| !lives(id)) {
-            Some(id) => Err(format!("{} is never freed", named(*id))),
+        match self.alive.tensors().filter_map(|id| self.device.slots.get(*id)).find(|slot| !lives(slot)) {
+            Some(slot) => Err(format!("{slot} is never freed")),
             None => Ok(()),
+        }
+    }
+
+    /// The slot of a tensor, which fusion has not removed; `done` says what is done with it.
+    fn slot(&self, id: TensorId, done: &str) -> Result<TensorSlot, String> {
+        match self.device.slots.get(id) {
+            Some(TensorSlot::Buffer(buf)) if self.device.never.contains(&buf) => {
+                Err(format!("{} is {done}, which is fused away", TensorSlot::Buffer(buf)))
+            }
+            Some(slot) => Ok(slot),
+            None => Err(format!("the tensor {} is {done}, which has no slot", id.value())),
         }
     }
 
@@ -129,14 +131,14 @@ impl Verifier<'_> {
                 let received = of.async_id.and_then(|id| self.in_flight.remove(&id));
                 let received = received.ok_or_else(|| told(format!("{} is not in flight", start.0)))?;
                 for (id, places) in received {
-                    self.alive.arrive(&places);
+                    self.alive.end_flight(&places);
                     self.write(id, places).map_err(told)?;
                 }
                 unpack.iter().try_for_each(|id| self.launch(*id, at))?;
             }
             LaunchKind::Loop(of) => self.iterate(of, at)?,
         }
-        launch.frees.iter().try_for_each(|slot| self.take(slot.id(), true).map(drop)).map_err(told)
+        launch.frees.iter().try_for_each(|id| self.take(*id, true).map(drop)).map_err(told)
     }
 
     fn iterate(&mut self, of: &LoopLaunch, at: Iteration) -> Result<(), String> {
@@ -161,24 +163,20 @@ impl Verifier<'_> {
 
     /// A carry is a buffer, of which a device may hold nothing.
     fn carry(&mut self, from: BufId, ends: bool, to: Option<BufId>) {
-        for slot in [TensorSlot::Buffer, TensorSlot::Indices] {
-            let id = slot(from).id();
+        let mut to = to.into_iter().flat_map(|to| self.device.slots.of_buffer(to));
+        for id in self.device.slots.of_buffer(from) {
             let held = if ends { self.alive.remove(id) } else { self.alive.places(id).cloned() };
-            if let (Some(to), Some(held)) = (to, held) {
-                self.alive.insert(slot(to).id(), held);
+            if let (Some(to), Some(held)) = (to.next(), held) {
+                self.alive.insert(to, held);
             }
         }
     }
 
     /// The places of a tensor that is read.
     fn take(&mut self, id: TensorId, ends: bool) -> Result<Vec<Stretch>, String> {
-        if let TensorSlot::Buffer(buf) = named(id)
-            && self.device.never.contains(&buf)
-        {
-            return Err(format!("{} is read, which is fused away", named(id)));
-        }
+        let slot = self.slot(id, "read")?;
         let held = if ends { self.alive.remove(id) } else { self.alive.places(id).cloned() };
-        held.ok_or_else(|| format!("{} is read while it holds nothing", named(id)))
+        held.ok_or_else(|| format!("{slot} is read while it holds nothing"))
     }
 
     fn read(&mut self, tensor: &TensorIr) -> Result<Vec<Stretch>, String> {
@@ -186,13 +184,9 @@ impl Verifier<'_> {
     }
 
     fn write(&mut self, id: TensorId, places: Vec<Stretch>) -> Result<(), String> {
-        if let TensorSlot::Buffer(buf) = named(id)
-            && self.device.never.contains(&buf)
-        {
-            return Err(format!("{} is written, which is fused away", named(id)));
-        }
+        let slot = self.slot(id, "written")?;
         match self.alive.insert(id, places) {
-            Some(_) => Err(format!("{} is written while it holds something", named(id))),
+            Some(_) => Err(format!("{slot} is written while it holds something")),
             None => Ok(()),
         }
     }
@@ -213,21 +207,16 @@ impl Verifier<'_> {
         kernel: &Kernel,
         at: Iteration,
     ) -> Result<(), String> {
-        let residual = |stack, dim| {
-            let position = at.position(dim).map_err(|e| e.to_string())?;
-            Ok::<_, String>(TensorSlot::Residual(stack, position).id())
-        };
+        let kept = |residual: &Residual| residual.tensor(at).map_err(|e| e.to_string());
         match kernel {
-            Kernel::Store { stack, dim, from } => {
+            Kernel::Store(residual) => {
                 let places =
                     launch.reads.iter().map(|t| self.read(t)).collect::<Result<Vec<_>, _>>()?.concat();
-                return match at.position(*dim) {
-                    Ok(position) if position < *from => Ok(()),
-                    _ => self.write(residual(*stack, *dim)?, places),
-                };
+                return kept(residual)?.map_or(Ok(()), |id| self.write(id, places));
             }
-            Kernel::Load { stack, dim, last } => {
-                let places = self.take(residual(*stack, *dim)?, *last)?;
+            Kernel::Load { residual, last } => {
+                let id = kept(residual)?.ok_or("no value of this position is kept")?;
+                let places = self.take(id, *last)?;
                 return launch.writes.iter().try_for_each(|t| self.write(t.id, places.clone()));
             }
             _ => {}
@@ -324,17 +313,17 @@ impl Verifier<'_> {
         of.pack.iter().try_for_each(|id| self.launch(*id, at))?;
         let mut received = vec![];
         for (sent, into) in of.calls.iter().flat_map(|call| call.send.iter().zip(&call.receive)) {
-            let held = sent.slot.map(|slot| self.take(slot.id(), sent.ends)).transpose().map_err(told)?;
-            let Some(slot) = into.slot else { continue };
+            let held = sent.tensor.map(|id| self.take(id, sent.ends)).transpose().map_err(told)?;
+            let Some(result) = into.tensor else { continue };
             let spot = if self.device.target.has_arena() { self.spot(id).map_err(told)? } else { Spot::Own };
             let places = match spot {
                 Spot::Operand => held.unwrap_or_default(),
                 spot => self.free_place(spot, &held.iter().flatten().collect::<Vec<_>>()).map_err(told)?,
             };
-            received.push((slot.id(), places));
+            received.push((result, places));
         }
         if let Some(number) = of.async_id {
-            received.iter().for_each(|(_, places)| self.alive.depart(places));
+            received.iter().for_each(|(_, places)| self.alive.begin_flight(places));
             return match self.in_flight.insert(number, received) {
                 Some(_) => Err(told(format!("{number} is in flight already"))),
                 None => Ok(()),

@@ -1,10 +1,13 @@
 //! The live tensors of a device and their bytes of the arena. A segment tree over the arena answers whether bytes are taken, so that no
 //! result is compared with each live tensor.
 
-use super::Stretch;
 use crate::arena::{Arena, Spot};
 use burn_ir::TensorId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Bytes of the arena.
+pub(super) type Stretch = Range<u64>;
 
 /// Live tensors with their places.
 pub(super) struct Occupancy {
@@ -50,12 +53,12 @@ impl Occupancy {
     }
 
     /// Takes the places of a result that is on its way.
-    pub(super) fn depart(&mut self, places: &[Stretch]) {
+    pub(super) fn begin_flight(&mut self, places: &[Stretch]) {
         places.iter().for_each(|place| self.taken.add(place, 1));
     }
 
     /// Gives back the places of a result that has arrived.
-    pub(super) fn arrive(&mut self, places: &[Stretch]) {
+    pub(super) fn end_flight(&mut self, places: &[Stretch]) {
         places.iter().for_each(|place| self.taken.add(place, -1));
     }
 

@@ -2,13 +2,12 @@
 
 use super::plans::Builder;
 use burn_backend::{DType as BurnType, Shape};
-use burn_ir::{BaseOperationIr, GraphIr, OperationIr, ShapeOpIr, TensorIr, TensorStatus};
+use burn_ir::{BaseOperationIr, GraphIr, OperationIr, ShapeOpIr, TensorId, TensorIr, TensorStatus};
 use meshwright_device::arena::layout::arena_of;
 use meshwright_device::arena::{Arena, Spot, result_bytes, row_pitch};
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::{BurnGraph, DevicePlan, Launch, LaunchKind, LoopLaunch};
-use meshwright_device::slot::LaunchId;
-use meshwright_device::slot::TensorSlot;
+use meshwright_device::slot::{LaunchId, Residual, Slots, TensorSlot};
 use meshwright_device::target::Target;
 use meshwright_device::turns::{Carried, turns};
 use meshwright_plan::{BufId, Dim, IdVec, Mesh, Plan};
@@ -17,9 +16,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes of each value; a multiple of what places are aligned to.
 const BYTES: u64 = 1024;
 
+/// A tensor of a buffer: slots of [`Hand`] are in the order of buffers.
+fn shaped(buf: u32, shape: &[usize], status: TensorStatus) -> TensorIr {
+    let (id, shape) = (TensorId::new(buf.into()), Shape::from(shape.to_vec()));
+    TensorIr { id, shape, status, dtype: BurnType::F32 }
+}
+
 fn tensor(buf: u32, many: usize, status: TensorStatus) -> TensorIr {
-    let shape = Shape::from(vec![many, BYTES as usize / 4]);
-    TensorIr { shape, ..TensorSlot::Buffer(BufId(buf)).tensor(&[1], BurnType::F32, status) }
+    shaped(buf, &[many, BYTES as usize / 4], status)
 }
 
 /// What is read, and what ends there.
@@ -36,14 +40,16 @@ fn reshape(input: TensorIr, out: TensorIr) -> LaunchKind {
     LaunchKind::Burn(BurnGraph { graph: GraphIr::new(vec![operation]), steps: vec![0] })
 }
 
-/// Where the loop of a program keeps values for another.
-const STACK: BufId = BufId(9);
+/// Buffers of a program, and where the loop of one keeps values for another.
+const BUFFERS: u32 = 9;
+const STACK: BufId = BufId(BUFFERS);
 
 /// A device plan that is written by hand.
 struct Hand {
     plan: Plan,
     dim: Dim,
     launches: IdVec<LaunchId, Launch>,
+    slots: Slots,
 }
 
 impl Hand {
@@ -51,7 +57,11 @@ impl Hand {
     fn new() -> Hand {
         let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
         let dim = b.dim("layers", 3);
-        Hand { plan: b.plan, dim, launches: IdVec::new() }
+        let mut slots = Slots::default();
+        for buf in 0..BUFFERS {
+            slots.insert(TensorSlot::Buffer(BufId(buf)));
+        }
+        Hand { plan: b.plan, dim, launches: IdVec::new(), slots }
     }
 
     fn launch(&mut self, kind: LaunchKind, reads: &[TensorIr], writes: &[TensorIr]) -> LaunchId {
@@ -75,8 +85,15 @@ impl Hand {
 
     fn free(&mut self, buf: u32) -> LaunchId {
         let id = self.launch(LaunchKind::Free, &[], &[]);
-        self.launches[id].frees.push(TensorSlot::Buffer(BufId(buf)));
+        self.launches[id].frees.push(TensorId::new(buf.into()));
         id
+    }
+
+    /// The kernels that keep values of positions, and give them.
+    fn kept(&mut self, from: usize) -> [Kernel; 2] {
+        let tensors = (from..3).map(|at| self.slots.insert(TensorSlot::Residual(STACK, at))).collect();
+        let residual = Residual { dim: self.dim, from, tensors };
+        [Kernel::Store(residual.clone()), Kernel::Load { residual, last: true }]
     }
 
     fn over(&mut self, reverse: bool, carries: Vec<Carried>, body: Vec<LaunchId>) -> LaunchId {
@@ -101,6 +118,7 @@ impl Hand {
             rank: 0,
             launches: self.launches,
             body,
+            slots: self.slots,
             tables: vec![],
             pairs: BTreeMap::new(),
             left: left.iter().map(|buf| BufId(*buf)).collect(),
@@ -139,10 +157,7 @@ fn what_has_ended_makes_room_and_views_hold_what_they_show() {
 #[test]
 fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
     let mut h = Hand::new();
-    let (store, load) = (
-        Kernel::Store { stack: STACK, dim: h.dim, from: 0 },
-        Kernel::Load { stack: STACK, dim: h.dim, last: true },
-    );
+    let [store, load] = h.kept(0);
     let forward = vec![h.make(&[], 0), h.kernel(store, &[last(0)], &[])];
     let taken = h.kernel(load, &[], &[tensor(1, 1, TensorStatus::NotInit)]);
     let backward = vec![taken, h.make(&[last(1)], 2), h.make(&[last(2)], 3), h.free(3)];
@@ -166,10 +181,7 @@ fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
 #[test]
 fn what_no_loop_takes_has_no_place_for_each_position() {
     let mut h = Hand::new();
-    let (store, load) = (
-        Kernel::Store { stack: STACK, dim: h.dim, from: 2 },
-        Kernel::Load { stack: STACK, dim: h.dim, last: true },
-    );
+    let [store, load] = h.kept(2);
     let forward = vec![h.make(&[], 0), h.kernel(store, &[last(0)], &[])];
     let taken = h.kernel(load, &[], &[tensor(1, 1, TensorStatus::NotInit)]);
     let backward = vec![taken, h.make(&[last(1)], 2), h.free(2)];
@@ -225,18 +237,14 @@ fn what_is_carried_lies_beside_what_comes_next() {
 /// Rows of 4099 have gaps, in whatever number of dims they are; what is no longer rows is a copy; one row has none.
 #[test]
 fn rows_with_gaps_stay_rows() {
-    let of = |buf: u32, shape: &[usize], status| TensorIr {
-        shape: Shape::from(shape.to_vec()),
-        ..TensorSlot::Buffer(BufId(buf)).tensor(&[1], BurnType::F32, status)
-    };
     let (new, last) = (TensorStatus::NotInit, TensorStatus::ReadWrite);
     for (rows, joined, bytes) in [(2, [1, 8198], 2 * 16512), (1, [1, 4099], 16396)] {
         let mut h = Hand::new();
         let body = vec![
-            h.makes(&[], of(0, &[rows, 4099], new)),
-            h.launch(reshape(of(0, &[rows, 4099], last), of(1, &[1, rows, 4099], new)), &[], &[]),
-            h.launch(reshape(of(1, &[1, rows, 4099], last), of(2, &joined, new)), &[], &[]),
-            h.make(&[of(2, &joined, last)], 3),
+            h.makes(&[], shaped(0, &[rows, 4099], new)),
+            h.launch(reshape(shaped(0, &[rows, 4099], last), shaped(1, &[1, rows, 4099], new)), &[], &[]),
+            h.launch(reshape(shaped(1, &[1, rows, 4099], last), shaped(2, &joined, new)), &[], &[]),
+            h.make(&[shaped(2, &joined, last)], 3),
             h.free(3),
         ];
         let found = h.arena(body, &[]);

@@ -14,15 +14,14 @@ use meshwright_device::LoweringError;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::Launch;
 use meshwright_device::lowering::local::DeviceContext;
-use meshwright_device::slot::TensorSlot;
-use meshwright_plan::{BufId, Dim};
+use meshwright_device::slot::Residual;
 
 /// A kernel of a loaded program.
 pub(crate) enum LoadedKernel<K> {
-    /// Keeps a value for its position of a loop, in place of a stack with all positions, from the first on that is read.
-    Store(BufId, Dim, usize),
+    /// Keeps a value for its position of a loop, in place of a stack with all positions.
+    Store(Residual),
     /// Gives the value that was kept for a position; for the last time or not.
-    Load(BufId, Dim, bool),
+    Load(Residual, bool),
     /// One that the backend runs.
     OfBackend(K),
 }
@@ -38,8 +37,8 @@ impl<K> LoadedKernel<K> {
         kernel: &Kernel,
     ) -> Result<LoadedKernel<K>, LoweringError> {
         Ok(match kernel {
-            Kernel::Store { stack, dim, from } => LoadedKernel::Store(*stack, *dim, *from),
-            Kernel::Load { stack, dim, last } => LoadedKernel::Load(*stack, *dim, *last),
+            Kernel::Store(residual) => LoadedKernel::Store(residual.clone()),
+            Kernel::Load { residual, last } => LoadedKernel::Load(residual.clone(), *last),
             kernel => LoadedKernel::OfBackend(backend.prepare(context, kernel)?),
         })
     }
@@ -58,8 +57,8 @@ impl<K> LoadedKernel<K> {
         rng: RngState,
     ) -> Result<(), KernelError> {
         match self {
-            LoadedKernel::Store(stack, dim, from) => store::<B>(handles, launch, (*stack, *dim, *from), rng),
-            LoadedKernel::Load(stack, dim, last) => load::<B>(handles, launch, (*stack, *dim, *last), rng),
+            LoadedKernel::Store(residual) => store::<B>(handles, launch, residual, rng),
+            LoadedKernel::Load(residual, last) => load::<B>(handles, launch, (residual, *last), rng),
             LoadedKernel::OfBackend(kernel) => backend.run_kernel(kernel, launch, handles, rng),
         }
     }
@@ -112,14 +111,14 @@ fn viewed(op: &Base) -> Option<&TensorIr> {
 fn store<B: Backend>(
     handles: &mut Handles<B>,
     launch: &Launch,
-    (stack, dim, from): (BufId, Dim, usize),
+    residual: &Residual,
     rng: RngState,
 ) -> Result<(), KernelError> {
-    let position = rng.iteration.position(dim)?;
+    let kept = residual.tensor(rng.iteration)?;
     for value in &launch.reads {
         let value = handles.get_handle(&value.id, &value.status);
-        if position >= from {
-            handles.register_handle(TensorSlot::Residual(stack, position).id(), value);
+        if let Some(kept) = kept {
+            handles.register_handle(kept, value);
         }
     }
     Ok(())
@@ -129,13 +128,14 @@ fn store<B: Backend>(
 fn load<B: Backend>(
     handles: &mut Handles<B>,
     launch: &Launch,
-    (stack, dim, last): (BufId, Dim, bool),
+    (residual, last): (&Residual, bool),
     rng: RngState,
 ) -> Result<(), KernelError> {
-    let slot = TensorSlot::Residual(stack, rng.iteration.position(dim)?).id();
+    let not_kept = || KernelError::Unsupported("no value of this position is kept".into());
+    let kept = residual.tensor(rng.iteration)?.ok_or_else(not_kept)?;
     let status = if last { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
     for out in &launch.writes {
-        let value = handles.get_handle(&slot, &status);
+        let value = handles.get_handle(&kept, &status);
         handles.register_handle(out.id, value);
     }
     Ok(())

@@ -9,15 +9,14 @@ use crate::error::ExecError;
 use crate::tensor::{Finiteness, HostData, HostTensor};
 use crate::trace::{Recorder, What};
 use crate::watch::{self, KernelsBy};
-use burn_ir::TensorStatus;
+use burn_ir::{TensorId, TensorStatus};
 use meshwright_comm::{BufferMismatch, Collectives, CommError, Started, Transport};
 use meshwright_device::KernelError;
 use meshwright_device::arena::Arena;
 use meshwright_device::collective::calls::TransportCall;
 use meshwright_device::launch::{BurnGraph, CollectiveLaunch, Launch, LaunchKind, LoopLaunch};
 use meshwright_device::lowering::local::DeviceContext;
-use meshwright_device::slot::LaunchId;
-use meshwright_device::slot::TensorSlot;
+use meshwright_device::slot::{LaunchId, TensorSlot};
 use meshwright_device::text::origin;
 use meshwright_device::turns::Turn;
 use meshwright_device::{CompileError, DevicePlan};
@@ -134,10 +133,11 @@ impl<B: Backend> Program<B> {
         let mut device = compiled.map_err(|error| not_compiled(&plan, rank, error))?;
         let planned = plan.peak_without(&device.absent);
         let mut handles = Handles::<B>::new();
-        for (number, table) in device.tables.iter().enumerate() {
+        for (number, id) in device.slots.tables() {
+            let table = &device.tables[number];
             let host = HostTensor { shape: table.shape.clone(), data: HostData::I32(table.elements.clone()) };
             for tensor in backend.upload(host, None) {
-                handles.register_handle(TensorSlot::Table(number).id(), tensor);
+                handles.register_handle(id, tensor);
             }
         }
         let context = DeviceContext::new(&plan, rank);
@@ -194,16 +194,16 @@ impl<B: Backend> Program<B> {
 
     /// Binds a buffer to its tensors: of pairs in two parts the values and the indices.
     pub(crate) fn bind(&mut self, buf: BufId, tensors: Vec<Handle<B>>) {
-        for (slot, tensor) in [TensorSlot::Buffer(buf), TensorSlot::Indices(buf)].into_iter().zip(tensors) {
-            self.handles.register_handle(slot.id(), tensor);
+        for (id, tensor) in self.device.slots.of_buffer(buf).zip(tensors) {
+            self.handles.register_handle(id, tensor);
         }
     }
 
     /// The tensors of a buffer, which ends if `take`.
     pub(crate) fn get(&mut self, buf: BufId, take: bool) -> Vec<Handle<B>> {
         let status = if take { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-        let bound = [TensorSlot::Buffer(buf), TensorSlot::Indices(buf)].into_iter().map(TensorSlot::id);
-        let bound: Vec<_> = bound.filter(|id| self.handles.has_handle(id)).collect();
+        let bound = self.device.slots.of_buffer(buf).filter(|id| self.handles.has_handle(id));
+        let bound: Vec<_> = bound.collect();
         bound.iter().map(|id| self.handles.get_handle(id, &status)).collect()
     }
 
@@ -238,10 +238,11 @@ impl<B: Backend> Program<B> {
 
     /// Gives up all that a run has left behind, and what was bound for it.
     pub(crate) fn drop_values(&mut self) {
-        let tables: Vec<_> = (0..self.device.tables.len()).map(|n| TensorSlot::Table(n).id()).collect();
         let mut before = std::mem::replace(&mut self.handles, Handles::<B>::new());
-        for id in tables.into_iter().filter(|id| before.has_handle(id)).collect::<Vec<_>>() {
-            self.handles.register_handle(id, before.get_handle(&id, &TensorStatus::ReadWrite));
+        for (_, id) in self.device.slots.tables() {
+            if before.has_handle(&id) {
+                self.handles.register_handle(id, before.get_handle(&id, &TensorStatus::ReadWrite));
+            }
         }
         self.cancel();
     }
@@ -317,7 +318,7 @@ impl<B: Backend> Program<B> {
             // Waits for what the device still has to do.
             backend.memory()?;
         }
-        launch.frees.iter().for_each(|slot| self.free(backend, *slot));
+        launch.frees.iter().for_each(|id| self.free(backend, *id));
         if (run.peak.is_some() || run.examined.is_some())
             && let Some(done) = self.done.get(&id)
         {
@@ -327,9 +328,9 @@ impl<B: Backend> Program<B> {
         Ok(())
     }
 
-    fn free(&mut self, backend: &mut B, slot: TensorSlot) {
+    fn free(&mut self, backend: &mut B, id: TensorId) {
         let ends = TensorStatus::ReadWrite;
-        backend.recycle(self.handles.get_handle(&slot.id(), &ends));
+        backend.recycle(self.handles.get_handle(&id, &ends));
     }
 
     /// Runs the body of a loop once for each position of its dim, each launch in the turn that its lag gives.
@@ -438,7 +439,8 @@ impl<B: Backend> Program<B> {
         seen.resize(self.plan.buffers.len(), Finiteness::Finite);
         for buf in bufs {
             let (dtype, shape) = self.local(*buf);
-            let holds = self.handles.has_handle(&TensorSlot::Buffer(*buf).id());
+            let id = self.device.slots.id(TensorSlot::Buffer(*buf));
+            let holds = id.is_some_and(|id| self.handles.has_handle(&id));
             let floats = dtype.is_float() || dtype.is_pair();
             if holds && floats && shape.iter().all(|n| *n > 0) {
                 seen[buf.0 as usize] = Finiteness::of(&self.read(backend, *buf)?.data);
@@ -486,7 +488,7 @@ impl<B: Backend> Program<B> {
         let mut memory = CallTensors { send: vec![], receive: vec![] };
         for (sent, received) in call.send.iter().zip(&call.receive) {
             let status = if sent.ends { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-            let tensor = sent.slot.map(|s| self.handles.get_handle(&s.id(), &status));
+            let tensor = sent.tensor.map(|id| self.handles.get_handle(&id, &status));
             let send = backend.send(tensor, sent, gpu)?;
             match backend.receive((received, gpu), (&send, call.in_place() && sent.ends))? {
                 None => {
@@ -528,8 +530,8 @@ impl<B: Backend> Program<B> {
             begin = run.ended(What::Wait, step, begin, sequence);
             for (received, memory) in call.receive.iter().zip(memory.receive) {
                 let tensor = backend.received(memory, received);
-                if let (Some(slot), Some(tensor)) = (received.slot, tensor) {
-                    self.handles.register_handle(slot.id(), tensor);
+                if let (Some(id), Some(tensor)) = (received.tensor, tensor) {
+                    self.handles.register_handle(id, tensor);
                 }
             }
             for (sent, memory) in call.send.iter().zip(memory.send) {

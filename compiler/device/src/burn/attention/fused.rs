@@ -10,6 +10,7 @@ use crate::kernels::attention::{
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
 use crate::passes::attention_bits::KeptBits;
+use crate::slot::{Residual, TensorSlot};
 use crate::stored::{extents, stored_as};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Operand, Prim, Step};
@@ -137,8 +138,9 @@ impl Lower<'_> {
     fn bits_ahead(&mut self, call: &AttentionCall, table: Val) -> Result<Val, LoweringError> {
         let (step, shape) = (self.graph.step, vec![call.words_ahead()]);
         let out = (shape.clone(), BurnType::U32);
-        if let Some(KeptBits { stack, dim, .. }) = self.decisions.attention_bits.loaded.get(&step).copied() {
-            return Ok(self.graph.kernel(Kernel::Load { stack, dim, last: true }, vec![], [out])[0]);
+        if let Some(kept) = self.decisions.attention_bits.loaded.get(&step).copied() {
+            let residual = self.kept_bits(kept);
+            return Ok(self.graph.kernel(Kernel::Load { residual, last: true }, vec![], [out])[0]);
         }
         if let Some(by) = self.decisions.attention_bits.shared.get(&step) {
             let Some(slot) = self.drawn_bits.get(by).copied() else {
@@ -148,9 +150,9 @@ impl Lower<'_> {
         }
         let draws = Kernel::AttentionDraws(Arc::new(call.draws_ahead()));
         let drawn = self.graph.kernel(draws, vec![table], [out])[0];
-        if let Some(KeptBits { stack, dim, from }) = self.decisions.attention_bits.stored.get(&step).copied()
-        {
-            self.graph.kernel(Kernel::Store { stack, dim, from }, vec![drawn], []);
+        if let Some(kept) = self.decisions.attention_bits.stored.get(&step).copied() {
+            let residual = self.kept_bits(kept);
+            self.graph.kernel(Kernel::Store(residual), vec![drawn], []);
         }
         if self.decisions.attention_bits.shared.values().any(|by| *by == step) {
             let slot = self.graph.fresh();
@@ -158,6 +160,11 @@ impl Lower<'_> {
             self.drawn_bits.insert(step, slot);
         }
         Ok(drawn)
+    }
+
+    fn kept_bits(&mut self, KeptBits { by, dim, from }: KeptBits) -> Residual {
+        let plan = self.context.plan;
+        self.graph.residual((plan, dim, from), |at| TensorSlot::DrawnBits(by, at))
     }
 
     fn record_attention(
