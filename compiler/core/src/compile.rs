@@ -7,6 +7,7 @@ use crate::partition::{Spmd, partition};
 use crate::passes::linear::linearized;
 use crate::passes::microbatches::{self, Batch};
 use crate::passes::normalize;
+use crate::passes::stages::{self, Stages, given_to_all};
 use crate::print;
 use crate::step::precision;
 use crate::step::step_graph::StepGraph;
@@ -62,6 +63,8 @@ struct Context<'a> {
     layout: &'a Layout,
     /// The parts in which a step takes its batch.
     batch: Option<Batch>,
+    /// The stages over which it splits a loop.
+    stages: Option<Stages>,
     line_of: &'a LineOf<'a>,
     options: CompileOptions,
 }
@@ -93,7 +96,7 @@ struct Finished(Plan);
 
 /// Every pass in order.
 struct Pipeline {
-    graph: [Pass<StepGraph, StepGraph>; 8],
+    graph: [Pass<StepGraph, StepGraph>; 9],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 6],
@@ -115,6 +118,9 @@ static PIPELINE: Pipeline = Pipeline {
                 None => Some(g),
             },
         ),
+        Pass::new("stages", "what a loop over stages gives outside of microbatches goes to all of them", |g, c, _| {
+            Some(c.stages.as_ref().map_or_else(|| g.clone(), |stages| given_to_all(&g, stages)))
+        }),
         Pass::new("cse", "equal computations become one", |g, c, _| {
             let merged = normalize::common_subexpressions(&g, c.layout.has_paths());
             Some(normalize::dead_code(&merged))
@@ -242,7 +248,12 @@ fn run<T>(
     }
     let mut start = linearized(start);
     let mut found = check_conflicts(layout, &start.graph, &|_| true);
-    let planned = match microbatches::planned(&mut start, layout) {
+    let staged = stages::planned(&mut start, layout);
+    let (stages, layout) = match &staged {
+        Some((stages, layout)) => (Some(*stages), layout),
+        None => (None, layout),
+    };
+    let planned = match microbatches::planned(&mut start, layout, stages) {
         Ok(planned) => planned,
         Err(d) => {
             found.push(*d);
@@ -256,7 +267,8 @@ fn run<T>(
         Some((batch, layout)) => (Some(*batch), layout),
         None => (None, layout),
     };
-    let mut run = Run { context: Context { layout, batch, line_of, options }, found, observe, done: 0 };
+    let mut run =
+        Run { context: Context { layout, batch, stages, line_of, options }, found, observe, done: 0 };
     (passes(&mut run, start), run.found)
 }
 

@@ -258,9 +258,12 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::Random { stream, distribution } => {
             format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))
         }
-        Prim::Repeat { dim, reverse, from } => {
+        Prim::Repeat { dim, reverse, from, axes } => {
             let from = if *from > 0 { format!(" from {from}") } else { String::new() };
-            format!("repeat {}{}{from}", p.dims.name(*dim), if *reverse { " reversed" } else { "" })
+            let reversed = if *reverse { " reversed" } else { "" };
+            let over =
+                if axes.is_empty() { String::new() } else { format!(" over {}", axis_names(axes, &p.mesh)) };
+            format!("repeat {}{reversed}{from}{over}", p.dims.name(*dim))
         }
         Prim::IterationSlice { dim } | Prim::IterationUpdate { dim } => {
             format!("{} {}", s.name(), p.dims.name(*dim))
@@ -268,6 +271,9 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::DynamicUpdateSlice { dim, iteration, .. } => {
             let dims: Vec<&str> = iteration.iter().chain([dim]).map(|d| p.dims.name(*d)).collect();
             format!("{} {}", s.name(), dims.join(" "))
+        }
+        Prim::Receive { axes, .. } | Prim::Send { axes, .. } => {
+            format!("{} {}", s.name(), axis_names(axes, &p.mesh))
         }
         Prim::Blank { zero: true } => "blank zeros".to_string(),
         _ => s.name().to_string(),

@@ -280,7 +280,12 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
             "A training step takes its batch in so many parts, in the memory of one: gradients are summed before they are used.",
             "microbatches 8",
         ),
-        (LayoutKeyword, "schedule", "It is parsed, but not implemented yet.", "schedule 1f1b"),
+        (
+            LayoutKeyword,
+            "schedule",
+            "The order in which microbatches pass the stages of a pipeline: `1f1b` (the default) or `gpipe`.",
+            "schedule 1f1b",
+        ),
         (
             LayoutKeyword,
             "recompute",

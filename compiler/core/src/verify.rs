@@ -13,7 +13,7 @@ use crate::partition::{
     CopyId, Instr, Reshard, Spmd, gradient_terms, keeps_storage, operand_placement, sums,
 };
 use crate::step::step_graph::{OutputKind, StepGraph};
-use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId, Role};
+use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, RepeatId, Role};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Placement, Splits};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,8 +148,11 @@ fn loops(spmd: &Spmd, v: &mut Vec<String>) {
     for l in &spmd.loops {
         let placement = |c: CopyId| &spmd.copy(c).placement;
         for (c, (carry, next)) in l.carries.iter().zip(&graph.repeats[l.of].carries) {
-            let alike =
-                placement(c.start) == placement(c.current) && placement(c.next) == placement(c.current);
+            let mut start = placement(c.start).clone();
+            if l.stages {
+                start.partial.retain(|a, _| !l.axes.contains(a));
+            }
+            let alike = start == *placement(c.current) && placement(c.next) == placement(c.current);
             if !alike || !placement(c.current).partial.is_empty() {
                 v.push(format!("{} is carried from one placement to another", graph.describe(*carry)));
             }
@@ -280,17 +283,36 @@ fn stored(spmd: &Spmd, instr: &Instr, term: &dyn Fn(Id) -> bool, v: &mut Vec<Str
     }
 }
 
+/// Whether a value is placed on one side of a loop's boundary as on the other.
+fn crosses(spmd: &Spmd, (out, inputs): (CopyId, &[CopyId]), b: Boundary) -> bool {
+    let version = spmd.copy(out);
+    let sum = matches!(b.how, Crossing::Accumulate | Crossing::Stack);
+    let of = spmd.loops.iter().find(|l| l.of == b.of);
+    let axes = of.map_or(&[][..], |l| &l.axes);
+    // In the body a device has its own positions, and of a sum its own part.
+    let in_body = |p: &Placement, around: bool| {
+        let mut p = p.clone();
+        if around && p.splits.get(&b.dim).is_some_and(|split| split == axes) {
+            p.splits.remove(&b.dim);
+        }
+        if around && (b.how == Crossing::Accumulate || of.is_some_and(|l| l.stages)) {
+            p.partial.retain(|a, _| !axes.contains(a));
+        }
+        p
+    };
+    let placed = inputs.len() == 1
+        && in_body(&spmd.copy(inputs[0]).placement, !b.how.leaves())
+            == in_body(&version.placement, b.how.leaves());
+    let whole = version.placement.axes(b.dim).is_empty() || b.how == Crossing::Stack && !axes.is_empty();
+    placed && (sum || version.placement.partial.is_empty()) && whole
+}
+
 fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<String>) {
     let graph = &spmd.step.graph;
     let version = spmd.copy(out);
     let node = graph.node(version.value);
     if let Kind::Boundary(b) = node.op.kind() {
-        let sum = matches!(b.how, Crossing::Accumulate | Crossing::Stack);
-        let placed = inputs.len() == 1 && spmd.copy(inputs[0]).placement == version.placement;
-        if !placed
-            || !(sum || version.placement.partial.is_empty())
-            || !version.placement.axes(b.dim).is_empty()
-        {
+        if !crosses(spmd, (out, inputs), b) {
             v.push("is placed otherwise on the other side of a loop's boundary".into());
         }
         return;

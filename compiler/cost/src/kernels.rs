@@ -69,7 +69,7 @@ impl Reader<'_> {
         };
         Loop {
             step: launch.step,
-            size: self.plan.dims.size(of.dim) - of.from,
+            size: of.positions.end.saturating_sub(of.positions.start.max(of.from)),
             body: of.body.iter().flat_map(lagged).collect(),
         }
     }

@@ -9,7 +9,7 @@ pub const MOST_NESTED: usize = 8;
 /// Positions of the loops around a launch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Iteration {
-    /// The dim of each, outermost first, and the position along it.
+    /// The dim of each, outermost first, and the position along it among those that the device has.
     at: [Option<(Dim, usize)>; MOST_NESTED],
     /// The position in all of them, row-major, but for that over the parts of the batch.
     index: u32,
@@ -18,10 +18,10 @@ pub struct Iteration {
 }
 
 impl Iteration {
-    /// Adds a loop of a Plan over `dim` at a position, inside of the others.
-    pub fn within(mut self, plan: &Plan, dim: Dim, position: usize) -> Iteration {
+    /// Adds a loop of a Plan over `dim` at a position, inside of the others. The device has the positions from `first` on.
+    pub fn within(mut self, plan: &Plan, dim: Dim, position: usize, first: usize) -> Iteration {
         if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
-            *free = Some((dim, position));
+            *free = Some((dim, position - first));
         }
         // What is drawn belongs to an example, whatever part of the batch it is in.
         if plan.microbatches.is_some_and(|m| m.over == dim) {
@@ -47,7 +47,7 @@ impl Iteration {
         self.part
     }
 
-    /// The position along the dim of a loop.
+    /// The position along the dim of a loop, counted from the first one that the device has.
     ///
     /// # Errors
     /// If no loop is over this dim.

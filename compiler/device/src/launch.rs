@@ -11,6 +11,7 @@ use crate::turns::{Carried, Turn};
 use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr};
 use meshwright_plan::{BufId, DType, Dim, IdVec};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// The launches of a Plan on one device, in order, with the offsets of their results.
 #[derive(Debug)]
@@ -106,6 +107,10 @@ pub struct LoopLaunch {
     pub reverse: bool,
     /// The lowest position.
     pub from: usize,
+    /// The positions along the dim that the device has.
+    pub positions: Range<usize>,
+    /// Numbers that calls in the loop take on every device, where devices make different calls in it: stages of a pipeline.
+    pub numbers: Option<u64>,
     /// Values that an iteration passes to the next.
     pub carries: Vec<Carried>,
     /// Launches of an iteration, in order.
@@ -127,6 +132,17 @@ pub struct CollectiveLaunch {
     pub calls: Vec<TransportCall>,
     /// Launches that unpack the received tensors; empty if it is async.
     pub unpack: Vec<LaunchId>,
+    /// Which end of a link between two stages it is; none of a collective.
+    pub link: Option<LinkEnd>,
+}
+
+/// An end of a link, over which a stage of a pipeline sends to the one behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkEnd {
+    /// It sends, and does not wait for the receiver.
+    Send,
+    /// It receives.
+    Receive,
 }
 
 impl Launch {
@@ -146,6 +162,9 @@ impl LaunchKind {
             LaunchKind::Kernel(kernel) => kernel.name(),
             LaunchKind::Burn(_) => "burn",
             LaunchKind::Free => "free",
+            LaunchKind::Collective(collective) if collective.link.is_some() => {
+                if collective.link == Some(LinkEnd::Send) { "send" } else { "receive" }
+            }
             LaunchKind::Collective(collective) => {
                 collective.calls.first().map_or("collective", |c| c.kind.name())
             }

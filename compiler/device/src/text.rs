@@ -132,7 +132,7 @@ impl Printer<'_> {
     }
 
     fn iterations(&mut self, head: &str, of: &LoopLaunch, indent: usize) {
-        let (dim, times) = (self.plan.dims.name(of.dim), self.plan.dims.size(of.dim) - of.from);
+        let (dim, times) = (self.plan.dims.name(of.dim), of.positions.end - of.positions.start.max(of.from));
         let lowest = if of.from > 0 { format!(" from {} on", of.from) } else { String::new() };
         let from = if of.reverse { ", from the last" } else { "" };
         self.line(indent, format_args!("{head} over the {times} positions of {dim}{lowest}{from}"));

@@ -39,6 +39,11 @@ pub enum Turn {
         /// Position along the dim of the loop.
         position: usize,
     },
+    /// A carry is after a loop without iterations what it started as.
+    Skip {
+        /// Index among the carries of the loop.
+        carry: usize,
+    },
     /// A carry gets its value after the loop.
     End {
         /// Index among the carries of the loop.
@@ -52,6 +57,9 @@ pub enum Turn {
 /// the number of turns by which it runs later than the launches with lag 0 of the same iteration.
 pub fn turns(positions: Range<usize>, reverse: bool, carries: &[Carried], lags: &[usize]) -> Vec<Turn> {
     let size = positions.len();
+    if size == 0 {
+        return (0..carries.len()).map(|carry| Turn::Skip { carry }).collect();
+    }
     let iteration = |turn: usize, lag: usize| turn.checked_sub(lag).filter(|k| *k < size);
     let turns = size + lags.iter().copied().max().unwrap_or(0);
     let mut all = vec![];

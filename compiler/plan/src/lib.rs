@@ -39,7 +39,9 @@ pub use placement::group::{Group, NotAGroup};
 pub use placement::mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use placement::shard::{largest_shard, piece, shard};
 pub use placement::splits::{PartialAxes, Splits};
-pub use plan::{InputDecl, Microbatches, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary};
+pub use plan::{
+    InputDecl, Microbatches, OutputDecl, Pipeline, Plan, ProgramInput, ProgramInputKind, Summary,
+};
 pub use prim::attention::{AttentionOperands, AttentionPart, AttentionSpec, Computed, Drawn};
 pub use prim::monoid::Monoid;
 pub use prim::spec::{DTypes, Donation, HalfFloats, KernelFamily, Linear, Operands, Spec, Work};
@@ -47,5 +49,5 @@ pub use prim::window::{SlidingWindow, Window, coords_along};
 pub use prim::{Part, Prim};
 pub use provenance::Provenance;
 pub use random::Init;
-pub use repeat::StepLoop;
+pub use repeat::{StepLoop, positions};
 pub use step::{Arity, Phase, Step};

@@ -16,10 +16,17 @@ impl Step {
         match &self.prim {
             Prim::Map { expr, regs } => self.of_expression(plan, expr, regs),
             // A carry is on both sides of a boundary what it is, and zeros are whatever they are said to be.
-            Prim::Repeat { .. } | Prim::EndRepeat => {
-                Ok(self.reads.iter().map(|o| plan.buffer(o.buf).partial.clone()).collect())
+            Prim::Repeat { axes, .. } | Prim::Receive { axes, .. } => {
+                // In the body of a loop that is split, a device has its own part of a sum.
+                let own = |o: &Operand| {
+                    let mut partial = plan.buffer(o.buf).partial.clone();
+                    partial.retain(|a, _| !axes.contains(a));
+                    partial
+                };
+                Ok(self.reads.iter().map(own).collect())
             }
-            Prim::Blank { .. } => {
+            // What it makes of sums depends on the loop that it ends.
+            Prim::Blank { .. } | Prim::EndRepeat => {
                 Ok(self.writes.iter().map(|o| plan.buffer(o.buf).partial.clone()).collect())
             }
             _ => self.writes.iter().map(|out| self.of_operands(plan, out)).collect(),
@@ -28,10 +35,15 @@ impl Step {
 
     fn of_operands(&self, plan: &Plan, out: &Operand) -> Result<PartialAxes, String> {
         let spec = self.prim.spec();
+        // A loop runs the iterations of the positions that the device has.
+        let own: &[Axis] = match (&self.prim, self.reads.first().map(|all| plan.buffer(all.buf))) {
+            (Prim::IterationSlice { .. }, Some(all)) => all.extents.first().map_or(&[], |e| &e.axes),
+            _ => &[],
+        };
         let kept = |a: Axis| plan.buffer(out.buf).is_split_over(a);
         let mut partial = PartialAxes::new();
         for from in &self.reads {
-            for a in plan.buffer(from.buf).split_axes().filter(|a| !kept(*a)) {
+            for a in plan.buffer(from.buf).split_axes().filter(|a| !kept(*a) && !own.contains(a)) {
                 let Some(monoid) = spec.folds else {
                     return Err(format!("loses a dim that is split over `{}`", plan.mesh.name(a)));
                 };

@@ -1,7 +1,8 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
+use crate::actions::PipelineSchedule;
 use crate::random::Init;
-use crate::{BufId, Buffer, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Step};
+use crate::{Axis, BufId, Buffer, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Step};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 
@@ -88,6 +89,17 @@ pub struct Microbatches {
     pub over: Dim,
 }
 
+/// A loop whose iterations are stages of a pipeline. A Plan read in order is one that runs as GPipe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pipeline {
+    /// The dim of the loop.
+    pub dim: Dim,
+    /// The axes of the stages, major first.
+    pub axes: Vec<Axis>,
+    /// The order in which microbatches pass the stages.
+    pub schedule: PipelineSchedule,
+}
+
 /// One program for every device of a mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -108,6 +120,9 @@ pub struct Plan {
     /// The parts in which it goes through the batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub microbatches: Option<Microbatches>,
+    /// The loop whose iterations are stages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<Pipeline>,
     /// All buffers.
     pub buffers: Vec<Buffer>,
     /// Program inputs, bound before the step.
@@ -122,7 +137,7 @@ pub struct Plan {
 
 impl Plan {
     /// Version of the format that this code writes and reads.
-    pub const VERSION: u32 = 14;
+    pub const VERSION: u32 = 15;
 
     /// The Plan as JSON: byte-identical for equal Plans.
     pub fn to_json(&self) -> String {

@@ -1,6 +1,7 @@
 //! Loops among the steps of a Plan: from a [`Prim::Repeat`] to the [`Prim::EndRepeat`] that belongs to it.
 
-use crate::{Dim, Plan, Prim};
+use crate::{Axis, Dim, Mesh, Plan, Prim, shard};
+use std::ops::Range;
 
 /// A loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,17 +16,33 @@ pub struct StepLoop {
     pub reverse: bool,
     /// The lowest position.
     pub from: usize,
+    /// Iterations on the device that has most of them.
+    pub most: usize,
+}
+
+/// Positions of a loop over a dim of `size` positions, from `from` on, on the device at `coords`, where `axes` split the dim.
+pub fn positions(size: usize, from: usize, axes: &[Axis], mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+    let own = shard(size, axes, mesh, coords);
+    own.start.max(from)..own.end.max(from)
+}
+
+/// Most positions of such a loop on one device.
+fn most(size: usize, from: usize, axes: &[Axis], mesh: &Mesh) -> usize {
+    let mut coords = vec![0; mesh.axes.len()];
+    let shards = axes.iter().map(|a| mesh.size(*a)).product::<usize>();
+    let of = |mut at: usize| {
+        for a in axes.iter().rev() {
+            (coords[usize::from(a.0)], at) = (at % mesh.size(*a), at / mesh.size(*a));
+        }
+        positions(size, from, axes, mesh, &coords).len()
+    };
+    (0..shards).map(of).max().unwrap_or(0)
 }
 
 impl StepLoop {
     /// Whether a step is in its body.
     pub fn contains(&self, step: usize) -> bool {
         self.begin < step && step < self.end
-    }
-
-    /// How often its body runs each time.
-    pub fn iterations(&self, plan: &Plan) -> usize {
-        plan.dims.size(self.dim) - self.from
     }
 }
 
@@ -34,9 +51,10 @@ impl Plan {
     pub fn loops(&self) -> Vec<StepLoop> {
         let (mut open, mut all) = (Vec::new(), Vec::new());
         for (i, step) in self.steps.iter().enumerate() {
-            match step.prim {
-                Prim::Repeat { dim, reverse, from } => {
-                    open.push(StepLoop { begin: i, end: i, dim, reverse, from });
+            match &step.prim {
+                Prim::Repeat { dim, reverse, from, axes } => {
+                    let most = most(self.dims.size(*dim), *from, axes, &self.mesh);
+                    open.push(StepLoop { begin: i, end: i, dim: *dim, reverse: *reverse, from: *from, most });
                 }
                 Prim::EndRepeat => all.extend(open.pop().map(|l| StepLoop { end: i, ..l })),
                 _ => {}
@@ -70,8 +88,9 @@ impl Plan {
                 now.pop();
             }
             let times = now.last().copied().unwrap_or(1);
-            if let Prim::Repeat { dim, from, .. } = step.prim {
-                now.push(times.saturating_mul((self.dims.size(dim) - from) as u64));
+            if let Prim::Repeat { dim, from, axes, .. } = &step.prim {
+                let most = most(self.dims.size(*dim), *from, axes, &self.mesh);
+                now.push(times.saturating_mul(most as u64));
             }
             times
         });

@@ -124,8 +124,13 @@ impl Step {
         }
     }
 
-    /// True if it computes: it neither starts nor awaits communication.
+    /// True if it computes: it neither starts nor awaits a collective.
     pub fn computes(&self) -> bool {
         !matches!(self.prim, Prim::Collective(_) | Prim::Wait)
+    }
+
+    /// Whether devices exchange something in it, or it waits for that.
+    pub fn communicates(&self) -> bool {
+        !self.computes() || matches!(self.prim, Prim::Receive { .. } | Prim::Send { .. })
     }
 }

@@ -130,7 +130,6 @@ fn gradients_of_norms_of_any_magnitude_are_right_or_named() {
                     assert!(near, "{norm} {layout:?} times {scale}: {got:?}, not {want:?}");
                 }
             }
-            println!("{norm} with eps = {eps}: named at {named:?}");
             let expected = |scale: &&str| {
                 let scale: f64 = scale.parse().unwrap();
                 // The largest element is 7 times that.

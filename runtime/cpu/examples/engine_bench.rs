@@ -31,6 +31,7 @@ impl Builder {
             dims: Dims::default(),
             float: DType::F32,
             microbatches: None,
+            pipeline: None,
             inputs: vec![],
             buffers: vec![],
             program_inputs: vec![],

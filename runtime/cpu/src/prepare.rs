@@ -119,9 +119,13 @@ fn prepare(
             moves::dynamic_update_slice(context, [*dim, *from], *iteration, reads, writes)
         }
         Prim::Blank { zero } => moves::blank(*zero),
-        Prim::Contract | Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => {
-            Err(LoweringError::Plan(format!("a {} is no kernel", step.name())))
-        }
+        Prim::Contract
+        | Prim::Collective(_)
+        | Prim::Wait
+        | Prim::Repeat { .. }
+        | Prim::EndRepeat
+        | Prim::Receive { .. }
+        | Prim::Send { .. } => Err(LoweringError::Plan(format!("a {} is no kernel", step.name()))),
     }
 }
 

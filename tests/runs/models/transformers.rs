@@ -45,17 +45,25 @@ const MIXED: &[(&str, &str)] = &[
     ),
 ];
 
+/// Stages: as many as layers, more than layers, beside shards of all kinds.
+const STAGES: &[(&str, &str)] = &[
+    ("pipe=2", "layers -> pipe; microbatches 5"),
+    ("pipe=3", "layers -> pipe"),
+    ("data=2,pipe=2", "batch -> data; layers -> pipe; params: * -> data; microbatches 5; recompute layers.*"),
+    ("pipe=2,model=2", "layers -> pipe; d_ff -> model; moments: * -> model; microbatches 5; schedule gpipe"),
+];
+
 /// The batch example by example.
 const PARTS: &[(&str, &str)] = &[("", "microbatches 5")];
 
 #[test]
 fn gpt_is_trained_alike_under_every_layout() {
-    text_alike("gpt", &[&TEXT[..], &[("places", 16)]].concat(), MIXED, NEXT);
+    text_alike("gpt", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES].concat(), NEXT);
 }
 
 #[test]
 fn bert_is_trained_alike_under_every_layout() {
-    text_alike("bert", &[&TEXT[..], &[("places", 16)]].concat(), MIXED, MASKED);
+    text_alike("bert", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES].concat(), MASKED);
 }
 
 #[test]
@@ -74,7 +82,7 @@ fn llama_is_trained_alike_under_every_layout() {
     // Its heads are `groups` times `queries`.
     let mut sizes: Vec<_> = TEXT.into_iter().filter(|(name, _)| *name != "heads").collect();
     sizes.extend([("groups", 3), ("queries", 2)]);
-    text_alike("llama", &sizes, PARTS, NEXT);
+    text_alike("llama", &sizes, &[PARTS, STAGES].concat(), NEXT);
 }
 
 #[test]
@@ -124,7 +132,7 @@ fn vit_is_trained_alike_under_every_layout() {
     let mut sizes = vec![("down", 3), ("across", 3), ("ph", 4), ("pw", 3)];
     // It reads no text.
     sizes.extend(TEXT.into_iter().filter(|(name, _)| !["seq", "vocab"].contains(name)));
-    alike("vit", &sizes, PARTS, [dir.path(), own.path()]);
+    alike("vit", &sizes, &[PARTS, STAGES].concat(), [dir.path(), own.path()]);
 }
 
 /// The Plan of training.

@@ -291,7 +291,7 @@ fn loops(plan: &Plan) -> Vec<LoopReport> {
     let innermost = innermost(plan.steps.len(), all.iter().map(|l| l.begin + 1..l.end));
     let report = |i: usize| LoopReport {
         dim: plan.dims.name(all[i].dim).into(),
-        iterations: all[i].iterations(plan),
+        iterations: all[i].most,
         reverse: all[i].reverse,
         parent: innermost[all[i].begin],
     };

@@ -2,10 +2,12 @@
 
 use super::index::{DimIndex, first_of};
 use super::mesh::{mesh_of, named_mesh, with_axes_of};
+use super::pipeline::PipelineRule;
 use crate::program::Program;
 use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
+use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{Axis, Dim, Mesh};
 use meshwright_syntax::ast::{
     DimPattern, LayoutFile, LayoutKind, MeshOption, ReduceWhen, Rule as AstRule, ScopeKind,
@@ -81,6 +83,10 @@ pub struct Layout {
     pub reduce_when: Option<(ReduceWhen, Span)>,
     /// Dims of the loops of the program: `*` stands for none of them.
     pub loops: BTreeSet<Dim>,
+    /// The loop whose iterations are stages of a pipeline.
+    pub pipeline: Option<PipelineRule>,
+    /// The order in which microbatches pass the stages, and where the layout says so.
+    pub schedule: Option<(PipelineSchedule, Span)>,
 }
 
 impl Layout {
@@ -170,6 +176,7 @@ pub fn layout(
     super::unmatched::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
     empty_shards(&layout, program, &mut out);
+    super::pipeline::without_effect(layout.schedule, layout.pipeline.as_ref(), &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
 }
 
@@ -201,7 +208,7 @@ fn read_setting(kind: &LayoutKind, span: Span, layout: &mut Layout, out: &mut Ve
             }
             layout.reduce_when = Some((*when, span));
         }
-        LayoutKind::Schedule(_) => out.push(not_yet("schedule", span)),
+        LayoutKind::Schedule(name) => super::pipeline::schedule(name, span, &mut layout.schedule, out),
         LayoutKind::Recompute(paths) => {
             layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
         }
@@ -222,17 +229,6 @@ fn reduced_twice(first: Span, second: Span) -> Diagnostic {
         .and(first, "the first time")
         .help("leave one out")
 }
-
-fn not_yet(what: &str, span: Span) -> Diagnostic {
-    Diagnostic::error(codes::E0190, format!("`{what}` is not implemented yet"))
-        .at(span, "parsed, but not implemented yet")
-        .help("leave it out: the parts of the step then run one after the other")
-        .help(PIPELINES)
-}
-
-/// What serves the same end, to hold less of a model on each device.
-const PIPELINES: &str = "until there are pipelines, `params: * -> AXIS`, `grads: * -> AXIS` and `moments: * -> AXIS` hold a part of the layers' parameters on each device; \
-     `recompute` and `microbatches` hold fewer activations";
 
 /// Where a name that the model lacks is no mistake: in a file that several models share.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -364,8 +360,8 @@ fn read_rule<'a>(
         if let RuleDim::Dim(d) = dim
             && layout.loops.contains(&d)
             && !axes.is_empty()
+            && !makes_stages(d, (rule, span), &axes, index.program, layout, out)
         {
-            out.push(splits_a_loop(index.program.graph.dims.name(d), span));
             continue;
         }
         let free = rule.when_free.is_some();
@@ -393,11 +389,16 @@ fn read_rule<'a>(
     }
 }
 
-fn splits_a_loop(dim: &str, span: Span) -> Diagnostic {
-    Diagnostic::error(codes::E0190, format!("to split the loop `{dim}` is not implemented yet"))
-        .at(span, "its iterations would be shared out")
-        .help(PIPELINES)
-        .help("or split a dim of what the loop computes")
+/// Reads a rule that splits a loop. Gives whether it makes stages of it.
+fn makes_stages(
+    dim: Dim,
+    rule: (&AstRule, Span),
+    axes: &[Axis],
+    program: &Program,
+    layout: &mut Layout,
+    out: &mut Vec<Diagnostic>,
+) -> bool {
+    super::pipeline::splits(dim, rule, axes, program, (&layout.mesh, &mut layout.pipeline), out)
 }
 
 /// `declared` is the mesh with the axes of the layout's own, where another was given in its place.

@@ -104,7 +104,11 @@ fn found(plan: &Plan) -> Vec<Added> {
 fn carry(plan: &mut Plan, found: &Added) {
     let (l, k) = found.of;
     let (sum, total) = (plan.steps[found.add].reads[0].clone(), plan.steps[found.add].writes[0].clone());
-    let held = plan.buffer(sum.buf).clone();
+    let mut held = plan.buffer(sum.buf).clone();
+    if let Prim::Repeat { axes, .. } = &plan.steps[l.begin].prim {
+        // In the body of a loop that is split, a device has its own part of the sum.
+        held.partial.retain(|a, _| !axes.contains(a));
+    }
     for buf in [plan.steps[l.begin].writes[k].buf, plan.steps[l.end].reads[k].buf] {
         plan.buffers[buf.0 as usize] = held.clone();
     }

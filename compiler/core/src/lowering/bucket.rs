@@ -324,6 +324,7 @@ mod tests {
             dims: Default::default(),
             float: DType::F64,
             microbatches: None,
+            pipeline: None,
             inputs: Vec::new(),
             buffers: vec![Buffer::new(DType::F64, Vec::new()); 8],
             program_inputs: Vec::new(),

@@ -32,6 +32,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
             float: spmd.step.float,
             inputs: spmd.step.inputs.clone(),
             microbatches: spmd.step.graph.microbatches,
+            pipeline: spmd.pipeline.clone(),
             buffers: Vec::new(),
             program_inputs: Vec::new(),
             steps: Vec::new(),

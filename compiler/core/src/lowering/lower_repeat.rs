@@ -7,7 +7,7 @@ use super::lower::{Lower, OpenBody};
 use crate::partition::{CopyId, PlacedLoop};
 use meshwright_ops::{Crossing, Id, Repeat};
 use meshwright_plan::expr::BinaryFn;
-use meshwright_plan::{DType, Dim, Expr, Operand, Placement, Plan, Prim};
+use meshwright_plan::{DType, Dim, Expr, Operand, Placement, Plan, Prim, largest_shard};
 use std::collections::BTreeMap;
 
 /// The same Plan, in which no buffer that a loop fills begins as whatever its memory holds.
@@ -43,6 +43,14 @@ impl<'a> Lower<'a> {
         }
     }
 
+    /// Iterations on the device that has most of them.
+    fn iterations(&self, placed: &PlacedLoop) -> u64 {
+        let graph = &self.spmd.step.graph;
+        let all = graph.iterations(placed.of);
+        let size = graph.dims.size(graph.repeats[placed.of].dim);
+        all.min(largest_shard(size, &placed.axes, &self.spmd.mesh)) as u64
+    }
+
     fn begin_loop(&mut self, placed: &'a PlacedLoop) {
         let graph = &self.spmd.step.graph;
         let Repeat { dim, reverse, from, .. } = graph.repeats[placed.of];
@@ -62,7 +70,7 @@ impl<'a> Lower<'a> {
             of,
             phase,
         });
-        self.times *= graph.iterations(placed.of) as u64;
+        self.times *= self.iterations(placed);
         // What the body does not make leaves it all the same.
         for (from, out) in &placed.outs {
             if self.operands[*from].is_some() {
@@ -136,7 +144,12 @@ impl<'a> Lower<'a> {
             Crossing::Accumulate => value.dims.clone(),
             _ => return,
         };
-        let [start, current, next] = [(); 3].map(|()| self.buffer(dtype, &dims, &placement));
+        let start = self.buffer(dtype, &dims, &placement);
+        // In the body of a loop that is split, a sum is that of the device's own iterations.
+        let axes = self.open.last().map_or(&[][..], |open| &open.placed.axes);
+        let mut within = placement.clone();
+        within.partial.retain(|a, _| b.how != Crossing::Accumulate || !axes.contains(a));
+        let [current, next] = [(); 2].map(|()| self.buffer(dtype, &dims, &within));
         if b.how == Crossing::Stack {
             let prim = Prim::IterationUpdate { dim: b.dim };
             self.push(prim, vec![current.clone(), value], next.clone(), (id, None), phase);
@@ -157,7 +170,7 @@ impl<'a> Lower<'a> {
         else {
             return;
         };
-        self.times /= self.spmd.step.graph.iterations(placed.of).max(1) as u64;
+        self.times /= self.iterations(placed).max(1);
         // What was cast in the body is not there behind it.
         self.upcasts.retain(|_, (_, open)| *open <= self.open.len());
         // Whatever a carry is next, it has a buffer of its own, stored as the carry is.
@@ -177,7 +190,11 @@ impl<'a> Lower<'a> {
         }
         let lasts: Vec<Operand> = carried
             .iter()
-            .map(|[_, current, _]| self.buffer_of(self.plan.buffer(current.buf).clone(), &current.dims))
+            .enumerate()
+            .map(|(k, [start, current, _])| {
+                let stored = if leaving.values().any(|at| *at == k) { start } else { current };
+                self.buffer_of(self.plan.buffer(stored.buf).clone(), &current.dims)
+            })
             .collect();
         for (from, out) in &placed.outs {
             let carry = placed.carries.iter().find(|c| c.next == *from);
@@ -193,9 +210,29 @@ impl<'a> Lower<'a> {
         for (blank, zero) in blanks {
             first.push(self.step(Prim::Blank { zero }, vec![], vec![blank], (of, None), phase));
         }
-        first.push(self.step(Prim::Repeat { dim, reverse, from }, starts, currents, (of, None), phase));
+        let axes = placed.axes.clone();
+        // Carries come from the stage before, and go to the one behind; sums and stacks stay.
+        let carries: Vec<usize> =
+            (0..starts.len()).filter(|k| placed.stages && !leaving.values().any(|at| at == k)).collect();
+        let mut starts = starts;
+        if !carries.is_empty() {
+            let given: Vec<Operand> = carries.iter().map(|k| starts[*k].clone()).collect();
+            for k in &carries {
+                starts[*k] = self.buffer_of(self.plan.buffer(currents[*k].buf).clone(), &currents[*k].dims);
+            }
+            let received = carries.iter().map(|k| starts[*k].clone()).collect();
+            let prim = Prim::Receive { axes: axes.clone(), reverse };
+            first.push(self.step(prim, given, received, (of, None), phase));
+        }
+        let repeat = Prim::Repeat { dim, reverse, from, axes: axes.clone() };
+        first.push(self.step(repeat, starts, currents, (of, None), phase));
         self.plan.steps.splice(begin..begin, first);
+        let sent: Vec<Operand> = carries.iter().map(|k| lasts[*k].clone()).collect();
         let end = self.step(Prim::EndRepeat, nexts, lasts, (of, None), phase);
         self.plan.steps.push(end);
+        if !sent.is_empty() {
+            let send = self.step(Prim::Send { axes, reverse }, sent, vec![], (of, None), phase);
+            self.plan.steps.push(send);
+        }
     }
 }

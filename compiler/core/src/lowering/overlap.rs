@@ -382,6 +382,7 @@ mod tests {
             },
             float: DType::F32,
             microbatches: None,
+            pipeline: None,
             inputs: Vec::new(),
             buffers: stored,
             program_inputs: std::iter::once(0).chain(split.iter().copied()).map(leaf).chain([wide]).collect(),

@@ -79,7 +79,7 @@ impl Cutter {
 
     /// The begin and the end of the loop.
     fn bounds(&mut self, of: &Step) {
-        let prims = [Prim::Repeat { dim: self.part, reverse: false, from: 0 }, Prim::EndRepeat];
+        let prims = [Prim::Repeat { dim: self.part, reverse: false, from: 0, axes: vec![] }, Prim::EndRepeat];
         let of_carries = |f: &dyn Fn(&Carry) -> Operand| self.carries.iter().map(f).collect::<Vec<_>>();
         let operands = [
             (of_carries(&|c| c.start.clone()), of_carries(&|c| c.current.clone())),

@@ -28,7 +28,9 @@ pub fn stagger(mut plan: Plan) -> Plan {
         if around < of.begin && of.end + 1 < plan.steps.len() {
             done.push(plan.steps.split_off(of.end + 1));
         }
-        if of.iterations(&plan) > 1 {
+        // Microbatches pass stages in an order of their own: one ends before the next begins.
+        let passes = |s: &Step| matches!(s.prim, Prim::Send { .. });
+        if of.most > 1 && !plan.steps[of.begin..of.end].iter().any(passes) {
             let body = Body::of(&plan, of, times[of.begin]);
             let ahead = body.ahead(limit);
             let behind = body.behind(limit - ahead.bytes, &ahead.steps);

@@ -18,7 +18,7 @@
 use super::lifetimes::releases;
 use super::per_buffer::PerBuffer;
 use meshwright_plan::{
-    BufId, Collective, Dim, Extent, Operand, Plan, Prim, ProgramInput, ProgramInputKind, Step,
+    Axis, BufId, Collective, Dim, Extent, Monoid, Operand, Plan, Prim, ProgramInput, ProgramInputKind, Step,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -183,6 +183,8 @@ impl Storage {
 /// A loop whose body is being checked.
 struct OpenLoop {
     dim: Dim,
+    /// The axes that split the dim.
+    axes: Vec<Axis>,
     currents: Vec<BufId>,
     /// Where it begins among the turns of the storage.
     turn: usize,
@@ -201,12 +203,18 @@ fn repeats(
     let bufs = |operands: &[Operand]| operands.iter().map(|o| o.buf).collect::<Vec<_>>();
     let in_flight = || flights.open.iter().map(|f| f.number).collect::<Vec<_>>();
     match &step.prim {
-        Prim::Repeat { dim, .. } => {
-            let currents = bufs(&step.writes);
+        Prim::Repeat { dim, axes, .. } => {
+            let (axes, currents) = (axes.clone(), bufs(&step.writes));
             if open.iter().any(|l| l.dim == *dim) {
                 v.push("is in the body of a loop over the same dim".into());
             }
-            open.push(OpenLoop { dim: *dim, currents, turn: storage.turns.len(), in_flight: in_flight() });
+            open.push(OpenLoop {
+                dim: *dim,
+                axes,
+                currents,
+                turn: storage.turns.len(),
+                in_flight: in_flight(),
+            });
         }
         Prim::EndRepeat => {
             let Some(l) = open.pop() else { return v.push("no loop is open that could end".into()) };
@@ -231,6 +239,15 @@ fn repeats(
             for b in changed.iter().filter(|b| !around(b) && now(b) && !nexts.contains(b)) {
                 v.push(format!("buffer {} is made in the body of the loop and does not end in it", b.0));
             }
+            let summed = |next: &BufId, last: &BufId| {
+                let (next, last) = (&plan.buffer(*next).partial, &plan.buffer(*last).partial);
+                let mut sum = next.clone();
+                sum.extend(l.axes.iter().map(|a| (*a, Monoid::Sum)));
+                last == next || *last == sum
+            };
+            if !nexts.iter().zip(&lasts).all(|(next, last)| summed(next, last)) {
+                v.push("what is after the loop is partial otherwise than what is next".into());
+            }
             if in_flight() != l.in_flight {
                 v.push("a collective that the body starts does not end in it".into());
             }
@@ -243,7 +260,9 @@ fn repeats(
             } else {
                 &step.writes[0]
             };
-            if !open.iter().any(|l| l.dim == *dim) || all.dims.first() != Some(dim) {
+            let split = plan.buffer(all.buf).extents.first().map(|e| &e.axes);
+            let here = |l: &OpenLoop| l.dim == *dim && Some(&l.axes) == split;
+            if !open.iter().any(here) || all.dims.first() != Some(dim) {
                 v.push("is in no loop over its dim, or the dim is not the first".into());
             }
         }
@@ -359,10 +378,10 @@ fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
                 }
             }
         }
-        Prim::Repeat { .. } | Prim::EndRepeat => {
+        Prim::Repeat { .. } | Prim::EndRepeat | Prim::Receive { .. } => {
             let pairs = || step.reads.iter().zip(&step.writes);
             if step.reads.len() != step.writes.len()
-                || pairs().any(|(a, b)| a.dims != b.dims || plan.buffer(a.buf) != plan.buffer(b.buf))
+                || pairs().any(|(a, b)| a.dims != b.dims || !plan.same_storage(a.buf, b.buf))
             {
                 v.push("what crosses the boundary of a loop is stored otherwise behind it".into());
             }

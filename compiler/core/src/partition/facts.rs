@@ -6,7 +6,9 @@ use super::reduce_grads::gradient_terms;
 use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, Rulebook, assign};
 use crate::step::step_graph::StepGraph;
-use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles, union};
+use meshwright_ops::{
+    Boundary, Class, Crossing, Graph, Id, InputOpKind, Kind, Loop, Node, RepeatId, Role, Roles, union,
+};
 use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,6 +49,8 @@ pub(super) struct Facts<'a> {
     /// What they say of the loops of the op that makes it.
     ruled: IdVec<Id, Assigned>,
     pub(super) crossings: Crossings,
+    /// Of each loop the axes that split its dim.
+    loop_axes: IdVec<RepeatId, Vec<Axis>>,
     /// Of ops that cost nothing, the one placement that all users of the result ask for.
     wanted: BTreeMap<Id, Placement>,
     /// Values whose partial sums are reduced in `bf16`, where the layout asks for that.
@@ -70,11 +74,16 @@ impl<'a> Facts<'a> {
             kept: IdVec::new(),
             roles: g.ids().map(|id| g.node(id).op.roles(&g.input_types(id), g.ty(id), &g.dims)).collect(),
             crossings: Crossings::new(g),
+            loop_axes: IdVec::new(),
             targets: IdVec::new(),
             ruled: IdVec::new(),
             wanted: BTreeMap::new(),
             gradient_terms: layout.reduce_grads.map(|_| gradient_terms(step)),
         };
+        for r in g.repeats.iter() {
+            let said = assign(&facts.rules, Class::Value, "", &[r.dim], &g.dims);
+            facts.loop_axes.push(said.splits.get(&r.dim).cloned().unwrap_or_default());
+        }
         for id in g.ids() {
             let ops = facts.ops_from_positions(id);
             facts.generated.push(ops);
@@ -116,6 +125,29 @@ impl<'a> Facts<'a> {
 
     pub(super) fn kind(&self, id: Id) -> Kind {
         self.node(id).op.kind()
+    }
+
+    /// The axes that split the dim of a loop.
+    pub(super) fn loop_axes(&self, of: RepeatId) -> &[Axis] {
+        &self.loop_axes[of]
+    }
+
+    /// Whether the iterations of a loop are stages: each device gets the carries from the stage before.
+    pub(super) fn has_stages(&self, of: RepeatId) -> bool {
+        let dim = self.graph().repeats[of].dim;
+        self.layout.pipeline.as_ref().is_some_and(|p| p.dim == dim) && !self.loop_axes(of).is_empty()
+    }
+
+    /// A placement in the body of a loop, with the dim of the loop as it is split around it.
+    pub(super) fn around(&self, b: Boundary, mut p: Placement) -> Placement {
+        let axes = self.loop_axes(b.of);
+        match b.how {
+            _ if axes.is_empty() => {}
+            Crossing::Slice | Crossing::Stack => drop(p.splits.insert(b.dim, axes.to_vec())),
+            Crossing::Accumulate => p.partial.extend(axes.iter().map(|a| (*a, Monoid::Sum))),
+            Crossing::Carry(_) | Crossing::Final => {}
+        }
+        p
     }
 
     /// Users of a value, each once, in order.

@@ -18,6 +18,7 @@ mod reshard;
 mod settle;
 mod split_by;
 mod spmd;
+mod stages;
 mod state;
 mod working_copies;
 

@@ -5,6 +5,7 @@ use super::facts::Facts;
 use super::reduce_grads::{keeps_storage, no_choice, no_effect, sums};
 use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
+use super::stages::{between_stages, pipeline_of};
 use super::state::State;
 use super::working_copies::{gathered, idle};
 use crate::layout::Layout;
@@ -56,10 +57,15 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
             if step.program == "train" {
                 diagnostics.extend(idle(&layout, &gathered(&facts, &instrs, &copies)));
             }
-            let spmd = Spmd { step, mesh, copies, instrs, loops, outputs, decisions };
+            let pipeline = pipeline_of(&layout, &loops);
+            let spmd = Spmd { step, mesh, copies, instrs, loops, outputs, decisions, pipeline };
             let unused = layout.reduce_grads.and_then(|asked| no_effect(&spmd, asked));
             diagnostics.extend(unused);
             diagnostics.extend(no_choice(&spmd.step, &layout));
+            diagnostics.extend(between_stages(&spmd, &layout));
+            if has_errors(&diagnostics) {
+                return (None, diagnostics);
+            }
             return (Some(spmd), diagnostics);
         }
         let groups = walk.groups;

@@ -37,7 +37,9 @@ impl Facts<'_> {
         let known = |p: Placement| {
             Placement::split(p.splits.into_iter().filter(|(d, _)| *d != b.dim && dims.contains(d)))
         };
-        all.all(|p| p == first).then(|| known(first))
+        let asked = all.all(|p| p == first).then(|| known(first))?;
+        // Values that leave a body are asked for there, those that enter it around it.
+        Some(if b.how.leaves() { asked } else { self.around(b, asked) })
     }
 }
 
@@ -103,12 +105,18 @@ impl Walk<'_> {
                 let mut p = self.facts.target(id);
                 // What a rule says of stored parameters ends where an iteration makes something else of them.
                 let ends = self.facts.param_like(x) && !self.facts.param_like(id);
-                for (dim, axes) in now.splits.into_iter().filter(|_| !ends) {
+                for (dim, axes) in now.splits.clone().into_iter().filter(|_| !ends) {
                     if p.axes(dim).is_empty() && !axes.iter().any(|a| p.uses(*a)) {
                         p.splits.insert(dim, axes);
                     }
                 }
-                let start = self.convert(x, &p, Some(id));
+                // Of a sum that the first stage alone has, it takes its own part.
+                let mut from = p.clone();
+                if self.facts.has_stages(b.of) {
+                    let axes = self.facts.loop_axes(b.of);
+                    from.partial = now.partial.into_iter().filter(|(a, _)| axes.contains(a)).collect();
+                }
+                let start = self.convert(x, &from, Some(id));
                 let current = self.crossed(id, start, p);
                 self.state.frames.last().carries.insert(k, (start, current));
             }
@@ -116,7 +124,7 @@ impl Walk<'_> {
                 let kept = self.facts.whole_where_kept(id, b);
                 let (mut p, reader) = kept.unwrap_or_else(|| (now.without_windows(), id));
                 p.splits.remove(&b.dim);
-                let all = self.convert(x, &p, Some(reader));
+                let all = self.convert(x, &self.facts.around(b, p.clone()), Some(reader));
                 self.crossed(id, all, p);
             }
             _ => {}
@@ -189,8 +197,18 @@ impl Walk<'_> {
                 let dims = self.state.summed.get(&(x, *a)).cloned().unwrap_or_default();
                 self.state.summed.insert((out, *a), dims);
             }
+            let p = match facts.boundary(out) {
+                Some(b) => facts.around(b, p),
+                None => p,
+            };
+            if let Some(b) = facts.boundary(out).filter(|b| b.how == Crossing::Accumulate) {
+                for a in facts.loop_axes(of) {
+                    self.state.summed.entry((out, *a)).or_default().push(b.dim);
+                }
+            }
             outs.push((from, self.crossed(out, from, p)));
         }
-        self.state.frames.last().loops.push(PlacedLoop { of, body, carries, outs });
+        let (axes, stages) = (facts.loop_axes(of).to_vec(), facts.has_stages(of));
+        self.state.frames.last().loops.push(PlacedLoop { of, body, carries, outs, axes, stages });
     }
 }

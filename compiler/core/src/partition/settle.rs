@@ -147,6 +147,15 @@ impl Walk<'_> {
     /// alone.
     fn leaves_open(&self, crossing: Id, how: Crossing, axis: Axis) -> bool {
         let facts = self.facts;
+        // A device in the body of a loop over stages waits for none of another stage.
+        let between_stages = facts.layout.pipeline.as_ref().is_some_and(|p| p.axes.contains(&axis));
+        if between_stages && facts.graph().node(crossing).scope.is_none() && how == Crossing::Accumulate
+            || facts
+                .boundary(crossing)
+                .is_some_and(|b| matches!(how, Crossing::Carry(_)) && facts.has_stages(b.of))
+        {
+            return true;
+        }
         let users = facts.users(crossing);
         let sums = |u: &Id| facts.boundary(*u).is_some_and(|b| b.how == Crossing::Accumulate);
         let summed = match how {

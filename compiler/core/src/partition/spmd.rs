@@ -5,7 +5,7 @@ use super::reshard::Reshard;
 use crate::step::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, RepeatId, Roles};
-use meshwright_plan::{ArenaId, DType, Dims, IdVec, Mesh, Phase, Placement, Splits};
+use meshwright_plan::{ArenaId, Axis, DType, Dims, IdVec, Mesh, Phase, Pipeline, Placement, Splits};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -89,6 +89,10 @@ pub struct PlacedLoop {
     pub carries: Vec<CarriedCopy>,
     /// What leaves it: the copy in the body, and that behind it.
     pub outs: Vec<(CopyId, CopyId)>,
+    /// The axes that split its dim: each device runs the iterations of its own positions.
+    pub axes: Vec<Axis>,
+    /// Whether devices send the carries on to those with the positions behind theirs.
+    pub stages: bool,
 }
 
 /// The copies of a carry, all in one placement.
@@ -117,6 +121,8 @@ pub struct Spmd {
     pub loops: Vec<PlacedLoop>,
     /// The copy that serves each output of the step.
     pub outputs: Vec<CopyId>,
+    /// The loop whose iterations are stages.
+    pub pipeline: Option<Pipeline>,
     /// What was decided for each value; no part of the program.
     pub decisions: BTreeMap<Id, Decision>,
 }

@@ -9,5 +9,6 @@ pub mod normalize;
 pub(super) mod rebind;
 pub(super) mod recompute;
 pub(super) mod squares;
+pub(super) mod stages;
 pub mod unroll;
 pub(super) mod working_copies;

@@ -181,8 +181,12 @@ impl ArenaWalk<'_> {
                     self.carry(from, ends, (!c.unread).then_some(c.current));
                 }
                 Turn::Run { launch, position } => {
-                    let at = around.within(self.plan, of.dim, position);
+                    let at = around.within(self.plan, of.dim, position, of.positions.start);
                     self.launch(of.body[launch], at);
+                }
+                Turn::Skip { carry } => {
+                    let c = &of.carries[carry];
+                    self.carry(c.start, c.ends, Some(c.last));
                 }
                 Turn::End { carry, made } => {
                     let c = &of.carries[carry];

@@ -103,7 +103,12 @@ impl Lower<'_> {
                 self.write_val(made, &out);
                 Ok(())
             }
-            Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => Ok(()),
+            Prim::Collective(_)
+            | Prim::Wait
+            | Prim::Repeat { .. }
+            | Prim::EndRepeat
+            | Prim::Receive { .. }
+            | Prim::Send { .. } => Ok(()),
         }
     }
 

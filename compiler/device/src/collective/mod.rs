@@ -55,6 +55,22 @@ pub(crate) struct Blocks {
 }
 
 impl Prepared {
+    /// Prepares a link between the stages of a group for a step that sends or receives.
+    pub(crate) fn of_link(group: Group, step: &Step) -> Prepared {
+        let origin = step.origin.first();
+        let shape = CollectiveShape::Blocks { send: vec![], receive: vec![] };
+        Prepared {
+            group,
+            what: origin.map_or("", |o| &o.path).into(),
+            line: origin.map_or(0, |o| o.line),
+            from: vec![],
+            to: vec![],
+            ends: vec![],
+            monoid: None,
+            shape,
+        }
+    }
+
     /// Prepares the collective of a step.
     pub(crate) fn new(
         context: &DeviceContext<'_>,

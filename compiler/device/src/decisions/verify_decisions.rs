@@ -84,8 +84,7 @@ fn keeps_order(uses: &DefUse<'_>, order: &[usize]) -> Result<(), Problem> {
         if let Prim::Repeat { .. } = step.prim {
             open.push(*at);
         }
-        let fixed =
-            matches!(step.prim, Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat);
+        let fixed = step.communicates() || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
         if fixed && before.replace(*at).is_some_and(|before| before > *at) {
             return wrong("it comes before one that the Plan has earlier");
         }

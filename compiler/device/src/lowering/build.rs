@@ -11,9 +11,9 @@ use crate::error::{CompileError, LoweringError};
 use crate::iteration::MOST_NESTED;
 use crate::kernels::Kernel;
 use crate::launch::{BurnGraph, CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
-use crate::lowering::Lowering;
 use crate::lowering::dispatch::GroupKind;
 use crate::lowering::graph::Operation;
+use crate::lowering::{Lowering, turn_order};
 use crate::passes::epilogues::EpilogueKind;
 use crate::passes::residuals::ResidualStep;
 use crate::slot::LaunchId;
@@ -23,8 +23,9 @@ use crate::target::Target;
 use crate::turns::{self, Carried};
 use crate::verify::verify;
 use burn_ir::{GraphIr, TensorStatus};
-use meshwright_plan::{BufId, Collective, Dim, IdVec, Operand, Plan, Prim, Step, StepLoop};
+use meshwright_plan::{Axis, BufId, Collective, Dim, IdVec, Operand, Plan, Prim, Step, StepLoop, shard};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A loop whose body is being built.
 struct OpenLoop {
@@ -33,6 +34,8 @@ struct OpenLoop {
     dim: Dim,
     reverse: bool,
     from: usize,
+    /// The positions that the device has.
+    positions: Range<usize>,
     /// For each carry its first buffer, and whether its lifetime ends there; its buffer in the body, and whether nothing reads it.
     begin: Vec<[(BufId, bool); 2]>,
     /// Launches before the loop.
@@ -90,7 +93,9 @@ fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<
     builder.end_group().map_err(|e| failed(e, plan.steps.len().checked_sub(1)))?;
     builder.end_segment();
     let Lowering { graph, pairs, attention_without_kernel, .. } = builder.lowering;
-    let (launches, body) = (builder.launches, builder.body);
+    let (mut launches, body) = (builder.launches, builder.body);
+    let body = turn_order::in_order_of_schedule(plan, rank, (&mut launches, &graph.slots), body)
+        .map_err(|e| failed(e, None))?;
     Ok(DevicePlan {
         target,
         rank,
@@ -107,11 +112,11 @@ fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<
     })
 }
 
-struct ProgramBuilder<'a> {
-    lowering: Lowering<'a>,
+pub(super) struct ProgramBuilder<'a> {
+    pub(super) lowering: Lowering<'a>,
     launches: IdVec<LaunchId, Launch>,
     /// The launches so far outside of loops, or in the innermost open one.
-    body: Vec<LaunchId>,
+    pub(super) body: Vec<LaunchId>,
     /// Operations that are no launches yet, each with its step.
     operations: Vec<(Operation, usize)>,
     /// Loops whose bodies are being built, outermost first.
@@ -198,7 +203,11 @@ impl ProgramBuilder<'_> {
         mut ending: Vec<TensorSlot>,
     ) -> Result<(), LoweringError> {
         match &step.prim {
-            Prim::Repeat { dim, reverse, from } => self.begin_loop(index, step, (*dim, *reverse, *from)),
+            Prim::Repeat { dim, reverse, from, axes } => {
+                self.begin_loop(index, step, (*dim, *reverse, *from), axes)
+            }
+            Prim::Receive { axes, reverse } => self.receive(index, step, (axes, *reverse), ending),
+            Prim::Send { axes, reverse } => self.send(index, step, (axes, *reverse), ending),
             Prim::EndRepeat => self.end_loop(index, step, ending),
             Prim::Collective(collective) => self.collective(index, step, collective, ending),
             Prim::Wait => self.wait(index, step, ending),
@@ -309,6 +318,10 @@ impl ProgramBuilder<'_> {
             let operation = match how {
                 ResidualStep::Blank => None,
                 ResidualStep::Store { stack, dim, from } => {
+                    // Positions are counted from the first one of the device.
+                    let first =
+                        self.open.iter().rfind(|open| open.dim == dim).map_or(0, |open| open.positions.start);
+                    let from = from.saturating_sub(first);
                     let ends = ending.iter().position(|s| *s == slot);
                     ending.retain(|s| *s != slot);
                     let status =
@@ -334,6 +347,7 @@ impl ProgramBuilder<'_> {
         index: usize,
         step: &Step,
         (dim, reverse, from): (Dim, bool, usize),
+        axes: &[Axis],
     ) -> Result<(), LoweringError> {
         if self.open.len() == MOST_NESTED {
             return Err(LoweringError::Plan(format!("more than {MOST_NESTED} loops are in each other")));
@@ -349,10 +363,11 @@ impl ProgramBuilder<'_> {
         let begin =
             pairs.map(|(k, (start, current))| [(start.buf, ends(k, start)), (current.buf, unread(current))]);
         let begin = begin.collect();
-        let of = LoopLaunch { dim, reverse, from, carries: vec![], body: vec![], turns: vec![] };
-        let launch = self.launch(LaunchKind::Loop(Box::new(of)), index);
+        let context = &self.lowering.context;
+        let positions = shard(context.plan.dims.size(dim), axes, context.mesh(), &context.coords);
+        let launch = self.launch(LaunchKind::Free, index);
         let before = std::mem::take(&mut self.body);
-        self.open.push(OpenLoop { launch, step: index, dim, reverse, from, begin, before });
+        self.open.push(OpenLoop { launch, step: index, dim, reverse, from, positions, begin, before });
         Ok(())
     }
 
@@ -370,9 +385,10 @@ impl ProgramBuilder<'_> {
             return Err(LoweringError::Plan("a loop ends with other carries than it begins with".into()));
         }
         let across = step.reads.iter().zip(&step.writes);
-        let OpenLoop { launch, step: begun, dim, reverse, from, begin, before } = open;
+        let OpenLoop { launch, step: begun, dim, reverse, from, positions, begin, before } = open;
         let plan = self.lowering.context.plan;
-        let lags = plan.lags(&StepLoop { begin: begun, end: index, dim, reverse, from });
+        let lags =
+            plan.lags(&StepLoop { begin: begun, end: index, dim, reverse, from, most: positions.len() });
         let lag_of = |found: &dyn Fn(&Step) -> bool| {
             lags.iter().find(|(s, _)| found(&plan.steps[*s])).map(|(_, lag)| usize::from(*lag))
         };
@@ -392,9 +408,19 @@ impl ProgramBuilder<'_> {
         let body = std::mem::replace(&mut self.body, before);
         let lags: Vec<usize> =
             body.iter().map(|id| usize::from(plan.steps[self.launches[*id].step].lag)).collect();
-        let turns = turns::turns(from..plan.dims.size(dim), reverse, &carries, &lags);
-        self.launches[launch].kind =
-            LaunchKind::Loop(Box::new(LoopLaunch { dim, reverse, from, carries, body, turns }));
+        let own = positions.start.max(from)..positions.end.max(from);
+        let turns = turns::turns(own, reverse, &carries, &lags);
+        let numbers = turn_order::numbers(plan, begun..index);
+        self.launches[launch].kind = LaunchKind::Loop(Box::new(LoopLaunch {
+            dim,
+            reverse,
+            from,
+            positions,
+            numbers,
+            carries,
+            body,
+            turns,
+        }));
         self.launches[launch].steps = vec![begun, index];
         self.body.push(launch);
         self.finish_step(index, &ending);
@@ -402,20 +428,20 @@ impl ProgramBuilder<'_> {
     }
 
     /// Adds the operations of a step that has been lowered.
-    fn finish_step(&mut self, index: usize, ending: &[TensorSlot]) {
+    pub(super) fn finish_step(&mut self, index: usize, ending: &[TensorSlot]) {
         let operations = self.lowering.graph.finish(ending);
         self.operations.extend(operations.into_iter().map(|o| (o, index)));
     }
 
     /// Makes launches of what was recorded since the last ones.
-    fn end_segment(&mut self) {
+    pub(super) fn end_segment(&mut self) {
         let operations = std::mem::take(&mut self.operations);
         let made = self.launches_of(operations);
         self.body.extend(made);
     }
 
     /// A launch that reads and writes no tensors itself.
-    fn launch(&mut self, kind: LaunchKind, step: usize) -> LaunchId {
+    pub(super) fn launch(&mut self, kind: LaunchKind, step: usize) -> LaunchId {
         let steps = self.steps_of(step);
         self.launches.push(Launch { kind, step, steps, reads: vec![], writes: vec![], frees: vec![] })
     }
@@ -515,7 +541,7 @@ impl ProgramBuilder<'_> {
             }
         };
         let async_id = step.async_id;
-        let collective = CollectiveLaunch { prepared, async_id, pack, calls, unpack };
+        let collective = CollectiveLaunch { prepared, async_id, pack, calls, unpack, link: None };
         let launch = self.launch(LaunchKind::Collective(Box::new(collective)), index);
         self.body.push(launch);
         self.in_flight.extend(starts.map(|(id, arrival)| (id, (launch, arrival))));
@@ -540,7 +566,7 @@ impl ProgramBuilder<'_> {
     }
 
     /// The launches of what was recorded of a step.
-    fn finished(&mut self, step: usize, ending: &[TensorSlot]) -> Vec<LaunchId> {
+    pub(super) fn finished(&mut self, step: usize, ending: &[TensorSlot]) -> Vec<LaunchId> {
         let operations = self.lowering.graph.finish(ending);
         self.launches_of(operations.into_iter().map(|operation| (operation, step)).collect())
     }

@@ -55,7 +55,11 @@ impl HostSteps<'_, '_> {
             reads = reads.into_iter().map(|r| self.upcast(r)).collect();
             outs.iter_mut().for_each(|o| o.dtype = o.dtype.wide());
         }
-        let work = HostWork::Step(self.0.graph.step);
+        // The first stage of a pipeline copies in place of receiving.
+        let work = match step.prim {
+            Prim::Copy => HostWork::Copy,
+            _ => HostWork::Step(self.0.graph.step),
+        };
         let made = self.record((step.name(), work), &reads, &outs, Some(step));
         for (made, to) in made.into_iter().zip(&writes) {
             self.store(made, to);

@@ -5,8 +5,10 @@ pub mod contraction;
 pub(super) mod dispatch;
 pub(super) mod graph;
 pub(super) mod host;
+pub(super) mod links;
 pub mod local;
 pub(super) mod ops;
+pub(super) mod turn_order;
 
 use crate::decisions::Decisions;
 use crate::decisions::def_use::DefUse;

@@ -81,7 +81,7 @@ impl RowGroups {
 
 /// Whether a step consumes its operand, so that its lifetime cannot be extended.
 pub fn takes(step: &Step) -> bool {
-    matches!(step.prim, Prim::Collective(_) | Prim::Wait | Prim::DynamicUpdateSlice { .. })
+    step.communicates() || matches!(step.prim, Prim::DynamicUpdateSlice { .. })
 }
 
 struct Finder<'a, F, W> {

@@ -150,7 +150,11 @@ impl Verifier<'_> {
                     self.carry(from, ends, (!c.unread).then_some(c.current));
                 }
                 Turn::Run { launch, position } => {
-                    self.launch(of.body[launch], at.within(self.plan, of.dim, position))?;
+                    self.launch(of.body[launch], at.within(self.plan, of.dim, position, of.positions.start))?;
+                }
+                Turn::Skip { carry } => {
+                    let c = &of.carries[carry];
+                    self.carry(c.start, c.ends, Some(c.last));
                 }
                 Turn::End { carry, made } => {
                     let c = &of.carries[carry];

@@ -10,7 +10,7 @@ use crate::expr::Reg;
 use crate::prim::spec::HalfFloats::{self, Widened};
 use crate::prim::spec::{DTypes as T, Donation as D, KernelFamily, Linear, Operands as O, Spec, Work};
 use crate::random::Distribution;
-use crate::{AttentionPart, AttentionSpec, Collective, Dim, Expr, Monoid, SlidingWindow};
+use crate::{AttentionPart, AttentionSpec, Axis, Collective, Dim, Expr, Monoid, SlidingWindow};
 use serde::{Deserialize, Serialize};
 
 /// The specification of an ordinary primitive.
@@ -383,7 +383,7 @@ primitives! {
         _ => Spec { name: collective.name(), ..PLAIN },
     };
     /// `(starts…) -> currents…`: a loop begins. The steps up to its `EndRepeat` run once for each position of `dim` that is not before
-    /// `from`, all of them on every device. A current is its start in the first iteration, then the operand of the `EndRepeat` at the same position. That
+    /// `from` and that the device holds where the dim is split over `axes`. A current is its start in the first iteration, then the operand of the `EndRepeat` at the same position. That
     /// operand is written with the [`crate::Step::lag`] with which the current is read, or with one less. In the latter case the current
     /// is the value of the turn before, and neither its start nor its value after the loop is read.
     Repeat {
@@ -393,6 +393,10 @@ primitives! {
         reverse: bool,
         /// The lowest position.
         from: usize,
+        /// Axes that split the dim: each device runs the iterations of its own positions. In the body values are those of the device; a carry
+        /// that is partial over these axes around the loop is a sum over the iterations of all devices.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        axes: Vec<Axis>,
     } => Spec {
         name: "repeat",
         reads: O::Many("start"),
@@ -412,7 +416,7 @@ primitives! {
         ..PLAIN
     };
     /// `(input) -> out`: `out = input[dim = position]`, at the position of the iteration of the loop over `dim` in whose body the
-    /// step is. Each device holds all of `dim`. All other dims are the same, in the same order.
+    /// step is. The input is split along `dim` as the loop is. All other dims are the same, in the same order.
     IterationSlice {
         /// The dim of the loop, the first of the input's.
         dim: Dim,
@@ -452,6 +456,28 @@ primitives! {
         /// True if it must be zeros.
         zero: bool,
     } => Spec { name: "blank", reads: O::Named(&[]), dtypes: T::Any, ..PLAIN };
+    /// `(starts…) -> received…`: before a loop whose dim is split over stages, the carries as the stage before made them; on the
+    /// first stage with positions in the direction of the loop what they start as. It waits for the message of [`Prim::Send`] of that stage.
+    Receive {
+        /// The axes of the stages, major first.
+        axes: Vec<Axis>,
+        /// Whether the last stage is the first one.
+        reverse: bool,
+    } => Spec {
+        family: KernelFamily::Memory, name: "receive",
+        reads: O::Many("start"),
+        writes: O::Many("received"),
+        donation: D::Paired,
+        dtypes: T::Any,
+        ..MOVED
+    };
+    /// `(lasts…) ->`: behind such a loop, sends its carries to the stage behind; nothing on the last one. It does not wait for that stage.
+    Send {
+        /// The axes of the stages, major first.
+        axes: Vec<Axis>,
+        /// Whether the last stage is the first one.
+        reverse: bool,
+    } => Spec { name: "send", reads: O::Many("last"), writes: O::Named(&[]), dtypes: T::Any, ..PLAIN };
     /// `(results…) ->`: the end of a collective that an earlier step of the same async_id started: waits for it. From here on
     /// its results may be read.
     Wait => Spec { name: "wait", reads: O::Many("result"), writes: O::Named(&[]), ..PLAIN };

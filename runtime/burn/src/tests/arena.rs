@@ -108,7 +108,8 @@ impl Hand {
         body: Vec<LaunchId>,
     ) -> LaunchId {
         let turns = turns(from..3, reverse, &carries, &vec![0; body.len()]);
-        let of = LoopLaunch { dim: self.dim, reverse, from, carries, body, turns };
+        let of =
+            LoopLaunch { dim: self.dim, reverse, from, positions: 0..3, numbers: None, carries, body, turns };
         self.launch(LaunchKind::Loop(Box::new(of)), &[], &[])
     }
 

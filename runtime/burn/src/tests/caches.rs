@@ -30,7 +30,7 @@ fn plan(mesh: &Mesh, of_rows: &[Axis], of_keys: &[Axis], sum: bool) -> Plan {
     let [current, next, last] = [(); 3].map(|()| b.like(&cache));
     let [total_now, total_next, total_last] = [(); 3].map(|()| b.like(&total));
     b.step("total", Prim::Blank { zero: true }, &[], &[&total]);
-    let repeat = Prim::Repeat { dim: layers, reverse: false, from: 0 };
+    let repeat = Prim::Repeat { dim: layers, reverse: false, from: 0, axes: vec![] };
     b.step("layers", repeat, &[&cache, &total], &[&current, &total_now]);
     let update = Prim::DynamicUpdateSlice { dim: key, from: new, iteration: Some(layers) };
     b.step("cache", update, &[&current, &value, &start], &[&next]);

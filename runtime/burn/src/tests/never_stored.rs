@@ -30,7 +30,7 @@ fn with_mask(summed: bool) -> (Plan, BufId, BufId) {
     let [stack_now, stack_next, stack_last] = [(); 3].map(|()| b.like(&stack));
     let [now, second] = [(); 2].map(|()| b.like(&x));
     b.step("kept", Prim::Blank { zero: false }, &[], &[&stack]);
-    let repeat = || Prim::Repeat { dim: layers, reverse: false, from: 0 };
+    let repeat = || Prim::Repeat { dim: layers, reverse: false, from: 0, axes: vec![] };
     b.step("layers", repeat(), &[&x, &stack], &[&now, &stack_now]);
     let mask = b.whole(DType::Bool, &[dim]);
     let drawn = Prim::Random { stream: "d".into(), distribution: Distribution::Bernoulli { rate: 0.5 } };

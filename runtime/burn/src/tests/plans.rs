@@ -21,6 +21,7 @@ impl Builder {
             float: DType::F64,
             inputs: vec![],
             microbatches: None,
+            pipeline: None,
             buffers: vec![],
             program_inputs: vec![],
             steps: vec![],

@@ -32,7 +32,12 @@ fn layers(inside: Inside) -> Plan {
     let kept = b.whole(DType::F32, &[layers, n]);
     b.step("kept", Prim::Blank { zero: false }, &[], &[&kept]);
     let [now, current, next, last, after] = [&x, &kept, &kept, &x, &kept].map(|o| b.like(o));
-    b.step("layers", Prim::Repeat { dim: layers, reverse: false, from: 0 }, &[&x, &kept], &[&now, &current]);
+    b.step(
+        "layers",
+        Prim::Repeat { dim: layers, reverse: false, from: 0, axes: vec![] },
+        &[&x, &kept],
+        &[&now, &current],
+    );
     let mut value = now;
     for (k, stack) in stacks.iter().enumerate() {
         let (one, half, made) = (b.like(&x), b.whole(DType::BF16, &[n]), b.like(&x));
@@ -49,7 +54,12 @@ fn layers(inside: Inside) -> Plan {
     }
     if inside == Inside::Loop {
         let (now, last) = (b.like(&value), b.like(&value));
-        b.step("inner", Prim::Repeat { dim: layers, reverse: false, from: 0 }, &[&value], &[&now]);
+        b.step(
+            "inner",
+            Prim::Repeat { dim: layers, reverse: false, from: 0, axes: vec![] },
+            &[&value],
+            &[&now],
+        );
         let next = b.like(&value);
         b.map("next", &[&now], &next, |e, r| e.binary(BinaryFn::Mul, r[0], r[0]));
         b.step("inner", Prim::EndRepeat, &[&next], &[&last]);

@@ -4,6 +4,7 @@ mod faults;
 pub(crate) mod interpreter;
 mod kernels;
 mod launched;
+mod links;
 mod notes;
 pub(crate) mod place;
 pub(crate) mod programs;

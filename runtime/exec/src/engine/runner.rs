@@ -20,8 +20,8 @@ use meshwright_device::slot::{LaunchId, TensorSlot};
 use meshwright_device::text::origin;
 use meshwright_device::turns::Turn;
 use meshwright_device::{CompileError, DevicePlan};
-use meshwright_plan::{ArenaId, BufId, DType, Plan, Prim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_plan::{ArenaId, BufId, DType, Plan};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,10 @@ pub(crate) struct Program<B: Backend> {
     handles: Handles<B>,
     /// Calls in flight of each started collective, by its id. After a run that failed it holds those that were not waited for.
     in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
+    /// Messages to the next stages that are on their way, the oldest first.
+    pub(super) sent: VecDeque<Vec<InFlightCall<B>>>,
+    /// Messages so far over each link.
+    pub(super) messages: BTreeMap<Arc<[usize]>, u64>,
     /// Most bytes that it needs at once by the Plan, less what this device never makes.
     pub(crate) planned: u64,
     /// Where the results of kernels lie, on devices that have an arena.
@@ -44,9 +48,9 @@ pub(crate) struct Program<B: Backend> {
 }
 
 /// A call of a transport that was started, with its memory and its number.
-struct InFlightCall<B: Backend> {
-    started: Started<CallTensors<B::CallMemory>>,
-    sequence: u64,
+pub(super) struct InFlightCall<B: Backend> {
+    pub(super) started: Started<CallTensors<B::CallMemory>>,
+    pub(super) sequence: u64,
 }
 
 /// Why a run ended.
@@ -117,11 +121,11 @@ impl RunContext<'_> {
     }
 
     /// Ends what computes; gives the time.
-    fn close(&mut self) -> u64 {
+    pub(super) fn close(&mut self) -> u64 {
         self.recorder.as_mut().map_or(0, |r| r.close())
     }
 
-    fn ended(&mut self, what: What, step: usize, begin: u64, sequence: u64) -> u64 {
+    pub(super) fn ended(&mut self, what: What, step: usize, begin: u64, sequence: u64) -> u64 {
         self.recorder.as_mut().map_or(0, |r| r.ended(what, step, begin, sequence))
     }
 }
@@ -160,6 +164,8 @@ impl<B: Backend> Program<B> {
             done,
             handles,
             in_flight: BTreeMap::new(),
+            sent: VecDeque::new(),
+            messages: BTreeMap::new(),
             planned,
             plan,
         })
@@ -250,6 +256,7 @@ impl<B: Backend> Program<B> {
     /// Gives up the collectives that a failed run has left in flight.
     pub(crate) fn cancel(&mut self) {
         self.in_flight.clear();
+        self.sent.clear();
     }
 
     /// Runs all steps.
@@ -262,6 +269,7 @@ impl<B: Backend> Program<B> {
         self.examine(backend, &given, &mut run)?;
         let device = self.device.clone();
         self.launches(backend, &device.body, &mut run)?;
+        self.delivered(0, &mut run)?;
         Ok(backend.leave_arena()?)
     }
 
@@ -301,7 +309,12 @@ impl<B: Backend> Program<B> {
             LaunchKind::Free => {}
             LaunchKind::Collective(collective) => self.collective(backend, (launch, collective), run)?,
             LaunchKind::Loop(of) => {
+                let before = *run.sequence;
                 self.iterate(backend, of, run)?;
+                if let Some(numbers) = of.numbers.filter(|_| run.rng.iteration.depth() == 0) {
+                    // Stages have made different calls. From here on all devices count alike again.
+                    *run.sequence = before + numbers;
+                }
                 self.examine(backend, &self.written(&launch.steps), run)?;
             }
             LaunchKind::Wait { start, unpack } => {
@@ -354,8 +367,13 @@ impl<B: Backend> Program<B> {
                     }
                 }
                 Turn::Run { launch, position } => {
-                    run.rng.iteration = around.within(&self.plan, of.dim, position);
+                    run.rng.iteration = around.within(&self.plan, of.dim, position, of.positions.start);
                     self.launch(backend, of.body[launch], run)?;
+                }
+                Turn::Skip { carry } => {
+                    let c = &of.carries[carry];
+                    let tensors = self.get(c.start, c.ends);
+                    self.bind(c.last, tensors);
                 }
                 Turn::End { carry, made } => {
                     let c = &of.carries[carry];
@@ -400,7 +418,7 @@ impl<B: Backend> Program<B> {
 
     /// A launch of a step begins, if it is none that belongs to a collective.
     fn begin(&self, backend: &mut B, step: usize, run: &mut RunContext<'_>) {
-        if matches!(self.plan.steps[step].prim, Prim::Collective(_) | Prim::Wait) {
+        if self.plan.steps[step].communicates() {
             return;
         }
         run.reach(backend, step);
@@ -429,12 +447,17 @@ impl<B: Backend> Program<B> {
         Ok(())
     }
 
-    fn written(&self, done: &[usize]) -> Vec<BufId> {
+    pub(super) fn written(&self, done: &[usize]) -> Vec<BufId> {
         done.iter().flat_map(|step| &self.plan.steps[*step].writes).map(|o| o.buf).collect()
     }
 
     /// Looks at values that were just made, where somebody asked for it.
-    fn examine(&mut self, backend: &B, bufs: &[BufId], run: &mut RunContext<'_>) -> Result<(), RunError> {
+    pub(super) fn examine(
+        &mut self,
+        backend: &B,
+        bufs: &[BufId],
+        run: &mut RunContext<'_>,
+    ) -> Result<(), RunError> {
         let Some(seen) = run.examined.as_deref_mut() else { return Ok(()) };
         seen.resize(self.plan.buffers.len(), Finiteness::Finite);
         for buf in bufs {
@@ -456,13 +479,16 @@ impl<B: Backend> Program<B> {
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
         run.reach(backend, launch.step);
+        if of.link.is_some() {
+            return self.message(backend, (launch, of), run);
+        }
         let mut begin = run.close();
         self.launches(backend, &of.pack, run)?;
         let mut in_flight = vec![];
         for call in &of.calls {
             *run.sequence += 1;
             let sequence = *run.sequence;
-            let started = self.start(backend, of, call, run)?;
+            let started = self.start(backend, of, (call, sequence), run)?;
             begin = run.ended(What::Start, launch.step, begin, sequence);
             in_flight.push(InFlightCall { started, sequence });
         }
@@ -477,11 +503,11 @@ impl<B: Backend> Program<B> {
     }
 
     /// Starts a call of the transport.
-    fn start(
+    pub(super) fn start(
         &mut self,
         backend: &mut B,
         piece: &CollectiveLaunch,
-        call: &TransportCall,
+        (call, sequence): (&TransportCall, u64),
         run: &mut RunContext<'_>,
     ) -> Result<Started<CallTensors<B::CallMemory>>, RunError> {
         let gpu = run.transport.gpu();
@@ -501,13 +527,13 @@ impl<B: Backend> Program<B> {
                 }
             }
         }
-        let tag = tag_of(&piece.prepared, *run.sequence);
+        let tag = tag_of(&piece.prepared, sequence);
         let group = &piece.prepared.group;
         run.transport.try_start(group, &tag, memory, |m| call_on(call, m).map_err(RunError::from))
     }
 
     /// Waits for the calls of a collective, and unpacks what they gave.
-    fn wait(
+    pub(super) fn wait(
         &mut self,
         backend: &mut B,
         piece: &CollectiveLaunch,

@@ -93,7 +93,7 @@ pub(super) fn loops(plan: &Plan) -> Vec<LoopView> {
         begin: all[i].begin,
         end: all[i].end,
         dim: plan.dims.name(all[i].dim).into(),
-        iterations: all[i].iterations(plan),
+        iterations: all[i].most,
         reverse: all[i].reverse,
     };
     (0..all.len()).map(view).collect()
@@ -161,7 +161,12 @@ fn traffic(plan: &Plan, step: &Step) -> u64 {
     let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as u64;
     let sum = |all: &[Operand]| all.iter().map(bytes).sum::<u64>();
     match &step.prim {
-        Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => 0,
+        Prim::Collective(_)
+        | Prim::Wait
+        | Prim::Repeat { .. }
+        | Prim::EndRepeat
+        | Prim::Receive { .. }
+        | Prim::Send { .. } => 0,
         // A view.
         Prim::IterationSlice { .. } => 0,
         Prim::Blank { zero } => u64::from(*zero) * sum(&step.writes),

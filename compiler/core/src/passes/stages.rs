@@ -1,0 +1,79 @@
+//! Stages of a pipeline: the dims of a program in which a loop is split over devices.
+//!
+//! The ends of a pipeline are loops of one iteration over dims of their own, of which one stage has the position that counts.
+
+use crate::layout::{Layout, Rule, RuleDim};
+use crate::passes::linear::linearized;
+use crate::step::step_graph::StepGraph;
+use meshwright_diag::Span;
+use meshwright_ops::{Crossing, Graph, Id};
+use meshwright_plan::{Dim, Dims};
+use std::collections::BTreeMap;
+
+/// The dims of a program with stages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stages {
+    /// The dim of the loop that is split.
+    pub dim: Dim,
+    /// A dim of one position, which the first stage has.
+    pub first: Dim,
+    /// A dim of a position for each stage.
+    pub last: Dim,
+    /// The position of `last` that counts, that of the last stage.
+    pub from: usize,
+    /// The rule that splits the loop.
+    pub span: Span,
+}
+
+/// The dims that a step with stages needs, added to it, and the layout with the rules for them; `None` where the layout splits no loop of it.
+pub(crate) fn planned(step: &mut StepGraph, layout: &Layout) -> Option<(Stages, Layout)> {
+    let pipeline = layout.pipeline.as_ref()?;
+    if !step.graph.repeats.iter().any(|r| r.dim == pipeline.dim) {
+        return None;
+    }
+    let dims = &mut step.graph.dims;
+    let free = |dims: &Dims, wanted: &str| {
+        (0..).map(|i: usize| format!("{wanted}{}", "_".repeat(i))).find(|n| dims.find(n).is_none())
+    };
+    let count: usize = pipeline.axes.iter().map(|a| layout.mesh.size(*a)).product();
+    let (first, last) = (free(dims, "first_stage"), free(dims, "last_stage"));
+    let first = dims.add(first.unwrap_or_default(), 1);
+    let last = dims.add(last.unwrap_or_default(), count);
+    let mut layout = layout.clone();
+    let same = |r: &&Rule| r.dim == RuleDim::Dim(pipeline.dim) && r.span == pipeline.span;
+    let of_loop = layout.rules.iter().find(same).cloned();
+    for end in [first, last] {
+        layout.rules.extend(of_loop.iter().map(|r| Rule { dim: RuleDim::Dim(end), ..r.clone() }));
+        layout.loops.insert(end);
+    }
+    Some((Stages { dim: pipeline.dim, first, last, from: count - 1, span: pipeline.span }, layout))
+}
+
+/// Brings what a loop over stages gives to all of them, where no loop over the parts of a batch is around it: stages then run one after the other.
+pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
+    let mut step = step.clone();
+    let g = &mut step.graph;
+    let given = |g: &Graph, id: Id| {
+        let of = g.boundary(id).filter(|b| b.how == Crossing::Final && b.dim == stages.dim);
+        of.is_some_and(|b| g.repeats[b.of].parent.is_none())
+    };
+    let mut whole: BTreeMap<Id, Id> = BTreeMap::new();
+    for id in g.ids().filter(|id| given(g, *id)).collect::<Vec<_>>() {
+        (g.cursor, g.scope) = (g.node(id).origin.clone(), None);
+        let end = g.repeat(stages.last, false);
+        g.repeats[end].from = stages.from;
+        let carry = g.carry(end, id);
+        let sum = g.cross(end, Crossing::Accumulate, carry);
+        let sum = g.cast(sum, g.ty(id).dtype);
+        whole.insert(id, sum);
+    }
+    for id in g.ids().filter(|id| g.boundary(*id).is_none_or(|b| b.dim != stages.last)).collect::<Vec<_>>() {
+        for x in &mut g.nodes[id].inputs {
+            *x = whole.get(x).copied().unwrap_or(*x);
+        }
+    }
+    for goal in &mut step.outputs {
+        goal.id = whole.get(&goal.id).copied().unwrap_or(goal.id);
+    }
+    linearized(step)
+}

@@ -1,0 +1,50 @@
+//! Messages between the stages of a pipeline.
+
+use super::runner::{InFlightCall, Program, RunContext, RunError};
+use crate::backend::Backend;
+use crate::trace::What;
+use meshwright_device::launch::{CollectiveLaunch, Launch, LinkEnd};
+use std::time::Instant;
+
+/// Most messages to a next stage that are on their way while a device goes on.
+const MOST_SENT: usize = 2;
+
+impl<B: Backend> Program<B> {
+    /// A message over a link between two stages. What is sent is kept until the receiver has it; few messages are on their way at once.
+    pub(super) fn message(
+        &mut self,
+        backend: &mut B,
+        (launch, of): (&Launch, &CollectiveLaunch),
+        run: &mut RunContext<'_>,
+    ) -> Result<(), RunError> {
+        let mut begin = run.close();
+        let mut in_flight = vec![];
+        for call in &of.calls {
+            // Both ends of a link count its messages.
+            let number = self.messages.entry(of.prepared.group.shared_ranks().clone()).or_default();
+            *number += 1;
+            let sequence = *number;
+            let started = self.start(backend, of, (call, sequence), run)?;
+            begin = run.ended(What::Start, launch.step, begin, sequence);
+            in_flight.push(InFlightCall { started, sequence });
+        }
+        if of.link == Some(LinkEnd::Receive) {
+            self.wait(backend, of, in_flight, (launch.step, &of.unpack), run)?;
+            return self.examine(backend, &self.written(&launch.steps), run);
+        }
+        self.sent.push_back(in_flight);
+        self.delivered(MOST_SENT, run)
+    }
+
+    /// Waits until no more than so many messages are on their way.
+    pub(super) fn delivered(&mut self, most: usize, run: &mut RunContext<'_>) -> Result<(), RunError> {
+        while self.sent.len() > most {
+            for call in self.sent.pop_front().unwrap_or_default() {
+                let asked = Instant::now();
+                call.started.wait()?;
+                *run.waited += asked.elapsed();
+            }
+        }
+        Ok(())
+    }
+}
