@@ -77,7 +77,18 @@ fn a_page_is_given_what_its_charts_draw() {
     assert_eq!((&a["layout"], &a["mesh"], &a["sets"]), (&json!("dp"), &json!("r=2"), &json!({})));
     assert_eq!(
         (&a["collectives"], &a["memory"]),
-        (&json!([["all_reduce", "r and c", 4, 64]]), &json!([1, 2, 3]))
+        (
+            &json!([["all_reduce", "r and c", 4, 64]]),
+            &json!([
+                ["parameters", 1],
+                ["optimizer state", 2],
+                ["copies of parameters", 0],
+                ["gradients", 3],
+                ["residuals", 0],
+                ["communication", 0],
+                ["workspace", 0]
+            ])
+        )
     );
     assert_eq!((&a["step_seconds"], &a["examples"]), (&json!(0.00418661), &json!(50)));
     assert_eq!(a["epochs"]["at"], json!([1, 2, 3]));
