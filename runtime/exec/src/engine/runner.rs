@@ -1,7 +1,7 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
 use super::interpreter::{LoadedKernel, execute};
-use super::place::not_compiled;
+use super::place::{not_compiled, place};
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
 use crate::collective::{CallTensors, call_on, tag_of};
@@ -20,7 +20,7 @@ use meshwright_device::slot::{LaunchId, TensorSlot};
 use meshwright_device::text::origin;
 use meshwright_device::turns::Turn;
 use meshwright_device::{CompileError, DevicePlan};
-use meshwright_plan::{ArenaId, BufId, DType, Plan};
+use meshwright_plan::{ArenaId, BufId, DType, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -133,6 +133,15 @@ impl RunContext<'_> {
 impl<B: Backend> Program<B> {
     pub(crate) fn new(backend: &mut B, plan: Arc<Plan>, rank: usize) -> Result<Program<B>, ExecError> {
         backend.check(&plan, rank)?;
+        // What is sent would have to keep its place in the arena until it has arrived.
+        let sends = plan.steps.iter().position(|s| matches!(s.prim, Prim::Send { .. }));
+        if let Some(step) = sends.filter(|_| backend.target().has_arena()) {
+            let problem = "pipelines do not run on GPUs yet: run it on CPUs, or leave the rule that splits the loop out";
+            return Err(ExecError::Plan {
+                place: place(&plan, rank, None, Some(step)),
+                problem: problem.into(),
+            });
+        }
         let compiled = meshwright_device::compile(&plan, rank, backend.target());
         let mut device = compiled.map_err(|error| not_compiled(&plan, rank, error))?;
         let planned = plan.peak_without(&device.absent);
