@@ -21,25 +21,27 @@ use meshwright_plan::{AttentionPart, DType, Dim, Dims, Init, Plan, Prim};
 
 /// What stands in the equations.
 #[derive(Clone, Copy, Default)]
-struct Features {
-    causal: bool,
+pub(crate) struct Features {
+    pub(crate) causal: bool,
     /// Keys are masked by a truth value of each example and key; of the first example all of them.
-    padded: bool,
+    pub(crate) padded: bool,
+    /// A masked score is `-inf`, and no example has all keys masked.
+    pub(crate) infinite: bool,
     /// The rate of a dropout, or 0.
-    dropout: f64,
-    capped: bool,
+    pub(crate) dropout: f64,
+    pub(crate) capped: bool,
     /// Scores are logarithms of squares, whose slope at 0 is no number.
-    logarithm: bool,
+    pub(crate) logarithm: bool,
     /// Queries, keys and values are results of products, as in a model: in a program of a half type they are stored so.
-    projected: bool,
+    pub(crate) projected: bool,
 }
 
 /// Equations with a loss, and the gradients of queries, keys and values.
-struct Equations {
-    graph: Graph,
+pub(crate) struct Equations {
+    pub(crate) graph: Graph,
     bound: Bound,
-    outputs: Vec<(&'static str, Id)>,
-    dims: Vec<Dim>,
+    pub(crate) outputs: Vec<(&'static str, Id)>,
+    pub(crate) dims: Vec<Dim>,
 }
 
 fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> Id {
@@ -52,7 +54,7 @@ fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> I
 }
 
 /// The equations of several heads in groups that share keys, recognized where `fused`; sizes are examples, queries, keys and width.
-fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equations {
+pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equations {
     let [batch, seq, keys, width] = sizes;
     let mut g = Graph::new(Dims::default());
     let (b, s, k) = (g.dims.add("batch", batch), g.dims.add("seq", seq), g.dims.add("key", keys));
@@ -87,7 +89,7 @@ fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equ
     if has.capped {
         score = g.unary(&TANH, score);
     }
-    let none = g.constant(-1e9, dtype);
+    let none = g.constant(if has.infinite { f64::NEG_INFINITY } else { -1e9 }, dtype);
     if has.causal {
         let (i, j) = (g.index(s), g.index(k));
         let seen = g.binary("<=", j, i);
@@ -95,7 +97,8 @@ fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equ
     }
     if has.padded {
         let real = leaf(&mut g, "real", DType::Bool, &[b, k], false);
-        let value = |at: &[usize]| f64::from(u8::from(at[0] > 0 && !at[1].is_multiple_of(3)));
+        let value =
+            |at: &[usize]| f64::from(u8::from((has.infinite || at[0] > 0) && !at[1].is_multiple_of(3)));
         bound.insert(real, F64Tensor::build(&g.dims, &[b, k], value));
         score = g.choose(real, score, none);
     }
@@ -122,7 +125,7 @@ fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equ
 }
 
 /// Compares what is recognized with the oracle of the equations.
-fn check(
+pub(crate) fn check(
     name: &str,
     dtype: DType,
     sizes: [usize; 4],
@@ -148,10 +151,17 @@ fn check(
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
 }
 
-const ALL: Features =
-    Features { causal: true, padded: true, dropout: 0.25, capped: true, logarithm: false, projected: false };
+pub(crate) const ALL: Features = Features {
+    causal: true,
+    padded: true,
+    infinite: false,
+    dropout: 0.25,
+    capped: true,
+    logarithm: false,
+    projected: false,
+};
 
-fn each() -> [(&'static str, Features); 5] {
+pub(crate) fn each() -> [(&'static str, Features); 5] {
     [
         ("plain", Features::default()),
         ("causal", Features { causal: true, ..Features::default() }),
@@ -191,10 +201,10 @@ fn attention_equals_its_equations_in_plain_operations() {
 }
 
 /// Half types, and how far results may be off, relative to the exact ones.
-const HALVES: [(DType, f64); 2] = [(DType::BF16, 1.0 / 64.0), (DType::F16, 1.0 / 512.0)];
+pub(crate) const HALVES: [(DType, f64); 2] = [(DType::BF16, 1.0 / 64.0), (DType::F16, 1.0 / 512.0)];
 
 /// Compares what is recognized in a program of a half type with the oracle of the equations; gives the step.
-fn check_half(
+pub(crate) fn check_half(
     name: &str,
     (half, narrow): (DType, f64),
     sizes: [usize; 4],

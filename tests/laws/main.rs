@@ -26,6 +26,7 @@ mod monoids;
 mod mutants;
 mod oracle;
 mod repeat;
+mod rings;
 mod rng;
 mod rows;
 mod sizes;

@@ -6,6 +6,7 @@ use crate::oracle::{Bound, close_from, from_host, walk};
 use crate::subject::{Arrival, Built, Subject, build, narrow, step, subjects, tensors};
 use meshwright_core::StepGraph;
 use meshwright_core::layout::{Rule, RuleDim, ScopeClass};
+use meshwright_diag::Span;
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Dim, Mesh};
 use std::time::Instant;
@@ -16,11 +17,13 @@ pub(crate) struct Way {
     pub(crate) mesh: Mesh,
     /// Its rules.
     pub(crate) rules: Vec<Rule>,
+    /// Dims whose shards go around.
+    pub(crate) rings: Vec<Dim>,
 }
 
 /// Axes of some sizes, and rules.
 pub(crate) fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
-    Way { mesh: Mesh::new(axes.iter().zip(["a", "b", "c"]).map(|(k, n)| (n, *k))), rules }
+    Way { mesh: Mesh::new(axes.iter().zip(["a", "b", "c"]).map(|(k, n)| (n, *k))), rules, rings: Vec::new() }
 }
 
 /// Operands are inputs: each dim over 1 to 4 devices, pairs of dims over two axes, one dim over both, two dims that
@@ -184,7 +187,9 @@ pub(crate) fn same_step(
             let rules: Vec<String> = w.rules.iter().map(|r| say(r, &w.mesh, &graph.dims)).collect();
             format!("{name} on {}, `{}`: {what}", w.mesh.describe(), rules.join("; "))
         };
-        let plan = match plan(step, &layout(&w.mesh, w.rules.clone()), true) {
+        let mut layout = layout(&w.mesh, w.rules.clone());
+        layout.rings = w.rings.iter().map(|d| (*d, Span::default())).collect();
+        let plan = match plan(step, &layout, true) {
             Ok(p) => p.plan,
             Err(Refused::Bug(e)) => return Err(at(e)),
             Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),

@@ -99,7 +99,7 @@ struct Pipeline {
     graph: [Pass<StepGraph, StepGraph>; 9],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
-    plan: [Pass<Plan, Plan>; 6],
+    plan: [Pass<Plan, Plan>; 7],
     lifetimes: Pass<Plan, Finished>,
 }
 
@@ -168,6 +168,10 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new("fuse", "chains of element-wise steps become one", |p, c, _| {
             Some(if c.options.examined { p } else { lowering::fuse(p) })
         }),
+        Pass::new("rings", "attention takes keys that go around the devices shard by shard", |p, c, _| {
+            Some(if c.options.examined { p } else { lowering::rings(p, &c.layout.rings) })
+        })
+        .only_if(communicates),
         Pass::new(
             "stagger",
             "loops gather for the next iteration and reduce for the one before while they compute",

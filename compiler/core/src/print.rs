@@ -153,7 +153,7 @@ pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
             let monoid = c.monoid.map_or_else(String::new, |m| format!("[{m}]"));
             let [join, split] = [c.join, c.split].map(|dims| dim_names(dims, names));
             let dims = match (c.join, c.split) {
-                ([], []) => c.window.map_or_else(String::new, |w| format!(" {}", names.name(w.0))),
+                ([], []) => c.moves_ranges().map_or_else(String::new, |d| format!(" {}", names.name(d))),
                 ([], _) => format!(" -> {split}"),
                 (_, []) => format!(" <- {join}"),
                 _ => format!(" {join} -> {split}"),
@@ -188,7 +188,8 @@ pub fn plan(p: &Plan) -> String {
                 let axes = axis_names(&e.axes, &p.mesh);
                 let split = if axes.is_empty() { String::new() } else { format!(":{axes}") };
                 let window = if e.window.is_some() { "+" } else { "" };
-                format!("{}{split}{window}", p.dims.name(*d))
+                let rotated = e.rotated.map_or_else(String::new, |(_, by)| format!("+{by}"));
+                format!("{}{split}{window}{rotated}", p.dims.name(*d))
             })
             .collect();
         format!("b{}[{}]", o.buf.0, dims.join(" "))
@@ -241,7 +242,7 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::Reduce { monoid } => format!("reduce[{monoid}]"),
         Prim::Collective(c) => {
             let spec = c.spec();
-            let window = spec.window.map(|w| w.0);
+            let window = spec.moves_ranges();
             let moved =
                 [spec.join, spec.split, window.as_slice()].into_iter().filter(|dims| !dims.is_empty());
             let moved: Vec<String> = moved.map(|dims| dim_names(dims, &p.dims)).collect();

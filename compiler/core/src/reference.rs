@@ -246,6 +246,12 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         ),
         (
             LayoutKeyword,
+            "ring",
+            "Permits what `gather` permits, but shards of keys and values go around the devices, and attention takes them one after the other: no device holds all of the dim. Whatever else needs it whole is error E0317, unless `gather` permits that too.",
+            "ring key",
+        ),
+        (
+            LayoutKeyword,
             "params",
             "Before `:`: how parameters are stored. They are gathered where they are used.",
             "params: * -> data",

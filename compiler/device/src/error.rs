@@ -51,6 +51,9 @@ pub enum NoAttentionKernel {
     /// The target does not multiply half types on tensor cores.
     #[error("the device has no tensor cores for half types")]
     TensorCores,
+    /// A turn of a ring.
+    #[error("it goes on with what other keys have given, which kernels do not take")]
+    Continues,
     /// Queries, keys and values that tensor cores would round.
     #[error("its queries are `{0}`, and tensor cores multiply `bf16` and `f16`")]
     Wide(DType),

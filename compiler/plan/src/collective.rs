@@ -49,6 +49,14 @@ pub enum Collective {
         /// The window that the reader needs.
         window: Window,
     },
+    /// Each device gets the shard of a dim that the device after it along `axis` holds, the last one that of the first: see
+    /// [`crate::Extent::rotated`].
+    Rotate {
+        /// Along which axis, the only one of `dim`.
+        axis: Axis,
+        /// The dim.
+        dim: Dim,
+    },
 }
 
 /// The portion of a buffer that a member sends to each member, or receives from each.
@@ -126,7 +134,7 @@ kinds! {
     AllGather = "all_gather", copied(Portion::Whole, Portion::Pieces);
     /// See [`Collective::AllToAll`].
     AllToAll = "all_to_all", copied(Portion::Pieces, Portion::Pieces);
-    /// See [`Collective::Permute`].
+    /// See [`Collective::Permute`] and [`Collective::Rotate`].
     Permute = "permute", copied(Portion::Ranges, Portion::Ranges);
     /// One member's memory goes to all.
     Broadcast = "broadcast", Traffic { rooted: true, ..copied(Portion::Whole, Portion::Whole) };
@@ -221,20 +229,34 @@ pub struct CollectiveSpec<'a> {
     pub split: &'a [Dim],
     /// The dim whose shards become windows.
     pub window: Option<(Dim, Window)>,
+    /// The dim whose shards go from each member to the one before it.
+    pub rotates: Option<Dim>,
 }
 
 impl CollectiveSpec<'_> {
+    /// The dim along which each member gets ranges that others hold.
+    pub fn moves_ranges(&self) -> Option<Dim> {
+        self.window.map(|w| w.0).or(self.rotates)
+    }
+
     /// True if operands may share a call: each is cut, joined or neither.
     pub fn is_bucketable(&self) -> bool {
-        self.window.is_none() && (self.join.is_empty() || self.split.is_empty())
+        self.moves_ranges().is_none() && (self.join.is_empty() || self.split.is_empty())
     }
 }
 
 impl Collective {
     /// Its effect.
     pub fn spec(&self) -> CollectiveSpec<'_> {
-        let of =
-            |kind, axes| CollectiveSpec { kind, axes, monoid: None, join: &[], split: &[], window: None };
+        let of = |kind, axes| CollectiveSpec {
+            kind,
+            axes,
+            monoid: None,
+            join: &[],
+            split: &[],
+            window: None,
+            rotates: None,
+        };
         let one = std::slice::from_ref;
         match self {
             Collective::AllReduce { axes, monoid } => {
@@ -256,16 +278,32 @@ impl Collective {
             Collective::Permute { axes, dim, window } => {
                 CollectiveSpec { window: Some((*dim, *window)), ..of(CollectiveKind::Permute, axes) }
             }
+            Collective::Rotate { axis, dim } => {
+                CollectiveSpec { rotates: Some(*dim), ..of(CollectiveKind::Permute, one(axis)) }
+            }
+        }
+    }
+
+    /// The dim that is cut or joined of each operand, where operands share a call.
+    fn dims_mut(&mut self) -> Option<&mut Vec<Dim>> {
+        match self {
+            Collective::ReduceScatter { dims, .. } | Collective::AllGather { dims, .. } => Some(dims),
+            _ => None,
         }
     }
 
     /// Adds the operands of another bucket of its kind, over the same axes and of the same monoid, behind its own.
-    pub fn extend(&mut self, other: Collective) {
-        use Collective::{AllGather, ReduceScatter};
-        if let (ReduceScatter { dims, .. }, ReduceScatter { dims: more, .. })
-        | (AllGather { dims, .. }, AllGather { dims: more, .. }) = (self, other)
-        {
-            dims.extend(more);
+    pub fn extend(&mut self, mut other: Collective) {
+        if let (Some(dims), Some(more)) = (self.dims_mut(), other.dims_mut()) {
+            dims.append(more);
+        }
+    }
+
+    /// Leaves out operands of a bucket: those for which `keep`, in their order, is false.
+    pub fn retain(&mut self, keep: &[bool]) {
+        let mut keep = keep.iter();
+        if let Some(dims) = self.dims_mut() {
+            dims.retain(|_| keep.next().copied().unwrap_or(true));
         }
     }
 
@@ -299,7 +337,7 @@ impl Collective {
     }
 
     /// The placement of the result of its only operand, placed as `p`; `None` where it does not apply. A dim that is stored by a
-    /// window is a copy for one op: only other dims of it still move.
+    /// window is a copy for one op: only other dims of it still move. A rotation leaves the placement as it is, and another shard to each.
     pub fn apply(&self, p: &Placement) -> Option<Placement> {
         self.takes(1).then(|| self.apply_to(0, p))?
     }
@@ -329,6 +367,9 @@ impl Collective {
         }
         if let Some(dim) = split {
             c.axes.iter().for_each(|a| q.push(dim, *a));
+        }
+        if let Some(dim) = c.rotates {
+            (p.axes(dim) == c.axes && !p.windows.contains_key(&dim)).then_some(())?;
         }
         if let Some((dim, window)) = c.window {
             (p.axes(dim) == c.axes).then_some(())?;

@@ -2,8 +2,8 @@
 
 use crate::expr::Scalar;
 use crate::{
-    AttentionOperands, AttentionPart, AttentionSpec, BufId, Collective, DType, Dim, Donation, Expr, Operand,
-    Part, Plan, Prim, Step, Work,
+    AttentionPart, AttentionSpec, BufId, Collective, DType, Dim, Donation, Expr, Operand, Part, Plan, Prim,
+    Step, Work,
 };
 
 impl Step {
@@ -16,8 +16,7 @@ impl Step {
             Prim::Lookup { dims } | Prim::ScatterAdd { dims } => self.reads.len() == dims.len() + 1,
             Prim::Concat { parts, .. } => parts.len() == self.reads.len(),
             Prim::Attention { spec, parts } => {
-                self.reads.len() == AttentionOperands::of(parts).extras + spec.extras
-                    && self.writes.len() == parts.len()
+                self.reads.len() == spec.operands(parts) && self.writes.len() == parts.len()
             }
             Prim::Collective(c) => c.takes(self.reads.len()) && self.reads.len() == self.writes.len(),
             _ => true,

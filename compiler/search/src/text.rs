@@ -194,13 +194,14 @@ impl FixedRules {
                 }
                 LayoutKind::Microbatches { .. } => kept.microbatches = true,
                 LayoutKind::Recompute(_) => kept.recompute = true,
-                LayoutKind::Gather(names) => {
+                LayoutKind::Gather(names) | LayoutKind::Ring(names) => {
                     let here: Vec<&str> =
                         names.iter().map(|n| n.text.as_str()).filter(|n| is_known(n)).collect();
                     if here.is_empty() {
                         continue;
                     }
-                    written = format!("gather {}", here.join(", "));
+                    let word = if matches!(item.kind, LayoutKind::Ring(_)) { "ring" } else { "gather" };
+                    written = format!("{word} {}", here.join(", "));
                 }
                 LayoutKind::Schedule(_)
                 | LayoutKind::ReduceGrads

@@ -40,6 +40,7 @@ mod grammar {
             Rule::setting | Rule::settings => "a setting",
             Rule::kw_mesh => "`mesh`",
             Rule::kw_gather => "`gather`",
+            Rule::kw_ring => "`ring`",
             Rule::kw_micro => "`microbatches`",
             Rule::kw_schedule => "`schedule`",
             Rule::kw_recompute => "`recompute`",
@@ -59,7 +60,8 @@ mod grammar {
     }
 }
 
-const SETTINGS: [&str; 7] = ["mesh", "gather", "microbatches", "schedule", "recompute", "keep", "reduce"];
+const SETTINGS: [&str; 8] =
+    ["mesh", "gather", "ring", "microbatches", "schedule", "recompute", "keep", "reduce"];
 
 /// Words within rules and settings: before `:`, behind the axes, and behind `keep` and `reduce`.
 const WITHIN: [&str; 8] = ["params", "grads", "moments", "when", "free", "in", "once", "by"];
@@ -110,7 +112,8 @@ struct Parser<'a> {
 fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
     use Rule::{EOI, arrow, colon, comma, equals};
     use Rule::{
-        kw_by, kw_gather, kw_in, kw_keep, kw_mesh, kw_micro, kw_params, kw_recompute, kw_reduce, kw_schedule,
+        kw_by, kw_gather, kw_in, kw_keep, kw_mesh, kw_micro, kw_params, kw_recompute, kw_reduce, kw_ring,
+        kw_schedule,
     };
     pair.into_inner().filter(|p| {
         !matches!(
@@ -128,6 +131,7 @@ fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
                 | kw_params
                 | kw_recompute
                 | kw_reduce
+                | kw_ring
                 | kw_schedule
         )
     })
@@ -237,6 +241,7 @@ impl Parser<'_> {
                 LayoutKind::Mesh(MeshDecl { axes, span })
             }
             Rule::gather => LayoutKind::Gather(self.names(pair, base)),
+            Rule::ring => LayoutKind::Ring(self.names(pair, base)),
             Rule::microbatches => {
                 let (count, count_span) = self.count(&parts(pair).next()?, base)?;
                 LayoutKind::Microbatches { count, count_span }

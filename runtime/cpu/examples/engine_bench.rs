@@ -43,7 +43,10 @@ impl Builder {
 
     fn buf(&mut self, dtype: DType, dims: &[Dim]) -> Operand {
         let size = |d: &Dim| self.0.dims.size(*d);
-        let extents = dims.iter().map(|d| Extent { size: size(d), axes: vec![], window: None }).collect();
+        let extents = dims
+            .iter()
+            .map(|d| Extent { size: size(d), axes: vec![], window: None, rotated: None })
+            .collect();
         self.0.buffers.push(Buffer::new(dtype, extents));
         Operand { buf: BufId(self.0.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }

@@ -16,7 +16,7 @@ pub(super) fn attention(
     writes: &[Local],
 ) -> Result<KernelWork, LoweringError> {
     let at = AttentionOperands::of(parts);
-    if reads.len() != at.extras + spec.extras || writes.len() != parts.len() {
+    if reads.len() != spec.operands(parts) || writes.len() != parts.len() {
         return Err(LoweringError::Plan("an attention of other operands than it says".into()));
     }
     context.check_aligned(&reads.iter().chain(writes).collect::<Vec<_>>(), &[])?;
@@ -31,9 +31,11 @@ pub(super) fn attention(
         key: l.stride(spec.key),
         own: own.iter().filter_map(|d| Some((l.shape[l.at(*d)?], l.stride(*d)))).collect(),
     };
+    let state = spec.state(parts);
     let own_of_read = |i: usize| -> &[Dim] {
         match i {
             0 | 1 => &spec.width,
+            _ if state.is_some_and(|[_, _, values]| values == i) => &spec.values,
             _ if Some(i) == at.values || Some(i) == at.cotangent => &spec.values,
             _ => &[],
         }
@@ -62,6 +64,7 @@ pub(super) fn attention(
         score: space.renumbered(&spec.score, spec),
         slope: space.renumbered(&spec.slope, spec),
         weight: spec.weight.as_ref().map(|w| space.renumbered(w, spec)),
+        state,
         draws: draws.collect::<Result<_, _>>()?,
     })?;
     Ok(KernelWork::new(move |args, outs| {

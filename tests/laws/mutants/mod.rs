@@ -11,6 +11,7 @@ mod lies;
 mod loops;
 mod placements;
 mod plans;
+mod rings;
 mod roles;
 mod run;
 mod sites;

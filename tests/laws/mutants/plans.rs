@@ -132,7 +132,8 @@ pub(super) const FAULTS: &[Fault] = faults![
         collectives(p, k, |c, all| match c {
             Collective::ReduceScatter { axis, .. }
             | Collective::AllGather { axis, .. }
-            | Collective::AllToAll { axis, .. } => {
+            | Collective::AllToAll { axis, .. }
+            | Collective::Rotate { axis, .. } => {
                 *axis = *all.iter().find(|a| *a != axis)?;
                 Some(())
             }
@@ -150,7 +151,7 @@ pub(super) const FAULTS: &[Fault] = faults![
                 Collective::ReduceScatter { dims, .. } | Collective::AllGather { dims, .. } => {
                     dims[0] = *reads[0].dims.iter().find(|d| **d != dims[0])?;
                 }
-                Collective::Permute { dim, .. } => *dim = *reads[0].dims.iter().find(|d| *d != dim)?,
+                Collective::Permute { dim, .. } | Collective::Rotate { dim, .. } => *dim = *reads[0].dims.iter().find(|d| *d != dim)?,
                 Collective::AllToAll { join, split, .. } => std::mem::swap(join, split),
                 Collective::AllReduce { .. } => return None,
             }

@@ -86,7 +86,7 @@ model m {
 train m { minimize xent optimizer sgd(lr = 0.1, momentum = 0.9) }
 ";
 
-const ATTENTION: &str = "
+pub(super) const ATTENTION: &str = "
 dim batch = 4, seq = 5, heads = 2, d = 3, key = seq
 model m {
     input x[batch, seq]: float

@@ -35,6 +35,7 @@ const MASKED: &[&str] = &["--train", "wordpiece", "--vocab", "320", "--task", "m
 const MIXED: &[(&str, &str)] = &[
     ("data=2,model=2", "batch -> data; heads, d_ff -> model; params: * -> data"),
     ("data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; recompute layers.*"),
+    ("model=2,ctx=2", "heads, d_ff, vocab -> model; seq -> ctx; ring key"),
     ("", "microbatches 5"),
     ("data=3", "batch -> data; params: * -> data; microbatches 5; recompute layers.*"),
     ("data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; microbatches 5"),
@@ -53,17 +54,27 @@ const STAGES: &[(&str, &str)] = &[
     ("pipe=2,model=2", "layers -> pipe; d_ff -> model; moments: * -> model; microbatches 5; schedule gpipe"),
 ];
 
+/// Keys around a ring, within other ways.
+const RINGS: &[(&str, &str)] = &[
+    (
+        "model=2,ctx=2",
+        "d_ff -> model; seq -> ctx; ring key; params: * -> ctx; recompute layers.*; microbatches 5",
+    ),
+    ("ctx=3", "seq -> ctx; ring key; moments: * -> ctx; microbatches 5"),
+    ("pipe=2,ctx=2", "layers -> pipe; seq -> ctx; ring key; microbatches 5"),
+];
+
 /// The batch example by example.
 const PARTS: &[(&str, &str)] = &[("", "microbatches 5")];
 
 #[test]
 fn gpt_is_trained_alike_under_every_layout() {
-    text_alike("gpt", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES].concat(), NEXT);
+    text_alike("gpt", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES, RINGS].concat(), NEXT);
 }
 
 #[test]
 fn bert_is_trained_alike_under_every_layout() {
-    text_alike("bert", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES].concat(), MASKED);
+    text_alike("bert", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES, RINGS].concat(), MASKED);
 }
 
 #[test]
@@ -82,7 +93,7 @@ fn llama_is_trained_alike_under_every_layout() {
     // Its heads are `groups` times `queries`.
     let mut sizes: Vec<_> = TEXT.into_iter().filter(|(name, _)| *name != "heads").collect();
     sizes.extend([("groups", 3), ("queries", 2)]);
-    text_alike("llama", &sizes, &[PARTS, STAGES].concat(), NEXT);
+    text_alike("llama", &sizes, &[PARTS, STAGES, RINGS].concat(), NEXT);
 }
 
 #[test]

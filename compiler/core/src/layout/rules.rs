@@ -71,6 +71,8 @@ pub struct Layout {
     pub rules: Vec<Rule>,
     /// Dims that may be gathered although no rule implies it.
     pub gathers: BTreeSet<Dim>,
+    /// Dims whose shards go around the devices where attention needs all of them, with the place in the layout.
+    pub rings: BTreeMap<Dim, Span>,
     /// Paths of values that are computed again for the backward pass, instead of kept.
     pub recompute: Vec<Arc<str>>,
     /// In how many parts a training step takes its batch, and where the layout says so.
@@ -93,6 +95,11 @@ impl Layout {
     /// The first item of `keep` by which gathered copies of a parameter are kept.
     pub(crate) fn keeps(&self, parameter: &str) -> Option<usize> {
         self.keep.iter().position(|(path, _)| path.as_deref().is_none_or(|p| matches(p, parameter)))
+    }
+
+    /// Whether a dim may be put together although no rule implies it: by gathers or by rings.
+    pub(crate) fn joins(&self, dim: Dim) -> bool {
+        self.gathers.contains(&dim) || self.rings.contains_key(&dim)
     }
 
     /// Whether any rule speaks of a path.
@@ -158,14 +165,17 @@ pub fn layout(
                 }
                 read_rule((rule, item.span), &index, shared, &mut layout, &mut read, &mut out);
             }
-            LayoutKind::Gather(names) => {
+            LayoutKind::Gather(names) | LayoutKind::Ring(names) => {
                 for n in names {
                     let foreign = if shared { Foreign::Unlike } else { Foreign::Never };
                     if out.len() >= MAX_REPORTED {
                         break;
                     }
                     if let Some(d) = dim(&n.text, n.span, &index, foreign, &mut read.missing, &mut out) {
-                        layout.gathers.insert(d);
+                        match &item.kind {
+                            LayoutKind::Ring(_) => drop(layout.rings.entry(d).or_insert(n.span)),
+                            _ => drop(layout.gathers.insert(d)),
+                        }
                     }
                 }
             }
@@ -212,7 +222,7 @@ fn read_setting(kind: &LayoutKind, span: Span, layout: &mut Layout, out: &mut Ve
         LayoutKind::Recompute(paths) => {
             layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
         }
-        LayoutKind::Mesh(_) | LayoutKind::Rule(_) | LayoutKind::Gather(_) => {}
+        LayoutKind::Mesh(_) | LayoutKind::Rule(_) | LayoutKind::Gather(_) | LayoutKind::Ring(_) => {}
     }
 }
 

@@ -80,6 +80,12 @@ pub(super) struct OpenBody<'a> {
     pub(super) blanks: Vec<(Operand, bool)>,
     /// What leaves it: for each copy behind the loop the position among what it carries.
     pub(super) leaving: BTreeMap<CopyId, usize>,
+    /// What is stacked, each with its position among what the loop carries.
+    pub(super) stacked: Vec<(BufId, usize)>,
+    /// What is sliced, and the slice.
+    pub(super) sliced: Vec<(BufId, Operand)>,
+    /// The dims of copies behind the loop that are stacked once, under the names of another.
+    pub(super) renamed: BTreeMap<CopyId, Vec<Dim>>,
     /// The value that the steps of the boundary belong to.
     pub(super) of: Id,
     pub(super) phase: Phase,

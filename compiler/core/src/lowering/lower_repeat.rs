@@ -7,7 +7,7 @@ use super::lower::{Lower, OpenBody};
 use crate::partition::{CopyId, PlacedLoop};
 use meshwright_ops::{Crossing, Id, Repeat};
 use meshwright_plan::expr::BinaryFn;
-use meshwright_plan::{DType, Dim, Expr, Operand, Placement, Plan, Prim, largest_shard};
+use meshwright_plan::{BufId, Buffer, DType, Dim, Expr, Operand, Placement, Plan, Prim, largest_shard};
 use std::collections::BTreeMap;
 
 /// The same Plan, in which no buffer that a loop fills begins as whatever its memory holds.
@@ -67,6 +67,9 @@ impl<'a> Lower<'a> {
             carried: Vec::new(),
             blanks: Vec::new(),
             leaving: BTreeMap::new(),
+            stacked: Vec::new(),
+            sliced: Vec::new(),
+            renamed: BTreeMap::new(),
             of,
             phase,
         });
@@ -101,7 +104,17 @@ impl<'a> Lower<'a> {
                     order.insert(0, dim);
                     all = self.copied(&all, &order, id);
                 }
+                // Under other names it may be there already. Under the same, it is to be made again.
+                let alike = |s: &&(BufId, Operand)| s.0 == all.buf && s.1.dims != all.dims[1..];
+                let known = self.open.last().and_then(|open| open.sliced.iter().find(alike));
+                if let Some((_, one)) = known {
+                    self.operands[out] = Some(Operand { dims: all.dims[1..].to_vec(), ..*one });
+                    return;
+                }
                 let one = self.buffer(dtype, &all.dims[1..], &placement);
+                if let Some(open) = self.open.last_mut() {
+                    open.sliced.push((all.buf, one.clone()));
+                }
                 self.operands[out] = Some(one.clone());
                 let phase = self.spmd.step.graph.node(id).origin.phase;
                 self.push(Prim::IterationSlice { dim }, vec![all], one, (id, None), phase);
@@ -116,7 +129,7 @@ impl<'a> Lower<'a> {
         let held = self.plan.buffer(from.buf).clone();
         let along = |d: &Dim| from.dims.iter().position(|f| f == d).map(|i| held.extents[i].clone());
         let extents = order.iter().filter_map(along).collect();
-        let out = self.buffer_of(meshwright_plan::Buffer { extents, ..held.clone() }, order);
+        let out = self.buffer_of(Buffer { extents, ..held.clone() }, order);
         let phase = self.spmd.step.graph.node(id).origin.phase;
         self.push(Prim::Copy, vec![from.clone()], out.clone(), (id, None), phase);
         out
@@ -144,6 +157,9 @@ impl<'a> Lower<'a> {
             Crossing::Accumulate => value.dims.clone(),
             _ => return,
         };
+        if b.how == Crossing::Stack && self.is_stacked(value.buf, dtype, (&dims, &placement), out) {
+            return;
+        }
         let start = self.buffer(dtype, &dims, &placement);
         // In the body of a loop that is split, a sum is that of the device's own iterations.
         let axes = self.open.last().map_or(&[][..], |open| &open.placed.axes);
@@ -152,24 +168,46 @@ impl<'a> Lower<'a> {
         let [current, next] = [(); 2].map(|()| self.buffer(dtype, &dims, &within));
         if b.how == Crossing::Stack {
             let prim = Prim::IterationUpdate { dim: b.dim };
-            self.push(prim, vec![current.clone(), value], next.clone(), (id, None), phase);
+            self.push(prim, vec![current.clone(), value.clone()], next.clone(), (id, None), phase);
         } else {
             let prim = addition([dtype, self.plan.buffer(value.buf).dtype], dtype);
-            self.push(prim, vec![current.clone(), value], next.clone(), (id, None), phase);
+            self.push(prim, vec![current.clone(), value.clone()], next.clone(), (id, None), phase);
         }
         if let Some(open) = self.open.last_mut() {
             open.blanks.push((start.clone(), b.how == Crossing::Accumulate || open.from > 0));
+            if b.how == Crossing::Stack {
+                open.stacked.push((value.buf, open.carried.len()));
+            }
             open.leaving.insert(out, open.carried.len());
             open.carried.push([start, current, next]);
         }
     }
 
-    fn end_loop(&mut self) {
-        let Some(OpenBody { placed, dim, reverse, from, begin, mut carried, blanks, leaving, of, phase }) =
-            self.open.pop()
-        else {
-            return;
+    /// Lets a value leave the loop as a stack that is there already, where it is the same buffer: a rename alone is between the two. False
+    /// where there is none.
+    fn is_stacked(
+        &mut self,
+        value: BufId,
+        dtype: DType,
+        (dims, placement): (&[Dim], &Placement),
+        out: CopyId,
+    ) -> bool {
+        let extents = dims.iter().map(|d| placement.extent(*d, &self.plan.dims)).collect();
+        let wanted = Buffer { partial: placement.partial.clone(), ..Buffer::new(dtype, extents) };
+        let Some(open) = self.open.last_mut() else { return false };
+        let alike = |(of, k): &&(BufId, usize)| {
+            *of == value && self.plan.buffers[open.carried[*k][0].buf.0 as usize] == wanted
         };
+        let Some((_, k)) = open.stacked.iter().find(alike).copied() else { return false };
+        open.leaving.insert(out, k);
+        open.renamed.insert(out, dims.to_vec());
+        true
+    }
+
+    fn end_loop(&mut self) {
+        let Some(open) = self.open.pop() else { return };
+        let OpenBody { placed, dim, reverse, from, begin, mut carried, blanks, leaving, of, phase, .. } =
+            open;
         self.times /= self.iterations(placed).max(1);
         // What was cast in the body is not there behind it.
         self.upcasts.retain(|_, (_, open)| *open <= self.open.len());
@@ -202,7 +240,11 @@ impl<'a> Lower<'a> {
                 let current = self.operand(carry?.current);
                 carried.iter().position(|[_, now, _]| now.buf == current.buf)
             });
-            self.operands[*out] = at.map(|k| lasts[k].clone());
+            let dims = open.renamed.get(out);
+            self.operands[*out] = at.map(|k| match dims {
+                Some(dims) => Operand { dims: dims.clone(), ..lasts[k] },
+                None => lasts[k].clone(),
+            });
         }
         let [starts, currents, nexts] =
             [0, 1, 2].map(|k| carried.iter().map(|c| c[k].clone()).collect::<Vec<Operand>>());

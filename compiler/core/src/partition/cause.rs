@@ -8,8 +8,8 @@ use super::propagation::Walk;
 use super::reshard::Reshard;
 use super::spmd::Cause;
 use crate::layout::{RuleDim, assign};
-use meshwright_diag::{Diagnostic, codes};
-use meshwright_ops::{Class, Id, Kind};
+use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_ops::{AttentionGrad, AttentionPass, Class, Id, Kind};
 use meshwright_plan::{Axis, Collective, CollectiveSpec, Dim, Monoid, Phase, Placement, Window};
 use std::collections::BTreeSet;
 
@@ -83,7 +83,7 @@ impl Walk<'_> {
         }
     }
 
-    fn rule_of(&self, id: Id, kind: &Reshard) -> Option<meshwright_diag::Span> {
+    fn rule_of(&self, id: Id, kind: &Reshard) -> Option<Span> {
         let axis = match kind {
             Reshard::Collective(c) => *c.axes().first()?,
             Reshard::SliceWindow { axes, .. } => *axes.first()?,
@@ -105,10 +105,25 @@ impl Walk<'_> {
             let d = unasked_gather(self, id, axis, dim, user);
             self.diagnostics.push(d);
         }
+        let Some(ring) = self.facts.layout.rings.get(&dim).copied() else { return };
+        let attends = user.is_some_and(|u| {
+            let op = self.facts.node(u).op.as_any();
+            op.is::<AttentionPass>() || op.is::<AttentionGrad>()
+        });
+        let gathers = attends || self.facts.layout.gathers.contains(&dim);
+        if !gathers && !self.implied_without_permission(id, axis, dim, user) && self.told.insert((dim, axis))
+        {
+            let d = no_ring(self, (id, axis, dim), user, ring);
+            self.diagnostics.push(d);
+        }
     }
 
-    /// Whether the rules imply that a value is gathered.
+    /// Whether the rules imply that a value is gathered, or the layout permits it.
     pub(super) fn implied(&self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> bool {
+        self.facts.layout.joins(dim) || self.implied_without_permission(id, axis, dim, user)
+    }
+
+    fn implied_without_permission(&self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> bool {
         let class = self.facts.node(id).origin.class;
         let user_class = user.map_or(Class::OptimizerState, |u| self.facts.node(u).origin.class);
         self.stored_split(id, axis, user)
@@ -120,7 +135,6 @@ impl Walk<'_> {
             || matches!(user_class, Class::OptimizerState)
             // What becomes a gradient is stored as the parameter is.
             || user.is_some_and(|u| self.facts.becomes_gradient(u) || self.scattered.contains(&u))
-            || self.facts.layout.gathers.contains(&dim)
             || self.facts.layout.rules.iter().any(|r| r.free)
                 && self.names_of(id, dim).iter().any(|dim| self.free_rule(*dim, axis))
     }
@@ -193,6 +207,21 @@ impl Walk<'_> {
             }
         }
     }
+}
+
+/// The error for a ring whose shards something else than attention needs all at once.
+fn no_ring(walk: &Walk, (id, axis, dim): (Id, Axis, Dim), user: Option<Id>, ring: Span) -> Diagnostic {
+    let g = walk.facts.graph();
+    let (value, name, over) = (g.describe(id), g.dims.name(dim), walk.facts.mesh.name(axis));
+    let text = format!("`{value}` is needed whole along `{name}`, which goes around `{over}` shard by shard");
+    let mut d = Diagnostic::error(codes::E0317, text);
+    if let Some(u) = user {
+        let wanted = g.describe(u);
+        d = d.at(g.node(u).origin.span, format!("`{wanted}` needs all of `{name}` at once"));
+    }
+    d.and(ring, "the ring")
+        .note("attention alone takes keys and values shard by shard: a softmax over products of queries and keys, of which nothing else reads either")
+        .help(format!("what is no attention may gather if the layout says so too: `gather {name}`"))
 }
 
 /// The error for a gather that no rule implies.

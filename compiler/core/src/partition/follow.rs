@@ -180,7 +180,7 @@ impl Walk<'_> {
     fn reductions_after(&self, x: Id, on: Dim, axis: Axis, limit: u64) -> Option<u64> {
         let facts = self.facts;
         // The dim may be gathered, and several ops would each go on with a part of it.
-        let may = facts.layout.gathers.contains(&on) || self.gradient_of_whole(x, axis, on);
+        let may = facts.layout.joins(on) || self.gradient_of_whole(x, axis, on);
         if !may || !self.branches(x, on) {
             return None;
         }

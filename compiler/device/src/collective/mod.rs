@@ -98,15 +98,15 @@ impl Prepared {
         }
         let members = Members { context, group: &group };
         let spec = collective.spec();
-        let moves = !(spec.join.is_empty() && spec.split.is_empty() && spec.window.is_none());
+        let moves = !(spec.join.is_empty() && spec.split.is_empty() && spec.moves_ranges().is_none());
         if !moves && from.iter().zip(&to).any(|(f, t)| f.ranges != t.ranges) {
             return Err(format!("operand and result of {} differ in shape", spec.kind));
         }
         if !collective.takes(from.len()) {
             return Err(format!("{} operands of one {}", from.len(), spec.kind));
         }
-        let shape = match spec.window {
-            Some((dim, _)) => {
+        let shape = match spec.moves_ranges() {
+            Some(dim) => {
                 let axis = to[0].at(dim).ok_or("a dim is missing")?;
                 CollectiveShape::Halo(
                     Halo::new(context, &group, dim, [&step.reads[0], &step.writes[0]])?,

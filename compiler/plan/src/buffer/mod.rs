@@ -20,11 +20,22 @@ pub struct Extent {
     /// Where the device holds not its shard but what a loop that is split over `axes` needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
+    /// Where the device holds not its shard but that of another: the one at so many coordinates after its own along one of `axes`, the first
+    /// after the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotated: Option<(Axis, u16)>,
 }
 
 impl Extent {
     /// The global range that the device at `coords` holds.
     pub fn range(&self, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+        if let Some((axis, by)) = self.rotated {
+            let mut coords = coords.to_vec();
+            if let Some(at) = coords.get_mut(usize::from(axis.0)) {
+                *at = (*at + usize::from(by)) % mesh.size(axis);
+            }
+            return shard(self.size, &self.axes, mesh, &coords);
+        }
         match &self.window {
             Some(w) => w.shard(self.size, &self.axes, mesh, coords),
             None => shard(self.size, &self.axes, mesh, coords),

@@ -84,6 +84,7 @@ impl Placement {
             size: dims.size(dim),
             axes: self.axes(dim).to_vec(),
             window: self.windows.get(&dim).copied(),
+            rotated: None,
         }
     }
 

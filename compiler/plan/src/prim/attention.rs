@@ -116,6 +116,23 @@ pub struct AttentionSpec {
     pub extras: usize,
     /// The random values.
     pub draws: Vec<Drawn>,
+    /// Whether a forward pass goes on where one over other keys has ended: the last three operands are the maximum, the sum and the values that
+    /// this has given, and the results are those of all keys so far.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continues: bool,
+}
+
+impl AttentionSpec {
+    /// The number of operands of a step that gives some parts.
+    pub fn operands(&self, parts: &[AttentionPart]) -> usize {
+        AttentionOperands::of(parts).extras + self.extras + if self.continues { 3 } else { 0 }
+    }
+
+    /// Positions of the maximum, the sum and the values where a step that gives some parts goes on with them.
+    pub fn state(&self, parts: &[AttentionPart]) -> Option<[usize; 3]> {
+        let first = AttentionOperands::of(parts).extras + self.extras;
+        self.continues.then_some([first, first + 1, first + 2])
+    }
 }
 
 /// Positions of the operands of a step that gives some parts: queries, keys, then those of these that the parts read, then the

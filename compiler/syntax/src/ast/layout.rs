@@ -28,6 +28,8 @@ pub enum LayoutKind {
     Rule(Rule),
     /// `gather key, value`: gathers that no rule implies are permitted for these dims.
     Gather(Vec<Name>),
+    /// `ring key`: shards of these dims go around the devices in place of being gathered.
+    Ring(Vec<Name>),
     /// `microbatches 8`.
     Microbatches {
         /// The number of parts.

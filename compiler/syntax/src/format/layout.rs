@@ -50,7 +50,7 @@ fn item(w: &mut Writer<'_>, item: &LayoutItem, runs: &mut Runs) {
             w.blank();
             w.take();
         }),
-        LayoutKind::Gather(names) => commas(w, names.len(), |w, _| w.take()),
+        LayoutKind::Gather(names) | LayoutKind::Ring(names) => commas(w, names.len(), |w, _| w.take()),
         LayoutKind::Recompute(globs) => commas(w, globs.len(), |w, i| glob(w, &globs[i])),
         LayoutKind::KeepParams(globs) => {
             w.word("params");

@@ -30,6 +30,7 @@ fn shown(tree: &LayoutFile) -> Vec<String> {
             format!("{kind}|{path}|{}->{}{free}", dims.join(","), names(&r.axes))
         }
         LayoutKind::Gather(n) => format!("gather {}", names(n)),
+        LayoutKind::Ring(n) => format!("ring {}", names(n)),
         LayoutKind::Microbatches { count, .. } => format!("microbatches {count}"),
         LayoutKind::Schedule(n) => format!("schedule {}", n.text),
         LayoutKind::ReduceGrads => "reduce grads in bf16".into(),

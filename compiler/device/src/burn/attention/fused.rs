@@ -99,6 +99,9 @@ impl Lower<'_> {
         if !self.graph.target.tensor_cores {
             return Ok(Err(NoAttentionKernel::TensorCores));
         }
+        if spec.continues {
+            return Ok(Err(NoAttentionKernel::Continues));
+        }
         let at = AttentionOperands::of(parts);
         if let Some(because) = no_kernel_for_dtypes(at, reads) {
             return Ok(Err(because));

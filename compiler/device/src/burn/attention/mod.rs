@@ -2,6 +2,7 @@
 //! never both, as in FlashAttention (Dao et al. 2022, arXiv 2205.14135, algorithms 1 and 4), whose tiles are cut along the keys too.
 
 mod fused;
+mod turns;
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
@@ -72,7 +73,7 @@ impl Lower<'_> {
         let writes: Vec<Local> = step.writes.iter().map(|o| self.local(o)).collect::<Result<_, _>>()?;
         self.context.check_aligned(&reads.iter().chain(&writes).collect::<Vec<_>>(), &[])?;
         let at = AttentionOperands::of(parts);
-        if reads.len() != at.extras + spec.extras || writes.len() != parts.len() {
+        if reads.len() != spec.operands(parts) || writes.len() != parts.len() {
             return Err(LoweringError::Plan("an attention of other operands than it says".into()));
         }
         let range = |d| reads.iter().find_map(|l| l.range(d).ok().cloned());
@@ -81,6 +82,9 @@ impl Lower<'_> {
         let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
         let dtype = reads[0].dtype.wide();
         let space = Local { dtype, dims: spec.space.clone(), ranges, shape, ..reads[0].clone() };
+        if let Some(state) = spec.state(parts).filter(|_| space.elements() == 0) {
+            return self.turn_of_no_keys(&Whole { spec, parts, at, reads, writes }, state);
+        }
         if space.elements() == 0 {
             for (part, out) in parts.iter().zip(&writes).filter(|(_, o)| o.elements() > 0) {
                 let none = match part {
@@ -177,7 +181,7 @@ impl Lower<'_> {
 
     fn attention_loads(&mut self, s: &Scores<'_>) -> Result<Vec<Val>, LoweringError> {
         let (space, mut loads) = (&s.space, vec![]);
-        for extra in s.whole.at.extras..s.reads.len() {
+        for extra in s.whole.at.extras..s.whole.at.extras + s.whole.spec.extras {
             let val = self.beside_scores(s, extra);
             loads.push(if s.reads[extra].dtype == DType::Bool { self.truth(val) } else { val });
         }
@@ -245,20 +249,26 @@ impl Lower<'_> {
             Some(max) => self.beside_scores(s, max),
             None => self.graph.reduce(Reduce::Max, score, s.key),
         };
-        let shifted = self.graph.sub(score, max);
+        let (max, shift, before) = self.turn(s, max);
+        let shifted = self.graph.sub(score, shift);
         let e = self.graph.float(FloatOp::Exp, shifted);
         let mut made = vec![];
         for (part, out) in s.whole.parts.iter().zip(&s.writes) {
             made.push(match part {
                 AttentionPart::Max => self.without_keys(s, max),
-                AttentionPart::Sum => self.sum_of_weights(s, e),
+                AttentionPart::Sum => {
+                    let sum = self.sum_of_weights(s, e);
+                    self.with_sum(s, sum, before)
+                }
                 _ => {
                     let values = s.whole.at.values.unwrap_or(0);
                     let weights = self.weighed(s, e)?;
                     let v = self.tile_of(s, values).val;
                     let mut val = self.attention_product((weights, &s.space), (v, &s.reads[values]), out)?;
+                    val = self.with_values(s, val, out, before);
                     if *part == AttentionPart::Result {
                         let sum = self.sum_of_weights(s, e);
+                        let sum = self.with_sum(s, sum, before);
                         let sum = self.align(&sum, &out.dims);
                         let scale = self.graph.float(FloatOp::Recip, sum);
                         val = self.graph.mul(val, scale);

@@ -282,7 +282,7 @@ impl Lower<'_> {
     }
 
     /// The greater or the lesser; NaN if either is.
-    fn extreme(&mut self, greater: bool, a: Val, b: Val, dtype: DType) -> Val {
+    pub(in crate::burn) fn extreme(&mut self, greater: bool, a: Val, b: Val, dtype: DType) -> Val {
         let e = &mut self.graph;
         let mut first = e.binary(if greater { Binary::Gt } else { Binary::Lt }, a, b);
         if dtype.is_float() {

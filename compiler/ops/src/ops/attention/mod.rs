@@ -147,6 +147,7 @@ impl AttentionForm {
             weight,
             extras: extras.len(),
             draws,
+            continues: false,
         })
     }
 }

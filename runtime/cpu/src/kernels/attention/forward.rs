@@ -1,4 +1,5 @@
-//! The forward pass: greatest scores, sums of exponentials, and values weighted by these.
+//! The forward pass: greatest scores, sums of exponentials, and values weighted by these; from none of them on, or from those that other keys
+//! have given.
 
 use super::super::matrix::{Matrix, product};
 use super::super::{KernelError, Slice, par};
@@ -88,6 +89,11 @@ impl AttentionKernel {
         s.sum.resize(n, T::default());
         s.values.clear();
         s.values.resize(n * columns, T::default());
+        if let Some([max, sum, values]) = self.plan.state {
+            here((0, 0)).pack_rows(max, &mut s.max);
+            here((0, 0)).pack_rows(sum, &mut s.sum);
+            here((0, 0)).pack_rows(values, &mut s.values);
+        }
         let (constant, first): (Vec<_>, Vec<_>) =
             self.key_tiles().map(|keys| (keys, here(keys).constant())).partition(|k| k.1.is_some());
         for (keys, score) in first.into_iter().chain(constant) {

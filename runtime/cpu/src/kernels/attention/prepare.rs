@@ -56,6 +56,8 @@ pub struct AttentionPlan {
     pub slope: Computed,
     /// See `score`.
     pub weight: Option<Computed>,
+    /// Positions of the maximum, the sum and the values that it goes on with: the last operands.
+    pub state: Option<[usize; 3]>,
     /// What is drawn, each with the dim of the scores that each of its own dims is.
     pub draws: Vec<(RandomBlock, Vec<usize>)>,
 }
@@ -172,7 +174,7 @@ impl AttentionPlan {
     /// How a tile walks the tensors that a map reads: the tile itself, the extra operands, and what is drawn.
     fn accesses(&self, shape: &[usize], first: usize) -> Vec<Access> {
         let mut out = vec![Access::dense(self.dtype, shape)];
-        for extra in &self.reads[first..] {
+        for extra in &self.reads[first..self.beside()] {
             let mut strides = extra.outer.clone();
             strides.extend(&extra.rows);
             strides.push(extra.key);
@@ -180,6 +182,11 @@ impl AttentionPlan {
         }
         out.extend(self.draws.iter().map(|_| Access::dense(DType::Bool, shape)));
         out
+    }
+
+    /// Where the extra operands end.
+    pub(super) fn beside(&self) -> usize {
+        self.state.map_or(self.reads.len(), |s| s[0])
     }
 
     /// First key and number of keys of each tile.
@@ -275,7 +282,11 @@ impl AttentionKernel {
     /// If a map does not fit its operands.
     pub fn new(plan: AttentionPlan) -> Result<AttentionKernel, KernelError> {
         let operands = AttentionOperands::of(&plan.parts);
-        if operands.extras > plan.reads.len() || plan.writes.len() != plan.parts.len() {
+        let states = plan.state.map_or(0, |s| s.len());
+        if operands.extras + states > plan.reads.len()
+            || plan.beside() + states != plan.reads.len()
+            || plan.writes.len() != plan.parts.len()
+        {
             return Err(KernelError::Count { expected: operands.extras, found: plan.reads.len() });
         }
         if !plan.dtype.is_float() || plan.dtype.is_half() {

@@ -201,7 +201,8 @@ impl TileAt<'_> {
                 };
                 let row = self.kernel.plan.row_at(self.rows.first);
                 let mut args = vec![Arg::Out(0)];
-                for (i, read) in self.reads.iter().enumerate().skip(self.kernel.operands.extras) {
+                let beside = self.reads.iter().enumerate().take(self.kernel.plan.beside());
+                for (i, read) in beside.skip(self.kernel.operands.extras) {
                     let a = &self.kernel.plan.reads[i];
                     let rows: usize = a.rows.iter().zip(&row).map(|(s, i)| s * i).sum();
                     args.push(Arg::Slice(from(*read, self.base(i) + rows + self.keys.0 * a.key)));

@@ -1,0 +1,91 @@
+//! Faults in attention whose keys go around the devices: turns, rotations, and the sums of what they give.
+
+use super::plans::{Fault, P, R, faults, seeded, steps};
+use super::subjects::{ATTENTION, planned_from};
+use super::{Row, judge};
+use meshwright_plan::{AttentionPart, BufId, Collective, Plan, Prim, Step};
+
+/// Where a step has what it goes on with, if it is a turn that does.
+fn turn(p: &mut Plan, i: usize) -> Option<[usize; 3]> {
+    let Prim::Attention { spec, parts } = &p.steps[i].prim else { return None };
+    spec.state(parts)
+}
+
+/// The result of a rotation, if a step is one.
+fn rotated(p: &Plan, i: usize) -> Option<BufId> {
+    let rotates = matches!(p.steps[i].collective(), Some(Collective::Rotate { .. }));
+    rotates.then(|| p.steps[i].writes[0].buf)
+}
+
+const FAULTS: &[Fault] = faults![
+    "a rotation brings the shard of the device after the next", P, |p, k| {
+        steps(p, k, |p, i| {
+            let to = rotated(p, i)?;
+            let own = p.buffers[to.0 as usize].extents.iter_mut().find(|e| !e.axes.is_empty())?;
+            own.rotated = match own.rotated {
+                Some((axis, by)) => Some((axis, by + 1)),
+                None => Some((own.axes[0], 1)),
+            };
+            Some(())
+        })
+    };
+    "a turn takes the shard that it rotates", P, |p, k| {
+        steps(p, k, |p, i| {
+            let (from, to) = (p.steps[i].reads[0].buf, rotated(p, i)?);
+            let turns = p.steps[i..].iter_mut().filter(|s| matches!(s.prim, Prim::Attention { .. }));
+            let mut reads = turns.flat_map(|s| &mut s.reads).filter(|o| o.buf == to);
+            reads.next()?.buf = from;
+            Some(())
+        })
+    };
+    "a turn begins anew", P, |p, k| {
+        steps(p, k, |p, i| {
+            let state = turn(p, i)?;
+            let step = &mut p.steps[i];
+            step.reads.truncate(state[0]);
+            if let Prim::Attention { spec, .. } = &mut step.prim {
+                spec.continues = false;
+            }
+            Some(())
+        })
+    };
+    "a turn that is not the last gives the result", P, |p, k| {
+        steps(p, k, |p, i| {
+            let Prim::Attention { parts, .. } = &mut p.steps[i].prim else { return None };
+            let values = parts.iter_mut().find(|p| **p == AttentionPart::Values)?;
+            *values = AttentionPart::Result;
+            Some(())
+        })
+    };
+    "the maximum and the sum so far change places", R, |p, k| {
+        steps(p, k, |p, i| {
+            let [max, sum, _] = turn(p, i)?;
+            p.steps[i].reads.swap(max, sum);
+            Some(())
+        })
+    };
+    "a sum of gradients leaves out the terms so far", P, |p, k| {
+        let gradients = |s: &&Step| {
+            matches!(&s.prim, Prim::Attention { parts, .. } if parts.iter().any(|p| p.is_gradient()))
+        };
+        let of_turns: Vec<BufId> =
+            p.steps.iter().filter(gradients).flat_map(|s| &s.writes).map(|o| o.buf).collect();
+        steps(p, k, |p, i| {
+            let adds = p.steps[i].reads.len() == 2 && of_turns.contains(&p.steps[i].reads[1].buf);
+            let Prim::Map { expr, regs } = &mut p.steps[i].prim else { return None };
+            let second = expr.nodes.iter().position(|n| n.scalar == meshwright_plan::expr::Scalar::Load(1))?;
+            regs[0] = second as u16;
+            adds.then_some(())
+        })
+    };
+];
+
+#[test]
+fn every_wrong_ring_is_caught() {
+    let subjects = [
+        planned_from("ring", ATTENTION, "a=3", "seq -> a; ring key"),
+        planned_from("ring and examples", ATTENTION, "b=2,a=2", "batch -> b; seq -> a; ring key"),
+    ];
+    let rows: Vec<Row> = FAULTS.iter().map(|fault| seeded(fault, &subjects)).collect();
+    judge("rings", &rows);
+}

@@ -1,0 +1,169 @@
+//! Attention whose keys go around the devices, against its equations: with uneven and empty shards, rows in which all keys are masked, and
+//! shards in which they are; the same draws at the same positions; and no buffer that has all keys.
+
+use crate::attention::{ALL, Features, HALVES, check, check_half, each, equations};
+use crate::devices::{Devices, free, layout, plan, to};
+use crate::split::{Way, way};
+use crate::subject::step;
+use meshwright_core::lowering::verify_plan;
+use meshwright_diag::Span;
+use meshwright_plan::{AttentionPart, Collective, DType, Dim, Plan, Prim};
+
+/// Queries and keys over some devices, and the keys go around them.
+fn around(devices: usize, dims: &[Dim]) -> Way {
+    let [_, seq, key, ..] = dims[..] else { panic!() };
+    Way { rings: vec![key], ..way(&[devices], vec![to(seq, &[0]), free(key, &[0])]) }
+}
+
+/// The same with another dim over an axis before it.
+fn within(devices: usize, dims: &[Dim], other: Dim) -> Way {
+    let [_, seq, key, ..] = dims[..] else { panic!() };
+    let rules = vec![to(other, &[0]), to(seq, &[1]), free(key, &[1])];
+    Way { rings: vec![key], ..way(&[2, devices], rules) }
+}
+
+fn ways(dims: &[Dim]) -> Vec<Way> {
+    let [batch, _, _, heads, group, _] = dims[..] else { panic!() };
+    // Of 9 devices two hold nothing.
+    let mut all: Vec<Way> = [2, 3, 4, 9].map(|n| around(n, dims)).into();
+    all.extend([batch, heads, group].map(|other| within(3, dims, other)));
+    all
+}
+
+#[test]
+fn attention_around_a_ring_equals_its_equations() {
+    let mut devices = Devices::default();
+    for (name, has) in each() {
+        for dtype in [DType::F64, DType::F32] {
+            check(name, dtype, [2, 7, 7, 5], has, &mut devices, &ways);
+        }
+    }
+    // Over several tiles.
+    check("tiles", DType::F64, [1, 290, 290, 5], ALL, &mut devices, &|dims| vec![around(2, dims)]);
+}
+
+/// A shard in which all scores are `-inf` adds nothing, wherever it is in the order.
+#[test]
+fn shards_without_any_score_add_nothing() {
+    let infinite = Features { infinite: true, padded: true, ..Features::default() };
+    for has in [infinite, Features { causal: true, padded: false, ..infinite }] {
+        check("-inf", DType::F64, [2, 7, 7, 5], has, &mut Devices::default(), &ways);
+        check("-inf", DType::F32, [2, 7, 7, 5], has, &mut Devices::of(meshwright_burn::device()), &ways);
+    }
+}
+
+/// Where there is no kernel that goes on with what other keys have given: by plain operations, also on targets that have kernels for the rest.
+#[test]
+fn attention_around_a_ring_in_plain_operations() {
+    let mut devices = Devices::of(meshwright_burn::device());
+    for (name, has) in each() {
+        check(name, DType::F64, [2, 7, 7, 5], has, &mut devices, &ways);
+    }
+    let some = |dims: &[Dim]| [2, 4].map(|n| around(n, dims)).into();
+    let mut devices = Devices::of(meshwright_burn::reference());
+    for half in HALVES {
+        for (name, has) in each() {
+            check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
+        }
+    }
+}
+
+fn planned(devices: usize, ring: bool) -> (Plan, Dim) {
+    let e = equations(DType::F32, [2, 8, 8, 5], ALL, true);
+    let way = around(devices, &e.dims);
+    let mut layout = layout(&way.mesh, way.rules);
+    if ring {
+        layout.rings = way.rings.iter().map(|d| (*d, Span::default())).collect();
+    }
+    (plan(&step(&e.graph, &e.outputs), &layout, true).unwrap().plan, e.dims[2])
+}
+
+/// What a device sends: of gathers and scatters the shards of the others, of rotations its shard.
+fn sent(plan: &Plan) -> usize {
+    let of = |s: &meshwright_plan::Step| {
+        let bytes: usize = s.collective_bytes(plan).iter().sum();
+        match s.collective() {
+            Some(Collective::Rotate { .. }) => bytes,
+            Some(Collective::AllGather { .. } | Collective::ReduceScatter { .. }) => bytes - bytes / 4,
+            _ => 0,
+        }
+    };
+    plan.steps.iter().map(of).sum()
+}
+
+#[test]
+fn a_ring_sends_what_gathers_send_and_holds_a_shard_at_a_time() {
+    use AttentionPart::{Key, Max, Query, Result, Sum, Value, Values};
+    let (gathers, key) = planned(4, false);
+    let (ring, _) = planned(4, true);
+    let parts = |p: &Plan| -> Vec<Vec<AttentionPart>> {
+        let of = |p: &Prim| if let Prim::Attention { parts, .. } = p { Some(parts.clone()) } else { None };
+        p.steps.iter().filter_map(|s| of(&s.prim)).collect()
+    };
+    let turn = vec![Max, Sum, Values];
+    let forward = [turn.clone(), turn.clone(), turn, vec![Max, Sum, Result]];
+    assert_eq!(parts(&ring), [&forward[..], &vec![vec![Query, Key, Value]; 4]].concat());
+    assert_eq!(sent(&ring), sent(&gathers));
+    let holds_all = |p: &Plan| {
+        let all = |o: &meshwright_plan::Operand| {
+            let along = o.dims.iter().position(|d| *d == key);
+            along.is_some_and(|k| p.buffer(o.buf).extents[k].axes.is_empty() && o.dims.len() > 2)
+        };
+        p.steps.iter().flat_map(|s| s.all()).any(all)
+    };
+    assert!(holds_all(&gathers) && !holds_all(&ring));
+    let gathers = |s: &meshwright_plan::Step| {
+        matches!(s.collective(), Some(Collective::AllGather { .. } | Collective::ReduceScatter { .. }))
+    };
+    assert!(!ring.steps.iter().any(gathers));
+}
+
+/// Each shard is on its way while attention computes on the one before it.
+#[test]
+fn rotations_go_on_while_attention_computes() {
+    let (plan, _) = planned(4, true);
+    let rotates = |s: &meshwright_plan::Step| matches!(s.collective(), Some(Collective::Rotate { .. }));
+    let rotations = plan.steps.iter().enumerate().filter(|(_, s)| rotates(s));
+    let meanwhile = rotations.map(|(i, _)| {
+        plan.steps[i..plan.end_of(i)].iter().filter(|s| matches!(s.prim, Prim::Attention { .. })).count()
+    });
+    // Of 3 rotations of keys and values each way; backward the first has nothing before it, and what flows back to the last shard but one is
+    // needed at once.
+    let counts: Vec<usize> = meanwhile.collect();
+    assert_eq!(counts.len(), 6 + 6 + 6, "{counts:?}");
+    assert!(counts.iter().filter(|n| **n > 0).count() >= 16, "{counts:?}");
+}
+
+/// What a wrong ring would be: the verifier finds each.
+#[test]
+fn rings_that_count_shards_otherwise_than_once_are_found() {
+    let (plan, _) = planned(4, true);
+    assert_eq!(verify_plan(&plan), [""; 0]);
+    let turns: Vec<usize> =
+        (0..plan.steps.len()).filter(|i| matches!(plan.steps[*i].prim, Prim::Attention { .. })).collect();
+    let found = |change: &dyn Fn(&mut Plan)| {
+        let mut wrong = plan.clone();
+        change(&mut wrong);
+        verify_plan(&wrong).join("; ")
+    };
+    let twice = found(&|p| {
+        let first = p.steps[turns[0]].reads[..3].to_vec();
+        p.steps[turns[1]].reads[..3].clone_from_slice(&first);
+    });
+    assert!(twice.contains("has the term of its shard"), "{twice}");
+    let early = found(&|p| {
+        if let Prim::Attention { parts, .. } = &mut p.steps[turns[2]].prim {
+            parts[2] = AttentionPart::Result;
+        }
+    });
+    assert!(early.contains("lacks terms"), "{early}");
+    let far = found(&|p| {
+        let i =
+            p.steps.iter().position(|s| matches!(s.collective(), Some(Collective::Rotate { .. }))).unwrap();
+        let to = p.steps[i].writes[0].buf;
+        for e in p.buffers[to.0 as usize].extents.iter_mut().filter(|e| e.rotated.is_some()) {
+            e.rotated = e.rotated.map(|r| (r.0, r.1 + 1));
+        }
+    });
+    assert!(far.contains("not the shard of the device after it"), "{far}");
+}
