@@ -9,6 +9,7 @@ pub mod layout;
 pub mod lowering;
 mod model_flops;
 mod named;
+pub mod names;
 pub mod partition;
 pub mod passes;
 pub mod print;

@@ -73,10 +73,16 @@ pub fn layout_keywords() -> impl Iterator<Item = &'static str> {
 
 /// Parses a layout file, or rules as the command line gives them. `None` if there is any error.
 pub fn parse_layout(file: FileId, text: &str) -> Outcome<LayoutFile> {
+    let (tree, diagnostics) = read_layout(file, text);
+    (if has_errors(&diagnostics) { None } else { Some(tree) }, diagnostics)
+}
+
+/// The same for an editor: the lines that could be read, whether others have errors or not.
+pub fn read_layout(file: FileId, text: &str) -> (LayoutFile, Vec<Diagnostic>) {
     report::limit_calls();
     let mut diagnostics = Vec::new();
     let Some(scanned) = scan(file, text, Language::Layout, &mut diagnostics) else {
-        return (None, diagnostics);
+        return (LayoutFile::default(), diagnostics);
     };
     let mut parser = Parser { file, text, scan: &scanned, diagnostics };
     let mut items = Vec::new();
@@ -97,8 +103,7 @@ pub fn parse_layout(file: FileId, text: &str) -> Outcome<LayoutFile> {
     if parser.diagnostics.len() < crate::MAX_ERRORS {
         parser.line(from, scanned.tokens.len(), &mut items);
     }
-    let diagnostics = parser.diagnostics;
-    (if has_errors(&diagnostics) { None } else { Some(LayoutFile { items }) }, diagnostics)
+    (LayoutFile { items }, parser.diagnostics)
 }
 
 struct Parser<'a> {

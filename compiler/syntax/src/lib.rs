@@ -13,9 +13,10 @@ mod report;
 mod scan;
 
 pub use format::{WIDTH, format_layout, format_model};
-pub use layout::{layout_keywords, parse_layout};
-pub use model::{keywords, parse_model};
+pub use layout::{layout_keywords, parse_layout, read_layout};
+pub use model::{keywords, parse_model, read_model};
 pub use mtf::{parse_mesh, parse_mtf_layout};
+pub use scan::{Comment, Language, Token, TokenKind, Tokens, tokens};
 
 /// The deepest tree the parser builds: brackets, calls, signs and chains of operators counted together.
 pub const MAX_DEPTH: usize = 512;

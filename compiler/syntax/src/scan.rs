@@ -8,7 +8,7 @@ use crate::{MAX_BYTES, MAX_ERRORS, MAX_NESTING};
 
 /// Which of the two languages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Language {
+pub enum Language {
     /// Strings, brackets, and `//` between two operands without blanks is integer division.
     Model,
     /// `//` is always a comment.
@@ -17,7 +17,7 @@ pub(crate) enum Language {
 
 /// Kinds of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenKind {
+pub enum TokenKind {
     /// Letters, digits and `_`, not beginning with a digit.
     Word,
     /// Begins with a digit.
@@ -32,22 +32,24 @@ pub(crate) enum TokenKind {
 
 /// A token: bytes `start..end`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Token {
+pub struct Token {
     /// Its kind.
-    pub(crate) kind: TokenKind,
+    pub kind: TokenKind,
     /// First byte.
-    pub(crate) start: usize,
+    pub start: usize,
     /// One past its last byte.
-    pub(crate) end: usize,
+    pub end: usize,
     /// True for the first token of its line.
-    pub(crate) leads: bool,
+    pub leads: bool,
 }
 
 /// A comment: bytes `start..end`, the end of the line not included.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Comment {
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+pub struct Comment {
+    /// First byte.
+    pub start: usize,
+    /// One past its last byte.
+    pub end: usize,
 }
 
 /// The result of the pass.
@@ -59,6 +61,21 @@ pub(crate) struct Scan {
     pub(crate) tokens: Vec<Token>,
     /// Its comments in order.
     pub(crate) comments: Vec<Comment>,
+}
+
+/// The tokens and the comments of a text, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens {
+    /// Its tokens.
+    pub tokens: Vec<Token>,
+    /// Its comments.
+    pub comments: Vec<Comment>,
+}
+
+/// The tokens and the comments of a text, for an editor; none where the text is too long or nested too deep.
+pub fn tokens(text: &str, language: Language) -> Tokens {
+    let scanned = scan(FileId::default(), text, language, &mut Vec::new()).unwrap_or_default();
+    Tokens { tokens: scanned.tokens, comments: scanned.comments }
 }
 
 const LONG_SIGNS: [&str; 10] = ["->", "==", "!=", "<=", ">=", "=>", "**", "//", "..", "&&"];

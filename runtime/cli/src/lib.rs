@@ -137,6 +137,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Runs(a) => commands::runs::run(&a, console),
         Command::Report(a) => commands::report::run(&a, console),
         Command::Selftest(a) => commands::machine::selftest::run(&a, console),
+        Command::Lsp(_) => commands::lsp::run(),
         Command::Completions(a) => commands::completions::run(&a, console),
     }
 }

@@ -147,6 +147,7 @@ fn usage_errors_exit_2_and_help_exits_0() {
         "import",
         "export",
         "ckpt",
+        "lsp",
         "completions",
     ] {
         let (code, out, _) = run(&[command, "--help"]);

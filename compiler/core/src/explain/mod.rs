@@ -4,10 +4,12 @@
 mod alternatives;
 mod attention;
 mod recomputed;
+mod rules;
 
 pub use alternatives::{AlternativeReport, alternatives};
 pub use attention::{AttentionReport, attention, attention_lines, note_no_kernels};
 pub use recomputed::{AddedOp, RecomputeReport, recomputed};
+pub use rules::split_by_rules;
 
 use crate::compile::Compiled;
 use crate::lowering::LineOf;

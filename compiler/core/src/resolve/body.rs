@@ -240,6 +240,7 @@ impl<'a> Resolver<'a> {
     /// Gives a name to a value. A name has one meaning in a scope, and in a model none that the file has given it.
     pub(super) fn define(&mut self, name: &'a Name, val: Val) {
         let text = name.text.as_str();
+        self.fact(name.span, &val);
         let error = |what: &str, first: Span, label: &str| {
             Diagnostic::error(codes::E0210, format!("`{text}` is {what} already"))
                 .at(name.span, "declared again here")
@@ -306,6 +307,7 @@ impl<'a> Resolver<'a> {
             return;
         }
         let id = id.filter(|id| kind == ResultKind::Output || self.is_scalar(*id, b, word));
+        self.fact(b.name.span, &id.map_or(Val::Poison, Val::Tensor));
         let local = Local { val: id.map_or(Val::Poison, Val::Tensor), span: b.name.span, used: true };
         self.scope().results.insert(name, local);
         if id.is_none() {

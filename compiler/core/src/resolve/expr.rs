@@ -41,6 +41,7 @@ impl<'a> Resolver<'a> {
         }
         let v = self.eval_kind(e);
         self.leave();
+        self.fact(e.span, &v);
         v
     }
 

@@ -8,6 +8,7 @@ mod call;
 mod declarations;
 mod expr;
 mod glob;
+mod inspect;
 mod number;
 mod repeat;
 mod report;
@@ -20,6 +21,7 @@ mod train;
 use crate::program::{Program, Settings};
 pub use glob::matches;
 pub(crate) use glob::{PathIndex, PatternIndex};
+pub use inspect::{Inspection, Meaning};
 use meshwright_diag::{Diagnostic, Near, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Origin};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
@@ -50,16 +52,38 @@ pub fn resolve(
     settings: &Settings,
     load: &mut Loader<'_>,
 ) -> Outcome<Program> {
+    let (program, found, _) = resolved(file, model, settings, load, false);
+    (program, found)
+}
+
+/// [`resolve`], with what stands at each place. There is some of it where the text has errors, too.
+pub fn inspect(
+    file: &ModelFile,
+    model: Option<&str>,
+    settings: &Settings,
+    load: &mut Loader<'_>,
+) -> (Option<Program>, Vec<Diagnostic>, Inspection) {
+    resolved(file, model, settings, load, true)
+}
+
+/// [`resolve`], with what stands at each place of the text where that is asked for.
+fn resolved(
+    file: &ModelFile,
+    model: Option<&str>,
+    settings: &Settings,
+    load: &mut Loader<'_>,
+    inspected: bool,
+) -> (Option<Program>, Vec<Diagnostic>, Inspection) {
     let mut report = Report::default();
     let used = declarations::load::used_files(file, load, &mut report);
     // Expressions recurse as deep as they are nested; a thread of our own makes the room independent of the caller's.
     std::thread::scope(|scope| {
-        let run = || resolve_loaded(file, &used, model, settings, report);
+        let run = || resolve_loaded(file, &used, (model, settings, inspected), report);
         match std::thread::Builder::new().name("resolve".into()).stack_size(STACK).spawn_scoped(scope, run) {
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(e) => {
                 let text = format!("the system gives no thread to resolve names on: {e}");
-                (None, vec![Diagnostic::error(codes::E0219, text)])
+                (None, vec![Diagnostic::error(codes::E0219, text)], Inspection::default())
             }
         }
     })
@@ -68,16 +92,15 @@ pub fn resolve(
 fn resolve_loaded(
     file: &ModelFile,
     used: &[ModelFile],
-    model: Option<&str>,
-    settings: &Settings,
+    (model, settings, inspected): (Option<&str>, &Settings, bool),
     mut report: Report,
-) -> Outcome<Program> {
+) -> (Option<Program>, Vec<Diagnostic>, Inspection) {
     let files: Vec<&ModelFile> = used.iter().chain([file]).collect();
     let mut globals = declarations::globals::globals(&files, settings, &mut report);
     let chosen = choose_model(file, model, &mut report);
     let train = choose_train(file, chosen, &mut report);
     let precision = train::precision(train, settings, &mut report);
-    let Some(chosen) = chosen else { return (None, report.finish()) };
+    let Some(chosen) = chosen else { return (None, report.finish(), Inspection::default()) };
     let mut r = Resolver {
         float: precision.wide(),
         graph: Graph::new(std::mem::take(&mut globals.names)),
@@ -105,6 +128,7 @@ fn resolve_loaded(
         work: 0,
         stopped: false,
         poisoned: BTreeSet::new(),
+        facts: inspected.then(Vec::new),
     };
     r.model(chosen);
     r.unassigned();
@@ -112,9 +136,10 @@ fn resolve_loaded(
     if let Some(t) = train.as_mut().filter(|_| settings.no_ema) {
         t.ema = None;
     }
+    let inspection = if inspected { Inspection::of(&mut r) } else { Inspection::default() };
     let found = r.report.finish();
     if has_errors(&found) {
-        return (None, found);
+        return (None, found, inspection);
     }
     let dim_spans = r.globals.dims.values().filter_map(|(span, dim)| Some((((*dim)?), *span))).collect();
     let (consts, declarations) = (r.globals.consts(), std::mem::take(&mut r.globals.declarations));
@@ -136,7 +161,7 @@ fn resolve_loaded(
         named: r.named,
         train,
     };
-    (Some(program), found)
+    (Some(program), found, inspection)
 }
 
 fn models(file: &ModelFile) -> impl Iterator<Item = &Model> {

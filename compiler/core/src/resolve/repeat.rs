@@ -182,6 +182,7 @@ impl<'a> Resolver<'a> {
         }
         let values = self.bound_values(names, value, "");
         for (n, val) in names.iter().zip(values) {
+            self.fact(n.span, &val);
             if let Some(local) = self.scope().locals.get_mut(n.text.as_str()) {
                 local.val = val;
             }

@@ -3,7 +3,7 @@
 use super::declarations::globals::{Globals, MAX_DEPTH};
 use super::report::Report;
 use super::scope::OpenRepeat;
-use super::scope::{NameScope, ScopeKind};
+use super::scope::{NameScope, ScopeKind, Val};
 use crate::declared::{LossDecl, ParamDecl, StateDecl};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Graph, Id};
@@ -67,6 +67,8 @@ pub(super) struct Resolver<'a> {
     pub(super) stopped: bool,
     /// Names of losses that are declared, but in error.
     pub(super) poisoned: BTreeSet<String>,
+    /// Places with what stands there, if that is asked for.
+    pub(super) facts: Option<Vec<(Span, Val)>>,
 }
 
 impl<'a> Resolver<'a> {
@@ -113,6 +115,13 @@ impl<'a> Resolver<'a> {
                 .help("layers that call layers multiply: call them fewer times"),
         );
         false
+    }
+
+    /// Keeps what stands at a place, for whoever inspects the text.
+    pub(super) fn fact(&mut self, at: Span, val: &Val) {
+        if let Some(facts) = &mut self.facts {
+            facts.push((at, val.clone()));
+        }
     }
 
     pub(super) fn leave(&mut self) {

@@ -32,10 +32,17 @@ pub fn keywords() -> impl Iterator<Item = &'static str> {
 
 /// Parses a model file. `None` if there is any error; the diagnostics then say all that could be found.
 pub fn parse_model(file: FileId, text: &str) -> Outcome<ModelFile> {
+    let (tree, diagnostics) = read_model(file, text);
+    (if has_errors(&diagnostics) { None } else { Some(tree) }, diagnostics)
+}
+
+/// The same for an editor: what could be read of a text that is being typed, errors or not. What has an error is left out of the
+/// tree.
+pub fn read_model(file: FileId, text: &str) -> (ModelFile, Vec<Diagnostic>) {
     report::limit_calls();
     let mut diagnostics = Vec::new();
     let Some(scanned) = scan(file, text, Language::Model, &mut diagnostics) else {
-        return (None, diagnostics);
+        return (ModelFile::default(), diagnostics);
     };
     division::check(file, text, &scanned, &mut diagnostics);
     let mut parser = Parser { file, text, scan: scanned, meant: Vec::new(), at: 0, diagnostics };
@@ -49,7 +56,7 @@ pub fn parse_model(file: FileId, text: &str) -> Outcome<ModelFile> {
         let last = diagnostics.pop();
         diagnostics.extend(last.map(|d| d.note("there are more errors; these are the first")));
     }
-    (if has_errors(&diagnostics) { None } else { Some(tree) }, diagnostics)
+    (tree, diagnostics)
 }
 
 /// Where the walk stands.

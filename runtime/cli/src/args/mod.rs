@@ -11,6 +11,7 @@ mod explain;
 mod generate;
 mod hf;
 mod launch;
+mod lsp;
 mod model;
 mod predict;
 mod renamed;
@@ -31,6 +32,7 @@ pub(crate) use explain::*;
 pub(crate) use generate::*;
 pub(crate) use hf::*;
 pub(crate) use launch::*;
+pub(crate) use lsp::*;
 pub(crate) use model::*;
 pub(crate) use predict::*;
 pub(crate) use renamed::renamed;
@@ -138,6 +140,8 @@ pub(crate) enum Command {
     Devices(ListDevicesArgs),
     /// Compare what this program says with what others have measured.
     Selftest(SelftestArgs),
+    /// Serve editors: diagnostics, types, shards and collectives, names, fixes and formatting, over standard input and output.
+    Lsp(LspArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
 }
@@ -174,7 +178,7 @@ impl Command {
             Command::Ckpt(a) => a.what.format().format,
             Command::Data(a) => a.what.format().format,
             Command::Devices(a) => a.format.format,
-            Command::Completions(_) => Format::Text,
+            Command::Lsp(_) | Command::Completions(_) => Format::Text,
         }
     }
 }

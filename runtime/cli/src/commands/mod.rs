@@ -8,6 +8,7 @@ pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod hf;
 pub(crate) mod launch;
+pub(crate) mod lsp;
 pub(crate) mod machine;
 pub(crate) mod model;
 pub(crate) mod new;

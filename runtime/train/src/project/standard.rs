@@ -9,7 +9,7 @@ use meshwright_syntax::parse_model;
 ///
 /// # Errors
 /// E0515 where the library has no such file.
-pub(crate) fn text(name: &str) -> Result<&'static str, Box<Diagnostic>> {
+pub fn text(name: &str) -> Result<&'static str, Box<Diagnostic>> {
     let names = || LIBRARY.iter().map(|s| s.name);
     if let Some(s) = LIBRARY.iter().find(|s| s.name == name) {
         return Ok(s.text);

@@ -235,6 +235,7 @@ impl<'a> Resolver<'a> {
         for (p, v) in layer.params.iter().zip(values) {
             match (v, &p.default) {
                 (Some(val), _) => {
+                    self.fact(p.name.span, &val);
                     scope.locals.insert(&p.name.text, Local { val, span: p.name.span, used: false });
                 }
                 (None, default) => defaults.extend(default.as_ref().map(|d| (p, d))),
@@ -243,6 +244,7 @@ impl<'a> Resolver<'a> {
         self.scopes.push(scope);
         for (p, default) in defaults {
             let val = self.argument(default);
+            self.fact(p.name.span, &val);
             let local = Local { val, span: p.name.span, used: false };
             self.scope().locals.entry(&p.name.text).or_insert(local);
         }

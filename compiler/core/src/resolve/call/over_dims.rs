@@ -46,7 +46,9 @@ impl<'a> Resolver<'a> {
         match local {
             Some(local) if matches!(local.val, Val::Dims(_) | Val::Poison) => {
                 local.used = true;
-                return if let Val::Dims(dims) = &local.val { Some(dims.clone()) } else { None };
+                let val = local.val.clone();
+                self.fact(at, &val);
+                return if let Val::Dims(dims) = val { Some(dims) } else { None };
             }
             _ => {}
         }

@@ -1,0 +1,34 @@
+//! What the client has been told to be wrong.
+
+use crate::features::diagnostics::Found;
+use lsp_types::PublishDiagnosticsParams;
+use lsp_types::notification::{Notification as _, PublishDiagnostics};
+use std::collections::BTreeMap;
+
+/// What was said last, by URI.
+#[derive(Default)]
+pub(super) struct Published(BTreeMap<String, Found>);
+
+impl Published {
+    /// The messages by which the client learns what is wrong now: nothing is said twice, and what is right again is said once.
+    pub(super) fn update(&mut self, found: Vec<Found>) -> Vec<lsp_server::Notification> {
+        let mut now: BTreeMap<String, Found> =
+            found.into_iter().map(|f| (f.uri.as_str().to_string(), f)).collect();
+        for (uri, before) in &self.0 {
+            if !now.contains_key(uri) && !before.diagnostics.is_empty() {
+                now.insert(uri.clone(), Found { version: None, diagnostics: Vec::new(), ..before.clone() });
+            }
+        }
+        let changed = now.iter().filter(|(uri, f)| self.0.get(*uri) != Some(f));
+        let messages = changed.map(|(_, f)| message(f)).collect();
+        now.retain(|_, f| f.version.is_some() || !f.diagnostics.is_empty());
+        self.0 = now;
+        messages
+    }
+}
+
+fn message(found: &Found) -> lsp_server::Notification {
+    let Found { uri, version, diagnostics } = found.clone();
+    let params = PublishDiagnosticsParams { uri, diagnostics, version };
+    lsp_server::Notification::new(PublishDiagnostics::METHOD.to_string(), params)
+}
