@@ -4,7 +4,8 @@
 //! 120 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between. As many again collect what no iteration
 //! changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
 
-use crate::fuzz::{Random, count_trials};
+use crate::devices::plan;
+use crate::fuzz::{Random, count_trials, placing};
 use crate::oracle::Bound;
 use crate::rng::{Rng, chosen, seeds};
 use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
@@ -66,6 +67,18 @@ fn frozen(seed: u64) -> Random {
         p.frozen = false;
     }
     r
+}
+
+/// The first program from a seed on with a loop whose iterations are stages under the seed's layout. In most programs a loss reads what is in front of
+/// a loop beside what is behind it, which one stage would need of another.
+fn staged(seed: u64) -> Random {
+    let programs = (0..).map(|more| program(seed + 1_000_003 * more, seed % 4 == 3, DType::F64));
+    let staged = |r: &Random| {
+        let step = training_step(&r.program).filter(|_| placing::stages_of(&r.program.graph).is_some());
+        step.is_some_and(|step| plan(&step, &placing::staged(seed, r).layout, true).is_ok())
+    };
+    let found = programs.take(5_000).find(staged);
+    found.unwrap_or_else(|| panic!("no program of seed {seed} has a loop whose iterations could be stages"))
 }
 
 /// The program of a seed, with leaves of the dtype.
@@ -427,22 +440,38 @@ const COUNT: (u64, u64) = (120, 10_000);
 #[test]
 fn loops_equal_their_iterations_written_out() {
     let found: Vec<u64> = FOUND.into_iter().chain([REFUSED_NEXT]).collect();
-    count_trials("programs with loops", seeds(COUNT.0, COUNT.1), &found, random);
+    count_trials("programs with loops", seeds(COUNT.0, COUNT.1), &found, (random, placing::random));
 }
 
 #[test]
 fn loops_that_collect_equal_their_iterations_written_out() {
-    count_trials("programs with loops that collect", seeds(COUNT.0, COUNT.1), &REFUSED, collecting);
+    count_trials(
+        "programs with loops that collect",
+        seeds(COUNT.0, COUNT.1),
+        &REFUSED,
+        (collecting, placing::random),
+    );
 }
 
 #[test]
 fn loops_that_are_frozen_in_part_equal_their_iterations_written_out() {
     let seeds = seeds(COUNT.0, COUNT.1);
-    count_trials("programs with loops that are frozen in part", seeds.clone(), &[REFUSED_NEXT], frozen);
+    count_trials(
+        "programs with loops that are frozen in part",
+        seeds.clone(),
+        &[REFUSED_NEXT],
+        (frozen, placing::random),
+    );
     let ends_early = |seed: &u64| {
         training_step(&frozen(*seed).program)
             .is_some_and(|step| step.graph.repeats.iter().any(|of| of.from > 0))
     };
     let (count, some) = (seeds.end - seeds.start, seeds.filter(ends_early).count() as u64);
     assert!(chosen() || some * 10 >= count, "{some} of {count} programs leave iterations out");
+}
+
+/// Iterations as stages of a pipeline, in every order of microbatches and of any lengths, none too.
+#[test]
+fn loops_as_stages_equal_their_iterations_written_out() {
+    count_trials("programs with loops as stages", seeds(COUNT.0, COUNT.1), &[], (staged, placing::staged));
 }

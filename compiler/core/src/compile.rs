@@ -14,6 +14,7 @@ use crate::step::step_graph::StepGraph;
 use crate::verify::{verify, verify_graph};
 use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Id};
+use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{Dim, Plan, Prim};
 use std::sync::LazyLock;
 
@@ -96,7 +97,7 @@ struct Finished(Plan);
 
 /// Every pass in order.
 struct Pipeline {
-    graph: [Pass<StepGraph, StepGraph>; 9],
+    graph: [Pass<StepGraph, StepGraph>; 10],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 7],
@@ -132,6 +133,15 @@ static PIPELINE: Pipeline = Pipeline {
             "recompute",
             "what `recompute` names, and what is cheap, is computed again for the backward pass",
             |g, c, _| Some(crate::passes::recompute::recompute(g, c.layout)),
+        ),
+        Pass::new(
+            "weights",
+            "gradients of weights are apart from the backward pass where a schedule fills its waits with them",
+            |g, c, _| {
+                let fills = c.layout.order.schedule() == PipelineSchedule::ZbH1 && c.batch.is_some();
+                let stages = c.stages.as_ref().filter(|_| fills);
+                Some(stages.map_or_else(|| g.clone(), |stages| crate::passes::weights::apart(&g, stages)))
+            },
         ),
         Pass::new("working_copies", "parameters that `keep` names are rounded before loops", |g, c, _| {
             Some(crate::passes::working_copies::rounded_before_loops(g, c.layout))
@@ -253,6 +263,7 @@ fn run<T>(
     let mut start = linearized(start);
     let mut found = check_conflicts(layout, &start.graph, &|_| true);
     let staged = stages::planned(&mut start, layout);
+    found.extend(stages::uncut(&start.graph, layout));
     let (stages, layout) = match &staged {
         Some((stages, layout)) => (Some(*stages), layout),
         None => (None, layout),

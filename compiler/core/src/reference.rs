@@ -294,6 +294,18 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         ),
         (
             LayoutKeyword,
+            "chunks",
+            "Each device of a pipeline has so many stages, which are not next to each other: the pipeline waits for less time at its ends, and sends more.",
+            "chunks 2",
+        ),
+        (
+            LayoutKeyword,
+            "stages",
+            "The lengths of the stages of a pipeline, in the order of the loop: with `chunks`, of each device's first, then of each device's second.",
+            "stages 5, 6, 6, 5",
+        ),
+        (
+            LayoutKeyword,
             "recompute",
             "What these paths name is computed again for the backward pass, instead of kept for it.",
             "recompute b1.*",

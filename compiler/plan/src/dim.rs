@@ -1,5 +1,6 @@
 //! Dims: names with a size. A dim is always a tensor's; an axis is always the mesh's.
 
+use crate::Cuts;
 use serde::{Deserialize, Serialize};
 
 /// A dim, by its number in order of declaration. Its name and its size stand in the program's [`Dims`].
@@ -10,6 +11,9 @@ pub struct Dim(pub u32);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dims {
     dims: Vec<(String, usize)>,
+    /// Where stages of a pipeline have other shares of a dim than balanced ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cuts: Option<(Dim, Box<Cuts>)>,
 }
 
 impl Dims {
@@ -30,6 +34,23 @@ impl Dims {
     /// [`Dims::size`]; `None` where the dim is another program's.
     pub fn get(&self, dim: Dim) -> Option<usize> {
         self.dims.get(dim.0 as usize).map(|d| d.1)
+    }
+
+    /// Gives a dim another size.
+    pub fn resize(&mut self, dim: Dim, size: usize) {
+        if let Some(known) = self.dims.get_mut(dim.0 as usize) {
+            known.1 = size;
+        }
+    }
+
+    /// Gives the shards of a dim their lengths.
+    pub fn cut(&mut self, dim: Dim, cuts: Cuts) {
+        self.cuts = Some((dim, Box::new(cuts)));
+    }
+
+    /// The lengths of the shards of a dim, where they are given.
+    pub fn cuts(&self, dim: Dim) -> Option<&Cuts> {
+        self.cuts.as_ref().filter(|(of, _)| *of == dim).map(|(_, cuts)| &**cuts)
     }
 
     /// Sizes of several dims.

@@ -99,30 +99,44 @@ pub fn paths(plan: &Plan) -> Paths<'_> {
 pub fn residency(plan: &Plan, paths: &Paths<'_>) -> Vec<Residency> {
     let lifetimes = lifetimes(plan);
     let kinds = kinds(plan, &lifetimes, paths);
-    // A buffer that nothing writes takes no memory: it is there for its place alone.
-    let row = |(l, kind): (&Option<(usize, usize)>, MemoryKind)| {
-        let (begin, end) = l.unwrap_or((0, 0));
-        Residency { kind, begin, end }
-    };
-    lifetimes.iter().zip(kinds).map(row).collect()
+    lifetimes.iter().zip(kinds).map(|(l, kind)| Residency { kind, begin: l.begin, end: l.end }).collect()
 }
 
-/// From when to when each buffer is held; none for one that nothing writes.
-fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
-    let mut held: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
+/// From when to when a buffer is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lifetime {
+    /// The first step during which it is held.
+    pub begin: usize,
+    /// The first step during which it is not; of a buffer that nothing writes, 0.
+    pub end: usize,
+}
+
+/// The lifetime of each buffer. What is alive between the passes of a pipeline, or next to them, is alive in all of them: a schedule runs
+/// them in turns.
+pub(crate) fn lifetimes(plan: &Plan) -> Vec<Lifetime> {
+    let mut held = vec![Lifetime::default(); plan.buffers.len()];
     let last = plan.steps.len();
     for input in &plan.program_inputs {
-        held[input.buf.0 as usize] = Some((0, last));
+        held[input.buf.0 as usize] = Lifetime { begin: 0, end: last };
     }
     for (i, step) in plan.steps.iter().enumerate() {
         for o in &step.writes {
-            held[o.buf.0 as usize] = Some((i, last));
+            held[o.buf.0 as usize] = Lifetime { begin: i, end: last };
         }
         let ends = step.aliases.iter().map(|(from, _)| (*from, i));
         for (buf, end) in ends.chain(step.free.iter().map(|b| (*b, i + 1))) {
-            if let Some((_, old)) = &mut held[buf.0 as usize] {
-                *old = end;
-            }
+            held[buf.0 as usize].end = end;
+        }
+    }
+    let Some(passes) = plan.pipeline_passes() else { return held };
+    let (begin, end) = passes.steps();
+    let within = |at: usize| passes.loops.iter().any(|(_, l)| l.begin < at && at < l.end);
+    for life in held.iter_mut().filter(|l| l.begin < end && l.end > begin && l.begin < l.end) {
+        if !within(life.begin) && life.begin > begin {
+            life.begin = begin;
+        }
+        if !within(life.end - 1) && life.end < end {
+            life.end = end;
         }
     }
     held
@@ -137,7 +151,7 @@ fn carries<'a>(plan: &'a Plan, l: &StepLoop) -> impl Iterator<Item = [BufId; 4]>
 }
 
 /// The use of each buffer.
-fn kinds(plan: &Plan, held: &[Option<(usize, usize)>], paths: &Paths<'_>) -> Vec<MemoryKind> {
+fn kinds(plan: &Plan, held: &[Lifetime], paths: &Paths<'_>) -> Vec<MemoryKind> {
     let parameters = plan.program_inputs.iter().filter(|i| i.kind == ProgramInputKind::Param);
     let cotangents: BTreeSet<String> = parameters.map(|i| format!("d({})", i.name)).collect();
     let sources = sources(plan);
@@ -147,7 +161,7 @@ fn kinds(plan: &Plan, held: &[Option<(usize, usize)>], paths: &Paths<'_>) -> Vec
         for o in &step.writes {
             let gradient = paths.get(&o.buf).is_some_and(|path| cotangents.contains(*path));
             let of_parameters = sources[o.buf.0 as usize] == ValueOrigin::Parameters;
-            let end = held[o.buf.0 as usize].map_or(0, |h| h.1);
+            let end = held[o.buf.0 as usize].end;
             // A value that nothing reads in another part of the step goes no further.
             let ends_later = plan.steps.get(end.max(1) - 1).is_some_and(|s| s.phase != Phase::Forward);
             kinds[o.buf.0 as usize] = match step.phase {
@@ -265,47 +279,4 @@ impl PeakMemory {
             ("workspace", self.workspace_bytes),
         ]
     }
-}
-
-impl Plan {
-    /// Memory of the device with the largest blocks at its peak, by use, without the buffers that it never makes.
-    pub fn peak_memory(&self, absent: &BTreeSet<BufId>) -> PeakMemory {
-        let kinds = at_peak(self, &residency(self, &paths(self)), absent);
-        let of = |kind: MemoryKind| kinds[kind as usize];
-        PeakMemory {
-            peak_bytes: kinds.iter().sum(),
-            parameter_bytes: of(MemoryKind::Parameters),
-            optimizer_state_bytes: of(MemoryKind::OptimizerState),
-            working_copy_bytes: of(MemoryKind::WorkingCopies),
-            gradient_bytes: of(MemoryKind::Gradients),
-            residual_bytes: of(MemoryKind::Residuals),
-            communication_bytes: of(MemoryKind::Communication),
-            workspace_bytes: of(MemoryKind::Workspace) + of(MemoryKind::Inputs),
-        }
-    }
-}
-
-/// Bytes by kind during the step that holds most, the first of several, without the buffers that a device never makes. Their sum is the
-/// Plan's [`Plan::peak_without`].
-pub fn at_peak(plan: &Plan, held: &[Residency], absent: &BTreeSet<BufId>) -> ByKind {
-    let bytes = |i: usize| plan.buffer(BufId(i as u32)).largest_bytes(&plan.mesh) as u64;
-    let there = || held.iter().enumerate().filter(|(i, _)| !absent.contains(&BufId(*i as u32)));
-    // What comes and goes with each step.
-    let (mut comes, mut goes) = (vec![0u64; plan.steps.len() + 1], vec![0u64; plan.steps.len() + 1]);
-    for (i, h) in there().filter(|(_, h)| h.begin < h.end) {
-        comes[h.begin] += bytes(i);
-        goes[h.end] += bytes(i);
-    }
-    let (mut live, mut most, mut peak) = (0, 0, 0);
-    for step in 0..plan.steps.len() {
-        live = live + comes[step] - goes[step];
-        if live > most {
-            (most, peak) = (live, step);
-        }
-    }
-    let mut sums = ByKind::default();
-    there()
-        .filter(|(_, h)| (h.begin..h.end).contains(&peak))
-        .for_each(|(i, h)| sums[h.kind as usize] += bytes(i));
-    sums
 }

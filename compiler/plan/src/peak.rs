@@ -1,7 +1,8 @@
 //! What a device holds at a step, and at the moment when it holds most.
 
-use crate::{BufId, Plan};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::memory::{ByKind, Lifetime, MemoryKind, Residency, lifetimes, paths, residency};
+use crate::{BufId, DeviceBlocks, PeakMemory, Plan};
+use std::collections::BTreeSet;
 
 /// A buffer that is alive at a step, or at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,66 +15,128 @@ pub struct PeakBuffer {
     pub bytes: u64,
 }
 
+/// The moment at which a device holds most.
+#[derive(Clone, Debug)]
+pub(crate) struct Peak<'p> {
+    /// Bytes of all buffers.
+    pub bytes: u64,
+    /// The step.
+    pub step: usize,
+    /// The device: of the stages of a pipeline the one that holds most.
+    pub on: DeviceBlocks<'p>,
+}
+
+/// The moment at which devices hold most of the buffers that they make, the first of several. No buffer is `absent` and there.
+pub(crate) fn peak<'p>(plan: &'p Plan, held: &[Lifetime], absent: &BTreeSet<BufId>) -> Option<Peak<'p>> {
+    let mut found: Option<Peak<'p>> = None;
+    for on in plan.device_blocks() {
+        let (bytes, step) = peak_on(&on, plan.steps.len(), held, absent);
+        if found.as_ref().is_none_or(|p| p.bytes < bytes) {
+            found = Some(Peak { bytes, step, on });
+        }
+    }
+    found
+}
+
+/// Most bytes on a device, and the step at which it holds them.
+pub(crate) fn peak_on(
+    on: &DeviceBlocks<'_>,
+    steps: usize,
+    held: &[Lifetime],
+    absent: &BTreeSet<BufId>,
+) -> (u64, usize) {
+    // What comes and goes with each step.
+    let (mut comes, mut goes) = (vec![0u64; steps + 1], vec![0u64; steps + 1]);
+    for (i, life) in held.iter().enumerate().filter(|(_, l)| l.begin < l.end) {
+        let buf = BufId(i as u32);
+        if !absent.contains(&buf) {
+            comes[life.begin] += on.bytes(buf);
+            goes[life.end] += on.bytes(buf);
+        }
+    }
+    let (mut live, mut most, mut peak) = (0, 0, 0);
+    for step in 0..steps.max(1) {
+        live = live + comes[step] - goes[step];
+        if live > most {
+            (most, peak) = (live, step);
+        }
+    }
+    (most, peak)
+}
+
 impl Plan {
     /// The buffers that are alive when most bytes are, largest first: their sum is `peak_bytes` of the summary.
     pub fn at_peak(&self) -> Vec<PeakBuffer> {
-        // The moment first, and then what is alive in it.
-        self.alive_in(self.peak_of(|_| true).1)
+        let held = lifetimes(self);
+        peak(self, &held, &BTreeSet::new()).map_or_else(Vec::new, |p| self.alive(&held, p.step, &p.on))
     }
 
     /// `peak_bytes` where a device never makes these buffers.
     pub fn peak_without(&self, absent: &BTreeSet<BufId>) -> u64 {
-        self.peak_of(|b| !absent.contains(&b)).0
+        peak(self, &lifetimes(self), absent).map_or(0, |p| p.bytes)
     }
 
-    /// The most bytes of buffers of some kind that are alive at once, and in the last of how many steps.
-    fn peak_of(&self, is_there: impl Fn(BufId) -> bool) -> (u64, usize) {
-        let bytes = |b: BufId| if is_there(b) { self.buffer(b).largest_bytes(&self.mesh) as u64 } else { 0 };
-        let mut live: u64 = self.program_inputs.iter().map(|i| bytes(i.buf)).sum();
-        let (mut most, mut steps) = (live, 0);
-        for (i, step) in self.steps.iter().enumerate() {
-            live += step.writes.iter().map(|o| bytes(o.buf)).sum::<u64>();
-            // A result in the place of an operand takes nothing.
-            live -= step.aliases.iter().map(|(from, _)| bytes(*from)).sum::<u64>();
-            if live > most {
-                (most, steps) = (live, i + 1);
-            }
-            live -= step.free.iter().map(|b| bytes(*b)).sum::<u64>();
-        }
-        (most, steps)
+    /// The device that holds most at once: of the stages of a pipeline that of one.
+    pub fn fullest(&self) -> DeviceBlocks<'_> {
+        let found = peak(self, &lifetimes(self), &BTreeSet::new());
+        found.map_or_else(|| DeviceBlocks::largest(self), |p| p.on)
+    }
+
+    /// The most bytes that a device holds at once.
+    pub fn peak_on(&self, on: &DeviceBlocks<'_>) -> u64 {
+        peak_on(on, self.steps.len(), &lifetimes(self), &BTreeSet::new()).0
     }
 
     /// The buffers that are alive while a step runs, largest first.
     pub fn alive_at(&self, step: usize) -> Vec<PeakBuffer> {
-        self.alive_in(self.steps.len().min(step + 1))
+        let held = lifetimes(self);
+        peak(self, &held, &BTreeSet::new()).map_or_else(Vec::new, |p| self.alive(&held, step, &p.on))
     }
 
-    /// The buffers that are alive in the last of so many steps, and before the first step for none.
-    fn alive_in(&self, steps: usize) -> Vec<PeakBuffer> {
-        let bytes = |b: BufId| self.buffer(b).largest_bytes(&self.mesh) as u64;
-        let mut paths: BTreeMap<BufId, &str> = BTreeMap::new();
-        for i in &self.program_inputs {
-            paths.extend([Some(i.buf), i.next].into_iter().flatten().map(|b| (b, i.name.as_str())));
-        }
-        for step in &self.steps {
-            for (k, o) in step.writes.iter().enumerate() {
-                let path = step.origin.get(k).or(step.origin.first()).map_or("", |p| p.path.as_str());
-                paths.entry(o.buf).or_insert(path);
-            }
-        }
-        let mut alive: BTreeSet<BufId> = self.program_inputs.iter().map(|i| i.buf).collect();
-        for (i, step) in self.steps[..steps].iter().enumerate() {
-            alive.extend(step.writes.iter().map(|o| o.buf));
-            let given = step.aliases.iter().map(|(from, _)| from);
-            let freed = step.free.iter().filter(|_| i + 1 < steps);
-            for b in given.chain(freed) {
-                alive.remove(b);
-            }
-        }
-        let path = |b| paths.get(&b).copied().unwrap_or_default().to_string();
-        let mut list: Vec<PeakBuffer> =
-            alive.into_iter().map(|buf| PeakBuffer { path: path(buf), buf, bytes: bytes(buf) }).collect();
+    fn alive(&self, held: &[Lifetime], step: usize, on: &DeviceBlocks<'_>) -> Vec<PeakBuffer> {
+        let paths = paths(self);
+        let alive = held.iter().enumerate().filter(|(_, l)| (l.begin..l.end).contains(&step));
+        let mut list: Vec<PeakBuffer> = alive
+            .map(|(i, _)| {
+                let buf = BufId(i as u32);
+                let path = paths.get(&buf).copied().unwrap_or_default().to_string();
+                PeakBuffer { path, buf, bytes: on.bytes(buf) }
+            })
+            .collect();
         list.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.path.cmp(&b.path)));
         list
     }
+}
+
+impl Plan {
+    /// Memory of the device with the largest blocks at its peak, by use, without the buffers that it never makes.
+    pub fn peak_memory(&self, absent: &BTreeSet<BufId>) -> PeakMemory {
+        let kinds = peak_by_kind(self, &residency(self, &paths(self)), absent);
+        let of = |kind: MemoryKind| kinds[kind as usize];
+        PeakMemory {
+            peak_bytes: kinds.iter().sum(),
+            parameter_bytes: of(MemoryKind::Parameters),
+            optimizer_state_bytes: of(MemoryKind::OptimizerState),
+            working_copy_bytes: of(MemoryKind::WorkingCopies),
+            gradient_bytes: of(MemoryKind::Gradients),
+            residual_bytes: of(MemoryKind::Residuals),
+            communication_bytes: of(MemoryKind::Communication),
+            workspace_bytes: of(MemoryKind::Workspace) + of(MemoryKind::Inputs),
+        }
+    }
+}
+
+/// Bytes by kind during the step that holds most, the first of several, without the buffers that a device never makes. Their sum is the
+/// Plan's [`Plan::peak_without`].
+pub fn peak_by_kind(plan: &Plan, held: &[Residency], absent: &BTreeSet<BufId>) -> ByKind {
+    let lives: Vec<Lifetime> = held.iter().map(|h| Lifetime { begin: h.begin, end: h.end }).collect();
+    let mut sums = ByKind::default();
+    let Some(peak) = peak(plan, &lives, absent) else { return sums };
+    for (i, h) in held.iter().enumerate().filter(|(_, h)| (h.begin..h.end).contains(&peak.step)) {
+        let buf = BufId(i as u32);
+        if !absent.contains(&buf) {
+            sums[h.kind as usize] += peak.on.bytes(buf);
+        }
+    }
+    sums
 }

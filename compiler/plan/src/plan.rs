@@ -98,6 +98,8 @@ pub struct Pipeline {
     pub axes: Vec<Axis>,
     /// The order in which microbatches pass the stages.
     pub schedule: PipelineSchedule,
+    /// Stages of a device.
+    pub chunks: usize,
 }
 
 /// One program for every device of a mesh.

@@ -1,6 +1,6 @@
 //! Loops among the steps of a Plan: from a [`Prim::Repeat`] to the [`Prim::EndRepeat`] that belongs to it.
 
-use crate::{Axis, Dim, Mesh, Plan, Prim, shard};
+use crate::{Axis, Dim, Extent, Mesh, Plan, Prim, coords_along};
 use std::ops::Range;
 
 /// A loop.
@@ -20,23 +20,19 @@ pub struct StepLoop {
     pub most: usize,
 }
 
-/// Positions of a loop over a dim of `size` positions, from `from` on, on the device at `coords`, where `axes` split the dim.
-pub fn positions(size: usize, from: usize, axes: &[Axis], mesh: &Mesh, coords: &[usize]) -> Range<usize> {
-    let own = shard(size, axes, mesh, coords);
+/// Positions of a loop over a dim, from `from` on, on the device at `coords`.
+pub fn positions(of: &Extent, from: usize, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+    let own = of.range(mesh, coords);
     own.start.max(from)..own.end.max(from)
 }
 
-/// Most positions of such a loop on one device.
-fn most(size: usize, from: usize, axes: &[Axis], mesh: &Mesh) -> usize {
-    let mut coords = vec![0; mesh.axes.len()];
-    let shards = axes.iter().map(|a| mesh.size(*a)).product::<usize>();
-    let of = |mut at: usize| {
-        for a in axes.iter().rev() {
-            (coords[usize::from(a.0)], at) = (at % mesh.size(*a), at / mesh.size(*a));
-        }
-        positions(size, from, axes, mesh, &coords).len()
-    };
-    (0..shards).map(of).max().unwrap_or(0)
+impl Plan {
+    /// Most positions of a loop over a dim, from `from` on, on one device.
+    fn most(&self, dim: Dim, from: usize, axes: &[Axis]) -> usize {
+        let of = Extent::of(&self.dims, dim, axes);
+        let all = coords_along(axes, &self.mesh);
+        all.map(|c| positions(&of, from, &self.mesh, &c).len()).max().unwrap_or(0)
+    }
 }
 
 impl StepLoop {
@@ -53,7 +49,7 @@ impl Plan {
         for (i, step) in self.steps.iter().enumerate() {
             match &step.prim {
                 Prim::Repeat { dim, reverse, from, axes } => {
-                    let most = most(self.dims.size(*dim), *from, axes, &self.mesh);
+                    let most = self.most(*dim, *from, axes);
                     open.push(StepLoop { begin: i, end: i, dim: *dim, reverse: *reverse, from: *from, most });
                 }
                 Prim::EndRepeat => all.extend(open.pop().map(|l| StepLoop { end: i, ..l })),
@@ -89,7 +85,7 @@ impl Plan {
             }
             let times = now.last().copied().unwrap_or(1);
             if let Prim::Repeat { dim, from, axes, .. } = &step.prim {
-                let most = most(self.dims.size(*dim), *from, axes, &self.mesh);
+                let most = self.most(*dim, *from, axes);
                 now.push(times.saturating_mul(most as u64));
             }
             times

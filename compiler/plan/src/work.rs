@@ -2,9 +2,12 @@
 
 use crate::expr::Scalar;
 use crate::{
-    AttentionPart, AttentionSpec, BufId, Collective, DType, Dim, Donation, Expr, Operand, Part, Plan, Prim,
-    Step, Work,
+    AttentionPart, AttentionSpec, BufId, Collective, DType, DeviceBlocks, Dim, Donation, Expr, Operand, Part,
+    Plan, Prim, Step, Work,
 };
+
+/// A Plan and a device of it.
+type OnDevice<'a> = (&'a Plan, &'a DeviceBlocks<'a>);
 
 impl Step {
     /// Whether it has as many operands and results as its primitive takes and gives.
@@ -40,20 +43,25 @@ impl Step {
 
     /// Floating-point operations of the device with the largest shards.
     pub fn flops(&self, plan: &Plan) -> u64 {
-        let elements = |o: Option<&Operand>| o.map_or(0, |o| plan.buffer(o.buf).largest(&plan.mesh) as u64);
+        self.flops_on(plan, &DeviceBlocks::largest(plan))
+    }
+
+    /// Floating-point operations of a device.
+    pub fn flops_on(&self, plan: &Plan, on: &DeviceBlocks<'_>) -> u64 {
+        let elements = |o: Option<&Operand>| o.map_or(0, |o| on.elements(plan.buffer(o.buf)) as u64);
         let (input, output) = (self.reads.first(), self.writes.first());
         let taps = || self.prim.windows().iter().map(|w| plan.dims.size(w.tap) as u64).product::<u64>();
         match self.prim.spec().work {
             Work::Moves => 0,
             Work::Input(each) => each * elements(input),
             Work::Output(each) => each * elements(output),
-            Work::Space(each) => each * self.space(plan, &|_| true),
+            Work::Space(each) => each * self.space((plan, on), &|_| true),
             Work::Expression => match &self.prim {
                 Prim::Map { expr, .. } => operations(expr) * elements(output),
                 _ => 0,
             },
             Work::Attention => match &self.prim {
-                Prim::Attention { spec, parts } => self.attention(plan, spec, parts),
+                Prim::Attention { spec, parts } => self.attention((plan, on), spec, parts),
                 _ => 0,
             },
             Work::TapsOfInput => taps() * elements(input),
@@ -66,19 +74,19 @@ impl Step {
                 let along = windows.iter().map(|w| {
                     let taps = plan.dims.size(w.tap) as u64;
                     match backward {
-                        true => (self.local(plan, w.wide) * taps).div_ceil(w.stride as u64),
-                        false => self.local(plan, w.narrow) * taps,
+                        true => (self.local((plan, on), w.wide) * taps).div_ceil(w.stride as u64),
+                        false => self.local((plan, on), w.narrow) * taps,
                     }
                 });
-                2 * self.space(plan, &|d| !slides(d)) * along.product::<u64>()
+                2 * self.space((plan, on), &|d| !slides(d)) * along.product::<u64>()
             }
         }
     }
 
-    fn attention(&self, plan: &Plan, spec: &AttentionSpec, parts: &[AttentionPart]) -> u64 {
-        let pairs = self.space(plan, &|d| spec.space.contains(&d));
-        let width = self.space(plan, &|d| spec.width.contains(&d));
-        let values = self.space(plan, &|d| spec.values.contains(&d));
+    fn attention(&self, at: OnDevice<'_>, spec: &AttentionSpec, parts: &[AttentionPart]) -> u64 {
+        let pairs = self.space(at, &|d| spec.space.contains(&d));
+        let width = self.space(at, &|d| spec.width.contains(&d));
+        let values = self.space(at, &|d| spec.values.contains(&d));
         parts.iter().map(|p| pairs.saturating_mul(p.flops(width, values))).sum()
     }
 
@@ -108,19 +116,18 @@ impl Step {
         self.reads.iter().zip(&self.writes).map(|(from, to)| c.bytes(plan, from, to)).collect()
     }
 
-    /// Elements of a dim on the device with the largest shards.
-    fn local(&self, plan: &Plan, dim: Dim) -> u64 {
-        let of =
-            |o: &Operand| Some(plan.buffer(o.buf).extents[o.dims.iter().position(|d| *d == dim)?].clone());
-        self.all().find_map(of).map_or(1, |e| e.largest(&plan.mesh) as u64)
+    /// Elements of a dim on a device.
+    fn local(&self, (plan, on): OnDevice<'_>, dim: Dim) -> u64 {
+        let of = |o: &Operand| plan.buffer(o.buf).extents.get(o.dims.iter().position(|d| *d == dim)?);
+        self.all().find_map(of).map_or(1, |e| on.len(e) as u64)
     }
 
     /// Positions of all dims that `counts`.
-    fn space(&self, plan: &Plan, counts: &dyn Fn(Dim) -> bool) -> u64 {
+    fn space(&self, at: OnDevice<'_>, counts: &dyn Fn(Dim) -> bool) -> u64 {
         let mut dims: Vec<Dim> = self.all().flat_map(|o| o.dims.iter().copied()).collect();
         dims.sort();
         dims.dedup();
-        dims.into_iter().filter(|d| counts(*d)).map(|d| self.local(plan, d)).product()
+        dims.into_iter().filter(|d| counts(*d)).map(|d| self.local(at, d)).product()
     }
 }
 

@@ -204,6 +204,8 @@ impl FixedRules {
                     written = format!("{word} {}", here.join(", "));
                 }
                 LayoutKind::Schedule(_)
+                | LayoutKind::Chunks { .. }
+                | LayoutKind::Stages(_)
                 | LayoutKind::ReduceGrads
                 | LayoutKind::ReduceWhen(_)
                 | LayoutKind::KeepParams(_) => {}

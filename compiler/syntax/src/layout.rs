@@ -43,6 +43,8 @@ mod grammar {
             Rule::kw_ring => "`ring`",
             Rule::kw_micro => "`microbatches`",
             Rule::kw_schedule => "`schedule`",
+            Rule::kw_chunks => "`chunks`",
+            Rule::kw_stages => "`stages`",
             Rule::kw_recompute => "`recompute`",
             Rule::kw_keep => "`keep`",
             Rule::kw_params => "`params`",
@@ -60,8 +62,8 @@ mod grammar {
     }
 }
 
-const SETTINGS: [&str; 8] =
-    ["mesh", "gather", "ring", "microbatches", "schedule", "recompute", "keep", "reduce"];
+const SETTINGS: [&str; 10] =
+    ["mesh", "gather", "ring", "microbatches", "schedule", "chunks", "stages", "recompute", "keep", "reduce"];
 
 /// Words within rules and settings: before `:`, behind the axes, and behind `keep` and `reduce`.
 const WITHIN: [&str; 8] = ["params", "grads", "moments", "when", "free", "in", "once", "by"];
@@ -117,8 +119,8 @@ struct Parser<'a> {
 fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
     use Rule::{EOI, arrow, colon, comma, equals};
     use Rule::{
-        kw_by, kw_gather, kw_in, kw_keep, kw_mesh, kw_micro, kw_params, kw_recompute, kw_reduce, kw_ring,
-        kw_schedule,
+        kw_by, kw_chunks, kw_gather, kw_in, kw_keep, kw_mesh, kw_micro, kw_params, kw_recompute, kw_reduce,
+        kw_ring, kw_schedule, kw_stages,
     };
     pair.into_inner().filter(|p| {
         !matches!(
@@ -138,6 +140,8 @@ fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
                 | kw_reduce
                 | kw_ring
                 | kw_schedule
+                | kw_chunks
+                | kw_stages
         )
     })
 }
@@ -252,6 +256,14 @@ impl Parser<'_> {
                 LayoutKind::Microbatches { count, count_span }
             }
             Rule::schedule => LayoutKind::Schedule(self.name(&parts(pair).next()?, base)),
+            Rule::chunks => {
+                let (count, count_span) = self.count(&parts(pair).next()?, base)?;
+                LayoutKind::Chunks { count, count_span }
+            }
+            Rule::stages => {
+                let counts: Option<Vec<(u64, Span)>> = parts(pair).map(|p| self.count(&p, base)).collect();
+                LayoutKind::Stages(counts?)
+            }
             Rule::keep => LayoutKind::KeepParams(parts(pair).map(|p| self.glob(&p, base)).collect()),
             Rule::reduce => self.reduce(pair, base)?,
             _ => LayoutKind::Recompute(parts(pair).map(|p| self.glob(&p, base)).collect()),

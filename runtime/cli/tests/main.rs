@@ -18,6 +18,7 @@ mod kept_paths;
 mod launch;
 mod norms;
 mod not_finite;
+mod pipelines;
 mod plan_page;
 mod predict;
 mod report;

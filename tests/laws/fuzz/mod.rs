@@ -15,7 +15,7 @@ use meshwright_core::program::ParamDecl;
 use meshwright_core::{OutputKind, StepGraph, StepOutput, compile, print, training_step};
 use meshwright_exec::DeviceKind;
 use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind};
-use meshwright_plan::{DType, Dim, Phase, Plan};
+use meshwright_plan::{DType, Dim, Dims, Phase, Plan};
 use program::APART;
 pub(crate) use program::Random;
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,20 +185,27 @@ fn refused(step: &StepGraph, layout: &Layout) -> String {
     found.into_iter().map(|d| d.message).collect()
 }
 
+/// A layout in words.
+fn told(l: &Layout, dims: &Dims) -> String {
+    let rules: Vec<String> = l.rules.iter().map(|rule| say(rule, &l.mesh, dims)).collect();
+    let (mesh, rules, parts) = (l.mesh.describe(), rules.join("; "), l.microbatches.map(|p| p.0));
+    let lengths = l.pipeline.as_ref().map(|p| &p.lengths);
+    format!(
+        "{mesh} with `{rules}`, recompute {:?}, keep {:?}, in parts {parts:?}, reduced {:?}, stages {lengths:?} {}",
+        l.recompute,
+        l.keep,
+        l.reduce_when,
+        l.order.schedule().name()
+    )
+}
+
 /// One program under one layout.
-fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
+fn trial(seed: u64, r: &Random, place: Place, show: bool) -> Result<End, String> {
     let Some(mut step) = training_step(&r.program) else { return Err("no training step".into()) };
     step.outputs.push(StepOutput { name: "some value".into(), id: r.watched, kind: OutputKind::Output });
-    let placing = placing::random(seed, r);
+    let placing = place(seed, r);
     let mut layout = placing.layout;
-    let told = |l: &Layout| {
-        let rules: Vec<String> = l.rules.iter().map(|r| say(r, &l.mesh, &step.graph.dims)).collect();
-        let (mesh, rules, parts) = (l.mesh.describe(), rules.join("; "), l.microbatches.map(|p| p.0));
-        format!(
-            "{mesh} with `{rules}`, recompute {:?}, keep {:?}, in parts {parts:?}, reduced {:?}",
-            l.recompute, l.keep, l.reduce_when
-        )
-    };
+    let told = |l: &Layout| told(l, &step.graph.dims);
     if show {
         report(&format!("{}\n{}", print::graph(&step), told(&layout)));
     }
@@ -216,7 +223,7 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
     }
     let mut asked = step.clone();
     let mut alone = alone;
-    if layout.microbatches.is_some() {
+    if layout.microbatches.is_some() || layout.pipeline.is_some() {
         let example = r.program.inputs.first().map(|i| i.0.dims[0]);
         let whole = |o: &StepOutput| {
             o.kind != OutputKind::Output || !example.is_some_and(|d| step.graph.ty(o.id).has(d))
@@ -226,7 +233,8 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
             alone.iter_mut().for_each(|values| drop(values.remove("some value")));
         }
         // Of what needs all examples at once there are no parts.
-        if let Err(Refused::Layout(codes)) = plan(&asked, &Layout { rules: vec![], ..layout.clone() }, true)
+        let plain = Layout { rules: vec![], pipeline: None, ..layout.clone() };
+        if let Err(Refused::Layout(codes)) = plan(&asked, &plain, true)
             && codes.iter().all(|c| c == "E0313")
         {
             layout.microbatches = None;
@@ -245,9 +253,19 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
     match planned {
         Ok(p) => {
             let (granted, collectives) = (p.granted, p.collectives);
+            if show {
+                report(&print::plan(&p.plan));
+            }
             let many = run(p.plan, r).map_err(|e| format!("{}: {e}", told(&layout)))?;
             equal(&many, &alone).map_err(|e| format!("{}: {e}", told(&layout)))?;
             Ok(End::Equal { granted, collectives, parts })
+        }
+        // A loop whose iterations cannot be stages, or examples that cannot be apart.
+        Err(Refused::Layout(codes))
+            if layout.pipeline.is_some()
+                && codes.iter().all(|c| ["E0313", "E0315"].contains(&c.as_str())) =>
+        {
+            Ok(End::Refused)
         }
         Err(Refused::Layout(codes)) if !placing.grant && codes.iter().all(|c| c == "E0310") => {
             if plan(&forward(&asked), &layout, false).is_err() {
@@ -265,18 +283,26 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
 
 #[test]
 fn random_programs_under_random_layouts_equal_one_device() {
-    count_trials("random programs", seeds(300, 10_000), &[], program::random);
+    count_trials("random programs", seeds(300, 10_000), &[], (program::random, placing::random));
 }
 
+/// A layout for a program, by a seed.
+pub(crate) type Place = fn(u64, &Random) -> placing::Placing;
+
 /// Runs the programs of these seeds, each under a layout of its own; and of those that found a fault, where no others are chosen.
-pub(crate) fn count_trials(what: &str, seeds: Range<u64>, found: &[u64], random: fn(u64) -> Random) {
+pub(crate) fn count_trials(
+    what: &str,
+    seeds: Range<u64>,
+    found: &[u64],
+    (random, place): (fn(u64) -> Random, Place),
+) {
     let begin = Instant::now();
     let (one, found) = (seeds.end - seeds.start == 1, if chosen() { &[] } else { found });
     let seeds: BTreeSet<u64> = seeds.chain(found.iter().copied()).collect();
     let (mut equal, mut refused, mut chance, mut wrong) = (0, 0, 0, Vec::new());
     let (mut with_granted, mut all_collectives, mut in_parts, mut unjust) = (0, 0, 0, Vec::new());
     for seed in seeds {
-        match trial(seed, &random(seed), one) {
+        match trial(seed, &random(seed), place, one) {
             Ok(End::Equal { granted, collectives, parts }) => {
                 in_parts += usize::from(parts);
                 equal += 1;
@@ -297,7 +323,7 @@ pub(crate) fn count_trials(what: &str, seeds: Range<u64>, found: &[u64], random:
     ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // What the backward pass reads has a say in where values lie, so in one of 1,500 programs the forward pass needs a gather that it does not need alone.
-    assert!(unjust.len() * 1000 <= equal, "{}", unjust.join("\n"));
+    assert!(unjust.len() <= 1 + equal / 1000, "{}", unjust.join("\n"));
     assert!(chosen() || chance * 100 <= equal, "many programs say nothing");
     assert!(chosen() || in_parts * 20 >= equal, "few batches were taken in parts");
     assert!(chosen() || equal >= refused, "most layouts were refused: the test tests little");

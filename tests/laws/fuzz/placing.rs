@@ -3,9 +3,11 @@
 use super::program::Random;
 use crate::devices::{layout, rule};
 use crate::rng::Rng;
-use meshwright_core::layout::{Layout, RuleDim, ScopeClass};
+use meshwright_core::layout::{Layout, PipelineOrder, PipelineRule, RuleDim, ScopeClass};
 use meshwright_diag::Span;
-use meshwright_plan::{Dim, Mesh};
+use meshwright_ops::{Graph, Repeat};
+use meshwright_plan::actions::PipelineSchedule;
+use meshwright_plan::{Axis, Dim, Mesh, MeshAxis};
 use meshwright_syntax::ast::ReduceWhen;
 use std::collections::BTreeSet;
 
@@ -72,4 +74,41 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
     let reduce_when = rng.pick(&whens).map(|when| (when, Span::default()));
     let chosen = Layout { loops, recompute, keep, microbatches, reduce_when, ..layout(&mesh, rules) };
     Placing { layout: chosen, grant }
+}
+
+/// The dim of a loop whose iterations could be stages: the only loop over its dim, in no other, from the first position on, with carries.
+pub(crate) fn stages_of(g: &Graph) -> Option<Dim> {
+    let only = |dim: Dim| g.repeats.iter().filter(|r| r.dim == dim).count() == 1;
+    let fit = |r: &&Repeat| r.parent.is_none() && !r.reverse && !r.carries.is_empty() && only(r.dim);
+    g.repeats.iter().find(fit).map(|r| r.dim)
+}
+
+/// A random layout with two to four stages beside the other rules, in any order, and of any lengths.
+pub(crate) fn staged(seed: u64, program: &Random) -> Placing {
+    let mut placing = random(seed, program);
+    let mut rng = Rng::new(seed ^ 0x57_A6E5);
+    let graph = &program.program.graph;
+    let Some(dim) = stages_of(graph) else { return placing };
+    let layout = &mut placing.layout;
+    let stages = 2 + rng.below(3);
+    // As few other devices as leave a few for them.
+    let mut axes = std::mem::take(&mut layout.mesh.axes);
+    axes.iter_mut().for_each(|a| a.size = a.size.min(if rng.one_in(2) { 1 } else { 2 }));
+    let axis = Axis(axes.len() as u8);
+    axes.push(MeshAxis { name: "p".into(), size: stages });
+    layout.mesh = Mesh { axes };
+    // Two strict rules that want one axis would be an error.
+    layout.rules.iter_mut().for_each(|r| r.free = true);
+    layout.rules.push(rule(None, RuleDim::Dim(dim), &[axis.0], false));
+    let size = graph.dims.size(dim);
+    let lengths = rng.one_in(2).then(|| {
+        let mut lengths = vec![0; stages];
+        (0..size).for_each(|_| lengths[rng.below(stages)] += 1);
+        lengths
+    });
+    let span = layout.rules[layout.rules.len() - 1].span;
+    layout.pipeline = Some(PipelineRule { dim, axes: vec![axis], span, lengths });
+    let schedule = rng.pick(&PipelineSchedule::ALL);
+    layout.order = PipelineOrder { schedule: Some((schedule, span)), ..PipelineOrder::default() };
+    placing
 }

@@ -170,6 +170,29 @@ fn tiles_of_images_on_ranks_are_those_on_threads() {
     assert_eq!(lines(&ranks), lines(&threads));
 }
 
+/// Stages of a pipeline beside shards of the batch, in each order of microbatches: ranks that are stages receive what threads would, and their evaluation too.
+#[test]
+fn stages_on_ranks_are_those_on_threads() {
+    let _one = alone();
+    let dir = tempfile::tempdir().unwrap();
+    crate::training::text::tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
+    let data = dir.path().join("data").display().to_string();
+    let mut args = vec!["train", "gpt", "--preset", "tiny", "--data", &data, "--no-save", "--cores", "1"];
+    for dim in ["batch=8", "seq=10", "vocab=320", "layers=3", "heads=2", "d_head=4", "d_ff=8", "places=16"] {
+        args.extend(["--dim", dim]);
+    }
+    args.extend(["--steps", "3", "--mesh", "data=2,pipe=2", "--format", "json", "--layout"]);
+    for order in ["schedule gpipe", "schedule 1f1b", "schedule zb_h1; stages 1, 2"] {
+        let layout = format!("batch -> data; layers -> pipe; microbatches 4; {order}");
+        let asked = [&args[..], &[&layout]].concat();
+        let threads = run(&asked);
+        assert_eq!(threads.code, Some(0), "{}", threads.err);
+        let ranks = mpirun(4, &[&asked[..], &["--deterministic"]].concat());
+        assert_eq!(ranks.code, Some(0), "{}", ranks.err);
+        assert_eq!((losses(&ranks).len(), losses(&ranks)), (3, losses(&threads)), "{order}");
+    }
+}
+
 #[test]
 fn ranks_evaluate_and_predict_as_threads_do() {
     let _one = alone();

@@ -32,6 +32,9 @@ const AXES: &[(&str, &[&str])] = &[
     ("unet_tiles", &["y", "x"]),
 ];
 
+/// Those whose stages are layers of one loop, which not all models have.
+const STAGED: &[(&str, &[&str])] = &[("pipeline", &["pipe"]), ("3d", &["pipe", "data", "model"])];
+
 /// Mesh and layout of every run of the tests: no size divides another, and each number of devices occurs.
 const FEW: &[(&str, &str)] = &[
     ("data=1", "zero3"),
@@ -232,10 +235,11 @@ fn told_at_end(what: &str, worst: &Worst) {
 #[test]
 fn every_layout_that_ships_has_its_meshes_here() {
     let names: Vec<&str> = LAYOUTS.iter().map(|l| l.name).collect();
-    let mut here: Vec<&str> = AXES.iter().map(|(name, _)| *name).collect();
+    let all = || AXES.iter().chain(STAGED);
+    let mut here: Vec<&str> = all().map(|(name, _)| *name).collect();
     here.sort_by_key(|name| names.iter().position(|n| n == name));
     assert_eq!(here, names);
-    for (layout, axes) in AXES {
+    for (layout, axes) in all() {
         let text = std::fs::read_to_string(root().join(format!("layouts/{layout}.layout"))).unwrap();
         let mesh = text.lines().find_map(|l| l.strip_prefix("mesh ")).unwrap();
         let found: Vec<&str> = mesh.split(", ").map(|a| a.split(" = ").next().unwrap()).collect();
@@ -264,6 +268,28 @@ fn every_model_fits_every_layout() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The transformers with one loop over their layers have a plan under the layouts with stages, on each mesh that has several.
+#[test]
+fn stages_are_planned_for_every_transformer_with_one_loop() {
+    let meshes: [(&str, &[&str]); 2] =
+        [("pipeline", &["pipe=2", "pipe=3", "pipe=4"]), ("3d", &["2x2x2", "3x1x2", "2x3x1", "4x2x4"])];
+    for model in ["bert", "bert_classify", "bert_tag", "gpt", "llama", "switch", "vit"] {
+        for (mesh, layout) in meshes.iter().flat_map(|(l, all)| all.iter().map(move |m| (m, l))) {
+            let o = options(model, mesh, layout, &[("batch", 48)]);
+            let loaded = Project::load(&ProjectOptions { preset: Some("tiny".into()), ..o });
+            let project =
+                loaded.project.unwrap_or_else(|| panic!("{model}, {layout}: {:?}", loaded.diagnostics));
+            let step = training_step(&project.program).unwrap();
+            let (compiled, found) = project.compile(&step, &loaded.sources);
+            assert!(compiled.is_some(), "{model} under {layout} on {mesh}: {found:?}");
+        }
+    }
+    let o = options("t5", "pipe=2", "pipeline", &[]);
+    let refused = Project::load(&ProjectOptions { preset: Some("tiny".into()), ..o });
+    let codes: Vec<&str> = refused.diagnostics.iter().map(|d| d.code.id).collect();
+    assert!(refused.project.is_none() && codes.contains(&"E0315"), "{codes:?}");
 }
 
 fn images(model: &str, sizes: &[(&str, usize)], of: Sizes) {

@@ -32,11 +32,12 @@ fn the_order_of_microbatches_changes_no_bit() {
         for parts in [1, 2, 6] {
             let layout =
                 |schedule: &str| format!("layers -> pipe; microbatches {parts}; schedule {schedule}");
-            let [all, turns] = ["gpipe", "1f1b"].map(|s| {
+            let [all, turns, filled] = ["gpipe", "1f1b", "zb_h1"].map(|s| {
                 std::fs::remove_dir_all(dir.path().join("run")).ok();
                 steps(dir.path(), stages, &layout(s))
             });
             assert_eq!(all, turns, "{stages}, {parts} microbatches");
+            assert_eq!(all, filled, "{stages}, {parts} microbatches");
         }
     }
 }

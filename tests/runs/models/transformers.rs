@@ -52,6 +52,11 @@ const STAGES: &[(&str, &str)] = &[
     ("pipe=3", "layers -> pipe"),
     ("data=2,pipe=2", "batch -> data; layers -> pipe; params: * -> data; microbatches 5; recompute layers.*"),
     ("pipe=2,model=2", "layers -> pipe; d_ff -> model; moments: * -> model; microbatches 5; schedule gpipe"),
+    ("pipe=3", "layers -> pipe; stages 0, 2, 0; microbatches 5; schedule zb_h1"),
+    (
+        "data=2,pipe=2",
+        "batch -> data; layers -> pipe; params: * -> data; microbatches 5; schedule zb_h1; recompute layers.*",
+    ),
 ];
 
 /// Keys around a ring, within other ways.
@@ -197,7 +202,7 @@ fn more_layers_of_gpt_are_no_more_steps_but_buckets() {
         assert_eq!(small(2), small(96), "{layout}");
     }
     // Under ZeRO-3 the update moves nothing, and what else there is of `gpt` is within the loop.
-    assert_eq!(apart, ["zero1", "zero2"]);
+    assert_eq!(apart, ["zero1", "zero2", "3d"]);
 }
 
 /// A hundred layers for a thousand devices are planned as fast as two for one: in less than a second of one processor, the start

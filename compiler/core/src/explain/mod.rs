@@ -3,11 +3,13 @@
 
 mod alternatives;
 mod attention;
+mod pipeline;
 mod recomputed;
 mod rules;
 
 pub use alternatives::{AlternativeReport, alternatives};
 pub use attention::{AttentionReport, attention, attention_lines, note_no_kernels};
+pub use pipeline::{PipelineReport, StageReport};
 pub use recomputed::{AddedOp, RecomputeReport, recomputed};
 pub use rules::split_by_rules;
 
@@ -16,7 +18,7 @@ use crate::lowering::LineOf;
 use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use meshwright_ops::Id;
-use meshwright_plan::{CollectiveTotal, Dim, PeakMemory, Phase, Plan, Prim, Provenance, StepLoop};
+use meshwright_plan::{CollectiveTotal, Dim, Extent, PeakMemory, Phase, Plan, Prim, Provenance, StepLoop};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -235,6 +237,9 @@ pub struct Report {
     /// The estimated time of a step, if a machine was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimatedStep>,
+    /// The stages of a pipeline, if a training step has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<PipelineReport>,
     /// Totals.
     pub per_device: DeviceReport,
     /// Totals of the collectives by kind and axes, in the order in which they first occur.
@@ -272,6 +277,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         slow_products: Vec::new(),
         device: None,
         estimate: None,
+        pipeline: pipeline::pipeline(plan),
         collectives,
         per_device: DeviceReport {
             flops: s.flops,
@@ -315,8 +321,7 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
         let path = rows.path(v.value).or_else(|| moved.contains(&v.value.0).then(|| g.path(v.value)));
         let Some(path) = path else { continue };
         let n = g.node(v.value);
-        let largest =
-            |d: &Dim| meshwright_plan::largest_shard(g.dims.size(*d), v.placement.axes(*d), &spmd.mesh);
+        let largest = |d: &Dim| Extent::of(&g.dims, *d, v.placement.axes(*d)).largest(&spmd.mesh);
         out.push(ValueReport {
             id: v.value.0,
             line: line_of(n.origin.span),

@@ -14,6 +14,6 @@ mod unmatched;
 pub use assign::{Assigned, Rulebook, assign, check_conflicts};
 pub use dim_pairs::dims_together;
 pub use mesh::{check_devices, mesh_of, named_mesh};
-pub use pipeline::PipelineRule;
+pub use pipeline::{PipelineOrder, PipelineRule};
 pub(crate) use recomputed::recomputed_names;
 pub use rules::{Layout, Rule, RuleDim, Scope, ScopeClass, layout};

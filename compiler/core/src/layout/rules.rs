@@ -2,12 +2,11 @@
 
 use super::index::{DimIndex, first_of};
 use super::mesh::{mesh_of, named_mesh, with_axes_of};
-use super::pipeline::PipelineRule;
+use super::pipeline::{PipelineOrder, PipelineRule};
 use crate::program::Program;
 use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
-use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{Axis, Dim, Mesh};
 use meshwright_syntax::ast::{
     DimPattern, LayoutFile, LayoutKind, MeshOption, ReduceWhen, Rule as AstRule, ScopeKind,
@@ -87,8 +86,8 @@ pub struct Layout {
     pub loops: BTreeSet<Dim>,
     /// The loop whose iterations are stages of a pipeline.
     pub pipeline: Option<PipelineRule>,
-    /// The order in which microbatches pass the stages, and where the layout says so.
-    pub schedule: Option<(PipelineSchedule, Span)>,
+    /// How microbatches pass the stages.
+    pub order: PipelineOrder,
 }
 
 impl Layout {
@@ -186,7 +185,8 @@ pub fn layout(
     super::unmatched::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
     empty_shards(&layout, program, &mut out);
-    super::pipeline::without_effect(layout.schedule, layout.pipeline.as_ref(), &mut out);
+    let Layout { order, pipeline, mesh, .. } = &mut layout;
+    super::pipeline::settle((order, pipeline.as_mut()), (mesh, &program.graph.dims), &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
 }
 
@@ -218,7 +218,9 @@ fn read_setting(kind: &LayoutKind, span: Span, layout: &mut Layout, out: &mut Ve
             }
             layout.reduce_when = Some((*when, span));
         }
-        LayoutKind::Schedule(name) => super::pipeline::schedule(name, span, &mut layout.schedule, out),
+        LayoutKind::Schedule(_) | LayoutKind::Chunks { .. } | LayoutKind::Stages(_) => {
+            layout.order.read(kind, span, out);
+        }
         LayoutKind::Recompute(paths) => {
             layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
         }

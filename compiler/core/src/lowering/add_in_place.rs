@@ -62,6 +62,10 @@ fn found(plan: &Plan) -> Vec<Added> {
         _ => None,
     };
     let one = |l: &StepLoop, k: usize| -> Option<Added> {
+        // Passes of a pipeline start together: none may start from what another one gives.
+        if plan.pipeline.is_some() && plan.microbatches.is_some_and(|m| m.over == l.dim) {
+            return None;
+        }
         let (begin, end) = (&plan.steps[l.begin], &plan.steps[l.end]);
         let [start, current] = [begin.reads.get(k)?, begin.writes.get(k)?];
         let [next, last] = [end.reads.get(k)?, end.writes.get(k)?];

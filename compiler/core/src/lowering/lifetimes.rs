@@ -20,6 +20,18 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
     for (step, Ends { aliases, free }) in plan.steps.iter_mut().zip(ends) {
         (step.aliases, step.free) = (aliases, free);
     }
+    if plan.pipeline.is_some() {
+        // Stages hold residuals of the microbatches that are in flight, and other parts of a stack.
+        let on = plan.fullest();
+        let bound =
+            |kind| plan.program_inputs.iter().filter(move |i| i.kind == kind).map(|i| on.bytes(i.buf)).sum();
+        let mut s = plan.summary.clone();
+        s.peak_bytes = plan.peak_on(&on);
+        s.parameter_bytes = bound(ProgramInputKind::Param);
+        s.optimizer_state_bytes = bound(ProgramInputKind::OptimizerState);
+        s.step_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
+        plan.summary = s;
+    }
     plan
 }
 

@@ -7,8 +7,8 @@ use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{
-    BufId, Buffer, DType, Dim, Dims, Expr, IdVec, Operand, OutputDecl, Phase, Placement, Plan, Prim,
-    ProgramInput, ProgramInputKind, Provenance, Splits, Step, Summary, largest_shard,
+    BufId, Buffer, DType, Dim, Dims, Expr, Extent, IdVec, Operand, OutputDecl, Phase, Placement, Plan, Prim,
+    ProgramInput, ProgramInputKind, Provenance, Splits, Step, Summary,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -224,7 +224,7 @@ impl Lower<'_> {
         let graph = &self.spmd.step.graph;
         let mesh = &self.spmd.mesh;
         let size = |d: Dim| {
-            largest_shard(graph.dims.size(d), loops.get(&d).map_or(&[][..], Vec::as_slice), mesh) as u64
+            Extent::of(&graph.dims, d, loops.get(&d).map_or(&[][..], Vec::as_slice)).largest(mesh) as u64
         };
         self.plan.summary.flops +=
             self.times * graph.node(id).op.flops(&graph.input_types(id), graph.ty(id), &size, &graph.dims);

@@ -7,7 +7,7 @@ use super::lower::{Lower, OpenBody};
 use crate::partition::{CopyId, PlacedLoop};
 use meshwright_ops::{Crossing, Id, Repeat};
 use meshwright_plan::expr::BinaryFn;
-use meshwright_plan::{BufId, Buffer, DType, Dim, Expr, Operand, Placement, Plan, Prim, largest_shard};
+use meshwright_plan::{BufId, Buffer, DType, Dim, Expr, Extent, Operand, Placement, Plan, Prim};
 use std::collections::BTreeMap;
 
 /// The same Plan, in which no buffer that a loop fills begins as whatever its memory holds.
@@ -47,8 +47,8 @@ impl<'a> Lower<'a> {
     fn iterations(&self, placed: &PlacedLoop) -> u64 {
         let graph = &self.spmd.step.graph;
         let all = graph.iterations(placed.of);
-        let size = graph.dims.size(graph.repeats[placed.of].dim);
-        all.min(largest_shard(size, &placed.axes, &self.spmd.mesh)) as u64
+        let of = Extent::of(&graph.dims, graph.repeats[placed.of].dim, &placed.axes);
+        all.min(of.largest(&self.spmd.mesh)) as u64
     }
 
     fn begin_loop(&mut self, placed: &'a PlacedLoop) {

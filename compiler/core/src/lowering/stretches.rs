@@ -1,9 +1,10 @@
-//! Stretches of steps between the beginnings and ends of loops: no pass moves a step out of the one where it is.
+//! Stretches of steps between the beginnings and ends of loops: no pass moves a step out of the one where it is. Messages between stages of a pipeline bound them
+//! too: nothing comes between a loop and what it receives and sends, for a stage that waits in between would wait for one that waits for it.
 
 use meshwright_plan::{Plan, Prim, Step};
 
 fn bounds(step: &Step) -> bool {
-    matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat)
+    matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat | Prim::Receive { .. } | Prim::Send { .. })
 }
 
 /// The stretch that each step belongs to, by number; what bounds one is a stretch by itself.

@@ -52,6 +52,7 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
             partial(plan, step, &mut found);
             storage.end(plan, step, (aliases, free), &mut found);
             repeats(plan, step, (&storage, &flights, free), &mut open, &mut found);
+            links(plan, i, &mut found);
         } else {
             found.push(format!("{} operands and {} results", step.reads.len(), step.writes.len()));
         }
@@ -65,6 +66,23 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
     super::rings::verify::rings(plan, &mut v);
     storage.boundary(plan, &mut v);
     v
+}
+
+/// A loop over stages receives right before it, and sends right behind it.
+fn links(plan: &Plan, at: usize, v: &mut Vec<String>) {
+    let blank = |s: &&Step| matches!(s.prim, Prim::Blank { .. });
+    let next_to_loop = match plan.steps[at].prim {
+        // Storage for what the loop carries by itself may be made in between.
+        Prim::Receive { .. } => {
+            let next = plan.steps[at + 1..].iter().find(|s| !blank(s));
+            next.is_some_and(|s| matches!(s.prim, Prim::Repeat { .. }))
+        }
+        Prim::Send { .. } => at > 0 && matches!(plan.steps[at - 1].prim, Prim::EndRepeat),
+        _ => true,
+    };
+    if !next_to_loop {
+        v.push("is not next to the loop of its stages".into());
+    }
 }
 
 /// Which buffers there are.

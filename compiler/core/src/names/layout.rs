@@ -30,6 +30,8 @@ impl Collector<'_> {
                 LayoutKind::Mesh(_)
                 | LayoutKind::Microbatches { .. }
                 | LayoutKind::Schedule(_)
+                | LayoutKind::Chunks { .. }
+                | LayoutKind::Stages(_)
                 | LayoutKind::ReduceGrads
                 | LayoutKind::ReduceWhen(_) => {}
             }

@@ -5,7 +5,7 @@ use super::facts::Facts;
 use super::reduce_grads::{keeps_storage, no_choice, no_effect, sums};
 use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
-use super::stages::{between_stages, pipeline_of};
+use super::stages::{pipeline_of, refused_stages};
 use super::state::State;
 use super::working_copies::{gathered, idle};
 use crate::layout::Layout;
@@ -62,7 +62,7 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
             let unused = layout.reduce_grads.and_then(|asked| no_effect(&spmd, asked));
             diagnostics.extend(unused);
             diagnostics.extend(no_choice(&spmd.step, &layout));
-            diagnostics.extend(between_stages(&spmd, &layout));
+            diagnostics.extend(refused_stages(&spmd, &layout));
             if has_errors(&diagnostics) {
                 return (None, diagnostics);
             }

@@ -1,19 +1,91 @@
 //! What stages of a pipeline may not do: meet in a collective within a microbatch.
 
-use super::spmd::{Instr, PlacedLoop, Spmd};
+use super::spmd::{CopyId, Instr, PlacedLoop, Spmd};
 use crate::layout::Layout;
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_ops::Crossing;
 use meshwright_plan::Pipeline;
+use std::collections::BTreeSet;
 
 /// The pipeline of a step, if it has a loop over stages.
 pub(super) fn pipeline_of(layout: &Layout, loops: &[PlacedLoop]) -> Option<Pipeline> {
     let rule = layout.pipeline.as_ref().filter(|_| loops.iter().any(|l| l.stages))?;
-    let schedule = layout.schedule.map_or_else(Default::default, |(schedule, _)| schedule);
-    Some(Pipeline { dim: rule.dim, axes: rule.axes.clone(), schedule })
+    let (schedule, chunks) = (layout.order.schedule(), layout.order.chunks());
+    Some(Pipeline { dim: rule.dim, axes: rule.axes.clone(), schedule, chunks })
+}
+
+/// The first thing that stages cannot do.
+pub(super) fn refused_stages(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+    let all = [between_stages, joined_stack, waits_for_all];
+    all.into_iter().find_map(|refused| refused(spmd, layout))
+}
+
+/// The error of a collective that joins the parts of a stack over the stages, or divides it, where stages store it in another order.
+fn joined_stack(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+    let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
+    g.dims.cuts(pipeline.dim).filter(|cuts| cuts.reorders())?;
+    let axes = |copy| spmd.copy(copy).placement.axes(pipeline.dim).to_vec();
+    let (out, cause) = spmd.instrs.iter().find_map(|instr| match instr {
+        Instr::Reshard { from, out, cause, .. } if axes(*from) != axes(*out) => Some((*out, cause)),
+        _ => None,
+    })?;
+    let (value, name) = (spmd.copy(out).value, g.dims.name(pipeline.dim));
+    let text =
+        format!("the stages of `{name}` cannot be in chunks: all of a stack over it are needed in order");
+    let why = format!("`{}` is needed with all of `{name}`: {}", g.path(value), cause.because);
+    let d = Diagnostic::error(codes::E0315, text).at(g.node(cause.user.unwrap_or(value)).origin.span, why);
+    Some(d.and(pipeline.span, "its iterations are stages").help("leave `chunks` out"))
+}
+
+/// The error of a pass that reads what only all microbatches of an earlier pass give, and not that of its own: all stages would wait.
+fn waits_for_all(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+    let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
+    let over = g.microbatches?.over;
+    let staged = |l: &&PlacedLoop| {
+        let within =
+            |o: &PlacedLoop| o.of != l.of && l.body.start <= o.body.start && o.body.end <= l.body.end;
+        g.repeats[l.of].dim == over && spmd.loops.iter().any(|o| within(o) && !o.axes.is_empty())
+    };
+    let passes: Vec<&PlacedLoop> = spmd.loops.iter().filter(staged).collect();
+    let mut given: BTreeSet<CopyId> = BTreeSet::new();
+    let stacks: BTreeSet<CopyId> = passes.iter().flat_map(|p| p.outs.iter().map(|o| o.1)).collect();
+    for (pass, next) in passes.iter().zip(passes.iter().skip(1)) {
+        given.extend(pass.outs.iter().map(|o| o.1));
+        for instr in &spmd.instrs[pass.body.end..next.body.start] {
+            if instr.reads().iter().any(|x| given.contains(x)) {
+                given.insert(instr.out());
+            }
+        }
+        let reads =
+            |instr: &Instr| instr.reads().into_iter().filter(|x| given.contains(x)).collect::<Vec<_>>();
+        // Its own part of what was stacked.
+        let own = |instr: &Instr| {
+            let b = g.boundary(spmd.copy(instr.out()).value);
+            b.is_some_and(|b| b.how == Crossing::Slice && b.dim == over)
+                && reads(instr).iter().all(|x| stacks.contains(x))
+        };
+        let waits = |instr: &&Instr| !reads(instr).is_empty() && !own(instr);
+        let found = spmd.instrs[next.body.clone()].iter().find(waits).map(Instr::out);
+        let found = found.or_else(|| next.carries.iter().map(|c| c.start).find(|x| given.contains(x)));
+        if let Some(out) = found {
+            let (value, name) = (spmd.copy(out).value, g.dims.name(pipeline.dim));
+            let why = format!(
+                "`{}` of one microbatch needs something of all of them, or of all stages",
+                g.path(value)
+            );
+            let text = format!("the loop over `{name}` cannot be a pipeline");
+            let d = Diagnostic::error(codes::E0315, text).at(g.node(value).origin.span, why);
+            let d = d.and(pipeline.span, "its iterations would be stages");
+            return Some(d.help(
+                "make it a carry of the loop, which is sent from stage to stage, or leave the rule out",
+            ));
+        }
+    }
+    None
 }
 
 /// The error of a collective between stages in the body of a loop that they do not run in step; the first one.
-pub(super) fn between_stages(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+fn between_stages(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     let pipeline = layout.pipeline.as_ref()?;
     let g = &spmd.step.graph;
     let over = g.microbatches.map(|m| m.over);

@@ -11,4 +11,5 @@ pub(super) mod recompute;
 pub(super) mod squares;
 pub(super) mod stages;
 pub mod unroll;
+pub(super) mod weights;
 pub(super) mod working_copies;

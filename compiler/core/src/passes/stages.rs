@@ -5,10 +5,10 @@
 use crate::layout::{Layout, Rule, RuleDim};
 use crate::passes::linear::linearized;
 use crate::step::step_graph::StepGraph;
-use meshwright_diag::Span;
-use meshwright_ops::{Crossing, Graph, Id};
-use meshwright_plan::{Dim, Dims};
-use std::collections::BTreeMap;
+use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_ops::{Crossing, Graph, Id, Kind, Source};
+use meshwright_plan::{Cuts, Dim, Dims};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The dims of a program with stages.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,10 @@ pub(crate) fn planned(step: &mut StepGraph, layout: &Layout) -> Option<(Stages, 
     let free = |dims: &Dims, wanted: &str| {
         (0..).map(|i: usize| format!("{wanted}{}", "_".repeat(i))).find(|n| dims.find(n).is_none())
     };
+    if let Some(lengths) = &pipeline.lengths {
+        let (axes, lengths, chunks) = (pipeline.axes.clone(), lengths.clone(), layout.order.chunks());
+        dims.cut(pipeline.dim, Cuts { axes, lengths, chunks });
+    }
     let count: usize = pipeline.axes.iter().map(|a| layout.mesh.size(*a)).product();
     let (first, last) = (free(dims, "first_stage"), free(dims, "last_stage"));
     let first = dims.add(first.unwrap_or_default(), 1);
@@ -49,6 +53,29 @@ pub(crate) fn planned(step: &mut StepGraph, layout: &Layout) -> Option<(Stages, 
     Some((Stages { dim: pipeline.dim, first, last, from: count - 1, span: pipeline.span }, layout))
 }
 
+/// The error of a value for which the stages of a pipeline cannot have the lengths that a layout gives them: one that has the positions of the
+/// loop under another name, or where they are stored in another order, one that is made of their numbers.
+pub(crate) fn uncut(g: &Graph, layout: &Layout) -> Option<Diagnostic> {
+    let rule = layout.pipeline.as_ref()?;
+    let cuts = g.dims.cuts(rule.dim)?;
+    let name = g.dims.name(rule.dim);
+    let why = |id: &Id| match g.node(*id).op.kind() {
+        Kind::Rename { from, to } if from == rule.dim || to == rule.dim => Some("gives another name to"),
+        Kind::Rematerializable(Source::Position | Source::Random)
+            if cuts.reorders() && g.ty(*id).has(rule.dim) =>
+        {
+            Some("is made of the numbers of")
+        }
+        _ => None,
+    };
+    let (id, why) = g.ids().find_map(|id| Some((id, why(&id)?)))?;
+    let text = format!("the stages of `{name}` cannot have these lengths");
+    let line = if cuts.reorders() { "chunks" } else { "stages" };
+    let d = Diagnostic::error(codes::E0315, text)
+        .at(g.node(id).origin.span, format!("`{}` {why} the positions of `{name}`", g.path(id)));
+    Some(d.and(rule.span, "its iterations are stages").help(format!("leave `{line}` out")))
+}
+
 /// Brings what a loop over stages gives to all of them, where no loop over the parts of a batch is around it: stages then run one after the other.
 pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
     let mut step = step.clone();
@@ -57,17 +84,21 @@ pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
         let of = g.boundary(id).filter(|b| b.how == Crossing::Final && b.dim == stages.dim);
         of.is_some_and(|b| g.repeats[b.of].parent.is_none())
     };
-    let mut whole: BTreeMap<Id, Id> = BTreeMap::new();
+    let (mut whole, mut carries): (BTreeMap<Id, Id>, BTreeSet<Id>) = Default::default();
     for id in g.ids().filter(|id| given(g, *id)).collect::<Vec<_>>() {
         (g.cursor, g.scope) = (g.node(id).origin.clone(), None);
-        let end = g.repeat(stages.last, false);
-        g.repeats[end].from = stages.from;
+        // A loop that runs backward ends on the first stage.
+        let backward = g.boundary(id).is_some_and(|b| g.repeats[b.of].reverse);
+        let (dim, from) = if backward { (stages.first, 0) } else { (stages.last, stages.from) };
+        let end = g.repeat(dim, false);
+        g.repeats[end].from = from;
         let carry = g.carry(end, id);
+        carries.insert(carry);
         let sum = g.cross(end, Crossing::Accumulate, carry);
         let sum = g.cast(sum, g.ty(id).dtype);
         whole.insert(id, sum);
     }
-    for id in g.ids().filter(|id| g.boundary(*id).is_none_or(|b| b.dim != stages.last)).collect::<Vec<_>>() {
+    for id in g.ids().filter(|id| !carries.contains(id)).collect::<Vec<_>>() {
         for x in &mut g.nodes[id].inputs {
             *x = whole.get(x).copied().unwrap_or(*x);
         }

@@ -6,7 +6,7 @@ use crate::partition::{CopyId, Instr, Reason, Spmd};
 use crate::rows::Rows;
 use meshwright_diag::Location;
 use meshwright_ops::{Boundary, Crossing, Id};
-use meshwright_plan::{Axis, Dim, largest_shard};
+use meshwright_plan::{Axis, Dim, Extent};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A partitioned step of which something is asked.
@@ -55,7 +55,7 @@ impl Teller<'_> {
             dim: g.dims.name(dim).into(),
             size: g.dims.size(dim),
             axes: self.axis_names(axes),
-            shard: largest_shard(g.dims.size(dim), axes, &self.spmd.mesh),
+            shard: Extent::of(&g.dims, dim, axes).largest(&self.spmd.mesh),
             split_by: placement.describe(&g.dims, &self.spmd.mesh),
             chain,
             collectives: self.caused(id, dim),

@@ -23,7 +23,7 @@ use crate::target::Target;
 use crate::turns::{self, Carried};
 use crate::verify::verify;
 use burn_ir::{GraphIr, TensorStatus};
-use meshwright_plan::{Axis, BufId, Collective, Dim, IdVec, Operand, Plan, Prim, Step, StepLoop, shard};
+use meshwright_plan::{Axis, BufId, Collective, Dim, Extent, IdVec, Operand, Plan, Prim, Step, StepLoop};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -364,7 +364,7 @@ impl ProgramBuilder<'_> {
             pairs.map(|(k, (start, current))| [(start.buf, ends(k, start)), (current.buf, unread(current))]);
         let begin = begin.collect();
         let context = &self.lowering.context;
-        let positions = shard(context.plan.dims.size(dim), axes, context.mesh(), &context.coords);
+        let positions = Extent::of(&context.plan.dims, dim, axes).range(context.mesh(), &context.coords);
         let launch = self.launch(LaunchKind::Free, index);
         let before = std::mem::take(&mut self.body);
         self.open.push(OpenLoop { launch, step: index, dim, reverse, from, positions, begin, before });
@@ -392,12 +392,13 @@ impl ProgramBuilder<'_> {
         let lag_of = |found: &dyn Fn(&Step) -> bool| {
             lags.iter().find(|(s, _)| found(&plan.steps[*s])).map(|(_, lag)| usize::from(*lag))
         };
+        let own = positions.start.max(from)..positions.end.max(from);
         let mut carries = Vec::with_capacity(step.reads.len());
         for ([(start, ends), (current, unread)], (next, last)) in begin.into_iter().zip(across) {
             let (next, last) = (next.buf, last.buf);
             let lag = lag_of(&|s| s.writes_buf(next)).unwrap_or(0);
             // A value that is passed from turn to turn has been read when the loop ends.
-            if lag_of(&|s| s.reads_buf(current)).is_some_and(|read| read != lag) {
+            if !own.is_empty() && lag_of(&|s| s.reads_buf(current)).is_some_and(|read| read != lag) {
                 let ended = self.lowering.slots(last)?;
                 ending.retain(|s| !ended.contains(s));
             }
@@ -408,7 +409,6 @@ impl ProgramBuilder<'_> {
         let body = std::mem::replace(&mut self.body, before);
         let lags: Vec<usize> =
             body.iter().map(|id| usize::from(plan.steps[self.launches[*id].step].lag)).collect();
-        let own = positions.start.max(from)..positions.end.max(from);
         let turns = turns::turns(own, reverse, &carries, &lags);
         let numbers = turn_order::numbers(plan, begun..index);
         self.launches[launch].kind = LaunchKind::Loop(Box::new(LoopLaunch {

@@ -5,7 +5,7 @@ use crate::launch::{Launch, LaunchKind, LoopLaunch};
 use crate::slot::{LaunchId, Slots};
 use crate::turns::Turn;
 use burn_ir::{TensorId, TensorIr, TensorStatus};
-use meshwright_plan::actions::{Pass, runs};
+use meshwright_plan::actions::{PassRun, runs};
 use meshwright_plan::{Axis, IdVec, Pipeline, Plan, Prim, Step};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -46,54 +46,71 @@ pub(super) fn in_order_of_schedule(
         _ => false,
     };
     let found: Vec<usize> = (0..body.len()).filter(|at| over(&body[*at])).collect();
-    let [forward, backward] = found[..] else { return Ok(body) };
-    let turns = passes(plan, rank, pipeline)?;
-    let free = std::mem::replace(&mut launches[body[forward]].kind, LaunchKind::Free);
-    let (LaunchKind::Loop(forth), LaunchKind::Loop(back)) =
-        (free, std::mem::replace(&mut launches[body[backward]].kind, LaunchKind::Free))
-    else {
+    let (Some(first), Some(last)) = (found.first().copied(), found.last().copied()) else { return Ok(body) };
+    if first == last {
         return Ok(body);
-    };
-    // Of what stands between the loops, what the backward passes need comes before them all; what ends there ends behind them.
-    let used = reads_of((launches, slots), &forth.body);
-    let mut needed = reads_of((launches, slots), &back.body);
-    needed.extend(back.carries.iter().flat_map(|c| slots.of_buffer(c.start)));
+    }
+    let turns = passes(plan, rank, pipeline)?;
+    let mut loops: Vec<LoopLaunch> = vec![];
+    for at in &found {
+        let free = std::mem::replace(&mut launches[body[*at]].kind, LaunchKind::Free);
+        if let LaunchKind::Loop(of) = free {
+            loops.push(*of);
+        }
+    }
+    // Of what stands between the loops, what later passes need comes before them all; what ends there ends behind them.
+    let used: BTreeSet<TensorId> =
+        loops.iter().flat_map(|of| reads_of((launches, slots), &of.body)).collect();
+    let mut needed = BTreeSet::new();
+    for of in &loops[1..] {
+        needed.extend(reads_of((launches, slots), &of.body));
+        needed.extend(of.carries.iter().flat_map(|c| slots.of_buffer(c.start)));
+    }
     let (mut before, mut after, mut frees) = (vec![], vec![], vec![]);
-    for id in body[forward + 1..backward].iter().rev() {
-        if !written_by(launches, *id).iter().any(|id| needed.contains(id)) {
-            after.push(*id);
+    for at in (first + 1..last).rev().filter(|at| !found.contains(at)) {
+        let id = body[at];
+        if !written_by((launches, slots), id).iter().any(|id| needed.contains(id)) {
+            after.push(id);
             continue;
         }
-        needed.extend(reads_of((launches, slots), &[*id]));
-        if let LaunchKind::Wait { start, .. } = launches[*id].kind {
+        needed.extend(reads_of((launches, slots), &[id]));
+        if let LaunchKind::Wait { start, .. } = launches[id].kind {
             // So its start is needed, too.
-            needed.extend(written_by(launches, start));
+            needed.extend(written_by((launches, slots), start));
         }
-        let launch = &mut launches[*id];
+        let launch = &mut launches[id];
         frees.append(&mut launch.frees);
         let ends = |t: &TensorIr| t.status == TensorStatus::ReadWrite && used.contains(&t.id);
-        if launch.reads.iter().any(ends) {
-            return Err(LoweringError::Plan("a backward pass takes what a forward pass reads".into()));
+        let carried = match &launch.kind {
+            LaunchKind::Loop(of) => of.carries.iter().filter(|c| c.ends).map(|c| c.start).collect(),
+            _ => vec![],
+        };
+        let taken = carried.into_iter().flat_map(|buf| slots.of_buffer(buf)).any(|id| used.contains(&id));
+        if taken || launch.reads.iter().any(ends) {
+            return Err(LoweringError::Plan("a pass takes what another pass reads".into()));
         }
-        before.push(*id);
+        before.push(id);
     }
-    if forth.carries.iter().flat_map(|c| slots.of_buffer(c.last)).any(|id| needed.contains(&id)) {
-        return Err(LoweringError::Plan("a backward pass reads what only all forward passes give".into()));
+    let given = |of: &LoopLaunch| of.carries.iter().flat_map(|c| slots.of_buffer(c.last)).collect::<Vec<_>>();
+    if loops[..loops.len() - 1].iter().flat_map(given).any(|id| needed.contains(&id)) {
+        return Err(LoweringError::Plan("a pass reads what only all passes before it give".into()));
     }
-    let merged = merged(*forth, *back, &turns);
-    frees.append(&mut launches[body[forward]].frees);
-    let steps = launches[body[forward]].steps.clone();
-    let launch = &mut launches[body[backward]];
-    launch.kind = LaunchKind::Loop(Box::new(merged));
-    launch.steps = [steps, std::mem::take(&mut launch.steps)].concat();
-    launch.frees.append(&mut frees);
-    let (first, rest) = (&body[..forward], &body[backward + 1..]);
-    let middle = before.into_iter().rev().chain([body[backward]]).chain(after.into_iter().rev());
-    Ok(first.iter().copied().chain(middle).chain(rest.iter().copied()).collect())
+    let mut steps = vec![];
+    for at in &found {
+        let launch = &mut launches[body[*at]];
+        frees.append(&mut launch.frees);
+        steps.append(&mut launch.steps);
+    }
+    let launch = &mut launches[body[last]];
+    launch.kind = LaunchKind::Loop(Box::new(merged(loops, &turns)?));
+    (launch.steps, launch.frees) = (steps, frees);
+    let (begin, rest) = (&body[..first], &body[last + 1..]);
+    let middle = before.into_iter().rev().chain([body[last]]).chain(after.into_iter().rev());
+    Ok(begin.iter().copied().chain(middle).chain(rest.iter().copied()).collect())
 }
 
 /// The tensors that a launch outside of loops writes. A wait and its collective both write what arrives.
-fn written_by(launches: &IdVec<LaunchId, Launch>, id: LaunchId) -> Vec<TensorId> {
+fn written_by((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), id: LaunchId) -> Vec<TensorId> {
     let launch = &launches[id];
     let mut all: Vec<TensorId> = launch.writes.iter().map(|t| t.id).collect();
     match &launch.kind {
@@ -102,13 +119,14 @@ fn written_by(launches: &IdVec<LaunchId, Launch>, id: LaunchId) -> Vec<TensorId>
         }
         LaunchKind::Collective(of) => {
             all.extend(of.calls.iter().flat_map(|c| &c.receive).filter_map(|p| p.tensor));
-            all.extend(of.unpack.iter().flat_map(|id| written_by(launches, *id)));
+            all.extend(of.unpack.iter().flat_map(|id| written_by((launches, slots), *id)));
         }
         LaunchKind::Wait { start, unpack } => {
-            all.extend(written_by(launches, *start));
-            all.extend(unpack.iter().flat_map(|id| written_by(launches, *id)));
+            all.extend(written_by((launches, slots), *start));
+            all.extend(unpack.iter().flat_map(|id| written_by((launches, slots), *id)));
         }
-        LaunchKind::Kernel(_) | LaunchKind::Free | LaunchKind::Loop(_) => {}
+        LaunchKind::Loop(of) => all.extend(of.carries.iter().flat_map(|c| slots.of_buffer(c.last))),
+        LaunchKind::Kernel(_) | LaunchKind::Free => {}
     }
     all
 }
@@ -138,41 +156,43 @@ fn reads_of((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), ids: &[Launch
     all
 }
 
-/// The passes of a device in the order of its schedule: forward or not, and the microbatch.
-fn passes(plan: &Plan, rank: usize, pipeline: &Pipeline) -> Result<Vec<(bool, usize)>, LoweringError> {
+/// The passes of a device in the order of its schedule.
+fn passes(plan: &Plan, rank: usize, pipeline: &Pipeline) -> Result<Vec<PassRun>, LoweringError> {
     let (ranks, at) = stages(plan, rank, &pipeline.axes)?;
     let parts = plan.microbatches.map_or(1, |m| plan.dims.size(m.over));
-    let mut all = runs(pipeline.schedule, ranks.len(), 1, parts).map_err(LoweringError::Plan)?;
-    Ok(all.swap_remove(at).into_iter().map(|run| (run.pass == Pass::F, run.micro)).collect())
+    let mut all =
+        runs(pipeline.schedule, ranks.len(), pipeline.chunks, parts).map_err(LoweringError::Plan)?;
+    Ok(all.swap_remove(at))
 }
 
-/// Two loops over the same dim as one, whose iterations are in that order.
-fn merged(forth: LoopLaunch, back: LoopLaunch, passes: &[(bool, usize)]) -> LoopLaunch {
-    let loops = [(0, 0, forth.carries.len(), forth.body.len()), {
-        let (carries, body) = (forth.carries.len(), forth.body.len());
-        (carries, body, carries + back.carries.len(), body + back.body.len())
-    }];
-    let numbers = forth.numbers.zip(back.numbers).map(|(a, b)| a + b);
-    let mut turns = vec![];
-    let mut begun = [false; 2];
-    for (forward, micro) in passes {
-        let which = usize::from(!forward);
-        let (first_carry, first_launch, carries, launches) = loops[which];
-        let made = std::mem::replace(&mut begun[which], true);
-        turns.extend((first_carry..carries).map(|carry| Turn::Carry { carry, made }));
-        turns.extend((first_launch..launches).map(|launch| Turn::Run { launch, position: *micro }));
+/// Loops over the same dim, of forward passes, backward passes and those of weights, as one, whose iterations are in that order.
+fn merged(loops: Vec<LoopLaunch>, passes: &[PassRun]) -> Result<LoopLaunch, LoweringError> {
+    let mut all: Option<LoopLaunch> = None;
+    let mut parts = vec![];
+    for of in loops {
+        let known = all.get_or_insert_with(|| LoopLaunch {
+            dim: of.dim,
+            reverse: false,
+            from: of.from,
+            positions: of.positions.clone(),
+            numbers: Some(0),
+            carries: vec![],
+            body: vec![],
+            turns: vec![],
+        });
+        let (carries, launches) = (known.carries.len(), known.body.len());
+        known.carries.extend(of.carries);
+        known.body.extend(of.body);
+        known.numbers = known.numbers.zip(of.numbers).map(|(a, b)| a + b);
+        parts.push((carries..known.carries.len(), launches..known.body.len(), false));
     }
-    let carries = [forth.carries, back.carries].concat();
-    turns.extend((0..carries.len()).map(|carry| Turn::End { carry, made: true }));
-    let body = [forth.body, back.body].concat();
-    LoopLaunch {
-        dim: forth.dim,
-        reverse: false,
-        from: forth.from,
-        positions: forth.positions,
-        numbers,
-        carries,
-        body,
-        turns,
+    let mut all = all.ok_or_else(|| LoweringError::Plan("a pipeline has no passes".into()))?;
+    for run in passes {
+        let Some((carries, launches, begun)) = parts.get_mut(run.pass as usize) else { continue };
+        let made = std::mem::replace(begun, true);
+        all.turns.extend(carries.clone().map(|carry| Turn::Carry { carry, made }));
+        all.turns.extend(launches.clone().map(|launch| Turn::Run { launch, position: run.micro }));
     }
+    all.turns.extend((0..all.carries.len()).map(|carry| Turn::End { carry, made: true }));
+    Ok(all)
 }

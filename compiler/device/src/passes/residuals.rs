@@ -86,19 +86,24 @@ impl DefUse<'_> {
             && written(update)
             && self.within[update] == Some(begin);
         let slices = self.readers.get(&after)?;
-        let inside = self.within[*slices.first()?]?;
-        let Prim::Repeat { dim: read, from, .. } = steps[inside].prim else { return None };
-        // A loop that runs again in a loop around it alone reads them again.
-        let slicing = read == dim && self.within[inside] == self.within[begin];
-        let slice = |s: &usize| {
-            matches!(steps[*s].prim, Prim::IterationSlice { dim: d } if d == dim)
-                && self.within[*s] == Some(inside)
+        // Several loops may read them, as those of a backward pass and of gradients of weights.
+        let mut lowest = None;
+        let mut slice = |s: &usize| {
+            let Some(inside) = self.within[*s] else { return false };
+            let Prim::Repeat { dim: read, from, .. } = steps[inside].prim else { return false };
+            let alike = *lowest.get_or_insert(from) == from;
+            // A loop that runs again in a loop around it alone reads them again.
+            alike
+                && read == dim
+                && self.within[inside] == self.within[begin]
+                && matches!(steps[*s].prim, Prim::IterationSlice { dim: d } if d == dim)
         };
-        if !fills || self.leaves(after) || !slicing || !slices.iter().all(slice) {
+        if !fills || self.leaves(after) || !slices.iter().all(&mut slice) {
             return None;
         }
+        let from = lowest?;
         // A step with a lag reads a position in a later turn.
-        let last = *slices.iter().max_by_key(|s| (steps[**s].lag, **s))?;
+        let last = *slices.iter().max_by_key(|s| (self.within[**s], steps[**s].lag, **s))?;
         let load = |s: &usize| ResidualStep::Load { stack: start, dim, from, last: *s == last };
         let loads = slices.iter().map(|s| (*s, load(s)));
         Some(

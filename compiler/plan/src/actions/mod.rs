@@ -2,7 +2,7 @@
 
 mod transfers;
 
-pub use transfers::{Action, actions, in_flight, verify};
+pub use transfers::{Action, actions, makespan, spans, verify};
 
 use serde::{Deserialize, Serialize};
 
@@ -131,6 +131,23 @@ fn with_weights(list: Vec<PassRun>, rank: usize) -> Vec<PassRun> {
     }
     made.extend(waiting);
     made
+}
+
+/// The most microbatches, counted once for each chunk, that a rank keeps residuals of: from the forward pass to the last pass that reads
+/// them.
+pub fn in_flight(list: &[PassRun]) -> usize {
+    held_at_once(list, Pass::F, if list.iter().any(|run| run.pass == Pass::W) { Pass::W } else { Pass::B })
+}
+
+/// The most microbatches, counted once for each chunk, of which a rank has something that one pass makes and another one reads last.
+pub fn held_at_once(list: &[PassRun], from: Pass, until: Pass) -> usize {
+    let (mut now, mut most) = (0usize, 0);
+    for run in list {
+        now += usize::from(run.pass == from);
+        most = most.max(now);
+        now = now.saturating_sub(usize::from(run.pass == until));
+    }
+    most
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 pub(super) mod buffer_layout;
 
-use crate::{Axis, DType, Dim, Mesh, PartialAxes, Window, largest_shard, shard};
+use crate::{Axis, Cuts, DType, Dim, Dims, Mesh, PartialAxes, Window, largest_shard, shard};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -24,9 +24,19 @@ pub struct Extent {
     /// after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotated: Option<(Axis, u16)>,
+    /// Where shards have given lengths. The axes of these come first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuts: Option<Box<Cuts>>,
 }
 
 impl Extent {
+    /// A dim that is split over some axes.
+    pub fn of(dims: &Dims, dim: Dim, axes: &[Axis]) -> Extent {
+        let cuts = dims.cuts(dim).filter(|cuts| axes.starts_with(&cuts.axes));
+        let cuts = cuts.map(|cuts| Box::new(cuts.clone()));
+        Extent { size: dims.size(dim), axes: axes.to_vec(), window: None, rotated: None, cuts }
+    }
+
     /// The global range that the device at `coords` holds.
     pub fn range(&self, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
         if let Some((axis, by)) = self.rotated {
@@ -36,17 +46,27 @@ impl Extent {
             }
             return shard(self.size, &self.axes, mesh, &coords);
         }
-        match &self.window {
-            Some(w) => w.shard(self.size, &self.axes, mesh, coords),
-            None => shard(self.size, &self.axes, mesh, coords),
+        match (&self.window, &self.cuts) {
+            (Some(w), _) => w.shard(self.size, &self.axes, mesh, coords),
+            (None, None) => shard(self.size, &self.axes, mesh, coords),
+            (None, Some(cuts)) => {
+                let stage = cuts.axes.iter().fold(0, |at, a| at * mesh.size(*a) + coords[usize::from(a.0)]);
+                let stored = cuts.stored(stage);
+                let own = shard(stored.len(), &self.axes[cuts.axes.len()..], mesh, coords);
+                stored.start + own.start..stored.start + own.end
+            }
         }
     }
 
     /// Elements of the largest range that a device holds.
     pub fn largest(&self, mesh: &Mesh) -> usize {
-        match &self.window {
-            Some(w) => w.largest(self.size, &self.axes, mesh),
-            None => largest_shard(self.size, &self.axes, mesh),
+        match (&self.window, &self.cuts) {
+            (Some(w), _) => w.largest(self.size, &self.axes, mesh),
+            (None, None) => largest_shard(self.size, &self.axes, mesh),
+            (None, Some(cuts)) => {
+                let most = (0..cuts.stages()).map(|stage| cuts.stored(stage).len()).max().unwrap_or(0);
+                largest_shard(most, &self.axes[cuts.axes.len()..], mesh)
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Where a value is: which dim is split over which axes, and over which axes it is still partial.
 
+pub(super) mod cuts;
 pub(super) mod group;
 pub(super) mod mesh;
 pub(super) mod shard;
@@ -80,12 +81,7 @@ impl Placement {
 
     /// How a dim is stored.
     pub fn extent(&self, dim: Dim, dims: &Dims) -> Extent {
-        Extent {
-            size: dims.size(dim),
-            axes: self.axes(dim).to_vec(),
-            window: self.windows.get(&dim).copied(),
-            rotated: None,
-        }
+        Extent { window: self.windows.get(&dim).copied(), ..Extent::of(dims, dim, self.axes(dim)) }
     }
 
     /// The range of a dim on the device at `coords`.

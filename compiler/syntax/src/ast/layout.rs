@@ -39,6 +39,15 @@ pub enum LayoutKind {
     },
     /// `schedule 1f1b`.
     Schedule(Name),
+    /// `chunks 2`.
+    Chunks {
+        /// Stages of a device.
+        count: u64,
+        /// The place of the number.
+        count_span: Span,
+    },
+    /// `stages 5, 6, 6, 5`, each with its place.
+    Stages(Vec<(u64, Span)>),
     /// `recompute attention.*, layers.*`.
     Recompute(Vec<PathGlob>),
     /// `keep params`, or `keep params word, layers.*` with the paths of some.

@@ -59,7 +59,8 @@ fn item(w: &mut Writer<'_>, item: &LayoutItem, runs: &mut Runs) {
                 commas(w, globs.len(), |w, i| glob(w, &globs[i]));
             }
         }
-        LayoutKind::Microbatches { .. } | LayoutKind::Schedule(_) => w.take(),
+        LayoutKind::Microbatches { .. } | LayoutKind::Schedule(_) | LayoutKind::Chunks { .. } => w.take(),
+        LayoutKind::Stages(counts) => commas(w, counts.len(), |w, _| w.take()),
         LayoutKind::ReduceGrads => {
             w.take();
             w.blank();

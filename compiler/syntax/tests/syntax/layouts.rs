@@ -33,6 +33,11 @@ fn shown(tree: &LayoutFile) -> Vec<String> {
         LayoutKind::Ring(n) => format!("ring {}", names(n)),
         LayoutKind::Microbatches { count, .. } => format!("microbatches {count}"),
         LayoutKind::Schedule(n) => format!("schedule {}", n.text),
+        LayoutKind::Chunks { count, .. } => format!("chunks {count}"),
+        LayoutKind::Stages(counts) => {
+            let counts: Vec<String> = counts.iter().map(|c| c.0.to_string()).collect();
+            format!("stages {}", counts.join(", "))
+        }
         LayoutKind::ReduceGrads => "reduce grads in bf16".into(),
         LayoutKind::ReduceWhen(when) => format!("reduce grads {}", when.words()),
         LayoutKind::Recompute(p) => {

@@ -40,7 +40,13 @@ impl Builder {
         let size = |d: Dim| self.plan.dims.size(d);
         let extents = dims
             .iter()
-            .map(|(d, axes)| Extent { size: size(*d), axes: axes.to_vec(), window: None, rotated: None })
+            .map(|(d, axes)| Extent {
+                size: size(*d),
+                axes: axes.to_vec(),
+                window: None,
+                rotated: None,
+                cuts: None,
+            })
             .collect();
         self.plan.buffers.push(Buffer::new(dtype, extents));
         let buf = BufId(self.plan.buffers.len() as u32 - 1);

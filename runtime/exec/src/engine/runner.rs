@@ -130,17 +130,26 @@ impl RunContext<'_> {
     }
 }
 
+/// What no device of a kind runs yet, and the step at which it shows.
+fn not_yet(plan: &Plan, has_arena: bool) -> Option<(usize, &'static str)> {
+    let sends = plan.steps.iter().position(|s| matches!(s.prim, Prim::Send { .. }))?;
+    if plan.pipeline.as_ref().is_some_and(|p| p.chunks > 1) {
+        return Some((
+            sends,
+            "several stages on a device are planned, and do not run yet: leave `chunks` out",
+        ));
+    }
+    // What is sent would have to keep its place in the arena until it has arrived.
+    let gpus = "pipelines do not run on GPUs yet: run it on CPUs, or leave the rule that splits the loop out";
+    has_arena.then_some((sends, gpus))
+}
+
 impl<B: Backend> Program<B> {
     pub(crate) fn new(backend: &mut B, plan: Arc<Plan>, rank: usize) -> Result<Program<B>, ExecError> {
         backend.check(&plan, rank)?;
-        // What is sent would have to keep its place in the arena until it has arrived.
-        let sends = plan.steps.iter().position(|s| matches!(s.prim, Prim::Send { .. }));
-        if let Some(step) = sends.filter(|_| backend.target().has_arena()) {
-            let problem = "pipelines do not run on GPUs yet: run it on CPUs, or leave the rule that splits the loop out";
-            return Err(ExecError::Plan {
-                place: place(&plan, rank, None, Some(step)),
-                problem: problem.into(),
-            });
+        if let Some((step, problem)) = not_yet(&plan, backend.target().has_arena()) {
+            let place = place(&plan, rank, None, Some(step));
+            return Err(ExecError::Plan { place, problem: problem.into() });
         }
         let compiled = meshwright_device::compile(&plan, rank, backend.target());
         let mut device = compiled.map_err(|error| not_compiled(&plan, rank, error))?;

@@ -222,14 +222,14 @@
   /** What is there before the first step. */
   const heldFromStart = (layout) => {
     const written = new Set(layout.steps.flatMap((s) => s.writes.map(([buffer]) => buffer)));
-    const rows = layout.buffers.flatMap(([path, type, kind, begin, end], buffer) => {
+    const rows = layout.buffers.flatMap(([path, type, kind, begin, end, size], buffer) => {
       if (written.has(buffer) || begin !== 0 || end === 0) return [];
       const placed = layout.types[type];
       const [name, what] = [layout.texts[path], data.kinds[kind]];
-      return [{ kind: "held", row: rowOf(name, what, placed.bytes), label: `${name}, ${what}, ${bytes(placed.bytes)}`, buffer,
-        text: `${name} ${what}`.toLowerCase(), lines: () => [name, planMesh.shape(layout, placed), `${number(placed.bytes)} bytes on each device`] }];
+      return [{ kind: "held", row: rowOf(name, what, size), label: `${name}, ${what}, ${bytes(size)}`, buffer,
+        text: `${name} ${what}`.toLowerCase(), lines: () => [name, planMesh.shape(layout, placed), `${number(size)} bytes on each device`] }];
     });
-    const held = sum(rows.map((r) => layout.types[layout.buffers[r.buffer][1]].bytes));
+    const held = sum(rows.map((r) => layout.buffers[r.buffer][5]));
     const row = rowOf("Held from the start", `${count(rows.length, "value")}, ${bytes(held)}`);
     return { kind: "part", row, label: `Held from the start: ${count(rows.length, "value")}`, children: rows, folded: true, text: "" };
   };
@@ -472,15 +472,15 @@
     }, title);
     const buttons = [[true, "At the peak"], [false, "At the selected step"]].map(button);
     const kind = (b) => [element("i", { class: "kind", style: `--mark:${planCharts.KINDS[b.kind]}` }), data.kinds[b.kind]];
-    const share = (b) => `${(100 * b.type.bytes / Math.max(total[at], 1)).toFixed(1)} %`;
+    const share = (b) => `${(100 * b.bytes / Math.max(total[at], 1)).toFixed(1)} %`;
     const text = (...all) => element("td", { class: "text" }, ...all);
     const row = (b) => element("tr", {}, text(b.path || "(unnamed)"), text(...kind(b)), text(planMesh.shape(layout, b.type)),
-      element("td", {}, bytes(b.type.bytes)), element("td", {}, share(b)));
+      element("td", {}, bytes(b.bytes)), element("td", {}, share(b)));
     const rows = all.slice(0, SHOWN_VALUES).map(row);
     const titles = [["value", "text"], ["kind", "text"], ["on a device", "text"], ["bytes", ""], ["share", ""]];
     const head = element("tr", {}, ...titles.map(([t, c]) => element("th", { scope: "col", class: `plain ${c}` }, t)));
     const rest = all.length - rows.length;
-    const others = sum(all.slice(SHOWN_VALUES).map((b) => b.type.bytes));
+    const others = sum(all.slice(SHOWN_VALUES).map((b) => b.bytes));
     place.replaceChildren(element("div", { class: "filter" }, element("strong", {}, `Largest of ${bytes(total[at])} at step ${at}`), ...buttons),
       element("div", { class: "table", tabindex: "0", id: "table-held" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))),
       ...(rest > 0 ? [element("p", { class: "about" }, `and ${count(rest, "smaller value")} of ${bytes(others)}`)] : []));
@@ -626,6 +626,18 @@
     const curve = page.chart(memory, { id: "memory", title: "Memory by kind", height: 320, option: planCharts.memory(state, data.kinds), says });
     const held = element("div");
     memory.append(held);
+    const staged = data.layouts.some((l) => l.pipeline) && section("Pipeline", undefined);
+    const stages = {};
+    if (staged) {
+      stages.about = element("p", { class: "about", role: "status" });
+      stages.table = element("div");
+      staged.append(stages.about);
+      stages.chart = page.chart(staged, {
+        id: "pipeline", title: "Passes of each stage", height: 90 + 26 * Math.max(...data.layouts.map((l) => Math.min(l.pipeline?.stages.length ?? 0, 24))),
+        option: planPipeline.chart(state), says,
+      });
+      staged.append(stages.table);
+    }
     const launched = data.layouts.every((l) => l.launches)
       && section("Launches", "What one device launches for these steps, as `explain --emit device` prints it. Bytes and operations are of one run.");
     const launches = element("div");
@@ -655,6 +667,12 @@
       if (first) selectStep(first.at);
       view.held();
       view.launches();
+      if (staged) {
+        const p = state.layout().pipeline;
+        stages.about.textContent = p ? planPipeline.words(p) : "This layout has no pipeline.";
+        stages.table.replaceChildren(...(p ? [planPipeline.table(p, flops)] : []));
+        if (before) stages.chart.draw();
+      }
     };
     view.all();
   };

@@ -31,9 +31,9 @@ const planCharts = (() => {
   const summed = (layout, kinds) => {
     const count = layout.steps.length;
     const held = kinds.map(() => new Float64Array(count + 1));
-    for (const [, type, kind, begin, end] of layout.buffers) {
-      held[kind][begin] += layout.types[type].bytes;
-      held[kind][end] -= layout.types[type].bytes;
+    for (const [, , kind, begin, end, size] of layout.buffers) {
+      held[kind][begin] += size;
+      held[kind][end] -= size;
     }
     held.forEach((all) => all.forEach((_, k) => { if (k > 0) all[k] += all[k - 1]; }));
     const total = Array.from({ length: count }, (_, k) => held.reduce((sum, all) => sum + all[k], 0));
@@ -43,9 +43,9 @@ const planCharts = (() => {
 
   /** What is held during a step, the largest first. */
   const heldAt = (layout, step) => layout.buffers
-    .map((row, buffer) => ({ buffer, path: layout.texts[row[0]], type: layout.types[row[1]], kind: row[2], begin: row[3], end: row[4] }))
+    .map((row, buffer) => ({ buffer, path: layout.texts[row[0]], type: layout.types[row[1]], kind: row[2], begin: row[3], end: row[4], bytes: row[5] }))
     .filter((b) => b.begin <= step && step < b.end)
-    .sort((a, b) => b.type.bytes - a.type.bytes || a.path.localeCompare(b.path));
+    .sort((a, b) => b.bytes - a.bytes || a.path.localeCompare(b.path));
 
   const unitOf = (most) => {
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];

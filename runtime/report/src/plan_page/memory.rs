@@ -15,13 +15,15 @@ pub(super) struct HeldBuffer {
     /// By its place among the types.
     of: usize,
     held: memory::Residency,
+    /// Bytes on the device that holds most.
+    bytes: u64,
 }
 
 /// As a row of numbers: a Plan may have some ten thousand.
 impl Serialize for HeldBuffer {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let memory::Residency { kind, begin, end } = self.held;
-        (self.path, self.of, kind as u8, begin, end).serialize(s)
+        (self.path, self.of, kind as u8, begin, end, self.bytes).serialize(s)
     }
 }
 
@@ -38,11 +40,12 @@ pub(super) fn held(
     let bound = plan.program_inputs.iter().map(|i| (i.buf, &*i.dims));
     let written = plan.steps.iter().flat_map(|s| &s.writes).map(|o| (o.buf, &*o.dims));
     let dims: BTreeMap<BufId, &[Dim]> = bound.chain(written).collect();
+    let on = plan.fullest();
     let row = |(i, held): (usize, memory::Residency)| {
         let buf = BufId(i as u32);
         let path = texts.at(paths.get(&buf).copied().unwrap_or_default());
         let of = types.of(buf, dims.get(&buf).copied().unwrap_or_default(), texts);
-        HeldBuffer { path, of, held }
+        HeldBuffer { path, of, held, bytes: on.bytes(buf) }
     };
     held.into_iter().enumerate().map(row).collect()
 }

@@ -8,6 +8,7 @@ mod launches;
 mod memory;
 mod placed;
 mod pools;
+mod stages;
 mod steps;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -27,11 +28,13 @@ use placed::{ExtentView, PlacedType, PlacedTypes};
 use pools::{LinePool, RulePool, RuleView, SourceLine, TextPool};
 use serde::Serialize;
 use serde_json::{Value, json};
+use stages::PipelineView;
 use steps::{LoopView, StepView};
 
 const SCRIPT: &str = concat!(
     include_str!("../assets/plan_mesh.js"),
     include_str!("../assets/plan_charts.js"),
+    include_str!("../assets/plan_pipeline.js"),
     include_str!("../assets/plan.js")
 );
 const STYLE: &str = include_str!("../assets/plan.css");
@@ -76,6 +79,9 @@ pub struct LayoutView {
     /// The launches of a device, if they are asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     launches: Option<LaunchesView>,
+    /// The stages of a pipeline, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pipeline: Option<PipelineView>,
     /// The step on a machine, if one was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     estimate: Option<EstimatedStep>,
@@ -130,6 +136,7 @@ impl LayoutView {
             lines,
             rules,
             launches: None,
+            pipeline: planned.report.pipeline.as_ref().map(PipelineView::of),
             estimate: None,
         }
     }

@@ -66,8 +66,7 @@ fn kind_named(name: &str) -> usize {
 fn held(json: &Value) -> Vec<(usize, u64, u64, u64)> {
     let row = |b: &Value| {
         let at = |k: usize| b[k].as_u64().unwrap();
-        let bytes = json["types"][at(1) as usize]["bytes"].as_u64().unwrap();
-        (at(2) as usize, bytes, at(3), at(4))
+        (at(2) as usize, at(5), at(3), at(4))
     };
     json["buffers"].as_array().unwrap().iter().map(row).collect()
 }
@@ -86,7 +85,11 @@ fn the_curve_of_memory_has_the_peak_of_the_plan() {
         let expected: Vec<u64> = plan.at_peak().iter().map(|b| b.bytes).collect();
         assert_eq!(there, expected, "{}", plan.model);
         // The sums by kind are those of the same step.
-        let sums = memory::at_peak(plan, &memory::residency(plan, &memory::paths(plan)), &BTreeSet::new());
+        let sums = meshwright_plan::peak_by_kind(
+            plan,
+            &memory::residency(plan, &memory::paths(plan)),
+            &BTreeSet::new(),
+        );
         let mut here = memory::ByKind::default();
         alive(peak).for_each(|b| here[b.0] += b.1);
         assert_eq!(sums, here, "{}", plan.model);

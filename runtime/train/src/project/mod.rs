@@ -485,8 +485,19 @@ fn is_rules(text: &str) -> bool {
     let first = text.split_whitespace().next();
     text.contains("->")
         || first.is_none_or(|word| {
-            ["recompute", "gather", "keep", "mesh", "microbatches", "reduce", "ring", "schedule"]
-                .contains(&word)
+            [
+                "recompute",
+                "gather",
+                "keep",
+                "mesh",
+                "microbatches",
+                "reduce",
+                "ring",
+                "schedule",
+                "chunks",
+                "stages",
+            ]
+            .contains(&word)
         })
 }
 

@@ -21,7 +21,7 @@ use crate::step::step_graph::{OutputKind, StepGraph};
 use levels::{Levels, levels};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Graph, Id};
-use meshwright_plan::{Dim, Dims, Microbatches};
+use meshwright_plan::{Dim, Microbatches};
 use parts::{BatchPart, Mixed, parts};
 pub(crate) use rebuild::Batch;
 use rebuild::{Open, Rebuild};
@@ -145,11 +145,8 @@ fn taken(step: &StepGraph, batch: &Batch) -> Result<StepGraph, Untaken> {
     if let Some(o) = step.outputs.iter().find(kept) {
         return Err(Mixed { at: o.id, why: "what a step gives has the dim of the examples".into() }.into());
     }
-    let size = |d: Dim| old.dims.size(d) / if d == batch.parts.dim { batch.n } else { 1 };
-    let mut dims = Dims::default();
-    for (d, name) in old.dims.iter() {
-        dims.add(name, size(d));
-    }
+    let mut dims = old.dims.clone();
+    dims.resize(batch.parts.dim, old.dims.size(batch.parts.dim) / batch.n);
     let mut new = Graph::new(dims);
     new.microbatches = Some(batch.parts);
     let mut r =

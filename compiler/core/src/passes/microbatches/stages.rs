@@ -101,7 +101,7 @@ fn placed(
     let leaves = |x: Id, how: Crossing| g.boundary(x).is_some_and(|b| b.how == how);
     let mut place: BTreeMap<ScopeItem, StagePlace> =
         BTreeMap::from([(*layers, Forward), (*backward, Backward)]);
-    // What is made of what the layers give.
+    // Values that are made of the layers' results.
     for item in mine.iter().filter(|item| *item != layers && *item != backward) {
         let mut found: BTreeSet<StagePlace> = BTreeSet::new();
         for x in reads(item) {
@@ -239,7 +239,7 @@ impl StagedLevel<'_, '_> {
 
     fn item(&mut self, item: ScopeItem, values: &[Id]) -> Result<(), NoPipeline> {
         let place = self.placed.place[&item];
-        // What it reads is brought there first.
+        // Its operands are brought there first.
         let outside = |id: &Id| !values.contains(id);
         let g = self.r.old;
         let mut reads: BTreeSet<Id> = values.iter().flat_map(|id| g.depends_on(*id)).collect();
@@ -267,7 +267,7 @@ impl StagedLevel<'_, '_> {
                 let why = "it is read before it is made".into();
                 return Err(NoPipeline { at: x, why });
             }
-            // What is around an end is read there as it is.
+            // An end reads the values around it as they are.
             (Forward, First) | (Backward, Last | FirstBackward) => self.bring(x, from)?,
             (First, Forward) | (Last, Backward) => self.end_gives(x, from),
             (First, FirstBackward) => {
@@ -349,6 +349,18 @@ impl StagedLevel<'_, '_> {
         self.r.new.cross(self.scope(Forward), Crossing::Stack, kept)
     }
 
+    /// What a loop over the layers ends with, of the stage at its end; zero on others.
+    fn of_end(&mut self, x: Id, place: StagePlace) -> Id {
+        let made = self.open[&place].now[&x];
+        self.r.new.cursor = self.r.old.node(x).origin.clone();
+        let (dim, from) =
+            if place == Forward { (self.stages.last, self.stages.from) } else { (self.stages.first, 0) };
+        let end = self.r.new.repeat(dim, false);
+        (self.r.new.repeats[end].parent, self.r.new.repeats[end].from) = (Some(self.scope(place)), from);
+        let carry = self.r.new.carry(end, made);
+        self.r.new.cross(end, Crossing::Accumulate, carry)
+    }
+
     /// The value of a microbatch at an end, of those of all.
     fn taken(&mut self, kept: Id, to: StagePlace) -> Id {
         let around = to.around().unwrap_or(to);
@@ -414,6 +426,16 @@ impl StagedLevel<'_, '_> {
                 let sum = self.r.new.cross(self.scope(place), Crossing::Accumulate, made);
                 self.know(*id, around, sum);
             }
+        }
+        // What a loop over the layers ends with is that of the stage at its end alone.
+        let ends = |id: &&Id| {
+            self.r.old.boundary(**id).is_some_and(|b| b.how == Crossing::Final && b.dim == self.stages.dim)
+        };
+        let finals: Vec<Id> =
+            values.iter().filter(ends).filter(|id| self.r.leaves_parts(**id)).copied().collect();
+        for id in finals {
+            let sum = self.of_end(id, place);
+            self.know(id, place, sum);
         }
         let around = place.around().unwrap_or(place);
         let open = self.open.remove(&around).unwrap_or_default();

@@ -55,7 +55,7 @@ pub fn actions(
     microbatches: usize,
 ) -> Result<Vec<Vec<Action>>, String> {
     let lists = runs(schedule, ranks, chunks, microbatches)?;
-    let spans = ideal(&lists, chunks, [1, 1, 1])?;
+    let spans = spans(&lists, chunks, &|_, _| 1)?;
     let last = ranks * chunks - 1;
     let mut timed: Vec<Vec<Timed>> = vec![Vec::new(); ranks];
     for (rank, (list, spans)) in lists.iter().zip(&spans).enumerate() {
@@ -78,8 +78,28 @@ pub fn actions(
         .collect())
 }
 
-/// Start and end of each pass where transfers take no time: `costs` are those of F, B and W.
-fn ideal(lists: &[Vec<PassRun>], chunks: usize, costs: [u64; 3]) -> Result<Vec<Vec<(u64, u64)>>, String> {
+/// The time until the last pass ends where transfers take no time. `cost` is that of a pass on a rank.
+///
+/// # Errors
+/// Where lists wait for each other.
+pub fn makespan(
+    lists: &[Vec<PassRun>],
+    chunks: usize,
+    cost: &dyn Fn(usize, Pass) -> u64,
+) -> Result<u64, String> {
+    let spans = spans(lists, chunks, cost)?;
+    Ok(spans.iter().filter_map(|s| s.last()).map(|s| s.1).max().unwrap_or(0))
+}
+
+/// Start and end of each pass where transfers take no time. `cost` is that of a pass on a rank.
+///
+/// # Errors
+/// Where lists wait for each other.
+pub fn spans(
+    lists: &[Vec<PassRun>],
+    chunks: usize,
+    cost: &dyn Fn(usize, Pass) -> u64,
+) -> Result<Vec<Vec<(u64, u64)>>, String> {
     let ranks = lists.len();
     let last = ranks * chunks - 1;
     let mut done: BTreeMap<StagePass, u64> = BTreeMap::new();
@@ -96,7 +116,7 @@ fn ideal(lists: &[Vec<PassRun>], chunks: usize, costs: [u64; 3]) -> Result<Vec<V
                 };
                 let Some(arrival) = arrival else { break };
                 let start = arrival.max(spans[rank].last().map_or(0, |s| s.1));
-                let end = start + costs[run.pass as usize];
+                let end = start + cost(rank, run.pass);
                 spans[rank].push((start, end));
                 done.insert((run.pass, stage, run.micro), end);
                 moved = true;
@@ -199,28 +219,6 @@ fn may_run(
     } else {
         Err(format!("rank {rank} runs {run:?} before it has received {pass:?} of stage {from}"))
     }
-}
-
-/// The most microbatches, counted once for each chunk, that a rank keeps residuals of: from the forward pass to the last pass that reads
-/// them.
-pub fn in_flight(list: &[Action]) -> usize {
-    let end = if list.iter().any(|a| matches!(a, Action::PassRun(PassRun { pass: Pass::W, .. }))) {
-        Pass::W
-    } else {
-        Pass::B
-    };
-    let (mut now, mut most) = (0usize, 0);
-    for action in list {
-        if let Action::PassRun(run) = action {
-            match run.pass {
-                Pass::F => now += 1,
-                pass if pass == end => now = now.saturating_sub(1),
-                _ => {}
-            }
-            most = most.max(now);
-        }
-    }
-    most
 }
 
 #[cfg(test)]

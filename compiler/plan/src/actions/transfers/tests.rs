@@ -1,6 +1,7 @@
 //! What the papers say of schedules, for all small pipelines: idle time, what is in flight, and that lists end.
 
 use super::*;
+use crate::actions::in_flight;
 use PipelineSchedule::{Gpipe, OneForwardOneBackward, ZbH1};
 
 /// Costs of F, B and W of a stage; four chunks share them evenly.
@@ -36,8 +37,7 @@ fn makespan(schedule: PipelineSchedule, p: usize, v: usize, m: usize, costs: [u6
         _ => [costs[0], costs[1] + costs[2], 0],
     };
     let lists = runs(schedule, p, v, m).unwrap();
-    let spans = ideal(&lists, v, joined.map(|c| c / v as u64)).unwrap();
-    spans.iter().filter_map(|s| s.last()).map(|s| s.1).max().unwrap()
+    super::makespan(&lists, v, &|_, pass| joined[pass as usize] / v as u64).unwrap()
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn every_list_ends_though_transfers_block() {
 #[test]
 fn in_flight_is_at_most_what_the_papers_say() {
     for (schedule, p, v, m) in pipelines() {
-        for (s, list) in actions(schedule, p, v, m).unwrap().iter().enumerate() {
+        for (s, list) in runs(schedule, p, v, m).unwrap().iter().enumerate() {
             let warm = 2 * (p - s - 1) + (v - 1) * p + 1;
             let most = match (schedule, v) {
                 (Gpipe, _) => m,

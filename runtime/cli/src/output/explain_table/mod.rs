@@ -1,6 +1,7 @@
 //! The report of `explain` as a table: totals, then each value with its placement and each collective at the value that it
 //! belongs to. What is shown of a large model is what moves; equal blocks are shown once.
 
+mod pipeline;
 mod rows;
 mod summary;
 mod view;
@@ -55,7 +56,12 @@ pub(crate) fn render(report: &Report, view: &View, screen: &Screen) -> String {
     let hidden = plain(hidden(report, view));
     let attention =
         plain(attention(report) + &recomputed(report) + &alternatives(report) + &slow_products(report));
-    format!("mesh  {}\n\n{}{attention}{gap}{table}{overlap}{hidden}", mesh(report), plain(totals(report)))
+    let stages = plain(pipeline::pipeline(report));
+    format!(
+        "mesh  {}\n\n{}{stages}{attention}{gap}{table}{overlap}{hidden}",
+        mesh(report),
+        plain(totals(report))
+    )
 }
 
 /// The mesh in words.
@@ -177,6 +183,7 @@ mod tests {
             slow_products: vec![],
             device: None,
             estimate: None,
+            pipeline: None,
             loops: vec![],
             program: "train".into(),
             mesh: vec![AxisReport { axis: "r".into(), size: 2 }, AxisReport { axis: "c".into(), size: 2 }],
