@@ -64,7 +64,7 @@ fn signals_that_were_ignored_stay_ignored() {
 #[test]
 fn a_signal_ends_a_command_that_has_not_begun_to_train() {
     let at = folder("signal-before-steps");
-    let loops: String = (0..2400).map(|i| format!("    repeat k {{ y = dn(y) as a{i} }}\n")).collect();
+    let loops: String = (0..1_800).map(|i| format!("    repeat k {{ y = dn(y) as a{i} }}\n")).collect();
     let model = format!(
         "dim batch = 4, d = 3, k = 2\nlayer dn(x) {{\n    param w[d] = 1\n    return tanh(x * w)\n}}\nmodel m {{\n    input x[batch, d]: float\n    let y = x\n{loops}    loss l = mean[batch, d](y * y)\n}}\ntrain m {{\n    minimize l\n    optimizer sgd(lr = 0.1)\n}}\n"
     );
@@ -85,6 +85,8 @@ fn a_signal_ends_a_command_that_has_not_begun_to_train() {
         "--format",
         "json",
     ];
+    // It is as large as a model may be, and takes seconds to compile for several devices.
+    let split = ["--mesh", "a=2,b=2", "--layout", "batch -> a; d -> b"];
     // Long before such a model is compiled.
     let child_of = |args: &[&str]| {
         command(&at, "env")
@@ -94,6 +96,7 @@ fn a_signal_ends_a_command_that_has_not_begun_to_train() {
             .spawn()
     };
     for args in [&train[..], &["explain", "m.mw"], &["check", "m.mw"]] {
+        let args = &[args, &split].concat();
         let child = child_of(args).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(100));
         assert!(Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap().success());

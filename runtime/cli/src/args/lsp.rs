@@ -6,6 +6,8 @@ use clap::Args;
 #[command(after_help = "\
 An editor starts it and speaks the Language Server Protocol with it. docs/editors.md tells what it can do.
 
+Examples of settings of editors:
+
 Neovim, in init.lua:
   vim.filetype.add({ extension = { mw = \"meshwright\", layout = \"meshwright-layout\" } })
   vim.api.nvim_create_autocmd(\"FileType\", {
