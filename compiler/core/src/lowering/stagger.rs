@@ -29,8 +29,9 @@ pub fn stagger(mut plan: Plan) -> Plan {
             done.push(plan.steps.split_off(of.end + 1));
         }
         // Microbatches pass stages in an order of their own: one ends before the next begins.
-        let passes = |s: &Step| matches!(s.prim, Prim::Send { .. });
-        if of.most > 1 && !plan.steps[of.begin..of.end].iter().any(passes) {
+        let sends = |s: &Step| matches!(s.prim, Prim::Send { .. });
+        let passes = plan.pipeline.is_some() && plan.microbatches.is_some_and(|m| m.over == of.dim);
+        if of.most > 1 && !passes && !plan.steps[of.begin..of.end].iter().any(sends) {
             let body = Body::of(&plan, of, times[of.begin]);
             let ahead = body.ahead(limit);
             let behind = body.behind(limit - ahead.bytes, &ahead.steps);
