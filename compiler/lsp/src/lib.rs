@@ -7,6 +7,11 @@
 //! come by a connection and a [`Host`]; there is no I/O, no clock and no environment. What a client sends may be wrong or half
 //! typed: a request ends with its answer or with an error, and the server goes on.
 
+#![allow(
+    clippy::mutable_key_type,
+    reason = "edits are keyed by URIs in the protocol's own types, and no URI is changed"
+)]
+
 mod features;
 mod host;
 mod project;

@@ -33,18 +33,18 @@ pub(crate) fn actions(
     if wanted(&CodeActionKind::SOURCE_FIX_ALL) {
         let found: Vec<Diagnostic> = a.diagnostics().cloned().collect();
         let repaired = repair(&found, &a.sources, false, &|f| f == file);
-        out.extend(repaired.into_iter().filter_map(|r| {
+        out.extend(repaired.into_iter().map(|r| {
             let edits = r.applied.iter().filter_map(|f| {
                 let range = location(snapshot, &a, f.span)?.range;
                 Some(TextEdit { range, new_text: f.after.clone() })
             });
             let changes = HashMap::from([(uri.clone(), edits.collect())]);
-            Some(CodeAction {
+            CodeAction {
                 title: "apply all fixes that are sure".into(),
                 kind: Some(CodeActionKind::SOURCE_FIX_ALL),
                 edit: Some(WorkspaceEdit::new(changes)),
                 ..CodeAction::default()
-            })
+            }
         }));
     }
     Some(out.into_iter().map(CodeActionOrCommand::CodeAction).collect())

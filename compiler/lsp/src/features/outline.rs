@@ -38,9 +38,7 @@ pub(crate) fn symbols(
 impl crate::project::Analysis {
     /// The first type of a value.
     fn shape(&self, symbol: &Symbol) -> Option<String> {
-        if symbol.scope.is_none() {
-            return None;
-        }
+        symbol.scope?;
         self.meanings(symbol.at).next().map(|m| self.signature(m))
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn of_word(word: &str, kind: Kind) -> Option<String> {
         .iter()
         .filter(|p| p.name == word && (p.kind == WordKind::LayoutKeyword) == (kind == Kind::Layout));
     let pages = pages.map(of_page);
-    let families = (kind == Kind::Model).then(|| ops(word)).unwrap_or_default();
+    let families = if kind == Kind::Model { ops(word) } else { Vec::new() };
     let all: Vec<String> = families.into_iter().map(of_op).chain(pages).collect();
     (!all.is_empty()).then(|| all.join("\n\n---\n\n"))
 }

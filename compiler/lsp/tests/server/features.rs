@@ -240,5 +240,5 @@ fn texts_have_outlines_and_folds() {
     assert_eq!(outline[2]["name"], "hidden1 -> c");
     let folds = c.ask("textDocument/foldingRange", json!({ "textDocument": { "uri": uri("mnist.mw") } }));
     assert_eq!(folds.as_array().unwrap().len(), 2);
-    assert_eq!(completed(&mut c, "mnist.layout", "batch |->").contains("hidden1"), true);
+    assert!(completed(&mut c, "mnist.layout", "batch |->").contains("hidden1"));
 }

@@ -33,11 +33,7 @@ fn names_lead_to_their_declarations() {
         ("bert.mw", "attend(|x, real) as", "x     = dropout(layer_norm(known"),
         ("bert.mw", "|attend(x, real) as", "attend(x, real) {"),
         ("bert.mw", "in |vocab", "vocab = 30_522, segments = 2"),
-        (
-            "bert.mw",
-            "truncated_normal(0, |init)",
-            "init = 0.02                 // standard deviation of initial values",
-        ),
+        ("bert.mw", "truncated_normal(0, |init)", "init = 0.02"),
         ("bert.mw", "minimize |mlm", "mlm            = sum[batch, seq](each) / sum[batch, seq](masked)"),
         ("bert.mw", "train |bert {", "bert {"),
         ("bert.mw", "    |d_ff = 512", "d_ff = 3072"),

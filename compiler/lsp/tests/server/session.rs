@@ -158,7 +158,7 @@ fn requests_can_be_taken_back_and_wrong_ones_are_errors() {
     let id = c.send("textDocument/hover", json!({ "position": 7 }));
     assert!(format!("{:?}", c.answer(&id)).contains("-32602"));
     c.tell("textDocument/didChange", json!({ "nonsense": true }));
-    assert_eq!(c.hover("m.mw", "let |y", 0).is_empty(), false);
+    assert!(!c.hover("m.mw", "let |y", 0).is_empty());
     c.ask("shutdown", Value::Null);
     let id = c.send("textDocument/hover", place);
     assert!(format!("{:?}", c.answer(&id)).contains("shut down"));
