@@ -22,4 +22,4 @@ mod text;
 
 pub use host::Host;
 pub use lsp_server::Connection;
-pub use server::{End, serve};
+pub use server::{SessionEnd, serve};

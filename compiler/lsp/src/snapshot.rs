@@ -1,7 +1,7 @@
 //! All that an answer is made of, as it was when the request came.
 
 use crate::host::Host;
-use crate::settings::Settings;
+use crate::settings::EditorSettings;
 use crate::text::Documents;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub(crate) struct Snapshot {
     /// Open texts.
     pub(crate) documents: Arc<Documents>,
     /// Settings.
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<EditorSettings>,
     /// The folders of the workspace.
     pub(crate) folders: Arc<Vec<PathBuf>>,
     /// Files.

@@ -1,6 +1,6 @@
 //! Names in the bodies of layers and models.
 
-use super::collector::{Block, Collector};
+use super::collector::{BodyNames, Collector};
 use super::symbols::SymbolKind;
 use meshwright_diag::Span;
 use meshwright_syntax::ast::{
@@ -10,7 +10,7 @@ use meshwright_syntax::ast::{
 
 impl<'a> Collector<'a> {
     pub(super) fn layer(&mut self, layer: &'a Layer, item: Span) {
-        let mut block = Block { span: Some(item), layer: Some(&layer.name.text), ..Block::default() };
+        let mut block = BodyNames { span: Some(item), layer: Some(&layer.name.text), ..BodyNames::default() };
         for p in &layer.params {
             let argument = self.arguments.get(&(layer.name.text.as_str(), p.name.text.as_str()));
             block.values.extend(argument.map(|symbol| (p.name.text.as_str(), *symbol)));
@@ -20,17 +20,17 @@ impl<'a> Collector<'a> {
     }
 
     pub(super) fn model(&mut self, model: &'a Model, item: Span) {
-        let mut block = Block { span: Some(item), model: Some(&model.name.text), ..Block::default() };
+        let mut block = BodyNames { span: Some(item), model: Some(&model.name.text), ..BodyNames::default() };
         model.body.iter().for_each(|s| self.statement(s, &mut block));
     }
 
-    fn local(&mut self, kind: SymbolKind, name: &'a Name, item: Span, block: &mut Block<'a>) -> usize {
+    fn local(&mut self, kind: SymbolKind, name: &'a Name, item: Span, block: &mut BodyNames<'a>) -> usize {
         let symbol = self.declared(kind, name, (item, "", block.span));
         block.values.entry(&name.text).or_insert(symbol);
         symbol
     }
 
-    fn statement(&mut self, s: &'a Statement, block: &mut Block<'a>) {
+    fn statement(&mut self, s: &'a Statement, block: &mut BodyNames<'a>) {
         match &s.kind {
             StatementKind::Let { names, value } => {
                 self.expression(value, block);
@@ -59,13 +59,13 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn variable(&mut self, kind: SymbolKind, v: &'a Variable, item: Span, block: &mut Block<'a>) {
+    fn variable(&mut self, kind: SymbolKind, v: &'a Variable, item: Span, block: &mut BodyNames<'a>) {
         self.dims(&v.dims, block);
         self.expression(&v.init, block);
         self.local(kind, &v.name, item, block);
     }
 
-    fn result(&mut self, kind: SymbolKind, b: &'a Binding, item: Span, block: &mut Block<'a>) {
+    fn result(&mut self, kind: SymbolKind, b: &'a Binding, item: Span, block: &mut BodyNames<'a>) {
         self.expression(&b.value, block);
         let symbol = self.declared(kind, &b.name, (item, "", block.span));
         block.results.entry(&b.name.text).or_insert(symbol);
@@ -75,7 +75,7 @@ impl<'a> Collector<'a> {
     }
 
     /// What the body of a `repeat` declares ends with it; of a `scan` it is collected under the same name.
-    fn repeat(&mut self, r: &'a Repeat, block: &mut Block<'a>) {
+    fn repeat(&mut self, r: &'a Repeat, block: &mut BodyNames<'a>) {
         self.dim(&r.dim, block);
         let outside = block.values.clone();
         if let Some(i) = &r.index {
@@ -88,18 +88,18 @@ impl<'a> Collector<'a> {
     }
 
     /// Names where dims stand: what the layer takes, or dims of the file.
-    fn dims(&mut self, names: &'a [Name], block: &Block<'a>) {
+    fn dims(&mut self, names: &'a [Name], block: &BodyNames<'a>) {
         names.iter().for_each(|n| self.dim(n, block));
     }
 
-    fn dim(&mut self, name: &'a Name, block: &Block<'a>) {
+    fn dim(&mut self, name: &'a Name, block: &BodyNames<'a>) {
         let text = name.text.as_str();
         let argument = block.layer.and_then(|layer| self.arguments.get(&(layer, text)));
         let found = argument.filter(|a| block.values.get(text) == Some(a)).or_else(|| self.dims.get(text));
         self.use_of(name.span, found.copied());
     }
 
-    pub(super) fn expression(&mut self, e: &'a Expr, block: &mut Block<'a>) {
+    pub(super) fn expression(&mut self, e: &'a Expr, block: &mut BodyNames<'a>) {
         match &e.kind {
             ExprKind::Int(_) | ExprKind::Float(_) | ExprKind::Bool(_) | ExprKind::Str(_) => {}
             ExprKind::Name(name) => {
@@ -140,7 +140,7 @@ impl<'a> Collector<'a> {
         (self.sources.slice(at) == name).then_some(at)
     }
 
-    fn call(&mut self, call: &'a Call, block: &mut Block<'a>) {
+    fn call(&mut self, call: &'a Call, block: &mut BodyNames<'a>) {
         let name = call.name.text.as_str();
         let layer = self.layers.get(name).copied();
         self.use_of(call.name.span, layer);
@@ -161,14 +161,14 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn given(&mut self, args: &'a [Arg], block: &mut Block<'a>) {
+    fn given(&mut self, args: &'a [Arg], block: &mut BodyNames<'a>) {
         for a in args {
             self.expression(&a.value, block);
             a.within.iter().for_each(|d| self.dim(d, block));
         }
     }
 
-    fn item(&mut self, item: &'a DimItem, block: &mut Block<'a>) {
+    fn item(&mut self, item: &'a DimItem, block: &mut BodyNames<'a>) {
         self.dims(&item.dims, block);
         self.dims(&item.to, block);
         item.window.iter().for_each(|w| self.dim(w, block));

@@ -25,7 +25,7 @@ pub(super) struct Collector<'a> {
 
 /// The names of a layer or a model so far.
 #[derive(Clone, Default)]
-pub(super) struct Block<'a> {
+pub(super) struct BodyNames<'a> {
     /// All of it.
     pub(super) span: Option<Span>,
     /// The name of the layer.

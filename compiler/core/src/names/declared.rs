@@ -1,6 +1,6 @@
 //! Declarations outside of layers and models.
 
-use super::collector::{Block, Collector};
+use super::collector::{BodyNames, Collector};
 use super::symbols::{Names, SymbolKind};
 use meshwright_diag::{Sources, Span};
 use meshwright_syntax::ast::{Binding, Expr, Item, ItemKind, Layer, ModelFile, TrainKind, TrainSetting};
@@ -121,6 +121,6 @@ impl<'a> Collector<'a> {
 
     /// An expression outside of layers and models.
     fn number(&mut self, e: &'a Expr) {
-        self.expression(e, &mut Block::default());
+        self.expression(e, &mut BodyNames::default());
     }
 }

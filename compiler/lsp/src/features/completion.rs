@@ -4,7 +4,7 @@ use super::pages;
 use super::place::text;
 use crate::project::{Analysis, Projects};
 use crate::snapshot::Snapshot;
-use crate::text::{Kind, Lines, path_of};
+use crate::text::{LanguageKind, LineIndex, path_of};
 use lsp_types::{
     CompletionItem, CompletionItemKind, CompletionParams, CompletionResponse, Documentation, MarkupContent,
     MarkupKind,
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 const DTYPES: [&str; 6] = ["float", "f32", "f64", "i32", "u8", "bool"];
 
 /// A place where something is to be completed.
-struct Site<'a> {
+struct CompletionSite<'a> {
     source: &'a str,
     /// The tokens before the word that is being typed.
     before: Vec<Token>,
@@ -41,9 +41,9 @@ pub(crate) fn completion(
     let at = &params.text_document_position;
     let path = path_of(&at.text_document.uri);
     let source = snapshot.read(&path).ok()?;
-    let kind = snapshot.documents.get(&path).map_or_else(|| Kind::of(&path), |d| d.kind);
-    let offset = Lines::of(&source).offset(&source, at.position);
-    let language = if kind == Kind::Model { Language::Model } else { Language::Layout };
+    let kind = snapshot.documents.get(&path).map_or_else(|| LanguageKind::of(&path), |d| d.kind);
+    let offset = LineIndex::of(&source).offset(&source, at.position);
+    let language = if kind == LanguageKind::Model { Language::Model } else { Language::Layout };
     let scanned = tokens(&source, language);
     let known = text(snapshot, projects, &at.text_document.uri);
     let before = scanned
@@ -51,7 +51,7 @@ pub(crate) fn completion(
         .iter()
         .copied()
         .filter(|t| t.end < offset || t.end == offset && t.kind != TokenKind::Word);
-    let site = Site {
+    let site = CompletionSite {
         source: &source,
         before: before.collect(),
         offset,
@@ -62,8 +62,8 @@ pub(crate) fn completion(
         if line.contains("// meshwright:") { site.options(snapshot, line) } else { Vec::new() }
     } else {
         match kind {
-            Kind::Model => site.of_model(snapshot),
-            Kind::Layout => site.of_layout(),
+            LanguageKind::Model => site.of_model(snapshot),
+            LanguageKind::Layout => site.of_layout(),
         }
     };
     let mut told = BTreeSet::new();
@@ -71,7 +71,7 @@ pub(crate) fn completion(
     Some(CompletionResponse::Array(items.collect()))
 }
 
-impl Site<'_> {
+impl CompletionSite<'_> {
     /// The text of a token, counted from the place back: 1 is the one before it.
     fn back(&self, n: usize) -> &str {
         let i = self.before.len().checked_sub(n);

@@ -1,6 +1,6 @@
 //! Where names are declared, and where they are used.
 
-use super::place::{Place, location};
+use super::place::{RequestPlace, location};
 use crate::project::{Analysis, Projects};
 use crate::snapshot::Snapshot;
 use lsp_types::{
@@ -18,7 +18,7 @@ pub(crate) fn definition(
     projects: &mut Projects,
     params: &GotoDefinitionParams,
 ) -> Option<GotoDefinitionResponse> {
-    let place = Place::of(snapshot, projects, &params.text_document_position_params)?;
+    let place = RequestPlace::of(snapshot, projects, &params.text_document_position_params)?;
     let a = &place.analysis;
     if let Some(file) = used(&place) {
         return location(snapshot, a, file).map(GotoDefinitionResponse::Scalar);
@@ -31,7 +31,7 @@ pub(crate) fn definition(
 }
 
 /// The start of the file that the `use` at a place names.
-fn used(place: &Place) -> Option<Span> {
+fn used(place: &RequestPlace) -> Option<Span> {
     let a = &place.analysis;
     let (_, tree) = a.trees.iter().find(|t| t.0 == place.file)?;
     let path = tree.items.iter().find_map(|i| match &i.kind {
@@ -49,7 +49,7 @@ pub(crate) fn references(
     projects: &mut Projects,
     params: &ReferenceParams,
 ) -> Option<Vec<Location>> {
-    let place = Place::of(snapshot, projects, &params.text_document_position)?;
+    let place = RequestPlace::of(snapshot, projects, &params.text_document_position)?;
     let (_, symbol) = place.analysis.names.at(place.file, place.offset)?;
     let declared = location(snapshot, &place.analysis, place.analysis.names.symbols[symbol].at)?;
     let mut out: Vec<Location> = Vec::new();
@@ -92,7 +92,7 @@ pub(crate) fn highlights(
     projects: &mut Projects,
     params: &DocumentHighlightParams,
 ) -> Option<Vec<DocumentHighlight>> {
-    let place = Place::of(snapshot, projects, &params.text_document_position_params)?;
+    let place = RequestPlace::of(snapshot, projects, &params.text_document_position_params)?;
     let a = &place.analysis;
     let (_, symbol) = a.names.at(place.file, place.offset)?;
     let here = a.names.uses_of(symbol).filter(|s| s.file == place.file);

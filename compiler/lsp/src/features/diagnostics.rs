@@ -3,7 +3,7 @@
 use super::place::location;
 use crate::project::{Analysis, Projects};
 use crate::snapshot::Snapshot;
-use crate::text::{Kind, Lines, path_of, uri_of};
+use crate::text::{LanguageKind, LineIndex, path_of, uri_of};
 use lsp_types::{
     CodeDescription, DiagnosticRelatedInformation, DiagnosticSeverity, Location, NumberOrString, Position,
     Range, Uri,
@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// The diagnostics of one text.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct TextDiagnostics {
     /// The text.
     pub(crate) uri: Uri,
     /// Its version, where it is open.
@@ -24,8 +24,8 @@ pub(crate) struct Found {
 }
 
 /// What is wrong with the open texts, and with those that they use.
-pub(crate) fn all(snapshot: &Snapshot, projects: &mut Projects) -> Vec<Found> {
-    let mut out: Vec<Found> = Vec::new();
+pub(crate) fn all(snapshot: &Snapshot, projects: &mut Projects) -> Vec<TextDiagnostics> {
+    let mut out: Vec<TextDiagnostics> = Vec::new();
     for (path, document) in snapshot.documents.iter() {
         let Some(uri) = uri_of(path) else { continue };
         let at = entry(&mut out, uri.clone());
@@ -40,7 +40,7 @@ pub(crate) fn all(snapshot: &Snapshot, projects: &mut Projects) -> Vec<Found> {
                     }
                 }
             }
-            None if document.kind == Kind::Layout => {
+            None if document.kind == LanguageKind::Layout => {
                 out[at].diagnostics.extend(alone(snapshot, path, &document.text));
             }
             None => {}
@@ -49,9 +49,9 @@ pub(crate) fn all(snapshot: &Snapshot, projects: &mut Projects) -> Vec<Found> {
     out
 }
 
-fn entry(all: &mut Vec<Found>, uri: Uri) -> usize {
+fn entry(all: &mut Vec<TextDiagnostics>, uri: Uri) -> usize {
     all.iter().position(|f| f.uri == uri).unwrap_or_else(|| {
-        all.push(Found { uri, version: None, diagnostics: Vec::new() });
+        all.push(TextDiagnostics { uri, version: None, diagnostics: Vec::new() });
         all.len() - 1
     })
 }
@@ -60,7 +60,7 @@ fn entry(all: &mut Vec<Found>, uri: Uri) -> usize {
 fn alone(snapshot: &Snapshot, path: &Path, text: &str) -> Vec<lsp_types::Diagnostic> {
     let mut sources = Sources::new();
     let file = sources.add(path.display().to_string(), text);
-    let lines = Lines::of(text);
+    let lines = LineIndex::of(text);
     let place = |span: Span| {
         let range = lines.range(text, span.start as usize, span.end as usize);
         (span.file == file).then(|| Some(Location { uri: uri_of(path)?, range })).flatten()

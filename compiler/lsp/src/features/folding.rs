@@ -1,7 +1,7 @@
 //! What can be folded: blocks, lists over several lines, and runs of comments.
 
 use crate::snapshot::Snapshot;
-use crate::text::{Kind, Lines, path_of};
+use crate::text::{LanguageKind, LineIndex, path_of};
 use lsp_types::{FoldingRange, FoldingRangeKind, FoldingRangeParams};
 use meshwright_syntax::{Language, tokens};
 
@@ -9,14 +9,14 @@ use meshwright_syntax::{Language, tokens};
 pub(crate) fn ranges(snapshot: &Snapshot, params: &FoldingRangeParams) -> Option<Vec<FoldingRange>> {
     let path = path_of(&params.text_document.uri);
     let text = snapshot.read(&path).ok()?;
-    let kind = snapshot.documents.get(&path).map_or_else(|| Kind::of(&path), |d| d.kind);
+    let kind = snapshot.documents.get(&path).map_or_else(|| LanguageKind::of(&path), |d| d.kind);
     Some(of_text(&text, kind))
 }
 
-fn of_text(text: &str, kind: Kind) -> Vec<FoldingRange> {
-    let language = if kind == Kind::Model { Language::Model } else { Language::Layout };
+fn of_text(text: &str, kind: LanguageKind) -> Vec<FoldingRange> {
+    let language = if kind == LanguageKind::Model { Language::Model } else { Language::Layout };
     let scanned = tokens(text, language);
-    let lines = Lines::of(text);
+    let lines = LineIndex::of(text);
     let line = |offset: usize| lines.position(text, offset).line;
     let mut out = Vec::new();
     let mut fold = |start_line: u32, end_line: u32, kind: Option<FoldingRangeKind>| {
@@ -62,9 +62,10 @@ mod tests {
     #[test]
     fn blocks_and_comments_fold() {
         let text = "//! One.\n//! Two.\n\nmodel m {\n    // alone\n    let y = f(x,\n        z,\n    )\n}\nlet a = 1 // behind\n// below\n";
-        let found: Vec<_> = of_text(text, Kind::Model).iter().map(|f| (f.start_line, f.end_line)).collect();
+        let found: Vec<_> =
+            of_text(text, LanguageKind::Model).iter().map(|f| (f.start_line, f.end_line)).collect();
         assert_eq!(found, [(5, 6), (3, 7), (0, 1)]);
         // What is not closed folds nothing, and what was not opened neither.
-        assert!(of_text("}\n)\nmodel {\n", Kind::Model).is_empty());
+        assert!(of_text("}\n)\nmodel {\n", LanguageKind::Model).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Formatting, as `meshwright fmt` does it.
 
 use crate::snapshot::Snapshot;
-use crate::text::{Kind, Lines, path_of};
+use crate::text::{LanguageKind, LineIndex, path_of};
 use lsp_types::{DocumentFormattingParams, TextEdit};
 use meshwright_diag::FileId;
 use meshwright_syntax::{format_layout, format_model};
@@ -18,8 +18,8 @@ pub(crate) fn edits(
     let Some(document) = snapshot.documents.get(&path) else { return Ok(None) };
     let text = &*document.text;
     let (formatted, found) = match document.kind {
-        Kind::Model => format_model(FileId(0), text),
-        Kind::Layout => format_layout(FileId(0), text),
+        LanguageKind::Model => format_model(FileId(0), text),
+        LanguageKind::Layout => format_layout(FileId(0), text),
     };
     let Some(formatted) = formatted else {
         let why = found.first().map_or(String::new(), |d| format!(": {}", d.message));
@@ -43,7 +43,7 @@ fn changed(before: &str, after: &str) -> Option<TextEdit> {
     let last = same(&mut old.iter().rev(), &mut new.iter().rev()).min(rest);
     let bytes = |lines: &[String]| lines.iter().map(String::len).sum::<usize>();
     let (start, end) = (bytes(&old[..first]), bytes(&old[..old.len() - last]));
-    let range = Lines::of(before).range(before, start, end);
+    let range = LineIndex::of(before).range(before, start, end);
     Some(TextEdit { range, new_text: new[first..new.len() - last].concat() })
 }
 

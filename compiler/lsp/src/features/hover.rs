@@ -1,10 +1,10 @@
 //! What is shown at a name: its declaration, its type with sizes, its documentation, and where the layout puts it.
 
 use super::pages;
-use super::place::Place;
+use super::place::RequestPlace;
 use crate::project::{Analysis, Projects};
 use crate::snapshot::Snapshot;
-use crate::text::{Kind, Lines, path_of};
+use crate::text::{LanguageKind, LineIndex, path_of};
 use lsp_types::{Hover, HoverContents, HoverParams, MarkupContent, MarkupKind, Range};
 use meshwright_core::names::{Symbol, SymbolKind};
 use meshwright_core::resolve::Meaning;
@@ -19,13 +19,13 @@ pub(crate) fn hover(snapshot: &Snapshot, projects: &mut Projects, params: &Hover
     let at = &params.text_document_position_params;
     let path = path_of(&at.text_document.uri);
     let text = snapshot.read(&path).ok()?;
-    let kind = snapshot.documents.get(&path).map_or_else(|| Kind::of(&path), |d| d.kind);
-    let lines = Lines::of(&text);
+    let kind = snapshot.documents.get(&path).map_or_else(|| LanguageKind::of(&path), |d| d.kind);
+    let lines = LineIndex::of(&text);
     let offset = lines.offset(&text, at.position);
     let word = word_at(&text, kind, offset)?;
     let range = lines.range(&text, word.start, word.end);
     let name = &text[word.start..word.end];
-    let Some(place) = Place::of(snapshot, projects, at) else {
+    let Some(place) = RequestPlace::of(snapshot, projects, at) else {
         return pages::of_word(name, kind).map(|text| shown(text, range));
     };
     let a = &place.analysis;
@@ -42,10 +42,10 @@ pub(crate) fn hover(snapshot: &Snapshot, projects: &mut Projects, params: &Hover
 }
 
 /// The word or the sign at an offset.
-pub(super) fn word_at(text: &str, kind: Kind, offset: usize) -> Option<Token> {
+pub(super) fn word_at(text: &str, kind: LanguageKind, offset: usize) -> Option<Token> {
     let language = match kind {
-        Kind::Model => Language::Model,
-        Kind::Layout => Language::Layout,
+        LanguageKind::Model => Language::Model,
+        LanguageKind::Layout => Language::Layout,
     };
     let all = tokens(text, language).tokens;
     let behind = all.partition_point(|t| t.start <= offset);

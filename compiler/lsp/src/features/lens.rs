@@ -3,7 +3,7 @@
 use super::place::text;
 use super::placements::{axes, words};
 use super::values::{bytes, seconds, thousands};
-use crate::project::{Analysis, Placed, Projects};
+use crate::project::{Analysis, PlacedModel, Projects};
 use crate::snapshot::Snapshot;
 use lsp_types::{CodeLens, CodeLensParams, Command};
 use meshwright_core::explain::Report;
@@ -44,7 +44,7 @@ pub(crate) fn lenses(
 }
 
 /// What a step costs: at the line of the mesh.
-fn step(a: &Analysis, placed: &Placed, report: &Report) -> String {
+fn step(a: &Analysis, placed: &PlacedModel, report: &Report) -> String {
     let count: u64 = report.totals.iter().map(|t| t.count).sum();
     let of = &report.per_device;
     let model = a.program.as_ref().map_or("", |p| p.model.as_str());
@@ -66,7 +66,7 @@ fn step(a: &Analysis, placed: &Placed, report: &Report) -> String {
 }
 
 impl Analysis {
-    fn rule(&self, placed: &Placed, report: &Report, at: Span) -> String {
+    fn rule(&self, placed: &PlacedModel, report: &Report, at: Span) -> String {
         let values = placed.splits.get(&at).map(Vec::as_slice).unwrap_or_default();
         let mut parts = vec![match values {
             [] => "splits nothing".to_string(),

@@ -3,7 +3,7 @@
 use super::place::text;
 use crate::project::Projects;
 use crate::snapshot::Snapshot;
-use crate::text::{Kind, Lines, path_of};
+use crate::text::{LanguageKind, LineIndex, path_of};
 use lsp_types::{DocumentSymbol, DocumentSymbolParams, DocumentSymbolResponse, Range, SymbolKind as Shown};
 use meshwright_core::names::{Symbol, SymbolKind};
 use meshwright_diag::{FileId, Span};
@@ -18,10 +18,10 @@ pub(crate) fn symbols(
 ) -> Option<DocumentSymbolResponse> {
     let path = path_of(&params.text_document.uri);
     let source = snapshot.read(&path).ok()?;
-    let kind = snapshot.documents.get(&path).map_or_else(|| Kind::of(&path), |d| d.kind);
-    let lines = Lines::of(&source);
+    let kind = snapshot.documents.get(&path).map_or_else(|| LanguageKind::of(&path), |d| d.kind);
+    let lines = LineIndex::of(&source);
     let range = |s: Span| lines.range(&source, s.start as usize, s.end as usize);
-    if kind == Kind::Layout {
+    if kind == LanguageKind::Layout {
         return Some(DocumentSymbolResponse::Nested(of_layout(&source, &range)));
     }
     let (a, file) = text(snapshot, projects, &params.text_document.uri)?;

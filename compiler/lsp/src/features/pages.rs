@@ -1,7 +1,7 @@
 //! The documentation of words: ops, layers, optimizers, keywords.
 
 use crate::project::Analysis;
-use crate::text::Kind;
+use crate::text::LanguageKind;
 use meshwright_core::names::{Symbol, SymbolKind};
 use meshwright_core::reference::{WordKind, WordPage, named as words};
 use meshwright_ops::Family;
@@ -9,13 +9,13 @@ use meshwright_ops::reference::{named as ops, reference};
 use meshwright_syntax::ast::{ItemKind, Layer};
 
 /// The page of a word of the language, in Markdown.
-pub(super) fn of_word(word: &str, kind: Kind) -> Option<String> {
+pub(super) fn of_word(word: &str, kind: LanguageKind) -> Option<String> {
     let known = words(word);
     let pages = known
         .iter()
-        .filter(|p| p.name == word && (p.kind == WordKind::LayoutKeyword) == (kind == Kind::Layout));
+        .filter(|p| p.name == word && (p.kind == WordKind::LayoutKeyword) == (kind == LanguageKind::Layout));
     let pages = pages.map(of_page);
-    let families = if kind == Kind::Model { ops(word) } else { Vec::new() };
+    let families = if kind == LanguageKind::Model { ops(word) } else { Vec::new() };
     let all: Vec<String> = families.into_iter().map(of_op).chain(pages).collect();
     (!all.is_empty()).then(|| all.join("\n\n---\n\n"))
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A place in a text that belongs to a model.
-pub(super) struct Place {
+pub(super) struct RequestPlace {
     /// What is known of the model.
     pub(super) analysis: Arc<Analysis>,
     /// The text.
@@ -18,17 +18,17 @@ pub(super) struct Place {
     pub(super) offset: u32,
 }
 
-impl Place {
+impl RequestPlace {
     /// Of a request.
     pub(super) fn of(
         snapshot: &Snapshot,
         projects: &mut Projects,
         at: &TextDocumentPositionParams,
-    ) -> Option<Place> {
+    ) -> Option<RequestPlace> {
         let (analysis, file) = text(snapshot, projects, &at.text_document.uri)?;
         let f = &analysis.files[file.0 as usize];
         let offset = f.lines().offset(analysis.sources.text(file), at.position) as u32;
-        Some(Place { analysis, file, offset })
+        Some(RequestPlace { analysis, file, offset })
     }
 }
 

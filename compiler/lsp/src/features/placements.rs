@@ -1,7 +1,7 @@
 //! Where the layout puts a value, and what it communicates for it.
 
 use super::values::{bytes, seconds, thousands};
-use crate::project::{Analysis, Placed};
+use crate::project::{Analysis, PlacedModel};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report};
 use meshwright_plan::Phase;
 use std::collections::BTreeSet;
@@ -70,7 +70,7 @@ impl Analysis {
     }
 
     /// Collectives of other values that the split of this one brings about.
-    fn elsewhere(&self, placed: &Placed, path: &str, own: &BTreeSet<(String, String)>) -> Vec<String> {
+    fn elsewhere(&self, placed: &PlacedModel, path: &str, own: &BTreeSet<(String, String)>) -> Vec<String> {
         let mut out = Vec::new();
         for why in placed.why(path) {
             for c in &why.collectives {

@@ -1,7 +1,7 @@
 //! New names for dims, values and axes, in the model, in what it uses and in its layouts.
 
 use super::definition::sharing;
-use super::place::{Place, location};
+use super::place::{RequestPlace, location};
 use crate::project::{Analysis, Projects};
 use crate::snapshot::Snapshot;
 use crate::text::path_of;
@@ -24,7 +24,7 @@ pub(crate) fn prepare(
     projects: &mut Projects,
     at: &TextDocumentPositionParams,
 ) -> Result<Option<PrepareRenameResponse>, String> {
-    let Some(place) = Place::of(snapshot, projects, at) else { return Ok(None) };
+    let Some(place) = RequestPlace::of(snapshot, projects, at) else { return Ok(None) };
     let a = &place.analysis;
     let Some((span, symbol)) = a.names.at(place.file, place.offset) else { return Ok(None) };
     let symbol = &a.names.symbols[symbol];
@@ -53,7 +53,9 @@ pub(crate) fn rename(
     projects: &mut Projects,
     params: &RenameParams,
 ) -> Result<Option<WorkspaceEdit>, String> {
-    let Some(place) = Place::of(snapshot, projects, &params.text_document_position) else { return Ok(None) };
+    let Some(place) = RequestPlace::of(snapshot, projects, &params.text_document_position) else {
+        return Ok(None);
+    };
     let Some((_, number)) = place.analysis.names.at(place.file, place.offset) else { return Ok(None) };
     let (a, new) = (&place.analysis, params.new_name.as_str());
     let symbol = &a.names.symbols[number];

@@ -3,7 +3,7 @@
 use super::place::text;
 use crate::project::{Analysis, Projects};
 use crate::snapshot::Snapshot;
-use crate::text::{Kind, Lines, path_of};
+use crate::text::{LanguageKind, LineIndex, path_of};
 use lsp_types::{
     SemanticToken, SemanticTokenModifier, SemanticTokenType, SemanticTokens, SemanticTokensLegend,
     SemanticTokensParams, SemanticTokensResult,
@@ -42,7 +42,7 @@ pub(crate) fn legend() -> SemanticTokensLegend {
 }
 
 /// A piece of a text with its kind and its modifiers.
-type Piece = (usize, usize, SemanticTokenType, u32);
+type ColoredToken = (usize, usize, SemanticTokenType, u32);
 
 /// Answers a request for all tokens of a text.
 pub(crate) fn tokens(
@@ -52,20 +52,20 @@ pub(crate) fn tokens(
 ) -> Option<SemanticTokensResult> {
     let path = path_of(&params.text_document.uri);
     let source = snapshot.read(&path).ok()?;
-    let kind = snapshot.documents.get(&path).map_or_else(|| Kind::of(&path), |d| d.kind);
+    let kind = snapshot.documents.get(&path).map_or_else(|| LanguageKind::of(&path), |d| d.kind);
     let known = text(snapshot, projects, &params.text_document.uri);
     let pieces = pieces(&source, kind, known.as_ref().map(|(a, file)| (&**a, *file)));
     let data = encoded(&source, &pieces);
     Some(SemanticTokensResult::Tokens(SemanticTokens { result_id: None, data }))
 }
 
-fn pieces(source: &str, kind: Kind, known: Option<(&Analysis, FileId)>) -> Vec<Piece> {
+fn pieces(source: &str, kind: LanguageKind, known: Option<(&Analysis, FileId)>) -> Vec<ColoredToken> {
     let (language, words): (_, BTreeSet<&str>) = match kind {
-        Kind::Model => (Language::Model, keywords().collect()),
-        Kind::Layout => (Language::Layout, layout_keywords().collect()),
+        LanguageKind::Model => (Language::Model, keywords().collect()),
+        LanguageKind::Layout => (Language::Layout, layout_keywords().collect()),
     };
     let scanned = scanned(source, language);
-    let mut out: Vec<Piece> =
+    let mut out: Vec<ColoredToken> =
         scanned.comments.iter().map(|c| (c.start, c.end, SemanticTokenType::COMMENT, 0)).collect();
     for t in &scanned.tokens {
         let word = &source[t.start..t.end];
@@ -80,7 +80,7 @@ fn pieces(source: &str, kind: Kind, known: Option<(&Analysis, FileId)>) -> Vec<P
             (TokenKind::Number, _) => (SemanticTokenType::NUMBER, 0),
             (TokenKind::Text, _) => (SemanticTokenType::STRING, 0),
             (TokenKind::Word, _) if words.contains(word) => (SemanticTokenType::KEYWORD, 0),
-            (TokenKind::Word, _) if kind == Kind::Model && !ops(word).is_empty() => {
+            (TokenKind::Word, _) if kind == LanguageKind::Model && !ops(word).is_empty() => {
                 (SemanticTokenType::FUNCTION, 4)
             }
             (TokenKind::Sign, _) if !"()[]{},;:.".contains(word) => (SemanticTokenType::OPERATOR, 0),
@@ -108,8 +108,8 @@ fn of_symbol(kind: SymbolKind, declares: bool) -> (SemanticTokenType, u32) {
 }
 
 /// As the protocol has it: each relative to the one before, in UTF-16.
-fn encoded(source: &str, pieces: &[Piece]) -> Vec<SemanticToken> {
-    let lines = Lines::of(source);
+fn encoded(source: &str, pieces: &[ColoredToken]) -> Vec<SemanticToken> {
+    let lines = LineIndex::of(source);
     let mut out = Vec::new();
     let (mut line, mut column) = (0, 0);
     for (start, end, ty, modifiers) in pieces {

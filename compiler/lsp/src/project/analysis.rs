@@ -1,8 +1,8 @@
 //! What the compiler knows of a model and its layout.
 
-use super::files::{File, Files};
-use super::find::{Pair, Rules};
-use super::placed::Placed;
+use super::files::{AnalyzedFile, AnalyzedFiles};
+use super::find::{ModelPair, Rules};
+use super::placed::PlacedModel;
 use crate::snapshot::Snapshot;
 use meshwright_core::names::Names;
 use meshwright_core::resolve::{Inspection, inspect};
@@ -16,11 +16,11 @@ use std::sync::{Arc, OnceLock};
 /// A model under a layout, with all that was found in their texts.
 pub(crate) struct Analysis {
     /// Model, layout and options.
-    pub(crate) pair: Pair,
+    pub(crate) pair: ModelPair,
     /// The texts.
     pub(crate) sources: Sources,
     /// Their origins, by number.
-    pub(crate) files: Vec<File>,
+    pub(crate) files: Vec<AnalyzedFile>,
     /// The model's file.
     pub(crate) model: FileId,
     /// The layout's, where there is one.
@@ -39,13 +39,13 @@ pub(crate) struct Analysis {
     pub(crate) bound: Option<Layout>,
     /// All that is wrong, as far as it is known without a look at placements.
     found: Vec<Diagnostic>,
-    placed: OnceLock<Option<Placed>>,
+    placed: OnceLock<Option<PlacedModel>>,
 }
 
 impl Analysis {
     /// Reads, resolves and checks a model and its layout.
-    pub(crate) fn of(snapshot: &Snapshot, pair: Pair) -> Analysis {
-        let mut files = Files::new(snapshot);
+    pub(crate) fn of(snapshot: &Snapshot, pair: ModelPair) -> Analysis {
+        let mut files = AnalyzedFiles::new(snapshot);
         let (model, mut found) = files.model(&pair.model);
         let tree = files.trees[0].1.clone();
         let choice = &pair.choice;
@@ -63,7 +63,7 @@ impl Analysis {
         let (text, rules, bound) = bound(snapshot, &pair, program.as_deref(), &mut files, &mut found);
         let used = files.trees[1..].iter().chain(&files.trees[..1]).map(|t| &t.1);
         let names = Names::of(&used.collect::<Vec<_>>(), text.is_some().then_some(&rules), &files.sources);
-        let Files { sources, all, trees, .. } = files;
+        let AnalyzedFiles { sources, all, trees, .. } = files;
         let placed = OnceLock::new();
         Analysis {
             pair,
@@ -88,7 +88,7 @@ impl Analysis {
     }
 
     /// The model under its layout, compiled; `None` where it has errors.
-    pub(crate) fn placed(&self) -> Option<&Placed> {
+    pub(crate) fn placed(&self) -> Option<&PlacedModel> {
         self.placed
             .get_or_init(|| {
                 let program = self.program.as_deref()?;
@@ -97,7 +97,7 @@ impl Analysis {
                     (Some(_), bound) => bound.clone()?,
                     (None, _) => Layout::default(),
                 };
-                Some(Placed::of(program, layout, &self.sources, self.pair.choice.machine.as_deref()))
+                Some(PlacedModel::of(program, layout, &self.sources, self.pair.choice.machine.as_deref()))
             })
             .as_ref()
     }
@@ -108,13 +108,13 @@ impl Analysis {
     }
 
     /// The file of a span.
-    pub(crate) fn file_of(&self, span: Span) -> Option<&File> {
+    pub(crate) fn file_of(&self, span: Span) -> Option<&AnalyzedFile> {
         self.files.get(span.file.0 as usize)
     }
 
     /// True while all its texts are what they were.
     pub(crate) fn is_still(&self, snapshot: &Snapshot) -> bool {
-        Files::are_still(&self.files, snapshot)
+        AnalyzedFiles::are_still(&self.files, snapshot)
     }
 }
 
@@ -137,9 +137,9 @@ fn first_model(tree: &ModelFile) -> Option<&str> {
 /// Reads a layout, and binds it to the program.
 fn bound(
     snapshot: &Snapshot,
-    pair: &Pair,
+    pair: &ModelPair,
     program: Option<&Program>,
-    files: &mut Files<'_>,
+    files: &mut AnalyzedFiles<'_>,
     found: &mut Vec<Diagnostic>,
 ) -> (Option<FileId>, LayoutFile, Option<Layout>) {
     let none = LayoutFile::default();

@@ -12,7 +12,7 @@ const OPTIONS: &str =
 
 /// What was chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct ViewOptions {
     /// `--layout`: a file, a layout that ships, or rules.
     pub(crate) layout: Option<String>,
     /// `--mesh`.
@@ -35,25 +35,25 @@ pub(crate) struct Choice {
     pub(crate) wrong: Vec<String>,
 }
 
-impl Choice {
+impl ViewOptions {
     /// The options of the first such comment of a text.
-    pub(crate) fn of_text(text: &str) -> Choice {
+    pub(crate) fn of_text(text: &str) -> ViewOptions {
         let mut start = 0;
         for line in text.split_inclusive('\n') {
             let content = line.trim_end();
             if let Some(options) = content.trim_start().strip_prefix(MARK) {
                 let indent = content.len() - content.trim_start().len();
                 let at = Some(start + indent..start + content.len());
-                return Choice { at, ..Choice::of_options(options) };
+                return ViewOptions { at, ..ViewOptions::of_options(options) };
             }
             start += line.len();
         }
-        Choice::default()
+        ViewOptions::default()
     }
 
     /// Options as they are written on a command line.
-    pub(crate) fn of_options(options: &str) -> Choice {
-        let mut out = Choice::default();
+    pub(crate) fn of_options(options: &str) -> ViewOptions {
+        let mut out = ViewOptions::default();
         let mut words = words(options).into_iter();
         while let Some(word) = words.next() {
             let (name, value) = match word.split_once('=') {
@@ -103,9 +103,9 @@ impl Choice {
     }
 
     /// These options, and for what they leave open those of `other`.
-    pub(crate) fn or(self, other: &Choice) -> Choice {
+    pub(crate) fn or(self, other: &ViewOptions) -> ViewOptions {
         let further = |own: Vec<(String, _)>, more: &[(String, usize)]| [more.to_vec(), own].concat();
-        Choice {
+        ViewOptions {
             layout: self.layout.or_else(|| other.layout.clone()),
             mesh: self.mesh.or_else(|| other.mesh.clone()),
             preset: self.preset.or_else(|| other.preset.clone()),
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_comment_has_the_options_of_the_command_line() {
         let text = "//! A model.\n\n  // meshwright: --layout 'batch -> r; d -> c' --mesh=r=2,c=2 --dim batch=8,d=4 --set lr=0.5 --preset tiny\ndim a = 1";
-        let c = Choice::of_text(text);
+        let c = ViewOptions::of_text(text);
         assert_eq!((c.layout.as_deref(), c.mesh.as_deref()), (Some("batch -> r; d -> c"), Some("r=2,c=2")));
         assert_eq!(
             (c.dims.len(), c.sets.as_slice(), c.preset.as_deref()),
@@ -157,9 +157,9 @@ mod tests {
                 && c.at
                     .is_some_and(|at| text[at.clone()].starts_with("// mesh") && text[at].ends_with("tiny"))
         );
-        let wrong = Choice::of_options("--dim batch --fast 2 dp --mesh");
+        let wrong = ViewOptions::of_options("--dim batch --fast 2 dp --mesh");
         assert_eq!(wrong.wrong.len(), 4, "{:?}", wrong.wrong);
-        let both = Choice::of_options("--mesh 2").or(&Choice::of_options("--mesh 4 --machine cpu"));
+        let both = ViewOptions::of_options("--mesh 2").or(&ViewOptions::of_options("--mesh 4 --machine cpu"));
         assert_eq!((both.mesh.as_deref(), both.machine.as_deref()), (Some("2"), Some("cpu")));
     }
 }

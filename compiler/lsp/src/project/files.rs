@@ -2,7 +2,7 @@
 
 use super::find::beside;
 use crate::snapshot::Snapshot;
-use crate::text::Lines;
+use crate::text::LineIndex;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes};
 use meshwright_syntax::ast::ModelFile;
 use meshwright_syntax::read_model;
@@ -14,41 +14,41 @@ const STANDARD: &str = "std:";
 
 /// One of them, by its number in the sources.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct AnalyzedFile {
     /// Its path, or how `use` names it; of a text that lies in no file what messages call it.
     pub(crate) path: PathBuf,
     /// Whether an editor can open it by that path.
     pub(crate) on_disk: bool,
     /// Its text, or none where it could not be read.
     pub(crate) text: Option<Arc<str>>,
-    lines: OnceLock<Lines>,
+    lines: OnceLock<LineIndex>,
 }
 
-impl File {
+impl AnalyzedFile {
     /// The lines of its text.
-    pub(crate) fn lines(&self) -> &Lines {
-        self.lines.get_or_init(|| Lines::of(self.text.as_deref().unwrap_or_default()))
+    pub(crate) fn lines(&self) -> &LineIndex {
+        self.lines.get_or_init(|| LineIndex::of(self.text.as_deref().unwrap_or_default()))
     }
 }
 
 /// A model's file and all that it uses, each once.
-pub(crate) struct Files<'s> {
+pub(crate) struct AnalyzedFiles<'s> {
     snapshot: &'s Snapshot,
     pub(crate) sources: Sources,
-    pub(crate) all: Vec<File>,
+    pub(crate) all: Vec<AnalyzedFile>,
     /// Trees of the model files, whole or not, with the file of each.
     pub(crate) trees: Vec<(FileId, ModelFile)>,
 }
 
-impl<'s> Files<'s> {
+impl<'s> AnalyzedFiles<'s> {
     pub(crate) fn new(snapshot: &'s Snapshot) -> Self {
-        Files { snapshot, sources: Sources::new(), all: Vec::new(), trees: Vec::new() }
+        AnalyzedFiles { snapshot, sources: Sources::new(), all: Vec::new(), trees: Vec::new() }
     }
 
     /// Adds a text.
     pub(crate) fn add(&mut self, path: PathBuf, text: Option<Arc<str>>, on_disk: bool) -> FileId {
         let id = self.sources.add(path.display().to_string(), text.as_deref().unwrap_or_default());
-        self.all.push(File { path, on_disk, text, lines: OnceLock::new() });
+        self.all.push(AnalyzedFile { path, on_disk, text, lines: OnceLock::new() });
         id
     }
 
@@ -94,8 +94,8 @@ impl<'s> Files<'s> {
     }
 
     /// Whether all texts are what they were.
-    pub(crate) fn are_still(all: &[File], snapshot: &Snapshot) -> bool {
-        let read = |f: &File| f.on_disk || f.text.is_none();
+    pub(crate) fn are_still(all: &[AnalyzedFile], snapshot: &Snapshot) -> bool {
+        let read = |f: &AnalyzedFile| f.on_disk || f.text.is_none();
         all.iter().filter(|f| read(f)).all(|f| match (snapshot.read(&f.path).ok(), &f.text) {
             (Some(now), Some(then)) => Arc::ptr_eq(&now, then) || now == *then,
             (now, then) => now.is_none() && then.is_none(),

@@ -1,19 +1,19 @@
 //! Which model and which layout belong together.
 
-use super::choice::Choice;
+use super::choice::ViewOptions;
 use crate::snapshot::Snapshot;
-use crate::text::Kind;
+use crate::text::LanguageKind;
 use std::path::{Component, Path, PathBuf};
 
 /// A model with what it is shown with.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Pair {
+pub(crate) struct ModelPair {
     /// The model's file.
     pub(crate) model: PathBuf,
     /// The layout.
     pub(crate) layout: Option<Rules>,
     /// All that was chosen.
-    pub(crate) choice: Choice,
+    pub(crate) choice: ViewOptions,
 }
 
 /// A layout: a file, or a text that lies in none.
@@ -40,13 +40,13 @@ impl Rules {
 
 /// The model of a text, with its layout: of a model the one that it chooses, or that lies beside it; of a layout the model that it
 /// chooses, that chooses it, or that lies beside it. `None` for a layout without a model.
-pub(crate) fn pair(snapshot: &Snapshot, path: &Path, kind: Kind) -> Option<Pair> {
-    let settings = Choice::of_options(&snapshot.settings.options);
+pub(crate) fn pair(snapshot: &Snapshot, path: &Path, kind: LanguageKind) -> Option<ModelPair> {
+    let settings = ViewOptions::of_options(&snapshot.settings.options);
     let own = chosen(snapshot, path);
-    if kind == Kind::Model {
+    if kind == LanguageKind::Model {
         let choice = own.or(&settings);
         let layout = layout_of(snapshot, path, &choice);
-        return Some(Pair { model: path.to_path_buf(), layout, choice });
+        return Some(ModelPair { model: path.to_path_buf(), layout, choice });
     }
     let model = match &own.model {
         Some(name) => beside(path, name),
@@ -54,19 +54,19 @@ pub(crate) fn pair(snapshot: &Snapshot, path: &Path, kind: Kind) -> Option<Pair>
     };
     let of_model = chosen(snapshot, &model);
     let choice = own.or(&of_model).or(&settings);
-    Some(Pair { model, layout: Some(Rules::File(path.to_path_buf())), choice })
+    Some(ModelPair { model, layout: Some(Rules::File(path.to_path_buf())), choice })
 }
 
 /// What a text chooses by a comment.
-fn chosen(snapshot: &Snapshot, path: &Path) -> Choice {
-    let choice = snapshot.read(path).map(|text| Choice::of_text(&text)).unwrap_or_default();
+fn chosen(snapshot: &Snapshot, path: &Path) -> ViewOptions {
+    let choice = snapshot.read(path).map(|text| ViewOptions::of_text(&text)).unwrap_or_default();
     let file = choice.at.is_some().then(|| path.to_path_buf());
-    Choice { file, ..choice }
+    ViewOptions { file, ..choice }
 }
 
-fn layout_of(snapshot: &Snapshot, model: &Path, choice: &Choice) -> Option<Rules> {
+fn layout_of(snapshot: &Snapshot, model: &Path, choice: &ViewOptions) -> Option<Rules> {
     let Some(named) = choice.layout.as_deref() else {
-        return lone(snapshot, model, Kind::Layout).map(Rules::File);
+        return lone(snapshot, model, LanguageKind::Layout).map(Rules::File);
     };
     let file = beside(model, named);
     if !named.contains("->") && snapshot.read(&file).is_ok() {
@@ -81,25 +81,29 @@ fn layout_of(snapshot: &Snapshot, model: &Path, choice: &Choice) -> Option<Rules
 
 /// The model of a layout that names none.
 fn model_of(snapshot: &Snapshot, layout: &Path) -> Option<PathBuf> {
-    let settings = Choice::of_options(&snapshot.settings.options);
+    let settings = ViewOptions::of_options(&snapshot.settings.options);
     let chooses = |path: &PathBuf| {
         let choice = chosen(snapshot, path).or(&settings);
         layout_of(snapshot, path, &choice).is_some_and(|rules| rules == Rules::File(layout.to_path_buf()))
     };
-    if let Some(model) = lone(snapshot, layout, Kind::Model) {
+    if let Some(model) = lone(snapshot, layout, LanguageKind::Model) {
         return Some(model);
     }
-    let open =
-        snapshot.documents.iter().filter(|(_, d)| d.kind == Kind::Model).map(|(path, _)| path.to_path_buf());
+    let open = snapshot
+        .documents
+        .iter()
+        .filter(|(_, d)| d.kind == LanguageKind::Model)
+        .map(|(path, _)| path.to_path_buf());
     let beside = layout.parent().map(|folder| snapshot.texts_in(folder)).unwrap_or_default();
-    let models = beside.into_iter().filter(|p| Kind::of(p) == Kind::Model);
+    let models = beside.into_iter().filter(|p| LanguageKind::of(p) == LanguageKind::Model);
     open.chain(models).find(chooses)
 }
 
 /// The text of the other language beside a text: that of the same name, or the only one in the folder.
-fn lone(snapshot: &Snapshot, path: &Path, kind: Kind) -> Option<PathBuf> {
+fn lone(snapshot: &Snapshot, path: &Path, kind: LanguageKind) -> Option<PathBuf> {
     let folder = path.parent()?;
-    let all: Vec<PathBuf> = snapshot.texts_in(folder).into_iter().filter(|p| Kind::of(p) == kind).collect();
+    let all: Vec<PathBuf> =
+        snapshot.texts_in(folder).into_iter().filter(|p| LanguageKind::of(p) == kind).collect();
     let same = all.iter().find(|p| p.file_stem() == path.file_stem());
     match (same, all.as_slice()) {
         (Some(same), _) => Some(same.clone()),

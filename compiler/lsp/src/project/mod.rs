@@ -8,11 +8,11 @@ mod placed;
 
 pub(crate) use analysis::Analysis;
 pub(crate) use find::beside;
-pub(crate) use placed::Placed;
+pub(crate) use placed::PlacedModel;
 
 use crate::snapshot::Snapshot;
-use crate::text::Kind;
-use find::Pair;
+use crate::text::LanguageKind;
+use find::ModelPair;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ const KEPT: usize = 16;
 /// The most texts of folders among which other uses of a name are looked for.
 const MOST_AROUND: usize = 200;
 
-fn kind_of(snapshot: &Snapshot, path: &Path) -> Kind {
-    snapshot.documents.get(path).map_or_else(|| Kind::of(path), |d| d.kind)
+fn kind_of(snapshot: &Snapshot, path: &Path) -> LanguageKind {
+    snapshot.documents.get(path).map_or_else(|| LanguageKind::of(path), |d| d.kind)
 }
 
 /// Analyses that were made, the newest last: as long as no text of one changes it is not made again.
@@ -60,7 +60,7 @@ impl Projects {
         out
     }
 
-    fn of_pair(&mut self, snapshot: &Snapshot, pair: Pair) -> Arc<Analysis> {
+    fn of_pair(&mut self, snapshot: &Snapshot, pair: ModelPair) -> Arc<Analysis> {
         if let Some(i) = self.kept.iter().position(|a| a.pair == pair) {
             let kept = self.kept.remove(i);
             if kept.is_still(snapshot) {

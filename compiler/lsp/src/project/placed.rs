@@ -15,7 +15,7 @@ use meshwright_plan::Plan;
 use std::collections::BTreeMap;
 
 /// What a device holds and what it communicates.
-pub(crate) struct Placed {
+pub(crate) struct PlacedModel {
     /// The report of `explain`; `None` where the step does not compile.
     pub(crate) report: Option<Report>,
     /// What it reports on.
@@ -29,9 +29,14 @@ pub(crate) struct Placed {
     pub(crate) found: Vec<Diagnostic>,
 }
 
-impl Placed {
+impl PlacedModel {
     /// Compiles a program under a layout.
-    pub(super) fn of(program: &Program, layout: Layout, sources: &Sources, machine: Option<&str>) -> Placed {
+    pub(super) fn of(
+        program: &Program,
+        layout: Layout,
+        sources: &Sources,
+        machine: Option<&str>,
+    ) -> PlacedModel {
         let (evaluation, mut found) = evaluation(program);
         let evaluation = evaluation.map(|e| e.step);
         let training = training_step(program);
@@ -56,7 +61,7 @@ impl Placed {
             estimated(&c.plan, machine, flops, examples)
         });
         found.dedup();
-        Placed {
+        PlacedModel {
             splits: compiled.as_ref().map(|c| split_by_rules(&layout, c)).unwrap_or_default(),
             report: compiled.as_ref().map(|c| explain(c, &line_of)),
             compiled,

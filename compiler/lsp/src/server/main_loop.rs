@@ -2,11 +2,11 @@
 
 use super::published::Published;
 use super::requests::Requests;
-use super::worker::{Done, Task, start};
+use super::worker::{WorkerAnswer, WorkerTask, start};
 use crate::host::Host;
-use crate::settings::Settings;
+use crate::settings::EditorSettings;
 use crate::snapshot::Snapshot;
-use crate::text::{Document, Documents, Kind, path_of};
+use crate::text::{Document, Documents, LanguageKind, path_of};
 use crossbeam_channel::{Sender, select, unbounded};
 use lsp_server::{Connection, ErrorCode, Message, Notification, ProtocolError, Request, RequestId, Response};
 use lsp_types::notification::{
@@ -27,21 +27,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SessionEnd {
     /// The client shut the server down, and said so.
     Shutdown,
     /// The client went away.
     Disconnected,
 }
 
-struct Server<'c> {
+struct MainLoop<'c> {
     connection: &'c Connection,
     snapshot: Snapshot,
     requests: Requests,
     published: Published,
     /// Counts the changes of texts and settings.
     revision: Arc<AtomicU64>,
-    tasks: Sender<Task>,
+    tasks: Sender<WorkerTask>,
     shut_down: bool,
 }
 
@@ -50,9 +50,9 @@ pub(super) fn run(
     connection: &Connection,
     host: Arc<dyn Host>,
     params: &InitializeParams,
-) -> Result<End, ProtocolError> {
+) -> Result<SessionEnd, ProtocolError> {
     let folders = params.workspace_folders.iter().flatten().map(|f| path_of(&f.uri)).collect();
-    let settings = params.initialization_options.as_ref().map(Settings::of).unwrap_or_default();
+    let settings = params.initialization_options.as_ref().map(EditorSettings::of).unwrap_or_default();
     let snapshot = Snapshot {
         documents: Arc::new(Documents::default()),
         settings: Arc::new(settings),
@@ -62,19 +62,20 @@ pub(super) fn run(
     let revision = Arc::new(AtomicU64::new(0));
     let (tasks, taken) = unbounded();
     let (sender, done) = unbounded();
-    let Ok(thread) = start(taken, sender, revision.clone()) else { return Ok(End::Disconnected) };
+    let Ok(thread) = start(taken, sender, revision.clone()) else { return Ok(SessionEnd::Disconnected) };
     let (requests, published) = (Requests::default(), Published::default());
-    let mut server = Server { connection, snapshot, requests, published, revision, tasks, shut_down: false };
+    let mut server =
+        MainLoop { connection, snapshot, requests, published, revision, tasks, shut_down: false };
     server.watch_files(params);
     let end = loop {
         select! {
             recv(connection.receiver) -> message => match message {
                 Ok(message) => if let Some(end) = server.take(message) { break end },
-                Err(_) => break End::Disconnected,
+                Err(_) => break SessionEnd::Disconnected,
             },
             recv(done) -> said => match said {
                 Ok(said) => server.say(said),
-                Err(_) => break End::Disconnected,
+                Err(_) => break SessionEnd::Disconnected,
             },
         }
     };
@@ -84,7 +85,7 @@ pub(super) fn run(
     Ok(end)
 }
 
-impl Server<'_> {
+impl MainLoop<'_> {
     fn send(&self, message: impl Into<Message>) {
         // A client that is gone ends the loop by itself.
         let _ = self.connection.sender.send(message.into());
@@ -112,11 +113,11 @@ impl Server<'_> {
         self.send(Request::new(id, RegisterCapability::METHOD.into(), params));
     }
 
-    fn take(&mut self, message: Message) -> Option<End> {
+    fn take(&mut self, message: Message) -> Option<SessionEnd> {
         match message {
             Message::Request(request) => self.request(request),
             Message::Notification(n) if n.method == "exit" => {
-                return Some(if self.shut_down { End::Shutdown } else { End::Disconnected });
+                return Some(if self.shut_down { SessionEnd::Shutdown } else { SessionEnd::Disconnected });
             }
             Message::Notification(n) => self.notified(n),
             // The client has nothing to answer but that it watches files.
@@ -135,7 +136,7 @@ impl Server<'_> {
             return self.send(Response::new_ok(request.id, Value::Null));
         }
         let cancelled = self.requests.begin(request.id.clone());
-        let _ = self.tasks.send(Task::Answer(request, self.snapshot.clone(), cancelled));
+        let _ = self.tasks.send(WorkerTask::Answer(request, self.snapshot.clone(), cancelled));
     }
 
     fn notified(&mut self, n: Notification) {
@@ -144,7 +145,7 @@ impl Server<'_> {
                 let d = p.text_document;
                 let path = path_of(&d.uri);
                 let layout = d.language_id == "meshwright-layout";
-                let kind = if layout { Kind::Layout } else { Kind::of(&path) };
+                let kind = if layout { LanguageKind::Layout } else { LanguageKind::of(&path) };
                 let document = Document { kind, version: d.version, text: d.text.into() };
                 s.documents().open(path, document);
             }),
@@ -160,7 +161,7 @@ impl Server<'_> {
             DidSaveTextDocument::METHOD | DidChangeWatchedFiles::METHOD => self.with(n, |_, _: Value| {}),
             DidChangeConfiguration::METHOD => self.with(n, |s, p: DidChangeConfigurationParams| {
                 if p.settings.is_object() {
-                    s.snapshot.settings = Arc::new(Settings::of(&p.settings));
+                    s.snapshot.settings = Arc::new(EditorSettings::of(&p.settings));
                 }
             }),
             DidChangeWorkspaceFolders::METHOD => self.with(n, |s, p: DidChangeWorkspaceFoldersParams| {
@@ -189,21 +190,21 @@ impl Server<'_> {
         let Ok(params) = serde_json::from_value(n.params) else { return };
         change(self, params);
         let revision = self.revision.fetch_add(1, Ordering::Relaxed) + 1;
-        let _ = self.tasks.send(Task::Diagnose(revision, self.snapshot.clone()));
+        let _ = self.tasks.send(WorkerTask::Diagnose(revision, self.snapshot.clone()));
     }
 
     fn documents(&mut self) -> &mut Documents {
         Arc::make_mut(&mut self.snapshot.documents)
     }
 
-    fn say(&mut self, said: Done) {
+    fn say(&mut self, said: WorkerAnswer) {
         match said {
-            Done::Answer(response) => {
+            WorkerAnswer::Answer(response) => {
                 if self.requests.end(&response.id) {
                     self.send(response);
                 }
             }
-            Done::Diagnosed(found) => {
+            WorkerAnswer::Diagnosed(found) => {
                 let messages = self.published.update(found);
                 messages.into_iter().for_each(|m| self.send(m));
             }

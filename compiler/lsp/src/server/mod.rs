@@ -10,7 +10,7 @@ mod published;
 mod requests;
 mod worker;
 
-pub use main_loop::End;
+pub use main_loop::SessionEnd;
 
 use crate::host::Host;
 use lsp_server::{Connection, ProtocolError};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// Where what comes is not the protocol.
-pub fn serve(connection: &Connection, host: Arc<dyn Host>) -> Result<End, ProtocolError> {
+pub fn serve(connection: &Connection, host: Arc<dyn Host>) -> Result<SessionEnd, ProtocolError> {
     let (id, params) = connection.initialize_start()?;
     let params = serde_json::from_value(params).unwrap_or_default();
     connection.initialize_finish(id, capabilities::answer())?;

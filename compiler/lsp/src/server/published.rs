@@ -1,22 +1,25 @@
 //! What the client has been told to be wrong.
 
-use crate::features::diagnostics::Found;
+use crate::features::diagnostics::TextDiagnostics;
 use lsp_types::PublishDiagnosticsParams;
 use lsp_types::notification::{Notification as _, PublishDiagnostics};
 use std::collections::BTreeMap;
 
 /// What was said last, by URI.
 #[derive(Default)]
-pub(super) struct Published(BTreeMap<String, Found>);
+pub(super) struct Published(BTreeMap<String, TextDiagnostics>);
 
 impl Published {
     /// The messages by which the client learns what is wrong now: nothing is said twice, and what is right again is said once.
-    pub(super) fn update(&mut self, found: Vec<Found>) -> Vec<lsp_server::Notification> {
-        let mut now: BTreeMap<String, Found> =
+    pub(super) fn update(&mut self, found: Vec<TextDiagnostics>) -> Vec<lsp_server::Notification> {
+        let mut now: BTreeMap<String, TextDiagnostics> =
             found.into_iter().map(|f| (f.uri.as_str().to_string(), f)).collect();
         for (uri, before) in &self.0 {
             if !now.contains_key(uri) && !before.diagnostics.is_empty() {
-                now.insert(uri.clone(), Found { version: None, diagnostics: Vec::new(), ..before.clone() });
+                now.insert(
+                    uri.clone(),
+                    TextDiagnostics { version: None, diagnostics: Vec::new(), ..before.clone() },
+                );
             }
         }
         let changed = now.iter().filter(|(uri, f)| self.0.get(*uri) != Some(f));
@@ -27,8 +30,8 @@ impl Published {
     }
 }
 
-fn message(found: &Found) -> lsp_server::Notification {
-    let Found { uri, version, diagnostics } = found.clone();
+fn message(found: &TextDiagnostics) -> lsp_server::Notification {
+    let TextDiagnostics { uri, version, diagnostics } = found.clone();
     let params = PublishDiagnosticsParams { uri, diagnostics, version };
     lsp_server::Notification::new(PublishDiagnostics::METHOD.to_string(), params)
 }

@@ -4,7 +4,7 @@
 use super::dispatch;
 use super::requests::Cancelled;
 use crate::features::diagnostics;
-use crate::features::diagnostics::Found;
+use crate::features::diagnostics::TextDiagnostics;
 use crate::project::Projects;
 use crate::snapshot::Snapshot;
 use crossbeam_channel::{Receiver, Sender};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const STACK: usize = 64 << 20;
 
 /// What the thread is asked for.
-pub(super) enum Task {
+pub(super) enum WorkerTask {
     /// To answer a request.
     Answer(Request, Snapshot, Cancelled),
     /// To find what is wrong with the open texts, as they were at this revision.
@@ -25,11 +25,11 @@ pub(super) enum Task {
 }
 
 /// What it has to say.
-pub(super) enum Done {
+pub(super) enum WorkerAnswer {
     /// The answer to a request.
     Answer(Response),
     /// What is wrong with the texts.
-    Diagnosed(Vec<Found>),
+    Diagnosed(Vec<TextDiagnostics>),
 }
 
 /// Starts the thread, which ends when no more tasks can come. `newest` is the revision of the texts: what is wrong with an older
@@ -38,30 +38,30 @@ pub(super) enum Done {
 /// # Errors
 /// Where the system gives no thread.
 pub(super) fn start(
-    tasks: Receiver<Task>,
-    done: Sender<Done>,
+    tasks: Receiver<WorkerTask>,
+    done: Sender<WorkerAnswer>,
     newest: Arc<AtomicU64>,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     let run = move || {
         let mut projects = Projects::default();
         for task in tasks {
             let said = match task {
-                Task::Answer(_, _, cancelled) if cancelled.is_set() => continue,
-                Task::Answer(request, snapshot, _) => {
+                WorkerTask::Answer(_, _, cancelled) if cancelled.is_set() => continue,
+                WorkerTask::Answer(request, snapshot, _) => {
                     let id = request.id.clone();
                     let answer = catch_unwind(AssertUnwindSafe(|| {
                         dispatch::answer(request, &snapshot, &mut projects)
                     }));
-                    Done::Answer(answer.unwrap_or_else(|_| {
+                    WorkerAnswer::Answer(answer.unwrap_or_else(|_| {
                         projects = Projects::default();
                         let message = "internal error: a bug in Meshwright".to_string();
                         Response::new_err(id, ErrorCode::InternalError as i32, message)
                     }))
                 }
-                Task::Diagnose(revision, _) if revision < newest.load(Ordering::Relaxed) => continue,
-                Task::Diagnose(_, snapshot) => {
+                WorkerTask::Diagnose(revision, _) if revision < newest.load(Ordering::Relaxed) => continue,
+                WorkerTask::Diagnose(_, snapshot) => {
                     match catch_unwind(AssertUnwindSafe(|| diagnostics::all(&snapshot, &mut projects))) {
-                        Ok(found) => Done::Diagnosed(found),
+                        Ok(found) => WorkerAnswer::Diagnosed(found),
                         Err(_) => {
                             projects = Projects::default();
                             continue;

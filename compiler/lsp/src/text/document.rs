@@ -1,6 +1,6 @@
 //! The texts that are open in the editor.
 
-use super::lines::Lines;
+use super::lines::LineIndex;
 use lsp_types::{TextDocumentContentChangeEvent, TextEdit};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,21 @@ use std::sync::Arc;
 
 /// Which of the two languages a text is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum LanguageKind {
     /// A model, or layers for models.
     Model,
     /// A layout.
     Layout,
 }
 
-impl Kind {
+impl LanguageKind {
     /// By the name of a file.
-    pub(crate) fn of(path: &Path) -> Kind {
-        if path.extension().is_some_and(|e| e == "layout") { Kind::Layout } else { Kind::Model }
+    pub(crate) fn of(path: &Path) -> LanguageKind {
+        if path.extension().is_some_and(|e| e == "layout") {
+            LanguageKind::Layout
+        } else {
+            LanguageKind::Model
+        }
     }
 }
 
@@ -26,7 +30,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
     /// The language.
-    pub(crate) kind: Kind,
+    pub(crate) kind: LanguageKind,
     /// The version that the editor gave it.
     pub(crate) version: i32,
     /// The text.
@@ -42,7 +46,7 @@ impl Document {
                 self.text = change.text.into();
                 continue;
             };
-            let lines = Lines::of(&self.text);
+            let lines = LineIndex::of(&self.text);
             let start = lines.offset(&self.text, range.start);
             let end = lines.offset(&self.text, range.end).max(start);
             let mut text = self.text.to_string();
@@ -81,7 +85,7 @@ impl Documents {
 
     /// Opens a text with edits, none of which meets another.
     pub(crate) fn edit(&mut self, path: &Path, text: Arc<str>, edits: &[TextEdit]) {
-        let lines = Lines::of(&text);
+        let lines = LineIndex::of(&text);
         let bytes = |e: &TextEdit| (lines.offset(&text, e.range.start), lines.offset(&text, e.range.end));
         let mut edits: Vec<_> = edits.iter().map(|e| (bytes(e), e.new_text.as_str())).collect();
         edits.sort();
@@ -89,7 +93,7 @@ impl Documents {
         for ((start, end), new) in edits.into_iter().rev() {
             edited.replace_range(start..end, new);
         }
-        let (kind, version) = self.get(path).map_or((Kind::of(path), 0), |d| (d.kind, d.version));
+        let (kind, version) = self.get(path).map_or((LanguageKind::of(path), 0), |d| (d.kind, d.version));
         self.open(path.to_path_buf(), Document { kind, version, text: edited.into() });
     }
 
@@ -106,7 +110,7 @@ mod tests {
 
     #[test]
     fn changes_apply_one_after_another() {
-        let mut d = Document { kind: Kind::Model, version: 1, text: "α 𝄞 = 1\nend".into() };
+        let mut d = Document { kind: LanguageKind::Model, version: 1, text: "α 𝄞 = 1\nend".into() };
         let at = |line, character| Position { line, character };
         let change = |start, end, text: &str| TextDocumentContentChangeEvent {
             range: Some(Range { start, end }),

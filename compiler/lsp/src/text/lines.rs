@@ -4,18 +4,18 @@ use lsp_types::{Position, Range};
 
 /// Where the lines of a text begin.
 #[derive(Clone, Debug)]
-pub(crate) struct Lines(Vec<usize>);
+pub(crate) struct LineIndex(Vec<usize>);
 
-impl Lines {
+impl LineIndex {
     /// Of a text. A line ends with `\n`, `\r\n`, or `\r` alone.
-    pub(crate) fn of(text: &str) -> Lines {
+    pub(crate) fn of(text: &str) -> LineIndex {
         let bytes = text.as_bytes();
         let ends = |i: usize| match bytes[i] {
             b'\n' => true,
             b'\r' => bytes.get(i + 1) != Some(&b'\n'),
             _ => false,
         };
-        Lines(std::iter::once(0).chain((0..bytes.len()).filter(|i| ends(*i)).map(|i| i + 1)).collect())
+        LineIndex(std::iter::once(0).chain((0..bytes.len()).filter(|i| ends(*i)).map(|i| i + 1)).collect())
     }
 
     /// The byte of a position; what is behind the end of a line or of the text is that end.
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn columns_are_utf_16() {
         let text = "a𝄞b\nü→x\r\n\rend";
-        let lines = Lines::of(text);
+        let lines = LineIndex::of(text);
         let at = |line, character| Position { line, character };
         for (position, rest) in [
             (at(0, 0), "a𝄞"),

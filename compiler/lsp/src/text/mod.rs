@@ -4,6 +4,6 @@ mod document;
 mod lines;
 mod uri;
 
-pub(crate) use document::{Document, Documents, Kind};
-pub(crate) use lines::Lines;
+pub(crate) use document::{Document, Documents, LanguageKind};
+pub(crate) use lines::LineIndex;
 pub(crate) use uri::{path_of, uri_of};

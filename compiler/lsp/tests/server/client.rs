@@ -2,7 +2,7 @@
 
 use lsp_server::{Connection, Message, Notification, Request, RequestId, Response};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_lsp::{End, Host, serve};
+use meshwright_lsp::{Host, SessionEnd, serve};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ const DP_TP: &str = include_str!("../../../../layouts/dp_tp.layout");
 
 /// Files in memory.
 #[derive(Default)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryHost {
     files: Mutex<BTreeMap<PathBuf, String>>,
 }
 
-impl Host for Memory {
+impl Host for MemoryHost {
     fn read(&self, path: &Path) -> Result<String, String> {
         self.files.lock().unwrap().get(path).cloned().ok_or_else(|| "no such file".to_string())
     }
@@ -51,7 +51,7 @@ impl Host for Memory {
 /// The client.
 pub(crate) struct Client {
     connection: Option<Connection>,
-    server: Option<JoinHandle<End>>,
+    server: Option<JoinHandle<SessionEnd>>,
     requests: i32,
     version: i32,
     texts: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ impl Client {
 
     /// Starts a server with these files.
     pub(crate) fn start(files: &[(&str, &str)]) -> Client {
-        let host = Arc::new(Memory::default());
+        let host = Arc::new(MemoryHost::default());
         for (name, text) in files {
             host.files.lock().unwrap().insert(Path::new("/w").join(name), text.to_string());
         }
@@ -237,7 +237,7 @@ impl Client {
     }
 
     /// Shuts the server down.
-    pub(crate) fn end(mut self) -> End {
+    pub(crate) fn end(mut self) -> SessionEnd {
         self.ask("shutdown", Value::Null);
         self.tell("exit", Value::Null);
         self.server.take().unwrap().join().unwrap()

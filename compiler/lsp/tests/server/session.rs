@@ -1,7 +1,7 @@
 //! Sessions: edits, what is wrong, fixes, formatting, cancellation, and the end.
 
 use crate::client::{Client, uri};
-use meshwright_lsp::End;
+use meshwright_lsp::SessionEnd;
 use serde_json::{Value, json};
 
 const MODEL: &str = "use \"std:nn\"\n\ndim batch = 8, d = 4, h = 6\n\nmodel m {\n    input x[batch, d]: float\n    let y = dense(x, d, h)\n    loss l = mean[batch, h](y * y)\n}\n\ntrain m {\n    minimize l\n    optimizer sgd(lr = 0.1)\n}\n";
@@ -26,7 +26,7 @@ fn what_is_wrong_follows_the_edits() {
     let wrong = c.wrong("m.layout");
     assert!(wrong[0].starts_with("E0301 no mesh axis `modle`"), "{wrong:?}");
     assert_eq!(c.wrong("m.mw"), Vec::<String>::new());
-    assert_eq!(c.end(), End::Shutdown);
+    assert_eq!(c.end(), SessionEnd::Shutdown);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::stop::Stop;
 use meshwright_diag::Diagnostic;
 use meshwright_files::replacing::write_whole;
 use meshwright_files::text_file::text_of_at_most;
-use meshwright_lsp::{Connection, End, Host, serve};
+use meshwright_lsp::{Connection, Host, SessionEnd, serve};
 use meshwright_runs::catalog::{LAYOUTS, STANDARD};
 use meshwright_syntax::MAX_BYTES;
 use meshwright_train::project::standard;
@@ -14,12 +14,12 @@ use std::sync::Arc;
 /// Runs the command until the editor ends it.
 pub(crate) fn run() -> Result<(), Stop> {
     let (connection, threads) = Connection::stdio();
-    let end = serve(&connection, Arc::new(Files { shelf: shelf() }));
+    let end = serve(&connection, Arc::new(MachineFiles { shelf: shelf() }));
     drop(connection);
     match end {
-        Ok(End::Shutdown) => Ok(threads.join()?),
+        Ok(SessionEnd::Shutdown) => Ok(threads.join()?),
         // An editor that ends without a word has closed its side, or is about to.
-        Ok(End::Disconnected) => Err(Stop::Diagnosed),
+        Ok(SessionEnd::Disconnected) => Err(Stop::Diagnosed),
         Err(e) => Err(Stop::Usage(format!(
             "{e}: `meshwright lsp` is started by an editor; `meshwright lsp --help` tells how"
         ))),
@@ -27,7 +27,7 @@ pub(crate) fn run() -> Result<(), Stop> {
 }
 
 /// The files of this machine.
-struct Files {
+struct MachineFiles {
     /// Where texts that ship are put for editors to open.
     shelf: Option<PathBuf>,
 }
@@ -40,7 +40,7 @@ fn shelf() -> Option<PathBuf> {
     Some(caches.join("meshwright").join(env!("CARGO_PKG_VERSION")))
 }
 
-impl Host for Files {
+impl Host for MachineFiles {
     fn read(&self, path: &Path) -> Result<String, String> {
         text_of_at_most(path, MAX_BYTES)
     }
