@@ -108,7 +108,7 @@ fn published_runs_have_the_bubbles_of_their_papers() {
         let (batch, layers, mesh) =
             (format!("batch={m}"), format!("layers={layers}"), format!("pipe={p},model=8"));
         let layout = format!(
-            "layers -> pipe; chunks {chunks}; microbatches {m}; heads, inside, d_ff, vocab -> model; seq -> model when free"
+            "layers -> pipe; chunks {chunks}; microbatches {m}; heads, d_ff, vocab -> model; seq -> model when free"
         );
         pipeline(&[
             "gpt",
