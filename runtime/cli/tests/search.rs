@@ -110,7 +110,7 @@ fn pipelines_are_searched_and_not_written() {
     assert!(best["breakdown"]["bubble"].as_f64().unwrap() > 0.0, "{best}");
     assert!(json["space"]["meshes"].as_array().unwrap().contains(&"2 stages of 1".into()), "{json}");
     let (code, out, err) = run(&[&all[..], &["--write", file.to_str().unwrap()]].concat());
-    assert!(code == 1 && out.contains("2 stages, ") && out.contains("(cannot run yet)"), "{out}");
+    assert!(code == 1 && out.contains("2 stages, ") && out.contains("(not written yet)"), "{out}");
     assert!(err.contains("E0190") && err.contains("leave `--pipe` out") && !file.exists(), "{err}");
     let (code, _, err) = run(&["search", "mlp", "--devices", "2", "--machine", "cpu", "--pipe", "auto"]);
     assert!(code == 1 && err.contains("E0516") && err.contains("`repeat` over layers"), "{err}");

@@ -267,11 +267,11 @@ fn written(
 ) -> Result<(), Stop> {
     if let Some(pipe) = &best.candidate.pipe {
         let what = format!(
-            "the best candidate has {} stages, and pipelines cannot run yet: nothing is written",
+            "the best candidate has {} stages, and pipelines are not written yet: nothing is written",
             pipe.stages
         );
         let d = Diagnostic::error(codes::E0190, what)
-            .help("leave `--pipe` out: the best of what can run is written");
+            .help("leave `--pipe` out: the best without stages is written, to which a rule for the dim of the layers may be added by hand");
         return Err(console.failed(Failure::Diagnostics(vec![d]), &Sources::new()));
     }
     let e = &best.estimate;
@@ -387,11 +387,11 @@ fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &Layo
     out + &table.render()
 }
 
-/// The pipeline of a row: `; 16 stages, 1f1b, 6 chunks (cannot run yet)`.
+/// The pipeline of a row: `; 16 stages, 1f1b, 6 chunks (not written yet)`.
 fn pipe(row: &SearchRow) -> String {
     let Some(p) = &row.estimate.pipe else { return String::new() };
     let chunks = if p.chunks > 1 { format!(", {} chunks", p.chunks) } else { String::new() };
-    format!("; {} stages, {}{chunks} (cannot run yet)", p.stages, p.schedule)
+    format!("; {} stages, {}{chunks} (not written yet)", p.stages, p.schedule)
 }
 
 /// What a row loses against the first: `  (+1.3 ms: update 1.2, launch 0.1)`.
