@@ -1,6 +1,6 @@
 //! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the rest.
 
-use crate::support::{idx, options, run};
+use crate::support::{command, idx, options, said};
 use crate::training::datasets::npy;
 use meshwright_core::training_step;
 use meshwright_train::{Project, ProjectOptions};
@@ -18,10 +18,12 @@ struct Taken {
     rest: f64,
 }
 
-/// Of two steps: the second finds what the first has left.
+/// Of two steps: the second finds what the first has left. Memory that is free goes back at once: by default the allocator
+/// keeps it for some time, so that what a process holds at most depends on how busy the machine is (by 100 MiB).
 fn taken(args: &[&str]) -> Taken {
     let fixed = ["--steps", "2", "--no-save", "--no-eval", "--format", "json"];
-    let said = run(&[&["train"], args, &fixed].concat());
+    let mut training = command(&[&["train"], args, &fixed].concat());
+    let said = said(training.env("MIMALLOC_PURGE_DELAY", "0").output().unwrap());
     assert_eq!(said.code, Some(0), "{args:?}: {}", said.err);
     let done: Value = serde_json::from_str(said.out.lines().last().unwrap()).unwrap();
     let number = |key: &str| done[key].as_f64().unwrap_or_else(|| panic!("{key}: {done}"));

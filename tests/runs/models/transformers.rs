@@ -37,6 +37,8 @@ const MIXED: &[(&str, &str)] = &[
     ("data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; recompute layers.*"),
     ("model=2,ctx=2", "heads, d_ff, vocab -> model; seq -> ctx; ring key"),
     ("", "microbatches 5"),
+    // All that a layer hands on, with uneven shards.
+    ("a=5", "d_model -> a"),
     ("data=3", "batch -> data; params: * -> data; microbatches 5; recompute layers.*"),
     ("data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; microbatches 5"),
     ("data=3", "batch -> data; params: * -> data; microbatches 5; keep params; reduce grads once"),

@@ -6,6 +6,7 @@
 //! in the opposite direction, which reads what the first one has stacked: `loops`.
 
 mod loops;
+mod norms;
 mod pass;
 
 use crate::passes::linear::{ScopeItem, bodies, items, items_of};

@@ -66,17 +66,38 @@ impl BackwardPass<'_> {
         let operands: Vec<Id> = node.inputs.iter().chain(&residuals).map(|x| self.bring(*x)).collect();
         let result = self.bring(id);
         self.g.cursor = Origin { full, ..backward(self.g, id, Class::Value) };
+        if let Some(root) = self.norm_root(id) {
+            let reduced = root.reduced(self.g, result, dy);
+            self.into_squares(node.inputs[0], reduced, &|g, x| root.moved(g, operands[0], result, x));
+            return;
+        }
+        for (input, part) in self.parts(&node, &operands, result, dy, &need) {
+            self.give(input, part);
+        }
+    }
+
+    /// What the cotangent of a value adds to that of each operand which needs one.
+    pub(super) fn parts(
+        &mut self,
+        node: &Node,
+        operands: &[Id],
+        result: Id,
+        dy: Id,
+        need: &[bool],
+    ) -> Vec<(Id, Id)> {
         let made = self.g.nodes.len() as u32;
-        let parts = node.op.vjp(self.g, &operands, result, dy, &need);
+        let parts = node.op.vjp(self.g, operands, result, dy, need);
+        let mut out = Vec::new();
         for ((input, part), need) in node.inputs.iter().zip(parts).zip(need) {
             if let (Some(part), true) = (part, need) {
                 // Placed as the op's own values are, it is a cotangent of the operand.
                 if part.0 >= made {
                     self.g.nodes[part].origin.name = cotangent_of(self.g, *input);
                 }
-                self.give(*input, part);
+                out.push((*input, part));
             }
         }
+        out
     }
 
     /// What an op wants to be kept of the forward pass, where it stands there.
