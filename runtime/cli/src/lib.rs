@@ -10,6 +10,7 @@ mod commands;
 mod compare;
 mod complete;
 mod condition;
+pub mod embedded;
 mod gpus;
 mod launch;
 mod machines;
@@ -22,9 +23,12 @@ mod results;
 mod run_places;
 mod signals;
 mod stop;
+mod surroundings;
 mod sweep;
 mod templates;
 mod value_parsers;
+
+pub use surroundings::{Embedding, embed};
 
 use args::{Cli, Command, renamed};
 use clap::{CommandFactory, Parser};
@@ -61,16 +65,21 @@ fn without_memory(bytes: usize) -> ! {
 
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(exit_code(args))
+}
+
+/// [`main`], whose exit code is a number.
+pub fn exit_code(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     signals::writes_fail_at_limits();
     // A shell asks what can follow, with its name in COMPLETE; `completions` prints what has it ask.
     let here = std::env::current_dir().ok();
     match CompleteEnv::with_factory(Cli::command).try_complete(args.clone(), here.as_deref()) {
         Ok(false) => {}
-        Ok(true) => return ExitCode::SUCCESS,
+        Ok(true) => return stop::SUCCESS,
         Err(error) => {
             let _ = error.print();
-            return ExitCode::from(stop::USAGE);
+            return stop::USAGE;
         }
     }
     let cli = match Cli::try_parse_from(&args) {
@@ -83,7 +92,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             } else {
                 say(&error, &args);
             }
-            return ExitCode::from(if error.use_stderr() { stop::USAGE } else { stop::SUCCESS });
+            return if error.use_stderr() { stop::USAGE } else { stop::SUCCESS };
         }
     };
     let mut console = Console::new(cli.color, cli.command.format());
@@ -93,7 +102,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(why) => console.say_why(why),
     };
     console.leaves(code);
-    ExitCode::from(code)
+    code
 }
 
 /// Prints help, or what is wrong with a command line. What in it would steer the terminal is made visible.

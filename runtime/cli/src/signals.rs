@@ -100,8 +100,26 @@ pub(crate) fn is_looked_at() {
     LOOKED_AT.store(true, Ordering::Relaxed);
 }
 
+/// Signals are those of a program that the command is a part of.
+static ANOTHERS: AtomicBool = AtomicBool::new(false);
+
+/// From here on signals are left to the program that the command is a part of, and none has come.
+pub(crate) fn left_to_caller() {
+    ANOTHERS.store(true, Ordering::Relaxed);
+    STOP.store(false, Ordering::Relaxed);
+}
+
+/// What is going on is to end as Ctrl-C would have it.
+pub(crate) fn ask_to_stop() {
+    STOP.store(true, Ordering::Relaxed);
+}
+
 fn handled() -> &'static io::Result<()> {
     static HANDLER: OnceLock<io::Result<()>> = OnceLock::new();
+    static NONE: io::Result<()> = Ok(());
+    if ANOTHERS.load(Ordering::Relaxed) {
+        return &NONE;
+    }
     HANDLER.get_or_init(|| {
         let ignored = ignored_at_start();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP].iter().filter(|s| !ignored.contains(s)))?;

@@ -18,6 +18,7 @@ mod map_text;
 mod prediction;
 pub mod project;
 mod recorded;
+mod stepping;
 pub mod trace;
 pub mod training;
 
@@ -36,6 +37,9 @@ pub use prediction::{PredictOptions, Prediction, predict};
 pub use project::warnings::CHOSEN_ON_TEST;
 pub use project::{Loaded, Project, ProjectOptions};
 pub use recorded::{Recorded, recorded};
+pub use stepping::batch_reader::BatchReader;
+pub use stepping::given::{BatchNeeds, GivenBatch, GivenBlocks, InputForm};
+pub use stepping::{OpenEvaluation, OpenPrediction, StepSession};
 pub use trace::TraceOptions;
 pub use training::policies::{monitor_of, policies_of, reports_of};
 pub use training::trainer::train;

@@ -124,7 +124,7 @@ fn no_number(project: &Project) -> Failure {
     Diagnostic::error(codes::E0516, message).help("say it: `--limit 100`").into()
 }
 
-fn prediction(project: &Project) -> Result<(Evaluation, Vec<Diagnostic>), Failure> {
+pub(crate) fn prediction(project: &Project) -> Result<(Evaluation, Vec<Diagnostic>), Failure> {
     let names: Vec<String> = project.program.outputs.iter().map(|o| o.name.clone()).collect();
     match meshwright_core::prediction(&project.program, &names) {
         (Some(e), warnings) => Ok((e, warnings)),
@@ -220,7 +220,7 @@ fn class_names(
 }
 
 /// What the numbers of an output mean.
-fn described(project: &Project, decl: &LossDecl, tensor: HostTensor) -> PredictedOutput {
+pub(crate) fn described(project: &Project, decl: &LossDecl, tensor: HostTensor) -> PredictedOutput {
     let graph = &project.program.graph;
     let example = project.example_dim().map(|d| d.0);
     let mut dims = graph.ty(decl.id).dims.clone();
@@ -233,14 +233,14 @@ fn described(project: &Project, decl: &LossDecl, tensor: HostTensor) -> Predicte
 }
 
 /// An output over all examples as a tensor of its own dtype.
-fn total(project: &Project, decl: &LossDecl, t: &F64Tensor) -> Option<HostTensor> {
+pub(crate) fn total(project: &Project, decl: &LossDecl, t: &F64Tensor) -> Option<HostTensor> {
     let ty = project.program.graph.ty(decl.id);
     let shape = project.program.graph.dims.shape(&ty.dims);
     HostTensor::new(shape, HostData::from_f64(ty.dtype, t.ordered(&ty.dims).data))
 }
 
 /// The project with what is asked for as its only outputs.
-fn wanted(project: &Project, options: &PredictOptions) -> Result<Project, Failure> {
+pub(crate) fn wanted(project: &Project, options: &PredictOptions) -> Result<Project, Failure> {
     let declared = &project.program.outputs;
     let all = options.outputs.is_empty() && options.values.is_empty();
     let mut chosen: Vec<LossDecl> = if all { declared.clone() } else { Vec::new() };
@@ -280,7 +280,7 @@ fn no_output(program: &Program, name: &str) -> Diagnostic {
 }
 
 /// An output in the order in which the model has its dims, the example dim first. The Plan stores it as it likes.
-fn in_order(project: &Project, plan: &Plan, name: &str, t: &HostTensor) -> Option<HostTensor> {
+pub(crate) fn in_order(project: &Project, plan: &Plan, name: &str, t: &HostTensor) -> Option<HostTensor> {
     let stored = &plan.outputs.iter().find(|o| o.name == name)?.dims;
     let id = project.program.outputs.iter().find(|o| o.name == name)?.id;
     let mut dims = project.program.graph.ty(id).dims.clone();

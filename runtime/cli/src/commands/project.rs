@@ -4,6 +4,7 @@ use crate::args::DevicesArgs;
 use crate::launch;
 use crate::output::console::Console;
 use crate::stop::Stop;
+use crate::surroundings;
 use meshwright_data::roots;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, Recorded, agree_on_result};
@@ -81,7 +82,9 @@ pub(super) fn data_roots() -> Vec<PathBuf> {
     let given = std::env::var_os("MESHWRIGHT_DATA");
     let current = std::env::current_dir().unwrap_or_default();
     let exe = std::env::current_exe().ok();
-    roots(given.as_deref(), &current, exe.as_deref())
+    let mut all = roots(given.as_deref(), &current, exe.as_deref());
+    all.extend(surroundings::data().map(PathBuf::from));
+    all
 }
 
 /// The mesh of a project, in words.

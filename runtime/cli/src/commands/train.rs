@@ -15,7 +15,8 @@ use meshwright_runs::logs::LogFormat;
 use meshwright_runs::run_dir::{checkpoints_in, no_run};
 use meshwright_train::policies_of;
 use meshwright_train::{
-    Failure, Finished, Progress, ProjectOptions, Recorded, TrainOptions, agree_on_result, recorded, train,
+    Failure, Finished, Progress, Project, ProjectOptions, Recorded, TrainOptions, agree_on_result, recorded,
+    train,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -74,6 +75,17 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let on = run.as_deref().and_then(go_on);
     let finished = ended.map_err(|failure| console.failed_with(failure, &sources, on))?;
     report(&finished, begin.elapsed().as_secs_f64(), broken, console)
+}
+
+/// A project and what a run of it is asked to do, for a program that runs the steps itself.
+pub(crate) fn prepared(
+    args: &TrainArgs,
+    console: &mut Console,
+) -> Result<(Project, Sources, TrainOptions), Stop> {
+    let model = args.project.model.as_deref().ok_or_else(|| *no_run(Path::new("")));
+    let loaded = project::load_of_run(&args.data.devices, &args.options(), None, model, console)?;
+    let options = options(args, &loaded, args.run.clone(), console)?;
+    Ok((loaded.project, loaded.sources, options))
 }
 
 /// What is loaded where a training begins: dims and consts that are not given are those of the run whose values it begins with.

@@ -11,7 +11,7 @@ use meshwright_train::{Failure, described};
 use serde::Serialize;
 use serde_json::json;
 use std::borrow::Cow;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Stderr, Stdout, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,10 +59,15 @@ fn printable_json(text: &str) -> Cow<'_, str> {
     text.chars().map(visible).collect::<String>().into()
 }
 
+/// Where what is said goes.
+pub(crate) type TextSink = Box<dyn Write + Send>;
+
 /// The two streams.
 pub(crate) struct Console {
-    out: BufWriter<Stdout>,
-    err: Stderr,
+    out: BufWriter<TextSink>,
+    err: TextSink,
+    /// Where a program asks and no terminal: the diagnostics so far, as lines of JSON. What is said is then text in any format.
+    asked: Option<Vec<String>>,
     color: bool,
     /// What standard output is.
     screen: Screen,
@@ -88,14 +93,45 @@ impl Console {
         let (color, on_out) = (colored(err.is_terminal()), colored(out.is_terminal()));
         Console {
             screen: screen(out.is_terminal(), on_out),
-            out: BufWriter::new(out),
-            err,
+            out: BufWriter::new(Box::new(out)),
+            err: Box::new(err),
+            asked: None,
             color,
             format,
             processes: Arc::default(),
             rank: None,
             failed_alone: false,
         }
+    }
+
+    /// The streams of a program that asks, which keeps diagnostics apart.
+    pub(crate) fn asked(format: Format, out: TextSink, err: TextSink) -> Self {
+        Console {
+            screen: Screen::default(),
+            out: BufWriter::new(out),
+            err,
+            asked: Some(Vec::new()),
+            color: false,
+            format,
+            processes: Arc::default(),
+            rank: None,
+            failed_alone: false,
+        }
+    }
+
+    /// The diagnostics that a program which asks was told.
+    pub(crate) fn found(self) -> Vec<String> {
+        self.asked.unwrap_or_default()
+    }
+
+    /// Whether standard error is a terminal that bars may be drawn on.
+    pub(crate) fn draws(&self) -> bool {
+        self.asked.is_none() && io::stderr().is_terminal()
+    }
+
+    /// Whether notes and diagnostics are JSON.
+    fn says_json(&self) -> bool {
+        self.json() && self.asked.is_none()
     }
 
     /// From here on it speaks for a rank of several.
@@ -195,14 +231,17 @@ impl Console {
 
     /// Writes to standard error, as [`Console::out`] to standard output.
     pub(crate) fn err(&mut self, text: &str) {
-        let text = self.visible(text);
+        let text = match self.says_json() {
+            true => printable_json(text),
+            false => render::printable(text),
+        };
         self.err_styled(&text);
     }
 
     /// Writes what is as it is to be. Whoever closes standard error does not want to know.
     fn err_styled(&mut self, text: &str) {
         let text = match self.rank {
-            Some(rank) if rank > 0 => prefixed(rank, text, self.json()),
+            Some(rank) if rank > 0 => prefixed(rank, text, self.says_json()),
             _ => text.to_string(),
         };
         let _ = self.err.write_all(text.as_bytes());
@@ -222,7 +261,7 @@ impl Console {
         if !self.leads() {
             return;
         }
-        if self.json() {
+        if self.says_json() {
             self.err(&format!("{}\n", json!({ what: text })));
         } else {
             self.err(&format!("{what}: {text}\n"));
@@ -231,7 +270,10 @@ impl Console {
 
     /// Diagnostics, and where to read more of their codes.
     pub(crate) fn diagnostics(&mut self, diagnostics: &[Diagnostic], sources: &Sources) {
-        if self.json() {
+        if let Some(found) = &mut self.asked {
+            found.extend(diagnostics.iter().map(|d| render::json(d, sources)));
+        }
+        if self.says_json() {
             for d in diagnostics {
                 self.err(&format!("{{\"diagnostic\":{}}}\n", render::json(d, sources)));
             }

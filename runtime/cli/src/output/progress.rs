@@ -10,7 +10,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshwright_diag::render::printable;
 use meshwright_runs::metrics::{Evaluation, Event};
 use meshwright_train::{Finished, Progress};
-use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 /// Plain lines about steps come at most so often.
@@ -21,7 +20,7 @@ const WIDTH: usize = 80;
 
 /// A bar on a terminal, of its width; otherwise nothing is drawn.
 pub(crate) fn bar(total: u64, console: &Console) -> ProgressBar {
-    let hidden = console.json() || !console.leads() || !stderr().is_terminal();
+    let hidden = console.json() || !console.leads() || !console.draws();
     let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     if !hidden {
         // What Ctrl-C leaves of it is cleared.

@@ -1,5 +1,6 @@
 //! A run in a process of its own: `train` of our own executable, which tells what it does line by line.
 
+use crate::surroundings;
 use meshwright_files::folder::Folder;
 use rustix::fs::OFlags;
 use serde::Deserialize;
@@ -65,7 +66,9 @@ pub(super) fn log(task: &RunTask) -> io::Result<Option<File>> {
 /// alone, once.
 pub(super) fn start(task: &RunTask, log: File) -> io::Result<Child> {
     use std::os::unix::process::CommandExt;
-    Command::new(std::env::current_exe()?)
+    let (program, first) = surroundings::started_as()?;
+    Command::new(program)
+        .args(first)
         .args(&task.words)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

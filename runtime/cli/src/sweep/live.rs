@@ -8,7 +8,6 @@ use crate::signals;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshwright_diag::render::printable;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 /// Plain lines about what goes on come at most so often.
@@ -40,7 +39,7 @@ pub(crate) struct LiveView<'a> {
 impl<'a> LiveView<'a> {
     /// Of so many runs, of which so many are done.
     pub(crate) fn new(console: &'a mut Console, total: usize, done: usize) -> Self {
-        let terminal = stderr().is_terminal() && !console.json();
+        let terminal = console.draws() && !console.json();
         let bars = terminal.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
         let all = ProgressBar::new(1000);
         let all = match &bars {

@@ -114,16 +114,7 @@ impl Evaluator {
             let last: Vec<usize> = (first..records).collect();
             step(program, batch(&self.set, &program.needs, (&last, EpochSeed::default()))?)?;
         }
-        let (mut loss, mut metrics) = (f64::NAN, Vec::new());
-        for (name, value) in totals.finish() {
-            let value = value.data.first().copied().unwrap_or(f64::NAN);
-            if self.loss.as_ref() == Some(&name) {
-                loss = value;
-            } else {
-                metrics.push((name, value));
-            }
-        }
-        Ok(Some(metrics::Evaluation { loss, metrics }))
+        Ok(Some(totals.finish_as(self.loss.as_deref())))
     }
 }
 

@@ -8,6 +8,7 @@ pub(super) mod poles;
 pub(super) mod policies;
 pub(super) mod run_description;
 pub(super) mod session;
+pub(super) mod step_metrics;
 pub(super) mod totals;
 pub(super) mod trainer;
 pub(super) mod training_loop;

@@ -7,18 +7,20 @@ use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::HostTensor;
 use meshwright_ops::F64Tensor;
 use meshwright_plan::Dim;
+use meshwright_runs::metrics;
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 /// The accumulators of an evaluation, over the batches so far.
-pub(crate) struct Totals<'a> {
-    evaluation: &'a Evaluation,
+pub(crate) struct Totals<E> {
+    evaluation: E,
     total: Vec<Vec<f64>>,
     examples: usize,
 }
 
-impl<'a> Totals<'a> {
+impl<E: Borrow<Evaluation>> Totals<E> {
     /// Over no batch yet.
-    pub(crate) fn new(evaluation: &'a Evaluation) -> Totals<'a> {
+    pub(crate) fn new(evaluation: E) -> Totals<E> {
         Totals { evaluation, total: Vec::new(), examples: 0 }
     }
 
@@ -29,7 +31,8 @@ impl<'a> Totals<'a> {
         outputs: &BTreeMap<String, HostTensor>,
     ) -> Result<(), Failure> {
         let mut values = Vec::new();
-        for (k, goal) in self.evaluation.step.outputs[..self.evaluation.accumulate.len()].iter().enumerate() {
+        let evaluation = self.evaluation.borrow();
+        for (k, goal) in evaluation.step.outputs[..evaluation.accumulate.len()].iter().enumerate() {
             let stored = program.plan.outputs.iter().find(|o| o.name == goal.name);
             let (Some(stored), Some(value)) = (stored, outputs.get(&goal.name)) else {
                 return Err(Diagnostic::error(
@@ -38,22 +41,36 @@ impl<'a> Totals<'a> {
                 )
                 .into());
             };
-            let dims = self.evaluation.dims(k);
-            same_sizes(self.evaluation, dims, program)?;
+            let dims = evaluation.dims(k);
+            same_sizes(evaluation, dims, program)?;
             values.push(
                 F64Tensor::new(&program.plan.dims, stored.dims.clone(), value.data.to_f64())
                     .ordered(dims)
                     .data,
             );
         }
-        self.evaluation.add(&mut self.total, self.examples, &values, program.examples);
+        evaluation.add(&mut self.total, self.examples, &values, program.examples);
         self.examples += program.examples;
         Ok(())
     }
 
     /// The results by name.
     pub(crate) fn finish(self) -> Vec<(String, F64Tensor)> {
-        self.evaluation.finish(self.total)
+        self.evaluation.borrow().finish(self.total)
+    }
+
+    /// The results of an evaluation, of which `loss` is the loss.
+    pub(crate) fn finish_as(self, loss: Option<&str>) -> metrics::Evaluation {
+        let mut evaluation = metrics::Evaluation { loss: f64::NAN, metrics: Vec::new() };
+        for (name, value) in self.finish() {
+            let value = value.data.first().copied().unwrap_or(f64::NAN);
+            if loss == Some(&name) {
+                evaluation.loss = value;
+            } else {
+                evaluation.metrics.push((name, value));
+            }
+        }
+        evaluation
     }
 }
 

@@ -8,10 +8,10 @@ use crate::project::Project;
 use crate::trace::Trace;
 use crate::training::evaluator::Evaluator;
 use crate::training::not_finite::NotFinite;
-use crate::training::run_description::MEASURED;
+use crate::training::step_metrics::StepOf;
 use crate::training::utilization::Utilization;
 use crate::training::{Finished, Progress, TrainOptions};
-use meshwright_core::{GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED, learning_rate};
+use meshwright_core::GRADIENT_NORM;
 use meshwright_cpu::peak_value_bytes;
 use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, codes};
@@ -19,7 +19,7 @@ use meshwright_exec::{About, Cluster, LaunchedStep, StepReport};
 use meshwright_plan::DType;
 use meshwright_runs::checkpoint::{EpochLosses, Meta, Saver, not_finite};
 use meshwright_runs::logs::MetricsFile;
-use meshwright_runs::memory::{peak_resident_bytes, resident_bytes};
+use meshwright_runs::memory::peak_resident_bytes;
 use meshwright_runs::metrics;
 use meshwright_runs::metrics::{Event, StepMetrics};
 use meshwright_runs::metrics_log::MetricsLog;
@@ -223,32 +223,14 @@ impl TrainingLoop<'_> {
 
     /// What a step has told; it took `wall` with the wait for its data.
     fn measured(&self, step: u64, report: &StepReport, wall: Duration) -> StepMetrics {
-        let plan = &self.program.plan;
-        let value = |name: &str| report.outputs.get(name).and_then(|t| t.scalar());
-        let mut told = plan.outputs.iter().map(|o| o.name.as_str());
-        let loss = told.next().and_then(value).unwrap_or(f64::NAN);
-        let others = told.filter(|n| !MEASURED.contains(n));
-        let seconds = wall.as_secs_f64().max(1e-9);
-        let rate = self.examples as f64 / seconds;
-        let waiting: f64 = report.waiting.iter().map(Duration::as_secs_f64).sum();
-        StepMetrics {
-            step,
-            loss,
-            values: others.filter_map(|n| Some((n.to_string(), value(n)?))).collect(),
-            learning_rate: learning_rate(&self.project.program, step),
-            gradient_norm: value(GRADIENT_NORM),
-            loss_scale: value(LOSS_SCALE),
-            skipped: value(STEP_SKIPPED).map(|s| s != 0.0),
-            seconds,
-            examples_per_second: rate,
-            tokens_per_second: self.tokens.map(|n| n as f64 * rate),
-            model_flops: self.utilization.model_flops,
-            mfu: self.utilization.share(1.0 / seconds),
-            peak_flops: self.utilization.peak,
-            bytes_communicated: plan.summary.collective_bytes,
-            waiting: waiting / report.waiting.len().max(1) as f64 / seconds,
-            memory_bytes: resident_bytes(),
-        }
+        let of = StepOf {
+            program: &self.project.program,
+            plan: &self.program.plan,
+            examples: self.examples,
+            tokens: self.tokens,
+            utilization: &self.utilization,
+        };
+        of.measured(step, report, wall)
     }
 
     /// What is left to do after the last step: the timeline, a checkpoint, the last evaluations.

@@ -1,0 +1,87 @@
+"""With LONG=1: loaders, loggers and notebooks that people use; the time of a step beside the command's."""
+
+import os
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MODEL, batch, command, long
+
+import meshwright as mw
+
+pytestmark = long
+REPOSITORY = Path(os.environ.get("REPOSITORY", Path(__file__).parents[2]))
+
+
+def test_a_data_loader_of_pytorch_feeds_a_session():
+    import torch
+
+    given = batch(40)
+    examples = [{"x": torch.from_numpy(x), "label": int(label)} for x, label in zip(given["x"], given["label"])]
+    project = mw.Project(mw.Model(MODEL))
+    by_hand = project.session()
+    losses = [by_hand.step({n: v[i : i + 4] for n, v in given.items()})["loss"] for i in range(0, 40, 4)]
+    for workers in (0, 2):
+        loader = torch.utils.data.DataLoader(examples, batch_size=4, num_workers=workers)
+        session = project.session()
+        assert [session.step(b)["loss"] for b in loader] == losses
+    state = {"head.weight": torch.nn.Linear(3, 5, bias=False).weight.detach()}
+    by_hand.load(state, map="w = head.weight transposed")
+    assert np.array_equal(by_hand.parameters()["w"], state["head.weight"].numpy().T)
+
+
+def test_loggers_take_events(here, monkeypatch):
+    import mlflow
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logged = wandb.init(project="meshwright", dir=str(here))
+    mlflow.set_tracking_uri((here / "mlflow").as_uri())
+
+    def callback(event):
+        numbers = {name: v for name, v in event.items() if isinstance(v, (int, float))}
+        logged.log(numbers)
+        if event["event"] == "step":
+            mlflow.log_metric("loss", event["loss"], step=event["step"])
+
+    with mlflow.start_run() as run:
+        done = mw.train(mw.Model(MODEL), data=batch(40), epochs=2, callback=callback)
+    assert logged.summary["loss"] == done.loss
+    logged.finish()
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    steps = [e for e in done.events if e["event"] == "step"]
+    assert [m.value for m in history] == [e["loss"] for e in steps] and len(steps) == 20
+
+
+def test_the_notebook_runs(here):
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(REPOSITORY / "docs/python.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    shown = [o for c in notebook.cells for o in c.get("outputs", []) if "text/html" in o.get("data", {})]
+    assert any("<iframe" in o["data"]["text/html"] for o in shown)
+    assert not [o for c in notebook.cells for o in c.get("outputs", []) if o.output_type == "error"]
+
+
+def test_a_step_takes_what_it_takes_in_the_command(here):
+    """Tiny BERT, by turns: medians of the seconds of steps, which the command notes."""
+    words = {"preset": "tiny", "data": "king_james_masked"}
+    project, ratios = mw.Project("bert", preset="tiny"), []
+    batches = list(project.batches(data="king_james_masked", steps=60))
+    for turn in range(3):
+        command("train", "bert", "--preset", "tiny", "--data", words["data"], "--steps", 60, "--no-eval", "--run", f"c{turn}")
+        with project.session() as session:
+            import time
+
+            times = []
+            for b in batches:
+                begin = time.perf_counter()
+                session.step(b)
+                times.append(time.perf_counter() - begin)
+        by_command = [e["seconds"] for e in mw.Run(f"c{turn}").steps]
+        ratios.append(statistics.median(times[10:]) / statistics.median(by_command[10:]))
+    print("time of a step, relative to the command:", ratios)
+    assert statistics.median(ratios) < 1.03, ratios
