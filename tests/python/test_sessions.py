@@ -196,7 +196,12 @@ def test_sessions_that_are_closed_or_dropped_leave_nothing():
     before, memory = counted(), resident()
     for n in range(times):
         one(n)
-    assert counted() == before
+    # Threads of a pool end by themselves, soon.
+    deadline = time.monotonic() + 10
+    while counted()[0] > before[0] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    after = counted()
+    assert after[0] <= before[0] and after[1] <= before[1], (before, after)
     grown = resident() - memory
     assert grown < 40_000_000, f"{grown} bytes after {times} sessions"
 

@@ -36,6 +36,9 @@ pub(crate) struct Session {
 /// An input: name, names of dims, their sizes, the type in NumPy, and what its values are below.
 type InputRow = (String, Vec<String>, Vec<usize>, &'static str, Option<usize>);
 
+/// A parameter: path, names of dims, values.
+type ParameterRow<'py> = (String, Vec<String>, Bound<'py, PyAny>);
+
 #[pymethods]
 impl Session {
     /// Of the words of `train`.
@@ -129,7 +132,7 @@ impl Session {
     }
 
     /// All parameters: path, names of dims, values.
-    fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Vec<String>, Bound<'py, PyAny>)>> {
+    fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Vec<ParameterRow<'py>>> {
         let all = self.with(py, |open| open.session.parameters())?;
         all.into_iter().map(|(path, dims, tensor)| Ok((path, dims, array_of(py, tensor)?))).collect()
     }
