@@ -2,7 +2,7 @@
 
 use crate::shape::{ALL, Families};
 use crate::work::ModelWork;
-use meshwright_core::layout::dims_together;
+use meshwright_core::layout::{dims_together, second_names};
 use meshwright_core::{Program, StepGraph};
 use meshwright_cost::pipe::Pipe;
 use meshwright_plan::Dim;
@@ -304,10 +304,14 @@ fn sets(
 ) -> (Vec<AxisSet>, usize) {
     let g = &step.graph;
     let loops: BTreeSet<Dim> = g.repeats.iter().map(|r| r.dim).collect();
-    let together = dims_together(step);
+    let (together, second) = (dims_together(step), second_names(g));
     let meet = |a: Dim, b: Dim| together.contains(&(a.min(b), a.max(b)));
-    let wanted =
-        |d: &Dim| g.dims.size(*d) > 1 && !loops.contains(d) && !choices.kept.dims.contains(g.dims.name(*d));
+    let wanted = |d: &Dim| {
+        g.dims.size(*d) > 1
+            && !loops.contains(d)
+            && !second.contains_key(d)
+            && !choices.kept.dims.contains(g.dims.name(*d))
+    };
     let dims: Vec<Dim> = work.split.iter().copied().filter(wanted).collect();
     let mut all: Vec<Vec<Dim>> = vec![Vec::new()];
     for d in &dims {

@@ -36,7 +36,7 @@ pages! {
     parallelism_zero: "docs/parallelism/zero.md", 2;
     parallelism_hybrid: "docs/parallelism/hybrid.md", 2;
     parallelism_context: "docs/parallelism/context.md", 2;
-    parallelism_long_sequences: "docs/parallelism/long_sequences.md", 2;
+    parallelism_long_sequences: "docs/parallelism/long_sequences.md", 3;
     parallelism_pipeline: "docs/parallelism/pipeline.md", 1;
     parallelism_experts: "docs/parallelism/experts.md", 2;
     models: "docs/models.md", 1;

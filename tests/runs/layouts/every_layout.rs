@@ -25,6 +25,7 @@ const AXES: &[(&str, &[&str])] = &[
     ("hybrid", &["pod", "data"]),
     ("context", &["data", "ctx"]),
     ("ring", &["data", "ctx"]),
+    ("ulysses", &["data", "ctx"]),
     ("experts", &["data"]),
     ("folded", &["pod", "data"]),
     ("spatial", &["y", "x"]),
@@ -45,6 +46,7 @@ const FEW: &[(&str, &str)] = &[
     ("pod=2,data=3", "hybrid"),
     ("data=2,ctx=3", "context"),
     ("data=1,ctx=4", "ring"),
+    ("data=2,ctx=2", "ulysses"),
     ("data=2,model=4", "dp_tp"),
     ("data=4", "experts"),
 ];
@@ -243,7 +245,7 @@ fn every_layout_that_ships_has_its_meshes_here() {
         let found: Vec<&str> = mesh.split(", ").map(|a| a.split(" = ").next().unwrap()).collect();
         assert_eq!(&found[..], *axes, "{layout}");
     }
-    assert_eq!(shipped(&[1, 2, 3, 4, 6, 8]).len(), 6 * 6 + 8 * 16);
+    assert_eq!(shipped(&[1, 2, 3, 4, 6, 8]).len(), 6 * 6 + 9 * 16);
 }
 
 /// Every model that ships has a plan under every layout that ships, on meshes of one, two and more devices an axis. What is

@@ -90,35 +90,40 @@ impl<'a> Rulebook<'a> {
     }
 
     /// Rules that speak of values of a class and path with some of these dims, with positions in [`Layout::rules`]: the most
-    /// specific for each dim; strict ones first, then those that yield, each in order of specificity. Those that a more
-    /// specific one silences go to `silenced`, with it.
+    /// specific for each dim; strict ones first, then those that yield, each in order of specificity. Each with the dim that it
+    /// speaks of: its own, or a second name of it; none for `*`. Those that a more specific one silences go to `silenced`, with it.
     fn effective(
         &self,
         class: Class,
         path: &str,
         dims: &[Dim],
         silenced: &mut Vec<(usize, usize)>,
-    ) -> Vec<usize> {
+    ) -> Vec<(usize, Option<Dim>)> {
         let levels = self.levels(class, path);
         let (mut out, mut silent) = (Vec::new(), Vec::new());
-        for dim in dims.iter().map(|d| RuleDim::Dim(*d)).chain([RuleDim::Any]) {
+        // Beside its first name, a second one follows nothing.
+        let named = dims.iter().map(|d| (*d, self.layout.first_name(*d)));
+        let named = named.filter(|(d, first)| d == first || !dims.contains(first));
+        for (named, dim) in
+            named.map(|(d, first)| (Some(d), RuleDim::Dim(first))).chain([(None, RuleDim::Any)])
+        {
             let mut first = None;
             for (level, rules) in levels.iter().enumerate().filter_map(|(k, l)| Some((k, l.get(&dim)?))) {
                 match first {
                     Some(other) => silent.extend(rules.iter().map(|i| (level, *i, other))),
                     None => {
                         first = rules.first().copied();
-                        out.extend(rules.iter().map(|i| (level, *i)));
+                        out.extend(rules.iter().map(|i| (level, *i, named)));
                     }
                 }
             }
         }
         // A rule of a dim comes before one for any dim, so that `*` takes what is left.
         let rank = |i: usize| (self.layout.rules[i].free, self.layout.rules[i].dim == RuleDim::Any);
-        out.sort_unstable_by_key(|(level, i)| (rank(*i), *level, *i));
+        out.sort_unstable_by_key(|(level, i, _)| (rank(*i), *level, *i));
         silent.sort_unstable();
         silenced.extend(silent.into_iter().map(|(_, i, other)| (i, other)));
-        out.into_iter().map(|(_, i)| i).collect()
+        out.into_iter().map(|(_, i, named)| (i, named)).collect()
     }
 }
 
@@ -126,17 +131,13 @@ impl<'a> Rulebook<'a> {
 pub fn assign(rules: &Rulebook<'_>, class: Class, path: &str, dims: &[Dim], table: &Dims) -> Assigned {
     let layout = rules.layout;
     let mut out = Assigned::default();
-    for i in rules.effective(class, path, dims, &mut out.silenced) {
+    for (i, named) in rules.effective(class, path, dims, &mut out.silenced) {
         let rule = &layout.rules[i];
-        let dim = match rule.dim {
-            RuleDim::Dim(d) => Some(d),
-            RuleDim::Any => dims
-                .iter()
-                .copied()
-                .filter(|d| !out.splits.contains_key(d) && !layout.loops.contains(d))
-                .max_by_key(|d| (table.size(*d), Reverse(*d))),
+        let largest = || {
+            let free = |d: &Dim| !out.splits.contains_key(d) && !layout.loops.contains(d);
+            dims.iter().copied().filter(free).max_by_key(|d| (table.size(*d), Reverse(*d)))
         };
-        let Some(dim) = dim else { continue };
+        let Some(dim) = named.or_else(largest) else { continue };
         out.spoke.push((i, dim));
         for a in &rule.axes {
             match out.by.get(a) {
@@ -175,8 +176,12 @@ pub fn check_conflicts(layout: &Layout, graph: &Graph, live: &dyn Fn(Id) -> bool
 }
 
 fn conflict(layout: &Layout, graph: &Graph, id: Id, first: &Rule, second: &Rule, axis: Axis) -> Diagnostic {
+    let dims = &graph.ty(id).dims;
     let name = |r: &Rule| match r.dim {
-        RuleDim::Dim(d) => graph.dims.name(d).to_string(),
+        RuleDim::Dim(d) => {
+            let here = dims.iter().copied().find(|h| *h == d || layout.first_name(*h) == d);
+            graph.dims.name(here.unwrap_or(d)).to_string()
+        }
         RuleDim::Any => "*".into(),
     };
     let (a, b) = (name(first), name(second));

@@ -1,17 +1,23 @@
 //! Which dims may share an axis, for a search over layouts: what [`super::check_conflicts`] would say of every pair, without a layout.
 
+use super::second_names::second_names;
 use crate::passes::normalize;
 use crate::step::step_graph::StepGraph;
 use meshwright_plan::Dim;
 use std::collections::BTreeSet;
 
 /// Pairs of dims that some value has together, the smaller one first: two rules for all values cannot split both over one axis
-/// (E0304). It does not depend on sizes. Dims of which no pair is here may share an axis.
+/// (E0304). A second name counts as the first, whose rules it follows. It does not depend on sizes. Dims of which no pair is here may share an axis.
 pub fn dims_together(step: &StepGraph) -> BTreeSet<(Dim, Dim)> {
     let live = normalize::dead_code(step).graph;
-    let types: BTreeSet<&[Dim]> = live.ids().map(|id| live.ty(id).dims.as_slice()).collect();
+    let names = second_names(&live);
+    let first = |d: &Dim| names.get(d).copied().unwrap_or(*d);
+    let types: BTreeSet<Vec<Dim>> =
+        live.ids().map(|id| live.ty(id).dims.iter().map(first).collect()).collect();
     let pairs = types.into_iter().flat_map(|dims| {
-        dims.iter().enumerate().flat_map(|(i, a)| dims[i + 1..].iter().map(move |b| (*a.min(b), *a.max(b))))
+        let pairs =
+            |(i, a): (usize, &Dim)| dims[i + 1..].iter().map(|b| (*a.min(b), *a.max(b))).collect::<Vec<_>>();
+        dims.iter().enumerate().flat_map(pairs).collect::<Vec<_>>()
     });
     pairs.collect()
 }

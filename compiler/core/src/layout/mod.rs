@@ -9,6 +9,7 @@ mod mesh;
 mod pipeline;
 mod recomputed;
 mod rules;
+mod second_names;
 mod unmatched;
 
 pub use assign::{Assigned, Rulebook, assign, check_conflicts};
@@ -17,3 +18,4 @@ pub use mesh::{check_devices, mesh_of, named_mesh};
 pub use pipeline::{PipelineOrder, PipelineRule};
 pub(crate) use recomputed::recomputed_names;
 pub use rules::{Layout, Rule, RuleDim, Scope, ScopeClass, layout};
+pub use second_names::second_names;

@@ -3,6 +3,7 @@
 use super::index::{DimIndex, first_of};
 use super::mesh::{mesh_of, named_mesh, with_axes_of};
 use super::pipeline::{PipelineOrder, PipelineRule};
+use super::second_names::second_names;
 use crate::program::Program;
 use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
@@ -84,6 +85,8 @@ pub struct Layout {
     pub reduce_when: Option<(ReduceWhen, Span)>,
     /// Dims of the loops of the program: `*` stands for none of them.
     pub loops: BTreeSet<Dim>,
+    /// Dims that the layout has no rule for and that are others under a second name, whose rules they follow.
+    pub second_names: BTreeMap<Dim, Dim>,
     /// The loop whose iterations are stages of a pipeline.
     pub pipeline: Option<PipelineRule>,
     /// How microbatches pass the stages.
@@ -99,6 +102,26 @@ impl Layout {
     /// Whether a dim may be put together although no rule implies it: by gathers or by rings.
     pub(crate) fn joins(&self, dim: Dim) -> bool {
         self.gathers.contains(&dim) || self.rings.contains_key(&dim)
+    }
+
+    /// The name under which rules speak of a dim: its own, or that of the dim of which it is a second name.
+    pub(crate) fn first_name(&self, dim: Dim) -> Dim {
+        self.second_names.get(&dim).copied().unwrap_or(dim)
+    }
+
+    /// Second names follow: their rules, gathers and rings are those of the first names.
+    fn follow(&mut self, program: &Program) {
+        let mut names = second_names(&program.graph);
+        names.retain(|dim, _| !self.rules.iter().any(|r| r.dim == RuleDim::Dim(*dim)));
+        for (second, first) in &names {
+            if self.gathers.contains(first) {
+                self.gathers.insert(*second);
+            }
+            if let Some(at) = self.rings.get(first).copied() {
+                self.rings.entry(*second).or_insert(at);
+            }
+        }
+        self.second_names = names;
     }
 
     /// Whether any rule speaks of a path.
@@ -185,6 +208,7 @@ pub fn layout(
     super::unmatched::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
     empty_shards(&layout, program, &mut out);
+    layout.follow(program);
     let Layout { order, pipeline, mesh, .. } = &mut layout;
     super::pipeline::settle((order, pipeline.as_mut()), (mesh, &program.graph.dims), &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }

@@ -177,7 +177,8 @@ impl Walk<'_> {
 
     fn free_rule(&self, dim: Dim, axis: Axis) -> bool {
         let mut rules = self.facts.layout.rules.iter();
-        rules.any(|r| r.free && r.axes.contains(&axis) && r.dim == RuleDim::Dim(dim))
+        let named = RuleDim::Dim(self.facts.layout.first_name(dim));
+        rules.any(|r| r.free && r.axes.contains(&axis) && r.dim == named)
     }
 
     /// Whether a parameter, or a function of one, is split over an axis by a rule that does not speak of its user: a scope
@@ -236,7 +237,8 @@ fn unasked_gather(walk: &Walk, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -
         ),
     );
     let rules = &walk.facts.layout.rules;
-    let of_dim = rules.iter().find(|r| r.dim == RuleDim::Dim(dim));
+    let named = RuleDim::Dim(walk.facts.layout.first_name(dim));
+    let of_dim = rules.iter().find(|r| r.dim == named);
     let by = walk.splitting_rule(id, axis).map(|rule| &rules[rule]).or(of_dim);
     let by = by.or_else(|| rules.iter().find(|r| r.axes.contains(&axis)));
     if let Some(u) = user {

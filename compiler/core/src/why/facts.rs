@@ -215,7 +215,14 @@ impl Teller<'_> {
                 say("overridden", text, Some(*silent));
             }
         }
-        if !spoke {
+        let first = self.layout.first_name(dim);
+        if first != dim {
+            let (name, first) = (g.dims.name(dim), g.dims.name(first));
+            let text = format!(
+                "`{name}` is `{first}` under a second name, and follows its rules: no rule names `{name}`"
+            );
+            say("second_name", text, None);
+        } else if !spoke {
             say("no_rule", format!("no rule for this value names `{}`", g.dims.name(dim)), None);
         }
         for (i, other) in said.spoke.iter().filter(|s| s.1 != dim && rule(s.0).dim == RuleDim::Any) {
@@ -225,7 +232,7 @@ impl Teller<'_> {
         let asked: BTreeSet<usize> =
             said.spoke.iter().map(|s| s.0).chain(said.silenced.iter().map(|s| s.0)).collect();
         for (i, r) in self.layout.rules.iter().enumerate() {
-            if r.dim == RuleDim::Dim(dim) && !asked.contains(&i) {
+            if r.dim == RuleDim::Dim(self.layout.first_name(dim)) && !asked.contains(&i) {
                 let text = format!("{} applies to {}, which this is not", short(i), scope_words(&r.scope));
                 say("elsewhere", text, Some(i));
             }
