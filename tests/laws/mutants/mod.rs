@@ -14,6 +14,7 @@ mod plans;
 mod rings;
 mod roles;
 mod run;
+mod sent_bytes;
 mod sites;
 mod subjects;
 

@@ -49,6 +49,24 @@ const FAULTS: &[Fault] = faults![
             Some(())
         })
     };
+    "what earlier turns gave is not scaled to the new maximum", P, |p, k| {
+        steps(p, k, |p, i| {
+            let [max, ..] = turn(p, i)?;
+            // The step once more before itself, for the maximum that it will find: what was scaled to that already stays as it is.
+            let Prim::Attention { parts, .. } = &p.steps[i].prim else { return None };
+            let found = parts.iter().position(|part| *part == AttentionPart::Max)?;
+            let mut first = p.steps[i].clone();
+            (first.free, first.aliases) = (Vec::new(), Vec::new());
+            for o in &mut first.writes {
+                p.buffers.push(p.buffers[o.buf.0 as usize].clone());
+                o.buf = BufId(p.buffers.len() as u32 - 1);
+                p.steps[i].free.push(o.buf);
+            }
+            p.steps[i].reads[max].buf = first.writes[found].buf;
+            p.steps.insert(i, first);
+            Some(())
+        })
+    };
     "a turn that is not the last gives the result", P, |p, k| {
         steps(p, k, |p, i| {
             let Prim::Attention { parts, .. } = &mut p.steps[i].prim else { return None };

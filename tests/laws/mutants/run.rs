@@ -17,7 +17,7 @@ use std::time::Duration;
 const SEED: u64 = 3;
 
 /// Steps of every run.
-const STEPS: u64 = 2;
+pub(super) const STEPS: u64 = 2;
 
 /// A block of a value: where it lies in the whole, its dims in the order of storage, its elements.
 #[derive(Clone, Debug)]

@@ -173,6 +173,23 @@ fn tiles_of_images_on_ranks_are_those_on_threads() {
 /// Stages of a pipeline beside shards of the batch, in each order of microbatches: ranks that are stages receive what threads would, and their evaluation too.
 #[test]
 fn stages_on_ranks_are_those_on_threads() {
+    let layout = |order: &str| format!("batch -> data; layers -> pipe; microbatches 4; {order}");
+    let orders = ["schedule gpipe", "schedule 1f1b", "schedule zb_h1; stages 1, 2"];
+    texts_on_ranks_and_threads(&orders.map(|order| ("data=2,pipe=2", layout(order))));
+}
+
+/// Keys around a ring of uneven shards, alone and beside heads within attention.
+#[test]
+fn long_sequences_on_ranks_are_those_on_threads() {
+    let layouts = [
+        ("data=1,ctx=4", "seq -> ctx; ring key"),
+        ("around=2,ctx=2", "seq -> around; inside -> ctx; seq -> ctx when free; ring key"),
+    ];
+    texts_on_ranks_and_threads(&layouts.map(|(mesh, layout)| (mesh, layout.to_string())));
+}
+
+/// Trains a small GPT under each of the layouts over four devices: ranks have the bits of threads.
+fn texts_on_ranks_and_threads(layouts: &[(&str, String)]) {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
     crate::training::text::tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
@@ -181,15 +198,14 @@ fn stages_on_ranks_are_those_on_threads() {
     for dim in ["batch=8", "seq=10", "vocab=320", "layers=3", "heads=2", "d_head=4", "d_ff=8", "places=16"] {
         args.extend(["--dim", dim]);
     }
-    args.extend(["--steps", "3", "--mesh", "data=2,pipe=2", "--format", "json", "--layout"]);
-    for order in ["schedule gpipe", "schedule 1f1b", "schedule zb_h1; stages 1, 2"] {
-        let layout = format!("batch -> data; layers -> pipe; microbatches 4; {order}");
-        let asked = [&args[..], &[&layout]].concat();
+    args.extend(["--steps", "3", "--format", "json"]);
+    for (mesh, layout) in layouts {
+        let asked = [&args[..], &["--mesh", *mesh, "--layout", layout.as_str()]].concat();
         let threads = run(&asked);
         assert_eq!(threads.code, Some(0), "{}", threads.err);
         let ranks = mpirun(4, &[&asked[..], &["--deterministic"]].concat());
         assert_eq!(ranks.code, Some(0), "{}", ranks.err);
-        assert_eq!((losses(&ranks).len(), losses(&ranks)), (3, losses(&threads)), "{order}");
+        assert_eq!((losses(&ranks).len(), losses(&ranks)), (3, losses(&threads)), "{layout}");
     }
 }
 

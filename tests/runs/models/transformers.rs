@@ -36,6 +36,7 @@ const MIXED: &[(&str, &str)] = &[
     ("data=2,model=2", "batch -> data; heads, d_ff -> model; params: * -> data"),
     ("data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; recompute layers.*"),
     ("model=2,ctx=2", "heads, d_ff, vocab -> model; seq -> ctx; ring key"),
+    ("model=2,ctx=2", "heads, d_ff, vocab -> model; inside -> model, ctx; seq -> ctx when free"),
     ("", "microbatches 5"),
     // All that a layer hands on, with uneven shards.
     ("a=5", "d_model -> a"),
@@ -61,14 +62,16 @@ const STAGES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Keys around a ring, within other ways.
-const RINGS: &[(&str, &str)] = &[
+/// Long sequences within other ways: keys around a ring, heads in place of positions within attention, and both.
+const LONG: &[(&str, &str)] = &[
     (
         "model=2,ctx=2",
         "d_ff -> model; seq -> ctx; ring key; params: * -> ctx; recompute layers.*; microbatches 5",
     ),
     ("ctx=3", "seq -> ctx; ring key; moments: * -> ctx; microbatches 5"),
     ("pipe=2,ctx=2", "layers -> pipe; seq -> ctx; ring key; microbatches 5"),
+    ("ctx=2", "inside -> ctx; seq -> ctx when free; params: * -> ctx; recompute layers.*; microbatches 5"),
+    ("around=2,ctx=2", "seq -> around; inside -> ctx; seq -> ctx when free; ring key"),
 ];
 
 /// The batch example by example.
@@ -76,12 +79,12 @@ const PARTS: &[(&str, &str)] = &[("", "microbatches 5")];
 
 #[test]
 fn gpt_is_trained_alike_under_every_layout() {
-    text_alike("gpt", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES, RINGS].concat(), NEXT);
+    text_alike("gpt", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES, LONG].concat(), NEXT);
 }
 
 #[test]
 fn bert_is_trained_alike_under_every_layout() {
-    text_alike("bert", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES, RINGS].concat(), MASKED);
+    text_alike("bert", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES, LONG].concat(), MASKED);
 }
 
 #[test]
@@ -100,7 +103,7 @@ fn llama_is_trained_alike_under_every_layout() {
     // Its heads are `groups` times `queries`.
     let mut sizes: Vec<_> = TEXT.into_iter().filter(|(name, _)| *name != "heads").collect();
     sizes.extend([("groups", 3), ("queries", 2)]);
-    text_alike("llama", &sizes, &[PARTS, STAGES, RINGS].concat(), NEXT);
+    text_alike("llama", &sizes, &[PARTS, STAGES, LONG].concat(), NEXT);
 }
 
 #[test]
