@@ -67,11 +67,7 @@ impl Reader<'_> {
             let lag = self.plan.steps.get(launch.step).map_or(0, |s| usize::from(s.lag));
             self.launch(launch).into_iter().map(move |item| (item, lag)).collect::<Vec<_>>()
         };
-        Loop {
-            step: launch.step,
-            size: of.positions.end.saturating_sub(of.positions.start.max(of.from)),
-            body: of.body.iter().flat_map(lagged).collect(),
-        }
+        Loop { step: launch.step, size: of.runs.len(), body: of.body.iter().flat_map(lagged).collect() }
     }
 
     fn transfer(&self, step: usize, flight: Option<u32>) -> Option<WorkItem> {

@@ -113,7 +113,7 @@ impl DevicePlan {
                     (all.kernels, all.burn) = (all.kernels + times * computes, all.burn + times * computes);
                 }
                 LaunchKind::Collective(_) => all.collectives += times,
-                LaunchKind::Loop(of) => inner *= (plan.dims.size(of.dim) - of.from) as u64,
+                LaunchKind::Loop(of) => inner *= of.runs.len() as u64,
             }
             all.traffic.add(launch.traffic(plan), times);
             self.add(all, plan, &self.inner(launch).collect::<Vec<_>>(), inner);

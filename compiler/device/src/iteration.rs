@@ -18,7 +18,7 @@ pub struct Iteration {
 }
 
 impl Iteration {
-    /// Adds a loop of a Plan over `dim` at a position, inside of the others. The device has the positions from `first` on.
+    /// Adds a loop of a Plan over `dim` at a place where positions are stored, inside of the others. The device has the places from `first` on.
     pub fn within(mut self, plan: &Plan, dim: Dim, position: usize, first: usize) -> Iteration {
         if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
             *free = Some((dim, position - first));
@@ -27,6 +27,7 @@ impl Iteration {
         if plan.microbatches.is_some_and(|m| m.over == dim) {
             self.part = position;
         } else {
+            let position = plan.dims.cuts(dim).map_or(position, |cuts| cuts.position(position));
             self.index = self.index.wrapping_mul(plan.dims.size(dim) as u32).wrapping_add(position as u32);
         }
         self

@@ -109,6 +109,8 @@ pub struct LoopLaunch {
     pub from: usize,
     /// The positions along the dim that the device has.
     pub positions: Range<usize>,
+    /// Those of them that are iterated.
+    pub runs: Range<usize>,
     /// Numbers that calls in the loop take on every device, where devices make different calls in it: stages of a pipeline.
     pub numbers: Option<u64>,
     /// Values that an iteration passes to the next.

@@ -130,24 +130,39 @@ impl std::fmt::Display for TensorSlot {
     }
 }
 
-/// A value that one loop leaves to another, position by position.
+/// A value that loops leave to others, position by position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residual {
-    /// Dim of the loops.
+    /// The loops, outermost first.
+    pub over: Vec<StoredPositions>,
+    /// Tensors of the positions, row-major.
+    pub tensors: Vec<TensorId>,
+}
+
+/// The positions of a loop of which values are stored, counted from the first one that the device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredPositions {
+    /// Dim of the loop.
     pub dim: Dim,
     /// The lowest position that is read; those below are not stored.
     pub from: usize,
-    /// Tensors of the positions, from the lowest on.
-    pub tensors: Vec<TensorId>,
+    /// How many are stored.
+    pub count: usize,
 }
 
 impl Residual {
     /// The tensor of the position in an iteration; none if it is not stored.
     ///
     /// # Errors
-    /// If no loop is over its dim.
+    /// If no loop is over one of its dims.
     pub fn tensor(&self, at: Iteration) -> Result<Option<TensorId>, KernelError> {
-        let stored = at.position(self.dim)?.checked_sub(self.from);
-        Ok(stored.and_then(|position| self.tensors.get(position).copied()))
+        let mut index = 0;
+        for of in &self.over {
+            match at.position(of.dim)?.checked_sub(of.from).filter(|position| *position < of.count) {
+                Some(position) => index = index * of.count + position,
+                None => return Ok(None),
+            }
+        }
+        Ok(self.tensors.get(index).copied())
     }
 }

@@ -245,7 +245,7 @@ fn a_search_finds_what_is_best_of_all_candidates() {
     assert!(candidates[3] > candidates[1], "all orders are more: {candidates:?}");
 }
 
-/// Stages, what they split, chunks and schedules: the best of all, which cannot run yet, and no candidate counts twice.
+/// Stages, what they split, chunks and schedules: the best of all, which a search does not write, and no candidate counts twice.
 #[test]
 fn a_search_finds_the_best_pipeline() {
     let p = program("gpt", Some("tiny"), &[("batch", 4), ("layers", 4)]);

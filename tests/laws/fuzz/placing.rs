@@ -100,15 +100,20 @@ pub(crate) fn staged(seed: u64, program: &Random) -> Placing {
     // Two strict rules that want one axis would be an error.
     layout.rules.iter_mut().for_each(|r| r.free = true);
     layout.rules.push(rule(None, RuleDim::Dim(dim), &[axis.0], false));
-    let size = graph.dims.size(dim);
-    let lengths = rng.one_in(2).then(|| {
-        let mut lengths = vec![0; stages];
-        (0..size).for_each(|_| lengths[rng.below(stages)] += 1);
+    let schedule = rng.pick(&PipelineSchedule::ALL);
+    let chunks = if schedule == PipelineSchedule::Gpipe { 1 } else { 1 + rng.below(3) };
+    let lengths = (chunks > 1 || rng.one_in(2)).then(|| {
+        let mut lengths = vec![0; stages * chunks];
+        let stages = lengths.len();
+        (0..graph.dims.size(dim)).for_each(|_| lengths[rng.below(stages)] += 1);
         lengths
     });
     let span = layout.rules[layout.rules.len() - 1].span;
     layout.pipeline = Some(PipelineRule { dim, axes: vec![axis], span, lengths });
-    let schedule = rng.pick(&PipelineSchedule::ALL);
-    layout.order = PipelineOrder { schedule: Some((schedule, span)), ..PipelineOrder::default() };
+    layout.order = PipelineOrder {
+        schedule: Some((schedule, span)),
+        chunks: (chunks > 1).then_some((chunks, span)),
+        ..PipelineOrder::default()
+    };
     placing
 }

@@ -161,16 +161,22 @@ mod processes {
             ("panic", 1, "rank 1 ended: its thread panicked, while this rank was in all_reduce #1 of `v1`"),
         ];
         for (fault, times, text) in cases {
-            fails(MpiJob::start(&["--timeout-ms", "2000", fault]), fault, times, text);
+            fails(|limit| MpiJob::start(&["--timeout-ms", limit, fault]), fault, times, text);
         }
     }
 
-    /// So many processes must say a line with all parts of the text.
-    fn fails(job: MpiJob, fault: &str, times: usize, text: &str) {
-        let ended = job.end(Duration::from_secs(60));
+    /// So many processes must say a line with all parts of the text, if not within two seconds, as on a busy machine, then within ten.
+    fn fails(job: impl Fn(&str) -> MpiJob, fault: &str, times: usize, text: &str) {
         let has_all = |line: &&String| text.split('…').all(|part| line.contains(part));
-        let heard = ended.said.iter().filter(has_all).count();
-        assert!(!ended.success && heard >= times, "{fault}: {heard} times {text:?}: {:#?}", ended.said);
+        let mut said = vec![];
+        for limit in ["2000", "10000"] {
+            let ended = job(limit).end(Duration::from_secs(60));
+            if !ended.success && ended.said.iter().filter(has_all).count() >= times {
+                return;
+            }
+            said = ended.said;
+        }
+        panic!("{fault}: not {times} times {text:?}: {said:#?}");
     }
 
     /// Ranks 0 and 1 are of one process, 2 and 3 of another.
@@ -196,7 +202,8 @@ mod processes {
             ("panic", 1, "rank 1 ended: its thread panicked, while this rank was in all_reduce #1 of `v1`"),
         ];
         for (fault, times, text) in cases {
-            fails(MpiJob::of(2, &["--devices", "2", "--timeout-ms", "2000", fault]), fault, times, text);
+            let job = |limit: &str| MpiJob::of(2, &["--devices", "2", "--timeout-ms", limit, fault]);
+            fails(job, fault, times, text);
         }
     }
 

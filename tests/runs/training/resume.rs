@@ -208,6 +208,7 @@ fn a_transformer_that_stops_goes_on_alike_under_other_layouts() {
         ("data=2,model=2", "megatron_sp"),
         ("data=3", "zero3"),
         ("data=1", "microbatches 2"),
+        ("pipe=2", "layers -> pipe; microbatches 2; schedule zb_h1"),
         ("data=1", "recompute layers.*"),
         ("data=3", "batch -> data; params: * -> data; microbatches 2; recompute layers.*"),
     ]

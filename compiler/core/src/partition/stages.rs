@@ -3,8 +3,8 @@
 use super::spmd::{CopyId, Instr, PlacedLoop, Spmd};
 use crate::layout::Layout;
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_ops::Crossing;
-use meshwright_plan::Pipeline;
+use meshwright_ops::{Computes, Crossing, InputOpKind, Kind, Role};
+use meshwright_plan::{Axis, Pipeline};
 use std::collections::BTreeSet;
 
 /// The pipeline of a step, if it has a loop over stages.
@@ -16,7 +16,7 @@ pub(super) fn pipeline_of(layout: &Layout, loops: &[PlacedLoop]) -> Option<Pipel
 
 /// The first thing that stages cannot do.
 pub(super) fn refused_stages(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
-    let all = [between_stages, joined_stack, waits_for_all];
+    let all = [between_stages, joined_stack, ordered_stack, stack_of_one, added_by_each, waits_for_all];
     all.into_iter().find_map(|refused| refused(spmd, layout))
 }
 
@@ -34,6 +34,103 @@ fn joined_stack(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
         format!("the stages of `{name}` cannot be in chunks: all of a stack over it are needed in order");
     let why = format!("`{}` is needed with all of `{name}`: {}", g.path(value), cause.because);
     let d = Diagnostic::error(codes::E0315, text).at(g.node(cause.user.unwrap_or(value)).origin.span, why);
+    Some(d.and(pipeline.span, "its iterations are stages").help("leave `chunks` out"))
+}
+
+/// The error of a value that is made in the order of the stages, where they store their positions in another one.
+fn ordered_stack(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+    let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
+    g.dims.cuts(pipeline.dim).filter(|cuts| cuts.reorders())?;
+    let ordered = |instr: &&Instr| {
+        let value = spmd.copy(instr.out()).value;
+        let (node, ty) = (g.node(value), g.ty(value));
+        let operands: Vec<_> = node.inputs.iter().map(|x| g.ty(*x)).collect();
+        let around = ty.has(pipeline.dim) || operands.iter().any(|x| x.has(pipeline.dim));
+        match (node.op.kind(), instr) {
+            _ if !around => false,
+            (Kind::Input(InputOpKind::Input { .. }), _) => true,
+            (Kind::Compute(_), Instr::Op { .. }) => {
+                let roles = node.op.roles(&operands, ty, &g.dims);
+                let of = roles.loops.into_iter().find(|l| l.dim == pipeline.dim);
+                let folds = ["sum", "max", "min", "mean", "scaled_squares"];
+                of.is_some_and(|of| match of.role {
+                    _ if of.windows.iter().any(Option::is_some) => true,
+                    Role::Parallel => false,
+                    Role::Reduction(_) => {
+                        node.op.kind() != Kind::Compute(Computes::Contraction)
+                            && !folds.contains(&node.op.name())
+                    }
+                    Role::NeedReplication => true,
+                })
+            }
+            _ => false,
+        }
+    };
+    let value = spmd.copy(spmd.instrs.iter().find(ordered)?.out()).value;
+    let name = g.dims.name(pipeline.dim);
+    let text = format!("the stages of `{name}` cannot be in chunks: their order counts");
+    let why = format!("`{}` depends on the order of `{name}`", g.path(value));
+    let d = Diagnostic::error(codes::E0315, text).at(g.node(value).origin.span, why);
+    Some(d.and(pipeline.span, "its iterations are stages").help("leave `chunks` out"))
+}
+
+/// The error of a value that is made of what all layers of a stage leave of a microbatch, where a device has several stages: it has run those of
+/// one of them.
+fn stack_of_one(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+    let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
+    g.dims.cuts(pipeline.dim).filter(|cuts| cuts.reorders())?;
+    let over = g.microbatches?.over;
+    let within = |at: &usize, of: &dyn Fn(&PlacedLoop) -> bool| {
+        spmd.loops.iter().any(|l| of(l) && l.body.contains(at))
+    };
+    let made = |at: &usize| {
+        let value = spmd.copy(spmd.instrs[*at].out()).value;
+        let around = g.node(value).inputs.iter().chain([&value]).any(|x| g.ty(*x).has(pipeline.dim));
+        around && g.boundary(value).is_none()
+    };
+    let beside =
+        |at: &usize| within(at, &|l| g.repeats[l.of].dim == over) && !within(at, &|l| !l.axes.is_empty());
+    let at = (0..spmd.instrs.len()).find(|at| beside(at) && made(at))?;
+    let (value, name) = (spmd.copy(spmd.instrs[at].out()).value, g.dims.name(pipeline.dim));
+    let text =
+        format!("the stages of `{name}` cannot be in chunks: all of `{name}` are needed of a microbatch");
+    let why = format!("`{}` needs what all positions of `{name}` leave", g.path(value));
+    let d = Diagnostic::error(codes::E0315, text).at(g.node(value).origin.span, why);
+    Some(d.and(pipeline.span, "its iterations are stages").help("leave `chunks` out"))
+}
+
+/// The error of a sum over microbatches of what all stages have alike, where a device has several: each of them would add it. So it is with
+/// what is put together of all microbatches.
+fn added_by_each(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+    let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
+    let over = g.microbatches?.over;
+    (layout.order.chunks() > 1).then_some(())?;
+    let staged = |l: &&PlacedLoop| {
+        let within =
+            |o: &PlacedLoop| o.of != l.of && l.body.start <= o.body.start && o.body.end <= l.body.end;
+        g.repeats[l.of].dim == over && spmd.loops.iter().any(|o| within(o) && !o.axes.is_empty())
+    };
+    let passes: Vec<&PlacedLoop> = spmd.loops.iter().filter(staged).collect();
+    let shared = |copy: CopyId| {
+        let placement = &spmd.copy(copy).placement;
+        let of = |a: &Axis| placement.partial.contains_key(a) || placement.axes(pipeline.dim).contains(a);
+        !pipeline.axes.iter().all(of)
+    };
+    let of = |how: Crossing| {
+        let outs = passes.iter().flat_map(|p| &p.outs);
+        outs.filter(move |(_, out)| g.boundary(spmd.copy(*out).value).is_some_and(|b| b.how == how))
+    };
+    let carried = passes.iter().flat_map(|p| &p.carries).filter(|c| c.next != c.current).map(|c| c.next);
+    let sums = carried.chain(of(Crossing::Accumulate).map(|o| o.0));
+    let inside = |at: &usize| passes.iter().any(|p| p.body.contains(at));
+    let stacks: BTreeSet<CopyId> = of(Crossing::Stack).map(|o| o.1).collect();
+    let read = (0..spmd.instrs.len()).filter(|at| !inside(at)).flat_map(|at| spmd.instrs[at].reads());
+    let found = sums.filter(|next| shared(*next)).chain(read.filter(|x| stacks.contains(x))).next()?;
+    let (value, name) = (spmd.copy(found).value, g.dims.name(pipeline.dim));
+    let text =
+        format!("the stages of `{name}` cannot be in chunks: each of a device's stages would add the same");
+    let why = format!("`{}` is the same on all stages", g.path(value));
+    let d = Diagnostic::error(codes::E0315, text).at(g.node(value).origin.span, why);
     Some(d.and(pipeline.span, "its iterations are stages").help("leave `chunks` out"))
 }
 

@@ -35,7 +35,7 @@ pub struct Decisions {
 }
 
 /// How a step of the Plan is computed on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The launch of another step computes it, or nothing needs it.
     Fused,
@@ -57,7 +57,7 @@ impl Decisions {
         if fused || skipped || self.epilogues.moved.contains_key(&step) {
             Role::Fused
         } else if let Some(how) = self.residuals.steps.get(&step) {
-            Role::Residual(*how)
+            Role::Residual(how.clone())
         } else if self.epilogues.at.contains_key(&step) {
             Role::Epilogue
         } else if self.rows.at.contains_key(&step) {
@@ -88,14 +88,8 @@ impl Decisions {
         let computed = self.masks.drawn_by.keys().chain(self.inlined.values.keys()).chain(alone);
         let mut absent: BTreeSet<BufId> = computed.copied().collect();
         for at in &self.masks.skipped {
-            let step = &plan.steps[*at];
-            match self.residuals.steps.get(at) {
-                Some(ResidualStep::Store { stack, .. }) => {
-                    absent.insert(*stack);
-                    absent.extend(step.writes.iter().chain(step.reads.first()).map(|o| o.buf));
-                }
-                Some(ResidualStep::Load { .. }) => absent.extend(step.reads.iter().map(|o| o.buf)),
-                _ => {}
+            if let Some(ResidualStep::Store { stack, .. }) = self.residuals.steps.get(at) {
+                absent.extend(&self.residuals.stacks[stack]);
             }
         }
         (never, absent)

@@ -111,7 +111,7 @@ fn residuals_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Probl
     let mut stacks: BTreeMap<BufId, (usize, Vec<usize>, Vec<usize>)> = BTreeMap::new();
     for (at, how) in &decisions.residuals.steps {
         match how {
-            ResidualStep::Blank => {}
+            ResidualStep::Nothing => {}
             ResidualStep::Store { stack, .. } => stacks.entry(*stack).or_default().0 = *at + 1,
             ResidualStep::Load { stack, last, .. } => {
                 let of = stacks.entry(*stack).or_default();
@@ -125,11 +125,10 @@ fn residuals_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Probl
         let [last] = last[..] else {
             return wrong(stored.max(1) - 1, "one step must read them last");
         };
-        let reads = |at: usize| (steps[at].lag, at);
         if let Some(load) = loads.iter().chain([&last]).find(|load| stored == 0 || **load < stored) {
             return wrong(*load, "no earlier step leaves them");
         }
-        if let Some(load) = loads.iter().find(|load| reads(**load) > reads(last)) {
+        if let Some(load) = loads.iter().find(|load| uses.order_of(**load) > uses.order_of(last)) {
             return wrong(*load, "they have ended");
         }
     }

@@ -9,33 +9,32 @@ use crate::decisions::def_use::ended;
 use crate::decisions::{Decisions, Role};
 use crate::error::{CompileError, LoweringError};
 use crate::iteration::MOST_NESTED;
-use crate::kernels::Kernel;
 use crate::launch::{BurnGraph, CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
+use crate::lowering::chunk::{Chunk, ChunkedSteps, chunked};
 use crate::lowering::dispatch::GroupKind;
 use crate::lowering::graph::Operation;
 use crate::lowering::{Lowering, turn_order};
 use crate::passes::epilogues::EpilogueKind;
-use crate::passes::residuals::ResidualStep;
-use crate::slot::LaunchId;
-use crate::slot::TensorSlot;
-use crate::stored::{stored_as, stored_shape};
+use crate::slot::{LaunchId, TensorSlot};
 use crate::target::Target;
 use crate::turns::{self, Carried};
 use crate::verify::verify;
-use burn_ir::{GraphIr, TensorStatus};
+use burn_ir::GraphIr;
 use meshwright_plan::{Axis, BufId, Collective, Dim, Extent, IdVec, Operand, Plan, Prim, Step, StepLoop};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A loop whose body is being built.
-struct OpenLoop {
+pub(super) struct OpenLoop {
     launch: LaunchId,
     step: usize,
-    dim: Dim,
+    pub(super) dim: Dim,
     reverse: bool,
     from: usize,
     /// The positions that the device has.
-    positions: Range<usize>,
+    pub(super) positions: Range<usize>,
+    /// Those of them that are iterated.
+    runs: Range<usize>,
     /// For each carry its first buffer, and whether its lifetime ends there; its buffer in the body, and whether nothing reads it.
     begin: Vec<[(BufId, bool); 2]>,
     /// Launches before the loop.
@@ -85,16 +84,32 @@ fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<
         postponed: BTreeMap::new(),
         delayed: vec![],
         groups: BTreeMap::new(),
+        chunk: None,
+        chunks: BTreeMap::new(),
     };
     let failed = |source: LoweringError, step| CompileError { step, source };
-    for index in order {
-        builder.step(index, &plan.steps[index]).map_err(|e| failed(e, Some(index)))?;
+    let chunked = chunked(plan);
+    let mut at = 0;
+    while let Some(index) = order.get(at).copied() {
+        let of = chunked.iter().find(|of| of.range().contains(&index));
+        let count = of.map_or(1, |of| order[at..].iter().take_while(|i| of.range().contains(i)).count());
+        match of {
+            None => builder.step(index, &plan.steps[index]).map_err(|e| failed(e, Some(index)))?,
+            Some(of) => {
+                let parts = builder.in_chunks(of, &order[at..at + count]);
+                let parts = parts.map_err(|(e, step)| failed(e, Some(step)))?;
+                if let (ChunkedSteps::Pass(_), Some(open)) = (of, builder.open.last()) {
+                    builder.chunks.insert(open.launch, parts);
+                }
+            }
+        }
+        at += count;
     }
     builder.end_group().map_err(|e| failed(e, plan.steps.len().checked_sub(1)))?;
     builder.end_segment();
     let Lowering { graph, pairs, attention_without_kernel, .. } = builder.lowering;
-    let (mut launches, body) = (builder.launches, builder.body);
-    let body = turn_order::in_order_of_schedule(plan, rank, (&mut launches, &graph.slots), body)
+    let (mut launches, body, chunks) = (builder.launches, builder.body, builder.chunks);
+    let body = turn_order::in_order_of_schedule((plan, rank), (&mut launches, &graph.slots), body, &chunks)
         .map_err(|e| failed(e, None))?;
     Ok(DevicePlan {
         target,
@@ -118,9 +133,9 @@ pub(super) struct ProgramBuilder<'a> {
     /// The launches so far outside of loops, or in the innermost open one.
     pub(super) body: Vec<LaunchId>,
     /// Operations that are no launches yet, each with its step.
-    operations: Vec<(Operation, usize)>,
+    pub(super) operations: Vec<(Operation, usize)>,
     /// Loops whose bodies are being built, outermost first.
-    open: Vec<OpenLoop>,
+    pub(super) open: Vec<OpenLoop>,
     /// By id of the collective, the launch that starts it and what is left to do.
     in_flight: BTreeMap<u32, (LaunchId, Arrival)>,
     /// Steps that will be one operation, each with what it ends.
@@ -132,10 +147,14 @@ pub(super) struct ProgramBuilder<'a> {
     delayed: Vec<(usize, Vec<TensorSlot>)>,
     /// By the last of several steps that are one launch, all of them.
     groups: BTreeMap<usize, Vec<usize>>,
+    /// The chunk for which steps are lowered, where a device has several stages.
+    pub(super) chunk: Option<Chunk>,
+    /// By loop over microbatches, where the launches of each chunk are in its body.
+    chunks: BTreeMap<LaunchId, Vec<Range<usize>>>,
 }
 
 impl ProgramBuilder<'_> {
-    fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
+    pub(super) fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
         self.lowering.graph.step = index;
         let steps = &self.lowering.context.plan.steps;
         let role = self.lowering.decisions.role(index);
@@ -169,6 +188,9 @@ impl ProgramBuilder<'_> {
 
     /// The tensors whose lifetime ends with a step on this device.
     fn ending(&mut self, index: usize, step: &Step) -> Result<Vec<TensorSlot>, LoweringError> {
+        if self.chunk.as_ref().is_some_and(|chunk| !chunk.ends(index)) {
+            return Ok(vec![]);
+        }
         let Decisions { residuals, order, epilogues, .. } = &self.lowering.decisions;
         // The loop itself passes values across its boundary.
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
@@ -212,7 +234,7 @@ impl ProgramBuilder<'_> {
             Prim::Collective(collective) => self.collective(index, step, collective, ending),
             Prim::Wait => self.wait(index, step, ending),
             _ => {
-                self.lowering.lower(step)?;
+                self.lowering.lower(self.zeroed(step).as_ref().unwrap_or(step))?;
                 ending.extend(self.lowering.bits_that_end(index));
                 self.finish_step(index, &ending);
                 Ok(())
@@ -237,7 +259,7 @@ impl ProgramBuilder<'_> {
         let plan = self.lowering.context.plan;
         for before in &epilogue.before {
             let step = &plan.steps[*before];
-            match self.lowering.decisions.residuals.steps.get(before).copied() {
+            match self.lowering.decisions.residuals.steps.get(before).cloned() {
                 Some(how) => self.residual(*before, step, how, vec![])?,
                 None => {
                     self.lowering.lower(step)?;
@@ -281,7 +303,7 @@ impl ProgramBuilder<'_> {
     }
 
     /// Adds the operation of the steps that wait for it.
-    fn end_group(&mut self) -> Result<(), LoweringError> {
+    pub(super) fn end_group(&mut self) -> Result<(), LoweringError> {
         let waiting = std::mem::take(&mut self.waiting);
         let Some((last, _)) = waiting.last() else { return Ok(()) };
         let last = *last;
@@ -293,52 +315,6 @@ impl ProgramBuilder<'_> {
         }
         let ending: Vec<TensorSlot> = waiting.into_iter().flat_map(|w| w.1).collect();
         self.finish_step(last, &ending);
-        Ok(())
-    }
-
-    /// A step of a stack that is kept position by position.
-    fn residual(
-        &mut self,
-        index: usize,
-        step: &Step,
-        how: ResidualStep,
-        mut ending: Vec<TensorSlot>,
-    ) -> Result<(), LoweringError> {
-        let operand = match how {
-            ResidualStep::Blank => None,
-            ResidualStep::Store { .. } => step.reads.get(1),
-            ResidualStep::Load { .. } => step.writes.first(),
-        };
-        let local = operand.map(|o| self.lowering.context.local(o)).transpose()?;
-        let local = local.filter(|l| self.lowering.exists(l.elements()));
-        if let Some(local) = local {
-            let slot = TensorSlot::Buffer(local.buf);
-            let (plan, graph) = (self.lowering.context.plan, &mut self.lowering.graph);
-            let (shape, dtype) = (stored_shape(local.dtype, &local.shape), stored_as(local.dtype));
-            let operation = match how {
-                ResidualStep::Blank => None,
-                ResidualStep::Store { stack, dim, from } => {
-                    // Positions are counted from the first one of the device.
-                    let first =
-                        self.open.iter().rfind(|open| open.dim == dim).map_or(0, |open| open.positions.start);
-                    let from = from.saturating_sub(first);
-                    let ends = ending.iter().position(|s| *s == slot);
-                    ending.retain(|s| *s != slot);
-                    let status =
-                        if ends.is_some() { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-                    let value = graph.slots.tensor(slot, &shape, dtype, status);
-                    let of = graph.residual((plan, dim, from), |at| TensorSlot::Residual(stack, at));
-                    Some(Operation::Kernel(Kernel::Store(of), vec![value], vec![]))
-                }
-                ResidualStep::Load { stack, dim, from, last } => {
-                    let out = graph.slots.tensor(slot, &shape, dtype, TensorStatus::NotInit);
-                    let residual = graph.residual((plan, dim, from), |at| TensorSlot::Residual(stack, at));
-                    Some(Operation::Kernel(Kernel::Load { residual, last }, vec![], vec![out]))
-                }
-            };
-            self.operations.extend(operation.map(|o| (o, index)));
-        }
-        self.finish_step(index, &ending);
         Ok(())
     }
 
@@ -362,12 +338,14 @@ impl ProgramBuilder<'_> {
         let unread = |o: &Operand| step.free.contains(&o.buf);
         let begin =
             pairs.map(|(k, (start, current))| [(start.buf, ends(k, start)), (current.buf, unread(current))]);
-        let begin = begin.collect();
+        let mut begin: Vec<[(BufId, bool); 2]> = begin.collect();
+        self.after_chunk_before(index, &mut begin)?;
         let context = &self.lowering.context;
         let positions = Extent::of(&context.plan.dims, dim, axes).range(context.mesh(), &context.coords);
+        let runs = self.iterated(dim, axes, &positions)?;
         let launch = self.launch(LaunchKind::Free, index);
         let before = std::mem::take(&mut self.body);
-        self.open.push(OpenLoop { launch, step: index, dim, reverse, from, positions, begin, before });
+        self.open.push(OpenLoop { launch, step: index, dim, reverse, from, positions, runs, begin, before });
         Ok(())
     }
 
@@ -385,14 +363,13 @@ impl ProgramBuilder<'_> {
             return Err(LoweringError::Plan("a loop ends with other carries than it begins with".into()));
         }
         let across = step.reads.iter().zip(&step.writes);
-        let OpenLoop { launch, step: begun, dim, reverse, from, positions, begin, before } = open;
+        let OpenLoop { launch, step: begun, dim, reverse, from, positions, runs, begin, before } = open;
         let plan = self.lowering.context.plan;
-        let lags =
-            plan.lags(&StepLoop { begin: begun, end: index, dim, reverse, from, most: positions.len() });
+        let lags = plan.lags(&StepLoop { begin: begun, end: index, dim, reverse, from, most: runs.len() });
         let lag_of = |found: &dyn Fn(&Step) -> bool| {
             lags.iter().find(|(s, _)| found(&plan.steps[*s])).map(|(_, lag)| usize::from(*lag))
         };
-        let own = positions.start.max(from)..positions.end.max(from);
+        let own = runs.start.max(from)..runs.end.max(from);
         let mut carries = Vec::with_capacity(step.reads.len());
         for ([(start, ends), (current, unread)], (next, last)) in begin.into_iter().zip(across) {
             let (next, last) = (next.buf, last.buf);
@@ -409,13 +386,14 @@ impl ProgramBuilder<'_> {
         let body = std::mem::replace(&mut self.body, before);
         let lags: Vec<usize> =
             body.iter().map(|id| usize::from(plan.steps[self.launches[*id].step].lag)).collect();
-        let turns = turns::turns(own, reverse, &carries, &lags);
+        let turns = turns::turns(own.clone(), reverse, &carries, &lags);
         let numbers = turn_order::numbers(plan, begun..index);
         self.launches[launch].kind = LaunchKind::Loop(Box::new(LoopLaunch {
             dim,
             reverse,
             from,
             positions,
+            runs: own,
             numbers,
             carries,
             body,

@@ -5,14 +5,14 @@
 
 use crate::kernels::Kernel;
 use crate::lowering::ops::base;
-use crate::slot::{Residual, Slots, Table, TensorSlot};
+use crate::slot::{Residual, Slots, StoredPositions, Table, TensorSlot};
 use crate::target::Target;
 use burn_backend::DType as BurnType;
 use burn_ir::{
     BaseOperationIr, FloatOperationIr, MatmulOpIr, OperationIr, PermuteOpIr, ShapeOpIr, TensorIr,
     TensorStatus,
 };
-use meshwright_plan::{Dim, Plan};
+use meshwright_plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A value of the step that is lowered.
@@ -207,11 +207,11 @@ impl GraphBuilder {
     /// The values of a loop over `dim` from a position on, each in the slot of its position.
     pub(crate) fn residual(
         &mut self,
-        (plan, dim, from): (&Plan, Dim, usize),
+        over: Vec<StoredPositions>,
         slot: impl Fn(usize) -> TensorSlot,
     ) -> Residual {
-        let positions = from..plan.dims.size(dim);
-        Residual { dim, from, tensors: positions.map(|position| self.slots.insert(slot(position))).collect() }
+        let all = over.iter().map(|of| of.count).product();
+        Residual { over, tensors: (0..all).map(|at| self.slots.insert(slot(at))).collect() }
     }
 
     /// A slot that outlives the step, until it is read.

@@ -55,9 +55,11 @@ impl HostSteps<'_, '_> {
             reads = reads.into_iter().map(|r| self.upcast(r)).collect();
             outs.iter_mut().for_each(|o| o.dtype = o.dtype.wide());
         }
-        // The first stage of a pipeline copies in place of receiving.
+        // The first stage of a pipeline copies in place of receiving, and stacks of a chunk begin as zeros.
+        let planned = &self.0.context.plan.steps[self.0.graph.step].prim;
         let work = match step.prim {
             Prim::Copy => HostWork::Copy,
+            Prim::Blank { zero: true } if *planned != step.prim => HostWork::Zero,
             _ => HostWork::Step(self.0.graph.step),
         };
         let made = self.record((step.name(), work), &reads, &outs, Some(step));

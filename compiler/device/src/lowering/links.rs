@@ -1,6 +1,7 @@
 //! Links between the stages of a pipeline: what a loop carries is received before it, and sent on behind it.
 
 use super::build::ProgramBuilder;
+use super::chunk::Chunk;
 use super::local::Local;
 use super::turn_order::stages;
 use crate::collective::Prepared;
@@ -20,8 +21,12 @@ impl ProgramBuilder<'_> {
     ) -> Result<Option<usize>, LoweringError> {
         let context = &self.lowering.context;
         let (ranks, at) = stages(context.plan, context.rank, axes)?;
-        let next = if behind == reverse { at.checked_sub(1) } else { Some(at + 1) };
-        Ok(next.and_then(|next| ranks.get(next).copied()))
+        let forward = behind != reverse;
+        let next = if forward { Some(at + 1).filter(|next| *next < ranks.len()) } else { at.checked_sub(1) };
+        // From the last rank it goes on with the next chunk of the first one.
+        let around = if forward { ranks.first() } else { ranks.last() };
+        let around = around.filter(|_| Chunk::goes_on(self.chunk.as_ref(), forward));
+        Ok(next.map_or(around, |next| ranks.get(next)).copied())
     }
 
     /// The carries of a loop as the stage before made them; of the first stage as they start.

@@ -1,6 +1,8 @@
 //! The lowering of a Plan for one device: what all targets share when steps become operations.
 
 pub(super) mod build;
+pub(super) mod chunk;
+pub(super) mod chunks;
 pub mod contraction;
 pub(super) mod dispatch;
 pub(super) mod graph;
@@ -8,6 +10,7 @@ pub(super) mod host;
 pub(super) mod links;
 pub mod local;
 pub(super) mod ops;
+pub(super) mod residuals;
 pub(super) mod turn_order;
 
 use crate::decisions::Decisions;

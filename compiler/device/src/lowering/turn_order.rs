@@ -7,7 +7,7 @@ use crate::turns::Turn;
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::actions::{PassRun, runs};
 use meshwright_plan::{Axis, IdVec, Pipeline, Plan, Prim, Step};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The ranks of the stages to which a device belongs, in the order of the stages, and its place among them.
@@ -35,10 +35,10 @@ pub(super) fn numbers(plan: &Plan, steps: Range<usize>) -> Option<u64> {
 /// The launches around all loops, with the loops over microbatches as one whose iterations are in the order of the schedule. A
 /// Plan has them one behind the other, as GPipe does.
 pub(super) fn in_order_of_schedule(
-    plan: &Plan,
-    rank: usize,
+    (plan, rank): (&Plan, usize),
     (launches, slots): (&mut IdVec<LaunchId, Launch>, &Slots),
     body: Vec<LaunchId>,
+    chunks: &BTreeMap<LaunchId, Vec<Range<usize>>>,
 ) -> Result<Vec<LaunchId>, LoweringError> {
     let (Some(pipeline), Some(parts)) = (&plan.pipeline, plan.microbatches) else { return Ok(body) };
     let over = |id: &LaunchId| match &launches[*id].kind {
@@ -51,13 +51,7 @@ pub(super) fn in_order_of_schedule(
         return Ok(body);
     }
     let turns = passes(plan, rank, pipeline)?;
-    let mut loops: Vec<LoopLaunch> = vec![];
-    for at in &found {
-        let free = std::mem::replace(&mut launches[body[*at]].kind, LaunchKind::Free);
-        if let LaunchKind::Loop(of) = free {
-            loops.push(*of);
-        }
-    }
+    let (loops, parts) = taken(launches, found.iter().map(|at| body[*at]), chunks);
     // Of what stands between the loops, what later passes need comes before them all; what ends there ends behind them.
     let used: BTreeSet<TensorId> =
         loops.iter().flat_map(|of| reads_of((launches, slots), &of.body)).collect();
@@ -67,12 +61,17 @@ pub(super) fn in_order_of_schedule(
         needed.extend(of.carries.iter().flat_map(|c| slots.of_buffer(c.start)));
     }
     let (mut before, mut after, mut frees) = (vec![], vec![], vec![]);
+    let mut started = false;
     for at in (first + 1..last).rev().filter(|at| !found.contains(at)) {
         let id = body[at];
-        if !written_by((launches, slots), id).iter().any(|id| needed.contains(id)) {
+        // Collectives start in the order of the Plan, on all devices.
+        let starts = matches!(launches[id].kind, LaunchKind::Collective(_));
+        let early = starts && started;
+        if !early && !written_by((launches, slots), id).iter().any(|id| needed.contains(id)) {
             after.push(id);
             continue;
         }
+        started |= starts;
         needed.extend(reads_of((launches, slots), &[id]));
         if let LaunchKind::Wait { start, .. } = launches[id].kind {
             // So its start is needed, too.
@@ -102,11 +101,27 @@ pub(super) fn in_order_of_schedule(
         steps.append(&mut launch.steps);
     }
     let launch = &mut launches[body[last]];
-    launch.kind = LaunchKind::Loop(Box::new(merged(loops, &turns)?));
+    launch.kind = LaunchKind::Loop(Box::new(merged(loops, parts, &turns)?));
     (launch.steps, launch.frees) = (steps, frees);
     let (begin, rest) = (&body[..first], &body[last + 1..]);
     let middle = before.into_iter().rev().chain([body[last]]).chain(after.into_iter().rev());
     Ok(begin.iter().copied().chain(middle).chain(rest.iter().copied()).collect())
+}
+
+/// Takes loops out of their launches, each with where the launches of each chunk are in its body.
+fn taken(
+    launches: &mut IdVec<LaunchId, Launch>,
+    ids: impl Iterator<Item = LaunchId>,
+    chunks: &BTreeMap<LaunchId, Vec<Range<usize>>>,
+) -> (Vec<LoopLaunch>, Vec<Vec<Range<usize>>>) {
+    let loops = ids.filter_map(|id| match std::mem::replace(&mut launches[id].kind, LaunchKind::Free) {
+        LaunchKind::Loop(of) => {
+            let whole = 0..of.body.len();
+            Some((*of, chunks.get(&id).cloned().unwrap_or_else(|| vec![whole])))
+        }
+        _ => None,
+    });
+    loops.unzip()
 }
 
 /// The tensors that a launch outside of loops writes. A wait and its collective both write what arrives.
@@ -165,16 +180,22 @@ fn passes(plan: &Plan, rank: usize, pipeline: &Pipeline) -> Result<Vec<PassRun>,
     Ok(all.swap_remove(at))
 }
 
-/// Loops over the same dim, of forward passes, backward passes and those of weights, as one, whose iterations are in that order.
-fn merged(loops: Vec<LoopLaunch>, passes: &[PassRun]) -> Result<LoopLaunch, LoweringError> {
+/// Loops over the same dim, of forward passes, backward passes and those of weights, as one, whose iterations are in that order. `chunks`
+/// says where the launches of each chunk are in the body of each loop.
+fn merged(
+    loops: Vec<LoopLaunch>,
+    chunks: Vec<Vec<Range<usize>>>,
+    passes: &[PassRun],
+) -> Result<LoopLaunch, LoweringError> {
     let mut all: Option<LoopLaunch> = None;
     let mut parts = vec![];
-    for of in loops {
+    for (of, chunks) in loops.into_iter().zip(chunks) {
         let known = all.get_or_insert_with(|| LoopLaunch {
             dim: of.dim,
             reverse: false,
             from: of.from,
             positions: of.positions.clone(),
+            runs: of.runs.clone(),
             numbers: Some(0),
             carries: vec![],
             body: vec![],
@@ -183,15 +204,19 @@ fn merged(loops: Vec<LoopLaunch>, passes: &[PassRun]) -> Result<LoopLaunch, Lowe
         let (carries, launches) = (known.carries.len(), known.body.len());
         known.carries.extend(of.carries);
         known.body.extend(of.body);
-        known.numbers = known.numbers.zip(of.numbers).map(|(a, b)| a + b);
-        parts.push((carries..known.carries.len(), launches..known.body.len(), false));
+        let numbers = of.numbers.map(|n| n.saturating_mul(chunks.len() as u64));
+        known.numbers = known.numbers.zip(numbers).map(|(a, b)| a.saturating_add(b));
+        let chunks: Vec<_> = chunks.iter().map(|c| launches + c.start..launches + c.end).collect();
+        parts.push((carries..known.carries.len(), chunks, false));
     }
     let mut all = all.ok_or_else(|| LoweringError::Plan("a pipeline has no passes".into()))?;
     for run in passes {
-        let Some((carries, launches, begun)) = parts.get_mut(run.pass as usize) else { continue };
+        let Some((carries, chunks, begun)) = parts.get_mut(run.pass as usize) else { continue };
+        let launches = chunks.get(run.chunk).cloned();
+        let launches = launches.ok_or_else(|| LoweringError::Plan("a pass has no such chunk".into()))?;
         let made = std::mem::replace(begun, true);
         all.turns.extend(carries.clone().map(|carry| Turn::Carry { carry, made }));
-        all.turns.extend(launches.clone().map(|launch| Turn::Run { launch, position: run.micro }));
+        all.turns.extend(launches.map(|launch| Turn::Run { launch, position: run.micro }));
     }
     all.turns.extend((0..all.carries.len()).map(|carry| Turn::End { carry, made: true }));
     Ok(all)

@@ -59,7 +59,7 @@ impl DefUse<'_> {
             self.within[*reader] == self.within[near] && draws(*reader, of, at)
         };
         for reader in self.readers.get(&buf)? {
-            let Some(ResidualStep::Store { stack, .. }) = residuals.steps.get(reader).copied() else {
+            let Some(ResidualStep::Store { stack, .. }) = residuals.steps.get(reader) else {
                 if draws_here(reader, buf, at) {
                     continue;
                 }
@@ -67,7 +67,7 @@ impl DefUse<'_> {
             };
             found.skipped.insert(*reader);
             for (load, how) in &residuals.steps {
-                if !matches!(how, ResidualStep::Load { stack: of, .. } if *of == stack) {
+                if !matches!(how, ResidualStep::Load { stack: of, .. } if of == stack) {
                     continue;
                 }
                 let kept = self.plan.steps[*load].writes.first()?.buf;

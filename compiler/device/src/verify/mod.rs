@@ -309,8 +309,10 @@ impl Verifier<'_> {
         at: Iteration,
     ) -> Result<(), String> {
         let told = |problem: String| format!("launch {} ({}): {problem}", id.0, launch.kind.name());
-        // In a loop the first one comes again.
-        if at.depth() == 0 && self.last_collective.replace(launch.step).is_some_and(|last| last > launch.step)
+        // In a loop the first one comes again, and a message with the next chunk of a stage.
+        if at.depth() == 0
+            && of.link.is_none()
+            && self.last_collective.replace(launch.step).is_some_and(|last| last > launch.step)
         {
             return Err(told("it starts before one that the Plan starts earlier".into()));
         }

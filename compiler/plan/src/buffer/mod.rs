@@ -37,6 +37,11 @@ impl Extent {
         Extent { size: dims.size(dim), axes: axes.to_vec(), window: None, rotated: None, cuts }
     }
 
+    /// The position that is stored at each place, where these differ.
+    pub fn order(&self) -> Option<Vec<usize>> {
+        self.cuts.as_ref().filter(|cuts| cuts.reorders()).map(|cuts| cuts.positions())
+    }
+
     /// The global range that the device at `coords` holds.
     pub fn range(&self, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
         if let Some((axis, by)) = self.rotated {
@@ -111,6 +116,11 @@ impl Buffer {
     /// Global ranges that the device at `coords` holds.
     pub fn ranges(&self, mesh: &Mesh, coords: &[usize]) -> Vec<Range<usize>> {
         self.extents.iter().map(|e| e.range(mesh, coords)).collect()
+    }
+
+    /// Dims that are stored in another order, each with the position at each place.
+    pub fn orders(&self) -> Vec<(usize, Vec<usize>)> {
+        self.extents.iter().enumerate().filter_map(|(dim, e)| Some((dim, e.order()?))).collect()
     }
 
     /// Local shape on the device at `coords`.

@@ -48,6 +48,19 @@ impl Cuts {
         self.chunks > 1
     }
 
+    /// The position that is stored at a place.
+    pub fn position(&self, mut place: usize) -> usize {
+        let stages = self.stages();
+        let chunks = |stage: usize| (0..self.chunks).map(move |chunk| chunk * stages + stage);
+        for stage in (0..stages).flat_map(chunks) {
+            match place.checked_sub(self.lengths[stage]) {
+                Some(rest) => place = rest,
+                None => return self.lengths[..stage].iter().sum::<usize>() + place,
+            }
+        }
+        place
+    }
+
     /// The position that is stored at each place.
     pub fn positions(&self) -> Vec<usize> {
         let begins: Vec<usize> =
@@ -66,6 +79,7 @@ mod tests {
     fn chunks_of_a_stage_are_stored_together() {
         let cuts = Cuts { axes: vec![Axis(0)], lengths: vec![3, 2, 1, 2], chunks: 2 };
         assert_eq!(cuts.positions(), [0, 1, 2, 5, 3, 4, 6, 7]);
+        assert!(cuts.positions().into_iter().eq((0..8).map(|place| cuts.position(place))));
         assert_eq!([cuts.stored(0), cuts.stored(1)], [0..4, 4..8]);
         assert_eq!([cuts.chunk(0, 1), cuts.chunk(1, 0)], [3..4, 4..6]);
         let one = Cuts { lengths: vec![1, 0, 4], chunks: 1, ..cuts };

@@ -7,7 +7,7 @@ use meshwright_device::arena::layout::arena_of;
 use meshwright_device::arena::{Arena, Spot, result_bytes, row_pitch};
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::{BurnGraph, DevicePlan, Launch, LaunchKind, LoopLaunch};
-use meshwright_device::slot::{LaunchId, Residual, Slots, TensorSlot};
+use meshwright_device::slot::{LaunchId, Residual, Slots, StoredPositions, TensorSlot};
 use meshwright_device::target::Target;
 use meshwright_device::turns::{Carried, turns};
 use meshwright_plan::{BufId, Dim, IdVec, Mesh, Plan};
@@ -92,7 +92,8 @@ impl Hand {
     /// The kernels that keep values of positions, and give them.
     fn kept(&mut self, from: usize) -> [Kernel; 2] {
         let tensors = (from..3).map(|at| self.slots.insert(TensorSlot::Residual(STACK, at))).collect();
-        let residual = Residual { dim: self.dim, from, tensors };
+        let over = vec![StoredPositions { dim: self.dim, from, count: 3 - from }];
+        let residual = Residual { over, tensors };
         [Kernel::Store(residual.clone()), Kernel::Load { residual, last: true }]
     }
 
@@ -108,8 +109,17 @@ impl Hand {
         body: Vec<LaunchId>,
     ) -> LaunchId {
         let turns = turns(from..3, reverse, &carries, &vec![0; body.len()]);
-        let of =
-            LoopLaunch { dim: self.dim, reverse, from, positions: 0..3, numbers: None, carries, body, turns };
+        let of = LoopLaunch {
+            dim: self.dim,
+            reverse,
+            from,
+            positions: 0..3,
+            runs: from..3,
+            numbers: None,
+            carries,
+            body,
+            turns,
+        };
         self.launch(LaunchKind::Loop(Box::new(of)), &[], &[])
     }
 

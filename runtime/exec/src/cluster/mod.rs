@@ -399,6 +399,7 @@ impl Cluster {
             shape: buffer.extents.iter().map(|e| e.size).collect(),
             dtype: buffer.dtype,
             ranges: ranges.collect(),
+            orders: buffer.orders(),
         }
     }
 

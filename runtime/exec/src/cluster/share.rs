@@ -13,6 +13,8 @@ pub(crate) struct Blocks {
     pub(crate) shape: Vec<usize>,
     pub(crate) dtype: DType,
     pub(crate) ranges: Vec<Vec<Range<usize>>>,
+    /// Dims that are stored in another order, each with the position at each place.
+    pub(crate) orders: Vec<(usize, Vec<usize>)>,
 }
 
 impl Blocks {
@@ -55,7 +57,21 @@ impl Blocks {
                 return None;
             }
         }
-        (elements == whole.data.len()).then_some(whole)
+        (elements == whole.data.len()).then_some(whole).and_then(|stored| self.declared(stored))
+    }
+
+    /// A value as it is stored, of which devices hold ranges.
+    pub(crate) fn stored(&self, whole: &HostTensor) -> Option<HostTensor> {
+        self.orders.iter().try_fold(whole.clone(), |whole, (dim, order)| whole.reordered(*dim, order))
+    }
+
+    /// The value of what is stored.
+    fn declared(&self, stored: HostTensor) -> Option<HostTensor> {
+        self.orders.iter().try_fold(stored, |stored, (dim, order)| {
+            let mut places = vec![0; order.len()];
+            order.iter().enumerate().for_each(|(place, position)| places[*position] = place);
+            stored.reordered(*dim, &places)
+        })
     }
 
     /// The blocks of all devices, exchanged between processes: on the first process alone if `first_only`. `mine` are

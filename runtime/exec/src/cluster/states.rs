@@ -68,6 +68,8 @@ impl Cluster {
             let wanted = format!("{given}, not {} of {:?}", held.info.dtype, held.info.shape);
             return Err(self.state_failed(name, wanted));
         }
+        let stored = (!held.blocks.orders.is_empty()).then(|| held.blocks.stored(whole)).flatten();
+        let whole = stored.as_ref().unwrap_or(whole);
         let mut jobs = vec![];
         for ranges in &held.blocks.ranges[self.ranks()] {
             let Some(part) = whole.slice(ranges) else {

@@ -6,7 +6,7 @@ use crate::trace::What;
 use meshwright_device::launch::{CollectiveLaunch, Launch, LinkEnd};
 use std::time::Instant;
 
-/// Most messages to a next stage that are on their way while a device goes on.
+/// Most messages to a next stage that are on their way while a device goes on; with several stages on a device, one of each more.
 const MOST_SENT: usize = 2;
 
 impl<B: Backend> Program<B> {
@@ -33,7 +33,8 @@ impl<B: Backend> Program<B> {
             return self.examine(backend, &self.written(&launch.steps), run);
         }
         self.sent.push_back(in_flight);
-        self.delivered(MOST_SENT, run)
+        let more = self.plan.pipeline.as_ref().map_or(0, |p| p.chunks.saturating_sub(1));
+        self.delivered(MOST_SENT + more, run)
     }
 
     /// Waits until no more than so many messages are on their way.

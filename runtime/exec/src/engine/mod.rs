@@ -60,6 +60,33 @@ pub struct StateInfo {
 struct DeviceState {
     info: StateInfo,
     ranges: Vec<Range<usize>>,
+    /// Dims that are stored in another order, each with the position at each place.
+    orders: Vec<(usize, Vec<usize>)>,
+}
+
+impl DeviceState {
+    /// The first values of what the device holds.
+    fn first(&self, init: &Init, seed: u64) -> Option<HostTensor> {
+        let lengths = |ranges: &[Range<usize>]| ranges.iter().map(ExactSizeIterator::len).collect::<Vec<_>>();
+        let drawn = |ranges: &[Range<usize>]| {
+            let shape = lengths(ranges);
+            let mut values = vec![0.0; shape.iter().product()];
+            let StateInfo { name, shape: whole, dtype, .. } = &self.info;
+            meshwright_plan::random::fill(init, seed, name, whole, ranges, &mut values);
+            HostTensor { shape, data: crate::HostData::from_f64(*dtype, values) }
+        };
+        let Some((dim, order)) = self.orders.first() else { return Some(drawn(&self.ranges)) };
+        // Position by position, as each is drawn by its own number.
+        let mut all = HostTensor::zeros(self.info.dtype, lengths(&self.ranges));
+        let (mut from, mut to) = (self.ranges.clone(), lengths(&self.ranges));
+        let mut to: Vec<Range<usize>> = to.drain(..).map(|n| 0..n).collect();
+        for (at, place) in self.ranges[*dim].clone().enumerate() {
+            from[*dim] = order[place]..order[place] + 1;
+            to[*dim] = at..at + 1;
+            all.paste(&to, &drawn(&from)).then_some(())?;
+        }
+        Some(all)
+    }
 }
 
 /// What a program draws its random values from where it does not train: what an example gets depends on its number in the
@@ -212,7 +239,7 @@ impl Engine {
         }
         match self.state.get(&leaf.name) {
             None => {
-                self.state.insert(leaf.name.clone(), DeviceState { info, ranges });
+                self.state.insert(leaf.name.clone(), DeviceState { info, ranges, orders: buffer.orders() });
                 Ok(())
             }
             Some(known) if known.info.dtype != info.dtype => fail(format!(
@@ -461,7 +488,7 @@ impl Engine {
         self.seed = seed;
         let plan = self.plan(program)?.clone();
         for leaf in &plan.program_inputs {
-            let Some(state) = self.state.get_mut(&leaf.name) else { continue };
+            let Some(state) = self.state.get(&leaf.name) else { continue };
             if !matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
                 continue;
             }
@@ -469,18 +496,11 @@ impl Engine {
                 let problem = "the plan gives no first value".into();
                 return Err(ExecError::State { rank: self.rank, name: leaf.name.clone(), problem });
             };
-            let shape: Vec<usize> = state.ranges.iter().map(ExactSizeIterator::len).collect();
-            let mut values = vec![0.0; shape.iter().product()];
-            meshwright_plan::random::fill(
-                init,
-                seed,
-                &leaf.name,
-                &state.info.shape,
-                &state.ranges,
-                &mut values,
-            );
-            let data = crate::HostData::from_f64(state.info.dtype, values);
-            self.executor.set(&leaf.name, HostTensor { shape, data });
+            let Some(first) = state.first(init, seed) else {
+                let problem = "its first value does not fit what the device holds".into();
+                return Err(ExecError::State { rank: self.rank, name: leaf.name.clone(), problem });
+            };
+            self.executor.set(&leaf.name, first);
         }
         Ok(())
     }

@@ -133,12 +133,6 @@ impl RunContext<'_> {
 /// What no device of a kind runs yet, and the step at which it shows.
 fn not_yet(plan: &Plan, has_arena: bool) -> Option<(usize, &'static str)> {
     let sends = plan.steps.iter().position(|s| matches!(s.prim, Prim::Send { .. }))?;
-    if plan.pipeline.as_ref().is_some_and(|p| p.chunks > 1) {
-        return Some((
-            sends,
-            "several stages on a device are planned, and do not run yet: leave `chunks` out",
-        ));
-    }
     // What is sent would have to keep its place in the arena until it has arrived.
     let gpus = "pipelines do not run on GPUs yet: run it on CPUs, or leave the rule that splits the loop out";
     has_arena.then_some((sends, gpus))

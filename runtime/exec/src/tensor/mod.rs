@@ -51,6 +51,19 @@ impl HostTensor {
         fits.then_some(out)
     }
 
+    /// The same with the position `order[i]` of a dim at each `i`; none if it has no such position.
+    pub fn reordered(&self, dim: usize, order: &[usize]) -> Option<HostTensor> {
+        let mut out = HostTensor::zeros(self.dtype(), self.shape.clone());
+        let mut ranges: Vec<Range<usize>> = self.shape.iter().map(|n| 0..*n).collect();
+        for (to, from) in order.iter().enumerate() {
+            ranges[dim] = *from..from + 1;
+            let part = self.slice(&ranges)?;
+            ranges[dim] = to..to + 1;
+            out.paste(&ranges, &part).then_some(())?;
+        }
+        Some(out)
+    }
+
     /// Writes `part` to `ranges` of this tensor; false (and contents unspecified) if they do not fit each other.
     pub fn paste(&mut self, ranges: &[Range<usize>], part: &HostTensor) -> bool {
         let fits = ranges.iter().map(ExactSizeIterator::len).eq(part.shape.iter().copied());

@@ -175,7 +175,11 @@ impl Placed {
                 });
             }
             let first = users.iter().all(|p| [First, FirstBackward].contains(p));
+            // What is summed over microbatches, and nothing else reads, is computed once.
+            let summed =
+                users.is_empty() && levels.values[item].iter().all(|id| r.parts[*id] == BatchPart::Sum);
             let here = match (users.is_empty(), first, users.iter().all(|p| *p == Last)) {
+                _ if summed => First,
                 (false, true, _) if users.contains(&First) => First,
                 (false, true, _) => FirstBackward,
                 (false, _, true) => Last,

@@ -34,7 +34,7 @@ impl BackwardPass<'_> {
     }
 
     /// Hands the cotangent `dy` of a value on to what is squared beneath it, of which `moved` makes what takes its place.
-    pub(super) fn into_squares(&mut self, at: Id, dy: Id, moved: &dyn Fn(&mut Graph, Id) -> Id) {
+    pub(super) fn hand_to_squares(&mut self, at: Id, dy: Id, moved: &dyn Fn(&mut Graph, Id) -> Id) {
         let node = self.g.node(at).clone();
         let need: Vec<bool> = node.inputs.iter().map(|x| self.needs[*x]).collect();
         let mut operands: Vec<Id> = node.inputs.iter().map(|x| self.bring(*x)).collect();
@@ -49,7 +49,7 @@ impl BackwardPass<'_> {
         for (input, part) in self.parts(&node, &operands, result, dy, &need) {
             match square {
                 Some(_) => self.give(input, part),
-                None => self.into_squares(input, part, moved),
+                None => self.hand_to_squares(input, part, moved),
             }
         }
     }

@@ -68,7 +68,7 @@ impl BackwardPass<'_> {
         self.g.cursor = Origin { full, ..backward(self.g, id, Class::Value) };
         if let Some(root) = self.norm_root(id) {
             let reduced = root.reduced(self.g, result, dy);
-            self.into_squares(node.inputs[0], reduced, &|g, x| root.moved(g, operands[0], result, x));
+            self.hand_to_squares(node.inputs[0], reduced, &|g, x| root.moved(g, operands[0], result, x));
             return;
         }
         for (input, part) in self.parts(&node, &operands, result, dy, &need) {

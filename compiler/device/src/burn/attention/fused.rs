@@ -10,7 +10,7 @@ use crate::kernels::attention::{
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
 use crate::passes::attention_bits::KeptBits;
-use crate::slot::{Residual, TensorSlot};
+use crate::slot::{Residual, StoredPositions, TensorSlot};
 use crate::stored::{extents, stored_as};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Operand, Prim, Step};
@@ -166,8 +166,8 @@ impl Lower<'_> {
     }
 
     fn kept_bits(&mut self, KeptBits { by, dim, from }: KeptBits) -> Residual {
-        let plan = self.context.plan;
-        self.graph.residual((plan, dim, from), |at| TensorSlot::DrawnBits(by, at))
+        let count = self.context.plan.dims.size(dim).saturating_sub(from);
+        self.graph.residual(vec![StoredPositions { dim, from, count }], |at| TensorSlot::DrawnBits(by, at))
     }
 
     fn record_attention(
