@@ -69,8 +69,9 @@ pub(crate) fn uncut(g: &Graph, layout: &Layout) -> Option<Diagnostic> {
         _ => None,
     };
     let (id, why) = g.ids().find_map(|id| Some((id, why(&id)?)))?;
-    let text = format!("the stages of `{name}` cannot have these lengths");
-    let line = if cuts.reorders() { "chunks" } else { "stages" };
+    let (cannot, line) =
+        if cuts.reorders() { ("be in chunks", "chunks") } else { ("have these lengths", "stages") };
+    let text = format!("the stages of `{name}` cannot {cannot}");
     let d = Diagnostic::error(codes::E0315, text)
         .at(g.node(id).origin.span, format!("`{}` {why} the positions of `{name}`", g.path(id)));
     Some(d.and(rule.span, "its iterations are stages").help(format!("leave `{line}` out")))
