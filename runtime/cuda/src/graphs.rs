@@ -17,6 +17,11 @@ use meshwright_burn::transfer::typed;
 use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_exec::HostTensor;
 use meshwright_exec::backend::{DeviceError, Graphs, Overwrite, Replay, Shaped};
+use std::time::Duration;
+
+/// Time that a thread of CubeCL has before a recording begins. After an input came by another stream, that thread waits for the copy and
+/// frees the host's memory; a wait that begins while a graph is recorded breaks the recording off.
+const OTHER_THREADS_TURN: Duration = Duration::from_millis(20);
 
 type CubeHandle = <Cube as BackendIr>::Handle;
 
@@ -46,6 +51,7 @@ impl Graphs<CubeHandle> for GpuBackend {
     }
 
     fn start(&mut self) -> Result<(), DeviceError> {
+        std::thread::sleep(OTHER_THREADS_TURN);
         Cube::graph_start_capture(&self.device).map_err(failed)
     }
 

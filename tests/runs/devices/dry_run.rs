@@ -386,10 +386,11 @@ fn a_failed_recording_changes_no_step_compiled_for_the_host() {
             });
         (steps.collect::<Vec<f64>>(), launches, text.contains("could not be recorded"))
     };
+    // A busy machine can break off recordings too: up to three are tried again, in two steps each.
     let (losses, launches, noted) = trained("0");
-    assert!(losses.len() == 14 && launches > 5 && !noted, "{losses:?} {launches}");
+    assert!(losses.len() == 14 && (5..=11).contains(&launches) && !noted, "{losses:?} {launches}");
     let (once, later, noted) = trained("1");
-    assert!(once == losses && (1..launches).contains(&later) && !noted, "{once:?} {later}");
+    assert!(once == losses && (5..=9).contains(&later) && !noted, "{once:?} {later}");
     let (never, none, noted) = trained("1000");
     assert!(never == losses && none == 0 && noted, "{never:?} {none}");
 }
@@ -547,9 +548,10 @@ fn two_record(args: &[&str], within: f64) {
     let apart = native.iter().zip(&recorded).map(far).fold(0.0, f64::max);
     assert!(apart <= within && native.len() == recorded.len(), "{native:?} {recorded:?}");
     assert_eq!(recorded, ordinary);
-    // All steps but the first three, of both.
+    // All steps but the first three, of both; two less where a busy machine broke off the first recording.
     let launches = logged(&log).iter().filter(|l| l.0 == "graph").count();
-    assert_eq!(launches, 2 * (native.len() - 3), "{native:?}");
+    let most = native.len() - 3;
+    assert!([2 * most, 2 * (most - 2)].contains(&launches), "{launches}: {native:?}");
 }
 
 #[cfg(feature = "mpi")]

@@ -102,8 +102,9 @@ pub(crate) struct OrdinaryInputs<H> {
     pub(crate) kept: Vec<(BufId, String)>,
 }
 
-/// Recordings in vain after which a program is not recorded. In the second everything is copied back.
-const MOST_FAILURES: usize = 2;
+/// Recordings in vain after which a program is not recorded. From the second on everything is copied back; more are tried, as a thread that
+/// calls the driver at a bad moment breaks a recording off.
+const MOST_FAILURES: usize = 4;
 
 /// What a program changes of what the device keeps: its name, where it is read, and where it is at the end.
 fn changed(plan: &Plan) -> Vec<(String, BufId, BufId)> {
