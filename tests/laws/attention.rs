@@ -14,7 +14,7 @@ use meshwright_device::text::text;
 use meshwright_diag::Span;
 use meshwright_exec::HostData;
 use meshwright_ops::{
-    Contract, F64Tensor, Graph, Id, InputOpKind, LOG, Leaf, Op, Random, Recognizer, Softmax, TANH, Type,
+    Contract, F64Tensor, Graph, Id, InputOp, InputOpKind, LOG, Op, Random, Recognizer, Softmax, TANH, Type,
 };
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{AttentionPart, DType, Dim, Dims, Init, Plan, Prim};
@@ -50,7 +50,7 @@ fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> I
         false => InputOpKind::Input { name: name.into() },
     };
     g.cursor.name = name.into();
-    g.op(Leaf { leaf, ty: Type::new(dtype, dims.to_vec()) }, &[])
+    g.op(InputOp { input: leaf, ty: Type::new(dtype, dims.to_vec()) }, &[])
 }
 
 /// The equations of several heads in groups that share keys, recognized where `fused`; sizes are examples, queries, keys and width.

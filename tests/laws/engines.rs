@@ -7,7 +7,7 @@ use crate::oracle::{Bound, walk};
 use crate::split::{Way, Within, in_f32, same, same_step, way};
 use crate::subject::{build, step, subjects, tensors};
 use meshwright_core::StepGraph;
-use meshwright_ops::{Contract, F64Tensor, Graph, InputOpKind, Leaf, Type};
+use meshwright_ops::{Contract, F64Tensor, Graph, InputOp, InputOpKind, Type};
 use meshwright_plan::{DType, Dim, Dims, Operand, Prim, Step};
 use std::time::Instant;
 
@@ -85,7 +85,7 @@ fn products_are_not_rounded(mut devices: Devices) {
         let mut bound = Bound::new();
         let mut ones = |g: &mut Graph, name: &str, dims: [Dim; 2]| {
             let leaf = InputOpKind::Input { name: name.into() };
-            let id = g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+            let id = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
             bound.insert(id, F64Tensor::build(&g.dims, &dims, |_| 1.0));
             id
         };

@@ -7,7 +7,7 @@ use crate::split::{Way, Within, same_step};
 use crate::subject::{step, tensors};
 use meshwright_core::StepGraph;
 use meshwright_exec::HostData;
-use meshwright_ops::{Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Type};
+use meshwright_ops::{Contract, F64Tensor, Graph, Id, InputOp, InputOpKind, Type};
 use meshwright_plan::{DType, Dim, Dims};
 
 /// A graph with inputs that a half type holds.
@@ -25,14 +25,14 @@ impl Equations {
         let mut g = Graph::new(Dims::default());
         let one = g.dims.add("one", 1);
         let leaf = InputOpKind::Input { name: "one".into() };
-        let factor = g.op(Leaf { leaf, ty: Type::new(DType::F32, vec![one]) }, &[]);
+        let factor = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, vec![one]) }, &[]);
         let bound = Bound::from([(factor, F64Tensor::new(&g.dims, [one], vec![1.0]))]);
         Equations { g, bound, rng: Rng::new(7), half, one: factor, outputs: vec![] }
     }
 
     pub(crate) fn input(&mut self, name: &str, dims: &[Dim]) -> Id {
         let leaf = InputOpKind::Input { name: name.into() };
-        let id = self.g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+        let id = self.g.op(InputOp { input: leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
         let numbers = F64Tensor::build(&self.g.dims, dims, |_| f64::from(self.rng.float(-2.0, 2.0) as f32));
         let data = match self.half {
             Some(half) => HostData::from_f64(half, numbers.data.clone()).to_f64(),

@@ -7,7 +7,7 @@ use crate::rng::Rng;
 use crate::split::{Way, Within, same_step, way};
 use crate::subject::{step, tensors};
 use meshwright_ops::{
-    Concat, CrossEntropyGrad, ERF, F64Tensor, Graph, Id, InputOpKind, Leaf, LogSumExp, NEG, RELU, Random,
+    Concat, CrossEntropyGrad, ERF, F64Tensor, Graph, Id, InputOp, InputOpKind, LogSumExp, NEG, RELU, Random,
     Shift, TANH, Type,
 };
 use meshwright_plan::random::Distribution;
@@ -20,7 +20,7 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let (mut rng, mut bound) = (Rng::new(5), Bound::new());
     let mut input = |g: &mut Graph, name: &str, dims: &[Dim]| {
         let leaf = InputOpKind::Input { name: name.into() };
-        let id = g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+        let id = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
         bound.insert(id, F64Tensor::build(&g.dims, dims, |_| f64::from(rng.float(-2.0, 2.0) as f32)));
         id
     };
@@ -31,7 +31,7 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let (u, t) = (input(&mut g, "u", &[c, k, h]), input(&mut g, "t", &[h, o]));
     let dz = input(&mut g, "dz", &[r, k, o]);
     let leaf = InputOpKind::Input { name: "label".into() };
-    let label = g.op(Leaf { leaf, ty: Type { range: Some(c), ..Type::new(DType::I32, [r]) } }, &[]);
+    let label = g.op(InputOp { input: leaf, ty: Type { range: Some(c), ..Type::new(DType::I32, [r]) } }, &[]);
     bound.insert(label, F64Tensor::build(&g.dims, &[r], |at| (at[0] * 3 % columns) as f64));
     // Of integers: what is compared, chosen and added is constant, or a position.
     let known = columns as f64 * 0.75;
@@ -209,13 +209,13 @@ fn erf_is_within(half: bool, narrow: f64, devices: &mut Devices) {
     let mut g = Graph::new(Dims::default());
     let r = g.dims.add("r", 400);
     let leaf = InputOpKind::Input { name: "x".into() };
-    let x = g.op(Leaf { leaf, ty: Type::new(DType::F32, vec![r]) }, &[]);
+    let x = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, vec![r]) }, &[]);
     let of = |i: usize| f64::from([1.0, -1.0][i % 2] * 10f32.powf(i as f32 / 400.0 * 6.78 - 6.0));
     let mut bound = Bound::from([(x, F64Tensor::build(&g.dims, &[r], |at| of(at[0])))]);
     let mut erf = g.unary(&ERF, x);
     if half {
         let leaf = InputOpKind::Input { name: "none".into() };
-        let none = g.op(Leaf { leaf, ty: Type::new(DType::BF16, vec![r]) }, &[]);
+        let none = g.op(InputOp { input: leaf, ty: Type::new(DType::BF16, vec![r]) }, &[]);
         bound.insert(none, F64Tensor::build(&g.dims, &[r], |_| 0.0));
         erf = g.sum_of(&[erf, none]);
     }

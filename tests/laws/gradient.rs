@@ -9,7 +9,7 @@ use meshwright_core::ParamDecl;
 use meshwright_core::step::autodiff::gradients;
 use meshwright_diag::Span;
 use meshwright_ops::{
-    F64Tensor, Graph, Id, InputOpKind, Leaf, OpCall, Origin, Piece, StraightThrough, Type, Value, family,
+    F64Tensor, Graph, Id, InputOp, InputOpKind, OpCall, Origin, Piece, StraightThrough, Type, Value, family,
 };
 use meshwright_plan::{DType, Dim, Dims, Init};
 use std::time::Instant;
@@ -39,7 +39,7 @@ fn loss(subject: &Subject, weighted: usize, seed: u64) -> Result<Loss, String> {
     g.cursor = Origin::default();
     let dtype = g.ty(built.value).dtype;
     let dtype = if dtype.is_float() { dtype } else { DType::F64 };
-    let leaf = Leaf { leaf: InputOpKind::Input { name: "weights".into() }, ty: Type::new(dtype, dims) };
+    let leaf = InputOp { input: InputOpKind::Input { name: "weights".into() }, ty: Type::new(dtype, dims) };
     let w = g.op(leaf, &[]);
     built.bound.insert(w, weights);
     let factors = if weighted == 0 { vec![built.value] } else { vec![built.value, w] };
@@ -150,7 +150,7 @@ fn at_point(name: &str, x: &[f64]) -> Vec<f64> {
     for (i, v) in x.iter().enumerate() {
         let path = format!("x{i}");
         let leaf = InputOpKind::Param { path: path.clone(), init: Init::Constant(0.0) };
-        let id = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
+        let id = g.op(InputOp { input: leaf, ty: Type::new(DType::F64, []) }, &[]);
         bound.insert(id, F64Tensor::scalar(*v));
         params.push(ParamDecl::new(path, id, Span::default()));
     }
@@ -190,7 +190,7 @@ fn a_value_has_the_gradient_of_another() {
     let dims = [g.dims.add("n", 2), g.dims.add("k", 3)];
     let param = |g: &mut Graph, path: &str, dims: &[Dim]| {
         let leaf = InputOpKind::Param { path: path.into(), init: Init::Constant(0.0) };
-        g.op(Leaf { leaf, ty: Type::new(DType::F64, dims.to_vec()) }, &[])
+        g.op(InputOp { input: leaf, ty: Type::new(DType::F64, dims.to_vec()) }, &[])
     };
     let (x, p, q) = (param(&mut g, "x", &dims), param(&mut g, "p", &dims[..1]), param(&mut g, "q", &[]));
     let through = g.product(&[p, p, q]);
@@ -229,7 +229,7 @@ fn ties_of_extremes_go_to_the_first_in_row_major_order() {
             let mut g = Graph::new(Dims::default());
             let dims = [g.dims.add("n", 2), g.dims.add("k", 3)];
             let leaf = InputOpKind::Param { path: "x".into(), init: Init::Constant(0.0) };
-            let id = g.op(Leaf { leaf, ty: Type::new(DType::F64, dims) }, &[]);
+            let id = g.op(InputOp { input: leaf, ty: Type::new(DType::F64, dims) }, &[]);
             let y = build(&mut g, id, dims);
             let loss = g.contract_to(&[y], &[]);
             let param = ParamDecl::new("x".into(), id, Span::default());
@@ -264,9 +264,9 @@ fn powers_have_gradients_at_zero() {
         for tensor in [false, true] {
             let mut g = Graph::new(Dims::default());
             let leaf = InputOpKind::Param { path: "x".into(), init: Init::Constant(0.0) };
-            let x = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
+            let x = g.op(InputOp { input: leaf, ty: Type::new(DType::F64, []) }, &[]);
             let leaf = InputOpKind::Input { name: "n".into() };
-            let exponent = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
+            let exponent = g.op(InputOp { input: leaf, ty: Type::new(DType::F64, []) }, &[]);
             let args =
                 vec![Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
             let loss = family("pow", false).unwrap().call(&mut g, OpCall::of(args, DType::F64)).unwrap();

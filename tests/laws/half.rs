@@ -8,7 +8,7 @@ use crate::split::{Way, Within, same_step, way};
 use crate::subject::{Built, narrow, step, subjects, tensors};
 use meshwright_core::StepGraph;
 use meshwright_exec::HostData;
-use meshwright_ops::{Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Type};
+use meshwright_ops::{Contract, F64Tensor, Graph, Id, InputOp, InputOpKind, Type};
 use meshwright_plan::{DType, Dim};
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ fn between(b: &Built, half: DType) -> Between {
     let one = g.dims.add("one", 1);
     let mut bound = Bound::new();
     let leaf = InputOpKind::Input { name: "one".into() };
-    let factor = g.op(Leaf { leaf, ty: Type::new(DType::F32, vec![one]) }, &[]);
+    let factor = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, vec![one]) }, &[]);
     bound.insert(factor, F64Tensor::new(&g.dims, [one], vec![1.0]));
     let mut now: Vec<Id> = Vec::new();
     for id in b.graph.ids() {

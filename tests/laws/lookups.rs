@@ -8,14 +8,14 @@ use crate::equations::Equations;
 use crate::split::way;
 #[cfg(feature = "cuda")]
 use crate::subject::{step, tensors};
-use meshwright_ops::{F64Tensor, Id, InputOpKind, Leaf, Lookup, ScatterAdd, Type};
+use meshwright_ops::{F64Tensor, Id, InputOp, InputOpKind, Lookup, ScatterAdd, Type};
 use meshwright_plan::{DType, Dim};
 
 impl Equations {
     /// Positions in a dim of so many, and a few beyond its ends; one in three is the same.
     fn index(&mut self, name: &str, dims: &[Dim], size: usize) -> Id {
         let leaf = InputOpKind::Input { name: name.into() };
-        let id = self.g.op(Leaf { leaf, ty: Type::new(DType::I32, dims.to_vec()) }, &[]);
+        let id = self.g.op(InputOp { input: leaf, ty: Type::new(DType::I32, dims.to_vec()) }, &[]);
         let mut next = 0;
         let positions = F64Tensor::build(&self.g.dims, dims, |_| {
             next += 1;

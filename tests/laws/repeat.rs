@@ -124,7 +124,7 @@ impl Maker {
     fn leaf(&mut self, leaf: InputOpKind, dims: Vec<Dim>) -> Id {
         let value = F64Tensor::build(&self.g.dims, &dims, |_| self.rng.float(-1.2, 1.2));
         let scope = self.g.scope.take();
-        let id = self.g.op(Leaf { leaf, ty: Type::new(self.float, dims) }, &[]);
+        let id = self.g.op(InputOp { input: leaf, ty: Type::new(self.float, dims) }, &[]);
         self.g.scope = scope;
         self.bound.insert(id, value);
         id

@@ -5,8 +5,8 @@ use crate::devices::{Devices, to};
 use crate::equations::Equations;
 use crate::split::way;
 use meshwright_ops::{
-    CrossEntropy, CrossEntropyGrad, F64Tensor, Id, InputOpKind, Leaf, LogSumExp, NEG, RSQRT, Random, Softmax,
-    Type,
+    CrossEntropy, CrossEntropyGrad, F64Tensor, Id, InputOp, InputOpKind, LogSumExp, NEG, RSQRT, Random,
+    Softmax, Type,
 };
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{DType, Dim, Monoid};
@@ -15,7 +15,7 @@ impl Equations {
     fn label(&mut self, rows: Dim, classes: Dim) -> Id {
         let leaf = InputOpKind::Input { name: "label".into() };
         let ty = Type { range: Some(classes), ..Type::new(DType::I32, [rows]) };
-        let id = self.g.op(Leaf { leaf, ty }, &[]);
+        let id = self.g.op(InputOp { input: leaf, ty }, &[]);
         let many = self.g.dims.size(classes);
         self.bound.insert(id, F64Tensor::build(&self.g.dims, &[rows], |at| (at[0] * 3 % many) as f64));
         id

@@ -2,7 +2,7 @@
 //! not.
 
 use meshwright_ops::family::{Sample, SampleInput};
-use meshwright_ops::{Graph, Id, InputOpKind, Leaf, Type, families};
+use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Type, families};
 use meshwright_plan::Dims;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ fn built(sample: &Sample, sizes: &BTreeMap<&'static str, usize>) -> Option<Graph
     let leaf = |g: &mut Graph, (k, i): (usize, &SampleInput)| -> Id {
         let dims = i.dims.iter().filter_map(|(n, _)| g.dims.find(n)).collect();
         let ty = Type { dtype: i.dtype, dims, range: i.range.and_then(|(n, _)| g.dims.find(n)) };
-        g.op(Leaf { leaf: InputOpKind::Input { name: format!("x{k}") }, ty }, &[])
+        g.op(InputOp { input: InputOpKind::Input { name: format!("x{k}") }, ty }, &[])
     };
     let x: Vec<Id> = sample.inputs.iter().enumerate().map(|i| leaf(&mut g, i)).collect();
     // A sample may build its ops with no regard to refusals.

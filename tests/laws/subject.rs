@@ -6,7 +6,7 @@ use crate::rng::Rng;
 use meshwright_core::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::family::{SampleBuild, SampleInput};
 use meshwright_ops::{
-    Class, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Rename, Sample, Type, families,
+    Class, F64Tensor, Graph, Id, InputOp, InputOpKind, Origin, Rename, Sample, Type, families,
 };
 use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid};
 
@@ -173,7 +173,7 @@ impl Builder {
         } else {
             InputOpKind::Input { name }
         };
-        let id = self.graph.op(Leaf { leaf, ty }, &[]);
+        let id = self.graph.op(InputOp { input: leaf, ty }, &[]);
         self.graph.cursor = Origin::default();
         self.bound.insert(id, value);
         id

@@ -379,7 +379,7 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<S
 mod tests {
     use super::*;
     use crate::step::step_graph::StepOutput;
-    use meshwright_ops::{Graph, InputOpKind, Leaf, NEG, Type};
+    use meshwright_ops::{Graph, InputOp, InputOpKind, NEG, Type};
     use meshwright_plan::{DType, Dims};
 
     /// A step that gives the negative of an input.
@@ -387,7 +387,7 @@ mod tests {
         let mut g = Graph::new(Dims::default());
         let d = g.dims.add("d", 3);
         let ty = Type::new(DType::F32, [d]);
-        let x = g.op(Leaf { leaf: InputOpKind::Input { name: "x".into() }, ty }, &[]);
+        let x = g.op(InputOp { input: InputOpKind::Input { name: "x".into() }, ty }, &[]);
         let id = g.unary(&NEG, x);
         let outputs = vec![StepOutput { name: "y".into(), id, kind: OutputKind::Output }];
         StepGraph {

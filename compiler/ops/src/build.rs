@@ -1,12 +1,17 @@
 //! Short forms for building graphs out of ops: what gradients, expansions and optimizers are written in.
 
 use crate::{
-    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, InRange, Index, Lookup, OpError, Reduce,
-    Select, Unary, UnaryDef, Value,
+    AND, Add, Binary, BinaryDef, Cast, Const, Contract, DIV, EQ, Expand, FLOOR_DIV, GE, GT, Graph, Id,
+    InRange, Index, LE, LT, Lookup, MAX, MIN, MOD, NE, OR, OpError, POW, Reduce, Select, Unary, UnaryDef,
+    Value,
 };
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Monoid};
 use std::sync::Arc;
+
+/// Every function of two values.
+static BINARY: &[&BinaryDef] =
+    &[&DIV, &POW, &MIN, &MAX, &LT, &LE, &GT, &GE, &EQ, &NE, &AND, &OR, &FLOOR_DIV, &MOD];
 
 impl Graph {
     /// A scalar constant.

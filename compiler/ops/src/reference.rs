@@ -2,7 +2,7 @@
 
 use crate::family::SampleInput;
 use crate::signature::{Choice, DimGroup, Unset};
-use crate::{Family, Graph, Id, InputOpKind, Leaf, OpCall, Type, Value, families};
+use crate::{Family, Graph, Id, InputOp, InputOpKind, OpCall, Type, Value, families};
 use meshwright_plan::{DType, Dims};
 
 /// The reference entry of a family.
@@ -92,7 +92,7 @@ fn leaf(g: &mut Graph, input: &SampleInput) -> Id {
     let dims = input.dims.iter().filter_map(|(n, _)| g.dims.find(n)).collect();
     let range = input.range.and_then(|(n, _)| g.dims.find(n));
     let leaf = InputOpKind::Input { name: "x".into() };
-    g.op(Leaf { leaf, ty: Type { dtype: input.dtype, dims, range } }, &[])
+    g.op(InputOp { input: leaf, ty: Type { dtype: input.dtype, dims, range } }, &[])
 }
 
 fn signature(g: &Graph, args: &[Id], y: Id) -> String {

@@ -97,7 +97,7 @@ impl Maker {
             let v = self.rng.float(low, high);
             if ty.dtype.is_float() { v } else { v.floor() }
         });
-        let id = self.g.op(Leaf { leaf, ty }, &[]);
+        let id = self.g.op(InputOp { input: leaf, ty }, &[]);
         self.bound.insert(id, value);
         id
     }
@@ -127,7 +127,7 @@ impl Maker {
         self.at(&path, &path);
         self.g.cursor.class = Class::Param;
         let leaf = InputOpKind::State { path: path.clone(), init: Init::Constant(0.7) };
-        let id = self.g.op(Leaf { leaf, ty: Type::new(DType::F64, dims.clone()) }, &[]);
+        let id = self.g.op(InputOp { input: leaf, ty: Type::new(DType::F64, dims.clone()) }, &[]);
         self.bound.insert(id, F64Tensor::build(&self.g.dims, &dims, |_| 0.7));
         self.states.push(StateDecl { path, id, span: Span::default(), next: None });
         id
@@ -584,7 +584,7 @@ impl Maker {
                     let v = v.or(default).expect("a default");
                     let number = self.g.constant(v, DType::F64);
                     if s.name == "lr" && self.rng.one_in(3) {
-                        let leaf = Leaf { leaf: InputOpKind::StepNumber, ty: Type::new(DType::F64, []) };
+                        let leaf = InputOp { input: InputOpKind::StepNumber, ty: Type::new(DType::F64, []) };
                         let step = self.g.op(leaf, &[]);
                         let rate = self.g.unary(&RECIP, step);
                         Chosen::Scalar(self.g.product(&[number, rate]), None)

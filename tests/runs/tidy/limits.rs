@@ -103,6 +103,8 @@ struct Module {
     defines: BTreeSet<String>,
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
+    /// Words in calls of macros, which may define them.
+    named: BTreeSet<String>,
 }
 
 impl Modules {
@@ -166,13 +168,17 @@ impl Modules {
             if let Some(to) = module.imports.get(segment) {
                 return self.file(&[&to[..], rest].concat(), depth - 1);
             }
-            let by_glob = |g: &Vec<String>| {
-                let exports = self.all.get(g)?;
-                let has = exports.defines.contains(segment) || exports.imports.contains_key(segment);
-                has.then(|| self.file(&[&g[..], std::slice::from_ref(segment)].concat(), depth - 1))?
+            let exported = |by_macro: bool| {
+                let mut modules = module.globs.iter().filter_map(|g| Some((g, self.all.get(g)?)));
+                let has = |m: &Module| match by_macro {
+                    true => m.named.contains(segment),
+                    false => m.defines.contains(segment) || m.imports.contains_key(segment),
+                };
+                let (g, _) = modules.find(|(_, m)| has(m))?;
+                self.file(&[&g[..], std::slice::from_ref(segment)].concat(), depth - 1)
             };
-            // What a macro makes is where the macro is called.
-            return module.globs.iter().find_map(by_glob).or(Some(module.file));
+            // Definitions of a macro are in the file that calls it.
+            return exported(false).or_else(|| exported(true)).or(Some(module.file));
         }
         self.all.get(&at).map(|m| m.file)
     }
@@ -196,11 +202,25 @@ fn add_module(items: &[syn::Item], path: Vec<String>, file: usize, all: &mut BTr
                 }
                 continue;
             }
+            syn::Item::Macro(m) if m.ident.is_none() => {
+                words(m.mac.tokens.clone(), &mut module.named);
+                continue;
+            }
             _ => continue,
         };
         module.defines.insert(name.to_string());
     }
     all.insert(path, module);
+}
+
+fn words(tokens: proc_macro2::TokenStream, out: &mut BTreeSet<String>) {
+    for token in tokens {
+        match token {
+            proc_macro2::TokenTree::Ident(i) => drop(out.insert(i.to_string())),
+            proc_macro2::TokenTree::Group(g) => words(g.stream(), out),
+            _ => {}
+        }
+    }
 }
 
 /// For each file of a crate the files that its code needs, each with the path by which it names it first. A name that is

@@ -3,6 +3,7 @@
 use super::{read, short};
 use crate::support::root;
 use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
 use std::path::{Path, PathBuf};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -55,7 +56,8 @@ pub(crate) fn sources_of(krate: &str) -> Vec<SourceFile> {
 
 fn load(krate: &str, path: &Path, folder: &Path, module: Vec<String>, out: &mut Vec<SourceFile>) {
     let file = parsed(path);
-    let items: Vec<Item> = file.items.into_iter().filter(|i| !is_test(attributes(i))).collect();
+    let mut items: Vec<Item> = file.items.into_iter().filter(|i| !is_test(attributes(i))).collect();
+    items.extend(modules_of_macros(&items));
     let at = out.len();
     out.push(SourceFile {
         name: short(path),
@@ -76,6 +78,46 @@ fn load(krate: &str, path: &Path, folder: &Path, module: Vec<String>, out: &mut 
         }
     }
     out[at].items = items;
+}
+
+/// The modules that macros of the same file declare, one for each name in a call, with the `pub use` of their items.
+fn modules_of_macros(items: &[Item]) -> Vec<Item> {
+    let macros = || items.iter().filter_map(|i| if let Item::Macro(m) = i { Some(m) } else { None });
+    let body = |name: &syn::Ident| macros().find(|m| m.ident.as_ref() == Some(name)).map(|m| &m.mac.tokens);
+    let mut out = vec![];
+    for call in macros().filter(|m| m.ident.is_none()) {
+        let text = call.mac.path.get_ident().and_then(body).map(TokenStream::to_string).unwrap_or_default();
+        let text = text.replace(' ', "");
+        if !text.contains("mod$") {
+            continue;
+        }
+        for name in call.mac.tokens.clone() {
+            if let TokenTree::Ident(name) = name {
+                out.push(syn::parse_quote!(mod #name;));
+                if text.contains("::*;") {
+                    out.push(syn::parse_quote!(pub use #name::*;));
+                }
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn modules_that_macros_declare_are_found() {
+    let file: syn::File = syn::parse_quote! {
+        macro_rules! files { ($($name:ident),*) => { $(mod $name; pub use $name::*;)* }; }
+        macro_rules! other { ($name:ident) => { fn $name() {} }; }
+        files! { a, b }
+        other! { c }
+    };
+    let found: Vec<String> =
+        modules_of_macros(&file.items).iter().map(|i| i.to_token_stream().to_string()).collect();
+    assert_eq!(found, ["mod a ;", "pub use a :: * ;", "mod b ;", "pub use b :: * ;"]);
+    let names: Vec<String> = sources().into_iter().map(|s| s.name).collect();
+    for file in ["compiler/ops/src/ops/softmax.rs", "runtime/cpu/src/kernels/softmax.rs"] {
+        assert!(names.iter().any(|n| n == file), "{file}");
+    }
 }
 
 /// A Rust file.
@@ -281,8 +323,10 @@ impl Paths {
     }
 
     fn tokens_end(&mut self, segments: &mut Vec<String>, line: usize) {
-        if !segments.is_empty() {
-            self.add(std::mem::take(segments), line, How::Path);
+        let found = std::mem::take(segments);
+        // `pub(super)` needs nothing of the module above.
+        if !found.is_empty() && found != ["super"] {
+            self.add(found, line, How::Path);
         }
     }
 }

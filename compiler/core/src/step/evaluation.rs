@@ -7,7 +7,7 @@ use crate::step::optimizers::AVERAGE;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
 use meshwright_ops::tensor::better;
-use meshwright_ops::{Class, Computes, F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Leaf, Role, Source};
+use meshwright_ops::{Class, Computes, F64Tensor, Fold, Graph, Id, InputOp, InputOpKind, Kind, Role, Source};
 use meshwright_plan::{Dim, IdVec, Monoid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub(crate) fn averaged(mut program: Program) -> Program {
         let path = format!("{path}/{AVERAGE}");
         node.origin.name = path.as_str().into();
         node.origin.class = Class::OptimizerState;
-        node.op = Arc::new(Leaf { leaf: InputOpKind::Param { path, init }, ty: node.ty.clone() });
+        node.op = Arc::new(InputOp { input: InputOpKind::Param { path, init }, ty: node.ty.clone() });
     }
     program
 }

@@ -7,7 +7,7 @@
 //! layouts, devices and checkpoints need no rule for it.
 
 use crate::step::step_graph::{OutputKind, StepOutput};
-use meshwright_ops::{Class, Graph, Id, InputOpKind, Leaf, Origin, RECIP, Type};
+use meshwright_ops::{Class, Graph, Id, InputOp, InputOpKind, Origin, RECIP, Type};
 use meshwright_plan::{DType, Init, Phase};
 
 /// How the scale starts and grows.
@@ -100,7 +100,7 @@ fn state(g: &mut Graph, name: &str, init: f64) -> (String, Id) {
     let path = format!("{PREFIX}{name}");
     cursor(g, &path);
     let leaf = InputOpKind::OptimizerState { path: path.clone(), init: Init::Constant(init) };
-    (path, g.op(Leaf { leaf, ty: Type::new(DType::F32, []) }, &[]))
+    (path, g.op(InputOp { input: leaf, ty: Type::new(DType::F32, []) }, &[]))
 }
 
 fn store(outputs: &mut Vec<StepOutput>, name: String, leaf: Id, id: Id) {

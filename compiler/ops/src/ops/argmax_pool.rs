@@ -1,7 +1,6 @@
 //! The gradient of the greatest and least under a window: which tap holds it, and where its cotangent goes.
 
-use super::pool::each_covered;
-use super::slides::{Has, replaced};
+use super::slides::{Has, each_covered, replaced};
 use crate::family::{float, integer, no_spelling, truth};
 use crate::tensor::better;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};

@@ -39,24 +39,6 @@ impl std::fmt::Debug for BinaryDef {
     }
 }
 
-/// Every function of two values.
-pub static BINARY: &[&BinaryDef] = &[
-    &super::DIV,
-    &super::POW,
-    &super::MIN,
-    &super::MAX,
-    &super::LT,
-    &super::LE,
-    &super::GT,
-    &super::GE,
-    &super::EQ,
-    &super::NE,
-    &super::AND,
-    &super::OR,
-    &super::FLOOR_DIV,
-    &super::MOD,
-];
-
 /// No derivative.
 pub(crate) fn flat(_: &mut Graph, _: Id, _: Id, _: Id, _: [bool; 2]) -> [Option<Vec<Id>>; 2] {
     [None, None]

@@ -1,21 +1,6 @@
-//! The cosine of an angle in radians.
+//! The cosine of an angle in radians. [`COS`] is defined with the sine, since each is the other's derivative.
 
-use super::unary::{floats, unary_family};
-use crate::UnaryDef;
-use meshwright_plan::expr::UnaryFn;
-
-/// The cosine of an angle in radians.
-pub static COS: UnaryDef = UnaryDef {
-    name: "cos",
-    takes: floats,
-    takes_text: "floats",
-    linear: false,
-    expr: |e, x| e.unary(UnaryFn::Cos, x),
-    derivative: |g, x, _| {
-        let s = g.unary(&super::SIN, x);
-        Some(vec![g.unary(&super::NEG, s)])
-    },
-    oracle: f64::cos,
-};
+use super::sin::COS;
+use super::unary::unary_family;
 
 unary_family!("cos", COS, "The cosine of an angle in radians.", -7.0, 7.0);

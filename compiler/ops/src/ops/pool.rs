@@ -1,10 +1,10 @@
 //! Pooling: `max_pool`, `min_pool`, `sum_pool` and `mean_pool` fold what each position of a window covers.
 
-use super::slides::{DILATION, Has, PADDING, STRIDE, WINDOWS, replaced, slides};
+use super::slides::{DILATION, Has, PADDING, STRIDE, WINDOWS, each_covered, replaced, slides};
 use super::{ArgmaxPool, Covered, Unpool};
 use crate::family::float;
 use crate::signature::{Choice, Unset};
-use crate::tensor::{better, each_position};
+use crate::tensor::better;
 use crate::{
     Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpCall, OpError, Roles, Sample, Setting, Signature, Type,
 };
@@ -226,34 +226,4 @@ impl Op for Pool {
         });
         out
     }
-}
-
-/// Calls `f` with every position along `dims`, the number of every tap that meets an element there, and the dims and
-/// position of that element.
-pub(super) fn each_covered(
-    table: &Dims,
-    dims: &[Dim],
-    slides: &[SlidingWindow],
-    mut f: impl FnMut(&[usize], usize, &[Dim], &[usize]),
-) {
-    let elements = replaced(dims, slides, Has::Narrow);
-    let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
-    each_position(&table.shape(dims), |at| {
-        let mut number = 0;
-        each_position(&table.shape(&taps), |tap| {
-            let mut place = at.to_vec();
-            let mut inside = true;
-            for (s, t) in slides.iter().zip(tap) {
-                let k = dims.iter().position(|d| *d == s.narrow).unwrap_or(0);
-                match s.element(at[k], *t, table) {
-                    Some(i) => place[k] = i,
-                    None => inside = false,
-                }
-            }
-            if inside {
-                f(at, number, &elements, &place);
-            }
-            number += 1;
-        });
-    });
 }

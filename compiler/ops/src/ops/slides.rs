@@ -1,9 +1,10 @@
 //! What the brackets and options of convolution and pooling say: how a kernel slides along each dim.
 
 use crate::signature::{Arrow, Choice, DIM, DimGroup, Unset};
+use crate::tensor::each_position;
 use crate::{Graph, OpCall, OpError, Setting, Type, Value};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, SlidingWindow};
+use meshwright_plan::{DType, Dim, Dims, SlidingWindow};
 
 /// Windows along one to three dims.
 pub(super) const WINDOWS: DimGroup =
@@ -265,6 +266,36 @@ pub(super) fn replaced(dims: &[Dim], slides: &[SlidingWindow], has: Has) -> Vec<
         slides.iter().map(pair).find(|p| p.0 == *d).map_or(*d, |p| p.1)
     };
     dims.iter().map(other).collect()
+}
+
+/// Calls `f` with every position along `dims`, the number of every tap that meets an element there, and the dims and
+/// position of that element.
+pub(super) fn each_covered(
+    table: &Dims,
+    dims: &[Dim],
+    slides: &[SlidingWindow],
+    mut f: impl FnMut(&[usize], usize, &[Dim], &[usize]),
+) {
+    let elements = replaced(dims, slides, Has::Narrow);
+    let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
+    each_position(&table.shape(dims), |at| {
+        let mut number = 0;
+        each_position(&table.shape(&taps), |tap| {
+            let mut place = at.to_vec();
+            let mut inside = true;
+            for (s, t) in slides.iter().zip(tap) {
+                let k = dims.iter().position(|d| *d == s.narrow).unwrap_or(0);
+                match s.element(at[k], *t, table) {
+                    Some(i) => place[k] = i,
+                    None => inside = false,
+                }
+            }
+            if inside {
+                f(at, number, &elements, &place);
+            }
+            number += 1;
+        });
+    });
 }
 
 #[cfg(test)]

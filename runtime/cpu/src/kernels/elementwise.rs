@@ -85,7 +85,7 @@ multiversion! {
 }
 
 multiversion! {
-    fn convert[A: Number](a: &[A], d: &mut Converted<'_>) {
+    fn convert[A: Convertible](a: &[A], d: &mut Converted<'_>) {
         match d {
             Converted::F32(d) => each(a, d, |x| x.f32()),
             Converted::F64(d) => each(a, d, |x| x.f64()),
@@ -108,7 +108,7 @@ pub(super) trait Comparable: Element + PartialOrd {}
 impl<T: Element + PartialOrd> Comparable for T {}
 
 /// Types with conversions.
-trait Number: Element {
+trait Convertible: Element {
     fn f32(self) -> f32;
     fn f64(self) -> f64;
     fn i32(self) -> i32;
@@ -117,7 +117,7 @@ trait Number: Element {
 
 macro_rules! number {
     ($($t:ident)*) => {$(
-        impl Number for $t {
+        impl Convertible for $t {
             #[inline(always)]
             fn f32(self) -> f32 {
                 self as f32

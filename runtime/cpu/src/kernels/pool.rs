@@ -41,17 +41,17 @@ pub struct PoolKernel {
 }
 
 /// An element that is folded.
-trait Number: Element + PartialOrd + std::ops::AddAssign {
+trait Poolable: Element + PartialOrd + std::ops::AddAssign {
     const LEAST: Self;
     const GREATEST: Self;
 }
 
-impl Number for f32 {
+impl Poolable for f32 {
     const LEAST: f32 = f32::NEG_INFINITY;
     const GREATEST: f32 = f32::INFINITY;
 }
 
-impl Number for f64 {
+impl Poolable for f64 {
     const LEAST: f64 = f64::NEG_INFINITY;
     const GREATEST: f64 = f64::INFINITY;
 }
@@ -59,7 +59,7 @@ impl Number for f64 {
 /// Whether `v` replaces `old`: it is beyond it, or it is the first that is no number.
 #[inline(always)]
 #[allow(clippy::eq_op, reason = "what is not equal to itself is no number")]
-fn beyond<T: Number>(max: bool, v: T, old: T) -> bool {
+fn beyond<T: Poolable>(max: bool, v: T, old: T) -> bool {
     (if max { v > old } else { v < old }) || (v != v && old == old)
 }
 
@@ -179,7 +179,7 @@ impl PoolKernel {
         });
     }
 
-    fn fold<T: Number>(&self, x: &[T], out: &mut [T]) {
+    fn fold<T: Poolable>(&self, x: &[T], out: &mut [T]) {
         let monoid = if let PoolWork::Fold(m) = self.work { m } else { Monoid::Sum };
         let start = match monoid {
             Monoid::Max => T::LEAST,
@@ -200,7 +200,7 @@ impl PoolKernel {
         });
     }
 
-    fn taps<T: Number>(&self, x: &[T], out: &mut [i32]) {
+    fn taps<T: Poolable>(&self, x: &[T], out: &mut [i32]) {
         let max = self.work == PoolWork::Tap(Monoid::Max);
         self.each(out, &|row, from, out| {
             out.fill(row.taps.first().map_or(0, |t| t.0 as i32));
@@ -216,7 +216,7 @@ impl PoolKernel {
         });
     }
 
-    fn choose<T: Number>(&self, taps: &[i32], values: &[T], out: &mut [T]) {
+    fn choose<T: Poolable>(&self, taps: &[i32], values: &[T], out: &mut [T]) {
         self.each(out, &|row, from, out| {
             out.fill(T::default());
             for (tap, n) in &row.taps {

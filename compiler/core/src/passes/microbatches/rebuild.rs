@@ -5,7 +5,7 @@ use super::parts::BatchPart;
 use crate::passes::linear::ScopeItem;
 use crate::passes::stages::Stages;
 use meshwright_diag::Span;
-use meshwright_ops::{Boundary, Crossing, Cut, Graph, Id, Index, Leaf, Node, Repeat, RepeatId, Type};
+use meshwright_ops::{Boundary, Crossing, Graph, Id, Index, InputOp, Node, Repeat, RepeatId, SplitDim, Type};
 use meshwright_plan::{DType, Dim, IdVec, Microbatches};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -123,13 +123,13 @@ impl Rebuild<'_> {
         let Microbatches { dim, over } = self.batch.parts;
         let whole = |d: &mut Dim| *d = if *d == dim { self.batch.whole } else { *d };
         node.ty.dims.iter_mut().chain(&mut node.ty.range).for_each(whole);
-        if let Some(leaf) = node.op.as_any().downcast_ref::<Leaf>() {
+        if let Some(leaf) = node.op.as_any().downcast_ref::<InputOp>() {
             let mut ty: Type = leaf.ty.clone();
             ty.dims.iter_mut().chain(&mut ty.range).for_each(whole);
-            node.op = Arc::new(Leaf { leaf: leaf.leaf.clone(), ty });
+            node.op = Arc::new(InputOp { input: leaf.input.clone(), ty });
         }
         let made = self.new.push(node);
-        let cut = self.new.op(Cut { dim: self.batch.whole, to: vec![dim, over] }, &[made]);
+        let cut = self.new.op(SplitDim { dim: self.batch.whole, to: vec![dim, over] }, &[made]);
         self.given.insert(id, cut);
         made
     }

@@ -4,7 +4,7 @@ use super::operand::Operand;
 use crate::resolve::Resolver;
 use crate::resolve::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Const, Cut, Id, Join, Op, Rename, Shift, Value};
+use meshwright_ops::{Const, Id, MergeDims, Op, Rename, Shift, SplitDim, Value};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{At, DimItem, Expr};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ enum Item<'a> {
     Rename { from: Dim, to: Dim, span: Span },
     Lookup { dim: Dim, index: Operand<'a>, span: Span },
     Slice { from: Dim, to: Dim, start: i64, span: Span },
-    Cut { dim: Dim, to: Vec<Dim>, span: Span },
-    Join { dims: Vec<Dim>, to: Dim, span: Span },
+    SplitDim { dim: Dim, to: Vec<Dim>, span: Span },
+    MergeDims { dims: Vec<Dim>, to: Dim, span: Span },
 }
 
 impl Item<'_> {
@@ -23,8 +23,8 @@ impl Item<'_> {
     fn of(&self) -> (Vec<Dim>, Span) {
         match self {
             Item::Rename { from, span, .. } | Item::Slice { from, span, .. } => (vec![*from], *span),
-            Item::Lookup { dim, span, .. } | Item::Cut { dim, span, .. } => (vec![*dim], *span),
-            Item::Join { dims, span, .. } => (dims.clone(), *span),
+            Item::Lookup { dim, span, .. } | Item::SplitDim { dim, span, .. } => (vec![*dim], *span),
+            Item::MergeDims { dims, span, .. } => (dims.clone(), *span),
         }
     }
 }
@@ -77,7 +77,7 @@ impl<'a> Resolver<'a> {
         }
         if item.to.len() > 1 {
             let to = self.dims_of(&item.to)?;
-            return Some(Item::Cut { dim: from, to, span: item.span });
+            return Some(Item::SplitDim { dim: from, to, span: item.span });
         }
         match (&item.at, item.to.as_slice()) {
             (Some(At::Value(_)), [to]) => {
@@ -122,7 +122,7 @@ impl<'a> Resolver<'a> {
     fn joined(&mut self, dims: Vec<Dim>, item: &'a DimItem) -> Option<Item<'a>> {
         let to = self.dims_of(&item.to)?;
         match (to.as_slice(), &item.at) {
-            ([to], None) => Some(Item::Join { dims, to: *to, span: item.span }),
+            ([to], None) => Some(Item::MergeDims { dims, to: *to, span: item.span }),
             _ => {
                 let list: Vec<&str> = item.dims.iter().map(|d| d.text.as_str()).collect();
                 let joined = list.join(" * ");
@@ -209,8 +209,10 @@ impl<'a> Resolver<'a> {
                 Item::Slice { from, to, start, span } => {
                     (Arc::new(Shift { from: *from, to: *to, start: *start, fill: 0.0 }), *span)
                 }
-                Item::Cut { dim, to, span } => (Arc::new(Cut { dim: *dim, to: to.clone() }), *span),
-                Item::Join { dims, to, span } => (Arc::new(Join { dims: dims.clone(), to: *to }), *span),
+                Item::SplitDim { dim, to, span } => (Arc::new(SplitDim { dim: *dim, to: to.clone() }), *span),
+                Item::MergeDims { dims, to, span } => {
+                    (Arc::new(MergeDims { dims: dims.clone(), to: *to }), *span)
+                }
                 Item::Rename { .. } | Item::Lookup { .. } => continue,
             };
             match self.make(&[base], span, |g| g.add_op(op, &[x])) {

@@ -4,7 +4,7 @@ use crate::resolve::Resolver;
 use crate::resolve::report::{listed, nearest};
 use crate::resolve::scope::Val;
 use meshwright_diag::{Diagnostic, Near, Span, codes};
-use meshwright_ops::{Id, Kind, Leaf, RepeatId};
+use meshwright_ops::{Id, InputOp, Kind, RepeatId};
 use meshwright_syntax::ast::{Call, Layer, Variable};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl<'a> Resolver<'a> {
 
     /// The parameter or state of the first call, which must be as it is declared here. A state has the next value that earlier
     /// calls give it.
-    pub(in crate::resolve) fn shared_variable(&mut self, p: &'a Variable, path: &str, leaf: &Leaf) -> Val {
+    pub(in crate::resolve) fn shared_variable(&mut self, p: &'a Variable, path: &str, leaf: &InputOp) -> Val {
         let Some(id) = self.paths.get(path).and_then(|o| o.id) else { return Val::Poison };
         let Some(state) = self.states.iter().find(|s| s.id == id) else {
             let same = self.same_leaf(p, path, leaf, id);
@@ -125,13 +125,13 @@ impl<'a> Resolver<'a> {
         self.make(&[], p.name.span, |g| Ok(g.choose(training, next, id)))
     }
 
-    fn same_leaf(&mut self, p: &'a Variable, path: &str, leaf: &Leaf, id: Id) -> bool {
+    fn same_leaf(&mut self, p: &'a Variable, path: &str, leaf: &InputOp, id: Id) -> bool {
         let node = self.graph.node(id);
         let (first, here) = (self.shape(id), &leaf.ty);
         let text = if node.ty.dims != here.dims || node.ty.dtype != here.dtype {
             let here = format!("{} {}", here.dtype, self.graph.dims.list(&here.dims));
             format!("the shared `{path}` is {first}, but this call needs {here}")
-        } else if node.op.kind() != Kind::Input(leaf.leaf.clone()) {
+        } else if node.op.kind() != Kind::Input(leaf.input.clone()) {
             format!("the shared `{path}` has another initial value in this call")
         } else {
             return true;

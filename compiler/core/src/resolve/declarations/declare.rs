@@ -9,7 +9,7 @@ use crate::resolve::scope::{ScopeKind, Val};
 use crate::resolve::{PathOrigin, Resolver};
 use meshwright_diag::foreign::{Advice, WordPlace, advice};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
-use meshwright_ops::{Class, InputOpKind, Leaf, Origin, RepeatId, Type};
+use meshwright_ops::{Class, InputOp, InputOpKind, Origin, RepeatId, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
 use meshwright_syntax::ast::{ExprKind, Input, Name, Variable};
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ impl<'a> Resolver<'a> {
         // Inside of loops a variable has one value for each iteration.
         let stack = open.len();
         let dims: Vec<Dim> = open.into_iter().chain(dims).collect();
-        let leaf = Leaf { leaf, ty: Type::new(dtype, dims) };
+        let leaf = InputOp { input: leaf, ty: Type::new(dtype, dims) };
         if self.scope().shared {
             let val = self.shared_variable(p, &path, &leaf);
             self.define(&p.name, val);
@@ -324,7 +324,7 @@ impl<'a> Resolver<'a> {
         self.scope().call_values(name);
         let ty = Type { dtype, dims: dims.clone(), range };
         let leaf = InputOpKind::Input { name: name.to_string() };
-        let val = self.make(&[], i.name.span, |g| Ok(g.op(Leaf { leaf, ty }, &[])));
+        let val = self.make(&[], i.name.span, |g| Ok(g.op(InputOp { input: leaf, ty }, &[])));
         if let Val::Tensor(id) = val {
             let decl = InputDecl { name: name.to_string(), dims, dtype, range };
             self.inputs.push((decl, id, i.name.span));

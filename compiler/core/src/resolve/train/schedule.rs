@@ -6,7 +6,7 @@ use crate::resolve::call::operand::Operand;
 use crate::resolve::number::Num;
 use crate::resolve::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Id, InputOpKind, Leaf, Type, Value};
+use meshwright_ops::{Id, InputOp, InputOpKind, Type, Value};
 use meshwright_syntax::ast::Call;
 
 /// Schedules with their parameters, and how many of those must be given.
@@ -29,7 +29,7 @@ impl<'a> Resolver<'a> {
         }
         self.point(at);
         self.graph.cursor.name = "step".into();
-        let leaf = Leaf { leaf: InputOpKind::StepNumber, ty: Type::new(self.float, []) };
+        let leaf = InputOp { input: InputOpKind::StepNumber, ty: Type::new(self.float, []) };
         let id = self.graph.op(leaf, &[]);
         self.step = Some(id);
         id

@@ -3,7 +3,7 @@
 use super::Decoding;
 use super::rebuild::free;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
-use meshwright_ops::{Graph, Id, InputOpKind, Kind, Leaf, Rename, Type};
+use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Kind, Rename, Type};
 use meshwright_plan::{DType, Dim, InputDecl};
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub fn branch(from: &Decoding, to: &Decoding) -> Option<Branching> {
     let mut g = Graph::new(dims);
     let parent = "parent".to_string();
     let ty = Type { dtype: DType::I32, dims: vec![row], range: Some(before) };
-    let at = g.op(Leaf { leaf: InputOpKind::Input { name: parent.clone() }, ty }, &[]);
+    let at = g.op(InputOp { input: InputOpKind::Input { name: parent.clone() }, ty }, &[]);
     let mut outputs = Vec::new();
     for (path, path_from) in to.caches.iter().zip(&from.caches) {
         let ((_, old), (to_graph, new)) = (given.get(path_from)?, wanted.get(path)?);
@@ -50,7 +50,7 @@ pub fn branch(from: &Decoding, to: &Decoding) -> Option<Branching> {
         let mut ty = node.ty.clone();
         ty.dims.iter_mut().filter(|d| **d == row).for_each(|d| *d = held);
         let leaf = InputOpKind::State { path: path_from.clone(), init };
-        let kept = g.op(Leaf { leaf: leaf.clone(), ty }, &[]);
+        let kept = g.op(InputOp { input: leaf.clone(), ty }, &[]);
         let target = if own {
             kept
         } else {

@@ -19,7 +19,7 @@ use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 pub use branch::{Branching, branch};
 pub use last::DecodedOutput;
 use meshwright_diag::{Diagnostic, Outcome, Span, codes};
-use meshwright_ops::{Graph, Id, InputOpKind, Leaf, Type};
+use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Type};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
 use rebuild::{Rebuild, Refusal, Sequence, free};
 use std::collections::BTreeSet;
@@ -131,7 +131,7 @@ fn decoded(step: &StepGraph, seq: Dim, of: NewPositions) -> Result<Decoding, Ref
     let mut new = Graph::new(dims);
     let [start_at, last_at] = [(&start, whole), (&last, seq)].map(|(name, range)| {
         let ty = Type { dtype: DType::I32, dims: rows.clone(), range: Some(range) };
-        new.op(Leaf { leaf: InputOpKind::Input { name: name.clone() }, ty }, &[])
+        new.op(InputOp { input: InputOpKind::Input { name: name.clone() }, ty }, &[])
     });
     let row = rows.first().copied();
     let mut r = Rebuild::new(old, new, Sequence { seq, whole, fresh }, rows, start_at);

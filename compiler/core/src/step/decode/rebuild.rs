@@ -2,8 +2,8 @@
 
 use crate::step::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{
-    Class, Contract, Crossing, DynamicUpdateSlice, Expand, Graph, Id, InRange, Index, InputOpKind, Kind,
-    Leaf, Node, Op, Origin, Rename, Role, Source, Type,
+    Class, Contract, Crossing, DynamicUpdateSlice, Expand, Graph, Id, InRange, Index, InputOp, InputOpKind,
+    Kind, Node, Op, Origin, Rename, Role, Source, Type,
 };
 use meshwright_plan::{DType, Dim, IdVec, Init};
 use std::collections::{BTreeMap, BTreeSet};
@@ -176,7 +176,8 @@ impl<'a> Rebuild<'a> {
         let of = |d: Dim| if d == self.seq { self.whole } else { d };
         let dims = node.ty.dims.iter().map(|d| if stays { *d } else { of(*d) }).collect();
         let ty = Type { dtype: node.ty.dtype, dims, range: node.ty.range.map(of) };
-        let made = self.new.push(Node { op: Arc::new(Leaf { leaf, ty: ty.clone() }), ty, ..node.clone() });
+        let made =
+            self.new.push(Node { op: Arc::new(InputOp { input: leaf, ty: ty.clone() }), ty, ..node.clone() });
         if !self.new.ty(made).has(self.whole) {
             return Ok(made);
         }
@@ -249,7 +250,7 @@ impl<'a> Rebuild<'a> {
         let leaf = InputOpKind::State { path: path.clone(), init: Init::Constant(0.0) };
         let cursor = Origin { class: Class::Value, name: path.as_str().into(), ..self.new.cursor.clone() };
         let cursor = std::mem::replace(&mut self.new.cursor, cursor);
-        let all = self.new.op(Leaf { leaf, ty: Type::new(dtype, dims) }, &[]);
+        let all = self.new.op(InputOp { input: leaf, ty: Type::new(dtype, dims) }, &[]);
         self.new.cursor = cursor;
         self.next.push(StepOutput { name: path, id: all, kind: OutputKind::Next(all) });
         let mine = loops.iter().fold(all, |x, of| self.new.cross(*of, Crossing::Slice, x));

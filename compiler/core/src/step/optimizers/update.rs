@@ -3,7 +3,7 @@
 use crate::declared::{ParamDecl, Turn};
 use crate::passes::squares::Squares;
 use crate::step::step_graph::{OutputKind, StepOutput};
-use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Leaf, NEG, Origin, RECIP, Type};
+use meshwright_ops::{Class, Graph, Id, InputOp, InputOpKind, Kind, NEG, Origin, RECIP, Type};
 use meshwright_plan::{DType, Dim, Init, Phase};
 
 /// A parameter that is trained, with its gradient.
@@ -145,7 +145,7 @@ impl<'a> Update<'a> {
         let path = format!("{}/{which}", p.decl.path);
         let keep = std::mem::replace(&mut self.g.cursor.name, path.as_str().into());
         let leaf = InputOpKind::OptimizerState { path, init };
-        let id = self.g.op(Leaf { leaf, ty }, &[]);
+        let id = self.g.op(InputOp { input: leaf, ty }, &[]);
         self.g.cursor.name = keep;
         id
     }
@@ -193,7 +193,8 @@ impl<'a> Update<'a> {
             self.g.ids().find(|i| self.g.node(*i).op.kind() == Kind::Input(InputOpKind::StepNumber));
         let id = existing.unwrap_or_else(|| {
             let keep = std::mem::replace(&mut self.g.cursor.name, "step".into());
-            let id = self.g.op(Leaf { leaf: InputOpKind::StepNumber, ty: Type::new(self.float, []) }, &[]);
+            let id =
+                self.g.op(InputOp { input: InputOpKind::StepNumber, ty: Type::new(self.float, []) }, &[]);
             self.g.cursor.name = keep;
             id
         });

@@ -96,7 +96,7 @@ pub(super) fn leaves(table: &Dims, root: &Type, extras: &[Type]) -> (Graph, Id, 
     let mut g = Graph::new(table.clone());
     let mut leaf = |ty: &Type, i: usize| {
         let leaf = crate::InputOpKind::Input { name: format!("x{i}") };
-        g.op(crate::Leaf { leaf, ty: ty.wide() }, &[])
+        g.op(crate::InputOp { input: leaf, ty: ty.wide() }, &[])
     };
     let root = leaf(root, 0);
     let extras = extras.iter().enumerate().map(|(i, t)| leaf(t, i + 1)).collect();

@@ -8,15 +8,13 @@
 
 mod body;
 mod recognize;
+mod samples;
 
 pub use body::{Body, BodyRef};
 pub use recognize::{AttentionMiss, Recognizer};
+pub(crate) use samples::FAMILY;
 
-use crate::family::{float, integer, no_spelling, truth};
-use crate::{
-    Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature,
-    Type, union,
-};
+use crate::{Emit, ExpandWhen, F64Tensor, Graph, Id, Linear, Op, OpError, Precision, Roles, Type};
 use body::{computed, leaves};
 use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
@@ -68,15 +66,6 @@ pub struct AttentionGrad {
     /// The dims of this operand.
     pub dims: Vec<Dim>,
 }
-
-/// Found in programs, never written.
-pub(crate) static FAMILY: &[Family] = &[Family {
-    name: "attention",
-    signature: Signature::SYNTAX,
-    doc: "The sum of values by a softmax of products of queries and keys; recognized where a program says so in its own equations.",
-    build: no_spelling,
-    samples,
-}];
 
 impl AttentionForm {
     /// Dims of the scores but for the keys.
@@ -455,137 +444,4 @@ impl Op for AttentionGrad {
     fn oracle(&self, x: &[&F64Tensor], _: &Type, table: &Dims) -> F64Tensor {
         by_expansion(&self.form, self, x, meshwright_plan::AttentionOperands::of(&[self.of]).extras, table)
     }
-}
-
-/// The equations of an attention over `key`, as programs have them, made one op.
-fn sample(
-    label: &'static str,
-    inputs: Vec<crate::family::SampleInput>,
-    equations: impl Fn(&mut Graph, &[Id], Dim) -> Id + Send + Sync + 'static,
-) -> Sample {
-    Sample::new(label, inputs, move |g, x| {
-        let Some(key) = g.dims.find("key") else { panic!("a sample without keys") };
-        let y = equations(g, x, key);
-        let needs = g.nodes.table(false);
-        let roots = [y];
-        let found = Recognizer::new(g, &roots, needs).run(g);
-        assert!(found.iter().all(|f| f.1.is_ok()) && found.len() == 1, "{label}: not recognized: {found:?}");
-        Ok(y)
-    })
-}
-
-impl Sample {
-    /// The same with what is made of its inputs and its value, which has no gradient of its own.
-    fn then(self, f: impl Fn(&mut Graph, &[Id], Id) -> Option<Id> + Send + Sync + 'static) -> Sample {
-        let build = self.build.clone();
-        let made = move |g: &mut Graph, x: &[Id]| {
-            let y = build(g, x)?;
-            Ok(f(g, x, y).unwrap_or(y))
-        };
-        Sample::new(self.label, self.inputs.clone(), made).flat()
-    }
-}
-
-/// The gradient of an operand of an attention with a mask; the last input is the cotangent.
-fn gradient(label: &'static str, of: usize) -> Sample {
-    let (b, q, k, w) = (("b", 2), ("q", 5), ("key", 7), ("w", 3));
-    let v = ("v", 4);
-    let inputs = vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, v]), float(&[b, q, v])];
-    sample(label, inputs, |g, x, key| {
-        let s = score(g, x[0], x[1], 0.5);
-        let query = g.ty(x[0]).dims[1];
-        let (i, j) = (g.index(query), g.index(key));
-        let seen = g.binary("<=", j, i);
-        let none = g.constant(-1e9, g.ty(s).dtype);
-        let s = g.choose(seen, s, none);
-        weighted(g, s, x[2], key)
-    })
-    .then(move |g, inputs, y| {
-        let node = g.node(y).clone();
-        let need: Vec<bool> = (0..node.inputs.len()).map(|i| i == of).collect();
-        let residuals = node.op.residuals(g, &node.inputs);
-        let x = [node.inputs, residuals].concat();
-        node.op.vjp(g, &x, y, inputs[3], &need).swap_remove(of)
-    })
-}
-
-/// `sum[key](softmax[key](score) * v)`, kept to the dims `out`.
-fn weighted(g: &mut Graph, score: Id, v: Id, key: Dim) -> Id {
-    let p = g.op(crate::Softmax { dim: key, log: false }, &[score]);
-    let keep: Vec<Dim> = union([g.ty(score), g.ty(v)]).into_iter().filter(|d| *d != key).collect();
-    g.contract_to(&[p, v], &keep)
-}
-
-fn score(g: &mut Graph, q: Id, k: Id, scale: f64) -> Id {
-    let width: Vec<Dim> = g.ty(q).dims.iter().copied().filter(|d| g.dims.name(*d) == "w").collect();
-    let keep: Vec<Dim> = union([g.ty(q), g.ty(k)]).into_iter().filter(|d| !width.contains(d)).collect();
-    let raw = g.contract_to(&[q, k], &keep);
-    g.scaled(raw, scale)
-}
-
-fn samples() -> Vec<Sample> {
-    let (b, q, k, w, v, h) = (("b", 2), ("q", 5), ("key", 7), ("w", 3), ("v", 4), ("group", 2));
-    let three = || vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, v])];
-    vec![
-        sample("plain", three(), |g, x, key| {
-            let s = score(g, x[0], x[1], 0.5);
-            weighted(g, s, x[2], key)
-        }),
-        sample("causal", three(), |g, x, key| {
-            let s = score(g, x[0], x[1], 0.5);
-            let query = g.ty(x[0]).dims[1];
-            let (i, j) = (g.index(query), g.index(key));
-            let seen = g.binary("<=", j, i);
-            let none = g.constant(-1e9, g.ty(s).dtype);
-            let s = g.choose(seen, s, none);
-            weighted(g, s, x[2], key)
-        }),
-        sample(
-            "padded, with a bias",
-            [three(), vec![truth(&[b, k]), integer(&[q, k], -3.0, 4.0)]].concat(),
-            |g, x, key| {
-                let s = score(g, x[0], x[1], 1.0);
-                let (near, bias) = (g.constant(1.0, DType::I32), g.constant(0.7, g.ty(s).dtype));
-                let near = g.binary("<", x[4], near);
-                let biased = g.sum_of(&[s, bias]);
-                let s = g.choose(near, biased, s);
-                let none = g.constant(-1e9, g.ty(s).dtype);
-                let s = g.choose(x[3], s, none);
-                weighted(g, s, x[2], key)
-            },
-        ),
-        sample("in passes", three(), |g, x, key| {
-            let s = score(g, x[0], x[1], 0.5);
-            weighted(g, s, x[2], key)
-        })
-        .then(|g, _, y| {
-            let node = g.node(y).clone();
-            node.op.expand(g, &node.inputs)
-        }),
-        gradient("of queries", 0),
-        gradient("of keys", 1),
-        gradient("of values", 2),
-        sample("with dropout", three(), |g, x, key| {
-            let s = score(g, x[0], x[1], 0.5);
-            let p = g.op(crate::Softmax { dim: key, log: false }, &[s]);
-            let dims = g.ty(p).dims.clone();
-            let distribution = meshwright_plan::random::Distribution::Bernoulli { rate: 0.25 };
-            let kept = crate::Random { stream: "dropout".into(), distribution, dims, dtype: DType::Bool };
-            let kept = g.op(kept, &[]);
-            let p = g.masked(kept, p);
-            let p = g.scaled(p, 1.0 / 0.75);
-            let keep: Vec<Dim> = union([g.ty(p), g.ty(x[2])]).into_iter().filter(|d| *d != key).collect();
-            g.contract_to(&[p, x[2]], &keep)
-        }),
-        sample(
-            "queries in groups, capped",
-            vec![float(&[b, q, h, w]), float(&[k, b, w]), float(&[v, b, k])],
-            |g, x, key| {
-                let s = score(g, x[0], x[1], 0.5);
-                let s = g.unary(&super::TANH, s);
-                let s = g.scaled(s, 3.0);
-                weighted(g, s, x[2], key)
-            },
-        ),
-    ]
 }

@@ -23,7 +23,7 @@ pub struct Recognizer {
 }
 
 /// The match of one softmax.
-struct Found {
+struct AttentionMatch {
     /// The sum that becomes the attention.
     at: Id,
     form: AttentionForm,
@@ -78,7 +78,7 @@ impl Recognizer {
     }
 
     /// `None` where the softmax weights no sum along its dim.
-    fn find(&self, g: &Graph, softmax: Id, key: Dim) -> Result<Option<Found>, AttentionMiss> {
+    fn find(&self, g: &Graph, softmax: Id, key: Dim) -> Result<Option<AttentionMatch>, AttentionMiss> {
         let Some((path, at)) = self.reader(g, softmax, key) else { return Ok(None) };
         let miss = |why: &str| Err(AttentionMiss(why.into()));
         let mut chain = softmax;
@@ -90,12 +90,13 @@ impl Recognizer {
         }
         let last = path.last().copied().unwrap_or(softmax);
         let scope = g.node(at).scope;
-        let mut search = Search { recognizer: self, g, key, scope, product: None, extras: Vec::new() };
+        let mut search =
+            AttentionSearch { recognizer: self, g, key, scope, product: None, extras: Vec::new() };
         let (score, ScoreProduct { at: product, q, k, space }, width) =
             search.score(g.node(softmax).inputs[0])?;
         let weight = search.weight(softmax, &path)?;
         let (values, weight) = search.values(at, last, weight)?;
-        let Search { extras, .. } = search;
+        let AttentionSearch { extras, .. } = search;
         let out = g.ty(at).dims.clone();
         let rows = |d: &Dim| space.contains(d) && *d != key;
         let of_values = g.ty(values).dims.clone();
@@ -125,7 +126,7 @@ impl Recognizer {
             return miss("its scores have no derivative element by element");
         }
         let inputs = [&[q, k, values], extras.as_slice()].concat();
-        Ok(Some(Found { at, form, inputs }))
+        Ok(Some(AttentionMatch { at, form, inputs }))
     }
 
     /// The sum along `key` that the softmax weights, and the values on the way there; `None` where there is none.
@@ -157,7 +158,7 @@ struct ScoreProduct {
 }
 
 /// The search of one attention.
-struct Search<'a> {
+struct AttentionSearch<'a> {
     recognizer: &'a Recognizer,
     g: &'a Graph,
     key: Dim,
@@ -167,7 +168,7 @@ struct Search<'a> {
     extras: Vec<Id>,
 }
 
-impl Search<'_> {
+impl AttentionSearch<'_> {
     fn miss<T>(&self, why: impl Into<String>) -> Result<T, AttentionMiss> {
         Err(AttentionMiss(why.into()))
     }
@@ -184,7 +185,7 @@ impl Search<'_> {
 
     /// The scores as a body, and the width of queries and keys.
     fn score(&mut self, score: Id) -> Result<(Body, ScoreProduct, Vec<Dim>), AttentionMiss> {
-        let mut made = Made::default();
+        let mut made = BodyBuilder::default();
         let product = self.find_product(score)?;
         self.product = Some(product.clone());
         let result = self.absorb(score, &mut made)?;
@@ -240,7 +241,7 @@ impl Search<'_> {
     }
 
     /// A value as part of a body: computed again where it has both keys and queries, and would else be stored so.
-    fn absorb(&mut self, id: Id, made: &mut Made) -> Result<BodyRef, AttentionMiss> {
+    fn absorb(&mut self, id: Id, made: &mut BodyBuilder) -> Result<BodyRef, AttentionMiss> {
         if let Some(known) = made.known.get(&id) {
             return Ok(*known);
         }
@@ -284,7 +285,7 @@ impl Search<'_> {
         of: BodyRef,
         numbers: &[Id],
         dims: &[Dim],
-        made: &mut Made,
+        made: &mut BodyBuilder,
     ) -> Result<BodyRef, AttentionMiss> {
         if numbers.is_empty() {
             return Ok(of);
@@ -298,8 +299,8 @@ impl Search<'_> {
     }
 
     /// The function between softmax and sum, which must be linear.
-    fn weight(&mut self, softmax: Id, path: &[Id]) -> Result<Made, AttentionMiss> {
-        let mut made = Made { last: BodyRef::Root, ..Made::default() };
+    fn weight(&mut self, softmax: Id, path: &[Id]) -> Result<BodyBuilder, AttentionMiss> {
+        let mut made = BodyBuilder { last: BodyRef::Root, ..BodyBuilder::default() };
         made.known.insert(softmax, BodyRef::Root);
         let mut before = softmax;
         for id in path {
@@ -327,7 +328,7 @@ impl Search<'_> {
     }
 
     /// The values that a sum weights, and the body of the weights with the numbers that it multiplies them by.
-    fn values(&mut self, at: Id, last: Id, mut made: Made) -> Result<(Id, Body), AttentionMiss> {
+    fn values(&mut self, at: Id, last: Id, mut made: BodyBuilder) -> Result<(Id, Body), AttentionMiss> {
         let (numbers, factors) = self.factors(at);
         let others: Vec<Id> = factors.iter().copied().filter(|x| *x != last).collect();
         let [values] = others[..] else {
@@ -343,14 +344,14 @@ impl Search<'_> {
 }
 
 /// A body that is being made.
-struct Made {
+struct BodyBuilder {
     nodes: Vec<(Arc<dyn Op>, Vec<BodyRef>)>,
     known: BTreeMap<Id, BodyRef>,
     last: BodyRef,
 }
 
-impl Default for Made {
-    fn default() -> Made {
-        Made { nodes: Vec::new(), known: BTreeMap::new(), last: BodyRef::Root }
+impl Default for BodyBuilder {
+    fn default() -> BodyBuilder {
+        BodyBuilder { nodes: Vec::new(), known: BTreeMap::new(), last: BodyRef::Root }
     }
 }

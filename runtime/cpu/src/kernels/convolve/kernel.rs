@@ -1,7 +1,7 @@
 //! The kernel's gradient: for every tap the sum over all positions.
 
 use super::pack::Image;
-use super::shape::{ConvolveRow, ConvolveShape, INPUT, KERNEL, RESULT, Run, Sweep, offsets, rows, runs};
+use super::shape::{ConvolveRow, ConvolveShape, INPUT, KERNEL, RESULT, Sweep, TapRun, offsets, rows, runs};
 use super::tile::{Factors, MOST_ROWS, Stretch, Tiled};
 use crate::kernels::instruction_set::Level;
 use crate::kernels::par;
@@ -18,7 +18,7 @@ pub(super) struct ToKernel {
     /// For each outer tap the rows of positions that have it: number of the row, and of the input's.
     met: Vec<Vec<(usize, usize)>>,
     sweep: Sweep,
-    runs: Vec<Run>,
+    runs: Vec<TapRun>,
     /// Images and groups, as offsets in input and result.
     batch: Vec<[usize; 2]>,
     groups: Vec<[usize; 2]>,

@@ -111,7 +111,7 @@ pub(super) fn offsets(dims: &[Shared], tensor: usize) -> Vec<usize> {
 
 /// A stretch of taps of a sweep that lie next to each other in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct TapRun {
     /// First source element of the first.
     pub(super) at: i64,
     /// Position of the first among the sweep's taps.
@@ -120,12 +120,12 @@ pub(super) struct Run {
 }
 
 /// The stretches of a sweep.
-pub(super) fn runs(sweep: &Sweep) -> Vec<Run> {
-    let mut out: Vec<Run> = Vec::new();
+pub(super) fn runs(sweep: &Sweep) -> Vec<TapRun> {
+    let mut out: Vec<TapRun> = Vec::new();
     for (index, (_, at)) in sweep.taps.iter().enumerate() {
         match out.last_mut() {
             Some(r) if r.at + r.len as i64 == *at => r.len += 1,
-            _ => out.push(Run { at: *at, index, len: 1 }),
+            _ => out.push(TapRun { at: *at, index, len: 1 }),
         }
     }
     out

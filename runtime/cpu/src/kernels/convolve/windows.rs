@@ -1,7 +1,7 @@
 //! Result from input and kernel, and input from result and kernel: the same walk over the destination.
 
 use super::pack::Image;
-use super::shape::{ConvolveRow, ConvolveShape, KERNEL, RESULT, Run, Sweep, offsets, rows, runs};
+use super::shape::{ConvolveRow, ConvolveShape, KERNEL, RESULT, Sweep, TapRun, offsets, rows, runs};
 use super::tile::{Factors, MOST_ROWS, Stretch, Tiled};
 use crate::kernels::instruction_set::Level;
 use crate::kernels::par;
@@ -15,7 +15,7 @@ pub(super) struct ToImage {
     image: Image,
     rows: Vec<ConvolveRow>,
     /// Walks along the last sliding dim with their runs, and where their kernel begins.
-    sweeps: Vec<(Sweep, Vec<Run>, usize)>,
+    sweeps: Vec<(Sweep, Vec<TapRun>, usize)>,
     /// Offset in the kernel of every row of its copy, `[groups][sweeps][outer taps][taps][ins]`, and of the lanes in it.
     weights: Vec<usize>,
     of_lanes: Vec<usize>,
@@ -195,7 +195,7 @@ impl ToImage {
         &self,
         row: &ConvolveRow,
         sweep: &Sweep,
-        runs: &[Run],
+        runs: &[TapRun],
         start: usize,
         out: &mut Vec<Stretch>,
     ) {

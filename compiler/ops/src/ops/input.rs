@@ -1,26 +1,26 @@
-//! Leaves: what is bound before the step.
+//! Program inputs: values that are bound before the step.
 
 use crate::op::eq_by;
 use crate::{Emit, F64Tensor, Family, Graph, Id, InputOpKind, Kind, Linear, Op, OpError, Roles, Type};
 use meshwright_plan::Dims;
 
-/// An input, a parameter, a moment, a state or the number of the step.
+/// An input, a parameter, optimizer state, a state or the number of the step.
 #[derive(Clone, Debug)]
-pub struct Leaf {
-    /// What it is.
-    pub leaf: InputOpKind,
+pub struct InputOp {
+    /// Its kind.
+    pub input: InputOpKind,
     /// Its type, as declared.
     pub ty: Type,
 }
 
-/// Leaves are written as declarations.
+/// Program inputs are written as declarations.
 pub(crate) static FAMILY: &[Family] = &[];
 
-eq_by!(Leaf, |l| (std::mem::discriminant(&l.leaf), l.leaf.name().to_string(), l.ty.clone()));
+eq_by!(InputOp, |l| (std::mem::discriminant(&l.input), l.input.name().to_string(), l.ty.clone()));
 
-impl Op for Leaf {
+impl Op for InputOp {
     fn name(&self) -> &'static str {
-        match &self.leaf {
+        match &self.input {
             InputOpKind::Input { .. } => "input",
             InputOpKind::Param { .. } => "param",
             InputOpKind::OptimizerState { .. } => "moment",
@@ -38,7 +38,7 @@ impl Op for Leaf {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Input(self.leaf.clone())
+        Kind::Input(self.input.clone())
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -48,7 +48,7 @@ impl Op for Leaf {
     fn lower(&self, _: &mut dyn Emit) {}
 
     fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
-        // A leaf has no meaning of its own: whoever evaluates binds it.
+        // An input has no meaning of its own: whoever evaluates binds it.
         F64Tensor::build(table, &y.dims, |_| f64::NAN)
     }
 }

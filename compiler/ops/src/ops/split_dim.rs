@@ -7,7 +7,7 @@ use meshwright_plan::{Dim, Dims, Prim, Window};
 
 /// `y[a = i, b = j] = x[dim = i * size(b) + j]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Cut {
+pub struct SplitDim {
     /// The dim of the operand.
     pub dim: Dim,
     /// The dims of the result, the outermost first.
@@ -16,7 +16,7 @@ pub struct Cut {
 
 /// `y[to = i * size(b) + j] = x[a = i, b = j]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Join {
+pub struct MergeDims {
     /// The dims of the operand, the outermost first.
     pub dims: Vec<Dim>,
     /// The dim of the result.
@@ -34,7 +34,7 @@ pub(crate) static FAMILY: &[Family] = &[
             let cut = |label: &'static str, d: usize, sizes: &'static [(&'static str, usize)]| {
                 Sample::new(label, vec![float(&[("c", 2), ("d", d), ("e", 3)]), float(sizes)], |g, x| {
                     let (dim, to) = (g.ty(x[0]).dims[1], g.ty(x[1]).dims.clone());
-                    let y = g.op(Cut { dim, to }, &[x[0]]);
+                    let y = g.op(SplitDim { dim, to }, &[x[0]]);
                     Ok(g.product(&[y, x[1]]))
                 })
             };
@@ -57,7 +57,7 @@ pub(crate) static FAMILY: &[Family] = &[
                         d: usize| {
                 Sample::new(label, vec![float(dims), float(&[("d", d)])], move |g, x| {
                     let (all, to) = (g.ty(x[0]).dims.clone(), g.ty(x[1]).dims[0]);
-                    let y = g.op(Join { dims: joined.iter().map(|i| all[*i]).collect(), to }, &[x[0]]);
+                    let y = g.op(MergeDims { dims: joined.iter().map(|i| all[*i]).collect(), to }, &[x[0]]);
                     Ok(g.product(&[y, x[1]]))
                 })
             };
@@ -115,7 +115,7 @@ fn inner(many: &[Dim], table: &Dims) -> usize {
     table.elements(&many[1..])
 }
 
-impl Op for Cut {
+impl Op for SplitDim {
     fn name(&self) -> &'static str {
         "cut"
     }
@@ -140,7 +140,7 @@ impl Op for Cut {
     fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
         let dims = g.ty(y).dims.clone();
         let dy = g.expanded(dy, &dims);
-        vec![Some(g.op(Join { dims: self.to.clone(), to: self.dim }, &[dy]))]
+        vec![Some(g.op(MergeDims { dims: self.to.clone(), to: self.dim }, &[dy]))]
     }
 
     fn lower(&self, e: &mut dyn Emit) {
@@ -169,7 +169,7 @@ impl Op for Cut {
     }
 }
 
-impl Op for Join {
+impl Op for MergeDims {
     fn name(&self) -> &'static str {
         "join"
     }
@@ -198,7 +198,7 @@ impl Op for Join {
     fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
         let dims = g.ty(y).dims.clone();
         let dy = g.expanded(dy, &dims);
-        vec![Some(g.op(Cut { dim: self.to, to: self.dims.clone() }, &[dy]))]
+        vec![Some(g.op(SplitDim { dim: self.to, to: self.dims.clone() }, &[dy]))]
     }
 
     fn lower(&self, e: &mut dyn Emit) {
