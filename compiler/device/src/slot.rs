@@ -87,6 +87,11 @@ impl Slots {
         TensorIr { id: self.insert(slot), shape: Shape::from(shape.to_vec()), status, dtype }
     }
 
+    /// All slots, each at the index that is its id.
+    pub fn all(&self) -> &[TensorSlot] {
+        &self.all
+    }
+
     /// The slot of an id.
     pub fn get(&self, id: TensorId) -> Option<TensorSlot> {
         self.all.get(id.value() as usize).copied()
@@ -139,14 +144,14 @@ pub struct Residual {
     pub tensors: Vec<TensorId>,
 }
 
-/// The positions of a loop of which values are stored, counted from the first one that the device has.
+/// The stored positions of a loop, counted from the first one that the device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredPositions {
     /// Dim of the loop.
     pub dim: Dim,
     /// The lowest position that is read; those below are not stored.
     pub from: usize,
-    /// How many are stored.
+    /// Number of stored positions.
     pub count: usize,
 }
 

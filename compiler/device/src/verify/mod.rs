@@ -1,7 +1,8 @@
 //! Checks a device plan by running it on tensors that are nothing but names and places.
 //!
-//! A tensor is written once and read while it lives; what is fused away is in no launch; collectives start in the Plan's order; what lives at
-//! the same time lies apart in the arena; what outlives the program lives at its end, and nothing else does.
+//! A tensor is written once and read while it is live; no launch has a tensor that is fused away; collectives start in
+//! the Plan's order; live tensors do not overlap in the arena; exactly the buffers that outlive the program are live at
+//! its end.
 
 mod occupancy;
 
@@ -22,9 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// # Errors
 /// The first launch that breaks an invariant, and which.
 pub fn verify(plan: &Plan, device: &DevicePlan) -> Result<(), String> {
+    let fused = |slot: &TensorSlot| matches!(slot, TensorSlot::Buffer(buf) if device.never.contains(buf));
     let mut verifier = Verifier {
         plan,
         device,
+        fused: device.slots.all().iter().map(fused).collect(),
         alive: Occupancy::new(&device.arena, stacks(device)),
         in_flight: BTreeMap::new(),
         parts: vec![],
@@ -49,13 +52,15 @@ fn stacks(device: &DevicePlan) -> BTreeSet<TensorId> {
 struct Verifier<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
+    /// By id of a tensor, whether it is a buffer that fusion has removed.
+    fused: Vec<bool>,
     /// The tensors that hold something, with their places.
     alive: Occupancy,
-    /// By collective what it receives.
+    /// Received tensors, by collective.
     in_flight: BTreeMap<u32, Vec<(TensorId, Vec<Stretch>)>>,
     /// Values that are made within a stack before they are put there.
     parts: Vec<Stretch>,
-    /// Results of kernels so far that the arena has places for.
+    /// Number of kernel results so far with a place in the arena.
     asked: usize,
     last_collective: Option<usize>,
 }
@@ -95,13 +100,11 @@ impl Verifier<'_> {
         }
     }
 
-    /// The slot of a tensor, which fusion has not removed; `done` says what is done with it.
-    fn slot(&self, id: TensorId, done: &str) -> Result<TensorSlot, String> {
-        match self.device.slots.get(id) {
-            Some(TensorSlot::Buffer(buf)) if self.device.never.contains(&buf) => {
-                Err(format!("{} is {done}, which is fused away", TensorSlot::Buffer(buf)))
-            }
-            Some(slot) => Ok(slot),
+    /// Fails if a tensor has no slot, or if fusion has removed it; `done` says what is done with it.
+    fn check_slot(&self, id: TensorId, done: &str) -> Result<(), String> {
+        match self.fused.get(id.value() as usize) {
+            Some(false) => Ok(()),
+            Some(true) => Err(format!("{} is {done}, which is fused away", self.device.slots.name(id))),
             None => Err(format!("the tensor {} is {done}, which has no slot", id.value())),
         }
     }
@@ -165,7 +168,7 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    /// A carry is a buffer, of which a device may hold nothing.
+    /// A carry, whose buffer may be empty on a device.
     fn carry(&mut self, from: BufId, ends: bool, to: Option<BufId>) {
         let mut to = to.into_iter().flat_map(|to| self.device.slots.of_buffer(to));
         for id in self.device.slots.of_buffer(from) {
@@ -178,9 +181,9 @@ impl Verifier<'_> {
 
     /// The places of a tensor that is read.
     fn take(&mut self, id: TensorId, ends: bool) -> Result<Vec<Stretch>, String> {
-        let slot = self.slot(id, "read")?;
+        self.check_slot(id, "read")?;
         let held = if ends { self.alive.remove(id) } else { self.alive.places(id).cloned() };
-        held.ok_or_else(|| format!("{slot} is read while it holds nothing"))
+        held.ok_or_else(|| format!("{} is read while it holds nothing", self.device.slots.name(id)))
     }
 
     fn read(&mut self, tensor: &TensorIr) -> Result<Vec<Stretch>, String> {
@@ -188,9 +191,9 @@ impl Verifier<'_> {
     }
 
     fn write(&mut self, id: TensorId, places: Vec<Stretch>) -> Result<(), String> {
-        let slot = self.slot(id, "written")?;
+        self.check_slot(id, "written")?;
         match self.alive.insert(id, places) {
-            Some(_) => Err(format!("{slot} is written while it holds something")),
+            Some(_) => Err(format!("{} is written while it holds something", self.device.slots.name(id))),
             None => Ok(()),
         }
     }
@@ -309,7 +312,7 @@ impl Verifier<'_> {
         at: Iteration,
     ) -> Result<(), String> {
         let told = |problem: String| format!("launch {} ({}): {problem}", id.0, launch.kind.name());
-        // In a loop the first one comes again, and a message with the next chunk of a stage.
+        // In a loop the first one repeats, and so do messages with the next chunk of a stage.
         if at.depth() == 0
             && of.link.is_none()
             && self.last_collective.replace(launch.step).is_some_and(|last| last > launch.step)
