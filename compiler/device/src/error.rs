@@ -1,8 +1,8 @@
-//! What can be wrong with a Plan or a kernel of it on one device.
+//! Errors of a Plan or of a kernel on one device.
 
 use meshwright_plan::{Arity, DType};
 
-/// A kernel that cannot be prepared, or was run with what it was not prepared for.
+/// A kernel that cannot be prepared, or was run with other operands than it was prepared for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
     /// Strides do not match the iteration's rank.
@@ -60,7 +60,7 @@ pub enum NoAttentionKernel {
     /// Keys or values of another dtype than the queries.
     #[error("its queries are `{0}`, but its keys or values `{1}`")]
     Mixed(DType, DType),
-    /// Something beside queries and keys.
+    /// An operand besides queries and keys.
     #[error("its scores have an operand of `{0}`")]
     Beside(DType),
     /// Queries and keys of a width that kernels are not made for.

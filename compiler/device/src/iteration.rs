@@ -9,7 +9,7 @@ pub const MOST_NESTED: usize = 8;
 /// Positions of the loops around a launch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Iteration {
-    /// The dim of each, outermost first, and the position along it among those that the device has.
+    /// Position along the dim of each loop, outermost first, among those that the device has.
     at: [Option<(Dim, usize)>; MOST_NESTED],
     /// The position in all of them, row-major, but for that over the parts of the batch.
     index: u32,
@@ -23,7 +23,7 @@ impl Iteration {
         if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
             *free = Some((dim, position - first));
         }
-        // What is drawn belongs to an example, whatever part of the batch it is in.
+        // Random values belong to an example, in any part of the batch.
         if plan.microbatches.is_some_and(|m| m.over == dim) {
             self.part = position;
         } else {

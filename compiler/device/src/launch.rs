@@ -34,9 +34,10 @@ pub struct DevicePlan {
     pub left: BTreeSet<BufId>,
     /// Buffers of the Plan that fusion removes: no launch reads or writes them.
     pub never: BTreeSet<BufId>,
-    /// Buffers that need no storage: those of `never` whose storage no other buffer takes, and the stacks of masks that are drawn again.
+    /// Buffers without storage: those of `never` whose storage no other buffer takes, and the stacks of masks that are
+    /// drawn again.
     pub absent: BTreeSet<BufId>,
-    /// By step, why attention is computed by plain operations in place of a kernel.
+    /// Reasons why attention is computed by plain operations, by step.
     pub attention_without_kernel: BTreeMap<usize, NoAttentionKernel>,
     /// Offsets of the results of kernels; empty on targets without an arena.
     pub arena: Arena,
@@ -109,7 +110,7 @@ pub struct LoopLaunch {
     pub from: usize,
     /// The positions along the dim that the device has.
     pub positions: Range<usize>,
-    /// Those of them that are iterated.
+    /// The iterated range of them.
     pub runs: Range<usize>,
     /// Numbers that calls in the loop take on every device, where devices make different calls in it: stages of a pipeline.
     pub numbers: Option<u64>,
@@ -134,7 +135,7 @@ pub struct CollectiveLaunch {
     pub calls: Vec<TransportCall>,
     /// Launches that unpack the received tensors; empty if it is async.
     pub unpack: Vec<LaunchId>,
-    /// Which end of a link between two stages it is; none of a collective.
+    /// The end of a link between two stages; none for a collective.
     pub link: Option<LinkEnd>,
 }
 

@@ -1,8 +1,10 @@
-//! Compiles a Plan for one device: a [`DevicePlan`] says what the device launches, in which order, and where everything lies.
+//! Compiles a Plan for one device: a [`DevicePlan`] has the launches of the device in order, and the offsets of their
+//! results.
 //!
 //! **Invariants:**
-//! - A device plan is a function of the Plan, the rank and the [`Target`](target::Target), which is a value. No GPU is needed to compile for one.
-//! - What a device computes is what the Plan says; collectives are started in the Plan's order.
+//! - A device plan is a function of the Plan, the rank and the [`Target`](target::Target), a value. No GPU is needed to
+//! compile for one.
+//! - A device computes the values of the Plan, and starts collectives in the Plan's order.
 //! - This is the only crate of the compiler that names Burn, and it names its graphs alone: no backend.
 
 pub mod access;

@@ -40,7 +40,7 @@ struct Printer<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
     graphs: bool,
-    /// By launch the places of its results, run after run.
+    /// Places of the results of each launch, run after run.
     spots: BTreeMap<LaunchId, Vec<Spot>>,
     out: String,
 }
@@ -193,7 +193,7 @@ impl Printer<'_> {
         self.line(indent, format_args!("{name} {from} -> {to}"));
     }
 
-    /// What a transport sends or receives.
+    /// The memory that a transport sends or receives.
     fn piece(&self, of: &CallPiece) -> String {
         let ends = if of.ends { "*" } else { "" };
         let told = |id| format!("{}{ends} {}{:?}", self.device.slots.name(id), of.dtype, of.shape);
@@ -221,7 +221,7 @@ fn place(spot: &Spot) -> Option<String> {
 
 /// The name of an operation of Burn.
 fn operation_name(operation: &OperationIr) -> String {
-    // Burn has no names but those of its variants: `BaseFloat(Reshape(ShapeOpIr { …`.
+    // Burn's operations have no names except those of their variants: `BaseFloat(Reshape(ShapeOpIr { …`.
     let text = format!("{operation:?}");
     let variants = text.split("OpIr").next().unwrap_or_default();
     let variant = variants.rsplit('(').nth(1).unwrap_or(variants);

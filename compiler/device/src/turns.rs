@@ -3,7 +3,7 @@
 use meshwright_plan::BufId;
 use std::ops::Range;
 
-/// The buffers of what goes from one iteration to the next.
+/// The buffers of a carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Carried {
     /// First value.
@@ -16,9 +16,9 @@ pub struct Carried {
     pub next: BufId,
     /// Value after the loop.
     pub last: BufId,
-    /// Whether nothing in the body reads the current.
+    /// Whether nothing in the body reads the current value.
     pub unread: bool,
-    /// The lag of the step that makes what is next.
+    /// Lag of the step that computes the next value.
     pub lag: usize,
 }
 
@@ -39,7 +39,7 @@ pub enum Turn {
         /// Position along the dim of the loop.
         position: usize,
     },
-    /// A carry is after a loop without iterations what it started as.
+    /// After a loop without iterations a carry has its initial value.
     Skip {
         /// Index among the carries of the loop.
         carry: usize,

@@ -1,4 +1,4 @@
-//! A device plan as other programs read it: what `explain --emit device --format json` prints.
+//! A device plan for other programs: the output of `explain --emit device --format json`.
 
 use crate::arena::Spot;
 use crate::costs::{LaunchCosts, Totals};
@@ -89,7 +89,7 @@ impl TensorView {
 impl DevicePlan {
     /// SHA-256 of the plan, in hexadecimal digits: equal for equal plans.
     pub fn hash(&self) -> String {
-        // What is derived writes every field of it.
+        // The derived `Debug` writes every field.
         let digest = Sha256::digest(format!("{VERSION} {self:?}"));
         digest.iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");

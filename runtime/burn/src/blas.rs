@@ -29,7 +29,7 @@ pub fn product(left: (Matrix, usize), right: (Matrix, usize), out: (Matrix, usiz
     (left.1 == out.1 && right.1 == out.1).then_some(product)
 }
 
-/// What an epilogue does after a bias, or with a factor; see [`Follows`].
+/// The part of an epilogue after a bias, or on a factor; see [`Follows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     Nothing,
@@ -43,17 +43,17 @@ pub enum Then {
     LeftSums,
 }
 
-/// Where everything of a product is.
+/// Addresses of a matmul.
 pub struct ProductAddresses {
     pub factors: [u64; 2],
     pub out: u64,
     /// A bias, or the sums of a factor.
     pub vector: Option<u64>,
-    /// Bits of a `relu`, or what a `gelu` was applied to.
+    /// Bits of a `relu`, or the operand of a `gelu`.
     pub aux: Option<u64>,
 }
 
-/// The same with addresses, and what follows.
+/// The same with addresses, and the rest of the epilogue.
 pub fn at(product: MatrixProduct, then: Then, places: &ProductAddresses) -> MatrixProduct {
     let at = |matrix: Matrix, address| Matrix { address, ..matrix };
     let (vector, columns) = (places.vector, product.out.columns);

@@ -1,18 +1,18 @@
-//! Whether a device computes with what a Plan holds. Asked before anything runs: a kernel that is compiled for elements
-//! which the device lacks fails in the words of its compiler.
+//! Check of a Plan's dtypes before anything runs: a kernel for a dtype that the device lacks fails in the words of its
+//! compiler.
 
 use burn_backend::DType as BurnType;
 use meshwright_device::stored::stored_as;
 use meshwright_exec::{ExecError, Place, place};
 use meshwright_plan::{BufId, DType, Plan, Prim};
 
-/// Fails at the first value of a dtype that the device does not compute with: what is given from outside, then what steps
-/// compute, in their order.
+/// Fails at the first value of a dtype that the device does not compute with: inputs first, then results of steps, in
+/// their order.
 ///
 /// # Errors
 /// [`ExecError::DType`], which names the value.
 pub fn check(plan: &Plan, rank: usize, computes: impl Fn(BurnType) -> bool) -> Result<(), ExecError> {
-    // Of pairs, whose values are those of what was folded, the indices.
+    // For pairs, the dtype of their indices; their values have the dtype of the folded values.
     let lacks = |dtype: DType| !computes(if dtype.is_pair() { BurnType::I32 } else { stored_as(dtype) });
     let dtype = |buf: BufId| plan.buffers.get(buf.0 as usize).map(|b| b.dtype);
     for leaf in &plan.program_inputs {

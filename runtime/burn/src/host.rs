@@ -1,4 +1,5 @@
-//! Burn's backend of the host, on which tests run what GPUs run: with Burn's operations alone, or with plain kernels for all that a GPU has kernels for.
+//! Burn's backend of the host, on which tests run the device plans of GPUs: with Burn's operations alone, or with plain
+//! kernels instead of all GPU kernels.
 
 use crate::dtypes;
 use crate::iteration::{slice_at, update_at};
@@ -32,11 +33,11 @@ pub(crate) trait HostProducts: Send {
     /// The product of two tensors of one dtype, with elements of `dtype`.
     fn product(&mut self, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor;
 
-    /// What chooses its kernels.
+    /// Its choice of kernels.
     fn tuned(&mut self) -> &mut TunedProducts;
 }
 
-/// What a device of the host has beside Burn's operations.
+/// Parts of a device of the host besides Burn's operations.
 #[derive(Default)]
 pub(crate) enum HostLibrary {
     #[default]
@@ -73,7 +74,7 @@ fn pins(gpu: Option<u32>) -> Option<u32> {
 /// A thread of the host that runs operations of Burn.
 pub(crate) struct Host {
     products: HostLibrary,
-    /// Storage for what collectives receive.
+    /// Storage for a collective's results.
     pool: Pool,
 }
 

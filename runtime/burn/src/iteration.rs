@@ -1,4 +1,4 @@
-//! One position of what a loop stacks: which one is known when its body runs.
+//! One position of a loop's stack, which is known when the body runs.
 
 use burn_backend::Slice;
 use burn_ir::{BackendIr, HandleContainer, HandleKind, TensorIr};

@@ -1,8 +1,9 @@
-//! Devices of the host that run operations of Burn, for tests: the oracles of what GPUs run. And what they share with GPUs: how tensors
-//! get from the host to a backend of Burn and back.
+//! Devices of the host that run operations of Burn, for tests: the oracles of GPUs. And the code that they share with
+//! GPUs: transfers between the host and a backend of Burn.
 //!
-//! **Invariant:** no code here decides anything: a device computes what the launches of its device plan (`meshwright_device`) say, in which pairs, truth
-//! values and random values have their forms. The results are those of the native kernels but for rounding.
+//! **Invariant:** no code here decides anything: a device runs the launches of its device plan (`meshwright_device`),
+//! which fixes the forms of pairs, truth values and random values. The results are those of the native kernels except
+//! for rounding.
 
 #[doc(hidden)]
 pub mod blas;
@@ -33,7 +34,7 @@ pub fn reference() -> DeviceKind {
     DeviceKind::new(HostPlatform::Launches)
 }
 
-/// What the host computes beside Burn's operations.
+/// The host's kernels besides Burn's operations.
 #[derive(Clone, Copy)]
 enum HostPlatform {
     Operations,
@@ -59,7 +60,7 @@ impl Platform for HostPlatform {
     }
 }
 
-/// What computes products: in tests a stand-in for cuBLASLt, where `libraries` names one.
+/// The library of matmuls: in tests a stand-in for cuBLASLt, if `libraries` names one.
 fn products(libraries: &Paths) -> HostLibrary {
     #[cfg(test)]
     return stand_in::open(libraries).map_or(HostLibrary::Nothing, HostLibrary::Products);

@@ -10,15 +10,15 @@ use meshwright_exec::{HostTensor, opaque};
 
 /// A tensor that stays where it is.
 pub trait Pinning: Send + 'static {
-    /// Where it is.
+    /// Its address.
     fn address(&self) -> u64;
 }
 
-/// What a collective works on, in the memory of the host or of the device; there nowhere, where there are no elements.
+/// Memory of a collective, on the host or on the device; an empty tensor has none.
 pub enum BurnMemory<P> {
-    /// Of the host.
+    /// On the host.
     Host(HostMemory),
-    /// Of the GPU of that number.
+    /// On the GPU of that number.
     Device {
         /// The tensor.
         pinned: Option<P>,
@@ -34,9 +34,9 @@ impl<P: Pinning> CallMemory for BurnMemory<P> {
             BurnMemory::Host(memory) => memory.buf(piece),
             BurnMemory::Device { pinned, gpu } => {
                 let address = pinned.as_ref().map_or(0, P::address);
-                // SAFETY: what is pinned stays at its address, has the elements of its piece, and lives in the owner of the
-                // call until that has ended; it is not written by any operation, since these write to memory that nobody else
-                // holds, or to places of the arena that are free as long as the call is in flight.
+                // SAFETY: a pinned tensor stays at its address, has the elements of its piece, and lives in the owner
+                // of the call until that has ended; no operation writes to it, since operations write to memory without
+                // other holders, or to places of the arena that are free as long as the call is in flight.
                 Ok(unsafe { Buf::device(address, piece.elements(), piece.dtype, *gpu) })
             }
         }
@@ -48,7 +48,7 @@ impl<P: Pinning> CallMemory for BurnMemory<P> {
             BurnMemory::Host(memory) => memory.buf_mut(piece),
             BurnMemory::Device { pinned, gpu } => {
                 let address = pinned.as_ref().map_or(0, P::address);
-                // SAFETY: as above, and what is received is written to memory that is new, to a place of the arena, or to that of what is sent.
+                // SAFETY: as above; the result is written to new memory, to a place of the arena, or over the operand.
                 Ok(unsafe { BufMut::device(address, piece.elements(), piece.dtype, *gpu) })
             }
         }
@@ -59,7 +59,7 @@ impl<P> BurnMemory<P> {
     /// A copy of a tensor in the memory of the host, to be sent; of none, nothing.
     ///
     /// # Errors
-    /// Where the tensor cannot be read.
+    /// If the tensor cannot be read.
     pub fn of_host<B: BackendIr>(
         tensor: Option<B::Handle>,
         piece: &CallPiece,

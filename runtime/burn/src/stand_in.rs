@@ -1,4 +1,5 @@
-//! Products of tests by the stand-in for cuBLASLt, in the memory of the host: what a GPU is told, of the same tensors.
+//! Matmuls of tests by the stand-in for cuBLASLt, in the memory of the host: with a GPU's arguments, on the same
+//! tensors.
 
 use super::blas::{self, ProductAddresses, Then};
 use super::host::HostProducts;

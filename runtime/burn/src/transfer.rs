@@ -18,7 +18,7 @@ pub fn typed<B: BackendIr>(handle: B::Handle, dtype: BurnType, shape: &[usize]) 
     }
 }
 
-/// The elements of a tensor of the host, which are no pairs, as Burn takes them.
+/// The elements of a host tensor without pairs, in Burn's form.
 pub fn elements(host: HostTensor) -> TensorData {
     let shape = stored_shape(host.dtype(), &host.shape);
     match host.data {
@@ -33,7 +33,7 @@ pub fn elements(host: HostTensor) -> TensorData {
     }
 }
 
-/// A tensor of the device with the elements of one of the host, which are no pairs and not none.
+/// A tensor of the device with the elements of a host tensor, which is not empty and has no pairs.
 pub fn upload<B: Backend>(host: HostTensor, device: &B::Device) -> HandleKind<B> {
     let whole = matches!(host.data, HostData::I32(_) | HostData::U8(_) | HostData::Bool(_));
     let data = elements(host);
@@ -51,7 +51,7 @@ pub fn uninitialized<B: Backend>(shape: Shape, dtype: BurnType, device: &B::Devi
     }
 }
 
-/// A copy of a device's elements. Waits for whatever the device still has to do for them.
+/// A copy of a device's elements. Waits for the launches that write them.
 pub fn download_numbers<B: BackendIr>(
     tensor: B::Handle,
     dtype: DType,
@@ -107,10 +107,10 @@ pub fn upload_parts<B: BackendIr>(
     vec![part(values), part(HostData::I32(indices))]
 }
 
-/// A copy of a device's elements as [`upload_parts`] has them there. Waits for whatever the device still has to do for them.
+/// A copy of a device's elements in the form of [`upload_parts`]. Waits for the launches that write them.
 ///
 /// # Errors
-/// Where a part of a pair is missing, or elements of another dtype or number come.
+/// If a part of a pair is missing, or elements have another dtype or number.
 pub fn download<B: BackendIr>(
     parts: Vec<B::Handle>,
     dtype: DType,

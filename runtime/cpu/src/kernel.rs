@@ -1,4 +1,4 @@
-//! A kernel that is ready to run, with what it reads and writes.
+//! A prepared kernel, with its operands and results.
 
 use super::pool::Pool;
 use super::tensor::{owns_storage, slice, slice_mut, view_of_part};
@@ -10,7 +10,7 @@ use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_exec::backend::RngState;
 use meshwright_plan::DType;
 
-/// What a kernel does to its operands and results.
+/// The function of a kernel on its operands and results.
 type RunKernel = Box<dyn Fn(&Args<'_>, &mut [SliceMut<'_>]) -> Result<(), KernelError> + Send>;
 
 /// How a kernel gets its results.
@@ -34,7 +34,7 @@ impl KernelWork {
         KernelWork { how: How::Run(Box::new(run)) }
     }
 
-    /// No work: the result is the part of the operand along its first dim that is told, and shares its storage.
+    /// No work: the result is the part of the operand along its first dim that `part` chooses, and shares its storage.
     pub(crate) fn view(part: impl Fn(RngState) -> Result<usize, KernelError> + Send + 'static) -> KernelWork {
         KernelWork { how: How::View(Box::new(part)) }
     }
@@ -50,7 +50,7 @@ impl KernelWork {
     }
 }
 
-/// Operands or results, of which there are so many.
+/// Exactly `N` operands or results.
 pub(super) fn exactly<const N: usize>(locals: &[Local]) -> Result<&[Local; N], LoweringError> {
     let found = locals.len();
     locals.try_into().map_err(|_| LoweringError::Plan(format!("{found} operands where {N} are needed")))
@@ -67,7 +67,7 @@ pub(crate) struct Output {
 /// A kernel of a program.
 pub(crate) struct Kernel {
     pub(crate) work: KernelWork,
-    /// Of each tensor that it reads, in the order of the operation, the dtype.
+    /// Dtypes of the operands, in the order of the operation.
     pub(crate) inputs: Vec<DType>,
     /// For each operand of the kernel the position among the inputs.
     pub(crate) loads: Vec<usize>,
@@ -79,13 +79,13 @@ pub(crate) struct Args<'a> {
     kernel: &'a Kernel,
     /// Nothing where a result took the storage.
     inputs: &'a [Option<FlexTensor>],
-    /// Where the storage of an input is an output's now.
+    /// Per input, the output that has taken its storage, if any.
     became: &'a [Option<usize>],
     pub(crate) rng: RngState,
 }
 
 impl Args<'_> {
-    /// An operand, which may be what a result overwrites.
+    /// An operand, whose storage a result may overwrite.
     pub(crate) fn arg(&self, operand: usize) -> Arg<'_> {
         let at = self.kernel.loads[operand];
         match &self.inputs[at] {
@@ -102,7 +102,7 @@ impl Args<'_> {
         }
     }
 
-    /// How many operands there are.
+    /// Number of operands.
     pub(crate) fn len(&self) -> usize {
         self.kernel.loads.len()
     }

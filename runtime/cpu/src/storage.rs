@@ -1,6 +1,6 @@
-//! Memory of large tensors, in regions straight from the system. A region is cut into what is asked for, and is whole again when all of it
-//! has come back. So what one part of a step has freed serves the next, whatever the sizes; and what cannot serve, since it lies in
-//! pieces, goes back to the system, which no allocator promises.
+//! Memory of large tensors, in regions straight from the system. A region is cut into pieces, and is whole again when
+//! all pieces are free. So memory that one part of a step has freed serves the next, for any sizes; and fragments that
+//! serve no request go back to the system, which no allocator promises.
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -10,20 +10,19 @@ use std::ptr::{null_mut, slice_from_raw_parts_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// From so many bytes on a tensor has such memory.
+/// Bytes from which a tensor has such memory.
 pub(super) const LARGE: usize = 1 << 18;
 
-/// What is cut off is a multiple of so many bytes.
+/// Pieces are multiples of this number of bytes.
 const GRAIN: usize = 1 << 12;
 
-/// From so many bytes on the system may take its largest pages: a gigabyte is then there in a tenth of the time.
+/// Bytes from which the system may take its largest pages: it then maps a gigabyte in a tenth of the time.
 const HUGE: usize = 1 << 23;
 
-/// More than was ever in use at once may be held by a part of that, and by so many bytes: then steps whose sizes differ little do without
-/// the system.
+/// Slack above the peak in use, as a part of it and in bytes: steps whose sizes differ little then need no system call.
 const SLACK: (usize, usize) = (50, 4 << 20);
 
-/// Bytes of all memory of this process that is there, and the most that there ever were.
+/// Bytes of this process's memory, now and at the peak.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
@@ -35,9 +34,9 @@ pub fn peak_value_bytes() -> u64 {
 /// The regions of a device.
 #[derive(Default)]
 pub(super) struct Regions {
-    /// By address.
+    /// Regions by address.
     all: BTreeMap<usize, Region>,
-    /// Bytes that are there, and those of them that are in use.
+    /// Bytes held, and bytes in use.
     held: usize,
     used: usize,
     /// Most bytes that were in use at once.
@@ -48,20 +47,20 @@ pub(super) struct Regions {
 struct Region {
     at: usize,
     len: usize,
-    /// What nobody uses, by offset. No two of a kind touch.
+    /// Free pieces, by offset. Pieces of one kind never touch.
     idle: BTreeMap<usize, Idle>,
 }
 
-/// A piece that nobody uses.
+/// A free piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Idle {
     len: usize,
-    /// Whether there is memory: else it has gone back to the system, and comes again, all zeros, where it is written.
+    /// Whether it is mapped: otherwise the system has its memory back, and maps zeros on the next write.
     there: bool,
 }
 
 impl Regions {
-    /// Memory for so many bytes of a tensor, with anything in it. None where the system has none.
+    /// Memory for a tensor of `len` bytes, uninitialized. None if the system has none.
     pub(super) fn take(shared: &Arc<Mutex<Regions>>, len: usize) -> Option<Bytes> {
         let reserved = len.next_multiple_of(GRAIN);
         let mut regions = shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +76,7 @@ impl Regions {
         Some(unsafe { Bytes::from_controller(Box::new(part), len) })
     }
 
-    /// The smallest idle piece of a kind that is large enough, of which the rest stays.
+    /// The smallest free piece of a kind that is large enough; its rest stays free.
     fn cut(&mut self, len: usize, there: bool) -> Option<usize> {
         let pieces = self.all.values().flat_map(|r| r.idle.iter().map(|(from, i)| (*i, r.at, *from)));
         let fits = pieces.filter(|(i, ..)| i.len >= len && i.there == there);
@@ -90,7 +89,7 @@ impl Regions {
         Some(region + from)
     }
 
-    /// What there was no memory for. Other memory that is idle goes back first where more would be held than was in use at once.
+    /// New memory. Other free memory is released first if more than the peak would be held.
     fn fresh(&mut self, len: usize) -> Option<usize> {
         let most = self.most.max(self.used + len);
         let limit = most + most / SLACK.0 + SLACK.1;
@@ -109,7 +108,7 @@ impl Regions {
         Some(at)
     }
 
-    /// Gives back to the system so many bytes of the largest idle piece, or all of it. Whether there was one.
+    /// Releases up to `bytes` of the largest free piece to the system. False if there is no free piece.
     fn release(&mut self, bytes: usize) -> bool {
         let pieces =
             self.all.values().flat_map(|r| r.idle.iter().map(|(from, i)| (i.len, r.at, *from, i.there)));
@@ -117,7 +116,7 @@ impl Regions {
         let Some(region) = self.all.get_mut(&at) else { return false };
         let gone = n.min(bytes.next_multiple_of(HUGE));
         let first = from + n - gone;
-        // SAFETY: nobody has a reference into what is idle.
+        // SAFETY: free pieces have no references.
         #[expect(unsafe_code, reason = "memory that goes back to the system")]
         let done = unsafe { madvise(with_exposed_provenance_mut(at + first), gone, Advice::LinuxDontNeed) };
         if done.is_err() {
@@ -136,7 +135,7 @@ impl Regions {
         true
     }
 
-    /// Takes back what was in use.
+    /// Frees memory in use.
     fn give(&mut self, at: usize, len: usize) {
         let Some((_, region)) = self.all.range_mut(..=at).next_back() else { return };
         self.used -= len;
@@ -158,19 +157,19 @@ impl Drop for Regions {
 impl Region {
     fn map(len: usize) -> Option<Region> {
         let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: the system chooses where, so nothing that is there is replaced.
+        // SAFETY: the system chooses the address, so no existing mapping is replaced.
         #[expect(unsafe_code, reason = "memory that is asked from the system")]
         let at = unsafe { mmap_anonymous(null_mut(), len, access, kind) }.ok()?;
         if len >= HUGE {
-            // SAFETY: the pages are ours, and the advice leaves what is in them.
+            // SAFETY: the pages are ours, and the advice keeps their contents.
             #[expect(unsafe_code, reason = "memory that is asked from the system")]
-            // That a system has no such pages changes nothing but the time.
+            // Without such pages only the time differs.
             let _advised = unsafe { madvise(at, len, Advice::LinuxHugepage) };
         }
         Some(Region { at: at.expose_provenance(), len, idle: BTreeMap::new() })
     }
 
-    /// Adds an idle piece to those beside it that are of its kind.
+    /// Adds a free piece, merged with its neighbors of the same kind.
     fn join(&mut self, mut from: usize, mut piece: Idle) {
         let before = self.idle.range(..from).next_back().map(|(at, i)| (*at, *i));
         if let Some((at, i)) = before.filter(|(at, i)| at + i.len == from && i.there == piece.there) {
@@ -190,7 +189,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: a region is dropped when all of it is idle, or with all regions, which every part of one keeps.
         #[expect(unsafe_code, reason = "memory that goes back to the system")]
-        // What the system does not take back stays until the process ends.
+        // Memory that the system does not take back stays until the process ends.
         let _kept = unsafe { munmap(with_exposed_provenance_mut(self.at), self.len) };
     }
 }
@@ -227,7 +226,7 @@ impl AllocationController for RegionPart {
 
     #[expect(unsafe_code, reason = "memory that is asked from the system")]
     unsafe fn memory_mut(&mut self, _: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
-        // SAFETY: the pages are there as long as the part, nobody else has it, and it is borrowed as this is.
+        // SAFETY: the pages live as long as the part, which is their only user, and is borrowed as this is.
         Ok(unsafe { &mut *self.all() })
     }
 

@@ -15,11 +15,11 @@ use std::sync::Arc;
 /// The arena of a device.
 #[derive(Default)]
 pub(crate) struct ArenaMemory {
-    /// Of the largest program.
+    /// Bytes of the largest program's arena.
     bytes: u64,
     /// Found by the first run that needs it.
     pub(super) memory: Option<Handle>,
-    /// That of the program that runs, and its next place.
+    /// The arena of the running program, and its next result.
     of: Arc<Arena>,
     next: usize,
 }
@@ -32,7 +32,7 @@ impl ArenaMemory {
         }
     }
 
-    /// Whether the next run has to ask for the memory.
+    /// Whether the next run must allocate the memory.
     pub(super) fn is_missing(&self) -> bool {
         self.memory.is_none() && self.bytes > 0
     }
@@ -47,7 +47,7 @@ impl ArenaMemory {
         (self.of, self.next) = (arena.clone(), 0);
         if self.is_missing() {
             let (client, bytes) = (device.client(), self.bytes as usize);
-            // What nobody uses any more may be where it is to be, among it a smaller arena.
+            // Freed memory may become the arena, including a smaller arena.
             if CubeBackend::sync(device).is_ok() {
                 let _ = client.memory_cleanup();
             }
@@ -75,7 +75,7 @@ impl ArenaMemory {
         }
     }
 
-    /// Where the next result is, which a collective gives.
+    /// The place of the next result, which a collective writes.
     pub(super) fn received(
         &mut self,
         ir: &TensorIr,
@@ -89,7 +89,8 @@ impl ArenaMemory {
         Ok(slot.placed().map_or(ReceiveSpot::Own, ReceiveSpot::At))
     }
 
-    /// Whether the next result is to be where the first operand is; it is then, with a value in the place that a position of its first dim has.
+    /// Whether the next result takes the storage of the first operand; if so, writes a value into it at a position of
+    /// its first dim.
     pub(super) fn updated(
         &mut self,
         all: &CubeTensor,
@@ -130,15 +131,15 @@ fn unexpected(result: usize, asked: &str, spot: Option<Spot>) -> KernelError {
     ))
 }
 
-/// So many bytes of what a handle has, from one on.
+/// A range of bytes of a handle.
 fn part(of: &Handle, start: u64, bytes: u64) -> Handle {
     let rest = of.size_in_used() - start - bytes;
     of.clone().offset_start(start).offset_end(rest)
 }
 
-/// The memory of what a collective gives.
+/// The memory of a collective's result.
 pub(super) enum ReceiveSpot<H> {
-    /// That of what is sent.
+    /// The memory of the operand.
     Sent,
     /// A place in the arena.
     At(H),

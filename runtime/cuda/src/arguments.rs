@@ -30,7 +30,7 @@ impl Arguments {
     }
 }
 
-/// The type that a kernel has for halves, of which there may be none.
+/// The half type of a kernel; any if it has none.
 pub(super) fn half_type(half: Option<DType>) -> ElemType {
     dtype_to_storage_type(match half {
         Some(DType::BF16) => BurnType::BF16,
@@ -51,13 +51,13 @@ pub(super) fn walked(walk: &JointWalk, tensor: &CubeTensor, which: usize) -> Ten
     }
 }
 
-/// How far the next position along each dim of a step is; `dims` says which dim of the tensor each is.
+/// Strides of a step's dims; `dims` has the dim of the tensor for each.
 pub(super) fn strides(tensor: &CubeTensor, dims: &[Option<usize>]) -> Vec<u64> {
     let stride = |at: &Option<usize>| at.map_or(0, |i| tensor.meta.strides[i] as u64);
     dims.iter().map(stride).collect()
 }
 
-/// How wide indices of a tensor's elements are. CubeCL takes all of the allocation that it lies in, which may be an arena.
+/// Width of indices into a tensor. CubeCL counts the whole allocation, which may be an arena.
 pub(super) fn address_type(tensor: &CubeTensor) -> AddressType {
     AddressType::from_len(tensor.handle.size_in_used() as usize / tensor.dtype.size())
 }
@@ -72,16 +72,16 @@ pub(super) fn moves<'a>(kernel: &'static str, tensors: impl IntoIterator<Item = 
     watch::moved(kernel, || tensors.into_iter().map(bytes).sum());
 }
 
-/// Bytes of a tensor's elements; those that are in one place count once.
+/// Bytes of a tensor's elements; broadcast ones count once.
 pub(super) fn bytes(tensor: &CubeTensor) -> u64 {
     let dims = tensor.meta.shape.iter().zip(tensor.meta.strides.iter());
     let elements: usize = dims.filter(|(_, stride)| **stride != 0).map(|(size, _)| *size).product();
     (elements * tensor.dtype.size()) as u64
 }
 
-/// How many elements a vector along the last dim has, of tensors by their number in the walk: as many as results can be written of at once, with
-/// no more than 16 bytes of halves, or of words where there are no halves: beside these a vector of words comes in two. `gaps` says whether there is nothing between the rows of results: where they are
-/// parts of a tensor there is the rest of it.
+/// Vector width along the last dim, for tensors by their index in the walk: as wide as results can be written at once,
+/// of at most 16 bytes of halves, or of words without halves: next to halves a vector of words is read in two. `gaps`
+/// says whether rows of results may have gaps: rows of a part of a tensor are followed by the rest of it.
 pub(super) fn vector_width(
     walk: &JointWalk,
     inputs: &[(usize, &CubeTensor)],
@@ -94,7 +94,7 @@ pub(super) fn vector_width(
         let small = |tensor: &CubeTensor| width * tensor.dtype.size() <= most;
         let vectors = |(i, tensor): &(usize, &CubeTensor)| walk.is_vectors(*i, first(tensor), *width);
         let reaches = |(i, tensor): &(usize, &CubeTensor)| walk.has_gaps(*i, first(tensor), *width);
-        // What is one row alone ends in a vector that is no further than memory is given out.
+        // A single row ends in a vector within the alignment of allocations.
         let alone = |input: &(usize, &CubeTensor)| walk.is_one_row(input.0) && vectors(input);
         let all = || outputs.iter().all(reaches) && inputs.iter().all(|i| reaches(i) || alone(i));
         (walk.inner().is_multiple_of(*width) || gaps && all())

@@ -1,9 +1,8 @@
 //! Products by cuBLASLt, in the order of CubeCL's own stream.
 //!
-//! What a device of CubeCL is asked for runs on a thread of its own, which holds the streams. A product is a task for that
-//! thread like the launch of a kernel: there the addresses of its tensors are known, and the stream that everything before
-//! it was put on. So neither the host nor another stream waits for a product, and one that is recorded into a CUDA graph
-//! is in the graph.
+//! A device of CubeCL runs its work on a thread of its own, which holds the streams. A matmul is a task of that thread
+//! like the launch of a kernel: there the addresses of its tensors are known, and the stream of all earlier launches.
+//! So neither the host nor another stream waits for a matmul, and a recorded one is in the CUDA graph.
 
 use crate::arguments::moves;
 use crate::operands::is_same;
@@ -39,7 +38,7 @@ type Server = <CudaRuntime as Runtime>::Server;
 /// cuBLASLt of one GPU.
 struct DeviceProducts {
     products: Mutex<TunedProducts>,
-    /// Whether the library has a kernel for these.
+    /// Whether the library has a kernel, by key.
     asked: Mutex<BTreeMap<ProductKey, bool>>,
     driver: Driver,
     /// The memory that kernels may use while they run, of each stream by number: on a stream they run one after the other.
@@ -47,10 +46,10 @@ struct DeviceProducts {
     device: DeviceId,
 }
 
-/// Of each GPU that this process uses, by number, or why there is none.
+/// The library by number of the GPU, or the reason why there is none.
 static OPENED: Mutex<BTreeMap<usize, Result<Arc<DeviceProducts>, String>>> = Mutex::new(BTreeMap::new());
 
-/// Opens cuBLASLt for a GPU. Where that cannot be, Burn's kernels compute the products, and what is given says why.
+/// Opens cuBLASLt for a GPU. If it cannot be opened, Burn's kernels compute the matmuls, and the result says why.
 pub(super) fn open(device: &CudaDevice, libraries: &Paths) -> Option<String> {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     let made = opened.entry(device.index).or_insert_with(|| {
@@ -69,7 +68,7 @@ pub(super) fn open(device: &CudaDevice, libraries: &Paths) -> Option<String> {
     made.as_ref().err().map(|why| format!("Burn's kernels compute products of matrices: {why}"))
 }
 
-/// Does something with what chooses the kernels of a GPU's products.
+/// Calls `f` with the kernel choice of a GPU's matmuls.
 pub(super) fn tuned<R>(index: usize, f: impl FnOnce(&mut TunedProducts) -> R) -> Option<R> {
     of(index).map(|opened| f(&mut opened.products.lock().unwrap_or_else(PoisonError::into_inner)))
 }
@@ -79,7 +78,7 @@ fn of(index: usize) -> Option<Arc<DeviceProducts>> {
     opened.get(&index).and_then(|made| made.as_ref().ok()).cloned()
 }
 
-/// Whether a GPU computes its products by cuBLASLt.
+/// Whether a GPU computes its matmuls by cuBLASLt.
 pub(super) fn is_open(index: usize) -> bool {
     of(index).is_some()
 }
@@ -87,12 +86,12 @@ pub(super) fn is_open(index: usize) -> bool {
 /// The matrices of a tensor.
 fn matrices(tensor: &CubeTensor) -> Option<(Matrix, usize)> {
     let (matrix, batches) = blas::matrices(tensor.dtype, &tensor.meta.shape, &tensor.meta.strides)?;
-    // A part of longer rows ends with its last element; what has whole rows has the gaps between them too.
+    // A part of longer rows ends with its last element; a tensor of whole rows has their gaps too.
     let is_whole = tensor.handle.size_in_used() == matrix.bytes_with_gaps(batches);
     Some((if is_whole { matrix.with_own_gaps() } else { matrix }, batches))
 }
 
-/// A factor of a product of so many multiplications, made of matrices: itself, or a copy.
+/// A factor of a matmul of matrices with this number of multiplications: itself, or a copy.
 fn factor(tensor: CubeTensor, multiplications: f64) -> CubeTensor {
     match matrices(&tensor) {
         Some((matrix, batches)) if !matrix.is_better_copied(batches, multiplications) => tensor,
@@ -178,14 +177,14 @@ pub(super) fn fused(index: usize, [rows, columns]: [usize; 2], then: Then, tenso
     computes
 }
 
-/// What a product reads and writes.
+/// The tensors of a matmul.
 pub(super) struct ProductTensors {
     pub(super) left: CubeTensor,
     pub(super) right: CubeTensor,
     pub(super) out: CubeTensor,
     /// A bias, or the sums of a factor.
     pub(super) vector: Option<CubeTensor>,
-    /// Which elements a `relu` let through, or what a `gelu` was applied to.
+    /// Bits of the elements that a `relu` let through, or the operand of a `gelu`.
     pub(super) aux: Option<CubeTensor>,
 }
 
@@ -209,14 +208,14 @@ impl DeviceProducts {
         all.entry(stream.value).or_insert_with(|| beside.client.empty(WORKSPACE_BYTES)).clone()
     }
 
-    /// The name of what computes a product, for who watches.
+    /// The name of the library and its kernel, for a watch.
     fn name(&self, product: &MatrixProduct) -> &'static str {
         let products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
         let told = products.told(product, WORKSPACE_BYTES);
         told.map_or("cuBLASLt", |told| watch::name_of("cuBLASLt", &told))
     }
 
-    /// Whether the library has a kernel for a product. It is asked once, on the thread of the device.
+    /// Whether the library has a kernel for a matmul. It is queried once, on the thread of the device.
     fn computes(self: &Arc<Self>, product: MatrixProduct) -> bool {
         let Ok(key) = ProductKey::of(&product, WORKSPACE_BYTES) else { return false };
         let known = |asked: &BTreeMap<ProductKey, bool>| asked.get(&key).copied();
@@ -253,8 +252,8 @@ impl DeviceProducts {
         }
     }
 
-    /// Puts a product on its stream: of left, right, out, the workspace, and a vector and what is beside where it has them. Where that fails, the error
-    /// is that of the results, for whoever reads them.
+    /// Puts a matmul on its stream: with left, right, out, the workspace, and a vector and a second operand if there
+    /// are any. An error becomes the error of the results, for their consumers.
     fn run(
         &self,
         server: &mut Server,
@@ -264,10 +263,10 @@ impl DeviceProducts {
     ) {
         let sums = matches!(then, Then::RightSums | Then::LeftSums);
         let writes_beside = sums || matches!(then, Then::ReluKeeping | Then::GeluTanhKeeping);
-        // Where it keeps bits, they are last, whether or not there is a bias.
+        // Bits are last, with or without a bias.
         let beside = bindings.last().filter(|_| writes_beside);
         let written: Vec<BufferBinding> = [&bindings[2]].into_iter().chain(beside).cloned().collect();
-        // Before the result is claimed: from then on CubeCL gives nobody its address.
+        // Before the result is claimed: after that CubeCL does not resolve its address.
         let resolve = |binding: &BufferBinding| server.get_resource(binding.clone(), stream);
         // Each is held until the product is on the stream.
         let held = match bindings.iter().map(resolve).collect::<Result<Vec<_>, _>>() {
@@ -276,7 +275,7 @@ impl DeviceProducts {
         };
         let addresses: Vec<u64> = held.iter().map(|h| h.resource().ptr).collect();
         let _ = ExecuteScope::over(server, stream, written).execute(|server| {
-            // What other streams have made stays theirs until this is dropped.
+            // Tensors of other streams stay theirs until this is dropped.
             let mut streams = server.write_streams().resolve(stream, bindings.iter())?;
             let queue = streams.current().sys;
             let [left, right, out, room] = [0, 1, 2, 3].map(|n| addresses[n]);
@@ -288,8 +287,8 @@ impl DeviceProducts {
             let workspace = Workspace { address: room, bytes: WORKSPACE_BYTES };
             let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
             #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
-            // SAFETY: the addresses are those of the tensors and of the workspace, whose memory nobody else is
-            // given before the stream has come past what uses it; nobody reads any more what the result is written over.
+            // SAFETY: the addresses are those of the tensors and of the workspace, whose memory is not reused before
+            // the stream has passed their last use; the result's storage has no other readers.
             let done = unsafe {
                 let wait = || Ok(self.driver.wait(queue.cast())?);
                 products.multiply(&product, workspace, queue.cast(), wait)

@@ -1,4 +1,4 @@
-//! What the threads of GPUs may do while a graph is recorded.
+//! Restrictions on the threads of GPUs while a graph is recorded.
 
 use burn_backend::Device as _;
 use cubecl::cuda::{CudaDevice, CudaRuntime};
@@ -10,7 +10,7 @@ use meshwright_gpu::load::Paths;
 /// Lets the thread of a GPU ask for memory and for the state of events while another GPU of this process records: CubeCL begins each
 /// recording such that the driver would else refuse that to all threads.
 pub(super) fn allow_others(gpu: &CudaDevice, libraries: &Paths) {
-    // Without a driver there is no GPU, which its user is told elsewhere.
+    // Without a driver there is no GPU; another error reports that.
     let Ok(driver) = Driver::open(libraries) else { return };
     let allowed = DeviceHandle::<<CudaRuntime as Runtime>::Server>::new(gpu.to_id())
         .submit_blocking(move |_| driver.allow_calls_during_captures());

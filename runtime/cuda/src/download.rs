@@ -1,4 +1,4 @@
-//! Copies of a GPU's elements to the host that nobody waits for when they begin.
+//! Asynchronous copies of a GPU's elements to the host.
 
 use burn_backend::Device as _;
 use burn_cubecl::CubeDevice;
@@ -16,8 +16,8 @@ use meshwright_plan::DType;
 
 type CudaServer = <CudaRuntime as Runtime>::Server;
 
-/// The copy of a tensor, which is on the stream of the device when this comes back: what the device is told after that may write over
-/// the tensor. None for what is no GPU.
+/// Starts the copy of a tensor on the stream of the device: later launches may overwrite the tensor. None for a device
+/// that is not a GPU.
 pub(super) fn started(
     device: &CubeDevice,
     tensor: CubeTensor,

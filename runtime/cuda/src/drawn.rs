@@ -1,4 +1,4 @@
-//! Truth values that kernels draw where they need them, bit by bit those that are drawn into memory elsewhere.
+//! Random truth values that kernels draw themselves, equal bit by bit to those that are drawn into memory elsewhere.
 
 use super::program::truth;
 use super::random::{Generator, generator, least_word};
@@ -7,8 +7,8 @@ use meshwright_device::kernels::random::{Draws, RandomBlock};
 use meshwright_exec::backend::RngState;
 use meshwright_plan::random::{Distribution, Truths};
 
-/// What is drawn at the moment of a call: key and first count, how far the next count along each dim of the kernel is, and how bits are
-/// made truth values.
+/// Draws of a call: key and first count, strides of the count along each dim of the kernel, and the conversion of bits
+/// to truth values.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) draws: Draws,
@@ -17,7 +17,7 @@ pub(super) struct Drawn {
 }
 
 impl Drawn {
-    /// Of a kernel with so many dims; `places` are those of what is drawn. Only truth values are drawn so.
+    /// For a kernel with `dims` dims; `places` are the block's dims among them. Only truth values are drawn so.
     pub(super) fn new((kernel, places): &(RandomBlock, Vec<usize>), dims: usize, rng: RngState) -> Drawn {
         let draws = kernel.draws_by_dim(rng.seed, rng.moment(), rng.first_example);
         let mut strides = vec![0; dims];
@@ -26,20 +26,20 @@ impl Drawn {
         Drawn { strides, of: Truths::of(rate), draws }
     }
 
-    /// How many share a counter.
+    /// Number of elements that share a counter.
     pub(super) fn to_a_counter(&self) -> usize {
         self.of.to_a_counter as usize
     }
 
-    /// Whether positions along the last of these dims are counted one after the other, and each so-many-th is the first of a group that does
-    /// not lie in two counters.
+    /// Whether counts along the last of these dims are contiguous, and each aligned group of `of` elements has one
+    /// counter.
     pub(super) fn is_in_groups(&self, strides: &[u64], of: usize) -> bool {
         let Some((last, others)) = strides.split_last() else { return false };
         let whole = |n: &u64| n.is_multiple_of(of as u64);
         *last == 1 && whole(&self.draws.first) && others.iter().all(whole)
     }
 
-    /// How it comes into registers, as the `which`-th of what is drawn and so many elements at a time; `strides` as the kernel walks.
+    /// The source of the `which`-th draw in registers, `width` elements at a time; `strides` as the kernel walks.
     pub(super) fn source(&self, which: usize, strides: &[u64], width: usize) -> DrawnSource {
         let many = self.to_a_counter();
         let group = many.min(width);
@@ -47,14 +47,15 @@ impl Drawn {
         DrawnSource { which, many, in_groups }
     }
 
-    /// What the kernel is given; `strides` as it walks.
+    /// Arguments of the kernel; `strides` as it walks.
     pub(super) fn launch(&self, strides: &[u64]) -> DrawLaunch {
         let strides = strides.iter().copied().collect();
         DrawLaunch::new(generator(&self.draws), self.draws.first, strides, least_word(self.of))
     }
 }
 
-/// Which of the draws it is, how many elements share a counter of it, and whether a vector lies in whole counters or in one half of one.
+/// Index of the draw, number of elements that share a counter, and whether a vector has whole counters or a half of
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DrawnSource {
     pub(super) which: usize,

@@ -1,4 +1,4 @@
-//! How kernels read tensors of any type into registers: a unit has a vector of elements that follow each other along one dim.
+//! Loads of tensors of any type into registers: a thread has a vector of elements that are adjacent along one dim.
 #![expect(
     clippy::needless_range_loop,
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
@@ -11,7 +11,7 @@ use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_plan::DType;
 
-/// How the elements of an operand come into registers. Slots count the tensors of its kind.
+/// Source of an operand in registers. Slots count the tensors of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum OperandSource {
     /// As a vector.
@@ -20,13 +20,13 @@ pub(super) enum OperandSource {
     One(usize),
     /// Each element on its own.
     Each(usize),
-    /// As a vector of the result in whose storage it is.
+    /// As a vector of the result that has its storage.
     Output(usize),
     /// Drawn.
     Drawn(DrawnSource),
 }
 
-/// How many bytes an element has, and so which list its tensor is in.
+/// Bytes of an element, which choose the list of its tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     /// `f32`, and `i32` by its bits.
@@ -45,7 +45,7 @@ impl Kind {
     }
 }
 
-/// How a kernel walks: along how many dims, and `width` elements at a time along one of them.
+/// Shape of a walk: number of dims, and `width` elements at a time along one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     pub(super) rank: usize,
@@ -69,7 +69,7 @@ pub(super) struct Singles<E: Float> {
     pub(super) bytes: Sequence<OwnedTensor<u8>>,
 }
 
-/// What a kernel reads and draws.
+/// Tensors and draws of a kernel.
 #[derive(CubeType)]
 pub(super) struct Operands<E: Float, N: Size> {
     pub(super) vectors: Tensors<E, N>,
@@ -149,7 +149,7 @@ fn singles_in<E: Float>(
     }
 }
 
-/// Where the element at a position is.
+/// Offset of the element at a position.
 #[cube]
 pub(super) fn place<T: CubePrimitive>(
     tensor: &OwnedTensor<T>,
@@ -225,7 +225,7 @@ fn drawn(
             let (a, b, c, d) = draw.generator.words(step, counters + comptime!(group as u64));
             let (mut first, mut second) = (a, b);
             if comptime!(pace.width < many) {
-                // The vector is the first or the second half of what a counter gives.
+                // The vector is the first or the second half of a counter's bits.
                 let is_first = count & comptime!(many as u64 / 2) == 0u64;
                 first = select(is_first, a, c);
                 second = select(is_first, b, d);
@@ -265,7 +265,8 @@ pub(super) fn element<T: Numeric>(x: f32, #[comptime] dtype: DType) -> T {
     }
 }
 
-/// What expressions read at one element of the vector: what is loaded, and the positions of the element behind `starts`, if any.
+/// Operands of an expression at one element of the vector: loads, and the positions of the element after `starts`, if
+/// any.
 #[cube]
 pub(super) fn element_at(
     loaded: &Sequence<Sequence<f32>>,
@@ -326,8 +327,8 @@ fn store<T: Numeric, N: Size>(
     tensor[to] = vector;
 }
 
-/// Where a vector begins along each dim, of the `step`-th of a fold that has the `result`-th result; `kept` dims are those of results. Sizes
-/// are in vectors along the dim that has vectors.
+/// Position of a vector along each dim, for step `step` of the fold of result `result`; `kept` dims are those of results.
+/// Sizes are in vectors along the dim that has vectors.
 #[cube]
 pub(super) fn position(
     sizes: &Sequence<FastDivmod<usize>>,

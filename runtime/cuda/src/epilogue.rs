@@ -21,11 +21,11 @@ use std::collections::BTreeSet;
 struct ProductRun<'a> {
     call: &'a ProductCall,
     outputs: &'a [ResultSlot<'a>],
-    /// Where random values would be drawn, which there are none of.
+    /// The step of random draws, of which there are none.
     step: &'a CubeTensor,
 }
 
-/// The results of a product and what is done beside it.
+/// The results of a matmul with its epilogue.
 pub(super) fn product(
     call: &ProductCall,
     relu_bits: &mut BTreeSet<usize>,
@@ -41,7 +41,7 @@ pub(super) fn product(
 }
 
 impl ProductRun<'_> {
-    /// All in one kernel; none where cuBLASLt has none.
+    /// All in one kernel; none if cuBLASLt has none.
     fn fused(&self, relu_bits: &mut BTreeSet<usize>, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
         let CubeDevice::Cuda(gpu) = &self.step.device else { return None };
         let [left, right, rest @ ..] = inputs else { return None };
@@ -74,7 +74,7 @@ impl ProductRun<'_> {
                 if kept.is_some() && asked(Then::GeluTanhKeeping, bias.as_ref(), kept) {
                     return Some(made);
                 }
-                // With the bias alone, to which a kernel of our own applies the function.
+                // With the bias alone; a kernel of our own then applies the function.
                 let kept = made.last()?.clone();
                 let tensors = self.tensors([left, right], &kept, bias.as_ref());
                 if !blas::fused(gpu.index, self.call.matrices, Then::Nothing, tensors) {

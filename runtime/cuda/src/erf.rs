@@ -2,7 +2,7 @@
 //! near 0 an error as large as its result.
 //!
 //! Two polynomials in place of one function, both fitted so that the greatest relative error is least: below `EDGE` of `erf(x)/x - 1` in the square of
-//! `x`, from there on of the logarithm of `1 - erf(x)` to base 2, which beyond 4 is nothing beside 1. The error is 1.2 units in the last
+//! `x`, from there on of the logarithm of `1 - erf(x)` to base 2, which beyond 4 is nothing beside 1. The error is 1.2 threads in the last
 //! place of `f32`.
 //!
 //! Beside values of half types the latter does for all but the smallest numbers, with fewer terms.

@@ -1,8 +1,8 @@
-//! What is known of a GPU when it fails, and in which step of a Plan it did.
+//! State of a GPU when it fails, and the step of the Plan that failed.
 //!
-//! CubeCL keeps an error with the memory that was therefore not written, and reports it when somebody reads that: long after, and
-//! without a step. So after each step the thread of the device, which launches what it is told in order, looks whether there is an error.
-//! What fails while nothing runs has no step.
+//! CubeCL keeps an error with the memory that was therefore not written, and reports it at the next read: much later,
+//! and without a step. So after each step the thread of the device, which launches in order, checks for an error. A
+//! failure while no step runs has no step.
 
 use burn_backend::Device as _;
 use burn_cubecl::CubeDevice;
@@ -24,18 +24,18 @@ type CudaServer = <CudaRuntime as Runtime>::Server;
 /// A GPU of this process.
 struct WatchedGpu {
     monitor: GpuMonitor,
-    /// Of the errors that it has now, what was seen when the first came up.
+    /// State at the first of the present errors.
     failed: Mutex<Option<Failed>>,
 }
 
-/// What was seen when an error came up.
+/// State at an error.
 #[derive(Clone, Copy)]
 struct Failed {
     /// The step; none before the first one of a run.
     at: Option<RunPoint>,
     /// The smallest allocation that failed, where one did: kernels that are only tried ask for more.
     asked: Option<u64>,
-    /// What the allocator had then.
+    /// Memory of the allocator then.
     held: HeldMemory,
 }
 
@@ -57,7 +57,7 @@ fn of(index: usize) -> Option<Arc<WatchedGpu>> {
     GPUS.lock().unwrap_or_else(PoisonError::into_inner).get(&index).cloned()
 }
 
-/// What is known of a GPU that does not answer; nothing is asked of the GPU itself.
+/// State of a GPU that does not answer; the GPU itself is not queried.
 pub(crate) fn silent(index: usize) -> Option<SilentGpu> {
     let gpu = of(index)?;
     Some(SilentGpu { name: gpu.monitor.name().clone(), health: gpu.monitor.health() })
@@ -68,7 +68,7 @@ struct Reached {
     index: usize,
     gpu: Arc<WatchedGpu>,
     device: DeviceHandle<CudaServer>,
-    /// To what belongs what is launched.
+    /// The step of the current launches.
     at: Option<RunPoint>,
 }
 
@@ -76,8 +76,8 @@ thread_local! {
     static REACHED: RefCell<Option<Reached>> = const { RefCell::new(None) };
 }
 
-/// What follows belongs to a step, or to none. An error that is there when what was launched before has been seen to is of that: of a step, or
-/// of what came before the first one, as when its inputs were brought there.
+/// Sets the step of later launches, or none. An error found after the earlier launches belongs to them: to their step,
+/// or to the work before the first one, such as the upload of inputs.
 pub(super) fn reached(device: &CudaDevice, at: Option<RunPoint>) {
     REACHED.with_borrow_mut(|reached| {
         if reached.as_ref().is_none_or(|r| r.index != device.index) {
@@ -123,7 +123,7 @@ impl Failed {
     }
 }
 
-/// What CubeCL says before the bytes of an allocation that failed.
+/// CubeCL's words before the bytes of an allocation that failed.
 const NO_MEMORY: &str = "out of device memory allocating ";
 
 /// The number with which a text begins.
@@ -131,12 +131,12 @@ fn leading_number(text: &str) -> Option<u64> {
     text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// What is known of a GPU, where an error in these words is its own.
+/// State of a GPU, if an error in these words is the GPU's.
 pub(super) fn fault(device: &CubeDevice, problem: &str) -> Option<DeviceFault> {
     let CubeDevice::Cuda(cuda) = device else { return None };
     let gpu = of(cuda.index)?;
     let kind = kind(problem, |code| gpu.monitor.error_name(code))?;
-    // What was launched before the error came up is looked at; where the thread of the device has ended, what is known is known.
+    // Launches before the error are checked; if the thread of the device has ended, there is nothing more to find.
     let _ended = DeviceHandle::<CudaServer>::new(cuda.to_id()).submit_blocking(|_| ());
     let failed = *gpu.failed.lock().unwrap_or_else(PoisonError::into_inner);
     let kind = match (kind, failed) {
@@ -153,7 +153,7 @@ pub(super) fn fault(device: &CubeDevice, problem: &str) -> Option<DeviceFault> {
     })
 }
 
-/// Errors after which a GPU, or what a program has on it, cannot be used any more. Others are of what the program asked for.
+/// Errors after which a GPU, or a program's context on it, is unusable. Others are caused by the program's arguments.
 const FAULTS: [&str; 18] = [
     "CUDA_ERROR_ASSERT",
     "CUDA_ERROR_CONTAINED",
@@ -175,7 +175,8 @@ const FAULTS: [&str; 18] = [
     "CUDA_ERROR_UNKNOWN",
 ];
 
-/// What a GPU did, by the words of CubeCL, of the driver, of cuBLASLt or of NCCL; none where these do not say that it was the GPU.
+/// The fault of a GPU, from the words of CubeCL, of the driver, of cuBLASLt or of NCCL; none if they do not blame the
+/// GPU.
 fn kind(problem: &str, name: impl Fn(i32) -> String) -> Option<FaultKind> {
     let number = |before: &str| leading_number(problem.split_once(before)?.1);
     let asked = number(NO_MEMORY).or(number("can't allocate buffer of size: "));

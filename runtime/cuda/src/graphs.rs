@@ -1,5 +1,5 @@
-//! Runs recorded into CUDA graphs, by what CubeCL has for it: it keeps the memory that a graph uses from all others as long as the
-//! graph lives, and refuses to record what a graph cannot hold.
+//! Runs recorded as CUDA graphs, by CubeCL's own support: it reserves the memory of a graph for the graph's lifetime,
+//! and rejects work that a graph cannot hold.
 
 use super::{GpuBackend, Server, inner, input_upload};
 use burn_backend::cubecl::dtype_to_storage_type;
@@ -59,8 +59,9 @@ impl Graphs<CubeHandle> for GpuBackend {
         let graph = Cube::graph_stop_capture(&self.device).map_err(failed)?;
         let (device, arena) = (self.device.clone(), self.arena.memory.clone());
         #[expect(unsafe_code, reason = "a graph works on memory by its address")]
-        // SAFETY: the arena is held here, and CubeCL keeps the memory that was used while the graph was recorded as long as the graph lives; whoever has the graph
-        // keeps the tensors that it reads and writes; and all of them are used from the thread of their device, which is that of the graph.
+        // SAFETY: this value owns the arena, and CubeCL reserves the memory that was used during the recording for the
+        // graph's lifetime; the owner of the graph keeps the tensors that it reads and writes; and all of them are used
+        // from the thread of their device, which is the graph's.
         Ok(Box::new(move || {
             let _held = &arena;
             unsafe { Cube::graph_replay(&device, &graph) }.map_err(failed)
@@ -79,7 +80,7 @@ impl Graphs<CubeHandle> for GpuBackend {
         let handle = tensor.clone();
         let device = self.device.clone();
         let overwrite = move |host: HostTensor| {
-            // What was recorded may still be reading the tensor: only a copy within the device waits for it.
+            // A recorded run may still read the tensor: only a copy within the device waits for it.
             let (from, dtype) = (input_upload::sent(host, &device), dtype_to_storage_type(tensor.dtype));
             copy_into(&tensor.client, from.binding(), tensor.clone().binding(), dtype);
         };

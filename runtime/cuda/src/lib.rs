@@ -1,7 +1,8 @@
 //! Devices that are NVIDIA's GPUs, and their stand-in on the host: kernels that are compiled for the device at hand, cuBLASLt's matmuls, and
 //! operations of Burn where there is neither. Without the cargo feature `cuda` this crate is empty.
 //!
-//! **Invariant:** a device computes what a launch says, of any program; the results are those of the native kernels but for rounding.
+//! **Invariant:** a device computes what a launch says, for any program; the results are those of the native kernels
+//! except for rounding.
 #![cfg(feature = "cuda")]
 
 mod arena;
@@ -77,7 +78,7 @@ pub fn gpu(number: usize) -> DeviceKind {
     DeviceKind::gpu(CubePlatform::Cuda, number)
 }
 
-/// The kernels of GPUs, compiled for the host: to test them where there is no GPU. It needs the feature `cubecl-cpu`.
+/// The kernels of GPUs, compiled for the host, to test them without a GPU. It needs the feature `cubecl-cpu`.
 pub fn compiled_on_host() -> DeviceKind {
     DeviceKind::new(CubePlatform::Host)
 }
@@ -112,8 +113,8 @@ impl Platform for CubePlatform {
     }
 }
 
-/// Has CubeCL keep what it tunes and compiles where other measurements of GPUs are, for each driver apart, so that a later start does
-/// neither. Where a `cubecl.toml` names a place, that one.
+/// Makes CubeCL store tuned and compiled kernels with other measurements of GPUs, for each driver separately, so that a
+/// later start does neither. A `cubecl.toml` with a path takes precedence.
 fn keep_tuned(libraries: &Paths) {
     let Some(folder) = &libraries.cache else { return };
     let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
@@ -134,7 +135,7 @@ type Server = <cubecl::cuda::CudaRuntime as cubecl_runtime::runtime::Runtime>::S
 struct Pinned {
     tensor: CubeTensor,
     address: u64,
-    /// Keeps the allocation in its place.
+    /// Keeps the allocation alive.
     _resource: Box<dyn Any + Send>,
 }
 
@@ -144,7 +145,7 @@ impl Pinning for Pinned {
     }
 }
 
-/// Brings a tensor into place, in the order of what the device was told before.
+/// Pins a tensor, in order with earlier launches.
 fn pinned(tensor: HandleKind<Cube>) -> Result<Pinned, DeviceError> {
     let tensor = inner(tensor)?;
     // Tensors of a GPU may have gaps between their rows.
@@ -165,7 +166,7 @@ struct GpuBackend {
     arena: ArenaMemory,
     /// The steps with a `relu` whose bits the run has written.
     relu_bits: BTreeSet<usize>,
-    /// Storage on the host for what collectives receive.
+    /// Storage on the host for a collective's results.
     pool: Pool,
     note: Option<String>,
 }
@@ -263,7 +264,7 @@ impl GpuBackend {
         }
     }
 
-    /// Whether a transport works on the memory of this device: then the GPU's number.
+    /// The GPU's number if a transport works on the memory of this device.
     fn pins(&self, gpu: Option<u32>) -> Option<u32> {
         gpu.filter(|gpu| match &self.device {
             CubeDevice::Cuda(d) => u32::try_from(d.index) == Ok(*gpu),
@@ -411,9 +412,9 @@ impl Backend for GpuBackend {
         upload_parts::<Cube>(host, values, &self.device)
     }
 
-    /// Kernels were tried, and what is not updated in place has left the memory that it was uploaded to.
+    /// Kernels were tuned, and tensors that are not updated in place have left their upload's memory.
     fn ran_first(&mut self) {
-        // What cannot be given back now stays reserved.
+        // Memory that cannot be freed now stays reserved.
         if Cube::sync(&self.device).is_ok() {
             let _ = self.device.client().memory_cleanup();
         }

@@ -1,4 +1,4 @@
-//! What kernels of our own are given, and the memory of what they make.
+//! Operands of our own kernels, and the memory of their results.
 
 use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
@@ -10,7 +10,8 @@ use meshwright_device::KernelError;
 use meshwright_device::arena::{result_bytes, row_pitch};
 use meshwright_device::stored::extents;
 
-/// Tensors that a kernel reads, of which some end there. Each is held once, so that one that nobody else holds can be told.
+/// Operands of a kernel, some of which end there. Each is held once, so that a tensor without other holders is
+/// recognized.
 pub(crate) struct OwnInputs {
     pub(super) tensors: Vec<CubeTensor>,
     pub(super) ended: Vec<bool>,
@@ -38,7 +39,7 @@ impl ResultSlot<'_> {
         })
     }
 
-    /// Its memory in the arena, if it is there: where there is more than its elements need, with gaps between rows.
+    /// Its memory in the arena, if it has a place: with gaps between rows if there is more than its elements need.
     pub(super) fn placed(&self) -> Option<CubeTensor> {
         let handle = self.given.clone()?;
         let (shape, dtype) = (self.ir.shape.to_vec(), self.ir.dtype);
@@ -53,8 +54,8 @@ impl ResultSlot<'_> {
         Some(CubeTensor::new(self.device.client(), handle, meta, self.device.clone(), dtype))
     }
 
-    /// Whether it is to be written over a tensor that ends, as which it lies if `alike`: in the arena that is known before, elsewhere it can be
-    /// where nobody else holds the tensor.
+    /// Whether it overwrites a tensor that ends, with the same layout if `alike`: in the arena that is known
+    /// beforehand, elsewhere it can if the tensor has no other holder.
     pub(super) fn is_over(&self, tensor: &CubeTensor, alike: bool) -> Result<bool, KernelError> {
         match &self.given {
             Some(given) if is_same(&tensor.handle, given) && !alike => {
@@ -72,15 +73,15 @@ pub(super) fn is_same(a: &Handle, b: &Handle) -> bool {
     place(a) == place(b) && a.memory.descriptor() == b.memory.descriptor()
 }
 
-/// What a kernel reads and writes, and for each input the result that takes its storage.
+/// Operands and results of a kernel, with the result that takes each input's storage.
 pub(super) struct BoundTensors {
     pub(super) inputs: Vec<CubeTensor>,
     pub(super) outputs: Vec<CubeTensor>,
     pub(super) given: Vec<Option<usize>>,
 }
 
-/// The memory of a kernel's results, each written over one of the operands in whose place it can be, where that ends and is there. Such
-/// results have these sizes.
+/// The memory of a kernel's results, each in the storage of one of the operands that it may overwrite, if that operand
+/// ends and has storage. Such results have these sizes.
 pub(super) fn placed(
     OwnInputs { tensors, ended }: OwnInputs,
     results: &[ResultSlot<'_>],
@@ -100,7 +101,7 @@ pub(super) fn placed(
     Ok(BoundTensors { inputs: tensors, outputs, given })
 }
 
-/// Whether a result that is alike lies as an input does, so that each element is read by the unit that writes in its place.
+/// Whether a result has the layout of an input, so that the thread that writes an element is the one that reads it.
 fn is_by_rows(sizes: &[usize], input: &CubeTensor) -> bool {
     let same = input.meta.shape.iter().copied().eq(extents(sizes));
     // Nowhere two elements in one place, and no other order than by rows. Where there is one position, the next one is nowhere.

@@ -31,7 +31,7 @@ pub(super) fn compute(
     matmul(left, right, out, MatmulStrategy::default(), dtype).map_err(|e| format!("{e:?}"))
 }
 
-/// On the stand-in for GPUs the backend would time kernels whose units wait for each other at every stage: with more units
+/// On the stand-in for GPUs the backend would time kernels whose threads wait for each other at every stage: with more threads
 /// than cores, some take half a minute for a product. This takes the one kernel that was written for hosts.
 #[cfg(feature = "cubecl-cpu")]
 mod host {

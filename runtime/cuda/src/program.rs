@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 pub(super) use meshwright_device::kernels::scalar::{Instruction, ScalarProgram};
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 
-/// What an expression reads at one position.
+/// Operands of an expression at one position.
 #[derive(CubeType)]
 pub(super) struct ScalarInputs {
     pub(super) loads: Sequence<f32>,
@@ -130,7 +130,7 @@ fn binary(a: f32, b: f32, #[comptime] f: BinaryFn) -> f32 {
         BinaryFn::Add => a + b,
         BinaryFn::Sub => a - b,
         BinaryFn::Mul => a * b,
-        // As selections, which compilers make one condition of.
+        // As selects, which compilers merge into one condition.
         BinaryFn::And => select(a != 0.0f32, b, 0.0f32),
         BinaryFn::Or => select(a != 0.0f32, 1.0f32, b),
         BinaryFn::Div => a / b,

@@ -1,5 +1,5 @@
-//! Instructions of NVIDIA's GPUs that CubeCL has no operations for: copies to shared memory that go on while the units compute, and
-//! products of matrices that four planes compute together, of factors in shared memory (PTX ISA, `cp.async` and `wgmma`).
+//! Instructions of NVIDIA's GPUs that CubeCL has no operations for: copies to shared memory that go on while the threads compute, and
+//! products of matrices that four warps compute together, of factors in shared memory (PTX ISA, `cp.async` and `wgmma`).
 //!
 //! An instruction is an operation of our own: text of PTX with operands, which LLVM passes on as it is.
 
@@ -58,7 +58,8 @@ impl MemoryEffectsOp for PtxOp {
     }
 }
 
-/// What an instruction takes for a value: two halves as one word, and of a pointer the address in global memory.
+/// The register form of a value for an instruction: two halves as one word, and a pointer as an address in global
+/// memory.
 fn in_register(ctx: &mut Context, rewriter: &mut DialectConversionRewriter, value: Value) -> Value {
     let ty = value.get_type(ctx);
     let (is_pair, is_pointer) = (ty.deref(ctx).is::<VectorType>(), ty.deref(ctx).is::<PointerType>());
@@ -179,8 +180,8 @@ fn instruction(
     op.get_operation().results(scope.ctx())
 }
 
-/// Copies what lies at the start of `from` to an address in shared memory, `size` bytes of it (4 or 16), and zeros where `bytes` is 0.
-/// The copy goes on until it is waited for.
+/// Copies `size` bytes (4 or 16) from the start of `from` to an address in shared memory, and zeros if `bytes` is 0.
+/// The copy is asynchronous.
 #[cube]
 pub(super) fn copy_ahead<T: CubePrimitive>(from: &[T], to: u32, bytes: u32, #[comptime] size: usize) {
     intrinsic!(|scope| {
@@ -196,7 +197,7 @@ pub(super) fn copy_ahead<T: CubePrimitive>(from: &[T], to: u32, bytes: u32, #[co
     })
 }
 
-/// Waits for all copies of this unit. What they have written is there for products of four planes too, once the units have met.
+/// Waits for all copies of this thread. Matmuls of four warps see them too, after a barrier.
 #[cube]
 pub(super) fn wait_for_copies() {
     intrinsic!(|scope| {
@@ -204,7 +205,7 @@ pub(super) fn wait_for_copies() {
     })
 }
 
-/// Makes what this unit has written to shared memory visible to products of four planes, once the units have met.
+/// Makes this thread's writes to shared memory visible to matmuls of four warps, after a barrier.
 #[cube]
 pub(super) fn show_to_products() {
     intrinsic!(|scope| {
@@ -236,27 +237,28 @@ pub(super) fn store_matrices<E: Float>(four: Sequence<Vector<E, Const<2>>>, to: 
 /// The left factors of a product, for each step over 16 columns of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Left {
-    /// In registers, as accumulators have it.
+    /// In registers, in the layout of accumulators.
     Registers,
-    /// In shared memory: how far each step is from the first, in units of 16 bytes, and whether rows lie side by side.
+    /// In shared memory: offset of each step from the first, in units of 16 bytes, and whether rows are contiguous.
     Shared { at: Vec<usize>, by_columns: bool },
 }
 
-/// A product of 64 rows by four planes.
+/// A product of 64 rows by four warps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupProduct {
     pub(super) columns: usize,
     pub(super) left: Left,
-    /// Where the right factor of each step is, as that of the left; and whether it lies by rows, its columns side by side.
+    /// Offset of the right factor of each step, as for the left; and whether it is stored by rows, with contiguous
+    /// columns.
     pub(super) right_at: Vec<usize>,
     pub(super) right_by_rows: bool,
-    /// Whether sums go on from what they are.
+    /// Whether the sums are added to.
     pub(super) adds: bool,
 }
 
 impl GroupProduct {
-    /// The instructions. Operands are the sums twice, as results and as what they begin with, the left factor's registers or descriptor, and
-    /// the right one's descriptor.
+    /// The instructions. Operands are the sums twice, as results and as initial values, the left factor's registers or
+    /// descriptor, and the right one's descriptor.
     fn text(&self, half: &str) -> String {
         let sums = self.columns / 2;
         let steps = self.right_at.len();
@@ -303,8 +305,8 @@ impl GroupProduct {
     }
 }
 
-/// Begins a product of factors of `E`: `sums` are not to be read before they are [`arrived`]. `registers` are the left factor, where it
-/// is there; otherwise `left` describes it.
+/// Starts a matmul of factors of `E`: `sums` may not be read before they have [`arrived`]. `registers` are the left
+/// factor, if it is there; otherwise `left` describes it.
 #[cube]
 pub(super) fn begin_product<E: Float>(
     sums: Sequence<f32>,
@@ -333,7 +335,7 @@ pub(super) fn begin_product<E: Float>(
     })
 }
 
-/// Sums of products that have ended: all but the `later` last of those that were begun.
+/// Sums of finished matmuls: all but the `later` last ones.
 #[cube]
 pub(super) fn arrived(sums: Sequence<f32>, #[comptime] later: usize) -> Sequence<f32> {
     intrinsic!(|scope| {

@@ -1,4 +1,4 @@
-//! Random values by kernels: bit by bit those of the host, so that nothing of a step is drawn there and uploaded.
+//! Random values by kernels, equal bit by bit to those of the host, so that a step draws and uploads none there.
 //!
 //! The generator is that of [`meshwright_plan::random`], which is the reference: integers, and for numbers `+ - * /` and `sqrt` in
 //! f64. A product whose result goes into a sum is kept from being contracted with it: see [`rounded`].
@@ -22,7 +22,7 @@ use meshwright_plan::random::{Distribution, QUANTILE, Truths};
 
 /// Sets the number of the step that kernels draw at. They read it on the device, so that a step that was recorded draws anew.
 pub(super) fn set_step(device: &CubeDevice, clock: &mut Option<(u64, CubeTensor)>, step: u64) {
-    // As in the generator: of greater numbers the lower half.
+    // As in the generator: the lower half of greater numbers.
     let elements = || TensorData::new(vec![step as u32], [1]);
     match clock {
         Some((now, _)) if *now == step => {}
@@ -116,7 +116,7 @@ pub(super) fn draw(
     out
 }
 
-/// How many elements share a counter.
+/// Number of elements that share a counter.
 fn to_a_counter(distribution: &Distribution) -> usize {
     match distribution {
         Distribution::Bernoulli { rate } => Truths::of(*rate).to_a_counter as usize,
@@ -154,7 +154,7 @@ fn range(low: f64, high: f64, dtype: BurnType) -> RangeLaunch {
     RangeLaunch::new(low, high - low, high, below, bound, under)
 }
 
-/// Whether each so many elements of the block that follow each other are those of one counter.
+/// Whether each group of `of` adjacent elements of the block has one counter.
 fn is_in_groups(draws: &Draws, of: u64) -> bool {
     let Some(((size, stride), outer)) = draws.dims.split_last() else { return false };
     let whole = |n: u64| n.is_multiple_of(of);
@@ -169,7 +169,7 @@ pub(super) struct Generator {
     repeat: u32,
 }
 
-/// What a block is drawn from.
+/// The parameters of a block's draws.
 #[derive(CubeType, CubeLaunch)]
 struct DrawnFrom {
     generator: Generator,
@@ -204,7 +204,7 @@ impl Generator {
         (a, b, c, d)
     }
 
-    /// The word of an element where so many share a counter, of whose bits the highest count.
+    /// The word of an element if `many` share a counter; its highest bits count.
     pub(super) fn word(&self, step: u32, count: u64, #[comptime] many: usize) -> u32 {
         let (a, b, c, d) = self.words(step, count >> comptime!(many.ilog2() as u64));
         let mut place = u32::cast_from(count & comptime!(many as u64 - 1));
@@ -358,7 +358,7 @@ fn quantile(p: f64, zero: u64) -> f64 {
     }
 }
 
-/// How far from the center what has so much beyond it is.
+/// Distance from the center of the value with this upper tail.
 #[cube]
 fn tail(beyond: f64, zero: u64) -> f64 {
     let r = (-ln(beyond, zero)).sqrt();

@@ -6,13 +6,13 @@ use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 pub(crate) use meshwright_device::kernels::dims::WalkDim;
 
-/// How far the next position along each dim is in the tensor of that number: 0 where it lacks the dim.
+/// Strides along each dim in the tensor with this index: 0 for a missing dim.
 pub(super) fn strides(dims: &[WalkDim], tensor: &CubeTensor, which: usize) -> Vec<usize> {
     dims.iter().map(|dim| dim.axes[which].map_or(0, |axis| tensor.meta.strides[axis])).collect()
 }
 
-/// How many elements of a tensor can be read or written at once along the last of some dims, of so many at most and 16 bytes: where they lie side by
-/// side, and all else that moves does so by whole vectors. `own` are the strides along the dims.
+/// Vector width of a tensor along the last of some dims, at most `most` and 16 bytes: if it is contiguous there, and
+/// all other strides are whole vectors. `own` are the strides along the dims.
 pub(super) fn vector_along(
     tensor: &CubeTensor,
     dims: &[WalkDim],
@@ -34,7 +34,8 @@ pub(super) fn vector_along(
     [8, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
-/// Sizes of dims of which the last one is walked in vectors of so many elements; the strides along them become those of vectors.
+/// Sizes of dims whose last one is walked in vectors of `width` elements; the strides along them become those of
+/// vectors.
 pub(super) fn in_vectors(dims: &[WalkDim], width: usize, strides: &mut [&mut Vec<usize>]) -> Vec<usize> {
     let mut sizes: Vec<usize> = dims.iter().map(|dim| dim.size).collect();
     if let Some(last) = sizes.last_mut() {
@@ -82,7 +83,7 @@ pub(super) fn positions(walk: &DimWalk, at: u32) -> Sequence<u32> {
     reversed.reversed()
 }
 
-/// How far a position is from the first, with so much from one to the next along each dim.
+/// Offset of a position from the first, with these strides along each dim.
 #[cube]
 pub(super) fn place(at: &Sequence<u32>, strides: &Sequence<usize>) -> usize {
     let rank = comptime!(at.len());

@@ -7,13 +7,13 @@
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
 
-/// Units of a plane; planes of a cube, and its units.
+/// Threads of a warp; warps of a block, and its threads.
 pub(super) const PLANE: usize = 32;
 pub(super) const PLANES: usize = 4;
 pub(super) const UNITS: usize = PLANES * PLANE;
 /// Elements of a vector.
 pub(super) const VECTOR: usize = 8;
-/// Rows that a plane computes at a time.
+/// Rows that a warp computes at a time.
 pub(super) const ROWS: usize = 16;
 
 /// Two elements that lie side by side.
@@ -24,7 +24,7 @@ pub(super) const fn pitch(width: usize) -> usize {
     width / VECTOR + 1
 }
 
-/// Vectors that each unit copies of a tile.
+/// Vectors that each thread copies of a tile.
 pub(super) const fn vectors_each(rows: usize, width: usize) -> usize {
     (rows * width / VECTOR).div_ceil(UNITS)
 }
@@ -38,7 +38,7 @@ pub(super) fn new_tile<E: Float, N: Size>(
     Shared::<[Vector<E, N>]>::new_aligned_slice(comptime!(rows * pitch(width)), 16usize)
 }
 
-/// Puts what was fetched into a tile.
+/// Stores loaded elements in a tile.
 #[cube]
 pub(super) fn store_tile<E: Float, N: Size>(
     fetched: &Array<Vector<E, N>>,
@@ -76,7 +76,7 @@ pub(super) fn left<E: Float, N: Size>(
     definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::A, 4usize, false)
 }
 
-/// The same of a tile that holds the columns of the factor as rows, of which `width` is the extent: 16 columns from `column` on.
+/// As above, for a tile that holds the columns of the factor as rows of extent `width`: 16 columns from `column` on.
 #[cube]
 pub(super) fn left_by_columns<E: Float, N: Size>(
     tile: &Shared<[Vector<E, N>]>,
@@ -94,7 +94,7 @@ pub(super) fn left_by_columns<E: Float, N: Size>(
     definition.load_matrix::<Vector<E, N>, Two>(&tile[at..at + 1], MatrixIdent::A, 4usize, true)
 }
 
-/// Two right factors of which `tile` holds the columns as rows: 16 rows of the tile from `row` on, and 16 of its columns.
+/// Two right factors whose columns are rows of `tile`: 16 rows of the tile from `row` on, and 16 of its columns.
 #[cube]
 pub(super) fn right_by_rows<E: Float, N: Size>(
     tile: &Shared<[Vector<E, N>]>,
@@ -167,7 +167,7 @@ pub(super) fn row_max(x: f32) -> f32 {
     max(x, plane_shuffle_xor(x, 2u32))
 }
 
-/// Writes what a unit has of an accumulator's row, of the first or the second eight, that begins `at`.
+/// Writes a thread's part of an accumulator's row, of the first or the second eight, that begins `at`.
 #[cube]
 pub(super) fn write<O: Float, M: Size>(
     out: &mut Tensor<Vector<O, M>>,

@@ -5,7 +5,7 @@ use burn_ir::BaseOperationIr as Base;
 use burn_std::{Metadata, Shape, Strides};
 use std::ops::Range;
 
-/// What Burn's kernels read at once at most, in bytes: what begins at a multiple of it they can read like any other tensor.
+/// Widest access of Burn's kernels in bytes: they can read a tensor at any multiple of it.
 const WIDEST: u64 = 16;
 
 /// See [`meshwright_exec::backend::Backend::view`].
@@ -43,8 +43,8 @@ pub(super) fn sliced(
     Some(CubeTensor::new(tensor.client.clone(), handle, meta, tensor.device.clone(), tensor.dtype))
 }
 
-/// The same elements in another shape, without a copy; none where that cannot be. Burn copies what has gaps between its rows whenever other dims
-/// are joined.
+/// The same elements in another shape, without a copy; none if that is impossible. Burn copies a tensor with gaps
+/// between its rows whenever other dims are merged.
 fn reshaped(tensor: &CubeTensor, shape: &[usize]) -> Option<CubeTensor> {
     let strides = strides(&tensor.meta.shape, &tensor.meta.strides, shape)?;
     let meta = Metadata::new(Shape::from(shape.to_vec()), Strides::from(strides));

@@ -1,4 +1,4 @@
-//! Launches of CubeCL, told to who watches devices.
+//! Launches of CubeCL, reported to a watch.
 
 use cubecl::client::Client;
 use cubecl::config::{TypeNameFormatLevel, type_name_format};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 struct Observer(Arc<Launches>);
 
-/// The name of a kernel, without what it is generic over. What is computed by a library has no type's name.
+/// The name of a kernel, without type parameters. A library's computation has no type name.
 fn short(kernel: &str) -> String {
     match kernel.contains(OF) {
         true => kernel.into(),
@@ -21,7 +21,7 @@ fn short(kernel: &str) -> String {
     }
 }
 
-/// What CubeCL says where the clock of the device could not be read.
+/// CubeCL's value if the clock of the device could not be read.
 const UNKNOWN: Duration = Duration::from_secs(3600);
 
 /// A time that is known where it is.
@@ -49,12 +49,12 @@ impl LaunchObserver for Observer {
     }
 }
 
-/// Has CubeCL tell of what it launches, until what is given is dropped.
+/// Makes CubeCL report launches, until the returned value is dropped.
 pub(crate) fn observe(launches: &Arc<Launches>) -> Box<dyn Any + Send> {
     Box::new(LaunchObservation::new(Arc::new(Observer(launches.clone()))))
 }
 
-/// The name of a library with what it computes, which lives as long as the process: there are few.
+/// The name of a library with its computation, which lives as long as the process: there are few.
 pub(crate) fn name_of(library: &str, computed: &str) -> &'static str {
     static NAMES: Mutex<BTreeMap<String, &'static str>> = Mutex::new(BTreeMap::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,8 +62,7 @@ pub(crate) fn name_of(library: &str, computed: &str) -> &'static str {
     names.entry(name.clone()).or_insert_with(|| name.leak())
 }
 
-/// Launches a kernel that is not of the backend, which somebody watches: `launch` hands it to the device, and comes back when it
-/// is on its stream.
+/// Launches a kernel of a library under a watch: `launch` hands it to the device, and returns when it is on its stream.
 pub(crate) fn call(client: &Client, kernel: &'static str, launch: impl FnOnce() + Send) {
     let waiting = Mutex::new(Some(launch));
     let once = || {

@@ -1,4 +1,5 @@
-//! What a kind of device has to tell the engine, and what it is told: each backend is a crate of its own, which implements [`Backend`].
+//! The interface between the engine and a kind of device. Each backend is a crate of its own, which implements
+//! [`Backend`].
 
 pub use crate::collective::CallMemory;
 use crate::error::{ExecError, HeldMemory};
@@ -30,22 +31,22 @@ pub type Handles<B> = HandleContainer<Handle<B>>;
 /// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Most that was in use at once while a program ran, as seen after each of its steps, with what the step then released;
-    /// 0 where nobody watched.
+    /// Peak while a program ran, sampled after each step with the values that the step then freed; 0 if memory was not
+    /// watched.
     pub peak: u64,
-    /// What the program that ran last needs at once by its Plan, less what this device never makes.
+    /// Peak of the program that ran last by its Plan, without values that this device fuses away.
     pub planned: u64,
     /// In use now.
     pub in_use: u64,
-    /// What the allocator holds, in use or not.
+    /// Held by the allocator, in use or free.
     pub reserved: u64,
 }
 
-/// A device did not do what it was asked for, in its own words.
+/// A failure of a device, in the device's words.
 #[derive(Clone, Debug)]
 pub struct DeviceError(pub String);
 
-/// Where a run is.
+/// The position of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPoint {
     /// The program, by order of loading.
@@ -56,7 +57,7 @@ pub struct RunPoint {
     pub step: usize,
 }
 
-/// What went wrong with a GPU.
+/// The kind of a GPU's failure.
 #[derive(Clone, Debug)]
 pub enum FaultKind {
     /// It has no memory for that many bytes, where they are known.
@@ -65,38 +66,38 @@ pub enum FaultKind {
     Error(String),
 }
 
-/// What is known of a GPU that failed.
+/// A GPU that failed, with its state.
 #[derive(Clone, Debug)]
 pub struct DeviceFault {
-    /// What went wrong.
+    /// The failure.
     pub kind: FaultKind,
-    /// Which GPU it is.
+    /// The GPU.
     pub gpu: GpuName,
     /// The step whose kernels failed, where that was seen.
     pub at: Option<RunPoint>,
-    /// What this process's allocator had then.
+    /// Memory of this process's allocator at that time.
     pub held: Option<HeldMemory>,
     /// Memory of the GPU.
     pub device: Option<DeviceMemory>,
-    /// What the driver says of its state.
+    /// Its state by the driver.
     pub health: GpuHealth,
 }
 
-/// What a run of a program depends on beside its buffers.
+/// State of a run besides its buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RngState {
-    /// What random values are drawn from.
+    /// Seed of the random values.
     pub seed: u64,
     /// The number of the training step.
     pub step: u64,
-    /// Where values are drawn for each example by its number: that of the batch's first.
+    /// Number of the batch's first example, if values are drawn for each example by its number.
     pub first_example: Option<u64>,
-    /// Where its loops are.
+    /// Iterations of its loops.
     pub iteration: Iteration,
 }
 
 impl RngState {
-    /// The step and where in its loops: what random values are drawn at.
+    /// The step and the iteration, at which random values are drawn.
     pub fn moment(&self) -> DrawPoint {
         DrawPoint { step: self.step, repeat: self.iteration.index(), part: self.iteration.part() }
     }
@@ -108,7 +109,7 @@ pub type Download = Box<dyn FnOnce() -> Result<HostTensor, DeviceError> + Send>;
 /// A tensor with its dtype and shape on this device.
 pub type Shaped<H> = (H, DType, Vec<usize>);
 
-/// What was recorded: runs it again.
+/// Launches a recorded graph.
 pub type Replay = Box<dyn FnMut() -> Result<(), DeviceError> + Send>;
 
 /// Writes elements of the host into the storage of a tensor of their shape.
@@ -125,22 +126,22 @@ pub trait Graphs<H> {
     /// Records from now on, in place of running it. Until it ends nothing may be uploaded or read.
     fn start(&mut self) -> Result<(), DeviceError>;
 
-    /// Ends the recording, of which nothing has run.
+    /// Ends the recording. None of it has run.
     fn finish(&mut self) -> Result<Replay, DeviceError>;
 
-    /// Where the storage of a tensor is.
+    /// Address of a tensor's storage.
     fn location(&mut self, tensor: &Shaped<H>) -> Result<u64, DeviceError>;
 
-    /// The tensor with storage that the host can write, and what writes it.
+    /// The tensor in storage that the host can write, and the function that writes it.
     fn writable(&mut self, tensor: &Shaped<H>) -> Result<(H, Overwrite), DeviceError>;
 
     /// Copies the elements of a tensor into the storage of another of its kind.
     fn copy(&mut self, from: &Shaped<H>, to: &Shaped<H>) -> Result<(), DeviceError>;
 }
 
-/// How steps become operations of one device's graphs, and how these run.
+/// Lowering of steps to operations of one device, and their execution.
 pub trait Backend: Send + Sized + 'static {
-    /// Whose operations the graphs hold, beside kernels.
+    /// The backend of Burn whose operations the graphs have, besides kernels.
     type Burn: BackendIr;
     /// A kernel: an operation that Burn does not have.
     type Kernel: Send;
@@ -150,23 +151,24 @@ pub trait Backend: Send + Sized + 'static {
     /// The device.
     fn device(&self) -> &<Self::Burn as BackendTypes>::Device;
 
-    /// Whether it chooses kernels by measuring them, so that all devices must agree on them: the same on all devices.
+    /// Whether it chooses kernels by measurement. All devices must then agree on them, so this is the same on all
+    /// devices.
     fn tunes(&self) -> bool {
         false
     }
 
-    /// Does something with what chooses the kernels of products, once all that was asked for has run. None where nothing chooses.
+    /// Calls `f` with the choice of matmul kernels, after all launches have run. None without such a choice.
     fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedProducts) -> R) -> Result<Option<R>, DeviceError> {
         let _ = f;
         Ok(None)
     }
 
-    /// What the user should know of how it computes.
+    /// A note for the user on how it computes.
     fn note(&self) -> Option<&str> {
         None
     }
 
-    /// A matrix product, by whatever computes those of steps.
+    /// A matmul by the library or kernel that computes the steps' matmuls.
     fn product(
         &mut self,
         left: FloatTensor<Self::Burn>,
@@ -175,7 +177,7 @@ pub trait Backend: Send + Sized + 'static {
         Ok(Self::Burn::float_matmul(left, right))
     }
 
-    /// What Plans are compiled for.
+    /// The target of its device plans.
     fn target(&self) -> Target;
 
     /// Fails where the device cannot run a Plan.
@@ -187,10 +189,10 @@ pub trait Backend: Send + Sized + 'static {
     /// Makes a kernel ready to run.
     ///
     /// # Errors
-    /// Where its operands contradict what it computes, or there is no such kernel.
+    /// If its operands contradict the kernel, or there is no such kernel.
     fn prepare(&self, context: &DeviceContext<'_>, kernel: &Kernel) -> Result<Self::Kernel, LoweringError>;
 
-    /// What a reshape or a slice shows of a tensor, where the backend can do that without a copy and Burn cannot.
+    /// A view of a reshape or slice, if the backend can make one without a copy and Burn cannot.
     fn view(tensor: &Handle<Self>, operation: &BaseOperationIr) -> Option<Handle<Self>> {
         let _ = (tensor, operation);
         None
@@ -201,7 +203,7 @@ pub trait Backend: Send + Sized + 'static {
         let _ = arena;
     }
 
-    /// Whether the next run has to ask for the memory.
+    /// Whether the next run must allocate the memory.
     fn lacks_arena(&self) -> bool {
         false
     }
@@ -211,10 +213,10 @@ pub trait Backend: Send + Sized + 'static {
         Ok(())
     }
 
-    /// Gives the arena other memory: what failed has left parts of it unwritten.
+    /// Gives the arena other memory, after a failure that left parts of it unwritten.
     fn renew_arena(&mut self) {}
 
-    /// A run begins, of which kernels put what they make where the arena says, one after the other.
+    /// Begins a run whose kernels write their results in the arena, one after the other.
     fn enter_arena(&mut self, arena: &Arc<Arena>) {
         let _ = arena;
     }
@@ -232,17 +234,17 @@ pub trait Backend: Send + Sized + 'static {
     /// elements of `values`.
     fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>>;
 
-    /// The same of what is kept from run to run.
+    /// [`Backend::upload`] of a tensor that stays from run to run.
     fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
         self.upload(host, None)
     }
 
-    /// The same of an input, which may be on its way beside what the device computes.
+    /// [`Backend::upload`] of an input, which may overlap with the device's work.
     fn upload_input(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
         self.upload(host, None)
     }
 
-    /// A copy of a device's elements, as they were uploaded. Waits for whatever the device still has to do for them.
+    /// A copy of a device's elements, as they were uploaded. Waits for the launches that write them.
     fn download(
         &self,
         tensors: Vec<Handle<Self>>,
@@ -251,14 +253,14 @@ pub trait Backend: Send + Sized + 'static {
         shape: &[usize],
     ) -> Result<HostTensor, DeviceError>;
 
-    /// Begins [`Backend::download`] of what is no pair, in the order of what the device was told before; what is given waits for it. None
-    /// where it cannot be begun and left alone.
+    /// Starts [`Backend::download`] of a tensor that is not a pair, in order with earlier launches; the returned
+    /// function waits for it. None if the download cannot run asynchronously.
     fn start_download(&self, tensor: &Handle<Self>, dtype: DType, shape: &[usize]) -> Option<Download> {
         let _ = (tensor, dtype, shape);
         None
     }
 
-    /// Takes back storage that nobody reads any more.
+    /// Frees storage without readers.
     fn recycle(&mut self, tensor: Handle<Self>) {
         drop(tensor);
     }
@@ -272,7 +274,7 @@ pub trait Backend: Send + Sized + 'static {
         gpu: Option<u32>,
     ) -> Result<Self::CallMemory, DeviceError>;
 
-    /// Memory that a transport is to write; none where it is to write over what is sent, which it may if `over`.
+    /// Memory that a transport writes; none if it overwrites the memory that is sent, which it may if `over`.
     fn receive(
         &mut self,
         to: (&CallPiece, Option<u32>),
@@ -293,23 +295,23 @@ pub trait Backend: Send + Sized + 'static {
         Ok(None)
     }
 
-    /// Before a run of a program with kernels: what random values of all that follows are drawn at.
+    /// Sets the RNG state of the launches that follow, before a run of a program with kernels.
     fn begin(&mut self, rng: RngState) {
         let _ = rng;
     }
 
-    /// What follows belongs to a step of a program, or to none.
+    /// Sets the step of the launches that follow; none outside of programs.
     fn reached(&mut self, at: Option<RunPoint>) {
         let _ = at;
     }
 
-    /// What is known of the device, where it is a GPU and an error that it or what uses it reported in these words is the GPU's.
+    /// The state of the GPU if this problem, in the words of the device or of a library that uses it, is the GPU's.
     fn fault(&mut self, problem: &str) -> Option<DeviceFault> {
         let _ = problem;
         None
     }
 
-    /// What records runs, where the device can run again by one call what was recorded.
+    /// The recorder of graphs, if the device has graphs.
     fn graphs(&mut self) -> Option<&mut dyn Graphs<Handle<Self>>> {
         None
     }

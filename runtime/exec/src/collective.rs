@@ -13,7 +13,7 @@ pub trait CallMemory: Send + 'static {
     fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch>;
 }
 
-/// What a call works on.
+/// Operands of a call.
 pub(crate) struct CallTensors<M> {
     /// Nothing where a result overwrites its operand.
     pub(crate) send: Vec<Option<M>>,

@@ -1,4 +1,4 @@
-//! What can go wrong on a device, always with the place where it did.
+//! Errors of a device, each with its place.
 
 use meshwright_comm::CommError;
 use meshwright_device::KernelError;
@@ -7,7 +7,7 @@ use meshwright_plan::{DType, Plan};
 use std::fmt;
 use std::sync::Arc;
 
-/// Where on which device something went wrong.
+/// The place of an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The device.
@@ -52,7 +52,7 @@ pub struct HeldMemory {
     pub reserved: u64,
 }
 
-/// A GPU had no memory for what a run asked for, though the Plan fits in what the GPU has.
+/// A GPU had no memory left, though the Plan fits in its memory.
 #[derive(Clone, Debug)]
 pub struct OutOfMemory {
     /// The rank, and where in a program: the step that runs in the kernel whose memory could not be had.
@@ -61,13 +61,14 @@ pub struct OutOfMemory {
     pub gpu: GpuName,
     /// Bytes that were asked for, where that is known. The allocator asks for whole pages, which may hold several values.
     pub asked: Option<u64>,
-    /// What the allocator of this process had on the GPU.
+    /// Memory of this process's allocator on the GPU.
     pub held: Option<HeldMemory>,
-    /// What the GPU has, and what of it nobody uses.
+    /// Total and free memory of the GPU.
     pub device: Option<DeviceMemory>,
     /// The Plan of the program, where one ran.
     pub plan: Option<Arc<Plan>>,
-    /// Lines that, added to the layout, make a device need less, and how many bytes then: for whoever knows the layout to fill in.
+    /// Lines of the layout that reduce the peak, and the reduced peak in bytes; filled in by a caller that knows the
+    /// layout.
     pub lines: Option<(Vec<String>, u64)>,
 }
 
@@ -90,7 +91,7 @@ pub struct GpuFault {
     pub gpu: GpuName,
     /// The driver's name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.
     pub error: String,
-    /// What NVML knows.
+    /// Findings of NVML.
     pub health: GpuHealth,
 }
 
@@ -101,12 +102,12 @@ impl fmt::Display for GpuFault {
     }
 }
 
-/// A GPU that did not end what it does, and what NVML knows of it.
+/// A GPU that did not finish its work, with the findings of NVML.
 #[derive(Clone, Debug)]
 pub struct SilentGpu {
     /// The GPU.
     pub name: GpuName,
-    /// What NVML knows.
+    /// Findings of NVML.
     pub health: GpuHealth,
 }
 
@@ -115,7 +116,7 @@ fn on_gpu(gpu: Option<&SilentGpu>) -> String {
     gpu.map(|gpu| format!(" on {}", gpu.name)).unwrap_or_default()
 }
 
-/// What is wrong with a GPU, after a sentence.
+/// Findings on a GPU, as the continuation of a sentence.
 fn findings(gpu: Option<&SilentGpu>) -> String {
     let all = gpu.map(|gpu| gpu.health.findings()).unwrap_or_default();
     all.iter().map(|found| format!("; {found}")).collect()
@@ -126,40 +127,40 @@ fn for_step(number: Option<u64>) -> String {
     number.map(|n| format!(" for step {n}")).unwrap_or_default()
 }
 
-/// Why a device could not do what it was asked for.
+/// Errors of a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecError {
     /// A step of the Plan contradicts itself or the buffers.
     #[error("{place}: invalid plan: {problem}")]
     Plan {
-        /// Where.
+        /// Its place.
         place: Box<Place>,
-        /// What is wrong.
+        /// The contradiction.
         problem: String,
     },
     /// A kernel cannot do what a step asks for.
     #[error("{place}: {source}")]
     Kernel {
-        /// Where.
+        /// Its place.
         place: Box<Place>,
-        /// What is wrong.
+        /// The kernel's error.
         source: KernelError,
     },
     /// A collective failed.
     #[error("{place}: {source}")]
     Comm {
-        /// Where.
+        /// Its place.
         place: Box<Place>,
-        /// What is wrong.
+        /// The transport's error.
         source: CommError,
     },
     /// The elements of a device could not be read, or it could not be started.
     #[error("{place}: the device failed: {problem}")]
     Device {
-        /// Where.
+        /// Its place.
         place: Box<Place>,
-        /// What is wrong, in the device's words.
+        /// The device's message.
         problem: String,
     },
     /// A value of a dtype that the device does not compute with.
@@ -167,10 +168,10 @@ pub enum ExecError {
     DType {
         /// The device, and the value.
         place: Box<Place>,
-        /// What the device lacks.
+        /// The missing dtype.
         dtype: DType,
     },
-    /// A GPU has no memory for what was asked of it.
+    /// A GPU has no memory left.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
     /// A GPU reported an error.
@@ -179,7 +180,7 @@ pub enum ExecError {
     /// A device panicked.
     #[error("{place}: internal error: {message}")]
     Panicked {
-        /// Where.
+        /// Its place.
         place: Box<Place>,
         /// The message of the panic.
         message: String,
@@ -199,7 +200,7 @@ pub enum ExecError {
         rank: usize,
         /// Name of the input.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A parameter or moment is missing or does not fit.
@@ -209,7 +210,7 @@ pub enum ExecError {
         rank: usize,
         /// Path of the parameter, or of the moment.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// No program of that number is loaded.
@@ -234,7 +235,7 @@ pub enum ExecError {
         /// Why not.
         message: String,
     },
-    /// A device did not end what it does in time.
+    /// A device did not finish its work in time.
     #[error(
         "rank {rank}{} has not ended what it does{} after {seconds} s: a kernel that never ends, or a GPU that is lost (the system's \
          log names such errors of GPUs: `dmesg | grep -i xid`); `--timeout` gives more time{}",
@@ -245,7 +246,7 @@ pub enum ExecError {
     Silent {
         /// The device.
         rank: usize,
-        /// How long it was waited for.
+        /// The limit.
         seconds: u64,
         /// The step that it was asked for last.
         step_number: Option<u64>,
@@ -261,7 +262,7 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// Whether it only says that another device ended: such errors are not the cause.
+    /// Whether it is a consequence of another device's error, not the cause.
     pub fn is_consequence(&self) -> bool {
         match self {
             ExecError::Comm { source, .. } => source.is_consequence(),

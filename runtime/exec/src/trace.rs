@@ -1,8 +1,8 @@
-//! What a device did and when, for a timeline: plain records, kept while it runs and gathered at the end.
+//! A device's timeline: plain records, kept while it runs and gathered at the end.
 //!
-//! Times are those of the system's monotonic clock, which all processes of a machine share. Where devices are on several
-//! machines, each machine's difference to rank 0's clock is estimated from the fastest of some exchanges (F. Cristian,
-//! "Probabilistic clock synchronization", 1989), right after the traced steps: clocks run apart.
+//! Times are those of the system's monotonic clock, which all processes of a machine share. For devices on several
+//! machines, each machine's offset from rank 0's clock is estimated from the fastest of several exchanges (F. Cristian,
+//! "Probabilistic clock synchronization", 1989), right after the traced steps, since clocks drift.
 
 use meshwright_comm::{BufMut, Collectives, CommError, Group, Part, Tag, Transport};
 use rustix::time::{ClockId, clock_gettime};
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// What a record is of.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum What {
     /// A run of the whole program.
     Step,
     /// A step of the Plan that computes.
     Compute,
-    /// A collective: packing what is sent, and telling the transport.
+    /// The start of a collective: packing, and the call of the transport.
     Start,
     /// Waiting for the end of a collective.
     Wait,
-    /// Putting what came where it belongs.
+    /// Unpacking of received values.
     Unpack,
 }
 
 /// A stretch of time of one device. Times are nanoseconds of a clock without a meaningful zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What it is of.
+    /// Its kind.
     pub what: What,
     /// When it begins.
     pub begin: u64,
@@ -36,18 +36,18 @@ pub struct Record {
     pub end: u64,
     /// The number of the training step, from 1.
     pub step_number: u64,
-    /// Of the collective, its number on this device, by which start and end find each other; 0 for what is none.
+    /// Number of the collective on this device, which pairs start and end; 0 for other records.
     pub sequence: u64,
     /// The step of the Plan, by position: of an end, the step that waits.
     pub at: u32,
 }
 
-/// All that was recorded on a device.
+/// All records of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceTrace {
     /// The device.
     pub rank: usize,
-    /// In the order in which they ended; times are those of rank 0's clock.
+    /// In the order of their ends, in times of rank 0's clock.
     pub records: Vec<Record>,
 }
 
@@ -76,7 +76,7 @@ impl Recorder {
         Recorder { program, steps, records: vec![], step_number: 0, open: None, began: 0 }
     }
 
-    /// Begins a step with so many steps of the Plan. False where it is not recorded.
+    /// Begins a step with `plan_steps` steps of the Plan. False if it is not recorded.
     pub fn begin(&mut self, program: usize, step_number: u64, plan_steps: usize) -> bool {
         if program != self.program || !self.steps.contains(&step_number) {
             return false;
@@ -87,7 +87,7 @@ impl Recorder {
         true
     }
 
-    /// A step of the Plan computes from here on, if it did not before; what computed before it has ended.
+    /// Begins the computation of a step of the Plan, unless it has begun; the computation before it ends.
     #[inline]
     pub fn compute(&mut self, at: usize) {
         let at = at as u32;
@@ -98,7 +98,7 @@ impl Recorder {
         self.open = Some((at, time));
     }
 
-    /// What computed has ended. Gives the time.
+    /// Ends the current computation. Gives the time.
     #[inline]
     pub fn close(&mut self) -> u64 {
         let end = now();
@@ -127,7 +127,7 @@ impl Recorder {
         self.records.push(Record { what, begin, end, step_number: self.step_number, sequence, at });
     }
 
-    /// Gathers what all devices of the world recorded; all of them must call it. `sequence` numbers its calls.
+    /// Gathers the records of all devices of the world; all of them must call it. `sequence` numbers its calls.
     pub(crate) fn gather(
         self,
         transport: &mut dyn Transport,
@@ -156,16 +156,16 @@ impl Recorder {
     }
 }
 
-/// How often two clocks are compared: the fastest exchange counts.
+/// Number of clock exchanges; the fastest one counts.
 const EXCHANGES: usize = 16;
 
-/// What tells this machine (since it was started) from others; empty where the system does not say.
+/// An id of this machine since its start; empty if the system has none.
 fn machine() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// What is to be added to the clock of `rank` to have rank 0's. Both call it, with the same tags; the result counts on
-/// `rank`. `clock` is [`now`], but in tests.
+/// The offset from the clock of `rank` to rank 0's. Both call it, with the same tags; the result counts on `rank`.
+/// `clock` is [`now`], except in tests.
 fn clock_offset(
     transport: &mut dyn Transport,
     rank: usize,

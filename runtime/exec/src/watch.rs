@@ -1,4 +1,4 @@
-//! Which kernels devices launch, and how long these run: for devices that tell. Threads of the host have no launches to count.
+//! Counts and times of launched kernels, on devices that report them. Threads of the host have no launches.
 
 use serde::Serialize;
 use std::any::Any;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What kernels are counted under.
+/// The key of kernel counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelsBy {
     /// Their names.
@@ -20,27 +20,28 @@ pub enum KernelsBy {
 /// A kernel that was launched while devices were watched.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelUse {
-    /// Its name in the backend, without what it is generic over; or the line or launch that it is counted under.
+    /// Its name in the backend, without type parameters; or the key, a line or a launch.
     pub name: String,
-    /// How often, by all devices of this process together.
+    /// Launches on all devices of this process together.
     pub launches: u64,
-    /// How long all of these ran, in milliseconds, by the clock of the device where it has one. What was not measured counts 0.
+    /// Total time of these launches in milliseconds, by the device's clock if it has one; 0 if it was not measured.
     pub ms: f64,
-    /// What all of these read and wrote in memory; a tensor counts once for each that reads or writes it, whatever caches have of it. What is not
-    /// counted, such as attention, lookups, convolutions and kernels of Burn, counts 0.
+    /// Bytes that these launches read and wrote in memory; a tensor counts once for each launch that reads or writes
+    /// it, without regard to caches. Kernels without a count, such as attention, lookups, convolutions and Burn's, have
+    /// 0.
     pub bytes: u64,
-    /// Of a library that computes many things, each: a product of matrices, and of which family of kernels the one is that computed it.
+    /// The parts of a library that computes several things: a matmul, and the family of its kernel.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub products: Vec<KernelUse>,
 }
 
-/// Between the name of a library and what it computes.
+/// Separator between the name of a library and its part.
 pub const OF: &str = ": ";
 
 /// The time of a kernel, which may have to be waited for; none where the device could not tell it.
 pub type Measured = Box<dyn FnOnce() -> Option<Duration> + Send>;
 
-/// What came in, in the order of the launches, by what it is counted under.
+/// Counts by key, in the order of the launches.
 #[derive(Default)]
 struct Seen {
     /// The line or launch that runs now.
@@ -50,7 +51,7 @@ struct Seen {
     moved: Vec<(Arc<str>, u64)>,
 }
 
-/// Launches that somebody watches: what runs kernels tells it of them.
+/// The counts of a watch, which backends fill.
 pub struct Launches {
     by: KernelsBy,
     seen: Mutex<Seen>,
@@ -73,7 +74,7 @@ impl Launches {
         self.note(kernel, |seen, key| seen.measured.push((key, time)));
     }
 
-    /// The kernels, those that took most time first. Waits for the measurements.
+    /// The kernels in descending order of time. Waits for the measurements.
     fn uses(&self) -> Vec<KernelUse> {
         let seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
         let mut by_name: BTreeMap<Arc<str>, (u64, Duration, u64)> = BTreeMap::new();
@@ -99,17 +100,17 @@ impl Launches {
 
 static NOW: Mutex<Option<Arc<Launches>>> = Mutex::new(None);
 
-/// The launches that somebody watches, if somebody does.
+/// The active watch, if any.
 pub fn watched() -> Option<Arc<Launches>> {
     NOW.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Whether somebody watches, and counts kernels by line or by launch.
+/// Whether a watch counts kernels by line or by launch.
 pub fn is_watched_by_launch() -> bool {
     watched().is_some_and(|launches| launches.by != KernelsBy::Kernel)
 }
 
-/// Tells who watches what a launch reads and writes, by the short name of its kernel.
+/// Adds the bytes of a launch to the active watch, by the short name of its kernel.
 pub fn moved(kernel: &str, bytes: impl FnOnce() -> u64) {
     if let Some(launches) = watched() {
         let bytes = bytes();
@@ -129,7 +130,8 @@ impl Drop for Launching {
     }
 }
 
-/// Tells who watches which launch runs, unless kernels are counted by their names. The launch has to end while what is given lives.
+/// Sets the key of the launches that follow, unless kernels are counted by their names. The launches must end before
+/// the returned value is dropped.
 pub(crate) fn at(launch: impl FnOnce(KernelsBy) -> String) -> Option<Launching> {
     static ALONE: Mutex<()> = Mutex::new(());
     let launches = watched().filter(|launches| launches.by != KernelsBy::Kernel)?;
@@ -147,22 +149,22 @@ pub struct KernelWatch {
 }
 
 impl KernelWatch {
-    /// Begins, unless devices tell of no kernels; there is one at a time. Where kernels are not counted by their names, each launch ends
-    /// before the next begins. `observe` has devices tell of their kernels as long as what it gives lives.
+    /// Begins a watch, if devices report kernels; there is one at a time. Unless kernels are counted by their names,
+    /// each launch ends before the next begins. `observe` makes devices report kernels while its result lives.
     pub(crate) fn start(
         by: KernelsBy,
         observe: impl FnOnce(&Arc<Launches>) -> Option<Box<dyn Any + Send>>,
     ) -> KernelWatch {
         let launches = Arc::new(Launches { by, seen: Mutex::default() });
         let observation = observe(&launches);
-        // What tells of no kernel runs as if nobody watched.
+        // Devices that report no kernels run without a watch.
         if observation.is_some() {
             *NOW.lock().unwrap_or_else(PoisonError::into_inner) = Some(launches.clone());
         }
         KernelWatch { launches, observation }
     }
 
-    /// What was launched since, what took most time first; nothing on CPUs. Waits for the measurements.
+    /// The kernels since the start, in descending order of time; none on CPUs. Waits for the measurements.
     pub fn end(self) -> Vec<KernelUse> {
         let launches = self.launches.clone();
         drop(self);
@@ -183,7 +185,7 @@ fn by_time(mut all: Vec<KernelUse>) -> Vec<KernelUse> {
     all
 }
 
-/// What is after the mark in a name goes under what is before it.
+/// Merges names that are equal before the separator.
 fn grouped(all: impl Iterator<Item = KernelUse>) -> Vec<KernelUse> {
     let mut groups: BTreeMap<String, KernelUse> = BTreeMap::new();
     for kernel in all {

@@ -1,4 +1,4 @@
-//! What a machine has to run plans on, and why a GPU of it cannot be used.
+//! The devices of a machine, and the reasons why a GPU cannot be used.
 
 use super::driver::{Driver, Properties};
 use super::load::{FoundLibrary, Library, LibraryKind, LoadError, Paths, functions};
@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::path::PathBuf;
 
 functions! {
-    /// What listing needs of NCCL.
+    /// NCCL's functions for listing.
     NcclVersion needs "NCCL 2.18" {
         version = "ncclGetVersion" (*mut c_int) -> c_int;
     }
@@ -24,37 +24,37 @@ pub const CUDA_OF_CONTEXT_EVENTS: u32 = 12_050;
 /// The host's processor and memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// Name of the model, where the system tells.
+    /// Name of the model, if the system reports it.
     pub name: Option<String>,
     /// Threads that can run at once.
     pub cores: usize,
-    /// Bytes of memory, where the system tells.
+    /// Bytes of memory, if the system reports it.
     pub memory: Option<u64>,
 }
 
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuReport {
-    /// Its number among those that this process sees.
+    /// Its number among the GPUs that this process sees.
     pub ordinal: u32,
-    /// What the driver says of it.
+    /// Its properties by the driver.
     pub properties: Properties,
-    /// Bytes of its memory that nobody uses, where NVML tells.
+    /// Bytes of its free memory, if NVML reports them.
     pub free: Option<u64>,
     /// Others that it reaches by NVLink; none where NVML is missing.
     pub nvlink: Option<Vec<u32>>,
-    /// What NVML knows of its faults; none where NVML is missing.
+    /// Its state by NVML; none without NVML.
     pub health: Option<GpuHealth>,
 }
 
-/// All there is.
+/// The devices and libraries of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicesReport {
     /// The host.
     pub cpu: Cpu,
     /// GPUs in the order of their numbers.
     pub gpus: Vec<GpuReport>,
-    /// Version of the driver, where NVML tells.
+    /// Version of the driver, if NVML reports it.
     pub driver: Option<String>,
     /// CUDA as the driver offers it, or why there is none.
     pub cuda: Result<FoundLibrary, String>,
@@ -64,9 +64,9 @@ pub struct DevicesReport {
     pub nccl: Result<FoundLibrary, String>,
     /// The code of CUDA's mathematical functions, which compiling kernels needs, or why there is none.
     pub libdevice: Result<PathBuf, String>,
-    /// Why no GPU can be used, each with what to do about it. Empty where all can.
+    /// Reasons why no GPU can be used, each with a remedy. Empty if all can.
     pub hindrances: Vec<String>,
-    /// What works less well than it could, with what to do about it.
+    /// Shortcomings, each with a remedy.
     pub notes: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ pub fn look(
     let (nccl, cublas_lt) = (nccl(paths), products::installed(paths).map_err(|e| e.to_string()));
     let libdevice = libdevice(&variable);
     if cuda.is_ok() {
-        // Where there is no GPU, nobody misses the rest.
+        // Without a GPU the rest does not matter.
         hindrances.extend(libdevice.as_ref().err().cloned());
         match &nccl {
             Err(e) if gpus.len() > 1 => hindrances.push(e.clone()),
@@ -138,7 +138,7 @@ pub fn look(
     DevicesReport { cpu: cpu(), gpus, driver, cuda, cublas_lt, nccl, libdevice, hindrances, notes }
 }
 
-/// Bytes of a GPU's memory; none where the driver tells nothing.
+/// Bytes of a GPU's memory; none if the driver does not report it.
 pub fn memory(paths: &Paths, ordinal: u32) -> Option<u64> {
     Driver::open(paths).and_then(|driver| driver.properties(ordinal)).map(|p| p.memory).ok()
 }
@@ -187,7 +187,8 @@ pub fn too_old(found: &FoundLibrary) -> String {
     )
 }
 
-/// Where the compiler of GPU kernels (CubeCL's) looks for it: in `CUDA_PATH`, and only there, or in the usual folders.
+/// The folder in which the compiler of GPU kernels (CubeCL's) looks for it: in `CUDA_PATH` alone if it is set,
+/// otherwise in the usual folders.
 fn libdevice(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<PathBuf, String> {
     let usual = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"];
     let roots = match variable("CUDA_PATH") {

@@ -3,14 +3,14 @@
 use super::load::{Library, LibraryKind, LoadError, Paths, functions};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// What the driver answers, 0 for success.
+/// Result of a driver's function, 0 for success.
 pub type CuResult = c_int;
 
 /// `CUDA_ERROR_NOT_READY`.
 pub const NOT_READY: CuResult = 600;
 
 functions! {
-    /// What listing GPUs needs.
+    /// The functions for listing GPUs.
     pub(super) Queries needs "a driver of CUDA 11.0" {
         init = "cuInit" (c_uint) -> CuResult;
         version = "cuDriverGetVersion" (*mut c_int) -> CuResult;
@@ -27,7 +27,7 @@ functions! {
 }
 
 functions! {
-    /// What waiting for a stream needs.
+    /// The functions for waiting on a stream.
     Waiting needs "a driver of CUDA 11.0" {
         synchronize = "cuStreamSynchronize" (*mut c_void) -> CuResult;
     }
@@ -39,7 +39,7 @@ const CAPTURE_MODE_RELAXED: c_int = 2;
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
-/// What the driver, or a library below it, refused.
+/// An error of the driver, or of a library below it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
     /// The library is missing or too old.
@@ -48,7 +48,7 @@ pub enum DriverError {
     /// A function failed.
     #[error("`{function}` failed: {text}")]
     Call {
-        /// Which.
+        /// The function that failed.
         function: &'static str,
         /// The driver's name and explanation of the error.
         text: String,
@@ -62,7 +62,7 @@ pub struct Driver {
     f: Queries,
 }
 
-/// What the driver says of a GPU.
+/// Properties of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
     /// Its name.
@@ -137,7 +137,7 @@ impl Driver {
     /// and breaks off the recording.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     #[expect(unsafe_code, reason = "a function of the driver")]
     pub fn allow_calls_during_captures(&self) -> Result<(), DriverError> {
         let mut mode = CAPTURE_MODE_RELAXED;
@@ -169,12 +169,12 @@ impl Driver {
     pub fn device(&self, ordinal: u32) -> Result<c_int, DriverError> {
         let mut device = 0;
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
-        // SAFETY: writes an integer; the driver refuses what is no GPU.
+        // SAFETY: writes an integer; the driver rejects a number without a GPU.
         self.check("cuDeviceGet", unsafe { (self.f.get)(&raw mut device, ordinal) })?;
         Ok(device)
     }
 
-    /// What there is to say of a GPU.
+    /// The properties of a GPU.
     #[expect(unsafe_code, reason = "functions of the driver")]
     pub fn properties(&self, ordinal: u32) -> Result<Properties, DriverError> {
         let device = self.device(ordinal)?;

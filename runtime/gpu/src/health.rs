@@ -1,12 +1,11 @@
-//! What can be known of a GPU when something failed on it: its memory, the errors of its memory, and the driver's critical errors
-//! (Xid).
+//! State of a GPU after a failure: its memory, the errors of its memory, and the driver's critical errors (Xid).
 
-/// Memory of a GPU, in bytes, with what other processes have of it.
+/// Memory of a GPU in bytes, for all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// All of it.
+    /// Its total.
     pub total: u64,
-    /// What nobody uses.
+    /// Free bytes.
     pub free: u64,
 }
 
@@ -15,7 +14,7 @@ pub struct DeviceMemory {
 pub struct EccErrors {
     /// Since the driver was loaded, or the GPU was reset.
     pub volatile: u64,
-    /// In the life of the GPU.
+    /// In the lifetime of the GPU.
     pub aggregate: u64,
 }
 
@@ -24,13 +23,13 @@ pub struct EccErrors {
 pub struct RemappedRows {
     /// Rows replaced because of errors that could not be corrected.
     pub uncorrected: u64,
-    /// Whether some are only replaced when the GPU is reset.
+    /// Whether some will be replaced only when the GPU is reset.
     pub pending: bool,
     /// Whether there are no spare rows left.
     pub failed: bool,
 }
 
-/// What NVML knows of a GPU's faults.
+/// Faults of a GPU by NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuHealth {
     /// Whether the driver cannot reach the GPU any more.
@@ -44,7 +43,7 @@ pub struct GpuHealth {
 }
 
 impl GpuHealth {
-    /// What is wrong, a sentence each; nothing where nothing is known.
+    /// Its faults, a sentence each; none if none is known.
     pub fn findings(&self) -> Vec<String> {
         let mut all = vec![];
         if self.lost {
@@ -72,7 +71,7 @@ impl GpuHealth {
         all
     }
 
-    /// What to do, most urgent first; nothing where nothing is known to be wrong.
+    /// Remedies, most urgent first; none if no fault is known.
     pub fn advice(&self) -> Vec<&'static str> {
         let broken_memory = self.ecc.is_some_and(|e| e.volatile > 0)
             || self.rows.is_some_and(|r| r.pending || r.failed)
@@ -103,7 +102,7 @@ const FELL_OFF_THE_BUS: u64 = 79;
 const MEMORY_XIDS: [u64; 5] = [48, 63, 64, 94, 95];
 const PROGRAM_XIDS: [u64; 3] = [13, 31, 43];
 
-/// What NVIDIA's list of Xid errors says of the most frequent ones.
+/// The meaning of the most frequent Xid errors in NVIDIA's list.
 fn xid_meaning(xid: u64) -> Option<&'static str> {
     Some(match xid {
         13 => "an error of a kernel, such as an access out of bounds",

@@ -1,6 +1,7 @@
-//! The GPUs of this machine: the libraries that drive them, opened at run time, and what they say.
+//! The GPUs of this machine: the libraries that drive them, opened at run time, and their reports.
 //!
-//! **Invariant:** nothing here needs a GPU, or anything of CUDA, to build or to start: what is missing is an error that names it.
+//! **Invariant:** no GPU and no part of CUDA is needed to build or to start: a missing library is an error that names
+//! it.
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]

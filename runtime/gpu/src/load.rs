@@ -1,4 +1,5 @@
-//! Opening the libraries of a GPU at run time, so that one program starts on every machine and says what is missing.
+//! Opening the libraries of a GPU at run time, so that one program starts on every machine and names the missing
+//! library.
 
 use libloading::Library as Opened;
 use std::ffi::OsString;
@@ -6,12 +7,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A library that is there.
+/// An installed library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundLibrary {
     /// Its version, as people write it.
     pub version: String,
-    /// Where it is, or the name that the system's loader knew.
+    /// Its path, or the name that the system's loader knew.
     pub path: String,
 }
 
@@ -29,7 +30,7 @@ pub enum LibraryKind {
 }
 
 impl LibraryKind {
-    /// As people call it.
+    /// Its common name.
     pub fn name(self) -> &'static str {
         match self {
             LibraryKind::Cuda => "the CUDA driver library",
@@ -83,19 +84,19 @@ pub enum LoadError {
     /// It is not there, or cannot be opened.
     #[error("{} was not found: tried {}; {}", kind.name(), list(tried), kind.remedy())]
     NotFound {
-        /// Which.
+        /// The library.
         kind: LibraryKind,
-        /// What was tried, and what the system said.
+        /// Paths that were tried, each with the system's message.
         tried: Vec<(String, String)>,
     },
-    /// It is there, and lacks a function.
+    /// The library lacks a function.
     #[error("{} at {path} has no `{symbol}`: {} or newer is needed", kind.name(), needed)]
     TooOld {
-        /// Which.
+        /// The library.
         kind: LibraryKind,
-        /// Where it is.
+        /// Its path.
         path: String,
-        /// What it lacks.
+        /// The missing function.
         symbol: String,
         /// The oldest version that will do.
         needed: &'static str,
@@ -107,7 +108,7 @@ fn list(tried: &[(String, String)]) -> String {
     tried.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Where libraries are looked for: none for the usual names.
+/// Paths of libraries: none for the usual names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
     /// The CUDA driver library.
@@ -118,9 +119,9 @@ pub struct Paths {
     pub nccl: Option<PathBuf>,
     /// NVML.
     pub nvml: Option<PathBuf>,
-    /// Whether the host launches each kernel of each step, in place of recording a step as a graph.
+    /// Whether the host launches each kernel of each step, without recording a step as a graph.
     pub launches_each: bool,
-    /// The folder that keeps what was measured of GPUs; none to keep nothing.
+    /// The folder of measurements on GPUs; none to keep none.
     pub cache: Option<PathBuf>,
 }
 
@@ -197,11 +198,11 @@ impl Library {
         Library::open_first(kind, paths, Ok)
     }
 
-    /// What `start` makes of the first library, in the order of [`Library::open`], of which it can make something. Several versions may
-    /// be installed, of which not each fits the driver.
+    /// The result of `start` for the first library that it accepts, in the order of [`Library::open`]. Several versions
+    /// may be installed, and the driver may not fit all.
     ///
     /// # Errors
-    /// Where none can be opened; else that of `start` for the first that can.
+    /// If none can be opened; otherwise the error of `start` for the first that can.
     pub fn open_first<T, E: From<LoadError>>(
         kind: LibraryKind,
         paths: &Paths,
@@ -235,7 +236,7 @@ impl Library {
         Err(refused.unwrap_or_else(|| LoadError::NotFound { kind, tried }.into()))
     }
 
-    /// Where it was found: a path, or the name that the system's loader knew.
+    /// Its path, or the name that the system's loader knew.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -250,10 +251,10 @@ impl Library {
         unsafe { self.opened.get::<F>(symbol.as_bytes()) }.ok().map(|f| *f)
     }
 
-    /// As [`Library::find`], where the function is needed.
+    /// [`Library::find`], for a function that is required.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Library::find`].
     #[expect(unsafe_code, reason = "nothing in a library says what type a function has")]
     pub unsafe fn need<F: Copy>(&self, symbol: &str, needed: &'static str) -> Result<F, LoadError> {
         // SAFETY: the caller's promise.

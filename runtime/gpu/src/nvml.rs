@@ -1,4 +1,4 @@
-//! NVIDIA's management library: what the driver's interface does not tell.
+//! NVIDIA's management library: facts that the driver's interface lacks.
 
 use super::health::{DeviceMemory, EccErrors, GpuHealth, RemappedRows};
 use super::load::{Library, LibraryKind, LoadError, Paths, functions};
@@ -45,7 +45,7 @@ type EccFunction = unsafe extern "C" fn(NvmlDevice, c_int, c_int, *mut u64) -> c
 type RowsFunction =
     unsafe extern "C" fn(NvmlDevice, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint) -> c_int;
 
-/// What drivers may lack, and does not matter until a GPU fails.
+/// Functions that drivers may lack, needed only after a failure.
 #[derive(Clone, Copy)]
 struct Diagnostics {
     ecc: Option<EccFunction>,
@@ -54,7 +54,7 @@ struct Diagnostics {
 }
 
 functions! {
-    /// What reading the errors of a GPU takes.
+    /// The functions for reading the errors of a GPU.
     EventFunctions needs "a driver of CUDA 11.0" {
         create = "nvmlEventSetCreate" (*mut *mut c_void) -> c_int;
         register = "nvmlDeviceRegisterEvents" (NvmlDevice, u64, *mut c_void) -> c_int;
@@ -156,7 +156,7 @@ impl Nvml {
         (codes == 0).then_some(XidEvents(set))
     }
 
-    /// What NVML knows of the faults of a GPU, with the critical errors that `events` has kept since it was last read.
+    /// Faults of a GPU by NVML, with the critical errors in `events` since it was last read.
     pub(super) fn health(&self, bus_id: &str, events: Option<&XidEvents>) -> GpuHealth {
         let xids = events.map(|events| self.xids(events)).unwrap_or_default();
         let mut handle = std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! Which of what a program makes has a place of its own, and where.
+//! The results of a program that have a place in the arena, and their offsets.
 
 use super::lifetimes::{AskedMemory, Lifetime, walk};
 use super::packing::{Needed, most, pack};
@@ -27,17 +27,18 @@ pub fn arena_of(plan: &Plan, device: &DevicePlan) -> Arena {
     Arena { bytes, spots, of, in_place: updates.collect(), fullest }
 }
 
-/// Which of what is made needs a place of its own.
+/// The results that need a place of their own.
 #[derive(Default)]
 struct ArenaLayout {
     made: Vec<Lifetime>,
     needed: Vec<Needed>,
-    /// By number, that of what is needed.
+    /// Indices of the needed results, by number.
     places: BTreeMap<usize, usize>,
 }
 
 impl ArenaLayout {
-    /// What something is a part of in the end, and from which byte on; none where it outlives the run, and so has no place.
+    /// The tensor of which a result is a part in the end, and the first byte; none if it outlives the run, and so has
+    /// no place.
     fn root(&self, number: usize) -> Option<(usize, u64)> {
         match self.made[number].part_of.and_then(|(whole, at)| Some((self.root(whole)?, at))) {
             Some(((root, start), at)) => Some((root, start + at)),

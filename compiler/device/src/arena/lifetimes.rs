@@ -1,4 +1,4 @@
-//! A program as it runs, with tensors that only say how long somebody holds them.
+//! A simulated run of a program, whose tensors have lifetimes instead of values.
 
 use super::packing::ALIGNMENT;
 use super::{result_bytes, views};
@@ -16,9 +16,9 @@ use std::rc::Rc;
 
 /// Memory that was asked for.
 pub(super) enum AskedMemory {
-    /// Of what is made there.
+    /// A new result.
     New { number: usize },
-    /// Of what is written over something that was made, or of what no kernel has made.
+    /// A result that overwrites another one, or a tensor that no kernel wrote.
     Over { number: Option<usize> },
 }
 
@@ -27,7 +27,7 @@ pub(super) enum AskedMemory {
 pub(super) struct Lifetime {
     pub bytes: u64,
     pub from: u32,
-    /// The last moment at which somebody holds it; none where it outlives the run.
+    /// The last time at which it is live; none if it outlives the run.
     pub to: Option<u32>,
     /// When it was read last.
     pub read: u32,
@@ -71,7 +71,7 @@ pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
     Walked { results, made, steps, moves }
 }
 
-/// Counts operations, and knows what was made.
+/// Counts operations, and collects results.
 #[derive(Default)]
 struct Clock {
     moment: Cell<u32>,
@@ -90,11 +90,11 @@ impl Drop for MadeResult {
     }
 }
 
-/// A tensor, by what it may be a part or another form of.
+/// A tensor, with the results of which it may be a part or another form.
 #[derive(Clone, Default)]
 struct HeldTensor {
     of: Vec<Rc<MadeResult>>,
-    /// Whether it is all of the one, row by row.
+    /// Whether it is the whole result, row by row.
     whole: bool,
 }
 
@@ -119,7 +119,7 @@ struct ArenaWalk<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
     held: BTreeMap<TensorId, HeldTensor>,
-    /// By collective what is sent, and what is received.
+    /// Sent and received tensors, by collective.
     in_flight: BTreeMap<u32, InFlight>,
     clock: Rc<Clock>,
     steps: Vec<usize>,
@@ -207,7 +207,7 @@ impl ArenaWalk<'_> {
         }
     }
 
-    /// What is held there; of what no kernel has made, nothing.
+    /// The tensor of a slot; empty for a tensor that no kernel wrote.
     fn take(&mut self, id: TensorId, ends: bool) -> HeldTensor {
         let held = if ends { self.held.remove(&id) } else { self.held.get(&id).cloned() };
         held.unwrap_or_default()
@@ -217,7 +217,7 @@ impl ArenaWalk<'_> {
         self.take(tensor.id, tensor.status == TensorStatus::ReadWrite)
     }
 
-    /// The same of what is read.
+    /// The tensor of an operand.
     fn read(&mut self, tensor: &TensorIr) -> HeldTensor {
         let held = self.operand(tensor);
         self.note_read(&held);
@@ -264,7 +264,7 @@ impl ArenaWalk<'_> {
         writes.for_each(|out| drop(self.held.insert(out.id, result.clone())));
     }
 
-    /// A kernel, with what may be done with each of its results.
+    /// A kernel, with the memory of each of its results.
     fn make(&mut self, op: &Launch, results: &[GivenResult]) {
         assert_eq!(op.writes.len(), results.len(), "results of `{}`", op.kind.name());
         let mut read: Vec<HeldTensor> = op.reads.iter().map(|t| self.read(t)).collect();
@@ -290,7 +290,8 @@ impl ArenaWalk<'_> {
         HeldTensor { of: vec![Rc::new(MadeResult { number, clock: self.clock.clone() })], whole: true }
     }
 
-    /// A value is put into what a loop stacks. Where nobody has read the stack since the value was made, it can be made there.
+    /// Stores a value into the stack of a loop. If nothing has read the stack since the value was computed, it can be
+    /// computed in the stack.
     fn update(&mut self, op: &Launch, position: Option<usize>) {
         let ([all, value], [out]) = (&op.reads[..], &op.writes[..]) else { return };
         let bytes = (value.shape.num_elements() * value.dtype.size()) as u64;
@@ -335,7 +336,7 @@ impl ArenaWalk<'_> {
                         self.results.push((self.at, AskedMemory::Over { number: Some(number) }));
                         held
                     }
-                    // What has memory of its own may be written over, or not.
+                    // Whether a tensor with memory of its own may be overwritten.
                     (None, []) if over => {
                         self.results.push((self.at, AskedMemory::Over { number: None }));
                         HeldTensor::default()

@@ -1,8 +1,9 @@
-//! The arena: one stretch of a device's memory in which the kernels of a program put what they make, each result at a place that is known
-//! before the program runs (ADR 49).
+//! The arena: a range of a device's memory in which the kernels of a program write their results, each at an offset
+//! that is known before the program runs (ADR 49).
 //!
-//! A program is walked as it runs, loops and all, with tensors that only say how long somebody holds them (`walk`). What is made and given up
-//! in a run gets a place by these times (`packing`, [`layout`]). What outlives a run, and what operations of Burn make, has memory of its own.
+//! A simulated run of the program, with all iterations of its loops, gives the lifetime of each tensor (`lifetimes`).
+//! Results that live within a run get an offset by their lifetimes (`packing`, [`layout`]). Tensors that outlive a run,
+//! and results of Burn's operations, have memory of their own.
 
 pub mod layout;
 mod lifetimes;
@@ -12,7 +13,7 @@ pub(crate) mod views;
 use crate::slot::LaunchId;
 use std::collections::BTreeSet;
 
-/// Where the results of a program's kernels are.
+/// Offsets of the results of a program's kernels.
 #[derive(Debug, Default)]
 pub struct Arena {
     /// Size of the arena in bytes.
@@ -43,12 +44,12 @@ pub enum Spot {
     Own,
 }
 
-/// Bytes that rows begin at a multiple of, where they are long: products on tensor cores need rows that begin at multiples of 16 bytes to be fast,
-/// which those of a vocabulary of 50257 in `bf16` do not if they follow each other.
+/// Alignment of long rows in bytes: matmuls on tensor cores need rows that begin at multiples of 16 bytes to be fast,
+/// which contiguous rows of a vocabulary of 50257 in `bf16` do not.
 const ROW_BYTES: usize = 128;
 /// Rows that are long, in bytes, so that gaps are a small part of them.
 const LONG_ROW: usize = 1024;
-/// What rows of others begin at a multiple of already.
+/// Alignment that other rows have without padding.
 const ALIGNED_ROW: usize = 16;
 
 /// Elements from one row to the next, of a result whose rows may have gaps between them.
@@ -59,7 +60,7 @@ pub fn row_pitch(shape: &[usize], element: usize) -> usize {
     if rows > 1 && bytes >= LONG_ROW { aligned_pitch(row, element) } else { row }
 }
 
-/// Elements from one row to the next, where rows of so many begin where fast kernels of products want them to.
+/// Stride of rows in elements, at the alignment of fast matmul kernels.
 pub fn aligned_pitch(row: usize, element: usize) -> usize {
     let bytes = row * element;
     if bytes.is_multiple_of(ALIGNED_ROW) { row } else { bytes.next_multiple_of(ROW_BYTES) / element }

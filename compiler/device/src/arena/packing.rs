@@ -2,7 +2,7 @@
 //! SR2). The largest tensor goes first, each to the lowest offset that is free during its lifetime. The result is within a few percent of
 //! the peak of live bytes.
 
-/// Multiples at which tensors begin: what the widest accesses ask for, and what CubeCL gives its own.
+/// Alignment of tensors: the widest accesses require it, and CubeCL's own allocations have it.
 pub(super) const ALIGNMENT: u64 = 512;
 
 /// Size in bytes and lifetime of a tensor, first and last moment included.
@@ -62,7 +62,7 @@ impl TakenBytes {
         self.0.splice(first..last, [(from, to)]);
     }
 
-    /// The end of what is taken of `bytes` bytes from `start` on; none if they are free.
+    /// The end of memory taken within `bytes` bytes from `start`; none if they are free.
     fn end_of_taken(&self, start: u64, bytes: u64) -> Option<u64> {
         let first = self.0.get(self.0.partition_point(|taken| taken.1 <= start))?;
         (first.0 < start + bytes).then_some(first.1)
@@ -74,9 +74,9 @@ impl TakenBytes {
 struct PlacedByTime {
     /// Moments of the root, a power of two.
     moments: u32,
-    /// By node: bytes of tensors that live during the whole range, but not during that of the parent.
+    /// Bytes of tensors that live during the whole range of a node, but not of its parent's, by node.
     through: Vec<TakenBytes>,
-    /// By node: bytes of tensors in `through` of the node and of those below it.
+    /// Bytes of tensors in `through` of the node and of its descendants, by node.
     within: Vec<TakenBytes>,
 }
 
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_is_needed_at_once_lies_apart() {
-        // A generator of its own: what is needed when is the same in every run.
+        // A generator of its own, so that the lifetimes are the same in every run.
         let mut state = 1_u64;
         let mut draw = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,11 +1,11 @@
-//! Which operations of Burn may give what they read in another form, in place of memory of their own.
+//! The operations of Burn whose result may be a view of an operand, without memory of its own.
 
 use super::row_pitch;
 use crate::kernels::result::ResultMemory;
 use burn_ir::{BaseOperationIr as Base, BoolOperationIr as BoolOp, FloatOperationIr as FloatOp};
 use burn_ir::{IntOperationIr as IntOp, NumericOperationIr as Numeric, OperationIr};
 
-/// Where results are of what is no kernel. What is not listed here may be anything.
+/// Memory of the results of an operation of Burn. Operations that are not listed here may do anything.
 pub(crate) fn result_memory(operation: &OperationIr) -> ResultMemory {
     let makes = match operation {
         OperationIr::BaseFloat(Base::Reshape(op)) | OperationIr::BaseInt(Base::Reshape(op)) => {
@@ -40,7 +40,7 @@ pub(crate) fn result_memory(operation: &OperationIr) -> ResultMemory {
     if makes { ResultMemory::Own } else { ResultMemory::Unknown }
 }
 
-/// Whether the result is no part of an operand, and no operand in another order of dims.
+/// Whether the result is neither a part of an operand nor an operand with permuted dims.
 fn makes(op: &Base) -> bool {
     match op {
         Base::Cat(op) => op.tensors.len() > 1,

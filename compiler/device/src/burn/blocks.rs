@@ -38,7 +38,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// What `out` holds of the dims that it shares with `from`.
+    /// The part of `from` in `out`, along the dims that both have.
     fn part(&mut self, tensor: Named, from: &Local, out: &Local) -> Result<Named, LoweringError> {
         let mut val = tensor.val;
         for (axis, (dim, range)) in from.dims.iter().zip(&from.ranges).enumerate() {
@@ -108,7 +108,7 @@ impl Lower<'_> {
         }
     }
 
-    /// What `x` has of `wanted`, where its position `i` is the result's `i + offset`; none where it has nothing.
+    /// The part of `x` in `wanted`, if position `i` of it is the result's `i + offset`; none if it has none.
     fn source(
         &mut self,
         x: &Local,
@@ -124,7 +124,7 @@ impl Lower<'_> {
         }
         let start = (low as i64 - offset) as usize - held.start;
         let dtype = stored_as(x.dtype);
-        // Where dims are joined the buffer has other extents: those of the whole buffer are read, and merged.
+        // The buffer of merged dims has other extents: it is read with the whole buffer's, and merged.
         let shape = self.context.plan.buffer(x.buf).shape(self.context.mesh(), &self.context.coords);
         let val = self.graph.read(TensorSlot::Buffer(x.buf), &extents(&shape), dtype);
         let val = self.graph.reshape(val, &extents(&x.shape));
@@ -175,7 +175,7 @@ impl Lower<'_> {
     }
 }
 
-/// A part that is less than so much of a tensor is copied, since whoever sees a part of it holds the memory of all of it.
+/// A view of less than this part of a tensor is copied, since a view keeps the memory of the whole tensor.
 const LEAST_PART: usize = 4;
 
 impl Lower<'_> {
@@ -186,7 +186,7 @@ impl Lower<'_> {
         (flat, axis): (&Local, usize),
         (dtype, fill): (DType, f64),
     ) -> Option<Val> {
-        // All of a tensor, or much of it, is seen where it lies.
+        // A view of all of a tensor, or of much of it, is not copied.
         let seen = |s: &BlockSource| {
             s.range.len() == flat.shape[axis] && LEAST_PART * s.range.len() >= self.graph.shape(s.val)[axis]
         };

@@ -43,7 +43,7 @@ impl Lower<'_> {
             Contraction::Product(product) => product,
         };
         let (left, right) = if product.swapped { (b, a) } else { (a, b) };
-        // Of one dtype. A product of a half type sums in `f32`, and is not rounded where the result is `f32`.
+        // Of one dtype. A matmul of a half type sums in `f32`, and is not rounded if the result is `f32`.
         let (left, right) = if self.graph.dtype(left.0) == self.graph.dtype(right.0) {
             (left, right)
         } else {

@@ -94,7 +94,7 @@ impl GraphBuilder {
         self.alike(a, |input, out| OperationIr::Bool(BoolOperationIr::Not(UnaryOpIr { input, out })))
     }
 
-    /// Conversion; what a float has after the point is cut off, other than 0 is true.
+    /// Conversion; floats are truncated, and numbers other than 0 are true.
     pub(crate) fn cast(&mut self, a: Val, dtype: BurnType) -> Val {
         if self.dtype(a) == dtype {
             return a;
@@ -109,7 +109,7 @@ impl GraphBuilder {
         self.node([a], shape, dtype, |[input], out| ops::cast(CastOpIr { input, out }))
     }
 
-    /// Folds one dim, of which an extent of 1 stays.
+    /// Reduces one dim to an extent of 1.
     pub(crate) fn reduce(&mut self, f: Reduce, a: Val, axis: usize) -> Val {
         if self.shape(a)[axis] == 1 {
             return a;
@@ -155,7 +155,7 @@ impl GraphBuilder {
             return a;
         }
         let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
-        // All other dims are taken whole.
+        // All other dims are whole.
         let mut ranges: Vec<Slice> = shape.iter().map(|n| Slice::new(0, Some(*n as isize), 1)).collect();
         ranges[axis] = Slice::new(range.start as isize, Some(range.end as isize), 1);
         shape[axis] = range.len();
@@ -239,7 +239,7 @@ impl GraphBuilder {
     }
 }
 
-/// The extents of two tensors of one rank, of which those of 1 are repeated.
+/// The extents of two tensors of one rank after broadcasting.
 fn broadcast(a: &[usize], b: &[usize]) -> Vec<usize> {
     a.iter().zip(b).map(|(a, b)| if *a == 1 { *b } else { *a }).collect()
 }

@@ -14,7 +14,7 @@ use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim};
 use std::sync::Arc;
 
-/// A product and what is done beside it, on this device.
+/// A matmul with its epilogue, on this device.
 struct ProductSteps {
     matrices: MatrixProduct,
     factors: [Local; 2],
@@ -85,7 +85,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Of a step that multiplies.
+    /// The result of a step as a matrix, if the step is a matmul.
     fn matrix_shape(&self, product: usize) -> Result<Option<Vec<usize>>, LoweringError> {
         let ([a, b], [made]) = self.locals(&self.context.plan.steps[product])?;
         Ok(match contraction(&a, &b, &made)? {
@@ -94,14 +94,14 @@ impl Lower<'_> {
         })
     }
 
-    /// A bias as a vector of the type of what it is added to.
+    /// A bias as a vector of the dtype of the sum.
     fn bias(&mut self, bias: &Local, out: &Local) -> Val {
         let val = self.read(bias).val;
         let val = self.graph.reshape(val, &[bias.elements()]);
         self.convert(val, stored_as(out.dtype))
     }
 
-    /// What is known of it; none where the library has nothing like it, or no kernel would do where it turns out not to.
+    /// The matmul with its epilogue; none if the library has no such epilogue, or no kernel could replace it.
     fn product_steps(&self, epilogue: &Epilogue) -> Result<Option<ProductSteps>, LoweringError> {
         let steps = &self.context.plan.steps;
         let (product, other) = (&steps[epilogue.product], &steps[epilogue.other]);
@@ -136,8 +136,8 @@ impl Lower<'_> {
         Ok((fits && whole).then_some(steps))
     }
 
-    /// What is written, a bias, and what is done beside a product, of which the dims of rows and of columns are known; `reads` are the operands of
-    /// the other step.
+    /// Result, bias and epilogue of a matmul with known dims of rows and columns; `reads` are the operands of the other
+    /// step.
     fn beside(
         &self,
         epilogue: &Epilogue,
@@ -214,7 +214,7 @@ fn dims(l: &Local) -> Vec<Dim> {
     l.dims.iter().zip(&l.shape).filter(|(_, size)| **size != 1).map(|(dim, _)| *dim).collect()
 }
 
-/// Of a product those of rows and of columns.
+/// Dims of the rows and of the columns of a matmul.
 fn matrix_dims([a, b]: [&Local; 2], out: &Local, swapped: bool) -> [Vec<Dim>; 2] {
     let of = |l: &Local, other: &Local| -> Vec<Dim> {
         let alone = |d: &Dim| l.dims.contains(d) && !other.dims.contains(d);

@@ -12,7 +12,7 @@ use crate::stored::{extents, stored_as};
 use meshwright_plan::expr::{BinaryFn, Expr, Scalar};
 use meshwright_plan::{BufId, Computed, DType, Dim, Monoid, Operand, Prim, Step, square_scale};
 
-/// A step that a kernel computes: what it reads, and what it writes.
+/// A fold kernel with its operands and result.
 struct OwnFold {
     call: FoldCall,
     reads: Vec<Local>,
@@ -20,12 +20,12 @@ struct OwnFold {
 }
 
 impl Lower<'_> {
-    /// Whether a step is a fold for which there is a kernel: a reduction, or a sum of products that have no matrices.
+    /// Whether a step has a fold kernel: a reduction, or a sum of products without matrices.
     pub(crate) fn is_own_fold(&self, step: &Step) -> bool {
         matches!(self.own_fold_of(step), Ok(Some(_)))
     }
 
-    /// Records such steps, none of which reads what another writes.
+    /// Records independent steps as one launch.
     pub(crate) fn own_folds(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
         let folds = steps.iter().map(|step| self.own_fold_of(step)).collect::<Result<Vec<_>, _>>()?;
         let (mut calls, mut reads, mut outs) = (vec![], vec![], vec![]);
@@ -90,8 +90,8 @@ impl Lower<'_> {
         Ok(call.filter(|_| out.elements() > 0).map(|call| OwnFold { call, reads, out }))
     }
 
-    /// What is known of a fold of some inputs. A value that is computed where it is folded may have dims that none of these has: `whole` are the
-    /// operands of the step.
+    /// The call of a fold. An inlined value may have dims that none of its operands has: `whole` are the operands of
+    /// the step.
     fn fold_call(
         &self,
         of: &Computed,
@@ -140,7 +140,8 @@ fn scaled_square(of: &Computed, scale: f64) -> Computed {
     Computed { expr, reg }
 }
 
-/// The product of two factors, each an expression with what it loads; the second one loads what comes after that of the first.
+/// The product of two factors, each an expression with its operands; the operands of the second follow those of the
+/// first.
 fn product_of(left: &(Computed, Vec<Operand>), right: &(Computed, Vec<Operand>)) -> Computed {
     let mut expr = left.0.expr.clone();
     let loads = left.1.len() as u16;

@@ -10,7 +10,7 @@ use meshwright_plan::DType;
 use meshwright_plan::expr::UnaryFn;
 
 impl Lower<'_> {
-    /// A function of each element; `dtype` is what the tensor stands for.
+    /// An element-wise function; `dtype` is the dtype of the Plan's value.
     pub(crate) fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, LoweringError> {
         if !f.takes(dtype) {
             return unsupported(format!("{} of {dtype}", f.name()));

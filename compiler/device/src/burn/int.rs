@@ -22,7 +22,7 @@ impl Lower<'_> {
             odd = e.binary(Binary::Or, zero, minus);
         }
         let safe = e.fill(b, odd, 1.0);
-        // What backends call a quotient of integers is cut off at the point.
+        // Backends truncate quotients of integers.
         let cut = e.binary(Binary::Div, a, safe);
         let product = e.mul(cut, safe);
         let rest = e.sub(a, product);
@@ -35,7 +35,7 @@ impl Lower<'_> {
             BinaryFn::Mod => {
                 let shifted = e.add(rest, safe);
                 let rest = e.choose(apart, shifted, rest);
-                // Of -1 the rest is 0, as it is of 1, which stands there.
+                // The remainder by -1 is 0, as by 1, which replaces it.
                 e.choose(zero, a, rest)
             }
             _ => {

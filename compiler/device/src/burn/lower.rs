@@ -1,4 +1,4 @@
-//! Lowering of a step: what is read and written by name of dim, and which file lowers which step.
+//! Lowering of a step: operands and results by names of dims, and the dispatch to the file that lowers it.
 
 use crate::error::KernelError;
 use crate::error::LoweringError;
@@ -112,13 +112,13 @@ impl Lower<'_> {
         }
     }
 
-    /// What lies at the position of the iteration, of that shape.
+    /// The slice at the position of the iteration, with that shape.
     pub(crate) fn slice_of_iteration(&mut self, dim: Dim, all: Val, shape: &[usize]) -> Val {
         let stored = (extents(shape), self.graph.dtype(all));
         self.graph.kernel(Kernel::IterationSlice(dim), vec![all], [stored])[0]
     }
 
-    /// A value at the position of the iteration of what has that shape.
+    /// Writes a value at the position of the iteration into a tensor of that shape.
     pub(crate) fn update_of_iteration(&mut self, dim: Dim, all_and_value: [Val; 2], shape: &[usize]) -> Val {
         let stored = (extents(shape), self.graph.dtype(all_and_value[0]));
         self.graph.kernel(Kernel::IterationUpdate(dim), all_and_value.to_vec(), [stored])[0]
@@ -139,7 +139,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// What draws a block. What is drawn for a half type is rounded from `f32`.
+    /// Draws a random block. Values of a half type are rounded from `f32`.
     pub(crate) fn drawing(
         &self,
         stream: &str,
@@ -202,7 +202,7 @@ impl Lower<'_> {
         self.write_val(val, out);
     }
 
-    /// Writes a tensor whose extents are those of a buffer, or 1, to it.
+    /// Writes a tensor, whose extents are those of a buffer or 1, to the buffer.
     pub(crate) fn write_val(&mut self, val: Val, out: &Local) {
         let val = self.graph.expand(val, &extents(&out.shape));
         let dtype = stored_as(self.value_type(out.buf, out.dtype));
@@ -259,7 +259,7 @@ impl Lower<'_> {
         }
     }
 
-    /// What is accumulated in `f32` at least.
+    /// A value in the dtype of its sums, `f32` at least.
     pub(crate) fn wide(&mut self, a: Val) -> Val {
         if is_half(self.graph.dtype(a)) { self.graph.cast(a, BurnType::F32) } else { a }
     }

@@ -8,8 +8,8 @@ use crate::lowering::ops::{Binary, Reduce};
 use burn_backend::DType as BurnType;
 
 impl GraphBuilder {
-    /// Of the values and indices of all members, one after the other, the best pair at each position; NaN comes before all
-    /// numbers, and of equals the lowest index.
+    /// The best pair at each position among the values and indices of all members, one after the other; NaN comes
+    /// before all numbers, and the lowest index first among equals.
     pub(crate) fn fold_pairs(
         &mut self,
         greatest: bool,

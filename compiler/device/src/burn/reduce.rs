@@ -69,7 +69,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Folds a value of the dims of `input` over those that `out` lacks, and writes it there.
+    /// Folds a value with the dims of `input` over the dims that `out` lacks, and writes it to `out`.
     fn folded(&mut self, f: Reduce, x: Val, (input, out): (&Local, &Local)) {
         // Runs of dims that are folded, or kept, together.
         let mut runs: Vec<(bool, usize)> = vec![];
@@ -146,7 +146,7 @@ impl Lower<'_> {
         }
         let mut key = e.count(rank, axis, n, 0);
         if let Some(nan) = nan {
-            // Among the best those that are no numbers come first.
+            // NaN comes first among the best.
             let early = e.scalar(Binary::Sub, key, n as f64);
             key = e.choose(nan, early, key);
         }
@@ -199,7 +199,7 @@ impl Lower<'_> {
     }
 }
 
-/// What a fold of nothing gives.
+/// The result of an empty fold.
 pub(super) fn identity(monoid: Monoid, dtype: DType) -> f64 {
     let (least, greatest) = match dtype {
         DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),

@@ -1,8 +1,8 @@
-//! Collectives between tensors of a device: operations of the graph pack what is sent and unpack what is received; the
-//! transport sees flat memory.
+//! Collectives between tensors of a device: operations of the graph pack the sent tensors and unpack the received ones;
+//! the transport sees flat memory.
 //!
-//! Where pairs of value and index are stored in two parts, no transport folds them: all of them are gathered, and each device
-//! folds what it got.
+//! If pairs of value and index are stored in two parts, the transport cannot fold them: all are gathered, and each
+//! device folds them.
 
 use super::blocked::Blocked;
 use super::calls::{CallPiece, TransportCall};
@@ -59,7 +59,7 @@ impl SplitBuffer<'_> {
     }
 }
 
-/// The only range of what is not cut.
+/// The only range of an unsplit dim.
 fn whole(local: &Local, axis: usize) -> Vec<Range<usize>> {
     std::iter::once(0..local.shape[axis]).collect()
 }
@@ -73,7 +73,7 @@ pub(crate) struct Arrival {
     pub reads: Vec<TensorSlot>,
 }
 
-/// Records what packs a collective's operands; gives the calls to make then, and what is to be done at their end.
+/// Records the packing of a collective's operands; gives its calls, and the unpacking.
 pub(crate) fn pack(
     lowering: &mut Lowering<'_>,
     prepared: &Prepared,
@@ -160,7 +160,8 @@ impl Packing<'_, '_> {
         }
     }
 
-    /// How a bucket's buffers are cut into their `blocks`; what goes whole is one block, along the axis of its other end.
+    /// Split of a bucket's buffers into their `blocks`; an unsplit buffer is one block, along the axis of its other
+    /// end.
     fn cuts<'x>(
         &self,
         locals: &'x [Local],
@@ -262,7 +263,7 @@ impl Packing<'_, '_> {
             .try_for_each(|pieces| self.call(prepared.monoid, layouts.clone(), pieces))
     }
 
-    /// Each member's part of what this device is to fold.
+    /// Each member's operand of this device's fold.
     fn gather_planes(
         &mut self,
         layout: &Layout,
@@ -327,7 +328,7 @@ impl Packing<'_, '_> {
     }
 }
 
-/// Records what turns received memory into buffers.
+/// Records the unpacking of received memory into buffers.
 pub(crate) fn unpack(lowering: &mut Lowering<'_>, arrival: &Arrival) {
     for unpack in &arrival.unpack {
         match unpack {

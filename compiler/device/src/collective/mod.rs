@@ -1,8 +1,8 @@
 //! Collectives, prepared for one device: groups, counts, and which blocks are packed around the calls of the transport.
 //!
-//! A block of a dim that is not outermost lies scattered in the buffer; operations of the graph pack it before the
-//! transport sees it, or unpack it afterwards. A result takes its operand's storage where the operand ends there and nobody
-//! shares it.
+//! A block of a dim that is not outermost is not contiguous in the buffer; operations of the graph pack it before the
+//! transport sees it, or unpack it afterwards. A result takes its operand's storage if the operand's lifetime ends
+//! there and the storage is not shared.
 
 pub(crate) mod blocked;
 pub mod calls;
@@ -144,7 +144,7 @@ struct Members<'a> {
 }
 
 impl Members<'_> {
-    /// How each of a bucket's arrays is cut.
+    /// Split of each of a bucket's arrays.
     fn bucket(&self, whole: &[Local], pieces: &[Operand], dims: &[Dim]) -> Result<Vec<Blocks>, String> {
         whole
             .iter()
@@ -154,7 +154,7 @@ impl Members<'_> {
             .collect()
     }
 
-    /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.
+    /// Split of `whole`, an array of this device, along `dim` into the members' blocks of `pieces`.
     fn blocks(&self, whole: &Local, pieces: &Operand, dim: Dim) -> Result<Blocks, String> {
         let axis = whole.position(dim)?;
         let view = StridedView::new(&whole.shape, axis);

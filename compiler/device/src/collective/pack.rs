@@ -56,7 +56,7 @@ impl StridedView {
         self.outer * length * self.inner
     }
 
-    /// Whether blocks lie one after the other without packing.
+    /// Whether blocks are contiguous without packing.
     pub fn is_contiguous(&self) -> bool {
         self.outer <= 1
     }

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct DefUse<'a> {
     /// The Plan.
     pub plan: &'a Plan,
-    /// By buffer the steps that read it.
+    /// The consumers of each buffer.
     pub readers: BTreeMap<BufId, Vec<usize>>,
-    /// By buffer the steps that write it, in order.
+    /// The producers of each buffer, in order.
     pub writers: BTreeMap<BufId, Vec<usize>>,
     /// For each step the loop that it is in, by the step that begins it.
     pub within: Vec<Option<usize>>,
@@ -18,7 +18,7 @@ pub struct DefUse<'a> {
     pub begins: BTreeMap<usize, usize>,
     /// The step with which the lifetime of a buffer ends.
     ends: BTreeMap<BufId, usize>,
-    /// Outputs, and next values of what is kept.
+    /// Outputs, and the next values of states.
     leaves: BTreeSet<BufId>,
 }
 
@@ -66,13 +66,13 @@ impl<'a> DefUse<'a> {
         }
     }
 
-    /// Whether two steps are in the same turn of the same loop.
+    /// Whether two steps are in the same iteration of the same loop.
     pub fn is_beside(&self, one: usize, other: usize) -> bool {
         let lag = |step: usize| self.plan.steps[step].lag;
         self.within[one] == self.within[other] && lag(one) == lag(other)
     }
 
-    /// Whether a buffer that is there at one step is still there at another.
+    /// Whether a buffer that is live at one step is still live at another.
     pub fn lasts(&self, buf: BufId, from: usize, to: usize) -> bool {
         self.ends.get(&buf).is_none_or(|end| *end <= from || *end >= to)
     }

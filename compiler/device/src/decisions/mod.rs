@@ -1,4 +1,4 @@
-//! What the passes decide about a Plan on one device.
+//! Decisions of the passes on a Plan for one device.
 
 pub mod decide;
 pub mod def_use;
@@ -34,7 +34,7 @@ pub struct Decisions {
     pub epilogues: Epilogues,
 }
 
-/// How a step of the Plan is computed on the device.
+/// The launch that computes a step of the Plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The launch of another step computes it, or nothing needs it.
@@ -45,12 +45,12 @@ pub enum Role {
     Rows,
     /// It creates, writes or reads a stack whose values stay where they are.
     Residual(ResidualStep),
-    /// By itself, or with independent steps of its kind.
+    /// A launch of its own, or of independent steps of its kind.
     Single,
 }
 
 impl Decisions {
-    /// How a step is computed.
+    /// The role of a step.
     pub fn role(&self, step: usize) -> Role {
         let fused = self.rows.members.get(&step).is_some_and(|last| *last != step);
         let skipped = [&self.masks.skipped, &self.inlined.skipped].iter().any(|s| s.contains(&step));

@@ -11,13 +11,13 @@ use crate::passes::step_order::StepOrder;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is wrong, and at which step.
+/// A contradiction, and its step.
 pub type Problem = (Option<usize>, String);
 
-/// The buffers that are live at the end of a Plan, of which each step is a launch.
+/// The buffers that are live at the end of a Plan, if each step is a launch.
 ///
 /// # Errors
-/// Where the Plan contradicts itself.
+/// If the Plan contradicts itself.
 pub fn left(uses: &DefUse<'_>) -> Result<BTreeSet<BufId>, Problem> {
     walk(uses, &Decisions::default())
 }
@@ -66,7 +66,7 @@ fn walk(uses: &DefUse<'_>, decisions: &Decisions) -> Result<BTreeSet<BufId>, Pro
     walk.end()
 }
 
-/// Fails unless the order has each step once, in its loop, and what synchronizes devices in the Plan's order.
+/// Fails unless the order has each step once, in its loop, and keeps synchronizing steps in the Plan's order.
 fn keeps_order(uses: &DefUse<'_>, order: &[usize]) -> Result<(), Problem> {
     let steps = &uses.plan.steps;
     let (mut seen, mut open, mut before) = (vec![false; steps.len()], vec![], None);
@@ -180,12 +180,12 @@ impl LiveBuffers {
         self.0.get(buf.0 as usize).is_some_and(|live| *live)
     }
 
-    /// Whether it held nothing before.
+    /// Whether it is new.
     fn insert(&mut self, buf: BufId) -> bool {
         self.0.get_mut(buf.0 as usize).is_some_and(|live| !std::mem::replace(live, true))
     }
 
-    /// Whether it held something before.
+    /// Whether it was live.
     fn remove(&mut self, buf: BufId) -> bool {
         self.0.get_mut(buf.0 as usize).is_some_and(std::mem::take)
     }
@@ -200,7 +200,7 @@ struct DecisionVerifier<'a> {
     decisions: &'a Decisions,
     order: &'a StepOrder,
     alive: LiveBuffers,
-    /// By id of the collective, the step that started it and its results, which are live when it was waited for.
+    /// Collectives in flight by id: the step that started it, and its results, which are live after the wait.
     in_flight: BTreeMap<u32, (usize, Vec<BufId>)>,
     /// Steps that a launch has computed.
     computed: Vec<bool>,

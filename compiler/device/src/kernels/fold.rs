@@ -81,7 +81,8 @@ impl FoldCall {
         many(first.collect()) + many(second.collect())
     }
 
-    /// Whether what is folded is cut into chunks, whose results a second kernel folds: where operands lie without gaps, and are read in vectors.
+    /// Whether the fold is split into chunks, whose results a second kernel folds: if operands have no gaps, and are
+    /// read in vectors.
     pub fn is_cut(&self) -> bool {
         let strides: Vec<Vec<u64>> = self.operands.iter().map(|o| self.strides(o)).collect();
         let (kept, walk) = JointWalk::of_folds(&self.sizes, self.kept, &strides);

@@ -44,7 +44,7 @@ pub enum ScatterWay {
     Ordered,
 }
 
-/// A lookup on one device, or what it and its transpose share.
+/// A lookup on one device, or the common part of it and its transpose.
 #[derive(Clone, Debug)]
 pub struct IndexCall {
     /// The dims, with the device's block of each.
@@ -64,10 +64,11 @@ pub struct ScatterCall {
     pub fold: Option<FoldCall>,
 }
 
-/// With so few entries for each outer position, or so few times the columns, all are looked at by each element.
+/// Up to this number of entries for each outer position, or that many times the columns, each element scans all
+/// entries.
 const FEW_ENTRIES: usize = 8;
 const FEW_READS: usize = 512;
-/// With so few rows all entries are looked at by each.
+/// Up to this number of rows each row scans all entries.
 const FEW_ROWS: usize = 64;
 /// Few blocks take long to add this many entries in order: reading all of them for each row is faster, up to `MANY_READS`.
 const MANY_ENTRIES: usize = 1 << 16;

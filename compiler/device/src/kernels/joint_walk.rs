@@ -13,7 +13,7 @@ pub struct JointWalk {
 }
 
 impl JointWalk {
-    /// With dims joined where that changes no place, and at least one left.
+    /// With dims merged if this changes no offset, and at least one left.
     pub fn joined(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
         let mut walk = JointWalk { sizes: vec![], strides: vec![vec![]; strides.len()] };
         for (dim, size) in sizes.iter().enumerate().filter(|(_, size)| **size != 1) {
@@ -49,7 +49,7 @@ impl JointWalk {
         (many, all)
     }
 
-    /// With every dim on its own.
+    /// Without merged dims.
     pub fn apart(sizes: &[usize], strides: &[Vec<u64>]) -> JointWalk {
         match sizes {
             [] => JointWalk { sizes: vec![1], strides: vec![vec![0]; strides.len()] },
@@ -67,8 +67,8 @@ impl JointWalk {
         self.is_vectors_along(which, self.sizes.len() - 1, first, width)
     }
 
-    /// Whether what comes after the last whole vector of a row is a gap, if there is more than one element in a row: then it makes no difference
-    /// what is read and written there.
+    /// Whether a gap follows the last whole vector of a row, if a row has more than one element: reads and writes there
+    /// have no effect.
     pub fn has_gaps(&self, which: usize, first: u64, width: usize) -> bool {
         let reach = self.inner().next_multiple_of(width) as u64;
         match self.strides[which][..] {
@@ -78,12 +78,12 @@ impl JointWalk {
         }
     }
 
-    /// Whether it is the same row wherever the kernel is along the other dims.
+    /// Whether all positions of the other dims share one row.
     pub fn is_one_row(&self, which: usize) -> bool {
         self.strides[which].split_last().is_some_and(|(_, outer)| outer.iter().all(|stride| *stride == 0))
     }
 
-    /// Whether what is walked can be taken `width` elements at a time along any dim.
+    /// Whether vectors of `width` elements can be read along any dim.
     pub fn is_vectors_along(&self, which: usize, along: usize, first: u64, width: usize) -> bool {
         let width = width as u64;
         let follows = |(dim, stride): (usize, &u64)| {

@@ -92,7 +92,7 @@ pub(crate) fn prefer(over: &mut [Vec<usize>], donations: &[(usize, usize)]) {
     }
 }
 
-/// For each result the operands, of those that are tensors, that are alike.
+/// The tensor operands of the same dtype and layout, for each result.
 fn alike(dims: usize, operands: &[MapOperand], outputs: &[DType]) -> Vec<Vec<usize>> {
     let tensors = operands.iter().filter_map(|operand| match operand {
         MapOperand::Tensor { dtype, dims } => Some((dtype, dims)),

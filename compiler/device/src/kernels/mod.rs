@@ -45,7 +45,7 @@ pub enum Kernel {
     Matmul,
     /// `() -> out`: memory with anything in it.
     Blank,
-    /// `(all) -> out`: the element at the position of an iteration, of what has the dim of a loop first.
+    /// `(all) -> out`: the element at the position of an iteration, of an operand with the dim of a loop first.
     IterationSlice(Dim),
     /// `(all, value) -> out`: the inverse.
     IterationUpdate(Dim),
@@ -119,7 +119,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it shows a part of a tensor, keeps one, or names memory: no device launches anything for it.
+    /// Whether it is a view or names memory: no device launches a kernel for it.
     pub fn moves_nothing(&self) -> bool {
         match self {
             Kernel::IterationSlice(_) | Kernel::Store(_) | Kernel::Load { .. } | Kernel::Blank => true,

@@ -1,4 +1,4 @@
-//! Matrix products with an epilogue: what is done to the elements before they are written, or summed of a factor that is read anyway.
+//! Matmuls with an epilogue: a function of their elements before they are written, or sums of a factor.
 
 use super::fold::FoldCall;
 use super::map::MapCall;
@@ -6,8 +6,8 @@ use crate::passes::epilogues::ProductFunction;
 use burn_backend::DType as BurnType;
 use std::sync::Arc;
 
-/// A product with an epilogue. Its operands are the factors as matrices, a bias or bits where it has them, and what the other step reads beside
-/// the product.
+/// A matmul with an epilogue. Its operands are the factors as matrices, a bias or bits if there are any, and the other
+/// operands of the fused step.
 #[derive(Clone, Debug)]
 pub struct ProductCall {
     /// Rows and columns.
@@ -16,7 +16,7 @@ pub struct ProductCall {
     pub product: (Vec<usize>, BurnType),
     /// Whether a bias is added.
     pub biased: bool,
-    /// Whether the last result is which elements a `relu` let through.
+    /// Whether the last result is the bits of the elements that a `relu` let through.
     pub keeps_bits: bool,
     /// The step of the `relu` whose bits are written or read, if any are.
     pub bits_of: Option<usize>,
@@ -68,10 +68,10 @@ pub enum BesideProduct {
     },
 }
 
-/// Bits that a row of what a `relu` let through is a multiple of (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
+/// Alignment of a row of `relu` bits (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
 const BITS_OF_A_ROW: usize = 128;
 
-/// Bytes of the bits that say which elements of a matrix of so many rows and columns a `relu` let through, as cuBLASLt writes them.
+/// Bytes of the `relu` bits of a matrix of these rows and columns, as cuBLASLt writes them.
 pub fn relu_bits([rows, columns]: [usize; 2]) -> usize {
     rows * columns.next_multiple_of(BITS_OF_A_ROW) / 8
 }

@@ -40,8 +40,8 @@ pub enum Instruction {
     Index(usize),
     /// A function of a float, or `Not` of a truth value.
     Unary(UnaryFn, usize),
-    /// An exponential beside values of a half type: within 2 units in the last place of the exponent's product with the logarithm of e, which is two
-    /// instructions in place of nine.
+    /// An exponential whose result meets values of a half type: within 2 units in the last place of the exponent's
+    /// product with the logarithm of e, in two instructions instead of nine.
     RoughExp(usize),
     /// An error function there: within 2e-5 of itself, in half the instructions.
     RoughErf(usize),

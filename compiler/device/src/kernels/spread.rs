@@ -6,7 +6,7 @@ pub const UNITS: usize = 256;
 pub const CUBES: usize = 264;
 /// Results next to each other, or vectors of results, of a cube: a plane of units, or where there are few, as many as memory gives at a time.
 const BESIDE: [usize; 2] = [32, 8];
-/// Least elements, or vectors of them, that a unit folds of a chunk: with fewer, what chunks cost is more than they save.
+/// Least elements, or vectors, of a chunk for each thread: below it chunks cost more than they save.
 const LEAST_EACH: usize = 32;
 
 /// Blocks of a fold. A block has `results * folded` threads.

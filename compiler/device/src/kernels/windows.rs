@@ -75,7 +75,7 @@ impl WindowSlide {
 pub struct ConvolveCall {
     /// Dims of both operands and the result.
     pub groups: Vec<WalkDim>,
-    /// Dims of the first operand and the result, and those of the result along which windows slide.
+    /// Dims of the first operand and the result; windows slide along those of the result.
     pub rows: Vec<WalkDim>,
     /// Dims of the second operand and the result.
     pub columns: Vec<WalkDim>,
@@ -117,18 +117,19 @@ pub struct ConvolveTiles {
     pub each: usize,
 }
 
-/// Least tiles of what is summed in a chunk; least steps of one where each unit has a result.
+/// Least tiles of a chunk of the sum; least steps of a chunk if each thread has a result.
 const LEAST_TILES: usize = 8;
 const LEAST_STEPS: usize = 64;
 /// Number of blocks with which a GPU is hardly idle while the last ones run.
 const MANY_CUBES: usize = 4 * CUBES;
 /// Number of threads that keep a large GPU busy although each waits for its loads, also if several results are one vector.
 const MOST_UNITS: usize = 8 * CUBES * UNITS;
-/// With so few columns tiles are mostly empty.
+/// With fewer columns tiles are mostly empty.
 const FEW_COLUMNS: usize = 4;
 
-/// The tile of 128 units of 8 x 8 elements each. In as few parts, between which units share the steps, as leave less than an eighth of its rows empty and give a
-/// GPU so many cubes that it does not wait for the last, unless with more parts tiles were few. So few steps that what is on its way fits into registers.
+/// A tile for 128 threads of 8 x 8 elements each. Rows are split into as few parts as leave less than an eighth of them
+/// empty and give a GPU enough blocks to hide the last ones, unless more parts leave few tiles. Threads share the steps
+/// between parts, few enough that loads in flight fit in registers.
 fn in_registers([groups, rows, columns, steps]: [usize; 4], across: usize, sum: DType) -> [usize; 3] {
     let (all, each) = (UNITS * 64 / across, across / sum.bytes());
     let is_enough = |parts: &usize| {
@@ -203,7 +204,7 @@ impl ConvolveCall {
             None
         };
         if tiles.way == ConvolveWay::Each {
-            // In the order of the result; what slides stays what it was.
+            // In the order of the result; sliding dims keep their place.
             let all = rows.drain(..).chain(groups.drain(..)).chain(columns.drain(..)).enumerate();
             let mut all: Vec<(usize, WalkDim)> = all.collect();
             all.sort_by_key(|(_, dim)| (dim.size > 1, dim.axes[2]));
@@ -216,7 +217,7 @@ impl ConvolveCall {
     }
 }
 
-/// With more taps a unit is busy for long, and other ways are faster where there are few results.
+/// With more taps a thread takes long, and other kernels are faster for few results.
 const MANY_TAPS: usize = 1024;
 
 /// A pool on one device, or the transpose of one. The axes of a dim are for the input and the result.

@@ -33,7 +33,7 @@ pub(super) struct OpenLoop {
     from: usize,
     /// The positions that the device has.
     pub(super) positions: Range<usize>,
-    /// Those of them that are iterated.
+    /// The iterated range of them.
     runs: Range<usize>,
     /// For each carry its first buffer, and whether its lifetime ends there; its buffer in the body, and whether nothing reads it.
     begin: Vec<[(BufId, bool); 2]>,
@@ -47,7 +47,7 @@ const MOST_IN_GROUP: (usize, usize) = (32, 256);
 /// Compiles a Plan for the device of that rank.
 ///
 /// # Errors
-/// Where the Plan contradicts itself, or a step cannot be lowered; the error names the step.
+/// If the Plan contradicts itself, or a step cannot be lowered; the error names the step.
 pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
     let mut device = launches(plan, rank, target, true)?;
     if target.has_arena() {
@@ -61,7 +61,7 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
 /// The launches of a Plan on one device, without places in memory and without verification: a fraction of the time, for estimates.
 ///
 /// # Errors
-/// As [`compile`].
+/// As for [`compile`].
 pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
     launches(plan, rank, target, false)
 }
@@ -132,24 +132,24 @@ pub(super) struct ProgramBuilder<'a> {
     launches: IdVec<LaunchId, Launch>,
     /// The launches so far outside of loops, or in the innermost open one.
     pub(super) body: Vec<LaunchId>,
-    /// Operations that are no launches yet, each with its step.
+    /// Operations outside of any launch so far, each with its step.
     pub(super) operations: Vec<(Operation, usize)>,
     /// Loops whose bodies are being built, outermost first.
     pub(super) open: Vec<OpenLoop>,
-    /// By id of the collective, the launch that starts it and what is left to do.
+    /// Collectives in flight by id: the launch that starts it, and its unpacking.
     in_flight: BTreeMap<u32, (LaunchId, Arrival)>,
-    /// Steps that will be one operation, each with what it ends.
+    /// Steps of the next shared launch, each with the slots whose lifetime it ends.
     waiting: Vec<(usize, Vec<TensorSlot>)>,
     waiting_for: GroupKind,
     /// Tensors whose lifetime ends later than in the Plan, by the step that ends it.
     postponed: BTreeMap<usize, Vec<TensorSlot>>,
-    /// Steps that are done after an epilogue, each with what it ends.
+    /// Steps that follow an epilogue, each with the slots whose lifetime it ends.
     delayed: Vec<(usize, Vec<TensorSlot>)>,
-    /// By the last of several steps that are one launch, all of them.
+    /// The steps of a shared launch, by the last of them.
     groups: BTreeMap<usize, Vec<usize>>,
     /// The chunk for which steps are lowered, where a device has several stages.
     pub(super) chunk: Option<Chunk>,
-    /// By loop over microbatches, where the launches of each chunk are in its body.
+    /// Ranges of each chunk's launches in the body of each loop over microbatches.
     chunks: BTreeMap<LaunchId, Vec<Range<usize>>>,
 }
 
@@ -217,7 +217,7 @@ impl ProgramBuilder<'_> {
         Ok(ending)
     }
 
-    /// A step that is no fusion.
+    /// A step without fusion.
     fn single(
         &mut self,
         index: usize,
@@ -242,7 +242,7 @@ impl ProgramBuilder<'_> {
         }
     }
 
-    /// The kernel of a row group, in the place of its last step.
+    /// The kernel of a row group, at the position of its last step.
     fn row_group(&mut self, index: usize, ending: &[TensorSlot]) -> Result<(), LoweringError> {
         let Some(group) = self.lowering.decisions.rows.at.get(&index).cloned() else { return Ok(()) };
         self.lowering.row_group(&group)?;
@@ -253,7 +253,7 @@ impl ProgramBuilder<'_> {
         Ok(())
     }
 
-    /// A product with what is done beside it, which is a step of its own in the Plan.
+    /// A matmul with its epilogue, which is a step of its own in the Plan.
     fn epilogue(&mut self, index: usize, mut ending: Vec<TensorSlot>) -> Result<(), LoweringError> {
         let Some(epilogue) = self.lowering.decisions.epilogues.at.get(&index).cloned() else { return Ok(()) };
         let plan = self.lowering.context.plan;
@@ -282,7 +282,7 @@ impl ProgramBuilder<'_> {
         })
     }
 
-    /// Whether a step can be one operation with those that wait for it.
+    /// Whether a step can join the shared launch.
     fn takes(&self, kind: GroupKind, step: &Step) -> bool {
         let steps = &self.lowering.context.plan.steps;
         let waiting = || self.waiting.iter().map(|(index, _)| &steps[*index]);
@@ -296,7 +296,7 @@ impl ProgramBuilder<'_> {
             && waiting().all(|w| w.lag == step.lag && !w.writes.iter().any(|o| self.reads(step, o.buf)))
     }
 
-    /// Whether the operation of a step reads a buffer: itself, or for a value that it computes.
+    /// Whether the launch of a step reads a buffer, directly or for an inlined value.
     fn reads(&self, step: &Step, buf: BufId) -> bool {
         let inlined = step.reads.iter().filter_map(|o| self.lowering.decisions.inlined.values.get(&o.buf));
         step.reads_buf(buf) || inlined.flat_map(|i| &i.reads).any(|o| o.buf == buf)
@@ -411,7 +411,7 @@ impl ProgramBuilder<'_> {
         self.operations.extend(operations.into_iter().map(|o| (o, index)));
     }
 
-    /// Makes launches of what was recorded since the last ones.
+    /// Makes launches of the operations recorded since the last one.
     pub(super) fn end_segment(&mut self) {
         let operations = std::mem::take(&mut self.operations);
         let made = self.launches_of(operations);
@@ -424,7 +424,7 @@ impl ProgramBuilder<'_> {
         self.launches.push(Launch { kind, step, steps, reads: vec![], writes: vec![], frees: vec![] })
     }
 
-    /// The steps that are computed in the place of one.
+    /// The steps that the launch of a step computes.
     fn steps_of(&self, step: usize) -> Vec<usize> {
         if let Some(group) = self.groups.get(&step) {
             return group.clone();
@@ -494,7 +494,7 @@ impl ProgramBuilder<'_> {
         self.end_segment();
         let prepared = Prepared::new(&self.lowering.context, step, collective)?;
         let (calls, arrival) = pack(&mut self.lowering, &prepared)?;
-        // The calls end what they take; tensors that the unpacking or nothing reads end with the unpacking.
+        // The calls end the lifetimes of their operands; tensors that only the unpacking or nothing reads end with it.
         let slots = &self.lowering.graph.slots;
         let sent = calls.iter().flat_map(|c| &c.send).filter(|p| p.ends);
         let sent: Vec<TensorSlot> = sent.filter_map(|p| slots.get(p.tensor?)).collect();
@@ -543,7 +543,7 @@ impl ProgramBuilder<'_> {
         self.finished(step, &ending)
     }
 
-    /// The launches of what was recorded of a step.
+    /// The launches of the operations that a step recorded.
     pub(super) fn finished(&mut self, step: usize, ending: &[TensorSlot]) -> Vec<LaunchId> {
         let operations = self.lowering.graph.finish(ending);
         self.launches_of(operations.into_iter().map(|operation| (operation, step)).collect())

@@ -1,4 +1,4 @@
-//! Several stages of a pipeline on one device: what a stage runs is lowered once for each of them.
+//! Several stages of a pipeline on one device: the launches of a stage are lowered once for each of them.
 //!
 //! A device with the chunks `0..v` is v devices that take turns. The body of a pass over microbatches has launches for each chunk, in
 //! which loops over stages run the iterations of that chunk; the order of turns takes the launches of the chunk that is due. Everything else in the body is
@@ -61,7 +61,8 @@ impl ProgramBuilder<'_> {
         Some((if alone.of.reverse { number + 1 } else { number - 1 }, alone))
     }
 
-    /// Outside of passes a loop goes on, behind the first chunk, with what it has left, but for the carries that it receives.
+    /// Outside of passes a loop continues after the first chunk with its results, except for the carries that it
+    /// receives.
     pub(super) fn after_chunk_before(
         &self,
         begin: usize,
@@ -76,7 +77,7 @@ impl ProgramBuilder<'_> {
         Ok(())
     }
 
-    /// The carries of a loop that are there when a chunk has run, and what they are then, but for those that each chunk receives.
+    /// The live carries of a loop after a chunk, with their values then, except for those that each chunk receives.
     fn left_by(&self, chunk: usize, alone: &AloneLoop) -> Result<Vec<(usize, BufId)>, LoweringError> {
         let plan = self.lowering.context.plan;
         let [begin, end] = [&plan.steps[alone.of.begin], &plan.steps[alone.of.end]];
@@ -113,13 +114,13 @@ impl ProgramBuilder<'_> {
         self.lowering.context.plan.pipeline.as_ref().map_or(&[], |p| &p.axes)
     }
 
-    /// Stacks of a chunk of a pass, which are filled in part and added to those of the others, begin as zeros.
+    /// Stacks that the chunks of a pass fill in part, and whose parts are added, begin as zeros.
     pub(super) fn zeroed(&self, step: &Step) -> Option<Step> {
         let zeroed = self.chunk_of_pass().1 > 1 && matches!(step.prim, Prim::Blank { zero: false });
         zeroed.then(|| Step { prim: Prim::Blank { zero: true }, ..step.clone() })
     }
 
-    /// The positions of a loop that are iterated, which are those of the chunk where the loop is over stages.
+    /// The iterated positions of a loop: those of the chunk if the loop is over stages.
     pub(super) fn iterated(
         &self,
         dim: Dim,

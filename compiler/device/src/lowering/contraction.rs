@@ -16,7 +16,7 @@ pub struct Factor {
     pub copy: Option<Vec<Dim>>,
     /// Merged extents in the order of the buffer (or of the copy).
     pub reshape: Vec<usize>,
-    /// Which of those extents stands where in the matrix; none where they stand in order.
+    /// The extent at each position of the matrix; none if they are in order.
     pub permute: Option<Vec<usize>>,
 }
 
@@ -37,7 +37,7 @@ pub struct MatrixProduct {
     pub copy: Option<Vec<Dim>>,
 }
 
-/// What to do for a contraction.
+/// Operations of a contraction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contraction {
     /// The result is empty, or the sum is: all zeros.
@@ -107,7 +107,7 @@ fn without_ones(l: &Local) -> Vec<(Dim, usize)> {
     l.dims.iter().copied().zip(l.shape.iter().copied()).filter(|d| d.1 != 1).collect()
 }
 
-/// Whether `group` stands in `of` side by side in that order.
+/// Whether `group` is a contiguous run of `of`, in order.
 fn is_run(of: &[(Dim, usize)], group: &[(Dim, usize)]) -> bool {
     group.is_empty() || of.windows(group.len()).any(|w| w == group)
 }
@@ -120,7 +120,7 @@ fn factor(
 ) -> Factor {
     let copy = !(is_run(of, left) && is_run(of, right));
     let order = if copy { [batch, left, right].concat() } else { of.to_vec() };
-    // Where each extent of the matrix stands among the merged extents.
+    // Position of each extent of the matrix among the merged extents.
     let mut reshape = vec![];
     let mut place = vec![usize::MAX; batch.len() + 2];
     let mut i = 0;

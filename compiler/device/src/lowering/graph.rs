@@ -1,7 +1,7 @@
 //! Graphs under construction: the values of a step with shapes and dtypes, and the operations that compute them.
 //!
-//! Operations are recorded in an order in which they can run. [`GraphBuilder::finish`] drops those that nobody needs, gives
-//! every value an id, and marks last uses, so that storage is handed over where it ends.
+//! Operations are recorded in an order in which they can run. [`GraphBuilder::finish`] drops dead ones, gives every
+//! value an id, and marks last uses, so that storage is donated at the end of its lifetime.
 
 use crate::kernels::Kernel;
 use crate::lowering::ops::base;
@@ -22,7 +22,7 @@ pub(crate) struct Val(usize);
 /// An operation of a lowered step.
 #[derive(Debug)]
 pub(crate) enum Operation {
-    /// A kernel, what it reads and what it writes.
+    /// A kernel, with its operands and results.
     Kernel(Kernel, Vec<TensorIr>, Vec<TensorIr>),
     /// An operation of Burn.
     Burn(Box<OperationIr>),
@@ -35,9 +35,9 @@ struct Value {
     dtype: BurnType,
     /// Its slot.
     slot: Option<TensorSlot>,
-    /// Whether it was stored, to outlive the step.
+    /// Whether it was stored, and so outlives the step.
     stored: bool,
-    /// Whether an operation of Burn makes it in this step: its storage is Burn's, or that of another value.
+    /// Whether an operation of Burn in this step is its producer: its storage is Burn's, or that of another value.
     of_burn: bool,
 }
 
@@ -55,7 +55,7 @@ enum NodeKind {
     Burn(WriteOperation),
 }
 
-/// Operations of one step, and what outlives it.
+/// Operations of one step, and its results.
 pub(crate) struct GraphBuilder {
     values: Vec<Value>,
     /// The value of each slot.
@@ -239,7 +239,7 @@ impl GraphBuilder {
         let mut needed: Vec<bool> = values.iter().map(|v| v.stored).collect();
         let mut kept = vec![];
         for node in nodes.into_iter().rev() {
-            // What gives nothing keeps something.
+            // An operation without results has an effect.
             if node.outs.is_empty() || node.outs.iter().any(|o| needed[o.0]) {
                 node.inputs.iter().for_each(|i| needed[i.0] = true);
                 kept.push(node);

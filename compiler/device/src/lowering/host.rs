@@ -1,5 +1,5 @@
-//! Steps as kernels on the host's memory. A primitive is one kernel; what is of a half type and unknown to its kernel comes and goes as copies
-//! in `f32`.
+//! Steps as kernels on the host's memory. A primitive is one kernel; operands and results of a half type that its
+//! kernel lacks are copied to and from `f32`.
 
 use crate::collective::blocked::Blocked;
 use crate::collective::halo::Halo;
@@ -28,7 +28,7 @@ struct Held {
     val: Val,
 }
 
-/// Operands or results, of which there are so many.
+/// Exactly `N` operands or results.
 fn exactly<const N: usize>(locals: &[Local]) -> Result<&[Local; N], LoweringError> {
     let found = locals.len();
     locals.try_into().map_err(|_| LoweringError::Plan(format!("{found} operands where {N} are needed")))
@@ -84,13 +84,13 @@ impl HostSteps<'_, '_> {
         self.one("cast", HostWork::Cast, &[from], to)
     }
 
-    /// Where a result goes, rounded to the dtype of the buffer.
+    /// Stores a result, rounded to the dtype of the buffer.
     fn store(&mut self, made: Held, to: &Local) {
         let made = if made.local.dtype == to.dtype { made } else { self.cast(made, to) };
         self.0.graph.store(made.val, TensorSlot::Buffer(to.buf));
     }
 
-    /// Records a kernel with one result, which takes nobody's storage.
+    /// Records a kernel with one result in new storage.
     fn one(&mut self, name: &'static str, work: HostWork, reads: &[Held], out: &Local) -> Held {
         self.record((name, work), reads, std::slice::from_ref(out), None).swap_remove(0)
     }
@@ -235,7 +235,7 @@ fn thin(left: &Local, right: &Local, product: &MatrixProduct) -> Option<HostWork
         return None;
     }
     let [of_left, of_right] = [&product.left, &product.right].map(Factored::of);
-    // Of the result `[m, n]` the rows are those of the left factor; of its transpose those of the right one.
+    // Rows of the result `[m, n]` are the left factor's; rows of its transpose are the right factor's.
     let by_left = *m <= MOST_ROWS && inner * n >= LEAST_MATRIX;
     let by_right = *n <= MOST_ROWS && inner * m >= LEAST_MATRIX;
     let (rows, columns, factor, matrix, result) = match (by_left, by_right) {

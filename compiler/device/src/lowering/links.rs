@@ -1,4 +1,4 @@
-//! Links between the stages of a pipeline: what a loop carries is received before it, and sent on behind it.
+//! Links between the stages of a pipeline: a loop's carries are received before it, and sent after it.
 
 use super::build::ProgramBuilder;
 use super::chunk::Chunk;
@@ -39,7 +39,7 @@ impl ProgramBuilder<'_> {
     ) -> Result<(), LoweringError> {
         let from = self.neighbor(link, false)?;
         for (start, received) in step.reads.iter().zip(&step.writes) {
-            // What has no elements is in no message.
+            // Messages have no empty values.
             if from.is_none() || self.lowering.context.local(received)?.elements() == 0 {
                 let copy = Step::new(Prim::Copy, vec![start.clone()], vec![received.clone()]);
                 self.lowering.lower(&copy)?;
@@ -105,7 +105,7 @@ impl ProgramBuilder<'_> {
     }
 }
 
-/// The call of one end of a link, of which the sender is the first member.
+/// The call of one end of a link, whose first member is the sender.
 fn call(end: LinkEnd, piece: CallPiece) -> TransportCall {
     let part = |peer| BufferLayout::Parts(Arc::from([BufferPart { peer, range: 0..piece.elements() }]));
     let nothing = BufferLayout::Parts(Arc::from([]));

@@ -1,4 +1,4 @@
-//! The lowering of a Plan for one device: what all targets share when steps become operations.
+//! The lowering of a Plan for one device: the part that all targets share.
 
 pub(super) mod build;
 pub(super) mod chunk;
@@ -34,17 +34,17 @@ pub(crate) struct Lowering<'a> {
     pub pairs: BTreeMap<BufId, DType>,
     /// The def-use table of the Plan.
     pub uses: DefUse<'a>,
-    /// What the passes decided so far.
+    /// Decisions of the passes so far.
     pub decisions: Decisions,
-    /// By step with a `relu` where its bits are kept.
+    /// Slots of stored `relu` bits, by step.
     pub bits: BTreeMap<usize, TensorSlot>,
-    /// By step the bits that it drew for another one of its iteration.
+    /// Slots of the bits that a step drew for another one of its iteration, by step.
     pub drawn_bits: BTreeMap<usize, TensorSlot>,
     /// See [`DevicePlan`](crate::DevicePlan).
     pub attention_without_kernel: BTreeMap<usize, NoAttentionKernel>,
 }
 
-/// A tensor of a buffer: where it is, and what its elements are.
+/// A tensor of a buffer: its slot, and its dtype.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plane {
     pub slot: TensorSlot,
@@ -81,12 +81,12 @@ impl<'a> Lowering<'a> {
         vec![values, Plane { slot: TensorSlot::Indices(buf), dtype: DType::I32 }]
     }
 
-    /// Whether a tensor of so many elements exists.
+    /// Whether a tensor of this number of elements exists.
     pub(crate) fn exists(&self, elements: usize) -> bool {
         elements > 0 || self.graph.target.host_kernels
     }
 
-    /// Where the elements of a buffer are on this device; nowhere if there are none.
+    /// Slots of a buffer on this device; none if it has no elements.
     pub(crate) fn slots(&self, buf: BufId) -> Result<Vec<TensorSlot>, String> {
         let Some(buffer) = self.context.plan.buffers.get(buf.0 as usize) else {
             return Err(format!("there is no buffer {}", buf.0));
@@ -108,7 +108,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// Of what dtype the values of each buffer of pairs are: that of what was folded.
+/// Dtype of the values of each buffer of pairs: that of the folded values.
 fn values_of_pairs(plan: &Plan) -> BTreeMap<BufId, DType> {
     let mut found: BTreeMap<BufId, DType> = BTreeMap::new();
     let dtype = |buf: BufId| plan.buffers.get(buf.0 as usize).map(|b| b.dtype);

@@ -1,4 +1,4 @@
-//! How Burn's representation names the operations that steps are lowered to, by what they compute with.
+//! Burn's names of the operations to which steps are lowered, by dtype.
 
 use burn_backend::DType as BurnType;
 use burn_ir::{
@@ -15,7 +15,7 @@ pub(crate) enum Binary {
     Div,
     /// The remainder, of the divisor's sign.
     Rem,
-    /// Of floats.
+    /// Floats only.
     Pow,
     Lt,
     Le,
@@ -23,7 +23,7 @@ pub(crate) enum Binary {
     Ge,
     Eq,
     Ne,
-    /// Of truth values, or of the bits of integers.
+    /// Truth values, or the bits of integers.
     And,
     Or,
 }
@@ -44,7 +44,7 @@ pub(crate) enum Reduce {
     Min,
 }
 
-/// What an operation computes with.
+/// The kind of number of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Float,
@@ -78,7 +78,7 @@ pub(crate) fn base(dtype: BurnType, op: BaseOperationIr) -> OperationIr {
     }
 }
 
-/// One of those that numbers have.
+/// A numeric operation.
 pub(crate) fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
     match class(dtype) {
         Class::Float => OperationIr::NumericFloat(dtype, op),

@@ -10,7 +10,7 @@ use crate::stored::{stored_as, stored_shape};
 use burn_ir::TensorStatus;
 use meshwright_plan::{BufId, Step};
 
-/// The positions of open loops of which values are stored, counted from the first one that the device has.
+/// The stored positions of open loops, counted from the first one that the device has.
 fn stored_positions(open: &[OpenLoop], over: &[Stacked]) -> Result<Vec<StoredPositions>, LoweringError> {
     let each = over.iter().map(|of| {
         let own = open.iter().rfind(|open| open.dim == of.dim).map(|open| &open.positions);

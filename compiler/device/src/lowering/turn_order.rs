@@ -52,7 +52,7 @@ pub(super) fn in_order_of_schedule(
     }
     let turns = passes(plan, rank, pipeline)?;
     let (loops, parts) = taken(launches, found.iter().map(|at| body[*at]), chunks);
-    // Of what stands between the loops, what later passes need comes before them all; what ends there ends behind them.
+    // Launches between the loops that later passes need come before all loops; lifetimes that end there end after them.
     let used: BTreeSet<TensorId> =
         loops.iter().flat_map(|of| reads_of((launches, slots), &of.body)).collect();
     let mut needed = BTreeSet::new();
@@ -124,7 +124,7 @@ fn taken(
     loops.unzip()
 }
 
-/// The tensors that a launch outside of loops writes. A wait and its collective both write what arrives.
+/// The tensors that a launch outside of loops writes. A wait and its collective both write the received tensor.
 fn written_by((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), id: LaunchId) -> Vec<TensorId> {
     let launch = &launches[id];
     let mut all: Vec<TensorId> = launch.writes.iter().map(|t| t.id).collect();
@@ -146,7 +146,7 @@ fn written_by((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), id: LaunchI
     all
 }
 
-/// What some launches, and those in them, read.
+/// The operands of some launches, and of those in them.
 fn reads_of((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), ids: &[LaunchId]) -> BTreeSet<TensorId> {
     let (mut all, mut todo) = (BTreeSet::new(), ids.to_vec());
     while let Some(id) = todo.pop() {
@@ -180,8 +180,8 @@ fn passes(plan: &Plan, rank: usize, pipeline: &Pipeline) -> Result<Vec<PassRun>,
     Ok(all.swap_remove(at))
 }
 
-/// Loops over the same dim, of forward passes, backward passes and those of weights, as one, whose iterations are in that order. `chunks`
-/// says where the launches of each chunk are in the body of each loop.
+/// Loops over the same dim, of forward passes, backward passes and weights, as one, whose iterations are in that order.
+/// `chunks` has the ranges of each chunk's launches in the body of each loop.
 fn merged(
     loops: Vec<LoopLaunch>,
     chunks: Vec<Vec<Range<usize>>>,

@@ -1,7 +1,8 @@
 //! The truth values that attention draws, a bit for each score, from the step that draws them to the gradient that reads them again.
 //!
-//! A forward pass draws them ahead, in a launch of its own. The gradient of the same attention needs the same ones: it reads those of an earlier
-//! step in its iteration, or those that a loop over layers kept position by position. Only where neither is there, it draws them anew.
+//! A forward pass draws them ahead, in a launch of its own. The gradient of the same attention needs the same bits: it
+//! reads those of an earlier step in its iteration, or those that a loop over layers stored by position. Only without
+//! either it draws them again.
 
 use super::step_order::StepOrder;
 use crate::decisions::def_use::DefUse;
@@ -35,7 +36,7 @@ pub struct AttentionBits {
 }
 
 impl AttentionBits {
-    /// Finds them; `key` tells the bits of a step from others, and is none where a step draws none ahead.
+    /// Finds them; `key` identifies the bits of a step, and is none if a step draws none ahead.
     pub(crate) fn of<'a>(
         uses: &DefUse<'a>,
         order: &StepOrder,
@@ -64,7 +65,7 @@ impl AttentionBits {
                 }
                 None => before.into_iter().find(|by| found.store(uses, (*by, *step), key.words, &mut left)),
             };
-            // One step alone reads what another draws, so that it ends there.
+            // One step alone consumes the bits, so that their lifetime ends there.
             match by {
                 Some(by) => drop(drawn.remove(&by)),
                 None => drop(drawn.insert(*step)),
@@ -73,7 +74,7 @@ impl AttentionBits {
         found
     }
 
-    /// Lets a step read what one of an earlier loop over the same dim draws, if there is memory left for it.
+    /// Makes a step read the bits of an earlier loop over the same dim, if memory is left for them.
     fn store(
         &mut self,
         uses: &DefUse<'_>,

@@ -14,7 +14,7 @@ pub enum Canonical {
     Operand(u16),
     /// A constant.
     Number(Number),
-    /// A conversion that is no rounding of a float.
+    /// A conversion that does not round a float.
     Cast(DType, Box<Canonical>),
     /// A function of one number.
     Unary(UnaryFn, Box<Canonical>),
@@ -34,7 +34,7 @@ pub struct Number {
 impl Number {
     fn of(x: f64) -> Number {
         if x == 0.0 || !x.is_finite() {
-            // All digits of infinities and of what is no number tell them apart.
+            // Infinities and NaN compare by all their bits.
             return Number { digits: x.to_bits().cast_signed(), power: i32::MAX };
         }
         let power = x.abs().log10().floor();
@@ -45,7 +45,7 @@ impl Number {
     }
 }
 
-/// The canonical form of a register. None where it is long, or has a part of which nothing is known.
+/// The canonical form of a register. None if it is long, or has an unknown part.
 pub fn canonical(expr: &Expr, reg: Reg) -> Option<Canonical> {
     Canonicalization { expr, left: MOST }.form(reg)
 }
@@ -95,13 +95,13 @@ impl Canonicalization<'_> {
         Some(Canonical::Combined(f, Number::of(numbers), parts))
     }
 
-    /// Whether a conversion changes the type of a float alone.
+    /// Whether a conversion only rounds a float.
     fn only_rounds(&self, reg: Reg) -> bool {
         let node = self.expr.nodes[usize::from(reg)];
         matches!(node.scalar, Scalar::Cast(a) if node.dtype.is_float() && self.expr.dtype(a).is_float())
     }
 
-    /// As an exponent, how many factors it stands for, if few.
+    /// Number of factors that it stands for as an exponent, if small.
     fn repeats(&self, reg: Reg) -> Option<usize> {
         match self.expr.nodes.get(usize::from(reg))?.scalar {
             Scalar::Const(x) if x.fract() == 0.0 && (1.0..=4.0).contains(&x) => Some(x as usize),

@@ -1,7 +1,7 @@
 //! Epilogues of matmuls: a bias and a function before the result is written, or the sum of a factor that is read anyway.
 //!
-//! A Plan has these as steps of their own, since processors without such products are no faster for one step in place of two. Where a device
-//! has a library that does them in one kernel, the engine leaves a step out, and gives its work to the other one.
+//! A Plan has these as steps of their own, since processors without such matmuls are no faster with one step instead of
+//! two. If a device has a library that fuses them, the step is fused into the matmul.
 
 use super::canonical::{Canonical, canonical};
 use super::inlined::InlinedValues;
@@ -156,7 +156,7 @@ impl Epilogues {
         found.all
     }
 
-    /// Whether a step is done after the epilogue at that place.
+    /// Whether a step runs after the epilogue at that position.
     pub fn is_after(&self, step: usize, at: usize) -> bool {
         self.at.get(&at).is_some_and(|epilogue| epilogue.after.contains(&step))
     }
@@ -214,7 +214,7 @@ impl Finder<'_> {
         })
     }
 
-    /// A `gelu` of what a product gives with its bias, for which that is an epilogue already: something else reads it too, such as the gradient.
+    /// A `gelu` of a matmul with bias whose sum another step reads too, such as the gradient: the epilogue stores it.
     fn keeping(&self, at: usize) -> Option<Epilogue> {
         let step = &self.uses.plan.steps[at];
         let (Prim::Map { expr, regs }, [read], [written]) = (&step.prim, &step.reads[..], &step.writes[..])
@@ -264,13 +264,13 @@ impl Finder<'_> {
         let of = self.uses.written_by(step.reads[result].buf, usize::MAX)?;
         let forward = self.all.at.get(self.all.moved.get(&of)?)?;
         let is_relu = matches!(forward.does, EpilogueKind::Map { function: ProductFunction::Relu, .. });
-        // Once: what is kept ends with it.
+        // Once: the lifetime of the stored bits ends with it.
         let first = !self.all.keep_bits.contains_key(&of);
         (is_relu && first && self.uses.is_beside(of, at) && relu_grad(product, result).as_ref() == Some(form))
             .then_some(EpilogueKind::ReluGrad { product, of, forward: forward.product })
     }
 
-    /// A reduction of what a product reads, over what it sums.
+    /// A reduction of a factor of a matmul, over the matmul's reduction dim.
     fn factor_sums(&self, at: usize, residuals: &Residuals) -> Option<Epilogue> {
         let step = &self.uses.plan.steps[at];
         let (Prim::Reduce { monoid: Monoid::Sum }, [read], [written]) =
@@ -295,11 +295,11 @@ impl Finder<'_> {
         })
     }
 
-    /// The consumers of a step's result before a later one, if they only store the value into the stack of a loop, or add it to what lies
-    /// there: they may wait.
+    /// The consumers of a step's result before a later one, if they only store the value into the stack of a loop, or
+    /// add it to the stack: they may be delayed.
     fn updates(&self, first: usize, last: usize, residuals: &Residuals) -> Option<Vec<usize>> {
         let steps = &self.uses.plan.steps;
-        // What reads it may have been moved itself.
+        // A consumer may have been moved itself.
         let runs = |s: &usize| self.order.place[*s];
         let place = |s: &usize| self.all.moved.get(s).map_or(runs(s), |to| runs(s).min(runs(to)));
         let read_before = |buf: BufId| {
@@ -325,7 +325,7 @@ impl Finder<'_> {
         (next == after.len()).then_some(after)
     }
 
-    /// True of an element-wise step that adds to what lies in a stack, where the only step that reads its result puts it.
+    /// Whether an element-wise step adds to a slice of a stack, and its only consumer stores the sum there.
     fn adds_at_position(&self, at: usize, readers: &[usize]) -> bool {
         let steps = &self.uses.plan.steps;
         let ([one, two], [sum]) = (&steps[at].reads[..], &steps[at].writes[..]) else { return false };
@@ -340,7 +340,7 @@ impl Finder<'_> {
         self.uses.only(sum.buf).is_some() && readers.iter().all(puts)
     }
 
-    /// Whether a step takes out of a stack what a step alone reads, and could do so before another one.
+    /// Whether a step slices a stack for a single consumer, and could do so before another step.
     fn can_come_before(&self, step: usize, other: usize, reader: usize) -> bool {
         let plan = &self.uses.plan.steps[step];
         let (Prim::IterationSlice { .. }, [stack], [one]) = (&plan.prim, &plan.reads[..], &plan.writes[..])
@@ -354,7 +354,7 @@ impl Finder<'_> {
             && self.uses.written_by(stack.buf, step).is_none_or(|w| w < other)
     }
 
-    /// Whether a step multiplies, and does nothing else yet.
+    /// Whether a step is a matmul without an epilogue.
     fn is_free_product(&self, at: usize) -> bool {
         let taken = self.all.moved.contains_key(&at)
             || self.all.at.contains_key(&at)
@@ -405,7 +405,7 @@ fn tanh_of_gelu(e: &mut Expr, x: Reg) -> Reg {
     e.unary(UnaryFn::Tanh, inner)
 }
 
-/// The gradient of `gelu` by `tanh`, of a product and what the `gelu` was applied to, as the chain rule gives it.
+/// The gradient of `gelu` by `tanh`, of a matmul and the operand of the `gelu`, as the chain rule gives it.
 fn gelu_grad(product: usize, operand: usize) -> Option<Canonical> {
     let mut e = Expr::default();
     let [dy, x] = [product, operand].map(|i| e.push(Scalar::Load(i as u16), DType::F32));

@@ -1,5 +1,5 @@
-//! Values that are computed where they are folded, and so are never in memory: squares of which a norm needs the sum alone, and what is summed
-//! with a cotangent for the gradient of a scale.
+//! Values that the reduction that consumes them computes, so that they are never in memory: squares of which a norm
+//! needs the sum alone, and the terms of a scale's gradient.
 //!
 //! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other values that they can be computed
 //! from, they are computed from those.
@@ -31,7 +31,8 @@ pub struct InlinedValues {
 }
 
 impl InlinedValues {
-    /// Finds them; `folds` says whether a step can compute what it folds, and `writes` whether a step can leave out what it would write.
+    /// Finds them; `folds` says whether a step can compute its operand, and `writes` whether the producer can leave out
+    /// a result.
     pub fn of(
         uses: &DefUse<'_>,
         rows: &RowGroups,
@@ -51,7 +52,7 @@ impl InlinedValues {
             if once.is_empty() || !stays.is_empty() && !writes(step) {
                 continue;
             }
-            // Of two factors of a sum of products one is read.
+            // One of two factors of a sum of products stays an operand.
             let mut folded = BTreeSet::new();
             let taken = |by: &usize| rows.members.contains_key(by) || folding.contains(by);
             if by.iter().flatten().any(|step| taken(step) || !folded.insert(*step)) {
@@ -63,7 +64,7 @@ impl InlinedValues {
                 let by = by[*k]?;
                 let inlined = Inlined { of, reads, by };
                 let pays = stays.is_empty() || uses.pays(&inlined, &step.writes[*k]);
-                // What folds it may wait for a group.
+                // The consumer may be delayed after a group.
                 let runs = rows.waiting.get(&by).copied().unwrap_or(by);
                 let taken = |o: &Operand| {
                     plan.steps[by..=runs].iter().any(|s| takes(s) && ended(s).any(|b| b == o.buf))
@@ -72,7 +73,7 @@ impl InlinedValues {
                 (pays && inlined.reads.iter().all(lasts) && folds(&inlined, step.writes[*k].buf))
                     .then_some((step.writes[*k].buf, inlined))
             });
-            // All or none: what one of them is computed from must be written.
+            // All or none: the operands of an inlined value must be stored.
             let Some(found) = found.collect::<Option<Vec<_>>>() else { continue };
             folding.extend(found.iter().map(|(_, inlined)| inlined.by));
             all.values.extend(found);
@@ -116,7 +117,8 @@ fn cut(expr: &Expr, reg: Reg, written: Vec<(Reg, &Operand)>, inputs: &[Operand])
 }
 
 impl DefUse<'_> {
-    /// The step that alone reads what a step writes, once, in the same turn of the same loop and under the same names of dims, if it sums.
+    /// The only consumer of a value, if it is a reduction in the same iteration and reads the value once under the same
+    /// dims.
     fn folded_by(&self, at: usize, written: &Operand) -> Option<usize> {
         let by = self.only(written.buf)?;
         let step = self.plan.steps.get(by)?;
@@ -126,7 +128,7 @@ impl DefUse<'_> {
         (folds && once && by > at && self.is_beside(by, at)).then_some(by)
     }
 
-    /// Whether reading again what a value is computed from moves fewer bytes than writing and reading it.
+    /// Whether reading the operands of a value again moves fewer bytes than writing and reading the value.
     fn pays(&self, inlined: &Inlined, written: &Operand) -> bool {
         let bytes = |o: &Operand| {
             let buffer = self.plan.buffer(o.buf);

@@ -1,8 +1,8 @@
 //! Truth values that are drawn at random, and that a device draws where it reads them: they are never in memory.
 //!
-//! A mask of dropout is read by element-wise steps of the forward pass and of the backward pass; a loop over layers keeps it for the
-//! latter position by position. A counter-based generator gives the same bits wherever it is asked, so a device with kernels that draw
-//! while they compute needs neither the mask nor what is kept of it.
+//! Element-wise steps of the forward pass and of the backward pass read a mask of dropout; a loop over layers stores it
+//! for the latter by position. A counter-based generator gives the same bits everywhere, so a device with kernels that
+//! draw while they compute needs neither the mask nor its stack.
 
 use super::residuals::{ResidualStep, Residuals};
 use crate::decisions::def_use::DefUse;
@@ -20,7 +20,7 @@ pub struct Masks {
 }
 
 impl Masks {
-    /// Finds them; `draws` says whether a step can draw what it reads of a buffer, which that other step would draw.
+    /// Finds them; `draws` says whether a step can draw the random values of a buffer instead of its producer.
     pub fn of(
         uses: &DefUse<'_>,
         residuals: &Residuals,
@@ -44,7 +44,7 @@ impl Masks {
 }
 
 impl DefUse<'_> {
-    /// Of one that is drawn by a step into a buffer, if all who read it can draw it.
+    /// The mask that a step draws into a buffer, if all its consumers can draw it.
     fn mask(
         &self,
         (at, buf): (usize, BufId),
@@ -54,7 +54,7 @@ impl DefUse<'_> {
         let mut found = Masks::default();
         found.drawn_by.insert(buf, at);
         found.skipped.insert(at);
-        // In another loop another value would be drawn.
+        // Another loop would draw other values.
         let draws_here = |reader: &usize, of: BufId, near: usize| {
             self.within[*reader] == self.within[near] && draws(*reader, of, at)
         };

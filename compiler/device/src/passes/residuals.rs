@@ -1,4 +1,4 @@
-//! Values that a loop leaves to another position by position: what a backward loop reads of the forward one.
+//! Values that a loop stores for another one by position: the residuals of a forward loop, which a backward loop reads.
 //!
 //! A Plan stacks them in one buffer, which one loop updates and another slices. Where nothing else reads it, the engine makes no such
 //! buffer: each value stays where it was made, until the iteration of the other loop that reads it last. So nothing is copied, and
@@ -51,7 +51,7 @@ pub struct Residuals {
     pub stacks: BTreeMap<BufId, Vec<BufId>>,
 }
 
-/// How a loop fills a stack.
+/// The stores of a loop into a stack.
 struct Filled {
     /// The step that allocates it, and the one that adds a position.
     steps: [usize; 2],
@@ -62,13 +62,13 @@ struct Filled {
     begin: usize,
 }
 
-/// How steps of later loops read a stack.
+/// The slices of a stack in later loops.
 struct Sliced {
     /// The loops, outermost first.
     over: Vec<Stacked>,
     /// Steps that take the values of a position.
     loads: Vec<usize>,
-    /// Steps of loops around theirs, which take the stack of all their positions, and what they write.
+    /// Steps of enclosing loops that slice the stack of all their positions, and their results.
     outer: Vec<(usize, BufId)>,
 }
 
@@ -163,8 +163,8 @@ impl DefUse<'_> {
         puts.then_some(outer)
     }
 
-    /// The steps that read a stack over the dims of some loops, innermost first, if all of them slice it in loops over these, which stand beside
-    /// the loop that begins at a step.
+    /// The steps that read a stack over the dims of some loops, innermost first, if all of them slice it in loops over
+    /// these dims, in the iteration of the loop that begins at a step.
     fn sliced(&self, stack: BufId, dims: &[Dim], beside: usize) -> Option<Sliced> {
         let (dim, inner) = dims.split_last()?;
         let steps = &self.plan.steps;
@@ -173,8 +173,8 @@ impl DefUse<'_> {
         for step in self.readers.get(&stack)? {
             let inside = self.within[*step]?;
             let Prim::Repeat { dim: read, from, .. } = steps[inside].prim else { return None };
-            // A loop that runs again in a loop around it alone reads them again. Several loops may read them, as those of a backward pass and
-            // of gradients of weights.
+            // A loop that an enclosing loop alone repeats reads them again. Several loops may read them, as those of a
+            // backward pass and of gradients of weights.
             let alike = *lowest.get_or_insert(from) == from
                 && read == *dim
                 && self.within[inside] == self.within[beside]
@@ -187,7 +187,7 @@ impl DefUse<'_> {
                 Sliced { over: vec![own], loads: vec![*step], outer: vec![] }
             } else {
                 let slice = steps[*step].writes.first()?.buf;
-                // Its readers are in loops within this one, all of them beside the first.
+                // Its consumers are in loops within this one, all of them in the iteration of the first.
                 let first = self.within[*self.readers.get(&slice)?.first()?]?;
                 let within =
                     self.sliced(slice, inner, first).filter(|_| self.within[first] == Some(inside))?;

@@ -1,16 +1,17 @@
-//! Steps along rows that are one kernel: what is folded of a row, what is computed of each of its elements with that, and what is summed over all rows. A
-//! norm is two sums and what is made of them; cross-entropy a maximum, a sum, and the gradient; the gradient of a norm has sums over all rows for its scale
-//! and its shift, and for the bias below it. A device with such kernels reads a row once, and what one step of a group leaves to the next is never in memory.
+//! Fusion of steps along rows: reductions of a row, element-wise functions of its elements and these reductions, and
+//! sums over all rows. A norm is two sums and a function of them; cross-entropy a maximum, a sum, and the gradient; the
+//! gradient of a norm has sums over all rows for its scale, its shift, and the bias of the layer below. The fused
+//! kernel reads a row once, and values between its steps are never in memory.
 //!
-//! The steps of a group need not follow each other in the Plan. All run in the place of the last one; what is between them and reads what they
-//! write runs after it ([`super::step_order`]).
+//! The steps of a group need not be adjacent in the Plan. The kernel runs at the position of the last one; steps
+//! between them that consume its results run after it ([`super::step_order`]).
 
 use super::residuals::Residuals;
 use crate::decisions::def_use::{DefUse, ended};
 use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So far a group reaches, in steps of the Plan.
+/// Longest span of a group, in steps of the Plan.
 const FARTHEST: usize = 64;
 
 /// Steps that are one kernel.
@@ -54,8 +55,9 @@ pub struct RowGroups {
 }
 
 impl RowGroups {
-    /// Finds them; `fuses` says whether the device has a kernel for a group, and `waits` whether a step that is none of it may run after
-    /// it at no loss. What products may do `beside` needs no group for a sum over its rows.
+    /// Finds them; `fuses` says whether the device has a kernel for a group, and `waits` whether delaying another step
+    /// until after the group costs nothing. A sum over rows that a matmul's epilogue computes (`beside`) begins no
+    /// group.
     pub fn of(
         uses: &DefUse<'_>,
         (residuals, beside): (&Residuals, &BTreeSet<usize>),
@@ -103,19 +105,19 @@ struct RowDims {
 #[derive(Default)]
 struct Growth {
     group: RowGroup,
-    /// Results of its steps, those that depend on a reduction, and other values that depend on the group.
+    /// Results of its steps, results that depend on a reduction, and other values that depend on the group.
     made: BTreeSet<BufId>,
     of_folds: BTreeSet<BufId>,
     waiting: BTreeSet<BufId>,
     /// Operands of these steps.
     held: BTreeSet<BufId>,
-    /// Whether it sums over rows, and whether it is better than its steps apart.
+    /// Whether it sums over rows, and whether the fused kernel is faster than its steps.
     sums: bool,
     pays: bool,
 }
 
 impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
-    /// The dims of the rows of which a step may begin a group.
+    /// The dims of the rows of a group that begins at a step.
     fn dims_of(&self, at: usize) -> Option<RowDims> {
         let step = &self.uses.plan.steps[at];
         if self.residuals.steps.contains_key(&at) {
@@ -124,7 +126,7 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         if !matches!(step.prim, Prim::Map { .. }) {
             return split(step, at);
         }
-        // Those of the first fold that an element-wise step leads to; of a sum over rows where there is no other.
+        // The dims of the first fold that an element-wise step leads to; without one, of a sum over rows.
         let dims = &step.writes.first()?.dims;
         let mut reached: BTreeSet<BufId> = step.writes.iter().map(|o| o.buf).collect();
         let end = self.uses.plan.steps.len().min(at + FARTHEST);
@@ -179,8 +181,8 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         growth.pays.then_some(group)
     }
 
-    /// Whether a step could begin a group of the same rows, and reads what a group reads already, or leads to a fold that does: so that is read once for
-    /// both.
+    /// Whether a step could begin a group of the same rows and shares an operand with this group, or leads to a fold
+    /// that does: the fused kernel reads the operand once.
     fn shares(&self, growth: &Growth, at: usize) -> bool {
         let RowGroup { rows, along, steps, .. } = &growth.group;
         let dims = growth.group.dims();
@@ -273,7 +275,7 @@ impl RowDims {
     }
 }
 
-/// Of a step along rows, the dims of what it reads, and those of what it writes, or of the rows.
+/// The operand's dims of a step along rows, and the dims of the result, or of the rows.
 fn along_of(step: &Step) -> Option<(&Vec<Dim>, Vec<Dim>)> {
     let dims = &step.reads.first()?.dims;
     match &step.prim {
@@ -289,8 +291,9 @@ fn along_of(step: &Step) -> Option<(&Vec<Dim>, Vec<Dim>)> {
     }
 }
 
-/// Of a step, the dims of rows and those along a row, if the latter come last: it folds these, or sums the former. What is folded to one number is no row:
-/// the norm of a parameter is spread over a whole device, and is one launch with those of others.
+/// The dims of rows and along a row of a step, if the latter come last: it reduces these, or sums the former. A
+/// reduction to one number has no rows: the norm of a parameter is spread over a whole device, in one launch with other
+/// norms.
 fn split(step: &Step, by: usize) -> Option<RowDims> {
     let (dims, kept) = along_of(step)?;
     let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);

@@ -28,7 +28,7 @@ impl StepOrder {
         }
         let mut place = vec![0; plan.steps.len()];
         order.iter().enumerate().for_each(|(n, step)| place[*step] = n);
-        // A group reads what its steps read when the last of them runs.
+        // A group reads all operands when its last step runs.
         let runs = |step: usize| groups.members.get(&step).copied().unwrap_or(step);
         // Last consumer of each buffer.
         let mut last: Vec<Option<usize>> = vec![None; plan.buffers.len()];
@@ -83,9 +83,9 @@ struct Gatherer<'a> {
 }
 
 impl Gatherer<'_> {
-    /// In the body of each innermost loop what takes values out of stacks comes first, then what converts those alone, and what puts values into stacks
-    /// last. So folds and element-wise steps that do not depend on each other stand next to each other, and are one launch: the conversions of all
-    /// parameters of a layer, and the sums for their gradients.
+    /// In the body of each innermost loop slices of stacks come first, then conversions of single slices, and updates
+    /// of stacks last. So independent folds and element-wise steps are adjacent, and share a launch: the conversions of
+    /// all parameters of a layer, and the sums for their gradients.
     fn gather(&self, order: &mut [usize]) {
         for (end, begin) in &self.uses.begins {
             let body = &mut order[begin + 1..*end];
@@ -109,7 +109,7 @@ impl Gatherer<'_> {
         }
     }
 
-    /// Whether it is there before a loop.
+    /// Whether it is live before a loop.
     fn is_outside(&self, buf: BufId, begin: usize) -> bool {
         self.uses.written_by(buf, usize::MAX).is_none_or(|by| by < begin)
     }
@@ -121,7 +121,8 @@ impl Gatherer<'_> {
             && step.reads.iter().all(|o| self.is_outside(o.buf, begin))
     }
 
-    /// An element-wise step that alone reads what was taken out of stacks, and gives no more bytes: its result may lie there until it is read.
+    /// An element-wise step that is the only consumer of a slice, and whose result is not larger: the result may live
+    /// until it is read.
     fn converts(&self, at: usize, begin: usize, taken: &BTreeSet<BufId>) -> bool {
         let step = &self.uses.plan.steps[at];
         let bytes = |operands: &mut dyn Iterator<Item = &Operand>| -> usize {
@@ -139,7 +140,7 @@ impl Gatherer<'_> {
                 <= bytes(&mut step.reads.iter().filter(|o| taken.contains(&o.buf)))
     }
 
-    /// Whether nothing but the end of the loop needs what a step makes of a stack.
+    /// Whether only the end of the loop reads the result of a stack's update.
     fn is_update(&self, at: usize, (begin, end): (usize, usize)) -> bool {
         let step = &self.uses.plan.steps[at];
         let last = |o: &Operand| self.uses.only(o.buf) == Some(end);

@@ -76,7 +76,7 @@ impl Occupancy {
         }
     }
 
-    /// Whether bytes lie within stacks that live; false where nothing lives there.
+    /// Whether bytes overlap stacks that are live; false if nothing is live there.
     ///
     /// # Errors
     /// Another place that is in the way.
@@ -106,13 +106,14 @@ impl Occupancy {
     }
 }
 
-/// How many live tensors have each byte of the arena.
+/// Number of live tensors for each byte of the arena.
 struct TakenBytes {
     /// Bytes at which places begin and end, in ascending order.
     borders: Vec<u64>,
-    /// By node of a segment tree over the stretches between borders: tensors that have all of its range, but not all of its parent's.
+    /// Tensors that have the whole range of a node, but not its parent's; by node of a segment tree over the stretches
+    /// between borders.
     whole: Vec<i32>,
-    /// By node: most tensors that have one stretch, of those that `whole` counts here and below.
+    /// Most tensors of one stretch, among those that `whole` counts here and below; by node.
     most: Vec<i32>,
 }
 

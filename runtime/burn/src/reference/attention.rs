@@ -65,7 +65,8 @@ struct InputPlaces {
 }
 
 impl InputPlaces {
-    /// Queries, keys, values and the cotangent where they are read, what the score reads beside, then the greatest score, the scale and delta.
+    /// Queries, keys, values and the cotangent if they are read, operands of the score, then the maximum, the scale and
+    /// delta.
     fn of(call: &AttentionCall) -> InputPlaces {
         let asked = AttentionOperands::of(&call.parts);
         let mut next = 2;
@@ -110,7 +111,7 @@ pub(super) fn attention(
         let greatest = || scores.iter().fold(f64::NEG_INFINITY, |m, s| joined(Monoid::Max, m, s.score));
         let max = run.at.max.map_or_else(greatest, |i| run.of_query(i, &position(0)));
         let sum: f64 = scores.iter().map(|s| (s.score - max).exp()).sum();
-        // Of no keys there is no greatest score, and the result is no number.
+        // Without keys there is no maximum, and the result is NaN.
         for ((part, of), out) in call.parts.iter().zip(&call.outputs).zip(outputs.iter_mut()) {
             let place = run.place(&of.dims, &position(0), out);
             match part {
@@ -190,7 +191,7 @@ impl Attention<'_> {
         Score { score, slope, factor }
     }
 
-    /// Adds what a score gives to a part.
+    /// Adds the contribution of a score to a part.
     fn add(
         &self,
         part: AttentionPart,

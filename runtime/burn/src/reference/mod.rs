@@ -1,5 +1,5 @@
-//! The kernels of GPUs as plain loops: what a device plan for a GPU computes, on any machine. It is the reference of tests for what the passes for
-//! devices and the lowering decide, and says nothing about the kernels that run on a GPU.
+//! The kernels of GPUs as plain loops: they run a device plan for a GPU on any machine. Tests compare the decisions of
+//! the passes for devices and the lowering with this reference; it says nothing about the kernels that run on a GPU.
 //!
 //! RefTensor are `f64`, rounded to `f32` after each operation as in registers of a GPU, and to the dtype of a result where it is stored.
 

@@ -5,7 +5,7 @@ use meshwright_device::kernels::product::{BesideProduct, ProductCall};
 use meshwright_device::passes::epilogues::ProductFunction;
 use meshwright_plan::expr::UnaryFn;
 
-/// Results: of the epilogue, then what is kept or summed beside.
+/// Results: of the epilogue, then its second result.
 pub(super) fn product(call: &ProductCall, inputs: &[RefTensor], outputs: &mut [RefTensor]) {
     let [left, right, rest @ ..] = inputs else { return };
     let [rows, columns] = call.matrices;

@@ -8,10 +8,10 @@ use meshwright_device::kernels::rows::passes::{RowPart, RowSource, RowTarget};
 use meshwright_device::kernels::rows::{ResultOf, RowCall};
 use meshwright_exec::backend::RngState;
 
-/// What is known of a row.
+/// State of a row.
 struct RowState {
     values: Vec<f64>,
-    /// Results of folds whose pass has ended, and those of the pass that runs.
+    /// Results of folds of earlier passes, and of the current pass.
     folds: Vec<f64>,
     folding: Vec<f64>,
     /// Kept values of each element.

@@ -81,7 +81,7 @@ fn of_integers(f: BinaryFn, a: i32, b: i32) -> f64 {
     })
 }
 
-/// What a fold begins with.
+/// The initial value of a fold.
 pub(super) fn nothing(monoid: Monoid) -> f64 {
     match monoid {
         Monoid::Max => f64::NEG_INFINITY,

@@ -13,7 +13,7 @@ fn axes<'a>(dims: impl IntoIterator<Item = &'a WalkDim>, tensor: usize) -> Vec<O
     dims.into_iter().map(|dim| dim.axes[tensor]).collect()
 }
 
-/// The place of what windows meet in the first operand, if it is there.
+/// Index of the element under a window in the first operand, if it exists.
 fn covered(
     x: &RefTensor,
     (of, position): (&[Option<usize>], &[usize]),
@@ -55,7 +55,7 @@ pub(super) fn convolve(call: &ConvolveCall, inputs: &[RefTensor], out: &mut RefT
     }
 }
 
-/// Whether `x` replaces `old`: it is beyond it, or the first that is no number.
+/// Whether `x` replaces `old`: it is beyond it, or the first NaN.
 fn is_beyond(monoid: Monoid, x: f64, old: f64) -> bool {
     let further = if monoid == Monoid::Min { x < old } else { x > old };
     further || x.is_nan() && !old.is_nan()

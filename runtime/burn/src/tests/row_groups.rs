@@ -45,7 +45,7 @@ impl Norm {
         out
     }
 
-    /// What is left by its mean, and the square root of the sum of its squares.
+    /// Values without their mean, and the square root of their sum of squares.
     fn center(&mut self) -> [Operand; 2] {
         let (mean, square) = (self.of_rows(), self.of_rows());
         let sum = self.sum.clone();
@@ -102,7 +102,7 @@ fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
     assert_eq!(group.inner, [&sum, &mean, &squares, &square].map(|o| o.buf).into());
     let order = StepOrder::of(&DefUse::of(&plan), &groups, &InlinedValues::default(), false);
     assert_eq!(order.steps, [4, 0, 1, 2, 5, 6, 7, 3]);
-    // What the group reads ends with its last step, and what it writes with the last that reads that.
+    // The lifetimes of the group's operands end with its last step, those of its results with their last consumer.
     assert_eq!(order.end_of(n.x.buf, 0), 7);
     assert_eq!(order.end_of(n.y.buf, 4), 7);
     let ends = plan
@@ -131,7 +131,7 @@ fn a_fold_of_which_no_element_depends_is_none() {
 
 #[test]
 fn a_product_in_between_and_a_sum_over_devices_end_it() {
-    // What divides is a product of what is divided.
+    // The divisor is a product of the dividend.
     let mut n = norm();
     let [center, root] = n.center();
     let (w, product) = (n.b.whole(DType::F32, &[n.n]), n.of_rows());
@@ -172,7 +172,7 @@ fn cross_entropy_and_its_gradient_are_one_and_alone_it_is_one_too() {
     let plan = n.b.finish();
     let groups = found(&plan);
     assert_eq!((&only(&groups).steps[..], &only(&groups).after[..]), (&[0, 1, 3, 4][..], &[2][..]));
-    // Where the device has no kernel for more than one step.
+    // If the device has no kernel for more than one step.
     let alone = RowGroups::of(
         &DefUse::of(&plan),
         (&Residuals::default(), &BTreeSet::new()),
@@ -229,6 +229,6 @@ fn a_product_adds_nothing_that_a_group_makes_later() {
         Epilogues::of(&uses, taken, &d.order, |_| true).at.len()
     };
     assert_eq!(of(&grouped), 0);
-    // Where it is made before, it is a bias.
+    // If it is computed before, it is a bias.
     assert_eq!(of(&with(RowGroups::default())), 1);
 }

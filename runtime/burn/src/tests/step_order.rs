@@ -18,7 +18,7 @@ enum Inside {
     Loop,
 }
 
-/// A loop over layers: `x = x * w` of two parameters, each of which is converted first, and of which the first product is kept.
+/// A loop over layers: `x = x * w` of two parameters, each of which is converted first; the first product is stored.
 fn layers(inside: Inside) -> Plan {
     let mut b = Builder::new(&Mesh::new([("a", 2)]));
     let (layers, n) = (b.dim("layers", 3), b.dim("n", 8));
@@ -92,7 +92,7 @@ fn conversions_of_what_a_loop_takes_out_of_stacks_stand_next_to_each_other() {
     let end = (0..plan.steps.len()).find(ends).unwrap();
     assert_eq!((end, order.end_of(product, end)), (8, 5));
     assert_eq!(of(&plan, false).steps, (0..10).collect::<Vec<_>>());
-    // What others wait for stays in its place, and what an inner loop takes.
+    // Operands of other steps keep their position, and so does the operand of an inner loop.
     for (inside, many) in [(Inside::Sum, 11), (Inside::Loop, 13)] {
         let plan = layers(inside);
         assert_eq!(of(&plan, true).steps, (0..many).collect::<Vec<_>>());

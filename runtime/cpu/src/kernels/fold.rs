@@ -10,13 +10,13 @@ use std::marker::PhantomData;
 
 /// A monoid over elements of one type.
 pub(super) trait Fold {
-    /// What is folded.
+    /// Type of the operands.
     type Item: Element;
     /// The result.
     type Out: Element;
-    /// What is accumulated in: wider than the items, where that makes sums accurate.
+    /// Type of the accumulator: wider than the items if sums need it.
     type Acc: Copy + Send + Sync;
-    /// Of nothing.
+    /// The result of an empty fold.
     const IDENTITY: Self::Acc;
     /// One more element.
     fn step(acc: Self::Acc, x: Self::Item) -> Self::Acc;
@@ -205,7 +205,7 @@ pub(super) trait Ranked: Element + PartialOrd {
     type Least: Fold<Item = Self, Acc = Self>;
     /// A found element.
     fn pair(self, index: usize) -> Self::Pair;
-    /// What is found among nothing.
+    /// The result of an empty search.
     fn nothing(greatest: bool) -> Self::Pair;
     /// Neither less, equal nor greater than itself.
     fn is_nan(self) -> bool;
@@ -217,7 +217,7 @@ pub(super) trait Ranked: Element + PartialOrd {
         better || (self.is_nan() && !best.is_nan())
     }
 
-    /// Whether it is the best that was found.
+    /// Whether it is equal to the best.
     #[inline(always)]
     fn is_best(self, best: Self) -> bool {
         self == best || (self.is_nan() && best.is_nan())

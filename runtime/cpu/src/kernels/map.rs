@@ -1,4 +1,4 @@
-//! Fused element-wise steps: preparation. [`super::map_run`] runs what is prepared here.
+//! Fused element-wise steps: preparation. [`super::map_run`] runs the result.
 
 use super::instruction_set::Level;
 use super::strided::Walk;
@@ -6,7 +6,7 @@ use super::{Access, Arg, KernelError, SliceMut};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
 
-/// Where an instruction reads or writes.
+/// Operand of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MapPlace {
     /// A register of the dtype's bank.
@@ -20,7 +20,7 @@ pub(super) enum MapPlace {
 /// Elements that one instruction handles at a time: few enough for all registers to stay in the innermost cache.
 pub(super) const BLOCK: usize = 1024;
 
-/// One instruction. `to` and what it reads are registers or operands, all of a block's length.
+/// One instruction. `to` and its sources are registers or operands, all of a block's length.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MapOp {
     Constant(f64),
@@ -78,7 +78,7 @@ pub struct MapKernel {
     /// Outputs that no instruction writes directly: copied from there at the end of each block.
     pub(super) stores: Vec<(usize, MapPlace)>,
     pub(super) outs: Vec<DType>,
-    /// How many registers there are of each bank.
+    /// Registers of each bank.
     pub(super) banks: [usize; 4],
     pub(super) level: Level,
 }
@@ -100,8 +100,8 @@ impl MapKernel {
     /// `Index(d)` is `index_offsets[d]` plus the position along dim `d` of `shape`. Outputs are dense over `shape`.
     ///
     /// # Errors
-    /// If the expression reads what is not there, mixes dtypes, applies a function to a dtype that lacks it, or uses pairs
-    /// for anything but `PairIndex` of a `Load`.
+    /// If the expression reads a missing operand, mixes dtypes, applies a function to a dtype that lacks it, or uses
+    /// pairs for anything but `PairIndex` of a `Load`.
     pub fn new(
         expr: &Expr,
         shape: &[usize],
@@ -278,8 +278,8 @@ fn check(
     Ok(())
 }
 
-/// The same with all half types computed in `f32`: only loads, and casts that round, are of them in the result, and whoever
-/// reads them takes them as `f32`. Every node of a half type is rounded, so that fusing changes no number.
+/// The expression with all half types computed in `f32`: only loads and rounding casts have half types in the result,
+/// and their consumers take them as `f32`. Every node of a half type is rounded, so that fusion changes no number.
 fn rounding(expr: &Expr, outs: &[Reg]) -> (Expr, Vec<Reg>) {
     let mut e = Expr::default();
     let mut at: Vec<Reg> = Vec::with_capacity(expr.nodes.len());
@@ -287,7 +287,7 @@ fn rounding(expr: &Expr, outs: &[Reg]) -> (Expr, Vec<Reg>) {
         let narrow = n.dtype.is_half();
         let of = n.scalar.map_reads(|r| at[usize::from(r)]);
         let reg = match of {
-            // What is of a half type is a number of `f32` as it stands.
+            // A value of a half type is an `f32` number without conversion.
             Scalar::Cast(a) if e.dtype(a).is_half() && [DType::F32, e.dtype(a)].contains(&n.dtype) => a,
             Scalar::Cast(a) if narrow && e.dtype(a).wide() == DType::F32 => e.push(Scalar::Cast(a), n.dtype),
             Scalar::Load(_) => e.push(of, n.dtype),
@@ -456,13 +456,13 @@ impl<'a> Compiler<'a> {
         }
         let out = self.outs.iter().position(|r| usize::from(*r) == i);
         let to = match out {
-            // What is stored in a half type is rounded in a register first.
+            // A value that is stored in a half type is rounded in a register first.
             Some(k) if self.kernel.outs[k] == node.dtype && !node.dtype.is_half() => MapPlace::Out(k),
             _ => MapPlace::Reg(self.new_reg(node.dtype)),
         };
         self.place[i] = Some(to);
         self.kernel.body.push(Instr { op, dtype, to });
-        // Freed only after `to` was chosen, so that no instruction writes what it reads.
+        // Freed only after `to` was chosen, so that no instruction overwrites its operands.
         let mut reads = self.reads(i);
         reads.sort_unstable();
         reads.dedup();

@@ -1,7 +1,7 @@
 //! Sharing work with the pool that the calling thread is in. Cuts depend on sizes alone.
 //!
-//! A step is a row of operations, many of which take less time than it takes to wake a thread. So a thread that has helped looks
-//! for more work for a while before it sleeps.
+//! Many operations of a step take less time than waking a thread. So a thread that has helped looks for more work for a
+//! while before it sleeps.
 
 use super::task_board::Board;
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a thread without work waits for more. Waking one takes some 50 microseconds on a virtual machine.
+/// Time for which an idle thread looks for work. Waking one takes some 50 microseconds on a virtual machine.
 const LINGER: Duration = Duration::from_micros(300);
 
 /// Below this many elements, work stays on the calling thread.
@@ -18,12 +18,12 @@ const LARGE: usize = 1 << 16;
 /// Parts that are not cut further.
 const PART: usize = 1 << 14;
 
-/// Whether there is a pool to share so many elements with. Its threads are awake then.
+/// Whether the pool has threads for this number of elements. They are awake then.
 pub(super) fn worth(elements: usize) -> bool {
     elements > LARGE && shared()
 }
 
-/// Whether there is a pool to share work with. Its threads are awake then.
+/// Whether the pool has other threads. They are awake then.
 pub(super) fn shared() -> bool {
     let shared = rayon::current_thread_index().is_some() && rayon::current_num_threads() > 1;
     if shared {
@@ -33,7 +33,7 @@ pub(super) fn shared() -> bool {
 }
 
 thread_local! {
-    /// What the other threads of this one's pool look at for work.
+    /// The board on which threads of this one's pool find work.
     static BOARD: RefCell<Arc<Board>> = RefCell::default();
     static LINGERS: Cell<bool> = const { Cell::new(false) };
 }
@@ -55,7 +55,7 @@ fn awake() {
     }
 }
 
-/// Works on what others share, until there has been nothing for a while.
+/// Works on shared tasks, until there are none for a while.
 fn linger(board: &Board) {
     let mut last = Instant::now();
     while last.elapsed() < LINGER {
@@ -71,8 +71,8 @@ fn linger(board: &Board) {
     }
 }
 
-/// Runs tasks by number, on whichever thread of the pool is free: each takes the next one. For rows of short operations, where the
-/// ways of the pool would take as long as the work: nobody sleeps before all is done.
+/// Runs tasks by number, each on the next free thread of the pool. For rows of short operations, for which the pool's
+/// own scheduling would take as long as the work: no thread sleeps before all are done.
 pub(super) fn tasks(count: usize, task: &(dyn Fn(usize) + Sync)) {
     if shared() && rayon::current_thread_index() == Some(0) {
         BOARD.with_borrow(Arc::clone).share(count, task);
@@ -81,7 +81,7 @@ pub(super) fn tasks(count: usize, task: &(dyn Fn(usize) + Sync)) {
     }
 }
 
-/// Where to cut `len` elements in two, at a multiple of `unit`; `None` where they are few.
+/// The split of `len` elements in two, at a multiple of `unit`; `None` if there are few.
 pub(super) fn middle(len: usize, unit: usize) -> Option<usize> {
     cut(len, unit, 1)
 }

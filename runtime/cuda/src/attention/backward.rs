@@ -80,7 +80,7 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
     write_queries(out, &sums, &space, (outer, row), comptime!(shape.clone()), comptime!(shape.width));
 }
 
-/// Whether the number of the tiles that positions decide has a weight for any query of the cube.
+/// Whether the score of decided tiles has a weight for any query of the block.
 #[cube]
 fn queries_need(queries: &QueryRows, space: &Space, #[comptime] shape: AttentionShape) -> bool {
     let mut needed = true.runtime();
@@ -92,7 +92,8 @@ fn queries_need(queries: &QueryRows, space: &Space, #[comptime] shape: Attention
     needed
 }
 
-/// The gradients of the keys and of the values. `columns` keys are looked at a time: what units keep of wider queries leaves them fewer registers.
+/// The gradients of the keys and of the values. `columns` keys are processed at a time: wider queries leave a thread
+/// fewer registers for them.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
     queries: &Tensor<Vector<E, N>>,
@@ -163,7 +164,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
     gradients.write(keys_out, values_out, &space, (outer, first_key + row_of_unit()), shape);
 }
 
-/// The queries of a tile that a unit has.
+/// The queries of a tile that a thread has.
 #[cube]
 fn staged_rows(
     beside: &Beside,
@@ -179,7 +180,7 @@ fn staged_rows(
     QueryRows::new(at.1 + row, lines, shape)
 }
 
-/// What is summed for the keys and values of a cube, and the tiles that it is summed from: weights and slopes, rows of which are queries.
+/// Sums for the keys and values of a block, and the tiles that are summed: weights and slopes, whose rows are queries.
 #[derive(CubeType)]
 struct KeyGradients<E: Float, N: Size> {
     weights: Shared<[Vector<E, N>]>,
@@ -213,7 +214,7 @@ impl<E: Float, N: Size> KeyGradients<E, N> {
         store::<E, N>(&halves::<E>(&both.scores, columns), &self.slopes, vector, columns, tile);
     }
 
-    /// Adds the products of what is in the tiles with queries and cotangents.
+    /// Adds the products of the tiles with queries and cotangents.
     fn add(
         &mut self,
         rows: &Pair<E, N>,

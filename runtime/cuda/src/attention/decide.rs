@@ -10,14 +10,14 @@ pub(super) fn shift(max: f32) -> f32 {
     select(max == comptime!(f32::NEG_INFINITY).runtime(), 0.0f32, max)
 }
 
-/// Whether a score has a weight beside the greatest of its row, which is not 0 in `f32`; NaN has.
+/// Whether the weight of a score, relative to the greatest of its row, is not 0 in `f32`; NaN has a weight.
 #[cube]
 fn has_weight(score: f32, max: f32) -> bool {
     let apart = max - score;
     apart <= 110.0f32 || apart.is_nan()
 }
 
-/// Whether the number has a weight in any row of the cube; a unit has two rows, of which `row` is the first.
+/// True if the score has a weight in any row of the block; a thread has two rows, the first of which is `row`.
 #[cube]
 pub(super) fn any_needs(first: f32, second: f32, row: u32, space: &Space) -> bool {
     let needs = row < space.rows && has_weight(space.decided, first);
@@ -25,7 +25,7 @@ pub(super) fn any_needs(first: f32, second: f32, row: u32, space: &Space) -> boo
     any_of_cube(needs || other_needs)
 }
 
-/// Whether it is so for any unit of the cube.
+/// Whether it is so for any thread of the block.
 #[cube]
 fn any_of_cube(is: bool) -> bool {
     let mut votes = Shared::<[u32]>::new_slice(PLANES);
@@ -41,15 +41,16 @@ fn any_of_cube(is: bool) -> bool {
     any != 0u32
 }
 
-/// Where the table of decided tiles tells of a tile.
+/// Index of a tile in the table of decided tiles.
 #[cube]
 fn place_of_decision(space: &Space, query: u32, key: u32) -> usize {
     let tile = comptime!(DECIDED as u32);
     (query / tile * space.keys.div_ceil(tile) + key / tile) as usize
 }
 
-/// The number of the next of `many` tiles, from `from` on, and whether positions decide it: of those that they decide if the first of `wants`
-/// says so, and of the others if the second does. Tiles are so many keys for the queries from `at` on, or 64 queries for the keys from there on.
+/// Index of the next of `many` tiles, from `from` on, and whether positions decide it: decided tiles count if the first
+/// of `wants` is true, others if the second is. Tiles are of keys for the queries from `at` on, or of 64 queries for
+/// the keys from there on.
 #[cube]
 pub(super) fn next_wanted(
     decided: &Tensor<u32>,
@@ -100,7 +101,7 @@ pub(super) fn is_decided(
     is
 }
 
-/// Whether the number has a weight for any query of an attention.
+/// Whether the score has a weight for any query of an attention.
 #[cube]
 pub(super) fn any_query_needs(
     beside: &Beside,

@@ -1,13 +1,13 @@
-//! Truth values that are drawn for scores, bit by bit those that are drawn into memory elsewhere.
+//! Random truth values for scores, equal bit by bit to those that are drawn into memory elsewhere.
 //!
-//! A kernel of its own draws those of a whole attention, a bit for each score, as each unit of the other kernels needs them: drawing is
-//! arithmetic of integers alone, which keeps a multiprocessor busy by itself, and waits for nothing. Tiles that positions decide are drawn
-//! where they are looked at, which they seldom are; so are all of an attention whose bits would take too much memory, or are too few for a
-//! kernel of their own.
+//! A kernel of its own draws the bits of a whole attention, one for each score, in the layout of the other kernels'
+//! threads: drawing is integer arithmetic alone, which keeps a multiprocessor busy and waits for nothing. Decided tiles
+//! are drawn when they are processed, which is rare; so are all tiles of an attention whose bits would take too much
+//! memory, or are too few for a kernel of their own.
 //!
-//! As a rule one counter of the generator gives the truth values of eight keys that follow each other, 16 bits for each. What a unit has of two
-//! neighboring tiles of 8 columns are elements of as many counters as there are units that have elements of these: so each computes one, and they
-//! exchange what is true.
+//! Usually one counter of the generator gives the truth values of eight adjacent keys, 16 bits for each. A thread's
+//! elements of two adjacent tiles of 8 columns belong to as many counters as there are threads with elements of these:
+//! so each thread computes one, and they exchange the results.
 
 use super::super::random::of_words;
 use super::super::tile::UNITS;
@@ -16,7 +16,7 @@ use super::load::{place_of_cube, row_of_unit};
 use super::scores::{AttentionShape, Beside, DECIDED, DrawnShape, QueryLine, Space, two_lines};
 use cubecl::prelude::*;
 
-/// Draws for all tiles of 64 queries and 64 keys, but those that positions decide: a word for each unit.
+/// Draws for all tiles of 64 queries and 64 keys, except decided ones: a word for each thread.
 #[cube(launch_unchecked)]
 pub(super) fn attention_draws(
     beside: Beside,
@@ -46,7 +46,7 @@ pub(super) fn attention_draws(
     }
 }
 
-/// Where the word of this unit is, of the four planes that have these 64 queries and 64 keys.
+/// Index of this thread's word, among those of the four warps that have these 64 queries and 64 keys.
 #[cube]
 fn place_of_bits(
     space: &Space,
@@ -82,7 +82,8 @@ pub(super) fn load_bits(
     }
 }
 
-/// The bits of all draws for the keys of a tile from `first_key` on: those that were loaded, unless there are none, or positions decide the tile.
+/// The bits of all draws for the keys of a tile from `first_key` on: loaded ones, unless there are none or positions
+/// decide the tile.
 #[cube]
 pub(super) fn bits_of(
     beside: &Beside,
@@ -110,8 +111,8 @@ pub(super) fn bits_of(
     all
 }
 
-/// The bits of a draw for two queries, which are rows of accumulators, and `columns` keys: of each 16 keys first those of the first eight,
-/// of these first those of the first query, two for each.
+/// The bits of a draw for two queries, which are rows of accumulators, and `columns` keys: for each 16 keys the first
+/// eight come first, and in these the first query, two bits each.
 #[cube]
 fn drawn(
     beside: &Beside,
@@ -127,7 +128,7 @@ fn drawn(
     let DrawnShape { many, in_groups } = comptime!(shape.draws[which]);
     let mut bits = 0u32;
     if comptime!(in_groups) {
-        // Four units have the eight keys of a tile of accumulators, which share a counter. The lowest bit of each says for which query it
+        // Four threads have the eight keys of a tile of accumulators, which share a counter. The lowest bit of each says for which query it
         // computes counters, the other for which eight of 16 keys: a byte for each 16.
         let own = UNIT_POS % 4;
         let count = select(own & 1 == 0u32, counts.0, counts.1) + u64::cast_from(first_key + own / 2 * 8u32);
@@ -143,7 +144,7 @@ fn drawn(
                 bytes |= u32::cast_from(draw.is_true(word)) << comptime!(at + 1);
             }
         }
-        // Of the bytes of each of the four, those of its own two keys.
+        // The bits of its own two keys, from the bytes of each of the four.
         #[unroll]
         for apart in 0..4u32 {
             let theirs = if comptime!(apart == 0) { bytes } else { plane_shuffle_xor(bytes, apart) };

@@ -1,11 +1,11 @@
-//! What a score is made of: what expressions read at a query and a key.
+//! Operands of a score: the values that expressions read at a query and a key.
 
 use super::super::program::{ScalarInputs, evaluate, truth};
 use super::scores::{AttentionShape, Beside, QueryLine, Space, bare_line};
 use super::staged::Staged;
 use cubecl::prelude::*;
 
-/// A query of a tile whose queries' own are staged: its number there, beside that of the tile's first.
+/// A query of a tile with staged operands: its index in the tile, and the tile's first query.
 #[cube]
 pub(super) fn staged_line(
     beside: &Beside,
@@ -28,7 +28,8 @@ pub(super) fn staged_line(
     line
 }
 
-/// A tile of keys: its first one, where what belongs to it is staged, and of each draw the truth values of this unit's scores as bits.
+/// A tile of keys: its first one, the place of its staged operands, and for each draw the truth values of this thread's
+/// scores as bits.
 #[derive(CubeType)]
 pub(super) struct KeyTile {
     pub(super) first: u32,
@@ -36,7 +37,7 @@ pub(super) struct KeyTile {
     pub(super) drawn: Sequence<u32>,
 }
 
-/// Which of a unit's scores it is: each 16 keys are a pair of tiles of accumulators, of which each has two keys of two queries.
+/// One of a thread's scores: each 16 keys are a pair of accumulator tiles, each with two keys of two queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Which {
     pub(super) pair: usize,
@@ -46,12 +47,12 @@ pub(super) struct Which {
 }
 
 impl Which {
-    /// Its bit among those that are drawn.
+    /// Its bit among the drawn ones.
     const fn bit(self) -> usize {
         8 * self.pair + 4 * self.tile + 2 * self.half + self.key
     }
 
-    /// How far its key is from the unit's first.
+    /// Distance of its key from the thread's first.
     const fn offset(self) -> usize {
         16 * self.pair + 8 * self.tile + self.key
     }
@@ -63,7 +64,7 @@ pub(super) fn key_in_tile(#[comptime] which: Which) -> u32 {
     UNIT_POS % 4 * 2u32 + comptime!(which.offset() as u32)
 }
 
-/// What expressions read at a query and a key.
+/// The operands of an expression at a query and a key.
 #[cube]
 pub(super) fn element(
     beside: &Beside,

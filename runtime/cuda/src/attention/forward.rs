@@ -94,7 +94,7 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
     softmax.end::<O, M>((maxima, sums, out), &space, outer, shape);
 }
 
-/// Divides what was summed of the values by the sums of their weights.
+/// Divides the sums of values by the sums of their weights.
 #[cube]
 fn divide(values: &mut Array<Vector<f32, Two>>, sums: &Array<f32>, #[comptime] width: usize) {
     #[unroll]
@@ -107,17 +107,17 @@ fn divide(values: &mut Array<Vector<f32, Two>>, sums: &Array<f32>, #[comptime] w
     }
 }
 
-/// Two rows of scores, of which a unit has some.
+/// Two rows of scores in a thread.
 #[derive(CubeType)]
 struct Softmax {
     /// The first of them.
     row: u32,
     lines: Sequence<QueryLine>,
-    /// The greatest so far.
+    /// The maximum so far.
     greatest: Array<f32>,
     /// The greatest of the tile that is looked at too.
     most: Array<f32>,
-    /// Sums of the unit's weights, and of values.
+    /// Sums of the thread's weights, and of values.
     total: Array<f32>,
     result: Array<Vector<f32, Two>>,
 }
@@ -228,7 +228,7 @@ impl Softmax {
         factors
     }
 
-    /// Puts weights times their factors in place of scores; what was summed before becomes relative to the new greatest.
+    /// Replaces scores by weights times their factors; rescales earlier sums to the new maximum.
     fn weigh(
         &mut self,
         scores: &mut Array<Vector<f32, Two>>,

@@ -21,7 +21,7 @@ use meshwright_device::kernels::attention::{AttentionCall, AttentionInput, Atten
 use meshwright_exec::backend::RngState;
 use meshwright_plan::{AttentionOperands, AttentionPart};
 
-/// Whether a device multiplies as the kernels do.
+/// Whether a device has the tensor cores of the kernels.
 pub(in super::super) fn is_there(client: &Client) -> bool {
     let half = |kind| ElemType::Float(kind);
     let config =
@@ -31,7 +31,8 @@ pub(in super::super) fn is_there(client: &Client) -> bool {
     [FloatKind::BF16, FloatKind::F16].into_iter().all(|kind| has(half(kind)))
 }
 
-/// The results of an attention of these operands, of which the last is the table of decided tiles. `step` is in the memory of the device.
+/// The results of an attention of these operands, the last of which is the table of decided tiles. `step` is in the
+/// memory of the device.
 pub(in super::super) fn attend(
     call: &AttentionCall,
     rng: RngState,
@@ -75,7 +76,7 @@ fn drawn(call: &AttentionCall, rng: RngState) -> Vec<Drawn> {
     call.draws.iter().map(|draw| Drawn::new(draw, call.sizes.len(), rng)).collect()
 }
 
-/// Whether four planes of a device multiply together: `wgmma` is there on GPUs of compute capability 9.0 alone.
+/// Whether four warps of a device multiply together: only GPUs of compute capability 9.0 have `wgmma`.
 fn multiplies_together(client: &Client) -> bool {
     client.properties().identity.fingerprint == "ptx_sm90"
 }
@@ -93,7 +94,7 @@ fn is_vectors(tensor: &CubeTensor, input: &AttentionInput) -> bool {
 struct AttentionRun<'a> {
     call: &'a AttentionCall,
     inputs: Vec<CubeTensor>,
-    /// How many of them are multiplied; the others are beside the products.
+    /// Number of factors; the others are operands of the scores.
     many: usize,
     decided: CubeTensor,
     outputs: &'a [ResultSlot<'a>],
@@ -126,7 +127,7 @@ impl AttentionRun<'_> {
     }
 
     fn factor(&self, i: usize) -> TensorArg {
-        // Where nothing is to be read, kernels take anything.
+        // A missing operand may be any tensor.
         let i = if i < self.many { i } else { 0 };
         self.walked(&self.inputs[i], &self.call.inputs[i].0)
     }
@@ -245,7 +246,7 @@ impl AttentionRun<'_> {
         let call = self.call;
         let mut made = vec![None; call.parts.len()];
         let has = |part| call.parts.contains(&part);
-        // What is accumulated for wide keys takes more registers, which leaves fewer for what is looked at.
+        // Accumulators of wide keys take more registers, which leaves fewer for the keys.
         let widest = call.width.max(call.values);
         let columns = if widest > 64 { 32 } else { 64 };
         if call.slope.is_none() {
@@ -261,7 +262,7 @@ impl AttentionRun<'_> {
         made.into_iter().flatten().collect()
     }
 
-    /// Number of cubes where each takes some of so many positions.
+    /// Number of blocks for `of` positions of each attention.
     fn cubes(&self, of: usize) -> CubeCount {
         let outer: usize = self.call.sizes[..self.call.outer].iter().product();
         CubeCount::Static((outer * of.div_ceil(QUERIES)) as u32, 1, 1)

@@ -8,7 +8,7 @@ use super::tiles::{TileShape, place};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
-/// Queries of a cube, or keys.
+/// Queries of a block, or keys.
 pub(super) const QUERIES: usize = PLANES * ROWS;
 
 /// Begins to copy the rows from `first` on to a tile, the `buffer`-th of those in `tiles`: of keys, or else of queries. Beyond the last row are
@@ -45,8 +45,8 @@ pub(super) fn load<E: Float, N: Size>(
     }
 }
 
-/// Waits until what this unit copies has arrived, and for the others. What was copied is there for all then, and what was looked at before may be
-/// overwritten.
+/// Waits until this thread's copies have arrived, and for the other threads. Then the copied tiles are visible to all,
+/// and the earlier ones may be overwritten.
 #[cube]
 pub(super) fn meet(#[comptime] grouped: bool) {
     wait_for_copies();
@@ -56,7 +56,7 @@ pub(super) fn meet(#[comptime] grouped: bool) {
     sync_cube();
 }
 
-/// The outer position of the cube, and its first row of so many; the last rows come first where these have most to look at.
+/// The outer position of the block, and its first row; the last rows come first if they have most keys.
 #[cube]
 pub(super) fn place_of_cube(rows: u32, #[comptime] last_first: bool) -> (u32, u32) {
     let tiles = rows.div_ceil(comptime!(QUERIES as u32));
@@ -67,13 +67,13 @@ pub(super) fn place_of_cube(rows: u32, #[comptime] last_first: bool) -> (u32, u3
     (CUBE_POS_X / tiles, tile * comptime!(QUERIES as u32))
 }
 
-/// The first of the two rows of a tile that a unit has.
+/// The first of the two rows of a tile that a thread has.
 #[cube]
 pub(super) fn row_of_unit() -> u32 {
     UNIT_POS / 32 * comptime!(ROWS as u32) + UNIT_POS % 32 / 4
 }
 
-/// Writes accumulators of two queries, of which `row` is the first.
+/// Writes accumulators of two queries, the first of which is `row`.
 #[cube]
 pub(super) fn write_queries<O: Float, M: Size>(
     out: &mut Tensor<Vector<O, M>>,

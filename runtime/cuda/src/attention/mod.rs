@@ -1,5 +1,5 @@
-//! Attention as kernels of its own, on tensor cores: scores are never in memory. For half types alone: what is `f32` is multiplied as
-//! that, which tensor cores do not.
+//! Attention as kernels on tensor cores: scores are never in memory. For half types alone: `f32` is multiplied without
+//! rounding, which tensor cores cannot.
 //!
 //! - [`launch`]: the launches.
 //! - `forward`, `backward`: the kernels; `scores`: what kernels are compiled for; `elements`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the

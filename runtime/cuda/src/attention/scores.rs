@@ -1,7 +1,8 @@
-//! What kernels know of scores: where operands lie, and what is read and drawn beside the product of query and key.
+//! Scores in kernels: strides of operands, and the extra operands and random values of a score.
 //!
-//! The dims of the scores are the outer ones, whose every position is an attention of its own; those of the rows, the queries of one; and
-//! that of the keys. All tensors are walked by strides along these, which are 0 where they lack a dim, and along a dim of their own.
+//! The dims of the scores are the outer ones, each position of which is an attention of its own; the rows, which are
+//! the queries of one; and the keys. All tensors have strides along these, 0 for a missing dim, and along a dim of
+//! their own.
 
 use super::super::drawn::Draw;
 use super::super::program::ScalarProgram;
@@ -10,10 +11,10 @@ use cubecl::prelude::*;
 pub(super) use meshwright_device::kernels::attention::DECIDED;
 use meshwright_plan::AttentionPart;
 
-/// What a kernel is compiled for.
+/// The compile-time parameters of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct AttentionShape {
-    /// How many outer dims and dims of rows there are.
+    /// Number of outer dims and dims of rows.
     pub(super) outer: usize,
     pub(super) rows: usize,
     /// Elements of a query, and of a value; 0 where values are not read.
@@ -22,47 +23,47 @@ pub(super) struct AttentionShape {
     /// Keys, or queries, that are looked at a time.
     pub(super) columns: usize,
     pub(super) score: ScalarProgram,
-    /// Of gradients.
+    /// For gradients.
     pub(super) slope: Option<ScalarProgram>,
     /// None where all factors of weights are 1.
     pub(super) weight: Option<ScalarProgram>,
-    /// The tensors beside the product: extra operands, then these where they are given.
+    /// Operands of the scores besides queries and keys: extra operands, then these if there are any.
     pub(super) beside: Vec<BesideShape>,
     pub(super) extras: usize,
     pub(super) max: Option<usize>,
     pub(super) scale: Option<usize>,
     pub(super) delta: Option<usize>,
     pub(super) draws: Vec<DrawnShape>,
-    /// Whether what is drawn is in memory, but for tiles that positions decide.
+    /// Random values are in memory, except for decided tiles.
     pub(super) ahead: bool,
-    /// Whether positions alone decide tiles.
+    /// Some tiles are decided by positions alone.
     pub(super) decides: bool,
-    /// Whether tiles hold neither queries nor keys beyond the last.
+    /// No tile reaches beyond the last query or key.
     pub(super) whole: bool,
-    /// Whether four planes multiply together.
+    /// Four warps multiply together.
     pub(super) grouped: bool,
-    /// What is to be written.
+    /// The parts to write.
     pub(super) parts: Vec<AttentionPart>,
 }
 
-/// How many elements of what is drawn share a counter, and whether eight keys that follow each other do from each eighth on.
+/// Number of random elements that share a counter, and whether each aligned group of eight keys does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DrawnShape {
     pub(super) many: usize,
     pub(super) in_groups: bool,
 }
 
-/// How a tensor beside the products lies.
+/// Layout of an operand of the scores.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BesideShape {
-    /// Which dims of the scores it has. The others are not walked, so what queries of one attention have in common is read once.
+    /// The dims of the scores that it has. The others are not walked, so a value that all queries share is read once.
     pub(super) dims: Vec<bool>,
-    /// Whether keys lie next to each other.
+    /// Whether keys are contiguous.
     pub(super) dense: bool,
 }
 
 impl AttentionShape {
-    /// Which dim the keys are.
+    /// Index of the key dim.
     pub(super) const fn key(&self) -> usize {
         self.outer + self.rows
     }
@@ -72,12 +73,12 @@ impl AttentionShape {
         if of_keys { self.key()..self.key() + 1 } else { self.outer..self.key() }
     }
 
-    /// A tile of so many rows and columns.
+    /// A tile of these rows and columns.
     pub(super) const fn tile(&self, rows: usize, width: usize) -> TileShape {
         TileShape { rows, width, grouped: self.grouped }
     }
 
-    /// The tensors beside the products that have keys alone, or queries alone, beside the outer dims.
+    /// The operands of the scores that have only keys, or only queries, besides the outer dims.
     pub(super) fn staged(&self, of_keys: bool) -> Vec<usize> {
         let is = |of: &BesideShape, i: usize| {
             let (has_keys, rows) = (of.dims[self.key()], &of.dims[self.outer..self.key()]);
@@ -86,7 +87,7 @@ impl AttentionShape {
         (0..self.beside.len()).filter(|i| is(&self.beside[*i], *i)).collect()
     }
 
-    /// Whether a part is to be written.
+    /// Whether a part is written.
     pub(super) fn gives(&self, part: AttentionPart) -> bool {
         self.parts.contains(&part)
     }
@@ -95,7 +96,7 @@ impl AttentionShape {
 /// The dims of the scores.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Space {
-    /// Size of each dim, and how many of what the dims are together lie between two positions of it.
+    /// Size of each dim, and its stride in the space of all dims.
     pub(super) sizes: Sequence<u32>,
     pub(super) divisors: Sequence<u32>,
     /// The global position of the first along each dim.
@@ -107,7 +108,7 @@ pub(super) struct Space {
     pub(super) decided: f32,
 }
 
-/// What is read and drawn beside products.
+/// Extra operands and random values of scores.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Beside {
     pub(super) tensors: Sequence<OwnedTensor<f32>>,
@@ -116,13 +117,13 @@ pub(super) struct Beside {
     pub(super) step: OwnedTensor<u32>,
 }
 
-/// A query: its positions, and where what belongs to it begins.
+/// A query: its positions, and the offsets of its operands.
 #[derive(CubeType)]
 pub(super) struct QueryLine {
     pub(super) at: Sequence<u32>,
     pub(super) offsets: Sequence<usize>,
     pub(super) counts: Sequence<u64>,
-    /// What is read beside products that is the same for all keys; 0 in the place of what is not.
+    /// Operands that are the same for all keys; 0 for others.
     pub(super) known: Sequence<f32>,
 }
 
@@ -151,7 +152,7 @@ pub(super) fn position(
     at
 }
 
-/// Where an outer position of a tensor begins.
+/// Offset of an outer position of a tensor.
 #[cube]
 pub(super) fn base<T: CubePrimitive>(
     tensor: &Tensor<T>,
@@ -168,7 +169,7 @@ pub(super) fn base<T: CubePrimitive>(
     sum
 }
 
-/// How far a row of queries is from there.
+/// Offset of a row of queries from there.
 #[cube]
 pub(super) fn row_offset<T: CubePrimitive>(
     tensor: &Tensor<T>,
@@ -185,7 +186,7 @@ pub(super) fn row_offset<T: CubePrimitive>(
     sum
 }
 
-/// A query by its number, without what it has for all keys.
+/// A query by its index, without the operands that are the same for all keys.
 #[cube]
 pub(super) fn bare_line(
     beside: &Beside,
@@ -253,7 +254,7 @@ pub(super) fn line(
     line
 }
 
-/// The two queries that a unit has where queries are rows.
+/// The two queries that a thread has where queries are rows.
 #[cube]
 pub(super) fn two_lines(
     beside: &Beside,
@@ -268,7 +269,7 @@ pub(super) fn two_lines(
     lines
 }
 
-/// The element of a tensor beside the products that a query has for all keys.
+/// The element of an operand that a query has for all keys.
 #[cube]
 pub(super) fn of_query(line: &QueryLine, #[comptime] which: usize) -> f32 {
     *line.known.index(which)

@@ -10,14 +10,14 @@ use super::staged::Staged;
 use super::stream::Both;
 use cubecl::prelude::*;
 
-/// Of one score: its weight times its factor, and the gradient of the product of query and key.
+/// Of one score: its weight times its factor, and the gradient of the matmul of query and key.
 #[derive(CubeType)]
 struct Slopes {
     weight: f32,
     product: f32,
 }
 
-/// The two queries of a unit: the first one, and what both have for all keys.
+/// The two queries of a thread: the first one, and the values of both that are the same for all keys.
 #[derive(CubeType)]
 pub(super) struct QueryRows {
     pub(super) row: u32,
@@ -84,7 +84,7 @@ fn slope_at(
     Slopes { weight: weighed, product: product_slope }
 }
 
-/// Puts the gradients of products in their place, and weights times their factors in the place of products of cotangents and values, for the
+/// Replaces matmuls by their gradients, and matmuls of cotangents and values by weights times their factors, for the
 /// keys of the tile from the 16 times `first`-th on.
 #[cube]
 pub(super) fn slopes(

@@ -1,4 +1,4 @@
-//! Where rows of tensors are, and what belongs to those of a tile in shared memory.
+//! Offsets of rows of tensors, and the operands of a tile's rows in shared memory.
 
 #![expect(
     clippy::needless_range_loop,
@@ -10,7 +10,7 @@ use super::super::tile::Two;
 use super::scores::{AttentionShape, Beside, Space, base, position};
 use cubecl::prelude::*;
 
-/// Where rows of a tensor are, of queries or of keys, computed once: within the loops over tiles nothing that describes tensors is read.
+/// Offsets of rows of a tensor, of queries or of keys, computed once: the loops over tiles read no metadata of tensors.
 #[derive(CubeType)]
 pub(super) struct RowSource {
     start: usize,
@@ -36,7 +36,7 @@ impl RowSource {
         RowSource { start, strides }
     }
 
-    /// Where a row begins.
+    /// Offset of a row.
     pub(super) fn at(
         &self,
         space: &Space,
@@ -58,8 +58,8 @@ impl RowSource {
     }
 }
 
-/// Tensors beside the products that have an element for each key of an attention, or for each query, whatever the other is: what belongs to
-/// two tiles, in shared memory.
+/// Operands with an element for each key of an attention, or for each query, independent of the other: those of two
+/// tiles, in shared memory.
 #[derive(CubeType)]
 pub(super) struct Staged {
     pairs: Shared<[Vector<f32, Two>]>,
@@ -102,7 +102,7 @@ impl Staged {
         Staged { pairs: Shared::<[Vector<f32, Two>]>::new_aligned_slice(pairs, 16usize), sources }
     }
 
-    /// Begins to copy what belongs to the keys, or the queries, from `first` on. See `load::meet`.
+    /// Starts to copy the operands of the keys, or the queries, from `first` on. See `load::meet`.
     pub(super) fn load(
         &self,
         beside: &Beside,
@@ -130,7 +130,7 @@ impl Staged {
         }
     }
 
-    /// Of two that follow each other, of which `row` is the first in the tile, what the `number`-th tensor has of those that are staged.
+    /// The elements of the `number`-th staged tensor for two adjacent rows, of which `row` is the first.
     pub(super) fn pair(
         &self,
         buffer: u32,
@@ -142,7 +142,7 @@ impl Staged {
         self.pairs[((place + row) / 2u32) as usize]
     }
 
-    /// What the tensor has of one query.
+    /// The element of the tensor for one query.
     pub(super) fn of_row(
         &self,
         buffer: u32,

@@ -1,4 +1,4 @@
-//! Pairs of tiles in shared memory, of keys and values or of queries and their cotangents, and those that come while others are looked at.
+//! Pairs of tiles in shared memory, of keys and values or of queries and their cotangents, double-buffered.
 
 #![expect(clippy::type_complexity, reason = "kernels have no aliases of types")]
 
@@ -10,7 +10,7 @@ use super::staged::{RowSource, Staged};
 use super::tiles::{TileShape, finish, new_tiles, products};
 use cubecl::prelude::*;
 
-/// What a pair holds: so many rows of each, so many times.
+/// Shape of a pair: rows of each, and number of buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PairShape {
     pub(super) rows: usize,
@@ -70,7 +70,7 @@ impl<E: Float, N: Size> Pair<E, N> {
     }
 }
 
-/// A pair with two buffers, and what belongs to its rows. Of what is drawn, the words of the tile that comes next.
+/// A pair with two buffers, with the operands of its rows, and the random words of the next tile.
 #[derive(CubeType)]
 pub(super) struct Stream<E: Float, N: Size> {
     pub(super) pair: Pair<E, N>,
@@ -113,7 +113,7 @@ impl<E: Float, N: Size> Stream<E, N> {
     }
 }
 
-/// Products of queries and keys, and of cotangents and values, of the same positions; and what is made of them in their place.
+/// Matmuls of queries and keys, and of cotangents and values, of the same positions, and the values that replace them.
 #[derive(CubeType)]
 pub(super) struct Both {
     pub(super) scores: Array<Vector<f32, Two>>,

@@ -1,8 +1,9 @@
-//! Tiles of queries, keys and what belongs to them in shared memory, and the products of these.
+//! Tiles of queries, keys and their operands in shared memory, and matmuls of these.
 //!
-//! Where four planes multiply together (GPUs of compute capability 9.0), a tile is blocks of up to 64 columns whose rows lie one after the
-//! other, and the vectors of a row are permuted by its number: what products read at a time, and what units write at a time, lies in
-//! different banks (PTX ISA, section 9.7.15.5, "Shared Memory Matrix Layout"). Elsewhere rows have a vector between them, as `tile` says.
+//! If four warps multiply together (GPUs of compute capability 9.0), a tile is blocks of up to 64 columns with
+//! contiguous rows, and the vectors of a row are permuted by its index: the vectors that a matmul reads, or that
+//! threads write, at once lie in different banks (PTX ISA, section 9.7.15.5, "Shared Memory Matrix Layout"). Otherwise
+//! a vector of padding separates rows, as in `tile`.
 
 use super::super::ptx::{
     GroupProduct, Left, arrived, begin_product, shared_address, store_matrices, store_two,
@@ -10,12 +11,12 @@ use super::super::ptx::{
 use super::super::tile::{self, ROWS, Two, VECTOR, multiply, pitch};
 use cubecl::prelude::*;
 
-/// A tile of so many rows and columns, or several of them that follow each other.
+/// A tile of these rows and columns, or several adjacent ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TileShape {
     pub(super) rows: usize,
     pub(super) width: usize,
-    /// Whether four planes multiply together.
+    /// Whether four warps multiply together.
     pub(super) grouped: bool,
 }
 
@@ -35,7 +36,7 @@ impl TileShape {
         self.rows * if self.grouped { self.in_row() } else { pitch(self.width) }
     }
 
-    /// How far the vectors of each step over 16 columns are from the first.
+    /// Offsets of the vectors of each step over 16 columns from the first.
     fn steps_over_columns(self) -> Vec<usize> {
         let at = |column: usize| {
             let (block, within) = (column / self.block(), column % self.block());
@@ -49,8 +50,8 @@ impl TileShape {
         (0..self.rows).step_by(16).map(|row| row * self.block() / VECTOR).collect()
     }
 
-    /// What a descriptor of the tile says beside its address (PTX ISA, "Matrix Descriptor Format"): how far the next block and the next eight rows
-    /// are, in vectors, and how vectors are permuted.
+    /// The constant bits of a tile's descriptor (PTX ISA, "Matrix Descriptor Format"): strides of blocks and of eight
+    /// rows, in vectors, and the permutation of vectors.
     fn described(self) -> u64 {
         let (block, eight) = (self.rows * self.block() / VECTOR, self.block());
         let permuted: u64 = match self.block() {
@@ -62,7 +63,8 @@ impl TileShape {
     }
 }
 
-/// Memory for `many` tiles; of no columns, a vector: what is empty would share its place with what comes next.
+/// Memory for `many` tiles; one vector without columns, since an empty allocation would share its address with the
+/// next.
 #[cube]
 pub(super) fn new_tiles<E: Float, N: Size>(
     #[comptime] shape: TileShape,
@@ -73,7 +75,7 @@ pub(super) fn new_tiles<E: Float, N: Size>(
     Shared::<[Vector<E, N>]>::new_aligned_slice(vectors, aligned)
 }
 
-/// Where the vector of a row of a tile is.
+/// Index of a vector of a row of a tile.
 #[cube]
 pub(super) fn place(row: u32, vector: u32, #[comptime] shape: TileShape) -> u32 {
     let mut at = row * comptime!(pitch(shape.width) as u32) + vector;
@@ -122,7 +124,7 @@ fn put_back(all: &Sequence<f32>, sums: &mut Array<Vector<f32, Two>>, #[comptime]
     }
 }
 
-/// Waits until the sums of products that planes compute together are there: of all but the `later` last that were begun.
+/// Waits until the sums of products that warps compute together are there: of all but the `later` last that were begun.
 #[cube]
 pub(super) fn finish(
     sums: &mut Array<Vector<f32, Two>>,
@@ -137,7 +139,7 @@ pub(super) fn finish(
     }
 }
 
-/// Begins the product of the rows of a tile, 16 for a plane, and rows of another, which are its columns: so many from `from` on. See
+/// Starts the matmul of rows of a tile, 16 for a warp, and rows of another, which are its columns, from `from` on. See
 /// [`finish`].
 #[cube]
 pub(super) fn products<E: Float, N: Size>(
@@ -180,7 +182,7 @@ pub(super) fn products<E: Float, N: Size>(
     }
 }
 
-/// Puts halves of a unit's two rows into a tile, at the columns that belong to so many accumulators' from a vector on.
+/// Writes halves of a thread's two rows into a tile, from a vector on, in the columns of these accumulators.
 #[cube]
 pub(super) fn store<E: Float, N: Size>(
     halves: &Sequence<Vector<E, Two>>,
@@ -271,7 +273,7 @@ pub(super) fn accumulate<E: Float, N: Size>(
     }
 }
 
-/// Begins to add to `sums` the product of a tile whose columns are the rows, 16 for a plane, and another tile of as many rows.
+/// Begins to add to `sums` the product of a tile whose columns are the rows, 16 for a warp, and another tile of as many rows.
 #[cube]
 pub(super) fn accumulate_columns<E: Float, N: Size>(
     columns: &Shared<[Vector<E, N>]>,

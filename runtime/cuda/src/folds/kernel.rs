@@ -1,5 +1,6 @@
-//! The kernel: units that share a result each fold some of its elements, and then what they have, in halves. Several folds are one launch,
-//! the cubes of one after those of another: so the norm of all gradients takes few.
+//! The kernel: threads that share a result each fold some of its elements, and then combine their partial results in a
+//! tree. Several folds are one launch, with contiguous blocks for each: so the norms of all gradients take few
+//! launches.
 #![expect(
     clippy::needless_range_loop,
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
@@ -15,17 +16,17 @@ use cubecl::std::FastDivmod;
 use meshwright_device::kernels::spread::UNITS;
 use meshwright_plan::{DType, Monoid};
 
-/// What a kernel is compiled for.
+/// The compile-time parameters of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FoldShape {
     pub(super) program: ScalarProgram,
     pub(super) monoid: Monoid,
     pub(super) operands: Vec<(OperandSource, DType)>,
     pub(super) output: DType,
-    /// Along the dims of the result, of which there are so many, and those that are folded.
+    /// Number of dims of the result, and of folded dims.
     pub(super) kept: usize,
     pub(super) pace: Pace,
-    /// Units of a cube along results, and along what is folded.
+    /// Threads of a block along results, and along folded elements.
     pub(super) results: usize,
     pub(super) folded: usize,
 }
@@ -36,14 +37,14 @@ impl FoldShape {
         self.pace.along >= self.kept
     }
 
-    /// Results that a unit has.
+    /// Results that a thread has.
     pub(super) const fn lanes(&self) -> usize {
         if self.by_rows() { 1 } else { self.pace.width }
     }
 }
 
 /// Sizes of the dims, in vectors of the one along which there are vectors; how many results, or vectors of results, there are; how many
-/// elements, or vectors of elements, each is folded from, and how many of these are in a chunk; the first cube, how many there are along
+/// elements, or vectors of elements, each is folded from, and how many of these are in a chunk; the first block, how many there are along
 /// the results, and how many in all.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FoldSpace {
@@ -85,7 +86,7 @@ pub(super) fn fold_elements<E: Float, O: Float, N: Size, M: Size>(
     }
 }
 
-/// The part of a fold that is a cube's.
+/// The part of a fold that is a block's.
 #[cube]
 fn fold_one<E: Float, O: Float, N: Size, M: Size>(
     operands: &Operands<E, N>,
@@ -97,7 +98,7 @@ fn fold_one<E: Float, O: Float, N: Size, M: Size>(
 ) {
     let lanes = comptime!(shape.lanes());
     let (beside, folded) = comptime!((shape.results as u32, shape.folded as u32));
-    // Units next to each other read what lies next to each other.
+    // Adjacent threads read adjacent elements.
     let by_rows = comptime!(shape.by_rows());
     let mut own = UNIT_POS / beside;
     let mut which = UNIT_POS % beside;
@@ -132,7 +133,7 @@ fn fold_one<E: Float, O: Float, N: Size, M: Size>(
     }
 }
 
-/// What a fold of nothing gives.
+/// The result of an empty fold.
 pub(in super::super) const fn identity(monoid: Monoid) -> f32 {
     match monoid {
         Monoid::Max => f32::NEG_INFINITY,
@@ -151,7 +152,7 @@ pub(in super::super) fn folded(a: f32, b: f32, #[comptime] monoid: Monoid) -> f3
     }
 }
 
-/// Adds a vector of what is folded.
+/// Adds a vector of operands.
 #[cube]
 fn take<E: Float, N: Size>(
     operands: &Operands<E, N>,
@@ -175,7 +176,7 @@ fn take<E: Float, N: Size>(
     }
 }
 
-/// Folds what the units of a result have; the first of them then has it.
+/// Combines the partial results of a result's threads; the first thread then has it.
 #[cube]
 fn share(
     sums: &mut Array<f32>,

@@ -30,7 +30,7 @@ pub(in super::super) fn fold(
         inputs = &inputs[call.operands.len()..];
     }
     launch_all(&folds);
-    // What chunks gave is folded.
+    // Results of chunks are folded again.
     let cut: Vec<BoundFold<'_>> = folds
         .iter()
         .zip(outputs)
@@ -100,7 +100,7 @@ struct BoundFold<'a> {
     program: ScalarProgram,
     call: &'a FoldCall,
     inputs: Vec<(&'a CubeTensor, DType)>,
-    /// Along the dims of the result, of which there are so many, and those that are folded.
+    /// Number of dims of the result, and of folded dims.
     walk: JointWalk,
     kept: usize,
     pace: Pace,
@@ -108,7 +108,7 @@ struct BoundFold<'a> {
     results: usize,
     steps: usize,
     output: DType,
-    /// Of several chunks as `f32`, one after the other.
+    /// Partial results of several chunks as `f32`, one after the other.
     out: CubeTensor,
 }
 
@@ -119,7 +119,7 @@ impl<'a> BoundFold<'a> {
         BoundFold::new((call, call.program.clone()), all, (&call.sizes, strides), (out, false))
     }
 
-    /// The fold of what the chunks of another gave.
+    /// The fold of another fold's partial results.
     fn of_chunks(&'a self, out: &ResultSlot<'_>) -> BoundFold<'a> {
         let (chunks, call) = (self, self.call);
         let (kept, mut stride) = (&call.sizes[..call.kept], 1);
@@ -134,7 +134,7 @@ impl<'a> BoundFold<'a> {
         BoundFold::new((call, ScalarProgram::identity()), inputs, (&sizes, vec![strides]), (out, true))
     }
 
-    /// Of a program of inputs with these strides along dims of these sizes; in one chunk if `whole`.
+    /// A program of inputs with these strides along dims of these sizes; in one chunk if `whole`.
     fn new(
         (call, program): (&'a FoldCall, ScalarProgram),
         inputs: Vec<(&'a CubeTensor, DType)>,
@@ -159,7 +159,7 @@ impl<'a> BoundFold<'a> {
         BoundFold { program, call, inputs, walk, kept, pace, blocks, results, steps, output, out }
     }
 
-    /// Results that a unit has.
+    /// Results that a thread has.
     fn lanes(&self) -> usize {
         if self.pace.along >= self.kept { 1 } else { self.pace.width }
     }
@@ -181,7 +181,7 @@ impl<'a> BoundFold<'a> {
         }
     }
 
-    /// The dims, for cubes from `first` on.
+    /// The dims, for blocks from `first` on.
     fn space(&self, first: u32) -> FoldSpaceLaunch {
         let mut sizes = self.walk.sizes.clone();
         sizes[self.pace.along] /= self.pace.width;
@@ -228,12 +228,12 @@ fn vectors(walk: &JointWalk, kept: usize, inputs: &[(&CubeTensor, DType)]) -> (u
             }
         }
     }
-    // One at a time, with units next to each other along what lies next to each other.
+    // One element at a time, with adjacent threads along the contiguous dim.
     let dense = |along: usize| walk.strides.iter().any(|s| s[along] == 1) && walk.sizes[along] > 1;
     (if !dense(rank - 1) && dense(kept - 1) { kept - 1 } else { rank - 1 }, 1)
 }
 
-/// Memory for the results of so many chunks, in `f32`, one after the other.
+/// Memory for the results of these chunks, in `f32`, one after the other.
 pub(in super::super) fn chunk_memory(like: &CubeTensor, kept: &[usize], chunks: usize) -> CubeTensor {
     let shape = [vec![chunks], extents(kept)].concat();
     let (client, device) = (like.client.clone(), like.device.clone());

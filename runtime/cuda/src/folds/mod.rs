@@ -1,5 +1,6 @@
-//! Folds of scalar expressions along dims, as kernels of our own: sums, maxima and minima of what is read, of its products, or of whatever an
-//! element-wise step would have written for them (ADR 43). Floats are folded in `f32`, in an order that depends on shapes alone.
+//! Folds of scalar expressions along dims, as kernels of our own: sums, maxima and minima of operands, of their
+//! products, or of inlined element-wise values (ADR 43). Floats are folded in `f32`, in an order that depends on shapes
+//! alone.
 //!
 //! - [`launch`]: the launches; `kernel`: the kernel.
 

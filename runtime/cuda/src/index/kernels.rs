@@ -4,8 +4,8 @@ use crate::space::{DimWalk, place, positions};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 
-/// Where a table is indexed: what of the dim is held, how far the next position of the index is along the outer dims and along the entries, and how
-/// far the next row is in the table.
+/// A lookup's indexing: the held part of the dim, strides of the index along the outer dims and along the entries, and
+/// the stride of a row in the table.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Indexed {
     first: i32,
@@ -60,7 +60,7 @@ pub(super) fn row_named(
     NamedRow { is_held, number }
 }
 
-/// Where a row is in the table.
+/// Offset of a row in the table.
 #[cube]
 pub(super) fn place_of_row(space: &IndexSpace, row: u32) -> usize {
     let many = comptime!(space.indexed.len());
@@ -113,7 +113,7 @@ pub(super) fn look_up_rows<T: Float, O: Float, N: Size>(
     }
 }
 
-/// A vector of a row: the sum of the entries that name it, of which there are few to look at.
+/// A vector of a row: the sum of the entries that name it, by a scan of a few entries.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn scatter_each<T: Float, O: Float, N: Size>(
     entries: &Tensor<Vector<T, N>>,

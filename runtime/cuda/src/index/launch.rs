@@ -17,10 +17,10 @@ use cubecl::prelude::*;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::index::{IndexCall, ScatterCall, ScatterWay};
 
-/// Most units that share a row's columns: so many vectors of four elements are read at once, 128 bytes of `f32`.
+/// Most threads that share a row's columns: together they read 128 bytes of `f32`, in vectors of four elements.
 const LANES: usize = 8;
 
-/// What of a table indices name.
+/// Looks up the rows that indices name.
 pub(in super::super) fn look_up(
     call: &IndexCall,
     inputs: &[CubeTensor],
@@ -101,7 +101,7 @@ struct IndexRun<'a> {
 }
 
 impl<'a> IndexRun<'a> {
-    /// Of vectors of at most so many elements.
+    /// Vectors of at most `most` elements.
     fn new(
         call: &'a IndexCall,
         (table, entries): (&'a CubeTensor, &'a CubeTensor),
@@ -127,7 +127,7 @@ impl<'a> IndexRun<'a> {
         self.call.dims.entries.iter().map(|dim| dim.size).product()
     }
 
-    /// In vectors.
+    /// Number of columns in vectors.
     fn columns(&self) -> usize {
         self.call.dims.columns.iter().map(|dim| dim.size).product::<usize>() / self.width
     }
@@ -200,7 +200,7 @@ impl<'a> IndexRun<'a> {
         SumShape { width: self.width, lanes: self.columns().next_power_of_two().min(LANES) }
     }
 
-    /// Entries in the order of rows: where those of each row begin, and which they are.
+    /// Entries in the order of rows: the first entry of each row, and the entries.
     fn order(&self) -> [CubeTensor; 2] {
         let (client, device) = (&self.table.client, &self.table.device);
         let new = |many: usize| {
@@ -275,7 +275,7 @@ impl<'a> IndexRun<'a> {
         }
     }
 
-    /// Each row looks at all entries, in chunks of so many, whose results are so far apart.
+    /// Each row scans all entries, in chunks of `each` entries; results of chunks are `apart` elements apart.
     fn by_rows(&self, chunks: usize, each: usize, apart: usize) {
         let (client, shape) = (&self.table.client, self.sum_shape());
         let all_rows = self.outer() * self.call.rows;

@@ -1,28 +1,28 @@
-//! Entries in the order of the rows that they name, those of one row in their own order, which depends on nothing else: chunks of them are sorted, then each looks in
-//! all chunks for how many come before it.
+//! Entries in the order of the rows that they name, stable within a row, so that the order is unique: chunks are
+//! sorted, then each entry counts the entries of all chunks that come before it.
 
 use super::kernels::{IndexSpace, row_named};
 use crate::space::positions;
 use crate::tile::PLANE;
 use cubecl::prelude::*;
 
-/// Units of a cube that puts entries in their places.
+/// Threads of a block that puts entries in their places.
 pub(super) const UNITS: usize = 256;
-/// Most units of a cube that sorts a chunk.
+/// Most threads of a block that sorts a chunk.
 const SORT_UNITS: usize = 512;
 /// Chunks that entries are cut into, where that makes them neither tiny nor too large for shared memory.
 const CHUNKS: usize = 16;
 const LEAST_CHUNK: usize = 2 * PLANE;
 const LARGEST_CHUNK: usize = 4096;
-/// Chunks that are looked through at once, so that what is read for one need not wait for another.
+/// Chunks that are searched at once, so that their loads overlap.
 const AT_ONCE: usize = 4;
 
-/// Entries of a chunk, a power of two, where there are so many in all.
+/// Entries of a chunk, a power of two, for this total.
 pub(super) fn chunk_of(entries: usize) -> usize {
     entries.div_ceil(CHUNKS).next_power_of_two().clamp(LEAST_CHUNK, LARGEST_CHUNK)
 }
 
-/// Units of a cube that sorts a chunk; each has a pair of entries, or several.
+/// Threads of a block that sorts a chunk; each has a pair of entries, or several.
 pub(super) fn sort_units(chunk: usize) -> usize {
     SORT_UNITS.min(chunk / 2)
 }
@@ -31,8 +31,8 @@ fn chunks_at_once(chunk: usize) -> usize {
     AT_ONCE.min(LARGEST_CHUNK / chunk)
 }
 
-/// The entries of each chunk by rows, those of one row in their own order; those that name no row are last. A bitonic sort: of each two entries that are
-/// `apart`, the lesser is put first, or last where the run of them falls.
+/// The entries of each chunk by rows, stable within a row; entries without a row are last. A bitonic sort: of two
+/// entries that are `apart`, the lesser comes first, or last if their run descends.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn sort_chunks(
     indices: Sequence<OwnedTensor<i32>>,
@@ -67,7 +67,7 @@ pub(super) fn sort_chunks(
                     keys[(low + apart) as usize] = a;
                 }
             }
-            // Pairs that are this near are of 64 entries that only one plane has.
+            // Pairs that are this near are of 64 entries that only one warp has.
             let is_near = apart <= comptime!(PLANE as u32);
             let is_next_near = apart > 1u32 || run < comptime!(2 * PLANE as u32);
             if is_near && is_next_near {
@@ -101,8 +101,9 @@ fn look(indices: &Sequence<OwnedTensor<i32>>, space: &IndexSpace, outer: u32, en
     row
 }
 
-/// Puts the entries of sorted chunks in one order, and writes where those of each row begin in it; one more row begins where all end. A unit has an entry or a
-/// row. Before it come the entries of lesser rows, and before an entry also those of its own row in the chunks before, and in its own chunk.
+/// Merges the entries of sorted chunks, and writes the first entry of each row; one more row begins at the end of all.
+/// A thread has an entry or a row. Before it come the entries of lesser rows, and before an entry also those of its own
+/// row in earlier chunks, and earlier ones in its own chunk.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn order_entries(
     chunk_rows: &Tensor<u32>,
@@ -158,7 +159,7 @@ pub(super) fn order_entries(
     }
 }
 
-/// The rows of sorted chunks from one on, of so many entries from the first.
+/// Loads rows of sorted chunks, from one chunk on, and of each the same range of entries: first and number.
 #[cube]
 fn load_chunks(
     chunk_rows: &Tensor<u32>,
@@ -180,7 +181,7 @@ fn load_chunks(
     }
 }
 
-/// How many rows of each chunk of a tile are less than a number: by halves, all chunks at once.
+/// Number of rows in each chunk of a tile that are less than a value: binary search, all chunks at once.
 #[cube]
 fn lesser(tile: &Shared<[u32]>, least: &Array<u32>, #[comptime] chunk: usize) -> Array<u32> {
     let at_once = comptime!(chunks_at_once(chunk));

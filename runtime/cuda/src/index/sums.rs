@@ -1,18 +1,19 @@
-//! Sums of the entries that name each row: by the units of a cube, of which some share a row's columns, and groups of these take turns at its entries. What groups
-//! have is added up in halves.
+//! Sums of the entries that name each row: a group of threads shares a row's columns, and the groups of a block take
+//! turns at its entries. The groups' sums are then added in a tree.
 
 use super::kernels::{IndexSpace, place_of_row, row_named};
 use crate::space::{place, positions};
 use cubecl::prelude::*;
 
-/// Units of a cube.
+/// Threads of a block.
 pub(super) const UNITS: usize = 256;
-/// A row with more entries is that of a whole cube, one with fewer that of a group.
+/// A row with more entries is that of a whole block, one with fewer that of a group.
 const LONG: u32 = 64;
-/// Entries that a unit has on their way at once.
+/// Entries that a thread has on their way at once.
 const AT_ONCE: usize = 4;
 
-/// What a kernel is compiled for: elements of a vector, and units of a group, each with a vector of columns.
+/// The compile-time parameters of a kernel: elements of a vector, and threads of a group, each with a vector of
+/// columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SumShape {
     pub(super) width: usize,
@@ -25,12 +26,12 @@ impl SumShape {
     }
 }
 
-/// The columns of a unit, if it has some, and the group that it is in.
+/// The columns of a thread, if it has some, and the group that it is in.
 #[derive(CubeType)]
 struct Columns {
     is_there: bool,
     group: u32,
-    /// Where they begin in the entries, and in the table.
+    /// Offsets in the entries, and in the table.
     from: usize,
     to: usize,
 }
@@ -69,7 +70,7 @@ fn add<T: Float, N: Size>(
     }
 }
 
-/// Adds the entries of the order from one on, each so many behind the one before.
+/// Adds the entries of the order from one on, with a constant stride.
 #[cube]
 fn add_ordered<T: Float, N: Size>(
     entries: &Tensor<Vector<T, N>>,
@@ -84,7 +85,7 @@ fn add_ordered<T: Float, N: Size>(
     let (first, end) = range;
     let mut turn = first;
     while turn < end {
-        // What is beyond the end is read and not added, so that reads need not wait for each other.
+        // Entries beyond the end are read and not added, so that loads need not wait for each other.
         #[unroll]
         for i in 0..AT_ONCE {
             let at = turn + comptime!((i * by) as u32);
@@ -110,7 +111,7 @@ fn write<O: Float, N: Size>(
     out[(place + place_of_row(space, row)) / width] = Vector::<O, N>::cast_from(sum);
 }
 
-/// Adds up what all groups have, in halves; the first one then has it.
+/// Adds the sums of all groups in a tree; the first one then has the total.
 #[cube]
 fn add_groups<N: Size>(
     own: Vector<f32, N>,
@@ -133,7 +134,8 @@ fn add_groups<N: Size>(
     sum
 }
 
-/// Of entries in the order of rows: `order` has those of each row from its number in `starts` to the next. A cube has as many rows as groups.
+/// For entries in the order of rows: `order` has the entries of each row from its index in `starts` to the next. A
+/// block has as many rows as groups.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
     entries: &Tensor<Vector<T, N>>,
@@ -172,7 +174,7 @@ pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
     }
     let mut shared = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
     for i in 0..comptime!(groups as u32) {
-        // The same for all units.
+        // The same for all threads.
         if lens[i as usize] > LONG {
             let at = (first_start + first_row + i) as usize;
             let range = (starts[at] + columns.group, starts[at + 1]);
@@ -185,7 +187,7 @@ pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
     }
 }
 
-/// Where rows are few: a cube has one, and a chunk of so many entries, of which all are looked at.
+/// For few rows: a block has one row and a chunk of entries, and scans all of them.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn scatter_few_rows<T: Float, O: Float, N: Size>(
     entries: &Tensor<Vector<T, N>>,

@@ -1,6 +1,6 @@
-//! The kernel: each unit computes a vector of elements that follow each other along the last dim.
+//! The kernel: each thread computes a vector of elements that follow each other along the last dim.
 //!
-//! Several steps that do not depend on each other are one launch, one after the other in the order of units: so the updates of all small
+//! Several steps that do not depend on each other are one launch, one after the other in the order of threads: so the updates of all small
 //! parameters take one.
 #![expect(
     clippy::needless_range_loop,
@@ -14,11 +14,11 @@ use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_plan::DType;
 
-/// What a kernel is compiled for, of one step. Slots count the tensors of all steps.
+/// The compile-time parameters of one step. Slots count the tensors of all steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MapShape {
     pub(super) program: ScalarProgram,
-    /// How each operand is read, and its type.
+    /// Source and type of each operand.
     pub(super) operands: Vec<(OperandSource, DType)>,
     /// The slot and the type of each result.
     pub(super) outputs: Vec<(usize, DType)>,
@@ -26,7 +26,7 @@ pub(super) struct MapShape {
 }
 
 /// The dims of a step: sizes, of the last one in vectors, and the global position of the first along each where it is asked for; the
-/// number of its first unit, and how many it has.
+/// number of its first thread, and how many it has.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct MapSpace {
     sizes: Sequence<FastDivmod<usize>>,

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 /// Most steps of a launch, whose tensors are arguments of it.
 const MOST: usize = 32;
-/// Units that a step begins at a multiple of, so that no plane computes two.
+/// Threads that a step begins at a multiple of, so that no warp computes two.
 const PLANE: usize = 32;
 
 /// Ranges of tensors, put one after the other along a dim, and numbers between them.
@@ -60,7 +60,7 @@ pub(in super::super) struct MapRun<'a> {
     step: &'a CubeTensor,
 }
 
-/// The results of element-wise steps of these operands, but for those that are drawn.
+/// The results of element-wise steps of these operands, without the drawn ones.
 pub(in super::super) fn map(
     calls: &[MapCall],
     rng: RngState,
@@ -79,7 +79,7 @@ pub(in super::super) fn map(
 }
 
 impl<'a> MapRun<'a> {
-    /// Of steps that draw nothing.
+    /// For steps without draws.
     pub(in super::super) fn new(
         calls: &'a [MapCall],
         outputs: &'a [ResultSlot<'a>],
@@ -184,13 +184,14 @@ struct BoundMap<'a> {
     drawn: &'a [Drawn],
     /// For each input the result that takes its storage.
     given: Vec<Option<usize>>,
-    /// Along the inputs, the outputs, then what is drawn.
+    /// Along the inputs, the outputs, then the draws.
     walk: JointWalk,
     width: usize,
 }
 
 impl<'a> BoundMap<'a> {
-    /// Of operands, results, and for each operand the result that takes its storage. `gaps` says whether there may be gaps between rows of results.
+    /// For operands and results, with the result that takes each operand's storage. `gaps` says whether rows of results
+    /// may have gaps.
     fn new(
         call: &'a MapCall,
         BoundTensors { inputs, outputs, given }: BoundTensors,
@@ -211,7 +212,7 @@ impl<'a> BoundMap<'a> {
         BoundMap { call, inputs, outputs, drawn, given, walk, width }
     }
 
-    /// How many vectors are computed.
+    /// Number of vectors.
     fn vectors(&self) -> usize {
         let outer: usize = self.walk.sizes[..self.walk.sizes.len() - 1].iter().product();
         outer * self.walk.inner().div_ceil(self.width)
@@ -231,7 +232,8 @@ impl<'a> BoundMap<'a> {
         slots
     }
 
-    /// How operands are read, whose arguments are added: as vectors, or one element at a time. `drawn` are drawn before these.
+    /// Sources of operands, whose arguments are added: as vectors, or one element at a time. `drawn` draws come before
+    /// these.
     fn sources(
         &self,
         outputs: &[(usize, DType)],
@@ -267,7 +269,7 @@ impl<'a> BoundMap<'a> {
         sources
     }
 
-    /// The dims, for units from `first` on.
+    /// The dims, for threads from `first` on.
     fn space(&self, first: usize) -> MapSpaceLaunch {
         let mut sizes = self.walk.sizes.clone();
         if let Some(inner) = sizes.last_mut() {

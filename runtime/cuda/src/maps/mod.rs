@@ -1,5 +1,6 @@
-//! Element-wise steps as one kernel each, or several as one, whatever they read and write: half types, truth values and integers beside floats, operands in
-//! any order of their dims or without some of them, several results, truth values that are drawn on the way (ADR 43). Ranges of tensors are put one after the other by the same kernel.
+//! Element-wise steps as one kernel each, or several as one, for any operands and results: half types, truth values and
+//! integers besides floats, operands with permuted or missing dims, several results, and inlined draws of truth values
+//! (ADR 43). The same kernel concatenates ranges of tensors.
 //!
 //! - [`launch`]: the launch; `kernel`: the kernel.
 

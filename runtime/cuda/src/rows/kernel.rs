@@ -1,5 +1,5 @@
-//! The kernel: the units of a row go through it in passes. In each they fold what they have, and then, from unit to unit, what the others have,
-//! so that all know the result.
+//! The kernel: the threads of a row process it in passes. In each they fold their elements, and then exchange partial
+//! results, so that all have the result.
 #![expect(
     clippy::needless_range_loop,
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
@@ -16,12 +16,12 @@ use cubecl::std::FastDivmod;
 use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowSource, RowTarget};
 use meshwright_plan::{DType, Monoid};
 
-/// Units that can tell each other numbers without memory.
+/// Threads that can tell each other numbers without memory.
 pub(super) const PLANE: usize = 32;
-/// Elements of a row that a unit takes at a time where it keeps nothing of them, in up to four vectors.
+/// Elements of a row that a thread takes at a time where it keeps nothing of them, in up to four vectors.
 const AT_ONCE: usize = 16;
 
-/// What a kernel is compiled for.
+/// The compile-time parameters of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RowShape {
     pub(super) passes: Vec<RowPass>,
@@ -29,20 +29,20 @@ pub(super) struct RowShape {
     pub(super) operands: Vec<(OperandSource, DType)>,
     /// The slot and the type of each result.
     pub(super) results: Vec<(usize, DType)>,
-    /// How many values are kept of an element, and of a row, and how many are summed over all rows.
+    /// Values kept of an element, and of a row, and sums over all rows.
     pub(super) held: usize,
     pub(super) values: usize,
     pub(super) columns: usize,
-    /// Along the dims of the rows, of which there are so many, and those along a row.
+    /// Number of dims of the rows, and of dims along a row.
     pub(super) rows: usize,
     pub(super) pace: Pace,
-    /// Units for a row, and rows of a cube.
+    /// Threads for a row, and rows of a block.
     pub(super) units: usize,
     pub(super) beside: usize,
-    /// How many vectors a unit has of a row if it keeps them, else 0; and whether all units have so many.
+    /// Vectors of a row that a thread keeps, or 0 if it keeps none; and whether all threads have as many.
     pub(super) each: usize,
     pub(super) even: bool,
-    /// How many vectors a unit reads before it computes with the first of them, so that they come together.
+    /// Vectors that a thread loads before it computes with the first of them, so that the loads overlap.
     pub(super) ahead: usize,
     /// Whether the last vector of a row reaches beyond it.
     pub(super) reaches: bool,
@@ -59,8 +59,8 @@ pub(super) struct RowSpace {
     inner: usize,
 }
 
-/// What a unit knows: of its elements what it keeps, of its row what was computed, what folds gave, and what it has folded itself; of the places of its
-/// elements what it has summed over its rows.
+/// State of a thread: kept values of its elements, values of its row, results of folds and its own partial result; and
+/// for the places of its elements the sums over its rows.
 #[derive(CubeType)]
 struct RowState {
     columns: Array<f32>,
@@ -125,7 +125,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
         for i in 0..comptime!(shape.summed()) {
             state.columns[i] = 0.0f32;
         }
-        // The units of a cube stay together.
+        // The threads of a block stay together.
         let apart = (CUBE_COUNT_X * comptime!(shape.beside as u32)) as usize;
         let mut ahead = 0usize;
         let first = (CUBE_POS_X * comptime!(shape.beside as u32)) as usize;
@@ -187,7 +187,7 @@ fn whole_row<E: Float, N: Size, M: Size>(
     }
 }
 
-/// Writes what the cube has summed of a value: of all its rows, those beside each other first.
+/// Writes the block's sum of a value: over all its rows, parallel ones first.
 #[cube]
 fn store_columns<N: Size>(
     out: &mut OwnedTensor<Vector<f32, N>>,
@@ -202,7 +202,7 @@ fn store_columns<N: Size>(
     #[unroll]
     for i in 0..comptime!(shape.each) {
         if comptime!(beside > 1) {
-            // What was there has been read by all.
+            // All threads have read the earlier values.
             sync_cube();
             #[unroll]
             for lane in 0..width {
@@ -228,7 +228,7 @@ fn store_columns<N: Size>(
     }
 }
 
-/// What is the same for all elements of a row, which each unit computes, and one of them writes.
+/// Values that are the same for all elements of a row, which each thread computes, and one of them writes.
 #[cube]
 fn of_row<E: Float, N: Size, M: Size>(
     operands: &Operands<E, N>,
@@ -269,7 +269,7 @@ fn of_row<E: Float, N: Size, M: Size>(
     }
 }
 
-/// Writes what is one for a row, if the unit is the first of it.
+/// Writes a value of the row, if the thread is the first of it.
 #[cube]
 fn store_first<E: Float, M: Size>(
     of_rows: &mut Tensors<E, M>,
@@ -285,7 +285,7 @@ fn store_first<E: Float, M: Size>(
     }
 }
 
-/// What a unit does with its elements of a row in a pass.
+/// A thread's work on its elements of a row in a pass.
 #[cube]
 fn of_elements<E: Float, N: Size>(
     operands: &Operands<E, N>,
@@ -361,7 +361,8 @@ fn of_elements<E: Float, N: Size>(
     }
 }
 
-/// Vectors of a row, of which the first is in that place among those of which the unit keeps values: all are read before one is computed with.
+/// Vectors of a row, the first of which has this place among the thread's kept vectors: all are loaded before one is
+/// used.
 #[cube]
 fn of_vectors<E: Float, N: Size>(
     operands: &Operands<E, N>,
@@ -403,7 +404,7 @@ fn of_vectors<E: Float, N: Size>(
     }
 }
 
-/// A vector of a row, of which the unit keeps values in that place.
+/// A vector of a row, whose values the thread keeps in this place.
 #[cube]
 fn of_vector<E: Float, N: Size>(
     outs: &mut Tensors<E, N>,
@@ -458,25 +459,25 @@ fn of_vector<E: Float, N: Size>(
 }
 
 impl RowShape {
-    /// How many sums over all rows a unit has.
+    /// Number of a thread's sums over all rows.
     const fn summed(&self) -> usize {
         self.columns * self.each * self.pace.width
     }
 
-    /// Whether the vector that a unit has in that place may reach beyond the row: the last one does, or where a row has rows of its own, the last
-    /// one of each.
+    /// Whether the thread's vector in this place may reach beyond the row: the last one does, or if a row has rows of
+    /// its own, the last one of each.
     const fn may_reach(&self, place: usize) -> bool {
         let ends_once = self.pace.rank == self.rows + 1;
         self.reaches && !(ends_once && self.each > 0 && place + 1 < self.each)
     }
 
-    /// Where a unit keeps a value of an element.
+    /// Index of a kept value of an element.
     const fn held_at(&self, value: usize, vector: usize, lane: usize) -> usize {
         (value * self.each + vector) * self.pace.width + lane
     }
 }
 
-/// What a part reads, by what is read and then by element of the vector.
+/// Loads of a part, by operand and then by element of the vector.
 #[cube]
 fn loaded<E: Float, N: Size>(
     operands: &Operands<E, N>,
@@ -545,7 +546,7 @@ fn repeated(value: f32, #[comptime] pace: Pace) -> Sequence<f32> {
     lanes
 }
 
-/// The fold of what the units of a row have.
+/// The fold of the partial results of a row's threads.
 #[cube]
 fn total(sum: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize, #[comptime] monoid: Monoid) -> f32 {
     let mut all = sum;
@@ -556,7 +557,7 @@ fn total(sum: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize, #[compt
     }
     if comptime!(units > PLANE) {
         let planes = comptime!((units / PLANE) as u32);
-        // What was there has been read by all.
+        // All threads have read the earlier values.
         sync_cube();
         let plane = UNIT_POS / comptime!(PLANE as u32);
         if UNIT_POS & comptime!(PLANE as u32 - 1) == 0u32 {

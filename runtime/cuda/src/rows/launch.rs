@@ -20,12 +20,13 @@ use meshwright_device::kernels::spread::CUBES;
 use meshwright_exec::backend::RngState;
 use meshwright_plan::DType;
 
-/// Most cubes that sum over their rows, twice what keeps a large GPU busy: of units with few registers a multiprocessor holds four.
+/// Most blocks that sum over their rows, twice as many as keep a large GPU busy: a multiprocessor holds four of those
+/// whose threads use few registers.
 const CUBES_OF_COLUMNS: usize = 2 * CUBES;
-/// Vectors that a unit reads before it computes.
+/// Vectors that a thread reads before it computes.
 const AHEAD: usize = 4;
 
-/// The results of a group of these operands, but for those that are drawn.
+/// The results of a group of these operands, without the drawn ones.
 pub(in super::super) fn compute(
     call: &RowCall,
     rng: RngState,
@@ -43,7 +44,7 @@ pub(in super::super) fn compute(
     Ok(made)
 }
 
-/// What each cube has summed over its rows, of which the sums are folds.
+/// Each block's sums over its rows, and the folds that combine them.
 struct ColumnParts {
     parts: Vec<CubeTensor>,
     folds: Vec<FoldCall>,
@@ -57,7 +58,7 @@ struct BoundRows<'a> {
     drawn: Vec<Drawn>,
     /// For each input the result that takes its storage.
     given: Vec<Option<usize>>,
-    /// Along the dims of the rows, of which there are so many, and those along a row, of the inputs, the outputs, then what is drawn.
+    /// Number of dims of the rows, and of dims along a row; the walk of the inputs, the outputs, then the draws.
     walk: JointWalk,
     rows: usize,
     width: usize,
@@ -89,7 +90,7 @@ impl<'a> BoundRows<'a> {
         Ok(bound)
     }
 
-    /// How wide vectors are, of all that has an element for each of a row.
+    /// Widest vectors of the tensors that have an element for each of a row.
     fn widest(&self) -> usize {
         let inputs = self.inputs.iter().enumerate().filter(|(i, _)| !self.is_of_row(*i));
         let outputs =
@@ -97,7 +98,7 @@ impl<'a> BoundRows<'a> {
         let inputs: Vec<(usize, &CubeTensor)> = inputs.collect();
         let outputs: Vec<(usize, &CubeTensor)> =
             outputs.map(|(o, out)| (self.inputs.len() + o, out)).collect();
-        // What is summed over the rows has no gaps, and is written in words.
+        // Sums over rows have no gaps, and are written in words.
         let gaps = self.call.columns == 0;
         vector_width(&self.walk, &inputs, &outputs, gaps)
     }
@@ -107,7 +108,7 @@ impl<'a> BoundRows<'a> {
         self.walk.strides[input][self.rows..].iter().all(|stride| *stride == 0)
     }
 
-    /// Gives what is summed over the rows, if anything is.
+    /// Gives the sums over the rows, if there are any.
     fn launch(&self, step: &CubeTensor) -> Option<ColumnParts> {
         let (mut vectors, mut singles) = (Arguments::default(), Arguments::default());
         let (mut whole, mut of_rows) = (Arguments::default(), Arguments::default());
@@ -162,13 +163,13 @@ impl<'a> BoundRows<'a> {
         sums
     }
 
-    /// A cube has rows beside each other, or where it sums over rows, some of these one after the other.
+    /// A block has parallel rows, or if it sums over rows, some of these one after the other.
     fn cubes(&self, rows: usize, beside: usize) -> usize {
         let all = rows.div_ceil(beside);
         if self.call.columns > 0 { all.min(CUBES_OF_COLUMNS) } else { all }
     }
 
-    /// Memory for what cubes sum over their rows.
+    /// Memory for the blocks' sums over their rows.
     fn column_parts(&self, cubes: usize) -> Option<ColumnParts> {
         let RowCall { columns, results, sizes, rows, .. } = self.call;
         let like = self.inputs.first().or(self.outputs.first()).filter(|_| *columns > 0)?;
@@ -230,7 +231,7 @@ impl<'a> BoundRows<'a> {
         )
     }
 
-    /// How operands are read, whose arguments are added.
+    /// Sources of operands, whose arguments are added.
     fn sources(
         &self,
         results: &[(usize, DType)],
@@ -262,7 +263,7 @@ impl<'a> BoundRows<'a> {
     }
 }
 
-/// Units for a row of so many vectors, of which each has some: whole planes where one does not do.
+/// Threads for a row of these vectors, `each` of them for a thread: whole warps if one is not enough.
 fn units(vectors: usize, each: usize) -> usize {
     let units = vectors.div_ceil(each).max(vectors.min(PLANE));
     if units > PLANE { units.next_multiple_of(PLANE) } else { units.next_power_of_two() }

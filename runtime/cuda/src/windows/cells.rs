@@ -1,6 +1,7 @@
-//! From memory to registers, and from there to tiles of vectors of four rows: the factors of a product in registers. Where an element is consists of a part of
-//! its row and one of its step. A unit has the same four rows all the time, and works their parts out once; those of steps stand in a table that a cube shares, for
-//! which each unit works one out at a time.
+//! From memory to registers, and from there to tiles of vectors of four rows: the factors of a matmul in registers. The
+//! offset of an element is the sum of a part of its row and one of its step. A thread has the same four rows all the
+//! time, and computes their parts once; those of steps are in a table that a block shares, for which each thread
+//! computes one at a time.
 #![expect(
     clippy::needless_range_loop,
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
@@ -12,23 +13,24 @@ use crate::space::{place, positions};
 use crate::tile::UNITS;
 use cubecl::prelude::*;
 
-/// Rows of a unit, which are a vector of a tile for each step.
+/// Rows of a thread, which are a vector of a tile for each step.
 pub(super) const CELL: usize = 4;
 /// Steps that a table is of.
 pub(super) const TABLE: usize = UNITS;
-/// Where rows and steps beyond the last one are along a dim that slides: so far before its first element that no step, or row, leads back to one. See [`meshwright_device::kernels::windows::NEAR`].
+/// Position of rows and steps beyond the last one along a sliding dim: so far before its first element that no step, or
+/// row, leads back to one. See [`meshwright_device::kernels::windows::NEAR`].
 const NOWHERE: i32 = -(1 << 30);
 
-/// How a factor is read into cells.
+/// Layout of a factor's loads into cells.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CellShape {
     /// Rows and steps of a tile.
     pub(super) rows: usize,
     pub(super) steps: usize,
-    /// Whether what is read at once goes along what is summed; and how many elements that are.
+    /// Whether vectors go along the reduction dim; and their width.
     pub(super) along_steps: bool,
     pub(super) width: usize,
-    /// Rows of a vector that lie side by side. The others are far apart, so that units next to each other read rows next to each other.
+    /// Rows of a vector that lie side by side. The others are far apart, so that threads next to each other read rows next to each other.
     pub(super) beside: usize,
     pub(super) slides: Vec<WindowMapShape>,
 }
@@ -39,7 +41,7 @@ impl CellShape {
         self.rows / CELL
     }
 
-    /// Steps of a unit.
+    /// Steps of a thread.
     pub(super) fn own_steps(&self) -> usize {
         (self.len() / UNITS).max(1)
     }
@@ -49,7 +51,7 @@ impl CellShape {
         self.vectors() * self.steps
     }
 
-    /// Units that have any.
+    /// Threads that have any.
     fn units(&self) -> usize {
         self.len() / self.own_steps()
     }
@@ -59,7 +61,7 @@ impl CellShape {
         if self.along_steps { CELL } else { CELL / self.width }
     }
 
-    /// The row of a tile that is the `i`-th of the first vector; of the next vector it is so many on as lie side by side.
+    /// The row of a tile that is the `i`-th of the first vector; the next vector's is further by the width of a vector.
     pub(super) fn row(&self, i: usize) -> usize {
         i / self.beside * self.vectors() * self.beside + i % self.beside
     }
@@ -70,7 +72,7 @@ impl CellShape {
     }
 }
 
-/// What rows say of where an element is: a sum of strides, and the position along each dim that slides.
+/// A row's part of an offset: a sum of strides, and the position along each sliding dim.
 #[derive(CubeType)]
 pub(super) struct RowParts {
     places: Sequence<usize>,
@@ -78,14 +80,14 @@ pub(super) struct RowParts {
     are_there: Sequence<bool>,
 }
 
-/// What steps say of it.
+/// A step's part of an offset.
 #[derive(CubeType)]
 pub(super) struct StepParts {
     places: Shared<[usize]>,
     slid: Shared<[i32]>,
 }
 
-/// The parts of a unit's rows.
+/// The parts of a thread's rows.
 #[cube]
 pub(super) fn parts_of_rows(
     space: &FactorSpace,
@@ -150,7 +152,8 @@ pub(super) fn fill_parts_of_steps(
     parts.places[UNIT_POS as usize] = sum;
 }
 
-/// Reads what this unit is to put into a tile: from a step on, which is so far from the first of the table, until the end; what is not there is 0.
+/// Loads this thread's elements of a tile: from a step on, by its index in the table, until the end; missing elements
+/// are 0.
 #[cube]
 pub(super) fn fetch_cells<T: Numeric, W: Size, S: Float, N: Size>(
     tensor: &Tensor<Vector<T, W>>,
@@ -200,7 +203,7 @@ pub(super) fn fetch_cells<T: Numeric, W: Size, S: Float, N: Size>(
     cells
 }
 
-/// What a table says of a step.
+/// A step's entry in the table.
 #[derive(CubeType)]
 struct StepPart {
     place: usize,
@@ -217,7 +220,7 @@ fn at_step(steps: &StepParts, in_table: u32, #[comptime] many: usize) -> StepPar
     StepPart { place: steps.places[in_table as usize], slid }
 }
 
-/// Where an element is, and whether that is within what slides.
+/// Offset of an element, and whether it is within the sliding dims.
 #[cube]
 fn element(
     space: &FactorSpace,
@@ -245,7 +248,7 @@ fn element(
     Covered { is_there, place: sum }
 }
 
-/// Puts what was fetched into a tile that begins there.
+/// Stores loaded elements in a tile that begins there.
 #[cube]
 pub(super) fn fill_cells<S: Float, N: Size>(
     cells: &Array<Vector<S, N>>,

@@ -1,4 +1,4 @@
-//! Convolutions with few columns, which fill no tile: of channels that are convolved alone, or to a few channels. Each unit has one element of the result, or a
+//! Convolutions with few columns, which fill no tile: of channels that are convolved alone, or to a few channels. Each thread has one element of the result, or a
 //! vector of them.
 
 use super::gather::{FactorBlock, FactorSpace, element};
@@ -6,13 +6,13 @@ use super::window_map::WindowMapShape;
 use crate::space::{place, positions};
 use cubecl::prelude::*;
 
-/// What a kernel is compiled for.
+/// The compile-time parameters of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EachShape {
     pub(super) slides: Vec<WindowMapShape>,
     /// Elements of a vector of the result, along its last dim.
     pub(super) width: usize,
-    /// Whether the windows, and the other factor, have such a vector for it; else one element.
+    /// Whether the windows, and the other factor, have such vectors; otherwise single elements.
     pub(super) are_vectors: [bool; 2],
 }
 

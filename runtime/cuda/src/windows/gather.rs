@@ -1,22 +1,22 @@
-//! From memory to registers, and from there to tiles of shared memory: the two factors of a convolution as a product of matrices. A tile has rows of vectors of
-//! 8 elements, along what is summed or across it.
+//! From memory to registers, and from there to tiles of shared memory: the two factors of a convolution as a matmul. A
+//! tile has rows of vectors of 8 elements, along the reduction dim or across it.
 
 use super::window_map::{Covered, WindowMap, WindowMapShape, covered};
 use crate::space::{DimWalk, place, positions};
 use crate::tile::{UNITS, VECTOR, pitch};
 use cubecl::prelude::*;
 
-/// How a factor is read into tiles.
+/// Layout of a factor's loads into tiles.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FactorShape {
     /// Rows of a tile, and the elements of each, which are summed.
     pub(super) rows: usize,
     pub(super) steps: usize,
-    /// Whether vectors go along what is summed.
+    /// Whether vectors go along the reduction dim.
     pub(super) along_steps: bool,
     /// Elements that are read at once, along the vectors.
     pub(super) width: usize,
-    /// Which dims slide.
+    /// The sliding dims.
     pub(super) slides: Vec<WindowMapShape>,
 }
 
@@ -25,7 +25,7 @@ impl FactorShape {
         self.rows * self.steps / VECTOR
     }
 
-    /// Vectors that each unit has.
+    /// Vectors that each thread has.
     const fn each(&self) -> usize {
         self.vectors().div_ceil(UNITS)
     }
@@ -52,7 +52,7 @@ pub(super) struct FactorSpace {
     pub(super) slides: Sequence<WindowMap>,
 }
 
-/// What of a factor a cube reads: its first row, until which step it sums, and where its group begins.
+/// A block's part of a factor: its first row, the end of its steps, and the offset of its group.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct FactorBlock {
     pub(super) row: u32,
@@ -62,13 +62,13 @@ pub(super) struct FactorBlock {
 
 #[cube]
 impl FactorBlock {
-    /// What of it is read for that group.
+    /// The part of that group.
     pub(super) fn new(space: &FactorSpace, group: &Sequence<u32>, row: u32, end: u32) -> FactorBlock {
         FactorBlock { row, end, first: place(group, &space.by_group) }
     }
 }
 
-/// Which vector of a tile a unit's `i`-th is: its first row, its first step, and its place.
+/// A thread's `i`-th vector of a tile: its first row, its first step, and its place.
 #[cube]
 fn vector_of(#[comptime] i: usize, #[comptime] shape: FactorShape) -> (u32, u32, usize) {
     let at = UNIT_POS + comptime!((i * UNITS) as u32);
@@ -84,7 +84,7 @@ fn vector_of(#[comptime] i: usize, #[comptime] shape: FactorShape) -> (u32, u32,
     }
 }
 
-/// Whether a unit has an `i`-th vector.
+/// Whether a thread has an `i`-th vector.
 #[cube]
 fn has(#[comptime] i: usize, #[comptime] shape: FactorShape) -> bool {
     let mut has = true.runtime();
@@ -94,7 +94,7 @@ fn has(#[comptime] i: usize, #[comptime] shape: FactorShape) -> bool {
     has
 }
 
-/// Where an element of the factor is, if it is there.
+/// Offset of an element of the factor, if it exists.
 #[cube]
 pub(super) fn element(
     space: &FactorSpace,
@@ -109,7 +109,7 @@ pub(super) fn element(
     element
 }
 
-/// What of a factor this unit is to put into a tile, from a step on; what is not there is 0.
+/// Loads this thread's part of a tile, from a step on; missing elements are 0.
 #[cube]
 pub(super) fn fetch<T: Numeric, W: Size, S: Float, N: Size>(
     tensor: &Tensor<Vector<T, W>>,
@@ -147,7 +147,7 @@ pub(super) fn fetch<T: Numeric, W: Size, S: Float, N: Size>(
     fetched
 }
 
-/// Puts what was fetched into a tile.
+/// Stores loaded elements in a tile.
 #[cube]
 pub(super) fn fill_tile<S: Float, N: Size>(
     fetched: &Array<Vector<S, N>>,

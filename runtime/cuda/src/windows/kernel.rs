@@ -1,11 +1,12 @@
-//! Convolutions as products of matrices, of which one is never in memory: its tiles are gathered from what the kernel slides over. Here on tensor cores.
+//! Convolutions as matmuls, one factor of which is never in memory: its tiles are gathered from the elements under the
+//! windows. Here on tensor cores.
 
 use super::gather::{FactorBlock, FactorShape, FactorSpace, fetch, fill_tile, new_tile};
 use crate::space::{DimWalk, place, positions};
 use crate::tile::{self, PLANES, ROWS, Two, multiply};
 use cubecl::prelude::*;
 
-/// What a kernel for tensor cores is compiled for.
+/// The compile-time parameters of a kernel for tensor cores.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ConvolveShape {
     pub(super) windowed: FactorShape,
@@ -15,7 +16,8 @@ pub(super) struct ConvolveShape {
     pub(super) width: usize,
 }
 
-/// The two factors, and how far apart the next position of the result is along the dims of each, and along those of the groups, each of which is a product of its own.
+/// The two factors, and strides of the result along the dims of each, and along those of the groups, each of which is a
+/// matmul of its own.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct ConvolveSpace {
     pub(super) windowed: FactorSpace,
@@ -31,7 +33,7 @@ pub(super) struct ConvolveSpace {
     apart: usize,
 }
 
-/// What a cube computes: where it begins, and where its results go.
+/// A block's part of the result: its offsets in factors and result.
 #[derive(CubeType)]
 pub(super) struct CubeBlock {
     pub(super) windowed: FactorBlock,
@@ -89,7 +91,7 @@ pub(super) fn write<S: Float, V: Size, O: Float, M: Size>(
     }
 }
 
-/// On tensor cores: each plane has some rows and all columns.
+/// On tensor cores: each warp has some rows and all columns.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: Size, M: Size>(
     windowed: &Tensor<Vector<E, A>>,
@@ -105,7 +107,7 @@ pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: 
     let mut right_tile = new_tile::<E, N>(comptime!(shape.other.clone()), 16usize);
     let (rows, columns) = comptime!((shape.windowed.rows / PLANES, shape.other.rows));
     let plane_row = UNIT_POS / 32 * comptime!(rows as u32);
-    // Of each 16 rows the accumulators of all columns.
+    // The accumulators of all columns, for each 16 rows.
     let mut sums = Sequence::<Array<Vector<f32, Two>>>::new();
     #[unroll]
     for _ in 0..comptime!(rows / ROWS) {
@@ -116,7 +118,7 @@ pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: 
         }
         sums.push(zeros);
     }
-    // While the tiles of some steps are multiplied, those of the next are on their way.
+    // Tiles of the next steps are loaded while these are multiplied.
     let steps = comptime!(shape.windowed.steps as u32);
     let mut from = block.from;
     while from < block.other.end + steps {
@@ -162,7 +164,7 @@ pub(super) fn convolve_on_tensor_cores<E: Float, O: Float, A: Size, B: Size, N: 
     }
 }
 
-/// Adds the products of what the tiles hold.
+/// Adds the products of the tiles.
 #[cube]
 fn multiply_tiles<E: Float, N: Size>(
     left_tile: &Shared<[Vector<E, N>]>,

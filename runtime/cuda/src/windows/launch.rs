@@ -55,13 +55,13 @@ impl<'a> BoundFactor<'a> {
         }
     }
 
-    /// How far the next position is along what is summed, what slides, and groups.
+    /// Strides along the reduction dim, sliding dims, and groups.
     fn others(&self) -> Vec<usize> {
         let slid = self.slides.iter().map(|s| self.tensor.meta.strides[s.axis]);
         slid.chain(self.by_step.iter().copied()).chain(self.by_group.iter().copied()).collect()
     }
 
-    /// How many elements can be read at once, of so many at most, along what is summed and across it.
+    /// Widest vectors, of at most these widths, along the reduction dim and across it.
     fn widths(&self, most: [usize; 2]) -> [usize; 2] {
         let slid: Vec<usize> = self.slides.iter().map(|s| self.tensor.meta.strides[s.axis]).collect();
         let others = [&self.by_row[..], &slid, &self.by_group].concat();
@@ -75,7 +75,7 @@ impl<'a> BoundFactor<'a> {
         self.slides.iter().map(WindowSlide::shape).collect()
     }
 
-    /// How it comes into tiles for tensor cores: as vectors along what is summed or across it, as which it lies.
+    /// Tiles for tensor cores: as vectors along the reduction dim or across it, as the factor is stored.
     fn shape(&self, tile_rows: usize, tile_steps: usize) -> FactorShape {
         let [by_steps, by_rows] = self.widths([VECTOR; 2]);
         let steps_first = self.by_step.last() == Some(&1);
@@ -89,7 +89,7 @@ impl<'a> BoundFactor<'a> {
         }
     }
 
-    /// How it comes into tiles for products in registers. Columns of a vector, which is written at once, lie side by side.
+    /// Tiles for matmuls in registers. Columns of a vector, which is written at once, are contiguous.
     fn cells(&self, tile_rows: usize, tile_steps: usize, is_columns: bool) -> CellShape {
         let slides = self.slide_shapes();
         let (rows, steps) = (tile_rows, tile_steps);
@@ -100,7 +100,7 @@ impl<'a> BoundFactor<'a> {
         CellShape { along_steps, width, beside, ..single }
     }
 
-    /// Of rows of which the last dim is walked in vectors of so many elements.
+    /// Rows whose last dim is walked in vectors of this width.
     fn space(&self, width: usize) -> FactorSpaceLaunch {
         let mut by_row = self.by_row.clone();
         FactorSpaceLaunch::new(
@@ -114,7 +114,7 @@ impl<'a> BoundFactor<'a> {
     }
 }
 
-/// What sums of elements are in.
+/// Type of the sum of elements.
 pub(super) fn widened(dtype: BurnType) -> BurnType {
     if is_half(dtype) { BurnType::F32 } else { dtype }
 }
@@ -207,7 +207,7 @@ impl ConvolveRun<'_> {
             _ => Some(vector_along(factor.tensor, factor.rows, &factor.by_row, &factor.others(), VECTOR)),
         });
         vectors.iter().flatten().for_each(|of| width = width.min(*of));
-        // What slides is at places of its own.
+        // Sliding dims have offsets of their own.
         if call.slides.iter().any(|s| s.row + 1 == call.rows.len()) {
             width = 1;
         }

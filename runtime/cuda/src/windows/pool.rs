@@ -1,4 +1,5 @@
-//! Pools and their transposes: each unit folds what one element of the result, or a vector of them, meets.
+//! Pools and their transposes: each thread folds the elements that one element of the result, or a vector of them,
+//! meets.
 
 use super::window_map::{WindowMap, WindowMapShape, covered};
 use crate::space::{DimWalk, place, positions};
@@ -6,7 +7,7 @@ use cubecl::prelude::*;
 pub(crate) use meshwright_device::kernels::windows::PoolWork;
 use meshwright_plan::Monoid;
 
-/// What a kernel is compiled for.
+/// The compile-time parameters of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolShape {
     pub(super) work: PoolWork,
@@ -15,7 +16,8 @@ pub(super) struct PoolShape {
     pub(super) width: usize,
 }
 
-/// Dims of the result, of the last one vectors, and taps; how far the next position is in what is read, in the taps that choose, and in the result.
+/// Dims of the result, the last one in vectors, and taps; strides in the operand, in the taps that choose, and in the
+/// result.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct PoolSpace {
     rows: DimWalk,
@@ -96,7 +98,7 @@ pub(super) fn pool_windows<T: Float, O: Numeric, S: Float, N: Size>(
     }
 }
 
-/// What a fold begins with.
+/// The initial value of a fold.
 #[cube]
 fn nothing<S: Float>(#[comptime] work: PoolWork) -> S {
     match work {
@@ -106,14 +108,14 @@ fn nothing<S: Float>(#[comptime] work: PoolWork) -> S {
     }
 }
 
-/// Whether `x` replaces `old`: it is beyond it, or the first that is no number.
+/// Whether `x` replaces `old`: it is beyond it, or the first NaN.
 #[cube]
 fn is_beyond<S: Float>(x: S, old: S, #[comptime] monoid: Monoid) -> bool {
     let further = match monoid {
         Monoid::Min => x < old,
         _ => x > old,
     };
-    // What is no number is neither below 0 nor not.
+    // NaN is neither below 0 nor not.
     let zero = S::from_int(0);
     let (is_number, was_number) = (x >= zero || x < zero, old >= zero || old < zero);
     further || !is_number && was_number

@@ -13,7 +13,7 @@ use cubecl::prelude::*;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::windows::{PoolCall, WindowSlide};
 
-/// The result of a pool of these operands: what is read, behind the taps where these choose.
+/// The result of a pool of these operands: the operand, after the taps if these choose.
 pub(in super::super) fn pool(
     call: &PoolCall,
     inputs: &[CubeTensor],

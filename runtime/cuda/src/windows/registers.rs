@@ -1,4 +1,4 @@
-//! Convolutions as products of matrices in registers: each unit has eight rows and eight columns of the result.
+//! Convolutions as products of matrices in registers: each thread has eight rows and eight columns of the result.
 
 use super::cells::{
     CELL, CellShape, TABLE, fetch_cells, fill_cells, fill_parts_of_steps, new_parts_of_steps, parts_of_rows,
@@ -7,12 +7,13 @@ use super::kernel::{ConvolveSpace, CubeBlock, block_of_cube, write};
 use crate::tile::UNITS;
 use cubecl::prelude::*;
 
-/// Rows and columns of a unit: two vectors of each, which are half a tile apart, so that units next to each other read what lies side by side.
+/// Rows and columns of a thread: two vectors of each, half a tile apart, so that adjacent threads read adjacent
+/// vectors.
 const OWN: usize = 2 * CELL;
 /// Steps that are written out.
 const UNROLLED: usize = 4;
 
-/// What a kernel is compiled for.
+/// The compile-time parameters of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RegistersShape {
     pub(super) windowed: CellShape,
@@ -23,7 +24,7 @@ pub(super) struct RegistersShape {
 }
 
 impl RegistersShape {
-    /// Units of a part. Each part of a cube has the whole tile of the result, and its share of the steps.
+    /// Threads of a part. Each part of a block has the whole tile of the result, and its share of the steps.
     fn units(&self) -> usize {
         self.windowed.rows * self.other.rows / (OWN * OWN)
     }
@@ -75,7 +76,7 @@ pub(super) fn convolve_in_registers<
     for i in 0..comptime!(OWN * 2) {
         sums[i] = Vector::<S, N>::new(S::from_int(0));
     }
-    // While the tiles of some steps are multiplied, those of the next are on their way, and then put beside them.
+    // Tiles of the next steps are loaded while these are multiplied, and then stored next to them.
     let steps = comptime!(left.steps as u32);
     let mut from = block.from;
     let mut side = 0usize;
@@ -117,7 +118,7 @@ pub(super) fn convolve_in_registers<
     write_sums::<S, N, O, M>(out, &sums, &space, &block, shape);
 }
 
-/// Writes what a unit has summed, if it has the sums of all that share its rows and columns.
+/// Writes a thread's sum, if it has the sums of all that share its rows and columns.
 #[cube]
 fn write_sums<S: Float, N: Size, O: Float, M: Size>(
     out: &mut Tensor<Vector<O, M>>,
@@ -140,7 +141,7 @@ fn write_sums<S: Float, N: Size, O: Float, M: Size>(
     }
 }
 
-/// What a unit computes: its part of the steps, and its first vectors of rows and of columns.
+/// A thread's part: of the steps, and its first vectors of rows and of columns.
 #[derive(CubeType, Clone, Copy)]
 struct OwnBlock {
     part: u32,
@@ -156,7 +157,7 @@ fn own_block(#[comptime] shape: RegistersShape) -> OwnBlock {
     OwnBlock { part: UNIT_POS / units, row: within / across, column: within % across }
 }
 
-/// Adds the products of what the tiles of a side hold.
+/// Adds the products of the tiles of a side.
 #[cube]
 fn multiply_cells<S: Float, N: Size>(
     left_tile: &Shared<[Vector<S, N>]>,

@@ -1,4 +1,4 @@
-//! What slides along a dim, and where.
+//! The map from positions to elements along a sliding dim.
 #![expect(
     clippy::needless_range_loop,
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
@@ -7,8 +7,8 @@
 use cubecl::prelude::*;
 pub(super) use meshwright_device::kernels::windows::WindowMapShape;
 
-/// How a dim slides: at a position among rows and one among steps it is at `(row * by_row + step * by_step + from) / divisor` of `len`, where that has no
-/// remainder. `stride` is how far the next one is in memory.
+/// The map of a dim: a position among rows and one among steps has the element `(row * by_row + step * by_step + from)
+/// / divisor` of `len`, if there is no remainder. `stride` is the distance to the next element in memory.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct WindowMap {
     pub(super) by_row: i32,
@@ -25,7 +25,7 @@ pub(super) struct Covered {
     pub(super) place: usize,
 }
 
-/// What is covered at a position among rows and one among steps, along dims that slide.
+/// The element at a position among rows and one among steps, along sliding dims.
 #[cube]
 pub(super) fn covered(
     row: &Sequence<u32>,
@@ -48,7 +48,7 @@ pub(super) fn covered(
     Covered { is_there, place: sum }
 }
 
-/// What is so many divisors along a dim.
+/// The element at `sum / divisor` along a dim, if the division has no remainder.
 #[cube]
 pub(super) fn along(sum: i32, slide: &WindowMap, #[comptime] divisor: u32) -> Covered {
     let mut at = sum;

@@ -1,8 +1,9 @@
 //! Copies of parameters and moments that several devices hold.
 //!
-//! What is whole along a mesh axis is computed on every device there. The devices of a CPU run the same kernels, so copies are
-//! equal to the last bit. Each GPU chooses among kernels by timing them: two GPUs may sum in different orders, their copies
-//! then differ in the last bits, and no collective brings them together again. So copies are compared now and then.
+//! A replicated value is computed on every device along the mesh axis. The devices of a CPU run the same kernels, so
+//! copies are equal to the last bit. Each GPU chooses kernels by timing them: two GPUs may sum in different orders,
+//! their copies then differ in the last bits, and no collective makes them equal again. So copies are compared at
+//! intervals.
 
 use super::Cluster;
 use crate::cluster::share::bytes_of;
@@ -19,12 +20,12 @@ fn digest(value: &HostTensor) -> u64 {
 }
 
 impl Cluster {
-    /// The parameters and moments of which devices hold copies that differ, in order of names; the same on all processes,
-    /// each of which must call this.
+    /// Names of the parameters and optimizer states whose copies differ, in order; the same on all processes, each of
+    /// which must call this.
     ///
     /// # Errors
     ///
-    /// Where a device cannot be read, or processes do not come.
+    /// If a device cannot be read, or a process does not take part.
     pub fn differing_copies(&self) -> Result<Vec<String>, ExecError> {
         let devices = self.mesh().devices();
         let copied = self.blocks_of_states().filter(|(_, blocks)| blocks.holders(0..devices).len() < devices);
@@ -36,7 +37,7 @@ impl Cluster {
         let digests: Vec<Vec<u64>> = self.on_all(move |engine| {
             names.iter().map(|name| engine.state(name).map(|t| digest(&t))).collect()
         })?;
-        // By device, and within a device by name.
+        // By device, then by name.
         let all = self.processes().gather("copies of parameters".into(), &digests)?.concat();
         let digest = |device: usize, name: usize| all.get(device).and_then(|of: &Vec<u64>| of.get(name));
         let mut apart = Vec::new();

@@ -18,17 +18,17 @@ type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 pub(super) struct Device {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether it did not answer in time: nobody waits for it again.
+    /// Whether its answer has timed out: it is not waited for again.
     lost: AtomicBool,
     /// The number of the step that it was asked for last.
     asked: Arc<AtomicU64>,
 }
 
-/// What a device gives for a job, with its place among those of this process.
+/// The result of a job on a device, with the index of the device in this process.
 pub(super) type Answer<T> = (usize, Result<T, ExecError>);
 
 impl Device {
-    /// Nobody waits for it any more: it does not end what it does.
+    /// Gives up the thread, which does not finish its work.
     pub(super) fn leave(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
@@ -38,12 +38,12 @@ impl Device {
         Some(self.asked.load(Ordering::Relaxed)).filter(|n| *n > 0)
     }
 
-    /// It ends when it has done what it was asked for.
+    /// It ends after the jobs that it has.
     pub(super) fn close(&mut self) {
         self.jobs = None;
     }
 
-    /// Waits for its end, so long at most. One that does not end what it does ends with the process.
+    /// Waits for its end, up to the limit. A thread that does not end lasts until the process ends.
     pub(super) fn join(&mut self, limit: Option<Duration>) {
         let begin = Instant::now();
         let too_long = || limit.is_some_and(|limit| begin.elapsed() > limit);
@@ -53,12 +53,13 @@ impl Device {
         if let Some(thread) =
             self.thread.take_if(|t| !*self.lost.get_mut() && (limit.is_none() || t.is_finished()))
         {
-            // A panic of the thread was reported to whoever waited for its answer.
+            // The waiting job has reported the panic.
             let _ = thread.join();
         }
     }
 
-    /// Sends a job; the answer comes through the channel, which closes if the thread is gone. Whether somebody is there to do it.
+    /// Sends a job; the answer comes through the channel, which closes if the thread is gone. False if the thread has
+    /// ended.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
@@ -74,7 +75,7 @@ impl Device {
                 Err(error)
             });
             let done = done.map_err(|error| engine.explained(error));
-            // Nobody waits any more: then nobody needs the answer.
+            // Without a receiver nobody needs the answer.
             let _ = answer.send((local, done));
         });
         let there = self.jobs.as_ref().filter(|_| !self.lost.load(Ordering::Relaxed));
@@ -133,7 +134,7 @@ pub(super) fn spawn(
                 (engine, told)
             }
             Err(message) => {
-                // Nobody waits any more: then nobody needs to know.
+                // Without a receiver nobody needs the error.
                 let _ = ready.send(Err(message));
                 return;
             }

@@ -1,4 +1,4 @@
-//! On what a Plan runs.
+//! The kinds of devices.
 
 use crate::engine::programs::Programs;
 use crate::error::{ExecError, SilentGpu};
@@ -10,34 +10,34 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// What makes devices of one kind: threads of the host, GPUs, or what stands in for these in tests. Each crate of a backend has one.
+/// Makes devices of one kind: threads of the host, GPUs, or their stand-ins in tests. Each backend's crate has one.
 pub trait Platform: fmt::Display + Send + Sync + 'static {
-    /// The programs of the device of that rank, of which there are none yet. `gpu` is its number, where it has one; what a GPU needs
-    /// of NVIDIA is looked for in `libraries`.
+    /// The programs of a rank's device, without any program yet. `gpu` is the number of the GPU, if it is one;
+    /// `libraries` are the paths of NVIDIA's libraries.
     ///
     /// # Errors
     /// If there is no such device.
     fn programs(&self, gpu: Option<usize>, rank: usize, libraries: &Paths) -> Result<Programs, ExecError>;
 
-    /// Whether the device computes what it was told while its host does something else; and what stands in for it in tests.
+    /// Whether the device computes asynchronously to its host; also its stand-in in tests.
     fn runs_ahead(&self) -> bool {
         true
     }
 
-    /// What is known of a GPU that does not answer; none of other devices.
+    /// The state of a GPU that does not answer; none for other devices.
     fn silent(&self, gpu: Option<usize>) -> Option<SilentGpu> {
         let _ = gpu;
         None
     }
 
-    /// Tells `watched` of each kernel that is launched until what is given is dropped; none where no kernels are counted.
+    /// Reports each launched kernel to `watched` until the returned value is dropped; none if kernels are not counted.
     fn observe(&self, watched: &Arc<Launches>) -> Option<Box<dyn Any + Send>> {
         let _ = watched;
         None
     }
 }
 
-/// What a rank of this process runs on.
+/// The device of a rank of this process.
 #[derive(Clone)]
 pub struct DeviceKind {
     platform: Arc<dyn Platform>,
@@ -46,7 +46,7 @@ pub struct DeviceKind {
 }
 
 impl DeviceKind {
-    /// A device of which a process has as many as it asks for.
+    /// A device that a process can have any number of.
     pub fn new(platform: impl Platform) -> DeviceKind {
         DeviceKind { platform: Arc::new(platform), gpu: None }
     }
@@ -78,7 +78,7 @@ impl DeviceKind {
         self.platform.silent(self.gpu)
     }
 
-    /// Counts the kernels that devices of this kind launch from now on, until what is given ends.
+    /// Counts the kernels that devices of this kind launch, until the returned value ends.
     pub fn watch_kernels(&self, by: KernelsBy) -> KernelWatch {
         KernelWatch::start(by, |watched| self.platform.observe(watched))
     }
@@ -104,7 +104,7 @@ impl fmt::Debug for DeviceKind {
     }
 }
 
-/// How GPUs communicate.
+/// The transport between GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceCollectives {
     /// NCCL on the GPUs' own memory, ordered by events: the host does not wait.
@@ -117,10 +117,10 @@ pub enum DeviceCollectives {
 }
 
 impl DeviceCollectives {
-    /// What a device of that kind communicates by, over the transport of the host; a world of one has nobody to talk to. NCCL and
-    /// the driver are looked for in `libraries`.
+    /// The transport between devices of that kind, over the transport of the host; a world of one needs none.
+    /// `libraries` are the paths of NCCL and the driver.
     ///
-    /// All devices of the world must call it at once: they meet.
+    /// Collective: all devices of the world must call it.
     pub(crate) fn over(
         self,
         transport: Box<dyn Transport>,

@@ -1,11 +1,11 @@
-//! The devices of a mesh, or those of them that are this process's, as threads behind a synchronous facade.
+//! The devices of a mesh that belong to this process, as threads behind a synchronous facade.
 //!
-//! A device is one OS thread with an engine and a rayon pool of its own, of which the thread itself is the first member:
-//! kernels of one device never wait for another's, and a device that waits in a collective blocks nobody. A call sends
-//! each device one job and collects the answers. If any device fails, all are told to end; of the errors, that which caused
-//! the others is reported.
+//! A device is one OS thread with an engine and a rayon pool of its own, whose first member is the thread itself:
+//! kernels of one device never wait for another's, and a device that waits in a collective blocks no other. A call
+//! sends each device one job and collects the answers. If any device fails, all abort; the root cause of the errors is
+//! reported.
 //!
-//! Where a mesh is spread over several processes, each has a cluster, and all make the same calls in the same order.
+//! On a mesh over several processes each process has a cluster, and all make the same calls in the same order.
 
 mod copies;
 mod device_thread;
@@ -41,21 +41,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How to start the devices.
+/// Settings for the start of the devices.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// Cores for this process, by default those that it may use, divided among the processes that may use the same ones.
-    /// Its devices share them: each has `cores / devices` threads, at least one.
+    /// Cores for this process; by default the cores that it may use, divided among the processes that may use the same
+    /// ones. Its devices share them: each has `cores / devices` threads, at least one.
     pub cores: Option<usize>,
     /// Time-outs of collectives.
     pub timeouts: Timeouts,
-    /// On what the first rank of this process runs; see [`DeviceKind::of_rank`] for the others.
+    /// The device of the first rank of this process; see [`DeviceKind::of_rank`] for the others.
     pub device: DeviceKind,
     /// Number of GPUs, where there may be fewer than ranks, which then share them.
     pub gpus: Option<usize>,
-    /// How GPUs communicate.
+    /// The transport between GPUs.
     pub collectives: DeviceCollectives,
-    /// Where NVIDIA's libraries are.
+    /// Paths of NVIDIA's libraries.
     pub libraries: Paths,
 }
 
@@ -80,7 +80,7 @@ pub struct GpuShare {
     pub gpu: usize,
     /// The devices.
     pub ranks: usize,
-    /// Bytes of its memory, where the driver tells.
+    /// Bytes of its memory, if the driver reports them.
     pub memory: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ pub struct Cluster {
     /// Rank of the first device here.
     first: usize,
     devices: Vec<Device>,
-    /// What each of them is.
+    /// Kind of each device.
     kinds: Vec<DeviceKind>,
     timeouts: Timeouts,
     libraries: Paths,
@@ -99,10 +99,10 @@ pub struct Cluster {
     states: BTreeMap<String, Held>,
 }
 
-/// What devices were asked for.
+/// Pending answers of devices.
 struct Asked<T> {
     answers: Receiver<Answer<T>>,
-    /// Those that have not answered, by their places in this process.
+    /// Indices of the devices that have not answered.
     waiting: BTreeSet<usize>,
     errors: Vec<(usize, ExecError)>,
 }
@@ -116,7 +116,7 @@ struct LoadedPlan {
 struct Output {
     name: String,
     blocks: Blocks,
-    /// Whether each process has all of it.
+    /// Whether each process has the whole value.
     everywhere: bool,
 }
 
@@ -139,7 +139,7 @@ impl Cluster {
         Cluster::with_transports(mesh, ends, options)
     }
 
-    /// Starts a thread for each end of a transport: those of all devices of the mesh, in ascending rank.
+    /// Starts a thread for each end of a transport. The ends are all devices of the mesh, in ascending rank.
     pub fn with_transports(
         mesh: &Mesh,
         ends: Vec<Box<dyn Transport>>,
@@ -148,7 +148,7 @@ impl Cluster {
         Cluster::of(mesh, ends, Arc::new(Processes::alone()), options)
     }
 
-    /// Starts a thread for each of this process's devices: all those of the mesh where it is alone.
+    /// Starts a thread for each of this process's devices.
     pub fn start(
         mesh: &Mesh,
         processes: Arc<Processes>,
@@ -186,7 +186,7 @@ impl Cluster {
                 (options.collectives, options.timeouts, options.libraries.clone()),
             )?);
         }
-        // All begin before one is waited for: devices may have to meet while they are made ready.
+        // All start before the first is waited for, since devices may wait for each other at their start.
         let mut devices = vec![];
         for s in started {
             devices.push(s.ready()?);
@@ -240,7 +240,7 @@ impl Cluster {
         self.answered(self.ask_each(jobs))
     }
 
-    /// Asks each device for a job of its own, after what it was asked for before.
+    /// Sends each device a job of its own, after its earlier jobs.
     fn ask_each<T: Send + 'static, F>(&self, jobs: impl IntoIterator<Item = F>) -> Asked<T>
     where
         F: FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
@@ -257,8 +257,8 @@ impl Cluster {
         Asked { answers, waiting, errors }
     }
 
-    /// The answers of devices, in ascending rank, or what caused that there are not all. Where one device failed, the others have the
-    /// time of a collective to end; GPUs have it in any case.
+    /// The answers of devices, in ascending rank, or the root cause if one is missing. After a failure of one device
+    /// the others have the timeout of a collective to end; GPUs have it in any case.
     fn answered<T>(&self, asked: Asked<T>) -> Result<Vec<T>, ExecError> {
         let Asked { answers, mut waiting, mut errors } = asked;
         let mut values = BTreeMap::new();
@@ -292,8 +292,8 @@ impl Cluster {
         }
     }
 
-    /// How long devices may take; without end where they are threads and none has failed. A collective that is given up says more, so
-    /// it comes first.
+    /// Limit for the devices' answers; none for threads without a failure. A collective's timeout says more, so it is
+    /// shorter.
     fn patience(&self, failed: bool) -> Option<Duration> {
         let Timeouts { first_step, later } = self.timeouts;
         match failed {
@@ -362,7 +362,7 @@ impl Cluster {
         Ok(id)
     }
 
-    /// Whether to look at the memory in use after each step of a program; see [`Engine::watch_memory`].
+    /// Starts or stops to sample the memory in use; see [`Engine::watch_memory`].
     pub fn watch_memory(&self, watch: bool) -> Result<(), ExecError> {
         self.on_all(move |engine| {
             engine.watch_memory(watch);
@@ -376,13 +376,14 @@ impl Cluster {
         self.on_all(|engine| Ok(engine.memory()))
     }
 
-    /// What the user should know of how the devices of this process communicate and compute, each note once; see [`Engine::notes`].
-    /// Where not all have the same to say, those that do are named.
+    /// Notes for the user on how the devices of this process communicate and compute, each once; see [`Engine::notes`].
+    /// A note that only some devices have names them.
     pub fn notes(&self) -> Result<Vec<String>, ExecError> {
         Ok(notes::merged(self.first, self.on_all(|engine| Ok(engine.notes()))?))
     }
 
-    /// By step, why attention of a program has no kernel, on any device of this process; see [`Engine::attention_without_kernel`].
+    /// Reasons why attention steps of a program have no kernel, by step, on any device of this process; see
+    /// [`Engine::attention_without_kernel`].
     pub fn attention_without_kernel(
         &self,
         program: ProgramId,
@@ -391,7 +392,7 @@ impl Cluster {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// How a value of a Plan lies on the devices.
+    /// The shards of a value of a Plan.
     fn blocks(&self, plan: &Plan, buf: BufId) -> Blocks {
         let buffer = plan.buffer(buf);
         let ranges = (0..self.mesh.devices()).map(|rank| buffer.ranges(&plan.mesh, &plan.mesh.coords(rank)));
@@ -419,12 +420,13 @@ impl Cluster {
         inputs.map(AsRef::as_ref).ok_or(ExecError::Gone { rank })
     }
 
-    /// Whether devices compute by themselves: then something is to be launched before the outputs of what was launched are waited for.
+    /// Whether devices compute asynchronously: then the next run should be launched before the outputs of the last are
+    /// waited for.
     pub fn runs_ahead(&self) -> bool {
         self.kinds.iter().all(|kind| kind.runs_ahead())
     }
 
-    /// Whether devices may compute the same to other last bits: GPUs, which choose among kernels by timing them.
+    /// Whether replicated values may differ in their last bits: on GPUs, which choose kernels by timing them.
     pub fn chooses_kernels(&self) -> bool {
         self.kinds.iter().any(|kind| kind.gpu_number().is_some())
     }
@@ -439,17 +441,17 @@ impl Cluster {
         ranks.into_iter().map(|(gpu, ranks)| GpuShare { gpu, ranks, memory: bytes(gpu) }).collect()
     }
 
-    /// Counts the kernels that devices launch from now on, until what is given ends.
+    /// Counts the kernels that devices launch, until the returned value ends.
     pub fn watch_kernels(&self, by: KernelsBy) -> KernelWatch {
         self.kinds.first().map_or_else(|| KernelWatch::start(by, |_| None), |kind| kind.watch_kernels(by))
     }
 
-    /// Has all devices record what they do in those steps of a program, by their numbers.
+    /// Starts to record the devices' work in these steps of a program, by their numbers.
     pub fn trace(&self, program: ProgramId, steps: RangeInclusive<u64>) -> Result<(), ExecError> {
         self.on_all(move |engine| engine.trace(program, steps.clone())).map(|_| ())
     }
 
-    /// What all devices of the world have recorded, in ascending rank, with times of one clock; recording ends.
+    /// The records of all devices of the world, in ascending rank, with times of one clock; recording ends.
     pub fn traced(&self) -> Result<Vec<DeviceTrace>, ExecError> {
         self.on_all(Engine::traced).map(|all| all.into_iter().next().unwrap_or_default())
     }
@@ -461,7 +463,7 @@ impl Cluster {
 
     fn end(&mut self) {
         self.devices.iter_mut().for_each(Device::close);
-        // What a GPU that is lost gives back may never end.
+        // A read from a GPU that is lost may never end.
         let limit = self.chooses_kernels().then_some(self.timeouts.later);
         self.devices.iter_mut().for_each(|device| device.join(limit));
     }

@@ -1,4 +1,4 @@
-//! What several devices have to say, put together.
+//! Notes of several devices, merged.
 
 /// The notes of devices, in ascending rank from `first`: each once, with the ranks that say it where not all do.
 pub(super) fn merged(first: usize, all: Vec<Vec<String>>) -> Vec<String> {

@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_millis(12);
 /// Products of the largest size; the fastest counts.
 const REPEATS: usize = 3;
 
-/// How long products that devices compute at once would take if this process had the cores for itself.
+/// Time of concurrent matmuls on the devices if this process had the cores to itself.
 fn alone(products: &[ProductTime], cores: usize) -> Duration {
     let wall = products.iter().map(|p| p.wall).max().unwrap_or_default();
     let on_cores: Option<Vec<(Duration, Duration)>> = products.iter().map(|p| p.processor).collect();
@@ -27,9 +27,10 @@ fn alone(products: &[ProductTime], cores: usize) -> Duration {
 }
 
 impl Cluster {
-    /// Floating-point operations a second that all devices of the mesh reach together in a product of two square matrices: of
-    /// the devices of this process, which multiply at once and may share cores, times the other processes. Threads are timed by the
-    /// processor, so that what else the machine does lowers it little. Takes about a tenth of a second.
+    /// Floating-point operations a second of all devices of the mesh together in a product of two square matrices:
+    /// those of this process's devices, which multiply at once and may share cores, times the number of processes.
+    /// Threads are timed in processor time, so that other work of the machine lowers it little. Takes about a tenth of
+    /// a second.
     ///
     /// # Errors
     /// Where a device fails.
@@ -69,7 +70,7 @@ mod tests {
         // Four devices that share two cores, and half of them.
         assert_eq!(alone(&[product(20, 10, 10); 4], 2), ms(20));
         assert_eq!(alone(&[product(40, 10, 10); 4], 2), ms(20));
-        // Of GPUs nothing else is known.
+        // GPUs have wall time only.
         assert_eq!(alone(&[ProductTime { wall: ms(7), processor: None }, product(9, 5, 5)], 2), ms(9));
     }
 }

@@ -1,8 +1,8 @@
-//! The processes that a mesh is spread over, and what they tell each other beside the program: small values in a fixed
-//! order, each a collective of one member a process.
+//! The processes of a mesh, and their messages besides the program's collectives: small values in a fixed order, each a
+//! collective with one member a process.
 //!
-//! **Invariant:** what processes decide from each other's messages they all decide alike: every method that communicates
-//! gives the same on all processes, or ends the job.
+//! **Invariant:** a decision that depends on messages is the same on all processes: every method that communicates
+//! gives the same on all of them, or ends the job.
 
 use crate::cluster::shared_end::shared;
 use crate::error::{ExecError, Place};
@@ -20,7 +20,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a message is about: a name as a user would call it, and a line of the model file (0 where there is none).
+/// Subject of a message: a name for the user, and a line of the model file (0 if there is none).
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
     /// The name.
@@ -35,14 +35,14 @@ impl<'a> From<&'a str> for About<'a> {
     }
 }
 
-/// This process among those that a mesh is spread over: its devices' ends of the transport, and a wire to the others.
+/// This process among the processes of a mesh: its devices' ends of the transport, and a transport between processes.
 pub struct Processes {
     wire: Option<Wire>,
     /// This process's ends, until a cluster takes them.
     ends: Mutex<Option<Vec<Box<dyn Transport>>>>,
     /// The devices of each process.
     ranks: Vec<Range<usize>>,
-    /// How many processes share this one's cores, itself included.
+    /// Number of processes on this one's cores, itself included.
     neighbors: usize,
     agreed_to_end: AtomicBool,
     first_step_done: AtomicBool,
@@ -72,12 +72,12 @@ impl fmt::Debug for Processes {
 /// The longest time between two heartbeats of a process that the others wait for.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// What a process tells the others of itself.
+/// Self-description of a process.
 #[derive(Clone, Serialize, Deserialize)]
 struct Introduction {
     /// Its devices; none if they are not contiguous.
     devices: Range<usize>,
-    /// Which cores it may use, on which machine: processes that say the same share them.
+    /// The cores that it may use, and their machine: processes with the same text share them.
     cores: String,
 }
 
@@ -94,12 +94,13 @@ impl Processes {
         }
     }
 
-    /// One of several processes. `ends` are its devices, in ascending and contiguous rank. `wire` is for what processes
-    /// say to each other; the members of `group`, one for each process in the order of their devices, are ranks of `wire`.
+    /// One of several processes. `ends` are its devices, in ascending and contiguous rank. `wire` is the transport
+    /// between processes; the members of `group`, one for each process in the order of their devices, are ranks of
+    /// `wire`.
     ///
     /// # Errors
     ///
-    /// Where the others do not come, or the devices of all processes are not numbered from 0 without gaps.
+    /// If a process does not connect, or the devices of all processes are not numbered from 0 without gaps.
     pub fn connected(
         ends: Vec<Box<dyn Transport>>,
         wire: Box<dyn Transport>,
@@ -145,7 +146,7 @@ impl Processes {
     ///
     /// # Errors
     ///
-    /// Those of [`Processes::connected`].
+    /// The errors of [`Processes::connected`].
     pub fn of_one_device_each(end: impl Transport + 'static) -> Result<Processes, ExecError> {
         let (size, rank) = (end.size(), end.rank());
         let failed = |message: String| ExecError::Start { rank, message };
@@ -169,7 +170,7 @@ impl Processes {
         self.wire.as_ref().map_or(0, |w| w.position)
     }
 
-    /// Whether it is the first process: the one that writes files and speaks for all.
+    /// Whether it is the first process, which writes files and messages for all.
     pub fn is_first(&self) -> bool {
         self.position() == 0
     }
@@ -184,7 +185,7 @@ impl Processes {
         &self.ranks
     }
 
-    /// How many processes share this one's cores, itself included.
+    /// Number of processes on this one's cores, itself included.
     pub fn neighbors(&self) -> usize {
         self.neighbors
     }
@@ -204,12 +205,12 @@ impl Processes {
         }
     }
 
-    /// Notes that all processes know that the job ends: nobody needs to be told any more.
+    /// Notes that all processes know of the job's end: no abort is needed any more.
     pub fn agree_to_end(&self) {
         self.agreed_to_end.store(true, Ordering::Relaxed);
     }
 
-    /// Whether all processes know that the job ends.
+    /// Whether all processes know of the job's end.
     pub fn agreed(&self) -> bool {
         self.agreed_to_end.load(Ordering::Relaxed)
     }
@@ -354,8 +355,8 @@ impl Processes {
         self.call(about, |transport, group, tag| transport.barrier(group, tag)).unwrap_or(Ok(()))
     }
 
-    /// What `work` gives on the first process, none on the others, which wait as long as it takes: the time-out of
-    /// collectives does not count, since the first sends heartbeats.
+    /// The result of `work` on the first process, none on the others, which wait without a timeout, since the first
+    /// sends heartbeats.
     pub fn on_first<T: Send>(
         &self,
         about: About,

@@ -1,4 +1,4 @@
-//! Which of the errors of several devices caused the others.
+//! The root cause among the errors of several devices.
 
 use crate::error::ExecError;
 use meshwright_comm::{CommError, Missing};
@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The cause among the errors of the devices, given in ascending rank.
 ///
-/// Devices that only say that another one ended are not the cause. Neither are, as a rule, those that waited in vain, nor those that
-/// did not answer, which the others miss: an error of another kind comes first. Where all waited in vain, the cause is the rank that most of the others
-/// miss and that gave up nothing itself, and of several such the one whose last collective is furthest behind; the error
-/// that names it is the cause.
+/// An error that reports the end of another device is a consequence. So, as a rule, are timeouts, and devices that did
+/// not answer, which the others miss: an error of another kind comes first. If all timed out, the cause is the rank
+/// that most of the others miss and that did not time out itself; of several, the one whose last collective is furthest
+/// behind. The result is the error that names it.
 pub(crate) fn root_cause(errors: Vec<ExecError>) -> Option<ExecError> {
     let is_timeout = |e: &ExecError| timeout(e).is_some();
     let is_silent = |e: &ExecError| matches!(e, ExecError::Silent { .. });
     let own = errors.iter().position(|e| !e.is_consequence() && !is_timeout(e) && !is_silent(e));
-    // Who was told to end knows of a cause elsewhere.
+    // A device that was aborted knows the cause elsewhere.
     let told = || errors.iter().position(|e| matches!(e, ExecError::Comm { .. }));
     let silent = || errors.iter().position(is_silent);
     let at = own.or_else(|| missed_most(&errors)).or_else(told).or_else(silent);
@@ -22,7 +22,7 @@ pub(crate) fn root_cause(errors: Vec<ExecError>) -> Option<ExecError> {
     errors.into_iter().nth(at)
 }
 
-/// Who gave up, whom it missed, and who is stuck.
+/// The rank that timed out, the ranks that it missed, and the ranks that are stuck.
 fn timeout(error: &ExecError) -> Option<(usize, &[Missing], &[Missing])> {
     match error {
         ExecError::Comm { source: CommError::Timeout { rank, missing, stuck, .. }, .. } => {
@@ -35,7 +35,7 @@ fn timeout(error: &ExecError) -> Option<(usize, &[Missing], &[Missing])> {
 /// Position of the timeout to report.
 fn missed_most(errors: &[ExecError]) -> Option<usize> {
     let timeouts: Vec<_> = errors.iter().enumerate().filter_map(|(i, e)| Some((i, timeout(e)?))).collect();
-    // All members of a collective report the same timeout: it counts once, as that of who gave up first.
+    // All members of a collective report the same timeout: it counts once, for the rank that timed out first.
     let gave_up: BTreeSet<usize> = timeouts.iter().map(|(_, t)| t.0).collect();
     let mut missed: BTreeMap<usize, (BTreeSet<usize>, Option<u64>)> = BTreeMap::new();
     for (_, (rank, _, stuck)) in &timeouts {
@@ -49,7 +49,7 @@ fn missed_most(errors: &[ExecError]) -> Option<usize> {
     let stuck = missed.iter().min_by_key(|(rank, (by, last))| key(**rank, by.len(), *last));
     let Some((stuck, _)) = stuck else { return timeouts.first().map(|(i, _)| *i) };
     let names = |all: &[Missing]| all.iter().any(|m| m.rank == *stuck);
-    // Better one that misses it directly than one that is told of it.
+    // An error of a rank that misses it directly is better than that of an aborted one.
     let direct = timeouts.iter().find(|(_, (_, missing, _))| names(missing));
     direct.or_else(|| timeouts.iter().find(|(_, (_, _, held))| names(held))).map(|(i, _)| *i)
 }
@@ -104,7 +104,7 @@ mod tests {
         // Also where fewer miss it than miss one that waits itself.
         let errors = vec![gave_up(0, &[(1, 7)]), gave_up(1, &[(3, 6)]), gave_up(2, &[(1, 7)])];
         assert_eq!(named(errors), Some(vec![3]));
-        // Only 0 came to give up: the others were told to end.
+        // Rank 0 alone timed out: the others were aborted.
         assert_eq!(named(vec![gave_up(0, &[(1, 7)]), aborted(1), aborted(3)]), Some(vec![1]));
     }
 

@@ -1,4 +1,4 @@
-//! Running a program: what devices are given, and what they give, put together.
+//! Running a program: inputs to the devices, and their outputs, merged.
 
 use super::processes::About;
 use super::{Asked, Cluster, LoadedPlan, Output};
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Gives each device its inputs: called on the device's own thread with its rank and what it needs, in the order of
-/// [`Engine::local_inputs`].
+/// Inputs for each device: called on the device's own thread with its rank and its [`Engine::local_inputs`], in their
+/// order.
 pub type Provider = Arc<dyn Fn(usize, &[LocalInput]) -> Result<Vec<HostTensor>, String> + Send + Sync>;
 
-/// What one step gave.
+/// Result of one step.
 #[derive(Clone, Debug)]
 pub struct StepReport {
     /// The outputs, whole, by name.
@@ -22,14 +22,14 @@ pub struct StepReport {
     pub wall: Duration,
     /// For each device of this process the time in its program, without the provider.
     pub devices: Vec<Duration>,
-    /// Of these times, what each device waited in collectives for others.
+    /// Part of these times in which each device waited in collectives for others.
     pub waiting: Vec<Duration>,
-    /// Of these times, what passed until each device's host had launched all, and only waited for outputs; where devices are threads,
+    /// Part of these times until each device's host had launched all, and only outputs were outstanding; on threads,
     /// until all had run.
     pub launching: Vec<Duration>,
     /// Whether each device launched it as one graph.
     pub graph: bool,
-    /// What the user should know of how devices ran it.
+    /// Notes for the user on the run.
     pub notes: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct LaunchedStep {
     asked: Asked<()>,
 }
 
-/// What gives a device its inputs, and ends all where it fails.
+/// A function that gives a device its inputs, and aborts all devices if it fails.
 fn giver(
     inputs: &Arc<[LocalInput]>,
     provider: &Provider,
@@ -56,7 +56,7 @@ fn giver(
     }
 }
 
-/// Of each buffer the worst that somebody has seen.
+/// The worst finiteness of each buffer on all devices.
 fn worst(all: &[Vec<Finiteness>]) -> Vec<Finiteness> {
     let buffers = all.iter().map(Vec::len).max().unwrap_or(0);
     let of = |i: usize| all.iter().filter_map(|seen| seen.get(i)).max().copied();
@@ -81,11 +81,11 @@ impl Cluster {
         })
     }
 
-    /// Begins [`Cluster::run`], whose outputs [`Cluster::outputs`] gives. Until it is asked for them, another run may be launched, so that
-    /// devices that compute by themselves, as GPUs do, have something to do while the host reads what they gave.
+    /// Starts [`Cluster::run`]; [`Cluster::outputs`] gives the outputs. Another run may be launched before that, so
+    /// that devices that compute asynchronously, such as GPUs, stay busy while the host reads the outputs.
     ///
     /// # Errors
-    /// Where there is no such program. What fails on a device is told with the outputs.
+    /// If there is no such program. [`Cluster::outputs`] gives the errors of devices.
     pub fn launch(
         &self,
         program: ProgramId,
@@ -117,7 +117,7 @@ impl Cluster {
         self.reported(loaded, answers, begin)
     }
 
-    /// [`Cluster::run`] of a program that does not train: what is drawn for an example depends on its number alone.
+    /// [`Cluster::run`] of a program that does not train: random values of an example depend on its number alone.
     ///
     /// # Errors
     /// Those of [`Cluster::run`].
@@ -136,7 +136,8 @@ impl Cluster {
         })
     }
 
-    /// [`Cluster::run`], and what was seen of each buffer of the Plan, by its number, on all devices of all processes.
+    /// [`Cluster::run`], with the worst finiteness of each buffer of the Plan, by its number, on all devices of all
+    /// processes.
     ///
     /// # Errors
     /// Those of [`Cluster::run`].

@@ -22,7 +22,7 @@ impl Blocks {
         self.ranges[rank].iter().map(ExactSizeIterator::len).product()
     }
 
-    /// Of each distinct block that some of these devices hold, the lowest one that holds it.
+    /// The lowest device that holds a shard, for each distinct shard of these devices.
     pub(crate) fn holders(&self, among: Range<usize>) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         among.filter(|rank| seen.insert(self.key(*rank))).collect()
@@ -33,13 +33,13 @@ impl Blocks {
         self.ranges[rank].iter().map(|r| (r.start, r.end)).collect()
     }
 
-    /// Whether these devices hold all of it.
+    /// Whether these devices hold the whole value.
     fn whole(&self, among: Range<usize>) -> bool {
         let held: usize = self.holders(among).into_iter().map(|rank| self.elements(rank)).sum();
         held == self.shape.iter().product::<usize>()
     }
 
-    /// Whether each process has all of it.
+    /// Whether each process has the whole value.
     pub(crate) fn whole_everywhere(&self, processes: &Processes) -> bool {
         processes.ranks().iter().all(|r| self.whole(r.clone()))
     }
@@ -60,12 +60,12 @@ impl Blocks {
         (elements == whole.data.len()).then_some(whole).and_then(|stored| self.declared(stored))
     }
 
-    /// A value as it is stored, of which devices hold ranges.
+    /// A value in the order in which devices store it.
     pub(crate) fn stored(&self, whole: &HostTensor) -> Option<HostTensor> {
         self.orders.iter().try_fold(whole.clone(), |whole, (dim, order)| whole.reordered(*dim, order))
     }
 
-    /// The value of what is stored.
+    /// The value, from the order in which devices store it.
     fn declared(&self, stored: HostTensor) -> Option<HostTensor> {
         self.orders.iter().try_fold(stored, |stored, (dim, order)| {
             let mut places = vec![0; order.len()];
@@ -74,8 +74,8 @@ impl Blocks {
         })
     }
 
-    /// The blocks of all devices, exchanged between processes: on the first process alone if `first_only`. `mine` are
-    /// those that [`Blocks::holders`] of all devices names and this process has.
+    /// The shards of all devices, exchanged between processes: on the first process alone if `first_only`. `mine` are
+    /// the shards that [`Blocks::holders`] of all devices names and this process has.
     pub(crate) fn exchanged(
         &self,
         processes: &Processes,

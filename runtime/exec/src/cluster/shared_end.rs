@@ -42,7 +42,7 @@ impl<T: Transport> Transport for SharedEnd<T> {
         tag: &Tag,
         call: Call<'_>,
     ) -> Result<Box<dyn AsyncCollective>, CommError> {
-        // SAFETY: the caller promises of the memory what the end asks for.
+        // SAFETY: the caller promises for the memory what the end requires.
         unsafe { self.end().post(group, tag, call) }
     }
 

@@ -9,12 +9,12 @@ use crate::tensor::HostTensor;
 use std::collections::BTreeMap;
 
 impl Cluster {
-    /// All parameters and moments of the loaded programs, in order of names.
+    /// All parameters and optimizer states of the loaded programs, in order of names.
     pub fn states(&self) -> impl Iterator<Item = &StateInfo> {
         self.states.values().map(|h| &h.info)
     }
 
-    /// Where the blocks of each parameter and moment are, in order of names.
+    /// The shards of each parameter and optimizer state, in order of names.
     pub(crate) fn blocks_of_states(&self) -> impl Iterator<Item = (&str, &Blocks)> {
         self.states.iter().map(|(name, held)| (name.as_str(), &held.blocks))
     }
@@ -81,8 +81,8 @@ impl Cluster {
         self.on_each(jobs).map(|_| ())
     }
 
-    /// Sets a parameter or moment on all devices of all processes to what the first process gives; what the others give
-    /// does not matter.
+    /// Sets a parameter or optimizer state on all devices of all processes to the value of the first process; the
+    /// values of the others are ignored.
     pub fn spread_state(&self, name: &str, whole: Option<&HostTensor>) -> Result<(), ExecError> {
         if self.processes.count() == 1 {
             let Some(whole) = whole else { return Err(self.state_failed(name, "no value was given".into())) };

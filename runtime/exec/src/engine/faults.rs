@@ -1,4 +1,4 @@
-//! Errors of devices that are a GPU's: with the step of the Plan in which it failed, and what is known of the GPU.
+//! GPU faults among the errors of devices, with the step of the Plan that failed and the state of the GPU.
 
 use super::Engine;
 use super::place::place;
@@ -6,7 +6,7 @@ use crate::backend::{DeviceFault, FaultKind};
 use crate::error::{ExecError, GpuFault, OutOfMemory, Place};
 
 impl Engine {
-    /// The error, and where it is a GPU's, what is known of that. Call it while the GPU is as it was when it failed.
+    /// The error, with the state of the GPU if it is the GPU's. Call it before the GPU's state changes.
     pub(crate) fn explained(&mut self, error: ExecError) -> ExecError {
         let (known, problem) = match &error {
             ExecError::Device { place, problem } | ExecError::Panicked { place, message: problem } => {

@@ -98,7 +98,7 @@ pub(crate) fn execute<B: Backend>(
     }
 }
 
-/// What an operation would show in another form.
+/// The operand of an operation that only shows it in another form.
 fn viewed(op: &Base) -> Option<&TensorIr> {
     match op {
         Base::Reshape(op) => Some(&op.input),
@@ -160,7 +160,7 @@ pub fn opaque<B: BackendIr>(tensor: HandleKind<B>) -> B::Handle {
     }
 }
 
-/// A result and what is known of it; none of what Burn has and steps do not need.
+/// A result with its kind; none for operations of Burn that steps do not need.
 type Computed<'o, B> = Option<(&'o TensorIr, HandleKind<B>)>;
 
 struct Interpreter<'h, B: BackendIr> {
@@ -348,7 +348,7 @@ impl<B: BackendIr> Interpreter<'_, B> {
     }
 }
 
-/// What an operation of numbers does with its operands, by its form.
+/// Applies a numeric operation to its operands, by its form.
 macro_rules! apply {
     (unary, $of:ident, $f:path, $kind:ident, $get:ident, $o:ident) => {
         $kind($f($of.$get(&$o.input)))

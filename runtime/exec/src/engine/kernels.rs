@@ -1,7 +1,7 @@
 //! The choice of kernels that were measured, agreed between devices.
 //!
-//! Devices agree when a Plan is loaded, on what they have kept from earlier runs, and after its first run, in which they
-//! measure what none of them knew. So that run uses the same kernels on all devices too: those that the library proposes.
+//! Devices agree when a Plan is loaded, on times from earlier runs, and after its first run, which measures the others.
+//! That run also uses the same kernels on all devices: the library's proposals.
 
 use super::{Engine, place};
 use crate::backend::DeviceError;
@@ -11,7 +11,7 @@ use meshwright_gpu::products::KernelProposal;
 use meshwright_plan::Plan;
 
 impl Engine {
-    /// Takes on all devices what all of them propose.
+    /// Chooses the same kernels on all devices, by all proposals.
     pub(super) fn agree_on_kernels(&mut self, plan: &Plan) -> Result<(), ExecError> {
         let at = || place(plan, self.rank, None, None);
         let failed = |DeviceError(problem): DeviceError| ExecError::Device { place: at(), problem };
@@ -36,7 +36,7 @@ impl Engine {
     }
 }
 
-/// What to say where only some ranks compute products by cuBLASLt: those that have nothing to propose for it lack it.
+/// Note if only some ranks compute matmuls by cuBLASLt: ranks without proposals for it lack it.
 fn products_note(all: &[KernelProposal]) -> Option<String> {
     let without: Vec<String> = all
         .iter()

@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a device tells of a run.
+/// Report of a device on a run.
 #[derive(Debug, Default)]
 pub struct DeviceReport {
     /// Its blocks of the outputs, by name.
     pub outputs: BTreeMap<String, HostTensor>,
     /// From the begin to the outputs.
     pub time: Duration,
-    /// Of this, until all was launched, and only its outputs were waited for; where the device is a thread, until all had run.
+    /// Part of `time` until all was launched, and only the outputs were outstanding; on threads, until all had run.
     pub launching: Duration,
-    /// Of this, what it waited in collectives for other devices; on a GPU only what the host waited.
+    /// Part of `time` in which it waited in collectives for other devices; on a GPU only the host's waits.
     pub waited: Duration,
     /// Whether it was launched as one graph.
     pub graph: bool,
-    /// What the user should know of it.
+    /// Note for the user on the run.
     pub note: Option<String>,
 }
 
@@ -32,13 +32,13 @@ pub(super) struct LaunchedRun {
     pub(super) rank: usize,
     pub(super) step_number: u64,
     pub(super) begun: Instant,
-    /// Those that are on their way.
+    /// Outputs in transfer to the host.
     pub(super) outputs: Vec<(String, Download)>,
     pub(super) report: DeviceReport,
 }
 
 impl LaunchedRun {
-    /// What to say of where an error came up after all was launched.
+    /// The place for errors after all was launched.
     pub(super) fn place(&self) -> Box<Place> {
         place(&self.plan, self.rank, Some(self.step_number), None)
     }
@@ -55,7 +55,7 @@ impl LaunchedRun {
         Ok(())
     }
 
-    /// What the device tells, with all outputs.
+    /// The device's report, with all outputs.
     pub(super) fn outputs(mut self) -> Result<DeviceReport, ExecError> {
         self.wait()?;
         Ok(self.report)

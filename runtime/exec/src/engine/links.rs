@@ -37,7 +37,7 @@ impl<B: Backend> Program<B> {
         self.delivered(MOST_SENT + more, run)
     }
 
-    /// Waits until no more than so many messages are on their way.
+    /// Waits until at most `most` messages are in transfer.
     pub(super) fn delivered(&mut self, most: usize, run: &mut RunContext<'_>) -> Result<(), RunError> {
         while self.sent.len() > most {
             for call in self.sent.pop_front().unwrap_or_default() {

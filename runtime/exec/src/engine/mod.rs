@@ -56,7 +56,8 @@ pub struct StateInfo {
     pub init: Option<Init>,
 }
 
-/// What a device holds of a parameter or moment. The executor keeps its tensor, but while a program runs.
+/// The part of a parameter or optimizer state on this device. The executor keeps its tensor, except while a program
+/// runs.
 struct DeviceState {
     info: StateInfo,
     ranges: Vec<Range<usize>>,
@@ -65,7 +66,7 @@ struct DeviceState {
 }
 
 impl DeviceState {
-    /// The first values of what the device holds.
+    /// The first values of this device's part.
     fn first(&self, init: &Init, seed: u64) -> Option<HostTensor> {
         let lengths = |ranges: &[Range<usize>]| ranges.iter().map(ExactSizeIterator::len).collect::<Vec<_>>();
         let drawn = |ranges: &[Range<usize>]| {
@@ -89,8 +90,8 @@ impl DeviceState {
     }
 }
 
-/// What a program draws its random values from where it does not train: what an example gets depends on its number in the
-/// data set, not on the batch that it is in.
+/// RNG state of a program that does not train: the values of an example depend on its number in the data set, not on
+/// its batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExampleDraws {
     /// Another seed gives other values.
@@ -99,7 +100,7 @@ pub struct ExampleDraws {
     pub first: u64,
 }
 
-/// Where the inputs of a step come from.
+/// Source of the inputs of a step.
 enum Inputs {
     /// This device's blocks, in the order of [`Engine::local_inputs`].
     Given(Vec<HostTensor>),
@@ -107,9 +108,9 @@ enum Inputs {
     Held,
 }
 
-/// What runs [`Plan`]s on one device. Parameters and moments are shared by all loaded programs, by name.
+/// The engine runs [`Plan`]s on one device. Parameters and optimizer states are shared by all loaded programs, by name.
 ///
-/// After an error in [`Engine::run`] all devices are told to end, and the engine cannot be used further.
+/// After an error in [`Engine::run`] all devices abort, and the engine cannot be used further.
 pub struct Engine {
     rank: usize,
     /// Goes before the transport: communicators end after the graphs that use them.
@@ -119,19 +120,19 @@ pub struct Engine {
     programs_ran: Vec<bool>,
     state: BTreeMap<String, DeviceState>,
     sequence: u64,
-    /// What random values of training steps are drawn from.
+    /// Seed of the random values of training steps.
     seed: u64,
-    /// What those of the others are drawn from, where examples are numbered.
+    /// RNG state of other programs, if examples are numbered.
     draws: Option<ExampleDraws>,
     ran: bool,
     broken: bool,
-    /// What the user should know of where products are computed, and how.
+    /// Note for the user on the library and place of matmuls.
     products_note: Option<String>,
     /// The program that ran last.
     last: Option<ProgramId>,
-    /// The number of the step that was asked for last, for whoever waits in vain.
+    /// Number of the step that was requested last, for reports of timeouts.
     asked: Arc<AtomicU64>,
-    /// Runs whose outputs nobody has taken.
+    /// Runs whose outputs were not taken yet.
     launched: VecDeque<LaunchedRun>,
     recorder: Option<Recorder>,
 }
@@ -261,7 +262,7 @@ impl Engine {
     /// Runs a program once. `inputs` are this device's blocks in the order of [`Engine::local_inputs`]; `step_number`
     /// counts from 1. Gives this device's blocks of the outputs, by name.
     ///
-    /// On an error (or a panic of a kernel) all devices are told to end.
+    /// On an error (or a panic of a kernel) all devices abort.
     pub fn run(
         &mut self,
         program: ProgramId,
@@ -287,8 +288,8 @@ impl Engine {
         ran
     }
 
-    /// [`Engine::run`], and what this device has seen of each buffer of the Plan, by its number. Slow: it looks at each value
-    /// that is made.
+    /// [`Engine::run`], with the finiteness of each buffer of the Plan on this device, by its number. Slow: it examines
+    /// each value.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -317,8 +318,8 @@ impl Engine {
         self.launch_with(program, Inputs::Given(inputs), step_number)
     }
 
-    /// The outputs of the first run whose outputs nobody has taken, and what is to be told of it. After an error, and where there is no
-    /// such run, there are none.
+    /// The report of the first run whose outputs were not taken, with these outputs. Fails after an error, and without
+    /// such a run.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -333,7 +334,7 @@ impl Engine {
         });
         let taken = taken.and_then(|mut report| {
             report.time = begun.elapsed();
-            // What was launched since would be waited for too.
+            // With a later launch this would wait for that too.
             if self.launched.is_empty() {
                 self.transport.settle().map_err(|source| ExecError::Comm { place, source })?;
             }
@@ -375,7 +376,7 @@ impl Engine {
         let result = result.map_err(|error| self.explained(error));
         if let Err(error) = &result {
             self.abort(&error.to_string());
-            // After the others were told why: that this device gives up what is in flight is a consequence.
+            // After the abort, so that others report the cause: cancelled collectives are a consequence.
             self.executor.cancel();
         }
         result
@@ -462,14 +463,14 @@ impl Engine {
         outputs
     }
 
-    /// Records from now on what the device does in those steps of a program, by their numbers.
+    /// Starts to record the device's work in these steps of a program, by their numbers.
     pub fn trace(&mut self, program: ProgramId, steps: RangeInclusive<u64>) -> Result<(), ExecError> {
         self.plan(program)?;
         self.recorder = Some(Recorder::new(program.0, steps));
         Ok(())
     }
 
-    /// What all devices have recorded since [`Engine::trace`], in ascending rank, with times of rank 0's clock; recording
+    /// The records of all devices since [`Engine::trace`], in ascending rank, with times of rank 0's clock; recording
     /// ends. All devices of the world must call it.
     pub fn traced(&mut self) -> Result<Vec<DeviceTrace>, ExecError> {
         let place = Box::new(Place { rank: self.rank, value: "trace".into(), ..Place::default() });
@@ -505,7 +506,7 @@ impl Engine {
         Ok(())
     }
 
-    /// All parameters and moments of the loaded programs, in order of names.
+    /// All parameters and optimizer states of the loaded programs, in order of names.
     pub fn states(&self) -> impl Iterator<Item = &StateInfo> {
         self.state.values().map(|s| &s.info)
     }
@@ -519,7 +520,7 @@ impl Engine {
         ExecError::State { rank: self.rank, name: name.into(), problem }
     }
 
-    /// What this device holds of a parameter or moment: a range of each dim.
+    /// This device's range of a parameter or optimizer state along each dim.
     pub fn state_ranges(&self, name: &str) -> Result<&[Range<usize>], ExecError> {
         Ok(&self.held(name)?.ranges)
     }
@@ -545,13 +546,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether to look at the memory in use after each step of a program; that takes time. Forgets what was seen.
+    /// Starts or stops to sample the memory in use after each step, which takes time, and resets the peak.
     pub fn watch_memory(&mut self, watch: bool) {
         self.executor.watch_memory(watch);
     }
 
-    /// Memory of the device in use, its peak while it was watched, and what is reserved; none where the device does not
-    /// tell. To be compared with `peak_bytes` of the Plan's summary. A device that several ranks share tells of all of them.
+    /// Memory of the device in use, its peak while it was watched, and the reserved memory; none if the device does not
+    /// report it. Compare it with `peak_bytes` of the Plan's summary. A device that several ranks share reports the sum
+    /// of all.
     pub fn memory(&mut self) -> Option<Memory> {
         self.executor.memory()
     }

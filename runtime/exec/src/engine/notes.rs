@@ -1,4 +1,4 @@
-//! What a device tells of itself: notes for the user, and what it works on.
+//! Notes of a device for the user.
 
 use super::{Engine, ProgramId};
 use meshwright_device::error::NoAttentionKernel;
@@ -7,18 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 impl Engine {
-    /// What the user should know of how the device communicates ([`Transport::note`](meshwright_comm::Transport::note)) and computes.
+    /// Notes for the user on how the device communicates ([`Transport::note`](meshwright_comm::Transport::note)) and
+    /// computes.
     pub fn notes(&self) -> Vec<String> {
         let all = [self.transport.note(), self.executor.note(), self.products_note.as_deref()];
         all.into_iter().flatten().map(str::to_string).collect()
     }
 
-    /// By step of the Plan, why attention of a program has no kernel on this device.
+    /// Reasons why attention steps of a program have no kernel on this device, by step.
     pub fn attention_without_kernel(&self, program: ProgramId) -> BTreeMap<usize, NoAttentionKernel> {
         self.executor.attention_without_kernel(program.0)
     }
 
-    /// What the user should know of how programs ran since it was last asked for.
+    /// Note for the user on the runs since the last call.
     pub(super) fn take_note(&mut self) -> Option<String> {
         let why = self.executor.take_news()?;
         Some(format!(

@@ -1,10 +1,10 @@
-//! Where a step of a Plan is, for errors.
+//! The place of a step of a Plan, for errors.
 
 use crate::error::{ExecError, Place};
 use meshwright_device::{CompileError, LoweringError};
 use meshwright_plan::Plan;
 
-/// Where a step of a Plan is, for errors.
+/// The place of a step of a Plan, for errors.
 pub fn place(plan: &Plan, rank: usize, step_number: Option<u64>, step: Option<usize>) -> Box<Place> {
     let found = step.and_then(|i| plan.steps.get(i).map(|s| (i, s)));
     let origin = found.and_then(|(_, s)| s.origin.first());

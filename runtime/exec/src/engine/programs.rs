@@ -19,13 +19,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a buffer is bound to before a run.
+/// The value of a buffer before a run.
 pub(crate) enum Binding<'a> {
-    /// What the host has.
+    /// A tensor of the host.
     Host(HostTensor),
     /// A kept tensor, which is then no longer kept.
     Stored(&'a str),
-    /// A kept tensor, which stays: what the program does with its storage is done to a copy.
+    /// A kept tensor, which stays: the program gets a copy if it changes the storage.
     Copy(&'a str),
 }
 
@@ -38,13 +38,13 @@ pub(crate) trait Executor: Send {
     /// The Plan of a program.
     fn plan(&self, program: usize) -> Option<&Arc<Plan>>;
 
-    /// By step, why a program's attention has no kernel.
+    /// Reasons why attention steps of a program have no kernel, by step.
     fn attention_without_kernel(&self, program: usize) -> BTreeMap<usize, NoAttentionKernel>;
 
     /// Binds a buffer; false where no such tensor is kept.
     fn bind(&mut self, program: usize, buf: BufId, value: Binding<'_>) -> bool;
 
-    /// Runs all steps; random values are those of `rng`, `at` is kept at the step that runs, and `recorder` is told of
+    /// Runs all steps; random values have the state `rng`, `at` is the step that runs, and `recorder` gets a record of
     /// each.
     fn run(
         &mut self,
@@ -65,34 +65,34 @@ pub(crate) trait Executor: Send {
     /// See [`Backend::fault`].
     fn fault(&mut self, problem: &str) -> Option<DeviceFault>;
 
-    /// Whether to look at the memory in use after each step, which takes time. Forgets what was seen.
+    /// Starts or stops to sample the memory in use after each step, which takes time, and resets the peak.
     fn watch_memory(&mut self, watch: bool);
 
-    /// Whether to look at every value that runs make from now on, and forgets what was seen.
+    /// Starts or stops to examine every value, and drops earlier findings.
     fn examine(&mut self, examine: bool);
 
-    /// What was seen of each buffer of the program that ran, by its number.
+    /// Finiteness of each buffer of the program that ran, by its number.
     fn take_examined(&mut self) -> Vec<Finiteness>;
 
-    /// Whether kernels that nothing is known of are measured from now on.
+    /// Whether kernels without a known time are measured in later runs.
     fn measure_kernels(&mut self, measure: bool) -> Result<(), DeviceError>;
 
-    /// What the device proposes for the choice of kernels; none where none are chosen, and then on no device.
+    /// The device's proposal for the choice of kernels; none if it does not choose, and then no device does.
     fn proposed_kernels(&mut self) -> Result<Option<KernelProposal>, DeviceError>;
 
-    /// Takes what the devices have proposed, in the order of their ranks.
+    /// Chooses kernels by the proposals of all devices, in the order of their ranks.
     fn choose_kernels(&mut self, proposed: &[KernelProposal]) -> Result<(), DeviceError>;
 
-    /// Whether the last run of a program was one that had been recorded.
+    /// Whether the last run of a program was a recorded one.
     fn replays(&self, program: usize) -> bool;
 
-    /// What the user should know of the runs since it was last asked for.
+    /// Note for the user on the runs since the last call.
     fn take_news(&mut self) -> Option<String>;
 
-    /// What the user should know of how the device computes.
+    /// Note for the user on how the device computes.
     fn note(&self) -> Option<&str>;
 
-    /// What memory was seen; none where the device does not tell.
+    /// Memory of the device; none if the device does not report it.
     fn memory(&mut self) -> Option<Memory>;
 
     /// The time of a product of two matrices of `n` rows and columns.
@@ -104,7 +104,7 @@ pub(crate) trait Executor: Send {
     /// Keeps a buffer under a name; it ends if `take`.
     fn store(&mut self, program: usize, buf: BufId, name: &str, take: bool);
 
-    /// Releases what is alive at the end of a program, but for `kept`.
+    /// Frees the buffers that are live at the end of a program, except `kept`.
     fn clear(&mut self, program: usize, kept: &BTreeSet<BufId>);
 
     /// Keeps a tensor.
@@ -134,19 +134,19 @@ impl Programs {
 struct ProgramsOn<B: Backend> {
     backend: B,
     programs: Vec<Program<B>>,
-    /// How far each is with being recorded.
+    /// Progress of each program towards a recording.
     recordings: Vec<Recording<B>>,
     kept: BTreeMap<String, Vec<Handle<B>>>,
     /// Why a program was not recorded that was to be.
     news: Option<String>,
-    /// The program that ran last, and those that have not run.
+    /// The program that ran last, and the programs that have not run.
     last: usize,
     fresh: BTreeSet<usize>,
-    /// Most bytes in use that were seen, where somebody watches.
+    /// Peak of the sampled memory in use, while it is watched.
     peak: Option<u64>,
     /// See [`Executor::take_waited`].
     waited: Duration,
-    /// What was seen of each buffer, where somebody looks.
+    /// Finiteness of each buffer, while values are examined.
     examined: Option<Vec<Finiteness>>,
 }
 
@@ -242,7 +242,7 @@ impl<B: Backend> Executor for ProgramsOn<B> {
             self.give_up(program);
         }
         if !self.recordings[program].is_done() && changes(&self.programs[program].plan) {
-            // What it changes may go to another place.
+            // States that it changes may move to another address.
             (0..self.programs.len()).filter(|other| *other != program).for_each(|other| self.give_up(other));
         }
         let ProgramsOn { backend, programs, recordings, last, peak, waited, examined, .. } = self;
@@ -391,12 +391,12 @@ impl<B: Backend> Executor for ProgramsOn<B> {
     }
 }
 
-/// How long a product took.
+/// Time of a matmul.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProductTime {
     pub(crate) wall: Duration,
-    /// Where threads of this process computed it: the processor time of the one that worked longest, and of all. Other processes on
-    /// the machine do not lengthen it.
+    /// If threads of this process computed it: the processor time of the thread that worked longest, and of all
+    /// threads. Other processes on the machine do not change it.
     pub(crate) processor: Option<(Duration, Duration)>,
 }
 

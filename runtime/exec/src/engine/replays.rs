@@ -1,14 +1,14 @@
 //! Runs that are recorded once and then run again by one call: on a GPU, where a step is hundreds of launches, the host then makes
 //! one.
 //!
-//! The recording reads and writes what is where it was then: inputs are written over those of the recorded run, and parameters and
-//! moments that are not updated where they lie are copied back at its end. Nothing can be allocated while it is made. So the first run of a
-//! program chooses kernels, the second shows what is updated in place, and the third is a rehearsal of the recording, which leaves the
-//! pools with all the memory that the recorded run is to take from them; it is repeated where something goes elsewhere than in the
-//! run before.
+//! A recording has fixed addresses: inputs are written over those of the recorded run, and parameters and optimizer
+//! state that are not updated in place are copied back at its end. Nothing can be allocated while it is made. So the
+//! first run of a program chooses kernels, the second shows which values are updated in place, and the third is a
+//! rehearsal, which leaves in the pools all the memory that the recorded run takes from them. The rehearsal is repeated
+//! while an address differs from the run before.
 //!
-//! Where a program has collectives, they are part of the recording, and all devices record the same runs: each says what came of a
-//! rehearsal or a recording, and the least of it counts for all.
+//! Collectives of a program are part of the recording, and all devices record the same runs: each reports the outcome
+//! of a rehearsal or a recording, and the least outcome counts for all.
 
 use super::runner::{Program, RunError};
 use crate::backend::{Backend, DeviceError, Handle, Overwrite, Replay, Shaped};
@@ -18,38 +18,38 @@ use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How far a program is with being recorded.
+/// Progress of a program towards a recording.
 pub(crate) enum Recording<B: Backend> {
     /// It will not be.
     Never,
-    /// It has not run, or somebody looked at what it does.
+    /// It has not run, or its values were examined.
     Unknown,
-    /// Its next run shows what is updated in place.
+    /// Its next run shows which values are updated in place.
     Ready,
-    /// It is to be rehearsed, with what has been found to move.
+    /// Its next run is a rehearsal, with the tensors that moved so far.
     Rehearsal(FixedTensors<B>),
     /// The next run is to be recorded.
     Next(FixedTensors<B>),
     Done(Recorded<B>),
 }
 
-/// What stays where it is from run to run.
+/// Tensors with a fixed address in all runs.
 pub(crate) struct FixedTensors<B: Backend> {
-    /// Inputs, and what writes them anew.
+    /// Inputs, each with the function that overwrites it.
     inputs: BTreeMap<BufId, (Handle<B>, Overwrite)>,
-    /// The names of what is not updated in place.
+    /// Names of the values that are not updated in place.
     moved: BTreeSet<String>,
     /// Its tensors, to which it is copied back.
     stays: BTreeMap<String, Shaped<Handle<B>>>,
-    /// Whether the device is prepared to record.
+    /// Whether the device is prepared for a recording.
     prepared: bool,
     /// Whether the program has collectives.
     communicates: bool,
-    /// How many runs were recorded in vain.
+    /// Failed recordings.
     failures: usize,
 }
 
-/// What came of a rehearsal or a recording. The least of all devices counts.
+/// Outcome of a rehearsal or a recording. The least of all devices counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum RecordingOutcome {
     /// The program cannot be recorded.
@@ -67,7 +67,7 @@ pub(crate) struct Peers<'r> {
 }
 
 impl Peers<'_> {
-    /// The least of what came of it on all devices.
+    /// The least outcome of all devices.
     fn least(&mut self, mine: RecordingOutcome) -> Result<RecordingOutcome, CommError> {
         let (size, rank) = (self.transport.size(), self.transport.rank());
         let world = match Group::world(size, rank) {
@@ -95,10 +95,10 @@ pub(crate) struct Recorded<B: Backend> {
     bound: Vec<(BufId, String)>,
 }
 
-/// What an ordinary run is to read in place of a recorded one.
+/// Inputs of an ordinary run after a recorded one.
 pub(crate) struct OrdinaryInputs<H> {
     pub(crate) inputs: Vec<(BufId, H)>,
-    /// By the names under which they are kept.
+    /// Tensors by the names of their states.
     pub(crate) kept: Vec<(BufId, String)>,
 }
 
@@ -106,14 +106,15 @@ pub(crate) struct OrdinaryInputs<H> {
 /// calls the driver at a bad moment breaks a recording off.
 const MOST_FAILURES: usize = 4;
 
-/// What a program changes of what the device keeps: its name, where it is read, and where it is at the end.
+/// The states that a program changes: name, buffer at the start, and buffer at the end.
 fn changed(plan: &Plan) -> Vec<(String, BufId, BufId)> {
     let kept = [ProgramInputKind::Param, ProgramInputKind::OptimizerState];
     let leaves = plan.program_inputs.iter().filter(|l| kept.contains(&l.kind));
     leaves.filter_map(|l| Some((l.name.clone(), l.buf, l.next?))).collect()
 }
 
-/// Whether a program changes states without training, and draws nothing: what is drawn then depends on more than the number of the step.
+/// Whether a program changes states without training, and draws no random values: they would depend on more than the
+/// number of the step.
 fn decodes(plan: &Plan) -> bool {
     let draws = |step: &Step| match &step.prim {
         Prim::Random { .. } => true,
@@ -127,12 +128,12 @@ fn communicates(plan: &Plan) -> bool {
     plan.steps.iter().any(|s| s.collective().is_some())
 }
 
-/// Whether a program changes what the device keeps.
+/// Whether a program changes states.
 pub(crate) fn changes(plan: &Plan) -> bool {
     !changed(plan).is_empty()
 }
 
-/// Where what a program changes is, by name. Of nothing there is no tensor.
+/// Addresses of the states that a program changes, by name. An empty tensor has none.
 type Locations = BTreeMap<String, u64>;
 
 fn locations<B: Backend>(
@@ -148,13 +149,14 @@ fn locations<B: Backend>(
     found.into_iter().map(|(name, tensor)| Ok((name, graphs.location(&tensor)?))).collect()
 }
 
-/// The names of what has gone elsewhere in a run.
+/// Names of the states whose address changed in a run.
 fn moved(before: &Locations, after: Locations) -> BTreeSet<String> {
     after.into_iter().filter(|(name, at)| before.get(name) != Some(at)).map(|(name, _)| name).collect()
 }
 
 impl<B: Backend> Recording<B> {
-    /// Of a program that has not run. Those are recorded that train or decode. Gives why one of these is not, when that is known now.
+    /// For a program that has not run. Programs that train or decode are recorded; if one cannot be and that is known
+    /// now, gives the reason.
     pub(crate) fn of(backend: &mut B, plan: &Plan, records_calls: bool) -> (Recording<B>, Option<String>) {
         if backend.graphs().is_none() || !(plan.trains() || decodes(plan)) {
             return (Recording::Never, None);
@@ -182,7 +184,7 @@ impl<B: Backend> Recording<B> {
         Some(self.fixed()?.stays.get(name)?.0.clone())
     }
 
-    /// Whether the host writes that input.
+    /// Whether the host overwrites that input.
     pub(crate) fn is_written(&self, buf: BufId) -> bool {
         self.fixed().is_some_and(|fixed| fixed.inputs.contains_key(&buf))
     }
@@ -194,7 +196,7 @@ impl<B: Backend> Recording<B> {
         true
     }
 
-    /// Has the program run in the ordinary way again, until it is recorded anew. Gives what is to be bound for the run at hand.
+    /// Discards the recording, until there is a new one. Gives the tensors to bind for the current run.
     pub(crate) fn give_up(&mut self, backend: &mut B) -> Option<OrdinaryInputs<Handle<B>>> {
         if matches!(self, Recording::Never) {
             return None;
@@ -212,7 +214,7 @@ impl<B: Backend> Recording<B> {
         }
     }
 
-    /// Binds what the host has to an input. Of a recorded program it must be one that the host writes.
+    /// Binds an input of the host. A recorded program must have recorded it as one that the host overwrites.
     pub(crate) fn write(&mut self, backend: &mut B, program: &mut Program<B>, buf: BufId, host: HostTensor) {
         let (is_done, known) = (self.is_done(), self.is_written(buf));
         let fixed = match self {
@@ -222,7 +224,7 @@ impl<B: Backend> Recording<B> {
         };
         if let Some((tensor, overwrite)) = fixed.inputs.get_mut(&buf) {
             overwrite(host);
-            // What is recorded reads it where it is.
+            // The recording reads it at this address.
             if !is_done {
                 program.bind(buf, vec![tensor.clone()]);
             }
@@ -231,7 +233,7 @@ impl<B: Backend> Recording<B> {
         let (dtype, shape) = (host.dtype(), host.shape.clone());
         let mut tensors = backend.upload(host, None);
         if let (Some(graphs), [tensor]) = (backend.graphs(), &mut tensors[..]) {
-            // What cannot be written anew is uploaded each time, and gives up what was recorded.
+            // An input that cannot be overwritten is uploaded each time, and prevents a recording.
             if let Ok((writable, overwrite)) = graphs.writable(&(tensor.clone(), dtype, shape)) {
                 *tensor = writable.clone();
                 fixed.inputs.insert(buf, (writable, overwrite));
@@ -240,7 +242,8 @@ impl<B: Backend> Recording<B> {
         program.bind(buf, tensors);
     }
 
-    /// Runs a program by `plain`, or again what was recorded of it. Gives why it will not be recorded, when that shows.
+    /// Runs a program by `plain`, or launches its recording. Gives the reason if it is found that it cannot be
+    /// recorded.
     pub(crate) fn run(
         &mut self,
         backend: &mut B,
@@ -301,18 +304,18 @@ impl<B: Backend> Recorded<B> {
 }
 
 impl<B: Backend> FixedTensors<B> {
-    /// Of a program that has run twice.
+    /// For a program that has run twice.
     fn of(plan: &Plan, moved: BTreeSet<String>) -> FixedTensors<B> {
         let (inputs, stays) = (BTreeMap::new(), BTreeMap::new());
         FixedTensors { inputs, moved, stays, prepared: false, communicates: communicates(plan), failures: 0 }
     }
 
-    /// The least of what came of it on all devices that take part in the program.
+    /// The least outcome of all devices that take part in the program.
     fn least(&self, peers: &mut Peers<'_>, mine: RecordingOutcome) -> Result<RecordingOutcome, CommError> {
         if self.communicates { peers.least(mine) } else { Ok(mine) }
     }
 
-    /// Runs a program as when it is recorded, which needs the same memory. Gives what is next, or why it cannot be recorded.
+    /// Runs a program with the memory of a recorded run. Gives the next state, or the reason why it cannot be recorded.
     fn rehearsed(
         mut self,
         backend: &mut B,
@@ -348,15 +351,15 @@ impl<B: Backend> FixedTensors<B> {
         })
     }
 
-    /// Gives up what the device was prepared for.
+    /// Undoes the preparation of the device.
     fn unprepare(&mut self, backend: &mut B) {
         if let (true, Some(graphs)) = (std::mem::take(&mut self.prepared), backend.graphs()) {
-            // It is no longer prepared, and says that nothing was recorded.
+            // The error says that nothing was recorded.
             let _ = graphs.finish();
         }
     }
 
-    /// Takes hold of what is copied back. Gives where all is that the run will change.
+    /// Keeps the tensors that are copied back. Gives the addresses of all states that the run changes.
     fn hold(&mut self, backend: &mut B, program: &mut Program<B>) -> Result<Locations, DeviceError> {
         let before = locations(backend, program, |buf, _| buf)?;
         let stays = changed(&program.plan).into_iter().filter(|(name, ..)| self.moved.contains(name));
@@ -364,7 +367,7 @@ impl<B: Backend> FixedTensors<B> {
         Ok(before)
     }
 
-    /// Copies back what is held. Gives where all is that the run has changed.
+    /// Copies back the kept tensors. Gives the addresses of all states that the run changed.
     fn copied_back(&self, backend: &mut B, program: &mut Program<B>) -> Result<Locations, DeviceError> {
         let after = locations(backend, program, |_, next| next)?;
         let nexts: Vec<_> = changed(&program.plan)
@@ -405,7 +408,7 @@ impl<B: Backend> FixedTensors<B> {
             (Ok(_), _) => ELSEWHERE.into(),
             (Err(why), _) => why,
         };
-        // What failed has left parts of the arena unwritten.
+        // The failed run has left parts of the arena unwritten.
         program.drop_values();
         backend.renew_arena();
         before.restore(backend, program);
@@ -430,7 +433,7 @@ impl<B: Backend> FixedTensors<B> {
         graphs.start().map_err(said)?;
         if self.communicates {
             #[expect(unsafe_code, reason = "a stream is known by its address")]
-            // SAFETY: it is the stream of the device, which is there as long as the device.
+            // SAFETY: it is the stream of the device, which lives as long as the device.
             unsafe {
                 peers.recorder().map_err(said)?.start_recording(stream);
             }
@@ -440,7 +443,7 @@ impl<B: Backend> FixedTensors<B> {
         let ran = plain(backend, program, peers).map_err(RunError::into_text);
         *peers.sequence = sequence;
         let ended = ran.and_then(|()| self.completed(backend, program, locations));
-        // It ends in any case, with what was recorded of collectives first.
+        // It ends in any case, the recording of collectives first.
         let calls =
             if self.communicates { Some(peers.recorder().map_err(said)?.finish_recording()) } else { None };
         let replay = backend.graphs().map(|g| g.finish());
@@ -448,7 +451,7 @@ impl<B: Backend> FixedTensors<B> {
         Ok((replay.ok_or("there is no such device")?.map_err(said)?, calls))
     }
 
-    /// Records that what is held is copied back, and checks that all else is where it was.
+    /// Records the copies back, and checks that all other addresses are as before.
     fn completed(&self, backend: &mut B, program: &mut Program<B>, before: &Locations) -> Result<(), String> {
         let after = self.copied_back(backend, program).map_err(said)?;
         match moved(before, after).iter().find(|name| !self.moved.contains(*name)) {
@@ -461,10 +464,10 @@ impl<B: Backend> FixedTensors<B> {
 /// Why a program with collectives is not recorded.
 const CALLS_ARE_NOT_RECORDED: &str = "NCCL's collectives are recorded only where each GPU has a process of its own \
                                       (`mpirun -n N meshwright …`) and no host waits for them";
-/// Why what could be recorded here was not.
+/// The reason if a recording that was possible here failed on another device.
 const ELSEWHERE: &str = "another device could not record it";
 
-/// What a run begins with: what it reads, and what all that it changes is, on the host.
+/// State before a run: its operands, and on the host the values that it changes.
 struct Before<B: Backend> {
     unchanged: Vec<(BufId, Vec<Handle<B>>)>,
     changed: Vec<(BufId, HostTensor)>,

@@ -35,15 +35,16 @@ pub(crate) struct Program<B: Backend> {
     /// The steps that are done after a launch.
     done: BTreeMap<LaunchId, Vec<usize>>,
     handles: Handles<B>,
-    /// Calls in flight of each started collective, by its id. After a run that failed it holds those that were not waited for.
+    /// Calls in flight of each started collective, by its id. After a failed run these are the calls that were not
+    /// waited for.
     in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
     /// Messages to the next stages that are on their way, the oldest first.
     pub(super) sent: VecDeque<Vec<InFlightCall<B>>>,
-    /// Messages so far over each link.
+    /// Number of messages so far over each link.
     pub(super) messages: BTreeMap<Arc<[usize]>, u64>,
-    /// Most bytes that it needs at once by the Plan, less what this device never makes.
+    /// Peak of live bytes by the Plan, without values that this device fuses away.
     pub(crate) planned: u64,
-    /// Where the results of kernels lie, on devices that have an arena.
+    /// Offsets of the kernels' results, on devices that have an arena.
     pub(crate) arena: Arc<Arena>,
 }
 
@@ -91,7 +92,7 @@ impl From<DeviceError> for RunError {
     }
 }
 
-/// What a run is given, and what it tells.
+/// State of a run, and its results.
 pub(crate) struct RunContext<'r> {
     /// Its number.
     pub(crate) program: usize,
@@ -102,11 +103,11 @@ pub(crate) struct RunContext<'r> {
     /// The step that runs.
     pub(crate) at: &'r mut Option<usize>,
     pub(crate) recorder: Option<&'r mut Recorder>,
-    /// Most bytes in use that were seen, where somebody watches.
+    /// Peak of the sampled memory in use, while it is watched.
     pub(crate) peak: Option<&'r mut u64>,
     /// Grows by the time that this device waits for others.
     pub(crate) waited: &'r mut Duration,
-    /// What is seen of each buffer, where somebody looks.
+    /// Finiteness of each buffer, while values are examined.
     pub(crate) examined: Option<&'r mut Vec<Finiteness>>,
 }
 
@@ -120,7 +121,7 @@ impl RunContext<'_> {
         }
     }
 
-    /// Ends what computes; gives the time.
+    /// Ends a stretch of computation; gives the time.
     pub(super) fn close(&mut self) -> u64 {
         self.recorder.as_mut().map_or(0, |r| r.close())
     }
@@ -130,10 +131,10 @@ impl RunContext<'_> {
     }
 }
 
-/// What no device of a kind runs yet, and the step at which it shows.
+/// A part of the Plan that no device of this kind can run, and the step that has it.
 fn not_yet(plan: &Plan, has_arena: bool) -> Option<(usize, &'static str)> {
     let sends = plan.steps.iter().position(|s| matches!(s.prim, Prim::Send { .. }))?;
-    // What is sent would have to keep its place in the arena until it has arrived.
+    // A sent value would have to stay in the arena until it has arrived.
     let gpus = "pipelines do not run on GPUs yet: run it on CPUs, or leave the rule that splits the loop out";
     has_arena.then_some((sends, gpus))
 }
@@ -188,7 +189,7 @@ impl<B: Backend> Program<B> {
         &self.device.left
     }
 
-    /// Whether it has kernels of its own, among them those that draw.
+    /// Whether it has kernels that draw random values.
     pub(crate) fn draws(&self) -> bool {
         self.kernels.iter().any(Option::is_some)
     }
@@ -199,13 +200,13 @@ impl<B: Backend> Program<B> {
         (buffer.dtype, buffer.shape(&self.plan.mesh, &self.coords))
     }
 
-    /// Binds a buffer to what the host has.
+    /// Binds a buffer to a tensor of the host.
     pub(crate) fn bind_host(&mut self, backend: &mut B, buf: BufId, value: HostTensor) {
         let values = self.device.pairs.get(&buf).copied();
         self.bind(buf, backend.upload(value, values));
     }
 
-    /// Binds an input to what the host has.
+    /// Binds an input to a tensor of the host.
     pub(crate) fn bind_input(&mut self, backend: &mut B, buf: BufId, value: HostTensor) {
         self.bind(buf, backend.upload_input(value));
     }
@@ -254,7 +255,7 @@ impl<B: Backend> Program<B> {
         backend.download(tensors, dtype, self.device.pairs.get(&buf).copied(), &shape)
     }
 
-    /// Gives up all that a run has left behind, and what was bound for it.
+    /// Drops all values of a run, and the values that were bound for it.
     pub(crate) fn drop_values(&mut self) {
         let mut before = std::mem::replace(&mut self.handles, Handles::<B>::new());
         for (_, id) in self.device.slots.tables() {
@@ -294,7 +295,7 @@ impl<B: Backend> Program<B> {
         ids.iter().try_for_each(|id| self.launch(backend, *id, run))
     }
 
-    /// What a launch is told as where kernels are counted by line or by launch.
+    /// The name of a launch in kernel counts by line or by launch.
     fn counted_under(&self, by: KernelsBy, id: LaunchId, launch: &Launch) -> String {
         let origin = origin(&self.plan, launch).unwrap_or_default();
         match by {
@@ -340,7 +341,7 @@ impl<B: Backend> Program<B> {
             }
         }
         if launching.is_some() {
-            // Waits for what the device still has to do.
+            // Waits for the device's work.
             backend.memory()?;
         }
         launch.frees.iter().for_each(|id| self.free(backend, *id));
@@ -374,7 +375,7 @@ impl<B: Backend> Program<B> {
                     if c.unread {
                         tensors.into_iter().for_each(|t| backend.recycle(t));
                     } else {
-                        // What it started as is replaced if it was not read.
+                        // The initial value is replaced if it was not read.
                         self.bind(c.current, tensors);
                     }
                 }
@@ -439,11 +440,11 @@ impl<B: Backend> Program<B> {
         }
     }
 
-    /// Looks at the memory in use after a step, to which belongs what it has just released: it was there beside the
+    /// Samples the memory in use after a step, with the storage that the step has just freed, which was live with the
     /// results.
     fn look(&self, backend: &B, done: &[usize], run: &mut RunContext<'_>) -> Result<(), RunError> {
         let Some(peak) = &mut run.peak else { return Ok(()) };
-        // Storage that goes to what is never made is released too.
+        // Storage that a fused-away value would get is freed too.
         let steps = || done.iter().map(|step| &self.plan.steps[*step]);
         let given = steps().flat_map(|s| &s.aliases).filter(|(_, to)| self.device.never.contains(to));
         let freed = steps().flat_map(|s| &s.free).chain(given.map(|(from, _)| from));
@@ -463,7 +464,7 @@ impl<B: Backend> Program<B> {
         done.iter().flat_map(|step| &self.plan.steps[*step].writes).map(|o| o.buf).collect()
     }
 
-    /// Looks at values that were just made, where somebody asked for it.
+    /// Examines new values, if values are examined.
     pub(super) fn examine(
         &mut self,
         backend: &B,
@@ -544,7 +545,7 @@ impl<B: Backend> Program<B> {
         run.transport.try_start(group, &tag, memory, |m| call_on(call, m).map_err(RunError::from))
     }
 
-    /// Waits for the calls of a collective, and unpacks what they gave.
+    /// Waits for the calls of a collective, and unpacks their results.
     pub(super) fn wait(
         &mut self,
         backend: &mut B,
@@ -557,7 +558,7 @@ impl<B: Backend> Program<B> {
         if let (true, Some(graphs)) =
             (run.transport.recorder().is_some_and(|r| r.is_recording()), backend.graphs())
         {
-            // In what is recorded nothing is to come after a collective for ever that does not need it.
+            // A recording may have nothing after a collective that does not depend on it.
             graphs.stream()?;
         }
         let mut begin = run.close();

@@ -7,7 +7,7 @@ use meshwright_device::lowering::local::{DeviceContext, Local};
 use meshwright_gpu::products::LARGE_PRODUCT;
 use meshwright_plan::{Plan, Prim};
 
-/// Elements of a half type that are 16 bytes: what the fast kernels of a Hopper GPU read at once.
+/// Elements of a half type in 16 bytes, the width of one load in the fast kernels of a Hopper GPU.
 const NARROWEST: usize = 8;
 
 /// A large product that no fast kernel computes.
@@ -21,8 +21,8 @@ pub struct SlowProduct {
     pub because: String,
 }
 
-/// Large products of a Plan that tensor cores do not multiply: of wide types, or narrower than what these read at once. Whatever else ends at
-/// no multiple of 16 bytes is cut (`meshwright_gpu::products`).
+/// Large matmuls of a Plan that tensor cores do not compute: those of wide types, or narrower than one load of such a
+/// kernel. Other extents that are not multiples of 16 bytes are cut (`meshwright_gpu::products`).
 ///
 /// # Errors
 /// Where the Plan contradicts itself.

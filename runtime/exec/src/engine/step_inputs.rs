@@ -1,4 +1,4 @@
-//! The inputs of programs: what a device needs of each, given anew for a step or held on the device for many.
+//! The inputs of programs: the ranges of each on a device, given anew for a step or held on the device for many steps.
 
 use super::programs::Binding;
 use super::{DeviceReport, Engine, Inputs, ProgramId, mismatch};
@@ -14,7 +14,7 @@ pub struct LocalInput {
     pub name: String,
     /// Its dims in declared order; the first counts examples.
     pub dims: Vec<Dim>,
-    /// What the device needs of each dim; may be empty.
+    /// The device's range of each dim; may be empty.
     pub ranges: Vec<Range<usize>>,
     /// Type of the elements.
     pub dtype: DType,
@@ -55,12 +55,12 @@ impl Engine {
         Ok(local_inputs(self.plan(program)?, self.rank))
     }
 
-    /// Keeps inputs on the device, for any number of [`Engine::run_held`], in place of those that were held before. They take
-    /// memory there that the Plan's peak does not count.
+    /// Keeps inputs on the device, for any number of [`Engine::run_held`], and drops earlier ones. The Plan's peak does
+    /// not count their memory.
     ///
     /// # Errors
     ///
-    /// Where they do not fit the program.
+    /// If they do not fit the program.
     pub fn hold_inputs(&mut self, program: ProgramId, inputs: Vec<HostTensor>) -> Result<(), ExecError> {
         let plan = self.plan(program)?.clone();
         for (buf, value) in self.fitting(&plan, inputs)? {
@@ -73,7 +73,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Where there is no such program.
+    /// If there is no such program.
     pub fn release_inputs(&mut self, program: ProgramId) -> Result<(), ExecError> {
         let plan = self.plan(program)?.clone();
         for leaf in plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input) {
@@ -86,7 +86,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Where one is not held, and those of [`Engine::run`].
+    /// If one is not held, and the errors of [`Engine::run`].
     pub fn run_held(&mut self, program: ProgramId, step_number: u64) -> Result<DeviceReport, ExecError> {
         self.run_with(program, Inputs::Held, step_number)
     }

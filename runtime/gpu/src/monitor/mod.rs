@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
 
-/// Which GPU, as messages name it.
+/// The name of a GPU in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuName {
-    /// Its number among those that this process sees.
+    /// Its number among the GPUs that this process sees.
     pub ordinal: u32,
     /// Its place on the PCI bus, such as `0000:1b:00.0`.
     pub bus_id: String,
@@ -30,7 +30,7 @@ impl fmt::Display for GpuName {
 pub struct GpuMonitor {
     name: GpuName,
     driver: Driver,
-    /// Where the system has NVML.
+    /// NVML, if the system has it.
     nvml: Option<(Nvml, Mutex<Watched>)>,
 }
 
@@ -52,12 +52,12 @@ impl GpuMonitor {
         Some(GpuMonitor { name, driver, nvml })
     }
 
-    /// Which GPU it is.
+    /// The name of the GPU.
     pub fn name(&self) -> &GpuName {
         &self.name
     }
 
-    /// What is wrong with the GPU, as far as NVML knows.
+    /// The faults of the GPU, as far as NVML knows them.
     pub fn health(&self) -> GpuHealth {
         let Some((nvml, watched)) = &self.nvml else { return GpuHealth::default() };
         let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,10 +1,10 @@
-//! What cuBLASLt offers, of `cublasLt.h`: declared here, since the bindings that there are cannot open a file that the user
-//! names.
+//! The interface of cuBLASLt, from `cublasLt.h`: declared here, since existing bindings cannot open a file that the
+//! user names.
 
 use crate::load::functions;
 use std::ffi::{c_char, c_int, c_void};
 
-/// What a function answers, 0 for success.
+/// Result of a function, 0 for success.
 pub(super) type LtStatus = c_int;
 
 pub(super) const SUCCESS: LtStatus = 0;
@@ -12,7 +12,7 @@ pub(super) const SUCCESS: LtStatus = 0;
 /// A handle of the library: of itself, a description, a layout or a preference.
 pub(super) type LtHandle = *mut c_void;
 
-/// How a product is computed, in the library's own terms.
+/// An algorithm, in the library's own terms.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Algorithm(pub(super) [u64; 8]);
@@ -29,7 +29,7 @@ pub(super) struct Proposal {
 }
 
 functions! {
-    /// What products need.
+    /// The functions for matmuls.
     pub(super) Functions needs "cuBLAS 12" {
         create = "cublasLtCreate" (*mut LtHandle) -> LtStatus;
         destroy = "cublasLtDestroy" (LtHandle) -> LtStatus;
@@ -60,7 +60,7 @@ functions! {
     }
 }
 
-/// `cublasComputeType_t`: in what is summed.
+/// `cublasComputeType_t`: the type of the sum.
 pub(super) mod compute {
     pub(in super::super) const F32: i32 = 68;
     pub(in super::super) const F32_BY_TF32: i32 = 77;
@@ -92,13 +92,13 @@ pub(super) mod description {
 /// `cublasOperation_t`.
 pub(super) const TRANSPOSED: i32 = 1;
 
-/// `cublasLtEpilogue_t`, some of which are sums: `RELU_AUX_BIAS` is one of three.
+/// `cublasLtEpilogue_t`, some of whose values are sums: `RELU_AUX_BIAS` is the sum of three.
 pub(super) mod epilogue {
     pub(in super::super) const DEFAULT: u32 = 1;
     pub(in super::super) const RELU: u32 = 2;
     pub(in super::super) const BIAS: u32 = 4;
     pub(in super::super) const GELU: u32 = 32;
-    /// With something beside the result that is read or written.
+    /// With a second operand or result.
     pub(in super::super) const AUX: u32 = 128;
     pub(in super::super) const GELU_GRAD: u32 = 64 | AUX;
     pub(in super::super) const RELU_GRAD: u32 = 8 | AUX;
@@ -117,9 +117,9 @@ pub(super) mod layout {
 pub(super) mod preference {
     pub(in super::super) const MAX_WORKSPACE: i32 = 1;
     pub(in super::super) const REDUCTIONS: i32 = 3;
-    /// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`, beside none: parts of a sum are added in the type in which is summed, never in that of
-    /// the result.
+    /// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`, besides none: parts of a sum are added in the type of the sum, never
+    /// in the type of the result.
     pub(in super::super) const IN_COMPUTE_TYPE: u32 = 2;
-    /// Those of the other matrices follow.
+    /// The other matrices follow.
     pub(in super::super) const MIN_ALIGNMENT_A: i32 = 5;
 }

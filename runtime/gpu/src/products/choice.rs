@@ -1,4 +1,4 @@
-//! Which of the ways to compute products are taken: what was measured to be fastest, kept in a file.
+//! The choice of kernels for matmuls: the fastest by measurement, kept in a file.
 
 use super::api::Algorithm;
 use super::product::ProductKey;
@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-/// What was chosen for the products of one GPU and version of the library, by the text of their key.
+/// The kernels of one GPU and version of the library, by the text of the matmul's key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelChoices(BTreeMap<String, Algorithm>);
 
 impl KernelChoices {
-    /// What was chosen for a product.
+    /// The kernel of a matmul.
     pub fn of(&self, key: &ProductKey) -> Option<Algorithm> {
         self.0.get(&key.to_string()).copied()
     }
@@ -26,17 +26,17 @@ impl KernelChoices {
         self.0.remove(&key.to_string());
     }
 
-    /// How many products have a choice.
+    /// Number of matmuls with a kernel.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none has.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What others have chosen goes before what is here.
+    /// Adds the choices of others, which take precedence.
     pub fn take_over(&mut self, others: KernelChoices) {
         self.0.extend(others.0);
     }
@@ -63,7 +63,7 @@ impl KernelChoices {
         KernelChoices(text.lines().filter_map(line).collect())
     }
 
-    /// What a file holds; nothing where there is none.
+    /// The choices in a file; none without a file.
     pub fn load(path: &Path) -> std::io::Result<KernelChoices> {
         match std::fs::read_to_string(path) {
             Ok(text) => Ok(KernelChoices::from_text(&text)),

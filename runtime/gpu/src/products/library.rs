@@ -1,4 +1,4 @@
-//! The library, and how it is told of a product.
+//! The library, and the description of a matmul for it.
 
 use super::api::{
     self, Algorithm, Functions, LtHandle, LtStatus, Proposal, SUCCESS, compute, description, epilogue,
@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
 
 functions! {
-    /// What listing needs.
+    /// The function for listing.
     Version needs "cuBLAS 12" {
         version = "cublasLtGetVersion" () -> usize;
     }
 }
 
-/// The library as it is there; no GPU is needed.
+/// The installed library; needs no GPU.
 pub fn installed(paths: &Paths) -> Result<FoundLibrary, LoadError> {
     let library = Library::open(LibraryKind::CublasLt, paths)?;
     let f = Version::load(&library)?;
@@ -45,7 +45,7 @@ unsafe impl Send for Products {}
 /// A product whose description is made.
 struct PreparedProduct {
     description: LtHandle,
-    /// Of right, left and out: A, B, and both C and D of the library.
+    /// Layouts of right, left and out: A, B, and both C and D of the library.
     layouts: [LtHandle; 3],
     algorithm: Algorithm,
     workspace: usize,
@@ -94,8 +94,8 @@ impl Products {
     /// first.
     ///
     /// # Safety
-    /// The matrices, the bias and the workspace are memory of this GPU, which stays valid, and of which `out` and the
-    /// workspace are nobody else's, until the stream has come past the product.
+    /// The matrices, the bias and the workspace must be memory of this GPU and valid until the stream has finished the
+    /// matmul; until then nothing else may use `out` and the workspace.
     pub unsafe fn multiply(
         &mut self,
         product: &MatrixProduct,
@@ -110,7 +110,7 @@ impl Products {
         }
         let prepared = &self.prepared[&key];
         self.describe_places(prepared.description, product)?;
-        // One, in the type in which is summed, and what `out` is multiplied by before.
+        // One, in the type of the sum, and the factor of the old `out`.
         let one = match product.left.element {
             MatrixElement::F64 => 1.0f64.to_bits(),
             _ => u64::from(1.0f32.to_bits()),
@@ -158,7 +158,7 @@ impl Products {
         Ok(found?.into_iter().map(|p| p.algorithm).collect())
     }
 
-    /// Whether the library can compute a product in that way, which may be one that a damaged file names.
+    /// Whether the library accepts an algorithm for a matmul; a damaged file may name any.
     pub(super) fn accepts(
         &self,
         product: &MatrixProduct,
@@ -171,7 +171,7 @@ impl Products {
         Ok(accepted)
     }
 
-    /// Of which family of kernels the one is that a product was computed with, in the library's own numbers; none where it was not.
+    /// Family of the kernel that computed a matmul, in the library's own numbers; none before.
     pub(super) fn family(&self, key: &ProductKey) -> Option<i32> {
         let prepared = self.prepared.get(key)?;
         let (mut family, mut written) = (0i32, 0);
@@ -197,7 +197,7 @@ impl Products {
         algorithm: &Algorithm,
     ) -> bool {
         let mut found = Proposal::default();
-        // SAFETY: reads an algorithm, and writes what is said of it.
+        // SAFETY: reads an algorithm, and writes its description.
         let status = unsafe {
             (self.f.check)(self.handle, description, a, b, c, c, &raw const *algorithm, &raw mut found)
         };
@@ -226,7 +226,7 @@ impl Products {
         chosen: Option<Algorithm>,
     ) -> Result<PreparedProduct, ProductError> {
         let (description, layouts) = self.described(product)?;
-        // What is refused here is so on all devices that agreed on it: the library is the same.
+        // Devices that agreed on it have the same library, so all reject it.
         if let Some(algorithm) = chosen.filter(|a| self.checked(description, layouts, workspace, a)) {
             return Ok(PreparedProduct { description, layouts, algorithm, workspace });
         }
@@ -314,7 +314,7 @@ impl Products {
         if bias.is_some() || matches!(then, Follows::RightSums(_) | Follows::LeftSums(_)) {
             self.describe(made, description::BIAS_TYPE, &product.out.element.code())?;
         }
-        // What is proposed depends on how these are aligned.
+        // The proposals depend on the alignment of these.
         self.describe_places(made, product)?;
         for (place, matrix) in layouts.iter_mut().zip([&product.right, &product.left, &product.out]) {
             *place = self.layout(matrix, product.batches)?;
@@ -322,7 +322,7 @@ impl Products {
         Ok(())
     }
 
-    /// Where an epilogue reads and writes.
+    /// Sets the operands of the epilogue.
     fn describe_places(&self, made: LtHandle, product: &MatrixProduct) -> Result<(), ProductError> {
         let Epilogue { bias, then } = product.epilogue;
         let (vector, aux) = match then {
@@ -337,7 +337,7 @@ impl Products {
     }
 
     fn layout(&self, matrix: &Matrix, batches: usize) -> Result<LtHandle, ProductError> {
-        // What lies by rows is, by columns, the transposed matrix.
+        // A matrix in row order is its transpose in column order.
         let (rows, columns) = match matrix.order {
             Order::Rows => (matrix.columns, matrix.rows),
             Order::Columns => (matrix.rows, matrix.columns),

@@ -3,7 +3,7 @@
 use super::api::data;
 use std::fmt;
 
-/// What the elements of a matrix are.
+/// Type of a matrix's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MatrixElement {
     /// 64 bits.
@@ -53,38 +53,38 @@ impl fmt::Display for MatrixElement {
     }
 }
 
-/// Which elements of a matrix are side by side.
+/// The contiguous dim of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
-    /// Those of a row.
+    /// Elements of a row are contiguous.
     Rows,
-    /// Those of a column.
+    /// Elements of a column are contiguous.
     Columns,
 }
 
 /// Matrices of one shape in the memory of a GPU, one for each batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {
-    /// Where the first begins.
+    /// Address of the first element.
     pub address: u64,
-    /// What its elements are.
+    /// Type of the elements.
     pub element: MatrixElement,
     /// Its rows.
     pub rows: usize,
     /// Its columns.
     pub columns: usize,
-    /// Which elements are side by side.
+    /// The contiguous dim.
     pub order: Order,
     /// Elements from one row to the next, or from one column to the next.
     pub leading: usize,
     /// Elements from one matrix to the next; 0 where all batches have the same.
     pub batch_stride: usize,
-    /// Elements after the end of each row, or of each column, that are its own and that nobody reads; 0 where that is not known.
+    /// Padding after each row, or column, that nothing reads; 0 if unknown.
     pub spare: usize,
 }
 
-/// The matrices `[.., rows, columns]` of a tensor, and how many they are; none where no [`Matrix`] says where its elements
-/// are, so that it has to be copied first. `strides` are in elements.
+/// The matrices `[.., rows, columns]` of a tensor, and their number; none if no [`Matrix`] describes the strides, so
+/// that the tensor must be copied first. `strides` are in elements.
 pub fn matrix_of(
     address: u64,
     element: MatrixElement,

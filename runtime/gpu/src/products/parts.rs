@@ -1,22 +1,23 @@
-//! A large product as products that are fast: the kernels of a Hopper GPU take what begins, lies side by side and ends at multiples of
-//! 16 bytes, and others take twice as long and more (NVIDIA, *Matrix Multiplication Background*, "Tensor Core Requirements"; of a vocabulary of
-//! 50,257 words an H200 showed it). So what ends elsewhere is cut there, and the few rows, columns or terms that are left are a product of their own.
+//! A large matmul as several fast ones: the kernels of a Hopper GPU require starts, strides and extents that are
+//! multiples of 16 bytes, and other kernels take twice as long and more (NVIDIA, *Matrix Multiplication Background*,
+//! "Tensor Core Requirements"; an H200 showed it for a vocabulary of 50,257 words). So another extent is cut at such a
+//! multiple, and the few rows, columns or terms that are left are a matmul of their own.
 
 use super::matrix::{Matrix, Order};
 use super::product::{Bits, Epilogue, Follows, MatrixProduct};
 
-/// What fast kernels want addresses, steps and extents to be multiples of, in bytes.
+/// Alignment of addresses, strides and extents for fast kernels, in bytes.
 const ALIGNED: usize = 16;
 
-/// From how many multiplications on a product is cut. One of so many takes a GPU some 10 microseconds, and the rest, which is a launch
-/// more, a few.
+/// Multiplications from which a matmul is cut. Such a matmul takes a GPU some 10 microseconds, and the rest, which is
+/// one more launch, a few.
 pub const LARGE_PRODUCT: f64 = 2e9;
 
-/// How often each element of a matrix is multiplied at least where it is worth a copy: that reads and writes four bytes, for which a GPU has time for
-/// some 100 multiplications on tensor cores, and slow kernels take twice as long as fast ones.
+/// Multiplications of each matrix element from which a copy pays: a copy reads and writes four bytes, in which time a
+/// GPU does some 100 multiplications on tensor cores, and slow kernels take twice as long as fast ones.
 const OFTEN: f64 = 512.0;
 
-/// What of a product is cut.
+/// The extent of a matmul that is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CutAlong {
     Rows,
@@ -24,12 +25,12 @@ enum CutAlong {
 }
 
 impl Matrix {
-    /// How many elements fast kernels want extents of it to be multiples of.
+    /// Elements per alignment unit of fast kernels.
     fn unit(&self) -> usize {
         ALIGNED / self.element.bytes()
     }
 
-    /// Whether each of its rows, or columns, begins where fast kernels want it to.
+    /// Whether each of its rows, or columns, begins at the alignment of fast kernels.
     fn begins_aligned(&self) -> bool {
         let steps = [self.leading, self.batch_stride];
         self.address.is_multiple_of(ALIGNED as u64) && steps.iter().all(|n| n.is_multiple_of(self.unit()))
@@ -42,14 +43,14 @@ impl Matrix {
         ((before + lines * self.leading) * self.element.bytes()) as u64
     }
 
-    /// The same, where the gaps between its rows, or columns, are its own and nobody reads them.
+    /// The matrix, with gaps between its rows, or columns, that nothing else uses.
     pub fn with_own_gaps(self) -> Matrix {
         let extent = if self.order == Order::Rows { self.columns } else { self.rows };
         Matrix { spare: self.leading.saturating_sub(extent), ..self }
     }
 
-    /// Whether a product of so many multiplications is better made in a copy of it, in which rows begin where fast kernels want them to: where these
-    /// do not, and each element is multiplied so often that the copy is little beside it.
+    /// Whether a matmul of this size is faster with an aligned copy of the matrix: its rows are not aligned, and each
+    /// element is multiplied so often that the copy costs little.
     pub fn is_worth_a_copy(&self, batches: usize, multiplications: f64) -> bool {
         let elements = (self.rows * self.columns * batches) as f64;
         let lines = if self.order == Order::Rows { self.rows } else { self.columns };
@@ -87,7 +88,8 @@ impl Matrix {
 }
 
 impl Epilogue {
-    /// That of the part of a product from some row or column on. Sums that the part before has already are not made again.
+    /// The epilogue of the part of a matmul from some row or column on. Sums that the part before computes are not
+    /// repeated.
     fn from(&self, extent: CutAlong, at: usize, out: &Matrix) -> Epilogue {
         let (row, column) = match extent {
             CutAlong::Rows => (at, 0),
@@ -119,12 +121,12 @@ impl Epilogue {
 }
 
 impl MatrixProduct {
-    /// How many pairs of elements are multiplied.
+    /// Number of multiplied pairs of elements.
     pub fn multiplications(&self) -> f64 {
         [self.out.rows, self.out.columns, self.left.columns, self.batches].iter().map(|n| *n as f64).product()
     }
 
-    /// What its rows, columns and terms are best multiples of: where no matrix has them side by side, of anything.
+    /// Alignment units of its rows, columns and terms; 1 for a dim that is contiguous in no matrix.
     fn units(&self) -> [usize; 3] {
         let (left, right, out) = (&self.left, &self.right, &self.out);
         let [mut rows, mut columns, mut terms] = [1, out.unit(), 1];
@@ -147,7 +149,7 @@ impl MatrixProduct {
         [&self.left, &self.right, &self.out].iter().all(|m| m.begins_aligned())
     }
 
-    /// Whether fast kernels take it as it is.
+    /// Whether fast kernels take it without a cut.
     pub fn is_aligned(&self) -> bool {
         let extents = [self.out.rows, self.out.columns, self.left.columns];
         let (Follows::ReluKeeping(_) | Follows::ReluGrad(_)) = self.epilogue.then else {
@@ -158,8 +160,9 @@ impl MatrixProduct {
         plain.is_aligned()
     }
 
-    /// Products that together are this one, in their order: itself, where it has fewer than so many multiplications, ends where fast kernels
-    /// want it to, or where cutting it makes none of them fast. The first of several that has terms of the sum keeps them in `out`, where the last adds its own.
+    /// Matmuls that together are this one, in their order: itself, if it is smaller than `large`, is aligned, or
+    /// cutting makes no part fast. If terms of the sum are split, the first part stores its sum in `out`, and the last
+    /// adds its own.
     pub fn parts(&self, large: f64) -> Vec<MatrixProduct> {
         if self.multiplications() < large || self.is_aligned() || !self.begins_aligned() {
             return vec![*self];
@@ -180,7 +183,7 @@ impl MatrixProduct {
         parts
     }
 
-    /// With columns that nobody reads, where each row has room for them.
+    /// The matmul with padding columns, if each row has room for them.
     fn with_spare_columns(&self, unit: usize) -> MatrixProduct {
         let more = self.out.columns.next_multiple_of(unit) - self.out.columns;
         let has = |m: &Matrix| m.order == Order::Rows && m.spare >= more;
@@ -216,7 +219,7 @@ impl MatrixProduct {
         Some([with(before, out, self.epilogue), with(after, rest, epilogue)])
     }
 
-    /// The first terms, added to the others, which are few, so that rounding those first is as if one factor were rounded once more.
+    /// The first terms, added to the few others: rounding those first is as one more rounding of a factor.
     fn cut_sum(&self, unit: usize) -> Option<[MatrixProduct; 2]> {
         let at = self.left.columns - self.left.columns % unit;
         if at == 0 || at == self.left.columns || self.epilogue.sums() {

@@ -1,80 +1,81 @@
-//! What a product is, and what of it the choice of a kernel depends on.
+//! A matmul, and the key by which its kernel is chosen.
 
 use super::matrix::{Matrix, MatrixElement, Order};
 use crate::driver::DriverError;
 use crate::load::LoadError;
 use std::fmt;
 
-/// In what the terms of a product of `f32` are summed.
+/// Precision of the sum of an `f32` matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sums {
-    /// In `f32`, of the factors as they are.
+    /// In `f32`, of the factors without rounding.
     #[default]
     Exact,
-    /// Of factors rounded to TF32 (10 bits after the point): many times as fast where a GPU has units for it.
+    /// Of factors rounded to TF32 (10 bits after the point): several times as fast if a GPU has units for it.
     Tf32,
 }
 
-/// What a product does beside multiplying: with its elements before they are written, or with a factor that it reads anyway.
+/// Epilogue of a matmul: a function of its elements before they are written, or a reduction of a factor that it reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epilogue {
     /// The address of a vector that is added to each row, with elements of the result's type.
     pub bias: Option<u64>,
-    /// What comes after the bias.
+    /// The function after the bias.
     pub then: Follows,
 }
 
-/// What comes last.
+/// The last part of an epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Follows {
     /// Nothing.
     #[default]
     Nothing,
-    /// What is below 0 becomes 0.
+    /// Values below 0 become 0.
     Relu,
     /// The same, and which elements were above 0 is written.
     ReluKeeping(Bits),
-    /// What was not above 0 there becomes 0: the gradient of `relu`. Without a bias.
+    /// Values that were not above 0 there become 0: the gradient of `relu`. Without a bias.
     ReluGrad(Bits),
     /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, the approximation of `gelu`.
     GeluTanh,
-    /// The same, and what it was applied to is written to this address, lying as the result.
+    /// The same, and its operand is written to this address, in the layout of the result.
     GeluTanhKeeping(u64),
-    /// Times the derivative of that at the elements of this address, which lie as those of the result: the gradient of `gelu`. Without a bias.
+    /// Times the derivative of that at the elements of this address, in the layout of the result: the gradient of
+    /// `gelu`. Without a bias.
     GeluTanhGrad(u64),
-    /// The sums of the right factor over what the product sums are written to this address, one for each column: the gradient of a
-    /// bias. Elements are of the result's type. Without a bias.
+    /// Sums of the right factor over the reduction dim, one for each column, are written to this address: the gradient
+    /// of a bias. Elements have the result's type. Without a bias.
     RightSums(u64),
-    /// Those of the left factor, one for each row.
+    /// Sums of the left factor, one for each row.
     LeftSums(u64),
 }
 
 /// A bit for each element of a product, in an order of the library's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bits {
-    /// Where they are: a multiple of 16.
+    /// Their address: a multiple of 16.
     pub address: u64,
     /// Bits from one row to the next.
     pub leading: usize,
 }
 
 impl Bits {
-    /// What rows of bits are multiples of, as the library wants it (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
+    /// Rows of bits are multiples of this, as the library requires (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
     pub(super) const UNIT: usize = 128;
 
-    /// At an address, for rows of so many elements.
+    /// Bits at an address, for rows of `columns` elements.
     pub fn of(address: u64, columns: usize) -> Bits {
         Bits { address, leading: columns.next_multiple_of(Bits::UNIT) }
     }
 
-    /// How many bytes those of so many rows are.
+    /// Bytes of the bits of `rows` rows.
     pub fn bytes(&self, rows: usize) -> usize {
         rows * self.leading / 8
     }
 }
 
 impl Epilogue {
-    /// All but addresses.
+    /// The epilogue without addresses.
     fn kind(&self) -> (bool, FollowsKind) {
         let then = match self.then {
             Follows::Nothing => FollowsKind::Nothing,
@@ -90,11 +91,11 @@ impl Epilogue {
         (self.bias.is_some(), then)
     }
 
-    /// Whether there is such a one for a product of so many batches with such a result.
+    /// Whether the library has such an epilogue for this number of batches and this result.
     fn is_one(&self, batches: usize, out: &Matrix) -> bool {
         let alone = self.bias.is_none() && batches == 1;
         let has_room = |bits: Bits| bits.leading >= out.columns && bits.leading.is_multiple_of(Bits::UNIT);
-        // As the library wants it of rows beside the result's.
+        // The library's requirement on the rows of a second result.
         let beside = out.leading.is_multiple_of(8);
         match self.then {
             Follows::Nothing | Follows::Relu | Follows::GeluTanh => true,
@@ -130,29 +131,29 @@ pub struct MatrixProduct {
     pub right: Matrix,
     /// `[rows, columns]`, by rows.
     pub out: Matrix,
-    /// Of how many pairs of matrices, each at its stride.
+    /// Number of pairs of matrices, each at its stride.
     pub batches: usize,
-    /// In what it is summed.
+    /// Precision of the sum.
     pub sums: Sums,
-    /// What follows.
+    /// The epilogue.
     pub epilogue: Epilogue,
-    /// Whether the product is added to what `out` holds, before what follows.
+    /// Whether the product is added to `out`, before the epilogue.
     pub adds: bool,
 }
 
 /// Memory of the GPU that a product may use while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Workspace {
-    /// Where it is: a multiple of 256.
+    /// Its address: a multiple of 256.
     pub address: u64,
     /// Bytes.
     pub bytes: usize,
 }
 
-/// How much of it makes all kernels of a Hopper GPU eligible, by NVIDIA's advice (cuBLAS, section 2.1.8 "Workspaces").
+/// Size that makes all kernels of a Hopper GPU eligible, by NVIDIA's advice (cuBLAS, section 2.1.8 "Workspaces").
 pub const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// Why there is no product.
+/// Reason why a matmul cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProductError {
     /// The library is missing or too old.
@@ -164,7 +165,7 @@ pub enum ProductError {
     /// A function failed.
     #[error("`{function}` of cuBLASLt failed: {text}")]
     Call {
-        /// Which.
+        /// The function that failed.
         function: &'static str,
         /// The library's name of the error.
         text: String,
@@ -177,10 +178,10 @@ pub enum ProductError {
     Shapes(String),
 }
 
-/// All that the choice of a kernel depends on, but for the GPU and the library.
+/// The properties on which the choice of a kernel depends, besides the GPU and the library.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProductKey {
-    /// Of left, right and out.
+    /// Layouts of left, right and out.
     matrices: [MatrixPlace; 3],
     batches: usize,
     sums: Sums,
@@ -189,7 +190,7 @@ pub struct ProductKey {
     workspace: usize,
 }
 
-/// How a matrix lies, wherever that is.
+/// Layout of a matrix, without its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MatrixPlace {
     matrix: (MatrixElement, usize, usize, Order, usize, usize),
@@ -205,13 +206,13 @@ impl MatrixPlace {
     }
 }
 
-/// Of which power of two an address is a multiple; more than 256 do not matter to any kernel.
+/// Alignment of an address, a power of two of at most 256: kernels use no larger one.
 fn alignment(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
 
 impl ProductKey {
-    /// Of a product; fails where the factors and the result do not fit together.
+    /// The key of a matmul; fails if factors and result do not fit together.
     pub fn of(product: &MatrixProduct, workspace: usize) -> Result<ProductKey, ProductError> {
         let MatrixProduct { left, right, out, batches, sums, epilogue, adds } = *product;
         let key = ProductKey {
@@ -247,8 +248,9 @@ impl ProductKey {
     }
 }
 
-/// `bf16 [512 768]/768 x [768 3072]'/768 -> f32 [512 3072]/3072, 4 batches (393216 0 1572864), aligned to 256 256 256, bias,
-/// relu, 33554432 bytes`: a mark for what lies by columns, and after the slash the step from one row or column to the next.
+/// `bf16 [512 768]/768 x [768 3072]'/768 -> f32 [512 3072]/3072, 4 batches (393216 0 1572864), aligned to 256 256 256,
+/// bias, relu, 33554432 bytes`: a mark for column order, and after the slash the stride from one row or column to the
+/// next.
 impl fmt::Display for ProductKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.shapes())?;

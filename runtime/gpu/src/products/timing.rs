@@ -7,7 +7,7 @@ use super::product::{MatrixProduct, ProductError, ProductKey, Workspace};
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-/// How many of the library's proposals are measured, and how long each at least.
+/// Number of the library's proposals that are measured, and the least time of each.
 const MEASURED: usize = 8;
 const LONG_ENOUGH: Duration = Duration::from_millis(2);
 
@@ -16,7 +16,7 @@ impl Products {
     /// is computed again and again, with all that follows it. `wait` waits for the stream.
     ///
     /// # Safety
-    /// As [`Products::multiply`].
+    /// As for [`Products::multiply`].
     #[expect(unsafe_code, reason = "products in memory that the caller answers for")]
     pub unsafe fn fastest(
         &mut self,

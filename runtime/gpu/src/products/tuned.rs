@@ -1,8 +1,8 @@
 //! Products whose kernels are measured once, and taken when all devices have agreed on them.
 //!
-//! **Invariant:** what is chosen is equal on all devices with the same kind of GPU and library, at the same place of the program: so
-//! their copies of a parameter stay equal, bit by bit. What a device measures, or finds in its file, it proposes; it takes
-//! what [`TunedProducts::choose`] is given, which is the same on all.
+//! **Invariant:** the choice is equal on all devices with the same kind of GPU and library, at the same position of the
+//! program: so their copies of a parameter stay equal, bit by bit. A device proposes its measurements and the contents
+//! of its file; it uses the argument of [`TunedProducts::choose`], which is the same on all.
 
 use super::choice::KernelChoices;
 use super::library::Products;
@@ -12,7 +12,7 @@ use crate::load::Paths;
 use std::ffi::c_void;
 use std::path::PathBuf;
 
-/// What a device proposes: what its choices hold for, and the text of [`KernelChoices`].
+/// A device's proposal: the validity of its choices, and the text of [`KernelChoices`].
 pub type KernelProposal = (String, String);
 
 /// cuBLASLt of one GPU, with the kernels that were chosen.
@@ -23,14 +23,14 @@ pub struct TunedProducts {
     /// The GPU and the version of the library, which choices hold for.
     of: String,
     chosen: KernelChoices,
-    /// What is to be proposed.
+    /// The next proposal.
     proposed: KernelChoices,
     measuring: bool,
     file: Option<PathBuf>,
 }
 
 impl TunedProducts {
-    /// Opens the library for a GPU of that name, with what was measured before; what cannot be read is measured again.
+    /// Opens the library for a GPU of that name, with earlier measurements; unreadable ones are measured again.
     ///
     /// # Errors
     /// If the library cannot be opened.
@@ -45,13 +45,13 @@ impl TunedProducts {
         Ok(TunedProducts { products, large, of, chosen, proposed, measuring: false, file })
     }
 
-    /// Cuts products from so many multiplications on, in place of [`LARGE_PRODUCT`].
+    /// Cuts matmuls from this number of multiplications on, instead of [`LARGE_PRODUCT`].
     pub fn cut_from(&mut self, multiplications: f64) {
         self.large = multiplications;
     }
 
-    /// Of a product, or the largest of its parts: what it is, of which family of kernels the one is that computed it, in the library's own numbers,
-    /// and whether it begins and ends where fast kernels want it to. None where it was not computed.
+    /// Report on a matmul, or the largest of its parts: its key, the family of its kernel in the library's own numbers,
+    /// and whether it is aligned for fast kernels. None before it was computed.
     pub fn told(&self, product: &MatrixProduct, workspace: usize) -> Option<String> {
         let parts = product.parts(self.large);
         let main = parts.last()?;
@@ -63,7 +63,7 @@ impl TunedProducts {
         Some(format!("{}, kernels {family}{aligned}{more}", key.shapes()))
     }
 
-    /// Whether products that nothing is known of are measured from now on.
+    /// Whether matmuls without a known time are measured in later runs.
     pub fn measure(&mut self, measuring: bool) {
         self.measuring = measuring;
     }
@@ -71,7 +71,7 @@ impl TunedProducts {
     /// Puts a product on a stream, in parts where these are faster; `wait` waits for the stream.
     ///
     /// # Safety
-    /// As [`Products::multiply`].
+    /// As for [`Products::multiply`].
     #[expect(unsafe_code, reason = "products in memory that the caller answers for")]
     pub unsafe fn multiply(
         &mut self,
@@ -82,7 +82,7 @@ impl TunedProducts {
     ) -> Result<(), ProductError> {
         let parts = product.parts(self.large);
         if self.measuring {
-            // All before the first, since what is measured is computed again and again, and one part adds to what another has left.
+            // All before the first, since a measurement repeats the matmul, and one part adds to the result of another.
             // SAFETY: the caller's promise.
             parts.iter().try_for_each(|part| unsafe { self.tune(part, workspace, stream, &wait) })?;
         }
@@ -114,7 +114,7 @@ impl TunedProducts {
         Ok(())
     }
 
-    /// Whether the library has kernels for a product with its epilogue; of addresses only how they are aligned matters.
+    /// Whether the library has kernels for a matmul with its epilogue; only the alignment of addresses matters.
     ///
     /// # Errors
     /// If the product is none, or a function of the library fails.
@@ -135,15 +135,15 @@ impl TunedProducts {
         }
     }
 
-    /// What this device proposes: also what it has already agreed on with others, which may not be those of now.
+    /// This device's proposal, with earlier agreed choices, which may differ from the current ones.
     pub fn proposed(&self) -> KernelProposal {
         let mut all = self.proposed.clone();
         all.take_over(self.chosen.clone());
         (self.of.clone(), all.to_text())
     }
 
-    /// Takes what the devices propose, in the order of their ranks: of several for one product that of the lowest. Keeps it in
-    /// the file; where that fails, later starts measure again.
+    /// Takes the proposals of all devices, in the order of their ranks: of several for one matmul the lowest rank's.
+    /// Keeps it in the file; if that fails, later starts measure again.
     pub fn choose(&mut self, all: &[KernelProposal]) {
         let before = std::mem::take(&mut self.chosen);
         for (_, text) in all.iter().rev().filter(|(of, _)| *of == self.of) {

@@ -1,4 +1,4 @@
-//! Attention by kernels of the backend, where it has them for what is asked.
+//! Attention by kernels of the target, if it has them.
 
 use super::super::lower::{Lower, Named};
 use crate::error::{LoweringError, NoAttentionKernel};
@@ -16,12 +16,12 @@ use burn_backend::DType as BurnType;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Operand, Prim, Step};
 use std::sync::Arc;
 
-/// Dims of a tensor that are not of its own, and those that are.
+/// Dims of a tensor that are not its own, and its own.
 fn apart(local: &Local, own: &[Dim]) -> Vec<Dim> {
     local.dims.iter().copied().filter(|d| !own.contains(d)).collect()
 }
 
-/// Why there is no kernel for operands of these dtypes.
+/// The reason why these dtypes of operands have no kernel.
 fn no_kernel_for_dtypes(at: AttentionOperands, reads: &[Local]) -> Option<NoAttentionKernel> {
     let half = reads[0].dtype;
     if !half.is_half() {
@@ -41,7 +41,7 @@ fn multiplied(at: AttentionOperands) -> impl Iterator<Item = usize> {
     [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten()
 }
 
-/// Which of these dims each dim of the scores is.
+/// The tensor's dim for each dim of the scores.
 fn places(space: &AttentionSpace, dims: &[Dim]) -> Vec<Option<usize>> {
     space.dims.iter().map(|d| dims.iter().position(|o| o == d)).collect()
 }
@@ -63,7 +63,7 @@ impl Lower<'_> {
         let own = |i: usize| if i < 2 { &spec.width } else { &spec.values };
         let mut inputs: Vec<Val> = vec![];
         for i in multiplied(at) {
-            // Where only the cotangent is wider, it is rounded as a factor of products is.
+            // If only the cotangent is wider, it is rounded as the factors of matmuls are.
             let val = self.own_last(&reads[i], own(i));
             inputs.push(self.graph.cast(val, stored_as(half)));
             call.inputs.push(AttentionInput(places(&space, &apart(&reads[i], own(i)))));
@@ -137,7 +137,7 @@ impl Lower<'_> {
         (words > 0).then_some(AttentionBitsKey { spec, space, draws, words, of_gradient })
     }
 
-    /// The bits that are drawn ahead: those of another step where they are kept, else of a launch of their own.
+    /// Bits that are drawn ahead: those of another step if they are stored, otherwise a new launch draws them.
     fn bits_ahead(&mut self, call: &AttentionCall, table: Val) -> Result<Val, LoweringError> {
         let (step, shape) = (self.graph.step, vec![call.words_ahead()]);
         let out = (shape.clone(), BurnType::U32);
@@ -183,7 +183,7 @@ impl Lower<'_> {
             AttentionPart::Query | AttentionPart::Key => spec.width.clone(),
             AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => spec.values.clone(),
         };
-        // The kernel gives one type, which what is stored in another is rounded from.
+        // The kernel writes one dtype; results of other dtypes are rounded from it.
         let mut types =
             parts.iter().zip(writes).filter(|(part, _)| !part.is_of_query()).map(|(_, out)| out.dtype);
         let one = types.next().filter(|first| types.all(|other| other == *first)).unwrap_or(DType::F32);
@@ -191,7 +191,7 @@ impl Lower<'_> {
         for (part, out) in parts.iter().zip(writes) {
             let dims = apart(out, &own(part));
             let mut shape = Self::sizes(&dims, &[out]);
-            // A tensor without a dim of its own has one of extent 1 in its place.
+            // A tensor without a dim of its own has an extent of 1 there.
             shape.push(Self::sizes(&own(part), &[out]).iter().product());
             let dtype = if part.is_of_query() { BurnType::F32 } else { stored_as(one) };
             outs.push((shape.clone(), dtype));
@@ -217,7 +217,8 @@ impl Lower<'_> {
         self.graph.reshape(val, &shape)
     }
 
-    /// An operand that is read beside products, with a last extent of 1: floats and truth values as `f32`, integers as they are.
+    /// An operand of the scores besides queries and keys, with a last extent of 1: floats and truth values as `f32`,
+    /// integers without conversion.
     fn beside_products(&mut self, local: &Local) -> Val {
         let val = self.read(local).val;
         let val = if local.dtype == DType::I32 { val } else { self.graph.cast(val, BurnType::F32) };

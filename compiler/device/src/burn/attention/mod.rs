@@ -29,7 +29,7 @@ struct Scores<'s> {
     whole: &'s Whole<'s>,
     /// Dims and dtype of the scores.
     space: Local,
-    /// Where the keys are among their dims.
+    /// Position of the keys among their dims.
     key: usize,
     /// Operands and results that belong to the scores.
     reads: Vec<Local>,
@@ -209,8 +209,9 @@ impl Lower<'_> {
         self.wide(val)
     }
 
-    /// A product of two tensors with the extents of `out`, summed in `f32` at least. Where one is of a half type, what was computed for
-    /// the other is rounded to it, since GPUs are ten times as fast with factors of half types; the sum is not rounded.
+    /// A matmul of two tensors with the extents of `out`, summed in `f32` at least. If one factor has a half type, a
+    /// computed other one is rounded to it, since GPUs are ten times as fast with factors of half types; the sum is not
+    /// rounded.
     fn attention_product(
         &mut self,
         a: (Val, &Local),
@@ -285,7 +286,7 @@ impl Lower<'_> {
         self.without_keys(s, sum)
     }
 
-    /// What has one number for all keys.
+    /// A value with one element for all keys, without their dim.
     fn without_keys(&mut self, s: &Scores<'_>, val: Val) -> Named {
         let (mut dims, mut shape) = (s.space.dims.clone(), s.space.shape.clone());
         dims.remove(s.key);

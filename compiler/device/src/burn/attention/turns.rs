@@ -1,4 +1,5 @@
-//! Attention over some of the keys, which goes on where that over others has ended: what is known before counts like one more tile of keys.
+//! Attention over some of the keys, which continues that over others: the state of earlier turns counts like one more
+//! tile of keys.
 
 use super::super::lower::{Lower, Named};
 use super::{Scores, Whole};
@@ -9,17 +10,17 @@ use crate::lowering::ops::Binary;
 use burn_ir::FloatOperationIr as FloatOp;
 use meshwright_plan::{AttentionPart, DType};
 
-/// What is known of other keys, with the dims of the scores but for those.
+/// The state of earlier turns, with the dims of the scores except those of the keys.
 #[derive(Clone, Copy)]
 pub(super) struct Before {
     sum: Val,
-    /// What the maximum so far makes of sums by the earlier one.
+    /// Factor from sums under the earlier maximum to sums under this one.
     factor: Val,
 }
 
 impl Lower<'_> {
-    /// The greatest score so far, what exponents are counted from, and what is known of other keys. The greatest score of a row without any may
-    /// be that of none: `-inf`, from which nothing is counted.
+    /// The maximum so far, the offset of exponents, and the state of earlier turns. The maximum of a row without keys
+    /// may be `-inf`, which is no offset.
     pub(super) fn turn(&mut self, s: &Scores<'_>, own: Val) -> (Val, Val, Option<Before>) {
         if !s.whole.goes_on() {
             return (own, own, None);
@@ -48,7 +49,7 @@ impl Lower<'_> {
         Named { val: self.graph.add(sum.val, scaled.val), dims: sum.dims }
     }
 
-    /// Sums of values with those of earlier turns.
+    /// Sums of values, with those of earlier turns.
     pub(super) fn with_values(
         &mut self,
         s: &Scores<'_>,
@@ -66,7 +67,7 @@ impl Lower<'_> {
         self.graph.add(sums, values)
     }
 
-    /// The results of no keys: what is known before.
+    /// The results without keys: the state of earlier turns.
     pub(super) fn turn_of_no_keys(
         &mut self,
         whole: &Whole<'_>,

@@ -11,7 +11,7 @@ use crate::stored::{extents, stored_as};
 use meshwright_plan::Dim;
 
 impl Lower<'_> {
-    /// What is known of a step that leads from a table to entries or back, if there is a kernel for it. `dims` are indexed.
+    /// The call of a lookup or of its transpose, if there is a kernel for it. `dims` are indexed.
     pub(crate) fn index_call(
         &self,
         p: &Positions,
@@ -36,7 +36,7 @@ impl Lower<'_> {
             .zip(&p.held)
             .map(|(dim, held)| table.at(*dim).map(|axis| IndexedDim { axis, held: held.clone() }));
         let mut columns = p.columns.clone();
-        // Vectors go along what lies side by side in the entries.
+        // Vectors go along the dim that is contiguous in the entries.
         columns.sort_by_key(|dim| (Self::sizes(&[*dim], &tensors)[0] > 1, entries.at(*dim)));
         let dims = IndexDims {
             outer: walked(&p.shared),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 mod kernels;
 
-/// Where the operands behind the first lead in a tensor with `dims`: each along one of them.
+/// Positions that the indices name in a tensor with `dims`, one index for each dim.
 pub(crate) struct Positions {
     indices: Vec<Local>,
     /// For each the range that this device holds, and its size.
@@ -26,7 +26,7 @@ pub(crate) struct Positions {
     /// Dims of the indices: shared with the tensor, and the rest.
     shared: Vec<Dim>,
     rest: Vec<Dim>,
-    /// What else the tensor has.
+    /// The tensor's other dims.
     columns: Vec<Dim>,
     /// Sizes of the shared dims.
     sizes: Vec<usize>,
@@ -67,8 +67,8 @@ impl Lower<'_> {
         self.rows_at(&named, [&p.shared, &p.rest], &shape)
     }
 
-    /// The rows that indices over `[shared, rest]`, which have these sizes, name among those that the device holds, and whether each of
-    /// them is one that it does not hold (its row is then one that it has).
+    /// Rows that indices over `[shared, rest]`, which have these sizes, name on this device, and whether each of them
+    /// is on another one (its row is then a valid row of this device).
     fn rows_at(
         &mut self,
         indices: &[(Named, Range<usize>)],
@@ -159,7 +159,7 @@ impl Lower<'_> {
         }
         let mut x = self.read(&values);
         x.val = self.wide(x.val);
-        // What neither an index nor the result has is summed before.
+        // Dims that neither an index nor the result has are summed first.
         let has = |d: &Dim| out.at(*d).is_some() || indices.iter().any(|i| i.at(*d).is_some());
         for d in values.dims.iter().filter(|d| !has(d)) {
             let Some(axis) = x.dims.iter().position(|o| o == d) else { continue };
@@ -203,8 +203,8 @@ impl Lower<'_> {
 }
 
 impl Lower<'_> {
-    /// See [`meshwright_plan::Prim::DynamicUpdateSlice`]. Rows of the value are selected for all positions, and what is there stays where
-    /// a position has none.
+    /// See [`meshwright_plan::Prim::DynamicUpdateSlice`]. Rows of the value are selected for all positions; positions
+    /// without a row keep their value.
     pub(crate) fn dynamic_update_slice(
         &mut self,
         step: &Step,

@@ -10,7 +10,7 @@ use crate::stored::{extents, stored_as};
 use meshwright_plan::expr::{Expr, Reg};
 use meshwright_plan::{BufId, Dim, Operand, Prim, Step};
 
-/// A step that a kernel computes: what it reads from memory, and what it writes.
+/// A map kernel with its operands in memory, and its results.
 struct OwnMap {
     call: MapCall,
     reads: Vec<Local>,
@@ -18,7 +18,7 @@ struct OwnMap {
 }
 
 impl Lower<'_> {
-    /// Records steps for which there is a kernel, none of which reads what another writes.
+    /// Records independent steps with kernels as one launch.
     pub(crate) fn own_maps(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
         let maps = steps.iter().map(|step| self.own_map_of(step)).collect::<Result<Vec<_>, _>>()?;
         self.record_maps(maps.into_iter().flatten().collect());
@@ -39,7 +39,7 @@ impl Lower<'_> {
         }
     }
 
-    /// What is known of a step for which there is a kernel.
+    /// The call of a step, if there is a kernel for it.
     pub(crate) fn own_map_call(&self, step: &Step) -> Result<Option<MapCall>, LoweringError> {
         Ok(self.own_map_of(step)?.map(|map| map.call))
     }
@@ -47,7 +47,7 @@ impl Lower<'_> {
     fn own_map_of(&self, step: &Step) -> Result<Option<OwnMap>, LoweringError> {
         let Prim::Map { expr, regs } = &step.prim else { return Ok(None) };
         let (reads, writes) = (self.all_local(&step.reads)?, self.all_local(&step.writes)?);
-        // What contradicts itself is told where there is no kernel.
+        // A step that contradicts itself has no kernel; its lowering to Burn reports the error.
         let all: Vec<&Local> = reads.iter().chain(&writes).collect();
         if self.context.check_aligned(&all, &[]).is_err() {
             return Ok(None);
@@ -76,7 +76,8 @@ impl Lower<'_> {
         operands.iter().map(|o| self.local(o)).collect()
     }
 
-    /// Of a step whose results have elements; `drawn` says which step would draw a buffer that the kernel is to draw.
+    /// The call of a step whose results have elements; `drawn` is the producer of a random buffer that the kernel would
+    /// draw.
     fn map_call(
         &self,
         expr: &Expr,
@@ -101,7 +102,7 @@ impl Lower<'_> {
         Ok(MapCall::new((expr, &regs), &space.ranges, operands, outputs))
     }
 
-    /// What a kernel over some dims reads, or draws where that step would; none where it lies along other dims.
+    /// An operand of a kernel over some dims, or the random draw that replaces it; none if it has other dims.
     pub(crate) fn kernel_operand(
         &self,
         local: &Local,
@@ -122,7 +123,8 @@ impl Lower<'_> {
         Ok(Some(MapOperand::Drawn((kernel, places))))
     }
 
-    /// See [`Lowering::draws`](crate::lowering::Lowering::draws). A kernel draws what has all its dims: else it would draw the same again and again.
+    /// See [`Lowering::draws`](crate::lowering::Lowering::draws). A kernel draws values with all its dims: it would
+    /// draw others repeatedly.
     pub(crate) fn draws_within(&self, step: usize, buf: BufId, by: usize) -> bool {
         let step = &self.context.plan.steps[step];
         let Prim::Map { expr, regs } = &step.prim else { return false };

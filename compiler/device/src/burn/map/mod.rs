@@ -180,7 +180,7 @@ impl Lower<'_> {
         }
     }
 
-    /// What is computed in `f32` for a half type is rounded at once, so that it does not matter what is fused.
+    /// A value computed in `f32` for a half type is rounded at once, so that fusion changes no number.
     fn rounded(&mut self, val: Val, dtype: DType) -> Val {
         if dtype.is_half() { self.graph.cast(val, stored_as(dtype)) } else { val }
     }
@@ -222,7 +222,7 @@ impl Lower<'_> {
             let f = if f == BinaryFn::And { Binary::And } else { Binary::Or };
             return Ok(Register::Tensor(self.graph.binary(f, a, b)));
         }
-        // As numbers 0 and 1.
+        // As the numbers 0 and 1.
         let number = |l: &mut Self, h: Register| match h {
             Register::Tensor(v) => Register::Tensor(l.graph.cast(v, stored_as(DType::I32))),
             Register::Number(x) => Register::Number(f64::from(u8::from(x != 0.0))),
@@ -310,7 +310,7 @@ impl Lower<'_> {
         self.int_power(a, b, exponent, dtype)
     }
 
-    /// The quotient rounded down, or what remains then, of the divisor's sign.
+    /// The quotient rounded down, or the remainder, with the divisor's sign.
     fn float_division(&mut self, f: BinaryFn, a: Val, b: Val) -> Val {
         let e = &mut self.graph;
         let rest = e.binary(Binary::Rem, a, b);

@@ -13,7 +13,7 @@ use meshwright_plan::{BufId, Operand};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a kernel computes, reads from memory, and writes.
+/// A row kernel with its operands in memory, and its results.
 struct OwnRows {
     call: RowCall,
     reads: Vec<Local>,
@@ -51,7 +51,7 @@ impl Lower<'_> {
             operands.iter().map(|o| self.local(o)).collect()
         };
         let (reads, writes) = (all(&program.reads)?, all(&program.writes)?);
-        // What contradicts itself is told where there is no kernel.
+        // A group that contradicts itself has no kernel; the lowering of its steps reports the error.
         let both: Vec<&Local> = reads.iter().chain(&writes).collect();
         let range = |dim| both.iter().find_map(|l| l.range(dim).ok().cloned());
         let space: Option<Vec<Range<usize>>> = dims.iter().map(|dim| range(*dim)).collect();

@@ -13,7 +13,7 @@ use burn_backend::DType as BurnType;
 use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
 use meshwright_plan::{DType, Dim, Step};
 
-/// Rows with what is subtracted before the exponential.
+/// Rows with the offset of their exponents.
 struct Shifted {
     /// `x - shift`.
     x: Val,
@@ -95,7 +95,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Where along the last of `rank` axes the label is; of a label that is no class nowhere.
+    /// Mask of the label along the last of `rank` axes; all false for a label that is not a class.
     fn labeled(&mut self, label: &Named, over: &[Dim], axis: usize, classes: usize) -> Val {
         let label = self.align(label, over);
         let label = self.convert(label, BurnType::I32);
@@ -103,7 +103,7 @@ impl Lower<'_> {
         self.graph.binary(Binary::Eq, places, label)
     }
 
-    /// See [`meshwright_plan::Prim::CrossEntropy`]. The logit of a label that is no class counts as 0.
+    /// See [`meshwright_plan::Prim::CrossEntropy`]. The logit of a label that is not a class counts as 0.
     pub(crate) fn cross_entropy(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
         let ([logits, label], [out]) = self.locals(step)?;
         if label.dtype != DType::I32 {

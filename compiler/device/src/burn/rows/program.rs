@@ -6,7 +6,7 @@ use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Plan, Prim, Step};
 use std::collections::BTreeMap;
 
-/// The expression of a group, what it loads, and what of its results other steps read.
+/// The expression of a group, its operands, and its results that other steps read.
 pub(super) struct RowProgram {
     pub of: RowExpr,
     pub reads: Vec<Operand>,
@@ -116,7 +116,7 @@ impl Merger<'_> {
         Some(known)
     }
 
-    /// What is read: of what another step has made, that.
+    /// An operand: a value of the group, or a load.
     fn operand(&mut self, operand: &Operand) -> Reg {
         if let Some(reg) = self.made.get(&operand.buf) {
             return *reg;
@@ -187,14 +187,14 @@ impl Merger<'_> {
         Some(x.select(infinite, e.greatest, finite))
     }
 
-    /// Whether an element is the one that the label of its row names.
+    /// Whether an element is the one of its row's label.
     fn labeled(&mut self, label: &Operand, dim: Dim) -> Option<Reg> {
         let label = self.operand(label);
         let place = self.position(dim)?;
         (self.expr.dtype(label) == DType::I32).then(|| self.expr.binary(BinaryFn::Eq, place, label))
     }
 
-    /// The logit of a label that is no class counts as 0.
+    /// The logit of a label that is not a class counts as 0.
     fn cross_entropy(&mut self, step: &Step, dim: Dim) -> Option<Reg> {
         let [logits, label] = &step.reads[..] else { return None };
         let e = self.exponentials(logits)?;

@@ -11,10 +11,10 @@ use crate::stored::{extents, stored_as};
 use meshwright_plan::{Dim, Dims, Part, SlidingWindow};
 use std::sync::Arc;
 
-/// A dim of a walk, and the window of which it is one, if it slides.
+/// A dim of a walk, with its window if it slides.
 type Walked = (WalkDim, Option<usize>);
 
-/// What windows slide over on this device.
+/// Blocks on this device under the windows.
 struct HeldBlocks<'a> {
     dims: &'a Dims,
     /// The tensor of the elements, and that of the positions.
@@ -32,7 +32,7 @@ impl Lower<'_> {
     ) -> Result<bool, LoweringError> {
         let target = self.graph.target;
         let [x, _, y] = gives.arrange([a, b], out);
-        // What is slid over is the first operand: the tensor of the elements, or on the way back that of the positions.
+        // Windows slide over the first operand: the elements, or in a transpose the positions.
         let back = gives == Part::Input;
         let (windowed, other) = if back { (b, a) } else { (a, b) };
         let held = HeldBlocks { dims: &self.context.plan.dims, elements: x, positions: y };
@@ -55,7 +55,7 @@ impl Lower<'_> {
                 Some(i),
             ));
         }
-        // In the order of what is written and read, but what lies side by side in the windows last, as vectors go.
+        // In the order of results and operands, except that the contiguous dim of the windows comes last, for vectors.
         let last = windowed.shape.iter().rposition(|size| *size > 1);
         let is_last = |dim: &WalkDim| dim.axes[0].is_some() && dim.axes[0] == last;
         rows.sort_by_key(|(dim, _)| (dim.size > 1, is_last(dim), dim.axes[2]));
@@ -74,7 +74,7 @@ impl Lower<'_> {
         Ok(true)
     }
 
-    /// Records a pool if there is a kernel for it: what is read behind the taps where these choose, and whether it goes from positions to elements.
+    /// Records a pool if there is a kernel for it: `back` is true from positions to elements.
     pub(crate) fn own_pool(
         &mut self,
         windows: &[SlidingWindow],
@@ -116,13 +116,13 @@ impl Lower<'_> {
     }
 }
 
-/// Where the dim of a window is in a walk.
+/// Position of a window's dim in a walk.
 fn at(walked: &[Walked], window: usize) -> Result<usize, LoweringError> {
     let found = walked.iter().position(|d| d.1 == Some(window));
     found.ok_or_else(|| LoweringError::Plan(format!("a result lacks the dim of window {window}")))
 }
 
-/// The dims that do not slide, by which tensors have them: the windows, what they are multiplied with, the result.
+/// Dims that do not slide, by the tensors that have them: windows, second operand, result.
 fn plain_dims(windows: &[SlidingWindow], all: [&Local; 3]) -> Result<ConvolveDims, LoweringError> {
     let sliding: Vec<Dim> = windows.iter().flat_map(|s| [s.wide, s.narrow, s.tap]).collect();
     let mut dims: Vec<Dim> = vec![];
@@ -154,7 +154,8 @@ fn plain_dims(windows: &[SlidingWindow], all: [&Local; 3]) -> Result<ConvolveDim
 }
 
 impl HeldBlocks<'_> {
-    /// How a window slides along a dim of the rows and one of the steps: from positions to elements if `back`. `swapped` says whether rows are taps.
+    /// Slide of a window along a dim of the rows and one of the steps: from positions to elements if `back`. `swapped`
+    /// means that rows are taps.
     fn slide(
         &self,
         s: &SlidingWindow,

@@ -1,8 +1,9 @@
-//! Convolutions and pools, where the backend has no kernels of its own for them ([`own`]): what each tap meets at each position is selected into dims of its own; then a convolution is a
-//! contraction, and a pool a fold. The way back adds up what was selected.
+//! Convolutions and pools, if the backend has no kernels for them (`kernels`): the element under each tap at each
+//! position is selected into dims of its own; then a convolution is a contraction, and a pool a fold. The transpose
+//! sums the selection.
 //!
-//! A selection has as many elements as there are positions and taps: of a kernel of 5 x 5 25 times the image. That is what
-//! these steps take beyond the buffers of the Plan, while they run.
+//! A selection has an element for each position and tap: 25 times the image for a kernel of 5 x 5. These steps take
+//! this memory while they run, besides the Plan's buffers.
 
 mod kernels;
 
@@ -35,8 +36,8 @@ impl Lower<'_> {
         out
     }
 
-    /// What each tap meets at each position: the wide dim becomes two, taps and positions. `nothing` stands where a tap
-    /// meets nothing.
+    /// The element under each tap at each position: the wide dim becomes two, taps and positions. Taps without an
+    /// element get `nothing`.
     fn gather_windows(
         &mut self,
         table: &Dims,
@@ -65,8 +66,8 @@ impl Lower<'_> {
         Ok(Named { val: self.graph.reshape(val, &shape), dims })
     }
 
-    /// The transpose of [`Lower::gather_windows`]: taps and positions, which lie side by side in that order, become elements, each
-    /// the sum of what meets it.
+    /// The transpose of [`Lower::gather_windows`]: adjacent dims of taps and positions become elements, each the sum
+    /// over the taps that meet it.
     fn spread(
         &mut self,
         table: &Dims,
@@ -298,7 +299,7 @@ impl Lower<'_> {
             None
         };
         let (_, index) = self.first_best(val, rank, monoid == Monoid::Max, taken);
-        // Where no tap meets anything the first stands.
+        // Windows without elements have the first index.
         let none = self.graph.scalar(Binary::Ge, index, count as f64);
         let index = self.graph.fill(index, none, 0.0);
         let val = self.graph.reshape(index, &extents(&out.shape));

@@ -1,13 +1,13 @@
-//! Which tiles positions alone decide: where every score of a tile is one number, whatever queries and keys are.
+//! Tiles that positions alone decide: all their scores are one number, for any queries and keys.
 
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
 use meshwright_plan::{Computed, Expr};
 use std::ops::Range;
 
-/// What is known of a register in all of a tile. Truth values are 0 and 1.
+/// Bounds of a register in a whole tile. Truth values are 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bounds {
-    /// Between two numbers, both of which it may be.
+    /// Between two numbers, inclusive.
     Between(f64, f64),
     /// Anything.
     Unknown,
@@ -23,14 +23,14 @@ pub fn constant(of: &Computed, indices: &[Range<usize>]) -> Option<f64> {
     }
 }
 
-/// The expression without the choices that these indices decide, and without what nothing reads then: inside of a causal mask no
-/// position is looked at.
+/// The expression without selects that these indices decide, and without their dead operands: inside of a causal mask
+/// no position is read.
 pub fn decided(of: &Computed, indices: &[Range<usize>]) -> Computed {
     let known = bounds(of, indices);
     let always = |r: Reg| matches!(known.get(usize::from(r)), Some(Between(low, _)) if *low > 0.0);
     let never = |r: Reg| matches!(known.get(usize::from(r)), Some(Between(_, high)) if *high <= 0.0);
     let nodes = &of.expr.nodes;
-    // What stands for each node: always an earlier one, or itself.
+    // Replacement of each node: an earlier one, or itself.
     let mut to: Vec<Reg> = Vec::with_capacity(nodes.len());
     for (i, node) in nodes.iter().enumerate() {
         let stands = |r: Reg| to.get(usize::from(r)).copied().unwrap_or(r);
@@ -76,7 +76,7 @@ fn bounds(of: &Computed, indices: &[Range<usize>]) -> Vec<Bounds> {
                 Between(low, high) => Between(1.0 - high, 1.0 - low),
                 Unknown => Unknown,
             },
-            // What is rounded is decided by the map itself.
+            // Rounded values are left to the map.
             Scalar::Binary(f, a, b) if !of.expr.dtype(a).is_float() => binary(f, at(a), at(b)),
             Scalar::Select(c, a, b) => match at(c) {
                 Between(low, _) if low > 0.0 => at(a),

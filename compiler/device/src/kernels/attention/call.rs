@@ -19,7 +19,7 @@ const WORDS: usize = DECIDED * DECIDED / 32;
 /// Most words that are drawn ahead, 256 MiB: beyond, memory is worth more than the time to draw in each kernel that reads them.
 const MOST_AHEAD: usize = 1 << 26;
 
-/// Widest query and value, so that what a cube accumulates is in registers.
+/// Widest query and value whose accumulators fit in the registers of a block.
 const WIDEST: usize = 128;
 
 /// An operand: the index of its dim for each dim of the scores, none if it lacks the dim. The dim of its width comes last.
@@ -97,7 +97,7 @@ pub(crate) struct AttentionFactors {
 }
 
 impl AttentionCall {
-    /// Kernels of it: the gradient of queries is one, those of keys and values together another.
+    /// Number of kernels: one for the gradient of queries, one for those of keys and values.
     pub fn starts(&self) -> u64 {
         let has = |part| u64::from(self.parts.contains(&part));
         let keys = has(AttentionPart::Key).max(has(AttentionPart::Value));
@@ -107,7 +107,7 @@ impl AttentionCall {
     /// Describes an attention. Decided tiles, inputs and outputs are added afterwards.
     ///
     /// # Errors
-    /// The reason why there is no kernel for it.
+    /// The call, or the reason why there is no kernel.
     pub(crate) fn new(
         spec: &AttentionSpec,
         parts: &[AttentionPart],
@@ -117,7 +117,7 @@ impl AttentionCall {
     ) -> Result<AttentionCall, NoAttentionKernel> {
         let at = AttentionOperands::of(parts);
         let gradient = at.scale.is_some();
-        // Of values alone nothing is to be multiplied with them.
+        // The gradient of values alone needs no matmul with them.
         if gradient && at.delta.is_none() {
             return Err(NoAttentionKernel::ValuesAlone);
         }
@@ -194,8 +194,8 @@ impl AttentionCall {
     }
 }
 
-/// Table of tiles, by queries and keys, with true for each tile whose scores depend on positions alone; and the score of all their elements.
-/// None if there are no such tiles, or if their scores differ.
+/// Table of tiles, by queries and keys, with true for each tile whose scores depend on positions alone; and the score
+/// of all their elements. None if there are no such tiles, or if their scores differ.
 pub fn decided(spec: &AttentionSpec, space: &AttentionSpace) -> Option<(Vec<Vec<bool>>, f32)> {
     let score = space.renumbered(&spec.score, spec);
     let rows: Vec<usize> = space.rows().iter().map(|d: &Dim| space.size(*d)).collect();
@@ -206,7 +206,7 @@ pub fn decided(spec: &AttentionSpec, space: &AttentionSpace) -> Option<(Vec<Vec<
     for first in (0..all).step_by(DECIDED) {
         let last = all.min(first + DECIDED) - 1;
         let mut ranges = space.ranges.clone();
-        // What the rows of the tile have along each dim: all of it where they come past its end.
+        // Extents of the tile's rows along each dim, clipped at its end.
         let mut inner = 1;
         for (i, n) in rows.iter().enumerate().rev() {
             let (from, to) = (first / inner, last / inner);

@@ -1,8 +1,8 @@
 //! Attention as one kernel (ADR 40, ADR 54).
 //!
 //! - [`space`]: the dims of scores in the order in which kernels count them.
-//! - [`bounds`]: the tiles that positions alone decide.
-//! - [`call`]: what is known of an attention, and for which there is a kernel.
+//! - [`bounds`]: tiles that positions alone decide.
+//! - [`call`]: the call of an attention, if there is a kernel for it.
 
 pub mod bounds;
 pub mod call;

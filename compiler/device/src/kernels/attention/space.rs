@@ -1,5 +1,5 @@
-//! The dims of an attention's scores as kernels count them: first the outer ones, whose every position is an attention of its own, then
-//! those of the rows, the queries of one, then that of the keys.
+//! The dims of an attention's scores as kernels count them: first the outer ones, each position of which is an
+//! attention of its own, then the rows, which are the queries, then the keys.
 
 use super::super::random::RandomBlock;
 use crate::error::LoweringError;
@@ -50,7 +50,7 @@ impl AttentionSpace {
         &self.dims[self.outer..self.dims.len() - 1]
     }
 
-    /// Which one a dim is.
+    /// Group of a dim.
     fn place(&self, dim: Dim) -> usize {
         self.dims.iter().position(|d| *d == dim).unwrap_or(0)
     }

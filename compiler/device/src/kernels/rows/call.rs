@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Most operands, folds and results, so that addresses fit into the arguments of a kernel and sums into registers.
 const MOST: usize = 24;
-/// Numbers that a unit has room for, of what it keeps of all its elements; and where it sums columns too, of which it has as many.
+/// Registers of a thread for values of its elements; and, if it sums columns too, for these sums.
 const ROOM: usize = 64;
 const ROOM_WITH_COLUMNS: usize = 96;
 /// Most elements of a row that a unit has, where it keeps something of them.

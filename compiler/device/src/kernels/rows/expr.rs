@@ -31,11 +31,11 @@ pub(crate) struct RowExpr {
     /// The expression. Its loads are operands, and from [`FOLDS`] on results of reductions.
     pub expr: Expr,
     pub folds: Vec<(Monoid, Reg)>,
-    /// Those of columns last.
+    /// Results, sums of columns last.
     pub results: Vec<RowResult>,
     /// Values of an element that a thread may keep, besides loads.
     pub steps: Vec<Reg>,
-    /// Whether its folds have kernels that spread a long row over a device.
+    /// Whether it has kernels that spread a long row over a device.
     pub spreads: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Steps along rows as one kernel (ADR 50).
 //!
-//! - `expr`: what the steps compute, as one expression; [`passes`]: what of it is computed in which pass over a row.
-//! - [`call`]: what is known of a group, and for which groups there is a kernel.
+//! - `expr`: the steps as one expression; [`passes`]: its split into passes over a row.
+//! - [`call`]: the call of a group, if there is a kernel for it.
 
 pub mod call;
 mod expr;

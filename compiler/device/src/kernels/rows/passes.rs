@@ -88,7 +88,7 @@ pub(crate) enum Keeping {
     Nothing,
     /// Loads and results of steps that a later pass needs.
     Elements,
-    /// So too what takes many instructions to compute, such as exponentials.
+    /// Values that take many instructions, such as exponentials, are also kept.
     Costly,
 }
 
@@ -115,14 +115,15 @@ struct Planner<'a> {
     of: &'a RowExpr,
     known: Vec<Known>,
     half: Option<DType>,
-    /// Places of what is kept of an element, of which there are so many, and numbers of what is of a row.
+    /// Registers of the values kept of each element, and indices of the values of a row.
     held: BTreeMap<Reg, usize>,
     places: usize,
     values: BTreeMap<Reg, usize>,
 }
 
 impl Passes {
-    /// Cuts an expression into passes; none where kernels lack a function. `rows` of the dims of the operands are those of the rows.
+    /// Splits an expression into passes; none if kernels lack a function. `rows` of the operands' dims are dims of the
+    /// rows.
     pub(crate) fn of(
         of: &RowExpr,
         (rows, operands): (usize, &[MapOperand]),
@@ -249,7 +250,8 @@ impl Planner<'_> {
         self.values = wanted.into_iter().enumerate().map(|(number, reg)| (reg, number)).collect();
     }
 
-    /// Finds what is kept of elements, and where: a place is free again in the pass that reads it last, which has done so before it keeps another.
+    /// Assigns registers to kept values: a register is free again in the pass that reads it last, before the pass keeps
+    /// another.
     fn find_held(&mut self, last: usize, keeping: Keeping) {
         let candidate = |reg: Reg| {
             let found = match self.scalar(reg) {
@@ -278,7 +280,7 @@ impl Planner<'_> {
         let mut held: Vec<(usize, usize, Reg)> =
             read.into_iter().map(|(reg, last)| (made[&reg], last, reg)).collect();
         held.sort_unstable();
-        // For each place the last pass that reads what is there.
+        // The last pass that reads each register.
         let mut places: Vec<usize> = vec![];
         for (made, last, reg) in held {
             let place = places.iter().position(|end| *end <= made).unwrap_or_else(|| {
@@ -291,7 +293,7 @@ impl Planner<'_> {
         self.places = places.len();
     }
 
-    /// `kept` is what earlier passes have kept.
+    /// `kept` are the values that earlier passes keep.
     fn pass(&self, pass: usize, kept: &mut BTreeSet<Reg>) -> Option<RowPass> {
         let of_pass = |reg: Reg| self.known(reg).pass == pass;
         let values = self.values.iter().filter(|(reg, _)| of_pass(**reg));
@@ -366,7 +368,7 @@ fn loaded(n: u16) -> RowSource {
     if n >= FOLDS { RowSource::Fold(usize::from(n - FOLDS)) } else { RowSource::Operand(usize::from(n)) }
 }
 
-/// Whether a function takes a GPU more instructions than to keep what it gives.
+/// Whether a function takes a GPU more instructions than keeping its result.
 fn is_costly(f: UnaryFn) -> bool {
     use UnaryFn::{Abs, Ceil, Floor, Neg, Not, Relu, Round, Sign};
     !matches!(f, Abs | Ceil | Floor | Neg | Not | Relu | Round | Sign)

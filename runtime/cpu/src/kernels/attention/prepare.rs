@@ -1,4 +1,4 @@
-//! What is known before the kernel runs: where elements lie, how the work is cut, and the maps of scores.
+//! Preparation of the attention kernel: offsets of elements, tiles, and the maps of scores.
 
 use super::super::instruction_set::Level;
 use super::super::{Access, KernelError, MapKernel, RandomBlock, SliceMut};
@@ -12,11 +12,11 @@ use std::ops::Range;
 const ROWS: usize = 128;
 /// Keys of a tile, at most.
 const KEYS: usize = 256;
-/// Where positions of keys decide: smaller tiles, of which more are left out.
+/// Keys of a tile under a mask by positions: smaller tiles, so that more can be skipped.
 const KEYS_OF_MASK: usize = 128;
 
-/// How an operand or a result is walked: its stride along each outer dim, each row dim, the keys, and each dim of its own
-/// (the width, or that of the values). 0 where it lacks the dim.
+/// Strides of an operand or a result along each outer dim, each row dim, the keys, and each dim of its own (the width,
+/// or the dims of the values); 0 for a missing dim.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionAccess {
     /// Type of the elements.
@@ -31,18 +31,18 @@ pub struct AttentionAccess {
     pub own: Vec<(usize, usize)>,
 }
 
-/// What an attention kernel is prepared from. The dims of the scores are the outer ones, the rows, and the keys, in this order.
+/// The input of the preparation. Dims of the scores are the outer dims, the rows, and the keys, in this order.
 #[derive(Clone, Debug)]
 pub struct AttentionPlan {
     /// Type of queries, keys, values and results.
     pub dtype: DType,
-    /// What it gives.
+    /// The parts of attention that it computes.
     pub parts: Vec<AttentionPart>,
     /// Sizes of the dims that keys or values have, with whether queries, keys and values all have it.
     pub outer: Vec<(usize, bool)>,
     /// Sizes of the other dims of the queries.
     pub rows: Vec<usize>,
-    /// How many keys there are.
+    /// Number of keys.
     pub keys: usize,
     /// The operands in order.
     pub reads: Vec<AttentionAccess>,
@@ -58,11 +58,11 @@ pub struct AttentionPlan {
     pub weight: Option<Computed>,
     /// Positions of the maximum, the sum and the values that it goes on with: the last operands.
     pub state: Option<[usize; 3]>,
-    /// What is drawn, each with the dim of the scores that each of its own dims is.
+    /// Random blocks, each with the dim of the scores of each of its own dims.
     pub draws: Vec<(RandomBlock, Vec<usize>)>,
 }
 
-/// What becomes of the elements of a tile.
+/// The fate of a tile's elements.
 #[derive(Clone, Debug)]
 pub(super) enum TileMap {
     /// One number for all.
@@ -73,11 +73,11 @@ pub(super) enum TileMap {
     Map(BTreeMap<(usize, usize), MapKernel>),
 }
 
-/// What becomes of each tile: one map for all, or for tiles of which positions decide a part of it others.
+/// The map of each tile: one for all, or others for tiles that a condition on positions splits.
 #[derive(Clone, Debug)]
 pub(super) struct TileMaps {
     each: Vec<TileMap>,
-    /// Which one, by first row and first key.
+    /// Index of the map, by first row and first key.
     of: BTreeMap<(usize, usize), usize>,
 }
 
@@ -171,7 +171,7 @@ impl AttentionPlan {
         shape
     }
 
-    /// How a tile walks the tensors that a map reads: the tile itself, the extra operands, and what is drawn.
+    /// Accesses of a tile to the operands of its map: the tile itself, the extra operands, and the random blocks.
     fn accesses(&self, shape: &[usize], first: usize) -> Vec<Access> {
         let mut out = vec![Access::dense(self.dtype, shape)];
         for extra in &self.reads[first..self.beside()] {
@@ -184,7 +184,7 @@ impl AttentionPlan {
         out
     }
 
-    /// Where the extra operands end.
+    /// End of the extra operands.
     pub(super) fn beside(&self) -> usize {
         self.state.map_or(self.reads.len(), |s| s[0])
     }
@@ -351,7 +351,7 @@ impl AttentionKernel {
         }
     }
 
-    /// How many positions there are along the outer dims that `of` chooses.
+    /// Number of positions along the outer dims that `of` chooses.
     pub(super) fn outer_count(&self, of: &dyn Fn(bool) -> bool) -> usize {
         self.plan.outer.iter().filter(|o| of(o.1)).map(|o| o.0).product()
     }
