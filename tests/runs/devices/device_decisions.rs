@@ -90,7 +90,7 @@ const FAULTS: [(&str, &str, Fault); 19] = [
         Some(())
     }),
     ("row_groups", "a step of a group is forgotten", |d, _, at| {
-        let mut long = d.rows.at.values_mut().filter(|group| group.steps.len() > 1);
+        let mut long = d.fused.at.values_mut().filter(|group| group.steps.len() > 1);
         long.nth(at)?.steps.remove(0);
         Some(())
     }),
@@ -100,7 +100,7 @@ const FAULTS: [(&str, &str, Fault); 19] = [
             let written = &uses.plan.steps[*first].writes;
             written.iter().any(|o| uses.plan.steps[*last].reads_buf(o.buf))
         };
-        let mut groups = d.rows.at.values_mut().filter(|group| depends(&group.steps));
+        let mut groups = d.fused.at.values_mut().filter(|group| depends(&group.steps));
         groups.nth(at)?.steps.reverse();
         Some(())
     }),
@@ -108,12 +108,12 @@ const FAULTS: [(&str, &str, Fault); 19] = [
         let read_outside = |buf: &BufId, of: &[usize]| {
             uses.readers.get(buf).is_some_and(|by| by.iter().any(|step| !of.contains(step)))
         };
-        let written = d.rows.at.values().flat_map(|group| {
+        let written = d.fused.at.values().flat_map(|group| {
             let all = group.steps.iter().flat_map(|s| &uses.plan.steps[*s].writes).map(|o| o.buf);
             all.filter(|buf| read_outside(buf, &group.steps))
         });
         let buf = written.filter(|buf| !d.is_never_made(*buf)).nth(at)?;
-        d.rows.never.insert(buf);
+        d.fused.never.insert(buf);
         Some(())
     }),
     ("inlined", "a value is computed for another step than its reader", |d, _, at| {
@@ -132,7 +132,7 @@ const FAULTS: [(&str, &str, Fault); 19] = [
         let steps = &uses.plan.steps;
         let depends = |w: &[usize]| {
             let single = |step: &usize| {
-                !d.rows.members.contains_key(step)
+                !d.fused.members.contains_key(step)
                     && !d.epilogues.at.contains_key(step)
                     && !d.epilogues.moved.contains_key(step)
                     && !d.residuals.steps.contains_key(step)

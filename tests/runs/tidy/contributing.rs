@@ -58,9 +58,9 @@ const ADDITIONS: &[Addition] = &[
     },
     Addition {
         heading: "A fused kernel for GPUs",
-        words: &["RowCall", "RowGroup", "RowGroups", "has_row_kernel", "row_group", "row_groups"],
+        words: &["RowCall", "RowSpace", "row_call", "row_groups"],
         users: &[],
-        most: 48,
+        most: 28,
     },
     Addition {
         heading: "A backend",

@@ -15,6 +15,7 @@ mod emit;
 mod epilogue;
 mod fold;
 mod functions;
+mod fused;
 mod index;
 mod int;
 mod lower;

@@ -9,7 +9,7 @@ use crate::passes::epilogues::Epilogues;
 use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::Residuals;
-use crate::passes::row_groups::RowGroups;
+use crate::passes::row_groups;
 use crate::passes::step_order::StepOrder;
 use crate::target::Target;
 use meshwright_plan::{BufId, Plan, Step};
@@ -71,27 +71,28 @@ fn masks(lowering: &mut Lowering<'_>) -> bool {
 
 fn row_groups(lowering: &mut Lowering<'_>) -> bool {
     // Steps that matmuls would compute if there were no groups.
-    let Decisions { residuals, masks, rows, inlined, .. } = &lowering.decisions;
-    let order = StepOrder::of(&lowering.uses, rows, inlined, lowering.graph.target.maps);
-    let taken = (residuals, masks, rows, inlined);
+    let Decisions { residuals, masks, fused, inlined, .. } = &lowering.decisions;
+    let order = StepOrder::of(&lowering.uses, fused, inlined, lowering.graph.target.maps);
+    let taken = (residuals, masks, fused, inlined);
     let all = Epilogues::of(&lowering.uses, taken, &order, |e| lowering.has_epilogue(e));
     let beside = all.moved.keys().copied().collect();
     let waits = |s: &Step| lowering.groups(s).is_some();
-    let found = RowGroups::of(&lowering.uses, (residuals, &beside), |g| lowering.fuses(g), waits);
-    lowering.decisions.rows = found;
-    !lowering.decisions.rows.at.is_empty()
+    let found = row_groups::row_groups(&lowering.uses, (residuals, &beside), |g| lowering.fuses(g), waits);
+    let any = !found.is_empty();
+    lowering.decisions.fused.extend(found);
+    any
 }
 
 fn inlined(lowering: &mut Lowering<'_>) -> bool {
     let folds = |i: &_, value| lowering.folds(i, value);
     let writes = |s: &_| lowering.groups(s).is_some();
-    lowering.decisions.inlined = InlinedValues::of(&lowering.uses, &lowering.decisions.rows, folds, writes);
+    lowering.decisions.inlined = InlinedValues::of(&lowering.uses, &lowering.decisions.fused, folds, writes);
     !lowering.decisions.inlined.values.is_empty()
 }
 
 fn step_order(lowering: &mut Lowering<'_>) -> bool {
-    let Decisions { rows, inlined, .. } = &lowering.decisions;
-    lowering.decisions.order = StepOrder::of(&lowering.uses, rows, inlined, lowering.graph.target.maps);
+    let Decisions { fused, inlined, .. } = &lowering.decisions;
+    lowering.decisions.order = StepOrder::of(&lowering.uses, fused, inlined, lowering.graph.target.maps);
     true
 }
 
@@ -104,8 +105,8 @@ fn attention_bits(lowering: &mut Lowering<'_>) -> bool {
 }
 
 fn epilogues(lowering: &mut Lowering<'_>) -> bool {
-    let Decisions { residuals, masks, rows, inlined, order, .. } = &lowering.decisions;
-    let taken = (residuals, masks, rows, inlined);
+    let Decisions { residuals, masks, fused, inlined, order, .. } = &lowering.decisions;
+    let taken = (residuals, masks, fused, inlined);
     let epilogues = Epilogues::of(&lowering.uses, taken, order, |e| lowering.has_epilogue(e));
     lowering.decisions.epilogues = epilogues;
     !lowering.decisions.epilogues.at.is_empty()

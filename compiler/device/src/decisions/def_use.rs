@@ -88,3 +88,8 @@ impl<'a> DefUse<'a> {
 pub fn ended(step: &Step) -> impl Iterator<Item = BufId> {
     step.free.iter().copied().chain(step.aliases.iter().map(|(from, _)| *from))
 }
+
+/// Whether a step consumes its operand, so that its lifetime cannot be extended.
+pub fn takes(step: &Step) -> bool {
+    step.communicates() || matches!(step.prim, Prim::DynamicUpdateSlice { .. })
+}

@@ -2,15 +2,16 @@
 
 pub mod decide;
 pub mod def_use;
+pub mod fused;
 pub mod verify_decisions;
 
 use crate::decisions::def_use::DefUse;
+use crate::decisions::fused::FusedGroups;
 use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::Epilogues;
 use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::{ResidualStep, Residuals};
-use crate::passes::row_groups::RowGroups;
 use crate::passes::step_order::StepOrder;
 use meshwright_plan::BufId;
 use std::collections::BTreeSet;
@@ -22,8 +23,8 @@ pub struct Decisions {
     pub residuals: Residuals,
     /// Random values that each consumer draws.
     pub masks: Masks,
-    /// Steps along rows that are one kernel.
-    pub rows: RowGroups,
+    /// Steps that are one kernel.
+    pub fused: FusedGroups,
     /// Values that the reduction that consumes them computes.
     pub inlined: InlinedValues,
     /// Order of the steps.
@@ -41,8 +42,8 @@ pub enum Role {
     Fused,
     /// A matmul with an epilogue.
     Epilogue,
-    /// The last step of a row group, which runs here.
-    Rows,
+    /// The last step of a fused group, which runs here.
+    Group,
     /// It creates, writes or reads a stack whose values stay where they are.
     Residual(ResidualStep),
     /// A launch of its own, or of independent steps of its kind.
@@ -52,7 +53,7 @@ pub enum Role {
 impl Decisions {
     /// The role of a step.
     pub fn role(&self, step: usize) -> Role {
-        let fused = self.rows.members.get(&step).is_some_and(|last| *last != step);
+        let fused = self.fused.members.get(&step).is_some_and(|last| *last != step);
         let skipped = [&self.masks.skipped, &self.inlined.skipped].iter().any(|s| s.contains(&step));
         if fused || skipped || self.epilogues.moved.contains_key(&step) {
             Role::Fused
@@ -60,8 +61,8 @@ impl Decisions {
             Role::Residual(how.clone())
         } else if self.epilogues.at.contains_key(&step) {
             Role::Epilogue
-        } else if self.rows.at.contains_key(&step) {
-            Role::Rows
+        } else if self.fused.at.contains_key(&step) {
+            Role::Group
         } else {
             Role::Single
         }
@@ -72,7 +73,7 @@ impl Decisions {
         self.masks.drawn_by.contains_key(&buf)
             || self.inlined.values.contains_key(&buf)
             || self.epilogues.never.contains(&buf)
-            || self.rows.never.contains(&buf)
+            || self.fused.never.contains(&buf)
     }
 
     /// Buffers that are never made, and of those the ones in whose place no other is, with the stacks in which a loop would keep masks that are
@@ -84,7 +85,7 @@ impl Decisions {
         // A buffer that takes the storage of another keeps that storage live until its group has run.
         let shares: BTreeSet<BufId> =
             plan.steps.iter().flat_map(|s| &s.aliases).flat_map(|(from, to)| [*from, *to]).collect();
-        let alone = self.rows.never.iter().filter(|b| !shares.contains(b));
+        let alone = self.fused.never.iter().filter(|b| !shares.contains(b));
         let computed = self.masks.drawn_by.keys().chain(self.inlined.values.keys()).chain(alone);
         let mut absent: BTreeSet<BufId> = computed.copied().collect();
         for at in &self.masks.skipped {

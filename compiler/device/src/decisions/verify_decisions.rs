@@ -45,7 +45,7 @@ fn walk(uses: &DefUse<'_>, decisions: &Decisions) -> Result<BTreeSet<BufId>, Pro
     let plain;
     let order = match decisions.order.steps.is_empty() {
         true => {
-            plain = StepOrder::of(uses, &decisions.rows, &decisions.inlined, false);
+            plain = StepOrder::of(uses, &decisions.fused, &decisions.inlined, false);
             &plain
         }
         false => &decisions.order,
@@ -211,11 +211,11 @@ struct DecisionVerifier<'a> {
 impl DecisionVerifier<'_> {
     fn step(&mut self, at: usize) -> Result<(), String> {
         let plan: &Plan = self.uses.plan;
-        let Decisions { residuals, epilogues, rows, .. } = self.decisions;
+        let Decisions { residuals, epilogues, fused, .. } = self.decisions;
         match self.decisions.role(at) {
             Role::Fused => {}
             Role::Single | Role::Residual(_) => self.launch(&[at])?,
-            Role::Rows => self.launch(&rows.at[&at].steps)?,
+            Role::Group => self.launch(&fused.at[&at].steps)?,
             Role::Epilogue => {
                 let epilogue = &epilogues.at[&at];
                 epilogue.before.iter().try_for_each(|step| self.launch(&[*step]))?;

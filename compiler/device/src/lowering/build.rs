@@ -181,7 +181,7 @@ impl ProgramBuilder<'_> {
             }
             Role::Residual(how) => self.residual(index, step, how, ending),
             Role::Epilogue => self.epilogue(index, ending),
-            Role::Rows => self.row_group(index, &ending),
+            Role::Group => self.fused_group(index, &ending),
             Role::Single => self.single(index, step, ending),
         }
     }
@@ -242,10 +242,10 @@ impl ProgramBuilder<'_> {
         }
     }
 
-    /// The kernel of a row group, at the position of its last step.
-    fn row_group(&mut self, index: usize, ending: &[TensorSlot]) -> Result<(), LoweringError> {
-        let Some(group) = self.lowering.decisions.rows.at.get(&index).cloned() else { return Ok(()) };
-        self.lowering.row_group(&group)?;
+    /// The kernel of a fused group, at the position of its last step.
+    fn fused_group(&mut self, index: usize, ending: &[TensorSlot]) -> Result<(), LoweringError> {
+        let Some(group) = self.lowering.decisions.fused.at.get(&index).cloned() else { return Ok(()) };
+        self.lowering.fused(&group)?;
         if group.steps.len() > 1 {
             self.groups.insert(index, group.steps);
         }

@@ -10,7 +10,6 @@ use crate::lowering::host::HostSteps;
 use crate::lowering::local::Local;
 use crate::passes::epilogues::Epilogue;
 use crate::passes::inlined::Inlined;
-use crate::passes::row_groups::RowGroup;
 use meshwright_plan::{BufId, Step};
 
 /// Kind of independent steps that share a launch.
@@ -36,11 +35,6 @@ impl Lowering<'_> {
     /// Whether a reduction can compute its operand `value` itself.
     pub(crate) fn folds(&self, inlined: &Inlined, value: BufId) -> bool {
         self.graph.target.blocks && self.can_fold(inlined, value)
-    }
-
-    /// Whether the target has a kernel for a group of steps along rows.
-    pub(crate) fn fuses(&self, group: &RowGroup) -> bool {
-        self.graph.target.blocks && self.has_row_kernel(group)
     }
 
     /// Whether the target's matmuls can compute an epilogue.

@@ -7,9 +7,9 @@ use super::canonical::{Canonical, canonical};
 use super::inlined::InlinedValues;
 use super::masks::Masks;
 use super::residuals::Residuals;
-use super::row_groups::RowGroups;
 use super::step_order::StepOrder;
 use crate::decisions::def_use::DefUse;
+use crate::decisions::fused::FusedGroups;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Prim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,17 +125,17 @@ impl Epilogues {
     /// Finds them; `computes` says whether the device can.
     pub fn of(
         uses: &DefUse<'_>,
-        (residuals, masks, rows, inlined): (&Residuals, &Masks, &RowGroups, &InlinedValues),
+        (residuals, masks, fused, inlined): (&Residuals, &Masks, &FusedGroups, &InlinedValues),
         order: &StepOrder,
         computes: impl Fn(&Epilogue) -> bool,
     ) -> Epilogues {
         let plan = uses.plan;
-        let mut found = Finder { uses, rows, order, all: Epilogues::default() };
+        let mut found = Finder { uses, fused, order, all: Epilogues::default() };
         let taken = |at: usize| {
             let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
             let step = &plan.steps[at];
             residuals.steps.contains_key(&at)
-                || rows.members.contains_key(&at)
+                || fused.members.contains_key(&at)
                 || inlined.skipped.contains(&at)
                 || step.reads.iter().chain(&step.writes).any(|o| computed(&o.buf))
         };
@@ -164,7 +164,7 @@ impl Epilogues {
 
 struct Finder<'a> {
     uses: &'a DefUse<'a>,
-    rows: &'a RowGroups,
+    fused: &'a FusedGroups,
     order: &'a StepOrder,
     all: Epilogues,
 }
@@ -358,7 +358,7 @@ impl Finder<'_> {
     fn is_free_product(&self, at: usize) -> bool {
         let taken = self.all.moved.contains_key(&at)
             || self.all.at.contains_key(&at)
-            || self.rows.members.contains_key(&at);
+            || self.fused.members.contains_key(&at);
         matches!(self.uses.plan.steps[at].prim, Prim::Contract) && !taken
     }
 }

@@ -4,8 +4,8 @@
 //! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other values that they can be computed
 //! from, they are computed from those.
 
-use super::row_groups::{RowGroups, takes};
-use crate::decisions::def_use::{DefUse, ended};
+use crate::decisions::def_use::{DefUse, ended, takes};
+use crate::decisions::fused::FusedGroups;
 use meshwright_plan::expr::{Expr, Reg, Scalar};
 use meshwright_plan::{BufId, Computed, Operand, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ impl InlinedValues {
     /// a result.
     pub fn of(
         uses: &DefUse<'_>,
-        rows: &RowGroups,
+        fused: &FusedGroups,
         folds: impl Fn(&Inlined, BufId) -> bool,
         writes: impl Fn(&Step) -> bool,
     ) -> InlinedValues {
@@ -43,7 +43,7 @@ impl InlinedValues {
         let mut folding = BTreeSet::new();
         for (at, step) in plan.steps.iter().enumerate() {
             let Prim::Map { expr, regs } = &step.prim else { continue };
-            if rows.members.contains_key(&at) {
+            if fused.members.contains_key(&at) {
                 continue;
             }
             let by: Vec<Option<usize>> =
@@ -54,7 +54,7 @@ impl InlinedValues {
             }
             // One of two factors of a sum of products stays an operand.
             let mut folded = BTreeSet::new();
-            let taken = |by: &usize| rows.members.contains_key(by) || folding.contains(by);
+            let taken = |by: &usize| fused.members.contains_key(by) || folding.contains(by);
             if by.iter().flatten().any(|step| taken(step) || !folded.insert(*step)) {
                 continue;
             }
@@ -65,7 +65,7 @@ impl InlinedValues {
                 let inlined = Inlined { of, reads, by };
                 let pays = stays.is_empty() || uses.pays(&inlined, &step.writes[*k]);
                 // The consumer may be delayed after a group.
-                let runs = rows.waiting.get(&by).copied().unwrap_or(by);
+                let runs = fused.waiting.get(&by).copied().unwrap_or(by);
                 let taken = |o: &Operand| {
                     plan.steps[by..=runs].iter().any(|s| takes(s) && ended(s).any(|b| b == o.buf))
                 };

@@ -7,83 +7,32 @@
 //! between them that consume its results run after it ([`super::step_order`]).
 
 use super::residuals::Residuals;
-use crate::decisions::def_use::{DefUse, ended};
+use crate::decisions::def_use::{DefUse, ended, takes};
+use crate::decisions::fused::{FusedGroup, FusedKernel, RowSpace};
 use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Longest span of a group, in steps of the Plan.
 const FARTHEST: usize = 64;
 
-/// Steps that are one kernel.
-#[derive(Clone, Debug, Default)]
-pub struct RowGroup {
-    /// Steps of the group, in the order of the Plan.
-    pub steps: Vec<usize>,
-    /// Steps between them that run after the group.
-    pub after: Vec<usize>,
-    /// Dims of the rows, in the order of the values that have all dims.
-    pub rows: Vec<Dim>,
-    /// Dims along a row, in the same order.
-    pub along: Vec<Dim>,
-    /// Values without other consumers.
-    pub inner: BTreeSet<BufId>,
-}
-
-impl RowGroup {
-    /// The last step, in whose position the group runs.
-    pub fn last(&self) -> usize {
-        self.steps.last().copied().unwrap_or(0)
+/// Finds them, in the order of the Plan; `fuses` says whether the device has a kernel for a group, and `waits` whether delaying another step
+/// until after the group costs nothing. A sum over rows that a matmul's epilogue computes (`beside`) begins no
+/// group.
+pub fn row_groups(
+    uses: &DefUse<'_>,
+    (residuals, beside): (&Residuals, &BTreeSet<usize>),
+    fuses: impl Fn(&FusedGroup) -> bool,
+    waits: impl Fn(&Step) -> bool,
+) -> Vec<FusedGroup> {
+    let finder = Finder { uses, residuals, beside, fuses, waits };
+    let (mut all, mut at) = (vec![], 0);
+    while at < uses.plan.steps.len() {
+        let found = finder.dims_of(at).and_then(|dims| finder.grown(at, dims.space));
+        // The stretches of groups do not overlap.
+        at = found.as_ref().map_or(at, FusedGroup::last) + 1;
+        all.extend(found);
     }
-
-    /// All dims.
-    pub fn dims(&self) -> Vec<Dim> {
-        [&self.rows[..], &self.along].concat()
-    }
-}
-
-/// The row groups of a Plan.
-#[derive(Clone, Debug, Default)]
-pub struct RowGroups {
-    /// Groups by their last step.
-    pub at: BTreeMap<usize, RowGroup>,
-    /// Last step of the group, by each of its steps.
-    pub members: BTreeMap<usize, usize>,
-    /// Last step of the group after which a step runs, by that step.
-    pub waiting: BTreeMap<usize, usize>,
-    /// Values between steps of a group, which are never stored.
-    pub never: BTreeSet<BufId>,
-}
-
-impl RowGroups {
-    /// Finds them; `fuses` says whether the device has a kernel for a group, and `waits` whether delaying another step
-    /// until after the group costs nothing. A sum over rows that a matmul's epilogue computes (`beside`) begins no
-    /// group.
-    pub fn of(
-        uses: &DefUse<'_>,
-        (residuals, beside): (&Residuals, &BTreeSet<usize>),
-        fuses: impl Fn(&RowGroup) -> bool,
-        waits: impl Fn(&Step) -> bool,
-    ) -> RowGroups {
-        let finder = Finder { uses, residuals, beside, fuses, waits };
-        let (mut all, mut at) = (RowGroups::default(), 0);
-        while at < uses.plan.steps.len() {
-            let found = finder.dims_of(at).and_then(|dims| finder.grown(at, dims));
-            // The stretches of groups do not overlap.
-            at = found.as_ref().map_or(at, RowGroup::last) + 1;
-            if let Some(group) = found {
-                all.members.extend(group.steps.iter().map(|step| (*step, group.last())));
-                all.waiting.extend(group.after.iter().map(|step| (*step, group.last())));
-                all.never.extend(&group.inner);
-                all.at.insert(group.last(), group);
-            }
-        }
-        all
-    }
-}
-
-/// Whether a step consumes its operand, so that its lifetime cannot be extended.
-pub fn takes(step: &Step) -> bool {
-    step.communicates() || matches!(step.prim, Prim::DynamicUpdateSlice { .. })
+    all
 }
 
 struct Finder<'a, F, W> {
@@ -96,15 +45,14 @@ struct Finder<'a, F, W> {
 
 /// The dims of rows and those along a row, and the step that folds them.
 struct RowDims {
-    rows: Vec<Dim>,
-    along: Vec<Dim>,
+    space: RowSpace,
     by: usize,
 }
 
 /// A growing group.
-#[derive(Default)]
 struct Growth {
-    group: RowGroup,
+    space: RowSpace,
+    group: FusedGroup,
     /// Results of its steps, results that depend on a reduction, and other values that depend on the group.
     made: BTreeSet<BufId>,
     of_folds: BTreeSet<BufId>,
@@ -116,7 +64,7 @@ struct Growth {
     pays: bool,
 }
 
-impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
+impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     /// The dims of the rows of a group that begins at a step.
     fn dims_of(&self, at: usize) -> Option<RowDims> {
         let step = &self.uses.plan.steps[at];
@@ -140,7 +88,7 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
                 Prim::Map { .. } if later.writes.iter().all(|o| o.dims == *dims) => {
                     reached.extend(later.writes.iter().map(|o| o.buf));
                 }
-                _ => match split(later, number).filter(|found| all_of(found) == *dims) {
+                _ => match split(later, number).filter(|found| found.space.dims() == *dims) {
                     Some(found) if found.sums_columns(later) => sums = sums.or(Some(found)),
                     Some(found) => return Some(found),
                     None => {}
@@ -151,9 +99,8 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     }
 
     /// The group that a step begins, if it is worth one.
-    fn grown(&self, first: usize, RowDims { rows, along, .. }: RowDims) -> Option<RowGroup> {
-        let mut growth =
-            Growth { group: RowGroup { rows, along, ..RowGroup::default() }, ..Growth::default() };
+    fn grown(&self, first: usize, space: RowSpace) -> Option<FusedGroup> {
+        let mut growth = Growth::new(space);
         if !self.joins(&mut growth, first) {
             return None;
         }
@@ -184,15 +131,12 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     /// Whether a step could begin a group of the same rows and shares an operand with this group, or leads to a fold
     /// that does: the fused kernel reads the operand once.
     fn shares(&self, growth: &Growth, at: usize) -> bool {
-        let RowGroup { rows, along, steps, .. } = &growth.group;
-        let dims = growth.group.dims();
+        let (dims, steps) = (growth.space.dims(), &growth.group.steps);
         let reads = |of: usize| self.uses.plan.steps[of].reads.iter().filter(|o| o.dims == dims);
         let read =
             |o: &Operand| growth.made.contains(&o.buf) || steps.iter().any(|s| reads(*s).any(|r| r == o));
         self.dims_of(at).is_some_and(|found| {
-            found.rows == *rows
-                && found.along == *along
-                && [at, found.by].into_iter().any(|s| reads(s).any(read))
+            found.space == growth.space && [at, found.by].into_iter().any(|s| reads(s).any(read))
         })
     }
 
@@ -218,18 +162,16 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     /// Adds a step, if the device has a kernel for the group with it.
     fn joins(&self, growth: &mut Growth, at: usize) -> bool {
         let step = &self.uses.plan.steps[at];
-        let (dims, rows) = (growth.group.dims(), &growth.group.rows);
+        let (dims, RowSpace { rows, along }) = (growth.space.dims(), &growth.space);
         let first = growth.group.steps.first().copied().unwrap_or(at);
         let fits = match &step.prim {
             Prim::Map { .. } => {
                 let all = |of: &[Dim]| step.writes.iter().all(|o| o.dims == *of);
                 all(&dims) || all(rows)
             }
-            _ => {
-                split(step, at).is_some_and(|found| found.rows == *rows && found.along == growth.group.along)
-            }
+            _ => split(step, at).is_some_and(|found| found.space == growth.space),
         };
-        let sums_columns = step.writes.iter().any(|o| o.dims == growth.group.along);
+        let sums_columns = step.writes.iter().any(|o| o.dims == *along);
         // Under other names of dims it is another tensor.
         let same = |o: &Operand| {
             !growth.made.contains(&o.buf) || o.dims.len() == dims.len() && o.dims == dims || o.dims == *rows
@@ -268,10 +210,27 @@ impl<F: Fn(&RowGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     }
 }
 
+impl Growth {
+    fn new(space: RowSpace) -> Growth {
+        let (steps, after, inner) = (vec![], vec![], BTreeSet::new());
+        let kernel = FusedKernel::Rows(space.clone());
+        Growth {
+            space,
+            group: FusedGroup { steps, after, inner, kernel },
+            made: BTreeSet::new(),
+            of_folds: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            held: BTreeSet::new(),
+            sums: false,
+            pays: false,
+        }
+    }
+}
+
 impl RowDims {
     /// Whether a fold with these dims sums over the rows.
     fn sums_columns(&self, fold: &Step) -> bool {
-        fold.writes.iter().any(|o| o.dims == self.along)
+        fold.writes.iter().any(|o| o.dims == self.space.along)
     }
 }
 
@@ -299,14 +258,9 @@ fn split(step: &Step, by: usize) -> Option<RowDims> {
     let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
     if let Some(along) = dims.strip_prefix(&kept[..]) {
         let none = along.is_empty() || folds && kept.is_empty();
-        return (!none).then(|| RowDims { along: along.to_vec(), rows: kept, by });
+        return (!none).then(|| RowDims { space: RowSpace { rows: kept, along: along.to_vec() }, by });
     }
     let sums = matches!(step.prim, Prim::Reduce { monoid: Monoid::Sum } | Prim::Contract);
     let rows = dims.strip_suffix(&kept[..]).filter(|rows| sums && !rows.is_empty() && !kept.is_empty())?;
-    Some(RowDims { rows: rows.to_vec(), along: kept, by })
-}
-
-/// All dims.
-fn all_of(dims: &RowDims) -> Vec<Dim> {
-    [&dims.rows[..], &dims.along].concat()
+    Some(RowDims { space: RowSpace { rows: rows.to_vec(), along: kept }, by })
 }

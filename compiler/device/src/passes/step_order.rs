@@ -1,9 +1,9 @@
-//! Order of the steps on a device, and the end of each buffer's lifetime. Row groups run as one ([`super::row_groups`]), reductions compute
+//! Order of the steps on a device, and the end of each buffer's lifetime. Fused groups run as one ([`crate::decisions::fused`]), reductions compute
 //! their operands ([`super::inlined`]), and steps move next to each other.
 
 use super::inlined::InlinedValues;
-use super::row_groups::{RowGroups, takes};
-use crate::decisions::def_use::{DefUse, ended};
+use crate::decisions::def_use::{DefUse, ended, takes};
+use crate::decisions::fused::FusedGroups;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub struct StepOrder {
 
 impl StepOrder {
     /// `gathers` says whether several steps that stand next to each other may be one launch.
-    pub fn of(uses: &DefUse<'_>, groups: &RowGroups, inlined: &InlinedValues, gathers: bool) -> StepOrder {
+    pub fn of(uses: &DefUse<'_>, groups: &FusedGroups, inlined: &InlinedValues, gathers: bool) -> StepOrder {
         let plan = uses.plan;
         let mut order = order(plan, groups);
         if gathers {
@@ -63,7 +63,7 @@ impl StepOrder {
     }
 }
 
-fn order(plan: &Plan, groups: &RowGroups) -> Vec<usize> {
+fn order(plan: &Plan, groups: &FusedGroups) -> Vec<usize> {
     let mut order: Vec<usize> = (0..plan.steps.len()).collect();
     for (last, group) in &groups.at {
         let Some(first) = group.steps.first() else { continue };
@@ -78,7 +78,7 @@ fn order(plan: &Plan, groups: &RowGroups) -> Vec<usize> {
 /// Moves loads from stacks of loops to the begin of the body, and stores to its end.
 struct Gatherer<'a> {
     uses: &'a DefUse<'a>,
-    groups: &'a RowGroups,
+    groups: &'a FusedGroups,
     inlined: &'a InlinedValues,
 }
 

@@ -2,10 +2,10 @@
 
 use super::plans::Builder;
 use meshwright_device::decisions::def_use::DefUse;
+use meshwright_device::decisions::fused::FusedGroups;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::masks::Masks;
 use meshwright_device::passes::residuals::Residuals;
-use meshwright_device::passes::row_groups::RowGroups;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{BufId, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
@@ -110,7 +110,7 @@ fn squares(twice: bool) -> (Plan, [BufId; 3]) {
 #[test]
 fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
     let (plan, [c, square, _]) = squares(false);
-    let found = InlinedValues::of(&DefUse::of(&plan), &RowGroups::default(), |_, _| true, |_| true);
+    let found = InlinedValues::of(&DefUse::of(&plan), &FusedGroups::default(), |_, _| true, |_| true);
     let inlined = &found.values[&square];
     assert_eq!(inlined.reads.iter().map(|o| o.buf).collect::<Vec<_>>(), [c]);
     assert_eq!((inlined.by, inlined.of.expr.nodes[0].scalar), (1, Scalar::Load(0)));
@@ -124,16 +124,18 @@ fn what_is_only_folded_is_computed_from_what_is_written_beside_it() {
 fn what_something_else_needs_is_stored() {
     let (plan, _) = squares(true);
     assert!(
-        InlinedValues::of(&DefUse::of(&plan), &RowGroups::default(), |_, _| true, |_| true).values.is_empty()
+        InlinedValues::of(&DefUse::of(&plan), &FusedGroups::default(), |_, _| true, |_| true)
+            .values
+            .is_empty()
     );
     let (plan, _) = squares(false);
     assert!(
-        InlinedValues::of(&DefUse::of(&plan), &RowGroups::default(), |_, _| false, |_| true)
+        InlinedValues::of(&DefUse::of(&plan), &FusedGroups::default(), |_, _| false, |_| true)
             .values
             .is_empty()
     );
     assert!(
-        InlinedValues::of(&DefUse::of(&plan), &RowGroups::default(), |_, _| true, |_| false)
+        InlinedValues::of(&DefUse::of(&plan), &FusedGroups::default(), |_, _| true, |_| false)
             .values
             .is_empty()
     );
@@ -171,7 +173,7 @@ fn scaled_sum(one: bool, factors: fn([&Operand; 3]) -> [&Operand; 2]) -> (Plan, 
 #[test]
 fn a_factor_of_a_sum_of_products_is_computed_there_but_not_both() {
     let inlined =
-        |plan: &Plan| InlinedValues::of(&DefUse::of(plan), &RowGroups::default(), |_, _| true, |_| true);
+        |plan: &Plan| InlinedValues::of(&DefUse::of(plan), &FusedGroups::default(), |_, _| true, |_| true);
     let (plan, [s, _]) = scaled_sum(false, |[x, s, _]| [s, x]);
     let found = inlined(&plan);
     assert_eq!((found.values[&s].by, found.values[&s].reads.len()), (2, 2));

@@ -3,10 +3,11 @@
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;
 use meshwright_device::decisions::def_use::DefUse;
+use meshwright_device::decisions::fused::{FusedGroup, FusedGroups, FusedKernel, RowSpace};
 use meshwright_device::passes::epilogues::Epilogues;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::residuals::Residuals;
-use meshwright_device::passes::row_groups::{RowGroup, RowGroups};
+use meshwright_device::passes::row_groups::row_groups;
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
@@ -65,16 +66,14 @@ impl Norm {
     }
 }
 
-fn found(plan: &Plan) -> RowGroups {
-    RowGroups::of(
-        &DefUse::of(plan),
-        (&Residuals::default(), &BTreeSet::new()),
-        |_| true,
-        |s| !matches!(s.prim, Prim::Contract),
-    )
+fn found(plan: &Plan) -> FusedGroups {
+    let waits = |s: &_| !matches!(s.prim, Prim::Contract);
+    row_groups(&DefUse::of(plan), (&Residuals::default(), &BTreeSet::new()), |_| true, waits)
+        .into_iter()
+        .collect()
 }
 
-fn only(groups: &RowGroups) -> &RowGroup {
+fn only(groups: &FusedGroups) -> &FusedGroup {
     assert_eq!(groups.at.len(), 1, "{groups:?}");
     groups.at.values().next().unwrap()
 }
@@ -98,7 +97,8 @@ fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
     let groups = found(&plan);
     let group = only(&groups);
     assert_eq!((&group.steps[..], &group.after[..]), (&[0, 1, 2, 5, 6, 7][..], &[3][..]));
-    assert_eq!((&group.rows[..], &group.along[..]), (&[n.row][..], &[n.n][..]));
+    let FusedKernel::Rows(space) = &group.kernel;
+    assert_eq!(*space, RowSpace { rows: vec![n.row], along: vec![n.n] });
     assert_eq!(group.inner, [&sum, &mean, &squares, &square].map(|o| o.buf).into());
     let order = StepOrder::of(&DefUse::of(&plan), &groups, &InlinedValues::default(), false);
     assert_eq!(order.steps, [4, 0, 1, 2, 5, 6, 7, 3]);
@@ -173,12 +173,14 @@ fn cross_entropy_and_its_gradient_are_one_and_alone_it_is_one_too() {
     let groups = found(&plan);
     assert_eq!((&only(&groups).steps[..], &only(&groups).after[..]), (&[0, 1, 3, 4][..], &[2][..]));
     // If the device has no kernel for more than one step.
-    let alone = RowGroups::of(
+    let alone: FusedGroups = row_groups(
         &DefUse::of(&plan),
         (&Residuals::default(), &BTreeSet::new()),
         |g| g.steps.len() == 1,
         |_| true,
-    );
+    )
+    .into_iter()
+    .collect();
     assert_eq!(alone.at.keys().copied().collect::<Vec<_>>(), [1, 3]);
 }
 
@@ -218,17 +220,17 @@ fn a_product_adds_nothing_that_a_group_makes_later() {
     let plan = b.finish();
     let (uses, rows) = (DefUse::of(&plan), found(&plan));
     assert_eq!((&only(&rows).steps[..], &only(&rows).after[..]), (&[0, 3][..], &[2][..]));
-    let with = |rows: RowGroups| {
-        let order = StepOrder::of(&uses, &rows, &InlinedValues::default(), false);
-        Decisions { rows, order, ..Decisions::default() }
+    let with = |fused: FusedGroups| {
+        let order = StepOrder::of(&uses, &fused, &InlinedValues::default(), false);
+        Decisions { fused, order, ..Decisions::default() }
     };
     let grouped = with(rows);
     assert_eq!(grouped.order.steps, [1, 0, 3, 2]);
     let of = |d: &Decisions| {
-        let taken = (&d.residuals, &d.masks, &d.rows, &d.inlined);
+        let taken = (&d.residuals, &d.masks, &d.fused, &d.inlined);
         Epilogues::of(&uses, taken, &d.order, |_| true).at.len()
     };
     assert_eq!(of(&grouped), 0);
     // If it is computed before, it is a bias.
-    assert_eq!(of(&with(RowGroups::default())), 1);
+    assert_eq!(of(&with(FusedGroups::default())), 1);
 }

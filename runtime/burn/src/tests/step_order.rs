@@ -2,8 +2,8 @@
 
 use super::plans::Builder;
 use meshwright_device::decisions::def_use::DefUse;
+use meshwright_device::decisions::fused::FusedGroups;
 use meshwright_device::passes::inlined::InlinedValues;
-use meshwright_device::passes::row_groups::RowGroups;
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
@@ -78,7 +78,7 @@ fn layers(inside: Inside) -> Plan {
 fn conversions_of_what_a_loop_takes_out_of_stacks_stand_next_to_each_other() {
     let plan = layers(Inside::Nothing);
     let of = |plan: &Plan, gathers| {
-        StepOrder::of(&DefUse::of(plan), &RowGroups::default(), &InlinedValues::default(), gathers)
+        StepOrder::of(&DefUse::of(plan), &FusedGroups::default(), &InlinedValues::default(), gathers)
     };
     let order = of(&plan, true);
     // Slices, conversions, products, what is kept.

@@ -1,7 +1,7 @@
 //! Steps of a row group as one expression: reductions of a row, and results from them and from each element.
 
+use crate::decisions::fused::{FusedGroup, RowSpace};
 use crate::kernels::rows::{FOLDS, ResultOf, RowExpr, RowResult};
-use crate::passes::row_groups::RowGroup;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Plan, Prim, Step};
 use std::collections::BTreeMap;
@@ -33,23 +33,27 @@ struct Merger<'a> {
 
 impl RowProgram {
     /// None where a step is none that can be part of one. Positions are those along `dims`.
-    pub(super) fn of(plan: &Plan, group: &RowGroup, dims: &[Dim]) -> Option<RowProgram> {
+    pub(super) fn of(
+        plan: &Plan,
+        (group, space): (&FusedGroup, &RowSpace),
+        dims: &[Dim],
+    ) -> Option<RowProgram> {
         let (expr, folds, reads, made) = (Expr::default(), vec![], vec![], BTreeMap::new());
-        let mut merger = Merger { plan, dims, along: &group.along, expr, folds, reads, made };
+        let mut merger = Merger { plan, dims, along: &space.along, expr, folds, reads, made };
         let steps = || group.steps.iter().map(|at| &plan.steps[*at]);
         steps().try_for_each(|step| merger.step(step))?;
         let Merger { expr, folds, reads, made, .. } = merger;
         let written = || steps().flat_map(|step| &step.writes);
         let result = |o: &Operand| {
             let of = match &o.dims {
-                of if *of == group.rows => ResultOf::Rows,
-                of if *of == group.along => ResultOf::Columns,
+                of if *of == space.rows => ResultOf::Rows,
+                of if *of == space.along => ResultOf::Columns,
                 _ => ResultOf::Elements,
             };
             Some(RowResult { reg: *made.get(&o.buf)?, dtype: plan.buffer(o.buf).dtype, of })
         };
         let mut writes: Vec<Operand> = written().filter(|o| !group.inner.contains(&o.buf)).cloned().collect();
-        writes.sort_by_key(|o| o.dims == group.along);
+        writes.sort_by_key(|o| o.dims == space.along);
         let results = writes.iter().map(result).collect::<Option<_>>()?;
         // The result of a step can be read in place of its operands, and is rounded already.
         let spreads = steps().any(|step| matches!(step.prim, Prim::Reduce { .. } | Prim::Contract));

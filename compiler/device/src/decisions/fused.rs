@@ -1,0 +1,80 @@
+//! Steps that are one kernel, whichever pass found them. Later passes, the verifier and the lowering read these groups and know
+//! no kind of kernel.
+
+use meshwright_plan::{BufId, Dim};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Steps that are one kernel.
+#[derive(Clone, Debug)]
+pub struct FusedGroup {
+    /// Steps of the group, in the order of the Plan.
+    pub steps: Vec<usize>,
+    /// Steps between them that run after the group.
+    pub after: Vec<usize>,
+    /// Values without other consumers.
+    pub inner: BTreeSet<BufId>,
+    /// The kernel.
+    pub kernel: FusedKernel,
+}
+
+/// Kinds of fused kernels, each with what its call needs besides the steps. The lowering has a row for each (`burn/fused.rs`).
+#[derive(Clone, Debug)]
+pub enum FusedKernel {
+    /// Steps along rows.
+    Rows(RowSpace),
+}
+
+/// Dims of steps along rows, in the order of the values that have all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowSpace {
+    /// Dims of the rows.
+    pub rows: Vec<Dim>,
+    /// Dims along a row.
+    pub along: Vec<Dim>,
+}
+
+impl RowSpace {
+    /// All dims.
+    pub fn dims(&self) -> Vec<Dim> {
+        [&self.rows[..], &self.along].concat()
+    }
+}
+
+impl FusedGroup {
+    /// The last step, in whose position the group runs.
+    pub fn last(&self) -> usize {
+        self.steps.last().copied().unwrap_or(0)
+    }
+}
+
+/// The fused groups of a Plan. No step is in two of them.
+#[derive(Clone, Debug, Default)]
+pub struct FusedGroups {
+    /// Groups by their last step.
+    pub at: BTreeMap<usize, FusedGroup>,
+    /// Last step of the group, by each of its steps.
+    pub members: BTreeMap<usize, usize>,
+    /// Last step of the group after which a step runs, by that step.
+    pub waiting: BTreeMap<usize, usize>,
+    /// Values between steps of a group, which are never stored.
+    pub never: BTreeSet<BufId>,
+}
+
+impl Extend<FusedGroup> for FusedGroups {
+    fn extend<T: IntoIterator<Item = FusedGroup>>(&mut self, groups: T) {
+        for group in groups {
+            self.members.extend(group.steps.iter().map(|step| (*step, group.last())));
+            self.waiting.extend(group.after.iter().map(|step| (*step, group.last())));
+            self.never.extend(&group.inner);
+            self.at.insert(group.last(), group);
+        }
+    }
+}
+
+impl FromIterator<FusedGroup> for FusedGroups {
+    fn from_iter<T: IntoIterator<Item = FusedGroup>>(groups: T) -> FusedGroups {
+        let mut all = FusedGroups::default();
+        all.extend(groups);
+        all
+    }
+}
