@@ -34,7 +34,7 @@ pub enum Stage<'a> {
 pub struct PassInfo {
     /// Its name.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// Its effect, in a line.
     pub doc: &'static str,
 }
 
@@ -70,16 +70,16 @@ struct Context<'a> {
     options: CompileOptions,
 }
 
-/// What is up to whoever compiles, and changes no number by more than rounding.
+/// The caller's options, which change numbers by rounding at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompileOptions {
-    /// Whether collectives go on while later steps run.
+    /// Collectives run while later steps compute.
     pub overlap: bool,
     /// Whether every value has a buffer of its own, so that it can be looked at when it is made: slower.
     pub examined: bool,
     /// When losses are computed for a part of the rows at a time: sums over rows are then rounded in another order.
     pub parts: LossParts,
-    /// Whether the program is verified after each pass. A search over layouts verifies what it chooses alone.
+    /// The program is verified after each pass. A search over layouts verifies only its final choice.
     pub verified: bool,
 }
 
@@ -92,7 +92,7 @@ impl Default for CompileOptions {
 /// A program, and the Plan that it was lowered to.
 struct Lowered(Spmd, Plan);
 
-/// A Plan of which every buffer ends somewhere: nothing may change it any more.
+/// A Plan with the end of every buffer: no pass may change it any more.
 struct Finished(Plan);
 
 /// Every pass in order.
@@ -154,7 +154,7 @@ static PIPELINE: Pipeline = Pipeline {
     }),
     lower: Pass::new("lower", "ops become primitive steps on buffers", |s, c, _| {
         let plan = lowering::lower(&s, c.line_of);
-        // Where every buffer is looked at, none may hold what was there before.
+        // If every buffer is examined, none may hold earlier contents.
         let plan = if c.options.examined { lowering::zeroed(plan) } else { plan };
         Some(Lowered(s, plan))
     }),
@@ -242,7 +242,7 @@ pub fn compile_with(
     run(step, layout, (line_of, options), observe, |run, start| run.pipeline(start))
 }
 
-/// What is to be said of a step under a layout. The passes on Plans say nothing, so none of them runs.
+/// Diagnostics of a step under a layout. The passes on Plans have none, so they do not run.
 pub fn diagnose(step: &StepGraph, layout: &Layout) -> Vec<Diagnostic> {
     let (line_of, options): (&LineOf, _) = (&|_| 0, CompileOptions::default());
     run(step, layout, (line_of, options), &mut |_, _| {}, |run, start| run.partitioned(start)).1
@@ -330,7 +330,7 @@ impl Run<'_, '_> {
         Some(Compiled { spmd, plan })
     }
 
-    /// What is left as it is need not be verified again.
+    /// An unchanged result need not be verified again.
     fn pass_if_needed<A: Verified>(&mut self, pass: &Pass<A, A>, from: A) -> Option<A> {
         if (pass.needed)(&from) {
             return self.pass(pass, from);
@@ -350,9 +350,9 @@ impl Run<'_, '_> {
     }
 }
 
-/// What a pass gives.
+/// The result of a pass.
 trait Verified {
-    /// What is wrong with it.
+    /// Its faults.
     fn faults(&self) -> Vec<String>;
 
     /// As observers see it.

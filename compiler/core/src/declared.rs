@@ -12,9 +12,10 @@ pub struct ParamDecl {
     pub path: String,
     /// Its leaf.
     pub id: Id,
-    /// Where it is declared.
+    /// Its declaration.
     pub span: Span,
-    /// How many of its dims, from the first, are those of loops: it counts as one parameter for each position of these.
+    /// Number of its dims, from the first, that are dims of loops: it counts as one parameter for each position of
+    /// these.
     pub stack: usize,
     /// Whether the optimizer leaves it alone (`freeze`).
     pub frozen: bool,
@@ -61,7 +62,7 @@ pub struct StateDecl {
     pub path: String,
     /// Its leaf: the value before the step.
     pub id: Id,
-    /// Where it is declared.
+    /// Its declaration.
     pub span: Span,
     /// Its value after a training step; it stays as it is where `None`.
     pub next: Option<Id>,
@@ -74,7 +75,7 @@ pub struct LossDecl {
     pub name: String,
     /// Its value.
     pub id: Id,
-    /// Where it is declared.
+    /// Its declaration.
     pub span: Span,
     /// Which values are better: less of a loss, of a metric what it says.
     pub better: Option<Better>,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub use crate::declared::{LossDecl, ParamDecl, StateDecl, Turn};
 
-/// What the command line sets.
+/// Settings of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// `--dim name=size`, in order.
@@ -22,7 +22,7 @@ pub struct Settings {
     pub size: Option<String>,
     /// `--precision`: the arithmetic type; the model's own (`precision f64` in `train`, else `f32`) where `None`.
     pub float: Option<DType>,
-    /// What training steps tell beside their losses.
+    /// Reports of training steps besides their losses.
     pub reports: Reports,
     /// `--no-ema`: whether evaluations and predictions read the parameters themselves where there are averages of them.
     pub no_ema: bool,
@@ -30,7 +30,7 @@ pub struct Settings {
     pub skips: bool,
 }
 
-/// What training steps tell beside their losses.
+/// Reports of training steps besides their losses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reports {
     /// Names of metrics, computed on the batch of a step.
@@ -39,12 +39,12 @@ pub struct Reports {
     pub gradient_norm: bool,
 }
 
-/// What gives dims and consts their values: it is kept, so that dims get other sizes without the text.
+/// The declarations of dims and consts: they are kept, so that dims get other sizes without the text.
 #[derive(Clone, Debug, Default)]
 pub struct Declarations {
     /// All dims and consts, in order.
     pub(crate) list: Arc<[Declared]>,
-    /// What takes the place of their expressions.
+    /// Values that replace their expressions.
     pub(crate) settings: Settings,
 }
 
@@ -84,7 +84,7 @@ pub struct TrainSpec {
     pub clip: Option<ClipSpec>,
     /// The share of the old in moving averages of parameters.
     pub ema: Option<Id>,
-    /// How the loss is scaled, where the arithmetic is `f16`.
+    /// Scaling of the loss, for arithmetic in `f16`.
     pub scaling: LossScaling,
 }
 
@@ -118,11 +118,11 @@ pub struct Program {
     pub float: DType,
     /// The consts of the file and their values, as the command line leaves them.
     pub consts: BTreeMap<String, f64>,
-    /// Those that the model itself reads. What only the `train` block reads, or the value of another const, is not among them.
+    /// Consts that the model itself reads. Others are read by the `train` block, or by another const, alone.
     pub model_consts: BTreeSet<String>,
-    /// What gives dims and consts their values.
+    /// The declarations of dims and consts.
     pub declarations: Declarations,
-    /// Where each dim is declared.
+    /// The declaration of each dim.
     pub dim_spans: BTreeMap<Dim, Span>,
     /// Inputs in order of declaration, each with its leaf.
     pub inputs: Vec<(InputDecl, Id, Span)>,
@@ -138,7 +138,7 @@ pub struct Program {
     pub outputs: Vec<LossDecl>,
     /// The value of each name that a statement gives, by its path.
     pub named: BTreeMap<Arc<str>, Id>,
-    /// How it is trained; `None` where the file has no `train` block for it.
+    /// Its training; `None` if the file has no `train` block for it.
     pub train: Option<TrainSpec>,
 }
 

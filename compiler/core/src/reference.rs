@@ -1,11 +1,11 @@
-//! What `explain` says of words that are neither codes nor ops: optimizers, initializers, schedules, keywords and the
-//! built-ins that are no ops. Names and parameters come from the tables that the resolver reads.
+//! Reference pages of words that are neither codes nor ops: optimizers, initializers, schedules, keywords and the other
+//! built-ins. Names and parameters come from the tables that the resolver reads.
 
 use crate::resolve::{BY_FAN, INITIALIZERS, SCHEDULES};
 use crate::step::optimizers::{Accepts, OPTIMIZERS, Setting};
 use std::collections::BTreeMap;
 
-/// What kind of word it is.
+/// Kind of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WordKind {
     /// In `optimizer NAME(…)`.
@@ -14,7 +14,7 @@ pub enum WordKind {
     Initializer,
     /// A hyperparameter that changes with the step.
     Schedule,
-    /// Reserved, or with a meaning in its place.
+    /// Reserved, or with a meaning in some places.
     Keyword,
     /// A function that is no op.
     BuiltIn,
@@ -39,13 +39,13 @@ impl WordKind {
 /// The page of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WordPage {
-    /// What kind of word it is.
+    /// Its kind.
     pub kind: WordKind,
     /// The word.
     pub name: &'static str,
-    /// How it is written.
+    /// Its syntax.
     pub form: String,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
     /// Its settings, a line each.
     pub settings: Vec<String>,
@@ -384,7 +384,8 @@ pub fn pages() -> Vec<WordPage> {
     out
 }
 
-/// The pages of a word; where none has that name, those of which it is a part, as `cosine` is of `warmup_cosine`.
+/// The pages of a word; without one of that name, those of the words of which it is a part, as `cosine` is of
+/// `warmup_cosine`.
 pub fn named(word: &str) -> Vec<WordPage> {
     let all = pages();
     let exact: Vec<WordPage> = all.iter().filter(|p| p.name == word).cloned().collect();

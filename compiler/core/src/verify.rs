@@ -1,4 +1,5 @@
-//! What must hold of an SPMD program; all findings at once. It knows roles and moves, not the pass that made them.
+//! Invariants of an SPMD program; all violations at once. It knows roles and reshard steps, not the pass that made
+//! them.
 //!
 //! 1. An axis occurs once in a placement; split dims are the value's; only sums travel through ops.
 //! 2. An op's operand has exactly the splits and windows that its loops give its dims; loops use an axis once and no whole dim.
@@ -92,9 +93,9 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
     all
 }
 
-/// What must hold of a step graph, after each pass over it: operands are defined before their users, types inferred again
-/// are equal (but for the order of dims, which has no meaning, and a range that is known from elsewhere), outputs exist, and
-/// what is next for a leaf has its type. Every violation, in words.
+/// Invariants of a step graph, after each pass over it: operands are defined before their users, types inferred again
+/// are equal (but for the order of dims, which has no meaning, and a range that is known from elsewhere), outputs
+/// exist, and the next value of an input has its type. Every violation, in words.
 pub fn verify_graph(step: &StepGraph) -> Vec<String> {
     let g = &step.graph;
     let mut v = Vec::new();
@@ -115,7 +116,7 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
             Err(e) => v.push(format!("{}: `{}` refuses its operands: {e}", at(), n.op.name())),
             Ok(ty) => {
                 let range = ty.range.is_none() || ty.range == n.ty.range;
-                // What is computed in `f32` may be stored as a half type.
+                // A value computed in `f32` may be stored as a half type.
                 let stored = ty.dtype == n.ty.dtype || ty.dtype == n.ty.dtype.wide();
                 if !stored || sorted(&ty.dims) != sorted(&n.ty.dims) || !range {
                     v.push(format!("{}: is {:?}, but `{}` gives {ty:?}", at(), n.ty, n.op.name()));
@@ -141,7 +142,7 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
     v
 }
 
-/// What a body makes is read in it alone, but for what leaves it; and a carry has one placement.
+/// A value of a body is read in it alone, except for values that leave it; and a carry has one placement.
 fn loops(spmd: &Spmd, v: &mut Vec<String>) {
     let graph = &spmd.step.graph;
     read_outside(spmd, v);
@@ -166,7 +167,7 @@ fn loops(spmd: &Spmd, v: &mut Vec<String>) {
     }
 }
 
-/// What is read outside of the body of the loop that makes it, though it does not leave that.
+/// Values read outside of the body of their loop, without leaving it.
 fn read_outside(spmd: &Spmd, v: &mut Vec<String>) {
     // The loops around each instruction: the innermost one, and the one around each.
     let mut innermost: Vec<Option<usize>> = vec![None; spmd.instrs.len()];
@@ -367,7 +368,7 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<S
         Placement::split(loops.iter().filter(|(d, _)| node.ty.has(**d)).map(|(d, a)| (*d, a.clone())));
     want.partial = partial;
     if matches!(node.op.kind(), Kind::Rematerializable(_)) {
-        // What can be made anywhere can be made of any range.
+        // A value that can be rematerialized has any range.
         want.windows = version.placement.windows.clone();
     }
     if want != version.placement {

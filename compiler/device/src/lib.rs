@@ -3,7 +3,7 @@
 //!
 //! **Invariants:**
 //! - A device plan is a function of the Plan, the rank and the [`Target`](target::Target), a value. No GPU is needed to
-//! compile for one.
+//!   compile for one.
 //! - A device computes the values of the Plan, and starts collectives in the Plan's order.
 //! - This is the only crate of the compiler that names Burn, and it names its graphs alone: no backend.
 

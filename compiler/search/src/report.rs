@@ -1,4 +1,4 @@
-//! What a search has found, for people and programs.
+//! Result of a search, for people and programs.
 
 use crate::best_first::{FoundLayout, SearchOutcome};
 use crate::compiled::CandidateRefusal;
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 /// The report of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct SearchReport {
-    /// What was searched.
+    /// The searched space.
     pub space: SpaceReport,
-    /// Programs that were compiled, those that turned out illegal included.
+    /// Compiled programs, including illegal ones.
     pub compiled: u64,
     /// Candidates that were estimated.
     pub estimated: u64,
@@ -20,7 +20,7 @@ pub struct SearchReport {
     pub seconds: f64,
     /// Seconds of a step below which no candidate is; none where none was found.
     pub bound: Option<f64>,
-    /// How much slower than the bound the best is, relatively; 0 where it is proven.
+    /// Distance of the best from the bound, relative to the bound; 0 if it is proven.
     pub gap: Option<f64>,
     /// Whether no candidate is faster than the best.
     pub proven: bool,
@@ -32,12 +32,12 @@ pub struct SearchReport {
     pub rows: Vec<SearchRow>,
 }
 
-/// What was searched.
+/// The searched space.
 #[derive(Clone, Debug, Serialize)]
 pub struct SpaceReport {
     /// The most axes of a mesh.
     pub axes: usize,
-    /// What an axis may split: `heads, d_ff`, and `; seq when free` of a dim that yields.
+    /// Splits of an axis: `heads, d_ff`, and `; seq when free` for a yielding dim.
     pub sets: Vec<String>,
     /// Meshes, as sizes of their axes: `2x4`, or `8 stages of 2x4`.
     pub meshes: Vec<String>,
@@ -84,7 +84,7 @@ pub struct SearchRow {
     pub mesh: String,
     /// Whether no other candidate is as fast with less memory.
     pub pareto: bool,
-    /// Whether it can run today: pipelines cannot.
+    /// Whether the search writes it as a layout: it writes no pipelines.
     pub runnable: bool,
     /// Seconds by which it is slower than the best, by part; negative where it is faster.
     pub loses: BTreeMap<String, f64>,
@@ -111,7 +111,8 @@ pub fn parts(b: &Breakdown) -> Vec<(&'static str, f64)> {
 }
 
 impl SearchReport {
-    /// Of an outcome: the first `top` candidates, or those of which none is as fast with less memory. `memory` are the bytes of a device.
+    /// The report of an outcome: the first `top` candidates, or those without an equally fast one of less memory.
+    /// `memory` are the bytes of a device.
     pub fn new(
         space: &Space,
         outcome: &SearchOutcome,
@@ -119,7 +120,7 @@ impl SearchReport {
         memory: f64,
     ) -> SearchReport {
         let best = outcome.found.first().map(|f| f.estimate.seconds);
-        // Ties are broken for simplicity, so the first need not be the fastest of those that are equal to it.
+        // Ties are broken for simplicity, so the first need not be the fastest among its equals.
         let fastest = outcome.found.iter().map(|f| f.estimate.seconds).min_by(f64::total_cmp);
         let bound = fastest.map(|s| s.min(outcome.bound));
         let proven = fastest.map_or(outcome.bound.is_infinite(), |s| outcome.bound >= s);
@@ -196,7 +197,7 @@ fn loses(of: &Breakdown, best: &Breakdown) -> BTreeMap<String, f64> {
     changed.collect()
 }
 
-/// Of candidates in the order of their times, those that need less memory than all before.
+/// Candidates with less memory than all before them, in the order of their times.
 fn front(found: &[FoundLayout]) -> Vec<bool> {
     let mut order: Vec<usize> = (0..found.len()).collect();
     let peak = |i: usize| found[i].estimate.memory.peak_bytes;

@@ -14,20 +14,20 @@ pub const MOST_AXES: usize = 3;
 /// Most sets of dims for an axis. Of more, the smallest are left out, and the report says so.
 const MOST_SETS: usize = 400;
 
-/// What is fixed before a search.
+/// Fixed choices of a search.
 #[derive(Clone, Debug, Default)]
 pub struct SearchChoices {
     /// Number of devices.
     pub devices: usize,
     /// Names of axes, major first; chosen by what they split where there are none.
     pub axes: Vec<String>,
-    /// Whether axes come in all orders; otherwise those that split the batch come first.
+    /// Axes come in all orders; otherwise axes that split the batch come first.
     pub orders: bool,
     /// Lines of a layout that each candidate keeps.
     pub kept: FixedRules,
     /// Dims that may be gathered although no rule implies it.
     pub gathers: Vec<String>,
-    /// Whether the loop of layers may be cut into the stages of a pipeline.
+    /// The loop of layers may be cut into the stages of a pipeline.
     pub pipes: bool,
 }
 
@@ -40,24 +40,24 @@ pub struct FixedRules {
     pub axes: Vec<String>,
     /// Dims with a rule for all values.
     pub dims: BTreeSet<String>,
-    /// Whether they have rules for optimizer states, gradients, parameters or paths.
+    /// They have rules for optimizer states, gradients, parameters or paths.
     pub scopes: bool,
-    /// Whether they say in how many parts a step takes its batch.
+    /// They have numbers of microbatches.
     pub microbatches: bool,
-    /// Whether they say what is recomputed.
+    /// They have paths to recompute.
     pub recompute: bool,
 }
 
-/// What an axis splits.
+/// Splits of an axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisSet {
-    /// Dims, of which no two are in one value.
+    /// Dims that are never together in one value.
     pub dims: Vec<Dim>,
     /// A dim that yields to them.
     pub free: Option<Dim>,
     /// Their families.
     pub families: Families,
-    /// Whether the batch is among the dims.
+    /// The batch is among the dims.
     pub batch: bool,
     /// Whether gradients of most parameters are summed over the axis: it splits examples, or positions in them.
     pub sums: bool,
@@ -65,7 +65,7 @@ pub struct AxisSet {
     pub smallest: usize,
 }
 
-/// Which values, beyond those that the rules for all values split, are split over an axis.
+/// Values that are split over an axis, beyond those that the rules for all values split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stored {
     /// None.
@@ -82,9 +82,9 @@ pub enum Stored {
 /// All layouts of a search.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// What was fixed.
+    /// The fixed choices.
     pub choices: SearchChoices,
-    /// What an axis may split: sets with the batch first.
+    /// Splits of an axis: sets with the batch first.
     pub sets: Vec<AxisSet>,
     /// Sets left out since there are too many.
     pub left_out: usize,
@@ -126,7 +126,7 @@ impl Space {
         Space { choices, sets, left_out, meshes, layers, parts, recompute, batch, kept_families, names }
     }
 
-    /// Stages of a pipeline each of which has such a mesh.
+    /// Number of pipeline stages, each of which has such a mesh.
     pub fn stages(&self, mesh: &[usize]) -> usize {
         self.choices.devices / mesh.iter().product::<usize>().max(1)
     }
@@ -208,14 +208,14 @@ impl Space {
         self.parts.iter().filter(|n| **n * along <= self.batch).count().max(1)
     }
 
-    /// How many layouts have these sets.
+    /// Number of layouts with these sets.
     pub fn alike(&self, mesh: &[usize], sets: &[usize]) -> u64 {
         let stored = |parts: usize| self.stored(sets, self.parts[parts]).len() as u64;
         let all: u64 = self.parts_of(mesh, sets).map(stored).sum();
         all * self.recompute.len() as u64 * self.pipes(mesh).len().max(1) as u64
     }
 
-    /// How many layouts there are.
+    /// Number of layouts.
     pub fn count(&self) -> u64 {
         self.meshes.iter().map(|mesh| self.count_from(mesh, &mut Vec::new())).fold(0, u64::saturating_add)
     }
@@ -279,7 +279,7 @@ pub(crate) fn recomputations(program: &Program, kept: &FixedRules) -> Vec<Vec<St
     all
 }
 
-/// Ordered factorizations of a number into at most so many factors of 2 at least.
+/// Ordered factorizations of a number into at most `most` factors of 2 at least.
 fn factorizations(n: usize, most: usize, before: &mut Vec<usize>, out: &mut Vec<Vec<usize>>) {
     if n == 1 {
         out.push(before.clone());
@@ -339,13 +339,14 @@ fn sets(
     for s in &all {
         if s.is_empty() {
             if !choices.kept.axes.is_empty() {
-                // What kept lines split over their axes may be examples.
+                // Lines over whose axes kept values are split may be examples.
                 out.push(AxisSet { sums: true, ..set(s, None) });
             }
             continue;
         }
         out.push(set(s, None));
-        // Where nothing else can share the axis, a dim of the data takes it where they are not: the rest of the step is split too.
+        // If nothing else can share the axis, a dim of the data takes it in other values: the rest of the step is split
+        // too.
         let full =
             !dims.iter().any(|d| !s.contains(d) && !read.contains(d) && !s.iter().any(|e| meet(*e, *d)));
         if full && !s.iter().any(|d| read.contains(d)) {
@@ -353,7 +354,7 @@ fn sets(
             out.extend(dims.iter().filter(yields).map(|d| set(s, Some(*d))));
         }
     }
-    // Those that split the batch come first, then those of many dims.
+    // Sets that split the batch come first, then those of many dims.
     out.sort_by_key(|s| (!s.batch && !s.dims.is_empty(), std::cmp::Reverse(s.dims.len()), s.free.is_some()));
     let left_out = out.len().saturating_sub(MOST_SETS);
     out.truncate(MOST_SETS);

@@ -20,13 +20,13 @@ pub enum Slot<'a> {
 pub struct Call<'a> {
     /// Which collective.
     pub kind: CollectiveKind,
-    /// How what all members send to one is folded; none where it is copied.
+    /// The fold of all members' inputs; none for a copy.
     pub monoid: Option<Monoid>,
     /// The only member that sends, by position in the group; none where all do.
     pub root: Option<usize>,
-    /// What of every input goes to whom.
+    /// The part of every input for each receiver.
     pub send: Layout,
-    /// What of every output comes from whom.
+    /// The part of every output from each sender.
     pub receive: Layout,
     /// The buffers, which may be of different dtypes.
     pub slots: Vec<Slot<'a>>,
@@ -118,8 +118,8 @@ impl<'a> Call<'a> {
         Call::new(CollectiveKind::AllToAll, layouts, vec![Slot::Apart(input, output)])
     }
 
-    /// Copies ranges between members. The k-th range sent to a member meets the k-th that it receives from the sender. Ranges
-    /// that are sent may overlap, those that are received must not; elements in no range keep their values.
+    /// Copies ranges between members. The k-th range sent to a member meets the k-th that it receives from the sender.
+    /// Sent ranges may overlap, received ones must not; elements in no range keep their values.
     pub fn permute(
         (input, send): (Buf<'a>, impl Into<Arc<[Part]>>),
         (output, receive): (BufMut<'a>, impl Into<Arc<[Part]>>),
@@ -140,12 +140,12 @@ impl<'a> Call<'a> {
         Call::new(CollectiveKind::Barrier, [Layout::Whole, Layout::Whole], vec![])
     }
 
-    /// How errors name it.
+    /// Its name in errors.
     pub fn name(&self, tag: &Tag) -> CallName {
         CallName::new(self.kind, tag)
     }
 
-    /// Where all memory of the call is; none where there is no memory.
+    /// The memory of the call; none if it has no memory.
     ///
     /// # Errors
     /// [`CommError::InvalidCall`] where it is in two places.
@@ -166,8 +166,8 @@ impl<'a> Call<'a> {
         result.filter(|b| b.place() == MemorySpace::Host).map(BufMut::alias)
     }
 
-    /// The call for a transport of the host that keeps it until the collective ends: checked against the group, of which `rank`
-    /// of a world of `size` must be the caller, and without the lifetime of its memory.
+    /// The call for a transport of the host that keeps it until the collective ends: checked against the group, in
+    /// which `rank` of a world of `size` must be the caller, and without the lifetime of its memory.
     ///
     /// # Errors
     /// [`CommError::InvalidCall`] and [`CommError::NoFold`] where the call makes no sense by itself.
@@ -229,7 +229,7 @@ pub fn check(signature: &Signature, group: &Group, tag: &Tag) -> Result<(), Comm
     })
 }
 
-/// Where a buffer of a posted call is.
+/// Address of a buffer of a posted call.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
     /// The input. Of a member that sends nothing it is not used.

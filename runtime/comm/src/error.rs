@@ -1,4 +1,4 @@
-//! What ends a collective.
+//! Errors that end a collective.
 
 use crate::signature::Signature;
 use crate::wire::Malformed;
@@ -23,7 +23,7 @@ pub struct Missing {
 /// Calls of two members that do not belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// What differs.
+    /// The difference.
     pub what: &'static str,
     /// The two members, in ascending rank.
     pub sides: [MismatchSide; 2],
@@ -62,14 +62,14 @@ pub enum CommError {
     Timeout {
         /// The rank that gave up first.
         rank: usize,
-        /// What it waited in.
+        /// The call in which it waited.
         call: CallName,
-        /// How long.
+        /// The time.
         waited: Duration,
         /// Who had not entered, in ascending rank; nobody where the transport cannot tell.
         missing: Vec<Missing>,
-        /// Who blocks all of them, in ascending rank: the missing ones, or those that these wait for in turn. A
-        /// transport that cannot tell gives the missing ones.
+        /// The ranks that block all of them, in ascending rank: the missing ones, or those for which these wait in
+        /// turn. A transport that does not know them gives the missing ones.
         stuck: Vec<Missing>,
     },
     /// Two members made calls that do not belong together.
@@ -82,7 +82,7 @@ pub enum CommError {
         rank: usize,
         /// Why, in its own words.
         reason: String,
-        /// What this device was in.
+        /// This device's call.
         call: Option<CallName>,
     },
     /// A member closed its transport without entering this collective.
@@ -108,7 +108,7 @@ pub enum CommError {
         rank: usize,
         /// The call.
         call: CallName,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// No such fold on elements of that type.
@@ -124,9 +124,9 @@ pub enum CommError {
     /// Ranks that should hold the same bytes do not.
     #[error("the {what} differs on rank{} {} from the one on rank {like}", plural(ranks), list(ranks))]
     Disagree {
-        /// What should be the same.
+        /// The value that should be the same.
         what: String,
-        /// Those that differ from the most frequent contents, in ascending order.
+        /// Ranks that differ from the most frequent contents, in ascending order.
         ranks: Vec<usize>,
         /// The lowest rank with the most frequent contents.
         like: usize,
@@ -136,7 +136,7 @@ pub enum CommError {
     Terminated {
         /// The rank that was asked.
         rank: usize,
-        /// What it waited in.
+        /// The call in which it waited.
         call: CallName,
         /// Who had not entered, in ascending rank.
         missing: Vec<Missing>,
@@ -146,7 +146,7 @@ pub enum CommError {
     Library {
         /// The caller.
         rank: usize,
-        /// What it was in.
+        /// Its call.
         call: Option<CallName>,
         /// The library's words.
         reason: String,
@@ -158,9 +158,9 @@ pub enum CommError {
         rank: usize,
         /// The sender.
         from: usize,
-        /// What it was received in.
+        /// The call in which it was received.
         call: CallName,
-        /// What is wrong with it.
+        /// The fault.
         problem: Malformed,
     },
     /// A fault that a test asked for; see [`crate::FaultInjector`].
@@ -191,7 +191,7 @@ impl CommError {
         Some(CommError::Mismatch(Box::new(Mismatch { what, sides })))
     }
 
-    /// The same error seen from another call: who was not the cause is told of the cause.
+    /// The same error in the view of another call: a rank that was not the cause gets the cause.
     pub(crate) fn seen_from(&self, call: &CallName) -> CommError {
         match self {
             CommError::Aborted { rank, reason, .. } => {
@@ -201,7 +201,7 @@ impl CommError {
         }
     }
 
-    /// Whether it only says that another device ended: such errors are not the cause.
+    /// Whether it is a consequence of another device's error, not the cause.
     pub fn is_consequence(&self) -> bool {
         matches!(self, CommError::Aborted { .. } | CommError::Left { .. } | CommError::Cancelled { .. })
     }

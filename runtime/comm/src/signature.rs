@@ -26,7 +26,7 @@ pub struct Extent {
     pub output: usize,
 }
 
-/// What a member calls.
+/// Kind of a member's call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     /// Which collective.
@@ -43,7 +43,7 @@ pub struct Signature {
     pub buffers: Vec<Extent>,
 }
 
-/// What is wrong with a call by itself.
+/// The fault of a call by itself.
 pub(crate) enum Invalid {
     NoFold(Monoid, DType),
     Arguments(String),
@@ -62,7 +62,7 @@ pub struct Division<'a> {
     starts: Vec<usize>,
 }
 
-/// What a layout says of a buffer of some length.
+/// Division of a buffer of some length by a layout.
 pub(crate) trait Divide {
     fn divide(&self, len: usize) -> Division<'_>;
 
@@ -128,7 +128,7 @@ impl Divide for Layout {
     }
 }
 
-/// Where each piece begins.
+/// Start of each piece.
 pub fn starts(counts: &[usize]) -> Vec<usize> {
     let running = counts.iter().scan(0, |end, n| {
         *end += n;
@@ -154,17 +154,17 @@ impl Division<'_> {
 }
 
 impl Signature {
-    /// How errors name the call.
+    /// Its name in errors.
     pub fn name(&self, tag: &Tag) -> CallName {
         CallName::new(self.kind, tag)
     }
 
-    /// How the input of a buffer is divided among those that it is sent to.
+    /// Division of a buffer's input among its receivers.
     pub fn input(&self, buffer: usize) -> Division<'_> {
         self.send.divide(self.buffers[buffer].input)
     }
 
-    /// How the output of a buffer is divided among those that it is received from.
+    /// Division of a buffer's output among its senders.
     pub fn output(&self, buffer: usize) -> Division<'_> {
         self.receive.divide(self.buffers[buffer].output)
     }
@@ -179,9 +179,9 @@ impl Signature {
         self.buffers.iter().map(|b| b.input.saturating_mul(b.dtype.bytes()))
     }
 
-    /// Whether the call of the member at `here`, one of `size`, makes sense by itself. Then all ranges are within their buffers,
-    /// every element is written at most once, and what a member sends to itself is what it receives from itself (which no other
-    /// member could notice).
+    /// Fails unless the call of the member at `here`, one of `size`, is consistent by itself. Then all ranges are
+    /// within their buffers, every element is written at most once, and the range that a member sends to itself is the
+    /// one that it receives from itself (which no other member could notice).
     pub(crate) fn check(&self, here: usize, size: usize) -> Result<(), Invalid> {
         if let Some(root) = self.root.filter(|root| *root >= size) {
             return Err(format!("position {root} in a group of {size}").into());
@@ -204,7 +204,7 @@ impl Signature {
         Ok(())
     }
 
-    /// Whether the layouts go with each other.
+    /// Fails unless the layouts are consistent.
     fn check_layouts(&self, size: usize) -> Result<(), String> {
         let whole = |layout: &Layout| matches!(layout, Layout::Whole);
         let problem = match (self.monoid, self.root, &self.receive) {
@@ -234,7 +234,7 @@ impl Signature {
         self.receive.lengths(from, extent.output).filter(move |_| self.sends(from))
     }
 
-    /// What contradicts between the calls of two members at positions `a` and `b`, tags included.
+    /// Contradiction between the calls of two members at positions `a` and `b`, tags included.
     pub fn conflict(
         (at_a, tag_a, a): (usize, &Tag, &Signature),
         (at_b, tag_b, b): (usize, &Tag, &Signature),

@@ -36,7 +36,7 @@ pub struct FolderEntry {
 ///
 /// # Errors
 ///
-/// What the system says where it cannot be read.
+/// The system's error if it cannot be read.
 pub fn entries(folder: &Path) -> io::Result<Vec<FolderEntry>> {
     Folder::at(folder).entries()
 }
@@ -85,7 +85,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// What the system says, and where a link has the name of a folder below the one that was named.
+    /// The system's error, also if a link has the name of a folder below the named one.
     pub fn create(self) -> io::Result<Folder> {
         // Each folder that is made now has to be made durable in the one above it.
         let made: Vec<&Path> = self.root.ancestors().take_while(|a| !a.is_dir()).collect();
@@ -109,7 +109,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// Where something else is, such as a link.
+    /// If another kind of entry is there, such as a link.
     pub fn exists(&self) -> io::Result<bool> {
         match self.opened() {
             Ok(_) => Ok(true),
@@ -122,7 +122,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// What the system says where it cannot be read.
+    /// The system's error if it cannot be read.
     pub fn entries(&self) -> io::Result<Vec<FolderEntry>> {
         let (opened, path) = (self.opened()?, self.path());
         let mut found = Vec::new();
@@ -149,7 +149,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// What has that name in it, if anything has; a link is a link.
+    /// Kind of the entry of that name, if there is one; a link is a link.
     pub fn kind(&self, name: &str) -> Option<FileType> {
         let is = statat(self.opened().ok()?, plain(name).ok()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(FileType::from_raw_mode(is.st_mode))
@@ -159,7 +159,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// What the system says, and what it is instead of a file.
+    /// The system's error, or the kind of the entry if it is not a file.
     pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<File> {
         let (folder, name) = (self.opened()?, plain(&name)?);
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -175,7 +175,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// Those of [`Folder::file`], and what the system says as it is read.
+    /// The errors of [`Folder::file`], and the system's error while reading.
     pub fn read(&self, name: impl AsRef<OsStr>) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.file(name, OFlags::RDONLY)?.read_to_end(&mut bytes)?;
@@ -186,7 +186,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let folder = self.opened()?;
         Ok(renameat(&folder, plain(from)?, &folder, plain(to)?)?)
@@ -196,7 +196,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         Ok(unlinkat(self.opened()?, plain(name)?, AtFlags::empty())?)
     }
@@ -205,7 +205,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn remove_empty(&self) -> io::Result<()> {
         let (last, above) = self.below.split_last().ok_or(io::ErrorKind::InvalidInput)?;
         let above = Folder { root: self.root.clone(), below: above.to_vec() };
@@ -216,7 +216,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn sync_folder(&self) -> io::Result<()> {
         Ok(fsync(self.opened()?)?)
     }

@@ -1,4 +1,4 @@
-//! What all collectives of a process use: types and folds of the library, limits, and memory of ours.
+//! Shared state of a process's collectives: types and folds of the library, limits, and memory.
 
 use crate::sys::{Comm, ReduceOp, Type, operands};
 use meshwright_comm::fold::fold;
@@ -7,7 +7,7 @@ use mpi::ffi;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
-/// What all collectives of a process use.
+/// Shared state of a process's collectives.
 pub(super) struct Kit {
     /// Most elements in one call of the library.
     pub(super) limit: usize,
@@ -17,7 +17,7 @@ pub(super) struct Kit {
     folds: BTreeMap<(Monoid, DType), ReduceOp>,
 }
 
-/// What of a group its collectives need.
+/// A group's part of that state.
 pub(super) struct Member {
     pub(super) comm: Comm,
     pub(super) position: usize,
@@ -50,7 +50,7 @@ impl Staging {
 /// Copies between memory of ours and that of a call.
 ///
 /// # Safety
-/// Both are valid for so many bytes, and do not overlap.
+/// Both are valid for this number of bytes, and do not overlap.
 #[expect(unsafe_code, reason = "copies to and from the memory of a call")]
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise.
@@ -65,7 +65,7 @@ unsafe extern "C" fn user_fold<const M: usize, const D: usize>(
     _: *mut ffi::MPI_Datatype,
 ) {
     let (monoid, dtype) = USER_FOLDS[M * 2 + D];
-    // SAFETY: the library passes two buffers of so many elements, of which the second takes the result; the fold is one
+    // SAFETY: the library passes two buffers of `len` elements, the second of which takes the result; the fold is one
     // of `can_fold`.
     unsafe {
         let (a, b, n) = operands(a, b, len);

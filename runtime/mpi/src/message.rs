@@ -1,4 +1,4 @@
-//! What processes tell each other beside the data, on the control channel.
+//! Messages between processes besides the data, on the control channel.
 
 use meshwright_comm::parts::Signature;
 use meshwright_comm::{CallName, Tag};
@@ -19,7 +19,7 @@ pub(super) struct Header {
     pub(super) signature: Signature,
 }
 
-/// What the first member of a group found when all had entered, or before that.
+/// Verdict of a group's first member when all had entered, or before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Verdict {
     /// All have entered, and their calls belong together.
@@ -30,10 +30,10 @@ pub(super) enum Verdict {
     Cancelled(usize),
 }
 
-/// How many collectives a rank has posted on each of its groups.
+/// Number of collectives that a rank has posted on each of its groups.
 pub(super) type PostCounts = Vec<(Arc<[usize]>, u64)>;
 
-/// Where a rank is.
+/// Position of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Status {
     /// The last collective that it started.
@@ -57,7 +57,7 @@ pub(super) enum Message {
     Ready(Arc<[usize]>),
     /// From the first member of a group: all make its communicator now.
     Make(Arc<[usize]>),
-    /// Where are you?
+    /// Request for the position.
     Ask,
     Answer(Status),
     /// Everything ends: who says so, and why.
@@ -68,10 +68,10 @@ pub(super) enum Message {
     Device(DeviceMessage),
 }
 
-/// What a device tells those of other processes.
+/// Message from a device to those of other processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum DeviceMessage {
-    /// The device has entered a collective. The payload is what it sends: the inputs, one after the other.
+    /// The device has entered a collective. The payload is its inputs, one after the other.
     Entered { device: usize, members: Arc<[usize]>, header: Header },
     /// The device enters no further collective. With a reason, everything ends.
     Ended { device: usize, reason: Option<String> },

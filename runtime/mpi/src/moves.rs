@@ -17,7 +17,7 @@ use meshwright_plan::{DType, Monoid};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-/// Buckets' buffers of at most so many bytes are copied together, and reduced by one call of the library.
+/// Most bytes of buffers of a bucket that are copied together, and reduced by one call of the library.
 const PACKED: usize = 64 * 1024;
 
 /// A buffer of a collective.
@@ -119,7 +119,7 @@ impl RunningCollective {
                 continue;
             }
             for (from, to, bytes) in self.copies.drain(..) {
-                // SAFETY: `from` is in `staging`, `to` in the call's memory, both of so many bytes.
+                // SAFETY: `from` is in `staging`, `to` in the call's memory, both of `bytes` bytes.
                 unsafe { copy(from, to, bytes) };
             }
             return Ok(true);
@@ -190,7 +190,7 @@ impl RunningCollective {
         if source == target.cast_const() {
             let bytes = len * dtype.bytes();
             let mut staging = Staging::new(bytes);
-            // SAFETY: the buffer has so many bytes, and so has the staging.
+            // SAFETY: the buffer has `bytes` bytes, and so has the staging.
             unsafe { copy(source, staging.at_mut(0), bytes) };
             source = staging.at(0);
             self.staging.push(staging);
@@ -213,7 +213,7 @@ impl RunningCollective {
         let mut at = 0;
         for (buffer, len) in buffers {
             let bytes = len * dtype.bytes();
-            // SAFETY: the buffer has so many bytes, and the staging those of all of them.
+            // SAFETY: the buffer has `bytes` bytes, and the staging those of all of them.
             unsafe { copy(buffer.source, from.at_mut(at), bytes) };
             self.copies.push((to.at(at), buffer.target, bytes));
             at += bytes;

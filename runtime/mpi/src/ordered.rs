@@ -11,7 +11,7 @@ use meshwright_comm::fold::fold;
 use meshwright_plan::{DType, Monoid};
 use std::ops::Range;
 
-/// A bucket of at most so many bytes goes whole to everybody.
+/// Most bytes of a bucket that is sent whole to all members.
 const WHOLE: usize = 8 * 1024;
 
 /// Elements that are folded.
@@ -20,7 +20,7 @@ pub(super) struct FoldSlice {
     source: *const u8,
     /// Elements that each member folds.
     shares: Vec<Range<usize>>,
-    /// Where all results go, or only this member's share.
+    /// Target of all results, or only of this member's share.
     target: *mut u8,
     all: bool,
 }
@@ -30,9 +30,9 @@ pub(super) struct Ordered {
     monoid: Monoid,
     slices: Vec<FoldSlice>,
     stage: Stage,
-    /// What is sent.
+    /// Memory to send.
     mine: Vec<Staging>,
-    /// What each member sent to this one; nothing from itself.
+    /// Memory received from each member; none from itself.
     theirs: Vec<Staging>,
 }
 
@@ -76,7 +76,7 @@ impl FoldSlice {
         self.shares.last().map_or(0, |share| share.end)
     }
 
-    /// What of it belongs to a member; everything for `None`.
+    /// The part of it that belongs to a member; all of it for `None`.
     fn share(&self, member: Option<usize>) -> Range<usize> {
         member.map_or(0..self.len(), |m| self.shares[m].clone())
     }
@@ -170,7 +170,7 @@ impl Ordered {
         Ok(false)
     }
 
-    /// Posts the receives of a stage: what comes from a member is the share of `whose(member)`.
+    /// Posts the receives of a stage: a member sends the share of `whose(member)`.
     fn receive(
         &mut self,
         requests: &mut Requests,
@@ -187,7 +187,7 @@ impl Ordered {
             let (bytes, tag) = (layout(&self.slices, whose(peer)).1, self.tag(place));
             for (at, n) in kit.chunks(bytes) {
                 let to = (self.theirs[peer].at_mut(at), n, Type::bytes(1)?);
-                // SAFETY: the staging has so many bytes, and lives as long as this.
+                // SAFETY: the staging has `bytes` bytes, and lives as long as this.
                 unsafe { requests.receive(place.comm, to, peer, tag)? };
             }
         }
@@ -207,7 +207,8 @@ impl Ordered {
         for peer in peers {
             for (at, n) in kit.chunks(bytes) {
                 let from = (start.wrapping_add(at), n, Type::bytes(1)?);
-                // SAFETY: the staging has so many bytes, and lives in `mine`: a `Vec` that moves keeps its contents in place.
+                // SAFETY: the staging has `bytes` bytes, and lives in `mine`: a `Vec` that moves keeps its contents in
+                // place.
                 unsafe { requests.send(place.comm, from, peer, self.tag(place))? };
             }
         }

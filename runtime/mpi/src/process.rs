@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long MPI may take to end when all ranks have come to the end.
+/// Limit of MPI's own end after all ranks have come to theirs.
 const END: Duration = Duration::from_secs(20);
 
 /// A process's end of the world of all processes that were started together.
@@ -51,7 +51,7 @@ pub fn init(options: MpiOptions) -> Result<MpiTransport, CommError> {
     start(options).map_err(|reason| CommError::Library { rank: own_rank(&options), call: None, reason })
 }
 
-/// This process's rank as far as it is known while MPI does not work: by the launcher, if by nobody else.
+/// This process's rank while MPI does not work, from the launcher.
 fn own_rank(options: &MpiOptions) -> usize {
     let known = if sys::is_over() { None } else { sys::Comm::world().rank().ok() };
     known.unwrap_or(options.launched_as)
@@ -89,8 +89,8 @@ fn begin(options: MpiOptions) -> Result<MpiTransport, String> {
     })
 }
 
-/// Does what MPI alone can end, and may never: it waits for all processes, and knows no time-out. Ends this process with `words`
-/// if it takes longer than `most`, or once `told` says so; the launcher then ends the others.
+/// Calls an operation that waits for all processes without a timeout. Ends this process with `words` if it takes longer
+/// than `most`, or on a termination signal; the launcher then ends the others.
 fn ends_within<T>(
     most: Duration,
     told: impl Fn() -> bool + Send + 'static,
@@ -140,7 +140,7 @@ impl MpiTransport {
     ///
     /// # Errors
     ///
-    /// Where ranks abort, or are stopped or dead. MPI is not ended then: call [`abort_job`].
+    /// If ranks abort, or are stopped or dead. MPI is not ended then: call [`abort_job`].
     pub fn close(mut self) -> Result<(), CommError> {
         self.closed = true;
         self.end()
@@ -183,7 +183,7 @@ impl MpiTransport {
         self.finalize(&call)
     }
 
-    /// Fails if some rank that has not come to its end does not answer, or if this process was told to end.
+    /// Fails if a rank that has not come to its end does not answer, or on a termination signal.
     fn check_answers(&self, call: &CallName, waited: Duration, told: bool) -> Result<(), CommError> {
         let most = if told { LAST_ANSWER } else { ANSWER };
         let world = ask(&self.shared, most, |engine| engine.check_alive(call).err())?;
@@ -311,15 +311,15 @@ impl Abort for MpiAborter {
     }
 }
 
-/// What a thread that hears of signals can do: say that the process was told to end, and ask for last words.
+/// Interface for a thread that handles signals: notes the termination, and asks for last words.
 #[derive(Clone)]
 pub struct Watch {
     shared: Arc<SharedEngine>,
 }
 
 impl Watch {
-    /// The process was told to end. A wait, under way or later, that does not end within a quarter of a second fails
-    /// with [`CommError::Terminated`], which names who is missing.
+    /// Notes a termination signal. A wait, now or later, that does not end within a quarter of a second fails with
+    /// [`CommError::Terminated`], which names the missing ranks.
     pub fn interrupt(&self) {
         self.shared.interrupted.store(true, Ordering::Relaxed);
     }
@@ -330,9 +330,9 @@ impl Watch {
         ask::<()>(&self.shared, DOUBT, |_| None).map(|world| world.unresponsive()).unwrap_or_default()
     }
 
-    /// Where this rank is, and which ranks do not answer within a quarter of a second: for a device that computes and so
-    /// does not come to say it itself before the process is killed. Nothing if the world has ended already: whoever was
-    /// in it has an error that says more.
+    /// Position of this rank, and the ranks that do not answer within a quarter of a second: for a device that computes
+    /// and so cannot report it before the process is killed. Nothing if the world has ended already: its errors say
+    /// more.
     pub fn last_words(&self) -> Option<String> {
         let rank = self.shared.rank;
         let over = |engine: &Engine| engine.stopped || engine.aborted.is_some();

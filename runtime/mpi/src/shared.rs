@@ -1,4 +1,4 @@
-//! What the threads of a process share: the engine under its lock, and the progress thread.
+//! State that the threads of a process share: the engine under its lock, and the progress thread.
 //!
 //! **The progress thread** is a thread that looks after the engine while the device computes: it answers other ranks, hears that they
 //! end, and moves what is in flight. **The watch** is one that never touches the engine: it ends the process where the thread
@@ -14,24 +14,24 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How often the progress thread looks, with collectives in flight and without.
+/// Interval of the progress thread, with collectives in flight and without.
 const BUSY: Duration = Duration::from_micros(300);
 const IDLE: Duration = Duration::from_millis(5);
 
-/// How often the watch looks whether there is still something to watch; it is woken where there is.
+/// Interval of the watch without anything to watch; it is woken otherwise.
 const ASLEEP: Duration = Duration::from_secs(1);
 
-/// How long messages that everything ends may take to leave.
+/// Limit for sending an abort.
 const FLUSH: Duration = Duration::from_millis(300);
 
 pub(super) struct SharedEngine {
     engine: Mutex<Engine>,
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// The process was told to end.
+    /// Whether a termination signal has come.
     pub(super) interrupted: AtomicBool,
     making: Mutex<Option<NowMaking>>,
-    /// How long a communicator may take.
+    /// Limit for making a communicator.
     most: Mutex<Duration>,
     watch: OnceLock<Thread>,
     ends: AtomicBool,
@@ -108,7 +108,7 @@ impl SharedEngine {
         *lock(&self.most) = most;
     }
 
-    /// Sends what waits to be sent, within bounds.
+    /// Sends queued messages, within bounds.
     pub(super) fn flush(&self, engine: &mut Engine) {
         let since = Instant::now();
         while !engine.stopped && !engine.channel.is_sent() && since.elapsed() < FLUSH {
@@ -166,7 +166,7 @@ impl SharedEngine {
             Err(TryLockError::WouldBlock) => None,
         };
         let Some(mut engine) = engine else { return IDLE };
-        // An error is noted in the engine, and told by the next call.
+        // The engine notes an error, and the next call reports it.
         let _noted = engine.step(Some(self));
         if engine.pending() > 0 { BUSY } else { IDLE }
     }

@@ -1,4 +1,4 @@
-//! Waiting for a collective, and what is said when it does not end.
+//! Waiting for a collective, and the errors of a wait that does not end.
 
 use crate::engine::{Engine, Serial};
 use crate::message::{CollectiveId, Message, Status};
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a waiting device asks the library without pause, and how long it then gives its core to others between two
-/// questions, before it sleeps between them.
+/// Time for which a waiting device polls the library without pause, and time for which it then yields its core between
+/// polls, before it sleeps between them.
 const SPIN: Duration = Duration::from_micros(20);
 const YIELD: Duration = Duration::from_millis(2);
 const NAP: Duration = Duration::from_micros(50);
@@ -104,7 +104,7 @@ fn wait(shared: &SharedEngine, serial: Serial, timeout: Duration) -> Result<(), 
     }
 }
 
-/// How a collective ended, if it has, or if nothing more comes of it.
+/// Result of a collective, if it has ended or cannot end.
 fn ended(engine: &Engine, serial: Serial) -> Option<Result<(), CommError>> {
     let Some(op) = engine.op(serial) else { return Some(Ok(())) };
     if let Some(result) = op.result() {
@@ -133,7 +133,7 @@ pub(super) fn release(
     if let Err(e) = &result {
         let lent = engine.op(serial).is_some_and(|op| op.is_running());
         if lent {
-            // The library cannot be told to let go of the memory, but does nothing without being called.
+            // The library cannot release the memory, but does nothing without being called.
             engine.abort(shared.rank, &e.to_string());
             shared.flush(&mut engine);
             engine.stopped = true;
@@ -168,9 +168,9 @@ fn question(shared: &SharedEngine, serial: Serial, since: Instant) -> Result<(),
     Err(error)
 }
 
-/// Asks all others where they are, until all have answered, or that time is over, or `until` finds something, which is
-/// the error then. Several threads may ask at a time. Where this rank is itself held up in making a communicator, the
-/// members of that are those that have not answered.
+/// Asks all others for their position, until all have answered, or the time is over, or `until` finds an error. Several
+/// threads may ask at a time. If this rank itself waits for a communicator, the members of that which have not answered
+/// are missing.
 pub(super) fn ask<T>(
     shared: &SharedEngine,
     most: Duration,
@@ -202,7 +202,7 @@ pub(super) fn ask<T>(
     }
 }
 
-/// Where all ranks are, as far as they have answered.
+/// Positions of all ranks, as far as they have answered.
 pub(super) struct World {
     size: usize,
     ranks: BTreeMap<usize, Status>,
@@ -229,8 +229,8 @@ impl World {
         (0..self.size).filter(|rank| !self.ranks.contains_key(rank)).collect()
     }
 
-    /// Members that have not come to a collective, or do not answer, in ascending rank. Where all have come, those that are
-    /// missed by members which first make another communicator.
+    /// Members that have not entered a collective, or do not answer, in ascending rank. If all have entered, the ranks
+    /// that they miss because they first make another communicator.
     fn absent(&self, key: &CollectiveId) -> Vec<usize> {
         let absent = self.not_come(key);
         if !absent.is_empty() {

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a column holds.
+/// Contents of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// Words.
@@ -56,7 +56,7 @@ pub enum Cell {
 pub struct RunRow {
     /// Its folder's.
     pub name: String,
-    /// How it stands, in a word: that of a [`RunState`](meshwright_runs::RunState), or `skipped`, `stopped`, `planned`.
+    /// Its state, in a word: that of a [`RunState`](meshwright_runs::RunState), or `skipped`, `stopped`, `planned`.
     pub state: &'static str,
     /// Why it failed, or was left out.
     pub error: Option<String>,
@@ -70,7 +70,7 @@ pub struct RunRow {
     pub sets: Vec<(String, f64)>,
     /// That of its random numbers; none where its folder holds something else.
     pub seed: Option<u64>,
-    /// What its folder says; none where there is none yet.
+    /// Summary of its folder; none if there is none yet.
     pub summary: Option<RunSummary>,
     /// Why a search chose it, where one did.
     pub chosen: Option<String>,
@@ -210,7 +210,7 @@ impl ResultTable {
         }
     }
 
-    /// What the sweep gives its runs: `batch`, then other dims and consts.
+    /// Settings that the sweep varies: `batch`, then other dims and consts.
     fn given(&mut self, rows: &[RunRow]) {
         let batch = |r: &RunRow| {
             let given = r.dims.iter().find(|d| d.0 == "batch").map(|d| d.1 as u64);
@@ -283,7 +283,8 @@ impl ResultTable {
         }
     }
 
-    /// How far each run is from the one on one device that computes the same. Losses are compared after equally many steps.
+    /// Distance of each run from the one on one device that computes the same. Losses are compared after equally many
+    /// steps.
     fn compared<'a>(&mut self, rows: &'a [RunRow]) {
         let alone = |s: &RunSummary| s.costs.as_ref().is_some_and(|c| c.devices == 1);
         let mut alone_of: BTreeMap<&str, Vec<&RunSummary>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What many runs took of machines, as operators of clusters ask: states and causes, wall time, time in queues, device hours,
-//! utilization; as a table, in groups, and as a page.
+//! Machine time of many runs, as operators of clusters need it: states and causes, wall time, time in queues, device
+//! hours, utilization; as a table, in groups, and as a page.
 
 use crate::Page;
 use crate::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
@@ -18,18 +18,18 @@ const HOUR: f64 = 3600.0;
 pub struct UsedRun {
     /// The run.
     pub row: RunRow,
-    /// What it took.
+    /// Its use.
     pub usage: RunUsage,
 }
 
 /// Some runs together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageGroup {
-    /// What they have alike.
+    /// The common value.
     pub name: String,
-    /// How many there are.
+    /// Number of runs.
     pub runs: usize,
-    /// How many of them ended by an error.
+    /// Number of failed runs.
     pub failed: usize,
     /// The numbers of devices that they have.
     pub devices: BTreeSet<u64>,
@@ -137,7 +137,7 @@ pub fn by_model(all: &[UsedRun]) -> Vec<UsageGroup> {
     grouped(all, |r| r.model().into())
 }
 
-/// By state, and those that failed by cause.
+/// By state, and failed ones by cause.
 pub fn by_end(all: &[UsedRun]) -> Vec<UsageGroup> {
     grouped(all, |r| {
         r.cause().map_or_else(|| r.row.state.into(), |cause| format!("{}: {cause}", r.row.state))

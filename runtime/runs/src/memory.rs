@@ -1,15 +1,15 @@
-//! Memory: what this process has and may have, as the system tells it.
+//! Memory of this process, and its limits, by the system.
 
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_files::text::bytes as shown;
 use std::path::{Path, PathBuf};
 
-/// What a device that is a thread takes without any values: its stack, its kernels and its part of the allocator. Measured
+/// Memory of a device on a thread without any values: its stack, its kernels and its part of the allocator. Measured
 /// with 100 to 2,000 devices.
 const DEVICE_BYTES: u64 = 2 << 20;
 
-/// What two devices of a process know of each other, measured likewise.
+/// Memory for each pair of a process's devices, measured likewise.
 const PAIR_BYTES: u64 = 700;
 
 /// A number of `/proc/self/status` or `/proc/meminfo`, in bytes.
@@ -43,7 +43,7 @@ pub fn available_bytes() -> Option<u64> {
     [system, limited, cgroup_bytes()].into_iter().flatten().min()
 }
 
-/// What the control groups of this process leave, the narrowest of them.
+/// Bytes left by the control groups of this process, the narrowest of them.
 fn cgroup_bytes() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let number =
@@ -68,8 +68,8 @@ fn cgroup_bytes() -> Option<u64> {
     left.min()
 }
 
-/// What a control group counts as used and the system gives away when it is needed: files that are cached. Version 1 has the sums
-/// with those of the groups within under names of their own.
+/// Used bytes of a control group that the system frees when they are needed: cached files. Version 1 has the sums with
+/// those of nested groups under other names.
 fn cached(group: &Path) -> u64 {
     let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let of = |key: &str| {
@@ -80,7 +80,7 @@ fn cached(group: &Path) -> u64 {
     file("inactive_file") + file("active_file")
 }
 
-/// Whether so many devices can start in this process.
+/// Whether this number of devices can start in this process.
 ///
 /// # Errors
 /// E0401.

@@ -1,4 +1,4 @@
-//! What a run reports while it goes, one JSON object a line: in `metrics.jsonl`, and on standard output in JSON format.
+//! Events of a run, one JSON object a line: in `metrics.jsonl`, and on standard output in JSON format.
 
 use crate::clock::now;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -14,7 +14,7 @@ pub enum Event {
         step: u64,
         /// The split that was evaluated.
         set: String,
-        /// What was measured.
+        /// The evaluation.
         eval: Evaluation,
         /// Wall time, in seconds.
         seconds: f64,
@@ -28,7 +28,7 @@ pub enum Event {
         step: u64,
         /// Mean of its steps' losses, those before a resume included.
         train_loss: f64,
-        /// What was measured at its end, where there is a set to evaluate on.
+        /// The evaluation at its end, if there is a set for it.
         eval: Option<Evaluation>,
         /// Wall time of the epoch with its evaluation, in this process.
         seconds: f64,
@@ -49,7 +49,7 @@ pub enum Event {
     },
 }
 
-/// What is measured in every step.
+/// Measurements of every step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepMetrics {
     /// Its number, from 1.
@@ -62,7 +62,7 @@ pub struct StepMetrics {
     pub learning_rate: Option<f64>,
     /// The joint 2-norm of all gradients before clipping; where gradients are clipped, or it was asked for.
     pub gradient_norm: Option<f64>,
-    /// In `f16`: what the loss was multiplied by to compute gradients.
+    /// In `f16`: the factor of the loss for its gradients.
     pub loss_scale: Option<f64>,
     /// In `f16`: whether nothing was updated, because a gradient was not finite.
     pub skipped: Option<bool>,
@@ -78,7 +78,7 @@ pub struct StepMetrics {
     pub mfu: Option<f64>,
     /// The peak: operations a second of all devices together, as it was given or measured before the first step.
     pub peak_flops: Option<f64>,
-    /// What a device gives to collectives in a step, in bytes, by the Plan.
+    /// Bytes that a device sends in collectives in a step, by the Plan.
     pub bytes_communicated: u64,
     /// The share of the step that the devices of this process wait in collectives for others, on average.
     pub waiting: f64,
@@ -155,7 +155,7 @@ impl Event {
         }
     }
 
-    /// What it says, in order, without its kind and the time.
+    /// Its fields in order, without its kind and the time.
     pub fn fields(&self) -> Vec<(String, Field)> {
         let count = |name: &str, n: u64| (name.to_string(), Field::Count(n));
         let number = |name: &str, v: f64| (name.to_string(), Field::Number(v));
@@ -201,7 +201,7 @@ impl Serialize for Field {
     }
 }
 
-/// An event with the time at which it is told.
+/// An event with its time.
 struct Line<'a> {
     event: &'a Event,
     time: String,

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// `metrics.jsonl`, open to append, with what else the events are written as.
+/// `metrics.jsonl`, open to append, with the other sinks of its events.
 pub struct MetricsLog {
     file: File,
     path: PathBuf,
@@ -25,7 +25,7 @@ pub struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens the file of that name in a folder, of which `text` is there.
+    /// Opens the file of that name in a folder; `text` is its contents.
     pub fn open(
         run: &Folder,
         name: &str,
@@ -66,7 +66,7 @@ impl MetricsLog {
         self.file.try_clone().map_err(|e| unusable(&self.path, &e))
     }
 
-    /// What there is so far: a checkpoint keeps it, so that a change shows.
+    /// Mark of the log so far: a checkpoint keeps it, so that a change shows.
     pub fn mark(&self) -> LogMark {
         LogMark { bytes: self.bytes, sha256: hex(self.hash.clone()) }
     }
@@ -76,23 +76,23 @@ fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Where a run stands that is resumed.
+/// Position at which a run is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stands {
     /// Steps done.
     pub steps: u64,
-    /// Epochs of which the end is told.
+    /// Epochs whose end is logged.
     pub epochs: u32,
-    /// Whether the end of an epoch is reached and not told: its evaluation comes again.
+    /// Whether the end of an epoch is reached and not logged: its evaluation is repeated.
     pub open: bool,
 }
 
-/// What of a log a run had written that stands somewhere, and what cannot be read.
+/// The part of a log up to a position, and its unreadable lines.
 #[derive(Debug, Default, PartialEq)]
 pub struct LogLines {
     /// Lines that a run had written that stands there.
     pub kept: Vec<u8>,
-    /// Lines that are no event of a run, such as one that was damaged. A torn last line is none of them.
+    /// Lines that are not events of a run, such as a damaged one. A torn last line is not among them.
     pub bad: Vec<u8>,
 }
 
@@ -124,18 +124,18 @@ fn event_of(line: &[u8]) -> Option<(String, Map<String, Value>)> {
     Some((event.get("event")?.as_str()?.to_string(), event))
 }
 
-/// What a log tells a run that is resumed.
+/// Facts from the log for a run that is resumed.
 #[derive(Debug, Default)]
 pub struct LogSummary {
     /// Evaluations up to a step, on the set on which a run is evaluated while it goes on.
     pub seen: Vec<Seen>,
-    /// The last epoch of which the end is told.
+    /// The last epoch whose end is logged.
     pub epochs: u32,
-    /// Whether the log is what it was when the checkpoint was made.
+    /// Whether the log is unchanged since the checkpoint was made.
     pub unchanged: bool,
 }
 
-/// Reads what `text` tells a run that goes on after `step`; `set` is what it is evaluated on.
+/// Reads the facts in `text` for a run that continues after `step`; `set` is its evaluation set.
 pub fn summary(text: &[u8], step: u64, set: &str, mark: Option<&LogMark>) -> LogSummary {
     let unchanged = mark.is_none_or(|m| {
         let then = usize::try_from(m.bytes).ok().and_then(|n| text.get(..n));
@@ -172,7 +172,7 @@ fn evaluation(event: &Map<String, Value>) -> Evaluation {
     eval
 }
 
-/// What is wrong with a log whose bytes are not those that a checkpoint vouches for.
+/// Message for a log whose bytes differ from those that a checkpoint vouches for.
 pub fn changed() -> String {
     "the lines of `metrics.jsonl` up to the checkpoint have changed since it was written: what they report may be wrong".into()
 }
@@ -205,7 +205,7 @@ noise
         };
         assert_eq!(kept(3, 1, false), lines(&[0, 1, 2, 3, 5]));
         assert_eq!(kept(2, 1, false), lines(&[0, 1, 2, 3]));
-        // The evaluation of an epoch whose end is not told comes again.
+        // The evaluation of an epoch whose end is not logged is repeated.
         assert_eq!(kept(2, 0, true), lines(&[0, 1]));
         assert_eq!(kept(1, 0, false), lines(&[0]));
     }

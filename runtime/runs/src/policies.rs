@@ -1,4 +1,4 @@
-//! When a run saves and evaluates, what it keeps, and when it ends early.
+//! Policies of a run: when it saves and evaluates, which checkpoints it keeps, and when it ends early.
 
 use crate::metrics::Evaluation;
 use meshwright_syntax::ast::Better;
@@ -10,18 +10,18 @@ use std::time::Duration;
 /// When checkpoints are written between evaluations and the ends of epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaveEvery {
-    /// Each so many steps.
+    /// Every this number of steps.
     Steps(u64),
     /// When this time has passed since the last one.
     Time(Duration),
 }
 
-/// Which checkpoints are written, and which are kept.
+/// Policy of saving: which checkpoints are written, and which are kept.
 #[derive(Clone, Debug)]
 pub struct SavePolicy {
     /// More often than at the ends of epochs and before evaluations.
     pub every: Option<SaveEvery>,
-    /// How many of the newest are kept.
+    /// Number of the newest that are kept.
     pub keep: usize,
     /// The best by a metric is kept too.
     pub best: Option<Monitor>,
@@ -36,11 +36,11 @@ impl Default for SavePolicy {
 /// When a run is evaluated, and when it ends early.
 #[derive(Clone, Debug, Default)]
 pub struct EvaluationPolicy {
-    /// Each so many steps, in place of the end of each epoch.
+    /// Every this number of steps, instead of at the end of each epoch.
     pub every: Option<u64>,
-    /// End after so many evaluations that are no better than the best.
+    /// End after this number of evaluations that are no better than the best.
     pub patience: Option<u32>,
-    /// What is the best.
+    /// Criterion of the best.
     pub monitor: Monitor,
     /// The share of the training set that is held out to validate on.
     pub validation: Option<f64>,
@@ -118,12 +118,12 @@ impl FromStr for SaveEvery {
     }
 }
 
-/// What evaluations are compared by.
+/// The criterion by which evaluations are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Monitor {
     /// `loss`, or the name of another loss or of a metric.
     pub metric: String,
-    /// Which values are better.
+    /// The better values: more or less.
     pub better: Better,
 }
 
@@ -145,12 +145,12 @@ impl Display for Monitor {
 pub struct Seen {
     /// Steps done.
     pub step: u64,
-    /// What was measured.
+    /// The evaluation.
     pub eval: Evaluation,
 }
 
 impl Monitor {
-    /// Which values are better, in words.
+    /// The better values, in words.
     pub fn in_words(&self) -> String {
         let way = match self.better {
             Better::Less => "less",

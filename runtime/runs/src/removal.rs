@@ -1,4 +1,4 @@
-//! What a run wrote into its folder, and its removal. What somebody else has laid there stays.
+//! The files of a run in its folder, and their removal. Files of others stay.
 
 use crate::checkpoint::{Store, stores};
 use crate::logs::tensorboard_in;
@@ -20,12 +20,12 @@ pub struct RunFile {
     pub bytes: u64,
 }
 
-/// What lies in the folder of a run.
+/// The contents of a run's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunContents {
-    /// What the run wrote, in the order in which it can be removed: until the last file is gone, the folder holds a run.
+    /// The run's files, in the order of their removal: until the last file is gone, the folder holds a run.
     pub files: Vec<RunFile>,
-    /// What else is there.
+    /// Other entries.
     pub others: Vec<PathBuf>,
 }
 
@@ -89,7 +89,7 @@ pub fn remove_run(run: &Path) -> Checked<RunContents> {
     }
     drop(held);
     for inside in [checkpoints_in(run), tensorboard_in(run)] {
-        // What is not empty stays.
+        // A folder with other entries stays.
         let _others_are_there = inside.remove_empty();
     }
     let (links, folder) = resolved(run);
@@ -125,7 +125,7 @@ pub fn remove_old_checkpoints(run: &Path) -> Checked<RunContents> {
     Ok(old)
 }
 
-/// What [`remove_old_checkpoints`] would remove.
+/// The checkpoints that [`remove_old_checkpoints`] would remove.
 ///
 /// # Errors
 ///

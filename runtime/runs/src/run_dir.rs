@@ -21,7 +21,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 const PLAN: &str = "plan.json";
-/// What a step costs by the Plan.
+/// The costs of a step by the Plan.
 const COSTS: &str = "costs.json";
 const METRICS: &str = "metrics.jsonl";
 const CHECKPOINTS: &str = "checkpoints";
@@ -33,7 +33,7 @@ const TOKENIZER: &str = "tokenizer.json";
 const HISTORY: &str = "history.jsonl";
 /// Lines of `metrics.jsonl` that are none.
 const ASIDE: &str = "metrics.damaged";
-/// What else lies beside them in the folder of a run.
+/// Other files in the folder of a run.
 const BESIDE: [&str; 4] =
     ["metrics.csv", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
@@ -177,7 +177,7 @@ impl RunDir {
         self.write(PLAN, json)
     }
 
-    /// Writes what a step costs by the Plan, as JSON.
+    /// Writes the costs of a step by the Plan, as JSON.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl RunDir {
         write_durably(&self.folder, name, &[text.as_bytes()]).map_err(|e| self.failed(name, &e))
     }
 
-    /// What `metrics.jsonl` holds.
+    /// The contents of `metrics.jsonl`.
     pub fn metrics_text(&self) -> Checked<Vec<u8>> {
         read_log(self.path())
     }
@@ -270,7 +270,7 @@ pub fn checkpoints_in(run: &Path) -> Folder {
     Folder::at(run).below(CHECKPOINTS)
 }
 
-/// What `metrics.jsonl` of a run holds; nothing where there is none yet.
+/// The contents of a run's `metrics.jsonl`; empty if there is none yet.
 ///
 /// # Errors
 ///
@@ -305,7 +305,7 @@ pub fn each_log_line(run: &Path, mut take: impl FnMut(&[u8])) -> Checked<()> {
     }
 }
 
-/// What `history.jsonl` of a run holds; nothing where there is none.
+/// The contents of a run's `history.jsonl`; empty if there is none.
 ///
 /// # Errors
 ///
@@ -314,7 +314,7 @@ pub fn read_history(run: &Path) -> Checked<Vec<u8>> {
     Ok(read_if_there(run, HISTORY)?.unwrap_or_default())
 }
 
-/// What a step of a run costs; none of a run that did not train, or that an earlier version has started.
+/// The costs of a run's step; none for a run that did not train, or that an earlier version has started.
 ///
 /// # Errors
 ///
@@ -369,7 +369,7 @@ pub struct TextCopies {
     pub layout: String,
 }
 
-/// Reads the copies of a run's texts, of which so many are of files that the model uses.
+/// Reads the copies of a run's texts, `used` of which are files that the model uses.
 ///
 /// # Errors
 ///
@@ -389,8 +389,8 @@ pub fn writes(name: &str) -> bool {
     own.contains(&name) || BESIDE.contains(&name) || name.starts_with(TEMP) || used().is_some()
 }
 
-/// When a file of a run goes, where the run is removed: as long as the settings are there the folder holds a run, and as long as the
-/// lock is, nobody else begins one.
+/// Position of a run's file in its removal: as long as the settings are there the folder holds a run, and as long as
+/// the lock is, no other process begins one.
 pub fn removal_order(name: &str) -> u8 {
     match name {
         LOCK => 2,

@@ -1,4 +1,4 @@
-//! How a run was started, in full: what `run.toml` holds, and what of it may change when the run is resumed.
+//! The settings of a run, in `run.toml`, and which of them may change when the run is resumed.
 
 use crate::catalog::{LAYOUTS, MODELS, STANDARD, Shipped};
 use crate::checkpoint::Which;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// The name of rules that stood on the command line, among texts.
 pub const COMMAND_LINE: &str = "--layout";
 
-/// Where first values come from, in the words of the command line.
+/// Source of first values, in the words of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InitFrom {
@@ -29,7 +29,7 @@ pub struct InitFrom {
     pub which: Which,
 }
 
-/// What the name of a map that ships begins with.
+/// Prefix of the name of a map that ships.
 pub const SHIPPED_MAP: &str = "hf:";
 
 impl InitFrom {
@@ -62,16 +62,16 @@ pub struct RunSettings {
     /// The file of the layout, `--layout` where the rules stood on the command line; none without a layout.
     #[serde(default)]
     pub layout_file: Option<String>,
-    /// Where devices compute, and how GPUs communicate.
+    /// The devices, and the transport between GPUs.
     #[serde(default)]
     pub device: String,
-    /// How GPUs communicate, where it was said.
+    /// The transport between GPUs, if it was given.
     #[serde(default)]
     pub collectives: Option<String>,
     /// Cores, where `--cores` gave them.
     #[serde(alias = "threads")]
     pub cores: Option<usize>,
-    /// How devices communicate: `threads`, `mpi`.
+    /// The transport: `threads`, `mpi`.
     #[serde(default)]
     pub transport: String,
     /// Whether reductions have a fixed order on every transport.
@@ -106,7 +106,7 @@ pub struct RunSettings {
     /// The class of theirs that they are of.
     #[serde(default)]
     pub class: Option<String>,
-    /// What the positions along dims are called, as its data, or what was imported, says.
+    /// Names of the positions along dims, from the data or an import.
     #[serde(default)]
     pub class_names: BTreeMap<String, Vec<String>>,
     /// Examples to train on.
@@ -125,10 +125,10 @@ pub struct RunSettings {
     /// Of which metrics more (`max`) or less (`min`) is better, as the model says.
     #[serde(default)]
     pub better: BTreeMap<String, String>,
-    /// When it saves and evaluates, and what it tells.
+    /// Policies of saving, evaluation and reports.
     #[serde(default)]
     pub policies: PolicySettings,
-    /// Where its first values came from; drawn where not.
+    /// Source of its first values; drawn without one.
     #[serde(default)]
     pub init: Option<InitFrom>,
 }
@@ -147,7 +147,7 @@ impl RunSettings {
     pub fn absolute(mut self) -> RunSettings {
         let Some(folder) = self.folder.clone() else { return self };
         let placed = |path: &str| folder.join(path).display().to_string();
-        // What ships, and rules on the command line, are no files of the user's.
+        // Maps that ship, and rules on the command line, are not the user's files.
         let own = |name: &str| name != COMMAND_LINE && !name.starts_with(STANDARD);
         let ships = |list: &[Shipped], name: &str| list.iter().any(|s| s.path == name);
         if !ships(MODELS, &self.file) && own(&self.file) {
@@ -167,14 +167,13 @@ impl RunSettings {
         self
     }
 
-    /// Where its data is: the folder that it was found in, or else what `--data` said.
+    /// Folder of its data: the one in which it was found, or the value of `--data`.
     pub fn data_place(&self) -> Option<String> {
         let folder = self.data_folder.as_ref().map(|f| f.display().to_string());
         folder.or_else(|| self.data.clone())
     }
 
-    /// What all processes of a run must be asked for alike, by name. How many cores each uses, and where it finds its files,
-    /// is its own affair.
+    /// Settings that all processes of a run must share, by name. Each has its own number of cores and paths of files.
     pub fn agreed(&self) -> BTreeMap<String, String> {
         let option = |v: Option<String>| v.unwrap_or_else(|| "none".into());
         let mut all: BTreeMap<String, String> = BTreeMap::from([
@@ -195,8 +194,8 @@ impl RunSettings {
         all
     }
 
-    /// Compares with what a resumed run is asked for. What would change the numbers is refused, but for consts that only `train` reads:
-    /// `model_consts` are the others. Of the rest, a line for each change.
+    /// Compares with the settings of a resumed run. A change of numbers is refused, except of consts that only `train`
+    /// reads: `model_consts` are the others. For the rest, a line for each change.
     ///
     /// # Errors
     ///
@@ -264,7 +263,7 @@ impl RunSettings {
         Ok(self.changed_to(now))
     }
 
-    /// What may change, a line for each change.
+    /// Allowed changes, a line for each.
     fn changed_to(&self, now: &RunSettings) -> Vec<String> {
         let preset = |s: &RunSettings| s.preset.clone().unwrap_or_else(|| "none".into());
         let list = |l: &[String]| if l.is_empty() { "no rules".into() } else { l.join("; ") };

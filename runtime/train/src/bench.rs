@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What to time.
+/// The step to time.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// Timed steps.
@@ -32,7 +32,7 @@ pub struct BenchOptions {
     pub seed: u64,
     /// The devices.
     pub devices: Devices,
-    /// What kernels are counted under.
+    /// The key of kernel counts.
     pub by: KernelsBy,
     /// A timeline of some steps, counted from the first one of the warm-up.
     pub trace: Option<TraceOptions>,
@@ -53,8 +53,8 @@ pub struct BenchResult {
     pub samples: usize,
     /// Greatest resident memory of the process.
     pub peak_rss_bytes: u64,
-    /// What all devices compute together in a step, over the median time: 10^12 operations a second. What is computed again for the
-    /// backward pass counts again, and what several devices compute alike counts once for each.
+    /// Operations of all devices together in a step, over the median time: 10^12 operations a second. Recomputed values
+    /// count again, and replicated ones once for each device.
     pub tflops: f64,
     /// The same of the operations of the model alone, whatever the layout: those of MFU.
     pub model_tflops: f64,
@@ -65,7 +65,7 @@ pub struct BenchResult {
     pub device_plan_bytes: Option<u64>,
     /// The most that a device of this process had in use, seen in one more step; none where devices do not tell.
     pub device_peak_bytes: Option<u64>,
-    /// What the allocator of that device held then, in use or not.
+    /// Memory held by the allocator of that device then, in use or free.
     pub device_reserved_bytes: Option<u64>,
     /// Devices of this process.
     pub devices: usize,
@@ -73,11 +73,11 @@ pub struct BenchResult {
     pub host_ms: Option<f64>,
     /// Whether a step was one launch: of a graph that was recorded.
     pub graph: bool,
-    /// What these launched in one more step that was not recorded, all together, what took most time first; empty on CPUs.
+    /// Kernels of one more step that was not recorded, in descending order of time; empty on CPUs.
     pub kernels: Vec<KernelUse>,
-    /// What all of these read and wrote in memory, as far as that is counted; none on CPUs.
+    /// Bytes that these read and wrote in memory, as far as they are counted; none on CPUs.
     pub memory_bytes: Option<u64>,
-    /// What the user should know of how devices communicate and compute.
+    /// Notes for the user on how devices communicate and compute.
     pub notes: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ fn timed(
         Some(t) => Some(Trace::start(t, &cluster, program.id, 1, processes)?),
         None => None,
     };
-    // Where a training reads ahead, this times the step alone.
+    // A training reads ahead, so this times the step alone.
     cluster.hold_inputs(program.id, &provider)?;
     let (mut times, mut launching, mut graph) = (Vec::new(), Vec::new(), false);
     let mut cpu = process_cpu_time();
@@ -201,12 +201,12 @@ fn quantiles<const N: usize>(times: &mut [f64], of: [f64; N]) -> [f64; N] {
     of.map(|q| times.get(((q * times.len() as f64) as usize).min(last)).copied().unwrap_or(f64::NAN))
 }
 
-/// Whether devices tell what they do, as GPUs do; threads do not.
+/// Whether devices report kernels, as GPUs do; threads do not.
 fn tells(cluster: &Cluster) -> Result<bool, Failure> {
     Ok(cluster.memory()?.iter().any(Option::is_some))
 }
 
-/// What devices launch in one more step: to watch them takes time, so it is not one of those that are timed.
+/// Kernels of one more step: watching takes time, so the step is not a timed one.
 fn kernels(
     cluster: &Cluster,
     program: &LoadedProgram,
@@ -223,8 +223,8 @@ fn kernels(
     Ok(watch.end())
 }
 
-/// Memory of the device that had most in use in one more step, which is watched: that takes time, so it is not one of those
-/// that are timed.
+/// Memory of the device with the highest peak in one more step, which is watched: that takes time, so the step is not a
+/// timed one.
 fn peak_memory(
     cluster: &Cluster,
     program: &LoadedProgram,

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What to evaluate on.
+/// The evaluation to run.
 #[derive(Clone, Debug, Default)]
 pub struct EvalOptions {
     /// `--data`.
@@ -46,12 +46,12 @@ pub struct EvalOptions {
     pub which: Which,
 }
 
-/// What an evaluation found.
+/// Result of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Evaluated {
     /// Losses and metrics.
     pub evaluation: metrics::Evaluation,
-    /// What else is worth knowing, such as damaged examples that were left out.
+    /// Other notes, such as damaged examples that were left out.
     pub notes: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn checkpoint_of(options: &EvalOptions) -> Result<Option<Loaded>, Fai
     agree_on_result(processes, about, checkpoint.transpose())
 }
 
-/// What is odd about a checkpoint for a project: newer ones are damaged, another model wrote it, or in another type.
+/// Oddities of a checkpoint for a project: newer ones are damaged, another model wrote it, or it has another type.
 pub(crate) fn oddities(loaded: Option<&Loaded>, project: &Project) -> Vec<String> {
     let (Some(Loaded { checkpoint, skipped }), program) = (loaded, &project.program) else {
         return Vec::new();
@@ -191,7 +191,7 @@ pub(crate) fn set_of(
     agree_on_result(&options.devices.processes, "the data", set)
 }
 
-/// What all processes must be asked for alike.
+/// Settings that all processes must share.
 pub(crate) fn asked(
     options: &EvalOptions,
     set: Option<&Dataset>,

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What to predict.
+/// The prediction to run.
 #[derive(Clone, Debug, Default)]
 pub struct PredictOptions {
     /// Data, split and checkpoint.
@@ -27,33 +27,33 @@ pub struct PredictOptions {
     pub outputs: Vec<String>,
     /// Which other values, by their paths.
     pub values: Vec<String>,
-    /// At most so many examples; without an input that is read, just so many.
+    /// Most examples; without an input that is read, exactly this number.
     pub limit: Option<usize>,
-    /// What random values are drawn from.
+    /// Seed of random values.
     pub seed: u64,
     /// The file or folder that the outputs are written to.
     pub to: Option<PathBuf>,
 }
 
-/// What `predict` gives.
+/// Result of `predict`.
 #[derive(Clone, Debug, Default)]
 pub struct Prediction {
     /// The outputs, in the order in which they were asked for.
     pub outputs: Vec<PredictedOutput>,
-    /// What the positions along dims of theirs, or those that their values are, are called.
+    /// Names of the positions along their dims, or of the positions that are their values.
     pub class_names: BTreeMap<String, Vec<String>>,
     /// The files that were written, each with the names of its outputs.
     pub written: Vec<(PathBuf, Vec<String>)>,
-    /// What is probably not meant.
+    /// Probable mistakes.
     pub warnings: Vec<Diagnostic>,
-    /// What else is worth knowing.
+    /// Other notes.
     pub notes: Vec<String>,
 }
 
 /// Outputs of a checkpoint for the examples of a split, in the order of the file. One that lacks the example dim is of all
 /// examples together. Of several processes the first reads the checkpoint and writes files; all get the outputs.
 ///
-/// What is drawn at random for an example depends on the seed and on its number, not on the batch that it is in.
+/// Random values of an example depend on the seed and on its number, not on its batch.
 pub fn predict(
     project: &Project,
     sources: &Sources,
@@ -63,9 +63,9 @@ pub fn predict(
     abort_on_error(&options.eval.devices.processes, predicted(project, sources, options, progress))
 }
 
-/// What is asked for, and how much of it.
+/// The requested outputs, and the number of examples.
 struct Question {
-    /// The project whose outputs are those that are asked for.
+    /// The project of the requested outputs.
     project: Project,
     prediction: Evaluation,
     warnings: Vec<Diagnostic>,
@@ -219,7 +219,7 @@ fn class_names(
     Ok(all)
 }
 
-/// What the numbers of an output mean.
+/// Meaning of an output's numbers.
 pub(crate) fn described(project: &Project, decl: &LossDecl, tensor: HostTensor) -> PredictedOutput {
     let graph = &project.program.graph;
     let example = project.example_dim().map(|d| d.0);

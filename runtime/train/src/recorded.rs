@@ -1,4 +1,4 @@
-//! What a run's folder says of the run: everything that a command needs to go on with it, to evaluate it, or to predict.
+//! A run's folder, with everything that a command needs to continue it, to evaluate it, or to predict.
 
 use crate::devices::consensus::agree_on_result;
 use crate::failure::Failure;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The settings of a run with the texts that it was made from. It can be told to other processes, which need not see its folder.
+/// The settings of a run with its texts. They can be sent to other processes, which need not see its folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recorded {
     run: PathBuf,
@@ -86,8 +86,8 @@ impl Recorded {
         Err(Box::new(Diagnostic::error(codes::E0510, message).help(help)))
     }
 
-    /// What to load: `given` where it says something, and what the run has elsewhere. Where `given` names no model, the run's
-    /// own copy of its text is taken.
+    /// The project to load: `given` if it says something, and the run's own settings otherwise. If `given` names no
+    /// model, the run's own copy of its text is taken.
     ///
     /// # Errors
     ///
@@ -140,9 +140,9 @@ impl Recorded {
         })
     }
 
-    /// What a training loads that begins with the values of this run: `given`, and of the dims and consts that it does not name those that
-    /// this run was given, where it is of the same model. How many examples a batch has is not asked of one that was imported. What was
-    /// taken is in words. A preset says it all.
+    /// The project of a training that begins with the values of this run: `given`, and for dims and consts that it does
+    /// not name those that this run was given, if it has the same model. An imported run has no number of examples in a
+    /// batch. The taken settings are in words. A preset says it all.
     pub fn begun_by(&self, given: &ProjectOptions) -> (ProjectOptions, Vec<String>) {
         let s = &self.settings;
         let mut merged = given.clone();
@@ -168,7 +168,7 @@ impl Recorded {
         (merged, taken)
     }
 
-    /// What `given` changes of the run, a line each.
+    /// Changes of the run by `given`, a line each.
     pub fn overridden(&self, given: &ProjectOptions, data: Option<&str>) -> Vec<String> {
         let s = &self.settings;
         let none = |v: &Option<String>, none: &str| v.clone().unwrap_or_else(|| none.into());
@@ -201,7 +201,7 @@ impl Recorded {
         changed.map(|(what, is, was)| format!("{what}: {is}; the run had {was}")).collect()
     }
 
-    /// Where the data of the run is: the folder that it was found in, or what `--data` said where that is not there any more.
+    /// Folder of the run's data: the one in which it was found, or the value of `--data` if that is not there any more.
     pub fn data(&self) -> Option<String> {
         let found = self.settings.data_folder.as_ref().filter(|f| f.is_dir());
         found.map(|f| f.display().to_string()).or_else(|| self.settings.data.clone())
@@ -217,7 +217,8 @@ impl Recorded {
         self.first().map_or_else(|| self.settings.class.clone(), |first| first.settings.class)
     }
 
-    /// What the positions along dims are called, by their data, or by that of the run of the same model that it began with.
+    /// Names of the positions along dims, from their data, or from the run of the same model with whose values it
+    /// began.
     pub(crate) fn class_names(&self) -> BTreeMap<String, Vec<String>> {
         let mut all = self.first().map(|first| first.settings.class_names).unwrap_or_default();
         all.extend(self.settings.class_names.clone());
@@ -240,12 +241,12 @@ impl Recorded {
         self.settings.cores
     }
 
-    /// Where its devices compute, in the words of the command line; empty where the run does not say.
+    /// The kind of its devices, in the words of the command line; empty if the run does not say.
     pub fn device(&self) -> &str {
         &self.settings.device
     }
 
-    /// How its GPUs communicate, where it was said.
+    /// The transport between its GPUs, if it was given.
     pub fn collectives(&self) -> Option<&str> {
         self.settings.collectives.as_deref()
     }
@@ -256,7 +257,7 @@ impl Recorded {
     }
 }
 
-/// What the first process finds of a run in `folder`, told to all; `None` where the folder holds none.
+/// The first process's reading of a run in `folder`, sent to all; `None` if the folder has none.
 ///
 /// # Errors
 ///

@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 /// A timeline that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Where it goes.
+    /// The target file.
     pub file: PathBuf,
     /// Numbers of the steps that it shows; without them the first [`FIRST_STEPS`] that are run.
     pub steps: Option<RangeInclusive<u64>>,
 }
 
 impl TraceOptions {
-    /// What to say where a run of those steps has none of the ones asked for.
+    /// Error if a run of those steps has none of the requested ones.
     pub(crate) fn shows_nothing(&self, run: RangeInclusive<u64>) -> Option<String> {
         let asked = self.steps.as_ref().filter(|s| s.end() < run.start() || s.start() > run.end())?;
         let (first, last, (from, to)) = (asked.start(), asked.end(), (run.start(), run.end()));
@@ -36,10 +36,10 @@ impl TraceOptions {
 /// Steps that a timeline shows where nothing else is asked for.
 pub const FIRST_STEPS: u64 = 20;
 
-/// How every timeline begins.
+/// Begin of every timeline.
 const BEGIN: &str = "{\"displayTimeUnit\":\"ms\",\"otherData\":";
 
-/// Where a timeline goes.
+/// Target of a timeline.
 enum TraceFile {
     /// A file that is there when it is whole.
     Whole(ReplacingFile),
@@ -157,7 +157,7 @@ struct Track<'a> {
 }
 
 impl Track<'_> {
-    /// What the tracks are called.
+    /// Names of the tracks.
     fn names(&self) -> Vec<Value> {
         let mesh = &self.plan.mesh;
         let coords = mesh.coords(self.rank);

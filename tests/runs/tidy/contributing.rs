@@ -58,7 +58,7 @@ const ADDITIONS: &[Addition] = &[
     },
     Addition {
         heading: "A fused kernel for GPUs",
-        words: &["RowCall", "RowSpace", "row_call", "row_groups"],
+        words: &["RowCall", "RowGroupDims", "row_call", "row_groups"],
         users: &[],
         most: 28,
     },

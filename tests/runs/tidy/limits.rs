@@ -168,17 +168,16 @@ impl Modules {
             if let Some(to) = module.imports.get(segment) {
                 return self.file(&[&to[..], rest].concat(), depth - 1);
             }
-            let exported = |by_macro: bool| {
+            let exported = |has: &dyn Fn(&Module) -> bool| {
                 let mut modules = module.globs.iter().filter_map(|g| Some((g, self.all.get(g)?)));
-                let has = |m: &Module| match by_macro {
-                    true => m.named.contains(segment),
-                    false => m.defines.contains(segment) || m.imports.contains_key(segment),
-                };
                 let (g, _) = modules.find(|(_, m)| has(m))?;
                 self.file(&[&g[..], std::slice::from_ref(segment)].concat(), depth - 1)
             };
             // Definitions of a macro are in the file that calls it.
-            return exported(false).or_else(|| exported(true)).or(Some(module.file));
+            return exported(&|m| m.defines.contains(segment))
+                .or_else(|| exported(&|m| m.imports.contains_key(segment)))
+                .or_else(|| exported(&|m| m.named.contains(segment)))
+                .or(Some(module.file));
         }
         self.all.get(&at).map(|m| m.file)
     }

@@ -1,4 +1,4 @@
-//! What the paths of `recompute` bring: the difference to the same layout without them.
+//! Effect of the paths of `recompute`: the difference to the same layout without them.
 
 use crate::compile::Compiled;
 use crate::layout::Layout;
@@ -9,13 +9,13 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most values that are compiled again, in all steps without a path together. Beyond, all paths are told of together.
+/// Most values of all compilations without a path together. Beyond, all paths are reported together.
 const MOST_VALUES: usize = 30_000;
 
-/// What a path of `recompute` brings: the difference to the same layout without it.
+/// Effect of a path of `recompute`: the difference to the same layout without it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecomputeReport {
-    /// The path, or several joined by commas where what they bring is told of all together.
+    /// The path, or several joined by commas if their effect is reported together.
     pub path: String,
     /// Bytes that a device has less at its peak.
     pub saved_bytes: i64,
@@ -27,17 +27,17 @@ pub struct RecomputeReport {
     pub collectives: Vec<CollectiveTotal>,
 }
 
-/// What runs more often.
+/// A step that runs more often.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AddedOp {
     /// The primitive.
     pub op: String,
-    /// How much more often in a step.
+    /// Additional runs in a step.
     pub count: u64,
 }
 
-/// What each path of `recompute` brings: the step is compiled again without it. A path brings nothing where no value is named by it
-/// alone. Paths of which the steps would have too many values are told of together, by the step without all of them.
+/// Effect of each path of `recompute`: the step is compiled again without it. A path has no effect if it alone names no
+/// value. If there would be too many values to compile, paths are reported together, by the step without all of them.
 pub fn recomputed(
     step: &StepGraph,
     layout: &Layout,

@@ -89,9 +89,10 @@ impl<'a> Rulebook<'a> {
         levels
     }
 
-    /// Rules that speak of values of a class and path with some of these dims, with positions in [`Layout::rules`]: the most
-    /// specific for each dim; strict ones first, then those that yield, each in order of specificity. Each with the dim that it
-    /// speaks of: its own, or a second name of it; none for `*`. Those that a more specific one silences go to `silenced`, with it.
+    /// Rules on values of a class and path with some of these dims, with positions in [`Layout::rules`]: the most
+    /// specific for each dim; strict ones first, then yielding ones, each in order of specificity. Each comes with the
+    /// dim of the value: its own, or a second name of it; none for `*`. Rules that a more specific one silences go to
+    /// `silenced`, with it.
     fn effective(
         &self,
         class: Class,
@@ -154,8 +155,8 @@ pub fn assign(rules: &Rulebook<'_>, class: Class, path: &str, dims: &[Dim], tabl
     out
 }
 
-/// Every value of which two strict rules split two dims over one axis; reported once for each pair of rules. Runs on the
-/// layout with axes of size 1 in place, so that whether a layout is legal does not depend on sizes.
+/// Every value whose two dims two strict rules split over one axis; reported once for each pair of rules. Runs on the
+/// layout with its axes of size 1, so that the legality of a layout does not depend on sizes.
 pub fn check_conflicts(layout: &Layout, graph: &Graph, live: &dyn Fn(Id) -> bool) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     let mut told: BTreeSet<(usize, usize)> = BTreeSet::new();

@@ -54,7 +54,7 @@ pub struct Rule {
     pub axes: Vec<Axis>,
     /// Whether it yields (`when free`).
     pub free: bool,
-    /// Where it stands.
+    /// Its place in the text.
     pub span: Span,
     /// Its number in the file, from 1.
     pub number: usize,
@@ -77,9 +77,9 @@ pub struct Layout {
     pub recompute: Vec<Arc<str>>,
     /// In how many parts a training step takes its batch, and where the layout says so.
     pub microbatches: Option<(usize, Span)>,
-    /// Parameters of which gathered copies are kept: all, or those of a path; each with its place in the layout.
+    /// Parameters whose gathered copies are kept: all, or those of a path; each with its place in the layout.
     pub keep: Vec<(Option<Arc<str>>, Span)>,
-    /// Where the layout says that partial sums of gradients are reduced in `bf16`.
+    /// The line by which partial sums of gradients are reduced in `bf16`.
     pub reduce_grads: Option<Span>,
     /// When gradients are reduced that rules split, and where the layout says so.
     pub reduce_when: Option<(ReduceWhen, Span)>,
@@ -89,7 +89,7 @@ pub struct Layout {
     pub second_names: BTreeMap<Dim, Dim>,
     /// The loop whose iterations are stages of a pipeline.
     pub pipeline: Option<PipelineRule>,
-    /// How microbatches pass the stages.
+    /// Order of microbatches in the stages.
     pub order: PipelineOrder,
 }
 
@@ -266,18 +266,18 @@ fn reduced_twice(first: Span, second: Span) -> Diagnostic {
         .help("leave one out")
 }
 
-/// Where a name that the model lacks is no mistake: in a file that several models share.
+/// Severity of a name that the model lacks: it is no error in a file that several models share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Foreign {
     /// Nowhere: the rules are for this model.
     Never,
     /// Here, unless it is close to a dim of the model, and so likely misspelled.
     Unlike,
-    /// Here: `hidden, hidden1 -> c` names the dims of several models, of which this one has another.
+    /// Valid: `hidden, hidden1 -> c` names the dims of several models, and this one has another.
     Fine,
 }
 
-/// What has been read of a layout, beside its rules.
+/// Parts of a layout besides its rules.
 #[derive(Default)]
 struct Read<'a> {
     /// Dims that the model lacks, where that is no mistake.
@@ -330,7 +330,7 @@ fn dims_of(program: &Program) -> String {
     format!("its dims are {}", first_of(program.graph.dims.iter().map(|d| d.1)))
 }
 
-/// A text of which messages say the beginning, where it is very long.
+/// The beginning of a long text, for messages.
 fn shortened(text: &str) -> &str {
     text.char_indices().nth(100).map_or(text, |(end, _)| &text[..end])
 }
@@ -437,7 +437,7 @@ fn makes_stages(
     super::pipeline::splits(dim, rule, axes, program, (&layout.mesh, &mut layout.pipeline), out)
 }
 
-/// `declared` is the mesh with the axes of the layout's own, where another was given in its place.
+/// `declared` is the layout's own mesh, if another one replaces it.
 fn unknown_axis(name: &str, span: Span, mesh: &Mesh, declared: Option<&Mesh>) -> Diagnostic {
     let all: Vec<String> = mesh.axes.iter().map(|a| format!("`{}` = {}", a.name, a.size)).collect();
     let name = shortened(name);
@@ -463,7 +463,7 @@ fn unknown_axis(name: &str, span: Span, mesh: &Mesh, declared: Option<&Mesh>) ->
     }
 }
 
-/// Two rules of one scope for one dim, of which neither yields. Each is compared with the first.
+/// Two strict rules of one scope for one dim. Each is compared with the first.
 fn placed_twice(layout: &Layout, out: &mut Vec<Diagnostic>) {
     let mut firsts: BTreeMap<(&Scope, RuleDim), &Rule> = BTreeMap::new();
     for r in layout.rules.iter().filter(|r| !r.free && r.dim != RuleDim::Any) {

@@ -1,8 +1,8 @@
 //! Collectives of one kind over the same axes in one bucket: each costs a launch, so small ones travel together.
 //!
-//! What folds (all-reduces, reduce-scatters) stands where the last member of its bucket stood, since operands come late. What
-//! reads a bucket waits for another member that does not depend on it, if one is near: of `q = all_reduce(a); r = f(q);
-//! s = all_reduce(b)` the second step goes behind the third.
+//! A fold (all-reduce, reduce-scatter) is placed at the last member of its bucket, since operands come late. The
+//! consumer of a bucket waits for another member that does not depend on it, if one is near: in `q = all_reduce(a); r =
+//! f(q); s = all_reduce(b)` the second step moves behind the third.
 //!
 //! An all-gather stands where the first member of its bucket stood, if its operands are there by then, as those of parameters
 //! are; they may be cast on the way. So a bucket holds results that are needed later, and no other does: one is full before
@@ -16,15 +16,16 @@ use std::collections::{BTreeMap, BTreeSet};
 const BUCKET_BYTES: usize = 32 << 20;
 /// No bucket is closed before it holds this many bytes: below, a launch costs as much as what it moves.
 const LEAST_BYTES: usize = 4 << 20;
-/// What could share a bucket fills at least so many, so that the first can fly while what goes into the last is computed.
+/// Least number of buckets into which the members of a kind are divided, so that the first is in flight while operands
+/// of the last are computed.
 const BUCKETS: usize = 4;
-/// Of collectives between whole values and shards so many: the whole values of a bucket are in memory together, and those of
-/// the next one while it is used.
+/// The same for collectives between whole values and shards: the whole values of a bucket are in memory together, and
+/// those of the next one while it is used.
 const SHARD_BUCKETS: usize = 16;
-/// How many steps ahead another member is sought before something reads a bucket. What waits meanwhile takes memory.
+/// Number of steps within which another member is sought before the consumer of a bucket. Delayed values take memory.
 const NEAR: usize = 32;
 
-/// What the members of a bucket have in common.
+/// Common properties of a bucket's members.
 #[derive(Clone, PartialEq, Eq)]
 struct Key {
     kind: CollectiveKind,
@@ -97,7 +98,7 @@ impl Buckets<'_> {
         for b in self.open.iter_mut().filter(|b| step.reads.iter().any(|o| b.gives.contains(&o.buf))) {
             b.read = true;
         }
-        // What folds is at its last place when something reads it, and later members come too late.
+        // A fold is at its last place when its result is read, and later members come too late.
         while let Some(i) = self.open.iter().position(|b| b.read && b.key.folds()) {
             self.close(i);
         }
@@ -105,7 +106,7 @@ impl Buckets<'_> {
         if let Some((key, bytes)) = joins {
             self.place(at, key, bytes);
         }
-        // Where the results of what folds are there is known when it is closed: until then nothing asks.
+        // The place of a fold's results is known when it is closed, and not read before.
         let moves = self.open.iter().any(|b| b.at == at && b.key.folds());
         if let Some(step) = self.steps[at].as_ref().filter(|_| !moves) {
             self.made.extend(step.writes.iter().map(|o| (o.buf, at)));
@@ -212,7 +213,7 @@ impl Buckets<'_> {
         let phase = |s: &Option<Step>| s.as_ref().map(|s| s.phase);
         let bucket = &self.open[i];
         let most = self.most(&bucket.key);
-        // What is made of its results.
+        // Descendants of its results.
         let mut made = BTreeSet::new();
         let mut waits = Vec::new();
         for later in at..self.steps.len().min(at + NEAR) {
@@ -263,7 +264,7 @@ fn most_bytes(plan: &Plan, steps: &[Option<Step>]) -> Vec<(Key, usize)> {
     totals
 }
 
-/// What a collective shares with those that it may join, and its bytes; `None` for other steps. Pairs are gathered and scattered
+/// The key and bytes of a collective that may join others; `None` for other steps. Pairs are gathered and scattered
 /// alone, since a backend may store them in two parts.
 fn member(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
     let c = step.collective()?;

@@ -1,10 +1,10 @@
-//! When each buffer ends, which takes the storage of which, and the most that is alive at once.
+//! Lifetimes of buffers, donations of storage, and the peak of live bytes.
 
 use super::per_buffer::PerBuffer;
 use meshwright_plan::{BufId, Donation, Plan, Prim, ProgramInputKind, Summary};
 use std::collections::BTreeMap;
 
-/// What ends in a step.
+/// The ends in a step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ends {
     /// Operands with the result that takes their storage.
@@ -35,7 +35,7 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
     plan
 }
 
-/// What ends in each step of a Plan whose steps are in their final order.
+/// The ends in each step of a Plan whose steps are in their final order.
 pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
     ends_with(plan, true)
 }
@@ -111,7 +111,7 @@ fn last_uses(plan: &Plan) -> PerBuffer<Option<usize>> {
     last
 }
 
-/// What outlives the step: outputs, next values, and parameters that the step does not change.
+/// Buffers that outlive the step: outputs, next values, and parameters that the step does not change.
 pub(super) fn outlives(plan: &Plan) -> PerBuffer<bool> {
     let mut stays = PerBuffer::new(plan, false);
     for o in &plan.outputs {
@@ -141,8 +141,8 @@ impl Handed {
     }
 }
 
-/// Which results take the storage of which operands that end here. First a parameter's next value in the parameter's place,
-/// then whatever may be donated.
+/// Results with the storage of operands that end here. First a parameter's next value in the parameter's storage, then
+/// other donations.
 fn pairs(
     plan: &Plan,
     at: usize,

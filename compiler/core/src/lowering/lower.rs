@@ -74,15 +74,15 @@ pub(super) struct OpenBody<'a> {
     pub(super) from: usize,
     /// The place of its first step.
     pub(super) begin: usize,
-    /// What it carries: what each starts as, the value in the body, and what that is next.
+    /// Its carries: initial value, value in the body, and next value of each.
     pub(super) carried: Vec<[Operand; 3]>,
     /// Of these, in order of their numbers, the blanks that start as zeros or as nothing.
     pub(super) blanks: Vec<(Operand, bool)>,
-    /// What leaves it: for each copy behind the loop the position among what it carries.
+    /// Its results: for each copy after the loop the position among the carries.
     pub(super) leaving: BTreeMap<CopyId, usize>,
-    /// What is stacked, each with its position among what the loop carries.
+    /// Its stacks, each with its position among the carries.
     pub(super) stacked: Vec<(BufId, usize)>,
-    /// What is sliced, and the slice.
+    /// Its sliced buffers, each with the slice.
     pub(super) sliced: Vec<(BufId, Operand)>,
     /// The dims of copies behind the loop that are stacked once, under the names of another.
     pub(super) renamed: BTreeMap<CopyId, Vec<Dim>>,
@@ -104,9 +104,9 @@ pub(super) struct Lower<'a> {
     leaf_of: BTreeMap<Id, usize>,
     /// The loops whose bodies are being lowered, outermost first.
     pub(super) open: Vec<OpenBody<'a>>,
-    /// How many loops have begun so far.
+    /// Number of loops that have begun so far.
     pub(super) loops_begun: usize,
-    /// How often what is being lowered runs.
+    /// Number of runs of the current step.
     pub(super) times: u64,
     /// Buffers of program inputs, and of the next values that are bound.
     taken: BTreeSet<BufId>,
@@ -205,7 +205,7 @@ impl Lower<'_> {
             Instr::Reshard { kind, from, cause, .. } => {
                 let dtype = self.spmd.dtype(out);
                 let phase = cause.phase.max(phase);
-                // What becomes a gradient is called by the parameter, not by the layer it comes from.
+                // A term of a gradient is named by the parameter, not by the layer it comes from.
                 let gradient = cause.user.filter(|u| graph.node(*u).op.kind() == Kind::Gradient);
                 let called = gradient.unwrap_or(id);
                 let from = self.rounded(*from, out, (called, phase));
@@ -323,7 +323,7 @@ fn scalar(op: &dyn Op, x: &[&Type], y: &Type, dims: &Dims) -> Option<(Expr, Vec<
     let read: Vec<Reg> = loads.iter().zip(x).map(|(r, t)| expr.cast(*r, t.dtype.wide())).collect();
     let wide: Vec<Type> = x.iter().map(|t| t.wide()).collect();
     let reg = op.scalar(&mut expr, &read, &wide.iter().collect::<Vec<_>>(), &y.wide(), dims)?;
-    // What is read and not changed needs no rounding.
+    // An unchanged operand needs no rounding.
     if let Some(i) = read.iter().position(|r| *r == reg)
         && x[i].dtype == y.dtype
     {
@@ -333,7 +333,7 @@ fn scalar(op: &dyn Op, x: &[&Type], y: &Type, dims: &Dims) -> Option<(Expr, Vec<
     Some((expr, loads, reg))
 }
 
-/// What one op lowers through.
+/// The interface through which one op lowers.
 struct Emitter<'a, 'b> {
     lower: &'a mut Lower<'b>,
     id: Id,

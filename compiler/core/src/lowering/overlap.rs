@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most bytes, on the device with the largest blocks, that a Plan holds at a time only because collectives are in flight.
 pub const FLIGHT_BYTES: usize = 128 << 20;
-/// Below so many bytes, memory is no reason against a flight.
+/// Bytes below which memory is no reason against an early start.
 const FREE_BYTES: usize = 4 << 20;
 /// Otherwise no more than this part of what the Plan holds at its peak without flights.
 const PART_OF_PEAK: u64 = 8;
@@ -45,7 +45,7 @@ pub(super) fn flight_limit(plan: &Plan) -> usize {
     usize::try_from(peak).unwrap_or(FLIGHT_BYTES).clamp(FREE_BYTES, FLIGHT_BYTES)
 }
 
-/// What is known of a collective by its place, its position among the steps before the pass.
+/// Facts on a collective by its place, its position among the steps before the pass.
 struct Known {
     /// The place before which it can start.
     earliest: usize,
@@ -58,9 +58,9 @@ struct Known {
 /// Collectives whose operands are made, by their places.
 #[derive(Default)]
 struct Ready {
-    /// Those that would hold memory from an early start.
+    /// Collectives that would hold memory from an early start.
     holding: BTreeSet<usize>,
-    /// Those that would not.
+    /// Collectives that would not.
     free: BTreeSet<usize>,
 }
 
@@ -90,7 +90,7 @@ struct StepOrder {
     /// Bytes held by place, and all of them together.
     held: BTreeMap<usize, usize>,
     held_in_all: usize,
-    /// How many have been waited for.
+    /// Number of finished waits.
     ended: usize,
 }
 
@@ -113,7 +113,7 @@ fn within(mut plan: Plan, stays: &PerBuffer<bool>, limit: usize) -> Plan {
     };
     // Collectives whose operands are made, by their places: what is needed first starts first.
     let mut ready = Ready::default();
-    // What was free and in flight when they were last looked at: until one of these changes, none can start that could not.
+    // The free collectives and those in flight at the last look: until one of these changes, no further one can start.
     let mut looked = (usize::MAX, usize::MAX);
     for at in 0..s.steps.len() {
         let opened = opens.remove(&at).unwrap_or_default();
@@ -156,7 +156,7 @@ fn within(mut plan: Plan, stays: &PerBuffer<bool>, limit: usize) -> Plan {
 /// its order.
 fn updates_as_gradients_come(plan: &mut Plan) {
     let first = plan.steps.iter().rposition(|s| s.phase != Phase::Update).map_or(0, |i| i + 1);
-    // When buffers are there, if collectives took no time; of those that collectives make also by themselves.
+    // The time of each buffer, if collectives took no time; of buffers that collectives write also by themselves.
     let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
     let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
     for (i, step) in plan.steps[..first].iter().enumerate() {
@@ -254,7 +254,7 @@ impl StepOrder {
     }
 }
 
-/// Gives flights their numbers, in the order of starts. Those that nothing happens in become one step.
+/// Numbers flights in the order of starts. A flight without steps in between becomes one step.
 fn number(steps: Vec<Step>) -> Vec<Step> {
     let mut out: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {

@@ -19,9 +19,9 @@ const HIDING_PART: u64 = 4;
 pub fn stagger(mut plan: Plan) -> Plan {
     let limit = flight_limit(&plan);
     let (mut loops, times) = (plan.loops(), plan.times());
-    // What lies behind the loops that are not done yet, from the last piece to the first: it moves no more.
+    // Steps after the loops that are not done yet, from the last piece to the first: they move no more.
     let mut done: Vec<Vec<Step>> = Vec::new();
-    // What is done to a loop moves only what is behind its beginning.
+    // A change of a loop moves only steps after its begin.
     for k in (0..loops.len()).rev() {
         let of = loops[k];
         let around = loops[..k].iter().map(|l| l.end).max().unwrap_or(0);
@@ -59,7 +59,7 @@ struct Shifted {
 struct Body<'a> {
     plan: &'a Plan,
     of: StepLoop,
-    /// How often it runs in a step.
+    /// Runs in a step.
     times: u64,
     /// Its own steps, with the ends of loops in it.
     direct: Vec<usize>,
@@ -210,7 +210,7 @@ impl<'a> Body<'a> {
             }
         }
         let (begin, end) = (self.step(self.of.begin), self.step(self.of.end));
-        // What lies where the result is added.
+        // The slice to which the result is added.
         let slices: Vec<usize> = found
             .iter()
             .filter(|s| **s != at)
@@ -272,7 +272,7 @@ fn apart(plan: &mut Plan, of: StepLoop, ahead: &Shifted, behind: &Shifted) {
     let body = Body::of(plan, of, 1);
     let lag = u8::from(!ahead.steps.is_empty());
     let mut moved = only_ahead(&body, ahead);
-    // What runs ahead writes buffers of its own: those that are read are currents from now on.
+    // Leading steps write buffers of their own: readers of those buffers read currents from now on.
     let mut renamed: BTreeMap<BufId, BufId> = BTreeMap::new();
     let mut handed = Vec::new();
     let mut another = |buf: BufId| {

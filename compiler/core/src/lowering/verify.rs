@@ -1,4 +1,4 @@
-//! What must hold of a Plan; all findings at once.
+//! Invariants of a Plan; all violations at once.
 //!
 //! 1. A buffer is written once, before it is read, and not after it has ended.
 //! 2. Storage is handed on only where its buffer ends, once, to a buffer of the same shape and dtype, by a step that reads it
@@ -92,7 +92,7 @@ struct Storage {
     used: PerBuffer<bool>,
     /// Whether it has the storage of another.
     handed: PerBuffer<bool>,
-    /// What came to be there, and what ceased to be, in order.
+    /// Begins and ends of contents, in order.
     turns: Vec<(BufId, bool)>,
 }
 
@@ -164,7 +164,7 @@ impl Storage {
         }
     }
 
-    /// What is alive after the last step, and what program inputs, next values and outputs are.
+    /// The live buffers after the last step, and the placements of program inputs, next values and outputs.
     fn boundary(&self, plan: &Plan, v: &mut Vec<String>) {
         let keeps =
             |l: &ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
@@ -206,13 +206,13 @@ struct OpenLoop {
     /// The axes that split the dim.
     axes: Vec<Axis>,
     currents: Vec<BufId>,
-    /// Where it begins among the turns of the storage.
+    /// Its begin among the turns of the storage.
     turn: usize,
     in_flight: Vec<u32>,
 }
 
-/// What is around a loop is there in each iteration; what its body makes, but for what is next, ends in it. A current is stored
-/// as what it starts as and as what is next for it.
+/// A value from around a loop is live in each iteration; a value of the body, except for next values, ends in it. A
+/// current is stored like its initial value and its next value.
 fn repeats(
     plan: &Plan,
     step: &Step,
@@ -290,7 +290,7 @@ fn repeats(
     }
 }
 
-/// What is in flight: number, what it reads (but for what ended at its start), and its results.
+/// A collective in flight: its number, its operands (except for those that ended at its start), and its results.
 struct InFlight {
     number: u32,
     operands: BTreeSet<BufId>,

@@ -1,4 +1,5 @@
-//! What the walk decides for an op, and why: kept beside the program it makes, for `--emit spmd` and `explain --why`.
+//! Decisions of the walk on each op, and their reasons: kept besides the program, for `--emit spmd` and `explain
+//! --why`.
 
 use crate::layout::Assigned;
 use meshwright_ops::Id;
@@ -7,12 +8,12 @@ use meshwright_plan::{Axis, Dim, Dims, Mesh, PartialAxes, Placement, Splits};
 /// Axes of the loops of an op.
 pub type Loops = Splits;
 
-/// What is decided for the op that makes a value. Of what no op computes, and of renames, there are reasons alone.
+/// Decision on the op that computes a value. For values without an op, and for renames, only the reasons.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// The axes that split its loops.
     pub loops: Loops,
-    /// Where each operand is needed.
+    /// Placement of each operand.
     pub operands: Vec<Placement>,
     /// The axes over which its result is partial.
     pub partial: PartialAxes,
@@ -42,7 +43,7 @@ pub enum Reason {
     Rules {
         /// For which dims: those of the value, or of the loops of its op that may be split.
         asked: Vec<Dim>,
-        /// What they said.
+        /// Their result.
         said: Assigned,
     },
     /// The op costs nothing, and is computed where all its users want the result.
@@ -67,7 +68,7 @@ pub enum Reason {
         axis: Axis,
         /// The operand.
         operand: Id,
-        /// What the operand calls the dim.
+        /// The operand's name of the dim.
         on: Dim,
         /// Bytes on the wire for reducing the result, in units of 1 / axis size.
         finish: u64,
@@ -105,8 +106,8 @@ pub enum Reason {
     },
     /// A constant, an input or a rename of one: made wherever it is needed, in any placement.
     Rematerializable,
-    /// Partial sums are reduced, in this placement: of those that its users want and the one of the rules,
-    /// the one that moves the fewest bytes.
+    /// Partial sums are reduced, in this placement: the one that moves the fewest bytes, among those that its users
+    /// need and the one of the rules.
     Reduced {
         /// The placement.
         to: Placement,
@@ -126,7 +127,7 @@ pub enum Refusal {
     Order,
     /// Reducing its result would move more bytes than gathering the operands (first reducing, then gathering).
     Dearer(u64, u64),
-    /// What is computed from it would be summed over the dim, and moves more bytes than gathering it once (first the sums).
+    /// Its descendants would be summed over the dim, which moves more bytes than gathering it once (first the sums).
     Downstream(u64, u64),
     /// It is the gradient of a parameter that is not stored so: all of the update would have to be gathered.
     Gradient,

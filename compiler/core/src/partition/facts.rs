@@ -1,4 +1,4 @@
-//! What is known of a step and its layout before anything is placed. The walk reads it and changes nothing of it.
+//! Facts on a step and its layout before anything is placed. The walk reads and never changes them.
 
 use super::crossings::Crossings;
 use super::decision::Loops;
@@ -13,7 +13,7 @@ use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What a value is, where it is not only the result of an op.
+/// The class of a value that is more than the result of an op.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ValueClass {
     /// It can be made in any placement at no cost.
@@ -41,12 +41,12 @@ pub(super) struct Facts<'a> {
     /// Of values that are known from positions alone, by how many ops.
     generated: IdVec<Id, Option<usize>>,
     classes: IdVec<Id, ValueClass>,
-    /// Parameters of which gathered copies are kept, and what is made of one of them alone.
+    /// Parameters whose gathered copies are kept, and values computed from one of them alone.
     kept: IdVec<Id, bool>,
     roles: IdVec<Id, Roles>,
-    /// What the rules say of the dims of each value.
+    /// Splits of each value's dims by the rules.
     targets: IdVec<Id, Assigned>,
-    /// What they say of the loops of the op that makes it.
+    /// Splits of the loops of its op by the rules.
     ruled: IdVec<Id, Assigned>,
     pub(super) crossings: Crossings,
     /// Of each loop the axes that split its dim.
@@ -155,7 +155,7 @@ impl<'a> Facts<'a> {
         &self.users[id]
     }
 
-    /// What of the forward pass has the name of which a value of the backward pass is the gradient.
+    /// Values of the forward pass with the name whose gradient a value of the backward pass is.
     pub(super) fn values_of_gradient(&self, id: Id) -> impl Iterator<Item = Id> + '_ {
         let origin = &self.node(id).origin;
         let of = origin.name.strip_prefix("d(").and_then(|n| n.strip_suffix(')'));
@@ -163,7 +163,7 @@ impl<'a> Facts<'a> {
         of.into_iter().flatten().copied()
     }
 
-    /// Whether the step gives it.
+    /// True for an output of the step.
     pub(super) fn is_output(&self, id: Id) -> bool {
         self.outputs.contains(&id)
     }
@@ -172,7 +172,7 @@ impl<'a> Facts<'a> {
         matches!(self.kind(id), Kind::Gradient)
     }
 
-    /// Whether it is a gradient, or the sum that becomes one.
+    /// True for a gradient, or the sum that becomes one.
     pub(super) fn becomes_gradient(&self, id: Id) -> bool {
         let sum = || matches!(self.users(id), [only] if self.is_add(id) && self.is_gradient(*only));
         self.is_gradient(id) || sum()
@@ -186,7 +186,7 @@ impl<'a> Facts<'a> {
         &self.roles[id]
     }
 
-    /// What the rules say of a value.
+    /// Splits of a value by the rules.
     pub(super) fn said(&self, id: Id) -> &Assigned {
         &self.targets[id]
     }
@@ -196,7 +196,7 @@ impl<'a> Facts<'a> {
         self.said(id).placement()
     }
 
-    /// What the rules say of the loops of an op.
+    /// Splits of an op's loops by the rules.
     pub(super) fn ruled(&self, id: Id) -> &Assigned {
         &self.ruled[id]
     }
@@ -278,7 +278,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What a value is, of which the operands are known: in order of definition, since chains may be long.
+    /// The class of a value with known operands: in order of definition, since chains may be long.
     fn class_of(&self, id: Id, others: &BTreeSet<Id>) -> ValueClass {
         let n = self.node(id);
         let operand = n.inputs.first().map(|x| self.classes[*x]);
@@ -312,8 +312,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// By how many ops a value comes from positions and constants alone, element by element; `None` where it does not, or by so
-    /// many that it is better computed once and moved.
+    /// Number of ops by which a value follows from positions and constants alone, element by element; `None` if it does
+    /// not, or if it is cheaper to compute it once and move it.
     fn ops_from_positions(&self, id: Id) -> Option<usize> {
         let n = self.node(id);
         match n.op.kind() {
@@ -359,7 +359,7 @@ impl<'a> Facts<'a> {
         simple && !self.is_output(id)
     }
 
-    /// Whether what an op asks of its operand depends on what is asked of its result.
+    /// True if an op's demand on its operand depends on the demand on its result.
     fn sees_through(&self, id: Id) -> bool {
         matches!(self.kind(id), Kind::Rename { .. }) || self.transparent(id)
     }
@@ -391,7 +391,7 @@ impl<'a> Facts<'a> {
             return asked;
         }
         let slot = self.node(user).inputs.iter().position(|x| *x == v).unwrap_or(0);
-        // What a window adds is fetched for this user alone; it does not decide where the value stands.
+        // The additional elements of a window are fetched for this user alone; they do not decide the placement.
         self.operand(user, slot, self.rigid(user)).without_windows()
     }
 

@@ -62,8 +62,8 @@ impl Walk<'_> {
         keep
     }
 
-    /// A gradient that is stored split, of an op that scatters: where the operands are smaller than the result, each device
-    /// gathers them and adds into its own shard, in place of a sum over all of the result of which each keeps a shard.
+    /// A gradient that is stored split, of an op that scatters: if the operands are smaller than the result, each
+    /// device gathers them and adds into its own shard, instead of a sum over the whole result and a slice.
     fn scatter_into_shards(&mut self, id: Id, loops: &mut Loops) {
         let facts = self.facts;
         let roles = facts.roles(id);
@@ -99,7 +99,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What it costs to bring the operands of an op where its loops need them, and its result to a placement.
+    /// Cost of moving the operands of an op to its loops, and its result to a placement.
     fn carried_out(&mut self, id: Id, loops: &Loops, dst: &Placement) -> u64 {
         let facts = self.facts;
         let natural = facts.result(id, loops, &BTreeSet::new());
@@ -124,7 +124,7 @@ impl Walk<'_> {
         slots.sort_by_key(|s| Reverse(facts.bytes(inputs[*s], &Placement::replicated())));
         for slot in slots {
             let x = inputs[slot];
-            // What a `params:` rule splits ends where values begin.
+            // A split by a `params:` rule ends where values begin.
             if facts.rematerializable(x) || (facts.param_like(x) && !facts.param_like(id)) {
                 self.note_stored(id, slot, x, loops);
                 continue;
@@ -160,7 +160,7 @@ impl Walk<'_> {
         };
         let split: Vec<(Id, Dim)> = facts.node(id).inputs.iter().filter_map(|x| dim_on(*x)).collect();
         let gather = split.iter().map(|(x, _)| facts.gathered(*x, axis)).sum();
-        // What no rule implies is not done to save bytes: whether a program is one must not depend on its sizes.
+        // A step without a rule is not taken to save bytes: the legality of a program must not depend on its sizes.
         if finish > gather && split.iter().all(|(x, dim)| self.implied(*x, axis, *dim, Some(id))) {
             return refused(Refusal::Dearer(finish, gather));
         }

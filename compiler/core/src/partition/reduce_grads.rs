@@ -1,6 +1,6 @@
 //! `reduce grads in bf16`: which partial sums are rounded before a collective adds them up, and which copies stay rounded after.
 //!
-//! Where values stand does not depend on it: the collectives are those of the layout without that line, with half the bytes.
+//! Placements do not depend on it: the collectives are those of the layout without that line, with half the bytes.
 
 use super::reshard::Reshard;
 use super::spmd::Spmd;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// be taken in `bf16`.
 pub(crate) fn gradient_terms(step: &StepGraph) -> IdVec<Id, bool> {
     let g = &step.graph;
-    // What leaves the step, or is carried on by a loop, is read there too.
+    // Outputs of the step, and carries of a loop, are read there too.
     let mut kept = g.nodes.table(false);
     let nexts = g.repeats.iter().flat_map(|r| &r.carries).map(|(_, next)| *next);
     nexts.chain(step.outputs.iter().map(|o| o.id)).for_each(|id| kept[id] = true);

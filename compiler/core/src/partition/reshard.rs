@@ -23,7 +23,7 @@ pub enum Reshard {
         axes: Vec<Axis>,
         /// The dim.
         dim: Dim,
-        /// What is needed.
+        /// The needed window.
         window: Window,
     },
 }
@@ -43,7 +43,7 @@ impl Reshard {
                 q.windows.insert(*dim, *window);
             }
             Reshard::Slice { axis, dim } => {
-                // What is stored by a window is a copy for one op: only other dims of it still move.
+                // A copy with a window belongs to one op: only its other dims still move.
                 (!p.uses(*axis) && !p.windows.contains_key(dim)).then_some(())?;
                 q.push(*dim, *axis);
             }
@@ -143,12 +143,12 @@ fn search(ty: &Type, dims: &Dims, mesh: &Mesh, src: &Placement, dst: &Placement,
     None
 }
 
-/// Up to so many axes every path is tried. Beyond, a dim gets no axis but the one that it must have next, and loses none that
-/// it may keep: few ways are left, however many axes there are, and a cheaper one that takes turns may be missed.
+/// Number of axes up to which all paths are tried. Beyond, a dim gets only the axis that it needs next, and loses none
+/// that it may keep: few paths are left for any number of axes, and a cheaper one with alternating dims may be missed.
 const FEW: usize = 3;
 
-/// The steps that may lie on a path from `p` to `dst`. `axes` are those that one of the two ends uses: what neither end
-/// splits is not split on the path.
+/// The steps of a path from `p` to `dst`. `axes` are the axes of its two ends: an axis of neither is not used on the
+/// path.
 fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshard> {
     let mut out = Vec::new();
     for (dim, window) in dst.windows.iter().filter(|(d, _)| !p.windows.contains_key(d)) {
@@ -162,12 +162,12 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
     let open: Vec<(Axis, Monoid)> =
         p.partial.iter().filter(|(a, _)| !dst.partial.contains_key(a)).map(|(a, m)| (*a, *m)).collect();
     out.extend(all_reduces(&open, dst));
-    // What a dim may get, and which dims may lose their last axis.
+    // Axes that a dim may get, and dims that may lose their last axis.
     let few = axes.len() <= FEW;
     let gets = |d: Dim, a: Axis| {
         few || dst.axes(d).strip_prefix(p.axes(d)).and_then(|rest| rest.first()) == Some(&a)
     };
-    // What a window needs is fetched from where it is: a gather fetches no less.
+    // The elements of a window are fetched from their devices: a gather fetches no less.
     let fetches = |d: Dim| dst.windows.contains_key(&d) && p.axes(d) == dst.axes(d);
     let loses = |d: Dim| (few || !dst.axes(d).starts_with(p.axes(d))) && !fetches(d);
     for axis in axes {
@@ -193,8 +193,8 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
     out
 }
 
-/// All-reduces of partial axes that fold alike: of all of them, of those that the destination does not split over, and
-/// of each alone.
+/// All-reduces of partial axes with the same fold: of all of them, of those that the destination does not split over,
+/// and of each alone.
 fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Reshard> {
     let mut sets: BTreeSet<(Vec<Axis>, Monoid)> = BTreeSet::new();
     for (axis, monoid) in open {

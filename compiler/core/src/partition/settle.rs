@@ -71,8 +71,8 @@ impl Walk<'_> {
         self.state.settled[v] = Some(hub);
     }
 
-    /// What a user asks for, with the splits of the value that no rule speaks of and that the user will follow: a dim may
-    /// be split because what it was made from is (the positions of a window, a renamed dim).
+    /// The placement that a user needs, with splits of the value that no rule names and that the user will follow: a
+    /// dim may be split because its source is (the positions of a window, a renamed dim).
     fn with_followed(&self, user: Id, v: Id, natural: &Placement, mut demand: Placement) -> Placement {
         let roles = self.facts.roles(user);
         let slot = self.facts.node(user).inputs.iter().position(|x| *x == v).unwrap_or(0);
@@ -142,9 +142,9 @@ impl Walk<'_> {
         facts.linear_in(user, &slots)
     }
 
-    /// Whether a value may leave the body of a loop while it is partial over an axis: where it is summed, in this loop or in the
-    /// one around it, so that it is reduced once. But of a gradient that is split over the axis each iteration keeps its shard
-    /// alone.
+    /// Whether a value may leave the body of a loop while it is partial over an axis: if it is summed, in this loop or
+    /// in the one around it, so that it is reduced once. A gradient that is split over the axis is an exception: each
+    /// iteration keeps only its shard.
     fn leaves_open(&self, crossing: Id, how: Crossing, axis: Axis) -> bool {
         let facts = self.facts;
         // A device in the body of a loop over stages waits for none of another stage.
@@ -169,8 +169,8 @@ impl Walk<'_> {
         summed && (when == Some(ReduceWhen::Once) || !self.shards_gradient(crossing, axis, when))
     }
 
-    /// Whether what leaves a loop becomes a gradient that a rule for gradients or parameters splits over an axis; where each part is to reduce
-    /// its gradients, also one for the state of the optimizer.
+    /// Whether a value that leaves a loop becomes a gradient that a rule for gradients or parameters splits over an
+    /// axis; if each part is to reduce its gradients, also one for the optimizer state.
     fn shards_gradient(&self, mut at: Id, axis: Axis, when: Option<ReduceWhen>) -> bool {
         let facts = self.facts;
         while !facts.is_gradient(at) {

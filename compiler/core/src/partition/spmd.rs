@@ -28,7 +28,7 @@ impl ArenaId for CopyId {
 pub struct PlacedCopy {
     /// The value.
     pub value: Id,
-    /// Where it is.
+    /// Its placement.
     pub placement: Placement,
     /// Whether it is stored in `bf16` although the value is `f32`: gradients that were reduced so.
     pub in_bf16: bool,
@@ -52,7 +52,7 @@ pub struct Cause {
 pub enum Instr {
     /// Something bound before the step, in the placement of `out`.
     Input {
-        /// What is bound.
+        /// The bound copy.
         out: CopyId,
     },
     /// An op on shards.
@@ -66,7 +66,7 @@ pub enum Instr {
     },
     /// A step that brings one copy to another placement.
     Reshard {
-        /// How.
+        /// The kind of step.
         kind: Reshard,
         /// From where.
         from: CopyId,
@@ -87,7 +87,7 @@ pub struct PlacedLoop {
     pub body: Range<usize>,
     /// Its carries, in order.
     pub carries: Vec<CarriedCopy>,
-    /// What leaves it: the copy in the body, and that behind it.
+    /// Its results: the copy in the body, and the copy after it.
     pub outs: Vec<(CopyId, CopyId)>,
     /// The axes that split its dim: each device runs the iterations of its own positions.
     pub axes: Vec<Axis>,
@@ -98,11 +98,11 @@ pub struct PlacedLoop {
 /// The copies of a carry, all in one placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CarriedCopy {
-    /// What it starts as.
+    /// Its initial value.
     pub start: CopyId,
-    /// What it is in the body.
+    /// Its value in the body.
     pub current: CopyId,
-    /// What it is in the next iteration.
+    /// Its value in the next iteration.
     pub next: CopyId,
 }
 
@@ -123,7 +123,7 @@ pub struct Spmd {
     pub outputs: Vec<CopyId>,
     /// The loop whose iterations are stages.
     pub pipeline: Option<Pipeline>,
-    /// What was decided for each value; no part of the program.
+    /// Decision on each value; not a part of the program.
     pub decisions: BTreeMap<Id, Decision>,
 }
 
@@ -178,14 +178,14 @@ impl Spmd {
 }
 
 impl Instr {
-    /// What it makes.
+    /// Its result.
     pub fn out(&self) -> CopyId {
         match self {
             Instr::Input { out } | Instr::Op { out, .. } | Instr::Reshard { out, .. } => *out,
         }
     }
 
-    /// What it reads.
+    /// Its operands.
     pub fn reads(&self) -> Vec<CopyId> {
         match self {
             Instr::Input { .. } => vec![],

@@ -45,13 +45,13 @@ pub(crate) fn rebuild_in(
     out
 }
 
-/// Tells the loops of a rebuilt graph their carries, without those that are gone.
+/// Renumbers the carries of the loops of a rebuilt graph, without the removed ones.
 fn renumber_carries(g: &mut Graph, new: &IdVec<Id, Id>) {
     for of in g.repeats.ids() {
         let all = std::mem::take(&mut g.repeats[of].carries);
         let here = |(k, (carry, _)): &(usize, (Id, Id))| {
             let how = Crossing::Carry(*k as u32);
-            // Of a graph of which nothing is left no value has a place.
+            // An empty graph has no place for a value.
             !g.nodes.is_empty() && g.boundary(new[*carry]).is_some_and(|b| b.of == of && b.how == how)
         };
         let kept: Vec<(Id, Id)> =
@@ -85,8 +85,8 @@ pub fn dead_code(step: &StepGraph) -> StepGraph {
     rebuild(step, |g, node, id| if live[id] { g.push(node) } else { Id(0) })
 }
 
-/// Replaces composite ops: always those that are only short forms, then the others (those that short forms are made of too)
-/// where `split` says that a dim they need whole is split.
+/// Replaces composite ops: short forms always, then the others (of which short forms are made too) if `split` says that
+/// a dim which they need whole is split.
 pub fn expand(step: &StepGraph, split: &dyn Fn(&Graph, Id, &[Dim]) -> bool) -> StepGraph {
     let step = expand_where(step, &|_, _, when| matches!(when, ExpandWhen::Always));
     expand_where(&step, &|g, id, when| matches!(when, ExpandWhen::Split(dims) if split(g, id, &dims)))
@@ -139,7 +139,7 @@ fn same_type(g: &Graph, node: &Node) -> bool {
     of.dtype == node.ty.dtype && of.dims.len() == node.ty.dims.len()
 }
 
-/// What leaves a loop of a value from around it, which is the same in all iterations.
+/// The exit from a loop of a value from around it, which is the same in all iterations.
 fn unchanged(g: &mut Graph, node: &Node, b: Boundary) -> Id {
     let x = node.inputs[0];
     match b.how {
@@ -149,7 +149,7 @@ fn unchanged(g: &mut Graph, node: &Node, b: Boundary) -> Id {
             if from == 0 {
                 return all;
             }
-            // Where the loop does not run, it stacks 0.
+            // Without iterations the loop stacks 0.
             let (position, first) = (g.index(b.dim), g.constant(from as f64, DType::I32));
             let runs = g.binary(">=", position, first);
             g.masked(runs, all)
@@ -178,7 +178,7 @@ fn product(g: &mut Graph, node: Node, known: &[Option<f64>]) -> Id {
     g.push(Node { op: Arc::new(Contract { out: node.ty.dims.clone() }), inputs: rest, ..node })
 }
 
-/// What tells computations apart: op, operands, dtype, class, path, the loop in whose body it is.
+/// Key of a computation: op, operands, dtype, class, path, the loop of its body.
 type Computation = (Arc<dyn Op>, Vec<Id>, DType, Class, Arc<str>, Option<RepeatId>);
 
 /// Merges equal computations. With `paths`, only those of one path: a layout that has rules for paths may place equal
@@ -202,7 +202,7 @@ pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
     })
 }
 
-/// What an add adds up, in order, where those in `taken` are replaced by what they add up.
+/// The terms of an add, in order, with those in `taken` replaced by their own terms.
 fn operands(g: &Graph, add: Id, taken: &IdVec<Id, bool>) -> Vec<Id> {
     let (mut out, mut todo) = (Vec::new(), vec![add]);
     while let Some(id) = todo.pop() {

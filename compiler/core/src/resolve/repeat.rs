@@ -16,7 +16,7 @@ const MOST_NESTED: usize = 8;
 /// A name that is carried.
 struct Carried<'a> {
     name: &'a str,
-    /// Where it is first assigned.
+    /// Its first assignment.
     at: Span,
     /// Whether it starts as a number, which takes the type of what follows.
     number: bool,
@@ -116,7 +116,7 @@ impl<'a> Resolver<'a> {
         wanted
     }
 
-    /// What a body declares with `let`, and whether it is read there.
+    /// The values that a body declares with `let`, and whether they are read there.
     fn declared_in(&mut self, body: &'a [Statement]) -> Vec<(&'a Name, Val, bool)> {
         let names = body.iter().filter_map(|s| match &s.kind {
             StatementKind::Let { names, .. } => Some(names),
@@ -127,7 +127,7 @@ impl<'a> Resolver<'a> {
         names.flatten().filter_map(known).collect()
     }
 
-    /// What a `scan` has declared, of all iterations.
+    /// The declared values of a `scan`, of all iterations.
     fn collect(&mut self, of: RepeatId, declared: Vec<(&'a Name, Val, bool)>) {
         let dim = self.graph.repeats[of].dim;
         for (name, val, used) in declared {
@@ -190,7 +190,7 @@ impl<'a> Resolver<'a> {
         true
     }
 
-    /// Where the loop stands in whose body the statements are, outside of what the body calls.
+    /// The place of the loop whose body has the statements, outside of layers that the body calls.
     pub(super) fn open_repeat(&self) -> Option<Span> {
         self.open_repeats.last().filter(|o| o.depth == self.scopes.len()).map(|o| o.span)
     }
@@ -207,13 +207,13 @@ impl<'a> Resolver<'a> {
         all
     }
 
-    /// Where the loop over a dim stands in whose body values are made, if there is one.
+    /// The place of the loop over a dim whose body has the new values, if there is one.
     pub(super) fn open_loop_over(&self, dim: Dim) -> Option<Span> {
         let open = self.open_loops().into_iter().zip(&self.open_repeats);
         open.filter(|(of, _)| self.graph.repeats[*of].dim == dim).map(|(_, open)| open.span).next_back()
     }
 
-    /// Those that give each iteration parameters of its own.
+    /// Loops that give each iteration parameters of its own.
     pub(super) fn loops_of_variables(&self) -> Vec<RepeatId> {
         let scan = |of: &RepeatId| self.open_repeats.iter().any(|o| o.scan && o.of == *of);
         let outside = self.scopes.last().map_or(&[][..], |s| &s.outside);

@@ -1,4 +1,4 @@
-//! What has been found wrong so far, each mistake once.
+//! The errors so far, each once.
 
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, Span, codes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +32,8 @@ impl Report {
         self.counts.contains_key(&Severity::Error)
     }
 
-    /// Whether no more of a severity are reported. What looks for more errors may end: to find each, and what was meant
-    /// in its place, takes a look at all names.
+    /// Whether no more of a severity are reported. Searches for more errors may end: to find each, and its fix, takes a
+    /// look at all names.
     pub(super) fn is_full(&self, severity: Severity) -> bool {
         self.counts.get(&severity).is_some_and(|n| *n >= MAX_REPORTED)
     }

@@ -1,4 +1,4 @@
-//! What a resolution holds, and the limits that it keeps.
+//! State of a resolution, and its limits.
 
 use super::declarations::globals::{Globals, MAX_DEPTH};
 use super::report::Report;
@@ -11,13 +11,13 @@ use meshwright_plan::{DType, InputDecl};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The most values of a graph: about 300 blocks of a transformer. The gradient of a value has a part for each use of it, and
-/// an expression over so many operands still has registers of 16 bits for all of them and for their sums.
+/// The most values of a graph: about 300 blocks of a transformer. The gradient of a value has a part for each use of
+/// it, and an expression over that many operands still has registers of 16 bits for all of them and for their sums.
 const MAX_VALUES: usize = 30_000;
 /// The most expressions and calls evaluated: layers without values would otherwise escape [`MAX_VALUES`].
 const MAX_WORK: usize = 4_000_000;
 
-/// Where a parameter's path comes from: the calls that lead to its declaration.
+/// Origin of a parameter's path: the calls that lead to its declaration.
 #[derive(Clone)]
 pub(super) struct PathOrigin {
     pub(super) calls: Vec<Span>,
@@ -36,7 +36,7 @@ pub(super) struct Resolver<'a> {
     pub(super) scopes: Vec<NameScope<'a>>,
     pub(super) params: Vec<ParamDecl>,
     pub(super) states: Vec<StateDecl>,
-    /// Where each state, by position, is given its next value.
+    /// The assignment of each state's next value, by position.
     pub(super) assigned: BTreeMap<usize, Span>,
     pub(super) paths: BTreeMap<String, PathOrigin>,
     pub(super) inputs: Vec<(InputDecl, Id, Span)>,
@@ -49,9 +49,9 @@ pub(super) struct Resolver<'a> {
     pub(super) step: Option<Id>,
     /// The truth value `training`.
     pub(super) training: Option<Id>,
-    /// How many streams of random numbers have each name.
+    /// Number of random streams of each name.
     pub(super) streams: BTreeMap<String, usize>,
-    /// How many calls of layers have each path.
+    /// Number of calls of layers with each path.
     pub(super) calls: BTreeMap<Arc<str>, usize>,
     /// The least and the greatest that the elements of each value may be, as far as they have been asked for.
     pub(super) bounds: Vec<(i64, i64)>,

@@ -7,7 +7,7 @@ use meshwright_plan::{Dim, Phase};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What an expression is.
+/// Value of an expression.
 #[derive(Clone, Debug)]
 pub(super) enum Val {
     /// A value of the graph.
@@ -16,13 +16,13 @@ pub(super) enum Val {
     Konst(Konst),
     /// A list of dims: only as an argument of a layer.
     Dims(Vec<Dim>),
-    /// What a layer with several results gives.
+    /// The results of a layer with several.
     Tuple(Vec<Val>),
     /// In error, and reported: nothing that depends on it is reported again.
     Poison,
 }
 
-/// What a scope belongs to.
+/// Owner of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScopeKind {
     Model,
@@ -45,9 +45,9 @@ pub(super) struct NameScope<'a> {
     pub(super) kind: ScopeKind,
     /// Name of the model or layer.
     pub(super) title: &'a str,
-    /// Where the layer is called.
+    /// The call of the layer.
     pub(super) call: Span,
-    /// Where `as name` goes, with what comes before the name: the label there is, or the end of the call.
+    /// The place for `as name`, with the text before the name: the existing label, or the end of the call.
     pub(super) label: Option<(Span, &'static str)>,
     pub(super) locals: BTreeMap<&'a str, Local>,
     /// Losses, metrics and outputs so far; a local of the same name comes first.
@@ -73,7 +73,7 @@ pub(super) struct NameScope<'a> {
     pub(super) whole: Option<Span>,
     /// The name of the `let` that is being evaluated, where it has a single one.
     pub(super) statement: Option<&'a str>,
-    /// How many calls in the current statement hold parameters.
+    /// Number of calls in the current statement that hold parameters.
     pub(super) owning_calls: usize,
     /// Whether it has the parameters and states of an earlier call.
     pub(super) shared: bool,
@@ -127,9 +127,9 @@ impl<'a> NameScope<'a> {
 /// A `repeat` whose body is being resolved.
 #[derive(Clone)]
 pub(super) struct OpenRepeat<'a> {
-    /// How many scopes were open around it: a layer that the body calls has names of its own.
+    /// Number of open scopes around it: a layer that the body calls has names of its own.
     pub(super) depth: usize,
-    /// Where it stands.
+    /// Its place.
     pub(super) span: Span,
     /// The loop.
     pub(super) of: RepeatId,

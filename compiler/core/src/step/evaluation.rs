@@ -12,7 +12,7 @@ use meshwright_plan::{Dim, IdVec, Monoid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How an accumulator combines batches.
+/// Combination of batches in an accumulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accumulate {
     /// Adds them.
@@ -32,7 +32,7 @@ pub enum Accumulate {
 pub struct Evaluation {
     /// The step; its first outputs are the accumulators, in order, and nothing else follows in an evaluation.
     pub step: StepGraph,
-    /// How each accumulator combines batches.
+    /// Combination of batches in each accumulator.
     pub accumulate: Vec<Accumulate>,
     graph: Graph,
     cuts: Vec<Id>,
@@ -41,8 +41,8 @@ pub struct Evaluation {
 
 /// Builds the evaluation of the losses and metrics of a program.
 ///
-/// What is drawn at random for an example depends on its number in the set, under [`meshwright_plan::random::FIXED_SEED`]; what is drawn
-/// without the example dim is the same in every batch.
+/// Random values of an example depend on its number in the set, under [`meshwright_plan::random::FIXED_SEED`]; random
+/// values without the example dim are the same in every batch.
 pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
     let program = &averaged(crate::specialized(program, false));
     let (mut e, out) = accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect());
@@ -142,7 +142,7 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
                 Some(Accumulate::Same) => None,
                 Some(_) => mixes(g, id, example, &on_input),
                 None => {
-                    // What is folded in the body of a loop is folded in each iteration.
+                    // A fold in the body of a loop is a fold in each iteration.
                     let from_loop = on_input[id] && g.boundary(id).is_some();
                     (from_loop || mine(&id) || g.node(id).inputs.iter().any(mine)).then_some(id)
                 }
@@ -167,7 +167,7 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
     (fine.then_some(e), out)
 }
 
-/// What mixes the examples of a batch, so that a value is of each batch and not of the whole set.
+/// The op that mixes the examples of a batch, so that a value belongs to each batch and not to the whole set.
 fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Diagnostic {
     let name = example.map_or("?", |d| g.dims.name(d));
     let at = g.node(op).origin.span;
@@ -188,7 +188,7 @@ fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Di
         .help(help)
 }
 
-/// What below a value that folds the example dim already mixes examples: a batch then tells nothing of the whole.
+/// The op below a fold of the example dim that already mixes examples: a batch then says nothing of the whole.
 fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> Option<Id> {
     let example = example?;
     let mut seen = g.nodes.table(false);
@@ -209,7 +209,7 @@ fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -
     None
 }
 
-/// How a value that folds the example dim combines batches.
+/// Combination of batches for a value that folds the example dim.
 fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
     let n = g.node(id);
     let example = example?;

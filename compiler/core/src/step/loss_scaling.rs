@@ -10,12 +10,12 @@ use crate::step::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOp, InputOpKind, Origin, RECIP, Type};
 use meshwright_plan::{DType, Init, Phase};
 
-/// How the scale starts and grows.
+/// Start and growth of the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaling {
     /// The scale of the first step: a power of two, so that multiplying by it rounds nothing.
     pub scale: f64,
-    /// So many steps in a row without an overflow double it.
+    /// Number of steps in a row without an overflow that doubles it.
     pub growth: f64,
 }
 
@@ -39,7 +39,7 @@ pub const STEP_SKIPPED: &str = "loss_scale/skipped";
 /// Paths of states begin so; no parameter's path has a `/`, and no optimizer's state is of a parameter of that name alone.
 const PREFIX: &str = "loss_scale/";
 
-/// Whether a state is one of those by which the loss is scaled: a run that goes on in another precision has none but the counts of
+/// Whether a state belongs to the scaling of the loss: a run that continues in another precision has only the counts of
 /// skipped updates.
 pub fn is_loss_scaling_state(path: &str) -> bool {
     path.strip_prefix(PREFIX).is_some_and(|rest| rest == VALUE || rest == GOOD) || is_skip_count(path)
@@ -66,7 +66,7 @@ pub(crate) struct Scaler {
     norms: Vec<Id>,
 }
 
-/// How many updates were skipped before a step: the states that count them while the step is built.
+/// Counts of skipped updates before a step: their states while the step is built.
 #[derive(Debug)]
 pub(crate) struct SkippedUpdates {
     /// Of all steps, and then of each objective that has its turns.
@@ -75,7 +75,7 @@ pub(crate) struct SkippedUpdates {
     counts: Vec<usize>,
 }
 
-/// How often an update was due and not made.
+/// A count of due updates that were skipped.
 #[derive(Debug)]
 struct Skips {
     path: String,
@@ -134,7 +134,7 @@ impl SkippedUpdates {
         }
     }
 
-    /// What the states are next: as they were, and one more where this step is `skipped` and would have updated.
+    /// The next values of the states: unchanged, or one more if this step is `skipped` and would have updated.
     pub(crate) fn finish(self, g: &mut Graph, skipped: Option<Id>, outputs: &mut Vec<StepOutput>) {
         for Skips { path, leaf, due } in self.all {
             let Some(skipped) = skipped else {
@@ -169,7 +169,7 @@ impl Scaler {
         (Scaler { settings, scale, inverse, good, norms: Vec::new() }, skips)
     }
 
-    /// What the cotangent of a loss of a dtype is.
+    /// The cotangent of a loss of a dtype.
     pub(crate) fn seed(&self, g: &mut Graph, dtype: DType) -> Id {
         g.cast(self.scale, dtype)
     }
@@ -184,7 +184,7 @@ impl Scaler {
         self.norms.push(norm);
     }
 
-    /// Where a gradient is not finite, all that is kept from step to step stays as it was, and the scale is halved.
+    /// If a gradient is not finite, all states stay unchanged, and the scale is halved.
     pub(crate) fn finish(self, g: &mut Graph, skips: SkippedUpdates, outputs: &mut Vec<StepOutput>) {
         cursor(g, "loss_scale");
         let number = |g: &mut Graph, v: f64| g.constant(v, DType::F32);

@@ -5,13 +5,13 @@
 //! and all that is computed from those alone. Each op says in its own file how it reads and what it gives
 //! ([`Precision`]); nothing here knows one by name.
 //!
-//! A value of a half type is computed in `f32` and rounded once, where it is stored; so an element-wise op reads operands of
-//! both dtypes as they are. A cast is a value of its own only where an op insists on one dtype. Down to the half type it belongs to
-//! its operand, of which it is the one rounded copy: a parameter is rounded on its shard, before it is gathered, and before the loops
-//! that read it.
+//! A value of a half type is computed in `f32` and rounded once, when it is stored; so an element-wise op reads
+//! operands of both dtypes without a cast. A cast is a value of its own only if an op insists on one dtype. A cast to
+//! the half type belongs to its operand, as its one rounded copy: a parameter is rounded on its shard, before it is
+//! gathered, and before the loops that read it.
 //!
-//! What crosses the boundary of a loop is stored alike on both sides, and a carry as what it becomes. So several carries that become
-//! each other are stored alike, and what each of them is follows from all: the classes are a fixpoint.
+//! Values that cross the boundary of a loop have one dtype on both sides, and a carry has the dtype of its next value.
+//! So carries that become each other have one dtype, which depends on all of them: the classes are a fixpoint.
 
 use crate::passes::linear::linearized;
 use crate::passes::normalize::rebuild;
@@ -30,7 +30,7 @@ pub fn assign(step: StepGraph) -> StepGraph {
         let choice = choices[id];
         if let Some(to) = choice.reads {
             let product = precision(&step.graph, id) == Precision::Products;
-            // What a carry starts as is cast before the loop.
+            // The initial value of a carry is cast before the loop.
             if let Some(b) = step.graph.boundary(id) {
                 g.scope = step.graph.repeats[b.of].parent;
             }
@@ -46,13 +46,13 @@ pub fn assign(step: StepGraph) -> StepGraph {
         }
         g.push(node)
     });
-    // What the step gives, and what is next for a leaf, is in full.
+    // Outputs of the step, and next values of inputs, are stored without rounding.
     out.graph.scope = None;
     for goal in &mut out.outputs {
         let origin = out.graph.node(goal.id).origin.clone();
         goal.id = cast(&mut out.graph, goal.id, DType::F32, &origin);
     }
-    // What a carry starts as, and what a body rounds of what is around it, is cast in front of the loop.
+    // Initial values of carries, and values from around a body that it rounds, are cast in front of the loop.
     linearized(out)
 }
 
@@ -78,7 +78,7 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
     cast
 }
 
-/// How an op reads, and how its result is stored.
+/// Precision of an op's operands, and of its result.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     /// The dtype in which it insists on reading its floats; `None` where it reads both.
@@ -87,7 +87,7 @@ struct Choice {
     narrow: bool,
 }
 
-/// What a value of `f32` is, in ascending order of what prevails where several meet.
+/// Class of an `f32` value, in ascending order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PrecisionClass {
     /// No float of `f32`: it stays as it is.
@@ -102,7 +102,7 @@ enum PrecisionClass {
     Narrow,
 }
 
-/// How an op reads, after all that its place in the step says.
+/// Precision of an op, with the demands of its place in the step.
 fn precision(g: &Graph, id: Id) -> Precision {
     let node = g.node(id);
     if node.origin.full || node.origin.phase == Phase::Update {
@@ -135,7 +135,7 @@ fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
     upcast_uses(step, &mut choices, &readers);
     read_rounded(g, &mut choices, &readers, half);
     for id in g.ids() {
-        // What moves elements moves those of one dtype.
+        // Ops that move elements move one dtype.
         let moves = precision(g, id) == Precision::AsOperands && g.ty(id).dtype == DType::F32;
         if moves && !g.node(id).inputs.is_empty() && !g.is_elementwise(id) && g.boundary(id).is_none() {
             let choice = &mut choices[id];
@@ -146,13 +146,13 @@ fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
     choices
 }
 
-/// What crosses the boundary of a loop is stored on both sides alike, and a carry as what it becomes. Carries that become each other
-/// and nothing else are stored in the half type where all of them may be.
+/// Values that cross the boundary of a loop have one dtype on both sides, and a carry has that of its next value.
+/// Carries that become each other and nothing else are stored in the half type if all of them may be.
 fn cross_boundaries(g: &Graph, choices: &mut IdVec<Id, Choice>, half: DType) {
     let crosses = |id: &Id| {
         g.ty(*id).dtype == DType::F32 && g.boundary(*id).is_some_and(|b| b.how != Crossing::Accumulate)
     };
-    // What each is stored as: for a carry that is its next value.
+    // The value whose dtype each has: for a carry its next value.
     let like = |id: Id| g.depends_on(id).pop().filter(|_| crosses(&id));
     let mut settled: IdVec<Id, bool> = g.nodes.table(false);
     for id in g.ids().filter(crosses) {

@@ -4,7 +4,7 @@ use meshwright_diag::{Location, Span};
 use meshwright_plan::Phase;
 use serde::Serialize;
 
-/// Where a span stands; `None` for a place that is nowhere.
+/// The place of a span; `None` for a span that is nowhere.
 pub type PlaceOf<'a> = dyn Fn(Span) -> Option<Location> + 'a;
 
 /// A rule that is spoken of.
@@ -14,7 +14,7 @@ pub struct RuleReport {
     pub number: usize,
     /// Its text, for one dim.
     pub text: String,
-    /// Where it stands.
+    /// Its place.
     pub place: Option<Location>,
 }
 
@@ -30,7 +30,7 @@ pub struct Fact {
     pub rule: Option<RuleReport>,
 }
 
-/// What is known of a dim of one value of the chain.
+/// Facts on a dim of one value of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
     /// The value.
@@ -39,7 +39,7 @@ pub struct Link {
     pub dim: String,
     /// The op that makes it.
     pub op: String,
-    /// Where the model says so.
+    /// Its place in the model.
     pub place: Option<Location>,
     /// The facts, in the order in which they were decided.
     pub facts: Vec<Fact>,
@@ -58,7 +58,7 @@ pub struct Caused {
     pub phase: Phase,
     /// The value that is moved.
     pub value: String,
-    /// Where the model says so.
+    /// Its place in the model.
     pub place: Option<Location>,
     /// Why.
     pub because: String,

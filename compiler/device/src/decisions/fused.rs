@@ -21,19 +21,19 @@ pub struct FusedGroup {
 #[derive(Clone, Debug)]
 pub enum FusedKernel {
     /// Steps along rows.
-    Rows(RowSpace),
+    Rows(RowGroupDims),
 }
 
 /// Dims of steps along rows, in the order of the values that have all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowSpace {
+pub struct RowGroupDims {
     /// Dims of the rows.
     pub rows: Vec<Dim>,
     /// Dims along a row.
     pub along: Vec<Dim>,
 }
 
-impl RowSpace {
+impl RowGroupDims {
     /// All dims.
     pub fn dims(&self) -> Vec<Dim> {
         [&self.rows[..], &self.along].concat()

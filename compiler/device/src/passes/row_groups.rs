@@ -8,7 +8,7 @@
 
 use super::residuals::Residuals;
 use crate::decisions::def_use::{DefUse, ended, takes};
-use crate::decisions::fused::{FusedGroup, FusedKernel, RowSpace};
+use crate::decisions::fused::{FusedGroup, FusedKernel, RowGroupDims};
 use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
 use std::collections::BTreeSet;
 
@@ -45,13 +45,13 @@ struct Finder<'a, F, W> {
 
 /// The dims of rows and those along a row, and the step that folds them.
 struct RowDims {
-    space: RowSpace,
+    space: RowGroupDims,
     by: usize,
 }
 
 /// A growing group.
 struct Growth {
-    space: RowSpace,
+    space: RowGroupDims,
     group: FusedGroup,
     /// Results of its steps, results that depend on a reduction, and other values that depend on the group.
     made: BTreeSet<BufId>,
@@ -99,7 +99,7 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     }
 
     /// The group that a step begins, if it is worth one.
-    fn grown(&self, first: usize, space: RowSpace) -> Option<FusedGroup> {
+    fn grown(&self, first: usize, space: RowGroupDims) -> Option<FusedGroup> {
         let mut growth = Growth::new(space);
         if !self.joins(&mut growth, first) {
             return None;
@@ -162,7 +162,7 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     /// Adds a step, if the device has a kernel for the group with it.
     fn joins(&self, growth: &mut Growth, at: usize) -> bool {
         let step = &self.uses.plan.steps[at];
-        let (dims, RowSpace { rows, along }) = (growth.space.dims(), &growth.space);
+        let (dims, RowGroupDims { rows, along }) = (growth.space.dims(), &growth.space);
         let first = growth.group.steps.first().copied().unwrap_or(at);
         let fits = match &step.prim {
             Prim::Map { .. } => {
@@ -211,7 +211,7 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
 }
 
 impl Growth {
-    fn new(space: RowSpace) -> Growth {
+    fn new(space: RowGroupDims) -> Growth {
         let (steps, after, inner) = (vec![], vec![], BTreeSet::new());
         let kernel = FusedKernel::Rows(space.clone());
         Growth {
@@ -258,9 +258,9 @@ fn split(step: &Step, by: usize) -> Option<RowDims> {
     let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
     if let Some(along) = dims.strip_prefix(&kept[..]) {
         let none = along.is_empty() || folds && kept.is_empty();
-        return (!none).then(|| RowDims { space: RowSpace { rows: kept, along: along.to_vec() }, by });
+        return (!none).then(|| RowDims { space: RowGroupDims { rows: kept, along: along.to_vec() }, by });
     }
     let sums = matches!(step.prim, Prim::Reduce { monoid: Monoid::Sum } | Prim::Contract);
     let rows = dims.strip_suffix(&kept[..]).filter(|rows| sums && !rows.is_empty() && !kept.is_empty())?;
-    Some(RowDims { space: RowSpace { rows: rows.to_vec(), along: kept }, by })
+    Some(RowDims { space: RowGroupDims { rows: rows.to_vec(), along: kept }, by })
 }

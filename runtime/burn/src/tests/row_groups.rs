@@ -3,7 +3,7 @@
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;
 use meshwright_device::decisions::def_use::DefUse;
-use meshwright_device::decisions::fused::{FusedGroup, FusedGroups, FusedKernel, RowSpace};
+use meshwright_device::decisions::fused::{FusedGroup, FusedGroups, FusedKernel, RowGroupDims};
 use meshwright_device::passes::epilogues::Epilogues;
 use meshwright_device::passes::inlined::InlinedValues;
 use meshwright_device::passes::residuals::Residuals;
@@ -98,7 +98,7 @@ fn a_norm_is_one_and_what_reads_it_in_between_runs_after_it() {
     let group = only(&groups);
     assert_eq!((&group.steps[..], &group.after[..]), (&[0, 1, 2, 5, 6, 7][..], &[3][..]));
     let FusedKernel::Rows(space) = &group.kernel;
-    assert_eq!(*space, RowSpace { rows: vec![n.row], along: vec![n.n] });
+    assert_eq!(*space, RowGroupDims { rows: vec![n.row], along: vec![n.n] });
     assert_eq!(group.inner, [&sum, &mean, &squares, &square].map(|o| o.buf).into());
     let order = StepOrder::of(&DefUse::of(&plan), &groups, &InlinedValues::default(), false);
     assert_eq!(order.steps, [4, 0, 1, 2, 5, 6, 7, 3]);

@@ -1,9 +1,9 @@
-//! How an NCCL transport works.
+//! Options of an NCCL transport.
 
 use crate::Timeouts;
 use meshwright_gpu::load::Paths;
 
-/// How collectives are ordered with other work of the GPU.
+/// Order of collectives and other work of the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchOrder {
     /// By events, on the device. Needs a driver of CUDA 12.5, and a GPU for each rank of a process.
@@ -25,14 +25,14 @@ pub enum Checks {
     Never,
 }
 
-/// How an [`NcclTransport`](super::NcclTransport) works.
+/// Options of an [`NcclTransport`](super::NcclTransport).
 #[derive(Clone, Debug, Default)]
 pub struct NcclOptions {
-    /// Where the libraries are.
+    /// Paths of the libraries.
     pub paths: Paths,
-    /// How collectives are ordered. All ranks get [`LaunchOrder::HostSync`] where one of them needs it.
+    /// Order of collectives. All ranks get [`LaunchOrder::HostSync`] if one of them needs it.
     pub launch_order: LaunchOrder,
-    /// How long a rank waits.
+    /// Limits of a rank's waits.
     pub timeouts: Timeouts,
     /// Which calls are compared.
     pub checks: Checks,

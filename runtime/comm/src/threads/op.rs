@@ -17,11 +17,11 @@ const DONE: u8 = 2;
 /// Failed while gathering: nobody ever touches another's memory.
 const FAILED: u8 = 3;
 
-/// How long a member looks for a change without pause. Waking a thread costs several times as much.
+/// Time for which a member polls without pause. Waking a thread costs several times as much.
 const SPIN: Duration = Duration::from_nanos(1500);
 
-/// How long it looks on from then, giving its core to whoever can use it between two looks, before it sleeps. Where
-/// there are more members than cores, this passes the core on to the next member for a fraction of a wake-up.
+/// Time for which it then polls, and yields its core between polls, before it sleeps. With more members than cores,
+/// this passes the core on to the next member for a fraction of a wake-up.
 const YIELD: Duration = Duration::from_micros(20);
 
 /// Operations that read no more bytes than this are done by the last to come.
@@ -40,16 +40,16 @@ pub(super) struct GroupOp {
 }
 
 struct OpState {
-    /// What each member called, by position. Only sizes and counts are read from it, never memory.
+    /// The call of each member, by position. Only sizes and counts are read from it, never memory.
     posts: Vec<Option<(Tag, PostedCall)>>,
     /// Members that came, those included that found the operation failed.
     came: usize,
-    /// Members that sleep until `changed`: nobody else needs to be told.
+    /// Members that sleep until `changed`: no others need to be woken.
     sleepers: usize,
     failure: Option<CommError>,
 }
 
-/// What came of posting.
+/// Result of posting.
 pub(super) struct Posted {
     /// Whether this was the last member.
     pub(super) all_came: bool,

@@ -1,4 +1,4 @@
-//! What the threads of a world know of each other: who has ended, and where each one is.
+//! State of a world that its threads share: who has ended, and the position of each.
 
 use crate::waits::blocking;
 use crate::{CallName, CommError, Missing};
@@ -10,7 +10,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// How a device ended.
+/// The end of a device.
 #[derive(Clone, Debug)]
 pub(super) enum Ending {
     /// Its transport is gone: it comes to no further collective.
@@ -24,18 +24,18 @@ pub(super) struct WorldState {
     endings: Mutex<Endings>,
     /// Whether `endings` says anything, so that posting need not lock it.
     any_ended: AtomicBool,
-    /// Where each rank is.
+    /// Position of each rank.
     at: Vec<Mutex<RankStatus>>,
     /// Threads that can run at once.
     cores: usize,
 }
 
-/// Where a rank is, for the others' errors.
+/// Position of a rank, for the others' errors.
 #[derive(Default)]
 struct RankStatus {
-    /// What it came to last.
+    /// Its last call.
     call: Option<CallName>,
-    /// What it waits for, or failed in.
+    /// The call for which it waits, or in which it failed.
     waits: Option<Arc<dyn Waited>>,
 }
 
@@ -44,7 +44,7 @@ struct Endings {
     left: Vec<bool>,
 }
 
-/// What a rank may wait for.
+/// A call for which a rank may wait.
 pub(super) trait Waited: Send + Sync {
     /// The ranks without which it does not end.
     fn members_absent(&self) -> Vec<usize>;
@@ -85,7 +85,7 @@ impl WorldState {
         drop(before);
     }
 
-    /// The ranks that block those that somebody waits for.
+    /// The ranks that block the ranks for which others wait.
     pub(super) fn blocking(&self, absent: Vec<usize>) -> Vec<Missing> {
         let waits_for = |rank: usize| {
             let op = lock(&self.at[rank]).waits.clone();

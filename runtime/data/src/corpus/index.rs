@@ -1,5 +1,5 @@
-//! `index.json`: what a folder of token shards holds. Each shard is two arrays of NumPy's: the tokens, and the positions in them at
-//! which documents begin.
+//! `index.json`, the contents of a folder of token shards. Each shard is two arrays of NumPy's: the tokens, and the
+//! positions in them at which documents begin.
 
 use super::documents::DocumentRule;
 use super::failed;
@@ -14,7 +14,7 @@ const FORMAT: u32 = 1;
 /// The largest index that is read.
 const MOST_BYTES: u64 = 1 << 28;
 
-/// What a folder of token shards holds.
+/// The contents of a folder of token shards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CorpusIndex {
     /// The version of the format.
@@ -27,14 +27,14 @@ pub(crate) struct CorpusIndex {
     pub(crate) special: SpecialTokens,
     /// By name: `train`, `validation`, `test`.
     pub(crate) sets: BTreeMap<String, SetIndex>,
-    /// From what it was made.
+    /// The recipe of the shards.
     pub(crate) made_from: Recipe,
 }
 
 /// The tokens of a vocabulary that have a meaning of their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpecialTokens {
-    /// Fills what an example lacks.
+    /// The padding token.
     pub(crate) pad: Option<u32>,
     /// Ends a document.
     pub end: Option<u32>,
@@ -64,28 +64,28 @@ pub(crate) struct ShardIndex {
     pub(crate) tokens: String,
     /// The file of the positions at which its documents begin: `u64`, the first is 0.
     pub(crate) documents: String,
-    /// How many tokens.
+    /// Number of tokens.
     pub(crate) token_count: u64,
-    /// How many documents.
+    /// Number of documents.
     pub(crate) document_count: u64,
     /// Bytes of their text.
     pub(crate) text_bytes: u64,
 }
 
-/// From what shards are made: the same recipe gives the same bytes.
+/// A recipe of shards: the same recipe gives the same bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Recipe {
     /// Names of the files, their sizes, and digests of blocks spread over them.
     pub(crate) files: Vec<(String, u64, String)>,
-    /// Where documents of plain text end.
+    /// Ends of documents in plain text.
     pub(crate) documents: DocumentRule,
     /// The field of JSON lines.
     pub(crate) field: String,
-    /// How the tokenizer was made, or its fingerprint.
+    /// Recipe of the tokenizer, or its fingerprint.
     pub(crate) tokenizer: String,
     /// The shares of documents that are held out for validation and test.
     pub(crate) held_out: (f64, f64),
-    /// All shards are closed after about so many tokens.
+    /// Number of tokens after which all shards are closed, about.
     pub(crate) shard_tokens: u64,
 }
 
@@ -109,7 +109,7 @@ impl CorpusIndex {
     /// The name of the file.
     pub(crate) const NAME: &'static str = "index.json";
 
-    /// Reads the index of a folder; what it says of the shards is checked when they are opened.
+    /// Reads the index of a folder; the shards are checked against it when they are opened.
     pub(crate) fn read(path: &Path) -> Checked<CorpusIndex> {
         let index: CorpusIndex = read_json(path)?;
         if index.format != FORMAT {

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What is to be tokenized, and where to.
+/// Text to tokenize, and the target.
 #[derive(Clone, Debug)]
 pub struct TokenizeOptions {
     /// The text.
@@ -32,16 +32,16 @@ pub struct TokenizeOptions {
     pub out: PathBuf,
     /// Shares of the documents for validation and for test.
     pub held_out: (f64, f64),
-    /// All shards are closed after about so many tokens.
+    /// Number of tokens after which all shards are closed, about.
     pub shard_tokens: u64,
     /// For which task `data.toml` is written; without one, that for which the tokenizer has special tokens.
     pub task: Option<TaskKind>,
 }
 
-/// What is told while it goes on.
+/// A report of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenizeProgress {
-    /// An interrupted run goes on after so many documents.
+    /// An interrupted run continues after this number of documents.
     Resumed(u64),
     /// Bytes of text that the tokenizer was trained on.
     Training(u64),
@@ -49,10 +49,10 @@ pub enum TokenizeProgress {
     Tokenizing([u64; 3]),
 }
 
-/// What was made.
+/// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tokenized {
-    /// Whether it had been made before, of the same text.
+    /// Whether it was there before, from the same text.
     pub was_there: bool,
     /// Tokens are below this.
     pub vocab: usize,
@@ -62,7 +62,7 @@ pub struct Tokenized {
     pub sets: Vec<(String, [u64; 3])>,
 }
 
-/// What a folder holds that is not complete.
+/// The contents of an incomplete folder.
 #[derive(Serialize, Deserialize)]
 struct Partial {
     recipe: Recipe,
@@ -82,7 +82,7 @@ const BATCH: usize = 4 << 20;
 /// Tokenizes text.
 ///
 /// # Errors
-/// E0502 where files cannot be read or written, E0508 where the text or the folder does not allow what was asked for.
+/// E0502 if files cannot be read or written, E0508 if the text or the folder does not allow the request.
 pub fn tokenize(options: &TokenizeOptions, progress: &mut dyn FnMut(TokenizeProgress)) -> Checked<Tokenized> {
     let out = &options.out;
     let (validation, test) = options.held_out;
@@ -104,7 +104,7 @@ pub fn tokenize(options: &TokenizeOptions, progress: &mut dyn FnMut(TokenizeProg
         let message = format!("`{}` has files that are not tokens", out.display());
         return Err(refused(message, "choose a folder that is new or empty with `--out`"));
     }
-    // Where it is not there yet, it is trained again, with the same result.
+    // A missing one is trained again, with the same result.
     let trained = (before.is_some() || partial.is_some()) && out.join(TOKENIZER).exists();
     let tokenizer = match (&options.tokenizer, trained) {
         (TokenizerSource::Train { .. }, true) => TextTokenizer::open(&out.join(TOKENIZER), false)?,
@@ -208,7 +208,7 @@ struct Writing<'a> {
     recipe: Recipe,
     /// Documents that need not be read again.
     skipped: u64,
-    /// Whether tokens of the document at hand have been added.
+    /// Whether tokens of the current document have been added.
     within: bool,
 }
 
@@ -229,7 +229,7 @@ impl<'a> Writing<'a> {
         Ok(Writing {
             disk,
             tokenizer,
-            // What a task puts between parts of its examples is not written.
+            // Separators between parts of a task's examples are not written.
             end: special.end.filter(|end| special.sep != Some(*end)),
             held_out: options.held_out,
             shard_tokens: options.shard_tokens,

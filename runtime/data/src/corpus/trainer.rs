@@ -1,4 +1,4 @@
-//! Where a tokenizer comes from: a file, or text that it is trained on.
+//! Sources of a tokenizer: a file, or text on which it is trained.
 
 use super::document_split::pieces;
 use super::documents::{DocumentPart, TextFiles};
@@ -17,7 +17,7 @@ use tokenizers::{
     PreTokenizer, Tokenizer,
 };
 
-/// What kind of tokenizer is trained.
+/// Kind of a trained tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenizerKind {
@@ -27,30 +27,31 @@ pub enum TokenizerKind {
     WordPiece,
 }
 
-/// Where a tokenizer comes from.
+/// Source of a tokenizer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TokenizerSource {
     /// A file.
     File {
         /// `tokenizer.json`, or a list of word pieces.
         path: PathBuf,
-        /// Whether a list of word pieces is of text with capitals.
+        /// Whether a list of word pieces is case-sensitive.
         cased: bool,
     },
     /// Trained on the text.
     Train {
         /// The kind.
         kind: TokenizerKind,
-        /// How many tokens.
+        /// Number of tokens.
         vocab: usize,
-        /// How many `<extra_id_…>`, which stand for hidden spans.
+        /// Number of `<extra_id_…>` tokens, which stand for hidden spans.
         sentinels: usize,
-        /// Whether word pieces tell capitals from small letters.
+        /// Whether word pieces are case-sensitive.
         cased: bool,
     },
 }
 
-/// A tokenizer is trained on the beginning of the text, up to so many bytes: more changes little, and pairs are counted in 32 bits.
+/// Bytes at the beginning of the text on which a tokenizer is trained: more change little, and pairs are counted in 32
+/// bits.
 const TRAINED_ON: usize = 256 << 20;
 
 /// Text that is cut into words together.
@@ -67,7 +68,7 @@ const LONGEST_OF_PIECES: usize = 100;
 const MOST_CHARACTERS: usize = 1000;
 
 impl TokenizerSource {
-    /// Reads or trains it. `progress` is told the bytes of text that were looked at.
+    /// Reads or trains it. `progress` gets the number of bytes read.
     ///
     /// # Errors
     /// E0502 for files that cannot be read, E0508 for a size that is too small.
@@ -80,7 +81,7 @@ impl TokenizerSource {
         }
     }
 
-    /// What tells one from another in a recipe.
+    /// Text of the recipe that identifies it.
     pub(super) fn described(&self, read: &TextTokenizer) -> Checked<String> {
         use sha2::Digest;
         Ok(match self {
@@ -180,7 +181,7 @@ fn model_of(tokens: &[String]) -> WordPiece {
     WordPiece::from_bpe(&BPE::new(vocab, Vec::new()))
 }
 
-/// How often each word occurs, cut and written as the tokenizer has it.
+/// Number of occurrences of each word, in the tokenizer's own form.
 fn count_words(
     cutter: &TextTokenizer,
     text: &TextFiles,

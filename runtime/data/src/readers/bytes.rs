@@ -30,9 +30,9 @@ type Zipped = CrcReader<DeflateDecoder<std::io::Take<BufReader<File>>>>;
 /// A member of a zip file.
 #[derive(Clone, Copy)]
 pub(crate) struct Packed {
-    /// Where its packed bytes begin, and how many they are.
+    /// Offset and number of its packed bytes.
     pub(crate) part: (u64, u64),
-    /// How many bytes they make.
+    /// Number of unpacked bytes.
     pub(crate) size: u64,
     /// The checksum of these.
     pub(super) crc: u32,
@@ -41,7 +41,8 @@ pub(crate) struct Packed {
 /// Deflate makes at most 1,032 bytes of one.
 const MAX_RATIO: u64 = 1032;
 
-/// What is unpacked into memory is at most so many times as large as its file, or so large: a small file does not take all memory.
+/// Limit of unpacked memory, as a multiple of the file's size or in bytes, so that a small file does not take all
+/// memory.
 const MOST_UNPACKED: (u64, u64) = (100, 64 << 20);
 
 fn unpacked_at_most(packed: u64) -> u64 {
@@ -94,7 +95,7 @@ impl Bytes {
         Ok(Bytes { inner: Inner::Plain(file), left: len, at, file: path.to_path_buf() })
     }
 
-    /// What a member of a zip file is that is packed by deflate.
+    /// The bytes of a zip file's member that is packed by deflate.
     pub(super) fn deflated(path: &Path, packed: Packed) -> Result<Self, String> {
         let Packed { part: (at, len), size, .. } = packed;
         if size > len.saturating_mul(MAX_RATIO) {
@@ -234,7 +235,7 @@ impl Read for Bytes {
 
 const GOES_ON: &str = "it goes on after the last element that its header promises";
 
-/// What to do about a compressed file that becomes too large.
+/// Remedy for a compressed file that becomes too large.
 const UNPACK: &str = "unpack it, and name the file that comes of it";
 
 fn regular(path: &Path) -> Result<(BufReader<File>, u64), String> {
@@ -249,7 +250,7 @@ fn regular(path: &Path) -> Result<(BufReader<File>, u64), String> {
 /// The bytes of a tensor's elements, none of which has been read yet.
 pub(crate) struct Elements {
     source: ElementSource,
-    /// Where they begin: of a compressed file, when it is unpacked.
+    /// Offset of the first; in a compressed file, of the unpacked bytes.
     at: u64,
     size: usize,
     /// Bytes that follow in the file.
@@ -270,7 +271,7 @@ impl Elements {
         self.size
     }
 
-    /// Where they start in a file that holds them as they are.
+    /// Offset in a file that holds them without conversion.
     pub(crate) fn place(&self) -> Option<u64> {
         matches!(self.source, ElementSource::Plain(_)).then_some(self.at)
     }

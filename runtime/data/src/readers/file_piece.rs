@@ -13,11 +13,11 @@ use meshwright_files::try_reserve;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Up to so many bytes the files of an input are read before the first step, whole: all their values are known to be good
-/// then, and no step waits for them.
+/// Bytes of an input's files up to which they are read whole before the first step: all their values are then known to
+/// be good, and no step waits for them.
 const IN_MEMORY: usize = 64 << 20;
 
-/// Up to so many files of an input stay open.
+/// Most files of an input that stay open.
 const KEPT_OPEN: usize = 64;
 
 /// The elements of one file.
@@ -88,7 +88,7 @@ fn read(
     let width = described.dtype.bytes();
     let n = opened.elements.size() / conversion.width();
     let mut out: Vec<u8> = Vec::new();
-    // What a compressed file promises need not come, but it promises no more than is reasonable.
+    // A compressed file may promise more bytes than it has, but no more than is reasonable.
     try_reserve(&mut out, n.saturating_mul(width)).map_err(|_| {
         described.unreadable(file, &format!("it takes {n} elements of {width} bytes, more than memory has"))
     })?;
@@ -106,7 +106,7 @@ fn read(
             if !matches!(first, BadValue::Outside(_)) {
                 return Err(ReadError::Said(described.bad_value(first, at / record, file, 0)));
             }
-            // How many more positions are outside.
+            // Number of further positions outside.
             let mut to = [0; 8];
             let rest = piece.chunks_exact(conversion.width()).enumerate().filter(|(i, _)| done + i > at);
             let outside =

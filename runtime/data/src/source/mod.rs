@@ -1,4 +1,4 @@
-//! Which files a run reads, as `--data` and `data.toml` say it.
+//! The files that a run reads, by `--data` and `data.toml`.
 
 pub(super) mod find;
 pub(super) mod manifest;
@@ -19,7 +19,7 @@ pub struct FileRef {
     pub path: PathBuf,
     /// Name of a tensor in it, or of columns.
     pub parts: Vec<String>,
-    /// What a table calls the values 0, 1, and so on.
+    /// A table's names of the values 0, 1, and so on.
     pub classes: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl std::fmt::Display for FileRef {
     }
 }
 
-/// What an input is read from.
+/// Source of an input.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputSource {
     /// The records of files, one after the other.
@@ -69,7 +69,7 @@ pub enum InputSource {
     Stream {
         /// The files.
         files: Vec<FileRef>,
-        /// What is cut from it.
+        /// The windows that are cut from it.
         cut: StreamCut,
     },
     /// The members of shards with one of these endings; the first one found counts.
@@ -94,18 +94,18 @@ pub enum InputSource {
     },
 }
 
-/// How windows are cut from a stream: number `i` starts at position `i * stride + shift`.
+/// Windows of a stream: number `i` starts at position `i * stride + shift`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamCut {
     /// The dim of the input that has the length of a window.
     pub window: String,
     /// From one window to the next; the length of a window where there is none.
     pub stride: Option<usize>,
-    /// How far all windows are moved: 1 for the target of a model that predicts the next value.
+    /// Shift of all windows: 1 for the target of a model that predicts the next value.
     pub shift: usize,
 }
 
-/// In which order a training set is seen.
+/// Order of a training set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum OrderSource {
     /// Shuffled anew in each epoch.
@@ -113,13 +113,13 @@ pub enum OrderSource {
     Shuffled,
     /// As the files have it.
     Unshuffled,
-    /// File by file in another order each epoch, and shuffled among so many examples that follow each other.
+    /// File by file in another order each epoch, and shuffled in a buffer of this number of examples.
     Buffered(usize),
     /// Drawn with these chances, with replacement.
     Weighted(InputSource),
 }
 
-/// Where the examples of one set come from.
+/// Sources of the examples of one set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SplitSource {
     /// By input.
@@ -132,7 +132,7 @@ pub struct SplitSource {
     pub ignored: BTreeMap<String, i64>,
     /// Leave out examples that cannot be decoded, or lack a part.
     pub skip_damaged: bool,
-    /// At most so many examples, the first ones.
+    /// Most examples to use, from the first.
     pub limit: Option<usize>,
     /// The order in training.
     pub order: OrderSource,
@@ -141,7 +141,7 @@ pub struct SplitSource {
 /// The sets of examples of a run: `train`, `validation`, `test`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
-    /// What the user would call it: a folder or `--data`.
+    /// Its name for the user: a folder or `--data`.
     pub place: String,
     /// The folder with the `data.toml`, if it is one.
     pub folder: Option<PathBuf>,
@@ -152,7 +152,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// What the values of an input are called, where its files or its text have names for them.
+    /// Names of an input's values, if its files or its text have them.
     pub(super) fn classes(&self, input: &str) -> Option<&[String]> {
         fn names<'a>(set: &'a SplitSource, input: &str) -> Option<&'a [String]> {
             let found: &[String] = match set.inputs.get(input)? {
@@ -166,7 +166,7 @@ impl Source {
         self.splits.values().find_map(|set| names(set, input))
     }
 
-    /// What the positions along dims are called, by the inputs whose values are such positions.
+    /// Names of the positions along dims, by the inputs whose values are such positions.
     pub fn class_names<'a>(
         &self,
         inputs: impl Iterator<Item = &'a InputDecl>,
@@ -176,7 +176,7 @@ impl Source {
         inputs.filter_map(named).collect()
     }
 
-    /// Lets another tokenizer make tokens of what is still text.
+    /// Makes another tokenizer the one for text that has no tokens yet.
     pub fn tokenized_by(&mut self, other: &Path) {
         for set in self.splits.values_mut() {
             if let Some(TokenFiles::Text { tokenizer, cased, .. }) = set.tokens.as_mut().map(|t| &mut t.files)

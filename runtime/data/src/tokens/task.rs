@@ -5,25 +5,25 @@ use meshwright_files::Checked;
 use meshwright_plan::DType;
 use std::path::{Path, PathBuf};
 
-/// The text of a set, and what is made of it.
+/// The text of a set, and its task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenSource {
     /// The text.
     pub files: TokenFiles,
-    /// What is made of it.
+    /// The task.
     pub task: TaskOptions,
-    /// Where classes of texts stand, and what they are called.
+    /// Classes of texts: their place and their names.
     pub labels: LabelRule,
 }
 
-/// Where tokens come from.
+/// Source of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TokenFiles {
     /// Shards.
     Shards {
-        /// The file that says what is in them.
+        /// The file that describes them.
         index: PathBuf,
-        /// Which set of it.
+        /// Its set.
         set: String,
     },
     /// Text that is tokenized when a run begins.
@@ -32,19 +32,19 @@ pub enum TokenFiles {
         files: Vec<PathBuf>,
         /// The tokenizer.
         tokenizer: PathBuf,
-        /// Whether a list of word pieces is of text with capitals.
+        /// Whether a list of word pieces is case-sensitive.
         cased: bool,
-        /// Where documents of plain text end.
+        /// Ends of documents in plain text.
         documents: DocumentRule,
         /// The field of JSON lines.
         field: String,
-        /// That of a second text, where each example is a pair.
+        /// The name of a second text, if each example is a pair.
         second: Option<String>,
     },
 }
 
 impl TokenFiles {
-    /// The tokenizer that makes tokens of the text, or that has made those of the shards.
+    /// The tokenizer of the text, or of the shards.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl TokenFiles {
     }
 }
 
-/// What a model is to learn from text.
+/// A task on text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskKind {
     /// The next token.
@@ -69,7 +69,7 @@ pub enum TaskKind {
     Masked,
     /// Spans that are hidden, as T5 has them.
     Spans,
-    /// Of which class a text is.
+    /// Predict the class of a text.
     Classify,
 }
 
@@ -86,7 +86,7 @@ pub struct TaskOptions {
     pub span: f64,
     /// Whether all tokens of a word are hidden, or none.
     pub whole_words: bool,
-    /// Whether an example is two pieces of text, of which the second follows the first in half of them.
+    /// Whether an example is two pieces of text; in half of the examples the second follows the first.
     pub pairs: bool,
 }
 
@@ -105,7 +105,7 @@ impl TaskKind {
         }
     }
 
-    /// That for which a vocabulary has special tokens.
+    /// The task for which a vocabulary has special tokens.
     pub(crate) fn of(special: &SpecialTokens) -> TaskKind {
         match special {
             s if s.mask.is_some() => TaskKind::Masked,
@@ -135,38 +135,38 @@ impl TaskKind {
 /// A part of an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Field {
-    /// What the model reads.
+    /// The model's input.
     Token,
-    /// What it is to predict.
+    /// The model's target.
     Target,
-    /// Where a prediction counts.
+    /// True for positions whose prediction counts.
     Predicted,
-    /// Where there is text, and not what fills an example up.
+    /// True for text, false for padding.
     Real,
-    /// Which document of the example a token is of, from 0.
+    /// Number of a token's document within the example, from 0.
     Document,
-    /// How far a token is from the beginning of its document, or of the example.
+    /// Distance of a token from the beginning of its document, or of the example.
     Position,
-    /// Which of two pieces of text a token is of.
+    /// Number of a token's text, 0 or 1.
     Segment,
-    /// What a decoder reads: the target, one later.
+    /// The decoder's input: the target, one later.
     Decoder,
-    /// Where a decoder reads text.
+    /// True for text in the decoder's input.
     DecoderReal,
-    /// Whether the second piece of text follows the first.
+    /// True if the second piece of text follows the first.
     Follows,
-    /// Of which class the text is.
+    /// The class of the text.
     Label,
-    /// How many bytes of text a target stands for.
+    /// Bytes of text of a target.
     Bytes,
 }
 
-/// Along what a field has its values.
+/// The dim of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// What the model reads.
+    /// The input's positions.
     Input,
-    /// What a decoder reads and predicts.
+    /// The decoder's positions.
     Decoder,
     /// An example has one.
     Example,
@@ -212,7 +212,7 @@ impl Field {
         Field::ALL.into_iter().find(|f| f.name() == name)
     }
 
-    /// Whether the examples of a task have it.
+    /// True if the examples of a task have it.
     pub(super) fn is_of(self, task: TaskKind) -> bool {
         match self {
             Field::Token | Field::Real => true,
@@ -226,7 +226,7 @@ impl Field {
         }
     }
 
-    /// Along what it has its values.
+    /// The dim of its values in a task.
     pub(super) fn side(self, task: TaskKind) -> Side {
         match self {
             Field::Follows | Field::Label => Side::Example,

@@ -11,16 +11,16 @@ use std::ops::Range;
 pub(in super::super) struct TokenExamples {
     pub(super) stream: TokenStream,
     pub(super) task: TaskOptions,
-    /// As many values has a field along the input, and along what a decoder reads.
+    /// Number of a field's values along the input, and along the decoder's positions.
     pub(super) lengths: (usize, usize),
     /// The name of the dim of the first.
     pub(super) sequence: String,
     /// Tokens of the stream that an example takes at most, without the one after them that a last prediction needs.
     pub(super) takes: usize,
-    /// Where examples keep to documents, how many examples are before each; at the end of all.
+    /// If examples keep to documents, the number of examples before each, and the total.
     pub(super) before: Option<Vec<usize>>,
     pub(super) count: usize,
-    /// Which tokens go on a word, where whole words are hidden.
+    /// Tokens that continue a word, if whole words are hidden.
     pub(super) continues_word: Vec<bool>,
     /// Bytes of text of each token, where a field has them.
     pub(super) byte_lengths: Vec<u16>,
@@ -49,7 +49,7 @@ impl TokenExamples {
         self.count
     }
 
-    /// What they are read from.
+    /// The name of their source.
     pub(in super::super) fn named(&self) -> &str {
         &self.stream.name
     }
@@ -87,7 +87,7 @@ impl TokenExamples {
         Ok(())
     }
 
-    /// Which tokens of the stream an example takes.
+    /// Tokens of the stream in an example.
     pub(super) fn range(&self, record: usize) -> Range<usize> {
         let ahead = self.looks_ahead();
         match &self.before {
@@ -100,13 +100,13 @@ impl TokenExamples {
         }
     }
 
-    /// What fills an example up.
+    /// The padding token.
     pub(super) fn pad(&self) -> i32 {
         let special = &self.stream.special;
         special.pad.or(special.end).unwrap_or(0) as i32
     }
 
-    /// Of each of some tokens the number of its document, from 0, and its position in it, counted from the first of these tokens.
+    /// Number of its document, from 0, and position in it, counted from the first of these tokens, for each token.
     pub(super) fn places(&self, range: Range<usize>) -> (Vec<i32>, Vec<i32>) {
         let (mut documents, mut positions) =
             (Vec::with_capacity(range.len()), Vec::with_capacity(range.len()));
@@ -123,7 +123,7 @@ impl TokenExamples {
     }
 }
 
-/// What a task cannot do with a text.
+/// Error of a task that a text does not allow.
 pub(super) fn refused(message: String, help: impl Into<String>) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::E0508, message).help(help))
 }

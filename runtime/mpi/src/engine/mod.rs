@@ -1,5 +1,5 @@
-//! What a process knows of the collectives it takes part in, and of the other ranks. All calls of the library are made
-//! here, under one lock.
+//! State of the collectives of a process, and of the other ranks. All calls of the library are made here, under one
+//! lock.
 //!
 //! **The way of a collective.** Where calls are compared, and on the first collective of a group, each member sends its
 //! call to the first member of the group, which compares them and sends its verdict to all (*gathering*: nothing of the
@@ -50,7 +50,7 @@ pub(super) struct Engine {
     pub(super) left: BTreeMap<usize, PostCounts>,
     /// Messages for the devices of this process.
     pub(super) device_messages: VecDeque<Received>,
-    /// Who ended everything, and why.
+    /// Rank and reason of an abort.
     pub(super) aborted: Option<(usize, String)>,
     /// The library is called no more: it might touch memory that it was lent and that has been taken back.
     pub(super) stopped: bool,
@@ -90,7 +90,7 @@ enum Phase {
     Ended(Result<(), CommError>),
 }
 
-/// Notes that a communicator is being made, for whoever has to end the process if that never ends.
+/// Notes that a communicator is being made: if that never ends, the process must be ended.
 pub(super) trait Making {
     fn begins(&self, call: &CallName, members: &[usize]);
     fn ends(&self);
@@ -181,11 +181,11 @@ impl Engine {
             self.hear(key, verdict);
         }
         self.step(Some(making))?;
-        // Errors that all members find now are told by `post`, as by other transports.
+        // Errors that all members find now are reported by `post`, as by other transports.
         self.ops.get(&serial).and_then(EngineOp::result).cloned().unwrap_or(Ok(()))
     }
 
-    /// Notes an abort, if none is noted, and tells all others if it is this rank's.
+    /// Notes an abort, if none is noted, and sends it to all others if it is this rank's.
     pub(super) fn abort(&mut self, rank: usize, reason: &str) {
         if self.aborted.is_some() {
             return;
@@ -212,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// How many collectives this rank has posted on each group.
+    /// Number of collectives that this rank has posted on each group.
     pub(super) fn posted(&self) -> PostCounts {
         self.groups.iter().map(|(members, group)| (members.clone(), group.posted)).collect()
     }
@@ -271,7 +271,7 @@ impl Engine {
         let place = op.member(comm);
         let Phase::Running(run) = &mut op.phase else { return Ok(()) };
         if op.hopeless.is_some() {
-            // What was not begun is not missed by the library: it could take this for done.
+            // The library does not wait for parts that were not begun: it could take this for done.
             return Ok(());
         }
         #[expect(unsafe_code, reason = "goes on with the memory of a call")]
@@ -327,7 +327,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A member has come, and this is the first member of its group. One that comes after the verdict is told it too.
+    /// A member has entered, and this is the first member of its group. One that enters after the verdict gets it too.
     fn gather(&mut self, from: usize, key: CollectiveId, header: Header) -> Result<(), String> {
         let Some(position) = key.members.iter().position(|r| *r == from) else { return Ok(()) };
         let calls =
@@ -352,7 +352,7 @@ impl Engine {
         if self.gathered.contains_key(&key) { self.decide(key, Verdict::Cancelled(position)) } else { Ok(()) }
     }
 
-    /// Tells all members what becomes of a collective.
+    /// Sends all members the verdict on a collective.
     fn decide(&mut self, key: CollectiveId, verdict: Verdict) -> Result<(), String> {
         self.gathered.remove(&key);
         let message = Message::Verdict(key.clone(), verdict);
@@ -470,7 +470,7 @@ impl EngineOp {
         &self.key
     }
 
-    /// How it ended, if it has.
+    /// The result, if it has ended.
     pub(super) fn result(&self) -> Option<&Result<(), CommError>> {
         match &self.phase {
             Phase::Ended(result) => Some(result),

@@ -1,4 +1,4 @@
-//! Texts and lines of the model, of which the page has each once: others refer to them by position.
+//! Texts and lines of the model, each once in the page: others refer to them by position.
 
 use meshwright_core::layout::Layout;
 use meshwright_core::partition::{Instr, Spmd};
@@ -15,11 +15,11 @@ pub(super) struct SourceLine {
     file: String,
     /// From 1.
     line: usize,
-    /// What it says, without the blanks around it.
+    /// The text, trimmed.
     text: String,
 }
 
-/// Texts of which each is kept once.
+/// Texts, each kept once.
 #[derive(Debug, Default)]
 pub(super) struct TextPool {
     all: Vec<String>,
@@ -43,7 +43,7 @@ impl TextPool {
     }
 }
 
-/// Lines of the model of which each is kept once.
+/// Lines of the model, each kept once.
 pub(super) struct LinePool<'a> {
     graph: &'a Graph,
     sources: &'a Sources,
@@ -90,8 +90,8 @@ pub(super) struct RuleView {
     text: String,
 }
 
-/// Rules of the layout of which each is kept once. A Plan knows the line of a rule alone; which of the rules of that line it is, the
-/// partitioned step says, of which it was made.
+/// Rules of the layout, each kept once. A Plan knows only the line of a rule; the partitioned step from which it was
+/// made says which rule of that line it is.
 pub(super) struct RulePool<'a> {
     layout: &'a Layout,
     sources: &'a Sources,
@@ -120,7 +120,7 @@ impl<'a> RulePool<'a> {
         self.all
     }
 
-    /// The rules behind a collective, by their places: mostly one. They are those that stand in the line that it names.
+    /// The rules behind a collective, by their places: mostly one. They are the rules in the line that it names.
     pub(super) fn of(&mut self, o: &Provenance) -> Vec<usize> {
         let Some(line) = o.rule else { return Vec::new() };
         let spans = self.causes.get(&(o.id, &*o.because)).cloned().unwrap_or_default();

@@ -12,7 +12,7 @@ pub(super) struct StepView {
     /// Its primitive, or its collective.
     op: &'static str,
     phase: Phase,
-    /// How often it runs in a step of training.
+    /// Runs in a step of training.
     times: u64,
     #[serde(skip_serializing_if = "is_zero")]
     lag: u8,
@@ -25,7 +25,7 @@ pub(super) struct StepView {
     /// Each as a buffer and a type.
     reads: Vec<(u32, usize)>,
     writes: Vec<(u32, usize)>,
-    /// What each result is, or what is waited for.
+    /// Origin of each result, or of the awaited values.
     of: Vec<OriginView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     collective: Option<CollectiveView>,
@@ -34,7 +34,7 @@ pub(super) struct StepView {
     started: Option<usize>,
 }
 
-/// What a result is, and why it is there.
+/// Origin of a result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct OriginView {
     /// Its path, by its place among the texts.
@@ -50,7 +50,7 @@ struct OriginView {
     rules: Vec<usize>,
 }
 
-/// What a collective moves.
+/// Bytes of a collective.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct CollectiveView {
     axes: Vec<u8>,
@@ -60,7 +60,7 @@ struct CollectiveView {
     monoid: Option<&'static str>,
     /// Of each operand, as `explain` has it.
     bytes: Vec<u64>,
-    /// What a device must send, or receive, for each of these bytes at least.
+    /// Least factor of these bytes that a device must send, or receive.
     factor: f64,
     /// The step that waits for it; itself where it goes on beside nothing.
     wait: usize,
@@ -155,8 +155,8 @@ fn collective(plan: &Plan, at: usize) -> Option<CollectiveView> {
     })
 }
 
-/// Bytes that a step that computes reads and writes in memory: all of its operands and results, but for those of which it touches a
-/// part alone.
+/// Bytes that a computing step reads and writes in memory: all of its operands and results, except those of which it
+/// touches a part alone.
 fn traffic(plan: &Plan, step: &Step) -> u64 {
     let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as u64;
     let sum = |all: &[Operand]| all.iter().map(bytes).sum::<u64>();

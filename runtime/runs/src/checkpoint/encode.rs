@@ -15,13 +15,13 @@ use std::path::Path;
 /// Version of the format that this code writes and reads.
 pub(super) const FORMAT: u32 = 1;
 
-/// What the names of moving averages of parameters end in.
+/// Suffix of the names of moving averages of parameters.
 pub const AVERAGE: &str = "/ema";
 
 /// The one key of the safetensors metadata. One, because a map of several has no fixed order there.
 const KEY: &str = "meshwright";
 
-/// Where a run stands.
+/// Position of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
@@ -41,7 +41,7 @@ pub struct Meta {
     /// on. Checkpoints written before there were any have none.
     #[serde(default)]
     pub losses: EpochLosses,
-    /// What the log was when the checkpoint was made; none where there was no log.
+    /// Mark of the log when the checkpoint was made; none without a log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogMark>,
 }
@@ -56,7 +56,7 @@ pub struct LogMark {
     pub sha256: String,
 }
 
-/// The losses of an epoch's steps so far, of which a mean is made at its end.
+/// The losses of an epoch's steps so far, from which a mean is made at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochLosses {
@@ -91,12 +91,12 @@ impl Meta {
 /// A checkpoint that is open. Its tensors are read when they are asked for: parameters by path, moments by `PATH/m` and the like.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// Where the run stood.
+    /// Position of the run.
     pub meta: Meta,
-    /// What it holds, in order of names.
+    /// Its tensors, in order of names.
     pub tensors: Vec<TensorInfo>,
     source: TensorSource,
-    /// Of files that no run wrote, how messages call them.
+    /// Name in messages, for files that no run wrote.
     plain: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl Checkpoint {
         self.source.names()
     }
 
-    /// What it is, in words.
+    /// Its description, in words.
     pub fn place(&self) -> String {
         self.plain.clone().unwrap_or_else(|| format!("the checkpoint of step {}", self.meta.step))
     }
@@ -153,7 +153,7 @@ impl Checkpoint {
         self.source
     }
 
-    /// What it says of a tensor.
+    /// Description of a tensor.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         let at = self.tensors.binary_search_by(|t| t.name.as_str().cmp(name)).ok()?;
         self.tensors.get(at)
@@ -337,7 +337,7 @@ pub(super) fn encode_with<'a>(
     Ok(Encoded { head, tensors: sorted.into_iter().map(|t| t.2).collect() })
 }
 
-/// What a header says, without the tensors' bytes.
+/// The contents of a header, without the tensors' bytes.
 fn describe(file: &TensorFile) -> Result<(Meta, Vec<TensorInfo>), String> {
     let json = file.metadata(KEY).ok_or("it was not written as a checkpoint")?;
     // Another format may have other fields, so its number is read first.

@@ -12,10 +12,10 @@ use sha2::Digest;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// How many checkpoints are kept, unless more are asked for.
+/// Number of checkpoints that are kept by default.
 const KEEP: usize = 2;
 
-/// What helps where a folder holds no checkpoint.
+/// Advice for a folder without a checkpoint.
 pub const NAME_A_RUN: &str = "name a run that has saved a checkpoint (`meshwright runs ls` lists runs), or go on with this one: `meshwright train --run RUN --resume`";
 
 /// Most bytes of a manifest.
@@ -48,13 +48,13 @@ pub(super) struct File {
 #[derive(Debug)]
 pub struct Store<F = Folder> {
     pub(super) fs: F,
-    /// As messages call it.
+    /// Name in messages.
     pub(super) name: String,
-    /// How many of the newest are kept.
+    /// Number of the newest checkpoints that are kept.
     pub(super) keep: usize,
 }
 
-/// Which checkpoint of a folder.
+/// A checkpoint of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Which {
@@ -86,7 +86,7 @@ pub fn one_only(file: &Path, which: Which) -> Checked<()> {
 pub struct Best {
     /// Its step.
     pub step: u64,
-    /// What it is the best by.
+    /// The metric by which it is the best.
     pub metric: String,
     /// The value.
     pub value: f64,
@@ -94,7 +94,7 @@ pub struct Best {
 
 /// Why a checkpoint cannot be loaded.
 pub(super) enum Unusable {
-    /// It is not what was written.
+    /// It differs from the bytes that were written.
     Damaged(String),
     /// The system does not give it; it may be whole.
     Unread(String),
@@ -111,7 +111,7 @@ impl From<String> for Unusable {
 pub struct Skipped {
     /// Its step.
     pub step: u64,
-    /// What is wrong with it.
+    /// The fault.
     pub why: String,
 }
 
@@ -130,10 +130,10 @@ pub struct Loaded {
     pub skipped: Vec<Skipped>,
 }
 
-/// What a checkpoint holds, from its header.
+/// The contents of a checkpoint, from its header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Where the run stood.
+    /// Position of the run.
     pub meta: Meta,
     /// Its tensors by name.
     pub tensors: Vec<TensorInfo>,
@@ -144,7 +144,8 @@ pub struct Entry {
 }
 
 impl Store<Folder> {
-    /// The checkpoints in `folder`, to write more: creates it where it is missing, and removes what interrupted writes left.
+    /// The checkpoints in `folder`, to write more: creates it if it is missing, and removes remains of interrupted
+    /// writes.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl<F: Fs> Store<F> {
         &self.fs
     }
 
-    /// The same, of which so many of the newest are kept, at least one, beside the best.
+    /// The same, which keeps this number of the newest, at least one, besides the best.
     pub fn keeping(self, keep: usize) -> Self {
         Store { keep: keep.max(1), ..self }
     }
@@ -195,11 +196,11 @@ impl<F: Fs> Store<F> {
         }
     }
 
-    /// Which checkpoint was noted as the best, if one was and it is there.
+    /// The checkpoint noted as the best, if one was and it is there.
     ///
     /// # Errors
     ///
-    /// Where the system does not give what was noted, so that nobody takes the best for one of no worth.
+    /// If the system does not give the note, so that the best is not taken for a worthless one.
     pub fn best(&self) -> io::Result<Option<Best>> {
         let read = tried(|| {
             let (mut source, len) = self.fs.open(BEST)?;
@@ -267,7 +268,7 @@ impl<F: Fs> Store<F> {
         Ok(Manifest { format: FORMAT, meta: meta.clone(), files: vec![file] })
     }
 
-    /// Writes a manifest, in the place of one of the same step where there is one.
+    /// Writes a manifest, and replaces one of the same step.
     pub(super) fn write_manifest(&self, manifest: &Manifest) -> Checked<()> {
         let json = serde_json::to_vec_pretty(manifest).map_err(|e| failed(&self.name, &e))?;
         let name = format!("{}.json", stem(manifest.meta.step));
@@ -285,7 +286,7 @@ impl<F: Fs> Store<F> {
     ///
     /// # Errors
     ///
-    /// E0512 where the one that is asked for is not there or damaged, and those of [`Store::newest`].
+    /// E0512 if the requested one is missing or damaged, and the errors of [`Store::newest`].
     pub fn find(&self, which: Which) -> Checked<Option<Loaded>> {
         let missing = |what: String| {
             let d = Diagnostic::error(codes::E0512, format!("`{}` holds no {what}", self.name));
@@ -359,8 +360,8 @@ impl<F: Fs> Store<F> {
         Err(Box::new(error.help("start again in another folder, or restore the files from a copy")))
     }
 
-    /// What there is where there is no manifest. One file of tensors may be of a first checkpoint that was cut off before its
-    /// manifest: it counts where it is whole. Several have lost theirs: a run must not begin again on top of them.
+    /// The checkpoint without a manifest. One file of tensors may be of a first checkpoint that was cut off before its
+    /// manifest: it counts if it is whole. Several have lost theirs: a run must not begin again on top of them.
     fn unlisted(&self) -> Checked<Option<Loaded>> {
         let names = self.names()?;
         let files: Vec<&str> = names.iter().filter(|n| data_step(n).is_some()).map(String::as_str).collect();

@@ -1,4 +1,5 @@
-//! What a run measures, in the text format of Prometheus (version 0.0.4), which the textfile collector of the node exporter reads.
+//! The metrics of a run, in the text format of Prometheus (version 0.0.4), which the textfile collector of the node
+//! exporter reads.
 
 use crate::memory::peak_resident_bytes;
 use crate::metrics::{Evaluation, Event, StepMetrics};
@@ -6,13 +7,13 @@ use prometheus::{GaugeVec, Opts, Registry, TextEncoder};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What all names begin with.
+/// Prefix of all names.
 const NAMESPACE: &str = "meshwright_training";
 
 /// The labels of all samples.
 const COMMON: [&str; 3] = ["run", "model", "layout"];
 
-/// How a run stands.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
     /// It goes on; of a process that was killed the file says so forever.
@@ -34,11 +35,11 @@ impl RunState {
     ];
 }
 
-/// What does not change while a run goes on.
+/// Constants of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunFacts {
-    /// The folder of the run; of one that is not saved the name of the file that tells of it, without `.prom`. The node exporter
-    /// refuses two files that have a sample with equal labels, so it must be unique on a machine.
+    /// The folder of the run; without one the name of this file, without `.prom`. The node exporter refuses two files
+    /// that have a sample with equal labels, so it must be unique on a machine.
     pub run: String,
     /// Name of the model.
     pub model: String,
@@ -48,7 +49,7 @@ pub struct RunFacts {
     pub mesh: String,
     /// Arithmetic type.
     pub precision: String,
-    /// Name of what is minimized.
+    /// Name of the objective.
     pub loss: String,
     /// Devices of the mesh.
     pub devices: usize,
@@ -62,7 +63,7 @@ pub struct RunFacts {
     pub collective_bytes: u64,
 }
 
-/// Sums over steps, of which means are told.
+/// Sums over steps, from which means are reported.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepSums {
     steps: f64,
@@ -87,7 +88,7 @@ impl StepSums {
     }
 }
 
-/// What a run has told so far, as far as it is written.
+/// State of a run's reports, as far as they are written.
 #[derive(Debug, Default)]
 pub(super) struct Latest {
     /// Steps done.
@@ -128,7 +129,7 @@ impl Latest {
     /// The text. Without a step since the last one, rates stay what they were.
     ///
     /// # Errors
-    /// Where a name is none that Prometheus allows: a bug.
+    /// If a name is not one that Prometheus allows: a bug.
     pub(super) fn text(&mut self, run: &RunFacts, state: RunState) -> prometheus::Result<String> {
         if self.new.steps > 0.0 {
             self.shown = std::mem::take(&mut self.new);
@@ -140,7 +141,7 @@ impl Latest {
         TextEncoder::new().encode_to_string(&out.registry.gather())
     }
 
-    /// What the run is, how far it is, and what the Plan says.
+    /// The run, its progress, and the Plan's figures.
     fn standing(&self, out: &mut Families, run: &RunFacts, state: RunState) -> prometheus::Result<()> {
         let about = ["mesh", "precision", "loss", "version"];
         let version = env!("CARGO_PKG_VERSION");
@@ -167,7 +168,7 @@ impl Latest {
         out.gauge("peak_resident_memory_bytes", help, peak)
     }
 
-    /// What steps have measured.
+    /// Measurements of steps.
     fn steps(&self, out: &mut Families) -> prometheus::Result<()> {
         let Some(last) = &self.last else { return Ok(()) };
         let StepSums { steps, seconds, examples, tokens, utilized, waited } = self.shown;
@@ -305,7 +306,7 @@ mod tests {
         assert!(sample(&text, "evaluation_metric", "name=\"top5\"").unwrap().is_infinite(), "{text}");
         let states: Vec<&str> = text.lines().filter(|l| l.contains("_state{") && l.ends_with(" 1")).collect();
         assert!(states.len() == 1 && states[0].contains("state=\"failed\""), "{text}");
-        // Each name once, with what it is and its type before its samples.
+        // Each name once, with its help and its type before its samples.
         let mut names = std::collections::BTreeSet::new();
         let mut at = "";
         for line in text.lines() {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// How a run stands.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
@@ -43,12 +43,12 @@ impl RunState {
     }
 }
 
-/// How long a run is to be.
+/// Planned length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunLength {
-    /// So many epochs.
+    /// Epochs.
     Epochs(u32),
-    /// So many steps.
+    /// Steps.
     Steps(u64),
 }
 
@@ -63,14 +63,14 @@ pub struct StepTimes {
     pub p90: f64,
 }
 
-/// What the folder of a run says of it.
+/// Summary of a run's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunSummary {
     /// The folder.
     pub path: PathBuf,
-    /// How it stands.
+    /// Its state.
     pub state: RunState,
-    /// What it ended by, where it failed.
+    /// Its error, if it failed.
     pub error: Option<String>,
     /// Name of the model.
     pub model: String,
@@ -100,13 +100,13 @@ pub struct RunSummary {
     pub set: BTreeMap<String, f64>,
     /// Of which metrics more (`max`) or less (`min`) is better, as the model says.
     pub better: BTreeMap<String, String>,
-    /// How long it is to be; none where nobody said.
+    /// Its planned length; none if it was not given.
     pub length: Option<RunLength>,
     /// Examples to train on.
     pub examples: usize,
     /// Cores, where `--cores` gave them.
     pub cores: Option<usize>,
-    /// What a step costs by the Plan; none of a run of an earlier version.
+    /// The costs of a step by the Plan; none for a run of an earlier version.
     pub costs: Option<RunCosts>,
     /// Steps done.
     pub steps: u64,
@@ -114,13 +114,13 @@ pub struct RunSummary {
     pub step_times: Option<StepTimes>,
     /// Wall time of all its steps.
     pub step_seconds: f64,
-    /// The epochs of which the end is reached.
+    /// The epochs that have ended.
     pub epochs: Vec<EpochPoint>,
     /// The steps after the last of these.
     pub rest: Option<EpochPoint>,
     /// The evaluations, in order.
     pub evaluations: Vec<EvaluationPoint>,
-    /// What a device gives to collectives in a step, in bytes.
+    /// Bytes that a device sends in collectives in a step.
     pub bytes_communicated: Option<u64>,
     /// The most resident memory of its first process; none before the first step.
     pub memory_bytes: Option<u64>,
@@ -139,7 +139,7 @@ impl RunSummary {
     /// The summary, and what is kept of its curves: they are large, and the summary is made of them anyway.
     fn with<T>(run: &Path, held: &HeldLocks, keep: &impl Fn(&RunCurves) -> T) -> Checked<(RunSummary, T)> {
         let settings = RunSettings::read(run)?;
-        // What is going on meanwhile is at worst seen as it was before.
+        // A run in progress is at worst seen in an earlier state.
         let running = lock_of(run).is_some_and(|lock| held.has(&lock));
         let curves = RunCurves::read(run)?;
         let kept = keep(&curves);
@@ -189,7 +189,7 @@ impl RunSummary {
         Ok((summary, kept))
     }
 
-    /// The epoch that was last done, or what of it is done.
+    /// The last epoch, or the finished part of it.
     pub fn last(&self) -> Option<&EpochPoint> {
         self.rest.as_ref().or(self.epochs.last())
     }
@@ -241,7 +241,7 @@ impl RunSummary {
     }
 }
 
-/// What has the least value, the first of equal ones; values that are no numbers do not count.
+/// The item with the least value, the first of equal ones; NaN does not count.
 fn least<T>(all: impl Iterator<Item = (T, f64)>) -> Option<T> {
     let mut best: Option<(T, f64)> = None;
     for (one, value) in all.filter(|(_, v)| !v.is_nan()) {
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!((at(6), at(10), at(20), at(30)), (None, Some(7), Some(14), Some(21)));
     }
 
-    /// What a report of a large sweep reads: with LONG set, 500 runs of 10,000 steps.
+    /// The reads of a report of a large sweep: with LONG set, 500 runs of 10,000 steps.
     #[test]
     fn many_long_runs_are_read_in_one_go() {
         let (runs, steps) = if std::env::var_os("LONG").is_some() { (500, 10_000) } else { (8, 1000) };

@@ -39,13 +39,13 @@ pub struct Devices {
     pub processes: Arc<Processes>,
     /// Time-outs of collectives between threads. Those between processes are the transport's own.
     pub timeouts: Timeouts,
-    /// What the first device of this process is; the others are the next ones.
+    /// The first device of this process; the others are the next ones.
     pub device: DeviceKind,
     /// Number of GPUs, where ranks may share them.
     pub gpus: Option<usize>,
-    /// How GPUs communicate.
+    /// The transport between GPUs.
     pub collectives: DeviceCollectives,
-    /// Where NVIDIA's libraries are.
+    /// Paths of NVIDIA's libraries.
     pub libraries: Paths,
     /// As it was asked for, to be noted with the run.
     pub asked: Asked,
@@ -65,7 +65,7 @@ impl Default for Devices {
     }
 }
 
-/// How the devices communicate, in the words of the command line.
+/// The devices' transport, in the words of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The transport: `threads`, `mpi`.
@@ -74,9 +74,9 @@ pub struct Asked {
     pub deterministic: bool,
     /// Seconds after which a collective is given up, where it was said.
     pub timeout: Option<u64>,
-    /// Where devices compute: `cpu`, `cuda`.
+    /// The kind of devices: `cpu`, `cuda`.
     pub device: String,
-    /// How GPUs communicate, where it was said.
+    /// The transport between GPUs, if it was given.
     pub collectives: Option<String>,
 }
 
@@ -142,7 +142,7 @@ const MOST_TRIED: usize = 12;
 pub(crate) struct LoadedProgram {
     /// The program.
     pub(crate) id: ProgramId,
-    /// What each device of this process needs of each input.
+    /// Needed ranges of each input on each device of this process.
     pub(crate) needs: Vec<Vec<LocalInput>>,
     /// The first of these devices.
     pub(crate) first: usize,
@@ -181,7 +181,7 @@ pub(crate) fn load(
     Ok(LoadedProgram { id, needs, first: cluster.ranks().start, examples, plan })
 }
 
-/// Where data is sought, and how strictly it is read.
+/// Folders of data, and the strictness of its checks.
 #[derive(Clone, Debug)]
 pub(crate) struct DataOptions<'a> {
     /// `--data`.
@@ -207,7 +207,7 @@ pub(crate) fn dataset(
     let bound = declared.filter(|i| wanted.inputs.is_none_or(|names| names.contains(i.name.as_str())));
     let inputs: Vec<_> = bound.cloned().collect();
     let places: Places = project.program.inputs.iter().map(|i| (i.0.name.clone(), i.2)).collect();
-    // Where data is sought, a set for all inputs comes before one for those that are read.
+    // In folders, a set for all inputs takes precedence over one for the inputs that are read.
     let all: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
     let mut source = meshwright_data::find(wanted.given, wanted.roots, &all)
         .or_else(|_| meshwright_data::find(wanted.given, wanted.roots, &inputs))?;

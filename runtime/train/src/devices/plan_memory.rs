@@ -1,4 +1,4 @@
-//! Whether devices have the memory that a Plan needs, and which layout would need less.
+//! The check of a Plan's memory on the devices, and layouts that need less.
 
 use crate::failure::Failure;
 use crate::project::Project;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// Compiles a program with further lines in its layout; none where these are not right.
 pub(crate) type WithLines<'a> = &'a dyn Fn(&str) -> Option<Plan>;
 
-/// How many values an error lists.
+/// Number of values that an error lists.
 const LISTED: usize = 5;
 
 /// Memory that several devices share, and how many they are.
@@ -24,7 +24,7 @@ pub(crate) struct MemoryShare {
     available: u64,
     /// Whose it is, where it is not the host's.
     of: Option<String>,
-    /// What may be taken beyond what is there.
+    /// Bytes beyond the available ones that may be used.
     slack: u64,
     /// Whether it is that of GPUs, which never make some values of a Plan.
     gpu: bool,
@@ -46,7 +46,7 @@ impl MemoryShare {
         gpus.into_iter().filter_map(share).collect()
     }
 
-    /// Where a GPU has a few percent less than is planned, it may still do: its allocator is not the Plan's.
+    /// With a few percent less than planned a GPU may still run the Plan: its allocator is not the Plan's.
     fn of_gpu(gpu: usize, devices: u64, available: u64) -> MemoryShare {
         let of = Some(format!("GPU {gpu}"));
         MemoryShare { devices, available, of, slack: available / 20, gpu: true }
@@ -89,8 +89,8 @@ fn peak_on_gpu(plan: &Plan) -> u64 {
 /// The compute capability of the GPUs that are compiled for: the values that a GPU never makes are the same for all.
 const H100: (u32, u32) = (9, 0);
 
-/// Whether devices can hold what a Plan needs; with `held`, parameters and states are there already. `other` compiles the same program
-/// otherwise.
+/// Checks that devices have the memory of a Plan; with `held`, parameters and states are there already. `other`
+/// compiles the same program with other lines.
 ///
 /// # Errors
 /// E0401 with the largest values, and with lines that would make it fit where some do.
@@ -118,7 +118,7 @@ pub(crate) fn plan_fits(
     .into())
 }
 
-/// Whether a device that has so much memory can hold what a step of a project needs; `plan` is that step's.
+/// Checks that a device with this memory can run a step of a project; `plan` is that step's.
 ///
 /// # Errors
 /// E0401 with the largest values, and with lines that would make it fit where some do.
@@ -132,8 +132,8 @@ pub fn fits_device(
     plan_fits(plan, &[share], false, Some(&|lines: &str| with_lines(project, sources, step, lines)))
 }
 
-/// Lines of a layout with which a step of a project, whose Plan is `plan`, needs at most so many bytes on a device, and the bytes that it
-/// needs then; none where none of those that are tried do.
+/// Lines of a layout with which a step of a project, whose Plan is `plan`, needs at most `most` bytes on a device, and
+/// its bytes then; none if no tried set of lines does.
 pub fn lines_that_fit_device(
     (project, sources): (&Project, &Sources),
     (step, plan): (&StepGraph, &Plan),
@@ -152,7 +152,8 @@ pub(crate) fn with_lines(
     project.with_more_rules(lines, sources)?.compile(step, sources).0.map(|c| c.plan)
 }
 
-/// Lines with which a program needs at most so much on a device, and how much that is; none where none of those that are tried do.
+/// Lines with which a program needs at most `most` bytes on a device, and its bytes then; none if no tried set of lines
+/// does.
 pub(crate) fn lines_for(plan: &Plan, most: u64, other: WithLines<'_>) -> Option<(Vec<String>, u64)> {
     let fitting = |lines: &str| other(lines).filter(|p| p.summary.peak_bytes <= most);
     lines_that_fit(plan, &fitting).map(|(lines, p)| (lines, p.summary.peak_bytes))
@@ -165,7 +166,7 @@ pub(crate) fn largest(values: &[PeakBuffer], which: &str) -> String {
     format!("of {} values that are {which}, the largest are {}", values.len(), list.join(", "))
 }
 
-/// The first of some sets of lines with which a program fits, those that cost the least time first, and its Plan then.
+/// The first set of lines with which a program fits, the cheapest in time first, and its Plan then.
 fn lines_that_fit(plan: &Plan, fitting: WithLines<'_>) -> Option<(Vec<String>, Plan)> {
     let recompute: Vec<String> = loops(plan).iter().map(|path| format!("recompute {path}.*")).collect();
     let parts = || (1..=6).map(|n| format!("microbatches {}", 1 << n));
@@ -271,7 +272,7 @@ mod tests {
         };
         let (_, named) = help.split_once("on a device: ").unwrap();
         let named: Vec<&str> = named.lines().next().unwrap().split('`').skip(1).step_by(2).collect();
-        // What it says is true.
+        // The advice is true.
         let with = peak_on_gpu(&other(&named.join("\n")).unwrap());
         assert!(
             with <= available + available / 20 && help.starts_with(&shown(with)),

@@ -7,16 +7,16 @@ use std::cmp::Ordering;
 /// A beam search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BeamSearch {
-    /// How many texts go on at a time.
+    /// Number of live texts.
     pub width: usize,
     /// The exponent of the length penalty; 0 compares the probabilities of whole texts.
     pub length_penalty: f64,
-    /// How many of the best are told.
+    /// Number of the best that are reported.
     pub results: usize,
 }
 
 impl BeamSearch {
-    /// What finished texts are compared by: the logarithm of the probability of `length` tokens over the penalty
+    /// Score of finished texts: the logarithm of the probability of `length` tokens over the penalty
     /// `((5 + length) / 6) ** exponent`.
     pub(super) fn score(&self, log_probability: f64, length: usize) -> f64 {
         log_probability / ((5 + length) as f64 / 6.0).powf(self.length_penalty)
@@ -31,13 +31,13 @@ pub(super) struct FinishedBeam {
 
 /// The search for one prompt.
 pub(super) struct PromptBeams {
-    /// Those that go on, the most probable first.
+    /// Live texts, the most probable first.
     live: Vec<Sequence>,
     /// For each of them the place of the one that it goes on from.
     parents: Vec<usize>,
-    /// The best of those that have ended, the best first.
+    /// The best finished texts, the best first.
     finished: Vec<FinishedBeam>,
-    /// What fills rows that no text needs.
+    /// Filler of rows without a text.
     filler: Sequence,
 }
 
@@ -88,7 +88,7 @@ impl PromptBeams {
         })
     }
 
-    /// Takes one token for each text that goes on, of which `logits` are the rows. `None` where a row is no numbers.
+    /// Takes one token for each live text, whose rows are `logits`. `None` if a row has NaN.
     pub(super) fn advance(&mut self, logits: &[Logits], search: BeamSearch, limits: Limits) -> Option<()> {
         // A text has one way to end, so at least half of these go on.
         let wanted = 2 * search.width;
@@ -137,7 +137,7 @@ impl PromptBeams {
         self.finished.truncate(search.width);
     }
 
-    /// Whether a text that goes on may yet be better than the worst that has ended. More tokens only make it less probable, and
+    /// Whether a live text may yet be better than the worst finished one. More tokens only make it less probable, and
     /// the longest has the least penalty.
     fn may_improve(&self, search: BeamSearch, limits: Limits) -> bool {
         let Some(best) = self.live.first() else { return false };
@@ -258,7 +258,7 @@ mod tests {
         let search = BeamSearch { width: 3, length_penalty: 0.0, results: 3 };
         let (found, rounds) = searched(search, 50, &[0]);
         assert!(found.len() == 3 && rounds < 30, "{rounds}");
-        // What favors length goes on to the end.
+        // A penalty that favors length runs to the end.
         let (_, longer) = searched(BeamSearch { length_penalty: 8.0, ..search }, 50, &[0]);
         assert!(longer > rounds, "{longer}");
     }

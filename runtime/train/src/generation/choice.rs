@@ -3,12 +3,12 @@
 use meshwright_plan::random::{Key, uniform01};
 use std::cmp::Ordering;
 
-/// How tokens are chosen.
+/// Choice of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sampling {
-    /// What numbers are divided by before they become probabilities; 0 takes the most probable token always.
+    /// Divisor of the logits; 0 always takes the most probable token.
     pub temperature: f64,
-    /// Only so many tokens, the most probable ones.
+    /// Number of the most probable tokens to choose from.
     pub top_k: Option<usize>,
     /// Only the most probable tokens that together have this probability.
     pub top_p: Option<f64>,
@@ -55,8 +55,8 @@ impl Sampling {
         Some((token as u32, logits.log_probability(token)))
     }
 
-    /// The token at `share` of the probability of those that may be chosen, in the order of their numbers: so it hardly
-    /// depends on the rounding of `logits`.
+    /// The token at `share` of the probability of the candidates, in the order of their numbers: so it hardly depends
+    /// on the rounding of `logits`.
     fn drawn(&self, logits: &[f64], greatest: f64, share: f64) -> usize {
         let weight = |token: usize| ((logits[token] - greatest) / self.temperature).exp();
         let mut may: Vec<(usize, f64)> = match self.top_k {
@@ -112,7 +112,7 @@ mod tests {
 
     const LOGITS: [f64; 5] = [0.0, 3.0, 1.0, 3.0, 2.0];
 
-    /// How often each token is drawn, of 4000.
+    /// Draws of each token, of 4000.
     fn counts(s: Sampling) -> [usize; 5] {
         let mut out = [0; 5];
         for at in 0..4000 {

@@ -25,7 +25,7 @@ impl TextEnd {
     }
 }
 
-/// Where texts end.
+/// Ends of texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// The token that ends a text.
@@ -39,14 +39,14 @@ pub(super) struct Limits {
 /// A text that was continued.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GeneratedText {
-    /// What was given.
+    /// The given text.
     pub prompt: String,
     /// The number of the prompt.
     pub number: usize,
     /// Of a beam search its place among the texts of its prompt, from 0, and what it is compared by: the logarithm of its
     /// probability over the length penalty.
     pub beam: Option<(usize, f64)>,
-    /// What follows it.
+    /// The generated text.
     pub text: String,
     /// The tokens that follow.
     pub tokens: Vec<u32>,
@@ -61,14 +61,14 @@ pub struct GeneratedText {
 pub(super) struct Sequence {
     /// All its tokens.
     pub(super) tokens: Vec<u32>,
-    /// How many were given.
+    /// Number of given tokens.
     given: usize,
     /// Positions that were computed.
     computed: usize,
     log_probability: f64,
     pub(super) ended: Option<TextEnd>,
     text: String,
-    /// Tokens whose text was told are those before the second; from the first on they tell how the next begins.
+    /// Reported tokens: text was emitted up to the second; from the first on they decide how the next one begins.
     told: (usize, usize),
 }
 
@@ -96,7 +96,7 @@ impl Sequence {
         self.computed.min(self.tokens.len() - 1).min(context - 1)
     }
 
-    /// Takes the token that follows those that were computed.
+    /// Adds the token that follows the computed ones.
     pub(super) fn push(&mut self, token: u32, log_probability: f64, limits: Limits) {
         let Limits { end, most, context } = limits;
         self.computed = self.tokens.len();
@@ -118,17 +118,17 @@ impl Sequence {
         self.log_probability
     }
 
-    /// How many tokens were added, the one that ends it too.
+    /// Number of added tokens, including the one that ends it.
     pub(super) fn length(&self) -> usize {
         self.tokens.len() - self.given + usize::from(self.ended == Some(TextEnd::EndToken))
     }
 
-    /// How many it may come to.
+    /// Greatest number of tokens.
     pub(super) fn longest(&self, limits: Limits) -> usize {
         limits.most.min((limits.context + 1).saturating_sub(self.given)).max(self.length())
     }
 
-    /// The text that is new. A character of which only some bytes are known waits for the rest, but at the end.
+    /// The new text. A character with only some of its bytes waits for the rest, except at the end.
     pub(super) fn text(&mut self, tokenizer: &TextTokenizer) -> Checked<String> {
         let (from, told) = self.told;
         let before = tokenizer.decode(&self.tokens[from..told])?;
@@ -143,7 +143,7 @@ impl Sequence {
         Ok(piece)
     }
 
-    /// What it came to; `None` where it goes on.
+    /// The finished text; `None` while it is live.
     pub(super) fn finished(self, (number, prompt): (usize, &str)) -> Option<GeneratedText> {
         let Sequence { mut tokens, given, text, log_probability, ended, .. } = self;
         let tokens = tokens.split_off(given);

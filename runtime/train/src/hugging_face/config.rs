@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Whether tensors are others under a second name, as their configurations say it.
+/// Key that ties tensors.
 pub(super) const TIE: &str = "tie_word_embeddings";
 
 /// The names of classes, by number.
@@ -24,13 +24,13 @@ pub(super) struct HfConfig {
     place: String,
 }
 
-/// What a configuration gives to a model.
+/// Sizes of a model by a configuration.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ModelSizes {
     pub(super) dims: BTreeMap<String, usize>,
     /// Dims that are not greater than this.
     pub(super) limits: BTreeMap<String, usize>,
-    /// What says that a dim is not greater, where the model would go on: a window of attention.
+    /// Keys that bound a dim, for example a window of attention.
     pub(super) windows: BTreeMap<String, (String, usize)>,
     pub(super) consts: BTreeMap<String, f64>,
     /// The key that a const is from, with its value.
@@ -88,7 +88,7 @@ impl HfConfig {
         self.get(TIE).and_then(|(_, v)| v.as_bool()).or_else(usual).unwrap_or_default()
     }
 
-    /// What says whether tied tensors are.
+    /// The key and value that decide about tied tensors, in words.
     pub(super) fn tie_text(&self) -> String {
         match self.get(TIE) {
             Some((key, value)) => format!("`{key}` = {value}"),
@@ -115,7 +115,7 @@ impl HfConfig {
             .map(Some)
     }
 
-    /// Keys with a value of which the map knows nothing.
+    /// Keys with a value that the map does not know.
     pub(super) fn unread(&self, map: &HfMap) -> Vec<String> {
         let mut out = Vec::new();
         for (key, value) in self.keys.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null()) {
@@ -164,7 +164,7 @@ impl HfConfig {
         }
     }
 
-    /// What the configuration says by a map.
+    /// Sizes by a map.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl HfConfig {
         if errors.is_empty() { Ok(out) } else { Err(errors) }
     }
 
-    /// What dims are not greater than.
+    /// Bounds of dims.
     fn bounds(&self, map: &HfMap, out: &mut ModelSizes) -> Vec<Diagnostic> {
         let mut errors = Vec::new();
         let all = map.limits().iter().map(|l| (l, false)).chain(map.windows().iter().map(|w| (w, true)));
@@ -294,7 +294,7 @@ impl HfConfig {
         }
     }
 
-    /// Consts, of which several keys may be one.
+    /// Consts, each from one or several keys.
     fn consts(&self, map: &HfMap, given: &[(String, f64)], out: &mut ModelSizes) -> Checked<()> {
         for (key, choice) in &map.choices {
             let (key, value) = match (self.get(key), choice.values.first()) {

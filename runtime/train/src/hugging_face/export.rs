@@ -21,14 +21,14 @@ use meshwright_runs::checkpoint::{AVERAGE, Checkpoint, Which, write_tensors};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-/// What is exported, and where to.
+/// The run to export, and the target.
 #[derive(Clone, Debug, Default)]
 pub struct HfExport {
     /// The folder of the run.
     pub run: PathBuf,
     /// Which of its checkpoints.
     pub which: Which,
-    /// Whether the moving average of each parameter that has one stands in its place.
+    /// Exports the moving average of each parameter that has one.
     pub averages: bool,
     /// A map, by name or file; by default the one for the model.
     pub map: Option<String>,
@@ -42,7 +42,7 @@ pub struct HfExport {
     pub most_bytes: u64,
 }
 
-/// What was exported.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct HfExported {
     /// The step of the checkpoint.
@@ -53,7 +53,7 @@ pub struct HfExported {
     pub tensors: usize,
     /// The files, by name.
     pub files: Vec<String>,
-    /// What else is worth knowing.
+    /// Other notes.
     pub notes: Vec<String>,
 }
 
@@ -192,7 +192,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a run was trained on, if it is still there.
+/// The data of a run's training, if it is still there.
 fn data_of(recorded: &Recorded, project: &Project, roots: &[PathBuf]) -> Option<Source> {
     let declared: Vec<InputDecl> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
     meshwright_data::find(Some(&recorded.data()?), roots, &declared).ok()
@@ -203,7 +203,7 @@ fn tokenizer_of(source: &Source) -> Option<TextTokenizer> {
     source.splits.values().find_map(|s| s.tokens.as_ref())?.files.tokenizer().ok()
 }
 
-/// The names of the positions along a dim: those of the data, those that the run has, or their numbers as transformers has them.
+/// The names of the positions along a dim: those of the data, of the run, or their numbers in the form of transformers.
 fn class_names(project: &Project, dim: &str, source: Option<&Source>, recorded: &Recorded) -> Vec<String> {
     let dims = &project.program.graph.dims;
     let count = dims.iter().find(|(_, n)| *n == dim).map_or(0, |(d, _)| dims.size(d));
@@ -213,7 +213,7 @@ fn class_names(project: &Project, dim: &str, source: Option<&Source>, recorded: 
     known.unwrap_or_else(|| (0..count).map(|i| format!("LABEL_{i}")).collect())
 }
 
-/// Writes tensors to one file, or to several of at most so many bytes with an index; gives the names of the files.
+/// Writes tensors to one file, or to several of at most `most` bytes with an index; gives the names of the files.
 fn write_weights(groups: &[TensorGroup], reader: &Reader, folder: &Path, most: u64) -> Checked<Vec<String>> {
     let sizes: Vec<(String, u64)> =
         groups.iter().flat_map(|g| g.names().into_iter().map(|n| (n, g.bytes()))).collect();

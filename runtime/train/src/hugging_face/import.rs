@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// Examples in a batch that a training may begin with.
 const TRAINED_BATCH: usize = 8;
 
-/// What is imported, and what becomes of it.
+/// The import and its target.
 #[derive(Clone, Debug, Default)]
 pub struct HfImport {
     /// The folder of the checkpoint.
@@ -43,7 +43,7 @@ pub struct HfImport {
     pub arguments: Vec<String>,
 }
 
-/// What was imported.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct HfImported {
     /// The name of the model.
@@ -54,9 +54,9 @@ pub struct HfImported {
     pub dims: BTreeMap<String, usize>,
     /// The consts that it sets.
     pub consts: BTreeMap<String, f64>,
-    /// What a training has to choose, with a beginning: examples in a batch, the length of sequences.
+    /// Sizes that a training must choose, with a first value: examples in a batch, the length of sequences.
     pub training: BTreeMap<String, usize>,
-    /// What else is worth knowing.
+    /// Other notes.
     pub notes: Vec<String>,
 }
 
@@ -93,7 +93,8 @@ pub fn import_hf(options: &HfImport, sources: &mut Sources) -> Result<HfImported
     tie(&config, &map, &mut source, &place)?;
     let all = targets(&project);
     let names = source.names();
-    // What the model does not have at these consts needs no tensor; one that is there all the same is named below.
+    // Parameters that the model lacks at these consts need no tensor; a tensor that is there all the same is named
+    // below.
     let rules = map.names.of_paths(all.iter().map(|t| t.path.as_str()));
     let taken = Initializer::with(source, place.clone(), &rules, &all)?;
     complete(&taken, &all, &map)?;
@@ -140,7 +141,7 @@ pub fn import_hf(options: &HfImport, sources: &mut Sources) -> Result<HfImported
     })
 }
 
-/// What is worth knowing of a configuration: what no rule reads, and where the model is another one.
+/// Notes on a configuration: keys without a rule, and differences of the model.
 fn notes(config: &HfConfig, map: &HfMap, sizes: &ModelSizes) -> Vec<String> {
     let unread = config.unread(map);
     let mut notes = Vec::new();
@@ -267,7 +268,7 @@ fn extra(left: &[&str], place: &str, taken: &BTreeSet<&str>, map: &HfMap) -> Dia
     d.help("without them it would be another model; a map of your own may leave them out: `dropped`, and `--map FILE`")
 }
 
-/// How the run would have begun if it had trained.
+/// The options of a run that would have trained from this.
 fn lasting(options: &HfImport) -> TrainOptions {
     TrainOptions {
         folder: options.folder.clone(),

@@ -30,7 +30,7 @@ pub(super) struct HfMap {
     ignored: Vec<String>,
     /// Tensors that are not read since the model does not have them.
     dropped: Vec<String>,
-    /// What their tokenizer gives to the model.
+    /// Inputs of the model that their tokenizer makes.
     pub(super) inputs: Vec<String>,
     /// Rules for the tensors.
     weights: String,
@@ -54,7 +54,7 @@ pub(super) struct HfMap {
     /// Consts that the model has for this class.
     #[serde(default)]
     pub(super) set: BTreeMap<String, f64>,
-    /// What keys are that are absent: a number, or a product of other keys.
+    /// Defaults of absent keys: a number, or a product of other keys.
     #[serde(default)]
     absent: BTreeMap<String, toml::Value>,
     /// The dim that `id2label` names the positions of.
@@ -75,7 +75,7 @@ pub(super) struct HfMap {
     /// `only`, likewise.
     #[serde(skip)]
     pub(super) limited: BTreeMap<String, Vec<Value>>,
-    /// How messages call it.
+    /// Its name in messages.
     #[serde(skip)]
     place: String,
 }
@@ -166,7 +166,7 @@ impl HfMap {
         std::iter::once(&self.class).chain(&self.other_classes).map(String::as_str)
     }
 
-    /// How messages call it.
+    /// Its name in messages.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
@@ -179,12 +179,12 @@ impl HfMap {
         &self.dims
     }
 
-    /// Whether a key, or an alternative of one, says how large a dim is.
+    /// True if a key, or an alternative of one, gives the size of a dim.
     pub(super) fn reads(&self, key: &str) -> bool {
         self.dims.keys().any(|k| k.split('|').any(|one| one == key))
     }
 
-    /// Whether anything is known of a key, which may be a path.
+    /// True if the map knows a key, which may be a path.
     pub(super) fn knows(&self, key: &str) -> bool {
         let keys = self.dims.keys().chain(self.limits.keys()).chain(self.windows.keys());
         let keys = keys.chain(self.consts.keys()).chain(self.choices.keys()).chain(self.absent.keys());
@@ -215,7 +215,7 @@ impl HfMap {
         Some(&choice.set)
     }
 
-    /// What a const is in a model that does not have it.
+    /// The value of a const in a model that does not have it.
     pub(super) fn without(&self, name: &str) -> Option<f64> {
         if self.set.contains_key(name) || self.choices.values().any(|c| c.set == name) {
             return Some(0.0);

@@ -1,4 +1,4 @@
-//! Tokenizers beside weights: the files that come with a checkpoint, and those that are written with one.
+//! Tokenizers of checkpoints: the files that come with one, and those that are written with one.
 
 use super::map::HfMap;
 use meshwright_data::corpus::TextTokenizer;
@@ -17,13 +17,13 @@ use std::path::Path;
 /// The tokenizer.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
-/// What else says how it is used.
+/// Files on its use.
 const BESIDE: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
 /// The largest of these files.
 const MOST_BYTES: u64 = 1 << 28;
 
-/// The files of a checkpoint's tokenizer, by name, and what is to be said of it for a model with so many tokens.
+/// The files of a checkpoint's tokenizer, by name, and notes for a model with this number of tokens.
 pub(super) fn tokenizer_of(
     from: &Path,
     vocab: Option<usize>,
@@ -49,7 +49,7 @@ pub(super) fn tokenizer_of(
     Ok((files, few.map(|n| format!("the tokenizer has {known} tokens, and the model {n}"))))
 }
 
-/// Whether a list of word pieces is of text with capitals.
+/// Whether a list of word pieces is case-sensitive.
 fn cased(folder: &Path) -> bool {
     let config = text_of(folder, BESIDE[0]).ok().flatten();
     let value: Option<Value> = config.and_then(|c| serde_json::from_str(&c).ok());
@@ -81,7 +81,7 @@ fn text(opened: io::Result<File>, path: &Path) -> Checked<Option<String>> {
     }
 }
 
-/// The files of a tokenizer as they are written: those that came with a run, or those that are made of one.
+/// The files of a tokenizer in their written form: the run's own, or generated ones.
 pub(super) struct TokenizerFiles {
     /// By name.
     pub(super) files: BTreeMap<String, String>,

@@ -12,20 +12,20 @@ use meshwright_runs::checkpoint::TensorSource;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a parameter, or a part of it, is made of.
+/// Source of a parameter, or of a part of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ingredients {
     /// The positions here, along each dim.
     pub(crate) region: Vec<Range<usize>>,
     /// Names in the file: one, or one of each layer.
     pub(crate) names: Vec<String>,
-    /// How each is turned.
+    /// Transformation of each.
     pub(crate) view: View,
     /// Whether they are stacked along the first dim here.
     pub(crate) stacked: bool,
 }
 
-/// What is taken, by path: where parts have positions in common the first counts.
+/// Parts by path: if parts share positions, the first counts.
 pub(crate) type Taken = BTreeMap<String, Vec<Ingredients>>;
 
 /// The tensor of each target that has one, and what does not fit.
@@ -63,7 +63,7 @@ pub(crate) fn choose(
     (taken, errors)
 }
 
-/// What a target is made of, where the tensor `name` is there, or that of its first layer.
+/// Source of a target, if the tensor `name` is there, or that of its first layer.
 fn ingredients(
     source: &TensorSource,
     place: &str,
@@ -113,7 +113,7 @@ fn ingredients(
     }
 }
 
-/// A rule of which no tensor is there.
+/// Error of a rule without a tensor.
 fn missing(source: &TensorSource, place: &str, rule: &NameRule) -> Diagnostic {
     let names = source.names();
     let old = of_layer(&rule.olds[0], 0);
@@ -165,7 +165,7 @@ fn no_fit(
     }
 }
 
-/// What two shapes have in common from the first position on; none where their dims are not as many.
+/// The common positions of two shapes from the first one on; none if they differ in the number of dims.
 fn common(has: &[usize], wants: &[usize]) -> Option<Vec<Range<usize>>> {
     let both = has.iter().zip(wants).map(|(a, b)| 0..*a.min(b));
     (has.len() == wants.len() && !has.contains(&0)).then(|| both.collect())

@@ -37,14 +37,14 @@ use region::{cover, shown};
 use std::collections::BTreeSet;
 use view::runs;
 
-/// What is taken of a file.
+/// Values that are taken from a file.
 #[derive(Debug)]
 pub(crate) struct Initializer {
     source: TensorSource,
-    /// Where it is, in words.
+    /// Its place, in words.
     place: String,
     taken: Taken,
-    /// What was taken and what is drawn, in words.
+    /// Taken and drawn parameters, in words.
     notes: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl Initializer {
         self.taken.keys().cloned().collect()
     }
 
-    /// What is taken, and what is drawn.
+    /// Taken and drawn parameters.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }
@@ -102,7 +102,7 @@ impl Initializer {
         self.taken.get(&t.path).is_some_and(|of| whole(of, &t.shape))
     }
 
-    /// The paths of which a part gets its values.
+    /// The paths that are taken in part.
     fn in_part(&self, states: &[StateInfo]) -> Vec<String> {
         let part = |s: &&StateInfo| self.taken.get(&s.name).is_some_and(|of| !whole(of, &s.shape));
         states.iter().filter(part).map(|s| s.name.clone()).collect()
@@ -132,7 +132,7 @@ impl Initializer {
         let width = dtype.bytes();
         let empty = || vec![0; shape.iter().product::<usize>() * width];
         let mut all = drawn.map_or_else(empty, |d| d.data);
-        // Where parts have positions in common, the first counts.
+        // If parts share positions, the first counts.
         for part in parts.iter().rev() {
             let Some(RawTensor { data, .. }) = self.piece(part, dtype)? else { return Ok(None) };
             let mut from = 0;
@@ -146,7 +146,7 @@ impl Initializer {
         Ok(Some(RawTensor { dtype, shape: shape.to_vec(), data: all }))
     }
 
-    /// What a part is made of.
+    /// Values of a part.
     fn piece(&self, part: &Ingredients, dtype: DType) -> Checked<Option<RawTensor>> {
         let Ingredients { region, names, view, stacked } = part;
         let shape: Vec<usize> = region.iter().map(std::ops::Range::len).collect();
@@ -180,7 +180,7 @@ impl Initializer {
     }
 }
 
-/// Sets the devices' parameters and states of these paths, of which the first process has the values.
+/// Sets the devices' parameters and states of these paths to the first process's values.
 pub(crate) fn initialize(
     cluster: &Cluster,
     from: Option<&Initializer>,

@@ -15,9 +15,9 @@ pub(crate) struct NameRule {
     pub(crate) region: RegionOf,
     /// The names that it may have in the file; the first is the one that is written.
     pub(crate) olds: Vec<String>,
-    /// What of the tensor is taken, and how it is turned.
+    /// The part of the tensor, and its transformation.
     pub(crate) view: View,
-    /// Whether the model may lack what it is for.
+    /// The model may lack its parameter.
     pub(crate) optional: bool,
 }
 
@@ -58,12 +58,12 @@ impl NameRule {
         Ok(NameRule { text: text.into(), new: new.into(), region, olds, view, optional: false })
     }
 
-    /// Whether it is for what has that name here.
+    /// True if it is for a parameter of that name here.
     pub(crate) fn matches(&self, name: &str) -> bool {
         matched(&self.new, name).is_some()
     }
 
-    /// Whether it is for what has that name in the file.
+    /// True if it is for a tensor of that name in the file.
     pub(crate) fn is_of(&self, name: &str) -> bool {
         self.olds.iter().any(|old| matched(old, name).is_some())
     }
@@ -156,7 +156,7 @@ pub(super) fn renamed(from: &str, to: &str, name: &str) -> Option<String> {
     Some(parts.fold(first, |all, part| all + stars.next().unwrap_or_default() + part))
 }
 
-/// What the stars of a pattern are in a name; the first are as short as can be.
+/// The texts of a pattern's stars in a name; the first are as short as possible.
 pub(crate) fn matched<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
     let Some((before, after)) = pattern.split_once('*') else {
         return (pattern == name).then(Vec::new);
@@ -166,7 +166,7 @@ pub(crate) fn matched<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> 
     let last = parts.pop()?;
     let mut stars = Vec::with_capacity(parts.len() + 1);
     for part in parts {
-        // Where it first stands: what is left for the other stars is then as long as can be.
+        // The first occurrence leaves the longest text to the other stars.
         let (star, behind) = rest.split_once(part)?;
         stars.push(star);
         rest = behind;

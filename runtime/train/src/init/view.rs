@@ -1,20 +1,20 @@
-//! How a tensor of another framework becomes one of the model, and how it becomes itself again: a part of it, its dims in another
-//! order, and then other dims that hold the same elements.
+//! The transformation of another framework's tensor to the model's, and back: a part of it, a permutation of its dims,
+//! and then other dims for the same elements.
 
 use meshwright_files::RawTensor;
 use meshwright_files::tensor::permuted;
 use std::ops::Range;
 
-/// What of a tensor is taken and how it is turned; in this order.
+/// Part and transformation of a tensor, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct View {
-    /// What is taken along each dim of the file, the first first; all of the dims that are not listed.
+    /// The part along each dim of the file, in their order; all of the dims that are not listed.
     pub(crate) parts: Vec<DimPart>,
     pub(crate) order: DimOrder,
     pub(crate) reshape: Reshape,
 }
 
-/// What is taken along a dim.
+/// The part along a dim.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DimPart {
     /// `..`
@@ -39,14 +39,14 @@ pub(crate) enum DimOrder {
     Of(Vec<usize>),
 }
 
-/// Whether the elements get other dims.
+/// Change of dims.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Reshape {
     #[default]
     No,
     /// Any that hold as many.
     Any,
-    /// Each dim of the file becomes so many dims here.
+    /// Each dim of the file becomes this number of dims.
     Into(Vec<usize>),
 }
 
@@ -100,7 +100,7 @@ impl DimPart {
         }
     }
 
-    /// Its positions along the dim of the file of which it is `size` elements.
+    /// Its positions along the dim of the file, of which it has `size` elements.
     fn of_whole(&self, size: usize) -> Range<usize> {
         match self {
             DimPart::All => 0..size,
@@ -110,7 +110,7 @@ impl DimPart {
         }
     }
 
-    /// How long that dim is, as far as this part knows.
+    /// Length of that dim, as far as this part knows it.
     fn whole(&self, size: usize) -> usize {
         match self {
             DimPart::Share(_, of) => of * size,
@@ -124,7 +124,7 @@ impl View {
     ///
     /// # Errors
     ///
-    /// Where it has not these parts or dims.
+    /// If it lacks these parts or dims.
     pub(crate) fn shape(&self, shape: &[usize]) -> Result<Vec<usize>, String> {
         let taken: Vec<usize> = self.ranges(shape)?.iter().map(Range::len).collect();
         let order = self.order(taken.len());
@@ -188,7 +188,7 @@ impl View {
         }
     }
 
-    /// What is taken along each dim.
+    /// The range along each dim.
     fn ranges(&self, shape: &[usize]) -> Result<Vec<Range<usize>>, String> {
         if self.parts.len() > shape.len() {
             return Err(format!("it is {shape:?}, not of {} dims or more", self.parts.len()));
@@ -228,7 +228,7 @@ impl View {
 /// A part of a tensor of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SourcePart {
-    /// Where it lies along each dim.
+    /// Its range along each dim.
     pub(crate) ranges: Vec<Range<usize>>,
     /// The shape of the tensor, as far as the part knows it.
     pub(crate) whole: Vec<usize>,

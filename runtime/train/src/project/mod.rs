@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the user gave.
+/// The user's options.
 #[derive(Clone, Debug, Default)]
 pub struct ProjectOptions {
     /// A shipped model's name or a file.
@@ -43,17 +43,17 @@ pub struct ProjectOptions {
     pub preset: Option<String>,
     /// Arithmetic type, where it is not the model's own.
     pub precision: Option<DType>,
-    /// What training steps tell beside their losses.
+    /// Reports of training steps besides their losses.
     pub reports: Reports,
-    /// Whether evaluations and predictions read the parameters themselves, not their moving averages.
+    /// Evaluations and predictions read the parameters themselves, not their moving averages.
     pub no_ema: bool,
-    /// Whether collectives run in one go, not while later steps compute.
+    /// Collectives are blocking, and do not overlap with later steps.
     pub no_overlap: bool,
-    /// Whether losses are computed for all rows at once, as other systems do.
+    /// Losses are computed for all rows at once, as other systems do.
     pub whole_losses: bool,
     /// The number of devices that the mesh must have.
     pub expect_devices: Option<usize>,
-    /// Whether to note what a layout that ships says of dims and paths that the model lacks.
+    /// Notes the rules of a shipped layout on dims and paths that the model lacks.
     pub verbose: bool,
     /// Texts to take for the files of these paths, in place of reading them.
     pub texts: BTreeMap<String, String>,
@@ -116,13 +116,13 @@ impl Project {
         minimized.or(self.program.losses.first()).map(|l| l.name.as_str())
     }
 
-    /// What an evaluation reports beside the loss: the other losses, and the metrics.
+    /// The values that an evaluation reports besides the loss: the other losses, and the metrics.
     pub fn metrics(&self) -> impl Iterator<Item = &str> {
         let all = self.program.losses.iter().chain(&self.program.metrics);
         all.map(|l| l.name.as_str()).filter(|n| Some(*n) != self.loss())
     }
 
-    /// What the command line sets.
+    /// The settings of the command line.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -158,7 +158,7 @@ impl Project {
         Some(sequences.dims[1..].iter().map(|d| dims.size(*d)).product())
     }
 
-    /// How often the text was resolved for this project and all that were made of it or that it was made of.
+    /// Number of times that the text was resolved for this project and its relatives.
     pub fn resolutions(&self) -> usize {
         self.resolutions.load(Ordering::Relaxed)
     }
@@ -179,7 +179,7 @@ impl Project {
     /// program as a number: see [`Project::resolutions`].
     ///
     /// # Errors
-    /// Where the model does not resolve with these sizes, as when another dim is a part of one of these.
+    /// If the model does not resolve with these sizes, as when another dim is a part of one of these.
     pub fn with_sizes(&self, sizes: &[(String, usize)]) -> Result<Project, Vec<Diagnostic>> {
         let mut settings = self.settings.clone();
         settings.dims.extend(sizes.iter().cloned());
@@ -306,7 +306,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         out.extend(found);
         program
     });
-    // Mistakes in the layout's text are told beside those of the model.
+    // Errors in the layout's text are reported with those of the model.
     let rules = Rules::read(options, sources, files, out);
     let (program, file, rules) = (program?, file?, rules?);
     // A preset has a shorter name too, and a run is to have one.
@@ -341,13 +341,13 @@ fn unknown_metric(options: &ProjectOptions, program: &Program) -> Option<Diagnos
 struct Rules {
     mesh: Option<MeshOption>,
     file: LayoutFile,
-    /// Where the rules come from.
+    /// Origin of the rules.
     origin: Origin,
     /// Their text, if there is one.
     text: Option<FileId>,
 }
 
-/// Where rules come from.
+/// Origin of rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// The command line: they are for this model.
@@ -384,7 +384,7 @@ impl Rules {
     ) -> Option<Layout> {
         let shared = self.origin != Origin::Own;
         let (layout, mut found) = layout(&self.file, self.mesh.as_ref(), program, shared);
-        // What a file that ships says of other models is no news.
+        // Rules of a shipped file on other models are not worth a note.
         if self.origin == Origin::Shipped && !options.verbose {
             found.retain(|d| d.severity != Severity::Note);
         }

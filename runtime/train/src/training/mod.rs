@@ -27,18 +27,18 @@ use meshwright_runs::run_dir::tokenizer_in;
 use meshwright_runs::settings::InitFrom;
 use std::path::PathBuf;
 
-/// What a run is asked to do.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct TrainOptions {
     /// `--data`.
     pub data: Option<String>,
-    /// Where a run that goes on has found its data, where nothing else is said.
+    /// Folder in which a continued run has found its data, if none is given.
     pub data_found: Option<String>,
     /// Let data pass that is infinite or not a number.
     pub allow_nonfinite: bool,
-    /// How many epochs; with neither, as many as the run where one is resumed, else one. `steps` takes precedence.
+    /// Number of epochs; with neither, that of the run if one is resumed, otherwise one. `steps` takes precedence.
     pub epochs: Option<u32>,
-    /// How many steps.
+    /// Number of steps.
     pub steps: Option<u64>,
     /// Seed of initial values and of the order of examples. Without one it is the run's where one is resumed, else 0.
     pub seed: Option<u64>,
@@ -63,9 +63,9 @@ pub struct TrainOptions {
     pub policies: PolicySettings,
     /// The checkpoint to continue from.
     pub from: Which,
-    /// Where first values come from, of a run that begins.
+    /// Source of first values, for a run that begins.
     pub init: Option<InitFrom>,
-    /// What else the events are written as.
+    /// Other sinks of events.
     pub logs: Vec<LogFormat>,
     /// A file that always says how the run stands, in the text format of Prometheus. The first process writes it.
     pub metrics_file: Option<PathBuf>,
@@ -108,7 +108,7 @@ impl TrainOptions {
     }
 }
 
-/// What a run reports while it goes on.
+/// Report of a run in progress.
 #[derive(Debug)]
 pub enum Progress<'a> {
     /// Once, before the first step.
@@ -127,9 +127,9 @@ pub enum Progress<'a> {
         examples: usize,
         /// Whether there is a set that is evaluated while it trains.
         evaluates: bool,
-        /// What is probably not meant.
+        /// Probable mistakes.
         warnings: Vec<String>,
-        /// What else is worth knowing.
+        /// Other notes.
         notes: Vec<String>,
     },
     /// An event, with its line of `metrics.jsonl`.
@@ -174,7 +174,7 @@ pub enum Progress<'a> {
         checked: u64,
         /// The last step.
         step: u64,
-        /// What is not finite, in words.
+        /// The value that is not finite, in words.
         why: &'a str,
     },
     /// Something that is no reason to end the run.
@@ -188,7 +188,7 @@ pub enum Progress<'a> {
     },
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Finished {
     /// Steps done, since the beginning.
@@ -201,7 +201,7 @@ pub struct Finished {
     pub eval: Option<metrics::Evaluation>,
     /// The split that it was made on.
     pub eval_set: &'static str,
-    /// What was measured at the end on the test set, where the evaluations before it are on a validation set.
+    /// Evaluation on the test set at the end, if earlier evaluations are on a validation set.
     pub test: Option<metrics::Evaluation>,
     /// Whether it was stopped from outside.
     pub interrupted: bool,

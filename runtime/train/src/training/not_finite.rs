@@ -1,6 +1,6 @@
-//! Why a loss is infinite or not a number. The step is run again, from the last state that is known, with checks: on a Plan in
-//! which every value has a buffer of its own, each is looked at when it is made. Of those that the loss comes from, the first that
-//! is not finite is named.
+//! Why a loss is infinite or NaN. The step is run again, from the last known state, with checks: on a Plan in which
+//! every value has a buffer of its own, each is examined when it is computed. The result names the first ancestor of
+//! the loss that is not finite.
 
 use crate::devices::consensus::{agree_on_result, synchronized_stop};
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, restore};
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is not finite after a step, so that the run ends.
+/// A value that is not finite after a step, so that the run ends.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NotFinite {
     step: u64,
@@ -41,7 +41,8 @@ enum What {
 }
 
 impl NotFinite {
-    /// What a step has told that is not finite. Norms of `f16` may be infinite: such a step is made again with another scale.
+    /// A measurement of a step that is not finite. Norms of `f16` may be infinite: such a step is repeated with another
+    /// scale.
     pub(crate) fn of(measured: &StepMetrics) -> Option<NotFinite> {
         let step = measured.step;
         if !measured.loss.is_finite() {
@@ -64,7 +65,7 @@ impl NotFinite {
         NotFinite { step, what: What::State(name, notes) }
     }
 
-    /// What it is, in words.
+    /// Its description.
     fn message(&self, loss: &str) -> String {
         let step = self.step;
         let of = |name: &str| name.strip_prefix(GRADIENT_NORM)?.strip_prefix('_').map(String::from);
@@ -84,7 +85,7 @@ impl NotFinite {
     /// The first step that may have made it, where the state after `saved` is known.
     fn looked_at(&self, saved: u64) -> u64 {
         match self.what {
-            // Nothing has told of it meanwhile.
+            // No measurement has reported it meanwhile.
             What::State(..) => saved,
             // The loss shows what the step before did to the parameters.
             _ => self.step.saturating_sub(2).max(saved),
@@ -116,7 +117,7 @@ struct Culprit {
     path: String,
     span: Span,
     is: Finiteness,
-    /// What it was made from, each with what it was; `None` of what a step begins with.
+    /// Its operands, each with its finiteness; `None` for a value at the begin of a step.
     operands: Option<Vec<(String, Finiteness)>>,
     /// The function that is infinite at a point, where it was one.
     pole: Option<Pole>,
@@ -126,7 +127,7 @@ struct Culprit {
     not_a_number: Option<(String, Span)>,
 }
 
-/// What running a step again has shown.
+/// Outcome of running a step again.
 enum Outcome {
     Found(Culprit),
     /// All was finite: whatever it was did not come again.
@@ -138,7 +139,7 @@ enum Outcome {
     },
 }
 
-/// How long steps are run again to come to the one that is looked at.
+/// Limit for running steps again up to the examined one.
 const MOST_TIME: Duration = Duration::from_secs(600);
 
 impl<'a> Rerun<'a> {
@@ -163,7 +164,7 @@ impl<'a> Rerun<'a> {
         let declared = self.project.program.train.as_ref().map(|t| t.loss());
         let step = found.step;
         let message = found.message(declared.map_or("the loss", |d| d.name.as_str()));
-        // What follows may take long, and be cut off.
+        // The next part may take long, and be cut off.
         let checked = found.looked_at(self.saved);
         progress(Progress::RunningAgain { from: self.saved, checked, step, why: &message });
         let culprit = self.culprit(cluster, found);
@@ -374,7 +375,7 @@ impl Trail<'_> {
             }
             todo.extend(made_by.iter().flat_map(|s| &s.reads).map(|o| o.buf).filter(bad));
         }
-        // What a step begins with is before all that it makes.
+        // Values at the begin of a step come before its results.
         let (maker, buf) = *reached.first()?;
         let nan = reached.iter().find(|(_, b)| self.of(*b) == Finiteness::NotANumber);
         let name = |buf: BufId| self.named(buf, makers.get(&buf).copied());
@@ -404,7 +405,7 @@ impl Trail<'_> {
         Some(Culprit { step, path, span, is, operands, pole, growth, not_a_number })
     }
 
-    /// What is not finite and told by it.
+    /// Reported values that are not finite.
     fn ends(&self, what: &What) -> Vec<BufId> {
         let plan = self.plan;
         let bad = |buf: &BufId| self.of(*buf) != Finiteness::Finite;

@@ -1,5 +1,5 @@
-//! Functions that are infinite at a point, or whose derivative is: which of them made a value that is not finite of finite ones, and
-//! what to write in its place.
+//! Functions that are infinite at a point, or whose derivative is: which one turned finite values into one that is not,
+//! and a remedy.
 
 use crate::project::Project;
 use crate::training::guards::Guard;
@@ -34,7 +34,7 @@ const FUNCTIONS: [PoleFunction; 7] = [
 /// Operands of a value that was computed again are compared with those of the first computation this far.
 const DEPTH: usize = 4;
 
-/// What made a value that is not finite of finite ones.
+/// A function that turned finite values into one that is not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pole {
     function: &'static PoleFunction,
@@ -65,16 +65,16 @@ impl Pole {
         }
     }
 
-    /// What it stands behind, and what to write there; the loss may have `shown` its value.
+    /// The function and a remedy behind it; the loss may have `shown` its value.
     pub(crate) fn help_behind(&self, sources: &Sources, shown: bool) -> Option<String> {
         let guard = self.guard.filter(|guard| guard.holds(shown && !self.of_derivative));
         guard.map(|guard| guard.help(sources, self.function.name))
     }
 
-    /// What it is, and what to write.
+    /// The function and a remedy.
     pub(crate) fn help(&self, float: DType) -> String {
         let PoleFunction { name, at, away, .. } = self.function;
-        // What a half type can tell from 0, and whose inverse it has.
+        // The smallest number that a half type distinguishes from 0, and whose inverse it has.
         let number = match (float, *name) {
             // Numbers near -1 are farther apart.
             (DType::F16, "log1p") => "1e-3",
@@ -115,7 +115,7 @@ pub(crate) fn guarded_growth(graph: &Graph, id: Id) -> Option<(&'static str, Gua
     Some((op.name(), Guard::of(graph, first)?))
 }
 
-/// The values of the forward pass that the expression of a value makes, of which it is one or is computed.
+/// The values of the forward pass that a value's expression computes, or the value itself.
 fn forward_of(graph: &Graph, id: Id) -> impl Iterator<Item = Id> {
     let at = |x: &Id| (graph.node(*x).origin.phase, graph.node(*x).origin.span);
     let span = graph.node(id).origin.span;
@@ -162,7 +162,7 @@ fn outside_of_stacks(graph: &Graph, mut id: Id) -> Id {
     id
 }
 
-/// What helps against steps that are too large, and is not in the model yet.
+/// A remedy against large steps that the model does not have yet.
 pub(crate) fn smaller_steps(project: &Project) -> &'static str {
     let clips = project.program.train.as_ref().is_some_and(|t| t.clip.is_some());
     if clips {

@@ -1,4 +1,4 @@
-//! What a run begins with: what all processes must agree on, and the run's folder, which the first process alone touches.
+//! The begin of a run: agreement of all processes, and the run's folder, which the first process alone touches.
 
 use crate::devices::{compiled, dataset};
 use crate::estimates::run_estimate;
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What every process needs before a run can begin.
+/// Needs of every process before a run can begin.
 pub(crate) struct Requirements {
     pub(crate) plan: Plan,
     pub(crate) set: Arc<Dataset>,
@@ -79,7 +79,7 @@ impl Requirements {
         Ok(Requirements { plan, set, validation, test, examples })
     }
 
-    /// What all processes of a run must be asked for alike, by name.
+    /// Settings that all processes of a run must share, by name.
     pub(crate) fn asked(
         &self,
         project: &Project,
@@ -98,7 +98,7 @@ impl Requirements {
         }
         asked.insert("its policies".into(), format!("{:?}, {:?}", options.saves, options.evaluation));
         asked.insert("`--from`".into(), format!("{:?}", options.from));
-        // Where it lies may differ, since the first process alone writes it.
+        // Its path may differ, since the first process alone writes it.
         asked.insert("`--metrics-file`".into(), options.metrics_file.is_some().to_string());
         asked.insert("`--init`".into(), format!("{:?}", options.init));
         asked
@@ -132,24 +132,24 @@ fn held_out(set: &Dataset, share: f64, has_own: bool) -> Result<(Dataset, Datase
     })
 }
 
-/// What all processes of any command must have alike, by name.
+/// Settings that all processes of any command must share, by name.
 pub(crate) fn common(plan: &Plan) -> BTreeMap<String, String> {
     let version = env!("CARGO_PKG_VERSION").to_string();
     BTreeMap::from([("the plan".to_string(), plan.hash().to_string()), ("the version".to_string(), version)])
 }
 
-/// What the first process found in the folder of a run.
+/// The first process's reading of a run's folder.
 pub(crate) struct Session {
     pub(crate) run: Option<RunDir>,
     pub(crate) resumed: Option<Checkpoint>,
     pub(crate) initializer: Option<Initializer>,
     pub(crate) notes: Vec<String>,
-    /// Where first values came from when the run began.
+    /// Source of first values when the run began.
     init: Option<InitFrom>,
     start: StartPoint,
 }
 
-/// Where a run stands, and how far it is to go: what the first process tells the others.
+/// Position and length of a run, sent by the first process to the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StartPoint {
     pub(crate) seed: u64,
@@ -225,8 +225,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes from the log what a checkpoint does not know: the evaluations, and whether the end of the epoch at hand was told
-    /// after the checkpoint was made.
+    /// Reads from the log facts that a checkpoint lacks: the evaluations, and whether the end of the current epoch was
+    /// logged after the checkpoint was made.
     fn reads_log(&mut self, dir: &RunDir, set: &str) -> Result<(), Failure> {
         let Some(meta) = &mut self.start.at else { return Ok(()) };
         let log = summary(&dir.metrics_text()?, meta.step, set, meta.log.as_ref());
@@ -311,7 +311,7 @@ pub(crate) fn start_point(processes: &Processes, session: Option<&Session>) -> R
     })
 }
 
-/// What a run is written to; empty where nothing is, and on all processes but the first.
+/// Sinks of a run; empty without any, and on all processes but the first.
 #[derive(Default)]
 pub(crate) struct Written {
     pub(crate) run: Option<RunDir>,

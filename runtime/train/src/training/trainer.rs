@@ -59,7 +59,7 @@ fn trained(
     let start = start_point(processes, session.as_ref())?;
     let Requirements { mut plan, set, validation, test, examples } = needs;
     let mut counting = None;
-    // The count of updates goes on without those that were skipped in `f16`.
+    // The count of updates continues without those that were skipped in `f16`.
     if start.skips && project.program.float != DType::F16 {
         let now = counting.insert(project.counting_skips());
         plan = agree_on_result(processes, "what the run needs", training_plan(now, sources))?;
@@ -174,9 +174,9 @@ fn noted(failure: &Failure, run: Option<&RunDir>) {
     let _unnoted = run.map(|run| run.remember(&FailureEvent::now(failure)));
 }
 
-/// Where a run that goes on from a checkpoint stands in its log.
+/// Position in its log of a run that continues from a checkpoint.
 fn stands(from: u64, per_epoch: u64, losses: &EpochLosses) -> Stands {
-    // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
+    // Steps after the checkpoint are repeated, and so is the end of an epoch that it leaves open.
     let open = is_open(from, per_epoch, losses);
     Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open }
 }
@@ -200,14 +200,14 @@ fn end_of(file: Option<&mut MetricsFile>, interrupted: bool) -> Option<Progress<
     file?.end(state).map(Progress::Warning)
 }
 
-/// What evaluations are compared by, and which way is better.
+/// Criterion of evaluations, and its better values.
 fn compared_by(options: &TrainOptions) -> Vec<String> {
     let best = options.saves.best.as_ref().map(|m| format!("--keep-best: {}", m.in_words()));
     let (patience, monitor) = (options.evaluation.patience, &options.evaluation.monitor);
     best.into_iter().chain(patience.map(|_| format!("--patience: {}", monitor.in_words()))).collect()
 }
 
-/// What is told before the first step.
+/// Report before the first step.
 fn started(
     project: &Project,
     (steps_per_epoch, total_steps, from_step): (u64, u64, u64),
@@ -243,7 +243,7 @@ fn set_values(
     Ok(initializer)
 }
 
-/// What is worth knowing before the first step.
+/// Notes before the first step.
 fn notes(
     session: Option<&mut Session>,
     set: &Dataset,
@@ -257,7 +257,7 @@ fn notes(
     Ok(notes)
 }
 
-/// What the run is written to, which the first process opens.
+/// Sinks of the run, which the first process opens.
 fn written(
     processes: &Processes,
     session: Option<Session>,
@@ -287,7 +287,7 @@ struct Ready {
     cluster: Cluster,
     program: LoadedProgram,
     evaluators: Evaluators,
-    /// What holds the rest of what the run keeps.
+    /// The rest of the run's state.
     rest: Option<LoadedProgram>,
     sampler: BatchSampler,
     from: u64,

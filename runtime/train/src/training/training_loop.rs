@@ -37,7 +37,7 @@ pub(crate) struct SetEvaluator {
     pub(crate) evaluator: Evaluator,
 }
 
-/// What is measured, and when.
+/// Evaluations and their times.
 pub(crate) struct Evaluators {
     /// While the run goes on: on the validation set, or without one on the test set.
     pub(crate) during: Option<SetEvaluator>,
@@ -56,13 +56,13 @@ pub(crate) fn is_open(steps: u64, per_epoch: u64, losses: &EpochLosses) -> bool 
     steps.is_multiple_of(per_epoch) && losses.steps > 0
 }
 
-/// What the loop works with, and where it writes to.
+/// State of the loop, and its sinks.
 pub(crate) struct TrainingLoop<'a> {
     pub(crate) project: &'a Project,
     pub(crate) cluster: &'a Cluster,
     pub(crate) program: &'a LoadedProgram,
     pub(crate) evaluators: &'a Evaluators,
-    /// Whether checkpoints are written, by whichever process.
+    /// Some process writes checkpoints.
     pub(crate) writes: bool,
     pub(crate) saver: Option<Saver>,
     pub(crate) log: Option<MetricsLog>,
@@ -73,7 +73,7 @@ pub(crate) struct TrainingLoop<'a> {
     /// Examples in a batch, and tokens in an example.
     pub(crate) examples: usize,
     pub(crate) tokens: Option<usize>,
-    /// What a step computes, and what the devices could.
+    /// Operations of a step, and the peak of the devices.
     pub(crate) utilization: Utilization,
     pub(crate) options: &'a TrainOptions,
     /// All evaluations of the run.
@@ -84,15 +84,15 @@ pub(crate) struct TrainingLoop<'a> {
     /// Name and line of what is minimized.
     pub(crate) loss: &'a str,
     pub(crate) line: u32,
-    /// What went wrong here since all processes met.
+    /// Failure of this process since all processes met.
     pub(crate) failed: Option<Failure>,
-    /// What is not finite: all processes have the same. The run ends with it.
+    /// A value that is not finite, the same on all processes. The run ends with it.
     pub(crate) not_finite: Option<NotFinite>,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) progress: &'a mut dyn FnMut(Progress),
 }
 
-/// What all processes have agreed on after a step.
+/// Agreement of all processes after a step.
 #[derive(Clone, Copy, Default)]
 struct Agreed {
     /// Somebody was asked to stop.
@@ -126,7 +126,7 @@ impl TrainingLoop<'_> {
             let n = finished.steps;
             let epoch_ends = is_open(n, per_epoch, &losses);
             let evaluates = epoch_ends || self.evaluates_after(n);
-            // What was computed must not be lost with a long evaluation.
+            // Steps must not be lost with a long evaluation.
             let saves = evaluates || n > from && ahead.is_none() && (agreed.save || self.saves_after(n));
             if saves && self.not_finite.is_none() {
                 self.save(n, losses)?;
@@ -199,7 +199,8 @@ impl TrainingLoop<'_> {
         Ok(())
     }
 
-    /// Whether the step after `n` is launched before what `n` gives is waited for: nothing else is to be done in between.
+    /// Whether the step after `n` is launched before the results of `n` are awaited: nothing else is to be done in
+    /// between.
     fn runs_ahead(&self, n: u64, last: u64, agreed: Agreed) -> bool {
         let due = self.evaluates_after(n) || self.saves_after(n) || agreed.stop || agreed.save;
         let epoch_ends = n.is_multiple_of(self.sampler.steps_per_epoch());
@@ -221,7 +222,7 @@ impl TrainingLoop<'_> {
         self.meet(n).map(|_| ())
     }
 
-    /// What a step has told; it took `wall` with the wait for its data.
+    /// Measurements of a step; it took `wall` with the wait for its data.
     fn measured(&self, step: u64, report: &StepReport, wall: Duration) -> StepMetrics {
         let of = StepOf {
             program: &self.project.program,
@@ -233,7 +234,7 @@ impl TrainingLoop<'_> {
         of.measured(step, report, wall)
     }
 
-    /// What is left to do after the last step: the timeline, a checkpoint, the last evaluations.
+    /// Work after the last step: the timeline, a checkpoint, the last evaluations.
     fn end(
         &mut self,
         began: Instant,
@@ -349,7 +350,7 @@ impl TrainingLoop<'_> {
 
     // --------------------------------------------------------------------------------------------- evaluations
 
-    /// Whether `--eval-every` asks for an evaluation after a step that has none.
+    /// True if `--eval-every` asks for an evaluation after a step that has none.
     fn evaluates_after(&self, n: u64) -> bool {
         let every = self.options.evaluation.every;
         n > 0 && every.is_some_and(|e| n.is_multiple_of(e)) && self.seen.last().is_none_or(|s| s.step != n)
@@ -390,7 +391,7 @@ impl TrainingLoop<'_> {
         let seconds = begin.elapsed().as_secs_f64();
         self.event(Event::Evaluation { step, set: set.to_string(), eval: eval.clone(), seconds });
         if !eval.loss.is_finite() {
-            // What was computed before the evaluation is kept.
+            // Steps before the evaluation are saved.
             self.written()?;
             let message =
                 format!("the loss `{}` is {} on the {set} set after step {step}", self.loss, eval.loss);
@@ -484,8 +485,8 @@ impl TrainingLoop<'_> {
         matches!(self.options.saves.every, Some(SaveEvery::Steps(every)) if n.is_multiple_of(every))
     }
 
-    /// Copies the state of all devices, and has the first process write it while training goes on. That it failed is told
-    /// when all meet.
+    /// Copies the state of all devices, and has the first process write it during training. A failure is reported when
+    /// all meet.
     fn save(&mut self, step: u64, losses: EpochLosses) -> Result<(), Failure> {
         if !self.writes || self.saved == step {
             return Ok(());

@@ -9,21 +9,21 @@ use meshwright_ops::{Graph, Id, InputOpKind, Kind, RepeatId};
 use meshwright_plan::{IdVec, Phase};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What stands around all loops of a step, in order, and when it is made.
+/// The items around all loops of a step, in order, each with its level.
 pub(super) struct Levels {
     /// Everything in order: operands before their users.
     pub(super) order: Vec<ScopeItem>,
-    /// The values of each; those that leave a loop are the loop's.
+    /// The values of each; values that leave a loop are the loop's.
     pub(super) values: BTreeMap<ScopeItem, Vec<Id>>,
     /// Of what is made in loops over the parts: those in which it is.
     pub(super) inside: BTreeMap<ScopeItem, BTreeSet<usize>>,
     /// Of what is made outside: how many of the loops come before it.
     pub(super) outside: BTreeMap<ScopeItem, usize>,
-    /// How many loops there are.
+    /// Number of loops.
     pub(super) count: usize,
 }
 
-/// How one item reads a value.
+/// Use of a value by an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     /// In the loop in which the value is made.
@@ -44,7 +44,7 @@ pub(super) fn levels(g: &Graph, parts: &IdVec<Id, BatchPart>) -> Result<Levels, 
     for id in g.ids() {
         values.entry(item_of(g, id)).or_default().push(id);
     }
-    // What leaves a loop belongs to it.
+    // Values that leave a loop belong to it.
     order.retain(|i| values.contains_key(i));
     let made_in_parts =
         |i: &ScopeItem| values[i].iter().any(|id| parts[*id] != BatchPart::Same && !is_input(g, *id));
@@ -78,7 +78,7 @@ pub(super) fn levels(g: &Graph, parts: &IdVec<Id, BatchPart>) -> Result<Levels, 
             Reading::Here(_) | Reading::Given => 0,
         };
         let first = all.reads(*item).into_iter().map(of).max().unwrap_or(0);
-        // What the update computes of parameters and states alone would be held while the loops run.
+        // Values that the update computes of parameters and states alone would be live during the loops.
         let updates = |id: &Id| {
             let node = g.node(*id);
             node.origin.phase == Phase::Update && !matches!(node.op.kind(), Kind::Input(_))
@@ -93,7 +93,7 @@ pub(super) fn is_input(g: &Graph, id: Id) -> bool {
     matches!(g.node(id).op.kind(), Kind::Input(InputOpKind::Input { .. }))
 }
 
-/// What of a step a value belongs to: itself, or the outermost loop in which it is made.
+/// The item of a value: itself, or the outermost loop in which it is computed.
 fn item_of(g: &Graph, id: Id) -> ScopeItem {
     let outermost = |mut of: RepeatId| {
         while let Some(parent) = g.repeats[of].parent {
@@ -112,7 +112,7 @@ struct Search<'a> {
     g: &'a Graph,
     parts: &'a IdVec<Id, BatchPart>,
     values: &'a BTreeMap<ScopeItem, Vec<Id>>,
-    /// What is made in loops over the parts.
+    /// Items in loops over the parts.
     parted: &'a BTreeSet<ScopeItem>,
     /// The first loop in which each may be made; of what is made outside, the loops that come before it.
     first: BTreeMap<ScopeItem, usize>,
@@ -167,7 +167,7 @@ impl Search<'_> {
         }
     }
 
-    /// What makes it necessary to compute something twice that is made of what is trained.
+    /// The reason why descendants of parameters must be computed twice.
     fn twice(&self, order: &[ScopeItem]) -> Mixed {
         let sums = order.iter().filter(|i| self.parted.contains(i)).flat_map(|reader| {
             self.reads(*reader).into_iter().filter_map(|x| match self.reading(*reader, x) {
@@ -181,7 +181,7 @@ impl Search<'_> {
         Mixed { at: at.unwrap_or(Id(0)), why: why.into() }
     }
 
-    /// A sum over all parts of which something outside is made.
+    /// A sum over all parts on which an outside value depends.
     fn sum_behind(&self, of: ScopeItem) -> Option<Id> {
         let (mut todo, mut seen) = (vec![of], BTreeSet::new());
         while let Some(item) = todo.pop() {

@@ -1,10 +1,10 @@
-//! What each value of a step is to the parts of its batch.
+//! The relation of each value of a step to the parts of its batch.
 
 use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Role};
 use meshwright_plan::{Dim, IdVec, Monoid};
 use std::collections::BTreeSet;
 
-/// What a value is in the step on a part of the batch.
+/// The relation of a value to a part of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchPart {
     /// The same in all parts.
@@ -23,7 +23,7 @@ pub(super) struct Mixed {
     pub(super) why: String,
 }
 
-/// What each value is to the parts of a batch that `example` counts, where a step can be taken in parts.
+/// The relation of each value to the parts of a batch that `example` counts, if a step can be taken in parts.
 pub(super) fn parts(g: &Graph, example: Dim) -> Result<IdVec<Id, BatchPart>, Mixed> {
     let all = known(g, example);
     for id in g.ids() {

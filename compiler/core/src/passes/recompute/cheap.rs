@@ -1,5 +1,5 @@
-//! What is computed again without being asked for, since that moves and keeps less: element-wise values of the forward pass that follow
-//! from others that the backward pass needs anyway.
+//! Values that are recomputed without a rule, since that moves and keeps fewer bytes: element-wise values of the
+//! forward pass that follow from others that the backward pass needs anyway.
 //!
 //! The factors of a `gelu`, written as equations, are an example: all of them follow from its operand. Reading that once more, in the
 //! kernel that needs a factor, costs less than writing the factor, keeping it and reading it. What both passes read in another way than
@@ -41,7 +41,7 @@ pub(super) fn recomputed(g: &Graph) -> BTreeSet<Id> {
     again
 }
 
-/// How a value is made of others.
+/// Computation of a value from others.
 struct Way {
     /// Kept values that it is made of.
     read: BTreeSet<Id>,
@@ -53,7 +53,7 @@ struct Facts<'a> {
     g: &'a Graph,
     /// Values of the forward pass that the backward pass reads, and what reads them there.
     readers: BTreeMap<Id, Vec<Id>>,
-    /// Whether a value may be a sum over devices that is not finished.
+    /// True for values that may be partial sums.
     partial: IdVec<Id, bool>,
     /// Whether the forward pass reads a value in another way than element by element.
     written: IdVec<Id, bool>,
@@ -78,7 +78,7 @@ impl Facts<'_> {
         let mut written = g.nodes.table(false);
         let reads_whole = |id: &Id| {
             let forward = g.node(*id).origin.phase == Phase::Forward;
-            // What is stacked for the backward pass alone is what this is about.
+            // Stacks for the backward pass alone are the candidates.
             forward && !g.is_elementwise(*id) && g.boundary(*id).is_none()
         };
         for id in g.ids().filter(reads_whole) {
@@ -128,7 +128,7 @@ impl Facts<'_> {
     }
 }
 
-/// Whether each value may be a sum over devices that is not finished. What somebody needs finished is finished where it is made.
+/// Whether each value may be a partial sum. A value with a user that needs it reduced is reduced where it is computed.
 fn partial(g: &Graph) -> IdVec<Id, bool> {
     let (mut partial, mut finished) = (g.nodes.table(false), g.nodes.table(false));
     let mut sums: IdVec<Id, bool> = g.nodes.table(false);

@@ -8,7 +8,7 @@ use meshwright_ops::signature::{Given, Signature};
 use meshwright_syntax::ast::{Arg, Expr, Name};
 use std::collections::BTreeMap;
 
-/// How an argument finds a parameter.
+/// Assignment of an argument to a parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     /// By its place or its name.
@@ -24,7 +24,7 @@ pub(in crate::resolve) struct Slot<'a> {
     pub(in crate::resolve) name: &'a str,
     required: bool,
     by: By,
-    /// Where it is declared, if in a file.
+    /// Its declaration, if in a file.
     span: Option<Span>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Slot<'a> {
         Slot { span: Some(name.span), ..Slot::built_in(&name.text, required) }
     }
 
-    /// The parameters of a signature: its operands, of which so many are given, then its options.
+    /// The parameters of a signature: its operands, for this number of given ones, then its options.
     pub(in crate::resolve) fn of(signature: &'static Signature, operands: usize) -> Vec<Slot<'static>> {
         let mut out: Vec<Slot<'static>> = Vec::new();
         for a in signature.operands {
@@ -57,22 +57,22 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// What is called.
+/// The called op or layer.
 pub(super) struct Callee<'a> {
     /// As messages call it.
     pub(in crate::resolve) name: &'a str,
-    /// How a call of it is written, where not by its name and its required parameters.
+    /// Its syntax, if not by its name and its required parameters.
     pub(in crate::resolve) form: Option<String>,
     /// The place of the call.
     pub(in crate::resolve) at: Span,
-    /// Where it is declared, if in a file.
+    /// Its declaration, if in a file.
     pub(in crate::resolve) declared: Option<Span>,
 }
 
 /// An argument as it is written.
 pub(in crate::resolve) type Written<'e> = (Option<&'e Name>, &'e Expr);
 
-/// The dtype of a `cast`, which alone may say of which dim its values are positions.
+/// The dtype of a `cast`, which alone may name the dim whose positions are its values.
 pub(super) fn cast_dtype(args: &[Arg]) -> Option<&Arg> {
     let by_name = args.iter().find(|a| a.name.as_ref().is_some_and(|n| n.text == "dtype"));
     by_name.or_else(|| args.iter().filter(|a| a.name.is_none()).nth(1))
@@ -132,9 +132,9 @@ pub(super) fn bind<'e>(
 struct Binder<'b, 'e> {
     callee: &'b Callee<'b>,
     slots: &'b [Slot<'b>],
-    /// Those that can be named.
+    /// Parameters that can be named.
     by_name: BTreeMap<&'b str, usize>,
-    /// How many can be given by their place.
+    /// Number of parameters that can be given by position.
     places: usize,
     out: Vec<Option<&'e Expr>>,
     errors: Vec<Diagnostic>,
@@ -145,7 +145,7 @@ impl<'e> Binder<'_, 'e> {
         Diagnostic::error(codes::E0212, text)
     }
 
-    /// What it takes, as a note or at its declaration.
+    /// Its parameters, as a note or at its declaration.
     fn takes(&self, d: Diagnostic) -> Diagnostic {
         let text = match &self.callee.form {
             Some(form) => format!("it is written `{form}`"),

@@ -1,4 +1,4 @@
-//! What files declare: dims, consts, sizes, layers. Dims and consts are expressions over one another, in any order.
+//! Declarations of files: dims, consts, sizes, layers. Dims and consts are expressions over one another, in any order.
 
 use super::layers::Layers;
 use super::presets::chosen;
@@ -23,7 +23,7 @@ pub(super) const MAX_SIZE: usize = i32::MAX as usize;
 /// The longest chain of dims and consts that are each defined by one declared later.
 const MAX_CHAIN: usize = 1000;
 
-/// What all files together declare, evaluated.
+/// Evaluated declarations of all files.
 #[derive(Clone, Default)]
 pub(in crate::resolve) struct Globals<'a> {
     /// Dims by name; `None` where the size is in error.
@@ -100,7 +100,7 @@ struct Builder<'a, 'r> {
     index: BTreeMap<&'a str, usize>,
     /// Entries that are being evaluated.
     open: Vec<usize>,
-    /// How deep the expressions that are being evaluated are nested, through all the names that lead on.
+    /// Nesting of the expressions under evaluation, through all the names that lead on.
     depth: usize,
     /// Whether that was once too deep: it is reported once.
     too_deep: bool,
@@ -177,7 +177,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         }
     }
 
-    /// What there is to evaluate.
+    /// Declarations to evaluate.
     fn declarations(&self, settings: &Settings) -> Declarations {
         let declared = self.entries.iter().map(|e| Declared {
             dim: e.kind == GlobalKind::Dim,

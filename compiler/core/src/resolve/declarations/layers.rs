@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Default, Clone)]
 pub(in crate::resolve) struct Layers<'a> {
     pub(in crate::resolve) by_name: BTreeMap<&'a str, &'a Layer>,
-    /// Those that hold parameters, themselves or through a layer that they call.
+    /// Layers that hold parameters, themselves or through a layer that they call.
     pub(in crate::resolve) owning: BTreeSet<&'a str>,
-    /// Those that call themselves or one that does: calling them would never end.
+    /// Layers that call themselves or another such layer: their calls would never end.
     pub(in crate::resolve) endless: BTreeSet<&'a str>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Layers<'a> {
         layers
     }
 
-    /// Goes from layers that call none to those that call them. What is never reached lies on a circle or leads to one.
+    /// Sorts layers after the layers that they call. A layer that is never reached is on a cycle or leads to one.
     fn sort(&mut self, shapes: &BTreeMap<&'a str, Shape<'a>>, report: &mut Report) {
         let mut callers: BTreeMap<&'a str, Vec<&'a str>> = BTreeMap::new();
         let mut waits: BTreeMap<&'a str, usize> = BTreeMap::new();

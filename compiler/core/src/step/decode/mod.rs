@@ -40,20 +40,20 @@ pub struct Decoding {
     /// Dims of new positions: these may be gathered though no rule says so, because each device takes of them what belongs to its
     /// part of a cache.
     pub gathered: BTreeSet<Dim>,
-    /// How many positions there is room for.
+    /// Positions of the cache.
     pub context: usize,
-    /// How many positions the step computes.
+    /// Positions that the step computes.
     pub count: usize,
 }
 
-/// What a step of [`decode`] computes.
+/// Options of a step of [`decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewPositions {
     /// Positions of each sequence.
     pub count: usize,
-    /// What it gives of the last of them.
+    /// The output at the last of them.
     pub output: DecodedOutput,
-    /// What its states are called: `PATH/NAME.DIM`. Steps that share what they keep call it alike.
+    /// Prefix of its states: `PATH/NAME.DIM`. Steps with a common cache have the same.
     pub kept_as: &'static str,
 }
 

@@ -69,16 +69,16 @@ pub(super) struct Rebuild<'a> {
     fresh: Dim,
     /// The dims that count sequences.
     rows: Vec<Dim>,
-    /// What each value is now.
+    /// The new id of each value.
     now: IdVec<Id, Option<Id>>,
     start: Id,
-    /// What states are called.
+    /// Prefix of states.
     pub(super) kept_as: &'static str,
     /// The new positions.
     positions: Option<Id>,
     /// The dims that `seq` is renamed to.
     pub(super) keys: BTreeSet<Dim>,
-    /// What is kept, by value and dim, so that it is kept once.
+    /// States by value and dim, so that each exists once.
     kept: BTreeMap<(Id, Dim), Id>,
     /// The next values of what is kept.
     pub(super) next: Vec<StepOutput>,
@@ -110,7 +110,7 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// What a value is now.
+    /// The new id of a value.
     pub(super) fn now(&self, id: Id) -> Id {
         self.now[id].unwrap_or_else(|| panic!("internal error: {} is not made", self.old.describe(id)))
     }
@@ -193,7 +193,7 @@ impl<'a> Rebuild<'a> {
         let scope = self.new.scope.take();
         let index = self.new.index(self.seq);
         let at = self.new.sum_of(&[self.start, index]);
-        // What fills a sequence up may reach beyond its end.
+        // Padding of a sequence may reach beyond its end.
         let last = self.new.constant(self.new.dims.size(self.whole) as f64 - 1.0, DType::I32);
         let at = self.new.binary("min", at, last);
         let at = self.new.op(InRange { dim: self.whole }, &[at]);
@@ -202,7 +202,7 @@ impl<'a> Rebuild<'a> {
         at
     }
 
-    /// What `seq -> key` gives: what was kept of earlier positions, with the new ones in their places.
+    /// The result of `seq -> key`: the cache of earlier positions, with the new ones in their places.
     fn past(&mut self, id: Id, key: Dim) -> Result<Id, Refusal> {
         let source = self.old.node(id).inputs[0];
         if let Some(known) = self.kept.get(&(source, key)) {

@@ -4,7 +4,7 @@ use meshwright_ops::{Graph, Id};
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
 
-/// What a number may be.
+/// Range of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Range {
     /// 0 or more.
@@ -35,7 +35,7 @@ impl Range {
     }
 }
 
-/// What a setting accepts, with its default.
+/// Values that a setting accepts, with its default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Accepts {
     /// A number in the range or a scalar of the graph, such as a schedule; required where there is no default.
@@ -53,7 +53,7 @@ pub enum Accepts {
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// What it may be.
+    /// Its values.
     pub accepts: Accepts,
 }
 
@@ -89,7 +89,7 @@ impl Setting {
     }
 }
 
-/// What was chosen for a setting.
+/// Value of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Chosen {
     /// A scalar of the graph, with its value where that is known now.
@@ -102,7 +102,7 @@ pub enum Chosen {
     Count(usize),
 }
 
-/// What was chosen for every setting of an optimizer, and which of it was written.
+/// Values of all settings of an optimizer, and which of them were written.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     all: BTreeMap<&'static str, (Chosen, bool)>,
@@ -225,10 +225,10 @@ impl Choices {
 pub struct Wrong {
     /// Which one.
     pub setting: &'static str,
-    /// What is wrong.
+    /// The error.
     pub text: &'static str,
     /// Said at its place.
     pub label: &'static str,
-    /// What to do.
+    /// Its fix.
     pub help: &'static str,
 }

@@ -1,4 +1,4 @@
-//! What the updates of all optimizers are written with.
+//! Building blocks of the optimizers' updates.
 
 use crate::declared::{ParamDecl, Turn};
 use crate::passes::squares::Squares;
@@ -48,7 +48,7 @@ pub(crate) fn origin_of(decl: &ParamDecl) -> Origin {
 struct InTurn {
     /// Whether this step makes them.
     due: Id,
-    /// How many there are with this step.
+    /// Their number, with this step.
     count: Id,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Update<'a> {
         self.g
     }
 
-    /// What is built from now on belongs to the update of this parameter, and is placed as its moments are.
+    /// Later values belong to the update of this parameter, and are placed as its moments are.
     pub fn of(&mut self, p: &Trained<'_>) {
         self.g.cursor = origin_of(p.decl);
     }
@@ -176,7 +176,7 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// Of so many updates, those that were not skipped.
+    /// The number of updates without skipped ones.
     fn made(&mut self, count: Id) -> Id {
         let Some(skips) = self.skips else { return count };
         let skips = self.g.cast(skips, self.g.ty(count).dtype);

@@ -3,7 +3,7 @@
 use super::super::fused::FusedCall;
 use super::super::lower::Lower;
 use super::program::RowProgram;
-use crate::decisions::fused::{FusedGroup, RowSpace};
+use crate::decisions::fused::{FusedGroup, RowGroupDims};
 use crate::error::LoweringError;
 use crate::kernels::Kernel;
 use crate::kernels::rows::RowCall;
@@ -17,7 +17,7 @@ impl Lower<'_> {
     pub(in super::super) fn row_call(
         &self,
         group: &FusedGroup,
-        space: &RowSpace,
+        space: &RowGroupDims,
     ) -> Result<Option<FusedCall>, LoweringError> {
         if !self.graph.target.blocks {
             return Ok(None);

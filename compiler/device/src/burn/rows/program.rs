@@ -1,6 +1,6 @@
 //! Steps of a row group as one expression: reductions of a row, and results from them and from each element.
 
-use crate::decisions::fused::{FusedGroup, RowSpace};
+use crate::decisions::fused::{FusedGroup, RowGroupDims};
 use crate::kernels::rows::{FOLDS, ResultOf, RowExpr, RowResult};
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Plan, Prim, Step};
@@ -35,7 +35,7 @@ impl RowProgram {
     /// None where a step is none that can be part of one. Positions are those along `dims`.
     pub(super) fn of(
         plan: &Plan,
-        (group, space): (&FusedGroup, &RowSpace),
+        (group, space): (&FusedGroup, &RowGroupDims),
         dims: &[Dim],
     ) -> Option<RowProgram> {
         let (expr, folds, reads, made) = (Expr::default(), vec![], vec![], BTreeMap::new());

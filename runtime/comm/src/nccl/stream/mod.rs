@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the watching thread looks.
+/// Interval of the watching thread.
 const WATCH: Duration = Duration::from_millis(2);
-/// How long who waits on the host looks without pause, but for giving its core away; and how often from then.
+/// Time for which a wait on the host polls without pause, except for yielding its core; then the interval of polls.
 const YIELD: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -34,7 +34,7 @@ pub(super) struct Communicator(pub(super) CommHandle);
 // SAFETY: NCCL allows communicators to be used by different threads one after the other.
 unsafe impl Send for Communicator {}
 
-/// What the transport, its handles and the watching thread share.
+/// State shared by the transport, its handles and the watching thread.
 pub(super) struct Inner {
     pub(super) gpu: Arc<Gpu>,
     pub(super) nccl: Nccl,
@@ -69,7 +69,7 @@ struct StreamOp {
     done: DeviceEvent,
     runs_since: Option<Instant>,
     timeout: Duration,
-    /// Where it is a launch of recorded calls, these.
+    /// The recorded calls, if it is a launch of these.
     recorded: Option<RecordedCalls>,
 }
 
@@ -79,7 +79,7 @@ struct Recording {
     events: Vec<DeviceEvent>,
 }
 
-/// Where a collective is.
+/// State of a collective.
 #[derive(Clone, Copy)]
 pub(super) enum CallPlace {
     /// On the stream, with that number.
@@ -347,7 +347,7 @@ impl Inner {
             }
         }
         if group.size() > 1 {
-            // What NCCL has not put on the stream yet would come after `done`.
+            // Work that NCCL has not put on the stream yet would come after `done`.
             self.wait_until_ready(group.ranks(), group, name, &deadline, "a collective")?;
         }
         self.gpu.record(done).map_err(failed)?;
@@ -456,7 +456,7 @@ impl Inner {
         }
     }
 
-    /// What the device does from now on comes after collective `number`.
+    /// Orders later work of the device after collective `number`.
     fn order_after(&self, number: u64, name: &CallName) -> Result<(), CommError> {
         let state = self.lock();
         if number < state.first {
@@ -571,7 +571,7 @@ impl AsyncCollective for OnStream {
 
 impl Drop for OnStream {
     fn drop(&mut self) {
-        // What is on the stream cannot be taken back: it runs, and its memory is used no more afterwards.
+        // Work on the stream cannot be cancelled: it runs, and its memory is not used afterwards.
         let _ = self.wait();
     }
 }
