@@ -10,8 +10,8 @@ use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInpu
 
 fn found(plan: &Plan) -> Epilogues {
     let (uses, none) = (DefUse::of(plan), Decisions::default());
-    let order = StepOrder::of(&uses, &none.rows, &none.inlined, false);
-    Epilogues::of(&uses, (&none.residuals, &none.masks, &none.rows, &none.inlined), &order, |_| true)
+    let order = StepOrder::of(&uses, &none.fused, &none.inlined, false);
+    Epilogues::of(&uses, (&none.residuals, &none.masks, &none.fused, &none.inlined), &order, |_| true)
 }
 
 struct Layer {

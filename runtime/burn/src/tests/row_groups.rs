@@ -10,7 +10,7 @@ use meshwright_device::passes::residuals::Residuals;
 use meshwright_device::passes::row_groups::row_groups;
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
-use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
+use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind, Step};
 use std::collections::BTreeSet;
 
 /// Rows that are normalized.
@@ -67,7 +67,7 @@ impl Norm {
 }
 
 fn found(plan: &Plan) -> FusedGroups {
-    let waits = |s: &_| !matches!(s.prim, Prim::Contract);
+    let waits = |s: &Step| !matches!(s.prim, Prim::Contract);
     row_groups(&DefUse::of(plan), (&Residuals::default(), &BTreeSet::new()), |_| true, waits)
         .into_iter()
         .collect()
