@@ -25,6 +25,7 @@ mod loop_gradients;
 mod monoids;
 mod mutants;
 mod oracle;
+mod orders;
 mod repeat;
 mod rings;
 mod rng;

@@ -5,10 +5,10 @@ use crate::devices::{Devices, Refused, Tensors, free, layout, plan, rule, say, t
 use crate::oracle::{Bound, close_from, from_host, walk};
 use crate::subject::{Arrival, Built, Subject, build, narrow, step, subjects, tensors};
 use meshwright_core::StepGraph;
-use meshwright_core::layout::{Rule, RuleDim, ScopeClass};
+use meshwright_core::layout::{OrderRule, Rule, RuleDim, ScopeClass};
 use meshwright_diag::Span;
 use meshwright_ops::{F64Tensor, Graph, Id};
-use meshwright_plan::{DType, Dim, Mesh};
+use meshwright_plan::{Axis, DType, Dim, Mesh, Plan};
 use std::time::Instant;
 
 /// A way to place a built subject.
@@ -19,11 +19,14 @@ pub(crate) struct Way {
     pub(crate) rules: Vec<Rule>,
     /// Dims whose shards go around.
     pub(crate) rings: Vec<Dim>,
+    /// Dims in zigzag order over the first axis.
+    pub(crate) zigzag: Vec<Dim>,
 }
 
 /// Axes of some sizes, and rules.
 pub(crate) fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
-    Way { mesh: Mesh::new(axes.iter().zip(["a", "b", "c"]).map(|(k, n)| (n, *k))), rules, rings: Vec::new() }
+    let mesh = Mesh::new(axes.iter().zip(["a", "b", "c"]).map(|(k, n)| (n, *k)));
+    Way { mesh, rules, rings: Vec::new(), zigzag: Vec::new() }
 }
 
 /// Operands are inputs: each dim over 1 to 4 devices, pairs of dims over two axes, one dim over both, two dims that
@@ -189,8 +192,13 @@ pub(crate) fn same_step(
         };
         let mut layout = layout(&w.mesh, w.rules.clone());
         layout.rings = w.rings.iter().map(|d| (*d, Span::default())).collect();
-        let plan = match plan(step, &layout, true) {
-            Ok(p) => p.plan,
+        let order = |d: &Dim| OrderRule { dim: *d, axes: vec![Axis(0)], span: Span::default() };
+        layout.orders = w.zigzag.iter().map(order).collect();
+        // Training alone puts positions in another order; what is drawn is that of a program that does not train.
+        let program = if w.zigzag.is_empty() { step.program } else { "train" };
+        let ordered = StepGraph { program, ..step.clone() };
+        let plan = match plan(&ordered, &layout, true) {
+            Ok(p) => Plan { program: step.program.into(), ..p.plan },
             Err(Refused::Bug(e)) => return Err(at(e)),
             Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),
         };
@@ -219,6 +227,45 @@ pub(crate) fn same_step(
         }
     }
     Ok(ways.len())
+}
+
+/// Checks a subject with a dim in zigzag order over two devices, split and whole. Gives whether it can be in this order; `None` where the sample
+/// has no dim of the size that takes.
+pub(crate) fn law_of_order(
+    subject: &Subject,
+    dim: &str,
+    devices: &mut Devices,
+) -> Result<Option<bool>, String> {
+    let mut sized = subject.clone();
+    for (name, size) in sized.inputs.iter_mut().flat_map(|i| i.dims.iter_mut().chain(&mut i.range)) {
+        if *name == dim {
+            *size = 8;
+        }
+    }
+    let n = subject.inputs.len();
+    let made = |arrivals: &[Arrival]| {
+        let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| build(&sized, arrivals, 1)));
+        built.ok()?.ok()
+    };
+    let mut keeps = None;
+    for arrival in [Arrival::Param, Arrival::Input] {
+        let Some(b) = made(&vec![arrival.clone(); n]) else { return Ok(None) };
+        let Some(d) = b.graph.dims.find(dim) else { return Ok(None) };
+        // The first dim of an input counts examples.
+        let first = |id: &Id| arrival == Arrival::Input && b.graph.ty(*id).dims.first() == Some(&d);
+        if b.operands.iter().any(|id| first(id)) {
+            continue;
+        }
+        let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
+        let ways = [way(&[2], vec![to(d, &[0])]), way(&[2], vec![])];
+        let ways = ways.map(|w| Way { zigzag: vec![d], ..w });
+        match same(&subject.name, &b.graph, &b.bound, &[("y", b.value, want)], 0.0, &ways, devices) {
+            Ok(_) => keeps = Some(true),
+            Err(e) if e.contains("E0318") => return Ok(Some(false)),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(keeps)
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::partition::{Spmd, partition};
 use crate::passes::linear::linearized;
 use crate::passes::microbatches::{self, Batch};
 use crate::passes::normalize;
+use crate::passes::order::{self, Ordered};
 use crate::passes::stages::{self, Stages, given_to_all};
 use crate::print;
 use crate::step::precision;
@@ -62,6 +63,8 @@ impl<A, B> Pass<A, B> {
 
 struct Context<'a> {
     layout: &'a Layout,
+    /// The dims whose positions are in another order.
+    orders: &'a [Ordered],
     /// The parts in which a step takes its batch.
     batch: Option<Batch>,
     /// The stages over which it splits a loop.
@@ -97,7 +100,7 @@ struct Finished(Plan);
 
 /// Every pass in order.
 struct Pipeline {
-    graph: [Pass<StepGraph, StepGraph>; 10],
+    graph: [Pass<StepGraph, StepGraph>; 11],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 7],
@@ -109,6 +112,11 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new("precision", "in a program of `bf16` or `f16` every value gets its dtype", |g, _, _| {
             Some(precision::assign(g))
         }),
+        Pass::new(
+            "order",
+            "positions are in the order that `order` asks for; what is bound is looked up there",
+            |g, c, found| if c.orders.is_empty() { Some(g) } else { order::ordered(&g, c.orders, found) },
+        ),
         Pass::new("expand", "composite ops become primitives where a dim they need whole is split", expand),
         Pass::new("constants", "what is known is computed", |g, _, _| Some(normalize::constants(&g))),
         Pass::new(
@@ -268,6 +276,11 @@ fn run<T>(
         Some((stages, layout)) => (Some(*stages), layout),
         None => (None, layout),
     };
+    let ordered = order::planned(&mut start, layout, &mut found);
+    let (orders, layout) = match &ordered {
+        Some((orders, layout)) => (&orders[..], layout),
+        None => (&[][..], layout),
+    };
     let planned = match microbatches::planned(&mut start, layout, stages) {
         Ok(planned) => planned,
         Err(d) => {
@@ -283,7 +296,7 @@ fn run<T>(
         None => (None, layout),
     };
     let mut run =
-        Run { context: Context { layout, batch, stages, line_of, options }, found, observe, done: 0 };
+        Run { context: Context { layout, orders, batch, stages, line_of, options }, found, observe, done: 0 };
     (passes(&mut run, start), run.found)
 }
 

@@ -252,6 +252,18 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         ),
         (
             LayoutKeyword,
+            "order",
+            "`order seq zigzag ctx`: in training, positions lie on the devices along `ctx` so that each has a range from the front and the range as far from the end, and a causal mask leaves all of them as much to compute. What depends on neighbors along the dim is error E0318.",
+            "order seq zigzag ctx",
+        ),
+        (
+            LayoutKeyword,
+            "zigzag",
+            "Behind `order`: the order of positions, of which there is one.",
+            "order seq zigzag ctx",
+        ),
+        (
+            LayoutKeyword,
             "params",
             "Before `:`: how parameters are stored. They are gathered where they are used.",
             "params: * -> data",

@@ -204,6 +204,14 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     /// The role of every dim.
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles;
 
+    /// The dims along which an element depends on where it stands or on its neighbors: operands in another order along one of them do not
+    /// give the result in that order.
+    fn ordered(&self, x: &[&Type], y: &Type, table: &Dims) -> Vec<Dim> {
+        let roles = self.roles(x, y, table);
+        let windows = roles.loops.iter().filter(|l| l.windows.iter().any(Option::is_some));
+        windows.flat_map(|l| l.on.iter().flatten().copied().chain([l.dim])).collect()
+    }
+
     /// Attributes that distinguish ops of this name in listings; starts with a blank.
     fn detail(&self) -> String {
         String::new()

@@ -1,6 +1,6 @@
 //! Dims: names with a size. A dim is always a tensor's; an axis is always the mesh's.
 
-use crate::Cuts;
+use crate::{Cuts, Zigzag};
 use serde::{Deserialize, Serialize};
 
 /// A dim, by its number in order of declaration. Its name and its size stand in the program's [`Dims`].
@@ -14,6 +14,9 @@ pub struct Dims {
     /// Where stages of a pipeline have other shares of a dim than balanced ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cuts: Option<(Dim, Box<Cuts>)>,
+    /// Dims whose positions are stored in another order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    zigzags: Vec<(Dim, Zigzag)>,
 }
 
 impl Dims {
@@ -51,6 +54,16 @@ impl Dims {
     /// The lengths of the shards of a dim, where they are given.
     pub fn cuts(&self, dim: Dim) -> Option<&Cuts> {
         self.cuts.as_ref().filter(|(of, _)| *of == dim).map(|(_, cuts)| &**cuts)
+    }
+
+    /// Stores the positions of a dim in another order.
+    pub fn put_in_order(&mut self, dim: Dim, zigzag: Zigzag) {
+        self.zigzags.push((dim, zigzag));
+    }
+
+    /// The order in which the positions of a dim are stored, where it is not their own.
+    pub fn zigzag(&self, dim: Dim) -> Option<Zigzag> {
+        self.zigzags.iter().find(|(of, _)| *of == dim).map(|(_, zigzag)| *zigzag)
     }
 
     /// Sizes of several dims.

@@ -41,6 +41,7 @@ pub use placement::group::{Group, NotAGroup};
 pub use placement::mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use placement::shard::{largest_shard, piece, shard};
 pub use placement::splits::{PartialAxes, Splits};
+pub use placement::zigzag::Zigzag;
 pub use plan::{
     InputDecl, Microbatches, OutputDecl, Pipeline, Plan, ProgramInput, ProgramInputKind, Summary,
 };

@@ -203,7 +203,9 @@ impl FixedRules {
                     let word = if matches!(item.kind, LayoutKind::Ring(_)) { "ring" } else { "gather" };
                     written = format!("{word} {}", here.join(", "));
                 }
-                LayoutKind::Schedule(_)
+                LayoutKind::Order { dim, .. } if !is_known(&dim.text) => continue,
+                LayoutKind::Order { .. }
+                | LayoutKind::Schedule(_)
                 | LayoutKind::Chunks { .. }
                 | LayoutKind::Stages(_)
                 | LayoutKind::ReduceGrads

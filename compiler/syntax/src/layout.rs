@@ -41,6 +41,7 @@ mod grammar {
             Rule::kw_mesh => "`mesh`",
             Rule::kw_gather => "`gather`",
             Rule::kw_ring => "`ring`",
+            Rule::kw_order => "`order`",
             Rule::kw_micro => "`microbatches`",
             Rule::kw_schedule => "`schedule`",
             Rule::kw_chunks => "`chunks`",
@@ -54,6 +55,7 @@ mod grammar {
             Rule::once => "`once`",
             Rule::parted => "`part`",
             Rule::reduced => "`grads`",
+            Rule::kw_zigzag => "`zigzag`",
             Rule::stored => "`bf16`",
             Rule::placed | Rule::scope => "a dim",
             Rule::EOI => "the end of the line",
@@ -62,11 +64,22 @@ mod grammar {
     }
 }
 
-const SETTINGS: [&str; 10] =
-    ["mesh", "gather", "ring", "microbatches", "schedule", "chunks", "stages", "recompute", "keep", "reduce"];
+const SETTINGS: [&str; 11] = [
+    "mesh",
+    "gather",
+    "ring",
+    "order",
+    "microbatches",
+    "schedule",
+    "chunks",
+    "stages",
+    "recompute",
+    "keep",
+    "reduce",
+];
 
-/// Words within rules and settings: before `:`, behind the axes, and behind `keep` and `reduce`.
-const WITHIN: [&str; 8] = ["params", "grads", "moments", "when", "free", "in", "once", "by"];
+/// Words within rules and settings: before `:`, behind the axes, and behind `order`, `keep` and `reduce`.
+const WITHIN: [&str; 9] = ["params", "grads", "moments", "zigzag", "when", "free", "in", "once", "by"];
 
 /// Every word of layout files that has a meaning of its own in some place.
 pub fn layout_keywords() -> impl Iterator<Item = &'static str> {
@@ -119,8 +132,8 @@ struct Parser<'a> {
 fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
     use Rule::{EOI, arrow, colon, comma, equals};
     use Rule::{
-        kw_by, kw_chunks, kw_gather, kw_in, kw_keep, kw_mesh, kw_micro, kw_params, kw_recompute, kw_reduce,
-        kw_ring, kw_schedule, kw_stages,
+        kw_by, kw_chunks, kw_gather, kw_in, kw_keep, kw_mesh, kw_micro, kw_order, kw_params, kw_recompute,
+        kw_reduce, kw_ring, kw_schedule, kw_stages, kw_zigzag,
     };
     pair.into_inner().filter(|p| {
         !matches!(
@@ -139,9 +152,11 @@ fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
                 | kw_recompute
                 | kw_reduce
                 | kw_ring
+                | kw_order
                 | kw_schedule
                 | kw_chunks
                 | kw_stages
+                | kw_zigzag
         )
     })
 }
@@ -251,6 +266,11 @@ impl Parser<'_> {
             }
             Rule::gather => LayoutKind::Gather(self.names(pair, base)),
             Rule::ring => LayoutKind::Ring(self.names(pair, base)),
+            Rule::order => {
+                let mut names = self.names(pair, base);
+                let axes = names.split_off(1);
+                LayoutKind::Order { dim: names.pop()?, axes }
+            }
             Rule::microbatches => {
                 let (count, count_span) = self.count(&parts(pair).next()?, base)?;
                 LayoutKind::Microbatches { count, count_span }

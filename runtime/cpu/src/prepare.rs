@@ -186,7 +186,8 @@ fn random(
     let sizes = context.plan.dims.shape(&out.dims);
     let kernel = RandomBlock::new(stream, distribution, out.dtype, &sizes, &out.ranges)?
         .of_examples(context.examples_of(out))
-        .in_parts(context.parts_of(out));
+        .in_parts(context.parts_of(out))
+        .in_order(&out.dims, &context.plan.dims);
     Ok(KernelWork::to_one(move |args, out| {
         let rng = args.rng;
         kernel.run(rng.seed, rng.moment(), rng.first_example, out)

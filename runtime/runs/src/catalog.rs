@@ -25,7 +25,7 @@ macro_rules! shipped {
 pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert" "bert_classify" "bert_tag" "gpt" "llama" "switch" "t5" "vit");
 
 /// Every shipped layout.
-pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "tp" "dp_tp" "megatron_sp" "zero1" "zero2" "zero3" "hybrid" "context" "ring" "ulysses" "experts" "folded" "spatial" "unet_tiles" "pipeline" "3d");
+pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "tp" "dp_tp" "megatron_sp" "zero1" "zero2" "zero3" "hybrid" "context" "ring" "ring_zigzag" "ulysses" "experts" "folded" "spatial" "unet_tiles" "pipeline" "3d");
 
 /// Every shipped map between a model and that of Hugging Face: what `import hf` and `export hf` go by.
 pub const MAPS: &[Shipped] = shipped!("models/hf", "toml": "bert" "bert_classify" "bert_tag" "gpt" "llama" "mistral" "qwen2" "qwen3" "gemma" "roberta" "roberta_classify" "roberta_tag" "t5");

@@ -9,6 +9,7 @@ mod attention;
 mod beneath;
 mod lies;
 mod loops;
+mod orders;
 mod placements;
 mod plans;
 mod rings;

@@ -256,6 +256,7 @@ fn values_are_reported_in_the_loops_of_the_plan() {
         ("bert", "megatron_sp"),
         ("llama", "context"),
         ("llama", "ring"),
+        ("llama", "ring_zigzag"),
         ("switch", "experts"),
         ("t5", "mesh data = 2; batch -> data; microbatches 4"),
         ("vit", "dp_tp"),

@@ -35,6 +35,9 @@ const AXES: &[(&str, &[&str])] = &[
 /// Those whose stages are layers of one loop, which not all models have.
 const STAGED: &[(&str, &[&str])] = &[("pipeline", &["pipe"]), ("3d", &["pipe", "data", "model"])];
 
+/// Those that put positions in an order, which not all models can have.
+const ORDERED: &[(&str, &[&str])] = &[("ring_zigzag", &["data", "ctx"])];
+
 /// Mesh and layout of every run of the tests: no size divides another, and each number of devices occurs.
 const FEW: &[(&str, &str)] = &[
     ("data=1", "zero3"),
@@ -171,16 +174,21 @@ impl Subject<'_> {
         wrong
     }
 
+    /// Trains under some layouts: every result is that of one device.
+    pub(crate) fn is_trained_alike_under(&self, layouts: &[(&str, &str)]) {
+        let owned = |(mesh, layout): &(&str, &str)| (mesh.to_string(), layout.to_string());
+        let wrong =
+            self.differences(&layouts.iter().map(owned).collect::<Vec<_>>(), 6, &mut Worst::default());
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
     /// Trains under a few layouts, or all: every result is that of one device.
     pub(crate) fn is_trained_alike(&self) {
         let owned = |(mesh, layout): &(&str, &str)| (mesh.to_string(), layout.to_string());
         let more = self.more.iter().map(owned);
         let mut worst = Worst::default();
         if !long() {
-            let layouts: Vec<_> = FEW.iter().map(owned).chain(more).collect();
-            let wrong = self.differences(&layouts, 6, &mut worst);
-            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-            return;
+            return self.is_trained_alike_under(&[FEW, self.more].concat());
         }
         let mut wrong = vec![];
         if !hours() {
@@ -235,7 +243,7 @@ fn told_at_end(what: &str, worst: &Worst) {
 #[test]
 fn every_layout_that_ships_has_its_meshes_here() {
     let names: Vec<&str> = LAYOUTS.iter().map(|l| l.name).collect();
-    let all = || AXES.iter().chain(STAGED);
+    let all = || AXES.iter().chain(STAGED).chain(ORDERED);
     let mut here: Vec<&str> = all().map(|(name, _)| *name).collect();
     here.sort_by_key(|name| names.iter().position(|n| n == name));
     assert_eq!(here, names);
@@ -268,6 +276,30 @@ fn every_model_fits_every_layout() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Models that predict what comes next have a plan in zigzag order; of the others it is said what depends on the order of positions.
+#[test]
+fn causal_transformers_are_planned_in_zigzag_order() {
+    let planned = |model: &str, mesh: &str, sizes: &[(&str, usize)]| {
+        let o = options(model, mesh, "ring_zigzag", sizes);
+        let loaded = Project::load(&ProjectOptions { preset: Some("tiny".into()), ..o });
+        let project = loaded.project.unwrap_or_else(|| panic!("{model}: {:?}", loaded.diagnostics));
+        let step = training_step(&project.program).unwrap();
+        let (compiled, found) = project.compile(&step, &loaded.sources);
+        let codes: Vec<&str> = found.iter().map(|d| d.code.id).collect();
+        (compiled.is_some(), codes.contains(&"E0318"))
+    };
+    for model in ["gpt", "llama"] {
+        for mesh in ["data=2,ctx=1", "data=1,ctx=2", "data=2,ctx=2", "data=1,ctx=4", "data=1,ctx=8"] {
+            assert_eq!(planned(model, mesh, &[("batch", 6)]), (true, false), "{model} on {mesh}");
+        }
+        assert_eq!(planned(model, "data=1,ctx=3", &[]), (false, true), "{model}: 128 has no 6 parts");
+        assert_eq!(planned(model, "data=1,ctx=3", &[("seq", 126)]), (true, false), "{model}");
+    }
+    for model in ["bert", "bert_classify", "bert_tag", "switch", "vit"] {
+        assert_eq!(planned(model, "data=1,ctx=2", &[]), (false, true), "{model}");
+    }
 }
 
 /// The transformers with one loop over their layers have a plan under the layouts with stages, on each mesh that has several.

@@ -74,12 +74,53 @@ const LONG: &[(&str, &str)] = &[
     ("around=2,ctx=2", "seq -> around; inside -> ctx; seq -> ctx when free; ring key"),
 ];
 
+/// Positions in zigzag order, within other ways.
+const ZIGZAG: &[(&str, &str)] = &[
+    ("ctx=2", "seq -> ctx; ring key; order seq zigzag ctx"),
+    ("ctx=3", "seq -> ctx; gather key; order seq zigzag ctx; moments: * -> ctx; microbatches 5"),
+    ("a=2,b=2", "seq -> a, b; ring key; order seq zigzag a, b; recompute layers.*"),
+    (
+        "model=2,ctx=2",
+        "d_ff, vocab -> model; seq -> ctx; ring key; order seq zigzag ctx; params: * -> ctx; microbatches 5",
+    ),
+    ("pipe=2,ctx=2", "layers -> pipe; seq -> ctx; ring key; order seq zigzag ctx; microbatches 5"),
+    (
+        "around=2,ctx=2",
+        "seq -> around; inside -> ctx; seq -> ctx when free; ring key; order seq zigzag around",
+    ),
+    // In an order that no rule splits.
+    ("ctx=2", "batch -> ctx; order seq zigzag ctx"),
+];
+
+/// A number of positions that two, three and four devices share in ranges.
+fn zigzag_alike(model: &str, sizes: &[(&str, usize)]) {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), NEXT);
+    let sizes: Vec<_> =
+        sizes.iter().map(|(name, size)| (*name, if *name == "seq" { 24 } else { *size })).collect();
+    let subject =
+        Subject { model, sizes: &sizes, more: &[], single: true, at: dir.path(), at_own_sizes: None };
+    subject.is_trained_alike_under(ZIGZAG);
+}
+
 /// The batch example by example.
 const PARTS: &[(&str, &str)] = &[("", "microbatches 5")];
 
 #[test]
 fn gpt_is_trained_alike_under_every_layout() {
     text_alike("gpt", &[&TEXT[..], &[("places", 16)]].concat(), &[MIXED, STAGES, LONG].concat(), NEXT);
+}
+
+#[test]
+fn gpt_is_trained_alike_in_zigzag_order() {
+    zigzag_alike("gpt", &[&TEXT[..], &[("places", 24)]].concat());
+}
+
+#[test]
+fn llama_is_trained_alike_in_zigzag_order() {
+    let mut sizes: Vec<_> = TEXT.into_iter().filter(|(name, _)| *name != "heads").collect();
+    sizes.extend([("groups", 3), ("queries", 2)]);
+    zigzag_alike("llama", &sizes);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::index::{DimIndex, first_of};
 use super::mesh::{mesh_of, named_mesh, with_axes_of};
+use super::order::OrderRule;
 use super::pipeline::{PipelineOrder, PipelineRule};
 use super::second_names::second_names;
 use crate::program::Program;
@@ -73,6 +74,8 @@ pub struct Layout {
     pub gathers: BTreeSet<Dim>,
     /// Dims whose shards go around the devices where attention needs all of them, with the place in the layout.
     pub rings: BTreeMap<Dim, Span>,
+    /// Dims whose positions lie on the devices in another order.
+    pub orders: Vec<OrderRule>,
     /// Paths of values that are computed again for the backward pass, instead of kept.
     pub recompute: Vec<Arc<str>>,
     /// In how many parts a training step takes its batch, and where the layout says so.
@@ -201,6 +204,17 @@ pub fn layout(
                     }
                 }
             }
+            LayoutKind::Order { dim: of, axes } => {
+                let unknown = axes.iter().filter(|name| layout.mesh.find(&name.text).is_none());
+                for name in unknown.take(MAX_REPORTED) {
+                    out.push(unknown_axis(&name.text, name.span, &layout.mesh, declared.as_ref()));
+                }
+                let foreign = if shared { Foreign::Unlike } else { Foreign::Never };
+                if let Some(d) = dim(&of.text, of.span, &index, foreign, &mut read.missing, &mut out) {
+                    let line = (&axes[..], item.span);
+                    super::order::read((&of.text, d), line, &layout.mesh, &mut layout.orders, &mut out);
+                }
+            }
             other => read_setting(other, item.span, &mut layout, &mut out),
         }
     }
@@ -248,7 +262,11 @@ fn read_setting(kind: &LayoutKind, span: Span, layout: &mut Layout, out: &mut Ve
         LayoutKind::Recompute(paths) => {
             layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
         }
-        LayoutKind::Mesh(_) | LayoutKind::Rule(_) | LayoutKind::Gather(_) | LayoutKind::Ring(_) => {}
+        LayoutKind::Mesh(_)
+        | LayoutKind::Rule(_)
+        | LayoutKind::Gather(_)
+        | LayoutKind::Ring(_)
+        | LayoutKind::Order { .. } => {}
     }
 }
 

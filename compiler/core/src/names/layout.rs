@@ -27,6 +27,10 @@ impl Collector<'_> {
                 LayoutKind::Recompute(paths) | LayoutKind::KeepParams(paths) => {
                     paths.iter().for_each(|p| self.path(p.span));
                 }
+                LayoutKind::Order { dim, axes: over } => {
+                    self.dim_of_layout(dim);
+                    self.axes(over, item.span, &mut axes);
+                }
                 LayoutKind::Mesh(_)
                 | LayoutKind::Microbatches { .. }
                 | LayoutKind::Schedule(_)
@@ -38,14 +42,19 @@ impl Collector<'_> {
         }
     }
 
-    /// An axis that no `mesh` line declares has its declaration where a rule names it first.
     fn rule(&mut self, rule: &Rule, item: Span, axes: &mut BTreeMap<String, usize>) {
         for d in &rule.dims {
             if let DimPattern::Dim(name) = d {
                 self.dim_of_layout(name);
             }
         }
-        for a in &rule.axes {
+        self.axes(&rule.axes, item, axes);
+        rule.scope.path.iter().for_each(|p| self.path(p.span));
+    }
+
+    /// An axis that no `mesh` line declares has its declaration where a line names it first.
+    fn axes(&mut self, named: &[Name], item: Span, axes: &mut BTreeMap<String, usize>) {
+        for a in named {
             match axes.get(&a.text) {
                 Some(symbol) => self.use_of(a.span, Some(*symbol)),
                 None => {
@@ -54,7 +63,6 @@ impl Collector<'_> {
                 }
             }
         }
-        rule.scope.path.iter().for_each(|p| self.path(p.span));
     }
 
     fn dim_of_layout(&mut self, name: &Name) {

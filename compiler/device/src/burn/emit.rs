@@ -4,6 +4,7 @@ use crate::kernels::Kernel;
 use crate::kernels::random::RandomBlock;
 use crate::lowering::graph::{GraphBuilder, Val};
 use crate::lowering::ops::{self, Binary, Reduce, base, number, numeric};
+use crate::stored::extents;
 use burn_backend::{DType as BurnType, Slice, tensor::IndexingUpdateOp};
 use burn_ir::{
     BaseOperationIr, BinaryOpIr, BoolOperationIr, CastOpIr, CatOpIr, FlipOpIr, FloatOperationIr, FullOpIr,
@@ -34,9 +35,13 @@ impl GraphBuilder {
         })
     }
 
-    /// Elements that the host draws.
-    pub(crate) fn random(&mut self, block: RandomBlock, shape: &[usize], dtype: BurnType) -> Val {
-        self.kernel(Kernel::Random(block), vec![], [(shape.to_vec(), dtype)])[0]
+    /// Elements that the host draws; where positions are stored in another order, range by range.
+    pub(crate) fn random(&mut self, block: &RandomBlock, dtype: BurnType) -> Val {
+        if let Some((axis, pieces)) = block.in_pieces() {
+            let parts = pieces.iter().map(|piece| self.random(piece, dtype)).collect();
+            return self.cat(parts, axis);
+        }
+        self.kernel(Kernel::Random(block.clone()), vec![], [(extents(&block.shape()), dtype)])[0]
     }
 
     /// A function of floats that Burn has.

@@ -133,8 +133,7 @@ impl Lower<'_> {
         let ([], [out]) = self.locals(step)?;
         let wide = out.dtype.wide();
         let drawing = self.drawing(stream, distribution, &out)?;
-        let shape = extents(&out.shape);
-        let drawn = self.graph.random(drawing, &shape, stored_as(wide));
+        let drawn = self.graph.random(&drawing, stored_as(wide));
         self.write_val(drawn, &out);
         Ok(())
     }
@@ -149,7 +148,8 @@ impl Lower<'_> {
         let sizes = self.context.plan.dims.shape(&out.dims);
         Ok(RandomBlock::new(stream, *distribution, out.dtype.wide(), &sizes, &out.ranges)?
             .of_examples(self.context.examples_of(out))
-            .in_parts(self.context.parts_of(out)))
+            .in_parts(self.context.parts_of(out))
+            .in_order(&out.dims, &self.context.plan.dims))
     }
 
     pub(crate) fn local(&self, operand: &Operand) -> Result<Local, LoweringError> {

@@ -1,6 +1,6 @@
 //! Descriptions of element-wise kernels.
 
-use super::random::{RandomBlock, can_be_drawn};
+use super::random::RandomBlock;
 use super::scalar::ScalarProgram;
 use crate::stored::stored_as;
 use meshwright_plan::DType;
@@ -51,7 +51,7 @@ impl MapCall {
         let known = |dtype: &DType| !dtype.is_pair() && *dtype != DType::F64;
         let read = operands.iter().all(|operand| match operand {
             MapOperand::Tensor { dtype, .. } => known(dtype),
-            MapOperand::Drawn((kernel, _)) => can_be_drawn(kernel.distribution()),
+            MapOperand::Drawn((kernel, _)) => kernel.can_be_drawn(),
         });
         if !read || !outputs.iter().all(known) {
             return None;

@@ -1,8 +1,8 @@
 //! Random values of one device's block, as counts of a counter-based generator.
 
 use crate::error::KernelError;
-use meshwright_plan::DType;
 use meshwright_plan::random::{Distribution, Key};
+use meshwright_plan::{DType, Dim, Dims, Zigzag};
 use std::ops::Range;
 
 /// Random values of one block of a tensor.
@@ -20,6 +20,8 @@ pub struct RandomBlock {
     examples: Option<usize>,
     /// Dim and number of parts: see [`RandomBlock::in_parts`].
     parts: Option<(usize, usize)>,
+    /// For each dim the order in which its positions are stored, where it is not their own.
+    orders: Vec<Option<Zigzag>>,
 }
 
 /// Point of a run at which values are drawn.
@@ -87,7 +89,46 @@ impl RandomBlock {
             total: ranges.iter().map(ExactSizeIterator::len).product(),
             examples: None,
             parts: None,
+            orders: vec![None; sizes.len()],
         })
+    }
+
+    /// Sets the orders in which positions of the dims are stored: an element is the one of its position, wherever it lies.
+    #[must_use]
+    pub fn in_order(self, dims: &[Dim], table: &Dims) -> RandomBlock {
+        RandomBlock { orders: dims.iter().map(|d| table.zigzag(*d)).collect(), ..self }
+    }
+
+    /// The position along a dim of what is stored at a place.
+    pub fn position(&self, dim: usize, place: usize) -> usize {
+        self.orders[dim].map_or(place, |order| order.position(place))
+    }
+
+    /// The positions along a dim of what is stored at some places: ranges in which they follow each other.
+    pub fn positions(&self, dim: usize, places: Range<usize>) -> Vec<Range<usize>> {
+        match self.orders[dim] {
+            Some(order) if !places.is_empty() => order.positions(places),
+            _ => vec![places],
+        }
+    }
+
+    /// A block some of whose dims are stored in another order as blocks along one of them in which positions follow each other, with this
+    /// dim; `None` of all others.
+    pub fn in_pieces(&self) -> Option<(usize, Vec<RandomBlock>)> {
+        let dim = self.orders.iter().position(Option::is_some)?;
+        let piece = |range: Range<usize>| {
+            let mut piece = self.clone();
+            (piece.orders[dim], piece.ranges[dim]) = (None, range);
+            piece.total = piece.shape().iter().product();
+            piece
+        };
+        Some((dim, self.positions(dim, self.ranges[dim].clone()).into_iter().map(piece).collect()))
+    }
+
+    /// Whether consumers can draw its values in their own kernels.
+    pub fn can_be_drawn(&self) -> bool {
+        let truths = matches!(self.distribution, Distribution::Bernoulli { .. });
+        truths && self.orders.iter().all(Option::is_none)
     }
 
     /// Sets the dim that counts examples.
@@ -106,6 +147,14 @@ impl RandomBlock {
     /// Number of elements of the block.
     pub fn elements(&self) -> usize {
         self.total
+    }
+
+    /// The positions of the elements of a row along the last dim: ranges in which they follow each other.
+    pub fn positions_of_row(&self) -> Vec<Range<usize>> {
+        match self.ranges.split_last() {
+            Some((last, outer)) => self.positions(outer.len(), last.clone()),
+            None => vec![Range { start: 0, end: 1 }],
+        }
     }
 
     /// Elements of a row of the block.
@@ -187,16 +236,13 @@ impl RandomBlock {
     pub fn first_of_row(&self, counting: &Counting, row: usize) -> u64 {
         let Some((last, outer)) = self.ranges.split_last() else { return counting.first };
         let mut rest = row;
-        let mut first = counting.first.wrapping_add(last.start as u64 * counting.strides[outer.len()]);
-        for (stride, r) in counting.strides.iter().zip(outer).rev() {
-            first = first.wrapping_add((r.start + rest % r.len()) as u64 * stride);
+        let start = self.position(outer.len(), last.start);
+        let mut first = counting.first.wrapping_add(start as u64 * counting.strides[outer.len()]);
+        for (dim, (stride, r)) in counting.strides.iter().zip(outer).enumerate().rev() {
+            let at = self.position(dim, r.start + rest % r.len());
+            first = first.wrapping_add(at as u64 * stride);
             rest /= r.len();
         }
         first
     }
-}
-
-/// Whether consumers can draw values of this distribution in their own kernels.
-pub fn can_be_drawn(distribution: &Distribution) -> bool {
-    matches!(distribution, Distribution::Bernoulli { .. })
 }

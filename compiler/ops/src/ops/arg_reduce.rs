@@ -89,6 +89,10 @@ impl Op for ArgReduce {
         Ok(Type::new(x[0].dtype.pair(), dims))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.dim]
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::new(x, y, self.monoid, Linear::No)
     }

@@ -82,6 +82,10 @@ impl Op for ArgmaxPool {
         Ok(Type::new(DType::I32, replaced(&x[0].dims, &self.slides, Has::Wide)))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        super::slides::dims(&self.slides)
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let roles = Roles::new(x, y, Monoid::Sum, Linear::No);
         self.slides.iter().fold(roles, |r, s| r.window(s.narrow, 0, s.wide, s.of_positions(table)))
@@ -123,6 +127,10 @@ impl Op for Unpool {
 
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(x[1].dtype, replaced(&x[1].dims, &self.slides, Has::Narrow)))
+    }
+
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        super::slides::dims(&self.slides)
     }
 
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {

@@ -37,6 +37,10 @@ impl Op for Boundary {
         Ok(ty)
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.dim]
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let linear = match self.how {
             Crossing::Accumulate => Linear::Jointly,

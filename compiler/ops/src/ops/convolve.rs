@@ -127,6 +127,10 @@ impl Op for Convolve {
         Ok(Type::new(x[0].dtype, self.out.clone()))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        super::slides::dims(&self.slides)
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let taps: Vec<Dim> = self.slides.iter().map(|s| s.tap).collect();
         let mut roles = Roles::new(x, y, Monoid::Sum, Linear::EachAlone).whole(&taps);

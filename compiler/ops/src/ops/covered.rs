@@ -6,7 +6,7 @@ use crate::{
     Source, Type,
 };
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
-use meshwright_plan::{DType, Dims, Expr, SlidingWindow};
+use meshwright_plan::{DType, Dim, Dims, Expr, SlidingWindow};
 
 /// The number of taps that meet an element, along the positions of a slide. A function of the position alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +56,10 @@ impl Op for Covered {
 
     fn infer(&self, _: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(self.dtype, vec![self.slide.narrow]))
+    }
+
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.slide.narrow]
     }
 
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {

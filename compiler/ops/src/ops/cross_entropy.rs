@@ -98,6 +98,10 @@ impl Op for CrossEntropy {
         Ok(Type::new(x[0].dtype, dims))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.dim]
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
     }

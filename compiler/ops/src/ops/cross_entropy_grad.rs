@@ -53,6 +53,10 @@ impl Op for CrossEntropyGrad {
         Ok(Type::new(x[0].dtype, union([x[0], x[2]])))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.dim]
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Only([2].into())).whole(&[self.dim])
     }

@@ -80,6 +80,10 @@ impl Op for CumSum {
         Ok(Type::new(of, x[0].dims.clone()))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.dim]
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Only([0].into())).whole(&[self.dim])
     }

@@ -74,6 +74,10 @@ impl Op for DynamicUpdateSlice {
         Ok((*all).clone())
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.dim, self.from]
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         // A device that holds a range of `dim` takes of the value what falls into it.
         Roles::elementwise(x, y, Linear::No).whole(&[self.from])

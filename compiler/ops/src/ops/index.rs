@@ -41,6 +41,10 @@ impl Op for Index {
         Ok(Type { dtype: DType::I32, dims: vec![self.dim], range: Some(self.dim) })
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.dim]
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }

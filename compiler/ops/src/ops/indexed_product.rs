@@ -99,6 +99,10 @@ impl Op for IndexedProduct {
         Ok(Type::new(factors[0].dtype, self.out.clone()))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        self.hots.clone()
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only((0..self.parts(x).0.len()).collect()))
     }

@@ -91,6 +91,10 @@ impl Op for Lookup {
         Ok(Type::new(entries.dtype, dims))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        self.dims.clone()
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
     }

@@ -165,6 +165,10 @@ impl Op for Pool {
         Ok(Type::new(x[0].dtype, replaced(&x[0].dims, &self.slides, has)))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        super::slides::dims(&self.slides)
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let linear = if self.monoid == Monoid::Sum { Linear::Only([0].into()) } else { Linear::No };
         let mut roles = Roles::new(x, y, Monoid::Sum, linear);

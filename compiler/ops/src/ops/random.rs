@@ -100,6 +100,10 @@ impl Op for Random {
         Ok(Type::new(self.dtype, self.dims.clone()))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        self.dims.clone()
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }

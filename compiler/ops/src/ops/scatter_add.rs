@@ -65,6 +65,10 @@ impl Op for ScatterAdd {
         Ok(Type::new(x[0].dtype, self.out.clone()))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        self.dims.clone()
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
     }

@@ -32,6 +32,11 @@ pub(super) const DILATION: Choice = Choice::whole(
     "how far apart the elements under a window are; 1 for neighbors",
 );
 
+/// All dims of windows.
+pub(super) fn dims(slides: &[SlidingWindow]) -> Vec<Dim> {
+    slides.iter().flat_map(|s| [s.wide, s.narrow, s.tap]).collect()
+}
+
 /// What stands beyond the ends of a dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Padding {

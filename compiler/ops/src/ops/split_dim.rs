@@ -130,6 +130,10 @@ impl Op for SplitDim {
         Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        [&[self.dim], self.to.as_slice()].concat()
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let window = Window::cut(table.size(self.to[0]), inner(&self.to, table));
         Roles::elementwise(x, y, Linear::Only([0].into()))
@@ -186,6 +190,10 @@ impl Op for MergeDims {
             }
         }
         Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
+    }
+
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        [&[self.to], self.dims.as_slice()].concat()
     }
 
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {

@@ -93,6 +93,10 @@ impl Op for TopK {
         Ok(Type { dtype: DType::I32, dims, range: Some(self.dim) })
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, _: &Dims) -> Vec<Dim> {
+        vec![self.dim, self.to]
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
     }

@@ -5,6 +5,7 @@ pub(super) mod group;
 pub(super) mod mesh;
 pub(super) mod shard;
 pub(super) mod splits;
+pub(super) mod zigzag;
 
 use crate::{Axis, Dim, Dims, Extent, Mesh, PartialAxes, Splits, Window};
 use litemap::LiteMap;

@@ -30,6 +30,13 @@ pub enum LayoutKind {
     Gather(Vec<Name>),
     /// `ring key`: shards of these dims go around the devices in place of being gathered.
     Ring(Vec<Name>),
+    /// `order seq zigzag ctx`: positions lie on the devices along these axes so that a causal mask leaves all of them as much.
+    Order {
+        /// The dim.
+        dim: Name,
+        /// The axes over which it is split.
+        axes: Vec<Name>,
+    },
     /// `microbatches 8`.
     Microbatches {
         /// The number of parts.

@@ -51,6 +51,13 @@ fn item(w: &mut Writer<'_>, item: &LayoutItem, runs: &mut Runs) {
             w.take();
         }),
         LayoutKind::Gather(names) | LayoutKind::Ring(names) => commas(w, names.len(), |w, _| w.take()),
+        LayoutKind::Order { axes, .. } => {
+            w.take();
+            w.blank();
+            w.word("zigzag");
+            w.blank();
+            commas(w, axes.len(), |w, _| w.take());
+        }
         LayoutKind::Recompute(globs) => commas(w, globs.len(), |w, i| glob(w, &globs[i])),
         LayoutKind::KeepParams(globs) => {
             w.word("params");

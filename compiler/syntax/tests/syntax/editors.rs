@@ -16,7 +16,7 @@ const LAYOUT: &str =
 const MORE_MODEL: &str = "use \"a\\tb\\q\"\nconst a = 7//2 % true\nsize s { a = 1 }\nlayer f(x) { state s[a] = 1 return x, -x }
 model m { let g = f(a) sharing b let y = conv[rows by kh; in](x) ** 2 != 3 repeat l as i { x = x[a = 0..1; b -> c] } output z = !y and y == x }
 train m { minimize l of a.* every 2 from 1 group b { weight_decay 1 } ema 0.5 freeze a.*, b weight_decay 1 except *.b, c.w }";
-const MORE_LAYOUT: &str = "params a.*: b -> c; c.d: * -> -\nmicrobatches 8, schedule 1f1b\nrecompute a.*\ngather k\nring k\nreduce grads in bf16\nreduce grads once\nreduce grads by part\nkeep params a.*, b\nb -> c when free";
+const MORE_LAYOUT: &str = "params a.*: b -> c; c.d: * -> -\nmicrobatches 8, schedule 1f1b\nrecompute a.*\ngather k\nring k\norder k zigzag a\nreduce grads in bf16\nreduce grads once\nreduce grads by part\nkeep params a.*, b\nb -> c when free";
 
 /// Words in quotes of a pest grammar.
 fn keywords(grammar: &str) -> BTreeSet<&str> {

@@ -31,6 +31,7 @@ fn shown(tree: &LayoutFile) -> Vec<String> {
         }
         LayoutKind::Gather(n) => format!("gather {}", names(n)),
         LayoutKind::Ring(n) => format!("ring {}", names(n)),
+        LayoutKind::Order { dim, axes } => format!("order {} {}", dim.text, names(axes)),
         LayoutKind::Microbatches { count, .. } => format!("microbatches {count}"),
         LayoutKind::Schedule(n) => format!("schedule {}", n.text),
         LayoutKind::Chunks { count, .. } => format!("chunks {count}"),

@@ -67,9 +67,17 @@ fn rows<T: Send>(
     }
     let row = of.row();
     let step = counting.strides.last().copied().unwrap_or(1);
+    let positions = of.positions_of_row();
+    let start = positions.first().map_or(0, |first| first.start);
     par::parts(out, row, WEIGHT, &|base, part: &mut [T]| {
-        for (k, line) in part.chunks_mut(row).enumerate() {
-            f(of.first_of_row(counting, base / row + k), step, line);
+        for (k, mut line) in part.chunks_mut(row).enumerate() {
+            let first = of.first_of_row(counting, base / row + k);
+            for range in &positions {
+                let from = (range.start as u64).wrapping_sub(start as u64).wrapping_mul(step);
+                let (now, later) = line.split_at_mut(range.len());
+                f(first.wrapping_add(from), step, now);
+                line = later;
+            }
         }
     });
 }

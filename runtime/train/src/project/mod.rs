@@ -493,6 +493,7 @@ fn is_rules(text: &str) -> bool {
                 "microbatches",
                 "reduce",
                 "ring",
+                "order",
                 "schedule",
                 "chunks",
                 "stages",

@@ -144,7 +144,7 @@ impl Rebuild<'_> {
         let mine = self.new.push(Node { scope: Some(of), ..node });
         self.new.cursor = origin;
         let n = self.new.constant(self.batch.n as f64, DType::I32);
-        let first = self.new.binary("*", mine, n);
+        let first = self.new.product(&[mine, n]);
         let at = self.new.sum_of(&[first, part]);
         self.new.scope = scope;
         at

@@ -193,9 +193,9 @@ impl Lower<'_> {
             let whole = Local { dims: drawn.dims.clone(), ranges: ranges.clone(), shape, ..space.clone() };
             let random = RandomBlock::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &ranges)?
                 .of_examples(self.context.examples_of(&whole))
-                .in_parts(self.context.parts_of(&whole));
-            let shape = extents(&whole.shape);
-            let val = self.graph.random(random, &shape, stored_as(DType::Bool));
+                .in_parts(self.context.parts_of(&whole))
+                .in_order(&drawn.dims, &self.context.plan.dims);
+            let val = self.graph.random(&random, stored_as(DType::Bool));
             let val = self.align(&Named { val, dims: whole.dims }, &space.dims);
             loads.push(self.truth(val));
         }

@@ -81,7 +81,10 @@ fn bounds(of: &Computed, indices: &[Range<usize>]) -> Vec<Bounds> {
             Scalar::Select(c, a, b) => match at(c) {
                 Between(low, _) if low > 0.0 => at(a),
                 Between(_, high) if high <= 0.0 => at(b),
-                _ => Unknown,
+                _ => match (at(a), at(b)) {
+                    (Between(a, c), Between(b, d)) => Between(a.min(b), c.max(d)),
+                    _ => Unknown,
+                },
             },
             _ => Unknown,
         });
@@ -110,6 +113,19 @@ fn binary(f: BinaryFn, a: Bounds, b: Bounds) -> Bounds {
     match f {
         BinaryFn::Add => within(a + b, c + d),
         BinaryFn::Sub => within(a - d, c - b),
+        BinaryFn::Mul => {
+            let all = [a * b, a * d, c * b, c * d];
+            within(all.into_iter().fold(f64::MAX, f64::min), all.into_iter().fold(f64::MIN, f64::max))
+        }
+        BinaryFn::Min => Between(a.min(b), c.min(d)),
+        BinaryFn::Max => Between(a.max(b), c.max(d)),
+        // By one number, as positions are by the size of a block.
+        BinaryFn::FloorDiv if b == d && b > 0.0 => Between((a / b).floor(), (c / b).floor()),
+        BinaryFn::Mod if b == d && b > 0.0 && (a / b).floor() == (c / b).floor() => {
+            let whole = (a / b).floor() * b;
+            Between(a - whole, c - whole)
+        }
+        BinaryFn::Mod if b == d && b > 0.0 => Between(0.0, b - 1.0),
         BinaryFn::Lt => truth(c < b, a >= d),
         BinaryFn::Le => truth(c <= b, a > d),
         BinaryFn::Gt => truth(a > d, c <= b),
@@ -148,6 +164,30 @@ mod tests {
         let none = expr.constant(-1e9, DType::F32);
         let reg = expr.select(real, regs[0], none);
         assert_eq!(decided(&of, &[64..128, 0..64]), Computed { expr, reg }, "the other operand alone");
+        // where index(1) // 64 == index(0) // 64 { load(0) } else { -1e9 }, and a mask of positions in another order: those beyond 63 count
+        // from the end.
+        let (mut expr, regs) = Expr::of_operands([DType::F32]);
+        let size = expr.constant(64.0, DType::I32);
+        let [i, j] = [0, 1].map(|k| expr.push(Scalar::Index(k), DType::I32));
+        let [of_i, of_j] = [i, j].map(|at| expr.binary(BinaryFn::FloorDiv, at, size));
+        let seen = expr.binary(BinaryFn::Eq, of_j, of_i);
+        let none = expr.constant(-1e9, DType::F32);
+        let reg = expr.select(seen, regs[0], none);
+        let blocks = Computed { expr: expr.clone(), reg };
+        assert_eq!(constant(&blocks, &[0..64, 64..128]), Some(-1e9));
+        assert_eq!(constant(&blocks, &[0..65, 64..128]), None);
+        let end = expr.constant(191.0, DType::I32);
+        let [true_i, true_j] = [i, j].map(|at| {
+            let (first, turned) = (expr.binary(BinaryFn::Lt, at, size), expr.binary(BinaryFn::Sub, end, at));
+            expr.select(first, at, turned)
+        });
+        let seen = expr.binary(BinaryFn::Le, true_j, true_i);
+        let reg = expr.select(seen, regs[0], none);
+        let ordered = Computed { expr, reg };
+        assert_eq!(constant(&ordered, &[0..64, 64..128]), Some(-1e9));
+        assert_eq!(constant(&ordered, &[64..96, 0..64]), None);
+        assert_eq!(constant(&ordered, &[96..128, 64..96]), Some(-1e9), "in turned order");
+        assert_eq!(constant(&ordered, &[32..96, 64..128]), None, "on both sides");
         let (expr, regs) = Expr::of_operands([DType::F32]);
         let plain = Computed { expr, reg: regs[0] };
         assert_eq!(decided(&plain, &[0..64, 0..64]), plain);

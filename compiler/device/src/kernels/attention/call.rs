@@ -1,6 +1,6 @@
 //! Description of an attention kernel.
 
-use super::super::random::{RandomBlock, can_be_drawn};
+use super::super::random::RandomBlock;
 use super::super::scalar::ScalarProgram;
 use super::bounds::constant;
 use super::space::AttentionSpace;
@@ -137,7 +137,7 @@ impl AttentionCall {
         if let Some(most) = counted.into_iter().find(|n| *n >= 1 << 31) {
             return Err(NoAttentionKernel::Positions(most));
         }
-        if !draws.iter().all(|d| can_be_drawn(d.0.distribution())) {
+        if !draws.iter().all(|d| d.0.can_be_drawn()) {
             return Err(NoAttentionKernel::Drawn);
         }
         let program = |of| {

@@ -87,7 +87,8 @@ impl AttentionSpace {
         let sizes = context.plan.dims.shape(&drawn.dims);
         let random = RandomBlock::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &ranges)?
             .of_examples(context.examples_of(&whole))
-            .in_parts(context.parts_of(&whole));
+            .in_parts(context.parts_of(&whole))
+            .in_order(&drawn.dims, &context.plan.dims);
         Ok((random, places))
     }
 }

@@ -1,7 +1,6 @@
 //! Description of a kernel for a row group.
 
 use super::super::map::{MapOperand, prefer};
-use super::super::random::can_be_drawn;
 use super::expr::{ResultOf, RowExpr, RowResult};
 use super::passes::{Keeping, Passes, RowPass};
 use crate::stored::stored_as;
@@ -88,7 +87,7 @@ impl RowCall {
         let known = |dtype: DType| !dtype.is_pair() && dtype != DType::F64;
         let read = operands.iter().all(|operand| match operand {
             MapOperand::Tensor { dtype, .. } => known(*dtype),
-            MapOperand::Drawn((kernel, _)) => can_be_drawn(kernel.distribution()),
+            MapOperand::Drawn((kernel, _)) => kernel.can_be_drawn(),
         });
         let few = operands.len() <= MOST && of.results.len() <= MOST && of.folds.len() <= MOST;
         let fits = space.iter().all(|range| !range.is_empty() && i32::try_from(range.end).is_ok());

@@ -1,7 +1,7 @@
 //! A function of one value, element by element, with other values beside it: what stands between the product of queries and
 //! keys and the softmax, and between the softmax and the sum over the keys.
 
-use crate::{Graph, Id, Kind, Op, Source, Type, union};
+use crate::{F64Tensor, Graph, Id, Kind, Op, Source, Type, union};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{Computed, DType, Dim, Dims, Drawn, Expr};
 use std::collections::BTreeMap;
@@ -54,6 +54,41 @@ impl Body {
             }
         }
         of(&self.result, &made)
+    }
+
+    /// The ops that read nothing: numbers, positions, random values.
+    pub fn sources(&self) -> impl Iterator<Item = &dyn Op> {
+        self.nodes.iter().filter(|n| n.1.is_empty()).map(|n| &*n.0)
+    }
+
+    /// The same with the results of other ops in place of some that read nothing.
+    pub fn replaced(&self, other: &dyn Fn(&dyn Op) -> Option<Body>) -> Body {
+        let mut nodes: Vec<(Arc<dyn Op>, Vec<BodyRef>)> = Vec::with_capacity(self.nodes.len());
+        let mut now: Vec<usize> = Vec::with_capacity(self.nodes.len());
+        let moved = |r: &BodyRef, now: &[usize]| match *r {
+            BodyRef::Node(i) => BodyRef::Node(now[i]),
+            other => other,
+        };
+        for (op, reads) in &self.nodes {
+            let first = nodes.len();
+            match other(&**op).filter(|_| reads.is_empty()) {
+                Some(body) => {
+                    let places: Vec<usize> = (first..first + body.nodes.len()).collect();
+                    let all = body.nodes.into_iter();
+                    nodes.extend(all.map(|(op, r)| (op, r.iter().map(|r| moved(r, &places)).collect())));
+                }
+                None => nodes.push((op.clone(), reads.iter().map(|r| moved(r, &now)).collect())),
+            }
+            now.push(nodes.len() - 1);
+        }
+        Body { nodes, result: moved(&self.result, &now) }
+    }
+
+    /// The ops that compute the last value of a graph without operands.
+    pub fn of_graph(g: &Graph) -> Body {
+        let reads = |id: Id| g.node(id).inputs.iter().map(|x| BodyRef::Node(x.0 as usize)).collect();
+        let nodes: Vec<_> = g.ids().map(|id| (g.node(id).op.clone(), reads(id))).collect();
+        Body { result: BodyRef::Node(nodes.len().saturating_sub(1)), nodes }
     }
 
     /// The derivative of the result by the root, element by element, as a value of a graph.
@@ -175,4 +210,21 @@ pub(super) fn is_computed_again(g: &Graph, id: Id) -> bool {
         Kind::Rematerializable(Source::Training) => false,
         _ => g.is_elementwise(id),
     }
+}
+
+/// The meaning of a graph over leaves that have these values.
+pub(super) fn evaluated(g: &Graph, leaves: &[Id], x: &[&F64Tensor], of: Id) -> F64Tensor {
+    let mut known: Vec<F64Tensor> = Vec::with_capacity(g.nodes.len());
+    for id in g.ids() {
+        let value = match leaves.iter().position(|l| *l == id) {
+            Some(i) => x[i].clone(),
+            None => {
+                let inputs: Vec<&F64Tensor> =
+                    g.node(id).inputs.iter().map(|i| &known[i.0 as usize]).collect();
+                g.node(id).op.oracle(&inputs, g.ty(id), &g.dims)
+            }
+        };
+        known.push(value);
+    }
+    known.swap_remove(of.0 as usize)
 }

@@ -7,15 +7,17 @@
 //! they keep are queries, keys, values, the result, and the two numbers of each query.
 
 mod body;
+mod positions;
 mod recognize;
 mod samples;
 
 pub use body::{Body, BodyRef};
+pub use positions::replaced_in;
 pub use recognize::{AttentionMiss, Recognizer};
 pub(crate) use samples::FAMILY;
 
 use crate::{Emit, ExpandWhen, F64Tensor, Graph, Id, Linear, Op, OpError, Precision, Roles, Type};
-use body::{computed, leaves};
+use body::{computed, evaluated, leaves};
 use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
@@ -170,6 +172,10 @@ impl Op for Attention {
         Ok(Type::new(x[2].dtype, self.0.out.clone()))
     }
 
+    fn ordered(&self, _: &[&Type], _: &Type, table: &Dims) -> Vec<Dim> {
+        self.0.ordered(table)
+    }
+
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let mut whole = self.0.needed_whole();
         whole.push(self.0.key);
@@ -240,23 +246,6 @@ impl Attention {
     }
 }
 
-/// The meaning of a graph over leaves that have these values.
-fn evaluated(g: &Graph, leaves: &[Id], x: &[&F64Tensor], of: Id) -> F64Tensor {
-    let mut known: Vec<F64Tensor> = Vec::with_capacity(g.nodes.len());
-    for id in g.ids() {
-        let value = match leaves.iter().position(|l| *l == id) {
-            Some(i) => x[i].clone(),
-            None => {
-                let inputs: Vec<&F64Tensor> =
-                    g.node(id).inputs.iter().map(|i| &known[i.0 as usize]).collect();
-                g.node(id).op.oracle(&inputs, g.ty(id), &g.dims)
-            }
-        };
-        known.push(value);
-    }
-    known.swap_remove(of.0 as usize)
-}
-
 impl AttentionForm {
     /// A graph whose leaves are operands that have these values: `fixed` of floats, then the extra ones.
     fn operands(&self, table: &Dims, x: &[&F64Tensor], fixed: usize) -> (Graph, Vec<Id>) {
@@ -307,6 +296,10 @@ impl Op for AttentionPass {
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         let dims = if self.part == AttentionPart::Values { self.form.out.clone() } else { self.form.rows() };
         Ok(Type::new(x[0].dtype, dims))
+    }
+
+    fn ordered(&self, _: &[&Type], _: &Type, table: &Dims) -> Vec<Dim> {
+        self.form.ordered(table)
     }
 
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
@@ -382,6 +375,10 @@ impl Op for AttentionGrad {
 
     fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(x[0].dtype, self.dims.clone()))
+    }
+
+    fn ordered(&self, _: &[&Type], _: &Type, table: &Dims) -> Vec<Dim> {
+        self.form.ordered(table)
     }
 
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {

@@ -163,16 +163,33 @@ impl TileAt<'_> {
             out.resize(self.elements(), 0);
             let (key, first, strides) =
                 random.counted(self.rng.seed, self.rng.moment(), self.rng.first_example);
-            let stride = |dim: usize| dims.iter().position(|d| *d == dim).map_or(0, |i| strides[i]);
             let (outer, rows) = (plan.outer.len(), plan.rows.len());
-            let at = |dim: usize, i: usize| ((plan.starts[dim] + i) as u64).wrapping_mul(stride(dim));
+            let own = |dim: usize| dims.iter().position(|d| *d == dim);
+            let at = |dim: usize, i: usize| {
+                let of = |own: usize| {
+                    (random.position(own, plan.starts[dim] + i) as u64).wrapping_mul(strides[own])
+                };
+                own(dim).map_or(0, of)
+            };
             let base = self.outer.iter().enumerate().fold(first, |sum, (d, i)| sum.wrapping_add(at(d, *i)));
-            let base = base.wrapping_add(at(outer + rows, self.keys.0));
+            // What lacks the keys is drawn once for all of them.
+            let begin = plan.starts[outer + rows] + self.keys.0;
+            let places = begin..begin + self.keys.1;
+            let (step, keys) = match own(outer + rows) {
+                Some(own) => (strides[own], random.positions(own, places)),
+                None => (0, vec![places]),
+            };
             for (r, line) in out.chunks_exact_mut(self.keys.1).enumerate() {
                 let place = self.kernel.plan.row_at(self.rows.first + r);
                 let first =
                     place.iter().enumerate().fold(base, |sum, (d, i)| sum.wrapping_add(at(outer + d, *i)));
-                bernoulli(self.kernel.level, random.distribution(), key, (first, stride(outer + rows)), line);
+                let mut line = line;
+                for range in &keys {
+                    let first = first.wrapping_add((range.start as u64).wrapping_mul(step));
+                    let (now, later) = line.split_at_mut(range.len());
+                    bernoulli(self.kernel.level, random.distribution(), key, (first, step), now);
+                    line = later;
+                }
             }
         }
     }
