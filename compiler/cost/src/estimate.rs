@@ -9,6 +9,7 @@ use crate::machine::{DeviceKind, Machine, UNCALIBRATED};
 use crate::pipe::{Pipe, PipeEstimate, StageBytes};
 use crate::project::Projection;
 use crate::rates::Rates;
+use crate::stages::StagesWork;
 use crate::timeline::{Spent, TimelineEvent, events, spent};
 use crate::work::{DeviceWork, Transfer, WorkItem};
 use meshwright_device::{CompileError, DevicePlan, compile_launches};
@@ -224,33 +225,52 @@ pub fn estimate_pipes(
     pipes.iter().map(|pipe| device.estimate(asked, Some(pipe))).collect()
 }
 
-/// A Plan with its device plan, and what this does.
+/// A Plan with its device plan, and what this does; of a Plan whose layers are stages also what the devices of each stage do.
 struct PlanOnDevice<'a> {
     plan: &'a Plan,
     device: DevicePlan,
     run: DeviceWork,
+    stages: Option<StagesWork<'a>>,
 }
 
 impl<'a> PlanOnDevice<'a> {
     fn of(plan: &'a Plan, asked: &EstimateQuestion<'a>) -> Result<PlanOnDevice<'a>, CompileError> {
         let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
         let (device, run) = work(plan, asked, &rates)?;
-        Ok(PlanOnDevice { plan, device, run })
+        let stages = StagesWork::of(plan, &device)?;
+        Ok(PlanOnDevice { plan, device, run, stages })
     }
 
     fn estimate(&self, asked: &EstimateQuestion<'_>, pipe: Option<&Pipe>) -> Result<Estimate, EstimateError> {
-        let PlanOnDevice { plan, device, run } = self;
+        let PlanOnDevice { plan, device, run, stages: own } = self;
         let stages = pipe.map_or(1, |p| p.stages);
         let rates = &Rates::new(asked.machine, &asked.engine, &plan.mesh).of_stage(&asked.engine, stages);
-        let (spent, pipe, held) = match pipe {
-            None => (spent(run, rates), None, None),
-            Some(pipe) => {
+        let (spent, pipe, held) = match (pipe, own) {
+            (None, None) => (spent(run, rates), None, None),
+            (None, Some(own)) if matches!(asked.engine, EngineKind::Foreign(_)) => {
+                let what = own.described();
+                return Err(EstimateError::Pipe(format!(
+                    "the layout has {what}, which only this project's engine runs: leave that rule out, and ask for a pipeline of another engine"
+                )));
+            }
+            (None, Some(own)) => {
+                let (spent, pipe) = own.spent(rates).map_err(EstimateError::Pipe)?;
+                (spent, Some(pipe), None)
+            }
+            (Some(_), Some(own)) => {
+                let what = own.described();
+                return Err(EstimateError::Pipe(format!(
+                    "the layout has {what} already: ask for a pipeline, or let the layout say it"
+                )));
+            }
+            (Some(pipe), None) => {
                 let projection =
                     Projection::of(plan, run, rates, &asked.engine, pipe).map_err(EstimateError::Pipe)?;
                 let (spent, of) = projection.played().map_err(EstimateError::Pipe)?;
                 (spent, Some(of), Some(projection.held(plan)))
             }
         };
+        let projected = held.is_some();
         let bubble = pipe.as_ref().map_or(0.0, |p| p.bubble);
         let devices = plan.mesh.devices() * stages;
         let busy = spent.seconds() + bubble;
@@ -273,7 +293,7 @@ impl<'a> PlanOnDevice<'a> {
                 Some(held) => held_memory(&held, asked.machine),
                 None => memory(plan, &device.absent, asked.machine),
             }
-            .of_others(matches!(asked.engine, EngineKind::Foreign(_)) || pipe.is_some()),
+            .of_others(matches!(asked.engine, EngineKind::Foreign(_)) || projected),
             model_flops: asked.model_flops,
             mfu,
             tflops_per_device: flops / seconds / devices as f64 / 1e12,
@@ -283,7 +303,7 @@ impl<'a> PlanOnDevice<'a> {
             kernels: spent.moved.0.round() as u64,
             bytes: spent.moved.1.round() as u64,
             pipe,
-            collectives: collectives(plan, run, &spent, rates),
+            collectives: collectives(plan, (run, own.as_ref()), &spent, rates),
             breakdown,
         })
     }
@@ -295,7 +315,11 @@ impl<'a> PlanOnDevice<'a> {
 /// Where a device plan cannot be compiled.
 pub fn timeline(plan: &Plan, asked: &EstimateQuestion<'_>) -> Result<Vec<TimelineEvent>, EstimateError> {
     let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
-    Ok(events(&work(plan, asked, &rates)?.1, &rates).1)
+    let (device, run) = work(plan, asked, &rates)?;
+    match StagesWork::of(plan, &device)? {
+        Some(stages) => stages.events(&rates).map_err(EstimateError::Pipe),
+        None => Ok(events(&run, &rates).1),
+    }
 }
 
 /// The device plan of rank 0, and its work as the engine runs it.
@@ -421,9 +445,15 @@ fn held_memory(held: &StageBytes, machine: &Machine) -> Memory {
     }
 }
 
-fn collectives(plan: &Plan, run: &DeviceWork, spent: &Spent, rates: &Rates<'_>) -> Vec<CollectiveEstimate> {
+fn collectives(
+    plan: &Plan,
+    (run, stages): (&DeviceWork, Option<&StagesWork<'_>>),
+    spent: &Spent,
+    rates: &Rates<'_>,
+) -> Vec<CollectiveEstimate> {
     let mut all: BTreeMap<usize, &Transfer> = BTreeMap::new();
     transfers(&run.body, &mut all);
+    stages.into_iter().flat_map(StagesWork::items).for_each(|items| transfers(items, &mut all));
     let of = |(step, transfer): (&usize, &&Transfer)| {
         let (times, seconds, exposed) = spent.collectives.get(step).copied()?;
         let time = rates.collective(transfer);

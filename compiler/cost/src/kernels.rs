@@ -12,8 +12,12 @@ use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Expr, Operand, P
 
 /// The work of the device of a device plan.
 pub fn program(plan: &Plan, device: &DevicePlan) -> DeviceWork {
-    let reader = Reader { plan, device };
-    DeviceWork { body: reader.items(&device.body) }
+    work_of(plan, device, &device.body)
+}
+
+/// The work of some launches.
+pub(crate) fn work_of(plan: &Plan, device: &DevicePlan, ids: &[LaunchId]) -> DeviceWork {
+    DeviceWork { body: Reader { plan, device }.items(ids) }
 }
 
 struct Reader<'a> {

@@ -19,6 +19,7 @@ pub mod project;
 pub mod rates;
 pub mod shape;
 pub mod shipped;
+mod stages;
 pub mod step;
 pub mod timeline;
 mod visible;

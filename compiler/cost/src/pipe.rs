@@ -17,6 +17,30 @@ pub struct Pipe {
     pub ends: bool,
 }
 
+impl Pipe {
+    /// Layers of each virtual stage, in order: equal numbers; what is left goes to stages in the middle. With `ends` the first and the last have one
+    /// less.
+    ///
+    /// # Errors
+    /// Where there are more stages than layers.
+    pub fn divided(&self, layers: usize) -> Result<Vec<usize>, String> {
+        let stages = self.stages * self.chunks;
+        let ends = usize::from(self.ends);
+        let all = layers + 2 * ends;
+        if all < stages || stages == 0 {
+            return Err(format!("{layers} layers do not give {stages} stages a layer each"));
+        }
+        let mut each = vec![all / stages; stages];
+        for left in 0..all % stages {
+            let at = if stages > 2 { 1 + left % (stages - 2) } else { left };
+            each[at] += 1;
+        }
+        each[0] -= ends.min(each[0]);
+        each[stages - 1] -= ends.min(each[stages - 1]);
+        Ok(each)
+    }
+}
+
 /// A pipeline.
 #[derive(Clone, Debug, Serialize)]
 pub struct PipeEstimate {
@@ -28,7 +52,7 @@ pub struct PipeEstimate {
     pub chunks: usize,
     /// Parts of the batch.
     pub microbatches: usize,
-    /// Seconds that the busiest stage waits.
+    /// Seconds that the busiest stage waits: for other stages, and for sums over all of gradients outside of the loop.
     pub bubble: f64,
 }
 

@@ -8,7 +8,7 @@ use meshwright_plan::{BufId, Operand, Phase, Plan, ProgramInput, ProgramInputKin
 use std::collections::BTreeMap;
 
 /// Bytes of a gradient where an engine says nothing else.
-const GRADIENT: f64 = 4.0;
+pub(crate) const GRADIENT: f64 = 4.0;
 /// Buffers of the largest activation outside of the loop that are alive at once: logits, their gradient, and what the loss keeps of them.
 const AT_ONCE: f64 = 3.0;
 

@@ -6,7 +6,7 @@
 
 use crate::engine::{EngineFacts, EngineKind};
 use crate::pipe::{Pipe, PipeEstimate, StageBytes, StageShare};
-use crate::pipe_memory::held;
+use crate::pipe_memory::{GRADIENT, held};
 use crate::pipeline::{StageTimes, play};
 use crate::rates::Rates;
 use crate::timeline::{Spent, spent};
@@ -32,6 +32,8 @@ pub struct Projection<'a> {
     /// What follows all microbatches, on the device with most layers.
     outside: Spent,
     hop: f64,
+    /// Seconds of the sums over all stages of gradients of parameters outside of the loop, which each stage has.
+    sums: f64,
     /// Devices stand still while they send.
     blocking: bool,
     facts: Option<&'a EngineFacts>,
@@ -62,7 +64,7 @@ impl<'a> Projection<'a> {
         else {
             return Err("the program has no loops".into());
         };
-        let layers = divided(forward.size, pipe)?;
+        let layers = pipe.divided(forward.size)?;
         let facts = match engine {
             EngineKind::Foreign(facts) => Some(&**facts),
             _ => None,
@@ -90,6 +92,11 @@ impl<'a> Projection<'a> {
             first: [time(&ends.first[0]), time(&ends.first[1])],
             last: [time(&ends.last[0]), time(&ends.last[1])],
             outside: outside(plan, &parts, rates, share(most), &once, facts, window),
+            sums: match facts {
+                None => rates.stages_sum(gradients_outside(plan, stacked), pipe.stages),
+                // Of other engines the first and the last stage have parameters of their own.
+                Some(_) => 0.0,
+            },
             hop: hop(plan, &forward, stacked, &activations, rates, facts),
             most: StageShare { layers: most, of: forward.size, stacked, microbatches: parts.microbatches },
             facts,
@@ -123,7 +130,7 @@ impl<'a> Projection<'a> {
                 all.plus(self.microbatches as f64, &self.stage(k, way));
             }
         }
-        let bubble = (end - all.seconds()).max(0.0);
+        let bubble = (end - all.seconds()).max(0.0) + self.sums;
         all.plus(1.0, &self.outside);
         let schedule = schedule.name().to_string();
         Ok((all, PipeEstimate { stages, schedule, chunks, microbatches: self.microbatches, bubble }))
@@ -179,24 +186,6 @@ impl StageEnds {
         }
         ends
     }
-}
-
-/// Layers of each stage: equal numbers; what is left goes to stages in the middle. With `ends` the first and the last have one less.
-fn divided(layers: usize, pipe: &Pipe) -> Result<Vec<usize>, String> {
-    let stages = pipe.stages * pipe.chunks;
-    let ends = usize::from(pipe.ends);
-    let all = layers + 2 * ends;
-    if all < stages || stages == 0 {
-        return Err(format!("{layers} layers do not give {stages} stages a layer each"));
-    }
-    let mut each = vec![all / stages; stages];
-    for left in 0..all % stages {
-        let at = if stages > 2 { 1 + left % (stages - 2) } else { left };
-        each[at] += 1;
-    }
-    each[0] -= ends.min(each[0]);
-    each[stages - 1] -= ends.min(each[stages - 1]);
-    Ok(each)
 }
 
 impl<'p> Parts<'p> {
@@ -343,6 +332,13 @@ impl Share {
         let stacks = self.of_stacks(plan, steps);
         stacks * self.layers as f64 / self.of as f64 + (1.0 - stacks) * ends
     }
+}
+
+/// Bytes of the gradients of parameters outside of the loop over a dim.
+fn gradients_outside(plan: &Plan, stacked: Dim) -> f64 {
+    let params = plan.program_inputs.iter().filter(|i| i.kind == ProgramInputKind::Param);
+    let outside = params.filter(|i| !i.dims.contains(&stacked));
+    outside.map(|i| plan.buffer(i.buf).largest(&plan.mesh) as f64 * GRADIENT).sum()
 }
 
 /// What follows all microbatches: reductions of gradients, and the optimizer.

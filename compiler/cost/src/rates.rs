@@ -46,7 +46,17 @@ impl<'m> Rates<'m> {
 
     /// Seconds of a message to the next stage of a pipeline, whose ranks follow those of this mesh.
     pub fn hop(&self, bytes: f64) -> f64 {
-        let ranks = [0, self.mesh.devices()];
+        self.link(bytes, [0, self.mesh.devices()])
+    }
+
+    /// Seconds in which the devices of some stages, one of each, sum what they hold.
+    pub(crate) fn stages_sum(&self, bytes: f64, stages: usize) -> f64 {
+        let ranks: Vec<usize> = (0..stages).map(|k| k * self.mesh.devices()).collect();
+        collective(&self.machine, meshwright_plan::CollectiveKind::AllReduce, bytes, &ranks).seconds
+    }
+
+    /// Seconds of a message between two ranks.
+    pub(crate) fn link(&self, bytes: f64, ranks: [usize; 2]) -> f64 {
         collective(&self.machine, meshwright_plan::CollectiveKind::Permute, bytes, &ranks).seconds
     }
 

@@ -120,6 +120,8 @@ pub struct LoopLaunch {
     pub body: Vec<LaunchId>,
     /// Order of launches and positions, with lags unrolled.
     pub turns: Vec<Turn>,
+    /// For each pass of a pipeline, where the launches of each chunk are in the body; empty where no schedule orders the iterations.
+    pub passes: Vec<Vec<Range<usize>>>,
 }
 
 /// A collective with its packing.

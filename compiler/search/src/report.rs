@@ -1,7 +1,7 @@
 //! Result of a search, for people and programs.
 
 use crate::best_first::{FoundLayout, SearchOutcome};
-use crate::compiled::CandidateRefusal;
+use crate::compiled::{CandidateRefusal, Subject};
 use crate::space::Space;
 use meshwright_cost::estimate::{Breakdown, Estimate};
 use serde::Serialize;
@@ -84,7 +84,7 @@ pub struct SearchRow {
     pub mesh: String,
     /// Whether no other candidate is as fast with less memory.
     pub pareto: bool,
-    /// Whether the search writes it as a layout: it writes no pipelines.
+    /// Whether it can run: the compiler may refuse the stages of a pipeline, whose times are those of a Plan without stages.
     pub runnable: bool,
     /// Seconds by which it is slower than the best, by part; negative where it is faster.
     pub loses: BTreeMap<String, f64>,
@@ -114,7 +114,7 @@ impl SearchReport {
     /// The report of an outcome: the first `top` candidates, or those without an equally fast one of less memory.
     /// `memory` are the bytes of a device.
     pub fn new(
-        space: &Space,
+        (space, subject): (&Space, &Subject<'_>),
         outcome: &SearchOutcome,
         (top, pareto): (usize, bool),
         memory: f64,
@@ -132,7 +132,7 @@ impl SearchReport {
             layout: f.written.rules(),
             mesh: f.written.mesh.clone(),
             pareto: on,
-            runnable: f.candidate.pipe.is_none(),
+            runnable: f.candidate.pipe.is_none() || subject.plan(&f.written, false).is_ok(),
             loses: loses(&f.estimate.breakdown, &outcome.found[0].estimate.breakdown),
             measured_ms: None,
             estimate: f.estimate.clone(),

@@ -202,7 +202,9 @@ fn exhaustive(s: &Subject<'_>, space: &Space) -> Vec<(f64, WrittenLayout)> {
     let mut times: Vec<(f64, WrittenLayout)> = Vec::new();
     for c in bases(space).iter().flat_map(|b| alike(space, b)).filter(legal) {
         let of = estimates(s, space, &c).unwrap_or_default();
-        times.extend(of.iter().map(|e| (e.seconds, space.written(&c))));
+        let pipes = space.pipes(&c.mesh);
+        let with = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..c.clone() };
+        times.extend(of.iter().enumerate().map(|(k, e)| (e.seconds, space.written(&with(k)))));
     }
     let least = times.iter().map(|t| t.0).fold(f64::INFINITY, f64::min);
     times.retain(|t| t.0 <= least * (1.0 + TIE));
@@ -234,7 +236,7 @@ fn a_search_finds_what_is_best_of_all_candidates() {
         assert!(found.bound >= least, "{model}: proven");
         assert!(times.iter().any(|t| t.1 == best.written), "{model}: {:?} among {times:?}", best.written);
         assert_eq!(best.written.lines.len(), fewest, "{model}: the simplest");
-        let report = SearchReport::new(&space, &found, (3, false), machine.device.memory);
+        let report = SearchReport::new((&space, &s), &found, (3, false), machine.device.memory);
         assert!(report.proven && report.gap == Some(0.0) && report.rows.len() == 3);
         assert!(report.rows[0].loses.is_empty() && !report.rows[1].loses.is_empty());
         let (r, estimated) = (report.rejected, report.estimated);
@@ -245,10 +247,10 @@ fn a_search_finds_what_is_best_of_all_candidates() {
     assert!(candidates[3] > candidates[1], "all orders are more: {candidates:?}");
 }
 
-/// Stages, what they split, chunks and schedules: the best of all, which a search does not write, and no candidate counts twice.
+/// Stages, what they split, chunks and schedules: the best of all, and no candidate counts twice.
 #[test]
 fn a_search_finds_the_best_pipeline() {
-    let p = program("gpt", Some("tiny"), &[("batch", 4), ("layers", 4)]);
+    let p = program("gpt", Some("tiny"), &[("batch", 4), ("layers", 4), ("vocab", 32)]);
     let step = training_step(&p).unwrap();
     // Gradients cost so much to reduce that stages do not split the batch.
     let machine = machine("dgx-h100", &["tier.nvlink.rate=1e8".into(), "tier.nvlink.p2p=1e12".into()]);
@@ -257,7 +259,7 @@ fn a_search_finds_the_best_pipeline() {
     let kept = FixedRules::of("recompute layers.*", &p).unwrap();
     let choices = SearchChoices { devices: 2, pipes: true, kept, ..SearchChoices::default() };
     let space = Space::of(&p, &step, &work, choices);
-    assert_eq!((space.layers, space.pipes(&[]).len(), space.stages(&[])), (4, 4, 2));
+    assert_eq!((space.layers.unwrap().size, space.pipes(&[]).len(), space.stages(&[])), (4, 4, 2));
     let times = exhaustive(&s, &space);
     let found = searched(&space, &work, &s, 2);
     let best = &found.found[0];
@@ -265,8 +267,9 @@ fn a_search_finds_the_best_pipeline() {
     let pipe = best.candidate.pipe.as_ref().unwrap();
     assert!(pipe.stages == 2 && best.written.rules().contains("microbatches"), "{best:?}");
     assert_eq!(best.estimate.devices, 2);
-    let report = SearchReport::new(&space, &found, (3, false), machine.device.memory);
-    assert!(report.proven && !report.rows[0].runnable && report.rows[0].estimate.breakdown.bubble > 0.0);
+    let report = SearchReport::new((&space, &s), &found, (3, false), machine.device.memory);
+    assert!(report.proven && report.rows[0].runnable && report.rows[0].estimate.breakdown.bubble > 0.0);
+    assert!(best.written.rules().contains("layers -> pipe") && best.written.mesh == "pipe=2", "{best:?}");
     let (r, estimated) = (report.rejected, report.estimated);
     assert_eq!(r.conflict + r.gather + r.bound + estimated, report.space.candidates, "{r:?} {estimated}");
 }
@@ -286,7 +289,7 @@ fn what_is_rejected_unseen_is_not_estimated() {
     let kept = FixedRules::of("batch -> data", &p).unwrap();
     let space = Space::of(&p, &step, &work, SearchChoices { devices: 2, kept, ..SearchChoices::default() });
     let found = searched(&space, &work, &s, 2);
-    let report = SearchReport::new(&space, &found, (3, false), small.device.memory);
+    let report = SearchReport::new((&space, &s), &found, (3, false), small.device.memory);
     let (r, all) = (report.rejected, report.space.candidates);
     assert!(found.found.is_empty() && (1..r.memory).contains(&found.estimated), "{} {r:?}", found.estimated);
     assert_eq!((r.conflict + r.gather + r.memory, r.bound), (all, 0), "{r:?}");
@@ -337,7 +340,7 @@ fn a_search_that_is_stopped_gives_the_gap() {
     let space = space(&p, &step, &work, 4);
     let mut stop = |p: Progress| p.best.is_some();
     let found = Search::new(&space, &work, &s).run(&mut Limits { cores: 1, stop: &mut stop }).unwrap();
-    let report = SearchReport::new(&space, &found, (5, false), machine.device.memory);
+    let report = SearchReport::new((&space, &s), &found, (5, false), machine.device.memory);
     let (gap, bound) = (report.gap.unwrap(), report.bound.unwrap());
     assert!(!report.proven && gap > 0.0 && report.rejected.bound == 0);
     assert!((report.rows[0].estimate.seconds / bound - 1.0 - gap).abs() < 1e-12);
@@ -378,6 +381,39 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
     let tiny = machine("cpu", &["device.reserve=0".into(), format!("device.memory={memory}")]);
     let s = Subject { machine: &tiny, ..s };
     let none = searched(&space, &work, &s, 2);
-    let report = SearchReport::new(&space, &none, (5, false), tiny.device.memory);
+    let report = SearchReport::new((&space, &s), &none, (5, false), tiny.device.memory);
     assert!(report.rows.is_empty() && report.nearest.unwrap().missing_bytes > 0);
+}
+
+/// A pipeline that is projected from a Plan without stages takes the time of the Plan with these stages, less the few kernels that add what the
+/// first and the last stage give to gradients.
+#[test]
+fn a_projection_is_the_estimate_of_the_plan_with_stages() {
+    let p = program("gpt", Some("tiny"), &[("batch", 16), ("layers", 6), ("d_model", 1024), ("d_ff", 4096), ("vocab", 1024)]);
+    let step = training_step(&p).unwrap();
+    for name in ["dgx-h100", "cpu"] {
+        let machine = machine(name, &[]);
+        let s = subject(&p, &step, &machine);
+        let work = work_of(&s, 2);
+        for (devices, mesh, sets) in [(2, vec![], vec![]), (3, vec![], vec![]), (4, vec![2], vec!["batch"])] {
+            let choices = SearchChoices { devices, pipes: true, ..SearchChoices::default() };
+            let space = Space::of(&p, &step, &work, choices);
+            let set = |dim: &&str| (0..space.sets.len()).find(|i| space.set_text(*i) == **dim).unwrap();
+            let sets: Vec<usize> = sets.iter().map(|d| set(d)).collect();
+            let parts = space.parts.iter().position(|n| *n == 8).unwrap();
+            let stored = vec![Stored::Whole; sets.len()];
+            let c = Candidate { mesh: mesh.clone(), sets, stored, parts, recompute: 0, pipe: None };
+            let pipes = space.pipes(&mesh);
+            let projected = s.estimate_pipes(&space.written(&c), &pipes).unwrap().unwrap();
+            for (pipe, projected) in pipes.into_iter().zip(projected) {
+                let text = space.written(&Candidate { pipe: Some(pipe.clone()), ..c.clone() });
+                let own = s.estimate(&text).unwrap().unwrap();
+                let apart = projected.seconds / own.seconds - 1.0;
+                let of = own.pipe.as_ref().unwrap();
+                assert_eq!((of.stages, of.chunks, of.microbatches), (pipe.stages, pipe.chunks, 8));
+                assert_eq!((own.devices, projected.devices), (devices, devices));
+                assert!(apart.abs() < 0.05, "{name} {text:?}: {apart:+.4} {projected:?} {own:?}");
+            }
+        }
+    }
 }

@@ -145,6 +145,10 @@ fn pipelines_are_projected() {
     assert!(e["pipe"]["bubble"].as_f64().unwrap() > 0.0);
     let (code, _, err) = run(&[&args[..], &["--pipe", "64"]].concat());
     assert!(code == 1 && err.contains("error[E0531]") && err.contains("4 layers"), "{err}");
+    let twice =
+        ["estimate", "gpt", "--preset", "tiny", "--layout", "pipeline", "--machine", "cpu", "--pipe", "2"];
+    let (code, _, err) = run(&twice);
+    assert!(code == 1 && err.contains("error[E0531]") && err.contains("`layers -> pipe` already"), "{err}");
 }
 
 #[test]

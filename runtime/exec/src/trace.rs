@@ -23,6 +23,12 @@ pub enum What {
     Wait,
     /// Unpacking of received values.
     Unpack,
+    /// A forward pass of a microbatch through a stage of a pipeline.
+    Forward,
+    /// A backward pass.
+    Backward,
+    /// A pass for gradients of weights.
+    Weights,
 }
 
 /// A stretch of time of one device. Times are nanoseconds of a clock without a meaningful zero.
@@ -36,9 +42,9 @@ pub struct Record {
     pub end: u64,
     /// The number of the training step, from 1.
     pub step_number: u64,
-    /// Number of the collective on this device, which pairs start and end; 0 for other records.
+    /// Number of the collective on this device, which pairs start and end; of a pass the microbatch; 0 for other records.
     pub sequence: u64,
-    /// The step of the Plan, by position: of an end, the step that waits.
+    /// The step of the Plan, by position: of an end, the step that waits. Of a pass the chunk of the device.
     pub at: u32,
 }
 

@@ -147,6 +147,13 @@ pub fn write(out: &mut dyn Write, plan: &Plan, devices: &[DeviceTrace]) -> io::R
     writeln!(out, "\n]}}")
 }
 
+/// A pass of a microbatch through a stage.
+fn pass(name: &str, r: &Record) -> (String, &'static str, Map<String, Value>) {
+    let args = [("microbatch", r.sequence.into()), ("chunk", r.at.into())];
+    let args = args.into_iter().map(|(key, value): (_, Value)| (key.to_string(), value));
+    (format!("{name} {}", r.sequence), "pass", args.collect())
+}
+
 /// The only thread of a rank's process.
 const THREAD: u64 = 1;
 
@@ -185,6 +192,9 @@ impl Track<'_> {
         let step = self.plan.steps.get(r.at as usize);
         let (name, category, args) = match (r.what, step) {
             (What::Step, _) => (format!("step {}", r.step_number), "step", Map::new()),
+            (What::Forward, _) => pass("F", r),
+            (What::Backward, _) => pass("B", r),
+            (What::Weights, _) => pass("W", r),
             (_, None) => return Vec::new(),
             (What::Compute, Some(s)) => self.compute(r, s),
             (what, Some(s)) => self.collective(r, what, s),
@@ -196,7 +206,7 @@ impl Track<'_> {
             "ph": "X", "name": name, "cat": category, "pid": self.rank, "tid": THREAD,
             "ts": begin, "dur": end - begin, "args": args,
         })];
-        let flies = step.is_some_and(|s| s.async_id.is_some());
+        let flies = category != "pass" && step.is_some_and(|s| s.async_id.is_some());
         // Perfetto takes the ids of arrows for hexadecimal numbers. A run does not come to 2^40 collectives.
         let id = format!("{:#x}", ((self.rank as u64) << 40) | r.sequence);
         let event = |ph: &str, cat: &str, ts: f64| {

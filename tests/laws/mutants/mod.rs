@@ -10,6 +10,7 @@ mod beneath;
 mod lies;
 mod loops;
 mod orders;
+mod pipelines;
 mod placements;
 mod plans;
 mod rings;

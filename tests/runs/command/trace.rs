@@ -3,6 +3,7 @@
 use crate::support::{SMALL, folder, options, run};
 use meshwright_core::training_step;
 use meshwright_plan::Plan;
+use meshwright_plan::actions::{PassRun, PipelineSchedule, runs};
 use meshwright_train::Project;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -257,4 +258,37 @@ fn a_training_shows_its_first_steps() {
     assert!(said.code == Some(1) && said.err.contains("E0511"), "{}", said.err);
     let said = run(&[&args[..], &["--trace", &path, "--trace-steps", "4..2"]].concat());
     assert!(said.code == Some(2) && said.err.contains("comes before"), "{}", said.err);
+}
+
+#[test]
+fn passes_of_a_pipeline_are_in_the_order_of_the_schedule() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("trace.json");
+    let path = file.display().to_string();
+    let args = "bench model gpt --preset tiny --dim batch=4 --dim layers=4 --mesh pipe=2 --warmup 1 --steps 2 --trace-steps 2..2";
+    let args: Vec<&str> = args.split(' ').chain(["--trace", &path]).collect();
+    for (schedule, kind, chunks) in [
+        ("schedule zb_h1", PipelineSchedule::ZbH1, 1),
+        ("chunks 2", PipelineSchedule::OneForwardOneBackward, 2),
+    ] {
+        let layout = format!("layers -> pipe; microbatches 4; {schedule}");
+        let said = run(&[&args[..], &["--layout", &layout]].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let t = read(&file);
+        let lists = runs(kind, 2, chunks, 4).unwrap();
+        for (rank, list) in lists.iter().enumerate() {
+            let slices = &t.ranks[&(rank as u64)];
+            let passes: Vec<&Slice> = slices.iter().filter(|s| s.category == "pass").collect();
+            let named = |r: &PassRun| (format!("{:?} {}", r.pass, r.micro), r.micro as u64, r.chunk as u64);
+            let of = |key: &str, s: &Slice| s.args[key].as_u64().unwrap();
+            let found: Vec<_> =
+                passes.iter().map(|s| (s.name.clone(), of("microbatch", s), of("chunk", s))).collect();
+            assert_eq!(found, list.iter().map(named).collect::<Vec<_>>(), "{layout}: rank {rank}");
+            // What a stage waits for is in the pass that needs it: the bubble is seen.
+            let waits = |s: &&Slice| s.category == "wait" && s.name.contains("receive");
+            let inside = |w: &Slice| passes.iter().any(|p| p.begin <= w.begin && w.end <= p.end);
+            let waited: Vec<&Slice> = slices.iter().filter(waits).collect();
+            assert!(!waited.is_empty() && waited.iter().all(|w| inside(w)), "{layout}: {waited:?}");
+        }
+    }
 }

@@ -178,7 +178,7 @@ fn equal_device_plans_have_equal_hashes() {
 }
 
 /// Applies a fault in every place where there is one; gives how many there were. Each must be found.
-fn faults(
+pub(super) fn faults(
     plan: &Plan,
     target: Target,
     name: &str,

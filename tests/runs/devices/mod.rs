@@ -14,6 +14,7 @@ pub(super) mod memory;
 pub(super) mod mpirun;
 pub(super) mod nccl;
 pub(super) mod overlap;
+pub(super) mod pass_order;
 pub(super) mod processes;
 pub(super) mod ptx;
 #[cfg(feature = "cubecl-cpu")]

@@ -2,7 +2,8 @@
 //!
 //! Before: a loop in another loop fills a stack, or sums on its own, and what it gives is then added to a sum that the outer loop
 //! carries: the gradients of all layers are there twice, those of one microbatch and the sum. After: the inner loop carries the outer
-//! loop's sum, and each iteration adds to its position. So gradients of all layers are there once.
+//! loop's sum, and each iteration adds to its position. So gradients of all layers are there once. A sum of its own may go through several
+//! loops, as where the last stage of a pipeline begins the gradient of tied embeddings and the first one goes on with it.
 
 use super::lower_repeat::addition;
 use super::per_buffer::PerBuffer;
@@ -11,25 +12,31 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A carry of a loop whose last value is added to a sum.
 struct Added {
-    /// The loop, and the position of the carry.
-    of: (StepLoop, usize),
+    /// The loop, and the position of the carry; then those of loops that go on with it.
+    of: Vec<(StepLoop, usize)>,
     /// The step that makes what it starts as; it goes.
     blank: usize,
-    /// The step that makes its next value.
+    /// The step that makes its next value, in the first loop.
     update: usize,
     /// The step that adds its last value to the sum; it goes.
     add: usize,
 }
 
-/// Lets inner loops add to the sums of outer ones.
+/// Lets inner loops add to the sums of outer ones. Where a loop goes on with the sum of another one, this shows once it does.
 pub(super) fn add_in_place(mut plan: Plan) -> Plan {
-    let found = found(&plan);
-    if found.is_empty() {
-        return plan;
+    loop {
+        let found = found(&plan);
+        if found.is_empty() {
+            return plan;
+        }
+        plan = added(plan, &found);
     }
+}
+
+fn added(mut plan: Plan, found: &[Added]) -> Plan {
     let mut gone = BTreeSet::new();
     let mut added: BTreeMap<usize, [Step; 2]> = BTreeMap::new();
-    for each in &found {
+    for each in found {
         gone.extend([each.blank, each.add]);
         carry(&mut plan, each);
         if let Some(steps) = at_position(&mut plan, each) {
@@ -72,17 +79,29 @@ fn found(plan: &Plan) -> Vec<Added> {
         let (blank, update, add) = (writer[start.buf]?, writer[next.buf]?, only(last.buf)?);
         let (Prim::Blank { zero }, Some(_)) = (&plan.steps[blank].prim, only(start.buf)) else { return None };
         let alone = only(current.buf) == Some(update) && only(next.buf) == Some(l.end);
+        let (mut of, mut last, mut add) = (vec![(*l, k)], last, add);
+        let maps = matches!(plan.steps[update].prim, Prim::Map { .. });
+        while let Some((on, at)) = goes_on(plan, &loops, add, last).filter(|_| maps) {
+            let (begin, end) = (&plan.steps[on.begin], &plan.steps[on.end]);
+            let (current, next) = (&begin.writes[at], end.reads.get(at)?);
+            let update = writer[next.buf]?;
+            let sums = fits(plan, [current, plan.steps[update].reads.get(1)?], update)
+                && only(current.buf) == Some(update)
+                && only(next.buf) == Some(on.end)
+                && within(update) == Some(on.begin)
+                && within(on.begin) == within(l.begin);
+            sums.then_some(())?;
+            of.push((on, at));
+            last = end.writes.get(at)?;
+            add = only(last.buf)?;
+        }
         let [sum, stacked] = &plan.steps.get(add)?.reads[..] else { return None };
         let [total] = &plan.steps[add].writes[..] else { return None };
         let held = |o: &Operand| plan.buffer(o.buf);
-        let fits = |of: [&Operand; 2], step: usize| {
-            plan.steps[step].prim == addition([held(of[0]).dtype, held(of[1]).dtype], held(of[0]).dtype)
-                && plan.steps[step].reads[0].buf == of[0].buf
-        };
         let adds = match plan.steps[update].prim {
             Prim::IterationUpdate { dim } => dim == l.dim,
             // What begins as zeros of its own may begin as the sum.
-            Prim::Map { .. } => *zero && fits([current, plan.steps[update].reads.get(1)?], update),
+            Prim::Map { .. } => *zero && fits(plan, [current, plan.steps[update].reads.get(1)?], update),
             _ => false,
         };
         let same = matches!(plan.steps[update].prim, Prim::IterationUpdate { .. })
@@ -94,8 +113,8 @@ fn found(plan: &Plan) -> Vec<Added> {
             && held(total) == held(sum)
             && held(sum).extents == held(last).extents
             && held(sum).partial == held(last).partial;
-        let added = stacked.buf == last.buf && fits([sum, last], add);
-        let found = Added { of: (*l, k), blank, update, add };
+        let added = stacked.buf == last.buf && fits(plan, [sum, last], add);
+        let found = Added { of, blank, update, add };
         (alone && adds && same && together && ready && alike && added).then_some(found)
     };
     loops
@@ -104,20 +123,40 @@ fn found(plan: &Plan) -> Vec<Added> {
         .collect()
 }
 
-/// Lets the loop carry the sum, in its dtype.
+/// Whether a step adds the second of these to the first.
+fn fits(plan: &Plan, of: [&Operand; 2], step: usize) -> bool {
+    let [a, b] = of.map(|o| plan.buffer(o.buf).dtype);
+    plan.steps[step].prim == addition([a, b], a) && plan.steps[step].reads[0].buf == of[0].buf
+}
+
+/// The loop that begins at a step with a value, and the position of the carry that starts as it.
+fn goes_on(plan: &Plan, loops: &[StepLoop], step: usize, value: &Operand) -> Option<(StepLoop, usize)> {
+    let begun = loops.iter().find(|l| l.begin == step)?;
+    let at = plan.steps[step].reads.iter().position(|o| o.buf == value.buf)?;
+    Some((*begun, at))
+}
+
+/// Lets the loops carry the sum, in its dtype.
 fn carry(plan: &mut Plan, found: &Added) {
-    let (l, k) = found.of;
     let (sum, total) = (plan.steps[found.add].reads[0].clone(), plan.steps[found.add].writes[0].clone());
-    let mut held = plan.buffer(sum.buf).clone();
-    if let Prim::Repeat { axes, .. } = &plan.steps[l.begin].prim {
-        // In the body of a loop that is split, a device has its own part of the sum.
-        held.partial.retain(|a, _| !axes.contains(a));
+    let whole = plan.buffer(sum.buf).clone();
+    for (l, k) in &found.of {
+        let mut held = whole.clone();
+        if let Prim::Repeat { axes, .. } = &plan.steps[l.begin].prim {
+            // In the body of a loop that is split, a device has its own part of the sum.
+            held.partial.retain(|a, _| !axes.contains(a));
+        }
+        for buf in [plan.steps[l.begin].writes[*k].buf, plan.steps[l.end].reads[*k].buf] {
+            plan.buffers[buf.0 as usize] = held.clone();
+        }
+        // Of the last one it is the total.
+        plan.buffers[plan.steps[l.end].writes[*k].buf.0 as usize] = whole.clone();
     }
-    for buf in [plan.steps[l.begin].writes[k].buf, plan.steps[l.end].reads[k].buf] {
-        plan.buffers[buf.0 as usize] = held.clone();
+    let ends = found.of.first().zip(found.of.last());
+    if let Some(((first, at), (last, k))) = ends {
+        plan.steps[first.begin].reads[*at] = sum;
+        plan.steps[last.end].writes[*k] = total;
     }
-    plan.steps[l.begin].reads[k] = sum;
-    plan.steps[l.end].writes[k] = total;
 }
 
 /// The steps in front of the update of a stack: what lies at the position of the iteration, and its sum with the value, which the update then

@@ -398,6 +398,7 @@ impl ProgramBuilder<'_> {
             carries,
             body,
             turns,
+            passes: vec![],
         }));
         self.launches[launch].steps = vec![begun, index];
         self.body.push(launch);

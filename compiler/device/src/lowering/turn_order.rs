@@ -200,6 +200,7 @@ fn merged(
             carries: vec![],
             body: vec![],
             turns: vec![],
+            passes: vec![],
         });
         let (carries, launches) = (known.carries.len(), known.body.len());
         known.carries.extend(of.carries);
@@ -210,6 +211,7 @@ fn merged(
         parts.push((carries..known.carries.len(), chunks, false));
     }
     let mut all = all.ok_or_else(|| LoweringError::Plan("a pipeline has no passes".into()))?;
+    all.passes = parts.iter().map(|(_, chunks, _)| chunks.clone()).collect();
     for run in passes {
         let Some((carries, chunks, begun)) = parts.get_mut(run.pass as usize) else { continue };
         let launches = chunks.get(run.chunk).cloned();

@@ -14,6 +14,7 @@ use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch
 use crate::slot::{LaunchId, Residual, TensorSlot};
 use crate::turns::Turn;
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use meshwright_plan::actions::PassRun;
 use meshwright_plan::{BufId, Plan};
 use occupancy::{Occupancy, Stretch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +145,32 @@ impl Verifier<'_> {
         launch.frees.iter().try_for_each(|id| self.take(*id, true).map(drop)).map_err(told)
     }
 
+    /// Passes of a pipeline run in the order of the schedule, each with its own launches, for its microbatch.
+    fn passes(&self, of: &LoopLaunch) -> Result<(), String> {
+        let Some(passes) = self.plan.pipeline_passes().filter(|_| !of.passes.is_empty()) else {
+            return Ok(());
+        };
+        let ranks = self.plan.mesh.group(self.device.rank, &passes.pipeline.axes);
+        let list = ranks.iter().position(|r| *r == self.device.rank).and_then(|at| passes.runs.get(at));
+        let launches = |r: &PassRun| of.passes.get(r.pass as usize).and_then(|p| p.get(r.chunk)).cloned();
+        let of_run = |r: &PassRun| {
+            let micro = r.micro;
+            launches(r).into_iter().flatten().map(move |launch| (launch, micro))
+        };
+        let expected = list.into_iter().flatten().flat_map(of_run);
+        let found = of.turns.iter().filter_map(|turn| match turn {
+            Turn::Run { launch, position } => Some((*launch, *position)),
+            _ => None,
+        });
+        let kind = passes.pipeline.schedule.name();
+        match expected.eq(found) {
+            true => Ok(()),
+            false => Err(format!("passes are not in the order of the schedule {kind}")),
+        }
+    }
+
     fn iterate(&mut self, of: &LoopLaunch, at: Iteration) -> Result<(), String> {
+        self.passes(of)?;
         for turn in &of.turns {
             match *turn {
                 Turn::Carry { carry, made } => {

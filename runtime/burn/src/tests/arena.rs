@@ -119,6 +119,7 @@ impl Hand {
             carries,
             body,
             turns,
+            passes: vec![],
         };
         self.launch(LaunchKind::Loop(Box::new(of)), &[], &[])
     }

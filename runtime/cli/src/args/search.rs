@@ -51,7 +51,7 @@ pub(crate) struct LayoutSearchArgs {
     /// In which orders axes come; the innermost have the fastest links.
     #[arg(long, value_enum, default_value_t, help_heading = "Space")]
     pub(crate) orders: Orders,
-    /// Also search pipelines over the loop of layers: `auto` takes stages, chunks and schedules as they come. They are not written yet.
+    /// Also search pipelines over the loop of layers: `auto` takes stages, chunks and schedules as they come.
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Space")]
     pub(crate) pipe: Option<PipesAsked>,
     /// A dim that candidates may gather although no rule implies it; may be repeated.

@@ -1,6 +1,7 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
 use super::interpreter::{LoadedKernel, execute};
+use super::passes::OpenPass;
 use super::place::{not_compiled, place};
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
@@ -367,6 +368,7 @@ impl<B: Backend> Program<B> {
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
         let around = run.rng.iteration;
+        let mut pass = OpenPass::of(of);
         for turn in &of.turns {
             match *turn {
                 Turn::Carry { carry, made } => {
@@ -381,6 +383,7 @@ impl<B: Backend> Program<B> {
                 }
                 Turn::Run { launch, position } => {
                     run.rng.iteration = around.within(&self.plan, of.dim, position, of.positions.start);
+                    pass.runs(launch, position, run);
                     self.launch(backend, of.body[launch], run)?;
                 }
                 Turn::Skip { carry } => {
@@ -395,6 +398,7 @@ impl<B: Backend> Program<B> {
                 }
             }
         }
+        pass.end(run);
         run.rng.iteration = around;
         Ok(())
     }

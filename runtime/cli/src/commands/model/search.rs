@@ -72,7 +72,7 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
     let found = searched(args, &subject, choices, console);
     let (space, outcome) = found.map_err(|e| console.failed(wrong(e), &sources))?;
     let mut report =
-        SearchReport::new(&space, &outcome, (usize::from(args.top), args.pareto), machine.device.memory);
+        SearchReport::new((&space, &subject), &outcome, (usize::from(args.top), args.pareto), machine.device.memory);
     report.seconds = begin.elapsed().as_secs_f64();
     let shown: Vec<&FoundLayout> = report.rows.iter().map(|r| &outcome.found[r.rank - 1]).collect();
     if let Some(best) = outcome.found.first() {
@@ -80,7 +80,8 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         let _ = subject.plan(&best.written, true);
     }
     if let Some(count) = args.measure {
-        let runs = shown.into_iter().filter(|f| f.candidate.pipe.is_none()).take(count.into());
+        let runs = shown.into_iter().zip(&report.rows).filter(|(_, row)| row.runnable).map(|(f, _)| f);
+        let runs = runs.take(count.into());
         let of = measured(args, &project, &options, &mut sources, &runs.collect::<Vec<_>>(), console)?;
         let rows = report.rows.iter_mut().filter(|row| row.runnable);
         rows.zip(of).for_each(|(row, ms)| row.measured_ms = Some(ms));
@@ -265,13 +266,11 @@ fn written(
     machine: &Machine,
     console: &mut Console,
 ) -> Result<(), Stop> {
-    if let Some(pipe) = &best.candidate.pipe {
-        let what = format!(
-            "the best candidate has {} stages, and pipelines are not written yet: nothing is written",
-            pipe.stages
-        );
-        let d = Diagnostic::error(codes::E0190, what)
-            .help("leave `--pipe` out: the best without stages is written, to which a rule for the dim of the layers may be added by hand");
+    if report.rows.first().is_some_and(|row| !row.runnable) {
+        let what = format!("the best candidate cannot be compiled with its stages: `{}`", best.written.rules());
+        let d = Diagnostic::error(codes::E0315, what)
+            .note(format!("nothing is written; `meshwright check MODEL --layout '…' --mesh {}` says why", best.written.mesh))
+            .help("leave `--pipe` out: the best without stages is written");
         return Err(console.failed(Failure::Diagnostics(vec![d]), &Sources::new()));
     }
     let e = &best.estimate;
@@ -381,17 +380,10 @@ fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &Layo
             row.measured_ms.map_or_else(String::new, |ms| format!("{ms:.2} ms")),
             bytes(row.estimate.memory.device_bytes),
             row.mesh.clone(),
-            format!("{}{}{}", row.layout, pipe(row), loses(row, best)),
+            format!("{}{}{}", row.layout, if row.runnable { "" } else { " (refused)" }, loses(row, best)),
         ]);
     }
     out + &table.render()
-}
-
-/// The pipeline of a row: `; 16 stages, 1f1b, 6 chunks (not written yet)`.
-fn pipe(row: &SearchRow) -> String {
-    let Some(p) = &row.estimate.pipe else { return String::new() };
-    let chunks = if p.chunks > 1 { format!(", {} chunks", p.chunks) } else { String::new() };
-    format!("; {} stages, {}{chunks} (not written yet)", p.stages, p.schedule)
 }
 
 /// What a row loses against the first: `  (+1.3 ms: update 1.2, launch 0.1)`.

@@ -1,0 +1,173 @@
+//! Faults in Plans whose layers are stages: messages, what runs on which stage, what is summed over the stages, and what passes leave for later ones.
+
+use super::plans::{Fault, P, faults, seeded, steps};
+use super::subjects::planned_from;
+use super::{By, Row, judge};
+use meshwright_plan::{BufId, Collective, Dim, Plan, Prim, Step};
+
+const STACKED: &str = "
+dim batch = 8, d = 3, e = 3, layers = 4
+model m {
+    input x[batch, d]: float
+    param start[d] = normal(0, 1)
+    let y = x * start
+    repeat layers {
+        param w[d, e] = normal(0, 0.5)
+        param b[d] = normal(0, 1)
+        y = y + tanh(sum[d](y * w)[e -> d] + b)
+    }
+    param head[d] = normal(0, 1)
+    loss l = mean[batch, d](y * y * head * start)
+}
+train m {
+    minimize l
+    optimizer sgd(lr = 0.05, momentum = 0.9)
+    clip global_norm = 1.0
+}
+";
+
+/// A device does not end, or another number comes out.
+const R: &[By] = &[By::PlanVerifier, By::Preparation, By::Run, By::Result, By::Replicas];
+
+/// The dims of loops over stages, of which the longest is that of the layers.
+fn stages(p: &Plan, i: usize) -> Option<(Dim, bool)> {
+    let pipeline = p.pipeline.as_ref()?;
+    match &p.steps[i].prim {
+        Prim::Repeat { dim, axes, .. } if !axes.is_empty() => Some((*dim, *dim == pipeline.dim)),
+        _ => None,
+    }
+}
+
+const FAULTS: &[Fault] = faults![
+    "a message is not sent", R, |p, k| {
+        steps(p, k, |p, i| {
+            matches!(p.steps[i].prim, Prim::Send { .. }).then_some(())?;
+            let sent = p.steps.remove(i);
+            p.steps[i - 1].free.extend(sent.free);
+            Some(())
+        })
+    };
+    "a message goes to the stage before", R, |p, k| {
+        steps(p, k, |p, i| match &mut p.steps[i].prim {
+            Prim::Send { reverse, .. } => {
+                *reverse = !*reverse;
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "a message is awaited from the stage behind", R, |p, k| {
+        steps(p, k, |p, i| match &mut p.steps[i].prim {
+            Prim::Receive { reverse, .. } => {
+                *reverse = !*reverse;
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "a stage leaves out its first layer", R, |p, k| {
+        steps(p, k, |p, i| {
+            stages(p, i)?.1.then_some(())?;
+            let Prim::Repeat { from, .. } = &mut p.steps[i].prim else { return None };
+            *from += 1;
+            Some(())
+        })
+    };
+    "layers are run from the other end", R, |p, k| {
+        steps(p, k, |p, i| {
+            // Gradients of weights may be made in any order.
+            let begins = i > 0 && matches!(p.steps[i - 1].prim, Prim::Receive { .. });
+            (begins && stages(p, i)?.1).then_some(())?;
+            let Prim::Repeat { reverse, .. } = &mut p.steps[i].prim else { return None };
+            *reverse = !*reverse;
+            Some(())
+        })
+    };
+    "what the last stage computes is computed on all", R, |p, k| {
+        // Forward and backward: of what a stage has not made, it computes nothing.
+        let last = |s: &Step| matches!(&s.prim, Prim::Repeat { from, axes, .. } if *from > 0 && !axes.is_empty());
+        steps(p, k, |p, i| {
+            (last(&p.steps[i]) && !p.steps[..i].iter().any(last)).then_some(())?;
+            for step in &mut p.steps[i..] {
+                if let (true, Prim::Repeat { from, .. }) = (last(step), &mut step.prim) {
+                    *from = 0;
+                }
+            }
+            Some(())
+        })
+    };
+    "what the first stage computes is computed on all", R, |p, k| {
+        steps(p, k, |p, i| {
+            let (dim, layers) = stages(p, i)?;
+            (!layers && p.dims.size(dim) == 1).then_some(())?;
+            let Prim::Repeat { axes, .. } = &mut p.steps[i].prim else { return None };
+            axes.clear();
+            Some(())
+        })
+    };
+    "a value of one stage is not summed over the stages", R, |p, k| {
+        steps(p, k, |p, i| {
+            let over = p.pipeline.as_ref()?.axes.clone();
+            let of_stages = matches!(p.steps[i].collective(), Some(Collective::AllReduce { axes, .. }) if *axes == over);
+            (of_stages && p.steps[i].reads.len() > 1).then_some(())?;
+            let (from, to) = (p.steps[i].reads.pop()?.buf, p.steps[i].writes.pop()?.buf);
+            p.steps[i].aliases.retain(|(_, result)| *result != to);
+            let same = |b: &mut BufId| {
+                if *b == to {
+                    *b = from;
+                }
+            };
+            for step in &mut p.steps[i + 1..] {
+                step.reads.iter_mut().chain(&mut step.writes).for_each(|o| same(&mut o.buf));
+                step.free.iter_mut().for_each(same);
+                step.aliases.iter_mut().for_each(|(a, _)| same(a));
+            }
+            p.program_inputs.iter_mut().filter_map(|l| l.next.as_mut()).for_each(same);
+            p.outputs.iter_mut().for_each(|o| same(&mut o.buf));
+            Some(())
+        })
+    };
+    "a pass takes what is kept for another value", R, |p, k| {
+        let over = p.microbatches.map(|m| m.over);
+        steps(p, k, |p, i| {
+            let kept = |s: &Step| {
+                let slices = matches!(s.prim, Prim::IterationSlice { dim } if Some(dim) == over);
+                slices.then(|| s.reads[0].clone())
+            };
+            let here = kept(&p.steps[i])?;
+            let same = |s: &Step| {
+                kept(s).is_some_and(|o| o.buf != here.buf && o.dims == here.dims)
+            };
+            let other = (0..i).rev().take_while(|at| !matches!(p.steps[*at].prim, Prim::EndRepeat));
+            let other = other.into_iter().find(|at| same(&p.steps[*at]))?;
+            let theirs = p.steps[other].reads[0].clone();
+            p.steps[other].reads[0] = here;
+            p.steps[i].reads[0] = theirs;
+            Some(())
+        })
+    };
+    "passes of all stages are of one layer more", P, |p, k| {
+        steps(p, k, |p, i| {
+            let over = p.pipeline.as_ref()?.dim;
+            let Prim::IterationSlice { dim } = p.steps[i].prim else { return None };
+            (dim == over).then_some(())?;
+            let result = p.steps[i].writes[0].buf;
+            p.buffers[result.0 as usize].extents.first_mut()?.size += 1;
+            Some(())
+        })
+    };
+];
+
+#[test]
+fn every_wrong_pipeline_is_caught() {
+    let subjects = [
+        planned_from("two stages", STACKED, "p=2", "layers -> p; microbatches 4; schedule zb_h1"),
+        planned_from("uneven stages", STACKED, "p=3", "layers -> p; microbatches 2"),
+        planned_from("and examples", STACKED, "b=2,p=2", "batch -> b; layers -> p; microbatches 2"),
+        planned_from("two chunks", STACKED, "p=2", "layers -> p; microbatches 2; chunks 2"),
+    ];
+    // A message that does not come is waited for until the time is over.
+    let of = |fault: &Fault| if fault.what.starts_with("a message") { &subjects[..1] } else { &subjects[..] };
+    let rows: Vec<Row> = FAULTS.iter().map(|fault| seeded(fault, of(fault))).collect();
+    judge("pipelines", &rows);
+}
