@@ -389,7 +389,11 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
 /// first and the last stage give to gradients.
 #[test]
 fn a_projection_is_the_estimate_of_the_plan_with_stages() {
-    let p = program("gpt", Some("tiny"), &[("batch", 16), ("layers", 6), ("d_model", 1024), ("d_ff", 4096), ("vocab", 1024)]);
+    let p = program(
+        "gpt",
+        Some("tiny"),
+        &[("batch", 16), ("layers", 6), ("d_model", 1024), ("d_ff", 4096), ("vocab", 1024)],
+    );
     let step = training_step(&p).unwrap();
     for name in ["dgx-h100", "cpu"] {
         let machine = machine(name, &[]);
