@@ -14,6 +14,7 @@ mod cluster;
 mod collective;
 mod engine;
 mod error;
+mod open_pass;
 mod tensor;
 pub mod trace;
 pub mod watch;

@@ -6,7 +6,6 @@ mod kernels;
 mod launched;
 mod links;
 mod notes;
-mod passes;
 pub(crate) mod place;
 pub(crate) mod programs;
 pub(crate) mod replays;

@@ -1,12 +1,12 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
 use super::interpreter::{LoadedKernel, execute};
-use super::passes::OpenPass;
 use super::place::{not_compiled, place};
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
 use crate::collective::{CallTensors, call_on, tag_of};
 use crate::error::ExecError;
+use crate::open_pass::OpenPass;
 use crate::tensor::{Finiteness, HostData, HostTensor};
 use crate::trace::{Recorder, What};
 use crate::watch::{self, KernelsBy};
@@ -383,7 +383,7 @@ impl<B: Backend> Program<B> {
                 }
                 Turn::Run { launch, position } => {
                     run.rng.iteration = around.within(&self.plan, of.dim, position, of.positions.start);
-                    pass.runs(launch, position, run);
+                    pass.runs(launch, position, run.recorder.as_deref_mut());
                     self.launch(backend, of.body[launch], run)?;
                 }
                 Turn::Skip { carry } => {
@@ -398,7 +398,7 @@ impl<B: Backend> Program<B> {
                 }
             }
         }
-        pass.end(run);
+        pass.end(run.recorder.as_deref_mut());
         run.rng.iteration = around;
         Ok(())
     }

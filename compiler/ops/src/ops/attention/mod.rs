@@ -154,8 +154,8 @@ fn lower(form: &AttentionForm, e: &mut dyn Emit, part: AttentionPart, order: &[D
 }
 
 fn model_flops(form: &AttentionForm, part: AttentionPart, table: &Dims) -> u64 {
-    let positions = |dims: &[Dim]| crate::op::positions(dims, table);
-    positions(&form.space).saturating_mul(part.model_flops(positions(&form.width), positions(&form.values())))
+    let all = |dims: &[Dim]| crate::op::positions(dims, table);
+    all(&form.space).saturating_mul(part.model_flops(all(&form.width), all(&form.values())))
 }
 
 fn flops(form: &AttentionForm, part: AttentionPart, size: &dyn Fn(Dim) -> u64) -> u64 {

@@ -71,8 +71,12 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
     let begin = Instant::now();
     let found = searched(args, &subject, choices, console);
     let (space, outcome) = found.map_err(|e| console.failed(wrong(e), &sources))?;
-    let mut report =
-        SearchReport::new((&space, &subject), &outcome, (usize::from(args.top), args.pareto), machine.device.memory);
+    let mut report = SearchReport::new(
+        (&space, &subject),
+        &outcome,
+        (usize::from(args.top), args.pareto),
+        machine.device.memory,
+    );
     report.seconds = begin.elapsed().as_secs_f64();
     let shown: Vec<&FoundLayout> = report.rows.iter().map(|r| &outcome.found[r.rank - 1]).collect();
     if let Some(best) = outcome.found.first() {
@@ -267,9 +271,13 @@ fn written(
     console: &mut Console,
 ) -> Result<(), Stop> {
     if report.rows.first().is_some_and(|row| !row.runnable) {
-        let what = format!("the best candidate cannot be compiled with its stages: `{}`", best.written.rules());
+        let what =
+            format!("the best candidate cannot be compiled with its stages: `{}`", best.written.rules());
         let d = Diagnostic::error(codes::E0315, what)
-            .note(format!("nothing is written; `meshwright check MODEL --layout '…' --mesh {}` says why", best.written.mesh))
+            .note(format!(
+                "nothing is written; `meshwright check MODEL --layout '…' --mesh {}` says why",
+                best.written.mesh
+            ))
             .help("leave `--pipe` out: the best without stages is written");
         return Err(console.failed(Failure::Diagnostics(vec![d]), &Sources::new()));
     }

@@ -1,12 +1,11 @@
 //! The passes of a pipeline in a timeline.
 
-use super::runner::RunContext;
-use crate::trace::What;
+use crate::trace::{Recorder, What};
 use meshwright_device::launch::LoopLaunch;
 use std::ops::Range;
 
 /// The pass that a device runs, of a loop whose iterations a schedule orders.
-pub(super) struct OpenPass<'l> {
+pub(crate) struct OpenPass<'l> {
     /// Where the launches of each chunk are in the body, by pass.
     passes: &'l [Vec<Range<usize>>],
     /// What it is of, the chunk, the microbatch, and since when.
@@ -15,30 +14,28 @@ pub(super) struct OpenPass<'l> {
 
 impl<'l> OpenPass<'l> {
     /// Of a loop that begins; none has begun.
-    pub(super) fn of(of: &'l LoopLaunch) -> OpenPass<'l> {
+    pub(crate) fn of(of: &'l LoopLaunch) -> OpenPass<'l> {
         OpenPass { passes: &of.passes, open: None }
     }
 
     /// A launch of the body runs for a microbatch. Where it is of another pass than the one before, that one has ended.
-    pub(super) fn runs(&mut self, launch: usize, micro: usize, run: &mut RunContext<'_>) {
-        if self.passes.is_empty() || run.recorder.is_none() {
-            return;
-        }
+    pub(crate) fn runs(&mut self, launch: usize, micro: usize, recorder: Option<&mut Recorder>) {
+        let Some(recorder) = recorder.filter(|_| !self.passes.is_empty()) else { return };
         let all = [What::Forward, What::Backward, What::Weights].into_iter().zip(self.passes);
         let found = all.into_iter().find_map(|(what, chunks)| {
             chunks.iter().position(|launches| launches.contains(&launch)).map(|chunk| (what, chunk, micro))
         });
         if self.open.map(|(what, chunk, micro, _)| (what, chunk, micro)) != found {
-            self.end(run);
-            self.open = found.map(|(what, chunk, micro)| (what, chunk, micro, run.close()));
+            self.end(Some(recorder));
+            self.open = found.map(|(what, chunk, micro)| (what, chunk, micro, recorder.close()));
         }
     }
 
     /// The pass that runs has ended.
-    pub(super) fn end(&mut self, run: &mut RunContext<'_>) {
-        if let Some((what, chunk, micro, begin)) = self.open.take() {
-            run.close();
-            run.ended(what, chunk, begin, micro as u64);
+    pub(crate) fn end(&mut self, recorder: Option<&mut Recorder>) {
+        if let (Some((what, chunk, micro, begin)), Some(recorder)) = (self.open.take(), recorder) {
+            recorder.close();
+            recorder.ended(what, chunk, begin, micro as u64);
         }
     }
 }
