@@ -253,7 +253,7 @@ pub(crate) fn law_of_order(
         let Some(d) = b.graph.dims.find(dim) else { return Ok(None) };
         // The first dim of an input counts examples.
         let first = |id: &Id| arrival == Arrival::Input && b.graph.ty(*id).dims.first() == Some(&d);
-        if b.operands.iter().any(|id| first(id)) {
+        if b.operands.iter().any(first) {
             continue;
         }
         let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);

@@ -99,31 +99,43 @@ fn what_does_not_fit_says_by_how_much() {
 fn pipelines_are_searched_written_and_run() {
     let at = folder("search-pipe");
     let file = at.join("best.layout");
-    let of =
-        ["search", "gpt", "--preset", "tiny", "--devices", "2", "--machine", "dgx-h100", "--pipe", "auto"];
-    // Links so slow that gradients are not reduced, but for messages to the next stage.
-    let slow = ["--with", "tier.nvlink.rate=1e8", "--with", "tier.nvlink.p2p=1e12", "--dim", "batch=64"];
-    let all = [&of[..], &slow].concat();
-    let json: Value = serde_json::from_str(&printed(&[&all[..], &["--format", "json"]].concat())).unwrap();
+    let file = file.to_str().unwrap();
+    // Memory so slow that gradients are not reduced, but for messages to the next stage.
+    let slow = ["--machine", "cpu", "--with", "tier.memory.rate=1e7", "--with", "tier.memory.p2p=1e12"];
+    let sizes = ["--preset", "tiny", "--dim", "batch=16"];
+    let of = [&["search", "gpt", "--devices", "2", "--pipe", "auto"], &sizes[..], &slow].concat();
+    let json: Value = serde_json::from_str(&printed(&[&of[..], &["--format", "json"]].concat())).unwrap();
     let best = &json["rows"][0];
     assert_eq!((&best["runnable"], &best["pipe"]["stages"]), (&true.into(), &2.into()), "{best}");
     assert!(best["breakdown"]["bubble"].as_f64().unwrap() > 0.0, "{best}");
     assert!(json["space"]["meshes"].as_array().unwrap().contains(&"2 stages of 1".into()), "{json}");
-    let file = file.to_str().unwrap();
-    let out = printed(&[&all[..], &["--write", file]].concat());
+    let out = printed(&[&of[..], &["--write", file]].concat());
     assert!(out.contains("pipe=2") && out.contains("layers -> pipe"), "{out}");
     let written = std::fs::read_to_string(file).unwrap();
     assert!(written.contains("mesh pipe = 2\n") && written.contains("\nlayers -> pipe\n"), "{written}");
-    // The Plan of the layout takes the time that was projected without stages.
-    let sizes = ["--preset", "tiny", "--dim", "batch=64", "--layout", file];
-    let of =
-        [&["estimate", "gpt", "--machine", "dgx-h100", "--format", "json"], &sizes[..], &slow[..4]].concat();
+    // The Plan of the layout takes about the time that was projected without stages.
+    let layout = [&sizes[..], &["--layout", file]].concat();
+    let of = [&["estimate", "gpt", "--format", "json"], &layout[..], &slow].concat();
     let own: Value = serde_json::from_str(&printed(&of)).unwrap();
     let apart = own["seconds"].as_f64().unwrap() / best["seconds"].as_f64().unwrap() - 1.0;
-    assert!(apart.abs() < 0.05 && own["pipe"]["stages"] == 2, "{apart}: {own}");
+    assert!(apart.abs() < 0.2 && own["pipe"]["stages"] == 2, "{apart}: {own}");
     assert!(own["breakdown"]["bubble"].as_f64().unwrap() > 0.0, "{own}");
-    let out = printed(&[&["train", "gpt", "--steps", "1", "--no-save", "--no-eval"], &sizes[..]].concat());
+    let out = printed(&[&["train", "gpt", "--steps", "1", "--no-save", "--no-eval"], &layout[..]].concat());
     assert!(out.contains("loss"), "{out}");
+}
+
+#[test]
+fn pipelines_that_do_not_run_are_not_written() {
+    let at = folder("search-pipe-gpu");
+    let file = at.join("best.layout");
+    let of = "search gpt --preset tiny --dim batch=64 --devices 2 --machine dgx-h100 --pipe auto";
+    let slow = "--with tier.nvlink.rate=1e8 --with tier.nvlink.p2p=1e12";
+    let of: Vec<&str> = of.split(' ').chain(slow.split(' ')).collect();
+    let json: Value = serde_json::from_str(&printed(&[&of[..], &["--format", "json"]].concat())).unwrap();
+    assert_eq!(json["rows"][0]["runnable"], false, "{json}");
+    let (code, out, err) = run(&[&of[..], &["--write", file.to_str().unwrap()]].concat());
+    assert!(code == 1 && out.contains("layers -> pipe") && out.contains("(not on GPUs yet)"), "{out}");
+    assert!(err.contains("E0190") && err.contains("leave `--pipe` out") && !file.exists(), "{err}");
     let (code, _, err) = run(&["search", "mlp", "--devices", "2", "--machine", "cpu", "--pipe", "auto"]);
     assert!(code == 1 && err.contains("E0516") && err.contains("`repeat` over layers"), "{err}");
 }
