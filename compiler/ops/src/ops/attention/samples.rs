@@ -48,22 +48,24 @@ fn gradient(label: &'static str, of: usize) -> Sample {
     let (b, q, k, w) = (("b", 2), ("q", 5), ("key", 7), ("w", 3));
     let v = ("v", 4);
     let inputs = vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, v]), float(&[b, q, v])];
-    sample(label, inputs, |g, x, key| {
-        let s = score(g, x[0], x[1], 0.5);
-        let query = g.ty(x[0]).dims[1];
-        let (i, j) = (g.index(query), g.index(key));
-        let seen = g.binary("<=", j, i);
-        let none = g.constant(-1e9, g.ty(s).dtype);
-        let s = g.choose(seen, s, none);
-        weighted(g, s, x[2], key)
-    })
-    .then(move |g, inputs, y| {
+    sample(label, inputs, causal).then(move |g, inputs, y| {
         let node = g.node(y).clone();
         let need: Vec<bool> = (0..node.inputs.len()).map(|i| i == of).collect();
         let residuals = node.op.residuals(g, &node.inputs);
         let x = [node.inputs, residuals].concat();
         node.op.vjp(g, &x, y, inputs[3], &need).swap_remove(of)
     })
+}
+
+/// Attention of queries, keys and values in which a position sees those up to itself.
+fn causal(g: &mut Graph, x: &[Id], key: Dim) -> Id {
+    let s = score(g, x[0], x[1], 0.5);
+    let query = g.ty(x[0]).dims[1];
+    let (i, j) = (g.index(query), g.index(key));
+    let seen = g.binary("<=", j, i);
+    let none = g.constant(-1e9, g.ty(s).dtype);
+    let s = g.choose(seen, s, none);
+    weighted(g, s, x[2], key)
 }
 
 /// `sum[key](softmax[key](score) * v)`, kept to the dims `out`.
@@ -88,15 +90,7 @@ fn samples() -> Vec<Sample> {
             let s = score(g, x[0], x[1], 0.5);
             weighted(g, s, x[2], key)
         }),
-        sample("causal", three(), |g, x, key| {
-            let s = score(g, x[0], x[1], 0.5);
-            let query = g.ty(x[0]).dims[1];
-            let (i, j) = (g.index(query), g.index(key));
-            let seen = g.binary("<=", j, i);
-            let none = g.constant(-1e9, g.ty(s).dtype);
-            let s = g.choose(seen, s, none);
-            weighted(g, s, x[2], key)
-        }),
+        sample("causal", three(), causal),
         sample(
             "padded, with a bias",
             [three(), vec![truth(&[b, k]), integer(&[q, k], -3.0, 4.0)]].concat(),
