@@ -85,11 +85,9 @@ fn attention_in_zigzag_order_in_plain_operations() {
     }
 }
 
-/// Positions along queries and keys that a kernel takes at a time.
-const TILE: usize = 64;
-
-/// Tiles that a device computes in all turns of an attention, forward and backward: those that positions do not mask.
-fn computed(plan: &Plan, rank: usize) -> usize {
+/// Tiles of so many positions along queries and keys that a device computes in all turns of an attention, forward and backward: those that
+/// positions do not mask.
+fn computed(plan: &Plan, rank: usize, tile: usize) -> usize {
     let coords = plan.mesh.coords(rank);
     let mut tiles = 0;
     for step in &plan.steps {
@@ -102,11 +100,11 @@ fn computed(plan: &Plan, rank: usize) -> usize {
         let ranges: Vec<_> = spec.space.iter().map(range).collect();
         let key = spec.space.iter().position(|d| *d == spec.key).unwrap();
         let query = spec.space.iter().position(|d| plan.dims.name(*d) == "seq").unwrap();
-        for i in ranges[query].clone().step_by(TILE) {
-            for j in ranges[key].clone().step_by(TILE) {
-                let mut tile = ranges.clone();
-                (tile[query], tile[key]) = (i..i + TILE, j..j + TILE);
-                tiles += usize::from(constant(&spec.score, &tile).is_none());
+        for i in ranges[query].clone().step_by(tile) {
+            for j in ranges[key].clone().step_by(tile) {
+                let mut at = ranges.clone();
+                (at[query], at[key]) = (i..i + tile, j..j + tile);
+                tiles += usize::from(constant(&spec.score, &at).is_none());
             }
         }
     }
@@ -117,22 +115,31 @@ fn computed(plan: &Plan, rank: usize) -> usize {
 #[test]
 fn devices_compute_as_many_tiles_in_zigzag_order() {
     let causal = Features { causal: true, ..Features::default() };
-    let e = equations(DType::F32, [1, 1024, 1024, 4], causal, true);
-    let [_, seq, key, ..] = e.dims[..] else { panic!() };
-    let step = StepGraph { program: "train", ..step(&e.graph, &e.outputs) };
-    let counts = |devices: usize, zigzag: bool| -> Vec<usize> {
+    let counts = |size: usize, tile: usize, devices: usize, zigzag: bool| -> Vec<usize> {
+        let e = equations(DType::F32, [1, size, size, 4], causal, true);
+        let [_, seq, key, ..] = e.dims[..] else { panic!() };
+        let step = StepGraph { program: "train", ..step(&e.graph, &e.outputs) };
         let way = way(&[devices], vec![to(seq, &[0]), free(key, &[0])]);
         let mut layout = layout(&way.mesh, way.rules);
         layout.rings = [(key, Span::default())].into();
         let order = |dim| OrderRule { dim, axes: vec![Axis(0)], span: Span::default() };
         layout.orders = if zigzag { [seq, key].map(order).into() } else { vec![] };
         let plan = plan(&step, &layout, true).unwrap().plan;
-        (0..devices).map(|rank| computed(&plan, rank)).collect()
+        (0..devices).map(|rank| computed(&plan, rank, tile)).collect()
     };
     // Forward and backward, of 16 tiles along each.
     let all = 2 * (16 * 17 / 2);
     for devices in [2, 4, 8] {
-        assert_eq!(counts(devices, true), vec![all / devices; devices]);
+        assert_eq!(counts(1024, 64, devices, true), vec![all / devices; devices]);
+        // And pair by pair.
+        let pairs = |zigzag| {
+            let all = counts(64, 1, devices, zigzag);
+            assert_eq!(all.iter().sum::<usize>(), 2 * (64 * 65 / 2));
+            *all.iter().max().unwrap() as f64 * devices as f64 / (2 * (64 * 65 / 2)) as f64
+        };
+        assert_eq!(pairs(true), 1.0);
+        let contiguous = 2.0 - 1.0 / devices as f64;
+        assert!((pairs(false) / contiguous - 1.0).abs() < 0.01, "{} on {devices}", pairs(false));
     }
-    assert_eq!(counts(4, false), [2 * 10, 2 * 26, 2 * 42, 2 * 58]);
+    assert_eq!(counts(1024, 64, 4, false), [2 * 10, 2 * 26, 2 * 42, 2 * 58]);
 }

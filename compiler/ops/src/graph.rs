@@ -111,6 +111,11 @@ impl Graph {
         if n.origin.name.is_empty() { n.op.name() } else { &n.origin.name }
     }
 
+    /// The op that makes a value, as it is written.
+    pub fn spelled(&self, id: Id) -> &'static str {
+        self.node(id).op.spelled(&self.dims)
+    }
+
     /// `b1.up[batch d_ff]`: a value as messages call it.
     pub fn describe(&self, id: Id) -> String {
         format!("{}{}", self.path(id), self.dims.list(&self.ty(id).dims))

@@ -212,6 +212,11 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
         windows.flat_map(|l| l.on.iter().flatten().copied().chain([l.dim])).collect()
     }
 
+    /// What it is called where it is written, which may depend on its dims.
+    fn spelled(&self, _table: &Dims) -> &'static str {
+        self.name()
+    }
+
     /// Attributes that distinguish ops of this name in listings; starts with a blank.
     fn detail(&self) -> String {
         String::new()

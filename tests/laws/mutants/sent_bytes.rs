@@ -79,6 +79,29 @@ fn planned(plan: &Plan) -> usize {
     plan.steps.iter().map(of).sum()
 }
 
+/// Attention in a loop over layers.
+const LAYERS: &str = "
+dim batch = 4, seq = 5, heads = 2, d = 3, layers = 3, key = seq
+layer block(x) {
+    param wq[heads, d] = normal(0, 1)
+    param wk[heads, d] = normal(0, 1)
+    param wv[heads, d] = normal(0, 1)
+    let q = x * wq
+    let k = tanh(x * wk)[seq -> key]
+    let v = (x * wv)[seq -> key]
+    let score = tanh(sum[d](q * k) / 3)
+    let seen  = where(index(key) <= index(seq), score, -1e9)
+    return x + mean[heads, d](sum[key](softmax[key](seen) * v))
+}
+model m {
+    input x[batch, seq]: float
+    let y = x
+    repeat layers { y = block(y) as block }
+    loss l = mean[batch, seq](y * y)
+}
+train m { minimize l optimizer sgd(lr = 0.1) }
+";
+
 #[test]
 fn a_ring_sends_what_its_plan_says_and_what_gathers_send() {
     let conduct = Conduct { transport: |t| Box::new(Counting(t)), ..Conduct::default() };
@@ -98,5 +121,16 @@ fn a_ring_sends_what_its_plan_says_and_what_gathers_send() {
             // Of uneven shards Plans have the largest.
             assert_eq!((ring.0, gathers.0), (ring.1, gathers.1));
         }
+        // In a loop they are gathered once more.
+        let text = LAYERS.replace("seq = 5", &format!("seq = {seq}"));
+        let sent = |layout| {
+            let plan = planned_from("layers", &text, "a=4", layout).plan;
+            SENT.store(0, Ordering::Relaxed);
+            run(&plan, &conduct).unwrap();
+            SENT.load(Ordering::Relaxed)
+        };
+        let (ring, gathers) = (sent("seq -> a; ring key"), sent("seq -> a; gather key"));
+        assert!(ring > 0);
+        assert_eq!(ring, gathers, "of {seq} keys in layers");
     }
 }

@@ -206,6 +206,45 @@ fn every_collective_is_on_every_rank_in_every_step() {
     }
 }
 
+/// Around a ring keys and values are on their way while attention computes with those before them.
+#[test]
+fn rotations_are_in_flight_while_attention_computes() {
+    let (dir, layers) = (tempfile::tempdir().unwrap(), 2);
+    let path = dir.path().join("trace.json").display().to_string();
+    let dims = ["batch=1", "seq=22", "layers=2", "vocab=64"].map(|d| ["--dim", d]).concat();
+    let args =
+        ["bench", "model", "gpt", "--preset", "tiny", "--mesh", "ctx=4", "--layout", "seq -> ctx; ring key"];
+    let steps = ["--warmup", "1", "--steps", "2", "--trace", &path, "--trace-steps", "2..3"];
+    let said = run(&[&args[..], &dims, &steps].concat());
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let t = read(dir.path().join("trace.json").as_ref());
+    assert_eq!(t.ranks.len(), 4);
+    for (rank, slices) in &t.ranks {
+        for step in [2, 3] {
+            let of = |what: &str| {
+                slices
+                    .iter()
+                    .filter(|s| s.args["step"] == step && s.name.starts_with(what))
+                    .collect::<Vec<_>>()
+            };
+            let (waits, attention) = (of("wait for permute ctx"), of("attention"));
+            let overlap = |start: &&&Slice| {
+                let wait = waits.iter().find(|w| w.args["sequence"] == start.args["sequence"]).unwrap();
+                attention.iter().any(|a| start.end <= a.begin && a.end <= wait.begin)
+            };
+            let starts = of("start permute ctx");
+            // Of the gradients of keys and values the first are ready when nothing is left to compute before they are needed.
+            assert_eq!(
+                (starts.len(), attention.len()),
+                (18 * layers, 8 * layers),
+                "rank {rank}, step {step}"
+            );
+            let overlapped = starts.iter().filter(overlap).count();
+            assert!(overlapped >= 16 * layers, "rank {rank}, step {step}: {overlapped} of {}", starts.len());
+        }
+    }
+}
+
 #[test]
 fn a_training_shows_its_first_steps() {
     let dir = folder(SMALL);

@@ -175,27 +175,29 @@ fn tiles_of_images_on_ranks_are_those_on_threads() {
 fn stages_on_ranks_are_those_on_threads() {
     let layout = |order: &str| format!("batch -> data; layers -> pipe; microbatches 4; {order}");
     let orders = ["schedule gpipe", "schedule 1f1b", "schedule zb_h1; stages 1, 2"];
-    texts_on_ranks_and_threads(&orders.map(|order| ("data=2,pipe=2", layout(order))));
+    texts_on_ranks_and_threads("seq=10", &orders.map(|order| ("data=2,pipe=2", layout(order))));
 }
 
-/// Keys around a ring of uneven shards, alone and beside heads within attention.
+/// Keys around a ring of uneven shards, alone and beside heads within attention, and in zigzag order.
 #[test]
 fn long_sequences_on_ranks_are_those_on_threads() {
     let layouts = [
         ("data=1,ctx=4", "seq -> ctx; ring key"),
         ("around=2,ctx=2", "seq -> around; inside -> ctx; seq -> ctx when free; ring key"),
     ];
-    texts_on_ranks_and_threads(&layouts.map(|(mesh, layout)| (mesh, layout.to_string())));
+    texts_on_ranks_and_threads("seq=10", &layouts.map(|(mesh, layout)| (mesh, layout.to_string())));
+    let zigzag = "seq -> ctx; ring key; order seq zigzag ctx".to_string();
+    texts_on_ranks_and_threads("seq=16", &[("data=1,ctx=4", zigzag)]);
 }
 
 /// Trains a small GPT under each of the layouts over four devices: ranks have the bits of threads.
-fn texts_on_ranks_and_threads(layouts: &[(&str, String)]) {
+fn texts_on_ranks_and_threads(seq: &str, layouts: &[(&str, String)]) {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
     crate::training::text::tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
     let data = dir.path().join("data").display().to_string();
     let mut args = vec!["train", "gpt", "--preset", "tiny", "--data", &data, "--no-save", "--cores", "1"];
-    for dim in ["batch=8", "seq=10", "vocab=320", "layers=3", "heads=2", "d_head=4", "d_ff=8", "places=16"] {
+    for dim in ["batch=8", seq, "vocab=320", "layers=3", "heads=2", "d_head=4", "d_ff=8", "places=16"] {
         args.extend(["--dim", dim]);
     }
     args.extend(["--steps", "3", "--format", "json"]);

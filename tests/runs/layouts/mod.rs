@@ -4,6 +4,7 @@ pub(super) mod agree;
 pub(super) mod drawn;
 pub(super) mod every_layout;
 pub(super) mod gradients;
+pub(super) mod long_sequences;
 pub(super) mod pipeline;
 pub(super) mod provenance;
 pub(super) mod reduce_grads;

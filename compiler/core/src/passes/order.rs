@@ -143,7 +143,7 @@ fn unordered(step: &StepGraph, order: &Ordered) -> Vec<Diagnostic> {
             continue;
         }
         let (name, path) = (g.dims.name(dim), g.path(id));
-        let text = format!("`{}` depends on the order of `{name}`, which is in zigzag order", node.op.name());
+        let text = format!("`{}` depends on the order of `{name}`, which is in zigzag order", g.spelled(id));
         let d = Diagnostic::error(codes::E0318, text).at(node.origin.span, format!("`{path}`"));
         errors.push(d.and(order.span, "asked for here").help("leave `order` out"));
     }

@@ -171,7 +171,7 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
 fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Diagnostic {
     let name = example.map_or("?", |d| g.dims.name(d));
     let at = g.node(op).origin.span;
-    let mixes = format!("mixes the examples of a batch: `{}` along `{name}`", g.node(op).op.name());
+    let mixes = format!("mixes the examples of a batch: `{}` along `{name}`", g.spelled(op));
     let help = format!("for a value of the whole set, fold `{name}` first, by `sum`, `mean`, `max` or `min`");
     if !g.ty(decl.id).dtype.is_float() {
         let text = format!("`{}` is {} of each batch, and has no mean", decl.name, g.ty(decl.id).dtype);

@@ -85,7 +85,7 @@ impl Teller<'_> {
         let mut facts = Vec::new();
         let mut next = Vec::new();
         if !g.ty(id).dims.contains(&dim) {
-            let text = format!("the result of `{}` no longer has it", g.node(id).op.name());
+            let text = format!("the result of `{}` no longer has it", g.spelled(id));
             facts.push(Fact { kind: "gone", text, rule: None });
         }
         for reason in self.spmd.reasons(id) {
@@ -97,7 +97,7 @@ impl Teller<'_> {
         chain.push(Link {
             value: self.describe(id),
             dim: g.dims.name(dim).into(),
-            op: g.node(id).op.name().into(),
+            op: g.spelled(id).into(),
             place: self.place(id),
             facts,
         });

@@ -20,7 +20,7 @@ impl Teller<'_> {
         let (kind, text) = match reason {
             Reason::Rules { asked, said } if asked.contains(&dim) => return self.rules(dim, said, facts),
             Reason::Rules { .. } => {
-                let op = self.spmd.step.graph.node(id).op.name();
+                let op = self.spmd.step.graph.spelled(id);
                 ("replicated", format!("`{op}` needs `{}` replicated, so no rule applies", self.name(dim)))
             }
             Reason::Wanted { splits, users } => ("wanted", self.wanted(dim, splits, users, next)),
@@ -123,7 +123,7 @@ impl Teller<'_> {
         let size = self.spmd.mesh.size(axis).max(1) as u64;
         let why = match why {
             Refusal::NeedsWhole => {
-                format!("`{}` needs it replicated", self.spmd.step.graph.node(id).op.name())
+                format!("`{}` needs it replicated", self.spmd.step.graph.spelled(id))
             }
             Refusal::Taken => format!("`{axis_name}` is taken by another dim or by a partial sum here"),
             Refusal::Order => "it is split over other axes first there".into(),

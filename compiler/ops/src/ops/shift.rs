@@ -236,6 +236,14 @@ impl Op for Shift {
         "shift"
     }
 
+    fn spelled(&self, table: &Dims) -> &'static str {
+        match self.from == self.to {
+            true => "shift",
+            false if table.size(self.to) > table.size(self.from) => "pad",
+            false => "slice",
+        }
+    }
+
     fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         let (from, to) = (table.name(self.from), table.name(self.to));
         let has = table.list(&x[0].dims);

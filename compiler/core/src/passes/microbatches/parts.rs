@@ -89,7 +89,7 @@ fn check(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, BatchPart>) -> Result<
             passes(g, id, example, |role| role == Role::Reduction(Monoid::Sum))
         }
         BatchPart::Sum => (!examples && adds_up(g, id, all)).then_some(()).ok_or_else(|| {
-            format!("`{}` of a sum over examples is not the sum of what it is of each part", node.op.name())
+            format!("`{}` of a sum over examples is not the sum of what it is of each part", g.spelled(id))
         }),
     }
 }
@@ -118,6 +118,6 @@ fn passes(g: &Graph, id: Id, example: Dim, role: impl Fn(Role) -> bool) -> Resul
     let counted = types.iter().any(|t| t.range == Some(example));
     match plain && !counted && roles.loops.iter().find(elsewhere).is_none() {
         true => Ok(()),
-        false => Err(format!("`{}` mixes the examples of a batch", node.op.name())),
+        false => Err(format!("`{}` mixes the examples of a batch", g.spelled(id))),
     }
 }
