@@ -9,7 +9,7 @@ use crate::slot::{LaunchId, Slots, Table};
 use crate::target::Target;
 use crate::turns::{Carried, Turn};
 use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr};
-use meshwright_plan::{BufId, DType, Dim, IdVec};
+use meshwright_plan::{BufId, DType, Dim, Group, IdVec, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -150,7 +150,21 @@ pub enum LinkEnd {
     Receive,
 }
 
+/// Most messages to a next stage that are on their way while a device goes on; with several stages on a device, one of each more.
+const MOST_SENT: usize = 2;
+
+/// Most messages that a device has on their way when it goes on after a send: it waits until the oldest one has arrived. Their memory stays
+/// as it is until then; at the end of a program it waits for all.
+pub fn most_sent(plan: &Plan) -> usize {
+    MOST_SENT + plan.pipeline.as_ref().map_or(0, |p| p.chunks.saturating_sub(1))
+}
+
 impl Launch {
+    /// Whether it begins to receive a message over a link, for which a later launch waits.
+    pub fn receives_ahead(&self) -> bool {
+        matches!(&self.kind, LaunchKind::Collective(of) if of.link == Some(LinkEnd::Receive) && of.async_id.is_some())
+    }
+
     /// Step of the first operation.
     fn begins(&self) -> usize {
         match &self.kind {
@@ -201,6 +215,15 @@ impl DevicePlan {
             }
         }
         found
+    }
+
+    /// The links over which it sends or receives, each once.
+    pub fn links(&self) -> Vec<Group> {
+        let links = self.launches.iter().filter_map(|launch| match &launch.kind {
+            LaunchKind::Collective(of) if of.link.is_some() => Some(&of.prepared.group),
+            _ => None,
+        });
+        links.map(|link| (link.ranks(), link)).collect::<BTreeMap<_, _>>().into_values().cloned().collect()
     }
 
     /// Nested launches: the packing of a collective, or the body of a loop.

@@ -4,7 +4,6 @@ use crate::best_first::{FoundLayout, SearchOutcome};
 use crate::compiled::{CandidateRefusal, Subject};
 use crate::space::Space;
 use meshwright_cost::estimate::{Breakdown, Estimate};
-use meshwright_cost::machine::DeviceKind;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -85,7 +84,7 @@ pub struct SearchRow {
     pub mesh: String,
     /// Whether no other candidate is as fast with less memory.
     pub pareto: bool,
-    /// Whether it can run: GPUs run no pipelines yet, and the compiler may refuse stages, whose times are those of a Plan without them.
+    /// Whether it can run: the compiler may refuse stages, whose times are those of a Plan without them.
     pub runnable: bool,
     /// Seconds by which it is slower than the best, by part; negative where it is faster.
     pub loses: BTreeMap<String, f64>,
@@ -133,12 +132,7 @@ impl SearchReport {
             layout: f.written.rules(),
             mesh: f.written.mesh.clone(),
             pareto: on,
-            runnable: match (&f.candidate.pipe, subject.machine.device.kind) {
-                (None, _) => true,
-                // GPUs do not run pipelines yet.
-                (Some(_), DeviceKind::Gpu) => false,
-                (Some(_), DeviceKind::Cpu) => subject.plan(&f.written, false).is_ok(),
-            },
+            runnable: f.candidate.pipe.is_none() || subject.plan(&f.written, false).is_ok(),
             loses: loses(&f.estimate.breakdown, &outcome.found[0].estimate.breakdown),
             measured_ms: None,
             estimate: f.estimate.clone(),

@@ -125,17 +125,18 @@ fn pipelines_are_searched_written_and_run() {
 }
 
 #[test]
-fn pipelines_that_do_not_run_are_not_written() {
+fn pipelines_are_written_for_gpus_too() {
     let at = folder("search-pipe-gpu");
     let file = at.join("best.layout");
     let of = "search gpt --preset tiny --dim batch=64 --devices 2 --machine dgx-h100 --pipe auto";
     let slow = "--with tier.nvlink.rate=1e8 --with tier.nvlink.p2p=1e12";
     let of: Vec<&str> = of.split(' ').chain(slow.split(' ')).collect();
     let json: Value = serde_json::from_str(&printed(&[&of[..], &["--format", "json"]].concat())).unwrap();
-    assert_eq!(json["rows"][0]["runnable"], false, "{json}");
+    assert_eq!(json["rows"][0]["runnable"], true, "{json}");
     let (code, out, err) = run(&[&of[..], &["--write", file.to_str().unwrap()]].concat());
-    assert!(code == 1 && out.contains("layers -> pipe") && out.contains("(not on GPUs yet)"), "{out}");
-    assert!(err.contains("E0190") && err.contains("leave `--pipe` out") && !file.exists(), "{err}");
+    assert!(code == 0 && out.contains("layers -> pipe"), "{out}{err}");
+    let written = std::fs::read_to_string(&file).unwrap();
+    assert!(written.contains("of DGX H100 80 GB") && written.contains("\nlayers -> pipe\n"), "{written}");
     let (code, _, err) = run(&["search", "mlp", "--devices", "2", "--machine", "cpu", "--pipe", "auto"]);
     assert!(code == 1 && err.contains("E0516") && err.contains("`repeat` over layers"), "{err}");
 }

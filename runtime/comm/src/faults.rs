@@ -143,6 +143,16 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.inner.prepare(mesh, sets)
     }
 
+    fn prepare_links(&mut self, links: &[Group]) -> Result<(), CommError> {
+        self.inner.prepare_links(links)
+    }
+
+    #[expect(unsafe_code, reason = "a stream is known by its address")]
+    unsafe fn compute_on(&mut self, stream: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.compute_on(stream) }
+    }
+
     fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn TransportMemory>>, CommError> {
         self.inner.allocate(len, dtype)
     }

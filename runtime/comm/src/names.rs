@@ -17,12 +17,22 @@ pub struct Tag {
     /// The collective on whose behalf a transport makes this call on its control plane. Errors then name that collective,
     /// and the sequence number is not compared: the calls that it belongs to may differ, which is to be found out.
     pub control_for: Option<CollectiveKind>,
+    /// Whether it is of a message over a link between two stages of a pipeline. Both ends count the messages of the link, so that its sequence
+    /// numbers have nothing to do with those of other calls.
+    pub is_message: bool,
 }
 
 impl Tag {
     /// The tag of a call of the program.
     pub fn new(sequence: u64, what: impl Into<Arc<str>>, line: u32) -> Tag {
-        Tag { sequence, what: what.into(), line, control_for: None }
+        Tag { sequence, what: what.into(), line, control_for: None, is_message: false }
+    }
+
+    /// The same of a message over the link from the first of two ranks to the other, which are told with the value.
+    #[must_use]
+    pub fn over_link(self, [from, to]: [usize; 2]) -> Tag {
+        let what = format!("`{}` from rank {from} to rank {to}", self.what).into();
+        Tag { what, is_message: true, ..self }
     }
 
     /// The tag of a call on the control plane on behalf of `call`.
@@ -33,7 +43,9 @@ impl Tag {
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{} of `{}`", self.sequence, self.what)?;
+        // A message has the name of its value in quotes already.
+        let quote = if self.is_message { "" } else { "`" };
+        write!(f, "#{} of {quote}{}{quote}", self.sequence, self.what)?;
         if self.line > 0 { write!(f, " at line {}", self.line) } else { Ok(()) }
     }
 }
@@ -57,6 +69,7 @@ impl CallName {
 
 impl fmt::Display for CallName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind.name(), self.tag)
+        let name = if self.tag.is_message { "message" } else { self.kind.name() };
+        write!(f, "{name} {}", self.tag)
     }
 }

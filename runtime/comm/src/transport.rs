@@ -56,6 +56,26 @@ pub trait Transport: Send {
         Ok(())
     }
 
+    /// Announces the links over which this device will send and receive messages: groups of a sender and a receiver. Every device calls it,
+    /// each with its own. Messages over a link are calls with a tag of that link.
+    ///
+    /// # Errors
+    /// Where a link cannot be made.
+    fn prepare_links(&mut self, links: &[Group]) -> Result<(), CommError> {
+        let _ = links;
+        Ok(())
+    }
+
+    /// From now on calls come after what that stream of the device has when they are posted, and what it gets after a wait comes after
+    /// the call; streams beside it have no part in that. Without a stream this is so of all work of the device.
+    ///
+    /// # Safety
+    /// It is a stream of the device as long as this lives.
+    #[expect(unsafe_code, reason = "a stream is known by its address")]
+    unsafe fn compute_on(&mut self, stream: u64) {
+        let _ = stream;
+    }
+
     /// Memory of the device on which the transport works; none where that is the host.
     fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn TransportMemory>>, CommError> {
         let _ = (len, dtype);

@@ -511,6 +511,13 @@ impl Backend for GpuBackend {
         faults::fault(&self.device, problem)
     }
 
+    fn stream(&mut self) -> Result<Option<u64>, DeviceError> {
+        match self.device {
+            CubeDevice::Cuda(_) => Graphs::stream(self).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn graphs(&mut self) -> Option<&mut dyn Graphs<Handle<Self>>> {
         if self.records { Some(self) } else { None }
     }

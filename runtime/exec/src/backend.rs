@@ -311,6 +311,11 @@ pub trait Backend: Send + Sized + 'static {
         None
     }
 
+    /// The address of the stream on which the device computes, when all that was asked for is on it; none where it has no streams.
+    fn stream(&mut self) -> Result<Option<u64>, DeviceError> {
+        Ok(None)
+    }
+
     /// The recorder of graphs, if the device has graphs.
     fn graphs(&mut self) -> Option<&mut dyn Graphs<Handle<Self>>> {
         None

@@ -25,6 +25,14 @@ pub(crate) fn tag_of(prepared: &Prepared, sequence: u64) -> Tag {
     Tag::new(sequence, prepared.what.clone(), prepared.line)
 }
 
+/// The name of a message over a link.
+pub(crate) fn tag_of_message(prepared: &Prepared, sequence: u64) -> Tag {
+    match prepared.group.ranks() {
+        [from, to] => tag_of(prepared, sequence).over_link([*from, *to]),
+        _ => tag_of(prepared, sequence),
+    }
+}
+
 /// A call on its memory.
 pub(crate) fn call_on<'x, M: CallMemory>(
     call: &TransportCall,

@@ -43,6 +43,18 @@ impl Meeting {
         }
     }
 
+    /// Waits until a message was discarded by who got it; none where `ended` says so first.
+    pub(crate) fn taken(&self, name: &str, ended: impl Fn() -> bool) -> Option<()> {
+        let path = self.directory.join(name);
+        while path.exists() {
+            if ended() {
+                return None;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Some(())
+    }
+
     pub(crate) fn discard(&self, name: &str) {
         let _ = std::fs::remove_file(self.directory.join(name));
     }

@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** it keeps the rules that matter. Streams are threads that work in order, and events order them, so that memory used
 //! before its time gives wrong results. A communicator that is not blocking answers "in progress", and puts work on its
-//! stream later. What NCCL would not notice (counts that differ, memory that is no GPU's) is an error here.
+//! stream later. A message that is sent has not ended before it was received. What NCCL would not notice (counts that differ, memory that is no GPU's) is an error here.
 //!
 //! Members of a communicator meet in a directory under the system's temporary one, named by the unique id: a member
 //! writes what it gives as files, and reads those of the others.

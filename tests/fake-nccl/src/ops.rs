@@ -262,7 +262,9 @@ impl Comm {
         for (op, name) in ops {
             self.give(op, name);
         }
-        for (op, name) in ops {
+        // What is sent has been taken at the end, which may be long after it was there: the others of the group come first.
+        let (sends, others): (Vec<_>, Vec<_>) = ops.iter().partition(|(op, _)| op.what == What::Send);
+        for (op, name) in others.into_iter().chain(sends) {
             if self.take(op, name).is_none() {
                 return;
             }
@@ -309,7 +311,7 @@ impl Comm {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (op.to + at) as *mut u8, bytes.len()) }
         };
         match op.what {
-            What::Send => return Some(()),
+            What::Send => return self.meeting.taken(name, || self.ended()),
             What::Receive => {
                 write(0, &self.message(op, name, op.peer as usize)?);
                 self.meeting.discard(name);

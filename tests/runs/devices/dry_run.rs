@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// Shown with --nocapture and on failure.
 #[allow(clippy::print_stderr, reason = "a figure of a test")]
-fn report(text: &str) {
+pub(crate) fn report(text: &str) {
     eprintln!("{text}");
 }
 
@@ -322,7 +322,7 @@ fn a_decoding_is_recorded_compiled_for_the_host() {
 }
 
 /// The loss of each step of a training.
-fn losses(mut command: Command) -> Vec<f64> {
+pub(crate) fn losses(mut command: Command) -> Vec<f64> {
     let out = said(command.output().unwrap());
     assert_eq!(out.code, Some(0), "{}{}", out.out, out.err);
     assert!(!out.err.contains("could not be recorded"), "{}", out.err);
@@ -531,7 +531,7 @@ fn images_train_on_kernels_compiled_for_the_host() {
 /// Two processes with a GPU each, whose collectives are recorded with the step, between evaluations whose collectives are not: the losses
 /// are those of threads, and recording changes no bit.
 #[cfg(feature = "mpi")]
-fn two_record(args: &[&str], within: f64) {
+pub(crate) fn two_record(args: &[&str], within: f64) {
     let (libraries, _alone) = (libraries(), crate::devices::mpirun::alone());
     let args = [args, &["--no-save", "--format", "json", "--peak-flops", "1e12"]].concat();
     let native = losses(command(&[&args[..], &["--device", "cpu"]].concat()));

@@ -88,3 +88,45 @@ fn llama_as_a_gpu_launches_it() {
     sizes.extend([("groups", 1), ("queries", 2)]);
     are_those_of_the_cpu("llama", &sizes, &[("", ""), ("a=2", "batch -> a")], dir.path());
 }
+
+/// Stages, in every order of passes, with what they receive one pass ahead: losses and tensors are those of one device.
+#[test]
+fn a_pipeline_as_gpus_launch_it() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &NEXT);
+    let sizes = [("batch", 4), ("seq", 16), ("vocab", 320), ("layers", 4), ("heads", 2), ("d_head", 16)];
+    let sizes = [&sizes[..], &[("d_ff", 24), ("places", 16)]].concat();
+    let trained = |device: DeviceKind, precision, mesh: &str, layout: &str| {
+        let o = ProjectOptions {
+            preset: Some("tiny".into()),
+            precision: Some(precision),
+            ..options("gpt", mesh, layout, &sizes)
+        };
+        let run = format!("{device} {precision} {mesh} {layout}");
+        trained_on(&Devices { device, ..Devices::default() }, &o, dir.path(), &run, STEPS)
+    };
+    let layouts = [
+        ("pipe=2", "layers -> pipe; microbatches 4; schedule gpipe"),
+        ("pipe=3", "layers -> pipe; microbatches 4; stages 1, 2, 1"),
+        ("pipe=3", "layers -> pipe; microbatches 4; schedule zb_h1"),
+        ("pipe=2", "layers -> pipe; microbatches 4; chunks 2"),
+        ("pipe=2,a=2", "layers -> pipe; heads, d_ff, vocab -> a; microbatches 2; schedule zb_h1"),
+    ];
+    for (precision, losses, values, layouts) in
+        [(DType::F32, 2e-5, 2e-3, &layouts[..]), (DType::BF16, 5e-3, 3e-1, &layouts[2..4])]
+    {
+        let one = trained(meshwright_cpu::device(), precision, "", "microbatches 4");
+        for (mesh, layout) in layouts {
+            let name = format!("{layout:?} in {precision}");
+            let gpus = trained(meshwright_burn::reference(), precision, mesh, layout);
+            let off = one.losses.iter().zip(&gpus.losses).map(|(a, b)| (a - b).abs() / a.abs());
+            let off = off.fold(0.0, f64::max);
+            assert!(off < losses, "{name}: losses are off by {off:e}: {:?}, {:?}", one.losses, gpus.losses);
+            assert_eq!(one.tensors.len(), gpus.tensors.len(), "{name}");
+            for path in one.tensors.keys().filter(|path| !path.contains("attention.k.b")) {
+                let off = apart(&one.values(path), &gpus.values(path));
+                assert!(off < values, "{name}: `{path}` is off by {off:e} of its greatest");
+            }
+        }
+    }
+}

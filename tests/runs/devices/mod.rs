@@ -9,6 +9,8 @@ pub(super) mod faults;
 #[cfg(feature = "cuda")]
 pub(super) mod gpu_faults;
 pub(super) mod gpu_launches;
+#[cfg(feature = "cuda")]
+pub(super) mod gpu_stages;
 pub(super) mod memory;
 #[cfg(feature = "mpi")]
 pub(super) mod mpirun;

@@ -3,7 +3,7 @@
 use super::device_plans::faults;
 use crate::support::options;
 use meshwright_core::training_step;
-use meshwright_device::launch::{DevicePlan, LaunchKind};
+use meshwright_device::launch::{DevicePlan, LaunchKind, LoopLaunch};
 use meshwright_device::target::Target;
 use meshwright_device::turns::Turn;
 use meshwright_plan::Plan;
@@ -81,6 +81,55 @@ fn passes_in_another_order_are_found() {
                 }
                 Some(runs(part))
             })
+        });
+    }
+}
+
+/// What a GPU receives ahead comes in the order of the passes, before it is waited for.
+#[test]
+fn faults_in_messages_are_found() {
+    let target = Target::cuda((9, 0), true);
+    for layout in ["layers -> pipe; microbatches 4", "layers -> pipe; microbatches 4; chunks 2"] {
+        let plan = plan(layout);
+        let ahead = |device: &DevicePlan, of: &LoopLaunch, turn: &Turn| matches!(turn, Turn::Run { launch, .. } if device.launches[of.body[*launch]].receives_ahead());
+        let places = |device: &DevicePlan| {
+            let found = device.launches.iter().find_map(|launch| match &launch.kind {
+                LaunchKind::Loop(of) if !of.passes.is_empty() => Some(of),
+                _ => None,
+            });
+            let of = found.unwrap();
+            (0..of.turns.len()).filter(|at| ahead(device, of, &of.turns[*at])).collect::<Vec<usize>>()
+        };
+        let turns = |device: &mut DevicePlan, change: &dyn Fn(&mut Vec<Turn>)| {
+            let ids: Vec<_> = device.launches.ids().collect();
+            for id in ids {
+                if let LaunchKind::Loop(of) = &mut device.launches[id].kind
+                    && !of.passes.is_empty()
+                {
+                    change(&mut of.turns);
+                }
+            }
+        };
+        faults(&plan, target, "two messages are received in another order", |device, at| {
+            let all = places(device);
+            let (first, second) = (*all.get(at)?, *all.get(at + 1)?);
+            turns(device, &|turns| turns.swap(first, second));
+            Some(true)
+        });
+        faults(&plan, target, "a message is not received", |device, at| {
+            let place = *places(device).get(at)?;
+            turns(device, &|turns| {
+                turns.remove(place);
+            });
+            Some(true)
+        });
+        faults(&plan, target, "a message is received at the end", |device, at| {
+            let place = *places(device).get(at)?;
+            turns(device, &|turns| {
+                let turn = turns.remove(place);
+                turns.push(turn);
+            });
+            Some(true)
         });
     }
 }

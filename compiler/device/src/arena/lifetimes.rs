@@ -5,13 +5,13 @@ use super::{result_bytes, views};
 use crate::iteration::Iteration;
 use crate::kernels::Kernel;
 use crate::kernels::result::{GivenResult, ResultMemory};
-use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
+use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LinkEnd, LoopLaunch, most_sent};
 use crate::slot::{LaunchId, TensorSlot};
 use crate::turns::Turn;
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufId, Plan};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// Memory that was asked for.
@@ -54,6 +54,7 @@ pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
         left: device.left.iter().filter_map(|buf| device.slots.id(TensorSlot::Buffer(*buf))).collect(),
         held: BTreeMap::new(),
         in_flight: BTreeMap::new(),
+        sent: VecDeque::new(),
         clock: Rc::default(),
         steps: vec![0],
         results: vec![],
@@ -61,6 +62,7 @@ pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
         moves: BTreeSet::new(),
     };
     walk.launches(&device.body, Iteration::default());
+    walk.delivered(0);
     walk.tick(walk.steps.last().copied().unwrap_or(0));
     let ArenaWalk { held, in_flight, steps, results, clock, moves, .. } = walk;
     // Tensors that are still live outlive the run.
@@ -121,6 +123,8 @@ struct ArenaWalk<'a> {
     held: BTreeMap<TensorId, HeldTensor>,
     /// Sent and received tensors, by collective.
     in_flight: BTreeMap<u32, InFlight>,
+    /// Sent tensors of messages that may be on their way, the oldest first.
+    sent: VecDeque<Vec<HeldTensor>>,
     clock: Rc<Clock>,
     steps: Vec<usize>,
     results: Vec<(LaunchId, AskedMemory)>,
@@ -352,9 +356,20 @@ impl ArenaWalk<'_> {
                 in_flight.received.push((into, result));
             }
         }
+        if piece.link == Some(LinkEnd::Send) {
+            self.sent.push_back(in_flight.sent);
+            return self.delivered(most_sent(self.plan));
+        }
         match piece.async_id {
             Some(id) => drop(self.in_flight.insert(id, in_flight)),
             None => self.received(in_flight, (&piece.unpack, at)),
+        }
+    }
+
+    /// At most so many messages are on their way: until now the others were read.
+    fn delivered(&mut self, most: usize) {
+        while self.sent.len() > most {
+            self.sent.pop_front().into_iter().flatten().for_each(|held| self.note_read(&held));
         }
     }
 

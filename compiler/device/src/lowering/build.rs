@@ -129,7 +129,7 @@ fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<
 
 pub(super) struct ProgramBuilder<'a> {
     pub(super) lowering: Lowering<'a>,
-    launches: IdVec<LaunchId, Launch>,
+    pub(super) launches: IdVec<LaunchId, Launch>,
     /// The launches so far outside of loops, or in the innermost open one.
     pub(super) body: Vec<LaunchId>,
     /// Operations outside of any launch so far, each with its step.

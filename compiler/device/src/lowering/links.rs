@@ -91,16 +91,19 @@ impl ProgramBuilder<'_> {
             }
         }
         let prepared = Prepared::of_link(group, step);
-        let collective = CollectiveLaunch {
-            prepared,
-            async_id: None,
-            pack: vec![],
-            calls,
-            unpack: vec![],
-            link: Some(end),
-        };
-        let launch = self.launch(LaunchKind::Collective(Box::new(collective)), index);
-        self.body.push(launch);
+        let ahead =
+            end == LinkEnd::Receive && self.lowering.graph.target.receives_ahead() && !calls.is_empty();
+        // The Plan counts its own from 0; a receive of each chunk has another one.
+        let async_id = if ahead { u32::MAX.checked_sub(self.launches.len() as u32) } else { None };
+        let (pack, unpack) = (vec![], vec![]);
+        let collective = CollectiveLaunch { prepared, async_id, pack, calls, unpack, link: Some(end) };
+        let start = self.launch(LaunchKind::Collective(Box::new(collective)), index);
+        self.body.push(start);
+        if ahead {
+            let wait = self.launch(LaunchKind::Wait { start, unpack: vec![] }, index);
+            self.launches[wait].steps.clear();
+            self.body.push(wait);
+        }
         Ok(())
     }
 }

@@ -100,8 +100,9 @@ pub(super) fn in_order_of_schedule(
         frees.append(&mut launch.frees);
         steps.append(&mut launch.steps);
     }
+    let merged = merged(loops, parts, (&turns, launches))?;
     let launch = &mut launches[body[last]];
-    launch.kind = LaunchKind::Loop(Box::new(merged(loops, parts, &turns)?));
+    launch.kind = LaunchKind::Loop(Box::new(merged));
     (launch.steps, launch.frees) = (steps, frees);
     let (begin, rest) = (&body[..first], &body[last + 1..]);
     let middle = before.into_iter().rev().chain([body[last]]).chain(after.into_iter().rev());
@@ -181,11 +182,12 @@ fn passes(plan: &Plan, rank: usize, pipeline: &Pipeline) -> Result<Vec<PassRun>,
 }
 
 /// Loops over the same dim, of forward passes, backward passes and weights, as one, whose iterations are in that order.
-/// `chunks` has the ranges of each chunk's launches in the body of each loop.
+/// `chunks` has the ranges of each chunk's launches in the body of each loop. What a pass receives ahead it begins to receive one pass earlier,
+/// when that has what it receives itself.
 fn merged(
     loops: Vec<LoopLaunch>,
     chunks: Vec<Vec<Range<usize>>>,
-    passes: &[PassRun],
+    (passes, launches): (&[PassRun], &IdVec<LaunchId, Launch>),
 ) -> Result<LoopLaunch, LoweringError> {
     let mut all: Option<LoopLaunch> = None;
     let mut parts = vec![];
@@ -212,14 +214,34 @@ fn merged(
     }
     let mut all = all.ok_or_else(|| LoweringError::Plan("a pipeline has no passes".into()))?;
     all.passes = parts.iter().map(|(_, chunks, _)| chunks.clone()).collect();
-    for run in passes {
-        let Some((carries, chunks, begun)) = parts.get_mut(run.pass as usize) else { continue };
-        let launches = chunks.get(run.chunk).cloned();
-        let launches = launches.ok_or_else(|| LoweringError::Plan("a pass has no such chunk".into()))?;
-        let made = std::mem::replace(begun, true);
-        all.turns.extend(carries.clone().map(|carry| Turn::Carry { carry, made }));
-        all.turns.extend(launches.map(|launch| Turn::Run { launch, position: run.micro }));
+    let receives = |launch: &usize| launches[all.body[*launch]].receives_ahead();
+    let waits = |launch: &usize| match launches[all.body[*launch]].kind {
+        LaunchKind::Wait { start, .. } => launches[start].receives_ahead(),
+        _ => false,
+    };
+    let mut order: Vec<(PassRun, Range<usize>)> = vec![];
+    for run in passes.iter().filter(|run| (run.pass as usize) < parts.len()) {
+        let launches = parts[run.pass as usize].1.get(run.chunk).cloned();
+        order.push((*run, launches.ok_or_else(|| LoweringError::Plan("a pass has no such chunk".into()))?));
     }
+    let ahead = |of: Option<&(PassRun, Range<usize>)>| -> Vec<Turn> {
+        let turns = of.into_iter().flat_map(|(run, own)| own.clone().map(|launch| (launch, run.micro)));
+        let turns = turns.filter(|(launch, _)| receives(launch));
+        turns.map(|(launch, position)| Turn::Run { launch, position }).collect()
+    };
+    let mut turns = ahead(order.first());
+    for (at, (run, own)) in order.iter().enumerate() {
+        let (carries, _, begun) = &mut parts[run.pass as usize];
+        let made = std::mem::replace(begun, true);
+        turns.extend(carries.clone().map(|carry| Turn::Carry { carry, made }));
+        let own: Vec<usize> = own.clone().filter(|launch| !receives(launch)).collect();
+        let (before, after) = own.split_at(own.iter().rposition(waits).map_or(0, |at| at + 1));
+        let run = |launch: &usize| Turn::Run { launch: *launch, position: run.micro };
+        turns.extend(before.iter().map(run));
+        turns.append(&mut ahead(order.get(at + 1)));
+        turns.extend(after.iter().map(run));
+    }
+    all.turns = turns;
     all.turns.extend((0..all.carries.len()).map(|carry| Turn::End { carry, made: true }));
     Ok(all)
 }

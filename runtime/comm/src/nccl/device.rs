@@ -1,9 +1,10 @@
-//! One GPU as the transport uses it: its primary context, a stream of our own, and events.
+//! One GPU as the transport uses it: its primary context, streams of our own, and events.
 
 use meshwright_gpu::devices::CUDA_OF_CONTEXT_EVENTS;
 use meshwright_gpu::driver::{CuResult, Driver, DriverError, NOT_READY};
 use meshwright_gpu::load::functions;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Mutex, PoisonError};
 
 type ContextHandle = *mut c_void;
 pub(super) type StreamHandle = *mut c_void;
@@ -44,6 +45,25 @@ struct ContextEvents {
 const STREAM_NON_BLOCKING: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
 
+/// A stream of our own of one [`Gpu`], which lives as long as that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OwnStream(StreamHandle);
+
+#[expect(unsafe_code, reason = "a handle that the driver allows to be used from every thread")]
+// SAFETY: as said.
+unsafe impl Send for OwnStream {}
+
+impl OwnStream {
+    pub(super) fn handle(self) -> StreamHandle {
+        self.0
+    }
+}
+
+/// The stream at an address.
+pub(super) fn stream_at(address: u64) -> StreamHandle {
+    std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
+}
+
 /// An event of one [`Gpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceEvent(EventHandle);
@@ -59,7 +79,8 @@ pub(super) struct Gpu {
     context_events: Option<ContextEvents>,
     device: c_int,
     context: ContextHandle,
-    stream: StreamHandle,
+    /// Those of ours.
+    streams: Mutex<Vec<OwnStream>>,
     pub(super) ordinal: u32,
     pub(super) bus_id: String,
 }
@@ -89,31 +110,32 @@ impl Gpu {
         };
         let device = driver.device(ordinal)?;
         let bus_id = driver.properties(ordinal)?.bus_id;
-        let null = std::ptr::null_mut();
-        let mut context = null;
+        let mut context = std::ptr::null_mut();
         // SAFETY: writes a handle.
         driver.check("cuDevicePrimaryCtxRetain", unsafe { (f.retain)(&raw mut context, device) })?;
         // From here on the drop releases what there is.
-        let mut gpu = Gpu { driver, f, context_events, device, context, stream: null, ordinal, bus_id };
+        let streams = Mutex::default();
+        let gpu = Gpu { driver, f, context_events, device, context, streams, ordinal, bus_id };
         gpu.bind()?;
-        let (mut last, mut first, mut stream) = (0, 0, null);
+        Ok(gpu)
+    }
+
+    /// A new stream. It needs the GPU to be current.
+    pub(super) fn new_stream(&self) -> Result<OwnStream, DriverError> {
+        let (mut last, mut first, mut stream) = (0, 0, std::ptr::null_mut());
         // SAFETY: the context is current; writes two integers.
-        let told = unsafe { (f.priorities)(&raw mut last, &raw mut first) };
-        gpu.check("cuCtxGetStreamPriorityRange", told)?;
+        let told = unsafe { (self.f.priorities)(&raw mut last, &raw mut first) };
+        self.check("cuCtxGetStreamPriorityRange", told)?;
         // What computes leaves units to collectives as soon as some are free: others wait for these.
         // SAFETY: as above; writes a handle.
-        let made = unsafe { (f.stream_create)(&raw mut stream, STREAM_NON_BLOCKING, first) };
-        gpu.check("cuStreamCreateWithPriority", made)?;
-        gpu.stream = stream;
-        Ok(gpu)
+        let made = unsafe { (self.f.stream_create)(&raw mut stream, STREAM_NON_BLOCKING, first) };
+        self.check("cuStreamCreateWithPriority", made)?;
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(OwnStream(stream));
+        Ok(OwnStream(stream))
     }
 
     fn check(&self, function: &'static str, code: CuResult) -> Result<(), DriverError> {
         self.driver.check(function, code)
-    }
-
-    pub(super) fn stream(&self) -> *mut c_void {
-        self.stream
     }
 
     pub(super) fn has_context_events(&self) -> bool {
@@ -147,26 +169,27 @@ impl Gpu {
         let _ = unsafe { (self.f.event_destroy)(event.0) };
     }
 
-    /// `event` is done when all work is that this stream has now.
-    pub(super) fn record(&self, event: DeviceEvent) -> Result<(), DriverError> {
+    /// `event` is done when all work is that a stream of ours has now.
+    pub(super) fn record(&self, own: OwnStream, event: DeviceEvent) -> Result<(), DriverError> {
         // SAFETY: both handles are ours.
-        self.check("cuEventRecord", unsafe { (self.f.event_record)(event.0, self.stream) })
+        self.check("cuEventRecord", unsafe { (self.f.event_record)(event.0, own.0) })
     }
 
-    /// Our stream goes on when all work is done that another stream has now. A graph that is recorded there has our stream's work too, from
-    /// now until [`Gpu::stream_waits`].
+    /// A stream of ours goes on when all work is done that another stream has now. A graph that is recorded there has the work of ours too,
+    /// from now until [`Gpu::stream_waits`].
     ///
     /// # Safety
     /// It is a stream of this GPU.
     pub(super) unsafe fn after_stream(
         &self,
+        own: OwnStream,
         stream: StreamHandle,
         event: DeviceEvent,
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's promise.
         unsafe { self.record_on(stream, event) }?;
         // SAFETY: handles of ours.
-        self.check("cuStreamWaitEvent", unsafe { (self.f.stream_wait)(self.stream, event.0, 0) })
+        self.check("cuStreamWaitEvent", unsafe { (self.f.stream_wait)(own.0, event.0, 0) })
     }
 
     /// What is put on another stream from now on waits for `event`.
@@ -195,15 +218,15 @@ impl Gpu {
         self.check("cuEventRecord", unsafe { (self.f.event_record)(event.0, stream) })
     }
 
-    /// Our stream goes on when all work is done that the context has now. Needs events of contexts.
-    pub(super) fn after_context(&self, event: DeviceEvent) -> Result<(), DriverError> {
+    /// A stream of ours goes on when all work is done that the context has now. Needs events of contexts.
+    pub(super) fn after_context(&self, own: OwnStream, event: DeviceEvent) -> Result<(), DriverError> {
         let Some(events) = self.context_events else {
             unreachable!("chosen only where there are such events")
         };
         // SAFETY: handles of ours.
         self.check("cuCtxRecordEvent", unsafe { (events.record)(self.context, event.0) })?;
         // SAFETY: as above.
-        self.check("cuStreamWaitEvent", unsafe { (self.f.stream_wait)(self.stream, event.0, 0) })
+        self.check("cuStreamWaitEvent", unsafe { (self.f.stream_wait)(own.0, event.0, 0) })
     }
 
     /// What is submitted to the context from now on waits for `event`. Needs events of contexts.
@@ -258,13 +281,18 @@ impl Gpu {
         self.check("cuMemcpyDtoH", unsafe { (self.f.download)(to.as_mut_ptr().cast(), from, to.len()) })
     }
 
-    /// Copies within the GPU, on our stream.
+    /// Copies within the GPU, on a stream of ours.
     ///
     /// # Safety
     /// Both ranges are memory of this GPU, and the stream's order makes the copy come at its time.
-    pub(super) unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), DriverError> {
+    pub(super) unsafe fn copy(
+        &self,
+        (from, to): (*const u8, *mut u8),
+        bytes: usize,
+        own: OwnStream,
+    ) -> Result<(), DriverError> {
         // SAFETY: the caller's promise.
-        let code = unsafe { (self.f.copy)(to.addr() as u64, from.addr() as u64, bytes, self.stream) };
+        let code = unsafe { (self.f.copy)(to.addr() as u64, from.addr() as u64, bytes, own.0) };
         self.check("cuMemcpyDtoDAsync", code)
     }
 }
@@ -272,10 +300,12 @@ impl Gpu {
 impl Drop for Gpu {
     #[expect(unsafe_code, reason = "gives back what `open` took")]
     fn drop(&mut self) {
+        let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let bound = streams.is_empty() || self.bind().is_ok();
         // SAFETY: handles of ours, used no more. Nothing can be done about a failure.
         unsafe {
-            if !self.stream.is_null() && self.bind().is_ok() {
-                let _ = (self.f.stream_destroy)(self.stream);
+            for stream in streams.into_iter().filter(|_| bound) {
+                let _ = (self.f.stream_destroy)(stream.0);
             }
             let _ = (self.f.release)(self.device);
         }

@@ -1,4 +1,4 @@
-//! A call of the trait as calls of NCCL, on the transport's stream.
+//! A call of the trait as calls of NCCL, on a stream of the transport.
 //!
 //! | call | even pieces | uneven pieces |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! member. Empty pieces are left out: all members know the counts. Moves of pairs, for which NCCL has no type, are moves of
 //! bytes. Conjunction and disjunction are minimum and maximum of bytes that are 0 or 1.
 
-use super::api::{CommHandle, Functions, IN_PROGRESS, Refused, SUCCESS, Stream};
-use super::device::Gpu;
+use super::api::{CommHandle, Functions, IN_PROGRESS, Refused, SUCCESS};
+use super::device::{Gpu, OwnStream};
 use crate::Group;
 use crate::call::{Addresses, PostedCall};
 use crate::signature::{Division, Extent, Layout, Signature, starts};
@@ -75,7 +75,7 @@ pub(super) struct Launch<'a> {
     pub(super) gpu: &'a Gpu,
     /// None for a group of one, which only copies.
     pub(super) comm: Option<CommHandle>,
-    pub(super) stream: Stream,
+    pub(super) stream: OwnStream,
     /// Members of the group.
     pub(super) members: usize,
 }
@@ -139,7 +139,8 @@ impl Launch<'_> {
                 let (of, bytes) = (extent.dtype, from.len() * extent.dtype.bytes());
                 // SAFETY: the caller's promise; the call was checked: ranges lie in the buffers, and have equal lengths.
                 unsafe {
-                    self.gpu.copy(element(source, from.start, of), element_mut(target, to.start, of), bytes)
+                    let ends = (element(source, from.start, of), element_mut(target, to.start, of));
+                    self.gpu.copy(ends, bytes, self.stream)
                 }?;
             }
         }
@@ -202,7 +203,9 @@ impl Launch<'_> {
         }
         let (from, to) = (buffer.source.cast(), buffer.target.cast_const().cast());
         // SAFETY: the caller's promise.
-        check("ncclAllReduce", unsafe { (self.f.all_reduce)(from, to, n, of, op, comm, self.stream) })
+        check("ncclAllReduce", unsafe {
+            (self.f.all_reduce)(from, to, n, of, op, comm, self.stream.handle())
+        })
     }
 
     /// Folds a piece for each member.
@@ -223,7 +226,7 @@ impl Launch<'_> {
             // SAFETY: the caller's promise; the input has a piece for each member.
             return check("ncclReduceScatter", unsafe {
                 let (from, to) = (source.cast(), target.cast());
-                (self.f.reduce_scatter)(from, to, extent.output, of, op, comm, self.stream)
+                (self.f.reduce_scatter)(from, to, extent.output, of, op, comm, self.stream.handle())
             });
         }
         for (root, (at, n)) in
@@ -234,7 +237,7 @@ impl Launch<'_> {
             let to = if root == here { target } else { from };
             // SAFETY: the caller's promise; the piece lies in the input.
             check("ncclReduce", unsafe {
-                (self.f.reduce)(from.cast(), to.cast(), *n, of, op, place(root), comm, self.stream)
+                (self.f.reduce)(from.cast(), to.cast(), *n, of, op, place(root), comm, self.stream.handle())
             })?;
         }
         Ok(())
@@ -253,7 +256,9 @@ impl Launch<'_> {
         }
         let (from, to) = (buffer.source.cast(), buffer.target.cast_const().cast());
         // SAFETY: the caller's promise.
-        check("ncclBroadcast", unsafe { (self.f.broadcast)(from, to, n, of, place(root), comm, self.stream) })
+        check("ncclBroadcast", unsafe {
+            (self.f.broadcast)(from, to, n, of, place(root), comm, self.stream.handle())
+        })
     }
 
     /// Joins a piece of each member.
@@ -272,7 +277,7 @@ impl Launch<'_> {
             // SAFETY: the caller's promise; the output has room for all pieces.
             return check("ncclAllGather", unsafe {
                 let (from, to) = (source.cast(), target.cast_const().cast());
-                (self.f.all_gather)(from, to, extent.input * scale, of, comm, self.stream)
+                (self.f.all_gather)(from, to, extent.input * scale, of, comm, self.stream.handle())
             });
         }
         for (root, (at, n)) in
@@ -282,7 +287,15 @@ impl Launch<'_> {
             let from = if root == here { source } else { to };
             // SAFETY: the caller's promise; the piece lies in the output.
             check("ncclBroadcast", unsafe {
-                (self.f.broadcast)(from.cast(), to.cast(), n * scale, of, place(root), comm, self.stream)
+                (self.f.broadcast)(
+                    from.cast(),
+                    to.cast(),
+                    n * scale,
+                    of,
+                    place(root),
+                    comm,
+                    self.stream.handle(),
+                )
             })?;
         }
         Ok(())
@@ -302,15 +315,17 @@ impl Launch<'_> {
             for range in sent.ranges(peer).filter(|range| !range.is_empty()) {
                 let from = element(source, range.start, extent.dtype).cast::<c_void>();
                 // SAFETY: the caller's promise; the range lies in the input.
-                let code =
-                    unsafe { (self.f.send)(from, range.len() * scale, of, place(peer), comm, self.stream) };
+                let code = unsafe {
+                    (self.f.send)(from, range.len() * scale, of, place(peer), comm, self.stream.handle())
+                };
                 check("ncclSend", code)?;
             }
             for range in received.ranges(peer).filter(|range| !range.is_empty()) {
                 let to = element_mut(target, range.start, extent.dtype).cast_const().cast::<c_void>();
                 // SAFETY: the caller's promise; the range lies in the output.
-                let code =
-                    unsafe { (self.f.receive)(to, range.len() * scale, of, place(peer), comm, self.stream) };
+                let code = unsafe {
+                    (self.f.receive)(to, range.len() * scale, of, place(peer), comm, self.stream.handle())
+                };
                 check("ncclRecv", code)?;
             }
         }

@@ -79,7 +79,8 @@ pub(super) fn make(
         return Err(failed(problem));
     }
     let why = why_host_sync(&records);
-    let inner = Inner::new(gpu, nccl, rank, control.aborter(), why.is_some());
+    let inner = Inner::new(gpu, nccl, (rank, control.aborter()), why.is_some());
+    let inner = inner.map_err(|e| failed(e.to_string()))?;
     let records_calls = !inner.host_waits && a_process_each(&records);
     let note = why.filter(|_| options.launch_order != LaunchOrder::HostSync);
     Ok(Prepared { inner, note, records_calls })

@@ -115,6 +115,16 @@ impl Transport for Staged {
         self.0.prepare(mesh, sets)
     }
 
+    fn prepare_links(&mut self, links: &[Group]) -> Result<(), CommError> {
+        self.0.prepare_links(links)
+    }
+
+    #[expect(unsafe_code, reason = "a stream is known by its address")]
+    unsafe fn compute_on(&mut self, stream: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.compute_on(stream) }
+    }
+
     fn folds(&self, monoid: Monoid, dtype: DType, place: MemorySpace) -> bool {
         self.0.folds(monoid, dtype, place)
     }

@@ -5,14 +5,15 @@ use crate::fold::can_fold;
 use crate::signature::Signature;
 use crate::{
     Abort, AsyncCollective, BufMut, Call, CallName, CallRecorder, CollectiveKind, Collectives, CommError,
-    Group, MemorySpace, RecordedCalls, Tag, ThreadsTransport, Timeouts, Transport, TransportMemory, World,
+    Group, MemorySpace, Part, RecordedCalls, Tag, ThreadsTransport, Timeouts, Transport, TransportMemory,
+    World,
 };
 
 use super::launch::{has_fold, place};
 use super::memory::DeviceMemory;
 use super::options::{Checks, LaunchOrder, NcclOptions};
 use super::setup;
-use super::stream::{CallPlace, Inner, OnStream};
+use super::stream::{CallPlace, CommKey, Inner, OnStream};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -107,7 +108,7 @@ impl NcclTransport {
         DeviceMemory::new(self.inner.clone(), len, dtype)
     }
 
-    /// Makes the communicator of a group, with an id that the first member sends over the control plane.
+    /// Makes the communicator of a group or of a link, with an id that the first member sends over the control plane.
     fn make(&mut self, group: &Group, name: &CallName) -> Result<(), CommError> {
         let mut id = UniqueId { bytes: [0; 128] };
         if group.position() == 0 {
@@ -124,7 +125,8 @@ impl NcclTransport {
             .broadcast(group, &Tag::control(name), 0, BufMut::new(&mut id.bytes))
             .map_err(|e| self.inner.fail(e))?;
         let f = self.inner.nccl.f;
-        self.inner.make_comm(group.shared_ranks(), None, group, name, self.timeout, |_, new| {
+        let key = CommKey::of_call(group, name);
+        self.inner.make_comm(&key, None, group, name, self.timeout, |_, new| {
             let mut config = Config::not_blocking();
             #[expect(unsafe_code, reason = "a function of NCCL")]
             // SAFETY: `new` is a place for a handle; the configuration is copied.
@@ -138,8 +140,8 @@ impl NcclTransport {
     fn split(&mut self, world: &Group, group: &Group, name: &CallName) -> Result<(), CommError> {
         let f = self.inner.nccl.f;
         let color = place(group.ranks().iter().copied().min().unwrap_or(0));
-        let via = Some(world.ranks());
-        self.inner.make_comm(group.shared_ranks(), via, world, name, self.timeout, |parent, new| {
+        let (key, via) = (CommKey::group(group), CommKey::group(world));
+        self.inner.make_comm(&key, Some(&via), world, name, self.timeout, |parent, new| {
             let Some(parent) = parent else { unreachable!("the world's communicator was made before") };
             let mut config = Config::not_blocking();
             #[expect(unsafe_code, reason = "a function of NCCL")]
@@ -159,6 +161,38 @@ impl NcclTransport {
         let mut pairs = (0..calls.len()).flat_map(|a| (a + 1..calls.len()).map(move |b| (a, b)));
         let conflict = pairs.find_map(|(a, b)| CommError::mismatch(group.ranks(), at(a), at(b)));
         conflict.map_or(Ok(()), Err)
+    }
+
+    /// Makes a link: its communicator, its stream, and the way between its ends, which NCCL makes with the first message and for which it
+    /// would else keep the host of one end until the other one comes.
+    fn prepare_link(&mut self, link: &Group) -> Result<(), CommError> {
+        let [from, to] = link.ranks() else {
+            let name = CallName::new(CollectiveKind::Permute, &Tag::new(0, "a link", 0));
+            return Err(self.invalid(name, format!("a link between the ranks {:?}", link.ranks())));
+        };
+        let tag = Tag::new(0, "the first message", 0).over_link([*from, *to]);
+        let name = CallName::new(CollectiveKind::Permute, &tag);
+        if self.inner.has_comm(&CommKey::link(link)) {
+            return Ok(());
+        }
+        if self.inner.host_waits {
+            let problem = "stages of a pipeline send in the order of their GPUs, which needs a driver of CUDA 12.5 and a GPU for each \
+                           rank of a process";
+            return Err(self.inner.fail(self.inner.refused(Some(&name), problem)));
+        }
+        self.make(link, &name)?;
+        let added = self.inner.add_lane(CommKey::link(link));
+        added.map_err(|e| self.inner.fail(self.inner.refused(Some(&name), e)))?;
+        let sends = link.position() == 0;
+        let memory = [sends, !sends].map(|here| self.memory(usize::from(here), DType::U8));
+        let [input, mut output] = match memory {
+            [Ok(input), Ok(output)] => [input, output],
+            [Err(e), _] | [_, Err(e)] => return Err(self.inner.fail(e)),
+        };
+        let part = |peer: usize, here: bool| if here { vec![Part { peer, range: 0..1 }] } else { vec![] };
+        let (send, receive) = (part(1, sends), part(0, !sends));
+        self.permute(link, &tag, (input.buf(), send), (output.buf_mut(), receive))?;
+        self.inner.wait(None, Some(&name))
     }
 
     fn invalid(&self, call: CallName, problem: String) -> CommError {
@@ -205,7 +239,12 @@ impl Transport for NcclTransport {
             let waited = self.inner.gpu.bind().and_then(|()| self.inner.gpu.synchronize());
             waited.map_err(|e| self.inner.fail(self.inner.refused(Some(&name), e)))?;
         }
-        if group.size() > 1 {
+        if tag.is_message {
+            // Its ends come to it when they need it: neither is to wait for the other.
+            if !self.inner.has_comm(&CommKey::link(group)) {
+                return Err(self.invalid(name, "the link was not announced".into()));
+            }
+        } else if group.size() > 1 {
             let checked = match self.checks {
                 Checks::Always => true,
                 Checks::FirstStep => self.first_step,
@@ -216,15 +255,15 @@ impl Transport for NcclTransport {
             if checked || self.inner.host_waits {
                 self.compare(group, tag, &call.signature).map_err(|e| self.inner.fail(e))?;
             }
-            if !self.inner.has_comm(group.ranks()) {
+            if !self.inner.has_comm(&CommKey::group(group)) {
                 self.make(group, &name)?;
             }
         }
         // SAFETY: the caller's promise: the memory stays until the collective has ended, in the device's order.
         let place = unsafe { self.inner.launch(group, &name, &call, self.timeout) }?;
-        if let (true, CallPlace::Queued(number)) = (self.first_step, place) {
+        if let (true, false, CallPlace::Queued(lane, number)) = (self.first_step, tag.is_message, place) {
             // Engines choose their kernels in the first step by timing them: no collective is to keep the GPU busy meanwhile.
-            self.inner.wait(Some(number + 1), Some(&name))?;
+            self.inner.wait(Some((lane, number)), Some(&name))?;
         }
         Ok(Box::new(OnStream { inner: self.inner.clone(), place, name, result: None }))
     }
@@ -263,10 +302,10 @@ impl Transport for NcclTransport {
         self.control.agree(&world, &tag, described.as_bytes()).map_err(|e| self.inner.fail(e))?;
         for set in sets {
             let group = Group::of_mesh(mesh, rank, set).map_err(not_a_group)?;
-            if group.size() == 1 || self.inner.has_comm(group.ranks()) {
+            if group.size() == 1 || self.inner.has_comm(&CommKey::group(&group)) {
                 continue;
             }
-            if !self.inner.has_comm(world.ranks()) {
+            if !self.inner.has_comm(&CommKey::group(&world)) {
                 self.make(&world, &name)?;
             }
             if group.ranks() != world.ranks() {
@@ -274,6 +313,20 @@ impl Transport for NcclTransport {
             }
         }
         Ok(())
+    }
+
+    fn prepare_links(&mut self, links: &[Group]) -> Result<(), CommError> {
+        self.control.prepare_links(links)?;
+        let mut links: Vec<&Group> = links.iter().collect();
+        // All ranks make links in one order, so that none waits for another in a circle.
+        links.sort_by_key(|link| (link.ranks().iter().copied().min(), link.ranks().to_vec()));
+        links.dedup();
+        links.into_iter().try_for_each(|link| self.prepare_link(link))
+    }
+
+    #[expect(unsafe_code, reason = "a stream is known by its address")]
+    unsafe fn compute_on(&mut self, stream: u64) {
+        self.inner.compute_on(stream);
     }
 
     fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn TransportMemory>>, CommError> {

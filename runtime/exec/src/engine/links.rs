@@ -3,11 +3,16 @@
 use super::runner::{InFlightCall, Program, RunContext, RunError};
 use crate::backend::Backend;
 use crate::trace::What;
-use meshwright_device::launch::{CollectiveLaunch, Launch, LinkEnd};
+use meshwright_device::launch::{CollectiveLaunch, Launch, LinkEnd, most_sent};
+use meshwright_plan::{Axis, Plan};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// Most messages to a next stage that are on their way while a device goes on; with several stages on a device, one of each more.
-const MOST_SENT: usize = 2;
+/// The sets of mesh axes over which a Plan communicates, each once.
+pub(super) fn axis_sets(plan: &Plan) -> Vec<Vec<Axis>> {
+    let collectives = plan.steps.iter().filter_map(|s| Some(s.collective()?.axes().to_vec()));
+    collectives.collect::<BTreeSet<_>>().into_iter().collect()
+}
 
 impl<B: Backend> Program<B> {
     /// A message over a link between two stages. What is sent is kept until the receiver has it; few messages are on their way at once.
@@ -28,13 +33,16 @@ impl<B: Backend> Program<B> {
             begin = run.ended(What::Start, launch.step, begin, sequence);
             in_flight.push(InFlightCall { started, sequence });
         }
+        if let (Some(LinkEnd::Receive), Some(id)) = (of.link, of.async_id) {
+            self.in_flight.insert(id, in_flight);
+            return Ok(());
+        }
         if of.link == Some(LinkEnd::Receive) {
             self.wait(backend, of, in_flight, (launch.step, &of.unpack), run)?;
             return self.examine(backend, &self.written(&launch.steps), run);
         }
         self.sent.push_back(in_flight);
-        let more = self.plan.pipeline.as_ref().map_or(0, |p| p.chunks.saturating_sub(1));
-        self.delivered(MOST_SENT + more, run)
+        self.delivered(most_sent(&self.plan), run)
     }
 
     /// Waits until at most `most` messages are in transfer.

@@ -4,6 +4,7 @@ mod faults;
 pub(crate) mod interpreter;
 mod kernels;
 mod launched;
+mod link_setup;
 mod links;
 mod notes;
 pub(crate) mod place;
@@ -23,9 +24,10 @@ use crate::error::{ExecError, Place};
 use crate::tensor::{Finiteness, HostTensor};
 use crate::trace::{DeviceTrace, Recorder};
 use launched::LaunchedRun;
+use links::axis_sets;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_gpu::load::Paths;
-use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
+use meshwright_plan::{DType, Init, Plan, ProgramInput, ProgramInputKind};
 use place::place;
 use programs::Executor;
 use runner::RunError;
@@ -211,6 +213,7 @@ impl Engine {
         prepared.map_err(|source| ExecError::Comm { place: at_plan, source })?;
         let records_calls = self.transport.recorder().is_some();
         self.executor.load(plan.clone(), self.rank, records_calls)?;
+        self.prepare_links(ProgramId(self.programs_ran.len()))?;
         self.agree_on_kernels(&plan)?;
         for leaf in &plan.program_inputs {
             if matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
@@ -591,10 +594,4 @@ fn mismatch(value: &HostTensor, dtype: DType, ranges: &[Range<usize>]) -> Option
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
-}
-
-/// The sets of mesh axes over which a Plan communicates, each once.
-fn axis_sets(plan: &Plan) -> Vec<Vec<Axis>> {
-    let collectives = plan.steps.iter().filter_map(|s| Some(s.collective()?.axes().to_vec()));
-    collectives.collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -10,7 +10,7 @@ use crate::trace::Recorder;
 use crate::watch::watched;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend as _, DType as BurnType, Shape};
-use meshwright_comm::Transport;
+use meshwright_comm::{Group, Transport};
 use meshwright_device::error::NoAttentionKernel;
 use meshwright_device::stored::stored_as;
 use meshwright_gpu::products::KernelProposal;
@@ -37,6 +37,12 @@ pub(crate) trait Executor: Send {
 
     /// The Plan of a program.
     fn plan(&self, program: usize) -> Option<&Arc<Plan>>;
+
+    /// The links over which a program sends or receives.
+    fn links(&self, program: usize) -> Vec<Group>;
+
+    /// See [`Backend::stream`].
+    fn stream(&mut self) -> Result<Option<u64>, DeviceError>;
 
     /// Reasons why attention steps of a program have no kernel, by step.
     fn attention_without_kernel(&self, program: usize) -> BTreeMap<usize, NoAttentionKernel>;
@@ -198,6 +204,14 @@ impl<B: Backend> Executor for ProgramsOn<B> {
 
     fn plan(&self, program: usize) -> Option<&Arc<Plan>> {
         self.programs.get(program).map(|p| &p.plan)
+    }
+
+    fn links(&self, program: usize) -> Vec<Group> {
+        self.programs.get(program).map_or_else(Vec::new, |p| p.device.links())
+    }
+
+    fn stream(&mut self) -> Result<Option<u64>, DeviceError> {
+        self.backend.stream()
     }
 
     fn attention_without_kernel(&self, program: usize) -> BTreeMap<usize, NoAttentionKernel> {

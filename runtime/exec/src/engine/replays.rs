@@ -88,8 +88,9 @@ impl Peers<'_> {
 /// A recorded run.
 pub(crate) struct Recorded<B: Backend> {
     replay: Replay,
-    /// Its collectives, where it has some.
-    calls: Option<RecordedCalls>,
+    /// Its collectives and messages, where it has some, and the numbers that they take. Stages of a pipeline make different calls, but take
+    /// as many numbers.
+    calls: Option<(RecordedCalls, u64)>,
     fixed: FixedTensors<B>,
     /// The parameters and moments that the run at hand is to read, where they are kept.
     bound: Vec<(BufId, String)>,
@@ -125,7 +126,7 @@ fn decodes(plan: &Plan) -> bool {
 }
 
 fn communicates(plan: &Plan) -> bool {
-    plan.steps.iter().any(|s| s.collective().is_some())
+    plan.steps.iter().any(Step::communicates)
 }
 
 /// Whether a program changes states.
@@ -294,9 +295,9 @@ impl<B: Backend> Recording<B> {
 
 impl<B: Backend> Recorded<B> {
     fn launch(&mut self, peers: &mut Peers<'_>) -> Result<(), RunError> {
-        let Some(calls) = &self.calls else { return Ok((self.replay)()?) };
+        let Some((calls, numbers)) = &self.calls else { return Ok((self.replay)()?) };
         let first = *peers.sequence + 1;
-        *peers.sequence += calls.count();
+        *peers.sequence += numbers;
         peers.recorder()?.before_launch(calls, first)?;
         (self.replay)()?;
         Ok(peers.recorder()?.after_launch(calls, first)?)
@@ -427,7 +428,7 @@ impl<B: Backend> FixedTensors<B> {
             &Locations,
             &mut impl FnMut(&mut B, &mut Program<B>, &mut Peers<'_>) -> Result<(), RunError>,
         ),
-    ) -> Result<(Replay, Option<RecordedCalls>), String> {
+    ) -> Result<(Replay, Option<(RecordedCalls, u64)>), String> {
         let Some(graphs) = backend.graphs() else { return Err("there is no such device".into()) };
         let stream = graphs.stream().map_err(said)?;
         graphs.start().map_err(said)?;
@@ -441,11 +442,14 @@ impl<B: Backend> FixedTensors<B> {
         // Its collectives have not run, so their numbers are not used up.
         let sequence = *peers.sequence;
         let ran = plain(backend, program, peers).map_err(RunError::into_text);
-        *peers.sequence = sequence;
+        let numbers = std::mem::replace(peers.sequence, sequence) - sequence;
         let ended = ran.and_then(|()| self.completed(backend, program, locations));
         // It ends in any case, the recording of collectives first.
-        let calls =
-            if self.communicates { Some(peers.recorder().map_err(said)?.finish_recording()) } else { None };
+        let calls = if self.communicates {
+            Some((peers.recorder().map_err(said)?.finish_recording(), numbers))
+        } else {
+            None
+        };
         let replay = backend.graphs().map(|g| g.finish());
         ended?;
         Ok((replay.ok_or("there is no such device")?.map_err(said)?, calls))

@@ -1,10 +1,10 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
 use super::interpreter::{LoadedKernel, execute};
-use super::place::{not_compiled, place};
+use super::place::not_compiled;
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
-use crate::collective::{CallTensors, call_on, tag_of};
+use crate::collective::{CallTensors, call_on, tag_of, tag_of_message};
 use crate::error::ExecError;
 use crate::open_pass::OpenPass;
 use crate::tensor::{Finiteness, HostData, HostTensor};
@@ -21,7 +21,7 @@ use meshwright_device::slot::{LaunchId, TensorSlot};
 use meshwright_device::text::origin;
 use meshwright_device::turns::Turn;
 use meshwright_device::{CompileError, DevicePlan};
-use meshwright_plan::{ArenaId, BufId, DType, Plan, Prim};
+use meshwright_plan::{ArenaId, BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub(crate) struct Program<B: Backend> {
     handles: Handles<B>,
     /// Calls in flight of each started collective, by its id. After a failed run these are the calls that were not
     /// waited for.
-    in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
+    pub(super) in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
     /// Messages to the next stages that are on their way, the oldest first.
     pub(super) sent: VecDeque<Vec<InFlightCall<B>>>,
     /// Number of messages so far over each link.
@@ -132,21 +132,9 @@ impl RunContext<'_> {
     }
 }
 
-/// A part of the Plan that no device of this kind can run, and the step that has it.
-fn not_yet(plan: &Plan, has_arena: bool) -> Option<(usize, &'static str)> {
-    let sends = plan.steps.iter().position(|s| matches!(s.prim, Prim::Send { .. }))?;
-    // A sent value would have to stay in the arena until it has arrived.
-    let gpus = "pipelines do not run on GPUs yet: run it on CPUs, or leave the rule that splits the loop out";
-    has_arena.then_some((sends, gpus))
-}
-
 impl<B: Backend> Program<B> {
     pub(crate) fn new(backend: &mut B, plan: Arc<Plan>, rank: usize) -> Result<Program<B>, ExecError> {
         backend.check(&plan, rank)?;
-        if let Some((step, problem)) = not_yet(&plan, backend.target().has_arena()) {
-            let place = place(&plan, rank, None, Some(step));
-            return Err(ExecError::Plan { place, problem: problem.into() });
-        }
         let compiled = meshwright_device::compile(&plan, rank, backend.target());
         let mut device = compiled.map_err(|error| not_compiled(&plan, rank, error))?;
         let planned = plan.peak_without(&device.absent);
@@ -383,7 +371,10 @@ impl<B: Backend> Program<B> {
                 }
                 Turn::Run { launch, position } => {
                     run.rng.iteration = around.within(&self.plan, of.dim, position, of.positions.start);
-                    pass.runs(launch, position, run.recorder.as_deref_mut());
+                    // What is received ahead is no part of the pass that runs.
+                    if !self.device.launches[of.body[launch]].receives_ahead() {
+                        pass.runs(launch, position, run.recorder.as_deref_mut());
+                    }
                     self.launch(backend, of.body[launch], run)?;
                 }
                 Turn::Skip { carry } => {
@@ -544,7 +535,8 @@ impl<B: Backend> Program<B> {
                 }
             }
         }
-        let tag = tag_of(&piece.prepared, sequence);
+        let named = if piece.link.is_some() { tag_of_message } else { tag_of };
+        let tag = named(&piece.prepared, sequence);
         let group = &piece.prepared.group;
         run.transport.try_start(group, &tag, memory, |m| call_on(call, m).map_err(RunError::from))
     }
@@ -564,6 +556,9 @@ impl<B: Backend> Program<B> {
         {
             // A recording may have nothing after a collective that does not depend on it.
             graphs.stream()?;
+        } else if piece.link.is_some() && run.transport.gpu().is_some() {
+            // All that was asked for so far is on the stream, and does not wait for the message.
+            backend.stream()?;
         }
         let mut begin = run.close();
         for (call, InFlightCall { started, sequence }) in piece.calls.iter().zip(in_flight) {

@@ -12,7 +12,7 @@ use crate::replace::{writable, write};
 use crate::stop::Stop;
 use meshwright_core::{StepGraph, model_flops_wide, training_step};
 use meshwright_cost::engine::EngineKind;
-use meshwright_cost::machine::{DeviceKind, Machine};
+use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, FileId, Sources, codes, has_errors};
 use meshwright_exec::KernelsBy;
 use meshwright_files::text_file::text_of_at_most;
@@ -271,22 +271,13 @@ fn written(
     console: &mut Console,
 ) -> Result<(), Stop> {
     if report.rows.first().is_some_and(|row| !row.runnable) {
-        let d = match machine.device.kind {
-            DeviceKind::Gpu => Diagnostic::error(
-                codes::E0190,
-                "the best candidate is a pipeline, and GPUs run none yet: nothing is written",
-            ),
-            DeviceKind::Cpu => Diagnostic::error(
-                codes::E0315,
-                "the best candidate cannot be compiled with its stages: nothing is written",
-            )
-            .note(format!(
-                "its mesh is {} and its rules are `{}`",
-                best.written.mesh,
-                best.written.rules()
-            )),
-        };
-        let d = d.help("leave `--pipe` out: the best without stages is written");
+        let (mesh, rules) = (&best.written.mesh, best.written.rules());
+        let d = Diagnostic::error(
+            codes::E0315,
+            "the best candidate cannot be compiled with its stages: nothing is written",
+        )
+        .note(format!("its mesh is {mesh} and its rules are `{rules}`"))
+        .help("leave `--pipe` out: the best without stages is written");
         return Err(console.failed(Failure::Diagnostics(vec![d]), &Sources::new()));
     }
     let e = &best.estimate;
@@ -396,19 +387,15 @@ fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &Layo
             row.measured_ms.map_or_else(String::new, |ms| format!("{ms:.2} ms")),
             bytes(row.estimate.memory.device_bytes),
             row.mesh.clone(),
-            format!("{}{}{}", row.layout, refused(row, machine), loses(row, best)),
+            format!("{}{}{}", row.layout, refused(row), loses(row, best)),
         ]);
     }
     out + &table.render()
 }
 
 /// Why a row does not run, in brackets.
-fn refused(row: &SearchRow, machine: &Machine) -> &'static str {
-    match machine.device.kind {
-        _ if row.runnable => "",
-        DeviceKind::Gpu => " (not on GPUs yet)",
-        DeviceKind::Cpu => " (refused)",
-    }
+fn refused(row: &SearchRow) -> &'static str {
+    if row.runnable { "" } else { " (refused)" }
 }
 
 /// What a row loses against the first: `  (+1.3 ms: update 1.2, launch 0.1)`.

@@ -1,22 +1,26 @@
-//! The collectives on the stream of a GPU, and who watches over them.
+//! The calls on the streams of a GPU, and who watches over them.
 //!
-//! All collectives of a transport run on one stream in the order in which they were posted, so they end in that order: a
-//! number says which have ended. A thread looks at the first that has not, and ends everything where NCCL reports an error,
+//! All calls of a lane run on one stream in the order in which they were posted, so they end in that order: a
+//! number says which have ended. A thread looks at the first of each lane that has not, and ends everything where NCCL reports an error,
 //! another rank has aborted, or the time is up. From then on every call fails with the same cause.
 //!
 //! The time of a collective runs from when its input was there and those before it had ended: time in which this GPU still
 //! computed does not count.
 
+mod lanes;
 mod recorded;
+
+pub(super) use lanes::CommKey;
 
 use super::abort::{ONLY_TOLD, PATIENCE, abort_all};
 use super::api::{CommHandle, IN_PROGRESS, Nccl, Refused, SUCCESS};
-use super::device::{DeviceEvent, Gpu};
+use super::device::{DeviceEvent, Gpu, OwnStream, StreamHandle, stream_at};
 use super::launch::{Launch, LaunchError};
 use crate::call::PostedCall;
 use crate::{Abort, AsyncCollective, CallName, CommError, Group, Missing, RecordedCalls};
+use lanes::{COLLECTIVES, Lanes, StreamOp};
 use meshwright_gpu::driver::DriverError;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,11 +51,10 @@ pub(super) struct Inner {
 }
 
 struct StreamState {
-    comms: BTreeMap<Arc<[usize]>, Communicator>,
-    queue: VecDeque<StreamOp>,
-    /// Number of the first in the queue: all before it have ended.
-    first: u64,
-    spare: Vec<DeviceEvent>,
+    comms: BTreeMap<CommKey, Communicator>,
+    lanes: Lanes,
+    /// The address of the stream on which the device computes; without it calls are ordered with all work of the context.
+    computes_on: Option<u64>,
     recording: Option<Recording>,
     /// The event that stands before the graph that is being launched.
     launching: Option<DeviceEvent>,
@@ -59,18 +62,6 @@ struct StreamState {
     has_graphs: bool,
     failure: Option<CommError>,
     closing: bool,
-}
-
-struct StreamOp {
-    name: CallName,
-    group: Group,
-    /// Input is there; none where the host had waited for it.
-    ready: Option<DeviceEvent>,
-    done: DeviceEvent,
-    runs_since: Option<Instant>,
-    timeout: Duration,
-    /// The recorded calls, if it is a launch of these.
-    recorded: Option<RecordedCalls>,
 }
 
 /// Calls that are being recorded, and the events that order them.
@@ -82,8 +73,8 @@ struct Recording {
 /// State of a collective.
 #[derive(Clone, Copy)]
 pub(super) enum CallPlace {
-    /// On the stream, with that number.
-    Queued(u64),
+    /// On the stream of that lane, with that number.
+    Queued(usize, u64),
     /// In the graph that is being recorded; what comes after the event comes after it.
     Recorded(DeviceEvent),
 }
@@ -101,19 +92,23 @@ impl Deadline {
 }
 
 impl Inner {
-    pub(super) fn new(gpu: Gpu, nccl: Nccl, rank: usize, aborter: Arc<dyn Abort>, host_waits: bool) -> Inner {
+    pub(super) fn new(
+        gpu: Gpu,
+        nccl: Nccl,
+        (rank, aborter): (usize, Arc<dyn Abort>),
+        host_waits: bool,
+    ) -> Result<Inner, DriverError> {
         let state = StreamState {
             comms: BTreeMap::new(),
-            queue: VecDeque::new(),
-            first: 0,
-            spare: Vec::new(),
+            lanes: Lanes::new(gpu.new_stream()?),
+            computes_on: None,
             recording: None,
             launching: None,
             has_graphs: false,
             failure: None,
             closing: false,
         };
-        Inner {
+        Ok(Inner {
             gpu: Arc::new(gpu),
             nccl,
             rank,
@@ -121,7 +116,7 @@ impl Inner {
             host_waits,
             state: Mutex::new(state),
             changed: Condvar::new(),
-        }
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamState> {
@@ -182,16 +177,29 @@ impl Inner {
         abort_all(comms.into_values().map(|comm| comm.0), patience, &self.gpu, &self.nccl);
     }
 
-    pub(super) fn has_comm(&self, ranks: &[usize]) -> bool {
-        self.lock().comms.contains_key(ranks)
+    pub(super) fn has_comm(&self, key: &CommKey) -> bool {
+        self.lock().comms.contains_key(key)
+    }
+
+    /// Gives the messages of a link a lane.
+    pub(super) fn add_lane(&self, link: CommKey) -> Result<(), DriverError> {
+        self.gpu.bind()?;
+        let stream = self.gpu.new_stream()?;
+        self.lock().lanes.add(link, stream);
+        Ok(())
+    }
+
+    /// See [`Transport::compute_on`](crate::Transport::compute_on).
+    pub(super) fn compute_on(&self, stream: u64) {
+        self.lock().computes_on = Some(stream);
     }
 
     /// Makes a communicator by `make`, which may give a null one: either it had begun to make it, and failed, or this rank
     /// gets none. Waits until NCCL is done with `via` (none: the new one itself) and with the new one.
     pub(super) fn make_comm(
         &self,
-        ranks: &Arc<[usize]>,
-        via: Option<&[usize]>,
+        key: &CommKey,
+        via: Option<&CommKey>,
         group: &Group,
         name: &CallName,
         timeout: Duration,
@@ -219,7 +227,7 @@ impl Inner {
             if via.is_none() {
                 #[expect(unsafe_code, reason = "reads what NCCL wrote")]
                 // SAFETY: `ncclCommInitRankConfig` writes the handle before it returns.
-                state.comms.insert(ranks.clone(), Communicator(unsafe { *place }));
+                state.comms.insert(key.clone(), Communicator(unsafe { *place }));
             }
         }
         if let Some(via) = via {
@@ -231,9 +239,9 @@ impl Inner {
                 let problem = "`ncclCommSplit` of NCCL gave no communicator";
                 return Err(self.fail(self.refused(Some(name), problem)));
             }
-            self.lock().comms.insert(ranks.clone(), Communicator(new));
+            self.lock().comms.insert(key.clone(), Communicator(new));
         }
-        self.wait_until_ready(ranks, group, name, &deadline, function)?;
+        self.wait_until_ready(key, group, name, &deadline, function)?;
         #[expect(unsafe_code, reason = "the inverse of `Box::into_raw`")]
         // SAFETY: NCCL is done with it.
         drop(unsafe { Box::from_raw(place) });
@@ -243,7 +251,7 @@ impl Inner {
     /// Waits until a communicator is done with what was asked of it.
     fn wait_until_ready(
         &self,
-        ranks: &[usize],
+        key: &CommKey,
         group: &Group,
         name: &CallName,
         deadline: &Deadline,
@@ -257,7 +265,7 @@ impl Inner {
                 if let Some(failure) = &state.failure {
                     return Err(failure.seen_from(name));
                 }
-                let Some(comm) = state.comms.get(ranks).copied() else {
+                let Some(comm) = state.comms.get(key).copied() else {
                     unreachable!("communicators stay until the end or a failure");
                 };
                 match self.async_error(comm) {
@@ -297,12 +305,14 @@ impl Inner {
         let mut others: Vec<usize> = group.ranks().iter().copied().filter(|r| *r != group.rank()).collect();
         others.sort_unstable();
         let mut missing = self.aborter.last_calls(&others).unwrap_or_default();
-        let behind = |at: &CallName| at.tag.sequence < name.tag.sequence;
+        // Messages are counted by link: of a link the other end is told, whatever it does.
+        let counts = |at: &CallName| !at.tag.is_message && !name.tag.is_message;
+        let behind = |at: &CallName| !counts(at) || at.tag.sequence < name.tag.sequence;
         missing.retain(|m: &Missing| m.unresponsive || m.last_call.as_ref().is_none_or(behind));
         CommError::Timeout { rank: self.rank, call: name.clone(), waited, stuck: missing.clone(), missing }
     }
 
-    /// Puts a call on the stream, or into the graph that is being recorded. The communicator of the group is there.
+    /// Puts a call on the stream of its lane, or into the graph that is being recorded. The communicator of the group is there.
     ///
     /// # Safety
     /// The memory of the call is this GPU's. It stays valid, and nobody else's, until the call has ended.
@@ -319,11 +329,13 @@ impl Inner {
         self.gpu.bind().map_err(failed)?;
         let ready = if self.host_waits { None } else { Some(self.event().map_err(failed)?) };
         let done = self.event().map_err(failed)?;
+        let key = CommKey::of_call(group, name);
+        let (lane, stream, computes_on) = self.lane(&key);
         if let Some(ready) = ready {
-            match self.recorded_on() {
-                // SAFETY: as whoever began to record has promised.
-                Some(stream) => unsafe { self.gpu.after_stream(stream, ready) },
-                None => self.gpu.after_context(ready),
+            match computes_on {
+                // SAFETY: as whoever named the stream has promised.
+                Some(other) => unsafe { self.gpu.after_stream(stream, other, ready) },
+                None => self.gpu.after_context(stream, ready),
             }
             .map_err(failed)?;
         }
@@ -332,8 +344,7 @@ impl Inner {
             if let Some(failure) = &state.failure {
                 return Err(failure.seen_from(name));
             }
-            let comm = state.comms.get(group.ranks()).map(|c| c.0).filter(|_| group.size() > 1);
-            let stream = self.gpu.stream();
+            let comm = state.comms.get(&key).map(|c| c.0).filter(|_| group.size() > 1);
             let launch = Launch { f: &self.nccl.f, gpu: &self.gpu, comm, stream, members: group.size() };
             // SAFETY: the caller's promise.
             if let Err(e) = unsafe { launch.run(group, call) } {
@@ -348,9 +359,9 @@ impl Inner {
         }
         if group.size() > 1 {
             // Work that NCCL has not put on the stream yet would come after `done`.
-            self.wait_until_ready(group.ranks(), group, name, &deadline, "a collective")?;
+            self.wait_until_ready(&key, group, name, &deadline, "a collective")?;
         }
-        self.gpu.record(done).map_err(failed)?;
+        self.gpu.record(stream, done).map_err(failed)?;
         let mut state = self.lock();
         if let Some(recording) = &mut state.recording {
             recording.calls.count += 1;
@@ -360,88 +371,78 @@ impl Inner {
         }
         let (name, group) = (name.clone(), group.clone());
         let op = StreamOp { name, group, ready, done, runs_since: None, timeout, recorded: None };
-        Ok(CallPlace::Queued(self.push(&mut state, op)))
+        Ok(CallPlace::Queued(lane, self.push(&mut state, lane, op)))
     }
 
-    /// Has a collective watched; gives its number.
-    fn push(&self, state: &mut StreamState, op: StreamOp) -> u64 {
-        state.queue.push_back(op);
+    /// The number and the stream of a lane, and the stream with which its calls are ordered.
+    fn lane(&self, key: &CommKey) -> (usize, OwnStream, Option<StreamHandle>) {
+        let state = self.lock();
+        let (lane, recorded_on) = (state.lanes.number(key), state.recording.as_ref().map(|r| r.calls.stream));
+        (lane, state.lanes.at(lane).stream, recorded_on.or(state.computes_on).map(stream_at))
+    }
+
+    /// Has a call watched; gives its number on its lane.
+    fn push(&self, state: &mut StreamState, lane: usize, op: StreamOp) -> u64 {
+        let number = state.lanes.push(lane, op);
         self.changed.notify_all();
-        state.first + state.queue.len() as u64 - 1
+        number
     }
 
     fn event(&self) -> Result<DeviceEvent, DriverError> {
-        let spare = self.lock().spare.pop();
+        let spare = self.lock().lanes.spare.pop();
         spare.map_or_else(|| self.gpu.event(), Ok)
     }
 
     /// Looks which collectives have ended, and what has gone wrong.
     fn look(&self, state: &mut StreamState) {
-        if state.failure.is_some() || state.queue.is_empty() {
+        if state.failure.is_some() || state.lanes.is_idle() {
             return;
         }
         self.look_for_aborts(state);
         // Errors are asked for after the ends: what an error ended has no result.
-        let ended = match self.count_ended(state) {
+        let ended = match state.lanes.count_ended(&self.gpu) {
             Ok(ended) => ended,
             Err(e) => {
-                let call = state.queue.front().map(|op| op.name.clone());
+                let call = state.lanes.fronts(COLLECTIVES).next().map(|op| op.name.clone());
                 return self.fail_locked(state, self.refused(call.as_ref(), e));
             }
         };
-        let wrong = state.comms.values().copied().find_map(|comm| match self.async_error(comm) {
+        let wrong = state.comms.iter().find_map(|(key, comm)| match self.async_error(*comm) {
             SUCCESS | IN_PROGRESS => None,
-            code => Some((comm, code)),
+            code => Some((state.lanes.number(key), comm.0, code)),
         });
-        if let (Some((comm, code)), Some(front)) = (wrong, state.queue.front()) {
-            let problem = self.nccl.explain(&Refused { function: "a collective", code }, comm.0);
-            let error = self.refused(Some(&front.name), problem);
+        let front = |lane| state.lanes.fronts(lane).next().map(|op| op.name.clone());
+        if let Some((comm, code, name)) =
+            wrong.and_then(|(lane, comm, code)| Some((comm, code, front(lane)?)))
+        {
+            let problem = self.nccl.explain(&Refused { function: "a collective", code }, comm);
+            let error = self.refused(Some(&name), problem);
             return self.fail_locked(state, error);
         }
-        for op in state.queue.drain(..ended) {
-            if let (Some(calls), Some(since)) = (&op.recorded, op.runs_since) {
-                calls.took(since.elapsed());
-            }
-            state.spare.extend(op.ready);
-            state.spare.push(op.done);
-            state.first += 1;
-        }
-        let Some(front) = state.queue.front() else { return };
-        if let Some(since) = front.runs_since.filter(|since| since.elapsed() > front.timeout) {
+        state.lanes.retire(ended);
+        let late = state.lanes.fronts(COLLECTIVES).filter_map(|front| {
+            let since = front.runs_since.filter(|since| since.elapsed() > front.timeout)?;
+            Some((since, front))
+        });
+        if let Some((since, front)) = late.min_by_key(|(since, _)| *since) {
             let error = self.timeout(&front.group, &front.name, since.elapsed());
             self.fail_locked(state, error);
         }
     }
 
-    /// Number of collectives at the front that have ended. The next one runs from now on, if its input is there.
-    fn count_ended(&self, state: &mut StreamState) -> Result<usize, DriverError> {
-        let mut ended = 0;
-        for op in &mut state.queue {
-            if self.gpu.is_done(op.done)? {
-                ended += 1;
-                continue;
-            }
-            if op.runs_since.is_none() && op.ready.map_or(Ok(true), |ready| self.gpu.is_done(ready))? {
-                op.runs_since = Some(Instant::now());
-            }
-            break;
-        }
-        Ok(ended)
-    }
-
-    /// Waits on the host until all collectives before number `end` have ended (none: all that were posted).
-    pub(super) fn wait(&self, end: Option<u64>, name: Option<&CallName>) -> Result<(), CommError> {
+    /// Waits on the host until all calls of a lane up to that number have ended (none: all that were posted).
+    pub(super) fn wait(&self, until: Option<(usize, u64)>, name: Option<&CallName>) -> Result<(), CommError> {
         let _ = self.gpu.bind();
         let begin = Instant::now();
         loop {
             {
                 let mut state = self.lock();
                 self.look(&mut state);
-                let ended = match end {
-                    Some(end) => state.first >= end,
-                    None => state.queue.is_empty(),
+                let ended = match until {
+                    Some((lane, number)) => state.lanes.at(lane).first > number,
+                    None => state.lanes.is_idle(),
                 };
-                if ended && (end.is_some() || state.failure.is_none()) {
+                if ended && (until.is_some() || state.failure.is_none()) {
                     return Ok(());
                 }
                 if let Some(failure) = &state.failure {
@@ -456,18 +457,20 @@ impl Inner {
         }
     }
 
-    /// Orders later work of the device after collective `number`.
-    fn order_after(&self, number: u64, name: &CallName) -> Result<(), CommError> {
+    /// Orders later work of the device after a call of a lane.
+    fn order_after(&self, (lane, number): (usize, u64), name: &CallName) -> Result<(), CommError> {
         let state = self.lock();
-        if number < state.first {
-            return Ok(());
-        }
+        let Some(done) = state.lanes.at(lane).done(number) else { return Ok(()) };
         if let Some(failure) = &state.failure {
             return Err(failure.seen_from(name));
         }
-        let done = state.queue[(number - state.first) as usize].done;
         // Under the lock: an event that is taken from the queue is used again.
-        let waits = self.gpu.bind().and_then(|()| self.gpu.context_waits(done));
+        let waits = self.gpu.bind().and_then(|()| match state.computes_on.map(stream_at) {
+            #[expect(unsafe_code, reason = "a stream is known by its address")]
+            // SAFETY: as whoever named the stream has promised.
+            Some(stream) => unsafe { self.gpu.stream_waits(stream, done) },
+            None => self.gpu.context_waits(done),
+        });
         drop(state);
         waits.map_err(|e| self.fail(self.refused(Some(name), e)))
     }
@@ -480,7 +483,7 @@ impl Inner {
             if state.closing {
                 return;
             }
-            if state.queue.is_empty() || state.failure.is_some() {
+            if state.lanes.is_idle() || state.failure.is_some() {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -504,8 +507,8 @@ impl Inner {
         drop(state);
         let begin = Instant::now();
         // Small groups first, in the same order on all ranks: those split from the world's go before it.
-        let mut comms: Vec<(Arc<[usize]>, Communicator)> = comms.into_iter().collect();
-        comms.sort_by_key(|(ranks, _)| ranks.len());
+        let mut comms: Vec<(CommKey, Communicator)> = comms.into_iter().collect();
+        comms.sort_by_key(|(key, _)| key.size());
         let mut comms = comms.into_iter().map(|(_, comm)| comm);
         while in_order && let Some(comm) = comms.next() {
             if !self.free(comm, begin, patience) {
@@ -536,10 +539,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let _ = self.gpu.bind();
         let mut state = self.lock();
-        let queue = std::mem::take(&mut state.queue);
-        let left = queue.into_iter().flat_map(|op| op.ready.into_iter().chain([op.done]));
-        let left = left.chain(state.launching.take());
-        let events: Vec<DeviceEvent> = left.chain(std::mem::take(&mut state.spare)).collect();
+        let launching = state.launching.take();
+        let events: Vec<DeviceEvent> = state.lanes.take_events().into_iter().chain(launching).collect();
         drop(state);
         events.into_iter().for_each(|event| self.gpu.destroy_event(event));
     }
@@ -560,10 +561,10 @@ impl AsyncCollective for OnStream {
         }
         let result = match self.place {
             CallPlace::Recorded(done) => self.inner.record_after(done, &self.name),
-            CallPlace::Queued(number) if self.inner.host_waits => {
-                self.inner.wait(Some(number + 1), Some(&self.name))
+            CallPlace::Queued(lane, number) if self.inner.host_waits => {
+                self.inner.wait(Some((lane, number)), Some(&self.name))
             }
-            CallPlace::Queued(number) => self.inner.order_after(number, &self.name),
+            CallPlace::Queued(lane, number) => self.inner.order_after((lane, number), &self.name),
         };
         self.result.insert(result).clone()
     }

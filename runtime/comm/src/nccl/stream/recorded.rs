@@ -1,15 +1,11 @@
 //! Collectives in a graph: recorded with what the stream of another computes, and launched with it.
 
-use super::{Inner, Recording, StreamOp};
-use crate::nccl::device::{DeviceEvent, StreamHandle};
+use super::lanes::{COLLECTIVES, StreamOp};
+use super::{Inner, Recording};
+use crate::nccl::device::{DeviceEvent, StreamHandle, stream_at};
 use crate::{CallName, CommError, Group, RecordedCalls};
 use meshwright_gpu::driver::DriverError;
 use std::time::Duration;
-
-/// The stream at an address.
-fn stream_at(address: u64) -> StreamHandle {
-    std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
-}
 
 impl Inner {
     /// The stream on which a graph is recorded.
@@ -35,7 +31,7 @@ impl Inner {
             return RecordedCalls::default();
         };
         // An event may be recorded anew, in whatever order.
-        state.spare.extend(events);
+        state.lanes.spare.extend(events);
         calls
     }
 
@@ -61,7 +57,11 @@ impl Inner {
         let done = self.recorded_event(calls).map_err(self.driver(&name)).map_err(|e| self.fail(e))?;
         let mut state = self.lock();
         let (ready, recorded) = (state.launching.take(), Some(calls.clone()));
-        self.push(&mut state, StreamOp { name, group, ready, done, runs_since: None, timeout, recorded });
+        self.push(
+            &mut state,
+            COLLECTIVES,
+            StreamOp { name, group, ready, done, runs_since: None, timeout, recorded },
+        );
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 mod collectives;
 mod failures;
 mod fake;
+mod links;
 mod ordering;
 mod processes;
 mod recorded;
