@@ -43,7 +43,7 @@ pub struct PassInfo {
 struct Pass<A, B> {
     info: PassInfo,
     /// Whether it may find anything to do.
-    needed: fn(&A) -> bool,
+    needed: fn(&A, &Context<'_>) -> bool,
     run: fn(A, &Context<'_>, &mut Vec<Diagnostic>) -> Option<B>,
 }
 
@@ -53,10 +53,10 @@ impl<A, B> Pass<A, B> {
         doc: &'static str,
         run: fn(A, &Context<'_>, &mut Vec<Diagnostic>) -> Option<B>,
     ) -> Self {
-        Pass { info: PassInfo { name, doc }, needed: |_| true, run }
+        Pass { info: PassInfo { name, doc }, needed: |_, _| true, run }
     }
 
-    const fn only_if(self, needed: fn(&A) -> bool) -> Self {
+    const fn only_if(self, needed: fn(&A, &Context<'_>) -> bool) -> Self {
         Pass { needed, ..self }
     }
 }
@@ -115,8 +115,9 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new(
             "order",
             "positions are in the order that `order` asks for; what is bound is looked up there",
-            |g, c, found| if c.orders.is_empty() { Some(g) } else { order::ordered(&g, c.orders, found) },
-        ),
+            |g, c, found| order::ordered(&g, c.orders, found),
+        )
+        .only_if(|_, c| !c.orders.is_empty()),
         Pass::new("expand", "composite ops become primitives where a dim they need whole is split", expand),
         Pass::new("constants", "what is known is computed", |g, _, _| Some(normalize::constants(&g))),
         Pass::new(
@@ -126,10 +127,15 @@ static PIPELINE: Pipeline = Pipeline {
                 Some(batch) => microbatches::in_parts(&g, batch, found),
                 None => Some(g),
             },
-        ),
+        )
+        .only_if(|_, c| c.batch.is_some()),
         Pass::new("stages", "what a loop over stages gives outside of microbatches goes to all of them", |g, c, _| {
-            Some(c.stages.as_ref().map_or_else(|| g.clone(), |stages| given_to_all(&g, stages)))
-        }),
+            Some(match &c.stages {
+                Some(stages) => given_to_all(&g, stages),
+                None => g,
+            })
+        })
+        .only_if(|_, c| c.stages.is_some()),
         Pass::new("cse", "equal computations become one", |g, c, _| {
             let merged = normalize::common_subexpressions(&g, c.layout.has_paths());
             Some(normalize::dead_code(&merged))
@@ -146,14 +152,17 @@ static PIPELINE: Pipeline = Pipeline {
             "weights",
             "gradients of weights are apart from the backward pass where a schedule fills its waits with them",
             |g, c, _| {
-                let fills = c.layout.order.schedule() == PipelineSchedule::ZbH1 && c.batch.is_some();
-                let stages = c.stages.as_ref().filter(|_| fills);
-                Some(stages.map_or_else(|| g.clone(), |stages| crate::passes::weights::apart(&g, stages)))
+                Some(match &c.stages {
+                    Some(stages) => crate::passes::weights::apart(g, stages),
+                    None => g,
+                })
             },
-        ),
+        )
+        .only_if(|_, c| c.layout.order.schedule() == PipelineSchedule::ZbH1 && c.batch.is_some()),
         Pass::new("working_copies", "parameters that `keep` names are rounded before loops", |g, c, _| {
             Some(crate::passes::working_copies::rounded_before_loops(g, c.layout))
-        }),
+        })
+        .only_if(|_, c| !c.layout.keep.is_empty()),
     ],
     partition: Pass::new("partition", "rules and roles give placements and collectives", |g, c, found| {
         let (spmd, more) = partition(&g, c.layout);
@@ -172,13 +181,13 @@ static PIPELINE: Pipeline = Pipeline {
             "caches that a loop updates, and sums that it adds to, are carried through it and written where they lie",
             |p, c, _| Some(if c.options.examined { p } else { lowering::in_place(p) }),
         )
-        .only_if(|p| has(p, |prim| matches!(prim, Prim::Repeat { .. }))),
+        .only_if(|p, _| has(p, |prim| matches!(prim, Prim::Repeat { .. }))),
         Pass::new(
             "parts",
             "losses over large products are computed for a part of the rows at a time",
             |p, c, _| Some(if c.options.examined { p } else { lowering::in_parts(p, c.options.parts) }),
         )
-        .only_if(|p| has(p, |prim| matches!(prim, Prim::CrossEntropy { .. }))),
+        .only_if(|p, _| has(p, |prim| matches!(prim, Prim::CrossEntropy { .. }))),
         Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, c, _| {
             Some(if c.options.examined { p } else { lowering::bucket(p) })
         })
@@ -189,7 +198,7 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new("rings", "attention takes keys that go around the devices shard by shard", |p, c, _| {
             Some(if c.options.examined { p } else { lowering::rings(p, &c.layout.rings) })
         })
-        .only_if(communicates),
+        .only_if(|p, c| !c.layout.rings.is_empty() && communicates(p, c)),
         Pass::new(
             "stagger",
             "loops gather for the next iteration and reduce for the one before while they compute",
@@ -330,7 +339,7 @@ struct Run<'a, 'o> {
 impl Run<'_, '_> {
     fn partitioned(&mut self, start: StepGraph) -> Option<Spmd> {
         let p = &PIPELINE;
-        let graph = p.graph.iter().try_fold(start, |g, pass| self.pass(pass, g))?;
+        let graph = p.graph.iter().try_fold(start, |g, pass| self.pass_if_needed(pass, g))?;
         self.pass(&p.partition, graph)
     }
 
@@ -345,7 +354,7 @@ impl Run<'_, '_> {
 
     /// An unchanged result need not be verified again.
     fn pass_if_needed<A: Verified>(&mut self, pass: &Pass<A, A>, from: A) -> Option<A> {
-        if (pass.needed)(&from) {
+        if (pass.needed)(&from, &self.context) {
             return self.pass(pass, from);
         }
         (self.observe)(self.done, from.stage());
@@ -438,7 +447,7 @@ fn has(plan: &Plan, kind: fn(&Prim) -> bool) -> bool {
     plan.steps.iter().any(|s| kind(&s.prim))
 }
 
-fn communicates(plan: &Plan) -> bool {
+fn communicates(plan: &Plan, _: &Context<'_>) -> bool {
     has(plan, |prim| matches!(prim, Prim::Collective(_)))
 }
 

@@ -16,21 +16,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Takes gradients of weights out of the backward pass of a pipeline, if it has any.
-pub(crate) fn apart(step: &StepGraph, stages: &Stages) -> StepGraph {
-    let Some(back) = Backward::of(&step.graph, stages) else { return step.clone() };
+pub(crate) fn apart(mut step: StepGraph, stages: &Stages) -> StepGraph {
+    let Some(back) = Backward::of(&step.graph, stages) else { return step };
     let moved = back.moved(&step.graph);
     if moved.is_empty() {
-        return step.clone();
+        return step;
     }
-    let mut out = step.clone();
-    let g = &mut out.graph;
+    let g = &mut step.graph;
     let Repeat { dim, reverse, from, .. } = g.repeats[back.layers];
     let over = g.repeat(g.repeats[back.over].dim, false);
     let layers = g.repeat(dim, reverse);
     (g.repeats[layers].parent, g.repeats[layers].from) = (Some(over), from);
     let mut weights = Weights { g, back, over, layers, made: BTreeMap::new(), moved };
     weights.make();
-    dead_code(&linearized(out))
+    dead_code(&linearized(step))
 }
 
 /// The loops of the backward pass.

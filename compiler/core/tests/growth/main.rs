@@ -17,11 +17,47 @@ use constructs::{Construct, Text, constructs};
 use mimalloc::MiMalloc;
 use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait};
 use rustix::time::{ClockId, clock_gettime};
+use std::alloc::{GlobalAlloc, Layout};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The allocator of the command `meshwright`, and what it gives at most.
 #[global_allocator]
-static ALLOCATOR: PeakMemAlloc<MiMalloc> = PeakMemAlloc::new(MiMalloc);
+static ALLOCATOR: CountedAllocator = CountedAllocator(PeakMemAlloc::new(MiMalloc));
+
+/// Whether memory is counted now. Time is measured without: counters shared by all threads take a tenth of it, which the
+/// command does not spend.
+static COUNTS: AtomicBool = AtomicBool::new(false);
+
+/// An allocator that counts while [`COUNTS`].
+struct CountedAllocator(PeakMemAlloc<MiMalloc>);
+
+#[allow(unsafe_code, reason = "an allocator is unsafe by its trait; both ways lead to the same one")]
+unsafe impl GlobalAlloc for CountedAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if COUNTS.load(Ordering::Relaxed) {
+            unsafe { self.0.alloc(layout) }
+        } else {
+            unsafe { MiMalloc.alloc(layout) }
+        }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        if COUNTS.load(Ordering::Relaxed) {
+            unsafe { self.0.dealloc(place, layout) }
+        } else {
+            unsafe { MiMalloc.dealloc(place, layout) }
+        }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if COUNTS.load(Ordering::Relaxed) {
+            unsafe { self.0.realloc(place, layout, size) }
+        } else {
+            unsafe { MiMalloc.realloc(place, layout, size) }
+        }
+    }
+}
 
 /// Most that time and memory may grow by: the exponent of the size.
 const EXPONENT: f64 = 1.2;
@@ -39,15 +75,23 @@ fn cpu_seconds() -> f64 {
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }
 
-/// Seconds and bytes that a text takes.
-fn measure(text: &Text) -> [f64; 2] {
-    ALLOCATOR.reset_peak_memory();
+/// Seconds that a text takes.
+fn seconds(text: &Text) -> f64 {
     let begin = cpu_seconds();
     let said = examine::examine(text);
     let took = cpu_seconds() - begin;
-    let bytes = ALLOCATOR.get_peak_memory();
     drop(said);
-    [took, bytes as f64]
+    took
+}
+
+/// Most bytes at once that a text takes.
+fn bytes(text: &Text) -> f64 {
+    ALLOCATOR.0.reset_peak_memory();
+    COUNTS.store(true, Ordering::Relaxed);
+    let said = examine::examine(text);
+    COUNTS.store(false, Ordering::Relaxed);
+    drop(said);
+    ALLOCATOR.0.get_peak_memory() as f64
 }
 
 /// How much more than linearly the time of a linear program grows, from so many bytes to more: what caches and those who
@@ -83,14 +127,15 @@ struct Measured {
 impl Measured {
     fn of(c: &Construct) -> Measured {
         let (small, large) = ((c.text)(c.size), (c.text)(c.size * c.times));
-        measure(&small); // what is allocated once
-        let mut best = Measured::once(c, &small, &large);
+        bytes(&small); // what is allocated once
+        let memory = [bytes(&small), bytes(&large)];
+        let mut best = Measured::once(c, &small, &large, memory);
         for _ in 1..TRIES {
             if best.faults().is_empty() {
                 break;
             }
             let added = added_by_memory([best.small[1], best.large[1]].map(|b| b.max(FLOOR[1])));
-            let again = Measured::once(c, &small, &large);
+            let again = Measured::once(c, &small, &large, memory);
             let added = best.added.max(added).min(0.3);
             let least = best.large[0].min(again.large[0]);
             if again.exponents[0] < best.exponents[0] {
@@ -102,10 +147,11 @@ impl Measured {
         best
     }
 
-    /// The large text between two measurements of the small one.
-    fn once(c: &Construct, small: &Text, large: &Text) -> Measured {
-        let (before, large, after) = (measure(small), measure(large), measure(small));
-        let small = [0, 1].map(|k| (before[k] + after[k]) / 2.0);
+    /// The time of the large text between two measurements of that of the small one.
+    fn once(c: &Construct, small: &Text, large: &Text, memory: [f64; 2]) -> Measured {
+        let (before, long, after) = (seconds(small), seconds(large), seconds(small));
+        let small = [(before + after) / 2.0, memory[0]];
+        let large = [long, memory[1]];
         let exponents = [0, 1].map(|k| {
             let grown = large[k].max(FLOOR[k]) / small[k].max(FLOOR[k]);
             grown.ln() / (c.times as f64).ln()
