@@ -473,7 +473,7 @@ def what_fails_is_drawn_later(driver):
     shutil.copytree("later", "again")
     errors = []
     until(driver, lambda: errors.extend(e for e in driver.get_log("browser") if "broken on purpose" in e["message"]) or errors)
-    assert driver.find_element(By.CSS_SELECTOR, ".live").text == "live"
+    assert driver.find_element(By.CSS_SELECTOR, ".live").text == "live, none is running"
     driver.execute_script("const made = page.charts.get('steps'); made.draw = made.kept")
     until(driver, lambda: len(points(driver, "steps")) == before + 1)
     driver.get_log("browser")
@@ -490,6 +490,20 @@ def unreadable_runs_are_told(driver):
     shutil.rmtree("broken")
     until(driver, lambda: "broken/run.toml" not in text())
     quiet(driver)
+
+
+def running_runs_are_named(driver):
+    sign = lambda: driver.find_element(By.CSS_SELECTOR, ".live").text
+    train = [BINARY, "train", "points/points.mw", "--data", "points/data", "--steps", "100000000", "--run", "going", "--quiet"]
+    training = subprocess.Popen(train, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(driver, lambda: sign() == "live: going")
+    finally:
+        training.kill()
+        training.wait()
+    until(driver, lambda: sign() == "live, none is running")
+    shutil.rmtree("going")
+    until(driver, lambda: "going" not in column(driver, "runs", "run"))
 
 
 def live(study):
@@ -509,7 +523,7 @@ def live(study):
         with browser() as driver:
             driver.get(address)
             settled(driver)
-            assert driver.find_element(By.CSS_SELECTOR, ".live").text == "live"
+            assert driver.find_element(By.CSS_SELECTOR, ".live").text == "live, none is running"
             hidden = legend(driver, "batch-test-loss")[0]
             name = hidden.get_attribute("data-name")
             hidden.click()
@@ -532,6 +546,7 @@ def live(study):
             names_are_text(driver, study.parent)
             what_fails_is_drawn_later(driver)
             unreadable_runs_are_told(driver)
+            running_runs_are_named(driver)
             serving.send_signal(2)
             assert serving.wait(20) == 130
             for _ in range(100):

@@ -159,12 +159,9 @@ fn wrong_in(seed: u64, float: DType, runs: bool) -> Result<(), String> {
     }
     if runs {
         let want = meant(&step, &r);
-        // A GPU leaves `f64` to Burn.
-        if float != DType::F64 {
-            let launched =
-                unequal(&run_on(meshwright_burn::reference(), alone.clone(), &r)?, &want, tolerance(float));
-            launched.map_or(Ok(()), |e| Err(format!("as a GPU launches it, {e}")))?;
-        }
+        let launched =
+            unequal(&run_on(meshwright_burn::reference(), alone.clone(), &r)?, &want, tolerance(float));
+        launched.map_or(Ok(()), |e| Err(format!("as a GPU launches it, {e}")))?;
         unequal(&run(alone, &r)?, &want, tolerance(float)).map_or(Ok(()), Err)?;
         let loss = BTreeMap::from([("loss".to_string(), want["loss"].clone())]);
         unequal(&run(trained, &r)?, &loss, tolerance(float)).map_or(Ok(()), Err)?;

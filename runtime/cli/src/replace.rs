@@ -1,6 +1,7 @@
 //! Files whose text is replaced: all of it or nothing.
 
 use crate::refusal::wrong;
+use crate::value_parsers::INDEX;
 use meshwright_files::{Checked, ReplacingFile, write_whole};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -28,9 +29,13 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Checked<()> {
     write_whole(path, bytes).map_err(|e| unwritten(path, &e))
 }
 
-/// Refuses a file that could not be written, before anything is done for it.
+/// Refuses a file that could not be written, before anything is done for it. The folder of an `index.html`, which pages are put
+/// into, is made.
 pub(crate) fn writable(path: &Path) -> Checked<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.ends_with(INDEX) && !folder.exists() {
+        std::fs::create_dir(folder).map_err(|e| unwritten(path, &e))?;
+    }
     let why = match () {
         () if path.is_dir() => "it is a folder".to_string(),
         () if !folder.is_dir() => format!("there is no folder `{}`", folder.display()),

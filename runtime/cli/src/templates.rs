@@ -1,9 +1,11 @@
-//! What `new` writes: models with small data sets, made here, on which they train as they are.
+//! The projects that `new` writes: models with layouts, notebooks, checks for CI, and small data sets, made here, on which they train as they are.
 
 /// A model to begin with.
 pub(crate) struct Template {
     /// Its name on the command line.
     pub(crate) name: &'static str,
+    /// What it is, in a few words.
+    pub(crate) about: &'static str,
     /// The model file; `NAME` stands for the model's name.
     pub(crate) model: &'static str,
     /// The layout file.
@@ -13,14 +15,54 @@ pub(crate) struct Template {
 }
 
 /// All of them.
-pub(crate) const TEMPLATES: [Template; 4] = [
-    Template { name: "mlp", model: include_str!("../templates/mlp.mw"), layout: DATA_AND_WIDE, data: rings },
-    Template { name: "cnn", model: include_str!("../templates/cnn.mw"), layout: DATA, data: images },
-    Template { name: "lm", model: include_str!("../templates/lm.mw"), layout: TRANSFORMER, data: sentences },
+pub(crate) const TEMPLATES: [Template; 7] = [
+    Template {
+        name: "mlp",
+        about: "a classifier of points",
+        model: include_str!("../templates/mlp.mw"),
+        layout: DATA_AND_WIDE,
+        data: rings,
+    },
+    Template {
+        name: "cnn",
+        about: "a classifier of images by a convolution",
+        model: include_str!("../templates/cnn.mw"),
+        layout: DATA,
+        data: images,
+    },
+    Template {
+        name: "vit",
+        about: "a classifier of images by a transformer",
+        model: include_str!("../templates/vit.mw"),
+        layout: TRANSFORMER,
+        data: images,
+    },
+    Template {
+        name: "lm",
+        about: "a language model of characters",
+        model: include_str!("../templates/lm.mw"),
+        layout: TRANSFORMER,
+        data: sentences,
+    },
+    Template {
+        name: "bert",
+        about: "a masked language model of characters",
+        model: include_str!("../templates/bert.mw"),
+        layout: TRANSFORMER,
+        data: masked,
+    },
     Template {
         name: "autoencoder",
+        about: "an autoencoder of images",
         model: include_str!("../templates/autoencoder.mw"),
         layout: DATA_AND_WIDE,
+        data: unlabeled,
+    },
+    Template {
+        name: "diffusion",
+        about: "a diffusion model of images",
+        model: include_str!("../templates/diffusion.mw"),
+        layout: DATA,
         data: unlabeled,
     },
 ];
@@ -49,8 +91,20 @@ heads, d_ff -> model
 const EXAMPLES: [(&str, usize); 2] = [("train", 600), ("test", 100)];
 
 impl Template {
-    /// The files of the data set: name and content.
-    pub(crate) fn files(&self) -> Vec<(String, Vec<u8>)> {
+    /// The files of a project, from its folder: path and content.
+    pub(crate) fn files(&self, name: &str) -> Vec<(String, Vec<u8>)> {
+        let named = |text: &str| text.replace("NAME", name).into_bytes();
+        let texts = [
+            (format!("{name}.mw"), self.model),
+            (format!("{name}.layout"), self.layout),
+            (format!("{name}.ipynb"), include_str!("../templates/notebook.ipynb")),
+            (".github/workflows/check.yml".into(), include_str!("../templates/check.yml")),
+        ];
+        let texts = texts.map(|(file, text)| (file, named(text)));
+        texts.into_iter().chain(self.data_files()).collect()
+    }
+
+    fn data_files(&self) -> Vec<(String, Vec<u8>)> {
         let mut random = Noise(0x2545_f491_4f6c_dd1d);
         let mut manifest = String::new();
         let mut out = Vec::new();
@@ -59,10 +113,10 @@ impl Template {
             for array in (self.data)(&mut random, n) {
                 let file = format!("{split}-{}.idx", array.name);
                 manifest += &format!("{} = \"{file}\"\n", array.name);
-                out.push((file, array.idx(n)));
+                out.push((format!("data/{file}"), array.idx(n)));
             }
         }
-        out.push(("data.toml".into(), manifest.into_bytes()));
+        out.push(("data/data.toml".into(), manifest.into_bytes()));
         out
     }
 }
@@ -158,28 +212,51 @@ fn unlabeled(random: &mut Noise, n: usize) -> Vec<Array> {
 /// Characters of a window, as the template has `seq`.
 const WINDOW: usize = 32;
 
-/// Windows over sentences of few words: a character and the one after it. 0 is a blank, 27 the end of a sentence.
-fn sentences(random: &mut Noise, n: usize) -> Vec<Array> {
+/// Sentences of few words, from somewhere, as numbers of characters. 0 is a blank, 27 the end of a sentence.
+fn sentence(random: &mut Noise) -> Vec<i32> {
     const WORDS: [[&str; 4]; 3] = [
         ["the mesh", "a layout", "one device", "every axis"],
         ["splits", "gathers", "holds", "shares"],
         ["the batch", "all weights", "a shard", "its heads"],
     ];
+    let mut text: Vec<i32> = Vec::new();
+    while text.len() < 2 * WINDOW {
+        let words: Vec<&str> = WORDS.iter().map(|w| w[random.below(4)]).collect();
+        let code = |c: char| if c == ' ' { 0 } else { c as i32 - 'a' as i32 + 1 };
+        text.extend(words.join(" ").chars().map(code));
+        text.extend([27, 0]);
+    }
+    text.split_off(random.below(WINDOW))
+}
+
+/// Windows over sentences: a character and the one after it.
+fn sentences(random: &mut Noise, n: usize) -> Vec<Array> {
     let (mut tokens, mut next) = (Vec::new(), Vec::new());
     for _ in 0..n {
-        let mut text: Vec<i32> = Vec::new();
-        while text.len() < 2 * WINDOW {
-            let words: Vec<&str> = WORDS.iter().map(|w| w[random.below(4)]).collect();
-            let code = |c: char| if c == ' ' { 0 } else { c as i32 - 'a' as i32 + 1 };
-            text.extend(words.join(" ").chars().map(code));
-            text.extend([27, 0]);
-        }
-        let from = random.below(WINDOW);
-        tokens.extend(&text[from..from + WINDOW]);
-        next.extend(&text[from + 1..from + 1 + WINDOW]);
+        let text = sentence(random);
+        tokens.extend(&text[..WINDOW]);
+        next.extend(&text[1..=WINDOW]);
     }
     vec![
         Array { name: "token", shape: &[WINDOW], values: Elements::I32(tokens) },
         Array { name: "next", shape: &[WINDOW], values: Elements::I32(next) },
+    ]
+}
+
+/// Windows over sentences, in which one character of six is hidden: 28 stands there.
+fn masked(random: &mut Noise, n: usize) -> Vec<Array> {
+    let (mut tokens, mut targets, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..n {
+        for code in &sentence(random)[..WINDOW] {
+            let hides = random.below(6) == 0;
+            tokens.push(if hides { 28 } else { *code });
+            targets.push(*code);
+            hidden.push(if hides { 1.0 } else { 0.0 });
+        }
+    }
+    vec![
+        Array { name: "token", shape: &[WINDOW], values: Elements::I32(tokens) },
+        Array { name: "target", shape: &[WINDOW], values: Elements::I32(targets) },
+        Array { name: "masked", shape: &[WINDOW], values: Elements::F32(hidden) },
     ]
 }

@@ -1,12 +1,24 @@
 //! Values of options: `name=size`, `name=value`, and what `--emit` names.
 
 use crate::output::text::counted;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use meshwright_core::PASSES;
 use meshwright_diag::nearest;
 use meshwright_runs::checkpoint::Which;
 use meshwright_runs::policies::SaveEvery;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+
+/// The file of a page: of a folder, its `index.html`.
+pub(crate) fn page() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| {
+        let names_a_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if names_a_folder || path.is_dir() { path.join(INDEX) } else { path }
+    })
+}
+
+/// The page of a folder, as web servers have it.
+pub(crate) const INDEX: &str = "index.html";
 
 /// `name=size`.
 pub(crate) fn dim(text: &str) -> Result<(String, usize), String> {

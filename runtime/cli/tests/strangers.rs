@@ -319,7 +319,7 @@ fn no_model_is_written_that_is_refused() {
         assert!(code == 2 && err.contains("cannot be the name of a model"), "{name}: {code} {err}");
         assert!(!at.join(name).exists());
     }
-    for template in ["mlp", "cnn", "lm", "autoencoder"] {
+    for template in ["mlp", "cnn", "vit", "lm", "bert", "autoencoder", "diffusion"] {
         for name in ["batch", "float", "softmax", "size", "scan", "x"] {
             let folder = format!("{template}/{name}");
             let (code, _, err) = run(&at, &["new", &folder, "--template", template]);

@@ -1,6 +1,7 @@
 //! The options of `estimate`, and those of every command that takes a machine.
 
 use super::{FormatArgs, ProjectArgs};
+use crate::value_parsers::page;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -85,7 +86,7 @@ pub(crate) struct EstimateArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pipe", "scale"], help_heading = "Output")]
     pub(crate) trace: Option<PathBuf>,
     /// Write a page of the plan: its steps, its memory, and the estimated timeline of a device.
-    #[arg(long, value_name = "FILE.html", conflicts_with_all = ["pipe", "scale", "against"], help_heading = "Output")]
+    #[arg(long, value_name = "FILE.html|DIR/", value_parser = page(), conflicts_with_all = ["pipe", "scale", "against"], help_heading = "Output")]
     pub(crate) html: Option<PathBuf>,
     /// What was measured, beside the estimate: a timeline that `--trace` of a run has written, or the folder of a run.
     #[arg(long, value_name = "RUN|TRACE", conflicts_with_all = ["pipe", "scale", "trace", "failures", "slow"], help_heading = "Output")]

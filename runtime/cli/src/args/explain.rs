@@ -2,7 +2,7 @@
 
 use super::{FormatArgs, MachineArgs, ModelArgs, PageLayouts, PassArgs};
 use crate::complete;
-use crate::value_parsers::passes_help;
+use crate::value_parsers::{page, passes_help};
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use meshwright_plan::Phase;
@@ -115,7 +115,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) why: Option<String>,
     /// Write the plan as a page, to be opened in a browser: where each value is on the mesh, the collectives with their reasons,
     /// memory over the step, compute and collectives on a timeline. With several layouts, it switches between them.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["emit", "why", "all", "phases", "globs", "only", "time_passes"], help_heading = "Output")]
+    #[arg(long, value_name = "FILE.html|DIR/", value_parser = page(), conflicts_with_all = ["emit", "why", "all", "phases", "globs", "only", "time_passes"], help_heading = "Output")]
     pub(crate) html: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,

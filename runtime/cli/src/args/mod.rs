@@ -428,13 +428,16 @@ Examples:
   meshwright new digits
   meshwright new chat --template lm
 
-The folder has a model, a layout and a small data set that was made for it, and trains as it is. Replace the data by your own.")]
+The folder has a model, a layout, a small data set that was made for it, a notebook and a check for CI, and trains as it is. Replace the
+data by your own.")]
 pub(crate) struct NewArgs {
     /// The folder to write, which must not exist; its name is that of the model.
     pub(crate) name: PathBuf,
-    /// What to begin with: a classifier of points, one of images, a language model, or an autoencoder of images.
-    #[arg(long, default_value = "mlp", value_parser = template_names())]
-    pub(crate) template: String,
+    /// What to begin with: a classifier of points (mlp), of images by convolutions (cnn) or a transformer (vit), a language model (lm),
+    /// a masked one (bert), an autoencoder or a diffusion model of images.
+    /// Without it, it is asked for at a terminal, and mlp elsewhere.
+    #[arg(long, value_parser = template_names())]
+    pub(crate) template: Option<String>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

@@ -2,6 +2,7 @@
 
 use super::{FormatArgs, ResultFormat};
 use crate::complete;
+use crate::value_parsers::page;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use std::path::PathBuf;
@@ -219,6 +220,6 @@ pub(crate) struct RunsStatsArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Write a page with charts and the table, which loads nothing from a network.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE.html|DIR/", value_parser = page())]
     pub(crate) html: Option<PathBuf>,
 }

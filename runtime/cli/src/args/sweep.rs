@@ -204,6 +204,6 @@ pub(crate) struct ResultArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Also write a page with the table and its charts, as `meshwright report` makes it.
-    #[arg(long, value_name = "FILE.html", conflicts_with = "launch")]
+    #[arg(long, value_name = "FILE.html|DIR/", value_parser = value_parsers::page(), conflicts_with = "launch")]
     pub(crate) report: Option<PathBuf>,
 }

@@ -1,12 +1,13 @@
-//! `new`: a folder with a model, a layout and a data set to begin with.
+//! `new`: a folder with a model, a layout, a data set, a notebook and a check for CI to begin with.
 
 use crate::args::NewArgs;
 use crate::output::console::Console;
 use crate::output::json::object;
 use crate::stop::Stop;
-use crate::templates::TEMPLATES;
+use crate::templates::{TEMPLATES, Template};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_train::{Project, ProjectOptions};
+use std::io::{BufRead, IsTerminal, stderr, stdin};
 use std::path::{Path, PathBuf};
 
 /// Runs the command.
@@ -19,16 +20,18 @@ pub(crate) fn run(args: &NewArgs, console: &mut Console) -> Result<(), Stop> {
         );
         return Err(Stop::Usage(text));
     }
-    let Some(template) = TEMPLATES.iter().find(|t| t.name == args.template) else {
-        return Err(Stop::Usage(format!("there is no template `{}`", args.template)));
+    let template = match &args.template {
+        Some(name) => TEMPLATES.iter().find(|t| t.name == name),
+        None if console.json() || !stdin().is_terminal() || !stderr().is_terminal() => TEMPLATES.first(),
+        None => asked(&mut stdin().lock(), console),
     };
-    let (file, text) = (format!("{name}.mw"), template.model.replace("NAME", &name));
-    if let Some(why) = mistake(&file, &text) {
+    let Some(template) = template else {
+        return Err(Stop::Usage("no template was chosen: say `--template mlp`, or another".into()));
+    };
+    if let Some(why) = mistake(&format!("{name}.mw"), &template.model.replace("NAME", &name)) {
         return Err(Stop::Usage(format!("`{name}` cannot be the name of a model: {why}")));
     }
-    let mut files =
-        vec![(file, text.into_bytes()), (format!("{name}.layout"), template.layout.as_bytes().to_vec())];
-    files.extend(template.files().into_iter().map(|(file, bytes)| (format!("data/{file}"), bytes)));
+    let files = template.files(&name);
     match write(&args.name, &files) {
         Ok(()) => {}
         Err((path, e)) => {
@@ -44,9 +47,32 @@ pub(crate) fn run(args: &NewArgs, console: &mut Console) -> Result<(), Stop> {
     }
     paths.iter().try_for_each(|p| console.out(&format!("{p}\n")))?;
     console.out(&format!(
-        "\nTrain it, on one device and on a mesh:\n  cd {}\n  meshwright train {name}.mw --data data\n  meshwright train {name}.mw --data data --layout {name}.layout\n",
+        "\nTrain it, on one device and on a mesh:\n  cd {}\n  meshwright train {name}.mw --data data\n  meshwright train {name}.mw --data data --layout {name}.layout\n\
+         {name}.ipynb does so in a notebook, and .github/workflows/check.yml at each push.\n",
         args.name.display()
     ))
+}
+
+/// The template that somebody at the terminal names, by name or number; none where nothing more comes.
+fn asked(input: &mut impl BufRead, console: &mut Console) -> Option<&'static Template> {
+    console.err("What is it to begin with?\n");
+    for (n, template) in TEMPLATES.iter().enumerate() {
+        console.err(&format!("  {}  {:12} {}\n", n + 1, template.name, template.about));
+    }
+    loop {
+        console.err(&format!("Name or number [{}]: ", TEMPLATES[0].name));
+        let mut line = String::new();
+        if input.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let word = line.trim();
+        let at = |n: usize| TEMPLATES.get(n.checked_sub(1)?);
+        let found = if word.is_empty() { at(1) } else { word.parse().ok().and_then(at) };
+        let found = found.or_else(|| TEMPLATES.iter().find(|t| t.name == word));
+        if found.is_some() {
+            return found;
+        }
+    }
 }
 
 /// What is wrong with the text of a model: a keyword, say, is no name.
@@ -66,11 +92,28 @@ fn write(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), (PathBuf, std
         std::fs::create_dir_all(parent).map_err(at(parent))?;
     }
     std::fs::create_dir(folder).map_err(at(folder))?;
-    let data = folder.join("data");
-    std::fs::create_dir(&data).map_err(at(&data))?;
     for (name, bytes) in files {
         let path = folder.join(name);
+        if let Some(below) = path.parent() {
+            std::fs::create_dir_all(below).map_err(at(below))?;
+        }
         std::fs::write(&path, bytes).map_err(at(&path))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{ColorChoice, Format};
+
+    #[test]
+    fn a_template_is_asked_for_by_name_or_number() {
+        let mut console = Console::new(ColorChoice::Never, Format::Text);
+        let mut named = |typed: &str| asked(&mut typed.as_bytes(), &mut console).map(|t| t.name);
+        assert_eq!(named("\n"), Some("mlp"));
+        assert_eq!(named("vit\n"), Some("vit"));
+        assert_eq!(named("rnn\n0\n99\n 7 \n"), Some("diffusion"));
+        assert_eq!(named("rnn\n"), None);
+    }
 }

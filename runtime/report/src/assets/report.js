@@ -626,8 +626,13 @@
     sections.forEach((made) => { made.picks.forEach((pick) => pick.update()); made.refresh(); });
     redraw();
   };
+  const running = () => {
+    const names = data.runs.filter((run) => run.state === "running").map((run) => run.name);
+    const more = names.length > 3 ? ` and ${names.length - 2} more` : "";
+    return names.length ? `live: ${names.slice(0, more ? 2 : 3).join(", ")}${more}` : "live, none is running";
+  };
   const follow = (live) => {
-    const sign = element("span", { class: "live", role: "status" }, element("i"), "live");
+    const sign = element("span", { class: "live", role: "status" }, element("i"), running());
     document.getElementById("theme").before(sign);
     let version = live.version;
     const ask = async () => {
@@ -640,11 +645,12 @@
         // Nobody answers: it is asked again.
       }
       sign.className = told ? "live" : "live lost";
-      sign.lastChild.textContent = told ? "live" : "not connected";
+      sign.lastChild.textContent = told ? running() : "not connected";
       setTimeout(ask, live.every);
       // What the page itself cannot do stands on its console, and is asked for again.
       if (now) {
         update(now);
+        sign.lastChild.textContent = running();
         version = now.version;
       }
     };

@@ -1,5 +1,6 @@
-//! A page that is served on this machine while runs go on. The page asks for what has changed; what it shows of them else stays.
+//! A page that is served while runs go on. The page asks for what has changed; what it shows of them else stays.
 
+use super::access::Access;
 use super::serving::{self, Answer};
 use crate::commands::command_end::CommandEnd;
 use crate::output::console::Console;
@@ -11,7 +12,7 @@ use meshwright_files::Checked;
 use meshwright_report::report::RunsReport;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -29,15 +30,15 @@ const WAIT: Duration = Duration::from_millis(100);
 pub(super) fn serve(
     runs: &[PathBuf],
     title: &str,
-    port: u16,
+    at: SocketAddr,
     console: &mut Console,
 ) -> Result<(), CommandEnd> {
     // Versions of one server are not those of another: a page that is still open is sent all of it.
     let begin = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     let mut followed = Followed::new(runs, title, begin);
     followed.refresh()?;
-    let (listener, address) = bound(port)?;
-    console.out(&format!("http://{address}/\n"))?;
+    let (listener, address, access) = bound(at)?;
+    console.out(&format!("{}\n", access.url(address)))?;
     console.flush()?;
     console.note("the page follows the runs; Ctrl-C ends it");
     let (tell, told) = channel();
@@ -48,7 +49,7 @@ pub(super) fn serve(
             followed,
             Spoken { tell, failure: None, unreadable: BTreeSet::new(), known: BTreeSet::new() },
         ));
-        let why = serving::serve(&listener, move |url| answer(url, &followed));
+        let why = serving::serve(&listener, access, move |url| answer(url, &followed));
         let _over = ended.send(Said::Ended(why.to_string()));
     });
     attend(&told, &address.to_string(), console)
@@ -72,12 +73,14 @@ fn attend(told: &Receiver<Said>, address: &str, console: &mut Console) -> Result
     Err(Stop::Interrupted.into())
 }
 
-fn bound(port: u16) -> Checked<(TcpListener, std::net::SocketAddr)> {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-    let bound = bound.and_then(|listener| listener.local_addr().map(|address| (listener, address)));
+fn bound(at: SocketAddr) -> Checked<(TcpListener, SocketAddr, Access)> {
+    let bound = TcpListener::bind(at).and_then(|listener| {
+        let address = listener.local_addr()?;
+        Ok((listener, address, Access::of(address)?))
+    });
     bound.map_err(|e| {
-        let d = wrong(format!("the page cannot be served at 127.0.0.1:{port}: {e}"));
-        Box::new(d.help("leave `--port` out to take any port that is free"))
+        let d = wrong(format!("the page cannot be served at {at}: {e}"));
+        Box::new(d.help("leave `--port` out to take any port that is free; `--host` is an address of this machine"))
     })
 }
 
@@ -237,10 +240,10 @@ fn answer(url: &str, followed: &Mutex<(Followed, Spoken)>) -> Answer {
 
 fn asked(url: &str, followed: &Followed) -> Answer {
     match url.split('?').next().unwrap_or_default() {
-        "/" => Answer { code: 200, kind: "text/html", body: followed.page() },
+        "/" => Answer::new(200, "text/html", followed.page()),
         "/data.json" => match followed.changes(since(url)) {
-            Some(changes) => Answer { code: 200, kind: "application/json", body: changes.to_string() },
-            None => Answer { code: 204, kind: "application/json", body: String::new() },
+            Some(changes) => Answer::new(200, "application/json", changes.to_string()),
+            None => Answer::new(204, "application/json", String::new()),
         },
         _ => Answer::text(404, "there is only the page, at /"),
     }

@@ -1,5 +1,6 @@
 //! `report`: a page of runs, written or served.
 
+mod access;
 mod live;
 mod serving;
 
@@ -11,6 +12,7 @@ use crate::run_places::{FoundRuns, ReadRuns, places, read, root};
 use crate::stop::Stop;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_report::report::RunsReport;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// The page where none is named.
@@ -20,7 +22,9 @@ const PAGE: &str = "report.html";
 pub(crate) fn run(args: &PageArgs, console: &mut Console) -> Result<(), Stop> {
     let title = args.title.clone().unwrap_or_else(|| title_of(&args.runs));
     if args.live {
-        return live::serve(&args.runs, &title, args.port.unwrap_or(0), console).map_err(|e| e.said(console));
+        let host = args.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let at = SocketAddr::new(host, args.port.unwrap_or(0));
+        return live::serve(&args.runs, &title, at, console).map_err(|e| e.said(console));
     }
     let page = args.output.clone().unwrap_or_else(|| PAGE.into());
     let places = writable(&page).and_then(|()| places(&args.runs)).map_err(|d| said(&d, console))?;

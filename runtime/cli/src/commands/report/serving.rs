@@ -1,6 +1,7 @@
-//! Answers to a browser on this machine, over HTTP/1.1. Each connection is answered once, by a thread of its own within limits of time
+//! Answers to a browser, over HTTP/1.1. Each connection is answered once, by a thread of its own within limits of time
 //! and size: whoever sends nothing, or takes nothing, holds up nobody else.
 
+use super::access::{Access, Admission};
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -31,19 +32,28 @@ pub(super) struct Answer {
     pub(super) code: u16,
     pub(super) kind: &'static str,
     pub(super) body: String,
+    /// A cookie to keep.
+    pub(super) cookie: Option<String>,
 }
 
 impl Answer {
+    /// An answer of some kind.
+    pub(super) fn new(code: u16, kind: &'static str, body: String) -> Answer {
+        Answer { code, kind, body, cookie: None }
+    }
+
     /// A line for people.
     pub(super) fn text(code: u16, body: &str) -> Answer {
-        Answer { code, kind: "text/plain", body: format!("{body}\n") }
+        Answer::new(code, "text/plain", format!("{body}\n"))
     }
 
     fn head(&self) -> String {
         let reason = match self.code {
             200 => "OK",
             204 => "No Content",
+            303 => "See Other",
             400 => "Bad Request",
+            401 => "Unauthorized",
             403 => "Forbidden",
             404 => "Not Found",
             405 => "Method Not Allowed",
@@ -54,7 +64,14 @@ impl Answer {
             let Answer { kind, body, .. } = self;
             head += &format!("Content-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n", body.len());
         }
-        head + "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+        if self.code == 303 {
+            // The address without the token, which is then in no history.
+            head += "Location: /\r\n";
+        }
+        if let Some(cookie) = &self.cookie {
+            head += &format!("Set-Cookie: {cookie}\r\n");
+        }
+        head + "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
                 Cross-Origin-Resource-Policy: same-origin\r\nContent-Security-Policy: "
             + POLICY
             + "\r\n\r\n"
@@ -65,13 +82,10 @@ impl Answer {
 /// any more, it gives the reason.
 pub(super) fn serve(
     listener: &TcpListener,
+    access: Access,
     answer: impl Fn(&str) -> Answer + Send + Sync + 'static,
 ) -> std::io::Error {
-    let port = match listener.local_addr() {
-        Ok(address) => address.port(),
-        Err(e) => return e,
-    };
-    let answer = Arc::new(answer);
+    let (answer, access) = (Arc::new(answer), Arc::new(access));
     let open = Arc::new(AtomicUsize::new(0));
     loop {
         let stream = match listener.accept() {
@@ -84,11 +98,11 @@ pub(super) fn serve(
         if held.before >= MOST {
             continue;
         }
-        let answer = Arc::clone(&answer);
+        let (answer, access) = (Arc::clone(&answer), Arc::clone(&access));
         let talk = move || {
             let _held = held;
             // Whoever asked may be gone.
-            let _gone = converse(stream, port, &*answer);
+            let _gone = converse(stream, &access, &*answer);
         };
         if let Err(e) = std::thread::Builder::new().name("answer".into()).spawn(talk) {
             return e;
@@ -114,10 +128,10 @@ impl Drop for OpenConnection {
     }
 }
 
-fn converse(mut stream: TcpStream, port: u16, answer: &dyn Fn(&str) -> Answer) -> Result<()> {
+fn converse(mut stream: TcpStream, access: &Access, answer: &dyn Fn(&str) -> Answer) -> Result<()> {
     stream.set_nodelay(true)?;
     let head = read_head(&mut stream)?;
-    let (answer, bodiless) = answered(&head, port, answer);
+    let (answer, bodiless) = answered(&head, access, answer);
     stream.set_write_timeout(Some(STALLED))?;
     let end = Instant::now() + ANSWERING;
     let head = answer.head();
@@ -171,39 +185,35 @@ fn rest(stream: &mut TcpStream) -> Result<()> {
 }
 
 /// The answer to a request, and whether that asks for its head alone.
-fn answered(head: &[u8], port: u16, answer: &dyn Fn(&str) -> Answer) -> (Answer, bool) {
+fn answered(head: &[u8], access: &Access, answer: &dyn Fn(&str) -> Answer) -> (Answer, bool) {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let whole = matches!(request.parse(head), Ok(httparse::Status::Complete(_)));
     let (true, Some(method), Some(path)) = (whole, request.method, request.path) else {
         return (Answer::text(400, "this is no request of HTTP/1.1"), false);
     };
-    let mut hosts = request.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("Host"));
-    let host = hosts.next().and_then(|h| std::str::from_utf8(h.value).ok());
+    let of = |name: &str| -> Vec<&str> {
+        let headers = request.headers.iter().filter(|h| h.name.eq_ignore_ascii_case(name));
+        headers.map(|h| std::str::from_utf8(h.value).unwrap_or_default()).collect()
+    };
+    let hosts = of("Host");
+    let admission = access.admits(path, hosts.first().copied(), &of("Cookie").join(";"));
     let bodiless = method == "HEAD";
     match method {
-        _ if hosts.next().is_some() || !is_meant(host, port) => {
-            let own = format!("this server is 127.0.0.1:{port}, for this machine alone");
-            (Answer::text(403, &own), bodiless)
+        _ if hosts.len() > 1 || admission == Admission::Refused => {
+            let (code, text) = access.refusal();
+            (Answer::text(code, &text), bodiless)
         }
         "GET" | "HEAD" if has_body(request.headers) => {
             (Answer::text(400, "a request for a page has no body"), bodiless)
         }
+        "GET" | "HEAD" if admission == Admission::Shown && path.starts_with("/?") => {
+            let cookie = access.kept();
+            (Answer { cookie, ..Answer::text(303, "the page is at /") }, bodiless)
+        }
         "GET" | "HEAD" => (answer(path), bodiless),
         _ => (Answer::text(405, "only GET"), false),
     }
-}
-
-/// Whether a request is meant for what listens at a port of this machine. A page of elsewhere whose name leads here sends its own name.
-fn is_meant(host: Option<&str>, port: u16) -> bool {
-    const HTTP: u16 = 80;
-    let Some(host) = host else { return false };
-    let (name, at) = host.split_once(':').map_or((host, None), |(name, at)| (name, Some(at)));
-    let at = match at {
-        None => port == HTTP,
-        Some(at) => at == port.to_string(),
-    };
-    at && ["127.0.0.1", "localhost"].iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
 /// Whether a request announces more than its head. Where it ends may be said in several ways, and readers that take different ones for
@@ -221,40 +231,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_is_answered() {
-        for own in ["127.0.0.1:8080", "localhost:8080", "LOCALHOST:8080"] {
-            assert!(is_meant(Some(own), 8080), "{own}");
-        }
-        assert!(is_meant(Some("127.0.0.1"), 80) && is_meant(Some("localhost:80"), 80));
-        for other in [
-            "example.com",
-            "example.com:8080",
-            "127.0.0.1.example.com:8080",
-            "[::1].example.com",
-            "[::1]:8080",
-            "[::2]:8080",
-            "",
-            ":8080",
-            "localhost.example.com:8080",
-            "localhost",
-            "127.0.0.1:80",
-            "localhost:",
-            "localhost:08080",
-            "localhost:+8080",
-            "localhost:8080:8080",
-            "localhost:8080 ",
-            "localhost:8080,example.com",
-            "user@localhost:8080",
-            "127.1:8080",
-        ] {
-            assert!(!is_meant(Some(other), 8080), "{other}");
-        }
-        assert!(!is_meant(None, 8080));
-    }
-
-    #[test]
     fn a_request_is_what_the_standard_says() {
-        let code = |head: &str| answered(head.as_bytes(), 1, &|path| Answer::text(200, path)).0.code;
+        let code = |head: &str| {
+            let access = Access::ThisMachine(1);
+            answered(head.as_bytes(), &access, &|path| Answer::text(200, path)).0.code
+        };
         let get = |more: &str| format!("GET / HTTP/1.1\r\nHost: localhost:1\r\n{more}\r\n");
         for (head, expected) in [
             ("GET /x HTTP/1.1\r\nhost: localhost:1\r\n\r\n", 200),
@@ -278,5 +259,20 @@ mod tests {
         ] {
             assert_eq!(code(head), expected, "{head}");
         }
+    }
+    #[test]
+    fn a_browser_keeps_the_token_and_its_address_loses_it() {
+        let access = Access::Token("abc".into(), 7);
+        let asked = |head: &str| answered(head.as_bytes(), &access, &|path| Answer::text(200, path)).0;
+        let shown = asked("GET /?token=abc HTTP/1.1\r\nHost: m:7\r\n\r\n");
+        let head = shown.head();
+        assert_eq!(shown.code, 303);
+        assert!(head.contains("\r\nLocation: /\r\n"), "{head}");
+        assert!(head.contains("\r\nSet-Cookie: meshwright_7=abc; Path=/; HttpOnly; SameSite=Strict\r\n"), "{head}");
+        let with = |more: &str| asked(&format!("GET /data.json?since=1{more}\r\n\r\n"));
+        assert_eq!(with(" HTTP/1.1\r\nHost: m:7\r\nCookie: meshwright_7=abc").code, 200);
+        assert_eq!(with("&token=abc HTTP/1.1\r\nHost: m:7").code, 200);
+        assert_eq!(with(" HTTP/1.1\r\nHost: m:7").code, 401);
+        assert_eq!(with("&token=abd HTTP/1.1\r\nHost: m:7").code, 401);
     }
 }
