@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 
+import reference
 from conftest import command
 
 
@@ -29,3 +30,7 @@ def test_the_notebooks_of_new_projects_run(here, monkeypatch):
                 if cell["cell_type"] == "code":
                     exec(compile("".join(cell["source"]), f"{template}s.ipynb", "exec"), names)
             assert names["out"]["loss"] > 0 and names["run"].loss > 0
+
+
+def test_the_reference_has_the_docstrings():
+    assert reference.PAGE.read_text() == reference.page(), "tests/python/reference.py --write makes it anew"
