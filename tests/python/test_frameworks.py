@@ -55,6 +55,37 @@ def test_loggers_take_events(here, monkeypatch):
     assert [m.value for m in history] == [e["loss"] for e in steps] and len(steps) == 20
 
 
+TOKENS = """
+dim batch = 2, seq = 8, vocab = 60, d = 4
+model tokens {
+    input token[batch, seq]: i32 in vocab
+    input real [batch, seq]: bool
+    param word[vocab, d] = normal(0, 0.5)
+    param w[d, vocab] = normal(0, 0.5)
+    let logits = sum[d](word[vocab = token] * w)
+    loss l = sum[batch, seq](cross_entropy[vocab](logits, token) * cast(real, float)) / sum[batch, seq](cast(real, float))
+}
+train tokens { minimize l optimizer sgd(lr = 0.5) }
+"""
+
+
+def test_a_tokenizer_of_transformers_feeds_a_session():
+    import tokenizers
+    import transformers
+
+    texts = ["the mesh splits the batch", "every axis holds a shard of all weights"]
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(vocab_size=60, special_tokens=["[UNK]", "[PAD]"]))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]")
+    with mw.Project(mw.Model(TOKENS)).session() as session:
+        losses = []
+        for _ in range(20):
+            given = tokenizer(texts, padding="max_length", truncation=True, max_length=8, return_tensors="np")
+            losses.append(session.step({"token": given["input_ids"], "real": given["attention_mask"] == 1})["loss"])
+    assert losses[-1] < 0.8 * losses[0], losses
+
+
 def test_the_notebook_runs(here):
     import nbclient
     import nbformat

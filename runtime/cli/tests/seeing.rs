@@ -326,7 +326,7 @@ fn every_template_trains_as_it_is_on_one_device_and_on_its_layout() {
         ("cnn", "6"),
         ("vit", "6"),
         ("lm", "4"),
-        ("bert", "14"),
+        ("bert", "10"),
         ("autoencoder", "8"),
         ("diffusion", "10"),
     ] {
