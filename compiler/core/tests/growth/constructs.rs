@@ -427,7 +427,7 @@ fn splits() -> Vec<Construct> {
             under(chain(n, |i| format!("y{i} + {i}")), "r=2,c=2", "batch -> r; a -> c")
         }),
         c("loops under ZeRO-3", 50, 8, |n| under(loops(n), "data=2", ZERO3)),
-        c("loops, split twice", 140, 8, |n| under(loops(n), "r=2,c=2", "batch -> r; b -> c")),
+        c("loops, split twice", 110, 8, |n| under(loops(n), "r=2,c=2", "batch -> r; b -> c")),
         c("a chain of shifts, split", 200, 4, |n| {
             under(chain(n, |i| format!("shift[a, by = 1](y{i})")), "r=2,c=2", "batch -> r; a -> c")
         }),

@@ -80,7 +80,11 @@ fn bound(at: SocketAddr) -> Checked<(TcpListener, SocketAddr, Access)> {
     });
     bound.map_err(|e| {
         let d = wrong(format!("the page cannot be served at {at}: {e}"));
-        Box::new(d.help("leave `--port` out to take any port that is free; `--host` is an address of this machine"))
+        Box::new(
+            d.help(
+                "leave `--port` out to take any port that is free; `--host` is an address of this machine",
+            ),
+        )
     })
 }
 

@@ -268,7 +268,10 @@ mod tests {
         let head = shown.head();
         assert_eq!(shown.code, 303);
         assert!(head.contains("\r\nLocation: /\r\n"), "{head}");
-        assert!(head.contains("\r\nSet-Cookie: meshwright_7=abc; Path=/; HttpOnly; SameSite=Strict\r\n"), "{head}");
+        assert!(
+            head.contains("\r\nSet-Cookie: meshwright_7=abc; Path=/; HttpOnly; SameSite=Strict\r\n"),
+            "{head}"
+        );
         let with = |more: &str| asked(&format!("GET /data.json?since=1{more}\r\n\r\n"));
         assert_eq!(with(" HTTP/1.1\r\nHost: m:7\r\nCookie: meshwright_7=abc").code, 200);
         assert_eq!(with("&token=abc HTTP/1.1\r\nHost: m:7").code, 200);
