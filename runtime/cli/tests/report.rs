@@ -78,7 +78,12 @@ fn what_cannot_be_shown_is_said() {
             "{err}"
         );
     }
-    for page in ["empty", "missing/page.html"] {
+    // A folder, as a web server takes it.
+    for (page, file) in [("site/", "site/index.html"), ("empty", "empty/index.html")] {
+        assert_eq!(run(&at, &["report", "runs", "--output", page]).0, 0);
+        assert_eq!(names(&data(&at, file)), ["a", "b"]);
+    }
+    for page in ["missing/page.html", "missing/deeper/"] {
         let (code, _, err) = run(&at, &["report", "runs", "--output", page]);
         assert!(code == 1 && err.contains("error[E0516]") && err.contains("cannot be written"), "{err}");
     }
