@@ -19,14 +19,21 @@ pub struct Iteration {
 
 impl Iteration {
     /// Adds a loop of a Plan over `dim` at a place where positions are stored, inside of the others. The device has the places from `first` on.
-    pub fn within(mut self, plan: &Plan, dim: Dim, position: usize, first: usize) -> Iteration {
+    /// Of a loop `of_one_stage` random values know nothing.
+    pub fn within(
+        mut self,
+        plan: &Plan,
+        (dim, of_one_stage): (Dim, bool),
+        position: usize,
+        first: usize,
+    ) -> Iteration {
         if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
             *free = Some((dim, position - first));
         }
         // Random values belong to an example, in any part of the batch.
         if plan.microbatches.is_some_and(|m| m.over == dim) {
             self.part = position;
-        } else {
+        } else if !of_one_stage {
             let position = plan.dims.cuts(dim).map_or(position, |cuts| cuts.position(position));
             self.index = self.index.wrapping_mul(plan.dims.size(dim) as u32).wrapping_add(position as u32);
         }

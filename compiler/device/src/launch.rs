@@ -112,6 +112,8 @@ pub struct LoopLaunch {
     pub positions: Range<usize>,
     /// The iterated range of them.
     pub runs: Range<usize>,
+    /// True of an end of a pipeline, a loop of one iteration that one stage has.
+    pub of_one_stage: bool,
     /// Numbers that calls in the loop take on every device, where devices make different calls in it: stages of a pipeline.
     pub numbers: Option<u64>,
     /// Values that an iteration passes to the next.

@@ -185,7 +185,8 @@ impl ArenaWalk<'_> {
                     self.carry(from, ends, (!c.unread).then_some(c.current));
                 }
                 Turn::Run { launch, position } => {
-                    let at = around.within(self.plan, of.dim, position, of.positions.start);
+                    let at =
+                        around.within(self.plan, (of.dim, of.of_one_stage), position, of.positions.start);
                     self.launch(of.body[launch], at);
                 }
                 Turn::Skip { carry } => {

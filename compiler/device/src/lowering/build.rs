@@ -388,12 +388,14 @@ impl ProgramBuilder<'_> {
             body.iter().map(|id| usize::from(plan.steps[self.launches[*id].step].lag)).collect();
         let turns = turns::turns(own.clone(), reverse, &carries, &lags);
         let numbers = turn_order::numbers(plan, begun..index);
+        let is_split = matches!(&plan.steps[begun].prim, Prim::Repeat { axes, .. } if !axes.is_empty());
         self.launches[launch].kind = LaunchKind::Loop(Box::new(LoopLaunch {
             dim,
             reverse,
             from,
             positions,
             runs: own,
+            of_one_stage: is_split && plan.pipeline.as_ref().is_none_or(|p| p.dim != dim),
             numbers,
             carries,
             body,

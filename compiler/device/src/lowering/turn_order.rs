@@ -198,6 +198,7 @@ fn merged(
             from: of.from,
             positions: of.positions.clone(),
             runs: of.runs.clone(),
+            of_one_stage: of.of_one_stage,
             numbers: Some(0),
             carries: vec![],
             body: vec![],

@@ -186,7 +186,10 @@ impl Verifier<'_> {
                     self.carry(from, ends, (!c.unread).then_some(c.current));
                 }
                 Turn::Run { launch, position } => {
-                    self.launch(of.body[launch], at.within(self.plan, of.dim, position, of.positions.start))?;
+                    self.launch(
+                        of.body[launch],
+                        at.within(self.plan, (of.dim, of.of_one_stage), position, of.positions.start),
+                    )?;
                 }
                 Turn::Skip { carry } => {
                     let c = &of.carries[carry];

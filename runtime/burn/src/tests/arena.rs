@@ -115,6 +115,7 @@ impl Hand {
             from,
             positions: 0..3,
             runs: from..3,
+            of_one_stage: false,
             numbers: None,
             carries,
             body,

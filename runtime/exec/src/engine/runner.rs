@@ -370,7 +370,8 @@ impl<B: Backend> Program<B> {
                     }
                 }
                 Turn::Run { launch, position } => {
-                    run.rng.iteration = around.within(&self.plan, of.dim, position, of.positions.start);
+                    run.rng.iteration =
+                        around.within(&self.plan, (of.dim, of.of_one_stage), position, of.positions.start);
                     // What is received ahead is no part of the pass that runs.
                     if !self.device.launches[of.body[launch]].receives_ahead() {
                         pass.runs(launch, position, run.recorder.as_deref_mut());
