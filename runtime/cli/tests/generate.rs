@@ -89,6 +89,8 @@ fn texts_do_not_depend_on_what_stands_beside_them_nor_on_the_layout() {
             ("batch -> data", "data=3"),
             ("key -> ctx; heads -> model", "ctx=2,model=2"),
             ("vocab -> model; params: * -> data", "data=2,model=2"),
+            ("layers -> pipe; microbatches 2", "pipe=2"),
+            ("batch -> data; layers -> pipe; chunks 2; stages 1, 0, 0, 1", "data=2,pipe=2"),
         ] {
             let there = of(&["--layout", layout, "--mesh", mesh]);
             assert_eq!(tokens(&there), tokens(&together), "{layout}");

@@ -24,18 +24,33 @@ pub enum InjectedFault {
     Corrupt,
 }
 
+/// When a transport tells of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallMoment {
+    /// Before the call is posted.
+    Posted,
+    /// Before the caller waits for its end.
+    Awaited,
+    /// After it has ended well.
+    Ended,
+}
+
+/// Is told of every call, and may hold it up.
+pub type CallWatcher = Arc<dyn Fn(&Group, &Tag, CallMoment) + Send + Sync>;
+
 /// A transport on which one call goes wrong, and which may delay all calls.
 pub struct FaultInjector<T> {
     inner: T,
     fault: Option<(u64, InjectedFault)>,
     calls: u64,
     delays: Option<(u64, Duration)>,
+    watcher: Option<CallWatcher>,
 }
 
 impl<T: Transport> FaultInjector<T> {
     /// `inner` without a fault.
     pub fn new(inner: T) -> Self {
-        FaultInjector { inner, fault: None, calls: 0, delays: None }
+        FaultInjector { inner, fault: None, calls: 0, delays: None, watcher: None }
     }
 
     /// Adds a fault in the `at`-th call from now, counted from 0.
@@ -52,6 +67,13 @@ impl<T: Transport> FaultInjector<T> {
         self
     }
 
+    /// Tells `watcher` of each call.
+    #[must_use]
+    pub fn with_watcher(mut self, watcher: CallWatcher) -> Self {
+        self.watcher = Some(watcher);
+        self
+    }
+
     fn delay(&mut self) {
         let Some((state, most)) = &mut self.delays else { return };
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -63,6 +85,30 @@ impl<T: Transport> FaultInjector<T> {
         if x & 1 == 0 {
             std::thread::sleep(most.mul_f64((x >> 11) as f64 / (1u64 << 53) as f64));
         }
+    }
+}
+
+/// A watched call.
+struct Watched {
+    inner: Box<dyn AsyncCollective>,
+    group: Group,
+    tag: Tag,
+    /// None when the call has ended.
+    watcher: Option<CallWatcher>,
+}
+
+impl AsyncCollective for Watched {
+    fn wait(&mut self) -> Result<(), CommError> {
+        let watcher = self.watcher.take();
+        let tell = |moment| {
+            if let Some(watcher) = &watcher {
+                watcher(&self.group, &self.tag, moment);
+            }
+        };
+        tell(CallMoment::Awaited);
+        self.inner.wait()?;
+        tell(CallMoment::Ended);
+        Ok(())
     }
 }
 
@@ -123,8 +169,16 @@ impl<T: Transport> Transport for FaultInjector<T> {
             },
             _ => {}
         }
+        let watcher = self.watcher.clone();
+        if let Some(watcher) = &watcher {
+            watcher(group, tag, CallMoment::Posted);
+        }
         // SAFETY: the caller's promise.
-        unsafe { self.inner.post(group, tag, call) }
+        let inner = unsafe { self.inner.post(group, tag, call) }?;
+        if watcher.is_none() {
+            return Ok(inner);
+        }
+        Ok(Box::new(Watched { inner, group: group.clone(), tag: tag.clone(), watcher }))
     }
 
     fn first_step_done(&mut self) {

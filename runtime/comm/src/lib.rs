@@ -45,7 +45,7 @@ pub use buf::{Buf, BufMut, BufferMismatch, Element, MemorySpace, ValueIndexF32, 
 pub use call::{Call, Slot};
 pub use collectives::Collectives;
 pub use error::{CommError, Mismatch, MismatchSide, Missing};
-pub use faults::{FaultInjector, InjectedFault};
+pub use faults::{CallMoment, CallWatcher, FaultInjector, InjectedFault};
 pub use meshwright_plan::{BusFactor, CollectiveKind, Group, NotAGroup};
 pub use names::{CallName, Tag};
 pub use recorder::{CallRecorder, RecordedCalls};

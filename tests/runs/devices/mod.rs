@@ -11,6 +11,7 @@ pub(super) mod gpu_faults;
 pub(super) mod gpu_launches;
 #[cfg(feature = "cuda")]
 pub(super) mod gpu_stages;
+pub(super) mod links;
 pub(super) mod memory;
 #[cfg(feature = "mpi")]
 pub(super) mod mpirun;

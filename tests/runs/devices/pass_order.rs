@@ -1,19 +1,26 @@
-//! Faults in the order in which a device runs the passes of a pipeline.
+//! The order in which a device runs the passes of a pipeline: its faults, and what is kept from pass to pass.
 
 use super::device_plans::faults;
 use crate::support::options;
+use burn_ir::TensorId;
 use meshwright_core::training_step;
+use meshwright_device::compile;
+use meshwright_device::iteration::Iteration;
+use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::{DevicePlan, LaunchKind, LoopLaunch};
+use meshwright_device::slot::{LaunchId, Residual};
 use meshwright_device::target::Target;
 use meshwright_device::turns::Turn;
 use meshwright_plan::Plan;
 use meshwright_train::{Project, ProjectOptions};
+use std::collections::{BTreeMap, BTreeSet};
 
 fn plan(layout: &str) -> Plan {
-    let of = ProjectOptions {
-        preset: Some("tiny".into()),
-        ..options("gpt", "pipe=2", layout, &[("layers", 4), ("batch", 4)])
-    };
+    plan_of("pipe=2", layout, &[("layers", 4), ("batch", 4)])
+}
+
+fn plan_of(mesh: &str, layout: &str, sizes: &[(&str, usize)]) -> Plan {
+    let of = ProjectOptions { preset: Some("tiny".into()), ..options("gpt", mesh, layout, sizes) };
     let loaded = Project::load(&of);
     let project = loaded.project.unwrap();
     project.compile(&training_step(&project.program).unwrap(), &loaded.sources).0.unwrap().plan
@@ -131,5 +138,80 @@ fn faults_in_messages_are_found() {
             });
             Some(true)
         });
+    }
+}
+
+/// A device plan that is played turn by turn: the tensors of residuals that hold something.
+struct Played<'p> {
+    plan: &'p Plan,
+    device: &'p DevicePlan,
+    /// By microbatch and layer.
+    kept: BTreeMap<(usize, usize), BTreeSet<TensorId>>,
+    most: usize,
+}
+
+impl Played<'_> {
+    /// The microbatch and the layer to which a residual of the layers belongs at an iteration, with its tensor.
+    fn key(&self, of: &Residual, at: Iteration) -> Option<((usize, usize), TensorId)> {
+        let [parts, layers] = &of.over[..] else { return None };
+        (layers.dim == self.plan.pipeline.as_ref().unwrap().dim).then_some(())?;
+        let position = |dim| at.position(dim).unwrap();
+        Some(((position(parts.dim), position(layers.dim)), of.tensor(at).unwrap()?))
+    }
+
+    fn launch(&mut self, id: LaunchId, at: Iteration) {
+        match &self.device.launches[id].kind {
+            LaunchKind::Kernel(Kernel::Store(of)) => {
+                if let Some((key, tensor)) = self.key(of, at) {
+                    assert!(self.kept.entry(key).or_default().insert(tensor), "{key:?} is stored twice");
+                    self.most = self.most.max(self.kept.len());
+                }
+            }
+            LaunchKind::Kernel(Kernel::Load { residual, last }) => {
+                if let Some((key, tensor)) = self.key(residual, at) {
+                    let all = self.kept.get_mut(&key).unwrap_or_else(|| panic!("{key:?} is not there"));
+                    assert!(all.contains(&tensor), "{key:?} has no {tensor:?}");
+                    if *last {
+                        all.remove(&tensor);
+                    }
+                    self.kept.retain(|_, all| !all.is_empty());
+                }
+            }
+            LaunchKind::Loop(of) => {
+                for turn in &of.turns {
+                    if let Turn::Run { launch, position } = *turn {
+                        let at = at.within(self.plan, of.dim, position, of.positions.start);
+                        self.launch(of.body[launch], at);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Residuals of a layer for a microbatch are kept by both, and of as many microbatches as the table of the schedules says: each has two layers on a stage.
+#[test]
+fn residuals_are_kept_of_the_microbatches_in_flight() {
+    let (m, each) = (12, 2);
+    for p in 2..=4 {
+        let layouts = [
+            ("schedule gpipe", 1, (0..p).map(|_| m).collect::<Vec<_>>()),
+            ("schedule 1f1b", 1, (0..p).map(|s| m.min(p - s)).collect()),
+            ("chunks 2", 2, (0..p).map(|s| (2 * m).min(2 * (p - s - 1) + p + 1)).collect()),
+            ("schedule zb_h1", 1, (0..p).map(|_| m.min(p)).collect()),
+        ];
+        for (lines, chunks, in_flight) in layouts {
+            let layout = format!("layers -> pipe; microbatches {m}; {lines}");
+            let sizes = [("layers", each * p * chunks), ("batch", m)];
+            let plan = plan_of(&format!("pipe={p}"), &layout, &sizes);
+            for (stage, expected) in in_flight.into_iter().enumerate() {
+                let device = compile(&plan, stage, Target::cpu()).unwrap();
+                let mut played = Played { plan: &plan, device: &device, kept: BTreeMap::new(), most: 0 };
+                device.body.iter().for_each(|id| played.launch(*id, Iteration::default()));
+                assert!(played.kept.is_empty(), "{layout}, stage {stage}: {:?} stay", played.kept.keys());
+                assert_eq!(played.most, each * expected, "{layout}, pipe={p}, stage {stage}");
+            }
+        }
     }
 }

@@ -62,6 +62,14 @@ const STAGES: &[(&str, &str)] = &[
     ),
 ];
 
+/// The layouts with stages that ship, with shards of each kind, and ZeRO 2.
+const SHIPPED_STAGES: &[(&str, &str)] = &[
+    ("pipe=2", "pipeline"),
+    ("pipe=2,data=2,model=2", "3d"),
+    ("data=2,pipe=2", "batch -> data; layers -> pipe; grads: * -> data; moments: * -> data; microbatches 8"),
+    ("data=2,pipe=2", "batch -> data; layers -> pipe; params: * -> data; microbatches 8; schedule zb_h1"),
+];
+
 /// Long sequences within other ways: keys around a ring, heads in place of positions within attention, and both.
 const LONG: &[(&str, &str)] = &[
     (
@@ -222,6 +230,42 @@ fn vit_is_trained_alike_under_every_layout() {
     // It reads no text.
     sizes.extend(TEXT.into_iter().filter(|(name, _)| !["seq", "vocab"].contains(name)));
     alike("vit", &sizes, &[PARTS, STAGES, PATCHES].concat(), [dir.path(), own.path()]);
+}
+
+/// The models with one loop over layers under the layouts with stages that ship, with a batch that their microbatches divide. Experts are shared out beside
+/// stages, too.
+#[test]
+fn transformers_are_trained_alike_under_the_stages_that_ship() {
+    let batch = |sizes: &[(&'static str, usize)],
+                 more: &[(&'static str, usize)]|
+     -> Vec<(&'static str, usize)> {
+        let other = sizes.iter().filter(|(name, _)| *name != "batch" && more.iter().all(|m| m.0 != *name));
+        other.copied().chain([("batch", 8)]).chain(more.iter().copied()).collect()
+    };
+    let experts =
+        ("data=2,pipe=2", "experts -> data; batch -> data when free; layers -> pipe; microbatches 8");
+    let without =
+        |names: &[&str]| -> Vec<_> { TEXT.into_iter().filter(|(name, _)| !names.contains(name)).collect() };
+    let pixels = [("down", 3), ("across", 3), ("ph", 4), ("pw", 3)];
+    let texts = [
+        ("gpt", batch(&TEXT, &[("places", 16)]), NEXT, &[][..]),
+        ("bert", batch(&TEXT, &[("places", 16)]), MASKED, &[]),
+        ("llama", batch(&without(&["heads"]), &[("groups", 3), ("queries", 2)]), NEXT, &[]),
+        ("switch", batch(&TEXT, &[("experts", 5)]), NEXT, &[experts]),
+        ("vit", batch(&without(&["seq", "vocab"]), &pixels), &[], &[]),
+    ];
+    for (model, sizes, tokens, more) in texts {
+        let dir = tempfile::tempdir().unwrap();
+        match model {
+            "vit" => {
+                write_data(&dir.path().join("data"), Sizes { examples: 60, test: 10, rows: 12, cols: 9 })
+            }
+            _ => tokenized(dir.path(), tokens),
+        }
+        let single = model != "switch";
+        let subject = Subject { model, sizes: &sizes, more: &[], single, at: dir.path(), at_own_sizes: None };
+        subject.is_trained_alike_under(&[SHIPPED_STAGES, more].concat());
+    }
 }
 
 /// The Plan of training.

@@ -209,6 +209,8 @@ fn a_transformer_that_stops_goes_on_alike_under_other_layouts() {
         ("data=3", "zero3"),
         ("data=1", "microbatches 2"),
         ("pipe=2", "layers -> pipe; microbatches 2; schedule zb_h1"),
+        ("pipe=2", "layers -> pipe; microbatches 3; chunks 2; stages 1, 0, 0, 1"),
+        ("data=2,pipe=2", "batch -> data; layers -> pipe; microbatches 3; params: * -> data"),
         ("data=1", "recompute layers.*"),
         ("data=3", "batch -> data; params: * -> data; microbatches 2; recompute layers.*"),
     ]
@@ -217,6 +219,24 @@ fn a_transformer_that_stops_goes_on_alike_under_other_layouts() {
     {
         let name = format!("other-{i}");
         let copied = Command::new("cp").args(["-r", &path("first"), &path(&name)]).status().unwrap();
+        assert!(copied.success());
+        let rest = trained(&name, "6", &["--mesh", mesh, "--layout", layout, "--resume"]);
+        agrees_within(&whole, &rest, layout, [1e-11, 1e-8]);
+    }
+    // What stages have saved goes on elsewhere, in chunks, and in one piece.
+    let staged =
+        ["--mesh", "pipe=2", "--layout", "layers -> pipe; microbatches 2; chunks 2; stages 0, 1, 1, 0"];
+    trained("staged", "3", &staged);
+    for (i, (mesh, layout)) in [
+        ("data=3", "zero3"),
+        ("pipe=2", "layers -> pipe; microbatches 6; schedule gpipe"),
+        ("data=1", "batch -> -"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("after-{i}");
+        let copied = Command::new("cp").args(["-r", &path("staged"), &path(&name)]).status().unwrap();
         assert!(copied.success());
         let rest = trained(&name, "6", &["--mesh", mesh, "--layout", layout, "--resume"]);
         agrees_within(&whole, &rest, layout, [1e-11, 1e-8]);
@@ -230,9 +250,8 @@ fn a_transformer_that_is_killed_goes_on_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (data, layout) =
-        (path("data"), "batch -> data; heads, d_ff, vocab -> model; recompute layers.*; microbatches 2");
-    let of = |run: &str| -> Vec<String> {
+    let data = path("data");
+    let of = |run: &str, (mesh, layout): (&str, &str)| -> Vec<String> {
         let more = [
             "--data",
             &data,
@@ -245,19 +264,28 @@ fn a_transformer_that_is_killed_goes_on_with_the_same_bits() {
             "5",
             "--checkpoint-every",
         ];
-        let last = ["1", "--mesh", "data=2,model=2", "--layout", layout, "--format", "json"];
+        let last = ["1", "--mesh", mesh, "--layout", layout, "--format", "json"];
         [&GPT[..], &more, &last].concat().into_iter().map(String::from).collect()
     };
-    let (whole, broken) = (path("whole"), path("killed"));
-    let args = of(&whole);
-    done(&args.iter().map(String::as_str).collect::<Vec<_>>(), "whole");
-    let args = of(&broken);
-    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
-    surely_killed(&args, &broken, 1 + Numbers(std::process::id().into()).below(20));
-    args.push("--resume");
-    done(&args, "killed");
-    assert_eq!(losses(Path::new(&broken)), losses(Path::new(&whole)));
-    assert_eq!(tensors(Path::new(&broken)), tensors(Path::new(&whole)));
+    for (i, on) in [
+        ("data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; recompute layers.*; microbatches 2"),
+        ("pipe=2", "layers -> pipe; microbatches 3; schedule zb_h1"),
+        ("pipe=2", "layers -> pipe; microbatches 2; chunks 2; stages 1, 0, 0, 1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (whole, broken) = (path(&format!("whole-{i}")), path(&format!("killed-{i}")));
+        let args = of(&whole, on);
+        done(&args.iter().map(String::as_str).collect::<Vec<_>>(), "whole");
+        let args = of(&broken, on);
+        let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+        surely_killed(&args, &broken, 1 + Numbers(std::process::id().into()).below(20));
+        args.push("--resume");
+        done(&args, "killed");
+        assert_eq!(losses(Path::new(&broken)), losses(Path::new(&whole)), "{on:?}");
+        assert_eq!(tensors(Path::new(&broken)), tensors(Path::new(&whole)), "{on:?}");
+    }
 }
 
 /// As the command takes them.

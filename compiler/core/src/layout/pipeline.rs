@@ -133,25 +133,27 @@ pub(super) fn splits(
     true
 }
 
+/// Notes the lines that have no effect without a pipeline.
+fn without_effect(order: &PipelineOrder, out: &mut Vec<Diagnostic>) {
+    let lines = [
+        ("schedule", order.schedule.map(|s| s.1)),
+        ("chunks", order.chunks.map(|c| c.1)),
+        ("stages", order.stages.as_ref().map(|s| s.1)),
+    ];
+    for (word, span) in lines.into_iter().filter_map(|(word, span)| Some((word, span?))) {
+        let text = format!("`{word}` changes nothing here: no loop is split");
+        let d = Diagnostic::note_message(codes::E0316, text).at(span, "no effect");
+        out.push(d.help("split a loop over an axis of several devices: `layers -> pipe`"));
+    }
+}
+
 /// Gives the stages of a pipeline their lengths, if they are not balanced ones. Without a pipeline, notes what has no effect.
 pub(super) fn settle(
     (order, rule): (&PipelineOrder, Option<&mut PipelineRule>),
     (mesh, dims): (&Mesh, &Dims),
     out: &mut Vec<Diagnostic>,
 ) {
-    let Some(rule) = rule else {
-        let lines = [
-            ("schedule", order.schedule.map(|s| s.1)),
-            ("chunks", order.chunks.map(|c| c.1)),
-            ("stages", order.stages.as_ref().map(|s| s.1)),
-        ];
-        for (word, span) in lines.into_iter().filter_map(|(word, span)| Some((word, span?))) {
-            let text = format!("`{word}` changes nothing here: no loop is split");
-            let d = Diagnostic::note_message(codes::E0316, text).at(span, "no effect");
-            out.push(d.help("split a loop over an axis of several devices: `layers -> pipe`"));
-        }
-        return;
-    };
+    let Some(rule) = rule else { return without_effect(order, out) };
     let (size, name) = (dims.size(rule.dim), dims.name(rule.dim));
     let devices: usize = rule.axes.iter().map(|a| mesh.size(*a)).product();
     let refused = |span: Span, text: String, label: String| {
@@ -165,14 +167,18 @@ pub(super) fn settle(
             out.push(d.and(first, "this order").help("write `schedule 1f1b`, or leave `chunks` out"));
             return;
         }
-        if chunks == 0 || chunks.saturating_mul(devices) > size {
+        // Lengths that are given may be none.
+        let balanced = order.stages.is_none();
+        if chunks == 0 || (balanced && chunks.saturating_mul(devices) > size) {
             let text =
                 format!("{chunks} stages on each of {devices} devices need a position of `{name}` each");
             let most = size / devices;
             let d = refused(span, text, format!("`{name}` has {}", counted(size, "position")));
             out.push(match most {
                 0 | 1 => d.help("leave `chunks` out"),
-                n => d.help(format!("at most `chunks {n}`")),
+                n => d.help(format!(
+                    "at most `chunks {n}`; or `stages` with the length of each, which may be 0"
+                )),
             });
             return;
         }

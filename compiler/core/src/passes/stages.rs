@@ -4,6 +4,7 @@
 
 use crate::layout::{Layout, Rule, RuleDim};
 use crate::passes::linear::linearized;
+use crate::passes::normalize::rebuild_in;
 use crate::step::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Graph, Id, Kind, Source};
@@ -86,7 +87,14 @@ pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
         of.is_some_and(|b| g.repeats[b.of].parent.is_none())
     };
     let (mut whole, mut carries): (BTreeMap<Id, Id>, BTreeSet<Id>) = Default::default();
-    for id in g.ids().filter(|id| given(g, *id)).collect::<Vec<_>>() {
+    // It is made where the loop ends: collectives keep this order, and what passes over microbatches read is there before the first.
+    let mut order: Vec<Id> = vec![];
+    for id in g.ids().collect::<Vec<_>>() {
+        order.push(id);
+        if !given(g, id) {
+            continue;
+        }
+        let made = g.nodes.len();
         (g.cursor, g.scope) = (g.node(id).origin.clone(), None);
         // A loop that runs backward ends on the first stage.
         let backward = g.boundary(id).is_some_and(|b| g.repeats[b.of].reverse);
@@ -98,6 +106,7 @@ pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
         let sum = g.cross(end, Crossing::Accumulate, carry);
         let sum = g.cast(sum, g.ty(id).dtype);
         whole.insert(id, sum);
+        order.extend(g.ids().skip(made));
     }
     for id in g.ids().filter(|id| !carries.contains(id)).collect::<Vec<_>>() {
         for x in &mut g.nodes[id].inputs {
@@ -107,5 +116,5 @@ pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
     for goal in &mut step.outputs {
         goal.id = whole.get(&goal.id).copied().unwrap_or(goal.id);
     }
-    linearized(step)
+    linearized(rebuild_in(&step, order.into_iter(), |g, node, _| g.push(node)))
 }

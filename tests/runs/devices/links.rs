@@ -1,0 +1,233 @@
+//! Links between the stages of a pipeline: what late messages change, how long stages wait, and what is said of a stage that is gone.
+
+use crate::support::options;
+use meshwright_comm::{
+    CallMoment, CallWatcher, FaultInjector, Group, InjectedFault, Tag, Timeouts, Transport, World,
+};
+use meshwright_core::training_step;
+use meshwright_exec::{
+    Cluster, ClusterOptions, ExecError, Finiteness, HostData, HostTensor, LocalInput, ProgramId, Provider,
+};
+use meshwright_plan::Plan;
+use meshwright_plan::actions::{PipelineSchedule, runs};
+use meshwright_train::{Project, ProjectOptions};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// A small GPT of so many layers, with a batch of eight.
+fn plan(mesh: &str, layout: &str, layers: usize) -> Plan {
+    let sizes = [("layers", layers), ("batch", 8), ("seq", 8), ("vocab", 40), ("d_ff", 8), ("d_head", 4)];
+    let of = ProjectOptions { preset: Some("tiny".into()), ..options("gpt", mesh, layout, &sizes) };
+    let loaded = Project::load(&of);
+    let project = loaded.project.unwrap_or_else(|| panic!("{layout}: {:?}", loaded.diagnostics));
+    project.compile(&training_step(&project.program).unwrap(), &loaded.sources).0.unwrap().plan
+}
+
+/// Devices whose transports are made of those of threads.
+fn cluster(
+    plan: &Plan,
+    timeouts: Timeouts,
+    of: impl Fn(
+        FaultInjector<meshwright_comm::ThreadsTransport>,
+    ) -> FaultInjector<meshwright_comm::ThreadsTransport>,
+) -> (Cluster, ProgramId) {
+    let ends = World::new(plan.mesh.devices(), timeouts).into_iter();
+    let ends = ends.map(|t| -> Box<dyn Transport> { Box::new(of(FaultInjector::new(t))) });
+    let options = ClusterOptions::on(meshwright_cpu::device());
+    let mut cluster = Cluster::with_transports(&plan.mesh, ends.collect(), &options).unwrap();
+    let id = cluster.load(Arc::new(plan.clone())).unwrap();
+    cluster.init_state(id, 1).unwrap();
+    (cluster, id)
+}
+
+/// A batch of ones.
+fn ones() -> Provider {
+    let one = |l: &LocalInput| {
+        let mut all = HostTensor::zeros(l.dtype, l.shape());
+        match &mut all.data {
+            HostData::F32(x) => x.fill(1.0),
+            HostData::I32(x) => x.fill(1),
+            _ => {}
+        }
+        all
+    };
+    Arc::new(move |_, leaves: &[LocalInput]| Ok(leaves.iter().map(one).collect()))
+}
+
+/// All parameters and moments after two steps.
+fn after_two_steps(cluster: &Cluster, id: ProgramId, plan: &Plan) -> Vec<(String, HostTensor)> {
+    for step in 1..=2 {
+        cluster.run(id, step, &ones()).unwrap();
+    }
+    let states = plan.program_inputs.iter().filter(|l| l.init.is_some());
+    states.map(|l| (l.name.clone(), cluster.state(&l.name).unwrap())).collect()
+}
+
+/// Holds the end of each call up until all of its members have posted it.
+fn meeting() -> CallWatcher {
+    type Posted = BTreeMap<(Vec<usize>, u64), usize>;
+    let all: Arc<(Mutex<Posted>, Condvar)> = Arc::default();
+    Arc::new(move |group: &Group, tag: &Tag, moment: CallMoment| {
+        let (posted, changed) = &*all;
+        let call = (group.ranks().to_vec(), tag.sequence);
+        let mut posted = posted.lock().unwrap();
+        match moment {
+            CallMoment::Posted => {
+                *posted.entry(call).or_default() += 1;
+                changed.notify_all();
+            }
+            CallMoment::Awaited => {
+                let there = |posted: &mut Posted| posted[&call] < group.ranks().len();
+                let waited = changed.wait_timeout_while(posted, Duration::from_secs(60), there).unwrap();
+                assert!(!waited.1.timed_out(), "{call:?} never meets");
+            }
+            CallMoment::Ended => {}
+        }
+    })
+}
+
+/// Where a message has not ended for its sender before the receiver is there, and all calls come late by chance, a step ends with the same bits.
+#[test]
+fn late_messages_that_hold_both_ends_change_no_bit() {
+    for (mesh, layout) in [
+        ("pipe=2", "layers -> pipe; microbatches 8; schedule gpipe"),
+        ("pipe=3", "layers -> pipe; microbatches 4"),
+        ("data=2,pipe=2", "batch -> data; layers -> pipe; microbatches 4; schedule zb_h1; params: * -> data"),
+        ("pipe=2", "layers -> pipe; microbatches 8; chunks 3"),
+        ("pipe=3", "layers -> pipe; microbatches 4; chunks 2; schedule zb_h1"),
+    ] {
+        let plan = plan(mesh, layout, 6);
+        let timeouts = || Timeouts::all(Duration::from_secs(120));
+        let (plain, id) = cluster(&plan, timeouts(), |t| t);
+        let expected = after_two_steps(&plain, id, &plan);
+        let numbers = |(_, x): &(String, HostTensor)| Finiteness::of(&x.data) == Finiteness::Finite;
+        assert!(expected.iter().all(numbers), "{layout}");
+        plain.shutdown();
+        for seed in 0..3 {
+            let meets = meeting();
+            let (late, id) = cluster(&plan, timeouts(), |t| {
+                let own = seed * 100 + t.rank() as u64;
+                t.with_delays(own, Duration::from_millis(2)).with_watcher(meets.clone())
+            });
+            assert!(after_two_steps(&late, id, &plan) == expected, "{layout}, {seed}");
+            late.shutdown();
+        }
+    }
+}
+
+/// A time of a forward pass; a backward pass takes twice as long.
+const UNIT: Duration = Duration::from_millis(120);
+
+/// Sleeps in each pass of a device without chunks: in one that needs a message when it has come, else before its own is sent.
+fn sleeper(stages: usize, slept: Arc<Mutex<Vec<Duration>>>) -> impl Fn(usize) -> CallWatcher {
+    move |rank| {
+        let slept = slept.clone();
+        Arc::new(move |group: &Group, _: &Tag, moment: CallMoment| {
+            let [from, to] = *group.ranks() else { return };
+            let (sends, forward) = (from == rank, from < to);
+            // The first stage begins forward passes, the last one backward passes.
+            let begins = rank == if forward { 0 } else { stages - 1 };
+            let now =
+                if sends { begins && moment == CallMoment::Posted } else { moment == CallMoment::Ended };
+            if now {
+                let begin = Instant::now();
+                std::thread::sleep(if forward { UNIT } else { 2 * UNIT });
+                slept.lock().unwrap()[rank] += begin.elapsed();
+            }
+        })
+    }
+}
+
+/// Devices that sleep in passes wait for each other as long as the formula says: (p - 1) of m + p - 1 passes.
+#[test]
+fn stages_wait_as_long_as_the_formula_says() {
+    for (p, m) in [(2, 4), (4, 4)] {
+        for schedule in ["gpipe", "1f1b"] {
+            let layout = format!("layers -> pipe; microbatches {m}; schedule {schedule}");
+            let plan = plan(&format!("pipe={p}"), &layout, p);
+            let formula = (p - 1) as f64 / (m + p - 1) as f64;
+            // A busy machine makes passes longer on some devices: of several tries the one with the least idle time counts.
+            let tries = (0..6).map(|_| {
+                let slept = Arc::new(Mutex::new(vec![Duration::ZERO; p]));
+                let sleeps = sleeper(p, slept.clone());
+                let (cluster, id) = cluster(&plan, Timeouts::all(Duration::from_secs(60)), |t| {
+                    let rank = t.rank();
+                    t.with_watcher(sleeps(rank))
+                });
+                cluster.run(id, 1, &ones()).unwrap();
+                slept.lock().unwrap().fill(Duration::ZERO);
+                let begin = Instant::now();
+                cluster.run(id, 2, &ones()).unwrap();
+                let whole = begin.elapsed().as_secs_f64() * p as f64;
+                cluster.shutdown();
+                let busy: Duration = slept.lock().unwrap().iter().sum();
+                // Every pass has slept once.
+                let least = UNIT * 3 * (p * m) as u32;
+                assert!(busy >= least, "{layout}: {busy:?} of {least:?}");
+                1.0 - busy.as_secs_f64() / whole
+            });
+            let mut least = f64::INFINITY;
+            for idle in tries {
+                least = least.min(idle);
+                if least <= 1.15 * formula {
+                    break;
+                }
+            }
+            assert!((0.85..=1.15).contains(&(least / formula)), "{layout}: {least:.3}, not {formula:.3}");
+        }
+    }
+}
+
+/// The error of the third step, in which something happens to the middle one of three stages.
+fn struck(fault: &InjectedFault) -> ExecError {
+    let plan = plan("pipe=3", "layers -> pipe; microbatches 4", 3);
+    let messages = runs(PipelineSchedule::OneForwardOneBackward, 3, 1, 4).unwrap()[1].len() as u64;
+    // Calls of a step: messages of both sides of all passes, and some collectives behind them.
+    let calls = Arc::new(Mutex::new(0u64));
+    let counted: CallWatcher = {
+        let calls = calls.clone();
+        Arc::new(move |_: &Group, _: &Tag, moment| {
+            *calls.lock().unwrap() += u64::from(moment == CallMoment::Posted);
+        })
+    };
+    let timeouts = |ms| Timeouts::all(Duration::from_millis(ms));
+    let (first, id) =
+        cluster(&plan, timeouts(60_000), |t| if t.rank() == 1 { t.with_watcher(counted.clone()) } else { t });
+    cluster_steps(&first, id, 1);
+    let after_one = *calls.lock().unwrap();
+    cluster_steps(&first, id, 2);
+    let each = *calls.lock().unwrap() - after_one;
+    first.shutdown();
+    assert!(each >= 2 * messages, "{each} calls");
+    let stalls = matches!(fault, InjectedFault::Stall(_));
+    let (second, id) = cluster(&plan, timeouts(if stalls { 900 } else { 60_000 }), |t| match t.rank() {
+        // In the middle of the passes of the third step.
+        1 => t.with_fault(after_one + each + messages, fault.clone()),
+        _ => t,
+    });
+    cluster_steps(&second, id, 1);
+    cluster_steps(&second, id, 2);
+    let error = second.run(id, 3, &ones()).unwrap_err();
+    second.shutdown();
+    error
+}
+
+fn cluster_steps(cluster: &Cluster, id: ProgramId, step: u64) {
+    cluster.run(id, step, &ones()).unwrap();
+}
+
+/// A stage that is gone is named, with the link over which its neighbors wait for it.
+#[test]
+fn a_middle_stage_that_is_gone_is_named() {
+    for fault in [InjectedFault::Fail, InjectedFault::Panic] {
+        let text = struck(&fault).to_string();
+        assert!(
+            text.contains("rank 1") && text.contains("step 3") && text.contains("line "),
+            "{fault:?}: {text}"
+        );
+    }
+    let text = struck(&InjectedFault::Stall(Duration::from_secs(3))).to_string();
+    let ends = ["rank 0 timed out", "rank 2 timed out"].iter().any(|end| text.contains(end));
+    assert!(ends && text.contains("waiting for rank 1") && text.contains("permute"), "{text}");
+}
