@@ -265,6 +265,14 @@ pub fn diagnose(step: &StepGraph, layout: &Layout) -> Vec<Diagnostic> {
     run(step, layout, (line_of, options), &mut |_, _| {}, |run, start| run.partitioned(start)).1
 }
 
+/// Whether an evaluation goes through the stages of a layout in the microbatches that it asks for, so that stages work at once.
+pub fn evaluates_in_microbatches(step: &StepGraph, layout: &Layout) -> bool {
+    let options = CompileOptions { verified: false, ..CompileOptions::default() };
+    let (line_of, options): (&LineOf, _) = (&|_| 0, options);
+    let taken = run(step, layout, (line_of, options), &mut |_, _| {}, |run, start| run.taken_in_parts(start));
+    taken.0.is_some_and(|step| step.graph.microbatches.is_some())
+}
+
 /// Runs passes on a step that is checked.
 fn run<T>(
     step: &StepGraph,
@@ -341,6 +349,12 @@ impl Run<'_, '_> {
         let p = &PIPELINE;
         let graph = p.graph.iter().try_fold(start, |g, pass| self.pass_if_needed(pass, g))?;
         self.pass(&p.partition, graph)
+    }
+
+    /// The passes before that of stages.
+    fn taken_in_parts(&mut self, start: StepGraph) -> Option<StepGraph> {
+        let mut passes = PIPELINE.graph.iter().take_while(|p| p.info.name != "stages");
+        passes.try_fold(start, |g, pass| self.pass(pass, g))
     }
 
     fn pipeline(&mut self, start: StepGraph) -> Option<Compiled> {

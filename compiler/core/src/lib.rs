@@ -21,7 +21,9 @@ pub mod step;
 pub mod verify;
 pub mod why;
 
-pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with, diagnose};
+pub use compile::{
+    CompileOptions, Compiled, PASSES, compile, compile_with, diagnose, evaluates_in_microbatches,
+};
 pub use layout::{Layout, check_devices, layout};
 pub use lowering::LossParts;
 pub use model_flops::{model_flops, model_flops_wide};

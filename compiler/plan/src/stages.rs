@@ -37,7 +37,7 @@ pub struct PipelinePasses<'p> {
 }
 
 impl Plan {
-    /// The passes of a training step whose layers are stages; `None` if they are not.
+    /// The passes of a step whose layers are stages: of an evaluation forward passes alone. `None` if microbatches pass no stages.
     pub fn pipeline_passes(&self) -> Option<PipelinePasses<'_>> {
         let (pipeline, parts) = (self.pipeline.as_ref()?, self.microbatches?);
         let stages = pipeline.axes.iter().map(|a| self.mesh.size(*a)).product();
@@ -50,8 +50,10 @@ impl Plan {
         };
         let over = self.loops().into_iter().filter(|l| l.dim == parts.over && staged(l));
         let loops: Vec<_> = [Pass::F, Pass::B, Pass::W].into_iter().zip(over).collect();
-        let runs = runs(pipeline.schedule, stages, pipeline.chunks, microbatches).ok()?;
-        (loops.len() > 1).then_some(PipelinePasses { pipeline, stages, microbatches, loops, runs })
+        let mut runs = runs(pipeline.schedule, stages, pipeline.chunks, microbatches).ok()?;
+        let made = |pass: Pass| loops.iter().any(|l| l.0 == pass);
+        runs.iter_mut().for_each(|list| list.retain(|run| made(run.pass)));
+        (!loops.is_empty()).then_some(PipelinePasses { pipeline, stages, microbatches, loops, runs })
     }
 
     /// A device of each stage of the pipeline, in order, or one device with the largest blocks.

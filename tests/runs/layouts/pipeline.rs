@@ -1,7 +1,7 @@
-//! Stages of a pipeline: any order of microbatches gives the same bits.
+//! Stages of a pipeline: any order of microbatches gives the same bits, and what is evaluated and predicted in stages is what one device gives.
 
 use crate::layouts::agree::agrees_within;
-use crate::support::{Trained, options, trained};
+use crate::support::{Trained, options, run, trained};
 use crate::training::text::tokenized;
 use meshwright_plan::DType;
 use meshwright_train::ProjectOptions;
@@ -69,5 +69,95 @@ fn chunks_train_as_one_device_does() {
         let parts = lines.split(';').next().unwrap();
         let [one, chunks] = [("", parts), (mesh, lines)].map(|(mesh, lines)| train(DType::F64, mesh, lines));
         agrees_within(&one, &chunks, lines, [1e-11, 1e-8]);
+    }
+}
+
+/// Arguments of a small model of text with six layers in `f64`, on the data and the run below a folder.
+fn arguments(verb: &str, model: &str, at: &Path, more: &[&str]) -> Vec<String> {
+    let path = |name: &str| at.join(name).display().to_string();
+    let mut args: Vec<String> =
+        [verb, model, "--preset", "tiny", "--data", &path("data")].map(Into::into).to_vec();
+    args.extend([if verb == "train" { "--run" } else { "--checkpoint" }.into(), path(model)]);
+    for (name, size) in SIZES.iter().filter(|(name, _)| *name != "places" || model == "gpt") {
+        args.extend(["--dim".into(), format!("{name}={size}")]);
+    }
+    let last = ["--precision", "f64", "--format", "json", "--cores", "1"];
+    args.extend(last.iter().chain(more).map(|s| String::from(*s)));
+    args
+}
+
+/// What a command prints, line by line.
+fn said(args: &[String]) -> Vec<serde_json::Value> {
+    let said = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(said.code, Some(0), "{args:?}: {}", said.err);
+    said.out.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+/// The parts of a batch go through the stages behind each other where a whole data set is evaluated, in parts and stages of any numbers.
+#[test]
+fn evaluations_in_stages_are_those_of_one_device() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
+    for model in ["gpt", "switch"] {
+        let of = |verb: &str, more: &[&str]| arguments(verb, model, dir.path(), more);
+        said(&of("train", &["--steps", "2", "--no-eval"]));
+        let (one, guesses) = (said(&of("eval", &[])), said(&of("predict", &[])));
+        let numbers = |all: &[serde_json::Value]| -> Vec<(String, f64)> {
+            let found = all[0].as_object().unwrap().iter().filter(|(name, _)| name.starts_with("eval_"));
+            found
+                .filter(|(name, _)| *name != "eval_seconds")
+                .map(|(n, v)| (n.clone(), v.as_f64().unwrap()))
+                .collect()
+        };
+        assert!(numbers(&one).len() > 2, "{one:?}");
+        for (mesh, layout, sends) in [
+            ("pipe=2", "layers -> pipe; microbatches 3", Some([3, 0])),
+            ("pipe=3", "layers -> pipe; microbatches 6; stages 1, 0, 5; schedule gpipe", None),
+            ("pipe=2", "layers -> pipe; microbatches 6; chunks 2", Some([12, 6])),
+            (
+                "data=2,pipe=2",
+                "batch -> data; layers -> pipe; microbatches 2; schedule zb_h1; params: * -> data",
+                Some([2, 0]),
+            ),
+            ("pipe=2,model=2", "layers -> pipe; heads, d_ff, vocab -> model; microbatches 4", Some([3, 0])),
+            ("pipe=2", "layers -> pipe", None),
+        ] {
+            // What all stages have alike may not be summed over microbatches in chunks.
+            if model == "switch" && layout.contains("chunks") {
+                continue;
+            }
+            let more = ["--mesh", mesh, "--layout", layout];
+            let staged = said(&of("eval", &more));
+            for ((name, a), (same, b)) in numbers(&one).iter().zip(numbers(&staged)) {
+                assert!(
+                    *name == same && (a - b).abs() <= 1e-12 * a.abs(),
+                    "{model}, {layout}: {name}: {a} and {b}"
+                );
+            }
+            assert_eq!(numbers(&one).len(), numbers(&staged).len());
+            // The first two lines say how long it took.
+            let told = |all: &[serde_json::Value]| {
+                all.iter().filter(|l| l.get("guess").is_some()).cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(told(&said(&of("predict", &more))), told(&guesses), "{model}, {layout}");
+            assert!(told(&guesses).len() > 10, "{guesses:?}");
+            let Some(sends) = sends else { continue };
+            let mut explain: Vec<String> =
+                ["explain", model, "--preset", "tiny", "--program", "eval", "--format", "json"]
+                    .map(Into::into)
+                    .to_vec();
+            explain.extend(
+                SIZES
+                    .iter()
+                    .filter(|s| s.0 != "places" || model == "gpt")
+                    .flat_map(|(n, s)| ["--dim".into(), format!("{n}={s}")]),
+            );
+            explain.extend(more.map(String::from));
+            let pipeline = said(&explain).remove(0)["pipeline"].clone();
+            let found: Vec<u64> =
+                pipeline["stages"].as_array().unwrap().iter().map(|s| s["sends"].as_u64().unwrap()).collect();
+            assert_eq!(found, sends, "{model}, {layout}");
+            assert_eq!(pipeline["stages"][0]["in_flight"], 1, "{pipeline}");
+        }
     }
 }

@@ -228,8 +228,13 @@ impl RandomBlock {
             stride *= *n as u64 * parts;
         }
         let Some(at) = by_example else { return Counting { first, strides } };
-        strides[at] = stride;
-        Counting { first: first_example.unwrap_or(0).wrapping_mul(stride), strides }
+        // Examples of a microbatch are as many apart as there are microbatches.
+        let (part, parts) = match self.parts {
+            Some((dim, parts)) if dim == at => (part as u64, parts as u64),
+            _ => (0, 1),
+        };
+        strides[at] = stride * parts;
+        Counting { first: first_example.unwrap_or(0).wrapping_add(part).wrapping_mul(stride), strides }
     }
 
     /// Count of the first element of a row of the block.

@@ -38,7 +38,8 @@ impl<'a> DeviceContext<'a> {
     /// Index of the dim of an operand that counts examples; none if it has none.
     pub fn examples_of(&self, operand: &Local) -> Option<usize> {
         let example = self.plan.inputs.first().and_then(|i| i.dims.first())?;
-        operand.at(*example)
+        let part = self.plan.microbatches.and_then(|m| operand.at(m.dim));
+        operand.at(*example).or(part)
     }
 
     /// Index of the dim of an operand that counts the examples of a microbatch, and the number of microbatches; none if it has no such dim.

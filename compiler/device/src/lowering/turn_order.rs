@@ -47,9 +47,6 @@ pub(super) fn in_order_of_schedule(
     };
     let found: Vec<usize> = (0..body.len()).filter(|at| over(&body[*at])).collect();
     let (Some(first), Some(last)) = (found.first().copied(), found.last().copied()) else { return Ok(body) };
-    if first == last {
-        return Ok(body);
-    }
     let turns = passes(plan, rank, pipeline)?;
     let (loops, parts) = taken(launches, found.iter().map(|at| body[*at]), chunks);
     // Launches between the loops that later passes need come before all loops; lifetimes that end there end after them.

@@ -136,7 +136,8 @@ fn with_weights(list: Vec<PassRun>, rank: usize) -> Vec<PassRun> {
 /// The most microbatches, counted once for each chunk, that a rank keeps residuals of: from the forward pass to the last pass that reads
 /// them.
 pub fn in_flight(list: &[PassRun]) -> usize {
-    held_at_once(list, Pass::F, if list.iter().any(|run| run.pass == Pass::W) { Pass::W } else { Pass::B })
+    let last = list.iter().map(|run| run.pass).max();
+    last.map_or(0, |last| held_at_once(list, Pass::F, last))
 }
 
 /// The most microbatches, counted once for each chunk, of which a rank has something that one pass makes and another one reads last.

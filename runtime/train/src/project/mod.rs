@@ -255,11 +255,18 @@ impl Project {
         if parts < 2 || !size.is_multiple_of(parts) || self.program.train.is_none() {
             return Ok(None);
         }
+        if self.layout.pipeline.is_some()
+            && let (Some(whole), _) = self.evaluation()
+            && meshwright_core::evaluates_in_microbatches(&whole.step, &self.layout)
+        {
+            return Ok(None);
+        }
         let name = self.example_dim().map_or("?", |d| d.1);
         let why = |what: &str| format!("an evaluation takes its batches of {size} whole: {what}");
-        let Ok(part) = self.with_batch(size / parts) else {
+        let Ok(mut part) = self.with_batch(size / parts) else {
             return Err(why(&format!("the model cannot be made for `{name}` = {}", size / parts)));
         };
+        part.layout.microbatches = None;
         let (whole, less) = (&self.program.graph, &part.program.graph.dims);
         if let Some(d) = whole.captured.iter().find(|d| whole.dims.size(**d) != less.size(**d)) {
             return Err(why(&format!("the model computes with the size of `{}`", whole.dims.name(*d))));

@@ -37,7 +37,9 @@ pub(crate) fn planned(
 ) -> Result<Option<(Batch, Layout)>, Box<Diagnostic>> {
     // A pipeline takes its batch in parts, if only in one.
     let one = layout.pipeline.as_ref().filter(|_| stages.is_some()).map(|p| (1, p.span));
-    let asked = layout.microbatches.or(one).filter(|_| step.program == "train");
+    // So does an evaluation, in order that stages work at once.
+    let evaluates = step.program == "eval" && stages.is_some();
+    let asked = layout.microbatches.or(one).filter(|_| step.program == "train" || evaluates);
     let Some((n, span)) = asked else { return Ok(None) };
     let Some(dim) = step.inputs.first().and_then(|i| i.dims.first().copied()) else {
         let d = Diagnostic::error(codes::E0313, "a model without inputs has no batch to take in parts");
@@ -45,10 +47,13 @@ pub(crate) fn planned(
     };
     let dims = &mut step.graph.dims;
     let (name, size) = (dims.name(dim).to_string(), dims.size(dim));
+    // The examples that batches leave over have other divisors.
+    let n =
+        if evaluates { (1..=n.min(size)).rev().find(|n| size.is_multiple_of(*n)).unwrap_or(1) } else { n };
     if n == 0 || !size.is_multiple_of(n) {
         return Err(Box::new(uneven(&name, size, n, span)));
     }
-    if n == 1 && stages.is_none() {
+    if n == 1 && (stages.is_none() || evaluates) {
         return Ok(None);
     }
     let free = |wanted: String| {
@@ -62,7 +67,7 @@ pub(crate) fn planned(
     let of_whole: Vec<_> = of_whole.map(|r| crate::layout::Rule { dim: RuleDim::Dim(whole), ..r }).collect();
     layout.rules.extend(of_whole);
     layout.loops.insert(over);
-    Ok(Some((Batch { n, parts: Microbatches { dim, over }, whole, span, stages }, layout)))
+    Ok(Some((Batch { n, parts: Microbatches { dim, over }, whole, span, stages, evaluates }, layout)))
 }
 
 fn uneven(name: &str, size: usize, n: usize, span: Span) -> Diagnostic {
@@ -82,11 +87,12 @@ fn uneven(name: &str, size: usize, n: usize, span: Span) -> Diagnostic {
         ))
 }
 
-/// Takes a step in parts.
+/// Takes a step in parts; an evaluation whose examples must meet stays whole.
 pub(crate) fn in_parts(step: &StepGraph, batch: &Batch, found: &mut Vec<Diagnostic>) -> Option<StepGraph> {
     let step = separate::separated(step, batch.parts.dim);
     match taken(&step, batch) {
         Ok(step) => Some(step),
+        Err(_) if step.program == "eval" => Some(step),
         Err(Untaken::Mixed(mixed)) => {
             found.push(told(&step, batch, &mixed));
             None

@@ -22,6 +22,8 @@ pub(crate) struct Batch {
     pub(super) span: Span,
     /// The stages that the parts pass.
     pub(super) stages: Option<Stages>,
+    /// They pass them forward alone.
+    pub(super) evaluates: bool,
 }
 
 pub(super) struct Rebuild<'a> {

@@ -1,4 +1,4 @@
-//! The loops over the parts of a batch in a step whose layers are stages of a pipeline.
+//! The loops over the parts of a batch in a step whose layers are stages of a pipeline. An evaluation has one, of forward passes.
 //!
 //! Before: one loop over the parts, in which a loop over the layers goes forward and another one backward. After: two loops over the parts, of the
 //! forward and of the backward passes. Read in order they are a step on one device (GPipe, Huang et al. 2019); a schedule takes their iterations in
@@ -27,18 +27,20 @@ enum StagePlace {
     Backward,
     /// On the first stage, behind the layers of the backward pass.
     FirstBackward,
+    /// On the last stage, behind the layers, where there is no backward pass.
+    LastForward,
     /// Behind all microbatches, of sums over them.
     Behind,
 }
 
-use StagePlace::{Backward, Behind, First, FirstBackward, Forward, Last};
+use StagePlace::{Backward, Behind, First, FirstBackward, Forward, Last, LastForward};
 
 impl StagePlace {
     /// The place whose loop is around it.
     fn around(self) -> Option<StagePlace> {
         match self {
             Forward | Backward | Behind => None,
-            First => Some(Forward),
+            First | LastForward => Some(Forward),
             Last | FirstBackward => Some(Backward),
         }
     }
@@ -88,30 +90,33 @@ fn placed(
     let refuse = |at: Id, why: &str| Err(NoPipeline { at, why: why.into() });
     let reversed = |item: &ScopeItem| matches!(item, ScopeItem::Loop(of) if g.repeats[*of].reverse);
     let (back, forth): (Vec<ScopeItem>, Vec<ScopeItem>) = loops.iter().partition(|item| reversed(item));
-    let ([layers], [backward]) = (&forth[..], &back[..]) else {
+    let passes = usize::from(!r.batch.evaluates);
+    let ([layers], true) = (&forth[..], back.len() == passes) else {
         let at = loops.first().map_or(Id(0), first_value);
         return refuse(
             at,
             "a microbatch goes through its layers otherwise than forward once and backward once",
         );
     };
+    let backward = back.first();
+    let last = if backward.is_some() { Last } else { LastForward };
     let item_of: BTreeMap<Id, ScopeItem> =
         mine.iter().flat_map(|item| levels.values[item].iter().map(|id| (*id, *item))).collect();
     let reads = |item: &ScopeItem| reads(r, item, levels, &item_of);
     let leaves = |x: Id, how: Crossing| g.boundary(x).is_some_and(|b| b.how == how);
-    let mut place: BTreeMap<ScopeItem, StagePlace> =
-        BTreeMap::from([(*layers, Forward), (*backward, Backward)]);
+    let mut place: BTreeMap<ScopeItem, StagePlace> = BTreeMap::from([(*layers, Forward)]);
+    place.extend(backward.map(|item| (*item, Backward)));
     // Values that are made of the layers' results.
-    for item in mine.iter().filter(|item| *item != layers && *item != backward) {
+    for item in mine.iter().filter(|item| *item != layers && Some(*item) != backward) {
         let mut found: BTreeSet<StagePlace> = BTreeSet::new();
         for x in reads(item) {
             let from = item_of[&x];
             if from == *layers && leaves(x, Crossing::Final) {
-                found.insert(Last);
+                found.insert(last);
             } else if from == *layers && leaves(x, Crossing::Accumulate) {
                 // Each stage has its own layers' part of the sum.
                 found.insert(Forward);
-            } else if from == *backward {
+            } else if Some(&from) == backward {
                 found.insert(if leaves(x, Crossing::Final) { FirstBackward } else { Backward });
             } else if let Some(known) = place.get(&from) {
                 found.insert(*known);
@@ -139,17 +144,18 @@ fn placed(
         });
     }
     let mut placed = Placed { place, item_of, layers: *layers };
-    placed.rest(r, mine, levels, *backward);
+    placed.rest(r, mine, levels, backward.copied());
     Ok(placed)
 }
 
 impl Placed {
     /// Places all else where it is read: at one end, or on each stage.
-    fn rest(&mut self, r: &Rebuild<'_>, mine: &[ScopeItem], levels: &Levels, backward: ScopeItem) {
+    fn rest(&mut self, r: &Rebuild<'_>, mine: &[ScopeItem], levels: &Levels, backward: Option<ScopeItem>) {
         let Placed { place, item_of, layers } = self;
         let g = r.old;
         let reads = |item: &ScopeItem| reads(r, item, levels, item_of);
-        for item in mine.iter().rev().filter(|item| **item != *layers && **item != backward) {
+        let last = if backward.is_some() { Last } else { LastForward };
+        for item in mine.iter().rev().filter(|item| **item != *layers && Some(**item) != backward) {
             if place.contains_key(item) {
                 continue;
             }
@@ -169,7 +175,7 @@ impl Placed {
                 let starts = read.iter().all(starts);
                 users.insert(match place.get(user) {
                     Some(Forward) if *user == *layers && starts => First,
-                    Some(Backward) if *user == backward && starts => Last,
+                    Some(Backward) if Some(*user) == backward && starts => Last,
                     Some(known) => *known,
                     None => Forward,
                 });
@@ -178,11 +184,11 @@ impl Placed {
             // What is summed over microbatches, and nothing else reads, is computed once.
             let summed =
                 users.is_empty() && levels.values[item].iter().all(|id| r.parts[*id] == BatchPart::Sum);
-            let here = match (users.is_empty(), first, users.iter().all(|p| *p == Last)) {
+            let here = match (users.is_empty(), first, users.iter().all(|p| *p == last)) {
                 _ if summed => First,
                 (false, true, _) if users.contains(&First) => First,
                 (false, true, _) => FirstBackward,
-                (false, _, true) => Last,
+                (false, _, true) => last,
                 _ => Forward,
             };
             place.insert(*item, here);
@@ -208,15 +214,20 @@ pub(super) fn make(
     let placed = placed(r, mine, levels, &stages)?;
     let over = r.batch.parts.over;
     let mut open: BTreeMap<StagePlace, Open> = BTreeMap::new();
-    for place in [Forward, Backward, First, Last, FirstBackward] {
+    let backward = placed.place.values().any(|place| *place == Backward);
+    let places: &[StagePlace] = match backward {
+        true => &[Forward, Backward, First, Last, FirstBackward],
+        false => &[Forward, First, LastForward],
+    };
+    for place in places.iter().copied() {
         let of = match place {
             Forward | Backward => r.new.repeat(over, false),
             First | FirstBackward => r.new.repeat(stages.first, false),
-            Last | Behind => r.new.repeat(stages.last, false),
+            Last | LastForward | Behind => r.new.repeat(stages.last, false),
         };
         let parent = place.around().and_then(|around| open[&around].of);
         r.new.repeats[of].parent = parent;
-        if place == Last {
+        if [Last, LastForward].contains(&place) {
             r.new.repeats[of].from = stages.from;
         }
         open.insert(place, Open { of: Some(of), ..Open::default() });
@@ -271,17 +282,18 @@ impl StagedLevel<'_, '_> {
                 let why = "it is read before it is made".into();
                 return Err(NoPipeline { at: x, why });
             }
+            (Forward, LastForward) if self.ends_layers(x) => {
+                let made = self.bring(x, from)?;
+                self.r.new.carry(self.scope(to), made)
+            }
             // An end reads the values around it as they are.
-            (Forward, First) | (Backward, Last | FirstBackward) => self.bring(x, from)?,
-            (First, Forward) | (Last, Backward) => self.end_gives(x, from),
+            (Forward, First | LastForward) | (Backward, Last | FirstBackward) => self.bring(x, from)?,
+            (First | LastForward, Forward) | (Last, Backward) => self.end_gives(x, from),
             (First, FirstBackward) => {
                 let kept = self.kept(x, First);
                 self.taken(kept, FirstBackward)
             }
-            (Forward, Last)
-                if item == Some(self.placed.layers)
-                    && self.r.old.boundary(x).is_some_and(|b| b.how == Crossing::Final) =>
-            {
+            (Forward, Last) if self.ends_layers(x) => {
                 let kept = self.kept_at_end(x);
                 self.taken(kept, Last)
             }
@@ -300,6 +312,12 @@ impl StagedLevel<'_, '_> {
         };
         self.know(x, to, made);
         Ok(made)
+    }
+
+    /// True for a value with which the loop over the layers ends, forward.
+    fn ends_layers(&self, x: Id) -> bool {
+        self.placed.item_of.get(&x) == Some(&self.placed.layers)
+            && self.r.old.boundary(x).is_some_and(|b| b.how == Crossing::Final)
     }
 
     fn know(&mut self, x: Id, at: StagePlace, made: Id) {
