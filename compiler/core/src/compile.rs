@@ -354,7 +354,7 @@ impl Run<'_, '_> {
     /// The passes before that of stages.
     fn taken_in_parts(&mut self, start: StepGraph) -> Option<StepGraph> {
         let mut passes = PIPELINE.graph.iter().take_while(|p| p.info.name != "stages");
-        passes.try_fold(start, |g, pass| self.pass(pass, g))
+        passes.try_fold(start, |g, pass| self.pass_if_needed(pass, g))
     }
 
     fn pipeline(&mut self, start: StepGraph) -> Option<Compiled> {
