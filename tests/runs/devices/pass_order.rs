@@ -180,7 +180,8 @@ impl Played<'_> {
             LaunchKind::Loop(of) => {
                 for turn in &of.turns {
                     if let Turn::Run { launch, position } = *turn {
-                        let at = at.within(self.plan, (of.dim, of.of_one_stage), position, of.positions.start);
+                        let at =
+                            at.within(self.plan, (of.dim, of.of_one_stage), position, of.positions.start);
                         self.launch(of.body[launch], at);
                     }
                 }
