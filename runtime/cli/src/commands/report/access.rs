@@ -121,6 +121,7 @@ fn is_meant(host: Option<&str>, port: u16) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
