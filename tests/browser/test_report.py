@@ -494,7 +494,7 @@ def unreadable_runs_are_told(driver):
 
 def running_runs_are_named(driver):
     sign = lambda: driver.find_element(By.CSS_SELECTOR, ".live").text
-    train = [BINARY, "train", "points/points.mw", "--data", "points/data", "--steps", "100000000", "--run", "going", "--quiet"]
+    train = [BINARY, "train", "points/points.mw", "--data", "points/data", "--steps", "100000000", "--run", "going"]
     training = subprocess.Popen(train, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(driver, lambda: sign() == "live: going")
