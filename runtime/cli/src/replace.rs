@@ -33,13 +33,13 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Checked<()> {
 /// into, is made.
 pub(crate) fn writable(path: &Path) -> Checked<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if path.ends_with(INDEX) && !folder.exists() {
-        std::fs::create_dir(folder).map_err(|e| unwritten(path, &e))?;
-    }
-    let why = match () {
-        () if path.is_dir() => "it is a folder".to_string(),
-        () if !folder.is_dir() => format!("there is no folder `{}`", folder.display()),
-        () => match ReplacingFile::beside(path) {
+    let makes = path.ends_with(INDEX) && !folder.exists();
+    let unmade = makes.then(|| std::fs::create_dir(folder).err()).flatten();
+    let why = match unmade {
+        Some(e) => format!("there is no folder `{}`, and it cannot be made: {e}", folder.display()),
+        None if path.is_dir() => "it is a folder".to_string(),
+        None if !folder.is_dir() => format!("there is no folder `{}`", folder.display()),
+        None => match ReplacingFile::beside(path) {
             Ok(_) => return Ok(()),
             Err(e) => e.to_string(),
         },

@@ -116,9 +116,10 @@ fn a_page_that_cannot_be_made_is_not_written() {
     let (code, _, err) = explain(&["--layout", DP, "--layout", "rowz -> c", "--html", "plan.html"]);
     assert_eq!(code, 1);
     assert!(err.contains("E0302") && err.contains("rowz"), "{err}");
-    for (file, why) in
-        [("nowhere/plan.html", "there is no folder `nowhere`"), ("nowhere/deeper/", "cannot be written")]
-    {
+    for (file, why) in [
+        ("nowhere/plan.html", "there is no folder `nowhere`"),
+        ("nowhere/deeper/", "there is no folder `nowhere/deeper`, and it cannot be made"),
+    ] {
         let (code, _, err) = explain(&["--html", file]);
         assert!(code == 1 && err.contains("E0516") && err.contains(file) && err.contains(why), "{err}");
     }
