@@ -5,19 +5,22 @@ use crate::engine::{Engine, panic_message};
 use crate::error::{ExecError, Place};
 use meshwright_comm::{Timeouts, Transport, flush_subnormals};
 use meshwright_gpu::load::Paths;
+use rayon::ThreadPool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
-/// A device of this process: a thread with an engine, which does one job after the other.
+/// A device of this process: a thread with an engine, which does one job after the other, and others that share its work.
 pub(super) struct Device {
     jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    /// Its threads end when it is gone and their work is done.
+    pool: Option<ThreadPool>,
+    threads: Vec<JoinHandle<()>>,
     /// Whether its answer has timed out: it is not waited for again.
     lost: AtomicBool,
     /// The number of the step that it was asked for last.
@@ -41,20 +44,20 @@ impl Device {
     /// It ends after the jobs that it has.
     pub(super) fn close(&mut self) {
         self.jobs = None;
+        self.pool = None;
     }
 
     /// Waits for its end, up to the limit. A thread that does not end lasts until the process ends.
     pub(super) fn join(&mut self, limit: Option<Duration>) {
         let begin = Instant::now();
         let too_long = || limit.is_some_and(|limit| begin.elapsed() > limit);
-        while limit.is_some() && self.thread.as_ref().is_some_and(|t| !t.is_finished()) && !too_long() {
+        let ended = |threads: &[JoinHandle<()>]| threads.iter().all(JoinHandle::is_finished);
+        while limit.is_some() && !ended(&self.threads) && !too_long() {
             std::thread::sleep(Duration::from_millis(2));
         }
-        if let Some(thread) =
-            self.thread.take_if(|t| !*self.lost.get_mut() && (limit.is_none() || t.is_finished()))
-        {
-            // The waiting job has reported the panic.
-            let _ = thread.join();
+        if !*self.lost.get_mut() && (limit.is_none() || ended(&self.threads)) {
+            // The waiting job has reported a panic.
+            self.threads.drain(..).for_each(|thread| drop(thread.join()));
         }
     }
 
@@ -112,22 +115,13 @@ pub(super) fn spawn(
     let (jobs, inbox) = channel::<Job>();
     let (ready, started) = channel::<Result<Arc<AtomicU64>, String>>();
     let body = move || {
-        flush_subnormals();
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(move |i| format!("device-{rank}.{i}"))
-            .use_current_thread()
-            .build();
-        let made = match &pool {
-            Ok(_) => collectives
-                .over(end, &kind, timeouts, libraries.clone())
-                .and_then(|end| Engine::on(&kind, end, &libraries))
-                .map_err(|e| match e {
-                    ExecError::Start { message, .. } => message,
-                    other => other.to_string(),
-                }),
-            Err(e) => Err(e.to_string()),
-        };
+        let made = collectives
+            .over(end, &kind, timeouts, libraries.clone())
+            .and_then(|end| Engine::on(&kind, end, &libraries))
+            .map_err(|e| match e {
+                ExecError::Start { message, .. } => message,
+                other => other.to_string(),
+            });
         let (mut engine, told) = match made {
             Ok(engine) => {
                 let told = ready.send(Ok(engine.asked()));
@@ -146,19 +140,46 @@ pub(super) fn spawn(
             job(&mut engine);
         }
     };
-    let failed = |message: String| ExecError::Start { rank, message };
-    let thread = std::thread::Builder::new()
-        .name(format!("device-{rank}"))
-        .spawn(body)
-        .map_err(|e| failed(e.to_string()))?;
+    let (pool, threads) = threads_of(rank, threads).map_err(|message| ExecError::Start { rank, message })?;
+    let body = Mutex::new(Some(body));
+    pool.spawn_broadcast(move |context| {
+        let body = if context.index() == 0 { body.lock().ok().and_then(|mut b| b.take()) } else { None };
+        if let Some(body) = body {
+            // Whoever waits for an answer learns that there is none.
+            let _ = catch_unwind(AssertUnwindSafe(body));
+        }
+    });
     Ok(Starting {
         rank,
         device: Device {
             jobs: Some(jobs),
-            thread: Some(thread),
+            pool: Some(pool),
+            threads,
             lost: AtomicBool::new(false),
             asked: Arc::default(),
         },
         started,
     })
+}
+
+/// The threads of a device. The first is the device's own; a thread from elsewhere that took its place would leave
+/// the memory of the pool behind.
+fn threads_of(rank: usize, threads: usize) -> Result<(ThreadPool, Vec<JoinHandle<()>>), String> {
+    let mut started = Vec::new();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .spawn_handler(|thread| {
+            let name = match thread.index() {
+                0 => format!("device-{rank}"),
+                other => format!("device-{rank}.{other}"),
+            };
+            let body = move || {
+                flush_subnormals();
+                thread.run();
+            };
+            started.push(std::thread::Builder::new().name(name).spawn(body)?);
+            Ok(())
+        })
+        .build();
+    pool.map(|pool| (pool, started)).map_err(|e| e.to_string())
 }
