@@ -3,8 +3,8 @@
 
 use crate::args::{Cli, Command, Format};
 use crate::commands::train::prepared;
-use crate::output::console::{Console, TextSink};
-use crate::{panics, run, signals, stop};
+use crate::output::console::{Console, LAST_WORDS, TextSink};
+use crate::{connection, panics, run, signals, stop};
 use clap::Parser;
 use meshwright_diag::Sources;
 use meshwright_train::{Failure, Project, TrainOptions};
@@ -56,6 +56,17 @@ pub fn answer(words: &[OsString], out: TextSink) -> Reply {
 /// Has what [`answer`] does end as Ctrl-C would: a training and the runs of a sweep with their checkpoints.
 pub fn ask_to_stop() {
     signals::ask_to_stop();
+}
+
+/// Leaves the processes that this one is connected with, which waits until they have come to this too; where the program has failed, it
+/// ends all of them.
+pub fn leave(failed: bool) {
+    let Some(processes) = connection::taken() else { return };
+    if failed {
+        processes.abort("its program failed");
+        std::thread::sleep(LAST_WORDS);
+        stop::end_all(stop::DIAGNOSED);
+    }
 }
 
 fn parsed(words: &[OsString]) -> Result<Command, Reply> {

@@ -1,6 +1,7 @@
 //! How this process was started: alone, or by a launcher as one of several, and what that makes of `--transport`.
 
 use crate::args::{CollectivesChoice, DeviceChoice, DevicesArgs, TransportChoice};
+use crate::connection::connection;
 use crate::gpus;
 use crate::output::console::Console;
 #[cfg(feature = "mpi")]
@@ -104,9 +105,10 @@ pub(crate) fn devices_of(
             if let Some(launched) = &launched {
                 console.speaks_for(launched.rank, launched.size);
             }
-            let processes = connect((args.deterministic, timeouts), each, launched.as_ref(), console);
-            match processes {
-                Ok((processes, local)) => (Arc::new(processes), local),
+            let asked = (args.deterministic, timeouts);
+            let connect = || connect(asked, each, launched.as_ref(), console);
+            match connection((args.deterministic, timeouts, each), connect) {
+                Ok(found) => found,
                 // What all processes meet alike is said once; and not by one that is killed before it has.
                 Err(Failure::Diagnostics(_)) if launched.as_ref().is_some_and(|l| !l.speaks()) => {
                     std::thread::sleep(Duration::from_millis(300));

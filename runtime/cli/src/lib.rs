@@ -10,6 +10,7 @@ mod commands;
 mod compare;
 mod complete;
 mod condition;
+mod connection;
 pub mod embedded;
 mod gpus;
 mod launch;

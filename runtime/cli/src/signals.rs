@@ -109,6 +109,11 @@ pub(crate) fn left_to_caller() {
     STOP.store(false, Ordering::Relaxed);
 }
 
+/// Whether they are.
+pub(crate) fn are_left_to_caller() -> bool {
+    ANOTHERS.load(Ordering::Relaxed)
+}
+
 /// What is going on is to end as Ctrl-C would have it.
 pub(crate) fn ask_to_stop() {
     STOP.store(true, Ordering::Relaxed);
@@ -117,7 +122,7 @@ pub(crate) fn ask_to_stop() {
 fn handled() -> &'static io::Result<()> {
     static HANDLER: OnceLock<io::Result<()>> = OnceLock::new();
     static NONE: io::Result<()> = Ok(());
-    if ANOTHERS.load(Ordering::Relaxed) {
+    if are_left_to_caller() {
         return &NONE;
     }
     HANDLER.get_or_init(|| {

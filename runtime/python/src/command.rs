@@ -28,6 +28,14 @@ pub(crate) fn stop() {
     embedded::ask_to_stop();
 }
 
+/// Leaves the processes that this one is connected with; ends them where the program has failed.
+#[pyfunction]
+pub(crate) fn leave(py: Python<'_>, failed: bool) {
+    if not_forked(py).is_ok() {
+        py.detach(|| embedded::leave(failed));
+    }
+}
+
 /// Answers the words of a command line: what it prints, and what it says beside that. AnswerWriter go to `each` instead, where that is given.
 ///
 /// Raises what the command would say where it fails, and what `each` raises, which ends the command.

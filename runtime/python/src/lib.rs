@@ -18,6 +18,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(command::stop, module)?)?;
     module.add_function(wrap_pyfunction!(command::answer, module)?)?;
+    module.add_function(wrap_pyfunction!(command::leave, module)?)?;
     module.add_class::<session::Session>()?;
     module.add_class::<batches::Batches>()
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a process waits before it ends after a failure that the others do not know of, for them to say what they know.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Standard output: as wide and as high as the terminal is, or as COLUMNS and LINES say.
 fn screen(terminal: bool, color: bool) -> Screen {

@@ -38,14 +38,22 @@ impl<'a> From<&'a str> for About<'a> {
 /// This process among the processes of a mesh: its devices' ends of the transport, and a transport between processes.
 pub struct Processes {
     wire: Option<Wire>,
-    /// This process's ends, until a cluster takes them.
-    ends: Mutex<Option<Vec<Box<dyn Transport>>>>,
+    /// This process's ends, for a cluster.
+    ends: Mutex<DeviceEnds>,
     /// The devices of each process.
     ranks: Vec<Range<usize>>,
     /// Number of processes on this one's cores, itself included.
     neighbors: usize,
     agreed_to_end: AtomicBool,
     first_step_done: AtomicBool,
+}
+
+/// The ends of a process's devices.
+enum DeviceEnds {
+    /// Until a cluster takes them.
+    Own(Option<Vec<Box<dyn Transport>>>),
+    /// That of the only device, for one cluster after the other; none while one has it.
+    Shared(Box<dyn Fn() -> Option<Box<dyn Transport>> + Send>),
 }
 
 struct Wire {
@@ -86,7 +94,7 @@ impl Processes {
     pub fn alone() -> Processes {
         Processes {
             wire: None,
-            ends: Mutex::new(None),
+            ends: Mutex::new(DeviceEnds::Own(None)),
             ranks: vec![],
             neighbors: 1,
             agreed_to_end: AtomicBool::new(false),
@@ -120,7 +128,7 @@ impl Processes {
         };
         let mut processes = Processes {
             wire: Some(wire),
-            ends: Mutex::new(Some(ends)),
+            ends: Mutex::new(DeviceEnds::Own(Some(ends))),
             ranks: vec![],
             neighbors: 1,
             agreed_to_end: AtomicBool::new(false),
@@ -152,7 +160,10 @@ impl Processes {
         let failed = |message: String| ExecError::Start { rank, message };
         let group = Group::world(size, rank).map_err(|e| failed(e.to_string()))?;
         let (device, wire) = shared(end);
-        Processes::connected(vec![Box::new(device)], Box::new(wire), group)
+        let lent = device.lent();
+        let mut processes = Processes::connected(vec![Box::new(device)], Box::new(wire), group)?;
+        processes.ends = Mutex::new(DeviceEnds::Shared(Box::new(lent)));
+        Ok(processes)
     }
 
     /// Number of processes.
@@ -190,9 +201,12 @@ impl Processes {
         self.neighbors
     }
 
-    /// This process's ends of the transport of devices, once.
+    /// This process's ends of the transport of devices: of several devices once, that of one while no other cluster has it.
     pub(crate) fn take_ends(&self) -> Option<Vec<Box<dyn Transport>>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).take()
+        match &mut *self.ends.lock().unwrap_or_else(PoisonError::into_inner) {
+            DeviceEnds::Own(ends) => ends.take(),
+            DeviceEnds::Shared(lent) => lent().map(|end| vec![end]),
+        }
     }
 
     /// Ends all processes, and says why. Does nothing where all have agreed to end, or there is but one.

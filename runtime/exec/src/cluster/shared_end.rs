@@ -20,6 +20,19 @@ pub(crate) fn shared<T: Transport>(end: T) -> (SharedEnd<T>, SharedEnd<T>) {
     (share(end.clone()), share(end))
 }
 
+impl<T: Transport + 'static> SharedEnd<T> {
+    /// Gives shares for a device like this one: one at a time, and none while this one is there.
+    pub(crate) fn lent(&self) -> impl Fn() -> Option<Box<dyn Transport>> + Send + use<T> {
+        let (end, rank, size, aborter) = (self.end.clone(), self.rank, self.size, self.aborter.clone());
+        move || {
+            // The share of the process, and the one from which these come.
+            let free = Arc::strong_count(&end) <= 2;
+            let share = || SharedEnd { end: end.clone(), rank, size, aborter: aborter.clone() };
+            free.then(|| Box::new(share()) as Box<dyn Transport>)
+        }
+    }
+}
+
 impl<T> SharedEnd<T> {
     fn end(&self) -> MutexGuard<'_, T> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)

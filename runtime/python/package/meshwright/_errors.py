@@ -33,6 +33,8 @@ class MeshwrightError(Exception):
 
 def failed(exit_code: int, said: str, diagnostics: list[str]) -> MeshwrightError:
     """The exception of a command that ended like this."""
+    # Of several processes one says what all have met with.
+    said = said or "error: another process raises what is wrong"
     return MeshwrightError(said, [json.loads(d) for d in diagnostics], exit_code)
 
 

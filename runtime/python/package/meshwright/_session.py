@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,16 +17,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Session:
-    """A project on its devices, which are threads. `with` closes it; one that is dropped ends its threads too.
+_open: weakref.WeakSet[Session] = weakref.WeakSet()
 
-    Several sessions may be open at once. The interpreter is free while devices compute. Ctrl-C is raised when the step at hand is
+
+@atexit.register
+def _leave() -> None:
+    """Ends MPI in order, for which no session may be open; a program that has failed ends the others, which would wait for it."""
+    if getattr(sys, "last_value", None) is not None:
+        _native.leave(True)
+    for session in list(_open):
+        session.close()
+    _native.leave(False)
+
+
+class Session:
+    """A project on its devices, which are threads, or the processes of `mpirun`. `with` closes it; one that is dropped ends its threads too.
+
+    Several sessions may be open at once where devices are threads. The interpreter is free while devices compute. Ctrl-C is raised when the step at hand is
     done, and the session goes on.
     """
 
     def __init__(self, words: list[str], keep: object = None) -> None:
         self._session = _native.Session(words)
         self._keep = keep
+        _open.add(self)
         self._inputs = {name: (dims, shape, dtype, size) for name, dims, shape, dtype, size in self._session.inputs()}
 
     @property
@@ -55,7 +72,7 @@ class Session:
         return self._session.predict(self._taken(batch), list(outputs), list(values))
 
     def parameters(self) -> dict[str, NDArray[Any]]:
-        """All parameters by path, whole, in declared order. Those in half types are float32."""
+        """All parameters by path, whole, in declared order; of several processes the first has them. Those in half types are float32."""
         return {path: values for path, _, values in self._session.parameters()}
 
     def load(

@@ -1,5 +1,6 @@
 //! The folder of a run that was stepped by another program: what `eval`, `predict`, `generate` and `--init` read.
 
+use crate::devices::consensus::agree_on_result;
 use crate::devices::snapshot;
 use crate::failure::Failure;
 use crate::stepping::StepSession;
@@ -7,6 +8,7 @@ use crate::training::TrainOptions;
 use crate::training::history::HistoryEvent;
 use crate::training::run_description::settings_of;
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_files::tensor::RawTensor;
 use meshwright_runs::RunCosts;
 use meshwright_runs::checkpoint::{Meta, not_finite};
 use meshwright_runs::metrics_log::Stands;
@@ -20,9 +22,19 @@ impl StepSession {
     /// # Errors
     /// E0510 and E0511 where the folder cannot be used, E0514 where a parameter is not finite or the checkpoint cannot be written.
     pub fn save(&mut self, path: &Path) -> Result<(), Failure> {
-        let before = self.saved.as_ref().filter(|s| s.0 == path).map(|s| s.1);
+        let processes = self.cluster.processes().clone();
         let tensors = snapshot(&self.cluster)?;
-        if let Some(name) = not_finite(&tensors) {
+        let written = processes.on_first("the checkpoint".into(), || self.write(path, &tensors))?;
+        agree_on_result(&processes, "the checkpoint", written.unwrap_or(Ok(())))?;
+        self.events.clear();
+        self.saved = Some((path.into(), self.steps));
+        Ok(())
+    }
+
+    /// Writes what the first process has of all.
+    fn write(&self, path: &Path, tensors: &[(String, RawTensor)]) -> Result<(), Failure> {
+        let before = self.saved.as_ref().filter(|s| s.0 == path).map(|s| s.1);
+        if let Some(name) = not_finite(tensors) {
             let message = format!("the checkpoint cannot be written: `{name}` is not finite");
             return Err(Diagnostic::error(codes::E0514, message).into());
         }
@@ -40,14 +52,12 @@ impl StepSession {
             log.append(&event.line(), event)?;
         }
         log.sync()?;
-        self.events.clear();
         if before != Some(self.steps) {
             let log = Some(log.mark());
             let meta = Meta { log, ..Meta::new(&self.project.program.model, self.steps, 0, 0, self.seed) };
             let store = run.checkpoints()?.keeping(self.options.saves.keep);
             store.save(&meta, tensors.iter().map(|(n, t)| (n.as_str(), t)))?;
         }
-        self.saved = Some((path.into(), self.steps));
         Ok(())
     }
 
