@@ -1,13 +1,14 @@
 """The page of a plan: its list by keyboard, values on the mesh, memory and time, two layouts, and models of many devices."""
 
+import html
 import json
 import os
 import sys
 import time
 from pathlib import Path
 
-from browser import (WIDTHS, browser, can_fail, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said, shot,
-                     stands_alone, theme)
+from browser import (WIDTHS, browser, can_fail, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said, settled, shot,
+                     stands_alone, theme, theme_of)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
@@ -418,13 +419,41 @@ def both_themes_and_widths(driver):
         quiet(driver)
 
 
+def in_a_notebook_it_has_the_theme_of_the_notebook(driver):
+    """Several in one page, each in a frame; a page that is switched leaves the others as they are."""
+    frame = f'<iframe style="width: 100%; height: 20em" srcdoc="{html.escape(Path(made("framed.html", *MLP, "--layout", DP)).read_text())}"></iframe>'
+    for color, of_notebook, other in (("#111111", "dark", "light"), ("white", "light", "dark")):
+        Path("notebook.html").write_text(f'<body style="background: {color}"><div>{frame}</div>{frame}</body>')
+        driver.get(Path("notebook.html").resolve().as_uri())
+
+        def themes():
+            found = []
+            for n in range(2):
+                driver.switch_to.frame(n)
+                settled(driver)
+                found.append(theme_of(driver))
+                driver.switch_to.default_content()
+            return found
+
+        assert themes() == [of_notebook] * 2
+        shot(driver, f"plan-framed-{of_notebook}")
+        driver.switch_to.frame(1)
+        theme(driver)
+        driver.switch_to.default_content()
+        assert themes() == [of_notebook, other]
+        # The notebook's own theme is switched.
+        driver.execute_script("document.body.style.background = arguments[0]", "white" if of_notebook == "dark" else "#111111")
+        assert themes() == [other] * 2
+        quiet(driver)
+
+
 TESTS = [
     a_page_of_two_layouts_is_drawn, the_switch_marks_what_differs, the_list_is_gone_through_by_keyboard, values_are_drawn_on_the_mesh,
     charts_can_be_used, times_are_estimates_at_rates_that_are_told, loops_are_folded, labels_of_loops_do_not_overlap, halos_are_told, any_number_of_axes_and_devices,
     one_device_has_nothing_to_compare, launches_lead_to_their_steps,
 ]
 # Where a width is nothing new.
-ONCE = [paper_holds_all_of_it, both_themes_and_widths]
+ONCE = [paper_holds_all_of_it, in_a_notebook_it_has_the_theme_of_the_notebook, both_themes_and_widths]
 
 with browser() as opened:
     for width, test in [(width, test) for width in WIDTHS for test in TESTS] + [(1280, test) for test in ONCE]:

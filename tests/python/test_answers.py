@@ -37,6 +37,11 @@ def test_a_comparison_has_the_numbers_of_the_command():
     assert [(r["batch"], r["mesh"]) for r in sizes] == [(100, "data=2"), (100, "data=4"), (200, "data=2"), (200, "data=4")]
 
 
+def test_tables_are_shown_with_digits_that_can_be_read():
+    shown = mw.Table([{"name": "a<b", "loss": 2.362640857696533, "step": 12345678}])._repr_html_()
+    assert shown == "<table><tr><th>name</th><th>loss</th><th>step</th></tr><tr><td>a&lt;b</td><td>2.36264</td><td>12345678</td></tr></table>"
+
+
 def test_a_model_can_be_a_text():
     found = mw.Project(mw.Model(MODEL)).explain()
     assert "logits" in {v["value"] for v in found.data["values"]}

@@ -47,8 +47,12 @@ class Table:
     def _repr_html_(self) -> str:
         import html
 
+        def text(value: Any) -> str:
+            # `rows` have all digits.
+            return html.escape(format(value, ".6g") if isinstance(value, float) else str(value))
+
         def row(tag: str, values: Iterable[Any]) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(str(v))}</{tag}>" for v in values) + "</tr>"
+            return "<tr>" + "".join(f"<{tag}>{text(v)}</{tag}>" for v in values) + "</tr>"
 
         shown = (row("td", (r.get(c, "") for c in self.columns)) for r in self.rows)
         return f"<table>{row('th', self.columns)}{''.join(shown)}</table>"

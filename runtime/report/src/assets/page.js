@@ -406,8 +406,19 @@ const page = (() => {
   };
 
   const system = matchMedia("(prefers-color-scheme: dark)");
-  root.dataset.theme = system.matches ? "dark" : "light";
-  system.addEventListener("change", () => setTheme(system.matches ? "dark" : "light"));
+  // A notebook has a theme of its own, and the page in a frame: what is behind the frame says which.
+  const frame = window.frameElement;
+  const isDark = () => {
+    for (let at = frame; at; at = at.parentElement) {
+      const [red, green, blue, opacity = 1] = getComputedStyle(at).backgroundColor.match(/[\d.]+/g).map(Number);
+      if (opacity > 0.5) return 0.3 * red + 0.6 * green + 0.1 * blue < 128;
+    }
+    return system.matches;
+  };
+  const follow = () => setTheme(isDark() ? "dark" : "light");
+  follow();
+  system.addEventListener("change", follow);
+  if (frame) new MutationObserver(follow).observe(frame.ownerDocument.body, { attributes: true });
   const button = document.getElementById("theme");
   button.setAttribute("aria-label", "Switch between light and dark");
   button.addEventListener("click", () => setTheme(dark() ? "light" : "dark"));
