@@ -306,6 +306,7 @@ fn on_a_gpu(half: (DType, f64), name: &str, has: Features) {
             // The last device has nothing.
             let some = |dims: &[Dim]| dims[1..3].iter().map(|d| way(&[4], vec![to(*d, &[0])])).collect();
             check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
+            crate::rings::on_a_gpu(half, name, has, &mut devices);
         }
     });
     for kernel in ["AttentionForward", "AttentionQueryGrad", "AttentionKeyGrad"] {

@@ -3,9 +3,11 @@
 
 use crate::attention::{ALL, Features, HALVES, check, check_half, each, equations};
 use crate::devices::{Devices, free, layout, plan, to};
-use crate::split::{Way, way};
+use crate::split::{Way, planned as planned_in, way};
 use crate::subject::step;
+use meshwright_core::StepGraph;
 use meshwright_core::lowering::verify_plan;
+use meshwright_device::target::Target;
 use meshwright_diag::Span;
 use meshwright_plan::{AttentionPart, Collective, DType, Dim, Plan, Prim};
 
@@ -13,6 +15,11 @@ use meshwright_plan::{AttentionPart, Collective, DType, Dim, Plan, Prim};
 fn around(devices: usize, dims: &[Dim]) -> Way {
     let [_, seq, key, ..] = dims[..] else { panic!() };
     Way { rings: vec![key], ..way(&[devices], vec![to(seq, &[0]), free(key, &[0])]) }
+}
+
+/// The same with positions in zigzag order.
+fn zigzag(devices: usize, dims: &[Dim]) -> Way {
+    Way { zigzag: dims[1..3].to_vec(), ..around(devices, dims) }
 }
 
 /// The same with another dim over an axis before it.
@@ -49,22 +56,63 @@ fn shards_without_any_score_add_nothing() {
     for has in [infinite, Features { causal: true, padded: false, ..infinite }] {
         check("-inf", DType::F64, [2, 7, 7, 5], has, &mut Devices::default(), &ways);
         check("-inf", DType::F32, [2, 7, 7, 5], has, &mut Devices::of(meshwright_burn::device()), &ways);
+        let mut launched = Devices::of(meshwright_burn::reference());
+        check_half("-inf", HALVES[0], [2, 7, 7, 16], has, &mut launched, &ways);
     }
 }
 
-/// Where there is no kernel that goes on with what other keys have given: by plain operations, also on targets that have kernels for the rest.
+/// Where there is no kernel: plain operations, which go on with what other keys have given.
 #[test]
 fn attention_around_a_ring_in_plain_operations() {
     let mut devices = Devices::of(meshwright_burn::device());
     for (name, has) in each() {
         check(name, DType::F64, [2, 7, 7, 5], has, &mut devices, &ways);
     }
-    let some = |dims: &[Dim]| [2, 4].map(|n| around(n, dims)).into();
+}
+
+/// Every turn has a kernel of GPUs: those after the first begin with what other keys have given.
+fn launched(step: &StepGraph, way: fn(usize, &[Dim]) -> Way, devices: usize) {
+    let dims: Vec<Dim> = step.graph.dims.iter().map(|(d, _)| d).collect();
+    let plan = planned_in(step, &way(devices, &dims)).unwrap();
+    let device = meshwright_device::compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
+    assert!(device.attention_without_kernel.is_empty(), "{:?}", device.attention_without_kernel);
+    let kernels = device.launches.iter().filter(|l| l.kind.name() == "attention").count();
+    assert_eq!(kernels, 2 * devices, "a launch for each turn, forward and backward");
+}
+
+#[test]
+fn attention_around_a_ring_as_a_gpu_launches_it() {
     let mut devices = Devices::of(meshwright_burn::reference());
     for half in HALVES {
         for (name, has) in each() {
-            check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
+            let step = check_half(name, half, [2, 7, 7, 16], has, &mut devices, &ways);
+            launched(&step, around, 3);
+            let step =
+                check_half(name, half, [2, 12, 12, 16], has, &mut devices, &|dims| vec![zigzag(3, dims)]);
+            launched(&step, zigzag, 3);
         }
+        // Dropout is drawn ahead, and decided tiles are left out.
+        check_half("tiles", half, [1, 140, 140, 16], ALL, &mut devices, &|dims| vec![around(2, dims)]);
+    }
+}
+
+/// The same by the kernels themselves: shards that end within tiles and at their ends, empty ones, and heads over another axis.
+#[cfg(feature = "cuda")]
+pub(crate) fn on_a_gpu(half: (DType, f64), name: &str, has: Features, devices: &mut Devices) {
+    let mut alike = |has, sizes, ways: &dyn Fn(&[Dim]) -> Vec<Way>| {
+        check_half(&format!("{name} around a ring {sizes:?}"), half, sizes, has, devices, ways)
+    };
+    launched(&alike(has, [1, 130, 130, 32], &|dims| vec![around(3, dims)]), around, 3);
+    alike(has, [2, 5, 5, 16], &|dims| vec![around(4, dims), within(2, dims, dims[3])]);
+    // Ranges that tiles end in, of eights that share a counter of the generator and not.
+    for (devices, size) in [(2, 256), (3, 132), (2, 160)] {
+        launched(&alike(has, [1, size, size, 32], &|dims| vec![zigzag(devices, dims)]), zigzag, devices);
+    }
+    if has.causal != has.padded {
+        // Shards have no score for some rows, in turns before the first that has and behind it.
+        let has = Features { infinite: true, ..has };
+        alike(has, [2, 5, 5, 16], &|dims| vec![around(4, dims)]);
+        alike(has, [2, 70, 70, 16], &|dims| vec![around(3, dims)]);
     }
 }
 

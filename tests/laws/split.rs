@@ -190,19 +190,7 @@ pub(crate) fn same_step(
             let rules: Vec<String> = w.rules.iter().map(|r| say(r, &w.mesh, &graph.dims)).collect();
             format!("{name} on {}, `{}`: {what}", w.mesh.describe(), rules.join("; "))
         };
-        let mut layout = layout(&w.mesh, w.rules.clone());
-        layout.rings = w.rings.iter().map(|d| (*d, Span::default())).collect();
-        let order = |d: &Dim| OrderRule { dim: *d, axes: vec![Axis(0)], span: Span::default() };
-        layout.orders = w.zigzag.iter().map(order).collect();
-        // Training alone puts positions in another order; what is drawn is that of a program that does not train.
-        let program = if w.zigzag.is_empty() { step.program } else { "train" };
-        let ordered = StepGraph { program, ..step.clone() };
-        let plan = match plan(&ordered, &layout, true) {
-            Ok(p) => Plan { program: step.program.into(), ..p.plan },
-            Err(Refused::Bug(e)) => return Err(at(e)),
-            Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),
-        };
-        let out = devices.run(plan, inputs, states).map_err(&at)?;
+        let out = devices.run(planned(step, w).map_err(&at)?, inputs, states).map_err(&at)?;
         for (goal, id, want) in outputs {
             let ty = graph.ty(*id);
             let (got, dims) = out.get(*goal).ok_or_else(|| at(format!("no result `{goal}`")))?;
@@ -227,6 +215,22 @@ pub(crate) fn same_step(
         }
     }
     Ok(ways.len())
+}
+
+/// The Plan of a step that is split in one way, or why there is none.
+pub(crate) fn planned(step: &StepGraph, w: &Way) -> Result<Plan, String> {
+    let mut layout = layout(&w.mesh, w.rules.clone());
+    layout.rings = w.rings.iter().map(|d| (*d, Span::default())).collect();
+    let order = |d: &Dim| OrderRule { dim: *d, axes: vec![Axis(0)], span: Span::default() };
+    layout.orders = w.zigzag.iter().map(order).collect();
+    // Training alone puts positions in another order; what is drawn is that of a program that does not train.
+    let program = if w.zigzag.is_empty() { step.program } else { "train" };
+    let ordered = StepGraph { program, ..step.clone() };
+    match plan(&ordered, &layout, true) {
+        Ok(p) => Ok(Plan { program: step.program.into(), ..p.plan }),
+        Err(Refused::Bug(e)) => Err(e),
+        Err(Refused::Layout(e)) => Err(format!("refused: {e:?}")),
+    }
 }
 
 /// Checks a subject with a dim in zigzag order over two devices, split and whole. Gives whether it can be in this order; `None` where the sample

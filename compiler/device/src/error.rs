@@ -51,9 +51,6 @@ pub enum NoAttentionKernel {
     /// The target does not multiply half types on tensor cores.
     #[error("the device has no tensor cores for half types")]
     TensorCores,
-    /// A turn of a ring.
-    #[error("it goes on with what other keys have given, which kernels do not take")]
-    Continues,
     /// Queries, keys and values that tensor cores would round.
     #[error("its queries are `{0}`, and tensor cores multiply `bf16` and `f16`")]
     Wide(DType),
@@ -78,9 +75,6 @@ pub enum NoAttentionKernel {
     /// More positions than are counted in 32 bits.
     #[error("it has {0} queries, keys or tiles, and kernels count fewer than 2147483648")]
     Positions(usize),
-    /// Something is drawn that kernels do not draw.
-    #[error("what is drawn for its weights are no truth values")]
-    Drawn,
     /// A function or a conversion that kernels lack.
     #[error("its scores or weights are computed by {0}, which kernels lack")]
     Function(String),

@@ -153,6 +153,10 @@ fn of_integers(a: i32, b: i32, #[comptime] f: BinaryFn) -> f32 {
         BinaryFn::Add => f32::reinterpret(a + b),
         BinaryFn::Sub => f32::reinterpret(a - b),
         BinaryFn::Mul => f32::reinterpret(a * b),
+        BinaryFn::FloorDiv => {
+            let towards_zero = a / b;
+            f32::reinterpret(select(towards_zero * b > a, towards_zero - 1i32, towards_zero))
+        }
         BinaryFn::Min => f32::reinterpret(select(a <= b, a, b)),
         BinaryFn::Max => f32::reinterpret(select(a >= b, a, b)),
         BinaryFn::Lt => truth(a < b),

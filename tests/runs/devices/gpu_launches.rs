@@ -11,11 +11,16 @@ use std::path::Path;
 const STEPS: u64 = 3;
 
 /// So many keys that the bits of dropout are drawn ahead, and widths that tensor cores take.
-const TEXT: [(&str, usize); 7] =
+pub(crate) const TEXT: [(&str, usize); 7] =
     [("batch", 2), ("seq", 70), ("vocab", 320), ("layers", 2), ("heads", 2), ("d_head", 16), ("d_ff", 24)];
 
 /// Losses and all tensors, in `f32` and in `bf16`, under some layouts.
-fn are_those_of_the_cpu(model: &str, dims: &[(&str, usize)], layouts: &[(&str, &str)], folder: &Path) {
+pub(crate) fn are_those_of_the_cpu(
+    model: &str,
+    dims: &[(&str, usize)],
+    layouts: &[(&str, &str)],
+    folder: &Path,
+) {
     for (precision, losses, values) in [(DType::F32, 2e-5, 2e-3), (DType::BF16, 5e-3, 3e-1)] {
         for (mesh, layout) in layouts {
             let tiny = !model.starts_with("mnist");
@@ -55,7 +60,7 @@ fn mnist_as_a_gpu_launches_it() {
     are_those_of_the_cpu("mnist_conv", &conv, &layouts[..2], dir.path());
 }
 
-const NEXT: [&str; 4] = ["--train", "bpe", "--vocab", "320"];
+pub(crate) const NEXT: [&str; 4] = ["--train", "bpe", "--vocab", "320"];
 
 /// Norms, cross-entropy, attention with dropout and `gelu`, of layers in loops, whole, computed again, split and in parts of a batch.
 #[test]

@@ -9,6 +9,7 @@ pub(super) mod faults;
 #[cfg(feature = "cuda")]
 pub(super) mod gpu_faults;
 pub(super) mod gpu_launches;
+pub(super) mod gpu_rings;
 #[cfg(feature = "cuda")]
 pub(super) mod gpu_stages;
 pub(super) mod links;

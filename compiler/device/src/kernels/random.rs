@@ -125,6 +125,11 @@ impl RandomBlock {
         Some((dim, self.positions(dim, self.ranges[dim].clone()).into_iter().map(piece).collect()))
     }
 
+    /// The order in which positions along a dim are stored, where it is not their own.
+    pub fn order(&self, dim: usize) -> Option<Zigzag> {
+        self.orders[dim]
+    }
+
     /// Whether consumers can draw its values in their own kernels.
     pub fn can_be_drawn(&self) -> bool {
         let truths = matches!(self.distribution, Distribution::Bernoulli { .. });
@@ -188,10 +193,13 @@ impl RandomBlock {
         Draws { dims, ..all }
     }
 
-    /// Counts of the block at a draw point, with a stride for every dim.
+    /// Counts of the block at a draw point, with a stride for every dim: from its first position on, and along a dim in another order from the
+    /// first of all, since what is stored at a place is the element of its position.
     pub fn draws_by_dim(&self, seed: u64, moment: DrawPoint, first_example: Option<u64>) -> Draws {
         let (key, mut first, strides) = self.counted(seed, moment, first_example);
-        for (range, stride) in self.ranges.iter().zip(&strides) {
+        let in_place =
+            self.ranges.iter().zip(&strides).zip(&self.orders).filter(|(_, order)| order.is_none());
+        for ((range, stride), _) in in_place {
             first = first.wrapping_add((range.start as u64).wrapping_mul(*stride));
         }
         let dims = self.ranges.iter().map(ExactSizeIterator::len).zip(strides).collect();

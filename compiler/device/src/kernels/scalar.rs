@@ -47,7 +47,7 @@ pub enum Instruction {
     RoughErf(usize),
     /// A function of floats or truth values.
     Binary(BinaryFn, usize, usize),
-    /// A function of integers.
+    /// A function of integers. A quotient is of a positive constant.
     OfIntegers(BinaryFn, usize, usize),
     /// Condition, value if it is true, value if it is not.
     Select(usize, usize, usize),
@@ -100,6 +100,11 @@ impl ScalarProgram {
                     }
                 },
                 Scalar::Binary(BinaryFn::Pow, a, b) => power(&mut instructions, &expr.nodes, (a, b), &at)?,
+                Scalar::Unary(UnaryFn::Neg, of) if node.dtype == DType::I32 => {
+                    instructions.push(Instruction::Whole(0));
+                    let of = *at.get(usize::from(of))?;
+                    Instruction::OfIntegers(BinaryFn::Sub, instructions.len() - 1, of)
+                }
                 _ => instruction(&expr.nodes, node, &at)?,
             };
             instructions.push(instruction);
@@ -175,6 +180,10 @@ fn instruction(nodes: &[Node], node: &Node, at: &[usize]) -> Option<Instruction>
             Instruction::Unary(f, reg(a)?)
         }
         Scalar::Binary(f, a, b) => match (f, of(a)?) {
+            // Places in zigzag order are divided by a length.
+            (BinaryFn::FloorDiv, DType::I32) if is_positive(nodes, b) => {
+                Instruction::OfIntegers(f, reg(a)?, reg(b)?)
+            }
             (BinaryFn::Pow | BinaryFn::FloorDiv | BinaryFn::Mod, _) | (BinaryFn::Div, DType::I32) => {
                 return None;
             }
@@ -184,6 +193,11 @@ fn instruction(nodes: &[Node], node: &Node, at: &[usize]) -> Option<Instruction>
         Scalar::Select(c, a, b) => Instruction::Select(reg(c)?, reg(a)?, reg(b)?),
         _ => return None,
     })
+}
+
+/// Whether it is a constant above 0.
+fn is_positive(nodes: &[Node], of: Reg) -> bool {
+    nodes.get(usize::from(of)).is_some_and(|n| matches!(n.scalar, Scalar::Const(x) if x > 0.0))
 }
 
 /// Adds the instructions of a power of floats, except the last, which is returned.

@@ -62,11 +62,13 @@ struct InputPlaces {
     max: Option<usize>,
     scale: Option<usize>,
     delta: Option<usize>,
+    /// The maximum, the sum and the values of other keys.
+    before: Option<[usize; 3]>,
 }
 
 impl InputPlaces {
     /// Queries, keys, values and the cotangent if they are read, operands of the score, then the maximum, the scale and
-    /// delta.
+    /// delta, or what other keys have given.
     fn of(call: &AttentionCall) -> InputPlaces {
         let asked = AttentionOperands::of(&call.parts);
         let mut next = 2;
@@ -85,7 +87,8 @@ impl InputPlaces {
         };
         let (max, scale, delta) =
             (take(asked.max.is_some()), take(asked.scale.is_some()), take(asked.delta.is_some()));
-        InputPlaces { values, cotangent, extras, max, scale, delta }
+        let before = call.continues.then_some([next, next + 1, next + 2]);
+        InputPlaces { values, cotangent, extras, max, scale, delta, before }
     }
 }
 
@@ -108,9 +111,16 @@ pub(super) fn attention(
         let position = |key| [query.clone(), vec![key]].concat();
         let positions: Vec<Vec<usize>> = (0..keys).map(position).collect();
         let scores: Vec<Score> = positions.iter().map(|p| run.score(p)).collect();
-        let greatest = || scores.iter().fold(f64::NEG_INFINITY, |m, s| joined(Monoid::Max, m, s.score));
+        let [before, sum_before] = match run.at.before {
+            Some([max, sum, _]) => [max, sum].map(|i| run.of_query(i, &position(0))),
+            None => [f64::NEG_INFINITY, 0.0],
+        };
+        let greatest = || scores.iter().fold(before, |m, s| joined(Monoid::Max, m, s.score));
         let max = run.at.max.map_or_else(greatest, |i| run.of_query(i, &position(0)));
-        let sum: f64 = scores.iter().map(|s| (s.score - max).exp()).sum();
+        // Relative to which weights are: a row without scores has none, and `-inf` is no number to be relative to.
+        let shift = if max == f64::NEG_INFINITY { 0.0 } else { max };
+        let kept = (before - shift).exp();
+        let sum = scores.iter().map(|s| (s.score - shift).exp()).sum::<f64>() + sum_before * kept;
         // Without keys there is no maximum, and the result is NaN.
         for ((part, of), out) in call.parts.iter().zip(&call.outputs).zip(outputs.iter_mut()) {
             let place = run.place(&of.dims, &position(0), out);
@@ -118,11 +128,17 @@ pub(super) fn attention(
                 AttentionPart::Max => out.numbers[place] = max,
                 AttentionPart::Sum => out.numbers[place] = sum,
                 AttentionPart::Result if keys == 0 => out.numbers[place..][..call.values].fill(f64::NAN),
+                AttentionPart::Values | AttentionPart::Result => {
+                    let Some([.., values]) = run.at.before else { continue };
+                    let scale = if *part == AttentionPart::Result { kept / sum } else { kept };
+                    let own = run.own(values, &position(0));
+                    out.numbers[place..].iter_mut().zip(own).for_each(|(sum, x)| *sum += scale * x);
+                }
                 _ => {}
             }
         }
         for (position, score) in positions.iter().zip(&scores) {
-            let weight = (score.score - max).exp();
+            let weight = (score.score - shift).exp();
             for ((part, of), out) in call.parts.iter().zip(&call.outputs).zip(outputs.iter_mut()) {
                 let place = run.place(&of.dims, position, out);
                 let own = out.shape.last().copied().unwrap_or(1);

@@ -77,6 +77,7 @@ fn of_integers(f: BinaryFn, a: i32, b: i32) -> f64 {
         BinaryFn::Mul => a.wrapping_mul(b),
         BinaryFn::Min => a.min(b),
         BinaryFn::Max => a.max(b),
+        BinaryFn::FloorDiv => a.div_euclid(b),
         other => return compared(other, Some(a.cmp(&b))),
     })
 }

@@ -61,7 +61,7 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
         let (of, own) = comptime!(((of_rows, of_keys), shape.clone()));
         let mut both = Both::begin::<E, N>((&rows, 0u32), (&stream.pair, buffer), of, 0usize, columns, own);
         let own = comptime!(shape.clone());
-        let drawn = bits_of(&beside, &of_queries.lines, &stream.bits, first, is, own);
+        let drawn = bits_of(&beside, &space, &of_queries.lines, &stream.bits, first, is, own);
         let looked_at = KeyTile { first, buffer, drawn };
         let (from, own) = (tile + 1u32, comptime!(shape.clone()));
         (tile, is_decided) = next_wanted(decided, &space, first_query, from, many, wants, true, own);
@@ -136,7 +136,8 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
         meet(comptime!(shape.grouped));
         let (at, own) = ((outer, first_query, buffer), comptime!(shape.clone()));
         let rows = staged_rows(&beside, &space, &stream.staged, at, own);
-        let drawn = bits_of(&beside, &rows.lines, &stream.bits, first_key, is, comptime!(shape.clone()));
+        let own = comptime!(shape.clone());
+        let drawn = bits_of(&beside, &space, &rows.lines, &stream.bits, first_key, is, own);
         let looked_at = KeyTile { first: first_key, buffer: 0u32, drawn };
         let from = tile + 1u32;
         #[unroll]

@@ -13,7 +13,7 @@ use super::super::random::of_words;
 use super::super::tile::UNITS;
 use super::decide::is_decided;
 use super::load::{place_of_cube, row_of_unit};
-use super::scores::{AttentionShape, Beside, DECIDED, DrawnShape, QueryLine, Space, two_lines};
+use super::scores::{AttentionShape, Beside, DECIDED, DrawnShape, QueryLine, Space, drawn_at, two_lines};
 use cubecl::prelude::*;
 
 /// Draws for all tiles of 64 queries and 64 keys, except decided ones: a word for each thread.
@@ -37,7 +37,8 @@ pub(super) fn attention_draws(
         if wanted {
             #[unroll]
             for i in 0..comptime!(shape.draws.len()) {
-                let bits = drawn(&beside, &lines, step, first_key, i, DECIDED, comptime!(shape.clone()));
+                let own = comptime!(shape.clone());
+                let bits = drawn((&beside, &space), &lines, step, first_key, i, DECIDED, own);
                 let at =
                     place_of_bits(&space, outer, first_query, first_key, i, comptime!(shape.draws.len()));
                 out[at] = bits;
@@ -87,6 +88,7 @@ pub(super) fn load_bits(
 #[cube]
 pub(super) fn bits_of(
     beside: &Beside,
+    space: &Space,
     lines: &Sequence<QueryLine>,
     loaded: &Array<u32>,
     first_key: u32,
@@ -103,8 +105,8 @@ pub(super) fn bits_of(
         }
         if anew {
             let step = beside.step[0usize];
-            own =
-                drawn(beside, lines, step, first_key, i, comptime!(shape.columns), comptime!(shape.clone()));
+            let (columns, shape) = comptime!((shape.columns, shape.clone()));
+            own = drawn((beside, space), lines, step, first_key, i, columns, shape);
         }
         all.push(own);
     }
@@ -115,7 +117,7 @@ pub(super) fn bits_of(
 /// eight come first, and in these the first query, two bits each.
 #[cube]
 fn drawn(
-    beside: &Beside,
+    of: (&Beside, &Space),
     lines: &Sequence<QueryLine>,
     step: u32,
     first_key: u32,
@@ -123,6 +125,8 @@ fn drawn(
     #[comptime] columns: usize,
     #[comptime] shape: AttentionShape,
 ) -> u32 {
+    let (beside, space) = of;
+    let along = comptime!(shape.key());
     let draw = beside.draws.index(which);
     let counts = (*lines.index(0).counts.index(which), *lines.index(1).counts.index(which));
     let DrawnShape { many, in_groups } = comptime!(shape.draws[which]);
@@ -131,11 +135,13 @@ fn drawn(
         // Four threads have the eight keys of a tile of accumulators, which share a counter. The lowest bit of each says for which query it
         // computes counters, the other for which eight of 16 keys: a byte for each 16.
         let own = UNIT_POS % 4;
-        let count = select(own & 1 == 0u32, counts.0, counts.1) + u64::cast_from(first_key + own / 2 * 8u32);
+        let count = select(own & 1 == 0u32, counts.0, counts.1);
         let mut bytes = 0u32;
         #[unroll]
         for pair in 0..comptime!(columns / 16) {
-            let words = draw.generator.words(step, (count + comptime!(16 * pair as u64)) >> 3);
+            let key = first_key + own / 2 * 8u32 + comptime!(16 * pair as u32);
+            let key = drawn_at(space, key, along, comptime!(shape.clone()));
+            let words = draw.generator.words(step, (count + u64::cast_from(key)) >> 3);
             #[unroll]
             for from in 0..4usize {
                 let word = of_words(words, from, 4usize);
@@ -151,7 +157,6 @@ fn drawn(
             bits |= ((theirs >> (2u32 * own)) & 0x0303_0303u32) << (2u32 * (own ^ apart));
         }
     } else {
-        let along = comptime!(shape.key());
         #[unroll]
         for pair in 0..comptime!(columns / 16) {
             #[unroll]
@@ -159,6 +164,7 @@ fn drawn(
                 let count = if comptime!(place / 2 % 2 == 0) { counts.0 } else { counts.1 };
                 let offset = comptime!((16 * pair + place / 4 * 8 + place % 2) as u32);
                 let key = first_key + UNIT_POS % 4 * 2u32 + offset;
+                let key = drawn_at(space, key, along, comptime!(shape.clone()));
                 let count = count + u64::cast_from(key) * *draw.strides.index(along);
                 let is = draw.is_true(draw.generator.word(step, count, many));
                 bits |= u32::cast_from(is) << comptime!((8 * pair + place) as u32);

@@ -1,6 +1,6 @@
 //! The forward pass: of each query the greatest score, the sum of the exponentials relative to it, and the values summed by these
 //! (FlashAttention-2, Dao 2023, arXiv 2307.08691, algorithm 1, but that the values are divided by the sum only where the
-//! result is asked for).
+//! result is asked for). It begins with none, or with what other keys have given.
 
 use super::super::exp2::exp;
 use super::super::program::evaluate;
@@ -76,7 +76,7 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
                 columns,
             );
             let own = comptime!(shape.clone());
-            let drawn = bits_of(&beside, &softmax.lines, &stream.bits, first, wants.0, own);
+            let drawn = bits_of(&beside, &space, &softmax.lines, &stream.bits, first, wants.0, own);
             // The next tile comes while this one is looked at.
             let (from, own) = (tile + 1u32, comptime!(shape.clone()));
             let (next, _said) = next_wanted(decided, &space, first_query, from, many, wants, true, own);
@@ -140,8 +140,28 @@ impl Softmax {
                 greatest[half] = of_query(lines.index(half), comptime!(shape.max.unwrap_or(0)));
             }
         }
-        let (most, total) = (Array::<f32>::new(2usize), Array::<f32>::new(2usize));
-        let result = Array::<Vector<f32, Two>>::new(comptime!(shape.values / 4));
+        let (most, mut total) = (Array::<f32>::new(2usize), Array::<f32>::new(2usize));
+        let mut result = Array::<Vector<f32, Two>>::new(comptime!(shape.values / 4));
+        if let Some(first) = comptime!(shape.before) {
+            #[unroll]
+            for half in 0..2usize {
+                let line = lines.index(half);
+                greatest[half] = of_query(line, first);
+                // Of the four threads that have a row, whose sums are added at the end, one has that of other keys.
+                total[half] = select(UNIT_POS & 3 == 0u32, of_query(line, comptime!(first + 1)), 0.0f32);
+                let start = *line.offsets.index(comptime!(first + 2)) + (UNIT_POS % 4 * 2u32) as usize;
+                #[unroll]
+                for n in 0..comptime!(shape.values / 8) {
+                    let mut pair = Vector::<f32, Two>::zeroed();
+                    #[unroll]
+                    for c in 0..2usize {
+                        let at = start + comptime!(8 * n + c);
+                        pair.insert(c, beside.tensors.index(comptime!(first + 2))[at]);
+                    }
+                    result[2 * n + half] = pair;
+                }
+            }
+        }
         Softmax { row, lines, greatest, most, total, result }
     }
 

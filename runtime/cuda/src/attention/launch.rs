@@ -19,7 +19,7 @@ use cubecl::prelude::*;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::attention::{AttentionCall, AttentionInput, AttentionOutput};
 use meshwright_exec::backend::RngState;
-use meshwright_plan::{AttentionOperands, AttentionPart};
+use meshwright_plan::{AttentionOperands, AttentionPart, Zigzag};
 
 /// Whether a device has the tensor cores of the kernels.
 pub(in super::super) fn is_there(client: &Client) -> bool {
@@ -51,6 +51,12 @@ pub(in super::super) fn attend(
                 return Err(KernelError::Unsupported(message));
             }
         }
+    }
+    // The values of other keys.
+    if let Some(values) = inputs.last_mut().filter(|_| call.continues)
+        && values.meta.strides.last() != Some(&1)
+    {
+        *values = into_contiguous(values.clone());
     }
     let (grouped, drawn) = (multiplies_together(&decided.client), drawn(call, rng));
     Ok(AttentionRun { call, inputs, many, decided, outputs, drawn, step, grouped }.go(bits))
@@ -103,12 +109,16 @@ struct AttentionRun<'a> {
     grouped: bool,
 }
 
-fn drawn_shape(drawn: &Drawn) -> DrawnShape {
-    let many = drawn.to_a_counter();
-    DrawnShape { many, in_groups: many == 8 && drawn.is_in_groups(&drawn.strides, many) }
-}
-
 impl AttentionRun<'_> {
+    /// Where keys are in another order, those of a group must be in one range of it.
+    fn drawn_shape(&self, drawn: &Drawn) -> DrawnShape {
+        let many = drawn.to_a_counter();
+        let along = self.call.orders().last().copied().flatten();
+        let start = self.call.starts.last().copied().unwrap_or(0);
+        let follow = along.is_none_or(|order| [order.length, start].iter().all(|n| n.is_multiple_of(many)));
+        DrawnShape { many, in_groups: many == 8 && follow && drawn.is_in_groups(&drawn.strides, many) }
+    }
+
     /// A tensor as kernels walk it.
     fn walked(&self, tensor: &CubeTensor, dims: &[Option<usize>]) -> TensorArg {
         let stride = |at: &Option<usize>| at.map_or(0, |i| tensor.meta.strides[i]);
@@ -158,10 +168,19 @@ impl AttentionRun<'_> {
             (1..=sizes.len()).map(|i| sizes[i..].iter().product::<usize>() as u32).collect()
         };
         let divisors = [divisors(outer), divisors(rows), vec![1]].concat();
+        // Kernels of attentions without any have no arguments for them.
+        let found = call.orders();
+        let none = Zigzag { length: 1, devices: 0 };
+        let orders: Vec<Zigzag> = match found.iter().any(Option::is_some) {
+            true => found.into_iter().map(|order| order.unwrap_or(none)).collect(),
+            false => vec![],
+        };
         SpaceLaunch::new(
             sizes.iter().map(|n| *n as u32).collect(),
             divisors.into_iter().collect(),
             call.starts.iter().map(|n| *n as u32).collect(),
+            orders.iter().map(|order| order.length as u32).collect(),
+            orders.iter().map(|order| 2 * order.devices as u32).collect(),
             rows.iter().product::<usize>() as u32,
             sizes[key] as u32,
             call.decided.unwrap_or(0.0),
@@ -176,7 +195,7 @@ impl AttentionRun<'_> {
             next += usize::from(there);
             there.then(|| next - 1)
         };
-        let max = given(at.max.is_some());
+        let [max, scale, delta] = [at.max, at.scale, at.delta].map(|i| given(i.is_some()));
         AttentionShape {
             outer: call.outer,
             rows: call.sizes.len() - 1 - call.outer,
@@ -189,9 +208,11 @@ impl AttentionRun<'_> {
             beside: self.beside_shapes(),
             extras: call.extras,
             max,
-            scale: given(at.scale.is_some()),
-            delta: given(at.delta.is_some()),
-            draws: self.drawn.iter().map(drawn_shape).collect(),
+            scale,
+            delta,
+            before: call.continues.then_some(next),
+            draws: self.drawn.iter().map(|drawn| self.drawn_shape(drawn)).collect(),
+            ordered: call.orders().iter().map(Option::is_some).collect(),
             ahead: call.words_ahead() > 0,
             decides: call.decided.is_some(),
             whole: self.rows().is_multiple_of(QUERIES)

@@ -33,7 +33,11 @@ pub(super) struct AttentionShape {
     pub(super) max: Option<usize>,
     pub(super) scale: Option<usize>,
     pub(super) delta: Option<usize>,
+    /// The maximum, the sum and the values of other keys are this operand and the two after it.
+    pub(super) before: Option<usize>,
     pub(super) draws: Vec<DrawnShape>,
+    /// Whether something is drawn along a dim whose positions are in zigzag order.
+    pub(super) ordered: Vec<bool>,
     /// Random values are in memory, except for decided tiles.
     pub(super) ahead: bool,
     /// Some tiles are decided by positions alone.
@@ -101,6 +105,9 @@ pub(super) struct Space {
     pub(super) divisors: Sequence<u32>,
     /// The global position of the first along each dim.
     pub(super) starts: Sequence<u32>,
+    /// Of dims in zigzag order, if something is drawn along any: the length of a range, and how many there are.
+    pub(super) lengths: Sequence<u32>,
+    pub(super) ranges: Sequence<u32>,
     /// Positions of the rows' dims together, and of keys.
     pub(super) rows: u32,
     pub(super) keys: u32,
@@ -186,6 +193,25 @@ pub(super) fn row_offset<T: CubePrimitive>(
     sum
 }
 
+/// How far along a dim of the scores what is drawn for a place of the device's block is from where the counts begin. See
+/// [`meshwright_plan::Zigzag`].
+#[cube]
+pub(super) fn drawn_at(
+    space: &Space,
+    place: u32,
+    #[comptime] dim: usize,
+    #[comptime] shape: AttentionShape,
+) -> u32 {
+    let mut at = place;
+    if comptime!(shape.ordered[dim]) {
+        let (length, place) = (*space.lengths.index(dim), *space.starts.index(dim) + place);
+        let (range, within) = (place / length, place % length);
+        let from_the_end = *space.ranges.index(dim) - 1u32 - range / 2u32;
+        at = select(range & 1 == 0u32, range / 2u32, from_the_end) * length + within;
+    }
+    at
+}
+
 /// A query by its index, without the operands that are the same for all keys.
 #[cube]
 pub(super) fn bare_line(
@@ -226,7 +252,8 @@ pub(super) fn bare_line(
         let mut count = draw.first;
         #[unroll]
         for dim in 0..comptime!(shape.key()) {
-            count += u64::cast_from(*at.index(dim)) * *draw.strides.index(dim);
+            let position = drawn_at(space, *at.index(dim), dim, comptime!(shape.clone()));
+            count += u64::cast_from(position) * *draw.strides.index(dim);
         }
         counts.push(count);
     }

@@ -69,9 +69,16 @@ impl Lower<'_> {
             call.inputs.push(AttentionInput(places(&space, &apart(&reads[i], own(i)))));
         }
         let given = [at.max, at.scale, at.delta].into_iter().flatten();
-        for i in (at.extras..reads.len()).chain(given) {
+        let state = spec.state(parts);
+        let of_scores = at.extras..state.map_or(reads.len(), |[first, ..]| first);
+        for i in of_scores.chain(given).chain(state.iter().flat_map(|[max, sum, _]| [*max, *sum])) {
             inputs.push(self.beside_products(&reads[i]));
             call.inputs.push(AttentionInput(places(&space, &reads[i].dims)));
+        }
+        if let Some([_, _, values]) = state {
+            let val = self.own_last(&reads[values], &spec.values);
+            inputs.push(self.graph.cast(val, BurnType::F32));
+            call.inputs.push(AttentionInput(places(&space, &apart(&reads[values], &spec.values))));
         }
         let table = match decided(spec, &space) {
             Some((table, number)) => {
@@ -98,9 +105,6 @@ impl Lower<'_> {
     ) -> Result<Result<(AttentionSpace, AttentionCall), NoAttentionKernel>, LoweringError> {
         if !self.graph.target.tensor_cores {
             return Ok(Err(NoAttentionKernel::TensorCores));
-        }
-        if spec.continues {
-            return Ok(Err(NoAttentionKernel::Continues));
         }
         let at = AttentionOperands::of(parts);
         if let Some(because) = no_kernel_for_dtypes(at, reads) {

@@ -5,7 +5,7 @@ use super::super::scalar::ScalarProgram;
 use super::bounds::constant;
 use super::space::AttentionSpace;
 use crate::error::NoAttentionKernel;
-use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim};
+use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Zigzag};
 
 /// Rows that a warp computes at a time on tensor cores.
 const ROWS: usize = 16;
@@ -62,8 +62,11 @@ pub struct AttentionCall {
     pub draws: Vec<(RandomBlock, Vec<usize>)>,
     /// Score of all elements of decided tiles; none if no tile is decided.
     pub decided: Option<f32>,
+    /// True if it goes on with what other keys have given.
+    pub continues: bool,
     /// Queries, keys, values if they are read, the cotangent of gradients, extra operands, then the greatest scores, the scale
-    /// and delta where they are given. What is drawn ahead and the table of decided tiles follow, which have none of the dims.
+    /// and delta where they are given, or the maximum, the sum and the values of other keys. What is drawn ahead and the table of decided
+    /// tiles follow, which have none of the dims.
     pub inputs: Vec<AttentionInput>,
     /// Results, one for each of `parts`.
     pub outputs: Vec<AttentionOutput>,
@@ -83,7 +86,10 @@ impl AttentionBitsKey<'_> {
     /// True if another attention draws the same bits in the same order.
     pub(crate) fn draws_as(&self, other: &AttentionBitsKey<'_>) -> bool {
         let order = |of: &AttentionSpace| (of.dims.clone(), of.ranges.clone(), of.outer().len());
-        self.spec == other.spec && order(&self.space) == order(&other.space) && self.draws == other.draws
+        let alone = |of: &AttentionSpec| AttentionSpec { continues: false, ..of.clone() };
+        alone(self.spec) == alone(other.spec)
+            && order(&self.space) == order(&other.space)
+            && self.draws == other.draws
     }
 }
 
@@ -137,9 +143,6 @@ impl AttentionCall {
         if let Some(most) = counted.into_iter().find(|n| *n >= 1 << 31) {
             return Err(NoAttentionKernel::Positions(most));
         }
-        if !draws.iter().all(|d| d.0.can_be_drawn()) {
-            return Err(NoAttentionKernel::Drawn);
-        }
         let program = |of| {
             let (of, half) = (space.renumbered(of, spec), factors.half);
             let lacking = || NoAttentionKernel::Function(ScalarProgram::lacking(&of, half));
@@ -158,6 +161,7 @@ impl AttentionCall {
             extras: spec.extras,
             draws,
             decided: None,
+            continues: spec.continues,
             inputs: vec![],
             outputs: vec![],
         })
@@ -182,10 +186,19 @@ impl AttentionCall {
             slope: None,
             weight: None,
             extras: 0,
+            continues: false,
             inputs: vec![],
             outputs: vec![],
             ..self.clone()
         }
+    }
+
+    /// For each dim of the scores the order in which its positions are stored, where it is not their own and something is drawn along it.
+    pub fn orders(&self) -> Vec<Option<Zigzag>> {
+        let along = |(block, places): &(RandomBlock, Vec<usize>), dim| {
+            places.iter().position(|place| *place == dim).and_then(|i| block.order(i))
+        };
+        (0..self.sizes.len()).map(|dim| self.draws.iter().find_map(|draw| along(draw, dim))).collect()
     }
 
     /// Sets the score of all elements of decided tiles.
