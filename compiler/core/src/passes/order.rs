@@ -46,8 +46,8 @@ pub(crate) fn planned(
         }
         let order = match zigzag(step, rule, devices, (&names, &all)) {
             Ok(order) => order,
-            Err(d) => {
-                found.push(*d);
+            Err(errors) => {
+                found.extend(errors);
                 continue;
             }
         };
@@ -83,31 +83,39 @@ fn names(g: &Graph, dim: Dim) -> BTreeSet<Dim> {
     }
 }
 
-/// The zigzag order of a dim, or why it cannot be, whatever is computed along it.
+/// The zigzag order of a dim, or why it cannot be.
 fn zigzag(
     step: &StepGraph,
     rule: &OrderRule,
     devices: usize,
     (names, others): (&BTreeSet<Dim>, &[Ordered]),
-) -> Result<Zigzag, Box<Diagnostic>> {
+) -> Result<Zigzag, Vec<Diagnostic>> {
     let dims = &step.graph.dims;
     let (name, size, parts) = (dims.name(rule.dim), dims.size(rule.dim), 2 * devices);
     let error = |text: String, label: String| Diagnostic::error(codes::E0318, text).at(rule.span, label);
     if let Some(other) = others.iter().find(|o| o.dims.contains_key(&rule.dim)) {
         let text = format!("`{name}` is another name of a dim that is in zigzag order already");
         let d = error(text, "the second order".into());
-        return Err(Box::new(d.and(other.span, "the first").help("leave one out")));
+        return Err(vec![d.and(other.span, "the first").help("leave one out")]);
     }
     if step.inputs.iter().filter_map(|i| i.dims.first()).any(|d| names.contains(d)) {
         let d = error(format!("`{name}` counts examples, which have no order"), "asked for here".into());
-        return Err(Box::new(d.help("name the dim that counts positions")));
+        return Err(vec![d.help("name the dim that counts positions")]);
     }
     if let Some(order) = Zigzag::new(size, devices) {
         return Ok(order);
     }
+    // No size helps where something depends on the order, as does all that makes the size of the dim one of other sizes.
+    let errors = unordered(step, &names.iter().map(|d| (*d, *d)).collect(), rule.span);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
     let text = format!("`{name}` = {size} has no {parts} equal parts, two for each of {devices} devices");
     let d = error(text, format!("{size} / {parts} is no integer"));
-    Err(Box::new(d.help(format!("take another size: `--dim {name}={}`", size.next_multiple_of(parts)))))
+    // Fewer positions are never too many for a table of them.
+    let fits = if size > parts { size - size % parts } else { parts };
+    let first = dims.name(names.first().copied().unwrap_or(rule.dim));
+    Err(vec![d.help(format!("take another size: `--dim {first}={fits}`"))])
 }
 
 /// Puts positions in zigzag order.
@@ -117,7 +125,7 @@ pub(crate) fn ordered(
     found: &mut Vec<Diagnostic>,
 ) -> Option<StepGraph> {
     orders.iter().try_fold(step.clone(), |step, order| {
-        let errors = unordered(&step, order);
+        let errors = unordered(&step, &order.dims, order.span);
         let sound = errors.is_empty();
         found.extend(errors);
         sound.then(|| in_order(&step, order))
@@ -125,27 +133,27 @@ pub(crate) fn ordered(
 }
 
 /// The errors of what is not the same in another order.
-fn unordered(step: &StepGraph, order: &Ordered) -> Vec<Diagnostic> {
+fn unordered(step: &StepGraph, dims: &BTreeMap<Dim, Dim>, asked: Span) -> Vec<Diagnostic> {
     let g = &step.graph;
     let (mut errors, mut told) = (Vec::new(), BTreeSet::new());
     for id in g.ids().filter(|id| !keeps_order(g, *id)) {
         let node = g.node(id);
         // Positions within attention are put in order as others are.
-        let op = replaced_in(&*node.op, &|source| is_index(source, order).map(|_| position_like()))
+        let op = replaced_in(&*node.op, &|source| is_index(source, dims).map(|_| position_like()))
             .unwrap_or_else(|| node.op.clone());
         // Positions become arithmetic, and random values are those of positions, wherever these lie.
-        if is_index(&*op, order).is_some() || is_random(&*op) {
+        if is_index(&*op, dims).is_some() || is_random(&*op) {
             continue;
         }
         let along = op.ordered(&g.input_types(id), &node.ty, &g.dims);
-        let Some(dim) = along.into_iter().find(|d| order.dims.contains_key(d)) else { continue };
+        let Some(dim) = along.into_iter().find(|d| dims.contains_key(d)) else { continue };
         if errors.len() >= MAX_REPORTED || !told.insert(node.origin.span) {
             continue;
         }
         let (name, path) = (g.dims.name(dim), g.path(id));
         let text = format!("`{}` depends on the order of `{name}`, which is in zigzag order", g.spelled(id));
         let d = Diagnostic::error(codes::E0318, text).at(node.origin.span, format!("`{path}`"));
-        errors.push(d.and(order.span, "asked for here").help("leave `order` out"));
+        errors.push(d.and(asked, "asked for here").help("leave `order` out"));
     }
     errors
 }
@@ -190,7 +198,7 @@ fn in_order(step: &StepGraph, order: &Ordered) -> StepGraph {
             g.scope = g.node(*made).scope;
             return order.looked_up(g, *made, (to, *whole), false);
         }
-        if let Some(dim) = is_index(&*node.op, order) {
+        if let Some(dim) = is_index(&*node.op, &order.dims) {
             let at = order.position(g, dim);
             g.nodes[at].ty.range = node.ty.range;
             return at;
@@ -210,8 +218,8 @@ fn in_order(step: &StepGraph, order: &Ordered) -> StepGraph {
 }
 
 /// The dim of an `index` along a dim in zigzag order.
-fn is_index(op: &dyn Op, order: &Ordered) -> Option<Dim> {
-    op.as_any().downcast_ref::<Index>().map(|i| i.dim).filter(|d| order.dims.contains_key(d))
+fn is_index(op: &dyn Op, dims: &BTreeMap<Dim, Dim>) -> Option<Dim> {
+    op.as_any().downcast_ref::<Index>().map(|i| i.dim).filter(|d| dims.contains_key(d))
 }
 
 fn is_random(op: &dyn Op) -> bool {
@@ -221,7 +229,7 @@ fn is_random(op: &dyn Op) -> bool {
 /// An attention whose masks are made of positions; `None` of what is none.
 fn put_in_order(op: &Arc<dyn Op>, order: &Ordered, dims: &Dims) -> Option<Arc<dyn Op>> {
     replaced_in(&**op, &|source| {
-        let dim = is_index(source, order)?;
+        let dim = is_index(source, &order.dims)?;
         let mut g = Graph::new(dims.clone());
         order.position(&mut g, dim);
         Some(Body::of_graph(&g))
