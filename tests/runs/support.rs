@@ -1,5 +1,6 @@
 //! What the runs share: small data sets, projects, the command.
 
+use crate::training::datasets::npy;
 use meshwright_files::RawTensor;
 use meshwright_runs::checkpoint::Which;
 use meshwright_runs::metrics::Event;
@@ -70,6 +71,24 @@ pub(crate) fn write_data(folder: &Path, s: Sizes) {
     let manifest =
         ["train", "test"].map(|s| format!("[{s}]\nimage = \"{s}-image\"\nlabel = \"{s}-label\"\n"));
     std::fs::write(folder.join("data.toml"), manifest.concat()).unwrap();
+}
+
+/// Writes a data set of tagged tokens, which do not ship: so many examples of so many tokens of a vocabulary, in nine classes.
+pub(crate) fn write_tags(folder: &Path, [examples, seq, vocab]: [usize; 3]) {
+    std::fs::create_dir_all(folder).unwrap();
+    let all = examples * seq;
+    let mut list = String::from("[train]\n");
+    let counted: Vec<u8> = (0..all).flat_map(|i| f32::from(u8::from(i % 5 > 0)).to_le_bytes()).collect();
+    std::fs::write(folder.join("counted.npy"), npy("<f4", &format!("({examples}, {seq})"), &counted))
+        .unwrap();
+    list += "counted = \"counted.npy\"\n";
+    let mut numbers = Numbers(5);
+    for (name, classes) in [("token", vocab.min(256)), ("segment", 2), ("real", 2), ("label", 9)] {
+        let values: Vec<u8> = (0..all).map(|_| numbers.below(classes) as u8).collect();
+        std::fs::write(folder.join(name), idx(&[examples, seq], &values)).unwrap();
+        list += &format!("{name} = \"{name}\"\n");
+    }
+    std::fs::write(folder.join("data.toml"), list).unwrap();
 }
 
 /// A folder that is gone at the end, with the data set in `data`.

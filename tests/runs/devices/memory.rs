@@ -1,7 +1,6 @@
 //! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the rest.
 
-use crate::support::{command, idx, options, said};
-use crate::training::datasets::npy;
+use crate::support::{command, options, said, write_tags};
 use meshwright_core::training_step;
 use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
@@ -49,21 +48,10 @@ fn planned(args: &[&str]) -> f64 {
 
 const GPT: [&str; 5] = ["gpt", "--preset", "tiny", "--data", "king_james_next"];
 
-/// Examples of tagged tokens, which do not ship.
+/// Examples of tagged tokens at the sizes of the preset.
 fn tags() -> &'static str {
-    const EXAMPLES: usize = 256;
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("tags");
-    std::fs::create_dir_all(&folder).unwrap();
-    let mut list = String::from("[train]\n");
-    let counted = [1.0_f32; EXAMPLES * 64].map(f32::to_le_bytes).concat();
-    std::fs::write(folder.join("counted.npy"), npy("<f4", &format!("({EXAMPLES}, 64)"), &counted)).unwrap();
-    list += "counted = \"counted.npy\"\n";
-    for (name, classes) in [("token", 200), ("segment", 2), ("real", 2), ("label", 9)] {
-        let values: Vec<u8> = (0..EXAMPLES * 64).map(|i| (i * 7 % classes) as u8).collect();
-        std::fs::write(folder.join(name), idx(&[EXAMPLES, 64], &values)).unwrap();
-        list += &format!("{name} = \"{name}\"\n");
-    }
-    std::fs::write(folder.join("data.toml"), list).unwrap();
+    write_tags(&folder, [256, 64, 200]);
     String::leak(folder.display().to_string())
 }
 

@@ -1,7 +1,7 @@
 //! Transformers that ship, with dropout, on meshes that divide nothing: every layout trains them alike.
 
 use crate::layouts::every_layout::Subject;
-use crate::support::{Sizes, command, measured, options, root, trained, write_data};
+use crate::support::{Sizes, command, measured, options, root, trained, write_data, write_tags};
 use crate::training::text::tokenized;
 use meshwright_core::training_step;
 use meshwright_plan::{DType, Plan, Prim, Step};
@@ -171,6 +171,17 @@ fn bert_classify_is_trained_alike_under_every_layout() {
     // Behind the layers something is dropped.
     let layouts = [PARTS, STAGES, LONG].concat();
     alike("bert_classify", &[&TEXT[..], &[("places", 16)]].concat(), &layouts, [dir.path(); 2]);
+}
+
+#[test]
+fn bert_tag_is_trained_alike_under_every_layout() {
+    let dir = tempfile::tempdir().unwrap();
+    write_tags(&dir.path().join("data"), [40, 14, 200]);
+    let sizes = [&TEXT[..], &[("places", 16)]].concat();
+    let (model, at) = ("bert_tag", dir.path());
+    let subject = Subject { model, sizes: &sizes, more: &[], single: true, at, at_own_sizes: None };
+    let shipped = [("data=2,ctx=2", "ring"), ("data=1,ctx=4", "ulysses")];
+    subject.is_trained_alike_under(&[PARTS, STAGES, LONG, &shipped].concat());
 }
 
 #[test]
