@@ -67,3 +67,21 @@ impl<T: Transport> Transport for SharedEnd<T> {
         self.aborter.clone()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use crate::cluster::processes::Processes;
+    use meshwright_comm::{Timeouts, World};
+
+    #[test]
+    fn one_cluster_after_the_other_has_the_end() {
+        let end = World::new(1, Timeouts::default()).remove(0);
+        let processes = Processes::of_one_device_each(end).unwrap();
+        for _ in 0..3 {
+            let ends = processes.take_ends().unwrap();
+            assert_eq!(ends.len(), 1);
+            assert!(processes.take_ends().is_none(), "two have it");
+        }
+    }
+}
