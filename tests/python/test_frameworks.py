@@ -1,7 +1,6 @@
 """With LONG=1: loaders, loggers and notebooks that people use; the time of a step beside the command's."""
 
 import os
-import statistics
 from pathlib import Path
 
 import numpy as np
@@ -115,5 +114,6 @@ def test_the_notebook_runs(here):
 
 
 def test_a_step_takes_what_it_takes_in_the_command(here):
-    found = [ours / commands for ours, commands in ratios(5)]
-    assert statistics.median(found) < 1.03, found
+    found = list(ratios(5))
+    # The least of each: others at work only add to it.
+    assert min(ours for ours, _ in found) < 1.03 * min(commands for _, commands in found), found
