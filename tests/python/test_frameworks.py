@@ -1,12 +1,13 @@
 """With LONG=1: loaders, loggers and notebooks that people use; the time of a step beside the command's."""
 
 import os
+import statistics
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import MODEL, batch, long
-from step_ratio import ratios
 
 import meshwright as mw
 
@@ -114,6 +115,14 @@ def test_the_notebook_runs(here):
 
 
 def test_a_step_takes_what_it_takes_in_the_command(here):
-    found = list(ratios(5))
-    # The least of each: others at work only add to it.
-    assert min(ours for ours, _ in found) < 1.03 * min(commands for _, commands in found), found
+    """Of tiny BERT: around the seconds of a step, which a session notes as the command's loop does, Python adds less than 3 %."""
+    project, times = mw.Project("bert", preset="tiny"), []
+    with project.session() as session:
+        for given in project.batches(data="king_james_masked", steps=60):
+            begin = time.perf_counter()
+            session.step(given)
+            times.append(time.perf_counter() - begin)
+        session.save("run")
+    noted = [e["seconds"] for e in mw.Run("run").steps]
+    found = statistics.median(ours / of_loop for ours, of_loop in zip(times, noted))
+    assert 1 <= found < 1.03, found
