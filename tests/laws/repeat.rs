@@ -4,16 +4,19 @@
 //! 120 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between. As many again collect what no iteration
 //! changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
 
-use crate::devices::plan;
+use crate::devices::{Refused, plan};
 use crate::fuzz::{Random, count_trials, placing};
 use crate::oracle::Bound;
+use crate::report;
 use crate::rng::{Rng, chosen, seeds};
+use meshwright_core::layout::Layout;
 use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use meshwright_core::step::optimizers::{self, Accepts, Choices, Chosen};
 use meshwright_core::{Optimizer, StackPart, training_step};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid, Phase};
+use std::collections::BTreeMap;
 
 struct Maker {
     g: Graph,
@@ -31,6 +34,8 @@ struct Maker {
     scans: Vec<RepeatId>,
     /// Whether there are values that no iteration changes, or only some, and loops that are scans.
     collects: bool,
+    /// Whether what is behind a loop around all others reads nothing but its last values and leaves.
+    layered: bool,
     float: DType,
 }
 
@@ -75,14 +80,37 @@ fn staged(seed: u64) -> Random {
     let programs = (0..).map(|more| program(seed + 1_000_003 * more, seed % 4 == 3, DType::F64));
     let staged = |r: &Random| {
         let step = training_step(&r.program).filter(|_| placing::stages_of(&r.program.graph).is_some());
-        step.is_some_and(|step| plan(&step, &placing::staged(seed, r).layout, true).is_ok())
+        step.is_some_and(|step| {
+            !matches!(plan(&step, &placing::staged(seed, r).layout, true), Err(Refused::Layout(_)))
+        })
     };
     let found = programs.take(5_000).find(staged);
     found.unwrap_or_else(|| panic!("no program of seed {seed} has a loop whose iterations could be stages"))
 }
 
+/// The first program from a seed on with the shape of a model whose layers are stages, and with a batch that could be taken in parts: what is behind a loop around
+/// all others reads, of what comes before, leaves and what the loop ends with. What the compiler says of stages has no part in it.
+fn layered(seed: u64) -> Random {
+    let programs = (0..).map(|more| program_of(seed + 1_000_003 * more, [false, true], DType::F64));
+    let apart = |r: &Random| {
+        let (step, batch) = (training_step(&r.program), r.program.inputs[0].0.dims[0]);
+        let n = r.program.graph.dims.size(batch);
+        let layout = Layout { microbatches: Some((n, Span::default())), ..Layout::default() };
+        n > 1
+            && placing::stages_of(&r.program.graph).is_some()
+            && step.is_some_and(|step| plan(&step, &layout, true).is_ok())
+    };
+    let found = programs.take(5_000).find(apart);
+    found.unwrap_or_else(|| panic!("no program of seed {seed} has a batch that could be taken in parts"))
+}
+
 /// The program of a seed, with leaves of the dtype.
 pub(crate) fn program(seed: u64, collects: bool, float: DType) -> Random {
+    program_of(seed, [collects, false], float)
+}
+
+/// The same; `layered` ones have nothing behind a loop around all others but what it ends with, and leaves.
+fn program_of(seed: u64, [collects, layered]: [bool; 2], float: DType) -> Random {
     let mut rng = Rng::new(seed ^ 0x10_0B5);
     let mut names = Dims::default();
     let dims: Vec<Dim> = ["batch", "d", "e", "f"].iter().map(|n| names.add(*n, 1 + rng.below(6))).collect();
@@ -98,6 +126,7 @@ pub(crate) fn program(seed: u64, collects: bool, float: DType) -> Random {
         open: Vec::new(),
         scans: Vec::new(),
         collects,
+        layered,
         float,
     };
     let (batch, d) = (m.dims[0], m.dims[1]);
@@ -267,7 +296,12 @@ impl Maker {
                 starts.push(x);
             }
         }
-        let reverse = self.rng.one_in(4);
+        let around_all = self.layered && self.open.is_empty();
+        if around_all {
+            let examples = |x: &Id| self.g.ty(*x).has(self.dims[0]) && !self.g.ty(*x).has(dim);
+            starts.extend(self.pool.iter().copied().rev().find(examples));
+        }
+        let reverse = !around_all && self.rng.one_in(4);
         let of = self.g.repeat(dim, reverse);
         if self.collects && self.rng.one_in(2) {
             self.scans.push(of);
@@ -294,10 +328,16 @@ impl Maker {
         let collected = if self.collects { inner.clone() } else { Vec::new() };
         self.open.pop();
         self.g.scope = around.0;
+        if around_all {
+            self.pool.retain(|v| matches!(self.g.node(*v).op.kind(), Kind::Input(_)));
+        }
         for (c, next) in carries.iter().zip(nexts) {
             self.g.carry_on(of, *c, next);
             let last = self.g.cross(of, Crossing::Final, next);
             self.pool.push(last);
+        }
+        if around_all {
+            return;
         }
         for v in collected {
             if self.rng.one_in(2) {
@@ -482,4 +522,30 @@ fn loops_as_stages_equal_their_iterations_written_out() {
         &[LATE_SUM],
         (staged, placing::staged),
     );
+}
+
+/// Of programs with the shape of layers few are refused, and those with the codes of loops and batches that cannot be apart; the others equal one device.
+#[test]
+fn layers_are_seldom_refused_as_stages() {
+    let (mut all, mut refused, mut wrong) = (0usize, BTreeMap::<String, Vec<u64>>::new(), vec![]);
+    for seed in seeds(COUNT.0, COUNT.1) {
+        all += 1;
+        let r = layered(seed);
+        let Some(step) = training_step(&r.program) else { continue };
+        match plan(&step, &placing::staged(seed, &r).layout, true) {
+            Ok(_) => {}
+            Err(Refused::Layout(codes)) => {
+                if codes.iter().any(|c| !["E0313", "E0315"].contains(&c.as_str())) {
+                    wrong.push(format!("SEED={seed}: {codes:?}"));
+                }
+                codes.into_iter().for_each(|c| refused.entry(c).or_default().push(seed));
+            }
+            Err(Refused::Bug(why)) => wrong.push(format!("SEED={seed}: {why}")),
+        }
+    }
+    let count: usize = refused.values().map(Vec::len).sum();
+    report(&format!("programs of layers: {all}, of which are refused {refused:?}"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(chosen() || count * 10 < all, "{count} of {all} are refused: {refused:?}");
+    count_trials("layers as stages", seeds(COUNT.0 / 3, COUNT.1 / 3), &[], (layered, placing::staged));
 }

@@ -314,7 +314,10 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<S
     let node = graph.node(version.value);
     if let Kind::Boundary(b) = node.op.kind() {
         if !crosses(spmd, (out, inputs), b) {
-            v.push("is placed otherwise on the other side of a loop's boundary".into());
+            let place = |copy: CopyId| spmd.copy(copy).placement.describe(&graph.dims, &spmd.mesh);
+            let from: Vec<String> = inputs.iter().map(|x| place(*x)).collect();
+            let (from, to) = (from.join(", "), place(out));
+            v.push(format!("is placed otherwise on the other side of a loop's boundary: {from}, then {to}"));
         }
         return;
     }

@@ -31,7 +31,8 @@ impl Tag {
     /// The same of a message over the link from the first of two ranks to the other, which are told with the value.
     #[must_use]
     pub fn over_link(self, [from, to]: [usize; 2]) -> Tag {
-        let what = format!("`{}` from rank {from} to rank {to}", self.what).into();
+        let value = if self.what.is_empty() { "a value".into() } else { format!("`{}`", self.what) };
+        let what = format!("{value} from rank {from} to rank {to}").into();
         Tag { what, is_message: true, ..self }
     }
 

@@ -174,7 +174,8 @@ fn tiles_of_images_on_ranks_are_those_on_threads() {
 #[test]
 fn stages_on_ranks_are_those_on_threads() {
     let layout = |order: &str| format!("batch -> data; layers -> pipe; microbatches 4; {order}");
-    let orders = ["schedule gpipe", "schedule 1f1b", "schedule zb_h1; stages 1, 2"];
+    let orders =
+        ["schedule gpipe", "schedule 1f1b", "schedule zb_h1; stages 1, 2", "chunks 2; stages 1, 1, 1, 0"];
     texts_on_ranks_and_threads("seq=10", &orders.map(|order| ("data=2,pipe=2", layout(order))));
 }
 
@@ -333,8 +334,13 @@ fn struck_of(count: usize, name: &str, rank: usize, after: Duration, run: &str, 
     let devices = (4 / count).to_string();
     let each = ["--timeout", "5", "--devices-per-process", &devices];
     let args = small(data, run, &[&more[..], &each[..if count == 4 { 2 } else { 4 }]].concat());
+    struck_with(&args, count, name, rank, after)
+}
+
+/// The same of a training by its arguments.
+fn struck_with(args: &[&str], count: usize, name: &str, rank: usize, after: Duration) -> Said {
     // On a busy machine a second is little for those that are left to say what they know.
-    let mut child = job(&[(count, &args)]).env("OMPI_MCA_odls_base_sigkill_timeout", "3").spawn().unwrap();
+    let mut child = job(&[(count, args)]).env("OMPI_MCA_odls_base_sigkill_timeout", "3").spawn().unwrap();
     let mut told = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
     told.read_line(&mut first).unwrap();
@@ -398,6 +404,27 @@ fn a_killed_job_goes_on_from_its_checkpoint() {
     let first = rest.out.lines().find(|l| l.contains("\"step\"")).unwrap();
     let first: serde_json::Value = serde_json::from_str(first).unwrap();
     assert!((2..=done + 1).contains(&first["step"].as_u64().unwrap()), "{first} after {done} steps");
+}
+
+/// A stage between others is named by those that wait for its messages.
+#[test]
+fn a_middle_stage_that_dies_or_stands_still_is_named() {
+    let _one = alone();
+    let dir = tempfile::tempdir().unwrap();
+    crate::training::text::tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
+    let data = dir.path().join("data").display().to_string();
+    let mut args = vec!["train", "gpt", "--preset", "tiny", "--data", &data, "--no-save", "--cores", "1"];
+    for dim in ["batch=8", "seq=10", "vocab=320", "layers=3", "heads=2", "d_head=4", "d_ff=8", "places=16"] {
+        args.extend(["--dim", dim]);
+    }
+    args.extend(["--mesh", "pipe=3", "--layout", "layers -> pipe; microbatches 4", "--format", "json"]);
+    args.extend(["--no-eval", "--steps", "10000000", "--timeout", "5"]);
+    for name in ["-KILL", "-STOP"] {
+        let said = struck_with(&args, 3, name, 1, Duration::from_millis(300));
+        assert_ne!(said.code, Some(0));
+        assert!(is_told(&said.err), "{name}: {}", said.err);
+        assert!(said.err.contains("rank 1") && said.err.contains("step "), "{name}: {}", said.err);
+    }
 }
 
 #[test]

@@ -138,6 +138,25 @@ impl<'a> Facts<'a> {
         self.layout.pipeline.as_ref().is_some_and(|p| p.dim == dim) && !self.loop_axes(of).is_empty()
     }
 
+    /// True for an axis of stages.
+    pub(super) fn between_stages(&self, axis: Axis) -> bool {
+        self.layout.pipeline.as_ref().is_some_and(|p| p.axes.contains(&axis))
+    }
+
+    /// True for a user in a loop that the axis splits which reads a value from around it: of the iterations a device has only its own, and of a
+    /// partial value it would lack the parts of other devices.
+    pub(super) fn is_split_around(&self, user: Id, v: Id, axis: Axis) -> bool {
+        let g = self.graph();
+        let mut scope = self.node(user).scope;
+        while let Some(of) = scope.filter(|of| !g.within(self.node(v).scope, Some(*of))) {
+            if self.loop_axes(of).contains(&axis) {
+                return true;
+            }
+            scope = g.repeats[of].parent;
+        }
+        false
+    }
+
     /// A placement in the body of a loop, with the dim of the loop as it is split around it.
     pub(super) fn around(&self, b: Boundary, mut p: Placement) -> Placement {
         let axes = self.loop_axes(b.of);

@@ -99,6 +99,10 @@ impl Walk<'_> {
         if !users.iter().all(|u| self.accepts(*u, v, axis)) {
             return false;
         }
+        // Stages do not meet within a microbatch, whatever a value costs as a partial one.
+        if self.facts.between_stages(axis) {
+            return true;
+        }
         if let [only] = users
             && (matches!(self.facts.kind(*only), Kind::Add | Kind::Rename { .. })
                 || self.facts.boundary(*only).is_some())
@@ -119,11 +123,14 @@ impl Walk<'_> {
     /// Whether a user may take a value while it is partial over an axis.
     fn accepts(&self, user: Id, v: Id, axis: Axis) -> bool {
         let facts = self.facts;
-        if matches!(facts.kind(user), Kind::Rename { .. }) {
-            return true;
-        }
         if let Some(b) = facts.boundary(user) {
             return self.leaves_open(user, b.how, axis);
+        }
+        if facts.is_split_around(user, v, axis) {
+            return false;
+        }
+        if matches!(facts.kind(user), Kind::Rename { .. }) {
+            return true;
         }
         let inputs = &facts.node(user).inputs;
         if facts.is_add(user) {
@@ -148,8 +155,7 @@ impl Walk<'_> {
     fn leaves_open(&self, crossing: Id, how: Crossing, axis: Axis) -> bool {
         let facts = self.facts;
         // A device in the body of a loop over stages waits for none of another stage.
-        let between_stages = facts.layout.pipeline.as_ref().is_some_and(|p| p.axes.contains(&axis));
-        if between_stages && facts.graph().node(crossing).scope.is_none() && how == Crossing::Accumulate
+        if facts.between_stages(axis) && facts.graph().node(crossing).scope.is_none() && how == Crossing::Accumulate
             || facts
                 .boundary(crossing)
                 .is_some_and(|b| matches!(how, Crossing::Carry(_)) && facts.has_stages(b.of))

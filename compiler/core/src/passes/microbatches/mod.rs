@@ -6,6 +6,7 @@
 //! there are. A sum over examples leaves the loop as the sum over all parts; what reads it comes behind the loop. So clipping
 //! and the optimizer see the gradients of the batch, which are what they are without parts, but for rounding.
 
+mod carried_sums;
 mod levels;
 mod parts;
 mod rebuild;
@@ -89,7 +90,10 @@ fn uneven(name: &str, size: usize, n: usize, span: Span) -> Diagnostic {
 
 /// Takes a step in parts; an evaluation whose examples must meet stays whole.
 pub(crate) fn in_parts(step: &StepGraph, batch: &Batch, found: &mut Vec<Diagnostic>) -> Option<StepGraph> {
-    let step = separate::separated(step, batch.parts.dim);
+    let mut step = separate::separated(step, batch.parts.dim);
+    if let Some(stages) = &batch.stages {
+        step = carried_sums::carried(&step, batch.parts.dim, stages);
+    }
     match taken(&step, batch) {
         Ok(step) => Some(step),
         Err(_) if step.program == "eval" => Some(step),
@@ -189,6 +193,9 @@ fn all(r: &mut Rebuild<'_>, levels: &Levels) -> Result<(), NoPipeline> {
         if let Some(stages) = r.batch.stages.filter(|_| level + 1 == levels.count) {
             stages::make(r, &mine, levels, stages)?;
             continue;
+        }
+        if let Some(stages) = &r.batch.stages {
+            stages::passes_no_layers(r, &mine, levels, stages)?;
         }
         let of = r.new.repeat(r.batch.parts.over, false);
         let mut open = Open { of: Some(of), ..Open::default() };

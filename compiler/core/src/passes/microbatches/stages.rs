@@ -11,7 +11,8 @@ use super::parts::BatchPart;
 use super::rebuild::{Open, Rebuild};
 use crate::passes::linear::ScopeItem;
 use crate::passes::stages::Stages;
-use meshwright_ops::{Crossing, Id, Kind, RepeatId};
+use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId};
+use meshwright_plan::Dim;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Place of a value.
@@ -76,6 +77,26 @@ fn reads(
     all.filter(|x| item_of.get(x).is_some_and(|from| from != item)).collect()
 }
 
+/// Why a loop is no pipeline that a microbatch passes in another way.
+const OTHERWISE: &str = "a microbatch goes through its layers otherwise than forward once and backward once";
+
+/// The loops over the layers on a level.
+fn over_layers(g: &Graph, mine: &[ScopeItem], stages: &Stages) -> Vec<ScopeItem> {
+    let over = |item: &&ScopeItem| matches!(item, ScopeItem::Loop(of) if g.repeats[*of].dim == stages.dim);
+    mine.iter().filter(over).copied().collect()
+}
+
+/// Refuses a level in front of the one whose layers are stages if it has loops over the layers too.
+pub(super) fn passes_no_layers(
+    r: &Rebuild<'_>,
+    mine: &[ScopeItem],
+    levels: &Levels,
+    stages: &Stages,
+) -> Result<(), NoPipeline> {
+    let first = over_layers(r.old, mine, stages).first().and_then(|item| levels.values[item].first());
+    first.map_or(Ok(()), |at| Err(NoPipeline { at: *at, why: OTHERWISE.into() }))
+}
+
 /// Places each item of a level.
 fn placed(
     r: &Rebuild<'_>,
@@ -84,19 +105,15 @@ fn placed(
     stages: &Stages,
 ) -> Result<Placed, NoPipeline> {
     let g = r.old;
-    let over = |item: &ScopeItem| matches!(item, ScopeItem::Loop(of) if g.repeats[*of].dim == stages.dim);
-    let loops: Vec<ScopeItem> = mine.iter().copied().filter(over).collect();
+    let loops = over_layers(g, mine, stages);
     let first_value = |item: &ScopeItem| levels.values[item].first().copied().unwrap_or(Id(0));
     let refuse = |at: Id, why: &str| Err(NoPipeline { at, why: why.into() });
     let reversed = |item: &ScopeItem| matches!(item, ScopeItem::Loop(of) if g.repeats[*of].reverse);
     let (back, forth): (Vec<ScopeItem>, Vec<ScopeItem>) = loops.iter().partition(|item| reversed(item));
+    // If no gradient goes back through the layers, since all of them are frozen, the step has forward passes alone.
     let passes = usize::from(!r.batch.evaluates);
-    let ([layers], true) = (&forth[..], back.len() == passes) else {
-        let at = loops.first().map_or(Id(0), first_value);
-        return refuse(
-            at,
-            "a microbatch goes through its layers otherwise than forward once and backward once",
-        );
+    let ([layers], true) = (&forth[..], back.len() <= passes) else {
+        return refuse(loops.first().map_or(Id(0), first_value), OTHERWISE);
     };
     let backward = back.first();
     let last = if backward.is_some() { Last } else { LastForward };
@@ -122,6 +139,11 @@ fn placed(
                 found.insert(*known);
             }
         }
+        if found.iter().any(|place| place.around().is_some())
+            && of_all_layers(g, &levels.values[item], stages.dim)
+        {
+            return refuse(first_value(item), "it needs something of each layer beside what is behind them");
+        }
         let sums = |id: &Id| r.parts[*id] == BatchPart::Sum;
         let adds = levels.values[item].iter().all(sums) && reads(item).iter().all(sums);
         place.extend(match found.len() {
@@ -144,13 +166,24 @@ fn placed(
         });
     }
     let mut placed = Placed { place, item_of, layers: *layers };
-    placed.rest(r, mine, levels, backward.copied());
+    placed.rest(r, mine, levels, (backward.copied(), stages.dim));
     Ok(placed)
+}
+
+/// True for values that are made of something of each layer, of which a stage has only its own layers' part.
+fn of_all_layers(g: &Graph, values: &[Id], layers: Dim) -> bool {
+    values.iter().any(|id| g.ty(*id).has(layers) || g.input_types(*id).iter().any(|ty| ty.has(layers)))
 }
 
 impl Placed {
     /// Places all else where it is read: at one end, or on each stage.
-    fn rest(&mut self, r: &Rebuild<'_>, mine: &[ScopeItem], levels: &Levels, backward: Option<ScopeItem>) {
+    fn rest(
+        &mut self,
+        r: &Rebuild<'_>,
+        mine: &[ScopeItem],
+        levels: &Levels,
+        (backward, dim): (Option<ScopeItem>, Dim),
+    ) {
         let Placed { place, item_of, layers } = self;
         let g = r.old;
         let reads = |item: &ScopeItem| reads(r, item, levels, item_of);
@@ -185,6 +218,7 @@ impl Placed {
             let summed =
                 users.is_empty() && levels.values[item].iter().all(|id| r.parts[*id] == BatchPart::Sum);
             let here = match (users.is_empty(), first, users.iter().all(|p| *p == last)) {
+                _ if of_all_layers(g, &levels.values[item], dim) => Forward,
                 _ if summed => First,
                 (false, true, _) if users.contains(&First) => First,
                 (false, true, _) => FirstBackward,
