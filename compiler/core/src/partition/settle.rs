@@ -155,7 +155,9 @@ impl Walk<'_> {
     fn leaves_open(&self, crossing: Id, how: Crossing, axis: Axis) -> bool {
         let facts = self.facts;
         // A device in the body of a loop over stages waits for none of another stage.
-        if facts.between_stages(axis) && facts.graph().node(crossing).scope.is_none() && how == Crossing::Accumulate
+        if facts.between_stages(axis)
+            && facts.graph().node(crossing).scope.is_none()
+            && how == Crossing::Accumulate
             || facts
                 .boundary(crossing)
                 .is_some_and(|b| matches!(how, Crossing::Carry(_)) && facts.has_stages(b.of))
