@@ -41,6 +41,8 @@ pub(crate) struct Stream {
 struct Queue {
     tasks: VecDeque<Task>,
     closed: bool,
+    /// Set when the thread has ended.
+    ended: bool,
 }
 
 impl Stream {
@@ -65,6 +67,7 @@ impl Stream {
                     break task;
                 }
                 if queue.closed {
+                    queue.ended = true;
                     return;
                 }
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +78,13 @@ impl Stream {
     }
 
     pub(crate) fn push(&self, task: impl FnOnce() + Send + 'static) {
-        lock(&self.queue).tasks.push_back(Box::new(task));
+        let mut queue = lock(&self.queue);
+        if queue.ended {
+            // Another thread has destroyed the stream since this one looked which there are: all before this is done.
+            drop(queue);
+            return task();
+        }
+        queue.tasks.push_back(Box::new(task));
         self.changed.notify_all();
     }
 
