@@ -9,7 +9,7 @@ use crate::slot::{LaunchId, Slots, Table};
 use crate::target::Target;
 use crate::turns::{Carried, Turn};
 use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr};
-use meshwright_plan::{BufId, DType, Dim, Group, IdVec, Plan};
+use meshwright_plan::{BufId, DType, Dim, Group, IdVec, Pipeline, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -152,13 +152,9 @@ pub enum LinkEnd {
     Receive,
 }
 
-/// Most messages to a next stage that are on their way while a device goes on; with several stages on a device, one of each more.
-const MOST_SENT: usize = 2;
-
-/// Most messages that a device has on their way when it goes on after a send: it waits until the oldest one has arrived. Their memory stays
-/// as it is until then; at the end of a program it waits for all.
+/// Most messages that a device has on their way when it goes on after a send.
 pub fn most_sent(plan: &Plan) -> usize {
-    MOST_SENT + plan.pipeline.as_ref().map_or(0, |p| p.chunks.saturating_sub(1))
+    plan.pipeline.as_ref().map_or(0, Pipeline::most_sent)
 }
 
 impl Launch {

@@ -1,6 +1,6 @@
 //! Memory of a device by its use, over the steps of a Plan. All that tells of memory by use takes it from here.
 
-use crate::{BufId, Phase, Plan, Prim, ProgramInputKind, Step, StepLoop};
+use crate::{BufId, DeviceBlocks, Phase, Plan, Prim, ProgramInputKind, Step, StepLoop};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,7 +83,7 @@ pub fn paths(plan: &Plan) -> Paths<'_> {
     let blanks = plan.steps.iter().filter(|s| matches!(s.prim, Prim::Blank { .. }));
     let blanks: BTreeSet<BufId> = blanks.flat_map(|s| &s.writes).map(|o| o.buf).collect();
     for l in plan.loops() {
-        for [start, current, next, last] in carries(plan, &l) {
+        for [start, current, next, last] in plan.carries(&l) {
             if let Some(path) = paths.get(&next).copied() {
                 paths.extend([(current, path), (last, path)]);
                 paths.extend(blanks.contains(&start).then_some((start, path)));
@@ -100,6 +100,18 @@ pub fn residency(plan: &Plan, paths: &Paths<'_>) -> Vec<Residency> {
     let lifetimes = lifetimes(plan);
     let kinds = kinds(plan, &lifetimes, paths);
     lifetimes.iter().zip(kinds).map(|(l, kind)| Residency { kind, begin: l.begin, end: l.end }).collect()
+}
+
+/// What a device holds, with its bytes: each buffer, then the messages on their way between stages, by the buffers that are sent or received.
+pub fn held_on<'a>(
+    on: &'a DeviceBlocks<'_>,
+    held: &'a [Residency],
+) -> impl Iterator<Item = (BufId, Residency, u64)> + 'a {
+    let buffers = held.iter().enumerate().map(|(i, held)| (BufId(i as u32), *held));
+    let (begin, end) = on.passes();
+    let message = Residency { kind: MemoryKind::Communication, begin, end };
+    let messages = on.messages().iter().map(move |(buf, bytes)| (*buf, message, *bytes));
+    buffers.map(|(buf, held)| (buf, held, on.bytes(buf))).chain(messages)
 }
 
 /// From when to when a buffer is held.
@@ -131,23 +143,33 @@ pub(crate) fn lifetimes(plan: &Plan) -> Vec<Lifetime> {
     let Some(passes) = plan.pipeline_passes() else { return held };
     let (begin, end) = passes.steps();
     let within = |at: usize| passes.loops.iter().any(|(_, l)| l.begin < at && at < l.end);
-    for life in held.iter_mut().filter(|l| l.begin < end && l.end > begin && l.begin < l.end) {
-        if !within(life.begin) && life.begin > begin {
-            life.begin = begin;
+    // Buffers that follow each other in one storage are one after the other in a pass, too.
+    let follows: BTreeMap<BufId, BufId> = plan.steps.iter().flat_map(|s| &s.aliases).copied().collect();
+    let over: BTreeSet<BufId> = follows.values().copied().collect();
+    for first in (0..held.len()).map(|b| BufId(b as u32)).filter(|b| !over.contains(b)) {
+        let last = std::iter::successors(Some(first), |b| follows.get(b).copied()).last().unwrap_or(first);
+        let [from, to] = [held[first.0 as usize].begin, held[last.0 as usize].end];
+        if from >= to || from >= end || to <= begin {
+            continue;
         }
-        if !within(life.end - 1) && life.end < end {
-            life.end = end;
+        if !within(from) && from > begin {
+            held[first.0 as usize].begin = begin;
+        }
+        if !within(to - 1) && to < end {
+            held[last.0 as usize].end = end;
         }
     }
     held
 }
 
-/// Carries of a loop: what each starts as, what it is in an iteration and next, and what it is at the end.
-fn carries<'a>(plan: &'a Plan, l: &StepLoop) -> impl Iterator<Item = [BufId; 4]> + use<'a> {
-    let (begin, end) = (&plan.steps[l.begin], &plan.steps[l.end]);
-    let before = begin.reads.iter().zip(&begin.writes);
-    let after = end.reads.iter().zip(&end.writes);
-    before.zip(after).map(|((start, current), (next, last))| [start.buf, current.buf, next.buf, last.buf])
+impl Plan {
+    /// Carries of a loop: what each starts as, what it is in an iteration and next, and what it is at the end.
+    pub(crate) fn carries<'a>(&'a self, l: &StepLoop) -> impl Iterator<Item = [BufId; 4]> + use<'a> {
+        let (begin, end) = (&self.steps[l.begin], &self.steps[l.end]);
+        let before = begin.reads.iter().zip(&begin.writes);
+        let after = end.reads.iter().zip(&end.writes);
+        before.zip(after).map(|((start, current), (next, last))| [start.buf, current.buf, next.buf, last.buf])
+    }
 }
 
 /// The use of each buffer.
@@ -175,7 +197,7 @@ fn kinds(plan: &Plan, held: &[Lifetime], paths: &Paths<'_>) -> Vec<MemoryKind> {
         }
     }
     // A carry is for the same in all iterations as what it is after the last.
-    for all in plan.loops().iter().flat_map(|l| carries(plan, l)) {
+    for all in plan.loops().iter().flat_map(|l| plan.carries(l)) {
         let known = all.iter().rev().map(|b| kinds[b.0 as usize]).find(|k| *k != MemoryKind::Workspace);
         for b in all {
             let old = &mut kinds[b.0 as usize];
@@ -229,7 +251,7 @@ fn sources(plan: &Plan) -> Vec<ValueOrigin> {
                 *known = source.max(*known);
             }
         }
-        for [_, current, next, _] in loops.iter().flat_map(|l| carries(plan, l)) {
+        for [_, current, next, _] in loops.iter().flat_map(|l| plan.carries(l)) {
             of[current.0 as usize] = of[current.0 as usize].max(of[next.0 as usize]);
         }
         if of == before {

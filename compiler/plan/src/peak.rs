@@ -1,6 +1,6 @@
 //! What a device holds at a step, and at the moment when it holds most.
 
-use crate::memory::{ByKind, Lifetime, MemoryKind, Residency, lifetimes, paths, residency};
+use crate::memory::{ByKind, Lifetime, MemoryKind, Residency, held_on, lifetimes, paths, residency};
 use crate::{BufId, DeviceBlocks, PeakMemory, Plan};
 use std::collections::BTreeSet;
 
@@ -47,12 +47,9 @@ pub(crate) fn peak_on(
 ) -> (u64, usize) {
     // What comes and goes with each step.
     let (mut comes, mut goes) = (vec![0u64; steps + 1], vec![0u64; steps + 1]);
-    for (i, life) in held.iter().enumerate().filter(|(_, l)| l.begin < l.end) {
-        let buf = BufId(i as u32);
-        if !absent.contains(&buf) {
-            comes[life.begin] += on.bytes(buf);
-            goes[life.end] += on.bytes(buf);
-        }
+    for (_, life, bytes) in all_held(on, held, absent) {
+        comes[life.begin] += bytes;
+        goes[life.end] += bytes;
     }
     let (mut live, mut most, mut peak) = (0, 0, 0);
     for step in 0..steps.max(1) {
@@ -62,6 +59,19 @@ pub(crate) fn peak_on(
         }
     }
     (most, peak)
+}
+
+/// What a device holds, with its bytes: buffers that are not `absent`, then messages between stages.
+fn all_held<'a>(
+    on: &'a DeviceBlocks<'_>,
+    held: &'a [Lifetime],
+    absent: &'a BTreeSet<BufId>,
+) -> impl Iterator<Item = (BufId, Lifetime, u64)> + 'a {
+    let buffers = held.iter().enumerate().map(|(i, life)| (BufId(i as u32), *life));
+    let buffers = buffers.filter(|(buf, l)| l.begin < l.end && !absent.contains(buf));
+    let (begin, end) = on.passes();
+    let messages = on.messages().iter().map(move |(buf, bytes)| (*buf, Lifetime { begin, end }, *bytes));
+    buffers.map(|(buf, life)| (buf, life, on.bytes(buf))).chain(messages)
 }
 
 impl Plan {
@@ -82,9 +92,9 @@ impl Plan {
         found.map_or_else(|| DeviceBlocks::largest(self), |p| p.on)
     }
 
-    /// The most bytes that a device holds at once.
-    pub fn peak_on(&self, on: &DeviceBlocks<'_>) -> u64 {
-        peak_on(on, self.steps.len(), &lifetimes(self), &BTreeSet::new()).0
+    /// The most bytes that a device holds at once, if it never makes these buffers.
+    pub fn peak_on(&self, on: &DeviceBlocks<'_>, absent: &BTreeSet<BufId>) -> u64 {
+        peak_on(on, self.steps.len(), &lifetimes(self), absent).0
     }
 
     /// The buffers that are alive while a step runs, largest first.
@@ -95,12 +105,12 @@ impl Plan {
 
     fn alive(&self, held: &[Lifetime], step: usize, on: &DeviceBlocks<'_>) -> Vec<PeakBuffer> {
         let paths = paths(self);
-        let alive = held.iter().enumerate().filter(|(_, l)| (l.begin..l.end).contains(&step));
+        let none = BTreeSet::new();
+        let alive = all_held(on, held, &none).filter(|(_, l, _)| (l.begin..l.end).contains(&step));
         let mut list: Vec<PeakBuffer> = alive
-            .map(|(i, _)| {
-                let buf = BufId(i as u32);
+            .map(|(buf, _, bytes)| {
                 let path = paths.get(&buf).copied().unwrap_or_default().to_string();
-                PeakBuffer { path, buf, bytes: on.bytes(buf) }
+                PeakBuffer { path, buf, bytes }
             })
             .collect();
         list.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.path.cmp(&b.path)));
@@ -132,11 +142,11 @@ pub fn peak_by_kind(plan: &Plan, held: &[Residency], absent: &BTreeSet<BufId>) -
     let lives: Vec<Lifetime> = held.iter().map(|h| Lifetime { begin: h.begin, end: h.end }).collect();
     let mut sums = ByKind::default();
     let Some(peak) = peak(plan, &lives, absent) else { return sums };
-    for (i, h) in held.iter().enumerate().filter(|(_, h)| (h.begin..h.end).contains(&peak.step)) {
-        let buf = BufId(i as u32);
-        if !absent.contains(&buf) {
-            sums[h.kind as usize] += peak.on.bytes(buf);
-        }
+    let all = held_on(&peak.on, held).enumerate();
+    // Messages come after the buffers.
+    let made = all.filter(|(i, (buf, ..))| *i >= held.len() || !absent.contains(buf));
+    for (_, (_, h, bytes)) in made.filter(|(_, (_, h, _))| (h.begin..h.end).contains(&peak.step)) {
+        sums[h.kind as usize] += bytes;
     }
     sums
 }

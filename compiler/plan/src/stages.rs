@@ -1,8 +1,10 @@
 //! Devices of a Plan that differ: of a pipeline one of each stage, else one. Their blocks, their operations, and what they hold.
 
-use crate::actions::{Pass, PassRun, held_at_once, runs};
-use crate::{Axis, BufId, Buffer, Extent, Pipeline, Plan, Prim, StepLoop, coords_along, positions};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::actions::{Pass, PassRun, most_kept};
+use crate::in_flight::{KeptStack, kept_stacks, messages};
+use crate::passes::PipelinePasses;
+use crate::{Axis, BufId, Buffer, Extent, Plan, Prim, coords_along, positions};
+use std::collections::BTreeMap;
 
 /// The device with the largest blocks: of all, or of a stage of a pipeline.
 #[derive(Clone, Debug)]
@@ -16,105 +18,44 @@ pub struct DeviceBlocks<'p> {
 struct StageBlocks<'p> {
     axes: &'p [Axis],
     coords: Vec<usize>,
-    /// Stacks of what passes keep for later ones, and how many microbatches of `all` are in them at once.
-    stacks: BTreeMap<BufId, u64>,
-    all: u64,
-}
-
-/// The loops over the microbatches of a pipeline, and the passes of each stage in order.
-#[derive(Clone, Debug)]
-pub struct PipelinePasses<'p> {
-    /// The pipeline.
-    pub pipeline: &'p Pipeline,
-    /// Number of stages.
-    pub stages: usize,
-    /// Number of microbatches.
-    pub microbatches: usize,
-    /// The loop over the microbatches for each pass, in the order of the Plan.
-    pub loops: Vec<(Pass, StepLoop)>,
-    /// The passes of each stage in the order in which it runs them.
-    pub runs: Vec<Vec<PassRun>>,
+    /// Bytes of buffers of which the device holds another part than its block: of stacks over microbatches the ones in flight, of parts of
+    /// these and of what only other stages make nothing.
+    held: BTreeMap<BufId, u64>,
+    /// Bytes of messages on their way, by the buffers that are sent or received.
+    messages: Vec<(BufId, u64)>,
+    /// The steps during which there are messages.
+    passes: (usize, usize),
 }
 
 impl Plan {
-    /// The passes of a step whose layers are stages: of an evaluation forward passes alone. `None` if microbatches pass no stages.
-    pub fn pipeline_passes(&self) -> Option<PipelinePasses<'_>> {
-        let (pipeline, parts) = (self.pipeline.as_ref()?, self.microbatches?);
-        let stages = pipeline.axes.iter().map(|a| self.mesh.size(*a)).product();
-        let microbatches = self.dims.size(parts.over);
-        // Other loops over microbatches count what the whole batch has, on all devices alike.
-        let staged = |l: &StepLoop| {
-            self.steps[l.begin..l.end]
-                .iter()
-                .any(|s| matches!(&s.prim, Prim::Repeat { axes, .. } if !axes.is_empty()))
-        };
-        let over = self.loops().into_iter().filter(|l| l.dim == parts.over && staged(l));
-        let loops: Vec<_> = [Pass::F, Pass::B, Pass::W].into_iter().zip(over).collect();
-        let mut runs = runs(pipeline.schedule, stages, pipeline.chunks, microbatches).ok()?;
-        let made = |pass: Pass| loops.iter().any(|l| l.0 == pass);
-        runs.iter_mut().for_each(|list| list.retain(|run| made(run.pass)));
-        (!loops.is_empty()).then_some(PipelinePasses { pipeline, stages, microbatches, loops, runs })
-    }
-
     /// A device of each stage of the pipeline, in order, or one device with the largest blocks.
     pub fn device_blocks(&self) -> Vec<DeviceBlocks<'_>> {
         let Some(passes) = self.pipeline_passes() else {
             return vec![DeviceBlocks::largest(self)];
         };
-        let stacks = passes.stacks(self);
-        let all = (passes.microbatches * passes.pipeline.chunks) as u64;
+        let stacks = kept_stacks(self, &passes);
         let of = |(at, list): (usize, &Vec<PassRun>)| {
             let axes = &passes.pipeline.axes[..];
             let coords = coords_along(axes, &self.mesh).nth(at).unwrap_or_default();
-            let held =
-                |(buf, from, until): &(BufId, Pass, Pass)| (*buf, held_at_once(list, *from, *until) as u64);
-            let stacks = stacks.iter().map(held).collect();
-            DeviceBlocks { plan: self, stage: Some(StageBlocks { axes, coords, stacks, all }) }
+            let stage =
+                StageBlocks { axes, coords, held: BTreeMap::new(), messages: vec![], passes: passes.steps() };
+            let mut on = DeviceBlocks { plan: self, stage: Some(stage) };
+            let (mut held, messages) = (on.never_made(), messages(self, &passes, at, &|buf| on.size(buf)));
+            let freed = on.freed_as_others_are_made(&passes, at, &stacks);
+            for of in &stacks {
+                let made = !held.contains_key(&of.value.0);
+                held.extend(of.parts.iter().map(|buf| (*buf, 0)));
+                for buf in &of.stack {
+                    let most = if made { on.kept(&passes, (at, list), of, *buf) } else { 0 };
+                    held.insert(*buf, most - freed.get(buf).copied().unwrap_or(0).min(most));
+                }
+            }
+            if let Some(stage) = &mut on.stage {
+                (stage.held, stage.messages) = (held, messages);
+            }
+            on
         };
         passes.runs.iter().enumerate().map(of).collect()
-    }
-}
-
-/// Some buffers, with those that have the storage of one of them.
-fn same_storage(plan: &Plan, mut known: BTreeSet<BufId>) -> BTreeSet<BufId> {
-    loop {
-        let before = known.len();
-        for (from, to) in plan.steps.iter().flat_map(|s| &s.aliases) {
-            if known.contains(from) || known.contains(to) {
-                known.extend([*from, *to]);
-            }
-        }
-        if known.len() == before {
-            return known;
-        }
-    }
-}
-
-impl PipelinePasses<'_> {
-    /// The buffers in which passes keep something of each microbatch, the pass that makes it and the last one that reads it.
-    fn stacks(&self, plan: &Plan) -> Vec<(BufId, Pass, Pass)> {
-        let over = plan.microbatches.map(|m| m.over);
-        let mut all = vec![];
-        for (pass, of) in &self.loops {
-            let (begin, end) = (&plan.steps[of.begin], &plan.steps[of.end]);
-            let chains = begin.reads.iter().zip(&begin.writes).zip(end.reads.iter().zip(&end.writes));
-            for ((start, current), (next, last)) in chains {
-                if !last.dims.iter().any(|d| Some(*d) == over) {
-                    continue;
-                }
-                let reads = |l: &StepLoop| plan.steps[l.begin..l.end].iter().any(|s| s.reads_buf(last.buf));
-                let until = self.loops.iter().rev().find(|(_, l)| reads(l)).map_or(*pass, |(pass, _)| *pass);
-                let chain = BTreeSet::from([start, current, next, last].map(|o| o.buf));
-                all.extend(same_storage(plan, chain).into_iter().map(|buf| (buf, *pass, until)));
-            }
-        }
-        all
-    }
-
-    /// The steps of the loops over microbatches, with those between them: a schedule runs their iterations in turns.
-    pub fn steps(&self) -> (usize, usize) {
-        let begin = self.loops.first().map_or(0, |(_, l)| l.begin);
-        (begin, self.loops.last().map_or(0, |(_, l)| l.end))
     }
 }
 
@@ -139,14 +80,91 @@ impl<'p> DeviceBlocks<'p> {
         buffer.extents.iter().map(|e| self.len(e)).product()
     }
 
+    /// Bytes of the device's block of a buffer.
+    pub fn size(&self, buf: BufId) -> u64 {
+        let buffer = self.plan.buffer(buf);
+        (self.elements(buffer) * buffer.dtype.bytes()) as u64
+    }
+
     /// Bytes that the device holds of a buffer: of a stack over microbatches those of the ones that are in flight.
     pub fn bytes(&self, buf: BufId) -> u64 {
-        let buffer = self.plan.buffer(buf);
-        let bytes = (self.elements(buffer) * buffer.dtype.bytes()) as u64;
-        match &self.stage {
-            Some(s) => s.stacks.get(&buf).map_or(bytes, |held| bytes / s.all * held.min(&s.all)),
-            None => bytes,
+        let held = self.stage.as_ref().and_then(|s| s.held.get(&buf));
+        held.copied().unwrap_or_else(|| self.size(buf))
+    }
+
+    /// Bytes that messages take while microbatches pass the stages, beside the buffers of a pass: by the buffer that is sent or received.
+    pub fn messages(&self) -> &[(BufId, u64)] {
+        self.stage.as_ref().map_or(&[], |s| &s.messages)
+    }
+
+    /// The steps during which microbatches pass the stages.
+    pub(crate) fn passes(&self) -> (usize, usize) {
+        self.stage.as_ref().map_or((0, 0), |s| s.passes)
+    }
+
+    /// The buffers that only other stages make: a loop writes them that has no iteration here.
+    fn never_made(&self) -> BTreeMap<BufId, u64> {
+        let mut made: BTreeMap<BufId, bool> = BTreeMap::new();
+        for (step, times) in self.plan.steps.iter().zip(self.times()) {
+            step.writes.iter().for_each(|o| *made.entry(o.buf).or_default() |= times > 0);
         }
+        made.into_iter().filter(|(_, made)| !made).map(|(buf, _)| (buf, 0)).collect()
+    }
+
+    /// Where gradients of weights are apart, a backward pass frees values of each layer as it makes others: bytes by which the stacks of
+    /// these are smaller when those of the others are largest.
+    fn freed_as_others_are_made(
+        &self,
+        passes: &PipelinePasses<'_>,
+        stage: usize,
+        stacks: &[KeptStack],
+    ) -> BTreeMap<BufId, u64> {
+        let layers = Extent::of(&self.plan.dims, passes.pipeline.dim, &passes.pipeline.axes);
+        let own = self.len(&layers);
+        let lengths: Vec<usize> =
+            layers.cuts.as_ref().map_or_else(|| vec![own], |cuts| cuts.of_stage(stage).collect());
+        let Some(least) = lengths.into_iter().filter(|n| *n > 0).min() else { return BTreeMap::new() };
+        let of_layer = |buf: BufId| self.size(buf) / (passes.microbatches * own) as u64;
+        let between = |from: Pass, until: Pass| {
+            let layered = move |s: &&KeptStack| {
+                (s.from, s.until, s.value.1) == (from, until, Some(passes.pipeline.dim))
+            };
+            stacks.iter().filter(layered)
+        };
+        let sum = |from, until| -> u64 {
+            between(from, until).filter_map(|s| s.stack.first()).map(|buf| of_layer(*buf)).sum()
+        };
+        let (freed, made) = (sum(Pass::F, Pass::B), sum(Pass::B, Pass::W));
+        // In the first layer all of the others are there, in the last one all that are made.
+        let less = (least as u64 - 1) * freed.min(made);
+        let buffers = between(Pass::B, Pass::W).flat_map(|s| &s.stack);
+        buffers.map(|buf| (*buf, less * of_layer(*buf) / made.max(1))).collect()
+    }
+
+    /// Most bytes that the device, which is that of a stage, holds of a stack over microbatches.
+    fn kept(
+        &self,
+        passes: &PipelinePasses<'_>,
+        (stage, list): (usize, &[PassRun]),
+        of: &KeptStack,
+        buf: BufId,
+    ) -> u64 {
+        let chunks = passes.pipeline.chunks;
+        let of_microbatch = self.size(buf) / passes.microbatches as u64;
+        let staged = |e: &&Extent| e.axes.iter().any(|a| passes.pipeline.axes.contains(a));
+        let along = self.plan.buffer(buf).extents.iter().find(staged);
+        let of_chunk = |chunk: usize| match along {
+            // Each chunk has its own, as another device would.
+            None => of_microbatch,
+            Some(Extent { cuts: Some(cuts), .. }) => {
+                let (own, all) = (cuts.chunk(stage, chunk).len(), cuts.stored(stage).len());
+                of_microbatch / all.max(1) as u64 * own as u64
+            }
+            // What is in front of the stages has one position, and belongs to the first chunk.
+            Some(e) if chunks > 1 && chunk != (if e.size == 1 { 0 } else { chunks - 1 }) => 0,
+            Some(_) => of_microbatch,
+        };
+        most_kept(list, (of.from, of.until), &(0..chunks).map(of_chunk).collect::<Vec<_>>())
     }
 
     /// How often the device runs each step in a run of the Plan.

@@ -2,8 +2,11 @@
 
 use crate::support::{command, options, said, write_tags};
 use meshwright_core::training_step;
+use meshwright_device::target::Target;
+use meshwright_plan::Plan;
 use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -39,11 +42,18 @@ fn planned(args: &[&str]) -> f64 {
     let dims: Vec<(&str, usize)> = dims.map(|(name, size)| (name, size.parse().unwrap())).collect();
     let layout = after("--layout").unwrap_or_default();
     let o = options(args[0], &after("--mesh").unwrap_or_default(), &layout, &dims);
-    let loaded = Project::load(&ProjectOptions { preset: after("--preset"), ..o });
-    let project = loaded.project.unwrap_or_else(|| panic!("{args:?}: {:?}", loaded.diagnostics));
+    let plan = plan(&ProjectOptions { preset: after("--preset"), ..o });
+    // Of a pipeline a device of each stage.
+    let differ = plan.device_blocks();
+    let all: u64 = differ.iter().map(|on| plan.peak_on(on, &BTreeSet::new())).sum();
+    (all * (plan.mesh.devices() / differ.len()) as u64) as f64
+}
+
+fn plan(o: &ProjectOptions) -> Plan {
+    let loaded = Project::load(o);
+    let project = loaded.project.unwrap_or_else(|| panic!("{:?}: {:?}", o.layout, loaded.diagnostics));
     let step = training_step(&project.program).unwrap();
-    let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
-    (plan.summary.peak_bytes * plan.mesh.devices() as u64) as f64
+    project.compile(&step, &loaded.sources).0.unwrap().plan
 }
 
 const GPT: [&str; 5] = ["gpt", "--preset", "tiny", "--data", "king_james_next"];
@@ -65,6 +75,9 @@ fn cases() -> Vec<Vec<&'static str>> {
         gpt(&["--dim", "batch=24", "--layout", "zero3", "--mesh", "data=3"]),
         vec!["mnist_mlp", "--dim", "batch=3000", "--layout", "dp_tp", "--mesh", "2x2"],
     ];
+    all.extend(STAGED.iter().map(|[mesh, layout, layers]| {
+        gpt(&["--dim", "batch=96", "--mesh", mesh, "--layout", layout, "--dim", layers])
+    }));
     if std::env::var_os("LONG").is_some() {
         all.extend([
             gpt(&["--dim", "batch=192"]),
@@ -107,6 +120,14 @@ fn cases() -> Vec<Vec<&'static str>> {
     all
 }
 
+/// Each schedule, stages of other lengths, and several stages on a device.
+const STAGED: [[&str; 3]; 4] = [
+    ["pipe=2", "layers -> pipe; microbatches 6; schedule gpipe", "layers=2"],
+    ["pipe=2", "layers -> pipe; microbatches 6", "layers=2"],
+    ["pipe=3", "layers -> pipe; microbatches 6; stages 3, 2, 1; schedule zb_h1", "layers=6"],
+    ["pipe=2", "layers -> pipe; microbatches 6; chunks 2", "layers=4"],
+];
+
 /// The same with a small batch.
 fn small(args: &[&'static str]) -> Vec<&'static str> {
     let before: Vec<&str> =
@@ -136,4 +157,33 @@ fn faults(args: &[&'static str]) -> Vec<String> {
 fn a_training_takes_what_its_plan_says() {
     let found: Vec<String> = cases().iter().flat_map(|args| faults(args)).collect();
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// What the launches of each stage of a pipeline need at once is what the Plan says of the stage, and never more.
+#[test]
+fn the_arena_of_each_stage_is_as_large_as_its_plan_says() {
+    let more = [
+        ["pipe=3", "layers -> pipe; microbatches 6; stages 3, 2, 1", "layers=6"],
+        ["pipe=2", "layers -> pipe; microbatches 6; chunks 2; stages 0, 2, 4, 0; schedule zb_h1", "layers=6"],
+        ["data=2,pipe=2", "batch -> data; layers -> pipe; params: * -> data; microbatches 4", "layers=4"],
+        ["pipe=2", "layers -> pipe; microbatches 6; recompute layers.*", "layers=4"],
+    ];
+    let mut wrong = vec![];
+    for [mesh, layout, layers] in STAGED.iter().chain(&more) {
+        let layers = layers.strip_prefix("layers=").unwrap().parse().unwrap();
+        let o = options("gpt", mesh, layout, &[("batch", 96), ("layers", layers)]);
+        let plan = plan(&ProjectOptions { preset: Some("tiny".into()), ..o });
+        // The stages of the first devices along all other axes have ranks in order.
+        for (stage, on) in plan.device_blocks().iter().enumerate() {
+            let device = meshwright_device::compile(&plan, stage, Target::cuda((9, 0), true)).unwrap();
+            let bound: u64 = plan.program_inputs.iter().map(|i| on.bytes(i.buf)).sum();
+            let planned = (plan.peak_on(on, &device.absent) - bound) as f64 / MIB;
+            let arena = device.arena.bytes as f64 / MIB;
+            // Kernels of a GPU make less, and a pass frees values of its layers one by one.
+            if arena > planned || arena < 0.8 * planned - 8.0 {
+                wrong.push(format!("{mesh}, {layout}, stage {stage}: {arena:.1} MiB of {planned:.1}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

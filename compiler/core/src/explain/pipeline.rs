@@ -3,6 +3,7 @@
 use meshwright_plan::actions::{Pass, PassRun, makespan};
 use meshwright_plan::{DeviceBlocks, Extent, PipelinePasses, Plan, Prim, ProgramInputKind};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// A stage of a pipeline, which is all stages of a device where it has several. All figures are of a device of it in a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,7 +106,7 @@ fn stage(plan: &Plan, passes: &PipelinePasses<'_>, (at, on): (usize, &DeviceBloc
         let messages = passes.microbatches * (p.chunks - usize::from(ends));
         for step in plan.steps[of.begin..of.end].iter().filter(|s| matches!(s.prim, Prim::Send { .. })) {
             sends += messages;
-            send_bytes += messages as u64 * step.reads.iter().map(|o| on.bytes(o.buf)).sum::<u64>();
+            send_bytes += messages as u64 * step.reads.iter().map(|o| on.size(o.buf)).sum::<u64>();
         }
     }
     StageReport {
@@ -114,7 +115,7 @@ fn stage(plan: &Plan, passes: &PipelinePasses<'_>, (at, on): (usize, &DeviceBloc
         parameter_bytes: held(ProgramInputKind::Param),
         optimizer_state_bytes: held(ProgramInputKind::OptimizerState),
         in_flight: meshwright_plan::actions::in_flight(&passes.runs[at]),
-        peak_bytes: plan.peak_on(on),
+        peak_bytes: plan.peak_on(on, &BTreeSet::new()),
         flops,
         sends,
         send_bytes,

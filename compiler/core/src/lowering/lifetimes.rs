@@ -2,7 +2,7 @@
 
 use super::per_buffer::PerBuffer;
 use meshwright_plan::{BufId, Donation, Plan, Prim, ProgramInputKind, Summary};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The ends in a step.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
         let bound =
             |kind| plan.program_inputs.iter().filter(move |i| i.kind == kind).map(|i| on.bytes(i.buf)).sum();
         let mut s = plan.summary.clone();
-        s.peak_bytes = plan.peak_on(&on);
+        s.peak_bytes = plan.peak_on(&on, &BTreeSet::new());
         s.parameter_bytes = bound(ProgramInputKind::Param);
         s.optimizer_state_bytes = bound(ProgramInputKind::OptimizerState);
         s.step_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;

@@ -137,16 +137,18 @@ fn with_weights(list: Vec<PassRun>, rank: usize) -> Vec<PassRun> {
 /// them.
 pub fn in_flight(list: &[PassRun]) -> usize {
     let last = list.iter().map(|run| run.pass).max();
-    last.map_or(0, |last| held_at_once(list, Pass::F, last))
+    let each = vec![1; list.iter().map(|run| run.chunk + 1).max().unwrap_or(0)];
+    last.map_or(0, |last| most_kept(list, (Pass::F, last), &each) as usize)
 }
 
-/// The most microbatches, counted once for each chunk, of which a rank has something that one pass makes and another one reads last.
-pub fn held_at_once(list: &[PassRun], from: Pass, until: Pass) -> usize {
-    let (mut now, mut most) = (0usize, 0);
+/// The most that a rank holds at once of what one pass makes and another one reads last, of which a microbatch has so much in each chunk.
+pub fn most_kept(list: &[PassRun], (from, until): (Pass, Pass), of_chunk: &[u64]) -> u64 {
+    let (mut now, mut most) = (0u64, 0);
     for run in list {
-        now += usize::from(run.pass == from);
+        let own = of_chunk.get(run.chunk).copied().unwrap_or(0);
+        now += if run.pass == from { own } else { 0 };
         most = most.max(now);
-        now = now.saturating_sub(usize::from(run.pass == until));
+        now = now.saturating_sub(if run.pass == until { own } else { 0 });
     }
     most
 }

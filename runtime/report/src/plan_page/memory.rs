@@ -1,4 +1,4 @@
-//! What a device holds, and from when to when: a row for each buffer, of which the curve of memory is the sum.
+//! What a device holds, and from when to when: a row for each buffer, then for each message between stages. The curve of memory is their sum.
 
 use super::placed::PlacedTypes;
 use super::pools::TextPool;
@@ -41,11 +41,10 @@ pub(super) fn held(
     let written = plan.steps.iter().flat_map(|s| &s.writes).map(|o| (o.buf, &*o.dims));
     let dims: BTreeMap<BufId, &[Dim]> = bound.chain(written).collect();
     let on = plan.fullest();
-    let row = |(i, held): (usize, memory::Residency)| {
-        let buf = BufId(i as u32);
+    let row = |(buf, held, bytes): (BufId, memory::Residency, u64)| {
         let path = texts.at(paths.get(&buf).copied().unwrap_or_default());
         let of = types.of(buf, dims.get(&buf).copied().unwrap_or_default(), texts);
-        HeldBuffer { path, of, held, bytes: on.bytes(buf) }
+        HeldBuffer { path, of, held, bytes }
     };
-    held.into_iter().enumerate().map(row).collect()
+    memory::held_on(&on, &held).map(row).collect()
 }

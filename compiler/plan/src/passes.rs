@@ -1,0 +1,56 @@
+//! The passes of a pipeline: loops over microbatches among the steps of a Plan, and the order of each stage.
+
+use crate::actions::{Pass, PassRun, runs};
+use crate::{Pipeline, Plan, Prim, StepLoop};
+
+/// The loops over the microbatches of a pipeline, and the passes of each stage in order.
+#[derive(Clone, Debug)]
+pub struct PipelinePasses<'p> {
+    /// The pipeline.
+    pub pipeline: &'p Pipeline,
+    /// Number of stages.
+    pub stages: usize,
+    /// Number of microbatches.
+    pub microbatches: usize,
+    /// The loop over the microbatches for each pass, in the order of the Plan.
+    pub loops: Vec<(Pass, StepLoop)>,
+    /// The passes of each stage in the order in which it runs them.
+    pub runs: Vec<Vec<PassRun>>,
+}
+
+impl Plan {
+    /// The passes of a step whose layers are stages: of an evaluation forward passes alone. `None` if microbatches pass no stages.
+    pub fn pipeline_passes(&self) -> Option<PipelinePasses<'_>> {
+        let (pipeline, parts) = (self.pipeline.as_ref()?, self.microbatches?);
+        let stages = pipeline.axes.iter().map(|a| self.mesh.size(*a)).product();
+        let microbatches = self.dims.size(parts.over);
+        // Other loops over microbatches count what the whole batch has, on all devices alike.
+        let staged = |l: &StepLoop| {
+            self.steps[l.begin..l.end]
+                .iter()
+                .any(|s| matches!(&s.prim, Prim::Repeat { axes, .. } if !axes.is_empty()))
+        };
+        let over = self.loops().into_iter().filter(|l| l.dim == parts.over && staged(l));
+        let loops: Vec<_> = [Pass::F, Pass::B, Pass::W].into_iter().zip(over).collect();
+        let mut runs = runs(pipeline.schedule, stages, pipeline.chunks, microbatches).ok()?;
+        let made = |pass: Pass| loops.iter().any(|l| l.0 == pass);
+        runs.iter_mut().for_each(|list| list.retain(|run| made(run.pass)));
+        (!loops.is_empty()).then_some(PipelinePasses { pipeline, stages, microbatches, loops, runs })
+    }
+}
+
+impl Pipeline {
+    /// Most messages that a device has on their way when it goes on after a send: it waits until the oldest one has arrived. Their memory
+    /// stays as it is until then; at the end of a program it waits for all.
+    pub fn most_sent(&self) -> usize {
+        self.chunks + 1
+    }
+}
+
+impl PipelinePasses<'_> {
+    /// The steps of the loops over microbatches, with those between them: a schedule runs their iterations in turns.
+    pub fn steps(&self) -> (usize, usize) {
+        let begin = self.loops.first().map_or(0, |(_, l)| l.begin);
+        (begin, self.loops.last().map_or(0, |(_, l)| l.end))
+    }
+}
