@@ -243,29 +243,25 @@ fn vit_is_trained_alike_under_every_layout() {
     alike("vit", &sizes, &[PARTS, STAGES, PATCHES].concat(), [dir.path(), own.path()]);
 }
 
-/// The models with one loop over layers under the layouts with stages that ship, with a batch that their microbatches divide. Experts are shared out beside
-/// stages, too.
-#[test]
-fn transformers_are_trained_alike_under_the_stages_that_ship() {
+/// The models with one loop over layers, with a batch that microbatches divide, under what `layouts` says of each.
+fn staged_alike(layouts: &dyn Fn(&str) -> Vec<(&'static str, &'static str)>) {
     let batch = |sizes: &[(&'static str, usize)],
                  more: &[(&'static str, usize)]|
      -> Vec<(&'static str, usize)> {
         let other = sizes.iter().filter(|(name, _)| *name != "batch" && more.iter().all(|m| m.0 != *name));
         other.copied().chain([("batch", 8)]).chain(more.iter().copied()).collect()
     };
-    let experts =
-        ("data=2,pipe=2", "experts -> data; batch -> data when free; layers -> pipe; microbatches 8");
     let without =
         |names: &[&str]| -> Vec<_> { TEXT.into_iter().filter(|(name, _)| !names.contains(name)).collect() };
     let pixels = [("down", 3), ("across", 3), ("ph", 4), ("pw", 3)];
     let texts = [
-        ("gpt", batch(&TEXT, &[("places", 16)]), NEXT, &[][..]),
-        ("bert", batch(&TEXT, &[("places", 16)]), MASKED, &[]),
-        ("llama", batch(&without(&["heads"]), &[("groups", 3), ("queries", 2)]), NEXT, &[]),
-        ("switch", batch(&TEXT, &[("experts", 5)]), NEXT, &[experts]),
-        ("vit", batch(&without(&["seq", "vocab"]), &pixels), &[], &[]),
+        ("gpt", batch(&TEXT, &[("places", 16)]), NEXT),
+        ("bert", batch(&TEXT, &[("places", 16)]), MASKED),
+        ("llama", batch(&without(&["heads"]), &[("groups", 3), ("queries", 2)]), NEXT),
+        ("switch", batch(&TEXT, &[("experts", 5)]), NEXT),
+        ("vit", batch(&without(&["seq", "vocab"]), &pixels), &[]),
     ];
-    for (model, sizes, tokens, more) in texts {
+    for (model, sizes, tokens) in texts {
         let dir = tempfile::tempdir().unwrap();
         match model {
             "vit" => {
@@ -275,8 +271,59 @@ fn transformers_are_trained_alike_under_the_stages_that_ship() {
         }
         let single = model != "switch";
         let subject = Subject { model, sizes: &sizes, more: &[], single, at: dir.path(), at_own_sizes: None };
-        subject.is_trained_alike_under(&[SHIPPED_STAGES, more].concat());
+        subject.is_trained_alike_under(&layouts(model));
     }
+}
+
+/// Experts are shared out beside stages, too.
+#[test]
+fn transformers_are_trained_alike_under_the_stages_that_ship() {
+    let experts =
+        ("data=2,pipe=2", "experts -> data; batch -> data when free; layers -> pipe; microbatches 8");
+    staged_alike(&|model| {
+        let more: &[_] = if model == "switch" { &[experts] } else { &[] };
+        [SHIPPED_STAGES, more].concat()
+    });
+}
+
+/// Stages whose devices share out positions: beside tensor parallel or alone, keys gathered or around a ring, with ZeRO 1 to 3, in each order
+/// of microbatches.
+#[test]
+fn long_sequences_within_stages_are_trained_alike() {
+    staged_alike(&|model| {
+        let seq = if model == "vit" { "seq, patches" } else { "seq" };
+        let ctx = match model {
+            "switch" => "seq -> ctx; choice -> ctx when free".to_string(),
+            _ => format!("{seq} -> ctx"),
+        };
+        let tensor = match model {
+            "llama" => "groups, d_ff, vocab -> model",
+            "vit" => "heads, d_ff -> model",
+            _ => "heads, d_ff, vocab -> model",
+        };
+        let mut all = vec![
+            ("pipe=2,model=2", format!("{tensor}; {seq} -> model when free; schedule zb_h1")),
+            ("pipe=2,ctx=2", format!("{ctx}; gather key; grads: * -> ctx; moments: * -> ctx")),
+            (
+                "pipe=2,ctx=2",
+                format!("{ctx}; ring key; params: * -> ctx; schedule zb_h1; recompute layers.*"),
+            ),
+            // What all stages of `switch` have alike may not be summed over microbatches in chunks.
+            match model {
+                "switch" => ("pipe=2,ctx=2", format!("{ctx}; ring key")),
+                _ => {
+                    let chunks = "chunks 2; stages 0, 1, 1, 0";
+                    ("pipe=2,model=2", format!("{tensor}; {seq} -> model when free; {chunks}"))
+                }
+            },
+        ];
+        let zero = format!("batch -> data; {tensor}; {seq} -> model when free; params: * -> data");
+        let ring = format!("{tensor}; {ctx}; ring key; moments: * -> ctx; schedule gpipe");
+        all.extend([("pipe=2,data=2,model=2", zero), ("pipe=2,model=2,ctx=2", ring)]);
+        let staged =
+            |layout: String| String::leak(format!("layers -> pipe; microbatches 4; {layout}")) as &str;
+        all.into_iter().map(|(mesh, layout)| (mesh, staged(layout))).collect()
+    });
 }
 
 /// The Plan of training.
