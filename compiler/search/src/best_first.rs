@@ -3,14 +3,16 @@
 //! A node is a mesh with the sets of some of its axes, a base, or a candidate. Children are made as they are needed, the one with the lowest bound
 //! first, so a space of billions is never listed. A base has a set for each axis, and nothing besides: it is compiled, and bounds all that
 //! have its rules and store values split, take the batch in parts, or compute loops again. Where the mesh is that of a stage, all its pipelines are
-//! estimated by one Plan. A fixed number of candidates is compiled at once and their results are taken in order: the
-//! answer does not depend on the number of threads.
+//! estimated by one Plan. While the best is far from all bounds, what differs from it in one choice comes first (`neighbors`). A fixed number of
+//! candidates is compiled at once and their results are taken in order: the answer does not depend on the number of threads.
 
 use crate::alone::{AxesAlone, AxisOfSet};
 use crate::base::BaseWork;
 use crate::base_bound::{BaseBound, BasePlace};
 use crate::bound::{held, roofline};
+use crate::climb::Climb;
 use crate::compiled::{CandidateRefusal, CandidateResult, Subject};
+use crate::neighbors::neighbors;
 use crate::space::{Space, Stored};
 use crate::text::{Candidate, WrittenLayout};
 use crate::work::ModelWork;
@@ -24,6 +26,8 @@ use std::sync::{Mutex, PoisonError};
 const AT_ONCE: usize = 8;
 /// Candidates whose times differ by less than this, relatively, are equal: the simplest is chosen.
 pub const TIE: f64 = 0.005;
+/// While the bound is below this part of the best estimate, neighbors of the best come first.
+const FAR: f64 = 0.9;
 
 /// A candidate with its estimate.
 #[derive(Clone, Debug)]
@@ -134,6 +138,9 @@ pub struct Search<'a> {
     alone: AxesAlone,
     kept: BTreeMap<AlikeKept, KeptBytes>,
     made: u64,
+    /// Candidates that were estimated, without their pipelines.
+    estimated: BTreeSet<Candidate>,
+    climb: Climb,
     outcome: SearchOutcome,
 }
 
@@ -159,6 +166,8 @@ enum Task {
     Stage(Candidate),
     /// Another candidate.
     Estimate(Candidate),
+    /// A neighbor of a good candidate, whose turn has not come.
+    Near(Candidate),
 }
 
 /// Its result.
@@ -179,6 +188,8 @@ impl<'a> Search<'a> {
             alone: AxesAlone::default(),
             kept: BTreeMap::new(),
             made: 0,
+            estimated: BTreeSet::new(),
+            climb: Climb::default(),
             outcome: SearchOutcome::default(),
         };
         for mesh in &space.meshes {
@@ -193,13 +204,13 @@ impl<'a> Search<'a> {
     /// Where a Plan cannot be estimated.
     pub fn run(mut self, limits: &mut Limits<'_>) -> Result<SearchOutcome, EstimateError> {
         loop {
-            self.outcome.bound = self.heap.peek().map_or(f64::INFINITY, |e| e.bound);
+            self.raise_bound();
             let best = self.best();
             let progress = Progress { compiled: self.outcome.compiled, best, bound: self.outcome.bound };
             if (limits.stop)(progress) {
                 break;
             }
-            let batch = self.batch();
+            let batch = self.near(progress).unwrap_or_else(|| self.batch());
             if batch.is_empty() {
                 break;
             }
@@ -208,7 +219,7 @@ impl<'a> Search<'a> {
                 self.take(task, done)?;
             }
         }
-        self.outcome.bound = self.heap.peek().map_or(f64::INFINITY, |e| e.bound);
+        self.raise_bound();
         self.outcome.found.sort_by(|a, b| {
             a.estimate.seconds.total_cmp(&b.estimate.seconds).then_with(|| a.candidate.cmp(&b.candidate))
         });
@@ -217,8 +228,39 @@ impl<'a> Search<'a> {
         Ok(self.outcome)
     }
 
+    /// Of a node's children some may have a lower bound than it has, which tells less: what held for all that were left holds for fewer.
+    fn raise_bound(&mut self) {
+        let least = self.heap.peek().map_or(f64::INFINITY, |e| e.bound);
+        self.outcome.bound = self.outcome.bound.max(least);
+    }
+
     fn best(&self) -> Option<f64> {
         self.outcome.found.iter().map(|f| f.estimate.seconds).min_by(f64::total_cmp)
+    }
+
+    /// The next neighbors of the best candidates, or of the one that misses least where none fits; none where the best is near to the bound.
+    fn near(&mut self, progress: Progress) -> Option<Vec<Task>> {
+        let best = progress.best.unwrap_or(f64::INFINITY);
+        if progress.bound >= best * FAR {
+            return None;
+        }
+        if let Some(from) = self.climb.start(&self.outcome.found, self.outcome.nearest.as_ref()) {
+            let mut next: Vec<(f64, Candidate)> = Vec::new();
+            for c in neighbors(self.space, &from) {
+                let refused = c.sets.iter().any(|s| self.alone.refused.contains_key(s));
+                if refused || self.estimated.contains(&c) || self.climb.has_asked(&c) {
+                    continue;
+                }
+                let bound = self.roofline((&c.mesh, &c.sets), &c.stored, c.recompute);
+                let bound = bound.max(self.least(&c.mesh, &c.sets));
+                if bound < best && !self.held_too_much(&c, false) {
+                    next.push((bound, c));
+                }
+            }
+            self.climb.set_off(from, next);
+        }
+        let next = self.climb.next(AT_ONCE);
+        (!next.is_empty()).then(|| next.into_iter().map(Task::Near).collect())
     }
 
     /// The next tasks; none where the best is proven.
@@ -239,7 +281,9 @@ impl<'a> Search<'a> {
                 TreeNode::Base(c) => (c, true),
                 TreeNode::Leaf(c) => (c, false),
             };
-            if c.sets.iter().any(|s| self.alone.refused.contains_key(s)) {
+            if c.sets.iter().any(|s| self.alone.refused.contains_key(s))
+                || (!base && self.estimated.contains(&c))
+            {
                 continue;
             }
             let again = |c| if base { TreeNode::Base(c) } else { TreeNode::Leaf(c) };
@@ -410,7 +454,7 @@ impl<'a> Search<'a> {
                     false => subject.stage(&text, work, devices),
                 }))
             }
-            Task::Estimate(c) => {
+            Task::Estimate(c) | Task::Near(c) => {
                 let (text, pipes) = (space.written(c), space.pipes(&c.mesh));
                 Done::Estimated(Box::new(match pipes.is_empty() {
                     true => subject.estimate(&text).map(|of| of.map(|one| vec![one])),
@@ -434,8 +478,9 @@ impl<'a> Search<'a> {
                     self.keeps(&candidate, std::slice::from_ref(&estimate));
                     self.variants(&candidate, &base);
                     // Of equal sets that store alike there is no candidate: they are one axis.
-                    if self.space.stored(&candidate.sets, 1).contains(&candidate.stored) {
-                        self.estimated(candidate, estimate);
+                    let is_new = self.estimated.insert(candidate.clone());
+                    if is_new && self.space.stored(&candidate.sets, 1).contains(&candidate.stored) {
+                        self.has_estimate(candidate, estimate);
                     }
                 }
             },
@@ -443,13 +488,16 @@ impl<'a> Search<'a> {
                 Err(why) => self.refuse(why, self.space.alike(&candidate.mesh, &candidate.sets)),
                 Ok(base) => self.variants(&candidate, &base?),
             },
-            (Task::Estimate(candidate), Done::Estimated(done)) => match *done {
+            // What is refused is counted when its turn comes.
+            (Task::Near(_), Done::Estimated(done)) if done.is_err() => {}
+            (Task::Estimate(candidate) | Task::Near(candidate), Done::Estimated(done)) => match *done {
                 Err(why) => self.refuse(why, self.pipes_of(&candidate)),
                 Ok(all) => {
+                    self.estimated.insert(candidate.clone());
                     let (all, pipes) = (all?, self.space.pipes(&candidate.mesh));
                     self.keeps(&candidate, &all);
                     let of = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..candidate.clone() };
-                    all.into_iter().enumerate().for_each(|(k, estimate)| self.estimated(of(k), estimate));
+                    all.into_iter().enumerate().for_each(|(k, estimate)| self.has_estimate(of(k), estimate));
                 }
             },
             _ => {}
@@ -464,7 +512,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn estimated(&mut self, candidate: Candidate, estimate: Estimate) {
+    fn has_estimate(&mut self, candidate: Candidate, estimate: Estimate) {
         self.outcome.estimated += 1;
         // Memory of a stage is projected, and all there is to choose by.
         let fits = match candidate.pipe {

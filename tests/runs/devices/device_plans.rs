@@ -16,7 +16,13 @@ use meshwright_runs::catalog::MODELS;
 use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
 
 const TARGETS: [fn() -> Target; 4] =
-    [Target::cpu, || Target::burn_on_host(false), Target::compiled_on_host, || Target::cuda((9, 0), true)];
+    [Target::cpu, plain_operations, Target::compiled_on_host, || Target::cuda((9, 0), true)];
+
+/// Burn's operations, and attention in blocks of the size that GPUs take: those of the host's own size are a hundred times as many, and
+/// `laws/attention.rs` is about them.
+fn plain_operations() -> Target {
+    Target { scores_at_once: Target::compiled_on_host().scores_at_once, ..Target::burn_on_host(false) }
+}
 
 /// The training step of a model that ships, in its smallest preset.
 fn plan(model: &str, mesh: &str, layout: &str, precision: DType) -> Option<Plan> {

@@ -1,0 +1,69 @@
+//! Steps from the best candidates to better ones.
+
+use crate::best_first::FoundLayout;
+use crate::text::Candidate;
+use std::collections::BTreeSet;
+
+/// The best candidates whose neighbors are looked at.
+const STARTS: usize = 4;
+
+/// Candidates whose neighbors come before those with the lowest bounds.
+#[derive(Default)]
+pub(crate) struct Climb {
+    /// Candidates whose neighbors were asked for, without their pipelines.
+    from: BTreeSet<Candidate>,
+    /// Neighbors that were compiled.
+    asked: BTreeSet<Candidate>,
+    /// Neighbors of the last candidate that are left, the next one last.
+    left: Vec<Candidate>,
+}
+
+impl Climb {
+    /// The candidate whose neighbors come next: a new best one at once, one of the next best where no neighbors are left. Where none fits it is that
+    /// which misses least.
+    pub(crate) fn start(&self, found: &[FoundLayout], nearest: Option<&FoundLayout>) -> Option<Candidate> {
+        let mut best: Vec<&FoundLayout> = found.iter().collect();
+        let seconds = |f: &FoundLayout| f.estimate.seconds;
+        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)).then_with(|| a.candidate.cmp(&b.candidate)));
+        let mut starts: Vec<Candidate> = Vec::new();
+        for f in best.into_iter().chain(nearest) {
+            let whole = Candidate { pipe: None, ..f.candidate.clone() };
+            if starts.len() == STARTS {
+                break;
+            }
+            if !starts.contains(&whole) {
+                starts.push(whole);
+            }
+        }
+        let fresh = |c: &Candidate| !self.from.contains(c);
+        match self.left.is_empty() {
+            true => starts.into_iter().find(fresh),
+            false => starts.into_iter().next().filter(fresh),
+        }
+    }
+
+    /// True if a neighbor was compiled.
+    pub(crate) fn has_asked(&self, c: &Candidate) -> bool {
+        self.asked.contains(c)
+    }
+
+    /// Goes on from a candidate to its neighbors, each with its bound: those without a new set, which are few and seldom refused, come first, then
+    /// those with the lowest bounds.
+    pub(crate) fn set_off(&mut self, from: Candidate, mut to: Vec<(f64, Candidate)>) {
+        let is_new = |c: &Candidate| c.sets.iter().any(|s| !from.sets.contains(s));
+        to.sort_by(|(b, of), (a, with)| {
+            let sets = is_new(with).cmp(&is_new(of));
+            sets.then_with(|| a.total_cmp(b)).then_with(|| with.cmp(of))
+        });
+        self.left = to.into_iter().map(|(_, c)| c).collect();
+        self.from.insert(from);
+    }
+
+    /// The next neighbors.
+    pub(crate) fn next(&mut self, count: usize) -> Vec<Candidate> {
+        let mut next = self.left.split_off(self.left.len().saturating_sub(count));
+        next.reverse();
+        self.asked.extend(next.iter().cloned());
+        next
+    }
+}
