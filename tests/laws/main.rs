@@ -26,6 +26,7 @@ mod monoids;
 mod mutants;
 mod oracle;
 mod orders;
+mod permitted;
 mod repeat;
 mod rings;
 mod rng;

@@ -6,6 +6,7 @@ use crate::devices::{Devices, free, layout, plan, to};
 use crate::split::{Way, planned as planned_in, way};
 use crate::subject::step;
 use meshwright_core::StepGraph;
+use meshwright_core::layout::RuleDim;
 use meshwright_core::lowering::verify_plan;
 use meshwright_device::target::Target;
 use meshwright_diag::Span;
@@ -22,6 +23,12 @@ fn zigzag(devices: usize, dims: &[Dim]) -> Way {
     Way { zigzag: dims[1..3].to_vec(), ..around(devices, dims) }
 }
 
+/// The same over several axes, major first as they are named, of a mesh of these sizes.
+fn over(sizes: &[usize], axes: &[u8], dims: &[Dim]) -> Way {
+    let [_, seq, key, ..] = dims[..] else { panic!() };
+    Way { rings: vec![key], ..way(sizes, vec![to(seq, axes), free(key, axes)]) }
+}
+
 /// The same with another dim over an axis before it.
 fn within(devices: usize, dims: &[Dim], other: Dim) -> Way {
     let [_, seq, key, ..] = dims[..] else { panic!() };
@@ -34,7 +41,40 @@ fn ways(dims: &[Dim]) -> Vec<Way> {
     // Of 9 devices two hold nothing.
     let mut all: Vec<Way> = [2, 3, 4, 9].map(|n| around(n, dims)).into();
     all.extend([batch, heads, group].map(|other| within(3, dims, other)));
+    all.extend([over(&[2, 2], &[0, 1], dims), over(&[2, 3], &[1, 0], dims), over(&[3, 3], &[0, 1], dims)]);
+    // Around the outer and the inner axis, with examples over the one between.
+    let mut between = over(&[2, 2, 2], &[0, 2], dims);
+    between.rules.push(to(batch, &[1]));
+    all.push(between);
     all
+}
+
+/// Attention takes a turn for each device both ways, and no buffer has more of keys than a shard.
+pub(crate) fn assert_rings(plan: &Plan, way: &Way, dims: &[Dim]) {
+    let [_, seq, key, ..] = dims[..] else { panic!() };
+    let split = way.rules.iter().find(|r| r.dim == RuleDim::Dim(seq)).unwrap();
+    let devices: usize = split.axes.iter().map(|a| plan.mesh.size(*a)).product();
+    let steps = |kind: fn(&meshwright_plan::Step) -> bool| plan.steps.iter().filter(|s| kind(s)).count();
+    assert_eq!(steps(|s| matches!(s.prim, Prim::Attention { .. })), 2 * devices);
+    assert!(steps(|s| matches!(s.collective(), Some(Collective::Rotate { .. }))) >= 6 * (devices - 1));
+    let all = |o: &meshwright_plan::Operand| {
+        let along = o.dims.iter().position(|d| *d == key);
+        along.is_some_and(|k| plan.buffer(o.buf).extents[k].axes.is_empty() && o.dims.len() > 2)
+    };
+    let held: Vec<_> = plan.steps.iter().filter(|s| s.all().any(all)).collect();
+    assert!(held.is_empty(), "{held:?}");
+}
+
+#[test]
+fn every_way_around_is_a_ring() {
+    for (name, has) in each() {
+        let e = equations(DType::F32, [2, 7, 7, 5], has, true);
+        for way in ways(&e.dims) {
+            let plan =
+                planned_in(&step(&e.graph, &e.outputs), &way).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_rings(&plan, &way, &e.dims);
+        }
+    }
 }
 
 #[test]
@@ -209,8 +249,8 @@ fn rings_that_count_shards_otherwise_than_once_are_found() {
         let i =
             p.steps.iter().position(|s| matches!(s.collective(), Some(Collective::Rotate { .. }))).unwrap();
         let to = p.steps[i].writes[0].buf;
-        for e in p.buffers[to.0 as usize].extents.iter_mut().filter(|e| e.rotated.is_some()) {
-            e.rotated = e.rotated.map(|r| (r.0, r.1 + 1));
+        for e in p.buffers[to.0 as usize].extents.iter_mut().filter(|e| e.rotated > 0) {
+            e.rotated += 1;
         }
     });
     assert!(far.contains("not the shard of the device after it"), "{far}");

@@ -19,7 +19,7 @@ pub(crate) struct Way {
     pub(crate) rules: Vec<Rule>,
     /// Dims whose shards go around.
     pub(crate) rings: Vec<Dim>,
-    /// Dims in zigzag order over the first axis.
+    /// Dims in zigzag order over the axes of the first rule.
     pub(crate) zigzag: Vec<Dim>,
 }
 
@@ -221,7 +221,9 @@ pub(crate) fn same_step(
 pub(crate) fn planned(step: &StepGraph, w: &Way) -> Result<Plan, String> {
     let mut layout = layout(&w.mesh, w.rules.clone());
     layout.rings = w.rings.iter().map(|d| (*d, Span::default())).collect();
-    let order = |d: &Dim| OrderRule { dim: *d, axes: vec![Axis(0)], span: Span::default() };
+    let axes = w.rules.iter().find(|r| matches!(r.dim, RuleDim::Dim(d) if w.zigzag.contains(&d)));
+    let axes = axes.map_or(vec![Axis(0)], |r| r.axes.clone());
+    let order = |d: &Dim| OrderRule { dim: *d, axes: axes.clone(), span: Span::default() };
     layout.orders = w.zigzag.iter().map(order).collect();
     // Training alone puts positions in another order; what is drawn is that of a program that does not train.
     let program = if w.zigzag.is_empty() { step.program } else { "train" };

@@ -8,7 +8,6 @@ use crate::passes::linear::linearized;
 use crate::passes::microbatches::{self, Batch};
 use crate::passes::normalize;
 use crate::passes::order::{self, Ordered};
-use crate::passes::ordered_norms::squares_in_order;
 use crate::passes::stages::{self, Stages, given_to_all};
 use crate::print;
 use crate::step::precision;
@@ -104,7 +103,9 @@ struct Pipeline {
     graph: [Pass<StepGraph, StepGraph>; 11],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
-    plan: [Pass<Plan, Plan>; 7],
+    plan: [Pass<Plan, Plan>; 4],
+    rings: Pass<Lowered, Lowered>,
+    overlap: [Pass<Plan, Plan>; 2],
     lifetimes: Pass<Plan, Finished>,
 }
 
@@ -130,16 +131,12 @@ static PIPELINE: Pipeline = Pipeline {
             },
         )
         .only_if(|_, c| c.batch.is_some()),
-        Pass::new(
-            "stages",
-            "norms over stages are added layer after layer; what a loop over stages gives outside of microbatches goes to all of them",
-            |g, c, _| {
-                Some(match &c.stages {
-                    Some(stages) => given_to_all(&squares_in_order(&g, stages), stages),
-                    None => g,
-                })
-            },
-        )
+        Pass::new("stages", "what a loop over stages gives outside of microbatches goes to all of them", |g, c, _| {
+            Some(match &c.stages {
+                Some(stages) => given_to_all(&g, stages),
+                None => g,
+            })
+        })
         .only_if(|_, c| c.stages.is_some()),
         Pass::new("cse", "equal computations become one", |g, c, _| {
             let merged = normalize::common_subexpressions(&g, c.layout.has_paths());
@@ -200,10 +197,19 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new("fuse", "chains of element-wise steps become one", |p, c, _| {
             Some(if c.options.examined { p } else { lowering::fuse(p) })
         }),
-        Pass::new("rings", "attention takes keys that go around the devices shard by shard", |p, c, _| {
-            Some(if c.options.examined { p } else { lowering::rings(p, &c.layout.rings) })
-        })
-        .only_if(|p, c| !c.layout.rings.is_empty() && communicates(p, c)),
+    ],
+    rings: Pass::new(
+        "rings",
+        "attention takes keys that go around the devices shard by shard",
+        |Lowered(spmd, plan), c, found| {
+            let (plan, errors) = lowering::rings(plan, &spmd, c.layout);
+            let sound = errors.is_empty();
+            found.extend(errors);
+            sound.then_some(Lowered(spmd, plan))
+        },
+    )
+    .only_if(|l, c| !c.layout.rings.is_empty() && !c.options.examined && communicates(&l.1, c)),
+    overlap: [
         Pass::new(
             "stagger",
             "loops gather for the next iteration and reduce for the one before while they compute",
@@ -228,7 +234,8 @@ static PIPELINE: Pipeline = Pipeline {
 pub static PASSES: LazyLock<Vec<PassInfo>> = LazyLock::new(|| {
     let p = &PIPELINE;
     let graph = p.graph.iter().map(|p| p.info).chain([p.partition.info, p.lower.info]);
-    graph.chain(p.plan.iter().map(|p| p.info)).chain([p.lifetimes.info]).collect()
+    let plan = p.plan.iter().map(|p| p.info).chain([p.rings.info]).chain(p.overlap.iter().map(|p| p.info));
+    graph.chain(plan).chain([p.lifetimes.info]).collect()
 });
 
 /// A compiled step.
@@ -264,10 +271,15 @@ pub fn compile_with(
     run(step, layout, (line_of, options), observe, |run, start| run.pipeline(start))
 }
 
-/// Diagnostics of a step under a layout. The passes on Plans have none, so they do not run.
+/// Diagnostics of a step under a layout. Of the passes on Plans only that of rings has any, so without rings they do not run.
 pub fn diagnose(step: &StepGraph, layout: &Layout) -> Vec<Diagnostic> {
     let (line_of, options): (&LineOf, _) = (&|_| 0, CompileOptions::default());
-    run(step, layout, (line_of, options), &mut |_, _| {}, |run, start| run.partitioned(start)).1
+    let rings = !layout.rings.is_empty();
+    run(step, layout, (line_of, options), &mut |_, _| {}, |run, start| match rings {
+        true => run.lowered(start).map(|_| ()),
+        false => run.partitioned(start).map(|_| ()),
+    })
+    .1
 }
 
 /// Whether an evaluation goes through the stages of a layout in the microbatches that it asks for, so that stages work at once.
@@ -362,11 +374,19 @@ impl Run<'_, '_> {
         passes.try_fold(start, |g, pass| self.pass_if_needed(pass, g))
     }
 
-    fn pipeline(&mut self, start: StepGraph) -> Option<Compiled> {
+    /// A partitioned program on shards, with its rings.
+    fn lowered(&mut self, start: StepGraph) -> Option<Lowered> {
         let p = &PIPELINE;
         let spmd = self.partitioned(start)?;
         let Lowered(spmd, plan) = self.pass(&p.lower, spmd)?;
         let plan = p.plan.iter().try_fold(plan, |plan, pass| self.pass_if_needed(pass, plan))?;
+        self.pass_if_needed(&p.rings, Lowered(spmd, plan))
+    }
+
+    fn pipeline(&mut self, start: StepGraph) -> Option<Compiled> {
+        let p = &PIPELINE;
+        let Lowered(spmd, plan) = self.lowered(start)?;
+        let plan = p.overlap.iter().try_fold(plan, |plan, pass| self.pass_if_needed(pass, plan))?;
         let Finished(plan) = self.pass(&p.lifetimes, plan)?;
         Some(Compiled { spmd, plan })
     }

@@ -188,7 +188,7 @@ pub fn plan(p: &Plan) -> String {
                 let axes = axis_names(&e.axes, &p.mesh);
                 let split = if axes.is_empty() { String::new() } else { format!(":{axes}") };
                 let window = if e.window.is_some() { "+" } else { "" };
-                let rotated = e.rotated.map_or_else(String::new, |(_, by)| format!("+{by}"));
+                let rotated = if e.rotated > 0 { format!("+{}", e.rotated) } else { String::new() };
                 format!("{}{split}{window}{rotated}", p.dims.name(*d))
             })
             .collect();

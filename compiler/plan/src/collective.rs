@@ -49,11 +49,11 @@ pub enum Collective {
         /// The window that the reader needs.
         window: Window,
     },
-    /// Each device gets the shard of a dim that the device after it along `axis` holds, the last one that of the first: see
-    /// [`crate::Extent::rotated`].
+    /// Each device gets the shard of a dim that the device after it holds, in the order of the group of all axes of `dim`, the last one that
+    /// of the first: see [`crate::Extent::rotated`].
     Rotate {
-        /// Along which axis, the only one of `dim`.
-        axis: Axis,
+        /// The axes of `dim`, major first.
+        axes: Vec<Axis>,
         /// The dim.
         dim: Dim,
     },
@@ -278,8 +278,8 @@ impl Collective {
             Collective::Permute { axes, dim, window } => {
                 CollectiveSpec { window: Some((*dim, *window)), ..of(CollectiveKind::Permute, axes) }
             }
-            Collective::Rotate { axis, dim } => {
-                CollectiveSpec { rotates: Some(*dim), ..of(CollectiveKind::Permute, one(axis)) }
+            Collective::Rotate { axes, dim } => {
+                CollectiveSpec { rotates: Some(*dim), ..of(CollectiveKind::Permute, axes) }
             }
         }
     }

@@ -244,7 +244,9 @@ impl<'a> Search<'a> {
         if progress.bound >= best * FAR {
             return None;
         }
-        if let Some(from) = self.climb.start(&self.outcome.found, self.outcome.nearest.as_ref()) {
+        let found = self.outcome.found.iter().map(|f| (f.estimate.seconds, &f.candidate));
+        let nearest = self.outcome.nearest.as_ref().map(|f| &f.candidate);
+        if let Some(from) = self.climb.start(found, nearest) {
             let mut next: Vec<(f64, Candidate)> = Vec::new();
             for c in neighbors(self.space, &from) {
                 let refused = c.sets.iter().any(|s| self.alone.refused.contains_key(s));

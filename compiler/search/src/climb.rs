@@ -1,6 +1,5 @@
 //! Steps from the best candidates to better ones.
 
-use crate::best_first::FoundLayout;
 use crate::text::Candidate;
 use std::collections::BTreeSet;
 
@@ -19,15 +18,18 @@ pub(crate) struct Climb {
 }
 
 impl Climb {
-    /// The candidate whose neighbors come next: a new best one at once, one of the next best where no neighbors are left. Where none fits it is that
-    /// which misses least.
-    pub(crate) fn start(&self, found: &[FoundLayout], nearest: Option<&FoundLayout>) -> Option<Candidate> {
-        let mut best: Vec<&FoundLayout> = found.iter().collect();
-        let seconds = |f: &FoundLayout| f.estimate.seconds;
-        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)).then_with(|| a.candidate.cmp(&b.candidate)));
+    /// The candidate whose neighbors come next: a new best one at once, one of the next best where no neighbors are left. Where none is found, with
+    /// its seconds, it is that which misses least.
+    pub(crate) fn start<'a>(
+        &self,
+        found: impl Iterator<Item = (f64, &'a Candidate)>,
+        nearest: Option<&'a Candidate>,
+    ) -> Option<Candidate> {
+        let mut best: Vec<(f64, &Candidate)> = found.collect();
+        best.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
         let mut starts: Vec<Candidate> = Vec::new();
-        for f in best.into_iter().chain(nearest) {
-            let whole = Candidate { pipe: None, ..f.candidate.clone() };
+        for c in best.into_iter().map(|(_, c)| c).chain(nearest) {
+            let whole = Candidate { pipe: None, ..c.clone() };
             if starts.len() == STARTS {
                 break;
             }

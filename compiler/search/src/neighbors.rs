@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub fn neighbors(space: &Space, of: &Candidate) -> BTreeSet<Candidate> {
     let c = Candidate { pipe: None, ..of.clone() };
     let mut all = BTreeSet::new();
-    let mut add = |next: Candidate| all.extend(settled(space, next));
+    let mut add = |next: Candidate| all.extend(of_space(space, next));
     // What is not computed again takes memory, which more parts take less of.
     for parts in 0..space.parts.len() {
         for recompute in 0..space.recompute.len() {
@@ -86,7 +86,7 @@ fn primes(n: usize) -> Vec<usize> {
 
 /// The candidate of the space that one stands for: axes in the order of their sets unless all orders are wanted, no more parts than there are
 /// examples, and what is stored as its sets and parts allow. None where there is none.
-fn settled(space: &Space, c: Candidate) -> Option<Candidate> {
+fn of_space(space: &Space, c: Candidate) -> Option<Candidate> {
     let mut axes: Vec<(usize, usize, Stored)> =
         (0..c.mesh.len()).map(|i| (c.sets[i], c.mesh[i], c.stored[i])).collect();
     if !space.choices.orders {

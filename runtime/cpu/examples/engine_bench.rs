@@ -45,7 +45,7 @@ impl Builder {
         let size = |d: &Dim| self.0.dims.size(*d);
         let extents = dims
             .iter()
-            .map(|d| Extent { size: size(d), axes: vec![], window: None, rotated: None, cuts: None })
+            .map(|d| Extent { size: size(d), axes: vec![], window: None, rotated: 0, cuts: None })
             .collect();
         self.0.buffers.push(Buffer::new(dtype, extents));
         Operand { buf: BufId(self.0.buffers.len() as u32 - 1), dims: dims.to_vec() }

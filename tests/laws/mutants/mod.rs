@@ -28,6 +28,7 @@ use run::{Conduct, Ended, compared, run};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use subjects::Planned;
+pub(crate) use subjects::loaded;
 
 /// Who caught a fault: the first of these, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

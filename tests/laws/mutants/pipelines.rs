@@ -77,9 +77,7 @@ const FAULTS: &[Fault] = faults![
         steps(p, k, |p, i| {
             // Gradients of weights may be made in any order.
             let begins = i > 0 && matches!(p.steps[i - 1].prim, Prim::Receive { .. });
-            // The squares of gradients may be added in any order.
-            let in_pass = p.pipeline_passes()?.loops.iter().any(|(_, l)| l.contains(i));
-            (begins && in_pass && stages(p, i)?.1).then_some(())?;
+            (begins && stages(p, i)?.1).then_some(())?;
             let Prim::Repeat { reverse, .. } = &mut p.steps[i].prim else { return None };
             *reverse = !*reverse;
             Some(())

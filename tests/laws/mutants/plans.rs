@@ -132,12 +132,11 @@ pub(super) const FAULTS: &[Fault] = faults![
         collectives(p, k, |c, all| match c {
             Collective::ReduceScatter { axis, .. }
             | Collective::AllGather { axis, .. }
-            | Collective::AllToAll { axis, .. }
-            | Collective::Rotate { axis, .. } => {
+            | Collective::AllToAll { axis, .. } => {
                 *axis = *all.iter().find(|a| *a != axis)?;
                 Some(())
             }
-            Collective::Permute { axes, .. } => {
+            Collective::Permute { axes, .. } | Collective::Rotate { axes, .. } => {
                 *axes = vec![*all.iter().find(|a| !axes.contains(a))?];
                 Some(())
             }

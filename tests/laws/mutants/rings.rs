@@ -22,10 +22,7 @@ const FAULTS: &[Fault] = faults![
         steps(p, k, |p, i| {
             let to = rotated(p, i)?;
             let own = p.buffers[to.0 as usize].extents.iter_mut().find(|e| !e.axes.is_empty())?;
-            own.rotated = match own.rotated {
-                Some((axis, by)) => Some((axis, by + 1)),
-                None => Some((own.axes[0], 1)),
-            };
+            own.rotated += 1;
             Some(())
         })
     };
@@ -100,9 +97,13 @@ const FAULTS: &[Fault] = faults![
 
 #[test]
 fn every_wrong_ring_is_caught() {
+    let shared = ATTENTION.replace("let v = (x * wv)[seq -> key]", "let v = k");
+    let shared = shared.replace("    param wv[heads, d] = normal(0, 1)\n", "");
     let subjects = [
         planned_from("ring", ATTENTION, "a=3", "seq -> a; ring key"),
         planned_from("ring and examples", ATTENTION, "b=2,a=2", "batch -> b; seq -> a; ring key"),
+        planned_from("ring over two axes", ATTENTION, "b=2,a=2", "seq -> a, b; ring key"),
+        planned_from("keys that are values", &shared, "a=3", "seq -> a; ring key"),
     ];
     let rows: Vec<Row> = FAULTS.iter().map(|fault| seeded(fault, &subjects)).collect();
     judge("rings", &rows);

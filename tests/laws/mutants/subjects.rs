@@ -133,7 +133,7 @@ const SUBJECTS: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// A model under a layout.
-pub(super) fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Sources) {
+pub(crate) fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Sources) {
     let option = |s: &str| (!s.is_empty()).then(|| s.to_string());
     let loaded = Project::load(&ProjectOptions {
         model: "m.mw".into(),

@@ -324,10 +324,7 @@ fn passes_of_a_pipeline_are_in_the_order_of_the_schedule() {
                 passes.iter().map(|s| (s.name.clone(), of("microbatch", s), of("chunk", s))).collect();
             assert_eq!(found, list.iter().map(named).collect::<Vec<_>>(), "{layout}: rank {rank}");
             // What a stage waits for is in the pass that needs it: the bubble is seen.
-            // Behind all passes the norm of gradients goes from stage to stage.
-            let waits = |s: &&Slice| {
-                s.category == "wait" && s.name.contains("receive") && s.args["phase"] != "update"
-            };
+            let waits = |s: &&Slice| s.category == "wait" && s.name.contains("receive");
             let inside = |w: &Slice| passes.iter().any(|p| p.begin <= w.begin && w.end <= p.end);
             let waited: Vec<&Slice> = slices.iter().filter(waits).collect();
             assert!(!waited.is_empty() && waited.iter().all(|w| inside(w)), "{layout}: {waited:?}");

@@ -4,10 +4,11 @@
 use crate::devices::gpu_launches::{NEXT, TEXT, are_those_of_the_cpu};
 use crate::training::text::tokenized;
 
-/// Shards that are uneven, in zigzag order, heads, and both over an axis each.
-const LONG: [(&str, &str); 4] = [
+/// Shards that are uneven, in zigzag order, over two axes, heads, and both over an axis each.
+const LONG: [(&str, &str); 5] = [
     ("ctx=3", "seq -> ctx; ring key"),
     ("ctx=2", "seq -> ctx; ring key; order seq zigzag ctx"),
+    ("a=2,b=2", "seq -> b, a; ring key"),
     ("ctx=2", "inside -> ctx; seq -> ctx when free"),
     (
         "around=2,ctx=2",

@@ -180,7 +180,6 @@ impl SleepingPasses {
             }
             (false, CallMoment::Awaited) => self.weights(),
             (false, CallMoment::Ended) => {
-                // Behind all passes the norm of gradients goes from stage to stage.
                 let Some(run) = self.list.get(self.next).copied() else { return };
                 assert!(self.messages(&run)[0], "{run:?} receives nothing");
                 self.sleep(&run);

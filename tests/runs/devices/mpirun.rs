@@ -176,7 +176,16 @@ fn stages_on_ranks_are_those_on_threads() {
     let layout = |order: &str| format!("batch -> data; layers -> pipe; microbatches 4; {order}");
     let orders =
         ["schedule gpipe", "schedule 1f1b", "schedule zb_h1; stages 1, 2", "chunks 2; stages 1, 1, 1, 0"];
-    texts_on_ranks_and_threads("seq=10", &orders.map(|order| ("data=2,pipe=2", layout(order))));
+    let layouts = orders.map(|order| ("data=2,pipe=2", layout(order)));
+    texts_on_ranks_and_threads("seq=10", &layouts, &[]);
+    // The same where a message has not ended for its sender before the receiver asks for it: in fewer bytes than any message has.
+    let meets = [
+        ("OMPI_MCA_pml", "ob1"),
+        ("OMPI_MCA_btl", "self,vader"),
+        ("OMPI_MCA_btl_vader_eager_limit", "128"),
+        ("OMPI_MCA_btl_vader_rndv_eager_limit", "128"),
+    ];
+    texts_on_ranks_and_threads("seq=10", &layouts, &meets);
 }
 
 /// Keys around a ring of uneven shards, alone and beside heads within attention, and in zigzag order.
@@ -185,14 +194,15 @@ fn long_sequences_on_ranks_are_those_on_threads() {
     let layouts = [
         ("data=1,ctx=4", "seq -> ctx; ring key"),
         ("around=2,ctx=2", "seq -> around; inside -> ctx; seq -> ctx when free; ring key"),
+        ("a=2,b=2", "seq -> a, b; ring key"),
     ];
-    texts_on_ranks_and_threads("seq=10", &layouts.map(|(mesh, layout)| (mesh, layout.to_string())));
+    texts_on_ranks_and_threads("seq=10", &layouts.map(|(mesh, layout)| (mesh, layout.to_string())), &[]);
     let zigzag = "seq -> ctx; ring key; order seq zigzag ctx".to_string();
-    texts_on_ranks_and_threads("seq=16", &[("data=1,ctx=4", zigzag)]);
+    texts_on_ranks_and_threads("seq=16", &[("data=1,ctx=4", zigzag)], &[]);
 }
 
-/// Trains a small GPT under each of the layouts over four devices: ranks have the bits of threads.
-fn texts_on_ranks_and_threads(seq: &str, layouts: &[(&str, String)]) {
+/// Trains a small GPT under each of the layouts over four devices: ranks have the bits of threads, with settings of MPI.
+fn texts_on_ranks_and_threads(seq: &str, layouts: &[(&str, String)], settings: &[(&str, &str)]) {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
     crate::training::text::tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
@@ -206,7 +216,9 @@ fn texts_on_ranks_and_threads(seq: &str, layouts: &[(&str, String)]) {
         let asked = [&args[..], &["--mesh", *mesh, "--layout", layout.as_str()]].concat();
         let threads = run(&asked);
         assert_eq!(threads.code, Some(0), "{}", threads.err);
-        let ranks = mpirun(4, &[&asked[..], &["--deterministic"]].concat());
+        let asked = [&asked[..], &["--deterministic"]].concat();
+        let ranks = job(&[(4, &asked)]).envs(settings.iter().copied()).spawn().unwrap();
+        let ranks = ended(ranks, Duration::from_secs(120), String::new());
         assert_eq!(ranks.code, Some(0), "{}", ranks.err);
         assert_eq!((losses(&ranks).len(), losses(&ranks)), (3, losses(&threads)), "{layout}");
     }

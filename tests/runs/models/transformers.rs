@@ -4,7 +4,7 @@ use crate::layouts::every_layout::Subject;
 use crate::support::{Sizes, command, measured, options, root, trained, write_data, write_tags};
 use crate::training::text::tokenized;
 use meshwright_core::training_step;
-use meshwright_plan::{DType, Plan, Prim, Step};
+use meshwright_plan::{Collective, DType, Operand, Plan, Prim, Step};
 use meshwright_runs::catalog::LAYOUTS;
 use meshwright_train::{Project, ProjectOptions};
 use std::path::Path;
@@ -77,6 +77,7 @@ const LONG: &[(&str, &str)] = &[
         "d_ff -> model; seq -> ctx; ring key; params: * -> ctx; recompute layers.*; microbatches 5",
     ),
     ("ctx=3", "seq -> ctx; ring key; moments: * -> ctx; microbatches 5"),
+    ("a=2,b=2", "seq -> b, a; ring key"),
     ("ctx=2", "inside -> ctx; seq -> ctx when free; params: * -> ctx; recompute layers.*; microbatches 5"),
     ("around=2,ctx=2", "seq -> around; inside -> ctx; seq -> ctx when free; ring key"),
     ("pipe=2,ctx=2", "layers -> pipe; seq -> ctx; ring key; microbatches 5"),
@@ -133,6 +134,28 @@ fn zigzag_alike(model: &str, sizes: &[(&str, usize)]) {
     let subject =
         Subject { model, sizes: &sizes, more: &[], single: true, at: dir.path(), at_own_sizes: None };
     subject.is_trained_alike_under(ZIGZAG);
+    for (mesh, layout) in ZIGZAG.iter().filter(|(_, layout)| layout.contains("ring key")) {
+        goes_around(model, &sizes, mesh, layout);
+    }
+}
+
+/// Keys and values go around: nothing gathers them, and no attention has all of them.
+fn goes_around(model: &str, sizes: &[(&str, usize)], mesh: &str, layout: &str) {
+    let loaded = Project::load(&options(model, mesh, layout, sizes));
+    let project = loaded.project.unwrap_or_else(|| panic!("{model}, {layout}: {:?}", loaded.diagnostics));
+    let (compiled, found) = project.compile(&training_step(&project.program).unwrap(), &loaded.sources);
+    let plan = compiled.unwrap_or_else(|| panic!("{model}, {layout}: {found:?}")).plan;
+    let key = plan.dims.find("key").unwrap();
+    let rotates = |s: &&Step| matches!(s.collective(), Some(Collective::Rotate { .. }));
+    assert!(plan.steps.iter().filter(rotates).count() >= 6, "{model}, {layout}: no rings");
+    let has_all = |o: &Operand| {
+        let along = o.dims.iter().position(|d| *d == key);
+        along.is_some_and(|k| plan.buffer(o.buf).extents[k].axes.is_empty()) && o.dims.len() > 2
+    };
+    let brings =
+        |s: &&Step| matches!(s.prim, Prim::Attention { .. } | Prim::Collective(Collective::AllGather { .. }));
+    let whole: Vec<&Step> = plan.steps.iter().filter(brings).filter(|s| s.all().any(has_all)).collect();
+    assert!(whole.is_empty(), "{model}, {layout}: {whole:?}");
 }
 
 /// The batch example by example.

@@ -353,7 +353,7 @@ mod tests {
 
     /// Buffers in `split` are split over the axis; buffer 0 and those are leaves.
     fn plan(buffers: usize, split: &[u32], steps: Vec<Step>) -> Plan {
-        let whole = Extent { size: SIZE, axes: Vec::new(), window: None, rotated: None, cuts: None };
+        let whole = Extent { size: SIZE, axes: Vec::new(), window: None, rotated: 0, cuts: None };
         let cut = Extent { axes: vec![Axis(0)], ..whole.clone() };
         let extents = |b: usize| vec![if split.contains(&(b as u32)) { cut.clone() } else { whole.clone() }];
         let leaf = |b: u32| ProgramInput {

@@ -40,7 +40,7 @@ impl Cutter {
         };
         let size = extent.size / parts;
         let (part, row) = (add("part", parts), add("row", size));
-        let whole = Extent { size: parts, axes: Vec::new(), window: None, rotated: None, cuts: None };
+        let whole = Extent { size: parts, axes: Vec::new(), window: None, rotated: 0, cuts: None };
         let extents = [whole, Extent { size, ..extent.clone() }];
         let (before, body, carries, after) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Cutter { plan, dim, part, row, extents, before, body, carries, after, inner: BTreeMap::new() }

@@ -25,15 +25,18 @@ impl Walk<'_> {
     ) -> Cause {
         let because =
             kind.collective().map_or_else(String::new, |c| self.because(id, (&c.spec(), in_bf16), user));
-        if let Some(Collective::AllGather { axis, dims }) =
-            kind.collective().filter(|_| phase == Phase::Forward)
-        {
+        let gather = match kind.collective() {
+            Some(Collective::AllGather { axis, dims }) => Some((axis, dims)),
+            _ => None,
+        };
+        if let Some((axis, dims)) = gather.filter(|_| phase == Phase::Forward) {
             // A path may take turns: what is gathered is the dim that the axis split where the path begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(dims[0], |s| *s.0);
             self.check_gather(id, *axis, split, user);
         }
         let rule = self.rule_of(id, kind);
-        Cause { user, phase, because, rule }
+        let stored = gather.is_some_and(|(axis, _)| self.stored_split(id, *axis, user));
+        Cause { user, phase, because, rule, stored }
     }
 
     /// Why a collective is there.
@@ -111,9 +114,10 @@ impl Walk<'_> {
             op.is::<AttentionPass>() || op.is::<AttentionGrad>()
         });
         let gathers = attends || self.facts.layout.gathers.contains(&dim);
-        if !gathers && !self.implied_without_permission(id, axis, dim, user) && self.told.insert((dim, axis))
-        {
-            let d = no_ring(self, (id, axis, dim), user, ring);
+        let is_new = !self.told.iter().any(|(d, _)| *d == dim);
+        if !gathers && is_new && !self.implied_without_permission(id, axis, dim, user) {
+            self.told.insert((dim, axis));
+            let d = no_ring(self, (id, dim), user, ring);
             self.diagnostics.push(d);
         }
     }
@@ -211,10 +215,11 @@ impl Walk<'_> {
 }
 
 /// The error for a ring whose shards something else than attention needs all at once.
-fn no_ring(walk: &Walk, (id, axis, dim): (Id, Axis, Dim), user: Option<Id>, ring: Span) -> Diagnostic {
+fn no_ring(walk: &Walk, (id, dim): (Id, Dim), user: Option<Id>, ring: Span) -> Diagnostic {
     let g = walk.facts.graph();
-    let (value, name, over) = (g.describe(id), g.dims.name(dim), walk.facts.mesh.name(axis));
-    let text = format!("`{value}` is needed whole along `{name}`, which goes around `{over}` shard by shard");
+    let (value, name) = (g.describe(id), g.dims.name(dim));
+    let text =
+        format!("`{value}` is needed whole along `{name}`, which goes around its devices shard by shard");
     let mut d = Diagnostic::error(codes::E0317, text);
     if let Some(u) = user {
         let wanted = g.describe(u);

@@ -45,6 +45,8 @@ pub struct Cause {
     pub because: String,
     /// The rule that brought it about, if one did.
     pub rule: Option<Span>,
+    /// Whether it gathers what a scope of the layout stores split, so that no other line has to permit it.
+    pub stored: bool,
 }
 
 /// One instruction, the same on every device.

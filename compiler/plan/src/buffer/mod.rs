@@ -20,13 +20,18 @@ pub struct Extent {
     /// Where the device holds not its shard but what a loop that is split over `axes` needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// Where the device holds not its shard but that of another: the one at so many coordinates after its own along one of `axes`, the first
-    /// after the last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rotated: Option<(Axis, u16)>,
+    /// Places between the device whose shard it holds and the device itself, in the order in which `axes` count devices, the first after the
+    /// last: 0 for its own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rotated: u16,
     /// Where shards have given lengths. The axes of these come first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuts: Option<Box<Cuts>>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(rotated: &u16) -> bool {
+    *rotated == 0
 }
 
 impl Extent {
@@ -34,7 +39,7 @@ impl Extent {
     pub fn of(dims: &Dims, dim: Dim, axes: &[Axis]) -> Extent {
         let cuts = dims.cuts(dim).filter(|cuts| axes.starts_with(&cuts.axes));
         let cuts = cuts.map(|cuts| Box::new(cuts.clone()));
-        Extent { size: dims.size(dim), axes: axes.to_vec(), window: None, rotated: None, cuts }
+        Extent { size: dims.size(dim), axes: axes.to_vec(), window: None, rotated: 0, cuts }
     }
 
     /// The position that is stored at each place, where these differ.
@@ -44,12 +49,9 @@ impl Extent {
 
     /// The global range that the device at `coords` holds.
     pub fn range(&self, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
-        if let Some((axis, by)) = self.rotated {
-            let mut coords = coords.to_vec();
-            if let Some(at) = coords.get_mut(usize::from(axis.0)) {
-                *at = (*at + usize::from(by)) % mesh.size(axis);
-            }
-            return shard(self.size, &self.axes, mesh, &coords);
+        if self.rotated > 0 {
+            let holder = mesh.after(coords, &self.axes, usize::from(self.rotated));
+            return shard(self.size, &self.axes, mesh, &holder);
         }
         match (&self.window, &self.cuts) {
             (Some(w), _) => w.shard(self.size, &self.axes, mesh, coords),

@@ -87,6 +87,17 @@ impl Mesh {
             .collect()
     }
 
+    /// Coordinates of the device some places after that at `coords` in its group over `axes` (major first), the first after the last.
+    pub fn after(&self, coords: &[usize], axes: &[Axis], places: usize) -> Coords {
+        let mut out = coords.to_vec();
+        axes.iter().rev().fold(places, |places, a| {
+            let at = coords[usize::from(a.0)] + places;
+            out[usize::from(a.0)] = at % self.size(*a);
+            at / self.size(*a)
+        });
+        out
+    }
+
     /// `r=2 x c=2`.
     pub fn describe(&self) -> String {
         if self.axes.is_empty() {
@@ -127,6 +138,21 @@ impl Mesh {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_are_counted_as_groups_are() {
+        let mesh = Mesh::new([("a", 3), ("b", 4), ("c", 2)]);
+        for axes in [&[Axis(1)][..], &[Axis(0), Axis(2)], &[Axis(2), Axis(1)], &[Axis(1), Axis(2), Axis(0)]] {
+            for rank in 0..mesh.devices() {
+                let group = mesh.group(rank, axes);
+                let own = group.iter().position(|r| *r == rank).unwrap();
+                for places in 0..2 * group.len() {
+                    let found = mesh.rank(&mesh.after(&mesh.coords(rank), axes, places));
+                    assert_eq!(found, group[(own + places) % group.len()], "{axes:?}, {rank}, {places}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_mesh_of_another_number_of_devices_is_near() {

@@ -44,7 +44,7 @@ impl Builder {
                 size: size(*d),
                 axes: axes.to_vec(),
                 window: None,
-                rotated: None,
+                rotated: 0,
                 cuts: None,
             })
             .collect();

@@ -1,46 +1,69 @@
-//! The steps of one attention whose keys go around the devices of an axis.
+//! The steps of one attention whose keys go around devices.
 
+use super::collectives::Scattered;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::{
     AttentionPart, Axis, BufId, Buffer, Collective, Dim, Expr, Operand, Plan, Prim, Provenance, Step,
 };
 use std::collections::BTreeMap;
 
-/// What goes around: the position among the operands, the device's own shard, and the cause of the gather that it replaces.
+/// What goes around: the positions among the operands, each with its names of the dims, the device's own shard, and the cause of the gather
+/// that it replaces.
 pub(super) struct Shard {
-    pub(super) position: usize,
+    pub(super) positions: Vec<(usize, Vec<Dim>)>,
     pub(super) own: Operand,
     pub(super) origin: Provenance,
 }
 
+/// The gradient of what goes around: one result, or both of keys that are values too, by position with their dims; their sum, and what scatters
+/// it.
+pub(super) struct Gradient {
+    pub(super) of: Vec<(usize, Vec<Dim>)>,
+    pub(super) sum: Operand,
+    pub(super) scattered: Scattered,
+}
+
 /// An attention whose keys and values go around.
 pub(super) struct Ring {
-    pub(super) axis: Axis,
+    /// The axes that split the keys, major first.
+    pub(super) axes: Vec<Axis>,
     pub(super) key: Dim,
     pub(super) shards: Vec<Shard>,
     /// What gathers gave.
     pub(super) gathered: Vec<BufId>,
-    /// By positions of gradients among the results, the buffer of the device's own shard of their sum, and the cause of the reduce-scatter.
-    pub(super) scattered: BTreeMap<usize, (BufId, Provenance)>,
+    pub(super) gradients: Vec<Gradient>,
 }
 
 impl Ring {
-    /// Buffers that collectives give and that are no longer needed of these.
+    /// Whether an operand goes around.
+    pub(super) fn takes(&self, position: usize) -> bool {
+        self.shards.iter().any(|s| s.positions.iter().any(|p| p.0 == position))
+    }
+
+    /// What goes around, by the numbers of the values.
+    pub(super) fn values(&self) -> Vec<u32> {
+        self.shards.iter().map(|s| s.origin.id).collect()
+    }
+
+    /// Buffers that other steps give and that are no longer needed of these.
     pub(super) fn replaced(&self) -> impl Iterator<Item = BufId> + '_ {
-        self.gathered.iter().copied().chain(self.scattered.values().map(|s| s.0))
+        let of_gradient = |g: &Gradient| {
+            let added = (g.of.len() > 1).then_some(g.sum.buf);
+            g.scattered.passed.iter().copied().chain(added).collect::<Vec<_>>()
+        };
+        self.gathered.iter().copied().chain(self.gradients.iter().flat_map(of_gradient))
     }
 
     /// The steps in the place of an attention over all keys.
     pub(super) fn steps(&self, plan: &mut Plan, step: &Step) -> Vec<Step> {
         let Prim::Attention { parts, .. } = &step.prim else { return vec![step.clone()] };
         let gradient = parts.iter().any(|p| p.is_gradient());
-        let devices = plan.mesh.size(self.axis) as u16;
+        let devices = self.axes.iter().map(|a| plan.mesh.size(*a)).product::<usize>() as u16;
         let order: Vec<u16> = match gradient {
             true => (1..devices).chain([0]).collect(),
             false => (0..devices).collect(),
         };
-        let mut turns =
-            Turns { ring: self, plan, step, out: Vec::new(), sums: vec![None; step.writes.len()] };
+        let mut turns = Turns { ring: self, plan, step, out: Vec::new(), sums: BTreeMap::new() };
         let own: Vec<Operand> = self.shards.iter().map(|s| s.own.clone()).collect();
         let mut held = if gradient { turns.sent_on(&own, 1) } else { own.clone() };
         let mut state: Option<Vec<Operand>> = None;
@@ -67,8 +90,9 @@ struct Turns<'a> {
     plan: &'a mut Plan,
     step: &'a Step,
     out: Vec<Step>,
-    /// Of each gradient, the sum of the terms so far: of queries on this device, of keys and values where the shard is next.
-    sums: Vec<Option<Operand>>,
+    /// Of each gradient, by the position of its first result, the sum of the terms so far: of queries on this device, of keys and values
+    /// where the shard is next.
+    sums: BTreeMap<usize, Operand>,
 }
 
 impl Turns<'_> {
@@ -82,12 +106,12 @@ impl Turns<'_> {
 
     /// A buffer like another one, of the shard of the device that is so many places after this one.
     fn shard(&mut self, like: &Operand, by: u16) -> Operand {
-        let Ring { axis, key, .. } = *self.ring;
-        let along = like.dims.iter().position(|d| *d == key);
+        let Ring { axes, key, .. } = self.ring;
+        let along = like.dims.iter().position(|d| d == key);
         let buf = self.buffer(like.buf, |b| {
             if let Some(extent) = along.and_then(|k| b.extents.get_mut(k)) {
-                extent.axes = vec![axis];
-                extent.rotated = (by > 0).then_some((axis, by));
+                extent.axes.clone_from(axes);
+                extent.rotated = by;
             }
         });
         Operand { buf, dims: like.dims.clone() }
@@ -104,11 +128,11 @@ impl Turns<'_> {
     }
 
     fn rotate(&mut self, from: &Operand, by: u16, origin: &Provenance) -> Operand {
-        let Ring { axis, key, .. } = *self.ring;
+        let (axes, dim) = (self.ring.axes.clone(), self.ring.key);
         let to = self.shard(from, by);
-        let (name, over) = (self.plan.dims.name(key), self.plan.mesh.name(axis));
-        let because = format!("`{name}` goes around `{over}`");
-        let prim = Prim::Collective(Collective::Rotate { axis, dim: key });
+        let over: Vec<String> = axes.iter().map(|a| format!("`{}`", self.plan.mesh.name(*a))).collect();
+        let because = format!("`{}` goes around {}", self.plan.dims.name(dim), over.join(", "));
+        let prim = Prim::Collective(Collective::Rotate { axes, dim });
         let origin = vec![Provenance { because, ..origin.clone() }];
         let step = Step::new(prim, vec![from.clone()], vec![to.clone()]);
         self.out.push(Step { phase: self.step.phase, origin, ..step });
@@ -125,8 +149,10 @@ impl Turns<'_> {
     fn operands(&mut self, shards: &[Operand], by: u16) -> Vec<Operand> {
         let mut reads = self.step.reads.clone();
         for (i, read) in reads.iter_mut().enumerate() {
-            if let Some(k) = self.ring.shards.iter().position(|s| s.position == i) {
-                *read = shards[k].clone();
+            let found = self.ring.shards.iter().zip(shards);
+            let mut found = found.flat_map(|(s, held)| s.positions.iter().map(move |p| (p, held)));
+            if let Some(((_, dims), held)) = found.find(|((p, _), _)| *p == i) {
+                *read = Operand { buf: held.buf, dims: dims.clone() };
             } else if read.dims.contains(&self.ring.key) {
                 let part = self.shard(read, by);
                 let whole = std::mem::replace(read, part.clone());
@@ -157,32 +183,66 @@ impl Turns<'_> {
     /// A turn of the backward pass, and what it adds to the gradients.
     fn backward(&mut self, reads: Vec<Operand>, by: u16, next: Option<u16>) {
         let ring = self.ring;
+        let goes = |i: usize| ring.gradients.iter().any(|g| g.of.iter().any(|(j, _)| *j == i));
         let mut terms = self.step.writes.clone();
         for (i, term) in terms.iter_mut().enumerate() {
-            *term = match ring.scattered.contains_key(&i) {
+            *term = match goes(i) {
                 true => self.shard(term, by),
                 false => Operand { buf: self.buffer(term.buf, |b| b.dtype = b.dtype.wide()), ..term.clone() },
             };
         }
         self.push(self.step.prim.clone(), reads, terms.clone(), self.step.origin.clone());
-        for (i, term) in terms.into_iter().enumerate() {
-            let scattered = ring.scattered.get(&i);
-            let sum = match self.sums[i].take() {
-                None => term,
-                Some(before) => {
-                    let to = match (next, scattered) {
-                        (None, None) => self.step.writes[i].clone(),
-                        (None, Some((out, _))) => Operand { buf: *out, ..term.clone() },
-                        _ => Operand { buf: self.buffer(term.buf, |_| {}), ..term.clone() },
-                    };
-                    self.add([before, term], to.clone());
-                    to
+        for (i, term) in terms.iter().enumerate().filter(|(i, _)| !goes(*i)) {
+            let to = next.is_none().then(|| self.step.writes[i].clone());
+            let sum = self.summed(i, term.clone(), to);
+            self.sums.insert(i, sum);
+        }
+        for Gradient { of, sum, scattered } in &ring.gradients {
+            let named = |(i, dims): &(usize, Vec<Dim>)| Operand { buf: terms[*i].buf, dims: dims.clone() };
+            let term = match &of[..] {
+                [one, other] => {
+                    let both = self.shard(sum, by);
+                    self.add([named(one), named(other)], both.clone());
+                    both
                 }
+                _ => named(&of[0]),
             };
-            self.sums[i] = match (next, scattered) {
-                (Some(next), Some((_, origin))) => Some(self.rotate(&sum, next, origin)),
-                _ => Some(sum),
+            let own = (next.is_none() && !scattered.whole)
+                .then(|| Operand { buf: scattered.sum.buf, dims: sum.dims.clone() });
+            let mut sum = self.summed(of[0].0, term, own);
+            match next {
+                Some(next) => sum = self.rotate(&sum, next, &scattered.origin),
+                None if scattered.whole => self.gather(&sum, scattered),
+                None => {}
+            }
+            self.sums.insert(of[0].0, sum);
+        }
+    }
+
+    /// A term and what came before it, in a buffer of its own if none is given.
+    fn summed(&mut self, gradient: usize, term: Operand, to: Option<Operand>) -> Operand {
+        let Some(before) = self.sums.remove(&gradient) else { return term };
+        let to = to.unwrap_or_else(|| Operand { buf: self.buffer(term.buf, |_| {}), ..term.clone() });
+        self.add([before, term], to.clone());
+        to
+    }
+
+    /// All of a sum, from its shards: an axis after the other, the last one first.
+    fn gather(&mut self, own: &Operand, to: &Scattered) {
+        let mut from = Operand { buf: own.buf, dims: to.sum.dims.clone() };
+        let Some(along) = own.dims.iter().position(|d| *d == self.ring.key) else { return };
+        let dim = from.dims[along];
+        for (i, axis) in self.ring.axes.iter().enumerate().rev() {
+            let buf = match i {
+                0 => to.sum.buf,
+                _ => self.buffer(from.buf, |b| b.extents[along].axes.truncate(i)),
             };
+            let joined = Operand { buf, dims: from.dims.clone() };
+            let because = format!("`{}` is used whole", self.plan.dims.name(dim));
+            let prim = Prim::Collective(Collective::AllGather { axis: *axis, dims: vec![dim] });
+            let origin = vec![Provenance { because, ..to.origin.clone() }];
+            self.push(prim, vec![from], vec![joined.clone()], origin);
+            from = joined;
         }
     }
 

@@ -6,8 +6,14 @@ use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{AttentionPart, Axis, BufId, Collective, Dim, Expr, Extent, Operand, Plan, Prim, Step};
 use std::collections::BTreeSet;
 
-/// The terms of a sum along an axis, by the distances between the devices of queries and of keys.
-type Terms = Option<(Axis, BTreeSet<u16>)>;
+/// The terms that a sum has: results of attention for shards, which are distances between the devices of queries and of keys in the order of
+/// these axes.
+#[derive(Clone, PartialEq, Eq)]
+struct Terms {
+    axes: Vec<Axis>,
+    parts: BTreeSet<AttentionPart>,
+    shards: BTreeSet<u16>,
+}
 
 /// Adds what is wrong with the rings of a Plan.
 pub(in crate::lowering) fn rings(plan: &Plan, v: &mut Vec<String>) {
@@ -27,8 +33,8 @@ pub(in crate::lowering) fn rings(plan: &Plan, v: &mut Vec<String>) {
 
 struct Check<'a> {
     plan: &'a Plan,
-    /// Of sums that lack terms, those that they have.
-    terms: PerBuffer<Terms>,
+    /// The terms of sums that lack some.
+    terms: PerBuffer<Option<Terms>>,
 }
 
 impl Check<'_> {
@@ -39,7 +45,7 @@ impl Check<'_> {
     fn step(&mut self, step: &Step, v: &mut Vec<String>) {
         match &step.prim {
             Prim::Attention { .. } => self.turn(step, v),
-            Prim::Collective(Collective::Rotate { axis, dim }) => self.rotation(step, (*axis, *dim), v),
+            Prim::Collective(Collective::Rotate { axes, dim }) => self.rotation(step, (axes, *dim), v),
             Prim::Collective(_) if step.all().any(|o| self.is_rotated(o)) => {
                 v.push("moves the shard of another device".into());
             }
@@ -52,7 +58,7 @@ impl Check<'_> {
     }
 
     fn is_rotated(&self, o: &Operand) -> bool {
-        self.plan.buffer(o.buf).extents.iter().any(|e| e.rotated.is_some())
+        self.plan.buffer(o.buf).extents.iter().any(|e| e.rotated > 0)
     }
 
     fn needs_all(&self, reads: &[Operand], v: &mut Vec<String>) {
@@ -61,21 +67,23 @@ impl Check<'_> {
         }
     }
 
-    /// Notes the terms of a sum, if some are lacking.
-    fn note(&mut self, buf: BufId, axis: Axis, terms: BTreeSet<u16>) {
-        let all = terms.len() == self.plan.mesh.size(axis);
-        self.terms[buf] = (!all).then_some((axis, terms));
+    fn devices(&self, axes: &[Axis]) -> usize {
+        axes.iter().map(|a| self.plan.mesh.size(*a)).product()
     }
 
-    fn rotation(&mut self, step: &Step, (axis, dim): (Axis, Dim), v: &mut Vec<String>) {
+    /// Notes the terms of a sum, if some are lacking.
+    fn note(&mut self, buf: BufId, terms: Terms) {
+        let all = terms.shards.len() == self.devices(&terms.axes);
+        self.terms[buf] = (!all).then_some(terms);
+    }
+
+    fn rotation(&mut self, step: &Step, (axes, dim): (&[Axis], Dim), v: &mut Vec<String>) {
         let ([from], [to]) = (&step.reads[..], &step.writes[..]) else { return };
-        let distance = |e: &Extent| e.rotated.map_or(0, |r| r.1);
         for d in &from.dims {
             let (Some(a), Some(b)) = (self.along(from, *d), self.along(to, *d)) else { return };
-            let one_on = (usize::from(distance(a)) + 1) % self.plan.mesh.size(axis);
-            let turns = a.rotated.or(b.rotated).is_some_and(|r| r.0 == axis)
-                && usize::from(distance(b)) == one_on
-                && Extent { rotated: None, ..a.clone() } == Extent { rotated: None, ..b.clone() };
+            let turns = a.axes == axes
+                && usize::from(b.rotated) == (usize::from(a.rotated) + 1) % self.devices(axes)
+                && Extent { rotated: 0, ..a.clone() } == Extent { rotated: 0, ..b.clone() };
             if if *d == dim { !turns } else { a != b } {
                 v.push("the result is not the shard of the device after it".into());
             }
@@ -83,21 +91,33 @@ impl Check<'_> {
         self.terms[to.buf] = self.terms[from.buf].clone();
     }
 
+    /// A sum of the same results for different shards, or of different results for the same ones: gradients of keys that are values too.
     fn sum(&mut self, step: &Step, (expr, regs): (&Expr, &[Reg]), v: &mut Vec<String>) {
         let ([a, b], [out]) = (&step.reads[..], &step.writes[..]) else {
             return self.needs_all(&step.reads, v);
         };
-        let (Some((axis, first)), Some((other, second))) = (&self.terms[a.buf], &self.terms[b.buf]) else {
+        let (Some(first), Some(second)) = (&self.terms[a.buf], &self.terms[b.buf]) else {
             return self.needs_all(&step.reads, v);
         };
-        if axis != other || !regs.iter().all(|r| adds_two(expr, *r)) {
+        if first.axes != second.axes || !regs.iter().all(|r| adds_two(expr, *r)) {
             return self.needs_all(&step.reads, v);
         }
-        if !first.is_disjoint(second) {
+        let of_others = first.parts == second.parts && first.shards.is_disjoint(&second.shards);
+        let of_keys =
+            |t: &Terms| t.parts.iter().all(|p| matches!(p, AttentionPart::Key | AttentionPart::Value));
+        let of_same = first.shards == second.shards
+            && first.parts.is_disjoint(&second.parts)
+            && of_keys(first)
+            && of_keys(second);
+        if !of_others && !of_same {
             v.push("counts the term of a shard twice".into());
         }
-        let (axis, terms) = (*axis, first | second);
-        self.note(out.buf, axis, terms);
+        let terms = Terms {
+            axes: first.axes.clone(),
+            parts: &first.parts | &second.parts,
+            shards: &first.shards | &second.shards,
+        };
+        self.note(out.buf, terms);
     }
 
     /// A step of attention on the keys of a shard.
@@ -110,29 +130,29 @@ impl Check<'_> {
         let state = spec.state(parts).map(|at| at.map(|i| step.reads[i].buf));
         // Keys that no query goes along with are partial sums, which collectives fold.
         let of_queries =
-            |axis: Axis| step.reads.first().is_some_and(|q| self.plan.buffer(q.buf).is_split_over(axis));
-        let axis = keys.axes.iter().copied().find(|a| of_queries(*a));
-        let (Some(axis), [_]) = (axis, &keys.axes[..]) else {
-            if axis.is_some() || state.is_some() || keys.rotated.is_some() {
+            |axis: &Axis| step.reads.first().is_some_and(|q| self.plan.buffer(q.buf).is_split_over(*axis));
+        if keys.axes.is_empty() || !keys.axes.iter().all(of_queries) {
+            if keys.axes.iter().any(of_queries) || state.is_some() || keys.rotated > 0 {
                 v.push("has a part of the keys that is the shard of no ring".into());
             }
             return self.needs_all(&step.reads, v);
-        };
-        let own = keys.rotated.map_or(0, |r| r.1);
-        let mut terms = BTreeSet::from([own]);
+        }
+        let own = keys.rotated;
+        let mut shards = BTreeSet::from([own]);
         let others = step.reads.iter().filter(|o| !state.is_some_and(|s| s.contains(&o.buf)));
         self.needs_all(&others.cloned().collect::<Vec<_>>(), v);
         if let Some(state) = state {
             let before = state.map(|b| self.terms[b].clone());
             match &before[0] {
-                Some((along, before)) if *along == axis && !before.contains(&own) => terms.extend(before),
+                Some(t) if t.axes == keys.axes && !t.shards.contains(&own) => shards.extend(&t.shards),
                 _ => v.push("goes on with what has the term of its shard, or of all, already".into()),
             }
-            if before.iter().any(|b| *b != before[0]) {
+            let of = |terms: &Option<Terms>| terms.as_ref().map(|t| (t.axes.clone(), t.shards.clone()));
+            if before.iter().any(|b| of(b) != of(&before[0])) {
                 v.push("goes on with a maximum, a sum and values of different terms".into());
             }
         }
-        let all = terms.len() == self.plan.mesh.size(axis);
+        let all = shards.len() == self.devices(&keys.axes);
         for (part, out) in parts.iter().zip(&step.writes) {
             if *part == AttentionPart::Result && !all {
                 v.push("gives a result that lacks terms".into());
@@ -141,13 +161,14 @@ impl Check<'_> {
             if keeps && self.along(out, spec.key) != Some(&keys) {
                 v.push("gives the gradient of another shard than it has".into());
             }
-            self.note(out.buf, axis, terms.clone());
+            let parts = BTreeSet::from([*part]);
+            self.note(out.buf, Terms { axes: keys.axes.clone(), parts, shards: shards.clone() });
         }
     }
 }
 
 /// Whether a register is the sum of the two operands, but for roundings.
-fn adds_two(expr: &Expr, reg: Reg) -> bool {
+pub(super) fn adds_two(expr: &Expr, reg: Reg) -> bool {
     let exact = |reg: Reg| {
         let mut scalar = expr.nodes[usize::from(reg)].scalar;
         while let Scalar::Cast(from) = scalar {
