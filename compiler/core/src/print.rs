@@ -150,7 +150,8 @@ pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
     match m {
         Reshard::Collective(c) => {
             let c = c.spec();
-            let monoid = c.monoid.map_or_else(String::new, |m| format!("[{m}]"));
+            let root = c.root.map_or_else(String::new, |root| format!("[from {root}]"));
+            let monoid = c.monoid.map_or(root, |m| format!("[{m}]"));
             let [join, split] = [c.join, c.split].map(|dims| dim_names(dims, names));
             let dims = match (c.join, c.split) {
                 ([], []) => c.moves_ranges().map_or_else(String::new, |d| format!(" {}", names.name(d))),
@@ -246,7 +247,8 @@ fn describe_step(p: &Plan, s: &Step) -> String {
             let moved =
                 [spec.join, spec.split, window.as_slice()].into_iter().filter(|dims| !dims.is_empty());
             let moved: Vec<String> = moved.map(|dims| dim_names(dims, &p.dims)).collect();
-            let attributes = spec.monoid.map(|m| m.name().to_string()).into_iter();
+            let root = spec.root.map(|root| format!("from {root}"));
+            let attributes = spec.monoid.map(|m| m.name().to_string()).or(root).into_iter();
             let attributes = attributes.chain((!moved.is_empty()).then(|| moved.join(" -> ")));
             let attributes = attributes.collect::<Vec<_>>().join(" ");
             let start = if s.async_id.is_some() { "start " } else { "" };

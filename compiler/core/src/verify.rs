@@ -8,10 +8,11 @@
 //! 4. A move applies to its operand, and the result's placement, derived again, is equal.
 //! 5. Every version is made before it is used; every collective has a cause.
 //! 6. What the step gives is its outputs' values, finished; scalars are whole, next values are placed as their leaves.
-//! 7. Only gradients that are reduced in `bf16` are stored so, until something computes with them.
+//! 7. What goes from one device to all is what this device alone has.
+//! 8. Only gradients that are reduced in `bf16` are stored so, until something computes with them.
 
 use crate::partition::{
-    CopyId, Instr, Reshard, Spmd, gradient_terms, keeps_storage, operand_placement, sums,
+    CopyId, Instr, Reshard, Roots, Spmd, gradient_terms, keeps_storage, operand_placement, sums,
 };
 use crate::step::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, RepeatId, Role};
@@ -23,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn verify(spmd: &Spmd) -> Vec<String> {
     let mut all = Vec::new();
     let mut made: BTreeSet<CopyId> = BTreeSet::new();
+    let mut roots = Roots::default();
     let terms = spmd.copies.iter().any(|c| c.in_bf16).then(|| gradient_terms(&spmd.step));
     let term = |id: Id| terms.as_ref().is_some_and(|terms| terms[id]);
     for (i, instr) in spmd.instrs.iter().enumerate() {
@@ -57,6 +59,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             }
             Instr::Op { inputs, loops, .. } => op(spmd, instr.out(), inputs, loops, v),
         }
+        rooted(spmd, instr, &mut roots, v);
         stored(spmd, instr, &term, v);
         if !made.insert(instr.out()) {
             v.push("is made twice".into());
@@ -265,6 +268,30 @@ fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], v: &mut Vec<String>) {
     }
     for d in p.splits.keys().filter(|d| !dims.contains(d)) {
         v.push(format!("is split along `{}`, which it lacks", spmd.step.graph.dims.name(*d)));
+    }
+}
+
+/// Whether what goes to all comes from the device that alone has it.
+fn rooted(spmd: &Spmd, instr: &Instr, roots: &mut Roots, v: &mut Vec<String>) {
+    let partial = |copy: CopyId| &spmd.copy(copy).placement.partial;
+    let out = instr.out();
+    match instr {
+        Instr::Input { .. } => {}
+        Instr::Op { inputs, .. } => {
+            let operands = inputs.iter().map(|x| (*x, partial(*x)));
+            let operands: Vec<_> = operands.filter(|(_, partial)| !partial.is_empty()).collect();
+            let of = |of| spmd.loops.iter().find(|l| l.of == of).map_or(vec![], |l| l.axes.clone());
+            let g = &spmd.step.graph;
+            roots.made((g, &spmd.mesh), &of, (spmd.copy(out).value, partial(out), out), &operands);
+        }
+        Instr::Reshard { kind, from, .. } => {
+            if let Reshard::Collective(Collective::Broadcast { axes, root }) = kind
+                && !(roots.of(*from) == Some(*root) && partial(*from).keys().eq(axes))
+            {
+                v.push(format!("device {root} is not the only one that has it"));
+            }
+            roots.moved(*from, partial(out), out);
+        }
     }
 }
 

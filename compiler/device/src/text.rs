@@ -175,7 +175,8 @@ impl Printer<'_> {
 
     fn call(&mut self, indent: usize, call: &TransportCall) {
         let monoid = call.monoid.map(|m| format!(" {m:?}").to_lowercase()).unwrap_or_default();
-        let name = format!("{}{monoid}", call.kind);
+        let root = call.root.map(|r| format!(" from {r}")).unwrap_or_default();
+        let name = format!("{}{monoid}{root}", call.kind);
         for (send, receive) in call.send.iter().zip(&call.receive) {
             self.line(indent, format_args!("{name} {} -> {}", self.piece(send), self.piece(receive)));
         }

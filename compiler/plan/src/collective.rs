@@ -14,6 +14,13 @@ pub enum Collective {
         /// The reduction, in ascending order of the group.
         monoid: Monoid,
     },
+    /// What one member alone has goes to all: a sum of which the others have zero.
+    Broadcast {
+        /// Over which axes, jointly; ascending.
+        axes: Vec<Axis>,
+        /// The member that has it, by position in the group.
+        root: usize,
+    },
     /// Folds, and keeps this device's shard of a dim, to whose axes `axis` is appended.
     ReduceScatter {
         /// Over which axis.
@@ -136,7 +143,7 @@ kinds! {
     AllToAll = "all_to_all", copied(Portion::Pieces, Portion::Pieces);
     /// See [`Collective::Permute`] and [`Collective::Rotate`].
     Permute = "permute", copied(Portion::Ranges, Portion::Ranges);
-    /// One member's memory goes to all.
+    /// See [`Collective::Broadcast`]: one member's memory goes to all.
     Broadcast = "broadcast", Traffic { rooted: true, ..copied(Portion::Whole, Portion::Whole) };
     /// All wait for all.
     Barrier = "barrier", copied(Portion::Nothing, Portion::Nothing);
@@ -223,6 +230,8 @@ pub struct CollectiveSpec<'a> {
     pub axes: &'a [Axis],
     /// The fold that it finishes: the operand is partial over the axes, the result is not.
     pub monoid: Option<Monoid>,
+    /// The member that alone has the operand, which is partial over the axes as a sum: the others have zero.
+    pub root: Option<usize>,
     /// The dim that is put together, of each operand: it loses the axes. Empty where none is.
     pub join: &'a [Dim],
     /// The dim that is cut, of each operand: it gets the axes. Empty where none is.
@@ -239,6 +248,11 @@ impl CollectiveSpec<'_> {
         self.window.map(|w| w.0).or(self.rotates)
     }
 
+    /// The partial result that it finishes: a fold, or a sum that one member has.
+    fn closes(&self) -> Option<Monoid> {
+        self.monoid.or(self.root.map(|_| Monoid::Sum))
+    }
+
     /// True if operands may share a call: each is cut, joined or neither.
     pub fn is_bucketable(&self) -> bool {
         self.moves_ranges().is_none() && (self.join.is_empty() || self.split.is_empty())
@@ -252,6 +266,7 @@ impl Collective {
             kind,
             axes,
             monoid: None,
+            root: None,
             join: &[],
             split: &[],
             window: None,
@@ -261,6 +276,9 @@ impl Collective {
         match self {
             Collective::AllReduce { axes, monoid } => {
                 CollectiveSpec { monoid: Some(*monoid), ..of(CollectiveKind::AllReduce, axes) }
+            }
+            Collective::Broadcast { axes, root } => {
+                CollectiveSpec { root: Some(*root), ..of(CollectiveKind::Broadcast, axes) }
             }
             Collective::ReduceScatter { axis, monoid, dims } => CollectiveSpec {
                 monoid: Some(*monoid),
@@ -355,7 +373,7 @@ impl Collective {
             return None;
         }
         let mut q = p.clone();
-        if let Some(monoid) = c.monoid {
+        if let Some(monoid) = c.closes() {
             for a in c.axes {
                 (q.partial.remove(a)? == monoid).then_some(())?;
             }
@@ -392,7 +410,7 @@ impl Collective {
             return 4 * (after / all) * lacking / devices + LATENCY;
         }
         // Each device first sends the others' pieces of what it has, to be folded or joined there, and then its own piece of
-        // the result to the others, if they need it too. An all-reduce does both.
+        // the result to the others, if they need it too. An all-reduce does both. Of a broadcast each but the root receives all.
         let sent = |b: u64| 4 * (devices - 1) * b / devices;
         let scatters = if c.monoid.is_some() || !c.split.is_empty() { sent(before) } else { 0 };
         let gathers = if c.split.is_empty() { sent(after) } else { 0 };

@@ -55,6 +55,6 @@ pub use prim::window::{SlidingWindow, Window, coords_along};
 pub use prim::{Part, Prim};
 pub use provenance::Provenance;
 pub use random::Init;
-pub use repeat::{StepLoop, positions};
+pub use repeat::{StepLoop, only_member, positions};
 pub use stages::DeviceBlocks;
 pub use step::{Arity, Phase, Step};

@@ -26,6 +26,15 @@ pub fn positions(of: &Extent, from: usize, mesh: &Mesh, coords: &[usize]) -> Ran
     own.start.max(from)..own.end.max(from)
 }
 
+/// The only device that runs a loop of one position, `from`, by position in the group over the axes that split it.
+pub fn only_member(of: &Extent, from: usize, mesh: &Mesh) -> Option<usize> {
+    (!of.axes.is_empty() && from + 1 == of.size).then_some(())?;
+    let coords = coords_along(&of.axes, mesh).find(|c| !positions(of, from, mesh, c).is_empty())?;
+    let (rank, mut axes) = (mesh.rank(&coords), of.axes.clone());
+    axes.sort();
+    mesh.group(rank, &axes).into_iter().position(|member| member == rank)
+}
+
 impl Plan {
     /// Most positions of a loop over a dim, from `from` on, on one device.
     fn most(&self, dim: Dim, from: usize, axes: &[Axis]) -> usize {

@@ -49,5 +49,5 @@ pub(crate) fn call_on<'x, M: CallMemory>(
         });
     }
     let [send, receive] = call.layouts.clone();
-    Ok(Call { kind: call.kind, monoid: call.monoid, root: None, send, receive, slots: buffers })
+    Ok(Call { kind: call.kind, monoid: call.monoid, root: call.root, send, receive, slots: buffers })
 }

@@ -87,8 +87,14 @@ impl RunningCollective {
             match (signature.root, &signature.send, &signature.receive) {
                 (Some(root), ..) => {
                     let of = kit.opaque(extent.dtype)?;
+                    // The root sends its operand, which may be apart from its result.
+                    let root_here = root == place.position;
+                    let memory = if root_here { source.cast_mut() } else { target };
+                    if root_here && !std::ptr::eq(source, target) {
+                        self.copies.push((source, target, extent.output * extent.dtype.bytes()));
+                    }
                     for (at, n) in kit.chunks(extent.output) {
-                        let part = target.wrapping_add(at * extent.dtype.bytes());
+                        let part = memory.wrapping_add(at * extent.dtype.bytes());
                         unsafe { self.requests.broadcast(place.comm, (part, n, of), root)? };
                     }
                 }

@@ -1,9 +1,10 @@
 //! Faults in Plans whose layers are stages: messages, what runs on which stage, what is summed over the stages, and what passes leave for later ones.
 
 use super::plans::{Fault, P, faults, seeded, steps};
-use super::subjects::planned_from;
-use super::{By, Row, judge};
-use meshwright_plan::{BufId, Collective, Dim, Plan, Prim, Step};
+use super::subjects::{planned_from, predicted_from};
+use super::{By, Row, in_spmd, judge};
+use meshwright_core::partition::{Instr, Reshard};
+use meshwright_plan::{Axis, BufId, Collective, Dim, Monoid, Plan, Prim, Step};
 
 const STACKED: &str = "
 dim batch = 8, d = 3, e = 3, layers = 4
@@ -170,4 +171,88 @@ fn every_wrong_pipeline_is_caught() {
     let of = |fault: &Fault| if fault.what.starts_with("a message") { &subjects[..1] } else { &subjects[..] };
     let rows: Vec<Row> = FAULTS.iter().map(|fault| seeded(fault, of(fault))).collect();
     judge("pipelines", &rows);
+}
+
+/// A model whose layers give what all devices read on.
+const GIVEN: &str = "
+dim batch = 4, d = 3, e = 3, layers = 4
+model m {
+    input x[batch, d]: float
+    let y = x
+    repeat layers {
+        param w[d, e] = normal(0, 0.5)
+        y = y + tanh(sum[d](y * w)[e -> d])
+    }
+    output z = tanh(y)
+    output total = sum[d](z)
+}
+";
+
+/// The broadcast at a step.
+fn broadcast(p: &mut Plan, i: usize) -> Option<(&mut Vec<Axis>, &mut usize)> {
+    match &mut p.steps[i].prim {
+        Prim::Collective(Collective::Broadcast { axes, root }) => Some((axes, root)),
+        _ => None,
+    }
+}
+
+const GIVEN_FAULTS: &[Fault] = faults![
+    "a broadcast is from another stage", P, |p, k| {
+        steps(p, k, |p, i| {
+            let (_, root) = broadcast(p, i)?;
+            *root = root.checked_sub(1)?;
+            Some(())
+        })
+    };
+    "a broadcast is over another axis", P, |p, k| {
+        let all: Vec<Axis> = p.mesh.iter().collect();
+        steps(p, k, |p, i| {
+            let (axes, _) = broadcast(p, i)?;
+            *axes = vec![*all.iter().find(|a| !axes.contains(a))?];
+            Some(())
+        })
+    };
+    "a broadcast is of what several devices have a part of", P, |p, k| {
+        steps(p, k, |p, i| {
+            let Prim::Collective(c) = &mut p.steps[i].prim else { return None };
+            let Collective::AllReduce { axes, monoid: Monoid::Sum } = c else { return None };
+            *c = Collective::Broadcast { axes: axes.clone(), root: 0 };
+            Some(())
+        })
+    };
+    "all stages have what goes to all", P, |p, k| {
+        steps(p, k, |p, i| {
+            broadcast(p, i)?;
+            let end = (0..i).rev().find(|at| matches!(p.steps[*at].prim, Prim::EndRepeat))?;
+            let begin = (0..end).rev().find(|at| matches!(p.steps[*at].prim, Prim::Repeat { .. }))?;
+            let Prim::Repeat { from, .. } = &mut p.steps[begin].prim else { return None };
+            *from = from.checked_sub(1)?;
+            Some(())
+        })
+    };
+];
+
+/// Where stages run one after the other, one of them has what their loop gives.
+#[test]
+fn every_wrong_broadcast_is_caught() {
+    let subjects = [
+        predicted_from("two stages", GIVEN, "p=2", "layers -> p"),
+        predicted_from("uneven stages", GIVEN, "b=2,p=3", "batch -> b; layers -> p"),
+        predicted_from("split sums", GIVEN, "p=2,m=2", "layers -> p; d -> m"),
+    ];
+    let rows: Vec<Row> = GIVEN_FAULTS.iter().map(|fault| seeded(fault, &subjects)).collect();
+    judge("broadcasts", &rows);
+    for subject in &subjects {
+        let mut spmd = subject.spmd.clone();
+        let mut changed = 0;
+        for instr in &mut spmd.instrs {
+            if let Instr::Reshard { kind: Reshard::Collective(Collective::Broadcast { root, .. }), .. } =
+                instr
+            {
+                (*root, changed) = (0, changed + 1);
+            }
+        }
+        assert_eq!(changed, 1, "{}", subject.name);
+        assert!(matches!(in_spmd(subject, &spmd), Some((By::Verifier, _))), "{}", subject.name);
+    }
 }

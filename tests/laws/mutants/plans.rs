@@ -140,7 +140,7 @@ pub(super) const FAULTS: &[Fault] = faults![
                 *axes = vec![*all.iter().find(|a| !axes.contains(a))?];
                 Some(())
             }
-            Collective::AllReduce { .. } => None,
+            Collective::AllReduce { .. } | Collective::Broadcast { .. } => None,
         })
     };
     "a collective along another dim than its result", P, |p, k| {
@@ -152,7 +152,7 @@ pub(super) const FAULTS: &[Fault] = faults![
                 }
                 Collective::Permute { dim, .. } | Collective::Rotate { dim, .. } => *dim = *reads[0].dims.iter().find(|d| *d != dim)?,
                 Collective::AllToAll { join, split, .. } => std::mem::swap(join, split),
-                Collective::AllReduce { .. } => return None,
+                Collective::AllReduce { .. } | Collective::Broadcast { .. } => return None,
             }
             Some(())
         })

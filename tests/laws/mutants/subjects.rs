@@ -5,7 +5,7 @@
 
 use super::run::{Conduct, Shard, run};
 use meshwright_core::partition::Spmd;
-use meshwright_core::training_step;
+use meshwright_core::{Program, StepGraph, prediction, training_step};
 use meshwright_diag::Sources;
 use meshwright_plan::{DType, Plan};
 use meshwright_train::{Project, ProjectOptions};
@@ -147,9 +147,12 @@ pub(crate) fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Sources)
     (project, loaded.sources)
 }
 
-fn compiled(text: &str, mesh: &str, layout: &str) -> (Spmd, Plan) {
+/// The program of a model that is compiled.
+type StepOf = fn(&Program) -> StepGraph;
+
+fn compiled(of: StepOf, text: &str, mesh: &str, layout: &str) -> (Spmd, Plan) {
     let (project, sources) = loaded(text, mesh, layout);
-    let step = training_step(&project.program).unwrap();
+    let step = of(&project.program);
     let (done, found) = project.compile(&step, &sources);
     let done = done.unwrap_or_else(|| panic!("{mesh} {layout}: {found:?}"));
     (done.spmd, done.plan)
@@ -157,8 +160,21 @@ fn compiled(text: &str, mesh: &str, layout: &str) -> (Spmd, Plan) {
 
 /// A training step, compiled, and what it gives on one device.
 pub(super) fn planned_from(name: &'static str, text: &str, mesh: &str, layout: &str) -> Planned {
-    let alone = run(&compiled(text, "", "").1, &Conduct::default()).unwrap().swap_remove(0);
-    let (mut spmd, plan) = compiled(text, mesh, layout);
+    program_from(|p| training_step(p).unwrap(), name, text, (mesh, layout))
+}
+
+/// All outputs of a model, compiled, and what they are on one device.
+pub(super) fn predicted_from(name: &'static str, text: &str, mesh: &str, layout: &str) -> Planned {
+    let of = |p: &Program| {
+        let names: Vec<String> = p.outputs.iter().map(|o| o.name.clone()).collect();
+        prediction(p, &names).0.unwrap().step
+    };
+    program_from(of, name, text, (mesh, layout))
+}
+
+fn program_from(of: StepOf, name: &'static str, text: &str, (mesh, layout): (&str, &str)) -> Planned {
+    let alone = run(&compiled(of, text, "", "").1, &Conduct::default()).unwrap().swap_remove(0);
+    let (mut spmd, plan) = compiled(of, text, mesh, layout);
     // They are no part of the program, and large.
     spmd.decisions.clear();
     Planned { name, spmd, plan, alone }

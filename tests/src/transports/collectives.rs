@@ -211,6 +211,23 @@ fn broadcast<D: Typed>(device: &mut Device<'_>, group: &Group) -> Checked {
         let mut data: Vec<D::E> = input(group, group.position(), case, 9001);
         device.transport.broadcast(group, &tag, root, D::buf_mut(&mut data))?;
         equal(&data, &input(group, root, case, 9001), &tag)?;
+        // A bucket, of which some results are apart from what is sent.
+        let (tag, case) = device.next();
+        let here = group.position();
+        let mut first: Vec<D::E> = input(group, here, case * 8, 33);
+        let from: Vec<D::E> = input(group, here, case * 8 + 1, 5000);
+        let [mut second, mut none] = [vec![D::E::default(); from.len()], vec![]];
+        let slots = vec![
+            Slot::InPlace(D::buf_mut(&mut first)),
+            Slot::Apart(D::buf(&from), D::buf_mut(&mut second)),
+            Slot::Apart(D::buf(&[]), D::buf_mut(&mut none)),
+        ];
+        let layouts = [Layout::Whole, Layout::Whole];
+        let call = Call { root: Some(root), ..Call::new(CollectiveKind::Broadcast, layouts, slots) };
+        device.transport.call(group, &tag, call)?;
+        equal(&first, &input(group, root, case * 8, 33), &tag)?;
+        equal(&second, &input(group, root, case * 8 + 1, 5000), &tag)?;
+        equal(&from, &input(group, here, case * 8 + 1, 5000), &tag)?;
     }
     Ok(())
 }

@@ -31,6 +31,7 @@ struct Key {
     kind: CollectiveKind,
     axes: Vec<Axis>,
     monoid: Option<Monoid>,
+    root: Option<usize>,
     dtype: DType,
     /// Of a gather, so that what backward needs is not held through forward.
     phase: Option<Phase>,
@@ -275,7 +276,8 @@ fn member(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
         return None;
     }
     let phase = spec.monoid.is_none().then_some(step.phase);
-    let key = Key { kind: spec.kind, axes: spec.axes.to_vec(), monoid: spec.monoid, dtype, phase };
+    let (kind, axes, monoid, root) = (spec.kind, spec.axes.to_vec(), spec.monoid, spec.root);
+    let key = Key { kind, axes, monoid, root, dtype, phase };
     Some((key, step.collective_bytes(plan).iter().sum()))
 }
 

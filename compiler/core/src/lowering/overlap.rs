@@ -290,7 +290,8 @@ fn known(plan: &Plan, stays: &PerBuffer<bool>) -> BTreeMap<usize, Known> {
                 reads().filter_map(|b| places.get(&b)).max().copied().unwrap_or(0)
             };
             let ends = |b: &BufId| last.get(b) == Some(&i) && !stays[*b];
-            let in_place = matches!(c, Collective::AllReduce { .. }) && reads().all(|b| ends(&b));
+            let in_place = matches!(c, Collective::AllReduce { .. } | Collective::Broadcast { .. })
+                && reads().all(|b| ends(&b));
             // Before its last reader it could not take the storage of its operand.
             let earliest = if in_place { after(&made).max(after(&read)) } else { after(&made) };
             let (early, late) = match in_place {

@@ -14,7 +14,8 @@
 //!    as a blank, and read by no one after the loop.
 //! 10. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
 //!     finished. The dim of a row is whole on each device.
-//! 11. Where keys go around the devices, the term of every shard counts once.
+//! 11. A broadcast is from the device that alone has what it reads.
+//! 12. Where keys go around the devices, the term of every shard counts once.
 
 use super::lifetimes::releases;
 use super::per_buffer::PerBuffer;
@@ -63,6 +64,7 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
     }
     flights.finish(&mut v);
     super::verify_lag::lags(plan, &mut v);
+    super::verify_root::roots(plan, &mut v);
     super::rings::verify::rings(plan, &mut v);
     storage.boundary(plan, &mut v);
     v

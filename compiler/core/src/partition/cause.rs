@@ -46,6 +46,10 @@ impl Walk<'_> {
             return self.halo(c.axes, dim, &window, user);
         }
         let folded = |m: Monoid| self.folded(id, c.axes, m) + if in_bf16 { " in `bf16`" } else { "" };
+        if c.root.is_some() {
+            let axes: Vec<&str> = c.axes.iter().map(|a| self.facts.mesh.name(*a)).collect();
+            return format!("one stage of `{}` alone has it", axes.join(", "));
+        }
         match (c.monoid, c.join.first().copied(), c.split.first().copied()) {
             (Some(m), _, None) => folded(m),
             (Some(m), _, Some(d)) => {

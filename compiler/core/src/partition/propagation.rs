@@ -225,6 +225,7 @@ impl<'a> Walk<'a> {
         self.state.natural[id] = Some(p.clone());
         self.note_splits(id, &p);
         let out = self.state.copy(id, p, Some(phase), false);
+        self.note_root(id, &inputs, out);
         let stored = inputs.first().is_some_and(|x| self.state.copies[*x].in_bf16);
         self.state.copies[out].in_bf16 = stored && keeps_storage(self.facts.graph(), id);
         self.state.frames.push(self.facts.graph(), id, Instr::Op { inputs, loops, out });
@@ -289,11 +290,13 @@ impl<'a> Walk<'a> {
             let Some(next) = kind.apply(&now) else { panic!("internal error: a path that does not apply") };
             if self.state.usable(facts, id, &next, phase).is_none() {
                 let from = self.state.have(facts, id, &now);
+                let kind = self.sent_by_root(kind, from);
                 let in_bf16 = self.reshards_in_bf16(id, &kind, from);
                 let cause = self.cause(id, (&kind, in_bf16), user, phase, &source);
                 let gathered = matches!(kind, Reshard::Collective(Collective::AllGather { .. }));
                 let out = self.state.copy(id, next.clone(), Some(phase), gathered);
                 self.state.copies[out].in_bf16 = in_bf16;
+                self.state.roots.moved(from, &next.partial, out);
                 self.state.frames.push(self.facts.graph(), id, Instr::Reshard { kind, from, out, cause });
             }
             now = next;

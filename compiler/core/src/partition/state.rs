@@ -2,6 +2,7 @@
 
 use super::facts::Facts;
 use super::frames::Frames;
+use super::roots::Roots;
 use super::spmd::{CopyId, PlacedCopy};
 use litemap::LiteMap;
 use meshwright_ops::{Graph, Id};
@@ -46,6 +47,8 @@ pub(super) struct State {
     pub(super) sum_names: BTreeSet<(Arc<str>, Axis)>,
     made: IdVec<Id, LiteMap<Placement, Made>>,
     pub(super) copies: IdVec<CopyId, PlacedCopy>,
+    /// Which stage alone has a copy.
+    pub(super) roots: Roots,
     pub(super) frames: Frames,
 }
 
@@ -60,6 +63,7 @@ impl State {
             sum_names: BTreeSet::new(),
             made: graph.nodes.table(LiteMap::new()),
             copies: IdVec::new(),
+            roots: Roots::default(),
             frames: Frames::new(),
         }
     }

@@ -103,8 +103,9 @@ pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
         g.repeats[end].from = from;
         let carry = g.carry(end, id);
         carries.insert(carry);
+        // A sum of one value needs no more places than it.
         let sum = g.cross(end, Crossing::Accumulate, carry);
-        let sum = g.cast(sum, g.ty(id).dtype);
+        g.nodes[sum].ty.dtype = g.ty(id).dtype;
         whole.insert(id, sum);
         order.extend(g.ids().skip(made));
     }

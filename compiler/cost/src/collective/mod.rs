@@ -100,7 +100,7 @@ fn fastest(machine: &Machine, kind: CollectiveKind, bytes: f64, group: &TierGrou
             let lines = lines(machine, kind, bytes, group);
             least(lines.into_iter().chain(in_network(machine, bytes, group)))
         }
-        // Calls around steps: nobody calibrates them.
+        // By the lines of an all-gather, whose members send on what they receive, too: nobody calibrates it.
         CollectiveKind::Broadcast => lines(machine, CollectiveKind::AllGather, bytes, group),
         CollectiveKind::Barrier => lines(machine, CollectiveKind::AllReduce, 0.0, group),
         _ => lines(machine, kind, bytes, group),

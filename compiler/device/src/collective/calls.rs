@@ -37,13 +37,15 @@ impl CallPiece {
     }
 }
 
-/// One call of a transport: of an all-reduce any number of pieces, of all others one.
+/// One call of a transport: of an all-reduce or a broadcast any number of pieces, of all others one.
 #[derive(Clone, Debug)]
 pub struct TransportCall {
     /// Kind of the collective.
     pub kind: CollectiveKind,
     /// Reduction of the elements; none for a call that only moves them.
     pub monoid: Option<Monoid>,
+    /// The only member that sends, by position in the group; none where all do.
+    pub root: Option<usize>,
     /// Layouts of the sent and of the received tensor: the part of each that belongs to each member.
     pub layouts: [BufferLayout; 2],
     /// Tensors that the call sends.

@@ -114,11 +114,12 @@ impl Packing<'_, '_> {
         pieces: Vec<(CallPiece, CallPiece)>,
     ) -> Result<(), LoweringError> {
         let [send, receive] = layouts.each_ref().map(Layout::portion);
-        let traffic = Traffic { send, receive, folds: monoid.is_some(), rooted: false };
+        let traffic =
+            Traffic { send, receive, folds: monoid.is_some(), rooted: self.prepared.root.is_some() };
         let kind = CollectiveKind::of_traffic(traffic)
             .ok_or_else(|| LoweringError::Plan(format!("no collective has {traffic:?}")))?;
         let (send, receive) = pieces.into_iter().unzip();
-        self.calls.push(TransportCall { kind, monoid, layouts, send, receive });
+        self.calls.push(TransportCall { kind, monoid, root: self.prepared.root, layouts, send, receive });
         Ok(())
     }
 

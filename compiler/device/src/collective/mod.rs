@@ -32,6 +32,8 @@ pub struct Prepared {
     pub(crate) ends: Vec<bool>,
     /// Reduction of the sent values.
     pub(crate) monoid: Option<Monoid>,
+    /// The only member that sends; none where all do.
+    pub(crate) root: Option<usize>,
     pub(crate) shape: CollectiveShape,
 }
 
@@ -67,6 +69,7 @@ impl Prepared {
             to: vec![],
             ends: vec![],
             monoid: None,
+            root: None,
             shape,
         }
     }
@@ -133,6 +136,7 @@ impl Prepared {
             from,
             to,
             monoid: spec.monoid,
+            root: spec.root,
             shape,
         })
     }

@@ -120,6 +120,7 @@ fn call(end: LinkEnd, piece: CallPiece) -> TransportCall {
     TransportCall {
         kind: CollectiveKind::Permute,
         monoid: None,
+        root: None,
         layouts,
         send: vec![send],
         receive: vec![receive],

@@ -368,9 +368,9 @@ primitives! {
     /// too: a local slice, another order of dims, or both; a dim that `input` lacks is repeated.
     Copy => Spec { name: "copy", ..MOVED };
     /// Communication: from start to end, or the start of it where the step has a [`crate::Step::async_id`]. All-reduces,
-    /// reduce-scatters and all-gathers are buckets of operands of one dtype, `(from…) -> to…`; all others are `(from) -> to`.
+    /// broadcasts, reduce-scatters and all-gathers are buckets of operands of one dtype, `(from…) -> to…`; all others are `(from) -> to`.
     Collective(collective: Collective) => match collective {
-        Collective::AllReduce { .. } => Spec {
+        Collective::AllReduce { .. } | Collective::Broadcast { .. } => Spec {
             name: collective.name(),
             reads: O::Many("part"),
             writes: O::Many("sum"),
