@@ -8,6 +8,7 @@ use crate::passes::linear::linearized;
 use crate::passes::microbatches::{self, Batch};
 use crate::passes::normalize;
 use crate::passes::order::{self, Ordered};
+use crate::passes::ordered_norms::squares_in_order;
 use crate::passes::stages::{self, Stages, given_to_all};
 use crate::print;
 use crate::step::precision;
@@ -131,12 +132,16 @@ static PIPELINE: Pipeline = Pipeline {
             },
         )
         .only_if(|_, c| c.batch.is_some()),
-        Pass::new("stages", "what a loop over stages gives outside of microbatches goes to all of them", |g, c, _| {
-            Some(match &c.stages {
-                Some(stages) => given_to_all(&g, stages),
-                None => g,
-            })
-        })
+        Pass::new(
+            "stages",
+            "norms over stages are added in the order of the layers; what a loop over stages gives outside of microbatches goes to all of them",
+            |g, c, _| {
+                Some(match &c.stages {
+                    Some(stages) => given_to_all(&squares_in_order(&g, stages), stages),
+                    None => g,
+                })
+            },
+        )
         .only_if(|_, c| c.stages.is_some()),
         Pass::new("cse", "equal computations become one", |g, c, _| {
             let merged = normalize::common_subexpressions(&g, c.layout.has_paths());

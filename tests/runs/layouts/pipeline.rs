@@ -1,7 +1,7 @@
 //! Stages of a pipeline: any order of microbatches gives the same bits, and what is evaluated and predicted in stages is what one device gives.
 
 use crate::layouts::agree::agrees_within;
-use crate::support::{Trained, options, root, run, trained};
+use crate::support::{Trained, options, run, trained};
 use crate::training::text::tokenized;
 use meshwright_plan::DType;
 use meshwright_train::ProjectOptions;
@@ -20,13 +20,8 @@ const SIZES: [(&str, usize); 8] = [
 
 /// Four steps, with dropout and clipping.
 fn steps(at: &Path, precision: DType, mesh: &str, layout: &str) -> Trained {
-    steps_of("gpt", at, precision, (mesh, layout))
-}
-
-/// The same of another model.
-fn steps_of(model: &str, at: &Path, precision: DType, (mesh, layout): (&str, &str)) -> Trained {
     std::fs::remove_dir_all(at.join("run")).ok();
-    let o = options(model, mesh, layout, &SIZES);
+    let o = options("gpt", mesh, layout, &SIZES);
     let o = ProjectOptions { preset: Some("tiny".into()), precision: Some(precision), ..o };
     trained(&o, at, "run", 4)
 }
@@ -77,24 +72,27 @@ fn chunks_train_as_one_device_does() {
     }
 }
 
-/// With several stages a device adds the norms of other layers, so that clipping rounds otherwise; without it not even that is another.
+/// With several stages a device has other layers, but the norm by which gradients are clipped adds these in the same order.
 #[test]
-fn chunks_change_no_bit_without_clipping() {
+fn chunks_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
-    let text = std::fs::read_to_string(root().join("models/gpt.mw")).unwrap();
-    let (model, clip) = (dir.path().join("unclipped.mw"), "    clip global_norm = 1.0\n");
-    assert!(text.contains(clip));
-    std::fs::write(&model, text.replace(clip, "")).unwrap();
-    let model = model.display().to_string();
-    for (mesh, chunks) in
-        [("pipe=2", "chunks 2"), ("pipe=2", "chunks 3; schedule zb_h1"), ("pipe=3", "chunks 2")]
-    {
-        let of = |lines: &str| {
-            let layout = format!("layers -> pipe; microbatches 6; {lines}");
-            steps_of(&model, dir.path(), DType::F32, (mesh, &layout))
-        };
-        assert_eq!(of("schedule gpipe"), of(chunks), "{mesh}, {chunks}");
+    for (mesh, all) in [
+        ("pipe=2", &["chunks 2", "chunks 3; schedule zb_h1", "chunks 2; stages 1, 3, 0, 2"][..]),
+        ("pipe=3", &["chunks 2", "schedule zb_h1; chunks 2"][..]),
+        ("data=2,pipe=2", &["chunks 2; batch -> data; params: * -> data"][..]),
+    ] {
+        for chunks in all {
+            let of = |lines: &str| {
+                let layout = format!("layers -> pipe; microbatches 3; {lines}");
+                steps(dir.path(), DType::F32, mesh, &layout)
+            };
+            // The same rules for other axes.
+            let rules: Vec<&str> = chunks.split("; ").filter(|line| line.contains("data")).collect();
+            let one = of(&[&["schedule gpipe"], &rules[..]].concat().join("; "));
+            assert!(one.gradient_norm.is_some_and(|norm| norm > 1.0), "nothing is clipped");
+            assert_eq!(one, of(chunks), "{mesh}, {chunks}");
+        }
     }
 }
 

@@ -7,6 +7,7 @@ pub(super) mod match_patterns;
 pub(super) mod microbatches;
 pub mod normalize;
 pub(super) mod order;
+pub(super) mod ordered_norms;
 pub(super) mod rebind;
 pub(super) mod recompute;
 pub(super) mod squares;
