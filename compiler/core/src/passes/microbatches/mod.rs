@@ -26,7 +26,7 @@ use meshwright_plan::{Dim, Microbatches};
 use parts::{BatchPart, Mixed, parts};
 pub(crate) use rebuild::Batch;
 use rebuild::{Open, Rebuild};
-use stages::NoPipeline;
+use stages::{NoPipeline, PipelineFix};
 use std::collections::BTreeMap;
 
 /// The dims that a step in parts needs, added to it, and the layout with the rules for them; `None` where the layout asks for
@@ -131,10 +131,22 @@ impl From<NoPipeline> for Untaken {
 fn no_pipeline(step: &StepGraph, batch: &Batch, problem: &NoPipeline) -> Diagnostic {
     let g = &step.graph;
     let name = batch.stages.map_or("", |s| g.dims.name(s.dim));
+    let help = match problem.fix {
+        PipelineFix::Carry => {
+            "make it a carry of the loop, which is sent from stage to stage, or leave the rule out".into()
+        }
+        PipelineFix::OwnDim => {
+            let size = batch.stages.map_or(0, |s| g.dims.size(s.dim));
+            format!(
+                "outside of the loop give it a dim of its own in place of `{name}`, such as `dim of_{name} = {size}`, or leave the rule out"
+            )
+        }
+        PipelineFix::NoRule => "leave the rule out".into(),
+    };
     Diagnostic::error(codes::E0315, format!("the loop over `{name}` cannot be a pipeline"))
         .at(g.node(problem.at).origin.span, format!("`{}`: {}", g.path(problem.at), problem.why))
         .and(batch.stages.map_or(batch.span, |s| s.span), "its iterations would be stages")
-        .help("make it a carry of the loop, which is sent from stage to stage, or leave the rule out")
+        .help(help)
 }
 
 fn told(step: &StepGraph, batch: &Batch, mixed: &Mixed) -> Diagnostic {

@@ -53,6 +53,19 @@ pub(super) struct NoPipeline {
     pub(super) at: Id,
     /// In words.
     pub(super) why: String,
+    /// Advice that works.
+    pub(super) fix: PipelineFix,
+}
+
+/// Ways to make a pipeline of a loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PipelineFix {
+    /// The loop carries what stages need of each other.
+    Carry,
+    /// A dim of its own for a value outside of the loop.
+    OwnDim,
+    /// Nothing.
+    NoRule,
 }
 
 /// A microbatch that is made of as many values as this, all of them functions of inputs or positions, is made again in the backward pass.
@@ -94,7 +107,7 @@ pub(super) fn passes_no_layers(
     stages: &Stages,
 ) -> Result<(), NoPipeline> {
     let first = over_layers(r.old, mine, stages).first().and_then(|item| levels.values[item].first());
-    first.map_or(Ok(()), |at| Err(NoPipeline { at: *at, why: OTHERWISE.into() }))
+    first.map_or(Ok(()), |at| Err(NoPipeline { at: *at, why: OTHERWISE.into(), fix: PipelineFix::NoRule }))
 }
 
 /// Places each item of a level.
@@ -107,13 +120,13 @@ fn placed(
     let g = r.old;
     let loops = over_layers(g, mine, stages);
     let first_value = |item: &ScopeItem| levels.values[item].first().copied().unwrap_or(Id(0));
-    let refuse = |at: Id, why: &str| Err(NoPipeline { at, why: why.into() });
+    let refuse = |at: Id, why: &str, fix: PipelineFix| Err(NoPipeline { at, why: why.into(), fix });
     let reversed = |item: &ScopeItem| matches!(item, ScopeItem::Loop(of) if g.repeats[*of].reverse);
     let (back, forth): (Vec<ScopeItem>, Vec<ScopeItem>) = loops.iter().partition(|item| reversed(item));
     // If no gradient goes back through the layers, since all of them are frozen, the step has forward passes alone.
     let passes = usize::from(!r.batch.evaluates);
     let ([layers], true) = (&forth[..], back.len() <= passes) else {
-        return refuse(loops.first().map_or(Id(0), first_value), OTHERWISE);
+        return refuse(loops.first().map_or(Id(0), first_value), OTHERWISE, PipelineFix::NoRule);
     };
     let backward = back.first();
     let last = if backward.is_some() { Last } else { LastForward };
@@ -142,7 +155,8 @@ fn placed(
         if found.iter().any(|place| place.around().is_some())
             && of_all_layers(g, &levels.values[item], stages.dim)
         {
-            return refuse(first_value(item), "it needs something of each layer beside what is behind them");
+            let why = "it needs something of each layer beside what is behind them";
+            return refuse(first_value(item), why, PipelineFix::OwnDim);
         }
         let sums = |id: &Id| r.parts[*id] == BatchPart::Sum;
         let adds = levels.values[item].iter().all(sums) && reads(item).iter().all(sums);
@@ -154,6 +168,7 @@ fn placed(
                 return refuse(
                     first_value(item),
                     "it reads a sum over the layers beside what is behind them; let the loop carry this sum",
+                    PipelineFix::Carry,
                 );
             }
             _ if found == BTreeSet::from([Backward, FirstBackward]) => Some((*item, FirstBackward)),
@@ -161,6 +176,7 @@ fn placed(
                 return refuse(
                     first_value(item),
                     "it needs both what is in front of the layers and what is behind them",
+                    PipelineFix::Carry,
                 );
             }
         });
@@ -314,7 +330,7 @@ impl StagedLevel<'_, '_> {
         let made = match (from, to) {
             _ if from == to => {
                 let why = "it is read before it is made".into();
-                return Err(NoPipeline { at: x, why });
+                return Err(NoPipeline { at: x, why, fix: PipelineFix::NoRule });
             }
             (Forward, LastForward) if self.ends_layers(x) => {
                 let made = self.bring(x, from)?;
@@ -341,7 +357,7 @@ impl StagedLevel<'_, '_> {
             (Forward, Last | FirstBackward) => self.bring(x, Backward)?,
             _ => {
                 let why = "it needs both what is in front of the layers and what is behind them".into();
-                return Err(NoPipeline { at: x, why });
+                return Err(NoPipeline { at: x, why, fix: PipelineFix::Carry });
             }
         };
         self.know(x, to, made);
