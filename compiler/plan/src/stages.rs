@@ -65,6 +65,11 @@ impl<'p> DeviceBlocks<'p> {
         DeviceBlocks { plan, stage: None }
     }
 
+    /// The first such device.
+    pub fn rank(&self) -> usize {
+        self.stage.as_ref().map_or(0, |s| self.plan.mesh.rank(&s.coords))
+    }
+
     /// Elements along an extent.
     pub fn len(&self, extent: &Extent) -> usize {
         match &self.stage {

@@ -1,6 +1,6 @@
 //! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the rest.
 
-use crate::support::{command, options, said, write_tags};
+use crate::support::{command, options, run, said, write_tags};
 use meshwright_core::training_step;
 use meshwright_device::target::Target;
 use meshwright_plan::Plan;
@@ -159,9 +159,9 @@ fn a_training_takes_what_its_plan_says() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// What the launches of each stage of a pipeline need at once is what the Plan says of the stage, and never more.
+/// What the launches of each stage of a pipeline need at once is what `explain` says, to the byte, and never more than the Plan says of the stage.
 #[test]
-fn the_arena_of_each_stage_is_as_large_as_its_plan_says() {
+fn the_arena_of_each_stage_is_what_explain_says() {
     let more = [
         ["pipe=3", "layers -> pipe; microbatches 6; stages 3, 2, 1", "layers=6"],
         ["pipe=2", "layers -> pipe; microbatches 6; chunks 2; stages 0, 2, 4, 0; schedule zb_h1", "layers=6"],
@@ -171,12 +171,21 @@ fn the_arena_of_each_stage_is_as_large_as_its_plan_says() {
     let mut wrong = vec![];
     for [mesh, layout, layers] in STAGED.iter().chain(&more) {
         let layers = layers.strip_prefix("layers=").unwrap().parse().unwrap();
-        let o = options("gpt", mesh, layout, &[("batch", 96), ("layers", layers)]);
+        let sizes = [("batch", 96), ("layers", layers)];
+        let o = options("gpt", mesh, layout, &sizes);
         let plan = plan(&ProjectOptions { preset: Some("tiny".into()), ..o });
+        let [batch, layers] = sizes.map(|(name, size)| format!("{name}={size}"));
+        let asked = ["explain", "gpt", "--preset", "tiny", "--device", "cuda", "--format", "json"];
+        let more = ["--mesh", mesh, "--layout", layout, "--dim", &batch, "--dim", &layers];
+        let said = run(&[&asked[..], &more].concat());
+        let said: Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {}", said.err));
+        let told = |stage: usize, key: &str| said["pipeline"]["stages"][stage][key].as_u64().unwrap();
         // The stages of the first devices along all other axes have ranks in order.
         for (stage, on) in plan.device_blocks().iter().enumerate() {
             let device = meshwright_device::compile(&plan, stage, Target::cuda((9, 0), true)).unwrap();
             let bound: u64 = plan.program_inputs.iter().map(|i| on.bytes(i.buf)).sum();
+            assert_eq!(told(stage, "arena_bytes"), device.arena.bytes, "{mesh}, {layout}, stage {stage}");
+            assert_eq!(told(stage, "peak_bytes"), plan.peak_on(on, &device.absent));
             let planned = (plan.peak_on(on, &device.absent) - bound) as f64 / MIB;
             let arena = device.arena.bytes as f64 / MIB;
             // Kernels of a GPU make less, and a pass frees values of its layers one by one.

@@ -18,8 +18,11 @@ pub struct StageReport {
     pub optimizer_state_bytes: u64,
     /// Most microbatches of which it holds residuals at once, each counted once for each chunk.
     pub in_flight: usize,
-    /// Most bytes that it holds at once.
+    /// Most bytes that it holds at once; where a kind of device is named, without what such a device never makes.
     pub peak_bytes: u64,
+    /// Bytes of the arena of its launches, where a kind of device is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arena_bytes: Option<u64>,
     /// Floating-point operations.
     pub flops: u64,
     /// Messages to other stages, of forward and backward passes.
@@ -116,6 +119,7 @@ fn stage(plan: &Plan, passes: &PipelinePasses<'_>, (at, on): (usize, &DeviceBloc
         optimizer_state_bytes: held(ProgramInputKind::OptimizerState),
         in_flight: meshwright_plan::actions::in_flight(&passes.runs[at]),
         peak_bytes: plan.peak_on(on, &BTreeSet::new()),
+        arena_bytes: None,
         flops,
         sends,
         send_bytes,

@@ -102,6 +102,11 @@ fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<()
     let device = passes::device_plan(plan, 0, kind)?;
     note_no_kernels(&mut report.attention, plan, &device.attention_without_kernel);
     let totals = device.totals(plan);
+    let stages = report.pipeline.iter_mut().flat_map(|p| &mut p.stages);
+    for (stage, on) in stages.zip(plan.device_blocks()) {
+        let device = passes::device_plan(plan, on.rank(), kind)?;
+        (stage.peak_bytes, stage.arena_bytes) = (plan.peak_on(&on, &device.absent), Some(device.arena.bytes));
+    }
     report.device = Some(DeviceTotals {
         device: device.target.to_string(),
         kernels: totals.kernels,

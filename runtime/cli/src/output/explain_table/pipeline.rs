@@ -7,30 +7,24 @@ use meshwright_core::explain::Report;
 /// The stages of a pipeline; empty if there is none.
 pub(super) fn pipeline(report: &Report) -> String {
     let Some(p) = &report.pipeline else { return String::new() };
-    let mut t = Table::new(&[Align::Right; 9]);
-    t.titles([
-        "stage",
-        "layers",
-        "parameters",
-        "optimizer",
-        "in flight",
-        "peak",
-        "compute",
-        "messages",
-        "bytes sent",
-    ]);
+    // Of a kind of device that is named.
+    let arenas = p.stages.iter().any(|s| s.arena_bytes.is_some_and(|arena| arena > 0));
+    let mut t = Table::new(&vec![Align::Right; if arenas { 10 } else { 9 }]);
+    let arena: &[&str] = if arenas { &["arena"] } else { &[] };
+    let titles = ["stage", "layers", "parameters", "optimizer", "in flight", "peak"];
+    t.titles([&titles[..], arena, &["compute", "messages", "bytes sent"]].concat());
     for s in &p.stages {
-        t.row([
+        let first = [
             s.stage.to_string(),
             s.layers.to_string(),
             bytes(s.parameter_bytes),
             bytes(s.optimizer_state_bytes),
             s.in_flight.to_string(),
             bytes(s.peak_bytes),
-            flops(s.flops),
-            thousands(s.sends as u64),
-            bytes(s.send_bytes),
-        ]);
+        ];
+        let last = [flops(s.flops), thousands(s.sends as u64), bytes(s.send_bytes)];
+        let arena = s.arena_bytes.filter(|_| arenas).map(bytes);
+        t.row(first.into_iter().chain(arena).chain(last));
     }
     let chunks = if p.chunks > 1 { format!(" in {} chunks each", p.chunks) } else { String::new() };
     let percent = |of: f64| format!("{:.1} %", 100.0 * of);
