@@ -143,6 +143,13 @@ pub struct Program {
 }
 
 impl Program {
+    /// The dim of the loop of layers with its iterations, of a model with one: stages of a pipeline may divide it.
+    pub fn layers(&self) -> Option<(Dim, usize)> {
+        let mut loops = self.graph.repeats.iter().filter(|r| r.parent.is_none());
+        let only = loops.next().filter(|_| loops.next().is_none())?;
+        Some((only.dim, self.graph.dims.size(only.dim)))
+    }
+
     /// The block `size` whose values it has, by its whole name.
     pub fn preset(&self) -> Option<&str> {
         self.declarations.settings.size.as_deref()

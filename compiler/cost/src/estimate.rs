@@ -17,6 +17,7 @@ use meshwright_plan::KernelFamily;
 use meshwright_plan::{Axis, BufId, Plan};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What an estimate needs besides the Plan.
 #[derive(Clone, Debug)]
@@ -209,10 +210,11 @@ pub fn estimate_of(
 ) -> Result<(Estimate, DeviceWork), EstimateError> {
     let device = PlanOnDevice::of(plan, asked)?;
     let estimate = device.estimate(asked, asked.pipe.as_ref())?;
-    Ok((estimate, device.run))
+    Ok((estimate, Arc::unwrap_or_clone(device.run)))
 }
 
-/// [`estimate`] for each of some pipelines, which the device plan is compiled once for.
+/// [`estimate`] for each of some pipelines. A Plan with stages has their number of them, and the passes of their schedules: what differs is the
+/// order of passes, and how many stages a device has. Of a Plan without stages they are projected.
 ///
 /// # Errors
 /// Those of [`estimate`].
@@ -222,14 +224,21 @@ pub fn estimate_pipes(
     pipes: &[Pipe],
 ) -> Result<Vec<Estimate>, EstimateError> {
     let device = PlanOnDevice::of(plan, asked)?;
-    pipes.iter().map(|pipe| device.estimate(asked, Some(pipe))).collect()
+    let each = |pipe: &Pipe| {
+        let Some(own) = &device.stages else { return device.estimate(asked, Some(pipe)) };
+        let plan = plan.in_chunks(pipe.schedule, pipe.chunks);
+        let plan = plan.ok_or_else(|| EstimateError::Pipe("the Plan has no stages".into()))?;
+        let (run, stages) = (device.run.clone(), own.in_chunks(&plan));
+        PlanOnDevice { plan: &plan, device: device.device.clone(), run, stages }.estimate(asked, None)
+    };
+    pipes.iter().map(each).collect()
 }
 
 /// A Plan with its device plan, and what this does; of a Plan whose layers are stages also what the devices of each stage do.
 struct PlanOnDevice<'a> {
     plan: &'a Plan,
-    device: DevicePlan,
-    run: DeviceWork,
+    device: Arc<DevicePlan>,
+    run: Arc<DeviceWork>,
     stages: Option<StagesWork<'a>>,
 }
 
@@ -238,7 +247,7 @@ impl<'a> PlanOnDevice<'a> {
         let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
         let (device, run) = work(plan, asked, &rates)?;
         let stages = StagesWork::of(plan, &device)?;
-        Ok(PlanOnDevice { plan, device, run, stages })
+        Ok(PlanOnDevice { plan, device: Arc::new(device), run: Arc::new(run), stages })
     }
 
     fn estimate(&self, asked: &EstimateQuestion<'_>, pipe: Option<&Pipe>) -> Result<Estimate, EstimateError> {

@@ -39,6 +39,30 @@ impl Pipe {
         each[stages - 1] -= ends.min(each[stages - 1]);
         Ok(each)
     }
+
+    /// The name of the axis of stages beside others, in a layout.
+    pub fn axis(others: &[String]) -> String {
+        let all = (2..).map(|n| format!("pipe{n}"));
+        std::iter::once("pipe".to_string()).chain(all).find(|n| !others.contains(n)).unwrap_or_default()
+    }
+
+    /// What a layout says of it beside the rule for its loop and its microbatches, where it is not what a layout means without saying it.
+    pub fn lines(&self, layers: usize) -> Vec<String> {
+        let mut lines = vec![];
+        if self.schedule != PipelineSchedule::OneForwardOneBackward {
+            lines.push(format!("schedule {}", self.schedule.name()));
+        }
+        if self.chunks > 1 {
+            lines.push(format!("chunks {}", self.chunks));
+        }
+        if let Ok(each) = self.divided(layers)
+            && !each.is_sorted_by(|a, b| a >= b)
+        {
+            let each: Vec<String> = each.iter().map(ToString::to_string).collect();
+            lines.push(format!("stages {}", each.join(", ")));
+        }
+        lines
+    }
 }
 
 /// A pipeline.
@@ -54,6 +78,8 @@ pub struct PipeEstimate {
     pub microbatches: usize,
     /// Seconds that the busiest stage waits: for other stages, and for sums over all of gradients outside of the loop.
     pub bubble: f64,
+    /// True if times are [projected](crate::project) from a Plan without these stages.
+    pub projected: bool,
 }
 
 /// A stage: its layers among all of the loop, and the dim of the loop.

@@ -133,7 +133,8 @@ impl<'a> Projection<'a> {
         let bubble = (end - all.seconds()).max(0.0) + self.sums;
         all.plus(1.0, &self.outside);
         let schedule = schedule.name().to_string();
-        Ok((all, PipeEstimate { stages, schedule, chunks, microbatches: self.microbatches, bubble }))
+        let (microbatches, projected) = (self.microbatches, true);
+        Ok((all, PipeEstimate { stages, schedule, chunks, microbatches, bubble, projected }))
     }
 
     /// A microbatch on a stage, forward or backward.

@@ -5,11 +5,11 @@ use crate::pipe::PipeEstimate;
 use crate::pipeline::{Played, StageTimes, play};
 use crate::rates::Rates;
 use crate::timeline::{Spent, TimelineEvent, events, spent};
-use crate::work::{DeviceWork, WorkItem};
+use crate::work::{DeviceWork, Loop, WorkItem};
 use meshwright_device::launch::{DevicePlan, LaunchKind, LoopLaunch};
 use meshwright_device::{CompileError, compile_launches};
 use meshwright_plan::actions::{Pass, PassRun};
-use meshwright_plan::{Extent, PipelinePasses, Plan, Prim, coords_along, positions};
+use meshwright_plan::{Extent, Pipeline, PipelinePasses, Plan, Prim, coords_along, positions};
 use std::collections::BTreeMap;
 
 /// What devices of a pipeline do in a step.
@@ -61,6 +61,22 @@ impl<'p> StagesWork<'p> {
         Ok(Some(StagesWork { plan, passes, of_stage, works }))
     }
 
+    /// The same of the [Plan of other chunks](Plan::in_chunks), without a compilation: chunks run the launches of their device, with their own
+    /// iterations of the loops over stages.
+    pub(crate) fn in_chunks<'q>(&self, plan: &'q Plan) -> Option<StagesWork<'q>> {
+        let passes = plan.pipeline_passes()?;
+        let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        let (mut of_stage, mut works) = (vec![], vec![]);
+        for (stage, base) in self.of_stage.iter().enumerate() {
+            let at = known.entry(iterations(plan, &passes, stage)).or_insert(works.len());
+            of_stage.push(*at);
+            if *at == works.len() {
+                works.push(self.works[*base].in_chunks(plan, passes.pipeline, stage));
+            }
+        }
+        Some(StagesWork { plan, passes, of_stage, works })
+    }
+
     /// The rule that makes stages: `layers -> pipe`.
     pub(crate) fn described(&self) -> String {
         let (of, plan) = (&self.passes.pipeline, self.plan);
@@ -85,7 +101,8 @@ impl<'p> StagesWork<'p> {
         all.plus(1.0, &own.outside);
         let schedule = of.pipeline.schedule.name().to_string();
         let (stages, chunks) = (of.stages, of.pipeline.chunks);
-        Ok((all, PipeEstimate { stages, schedule, chunks, microbatches: of.microbatches, bubble }))
+        let (microbatches, projected) = (of.microbatches, false);
+        Ok((all, PipeEstimate { stages, schedule, chunks, microbatches, bubble, projected }))
     }
 
     /// All that the device of the first stage runs. While it waits for other stages it runs nothing.
@@ -164,6 +181,19 @@ impl StageWork {
         })
     }
 
+    /// Of a device with the layers of each chunk in the place of all of them.
+    fn in_chunks(&self, plan: &Plan, pipeline: &Pipeline, stage: usize) -> StageWork {
+        let own = |chunk: usize, work: &DeviceWork| {
+            let body = work.body.iter().map(|item| of_chunk(plan, pipeline, (stage, chunk), item));
+            DeviceWork { body: body.collect() }
+        };
+        let passes = self
+            .passes
+            .iter()
+            .map(|pass| (0..pipeline.chunks).filter_map(|chunk| Some(own(chunk, pass.first()?))).collect());
+        StageWork { before: self.before.clone(), passes: passes.collect(), after: self.after.clone() }
+    }
+
     fn all(&self) -> impl Iterator<Item = &DeviceWork> {
         [&self.before, &self.after].into_iter().chain(self.passes.iter().flatten())
     }
@@ -174,6 +204,23 @@ impl StageWork {
         let chunks = |pass: &Vec<DeviceWork>| pass.iter().map(|work| spent(work, rates)).collect();
         StageSpent { passes: self.passes.iter().map(chunks).collect(), outside }
     }
+}
+
+/// What a device with several stages does for one of its chunks, given what one with a single stage does. What is in front of the layers
+/// belongs to the first chunk, what is behind them to the last.
+fn of_chunk(plan: &Plan, pipeline: &Pipeline, at: (usize, usize), item: &WorkItem) -> WorkItem {
+    let WorkItem::Loop(of) = item else { return item.clone() };
+    let body = of.body.iter().map(|(item, lag)| (of_chunk(plan, pipeline, at, item), *lag)).collect();
+    let (stage, chunk) = at;
+    let size = match &plan.steps[of.step].prim {
+        Prim::Repeat { dim, axes, .. } if !axes.is_empty() => match plan.dims.cuts(*dim) {
+            Some(cuts) => cuts.chunk(stage, chunk).len(),
+            None if chunk == (if plan.dims.size(*dim) == 1 { 0 } else { pipeline.chunks - 1 }) => of.size,
+            None => 0,
+        },
+        _ => of.size,
+    };
+    WorkItem::Loop(Loop { size, body, ..of.clone() })
 }
 
 /// How often a device of a stage runs the loops over stages, chunk by chunk: devices that run them as often do the same.

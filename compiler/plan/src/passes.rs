@@ -1,7 +1,7 @@
 //! The passes of a pipeline: loops over microbatches among the steps of a Plan, and the order of each stage.
 
-use crate::actions::{Pass, PassRun, runs};
-use crate::{Pipeline, Plan, Prim, StepLoop};
+use crate::actions::{Pass, PassRun, PipelineSchedule, runs};
+use crate::{Cuts, Extent, Pipeline, Plan, Prim, StepLoop, piece};
 
 /// The loops over the microbatches of a pipeline, and the passes of each stage in order.
 #[derive(Clone, Debug)]
@@ -36,6 +36,35 @@ impl Plan {
         let made = |pass: Pass| loops.iter().any(|l| l.0 == pass);
         runs.iter_mut().for_each(|list| list.retain(|run| made(run.pass)));
         (!loops.is_empty()).then_some(PipelinePasses { pipeline, stages, microbatches, loops, runs })
+    }
+
+    /// The Plan of the same layout with so many stages on a device, of equal length, whose microbatches pass in this order. The steps of a
+    /// Plan depend on neither, as long as the same passes are apart. None without a pipeline.
+    pub fn in_chunks(&self, schedule: PipelineSchedule, chunks: usize) -> Option<Plan> {
+        let pipeline = self.pipeline.as_ref()?;
+        if chunks == pipeline.chunks && schedule == pipeline.schedule {
+            return Some(self.clone());
+        }
+        let mut plan = self.clone();
+        plan.pipeline = Some(Pipeline { schedule, chunks, ..pipeline.clone() });
+        if chunks == pipeline.chunks {
+            return Some(plan);
+        }
+        let (dim, axes) = (pipeline.dim, pipeline.axes.clone());
+        let stages = chunks * axes.iter().map(|a| self.mesh.size(*a)).product::<usize>();
+        let size = self.dims.size(dim);
+        let lengths = (0..stages).map(|at| piece(size, stages, at).len()).collect();
+        plan.dims.cut(dim, Cuts { axes, lengths, chunks });
+        let operands = self.steps.iter().flat_map(|s| s.reads.iter().chain(&s.writes));
+        let inputs = self.program_inputs.iter().map(|i| (i.buf, &i.dims));
+        for (buf, dims) in operands.map(|o| (o.buf, &o.dims)).chain(inputs) {
+            for (extent, _) in
+                plan.buffers[buf.0 as usize].extents.iter_mut().zip(dims).filter(|e| *e.1 == dim)
+            {
+                extent.cuts = Extent::of(&plan.dims, dim, &extent.axes).cuts;
+            }
+        }
+        Some(plan)
     }
 }
 

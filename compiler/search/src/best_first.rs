@@ -3,7 +3,7 @@
 //! A node is a mesh with the sets of some of its axes, a base, or a candidate. Children are made as they are needed, the one with the lowest bound
 //! first, so a space of billions is never listed. A base has a set for each axis, and nothing besides: it is compiled, and bounds all that
 //! have its rules and store values split, take the batch in parts, or compute loops again. Where the mesh is that of a stage, all its pipelines are
-//! estimated by one Plan. While the best is far from all bounds, what differs from it in one choice comes first (`neighbors`). A fixed number of
+//! estimated by a Plan for each schedule. While the best is far from all bounds, what differs from it in one choice comes first (`neighbors`). A fixed number of
 //! candidates is compiled at once and their results are taken in order: the answer does not depend on the number of threads.
 
 use crate::alone::{AxesAlone, AxisOfSet};
@@ -15,9 +15,10 @@ use crate::compiled::{CandidateRefusal, CandidateResult, Subject};
 use crate::neighbors::neighbors;
 use crate::space::{Space, Stored};
 use crate::text::{Candidate, WrittenLayout};
+use crate::tree::{Entry, TreeNode};
 use crate::work::ModelWork;
 use meshwright_cost::estimate::{Estimate, EstimateError, Fits};
-use std::cmp::Ordering;
+use meshwright_cost::pipe::Pipe;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
 use std::sync::{Mutex, PoisonError};
@@ -89,46 +90,6 @@ pub struct Limits<'a> {
     pub stop: &'a mut dyn FnMut(Progress) -> bool,
 }
 
-/// A node of the search.
-#[derive(Clone, Debug)]
-enum TreeNode {
-    /// The children of a mesh with some sets, in the order of their bounds, from a position on.
-    Axes { mesh: Vec<usize>, sets: Vec<usize>, children: Vec<(f64, usize)>, from: usize },
-    /// A mesh with all its sets, before any of its candidates is made.
-    Base(Candidate),
-    /// A candidate.
-    Leaf(Candidate),
-}
-
-/// A node in the order of its bound; of equal bounds that with fewer axes and rules, then the older.
-#[derive(Clone, Debug)]
-struct Entry {
-    bound: f64,
-    rank: (usize, usize, u64),
-    node: TreeNode,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // A heap gives the greatest.
-        other.bound.total_cmp(&self.bound).then_with(|| other.rank.cmp(&self.rank))
-    }
-}
-
 /// A search under way.
 pub struct Search<'a> {
     space: &'a Space,
@@ -170,11 +131,14 @@ enum Task {
     Near(Candidate),
 }
 
+/// Estimates of a candidate, one for each pipeline of its stages if there are any.
+type OfPipes = Vec<(Option<Pipe>, Estimate)>;
+
 /// Its result.
 enum Done {
     Alone(Box<CandidateResult<BaseWork>>),
     Bounded(Box<CandidateResult<(Estimate, BaseWork)>>),
-    Estimated(Box<CandidateResult<Vec<Estimate>>>),
+    Estimated(Box<CandidateResult<OfPipes>>),
 }
 
 impl<'a> Search<'a> {
@@ -220,12 +184,28 @@ impl<'a> Search<'a> {
             }
         }
         self.raise_bound();
+        self.compile_nearest();
         self.outcome.found.sort_by(|a, b| {
             a.estimate.seconds.total_cmp(&b.estimate.seconds).then_with(|| a.candidate.cmp(&b.candidate))
         });
         choose(&mut self.outcome.found);
         self.outcome.refused = self.alone.refused;
         Ok(self.outcome)
+    }
+
+    /// The candidate that misses least is compiled with its stages, if it has any; it may turn out to fit.
+    fn compile_nearest(&mut self) {
+        let nearest =
+            self.outcome.nearest.take_if(|n| self.outcome.found.is_empty() && projected(&n.estimate));
+        let Some(FoundLayout { candidate, written, estimate }) = nearest else { return };
+        let own = match self.subject.estimate(&written) {
+            Ok(Ok(own)) => own,
+            _ => estimate,
+        };
+        match self.fits(&own) {
+            true => self.outcome.found.push(self.found(candidate, own)),
+            false => self.misses(candidate, own),
+        }
     }
 
     /// Of a node's children some may have a lower bound than it has, which tells less: what held for all that were left holds for fewer.
@@ -425,11 +405,12 @@ impl<'a> Search<'a> {
     fn done(&self, batch: &[Task], cores: usize) -> Vec<Done> {
         let next = AtomicUsize::new(0);
         let results: Mutex<Vec<(usize, Done)>> = Mutex::new(Vec::new());
+        let best = self.best().unwrap_or(f64::INFINITY);
         let run = || {
             loop {
                 let at = next.fetch_add(1, Atomic::Relaxed);
                 let Some(task) = batch.get(at) else { return };
-                let done = self.one(task);
+                let done = self.one(task, best);
                 results.lock().unwrap_or_else(PoisonError::into_inner).push((at, done));
             }
         };
@@ -444,7 +425,7 @@ impl<'a> Search<'a> {
         results.into_iter().map(|r| r.1).collect()
     }
 
-    fn one(&self, task: &Task) -> Done {
+    fn one(&self, task: &Task, best: f64) -> Done {
         let (space, work, subject) = (self.space, self.work, self.subject);
         match task {
             Task::Alone(of) => Done::Alone(Box::new(AxesAlone::compiled((space, work, subject), *of))),
@@ -457,11 +438,16 @@ impl<'a> Search<'a> {
                 }))
             }
             Task::Estimate(c) | Task::Near(c) => {
-                let (text, pipes) = (space.written(c), space.pipes(&c.mesh));
-                Done::Estimated(Box::new(match pipes.is_empty() {
-                    true => subject.estimate(&text).map(|of| of.map(|one| vec![one])),
-                    false => subject.estimate_pipes(&text, &pipes),
-                }))
+                let pipes = match task {
+                    _ if space.stages(&c.mesh) == 1 => {
+                        let alone = subject.estimate(&space.written(c));
+                        return Done::Estimated(Box::new(alone.map(|of| of.map(|one| vec![(None, one)]))));
+                    }
+                    Task::Near(_) => subject.near_pipes(space, c, best),
+                    _ => subject.estimate_pipes(space, c),
+                };
+                let named = |all: Vec<(Pipe, Estimate)>| all.into_iter().map(|(p, e)| (Some(p), e)).collect();
+                Done::Estimated(Box::new(pipes.map(|of| of.map(named))))
             }
         }
     }
@@ -492,14 +478,21 @@ impl<'a> Search<'a> {
             },
             // What is refused is counted when its turn comes.
             (Task::Near(_), Done::Estimated(done)) if done.is_err() => {}
+            // A projection alone leads on; the candidate is estimated when its turn comes.
+            (Task::Near(candidate), Done::Estimated(done)) if matches!(&*done, Ok(Ok(all)) if all.iter().all(|(_, e)| projected(e))) => {
+                for (pipe, estimate) in done.ok().into_iter().flatten().flatten() {
+                    self.misses(Candidate { pipe, ..candidate.clone() }, estimate);
+                }
+            }
             (Task::Estimate(candidate) | Task::Near(candidate), Done::Estimated(done)) => match *done {
                 Err(why) => self.refuse(why, self.pipes_of(&candidate)),
                 Ok(all) => {
                     self.estimated.insert(candidate.clone());
-                    let (all, pipes) = (all?, self.space.pipes(&candidate.mesh));
-                    self.keeps(&candidate, &all);
-                    let of = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..candidate.clone() };
-                    all.into_iter().enumerate().for_each(|(k, estimate)| self.has_estimate(of(k), estimate));
+                    let all = all?;
+                    self.keeps(&candidate, &all.iter().map(|(_, e)| e.clone()).collect::<Vec<_>>());
+                    for (pipe, estimate) in all {
+                        self.has_estimate(Candidate { pipe, ..candidate.clone() }, estimate);
+                    }
                 }
             },
             _ => {}
@@ -516,17 +509,32 @@ impl<'a> Search<'a> {
 
     fn has_estimate(&mut self, candidate: Candidate, estimate: Estimate) {
         self.outcome.estimated += 1;
-        // Memory of a stage is projected, and all there is to choose by.
-        let fits = match candidate.pipe {
-            Some(_) => estimate.memory.device_bytes as f64 <= self.subject.machine.device.memory,
-            None => !matches!(estimate.memory.fits, Fits::No { .. }),
-        };
-        let found = FoundLayout { written: self.space.written(&candidate), candidate, estimate };
-        if fits {
-            self.outcome.found.push(found);
+        if self.fits(&estimate) {
+            self.outcome.found.push(self.found(candidate, estimate));
+        } else {
+            self.outcome.rejected.memory += 1;
+            self.misses(candidate, estimate);
+        }
+    }
+
+    fn found(&self, candidate: Candidate, estimate: Estimate) -> FoundLayout {
+        FoundLayout { written: self.space.written(&candidate), candidate, estimate }
+    }
+
+    /// Memory of a stage that is projected is all there is to choose by.
+    fn fits(&self, estimate: &Estimate) -> bool {
+        match projected(estimate) {
+            true => estimate.memory.device_bytes as f64 <= self.subject.machine.device.memory,
+            false => !matches!(estimate.memory.fits, Fits::No { .. }),
+        }
+    }
+
+    /// Remembers the candidate that misses least, where one does not fit.
+    fn misses(&mut self, candidate: Candidate, estimate: Estimate) {
+        if self.fits(&estimate) {
             return;
         }
-        self.outcome.rejected.memory += 1;
+        let found = self.found(candidate, estimate);
         let peak = |f: &FoundLayout| f.estimate.memory.peak_bytes;
         if self.outcome.nearest.as_ref().is_none_or(|n| peak(&found) < peak(n)) {
             self.outcome.nearest = Some(found);
@@ -537,7 +545,7 @@ impl<'a> Search<'a> {
     fn keeps(&mut self, c: &Candidate, estimates: &[Estimate]) {
         let parts = self.space.parts[c.parts];
         // What a stage works on beside is projected, and comes on top.
-        let beside = |e: &Estimate| if e.pipe.is_some() { e.memory.workspace } else { 0 };
+        let beside = |e: &Estimate| if projected(e) { e.memory.workspace } else { 0 };
         let least = estimates.iter().map(|e| e.memory.residuals + beside(e)).min().unwrap_or(0);
         let found = KeptBytes { bytes: (least * parts as u64) as f64, parts };
         let known = self.kept.entry((c.mesh.clone(), c.sets.clone(), c.recompute)).or_insert(found);
@@ -559,6 +567,11 @@ impl<'a> Search<'a> {
         let held = held(self.work, &axes, !base && parts > 1);
         held / stages as f64 + kept > self.subject.machine.device.memory
     }
+}
+
+/// True for an estimate of a Plan without the stages that it is about.
+fn projected(of: &Estimate) -> bool {
+    of.pipe.as_ref().is_some_and(|p| p.projected)
 }
 
 /// Puts the best first: of those within [`TIE`] of the fastest one that is no pipeline, then the one with the fewest rules, then the least

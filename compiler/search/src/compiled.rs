@@ -9,12 +9,9 @@ use meshwright_core::{
     CompileOptions, Layout, PASSES, Program, StepGraph, compile_with, layout, training_step,
 };
 use meshwright_cost::engine::EngineKind;
-use meshwright_cost::estimate::{
-    Estimate, EstimateError, EstimateQuestion, estimate, estimate_of, estimate_pipes,
-};
+use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate, estimate_of};
 use meshwright_cost::kernels::program;
 use meshwright_cost::machine::Machine;
-use meshwright_cost::pipe::Pipe;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::DeviceWork;
 use meshwright_device::compile_launches;
@@ -148,11 +145,6 @@ impl Subject<'_> {
         self.plan(text, false).map(|plan| self.estimated(&plan))
     }
 
-    /// The estimates of pipelines whose stages have a layout each.
-    pub fn estimate_pipes(&self, text: &WrittenLayout, pipes: &[Pipe]) -> CandidateResult<Vec<Estimate>> {
-        self.plan(text, false).map(|plan| estimate_pipes(&plan, &self.question(), pipes))
-    }
-
     /// Bounds of pipelines whose stages have the rules of a layout and this number of devices each. All examples at once might need tensors that no
     /// stage could hold, in other kernels.
     pub fn stage(&self, text: &WrittenLayout, work: &ModelWork, devices: usize) -> CandidateResult<BaseWork> {
@@ -188,7 +180,7 @@ impl Subject<'_> {
         estimate(plan, &self.question())
     }
 
-    fn question(&self) -> EstimateQuestion<'_> {
+    pub(crate) fn question(&self) -> EstimateQuestion<'_> {
         let (engine, tokens) = (self.engine.clone(), self.tokens);
         let (machine, model_flops, examples) = (self.machine, self.model_flops, self.examples);
         EstimateQuestion { machine, engine, model_flops, examples, tokens, pipe: None, slowest: 1.0 }

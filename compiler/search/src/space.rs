@@ -65,15 +65,6 @@ pub struct AxisSet {
     pub smallest: usize,
 }
 
-/// A loop over layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerLoop {
-    /// Its dim.
-    pub dim: Dim,
-    /// Its iterations.
-    pub size: usize,
-}
-
 /// Values that are split over an axis, beyond those that the rules for all values split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stored {
@@ -99,8 +90,8 @@ pub struct Space {
     pub left_out: usize,
     /// Sizes of the axes of each mesh, major first; of a stage, where it has fewer devices than are asked for.
     pub meshes: Vec<Vec<usize>>,
-    /// The loop of layers that stages may divide, if there is one and they may.
-    pub layers: Option<LayerLoop>,
+    /// The loop of layers that stages may divide with its iterations, if there is one and they may.
+    pub layers: Option<(Dim, usize)>,
     /// Numbers of parts that a step may take its batch in, ascending.
     pub parts: Vec<usize>,
     /// Dims of the loops that may be recomputed, each by itself, or all of them.
@@ -120,8 +111,8 @@ impl Space {
         let (sets, left_out) = sets(step, work, &choices, example);
         let most = if choices.axes.is_empty() { MOST_AXES } else { choices.axes.len() };
         let least = choices.kept.axes.len();
-        let layers = layers(program).filter(|_| choices.pipes);
-        let most_stages = layers.map_or(1, |l| l.size);
+        let layers = program.layers().filter(|_| choices.pipes);
+        let most_stages = layers.map_or(1, |l| l.1);
         let mut meshes = Vec::new();
         for stages in (1..=most_stages.max(1)).filter(|n| choices.devices.is_multiple_of(*n)) {
             factorizations(choices.devices / stages, most, &mut Vec::new(), &mut meshes);
@@ -145,7 +136,7 @@ impl Space {
     /// more memory. Chunks divide the layers evenly.
     pub fn pipes(&self, mesh: &[usize]) -> Vec<Pipe> {
         let stages = self.stages(mesh);
-        let layers = self.layers.map_or(0, |l| l.size);
+        let layers = self.layers.map_or(0, |l| l.1);
         let even = |chunks: &usize| *chunks == 1 || layers.is_multiple_of(stages * chunks);
         let all = (1..=layers / stages.max(1)).filter(even).flat_map(|chunks| {
             [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZbH1].map(|schedule| Pipe {
@@ -256,13 +247,6 @@ impl Space {
         }
         total
     }
-}
-
-/// The loop of layers of a model with one, which stages of a pipeline may divide.
-pub fn layers(program: &Program) -> Option<LayerLoop> {
-    let mut loops = program.graph.repeats.iter().filter(|r| r.parent.is_none());
-    let only = loops.next().filter(|_| loops.next().is_none())?;
-    Some(LayerLoop { dim: only.dim, size: program.graph.dims.size(only.dim) })
 }
 
 /// In how many parts a step may take a batch, ascending.

@@ -4,7 +4,6 @@ use crate::space::{FixedRules, Space, Stored};
 use meshwright_core::Program;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{FileId, Span};
-use meshwright_plan::actions::PipelineSchedule;
 use meshwright_syntax::ast::{DimPattern, LayoutKind};
 use meshwright_syntax::parse_layout;
 use std::collections::BTreeMap;
@@ -56,37 +55,12 @@ pub(crate) fn recompute_line(loops: &[String]) -> Option<String> {
     (!paths.is_empty()).then(|| format!("recompute {}", paths.join(", ")))
 }
 
-/// The name of the axis of stages beside others.
-fn stage_axis(names: &[String]) -> String {
-    let free = |name: &String| !names.contains(name);
-    let all = (2..).map(|n| format!("pipe{n}"));
-    std::iter::once("pipe".to_string()).chain(all).find(free).unwrap_or_default()
-}
-
-/// What a layout says of a pipeline beside its rule and its microbatches, where it is not what a layout means without saying it.
-fn pipeline_lines(pipe: &Pipe, layers: usize) -> Vec<String> {
-    let mut lines = vec![];
-    if pipe.schedule != PipelineSchedule::OneForwardOneBackward {
-        lines.push(format!("schedule {}", pipe.schedule.name()));
-    }
-    if pipe.chunks > 1 {
-        lines.push(format!("chunks {}", pipe.chunks));
-    }
-    if let Ok(each) = pipe.divided(layers)
-        && !each.is_sorted_by(|a, b| a >= b)
-    {
-        let each: Vec<String> = each.iter().map(ToString::to_string).collect();
-        lines.push(format!("stages {}", each.join(", ")));
-    }
-    lines
-}
-
 impl Space {
     /// The text of a candidate.
     pub fn written(&self, c: &Candidate) -> WrittenLayout {
         let names = self.axis_names(&c.sets);
         let staged = c.pipe.as_ref().zip(self.layers);
-        let stages = staged.map(|(pipe, _)| format!("{}={}", stage_axis(&names), pipe.stages));
+        let stages = staged.map(|(pipe, _)| format!("{}={}", Pipe::axis(&names), pipe.stages));
         let axes = names.iter().zip(&c.mesh).map(|(name, size)| format!("{name}={size}"));
         let mesh = stages.into_iter().chain(axes);
         let mut lines = Vec::new();
@@ -110,13 +84,13 @@ impl Space {
             }
         }
         lines.extend(scopes.into_iter().rev());
-        if let Some((_, layers)) = staged {
-            lines.push(format!("{} -> {}", self.name(layers.dim), stage_axis(&names)));
+        if let Some((_, (layers, _))) = staged {
+            lines.push(format!("{} -> {}", self.name(layers), Pipe::axis(&names)));
         }
         if self.parts[c.parts] > 1 {
             lines.push(format!("microbatches {}", self.parts[c.parts]));
         }
-        lines.extend(staged.map_or(vec![], |(pipe, layers)| pipeline_lines(pipe, layers.size)));
+        lines.extend(staged.map_or(vec![], |(pipe, layers)| pipe.lines(layers.1)));
         lines.extend(recompute_line(&self.recompute[c.recompute]));
         if !self.choices.gathers.is_empty() {
             lines.push(format!("gather {}", self.choices.gathers.join(", ")));

@@ -132,7 +132,7 @@ fn what_if_changes_the_machine() {
 }
 
 #[test]
-fn pipelines_are_projected() {
+fn pipelines_have_the_stages_of_a_layout() {
     let args: Vec<&str> = GPT
         .iter()
         .map(|a| if *a == "batch -> data; moments: * -> data" { "batch -> data; microbatches 4" } else { a })
@@ -143,6 +143,15 @@ fn pipelines_are_projected() {
         (&8.into(), &2.into(), &4.into())
     );
     assert!(e["pipe"]["bubble"].as_f64().unwrap() > 0.0);
+    // It is the estimate of the Plan with these stages.
+    let staged = args.iter().map(|a| match *a {
+        "batch -> data; microbatches 4" => "batch -> data; layers -> pipe; microbatches 4; chunks 2",
+        "data=4" => "pipe=2,data=4",
+        other => other,
+    });
+    let own = json(&staged.collect::<Vec<_>>());
+    assert_eq!((&own["seconds"], &own["memory"], &own["mesh"]), (&e["seconds"], &e["memory"], &e["mesh"]));
+    assert_eq!(e["pipe"]["projected"], false, "{e}");
     let (code, _, err) = run(&[&args[..], &["--pipe", "64"]].concat());
     assert!(code == 1 && err.contains("error[E0531]") && err.contains("4 layers"), "{err}");
     let twice =

@@ -113,12 +113,12 @@ fn pipelines_are_searched_written_and_run() {
     assert!(out.contains("pipe=2") && out.contains("layers -> pipe"), "{out}");
     let written = std::fs::read_to_string(file).unwrap();
     assert!(written.contains("mesh pipe = 2\n") && written.contains("\nlayers -> pipe\n"), "{written}");
-    // The Plan of the layout takes about the time that was projected without stages.
+    // The Plan of the layout takes the time that the search has given.
     let layout = [&sizes[..], &["--layout", file]].concat();
     let of = [&["estimate", "gpt", "--format", "json"], &layout[..], &slow].concat();
     let own: Value = serde_json::from_str(&printed(&of)).unwrap();
     let apart = own["seconds"].as_f64().unwrap() / best["seconds"].as_f64().unwrap() - 1.0;
-    assert!(apart.abs() < 0.2 && own["pipe"]["stages"] == 2, "{apart}: {own}");
+    assert!(apart.abs() < 0.01 && own["pipe"]["stages"] == 2, "{apart}: {own}");
     assert!(own["breakdown"]["bubble"].as_f64().unwrap() > 0.0, "{own}");
     let out = printed(&[&["train", "gpt", "--steps", "1", "--no-save", "--no-eval"], &layout[..]].concat());
     assert!(out.contains("loss"), "{out}");

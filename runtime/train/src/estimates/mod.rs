@@ -3,6 +3,7 @@
 pub mod against;
 pub mod foresight;
 pub mod measured;
+pub mod staged;
 
 use crate::failure::Failure;
 use crate::project::Project;

@@ -210,16 +210,26 @@ impl Project {
 
     /// The same resolved model on the same mesh, with further lines in its layout; none where these have errors.
     pub(crate) fn with_more_rules(&self, lines: &str, sources: &Sources) -> Option<Project> {
+        self.with_more_rules_on(&self.layout.mesh.option(), lines, &mut sources.clone()).ok()
+    }
+
+    /// The same on another mesh. Texts are added to `sources`.
+    pub(crate) fn with_more_rules_on(
+        &self,
+        mesh: &str,
+        lines: &str,
+        sources: &mut Sources,
+    ) -> Result<Project, Vec<Diagnostic>> {
         let rules = self.texts.layout.map_or("", |id| sources.text(id));
-        let mut sources = sources.clone();
-        let axes = self.layout.mesh.axes.iter().map(|a| format!("{}={}", a.name, a.size));
-        let mesh = axes.collect::<Vec<_>>().join(",");
-        let mesh = read_mesh(Some(mesh.as_str()).filter(|m| !m.is_empty()), &mut sources, &mut Vec::new());
         let text = format!("{rules}\n{lines}");
+        let mut found = Vec::new();
+        let mesh = read_mesh(Some(mesh).filter(|m| !m.is_empty()), sources, &mut found);
         let mut bound = |text: &str, shared| {
-            let (file, found) = parse_layout(sources.add("--layout", text), text);
-            let (layout, more) = layout(&file?, mesh.as_ref(), &self.program, shared);
-            layout.filter(|_| !has_errors(&found) && !has_errors(&more))
+            let (file, mut found) = parse_layout(sources.add("--layout", text), text);
+            let (layout, more) =
+                layout(&file.ok_or_else(|| found.clone())?, mesh.as_ref(), &self.program, shared);
+            found.extend(more);
+            layout.filter(|_| !has_errors(&found)).ok_or(found)
         };
         // By themselves the lines must be about this program, as the rules of a file that others share need not be.
         bound(lines, false)?;

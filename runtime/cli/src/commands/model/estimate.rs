@@ -14,6 +14,7 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_plan::actions::PipelineSchedule;
+use meshwright_train::estimates::staged::staged;
 use meshwright_train::estimates::{EstimateOptions, estimated, facts, machine, write_timeline};
 use meshwright_train::{Failure, Project};
 
@@ -43,6 +44,7 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
     if let Some(scale) = &args.scale {
         return scaled(args, scale, &project, &asked, console);
     }
+    let (project, sources, asked) = with_stages(project, sources, asked, console);
     if let Some(of) = &args.against {
         return super::against::run(&project, &sources, (&name, &asked), of, console);
     }
@@ -63,6 +65,34 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         return json(&project, &name, &asked, &estimate, goodput, layout, console);
     }
     console.out(&text(&project, &asked, &estimate, goodput))
+}
+
+/// A project with the stages that are asked for, where its layout can be compiled with them; else the pipeline is projected.
+fn with_stages(
+    project: Project,
+    mut sources: Sources,
+    asked: EstimateOptions,
+    console: &mut Console,
+) -> (Project, Sources, EstimateOptions) {
+    let foreign = matches!(asked.engine, EngineKind::Foreign(_));
+    let Some(pipe) = asked.pipe.as_ref().filter(|p| p.stages > 1 && !foreign) else {
+        return (project, sources, asked);
+    };
+    // A layout with stages, and more stages than layers, have errors of their own.
+    let layers = project.program.layers().filter(|(_, n)| pipe.divided(*n).is_ok());
+    if layers.is_none() || project.layout.pipeline.is_some() {
+        return (project, sources, asked);
+    }
+    match staged(&project, &mut sources, pipe) {
+        Ok(staged) => (staged, sources, EstimateOptions { pipe: None, ..asked }),
+        Err(why) => {
+            let why = why.map_or(String::new(), |d| format!(" ({}: {})", d.code.id, d.message));
+            console.note(&format!(
+                "the layout cannot be compiled with these stages{why}: time and memory are projected from its Plan without them"
+            ));
+            (project, sources, asked)
+        }
+    }
 }
 
 /// The machine that was named, if one was.
@@ -121,7 +151,8 @@ fn scaled(
             options.dims.push((name.to_string(), (project.batch() * size).div_ceil(base)));
         }
         let (project, sources) = project::load(&options, console)?;
-        let e = estimated(&project, &sources, asked).map_err(|e| console.failed(e, &sources))?;
+        let (project, sources, asked) = with_stages(project, sources, asked.clone(), console);
+        let e = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
         let each = e.examples_per_second / e.devices as f64;
         let linear = each / *first.get_or_insert(each);
         if console.json() {

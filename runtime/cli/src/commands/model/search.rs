@@ -20,7 +20,7 @@ use meshwright_runs::catalog::{LAYOUTS, meant};
 use meshwright_search::best_first::{FoundLayout, Limits, Progress, Search, SearchOutcome};
 use meshwright_search::compiled::Subject;
 use meshwright_search::report::{SearchReport, SearchRow, parts};
-use meshwright_search::space::{FixedRules, SearchChoices, Space, layers};
+use meshwright_search::space::{FixedRules, SearchChoices, Space};
 use meshwright_syntax::format_layout;
 use meshwright_train::{BenchOptions, Failure, Project, ProjectOptions, lines_that_fit_device};
 use std::path::Path;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         return Err(console.failed(Failure::Diagnostics(vec![d]), &sources));
     };
     let choices = choices(args, &project, &options, &mut sources, console)?;
-    if choices.pipes && layers(&project.program).is_none() {
+    if choices.pipes && project.program.layers().is_none() {
         let d = Diagnostic::error(codes::E0516, "a pipeline needs a model with one `repeat` over layers")
             .help("leave `--pipe` out");
         return Err(console.failed(Failure::Diagnostics(vec![d]), &sources));
