@@ -99,11 +99,17 @@ const FAULTS: &[Fault] = faults![
 fn every_wrong_ring_is_caught() {
     let shared = ATTENTION.replace("let v = (x * wv)[seq -> key]", "let v = k");
     let shared = shared.replace("    param wv[heads, d] = normal(0, 1)\n", "");
+    let stored = ATTENTION
+        .replace("param wk[heads, d]", "param wk[key, heads, d]")
+        .replace("tanh(x * wk)[seq -> key]", "wk");
+    assert!(stored.contains("let k = wk"));
+    let parts = "seq -> a; key -> a when free; params: heads -> b; ring key";
     let subjects = [
         planned_from("ring", ATTENTION, "a=3", "seq -> a; ring key"),
         planned_from("ring and examples", ATTENTION, "b=2,a=2", "batch -> b; seq -> a; ring key"),
         planned_from("ring over two axes", ATTENTION, "b=2,a=2", "seq -> a, b; ring key"),
         planned_from("keys that are values", &shared, "a=3", "seq -> a; ring key"),
+        planned_from("keys that are stored in more parts", &stored, "a=3,b=2", parts),
     ];
     let rows: Vec<Row> = FAULTS.iter().map(|fault| seeded(fault, &subjects)).collect();
     judge("rings", &rows);

@@ -26,17 +26,19 @@ impl Walk<'_> {
         let because =
             kind.collective().map_or_else(String::new, |c| self.because(id, (&c.spec(), in_bf16), user));
         let gather = match kind.collective() {
-            Some(Collective::AllGather { axis, dims }) => Some((axis, dims)),
+            // A path may take turns: what is gathered is the dim that the axis split where the path begins.
+            Some(Collective::AllGather { axis, dims }) => {
+                let split = source.splits.iter().find(|(_, axes)| axes.contains(axis));
+                Some((*axis, split.map_or(dims[0], |s| *s.0)))
+            }
             _ => None,
         };
-        if let Some((axis, dims)) = gather.filter(|_| phase == Phase::Forward) {
-            // A path may take turns: what is gathered is the dim that the axis split where the path begins.
-            let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(dims[0], |s| *s.0);
-            self.check_gather(id, *axis, split, user);
+        if let Some((axis, dim)) = gather.filter(|_| phase == Phase::Forward) {
+            self.check_gather(id, axis, dim, user);
         }
         let rule = self.rule_of(id, kind);
-        let stored = gather.is_some_and(|(axis, _)| self.stored_split(id, *axis, user));
-        Cause { user, phase, because, rule, stored }
+        let stored = gather.is_some_and(|(axis, _)| self.stored_split(id, axis, user));
+        Cause { user, phase, because, rule, gathered: gather.map(|g| g.1), stored }
     }
 
     /// Why a collective is there.
@@ -119,7 +121,8 @@ impl Walk<'_> {
         });
         let gathers = attends || self.facts.layout.gathers.contains(&dim);
         let is_new = !self.told.iter().any(|(d, _)| *d == dim);
-        if !gathers && is_new && !self.implied_without_permission(id, axis, dim, user) {
+        // A rule that yields permits a gather where nothing says that keys go around.
+        if !gathers && is_new && !self.implied_by_storage(id, axis, dim, user) {
             self.told.insert((dim, axis));
             let d = no_ring(self, (id, dim), user, ring);
             self.diagnostics.push(d);
@@ -128,10 +131,14 @@ impl Walk<'_> {
 
     /// Whether the rules imply that a value is gathered, or the layout permits it.
     pub(super) fn implied(&self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> bool {
-        self.facts.layout.joins(dim) || self.implied_without_permission(id, axis, dim, user)
+        self.facts.layout.joins(dim)
+            || self.implied_by_storage(id, axis, dim, user)
+            || self.facts.layout.rules.iter().any(|r| r.free)
+                && self.names_of(id, dim).iter().any(|dim| self.free_rule(*dim, axis))
     }
 
-    fn implied_without_permission(&self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> bool {
+    /// Whether it is gathered since what is stored is, or since it is a gradient.
+    fn implied_by_storage(&self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> bool {
         let class = self.facts.node(id).origin.class;
         let user_class = user.map_or(Class::OptimizerState, |u| self.facts.node(u).origin.class);
         self.stored_split(id, axis, user)
@@ -143,8 +150,6 @@ impl Walk<'_> {
             || matches!(user_class, Class::OptimizerState)
             // What becomes a gradient is stored as the parameter is.
             || user.is_some_and(|u| self.facts.becomes_gradient(u) || self.scattered.contains(&u))
-            || self.facts.layout.rules.iter().any(|r| r.free)
-                && self.names_of(id, dim).iter().any(|dim| self.free_rule(*dim, axis))
     }
 
     /// A dim of a value, with the names that it had before renames.

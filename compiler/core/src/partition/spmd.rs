@@ -5,7 +5,7 @@ use super::reshard::Reshard;
 use crate::step::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, RepeatId, Roles};
-use meshwright_plan::{ArenaId, Axis, DType, Dims, IdVec, Mesh, Phase, Pipeline, Placement, Splits};
+use meshwright_plan::{ArenaId, Axis, DType, Dim, Dims, IdVec, Mesh, Phase, Pipeline, Placement, Splits};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -45,6 +45,8 @@ pub struct Cause {
     pub because: String,
     /// The rule that brought it about, if one did.
     pub rule: Option<Span>,
+    /// The dim that it gathers: the one that the axis split where a path of such steps begins.
+    pub gathered: Option<Dim>,
     /// Whether it gathers what a scope of the layout stores split, so that no other line has to permit it.
     pub stored: bool,
 }

@@ -1,11 +1,10 @@
 //! Attentions whose keys are gathered: which of them a ring serves, and what is in the way of the others.
 
 use super::collectives::{Gathered, Uses};
+use super::refused::{Gathers, Unfit};
 use super::turns::{Gradient, Ring, Shard};
 use super::verify::adds_two;
-use meshwright_plan::{
-    AttentionOperands, AttentionPart, Axis, BufId, Collective, Dim, Operand, Prim, Provenance,
-};
+use meshwright_plan::{AttentionOperands, AttentionPart, Axis, BufId, Collective, Dim, Operand, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Results of an attention, by position, with the names of their dims.
@@ -13,23 +12,6 @@ type NamedResults = Vec<(usize, Vec<Dim>)>;
 
 /// Most devices of a ring: its turns are unrolled.
 const MOST_TURNS: usize = 1024;
-
-/// Why no ring serves an attention.
-#[derive(Clone, Debug)]
-pub(super) struct Unfit {
-    /// The reason, as the end of a sentence about the attention.
-    pub(super) because: String,
-    /// What is in the way, if it is another value.
-    pub(super) other: Option<Provenance>,
-    /// Its gathered operands, by the numbers of their values.
-    pub(super) gathered: Vec<u32>,
-}
-
-impl From<String> for Unfit {
-    fn from(because: String) -> Unfit {
-        Unfit { because, other: None, gathered: Vec::new() }
-    }
-}
 
 /// A search among the steps of a Plan.
 pub(super) struct RingSearch<'a> {
@@ -54,7 +36,7 @@ impl RingSearch<'_> {
                     return Some(Err("reads the same keys along two dims".to_string().into()));
                 }
                 positions.push(position);
-            } else if let Some(found) = self.uses.gathered(whole, along) {
+            } else if let Some(found) = self.uses.gathered(whole, along, step.reads[0].buf) {
                 gathered.insert(whole.buf, (vec![position], along, found));
             }
         }
@@ -62,9 +44,9 @@ impl RingSearch<'_> {
         let values = AttentionOperands::of(parts).values;
         let of = |position: usize| gathered.values().find(|g| g.0.contains(&position));
         let axes = of(1).or_else(|| values.and_then(of))?.2.axes.clone();
-        let values: Vec<u32> = gathered.values().map(|g| g.2.origin.id).collect();
+        let gathers: Gathers = gathered.values().flat_map(|(.., g)| g.gathers()).collect();
         let ring = self.ring((at, spec.key), parts, &axes, gathered.into_values().collect());
-        Some(ring.map_err(|why| Unfit { gathered: values, ..why }))
+        Some(ring.map_err(|why| Unfit { gathered: gathers, ..why }))
     }
 
     fn ring(
@@ -188,8 +170,8 @@ impl RingSearch<'_> {
         Some((of, Operand { buf: out.buf, dims: named(out)? }))
     }
 
-    /// An attention among those of rings whose gathered operands something else reads too, and the step that does, if one does.
-    pub(super) fn shared(&self, found: &BTreeMap<usize, Ring>) -> Option<(usize, Option<usize>, Unfit)> {
+    /// An attention among those of rings whose gathered operands something else reads too.
+    pub(super) fn shared(&self, found: &BTreeMap<usize, Ring>) -> Option<(usize, Unfit)> {
         let plan = self.uses.plan;
         let gone: BTreeSet<BufId> = found.values().flat_map(Ring::replaced).collect();
         let reads = |b: BufId, i: usize| {
@@ -208,11 +190,12 @@ impl RingSearch<'_> {
                 if let Some(i) = self.uses.readers(*b).iter().find(|i| !reads(*b, **i)) {
                     let other = self.uses.step(*i).origin.first().cloned();
                     let because = "shares its keys with what needs all of them".to_string();
-                    return Some((*at, Some(*i), Unfit { other, gathered: ring.values(), ..because.into() }));
+                    let gathered = ring.gathers();
+                    return Some((*at, Unfit { other, by: Some(*i), gathered, ..because.into() }));
                 }
                 if plan.outputs.iter().any(|o| o.buf == *b) {
                     let because = "has keys that the program gives".to_string();
-                    return Some((*at, None, Unfit { gathered: ring.values(), ..because.into() }));
+                    return Some((*at, Unfit { gathered: ring.gathers(), ..because.into() }));
                 }
             }
         }

@@ -29,6 +29,13 @@ pub(super) struct Gathered {
     pub(super) passed: Vec<BufId>,
 }
 
+impl Gathered {
+    /// Its gathers.
+    pub(super) fn gathers(&self) -> Vec<(u32, Axis)> {
+        self.axes.iter().map(|a| (self.origin.id, *a)).collect()
+    }
+}
+
 /// A gradient that devices sum.
 pub(super) struct Scattered {
     /// The sum: the device's own shard, or all shards where the layout has a `gather` for the dim.
@@ -71,15 +78,18 @@ impl Uses<'_> {
         &self.plan.buffer(buf).extents[along]
     }
 
-    /// What gathers make an operand along one of its dims; none where it is not gathered.
-    pub(super) fn gathered(&self, whole: &Operand, along: usize) -> Option<Gathered> {
+    /// What gathers make an operand along one of its dims; none where it is not gathered. Gathers of what is stored in more parts than `queries` are
+    /// not of a ring over the others.
+    pub(super) fn gathered(&self, whole: &Operand, along: usize, queries: BufId) -> Option<Gathered> {
         let mut found: Option<Gathered> = None;
         let mut buf = whole.buf;
         while let Some(from) = self.producer.get(&buf) {
             let step = self.step(*from);
             let Some(Collective::AllGather { axis, dims }) = step.collective() else { break };
             let k = step.writes.iter().position(|o| o.buf == buf)?;
-            if step.writes[k].dims.get(along) != dims.get(k) {
+            let splits = |a: &Axis| self.plan.buffer(queries).is_split_over(*a);
+            let is_ring = found.as_ref().is_some_and(|f| f.axes.iter().all(splits));
+            if step.writes[k].dims.get(along) != dims.get(k) || is_ring && !splits(axis) {
                 break;
             }
             let own = Operand { buf: step.reads[k].buf, dims: whole.dims.clone() };
@@ -118,8 +128,8 @@ impl Uses<'_> {
             let k = step.reads.iter().position(|o| o.buf == buf)?;
             buf = step.writes[k].buf;
             passed.push(buf);
-            let of_collective = step.collective().is_some().then(|| step.origin[k].clone());
-            last = Some((step.writes[k].clone(), of_collective.or(last.map(|l| l.1))?));
+            let before = last.filter(|_| step.collective().is_none()).map(|l: (_, Provenance)| l.1);
+            last = Some((step.writes[k].clone(), before.or_else(|| step.origin.get(k).cloned())?));
         }
     }
 
@@ -131,8 +141,14 @@ impl Uses<'_> {
         let (held, after) = (self.plan.buffer(buf), self.plan.buffer(next.buf));
         let same_rank = held.extents.len() == after.extents.len();
         let Some(extent) = after.extents.get(along).filter(|_| same_rank) else { return false };
-        let others =
-            (held.extents.iter().zip(&after.extents).enumerate()).all(|(i, (a, b))| i == along || a == b);
+        // A device may take its part of what is stored in more parts before the sum.
+        let is_part = |a: &Extent, b: &Extent| {
+            step.prim == Prim::Copy
+                && b.axes.starts_with(&a.axes)
+                && Extent { axes: a.axes.clone(), ..b.clone() } == *a
+        };
+        let others = (held.extents.iter().zip(&after.extents).enumerate())
+            .all(|(i, (a, b))| i == along || a == b || is_part(a, b));
         let mut summed = held.partial.keys().filter(|a| !after.partial.contains_key(a)).peekable();
         let sums = match &step.prim {
             Prim::Collective(_) => summed.peek().is_some() && summed.all(|a| axes.contains(a)),

@@ -10,22 +10,25 @@
 
 mod candidates;
 mod collectives;
+mod exchange;
 mod refused;
 mod turns;
 pub(super) mod verify;
 
 use crate::layout::Layout;
 use crate::partition::Spmd;
-use candidates::{RingSearch, Unfit};
+use candidates::RingSearch;
 use collectives::Uses;
 use meshwright_diag::Diagnostic;
 use meshwright_plan::{BufId, Plan, Prim, Step};
+use refused::Unfit;
 use std::collections::{BTreeMap, BTreeSet};
 use turns::Ring;
 
 /// Puts rings in the place of gathers along the dims that a layout names, where attention alone reads what they give. With the errors of
 /// attentions that no ring serves.
-pub fn rings(mut plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>) {
+pub fn rings(plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>) {
+    let mut plan = exchange::keys_last(plan, |d| layout.rings.contains_key(&d));
     let uses = Uses::of(&plan, &layout.gathers);
     let search = RingSearch { uses: &uses };
     let (mut found, mut unfit) = (BTreeMap::<usize, Ring>::new(), BTreeMap::<usize, Unfit>::new());
@@ -41,15 +44,17 @@ pub fn rings(mut plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnos
         }
     }
     // What something else reads too is gathered for all of its readers.
-    let mut others: BTreeSet<usize> = unfit.keys().copied().collect();
-    while let Some((at, by, why)) = search.shared(&found) {
+    while let Some((at, why)) = search.shared(&found) {
         found.remove(&at);
-        if !by.is_some_and(|by| others.contains(&by)) {
-            unfit.insert(at, why);
-        }
-        others.insert(at);
+        unfit.insert(at, why);
     }
-    let errors = refused::errors(&plan, &unfit, spmd, layout);
+    let placed = unfit.into_iter().filter_map(|(at, why)| match &plan.steps[at] {
+        Step { prim: Prim::Attention { spec, .. }, origin, .. } => {
+            origin.first().map(|of| (at, (of.id, spec.key, why)))
+        }
+        _ => None,
+    });
+    let unfit: BTreeMap<_, _> = placed.collect();
     let gone: BTreeSet<BufId> = found.values().flat_map(Ring::replaced).collect();
     let mut out = Vec::with_capacity(plan.steps.len());
     for (at, mut step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
@@ -60,6 +65,7 @@ pub fn rings(mut plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnos
         }
     }
     plan.steps = out;
+    let errors = refused::errors(&unfit, &plan, spmd, layout);
     (plan, errors)
 }
 

@@ -1,6 +1,7 @@
 //! The steps of one attention whose keys go around devices.
 
 use super::collectives::Scattered;
+use super::refused::Gathers;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::{
     AttentionPart, Axis, BufId, Buffer, Collective, Dim, Expr, Operand, Plan, Prim, Provenance, Step,
@@ -40,9 +41,9 @@ impl Ring {
         self.shards.iter().any(|s| s.positions.iter().any(|p| p.0 == position))
     }
 
-    /// What goes around, by the numbers of the values.
-    pub(super) fn values(&self) -> Vec<u32> {
-        self.shards.iter().map(|s| s.origin.id).collect()
+    /// The gathers that it replaces.
+    pub(super) fn gathers(&self) -> Gathers {
+        self.shards.iter().flat_map(|s| self.axes.iter().map(|a| (s.origin.id, *a))).collect()
     }
 
     /// Buffers that other steps give and that are no longer needed of these.
@@ -207,6 +208,7 @@ impl Turns<'_> {
                 }
                 _ => named(&of[0]),
             };
+            let term = self.part(term, &scattered.sum, by);
             let own = (next.is_none() && !scattered.whole)
                 .then(|| Operand { buf: scattered.sum.buf, dims: sum.dims.clone() });
             let mut sum = self.summed(of[0].0, term, own);
@@ -217,6 +219,20 @@ impl Turns<'_> {
             }
             self.sums.insert(of[0].0, sum);
         }
+    }
+
+    /// What a device stores of a term, if that is less than all of the dims beside keys.
+    fn part(&mut self, term: Operand, stored: &Operand, by: u16) -> Operand {
+        let extents = |o: &Operand| self.plan.buffer(o.buf).extents.clone();
+        let along = term.dims.iter().position(|d| *d == self.ring.key);
+        let of = extents(&term).into_iter().zip(extents(stored)).enumerate();
+        if of.into_iter().all(|(i, (a, b))| a == b || Some(i) == along) {
+            return term;
+        }
+        let part = self.shard(&Operand { buf: stored.buf, dims: term.dims.clone() }, by);
+        let origin = self.step.origin.first().cloned().into_iter().collect();
+        self.push(Prim::Copy, vec![term], vec![part.clone()], origin);
+        part
     }
 
     /// A term and what came before it, in a buffer of its own if none is given.

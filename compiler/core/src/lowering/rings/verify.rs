@@ -53,6 +53,7 @@ impl Check<'_> {
                 self.sum(step, (expr, regs), v);
             }
             Prim::Wait => {}
+            Prim::Copy if step.reads.iter().any(|o| self.terms[o.buf].is_some()) => self.part(step, v),
             _ => self.needs_all(&step.reads, v),
         }
     }
@@ -89,6 +90,18 @@ impl Check<'_> {
             }
         }
         self.terms[to.buf] = self.terms[from.buf].clone();
+    }
+
+    /// A part of a sum along dims that no ring has.
+    fn part(&mut self, step: &Step, v: &mut Vec<String>) {
+        let ([from], [to]) = (&step.reads[..], &step.writes[..]) else { return };
+        let Some(terms) = self.terms[from.buf].clone() else { return };
+        let extents = |o: &Operand| &self.plan.buffer(o.buf).extents;
+        let apart = extents(from).iter().zip(extents(to)).any(|(a, b)| a != b && a.axes == terms.axes);
+        if from.dims != to.dims || apart {
+            return self.needs_all(&step.reads, v);
+        }
+        self.terms[to.buf] = Some(terms);
     }
 
     /// A sum of the same results for different shards, or of different results for the same ones: gradients of keys that are values too.
