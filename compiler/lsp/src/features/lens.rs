@@ -70,7 +70,8 @@ impl Analysis {
         let values = placed.splits.get(&at).map(Vec::as_slice).unwrap_or_default();
         let mut parts = vec![match values {
             [] => "splits nothing".to_string(),
-            [one] => format!("splits `{one}`"),
+            // Editors show a lens as it is, without Markdown.
+            [one] => format!("splits {one}"),
             all => format!("splits {} values: {}", all.len(), listed(all)),
         }];
         let line = self.sources.line(at) as u32;
@@ -106,7 +107,6 @@ impl Analysis {
 }
 
 fn listed(all: &[String]) -> String {
-    let names: Vec<String> = all.iter().take(LISTED).map(|v| format!("`{v}`")).collect();
     let more = if all.len() > LISTED { ", …" } else { "" };
-    format!("{}{more}", names.join(", "))
+    format!("{}{more}", all[..all.len().min(LISTED)].join(", "))
 }
