@@ -160,3 +160,22 @@ impl Uses<'_> {
         sums && others && alike && axes.starts_with(&extent.axes)
     }
 }
+
+/// Takes results that nothing needs any more out of a step; whether anything is left of it.
+pub(super) fn leave_out(step: &mut Step, gone: &BTreeSet<BufId>) -> bool {
+    let keep: Vec<bool> = step.writes.iter().map(|o| !gone.contains(&o.buf)).collect();
+    if keep.iter().all(|k| *k) {
+        return true;
+    }
+    let Prim::Collective(c) = &mut step.prim else { return keep.contains(&true) };
+    c.retain(&keep);
+    retain(&mut step.reads, &keep);
+    retain(&mut step.writes, &keep);
+    retain(&mut step.origin, &keep);
+    !step.writes.is_empty()
+}
+
+fn retain<T>(all: &mut Vec<T>, keep: &[bool]) {
+    let mut keep = keep.iter();
+    all.retain(|_| keep.next().copied().unwrap_or(true));
+}

@@ -18,7 +18,7 @@ pub(super) mod verify;
 use crate::layout::Layout;
 use crate::partition::Spmd;
 use candidates::RingSearch;
-use collectives::Uses;
+use collectives::{Uses, leave_out};
 use meshwright_diag::Diagnostic;
 use meshwright_plan::{BufId, Plan, Prim, Step};
 use refused::Unfit;
@@ -67,23 +67,4 @@ pub fn rings(plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>
     plan.steps = out;
     let errors = refused::errors(&unfit, &plan, spmd, layout);
     (plan, errors)
-}
-
-/// Takes results that nothing needs any more out of a step; whether anything is left of it.
-fn leave_out(step: &mut Step, gone: &BTreeSet<BufId>) -> bool {
-    let keep: Vec<bool> = step.writes.iter().map(|o| !gone.contains(&o.buf)).collect();
-    if keep.iter().all(|k| *k) {
-        return true;
-    }
-    let Prim::Collective(c) = &mut step.prim else { return keep.contains(&true) };
-    c.retain(&keep);
-    retain(&mut step.reads, &keep);
-    retain(&mut step.writes, &keep);
-    retain(&mut step.origin, &keep);
-    !step.writes.is_empty()
-}
-
-fn retain<T>(all: &mut Vec<T>, keep: &[bool]) {
-    let mut keep = keep.iter();
-    all.retain(|_| keep.next().copied().unwrap_or(true));
 }
