@@ -30,7 +30,7 @@ pub struct Step {
     /// Which part of the training step it belongs to.
     pub phase: Phase,
     /// Why it is there: a cause for each buffer that it writes (the parts of a bucket have one each); of a wait, the causes
-    /// of its collective.
+    /// of its collective; of a message that is sent, what it sends.
     pub origin: Vec<Provenance>,
     /// `(input, output)` buffers that share storage: the input ends here and the output begins in its place.
     pub aliases: Vec<(BufId, BufId)>,

@@ -164,7 +164,8 @@ impl Lower<'_> {
         (id, cause): (Id, Option<&Cause>),
         phase: Phase,
     ) -> Step {
-        let origin = vec![self.origin(id, cause); writes.len()];
+        // What writes nothing, such as a message that is sent, has a cause too: errors name it.
+        let origin = vec![self.origin(id, cause); writes.len().max(1)];
         Step { phase, origin, ..Step::new(prim, reads, writes) }
     }
 

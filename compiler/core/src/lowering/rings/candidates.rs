@@ -25,7 +25,7 @@ impl RingSearch<'_> {
     }
 
     /// The ring in the place of a step of attention, or why there is none; `None` where nothing that has its keys is gathered.
-    pub(super) fn ring_at(&self, at: usize) -> Option<Result<Ring, Unfit>> {
+    pub(super) fn ring_at(&self, at: usize) -> Option<Result<Ring, Box<Unfit>>> {
         let step = self.uses.step(at);
         let Prim::Attention { spec, parts } = &step.prim else { return None };
         let mut gathered: BTreeMap<BufId, (Vec<usize>, usize, Gathered)> = BTreeMap::new();
@@ -46,7 +46,7 @@ impl RingSearch<'_> {
         let axes = of(1).or_else(|| values.and_then(of))?.2.axes.clone();
         let gathers: Gathers = gathered.values().flat_map(|(.., g)| g.gathers()).collect();
         let ring = self.ring((at, spec.key), parts, &axes, gathered.into_values().collect());
-        Some(ring.map_err(|why| Unfit { gathered: gathers, ..why }))
+        Some(ring.map_err(|why| Box::new(Unfit { gathered: gathers, ..*why })))
     }
 
     fn ring(
@@ -55,7 +55,7 @@ impl RingSearch<'_> {
         parts: &[AttentionPart],
         axes: &[Axis],
         gathered: Vec<(Vec<usize>, usize, Gathered)>,
-    ) -> Result<Ring, Unfit> {
+    ) -> Result<Ring, Box<Unfit>> {
         let step = self.uses.step(at);
         let turns: usize = axes.iter().map(|a| self.uses.plan.mesh.size(*a)).product();
         if turns > MOST_TURNS {
@@ -115,7 +115,7 @@ impl RingSearch<'_> {
         (at, key): (usize, Dim),
         parts: &[AttentionPart],
         axes: &[Axis],
-    ) -> Result<Vec<Gradient>, Unfit> {
+    ) -> Result<Vec<Gradient>, Box<Unfit>> {
         let step = self.uses.step(at);
         let mut all: Vec<Gradient> = Vec::new();
         for (i, part) in parts.iter().enumerate() {
@@ -134,7 +134,7 @@ impl RingSearch<'_> {
                 let because = format!(
                     "has gradients of {name} that something else needs before each shard has its sum"
                 );
-                return Err(Unfit { other: other.cloned(), ..because.into() });
+                return Err(Box::new(Unfit { other: other.cloned(), ..because.into() }));
             };
             all.push(Gradient { of, sum, scattered });
         }

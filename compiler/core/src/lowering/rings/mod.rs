@@ -40,7 +40,7 @@ pub fn rings(plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>
         match search.ring_at(at) {
             None => {}
             Some(Ok(ring)) => drop(found.insert(at, ring)),
-            Some(Err(why)) => drop(unfit.insert(at, why)),
+            Some(Err(why)) => drop(unfit.insert(at, *why)),
         }
     }
     // What something else reads too is gathered for all of its readers.

@@ -26,6 +26,12 @@ pub(super) struct Unfit {
     pub(super) gathered: Gathers,
 }
 
+impl From<String> for Box<Unfit> {
+    fn from(because: String) -> Box<Unfit> {
+        Box::new(because.into())
+    }
+}
+
 impl From<String> for Unfit {
     fn from(because: String) -> Unfit {
         Unfit { because, ..Unfit::default() }
