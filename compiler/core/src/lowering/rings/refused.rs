@@ -50,14 +50,15 @@ pub(super) fn errors(
     let gathers = |stored: bool| asked(spmd).filter(move |(_, c)| c.stored == stored);
     let stored: Gathers = gathers(true).map(|(gather, _)| gather).collect();
     let is_refused = |(_, _, why): &(u32, Dim, Unfit)| !why.gathered.is_subset(&stored);
-    let mut known = Gathers::new();
-    for (id, key, why) in unfit.values().filter(|u| is_refused(u)) {
-        known.extend(&why.gathered);
-        // The error of the attention with which it shares its keys says it all.
-        if !why.by.and_then(|by| unfit.get(&by)).is_some_and(is_refused) {
-            said.error(*id, *key, why);
-        }
+    let refused = || unfit.values().filter(|u| is_refused(u));
+    // The error of the attention with which one shares its keys says it all, but where that would say the same.
+    let says_all =
+        |(.., why): &(u32, Dim, Unfit)| why.by.and_then(|by| unfit.get(&by)).is_some_and(is_refused);
+    refused().filter(|u| !says_all(u)).for_each(|(id, key, why)| said.error(*id, *key, why));
+    if said.errors.is_empty() {
+        refused().for_each(|(id, key, why)| said.error(*id, *key, why));
     }
+    let known: Gathers = refused().flat_map(|(.., why)| why.gathered.clone()).collect();
     let left = all_gathers(left);
     for (gather, cause) in gathers(false).filter(|(g, _)| left.contains(g) && !known.contains(g)) {
         let key = cause.user.and_then(|u| key_of(&*spmd.step.graph.node(u).op));
