@@ -105,13 +105,16 @@ train m { minimize l optimizer sgd(lr = 0.1) }
 #[test]
 fn a_ring_sends_what_its_plan_says_and_what_gathers_send() {
     let conduct = Conduct { transport: |t| Box::new(Counting(t)), ..Conduct::default() };
+    let sent = |plan: &Plan| {
+        SENT.store(0, Ordering::Relaxed);
+        run(plan, &conduct).unwrap();
+        SENT.load(Ordering::Relaxed)
+    };
     for seq in [8, 5] {
         let text = ATTENTION.replace("seq = 5", &format!("seq = {seq}"));
         let counted = |layout| {
             let plan = planned_from("keys", &text, "a=4", layout).plan;
-            SENT.store(0, Ordering::Relaxed);
-            run(&plan, &conduct).unwrap();
-            (SENT.load(Ordering::Relaxed), planned(&plan) * 4 * STEPS as usize)
+            (sent(&plan), planned(&plan) * 4 * STEPS as usize)
         };
         let (ring, gathers) = (counted("seq -> a; ring key"), counted("seq -> a; gather key"));
         // Gathered keys and values are kept for the backward pass, where a ring turns again; their gradients move alike.
@@ -122,24 +125,14 @@ fn a_ring_sends_what_its_plan_says_and_what_gathers_send() {
             assert_eq!((ring.0, gathers.0), (ring.1, gathers.1));
         }
         // Over two axes gathers go one after the other; gradients are all-reduced there, which does not count here.
-        let over_two = |layout| {
-            let plan = planned_from("keys", &text, "a=2,b=2", layout).plan;
-            SENT.store(0, Ordering::Relaxed);
-            run(&plan, &conduct).unwrap();
-            SENT.load(Ordering::Relaxed)
-        };
+        let over_two = |layout| sent(&planned_from("keys", &text, "a=2,b=2", layout).plan);
         let (ring, gathers) = (over_two("seq -> a, b; ring key"), over_two("seq -> a, b; gather key"));
         assert!(ring > 0);
         assert_eq!(ring, 3 * gathers, "of {seq} keys over two axes");
         // In a loop they are gathered once more.
         let text = LAYERS.replace("seq = 5", &format!("seq = {seq}"));
-        let sent = |layout| {
-            let plan = planned_from("layers", &text, "a=4", layout).plan;
-            SENT.store(0, Ordering::Relaxed);
-            run(&plan, &conduct).unwrap();
-            SENT.load(Ordering::Relaxed)
-        };
-        let (ring, gathers) = (sent("seq -> a; ring key"), sent("seq -> a; gather key"));
+        let in_layers = |layout| sent(&planned_from("layers", &text, "a=4", layout).plan);
+        let (ring, gathers) = (in_layers("seq -> a; ring key"), in_layers("seq -> a; gather key"));
         assert!(ring > 0);
         assert_eq!(ring, gathers, "of {seq} keys in layers");
     }
