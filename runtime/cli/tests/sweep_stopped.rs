@@ -134,6 +134,22 @@ fn a_run_that_is_stopped_as_it_begins_is_open() {
     assert_eq!(table(&at, "a").len(), 4);
 }
 
+/// Waits until all processes have come to something, by what the system says of them.
+fn until(runs: &[u32], is: impl Fn(&str) -> bool) {
+    let status = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let begin = Instant::now();
+    while !runs.iter().map(status).all(|s| is(&s)) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", runs.iter().map(status).collect::<Vec<_>>());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a signal to end has been sent to a process, and not been delivered.
+fn waits_for_a_term(status: &str) -> bool {
+    let pending = status.lines().find_map(|l| l.strip_prefix("ShdPnd:")).unwrap_or_default();
+    u64::from_str_radix(pending.trim(), 16).is_ok_and(|p| p >> (Signal::TERM.as_raw() - 1) & 1 == 1)
+}
+
 /// The second one ends them at once, whatever they do.
 #[test]
 fn a_second_ctrl_c_ends_a_sweep_at_once() {
@@ -143,10 +159,12 @@ fn a_second_ctrl_c_ends_a_sweep_at_once() {
     let mut sweep = command(&words.split(' ').collect::<Vec<_>>());
     let mut child = sweep.current_dir(&at).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let runs = first_runs(&child);
-    // They cannot hear the first one.
+    // They cannot hear the first one: each stands still before the sweep tells it to end. One that had still to be stopped, and has
+    // just begun, would end by it.
     runs.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    until(&runs, |status| status.contains("\nState:\tT"));
     signal(child.id(), Signal::INT);
-    std::thread::sleep(Duration::from_millis(300));
+    until(&runs, waits_for_a_term);
     assert!(child.try_wait().unwrap().is_none());
     signal(child.id(), Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
