@@ -201,17 +201,23 @@ fn long_sequences_on_ranks_are_those_on_threads() {
     texts_on_ranks_and_threads("seq=16", &[("data=1,ctx=4", zigzag)], &[]);
 }
 
+/// Arguments of a small GPT.
+fn text<'a>(seq: &'a str, data: &'a str) -> Vec<&'a str> {
+    let mut args =
+        vec!["train", "gpt", "--preset", "tiny", "--data", data, "--cores", "1", "--format", "json"];
+    for dim in ["batch=8", seq, "vocab=320", "layers=3", "heads=2", "d_head=4", "d_ff=8", "places=16"] {
+        args.extend(["--dim", dim]);
+    }
+    args
+}
+
 /// Trains a small GPT under each of the layouts over four devices: ranks have the bits of threads, with settings of MPI.
 fn texts_on_ranks_and_threads(seq: &str, layouts: &[(&str, String)], settings: &[(&str, &str)]) {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
     crate::training::text::tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
     let data = dir.path().join("data").display().to_string();
-    let mut args = vec!["train", "gpt", "--preset", "tiny", "--data", &data, "--no-save", "--cores", "1"];
-    for dim in ["batch=8", seq, "vocab=320", "layers=3", "heads=2", "d_head=4", "d_ff=8", "places=16"] {
-        args.extend(["--dim", dim]);
-    }
-    args.extend(["--steps", "3", "--format", "json"]);
+    let args = [&text(seq, &data)[..], &["--no-save", "--steps", "3"]].concat();
     for (mesh, layout) in layouts {
         let asked = [&args[..], &["--mesh", *mesh, "--layout", layout.as_str()]].concat();
         let threads = run(&asked);
@@ -333,8 +339,7 @@ fn signal(name: &str, pid: i32) {
     assert!(sent.success());
 }
 
-/// Starts a training without end, and sends a signal to one rank at some moment after the first step. How it ends, and
-/// how long that takes.
+/// Starts a training without end, and sends a signal to one rank at some moment after the first step. How it ends.
 fn struck(name: &str, rank: usize, after: Duration, run: &str, data: &str) -> Said {
     struck_of(4, name, rank, after, run, data)
 }
@@ -351,12 +356,24 @@ fn struck_of(count: usize, name: &str, rank: usize, after: Duration, run: &str, 
 
 /// The same of a training by its arguments.
 fn struck_with(args: &[&str], count: usize, name: &str, rank: usize, after: Duration) -> Said {
+    struck_behind(1, args, count, name, rank, after)
+}
+
+/// The same at some moment after so many steps.
+fn struck_behind(
+    steps: usize,
+    args: &[&str],
+    count: usize,
+    name: &str,
+    rank: usize,
+    after: Duration,
+) -> Said {
     // On a busy machine a second is little for those that are left to say what they know.
     let mut child = job(&[(count, args)]).env("OMPI_MCA_odls_base_sigkill_timeout", "3").spawn().unwrap();
     let mut told = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
-    told.read_line(&mut first).unwrap();
-    assert!(first.contains("\"step\""), "{first}");
+    (0..steps).for_each(|_| assert!(told.read_line(&mut first).unwrap() > 0));
+    assert_eq!(first.matches("\"event\":\"step\"").count(), steps, "{first}");
     // Nobody waits for a pipe that is full.
     let rest = std::thread::spawn(move || {
         let mut rest = String::new();
@@ -425,17 +442,54 @@ fn a_middle_stage_that_dies_or_stands_still_is_named() {
     let dir = tempfile::tempdir().unwrap();
     crate::training::text::tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
     let data = dir.path().join("data").display().to_string();
-    let mut args = vec!["train", "gpt", "--preset", "tiny", "--data", &data, "--no-save", "--cores", "1"];
-    for dim in ["batch=8", "seq=10", "vocab=320", "layers=3", "heads=2", "d_head=4", "d_ff=8", "places=16"] {
-        args.extend(["--dim", dim]);
-    }
-    args.extend(["--mesh", "pipe=3", "--layout", "layers -> pipe; microbatches 4", "--format", "json"]);
-    args.extend(["--no-eval", "--steps", "10000000", "--timeout", "5"]);
+    let more = ["--mesh", "pipe=3", "--layout", "layers -> pipe; microbatches 4", "--no-save"];
+    let args = [&text("seq=10", &data)[..], &more, &["--no-eval", "--steps", "10000000", "--timeout", "5"]];
+    let args = args.concat();
     for name in ["-KILL", "-STOP"] {
         let said = struck_with(&args, 3, name, 1, Duration::from_millis(300));
         assert_ne!(said.code, Some(0));
         assert!(is_told(&said.err), "{name}: {}", said.err);
         assert!(said.err.contains("rank 1") && said.err.contains("step "), "{name}: {}", said.err);
+    }
+}
+
+/// Stages of which one is killed go on from what they have saved, bit for bit as if nothing had happened.
+#[test]
+fn stages_of_which_one_is_killed_go_on_with_the_same_bits() {
+    let _one = alone();
+    let dir = tempfile::tempdir().unwrap();
+    crate::training::text::tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let data = at("data");
+    let mut numbers = Numbers(u64::from(std::process::id()) + 2);
+    for (i, order) in
+        ["schedule zb_h1; stages 0, 2, 1", "chunks 2; stages 1, 0, 1, 0, 1, 0"].iter().enumerate()
+    {
+        let (there, whole) = (at(&format!("there-{i}")), at(&format!("whole-{i}")));
+        let layout = format!("layers -> pipe; microbatches 4; {order}");
+        let of = |run: &str, steps: usize, more: &[&str]| -> Vec<String> {
+            let steps = steps.to_string();
+            let own = ["--mesh", "pipe=3", "--layout", &layout, "--no-eval", "--run", run, "--steps", &steps];
+            let all = [&text("seq=10", &data)[..], &own, more].concat();
+            all.into_iter().map(String::from).collect()
+        };
+        let args = of(&there, 10_000_000, &["--deterministic", "--checkpoint-every", "1", "--timeout", "5"]);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let after = Duration::from_millis(numbers.below(400) as u64);
+        let said = struck_behind(4, &args, 3, "-KILL", 1 + i, after);
+        assert_ne!(said.code, Some(0));
+        let done = losses(&said).len();
+        let asked = |run: &str, more: &[&str]| of(run, done + 3, more);
+        let (rest, straight) = (asked(&there, &["--deterministic", "--resume"]), asked(&whole, &[]));
+        let rest = mpirun(3, &rest.iter().map(String::as_str).collect::<Vec<_>>());
+        let straight = run(&straight.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((rest.code, straight.code), (Some(0), Some(0)), "{}{}", rest.err, straight.err);
+        // All that was said is what threads say that nothing happens to; what was lost with the last step is said again.
+        let (rest, straight) = (losses(&rest), losses(&straight));
+        assert_eq!(losses(&said), straight[..done], "{layout}");
+        assert!(rest.len() < done + 3, "{layout}: nothing was saved of {done} steps");
+        assert_eq!(rest, straight[done + 3 - rest.len()..], "{layout}");
+        assert_eq!(tensors(there.as_ref()), tensors(whole.as_ref()), "{layout}");
     }
 }
 

@@ -151,8 +151,8 @@ fn ctrl_c_writes_a_checkpoint_and_exits_130() {
     assert_eq!(first["step"].as_u64().unwrap(), stopped + 1);
 }
 
-/// A small GPT in f64, which draws what it drops.
-const GPT: [&str; 20] = [
+/// A small GPT in f64, which draws what it drops; its layers are to be given.
+const GPT: [&str; 18] = [
     "train",
     "gpt",
     "--preset",
@@ -166,14 +166,28 @@ const GPT: [&str; 20] = [
     "--dim",
     "vocab=320",
     "--dim",
-    "layers=2",
-    "--dim",
     "heads=4",
     "--dim",
     "d_head=3",
     "--dim",
     "d_ff=10",
 ];
+
+/// Trains that GPT of so many layers up to a step, on some data in a run's folder: all losses so far, and what the run has saved.
+fn trained_text((data, run): (&str, &str), layers: &str, steps: &str, more: &[&str]) -> Trained {
+    let own = ["--dim", layers, "--data", data, "--run", run, "--no-eval", "--steps", steps, "--seed", "5"];
+    done(&[&GPT[..], &own, more].concat(), run);
+    let losses = losses(Path::new(run)).into_iter().map(|l| l.1).collect();
+    let mut tensors = tensors(Path::new(run));
+    // A bias of all keys changes no softmax: its gradient is nothing but rounding, which Adam makes large.
+    tensors.retain(|path, _| !path.contains("attention.k.b"));
+    Trained { losses, gradient_norm: None, tensors }
+}
+
+/// A copy of a run's folder.
+fn copied(from: &str, to: &str) {
+    assert!(Command::new("cp").args(["-r", from, to]).status().unwrap().success());
+}
 
 /// What is dropped depends on the step and the example alone: a run goes on under any layout, in parts of its batch, or with what
 /// is computed again, as it would have gone on.
@@ -185,17 +199,7 @@ fn a_transformer_that_stops_goes_on_alike_under_other_layouts() {
     let data = path("data");
     let trained = |name: &str, steps: &str, more: &[&str]| {
         let at = path(name);
-        let args =
-            [&GPT[..], &["--data", &data, "--run", &at, "--no-eval", "--steps", steps, "--seed", "5"], more];
-        done(&args.concat(), name);
-        // A bias of all keys changes no softmax: its gradient is nothing but rounding, which Adam makes large.
-        let mut tensors = tensors(Path::new(&at));
-        tensors.retain(|path, _| !path.contains("attention.k.b"));
-        Trained {
-            losses: losses(Path::new(&at)).into_iter().map(|l| l.1).collect(),
-            gradient_norm: None,
-            tensors,
-        }
+        trained_text((&data, &at), "layers=2", steps, more)
     };
     let whole = trained("whole", "6", &[]);
     assert_eq!(whole.losses.len(), 6);
@@ -218,8 +222,7 @@ fn a_transformer_that_stops_goes_on_alike_under_other_layouts() {
     .enumerate()
     {
         let name = format!("other-{i}");
-        let copied = Command::new("cp").args(["-r", &path("first"), &path(&name)]).status().unwrap();
-        assert!(copied.success());
+        copied(&path("first"), &path(&name));
         let rest = trained(&name, "6", &["--mesh", mesh, "--layout", layout, "--resume"]);
         agrees_within(&whole, &rest, layout, [1e-11, 1e-8]);
     }
@@ -236,13 +239,51 @@ fn a_transformer_that_stops_goes_on_alike_under_other_layouts() {
     .enumerate()
     {
         let name = format!("after-{i}");
-        let copied = Command::new("cp").args(["-r", &path("staged"), &path(&name)]).status().unwrap();
-        assert!(copied.success());
+        copied(&path("staged"), &path(&name));
         let rest = trained(&name, "6", &["--mesh", mesh, "--layout", layout, "--resume"]);
         agrees_within(&whole, &rest, layout, [1e-11, 1e-8]);
     }
     // Alike on its own layout, to the bit.
     assert_eq!(trained("first", "6", &["--resume"]), whole);
+}
+
+/// One run goes on in more stages and in fewer, in chunks, in stages of other lengths, without stages and in stages again: each part of it from
+/// what the one before has saved. Where the stages stay, every bit does.
+#[test]
+fn stages_that_stop_go_on_in_other_stages() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let data = path("data");
+    let trained = |name: &str, steps: usize, more: &[&str]| {
+        trained_text((&data, &path(name)), "layers=6", &steps.to_string(), more)
+    };
+    let parts = [
+        ("pipe=2", "layers -> pipe; microbatches 3"),
+        ("pipe=4", "layers -> pipe; microbatches 6; stages 2, 1, 1, 2"),
+        ("pipe=2", "layers -> pipe; microbatches 3; chunks 2"),
+        ("data=2", "batch -> data; params: * -> data"),
+        ("pipe=3", "layers -> pipe; microbatches 2; stages 1, 0, 5; schedule zb_h1"),
+        ("data=2,pipe=2", "batch -> data; layers -> pipe; microbatches 3; chunks 3; moments: * -> data"),
+        ("data=3", "zero3"),
+    ];
+    let mut last = None;
+    for (at, (mesh, layout)) in parts.into_iter().enumerate() {
+        let on = ["--mesh", mesh, "--layout", layout, "--resume"];
+        // Nothing is there for the first part to go on from.
+        let first = &on[..if at == 0 { 4 } else { 5 }];
+        if at > 0 {
+            copied(&path("moved"), &path("straight"));
+        }
+        let straight = trained("straight", 2 * at + 2, first);
+        trained("moved", 2 * at + 1, first);
+        let moved = trained("moved", 2 * at + 2, &on);
+        assert_eq!(moved, straight, "{layout}");
+        std::fs::remove_dir_all(path("straight")).unwrap();
+        last = Some(moved);
+    }
+    let whole = trained("whole", 2 * parts.len(), &[]);
+    agrees_within(&whole, &last.unwrap(), "moved", [1e-11, 1e-8]);
 }
 
 #[test]
@@ -252,20 +293,10 @@ fn a_transformer_that_is_killed_goes_on_with_the_same_bits() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let data = path("data");
     let of = |run: &str, (mesh, layout): (&str, &str)| -> Vec<String> {
-        let more = [
-            "--data",
-            &data,
-            "--run",
-            run,
-            "--no-eval",
-            "--steps",
-            "40",
-            "--seed",
-            "5",
-            "--checkpoint-every",
-        ];
-        let last = ["1", "--mesh", mesh, "--layout", layout, "--format", "json"];
-        [&GPT[..], &more, &last].concat().into_iter().map(String::from).collect()
+        let more = ["--dim", "layers=2", "--data", &data, "--run", run, "--no-eval", "--steps", "40"];
+        let last = ["--seed", "5", "--checkpoint-every", "1", "--mesh", mesh, "--layout", layout];
+        let all = [&GPT[..], &more, &last, &["--format", "json"]].concat();
+        all.into_iter().map(String::from).collect()
     };
     for (i, on) in [
         ("data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; recompute layers.*; microbatches 2"),
@@ -281,10 +312,18 @@ fn a_transformer_that_is_killed_goes_on_with_the_same_bits() {
         let args = of(&broken, on);
         let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
         surely_killed(&args, &broken, 1 + Numbers(std::process::id().into()).below(20));
+        let moved = path(&format!("moved-{i}"));
+        copied(&broken, &moved);
         args.push("--resume");
         done(&args, "killed");
         assert_eq!(losses(Path::new(&broken)), losses(Path::new(&whole)), "{on:?}");
         assert_eq!(tensors(Path::new(&broken)), tensors(Path::new(&whole)), "{on:?}");
+        // In other stages, or without any, nothing but rounding changes.
+        let elsewhere = ["data=3", "pipe=2", "data=2"][i];
+        let layout = ["zero3", "layers -> pipe; microbatches 2; chunks 2; stages 0, 1, 1, 0", "zero3"][i];
+        let of = |run: &str, more: &[&str]| trained_text((&data, run), "layers=2", "40", more);
+        let rest = of(&moved, &["--mesh", elsewhere, "--layout", layout, "--resume"]);
+        agrees_within(&of(&whole, &["--resume"]), &rest, layout, [1e-11, 1e-8]);
     }
 }
 
