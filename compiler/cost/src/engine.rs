@@ -101,9 +101,11 @@ impl Default for EngineFacts {
 const CAPABILITY: (u32, u32) = (9, 0);
 
 impl EngineKind {
-    /// The engine of a kind of device.
+    /// The engine that a machine was measured with, or that of its kind of device.
     pub fn of(machine: &Machine) -> EngineKind {
+        let measured = machine.calibration.as_ref().and_then(|c| c.engine.as_deref());
         match machine.device.kind {
+            DeviceKind::Cpu if measured == Some(EngineKind::Mpi.name()) => EngineKind::Mpi,
             DeviceKind::Cpu => EngineKind::Threads,
             DeviceKind::Gpu => EngineKind::Cuda,
         }
@@ -133,6 +135,32 @@ impl EngineKind {
             EngineKind::Mpi => "mpi",
             EngineKind::Cuda => "cuda",
             EngineKind::Foreign(_) => "foreign",
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::machine::Calibration;
+    use crate::shipped::find;
+
+    #[test]
+    fn a_machine_has_the_engine_that_was_measured() {
+        let mut cpu = Machine::read(find("cpu").unwrap()).unwrap();
+        assert_eq!(EngineKind::of(&cpu), EngineKind::Threads);
+        let measured = |engine: Option<&str>| Calibration {
+            date: String::new(),
+            on: String::new(),
+            engine: engine.map(String::from),
+            plans: 1,
+            mean_error: 0.0,
+            max_error: 0.0,
+        };
+        for (engine, of) in [(None, EngineKind::Threads), (Some("mpi"), EngineKind::Mpi)] {
+            cpu.calibration = Some(measured(engine));
+            assert_eq!(EngineKind::of(&cpu), of);
         }
     }
 }

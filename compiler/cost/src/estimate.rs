@@ -296,7 +296,7 @@ impl<'a> PlanOnDevice<'a> {
         Ok(Estimate {
             devices,
             seconds,
-            error: error(asked.machine, &breakdown),
+            error: error(asked.machine, &asked.engine, &breakdown),
             hidden: named(plan, &spent.hidden),
             memory: match held {
                 Some(held) => held_memory(&held, asked.machine),
@@ -389,10 +389,15 @@ fn breakdown(plan: &Plan, spent: &Spent, bubble: f64, straggler: f64) -> Breakdo
     }
 }
 
-/// Relative error of a time: those of the families, each by its part of the time.
-fn error(machine: &Machine, breakdown: &Breakdown) -> f64 {
+/// Relative error of a time: those of the families, each by its part of the time. Nothing has measured the collectives of another engine
+/// than the one that was calibrated.
+fn error(machine: &Machine, engine: &EngineKind, breakdown: &Breakdown) -> f64 {
     let Some(calibration) = &machine.calibration else { return UNCALIBRATED };
-    let of = |family: &str| machine.errors.get(family).copied().unwrap_or(calibration.mean_error);
+    let other = calibration.engine.as_deref().is_some_and(|measured| measured != engine.name());
+    let of = |family: &str| match machine.error(family) {
+        error if other && family == "collective" => error.max(UNCALIBRATED),
+        error => error,
+    };
     let exposed: f64 = breakdown.exposed.values().sum();
     let parts = [
         (breakdown.matmul, "matmul"),

@@ -147,7 +147,8 @@ pub(crate) fn devices_of(
         CollectivesChoice::Staged => DeviceCollectives::Staged,
     };
     let gpus = if chosen == DeviceChoice::Cuda { shared_gpus() } else { None };
-    let devices = Devices { processes, timeouts, device, gpus, collectives, libraries: nvidia(), asked };
+    let devices =
+        Devices { processes, timeouts, device, gpus, collectives, libraries: nvidia(), beside: false, asked };
     Ok((devices, recorded))
 }
 
@@ -278,10 +279,19 @@ pub(crate) fn without_mpi(launched: Option<&Launched>) -> Failure {
 
 /// Checks that a project's mesh has as many devices as the processes have.
 pub(crate) fn fits(project: &Project, console: &mut Console, sources: &Sources) -> Result<(), Stop> {
-    let processes = console.processes().clone();
-    let mesh = &project.layout.mesh;
-    let Some(ranks) = processes.devices().filter(|n| *n != mesh.devices()) else { return Ok(()) };
     let example = project.example_dim().map_or("batch", |d| d.1);
+    mesh_fits(&project.layout.mesh, example, console, sources)
+}
+
+/// Checks that a mesh has as many devices as the processes have; `example` is a dim that may be split over them.
+pub(crate) fn mesh_fits(
+    mesh: &Mesh,
+    example: &str,
+    console: &mut Console,
+    sources: &Sources,
+) -> Result<(), Stop> {
+    let processes = console.processes().clone();
+    let Some(ranks) = processes.devices().filter(|n| *n != mesh.devices()) else { return Ok(()) };
     let failure = Err(misfit(mesh, processes.count(), ranks, example).into());
     agree_on_result(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
 }

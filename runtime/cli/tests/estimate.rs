@@ -384,3 +384,33 @@ fn an_estimated_timeline_is_a_trace() {
     assert!((end / 1e6 / seconds - 1.0).abs() < 0.05, "{end} microseconds of {seconds} seconds");
     assert!(events.iter().any(|e| e["cat"] == "in flight"), "no collective in flight");
 }
+
+/// A file knows the engine that was measured. Nothing has measured the collectives of another one.
+#[test]
+fn an_engine_that_was_not_measured_has_a_wider_band() {
+    let at = folder("engine-of-a-machine");
+    let (_, cpu, _) = run(&["machines", "cpu"]);
+    let measured = "[errors]\nmatmul = 0.02\n[calibration]\ndate = \"2026-11-29\"\non = \"four ranks\"\nengine = \"mpi\"\nplans = 3\nmean_error = 0.02\nmax_error = 0.02\n";
+    std::fs::write(at.join("ranks.toml"), cpu + "\n" + measured).unwrap();
+    let of = |more: &[&str]| {
+        let asked = ["estimate", "mlp", "--layout", "dp", "--mesh", "4", "--machine", "ranks.toml"];
+        let (code, out, err) = run_in(&at, &[&asked[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    let own = of(&[]);
+    assert!(
+        own.contains("with mpi") && own.contains("+- 2 % (calibrated on four ranks with mpi, 3 plans)"),
+        "{own}"
+    );
+    let error = |engine: &str| {
+        let found: Value = serde_json::from_str(&of(&["--engine", engine, "--format", "json"])).unwrap();
+        found["error"].as_f64().unwrap()
+    };
+    assert!(
+        (error("mpi") - 0.02).abs() < 1e-9 && error("threads") > 0.021,
+        "{} {}",
+        error("mpi"),
+        error("threads")
+    );
+}

@@ -23,7 +23,7 @@ pub use backend::Memory;
 pub use clock::process_cpu_time;
 pub use cluster::{
     About, Cluster, ClusterOptions, DeviceCollectives, DeviceKind, GpuShare, LaunchedStep, Platform,
-    Processes, Provider, StepReport,
+    ProcessHome, Processes, Provider, StepReport,
 };
 pub use engine::interpreter::opaque;
 pub use engine::place::place;

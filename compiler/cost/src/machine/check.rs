@@ -11,6 +11,9 @@ use std::borrow::Cow;
 /// Dtypes of matrix products.
 const DTYPES: [&str; 7] = ["f64", "f32", "tf32", "bf16", "f16", "fp8", "fp4"];
 
+/// Engines that `calibrate` measures.
+const ENGINES: [&str; 3] = ["threads", "mpi", "cuda"];
+
 /// Collectives that every level has lines for: all members send and receive all, or a piece for each.
 fn has_lines(kind: &CollectiveKind) -> bool {
     let traffic = kind.traffic();
@@ -141,6 +144,10 @@ pub(super) fn check(machine: &Machine) -> Checked {
     }
     if let Some(c) = &machine.calibration {
         let table = root.key("calibration");
+        if let Some(engine) = c.engine.as_deref().filter(|e| !ENGINES.contains(e)) {
+            let known = ENGINES.join(", ");
+            return Err(table.key("engine").wrong(format!("is `{engine}`; one of {known} is expected")));
+        }
         table.at_least("plans", c.plans as usize, 1)?;
         table.not_negative("mean_error", c.mean_error)?;
         let expected = format!("at least the mean, {},", number(c.mean_error));

@@ -195,6 +195,9 @@ pub struct Calibration {
     pub date: String,
     /// Where: the machine, or the published runs.
     pub on: String,
+    /// The engine that was measured: `threads`, `mpi` or `cuda`; none of published runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
     /// Number of plans or published runs that were compared.
     pub plans: u32,
     /// Mean relative error of their times.

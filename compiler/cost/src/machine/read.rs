@@ -152,6 +152,11 @@ pub(crate) mod tests {
             "matmul = 0.1",
             "`errors.matmul`: is 0.1; below 0.15, a `[calibration]` has to say where it was measured",
         ),
+        (
+            "[errors]",
+            "[calibration]\ndate = \"\"\non = \"\"\nengine = \"mpy\"\nplans = 1\nmean_error = 0\nmax_error = 0\n[errors]",
+            "`calibration.engine`: is `mpy`; one of threads, mpi, cuda is expected",
+        ),
         ("name = \"rail\"", "name = \"link\"", "`tier.link`: two levels have this name"),
     ];
 

@@ -11,14 +11,16 @@ Examples:
   meshwright calibrate
   meshwright calibrate --mesh r=2,c=2 --minutes 5 --name 'my laptop' --output laptop.machine.toml
   meshwright calibrate --check laptop.machine.toml
+  mpirun -n 4 meshwright calibrate --mesh all=4 --output ranks.machine.toml
   meshwright estimate mlp --layout dp --mesh 4 --machine laptop.machine.toml
 
-Devices are threads of this process. Kernels, collectives and whole training steps are timed, and the numbers of a machine file are set so
-that estimates give these times; plans of shipped models say how far estimates are off. Nothing else should run meanwhile.")]
+Devices are threads of this process, or processes that a launcher started. Kernels, collectives and whole training steps are timed, and the
+numbers of a machine file are set so that estimates give these times; plans of shipped models say how far estimates are off. Nothing else
+should run meanwhile.")]
 pub(crate) struct CalibrateArgs {
-    /// The mesh on which plans run, and whose groups communicate.
-    #[arg(long, value_name = "AXES", default_value = "all=4")]
-    pub(crate) mesh: String,
+    /// The mesh on which plans run, and whose groups communicate [default: all=4, or all processes]
+    #[arg(long, value_name = "AXES")]
+    pub(crate) mesh: Option<String>,
     /// About how long it may take; at least some twenty seconds.
     #[arg(long, value_name = "MINUTES", default_value = "3", value_parser = value_parsers::minutes)]
     pub(crate) minutes: f64,

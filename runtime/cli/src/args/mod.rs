@@ -267,7 +267,7 @@ pub(crate) enum CollectivesChoice {
     Staged,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DevicesArgs {
     /// Where to compute [default: cpu, or that of the run]

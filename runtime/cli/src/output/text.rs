@@ -64,7 +64,10 @@ pub(crate) fn step_time(s: f64) -> String {
 /// The band of a time, with its reason: `+- 6 % (calibrated on this machine, 14 plans)`.
 pub(crate) fn band(machine: &Machine, error: f64) -> String {
     let reason = match &machine.calibration {
-        Some(c) => format!("calibrated on {}, {}", c.on, counted(u64::from(c.plans), "plan")),
+        Some(c) => {
+            let engine = c.engine.as_ref().map_or(String::new(), |engine| format!(" with {engine}"));
+            format!("calibrated on {}{engine}, {}", c.on, counted(u64::from(c.plans), "plan"))
+        }
         None => "data sheets, not calibrated".into(),
     };
     format!("+- {:.0} % ({reason})", 100.0 * error)

@@ -81,7 +81,7 @@ struct Storage<T> {
 }
 
 impl<T: Pattern> Storage<T> {
-    fn new(transport: &impl Transport, len: usize) -> Result<Self, CommError> {
+    fn new(transport: &(impl Transport + ?Sized), len: usize) -> Result<Self, CommError> {
         let there = if len > 0 { transport.allocate(len, T::DTYPE)? } else { None };
         Ok(Storage { there, elements: vec![T::of(0); len] })
     }
@@ -126,7 +126,11 @@ struct Bench<'a, T> {
 }
 
 impl<'a, T: Pattern> Bench<'a, T> {
-    fn new(transport: &impl Transport, group: &Group, job: &'a BenchJob) -> Result<Self, CommError> {
+    fn new(
+        transport: &(impl Transport + ?Sized),
+        group: &Group,
+        job: &'a BenchJob,
+    ) -> Result<Self, CommError> {
         let (here, members, traffic) = (group.position(), group.size(), job.kind.traffic());
         let all = job.elements(members);
         let piece = all / members;
@@ -209,7 +213,7 @@ impl<'a, T: Pattern> Bench<'a, T> {
 }
 
 /// Warms up, times, checks.
-pub(super) fn measure<T: Pattern, U: Transport>(
+pub(super) fn measure<T: Pattern, U: Transport + ?Sized>(
     transport: &mut U,
     group: &Group,
     job: &BenchJob,

@@ -202,11 +202,11 @@ pub fn run_over<T: Transport>(
 /// # Errors
 ///
 /// The first error on this device.
-pub fn run_end<T: Transport>(
-    transport: T,
+pub fn run_end<T: Transport + ?Sized>(
+    transport: &mut T,
     jobs: &[BenchJob],
     each: impl FnMut(Measured) -> bool,
-) -> Result<T, CommError> {
+) -> Result<(), CommError> {
     let groups = BenchGroups::world(transport.size());
     run_end_over(transport, &groups, jobs, each)
 }
@@ -216,27 +216,27 @@ pub fn run_end<T: Transport>(
 /// # Errors
 ///
 /// Those of [`run_end`].
-pub fn run_end_over<T: Transport>(
-    mut transport: T,
+pub fn run_end_over<T: Transport + ?Sized>(
+    transport: &mut T,
     groups: &BenchGroups,
     jobs: &[BenchJob],
     mut each: impl FnMut(Measured) -> bool,
-) -> Result<T, CommError> {
+) -> Result<(), CommError> {
     let mut sequence = 0;
     for job in jobs {
-        let sample = one(&mut transport, groups, job, &mut sequence)?;
-        let samples = gathered(&mut transport, &sample, &mut sequence)?;
+        let sample = one(transport, groups, job, &mut sequence)?;
+        let samples = gathered(transport, &sample, &mut sequence)?;
         if transport.rank() == 0 && !each(Measured::new(*job, groups, &samples)) {
             transport.abort("nobody wants to know more");
             break;
         }
     }
-    Ok(transport)
+    Ok(())
 }
 
 /// The samples of all devices.
-fn gathered(
-    transport: &mut impl Transport,
+fn gathered<T: Transport + ?Sized>(
+    transport: &mut T,
     sample: &Timings,
     sequence: &mut u64,
 ) -> Result<Vec<Timings>, CommError> {
@@ -246,7 +246,7 @@ fn gathered(
     transport.gather_values(&group, &tag, sample)
 }
 
-fn one<T: Transport>(
+fn one<T: Transport + ?Sized>(
     transport: &mut T,
     groups: &BenchGroups,
     job: &BenchJob,

@@ -93,13 +93,13 @@ fn groups_side_by_side_are_measured_each_by_itself() {
             true
         })
         .unwrap();
-        let apart = super::on_all(6, Timeouts::for_tests(), |t| {
+        let apart = super::on_all(6, Timeouts::for_tests(), |mut t| {
             let mut found = vec![];
-            run_end_over(t, &groups, &jobs, |m| {
+            run_end_over(&mut t, &groups, &jobs, |m| {
                 found.push(m);
                 true
             })
-            .map(|_| found)
+            .map(|()| found)
         });
         let apart = apart.into_iter().flat_map(Result::unwrap);
         for m in found.into_iter().chain(apart) {
@@ -145,10 +145,10 @@ fn ends_measured_apart_give_what_a_world_gives() {
         job(CollectiveKind::AllReduce, Monoid::Sum, DType::F32, 4096),
         job(CollectiveKind::Permute, Monoid::Sum, DType::U8, 99),
     ];
-    let found = super::on_all(3, Timeouts::for_tests(), |t| {
+    let found = super::on_all(3, Timeouts::for_tests(), |mut t| {
         let mut found = Vec::new();
         let rank = t.rank();
-        run_end(t, &jobs, |m| {
+        run_end(&mut t, &jobs, |m| {
             found.push((m.job, m.members, m.elements, m.wrong, m.median > millis(0)));
             true
         })

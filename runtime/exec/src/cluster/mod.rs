@@ -20,7 +20,7 @@ mod shared_end;
 mod states;
 
 pub use devices::{DeviceCollectives, DeviceKind, Platform};
-pub use processes::{About, Processes};
+pub use processes::{About, ProcessHome, Processes};
 pub use runs::{LaunchedStep, Provider, StepReport};
 
 use crate::backend::Memory;
@@ -57,6 +57,8 @@ pub struct ClusterOptions {
     pub collectives: DeviceCollectives,
     /// Paths of NVIDIA's libraries.
     pub libraries: Paths,
+    /// Whether other clusters may have the only device of this process too: whoever started them runs them one after the other.
+    pub beside: bool,
 }
 
 impl ClusterOptions {
@@ -69,6 +71,7 @@ impl ClusterOptions {
             gpus: None,
             collectives: DeviceCollectives::default(),
             libraries: Paths::default(),
+            beside: false,
         }
     }
 }
@@ -155,7 +158,7 @@ impl Cluster {
         options: &ClusterOptions,
     ) -> Result<Cluster, ExecError> {
         let failed = |message: String| ExecError::Start { rank: processes.rank(), message };
-        match (processes.devices(), processes.take_ends()) {
+        match (processes.devices(), processes.take_ends(options.beside)) {
             (None, _) => Cluster::threads(mesh, options),
             (Some(n), _) if n != mesh.devices() => {
                 Err(failed(format!("the mesh has {} devices, the processes have {n}", mesh.devices())))

@@ -42,8 +42,8 @@ pub struct Processes {
     ends: Mutex<DeviceEnds>,
     /// The devices of each process.
     ranks: Vec<Range<usize>>,
-    /// Number of processes on this one's cores, itself included.
-    neighbors: usize,
+    /// Where each process is.
+    homes: Vec<ProcessHome>,
     agreed_to_end: AtomicBool,
     first_step_done: AtomicBool,
 }
@@ -52,8 +52,8 @@ pub struct Processes {
 enum DeviceEnds {
     /// Until a cluster takes them.
     Own(Option<Vec<Box<dyn Transport>>>),
-    /// That of the only device, for one cluster after the other; none while one has it.
-    Shared(Box<dyn Fn() -> Option<Box<dyn Transport>> + Send>),
+    /// That of the only device, for one cluster after the other; none while one has it, unless it may be beside others.
+    Shared(Box<dyn Fn(bool) -> Option<Box<dyn Transport>> + Send>),
 }
 
 struct Wire {
@@ -77,7 +77,8 @@ impl fmt::Debug for Processes {
     }
 }
 
-/// The longest time between two heartbeats of a process that the others wait for.
+/// The times after which a process that the others wait for sends its first heartbeat, and each later one at the latest.
+const FIRST_HEARTBEAT: Duration = Duration::from_millis(20);
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
 /// Self-description of a process.
@@ -85,8 +86,23 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 struct Introduction {
     /// Its devices; none if they are not contiguous.
     devices: Range<usize>,
-    /// The cores that it may use, and their machine: processes with the same text share them.
-    cores: String,
+    home: ProcessHome,
+}
+
+/// Where a process is: those with equal homes share their cores.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessHome {
+    /// Name of its host.
+    pub host: String,
+    /// The cores that it may use there, as the system lists them: `0-3,8`.
+    pub cores: String,
+}
+
+impl ProcessHome {
+    /// That of this process.
+    pub fn here() -> ProcessHome {
+        ProcessHome { host: read("/proc/sys/kernel/hostname").trim().into(), cores: allowed_cores() }
+    }
 }
 
 impl Processes {
@@ -96,7 +112,7 @@ impl Processes {
             wire: None,
             ends: Mutex::new(DeviceEnds::Own(None)),
             ranks: vec![],
-            neighbors: 1,
+            homes: vec![],
             agreed_to_end: AtomicBool::new(false),
             first_step_done: AtomicBool::new(false),
         }
@@ -130,16 +146,15 @@ impl Processes {
             wire: Some(wire),
             ends: Mutex::new(DeviceEnds::Own(Some(ends))),
             ranks: vec![],
-            neighbors: 1,
+            homes: vec![],
             agreed_to_end: AtomicBool::new(false),
             first_step_done: AtomicBool::new(false),
         };
         let devices = if contiguous { first..first + devices } else { first..first };
-        let cores = format!("{} {}", read("/proc/sys/kernel/hostname").trim(), allowed_cores());
-        let mine = Introduction { devices, cores };
+        let mine = Introduction { devices, home: ProcessHome::here() };
         let all = processes.gather("the devices of each process".into(), &mine)?;
-        processes.neighbors = all.iter().filter(|other| other.cores == mine.cores).count().max(1);
-        for Introduction { devices, .. } in all {
+        for Introduction { devices, home } in all {
+            processes.homes.push(home);
             let next = processes.ranks.last().map_or(0, |ranks| ranks.end);
             if devices.start != next || devices.is_empty() {
                 let problem = "the devices of the processes are not numbered one after the other".to_string();
@@ -198,14 +213,21 @@ impl Processes {
 
     /// Number of processes on this one's cores, itself included.
     pub fn neighbors(&self) -> usize {
-        self.neighbors
+        let mine = self.homes.get(self.position());
+        self.homes.iter().filter(|other| Some(*other) == mine).count().max(1)
     }
 
-    /// This process's ends of the transport of devices: of several devices once, that of one while no other cluster has it.
-    pub(crate) fn take_ends(&self) -> Option<Vec<Box<dyn Transport>>> {
+    /// Where each process is, in their order; none for [`Processes::alone`].
+    pub fn homes(&self) -> &[ProcessHome] {
+        &self.homes
+    }
+
+    /// This process's ends of the transport of devices: of several devices once, that of one while no other cluster has it, or
+    /// `beside` others, whose calls are then made one after the other, in the same order on all processes.
+    pub fn take_ends(&self, beside: bool) -> Option<Vec<Box<dyn Transport>>> {
         match &mut *self.ends.lock().unwrap_or_else(PoisonError::into_inner) {
             DeviceEnds::Own(ends) => ends.take(),
-            DeviceEnds::Shared(lent) => lent().map(|end| vec![end]),
+            DeviceEnds::Shared(lent) => lent(beside).map(|end| vec![end]),
         }
     }
 
@@ -386,8 +408,17 @@ impl Processes {
             });
             told.unwrap_or(Ok(())).map(|()| truth[0] != 0)
         };
+        let mut pause = FIRST_HEARTBEAT;
+        let mut next = || {
+            let now = pause;
+            pause = (now * 2).min(HEARTBEAT);
+            now
+        };
         if !self.is_first() {
-            while heartbeat(false)? {}
+            while heartbeat(false)? {
+                // Who waits for a message polls for it. Until the next is due, the core is for the first process.
+                std::thread::sleep(next() * 7 / 8);
+            }
             return Ok(None);
         }
         std::thread::scope(|scope| {
@@ -398,10 +429,8 @@ impl Processes {
                 let _ = done.send(());
                 value
             });
-            let mut pause = Duration::from_millis(20);
-            while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(pause) {
+            while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(next()) {
                 heartbeat(true)?;
-                pause = (pause * 2).min(HEARTBEAT);
             }
             match worker.join() {
                 Ok(value) => {

@@ -21,12 +21,12 @@ pub(crate) fn shared<T: Transport>(end: T) -> (SharedEnd<T>, SharedEnd<T>) {
 }
 
 impl<T: Transport + 'static> SharedEnd<T> {
-    /// Gives shares for a device like this one: one at a time, and none while this one is there.
-    pub(crate) fn lent(&self) -> impl Fn() -> Option<Box<dyn Transport>> + Send + use<T> {
+    /// Gives shares for a device like this one: one at a time, and none while this one is there, unless they may be beside others.
+    pub(crate) fn lent(&self) -> impl Fn(bool) -> Option<Box<dyn Transport>> + Send + use<T> {
         let (end, rank, size, aborter) = (self.end.clone(), self.rank, self.size, self.aborter.clone());
-        move || {
+        move |beside| {
             // The share of the process, and the one from which these come.
-            let free = Arc::strong_count(&end) <= 2;
+            let free = beside || Arc::strong_count(&end) <= 2;
             let share = || SharedEnd { end: end.clone(), rank, size, aborter: aborter.clone() };
             free.then(|| Box::new(share()) as Box<dyn Transport>)
         }
@@ -79,9 +79,10 @@ mod tests {
         let end = World::new(1, Timeouts::default()).remove(0);
         let processes = Processes::of_one_device_each(end).unwrap();
         for _ in 0..3 {
-            let ends = processes.take_ends().unwrap();
+            let ends = processes.take_ends(false).unwrap();
             assert_eq!(ends.len(), 1);
-            assert!(processes.take_ends().is_none(), "two have it");
+            assert!(processes.take_ends(false).is_none(), "two have it");
+            assert!(processes.take_ends(true).is_some(), "two may have it that know of each other");
         }
     }
 }

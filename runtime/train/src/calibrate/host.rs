@@ -1,5 +1,6 @@
 //! This host, as a machine file describes it before anything is measured, and what says that the rest was.
 
+use super::ranks::Ranks;
 use crate::estimates::machine;
 use meshwright_cost::machine::{Machine, NumberSource, Tier};
 use meshwright_files::Checked;
@@ -21,11 +22,12 @@ pub(super) fn described(cores: usize) -> String {
 }
 
 /// A machine with this host's cores and memory, and numbers of the shipped file until they are measured.
-pub(super) fn machine_of_host(name: Option<&str>, cores: usize) -> Checked<Machine> {
+pub(super) fn machine_of_host(name: Option<&str>, ranks: &Ranks) -> Checked<Machine> {
     let mut of = machine(BASE, &[])?;
-    of.device.name = described(cores);
-    of.name = name.map_or_else(|| of.device.name.clone(), String::from);
-    of.device.units = cores as u32;
+    of.device.name = described(ranks.cores);
+    let hosts = if ranks.hosts > 1 { format!("{} hosts, each of ", ranks.hosts) } else { String::new() };
+    of.name = name.map_or_else(|| hosts + &of.device.name, String::from);
+    of.device.units = ranks.cores as u32;
     if let Some(bytes) = total_bytes() {
         of.device.memory = bytes as f64;
     }
@@ -47,8 +49,9 @@ pub(super) fn rounded(of: &Machine) -> Machine {
     value.try_into().unwrap_or_else(|_| of.clone())
 }
 
-/// Says of each number that it was measured, and when, or that it is the shipped file's.
-pub(super) fn name_sources(of: &mut Machine, date: &str, collectives: bool) {
+/// Says of each number that it was measured, when, and by which engine, or that it is the shipped file's. Collectives were measured among
+/// `members` devices at most.
+pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: usize) {
     let measured = format!("measured on {date} by `meshwright calibrate` on {}", of.device.name);
     let all = |what: &str| Some(NumberSource::All(format!("{measured}: {what}")));
     let shipped = |what: &str| format!("assumed: as in the shipped file `{BASE}`{what}");
@@ -80,7 +83,7 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, collectives: bool) {
     d.source = by_key(&[
         ("memory", "the host's /proc/meminfo".into()),
         ("reserve", shipped("")),
-        ("units", "the cores that this process may use".into()),
+        ("units", "the cores that the processes on a host may use".into()),
         (
             "kernel",
             told("steps on a few elements, one core at work", &|base| base.device.kernel == device.kernel),
@@ -110,18 +113,22 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, collectives: bool) {
         let of = told("64 to 512 keys of 64 elements, 128 and 256 of 32, and with dropout", &same);
         rates.source = Some(NumberSource::All(of));
     }
-    match tiers.first_mut() {
-        Some(tier) if collectives => sources_of_tier(tier, &measured, &shipped("")),
-        Some(tier) => tier.source = Some(NumberSource::All(shipped(""))),
-        None => {}
+    let mut below = 1;
+    for tier in tiers {
+        // Groups that a level below connects tell nothing of it.
+        match members > below {
+            true => sources_of_tier(tier, &format!("{measured} ({engine})")),
+            false => tier.source = Some(NumberSource::All(shipped(""))),
+        }
+        below = tier.size;
     }
 }
 
-fn sources_of_tier(tier: &mut Tier, measured: &str, shipped: &str) {
+fn sources_of_tier(tier: &mut Tier, measured: &str) {
     let lines = format!("{measured}: fitted on the benchmark of collectives");
     let keys = [
-        ("size", "devices are threads: as many as anybody starts"),
-        ("hop", shipped),
+        ("size", "the devices of a host, or as many as anybody starts"),
+        ("hop", "none: the latency of a line has it"),
         ("p2p", lines.as_str()),
         ("p2p_latency", lines.as_str()),
         ("units", "a device that communicates does nothing else"),
@@ -146,12 +153,12 @@ mod tests {
     /// Where a probe was left out, or told nothing, the number is still that of the shipped file.
     #[test]
     fn a_number_that_no_probe_told_is_that_of_the_shipped_file() {
-        let shipped = machine_of_host(Some("Here"), 2).unwrap();
-        let named = |change: &dyn Fn(&mut Machine), collectives| {
+        let shipped = machine_of_host(Some("Here"), &Ranks { in_host: 4, hosts: 1, cores: 2 }).unwrap();
+        let named = |change: &dyn Fn(&mut Machine), members| {
             let mut of = shipped.clone();
             change(&mut of);
             let mut of = rounded(&of);
-            name_sources(&mut of, "2026-01-01", collectives);
+            name_sources(&mut of, "2026-01-01", "mpi", members);
             let d = &of.device;
             let attention = d.attention.values().next().unwrap();
             [
@@ -162,7 +169,7 @@ mod tests {
                 said(of.tier[0].source.as_ref(), "line"),
             ]
         };
-        let none = named(&|_| {}, false);
+        let none = named(&|_| {}, 0);
         for (at, source) in none.iter().enumerate() {
             let shipped = source.starts_with("assumed: as in the shipped file") || at == 1;
             assert!(shipped && source.contains("as in the shipped file `cpu`"), "{source}");
@@ -174,15 +181,16 @@ mod tests {
                 m.device.stream.rates[0].1 *= 2.0;
                 m.device.attention.values_mut().for_each(|a| a.forward.0 *= 2.0);
             },
-            true,
+            4,
         );
         for source in &all {
             assert!(source.starts_with("measured on 2026-01-01 by `meshwright calibrate`"), "{source}");
             assert!(!source.contains("shipped"), "{source}");
         }
+        assert!(all[4].contains("(mpi)"), "{}", all[4]);
         // One function of six.
         let root = |m: &mut Machine| m.device.scalar.extend([("root".to_string(), 1e-9)]);
-        let [_, scalar, ..] = named(&root, true);
+        let [_, scalar, ..] = named(&root, 4);
         assert!(scalar.contains("but ") && !scalar.contains("root") && scalar.contains("power"), "{scalar}");
     }
 }

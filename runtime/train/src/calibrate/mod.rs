@@ -9,15 +9,20 @@ mod host;
 mod network;
 mod plans;
 mod probes;
+mod ranks;
 mod rounds;
 
+use crate::devices::Devices;
+use crate::devices::consensus::{abort_on_error, agree_on_result};
 use crate::failure::Failure;
 use meshwright_cost::machine::{Calibration, Machine};
 use meshwright_diag::{Diagnostic, codes};
+use meshwright_exec::Processes;
 use meshwright_plan::Mesh;
 pub use plans::{CalibratedPlan, CalibrationErrors};
-use plans::{MeasuredPlan, errors, started, sustain};
-use probes::{probes, shared};
+use plans::{MeasuredPlan, cases, errors, sustain};
+use probes::{probes, shared, shared_length};
+use ranks::Ranks;
 use rounds::{Timed, in_turns};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,16 +30,18 @@ use std::time::Duration;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct CalibrateOptions {
-    /// The mesh whose groups communicate, and that plans run on.
+    /// The mesh whose groups communicate, and that plans run on. Of several processes each is a device of it.
     pub mesh: Mesh,
     /// About how long it may take. What has to be measured at least takes some twenty seconds on idle cores.
     pub time: Duration,
     /// Name of the machine, where it is not to be that of the host.
     pub name: Option<String>,
+    /// The devices. All processes take part; what one device does alone, the first does.
+    pub devices: Devices,
 }
 
 /// Is told what is measured: the part of the calibration, and what of it.
-pub type CalibrationWatcher<'a> = dyn FnMut(&str, &str) + 'a;
+pub type CalibrationWatcher<'a> = dyn FnMut(&str, &str) + Send + 'a;
 
 /// A machine that was measured.
 #[derive(Clone, Debug)]
@@ -56,45 +63,78 @@ const SHORT: Duration = Duration::from_secs(60);
 /// Parts of the time for probes and for plans.
 const SHARES: (f64, f64) = (0.45, 0.35);
 
-/// Measures this host, and how well estimates with what was measured predict plans.
+/// Measures this host, and how well estimates with what was measured predict plans. Of several processes the first has the result.
 ///
 /// # Errors
 /// Where a program does not run, or a collective gives wrong elements.
 pub fn calibrate(
     options: &CalibrateOptions,
     watch: &mut CalibrationWatcher<'_>,
-) -> Result<Calibrated, Failure> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+) -> Result<Option<Calibrated>, Failure> {
+    abort_on_error(&options.devices.processes, measured(options, watch))
+}
+
+fn measured(
+    options: &CalibrateOptions,
+    watch: &mut CalibrationWatcher<'_>,
+) -> Result<Option<Calibrated>, Failure> {
+    let processes = &*options.devices.processes;
     let short = options.time < SHORT;
-    let mut machine = host::machine_of_host(options.name.as_deref(), cores)?;
-    let counts = device(&mut machine, cores, options.time.mul_f64(SHARES.0), short, watch)?;
-    let groups = network::members(&options.mesh);
+    let ranks = Ranks::of(&options.devices, &options.mesh).map_err(Failure::from);
+    let ranks = agree_on_result(processes, "the places of ranks", ranks)?;
+    let device = on_first(processes, "kernels", || device(options, &ranks, short, watch))?;
+    let beside = beside(options, &ranks, short, watch)?;
     let mut times = BTreeMap::new();
-    for members in &groups {
-        times.insert(*members, network::timed(*members, short, &mut |what| watch("collectives", what))?);
+    for members in ranks.groups(&options.mesh) {
+        let mut progress = |what: &str| watch("collectives", what);
+        times.insert(members, network::timed(&options.devices, members, short, &mut progress)?);
     }
-    if let Some(tier) = machine.tier.first_mut() {
-        network::fit(tier, &times);
-    }
-    machine = host::rounded(&machine);
-    let plans = measured_plans(&options.mesh, options.time.mul_f64(SHARES.1), short, watch)?;
-    sustain(&mut machine, &plans)?;
-    let errors = errors(&machine, &plans)?;
+    let plans = measured_plans(options, options.time.mul_f64(SHARES.1), short, watch)?;
+    let found = device.map(|(mut machine, probes)| {
+        fit::total(&mut machine, beside.0, &beside.1);
+        network::fit(&mut machine.tier, &times, &ranks);
+        let (machine, errors) = finished(machine, &plans, &times, options)?;
+        Ok(Calibrated { machine, errors, probes })
+    });
+    agree_on_result(processes, "the machine", found.transpose())
+}
+
+/// The machine with its errors, where its numbers come from, and when.
+fn finished(
+    machine: Machine,
+    plans: &[MeasuredPlan],
+    times: &BTreeMap<usize, network::CollectiveTimes>,
+    options: &CalibrateOptions,
+) -> Result<(Machine, CalibrationErrors), Failure> {
+    let mut machine = host::rounded(&machine);
+    sustain(&mut machine, plans)?;
+    let errors = errors(&machine, plans)?;
     let date = meshwright_runs::clock::now().chars().take("2026-11-21".len()).collect::<String>();
-    host::name_sources(&mut machine, &date, !groups.is_empty());
+    let engine = if options.devices.processes.count() > 1 { "mpi" } else { "threads" };
+    host::name_sources(&mut machine, &date, engine, times.keys().next_back().copied().unwrap_or(0));
     machine.errors.clone_from(&errors.families);
     machine.calibration = Some(Calibration {
         date,
         on: machine.device.name.clone(),
+        engine: Some(engine.into()),
         plans: errors.plans.len() as u32,
         mean_error: errors.mean,
         max_error: errors.max,
     });
-    let machine = host::rounded(&machine);
-    Ok(Calibrated { machine, errors, probes: counts })
+    Ok((host::rounded(&machine), errors))
 }
 
-/// How well estimates with a machine predict plans on this host.
+/// What the first process does while the others wait.
+fn on_first<T: Send>(
+    processes: &Processes,
+    about: &'static str,
+    work: impl FnOnce() -> Result<T, Failure> + Send,
+) -> Result<Option<T>, Failure> {
+    let ended = processes.on_first(about.into(), work)?;
+    agree_on_result(processes, about, ended.transpose())
+}
+
+/// How well estimates with a machine predict plans on this host. Of several processes the first has the result.
 ///
 /// # Errors
 /// Where a plan does not run, or cannot be estimated.
@@ -102,26 +142,33 @@ pub fn check_machine(
     machine: &Machine,
     options: &CalibrateOptions,
     watch: &mut CalibrationWatcher<'_>,
-) -> Result<CalibrationErrors, Failure> {
-    errors(machine, &measured_plans(&options.mesh, options.time, options.time < SHORT, watch)?)
+) -> Result<Option<CalibrationErrors>, Failure> {
+    let processes = &*options.devices.processes;
+    let mut checked = || {
+        let plans = measured_plans(options, options.time, options.time < SHORT, watch)?;
+        let found = processes.is_first().then(|| errors(machine, &plans)).transpose();
+        agree_on_result(processes, "the errors", found)
+    };
+    abort_on_error(processes, checked())
 }
 
-/// Fits the numbers of a device by probes. Gives how many there were, and how many of them were unsteady.
+/// The machine with the numbers of one device, by probes; how many there were, and how many of them were unsteady.
 fn device(
-    machine: &mut Machine,
-    cores: usize,
-    time: Duration,
+    options: &CalibrateOptions,
+    ranks: &Ranks,
     short: bool,
     watch: &mut CalibrationWatcher<'_>,
-) -> Result<(usize, usize), Failure> {
+) -> Result<(Machine, (usize, usize)), Failure> {
+    let mut machine = host::machine_of_host(options.name.as_deref(), ranks)?;
+    let devices = options.devices.first();
     let mut kinds = vec![];
     let mut all = vec![];
     for probe in probes(short) {
         watch("kernels", &probe.name());
-        all.push(Timed::start(probe.name(), &probe.options)?);
+        all.push(Timed::start(probe.name(), &probe.options, &devices)?);
         kinds.push(probe.kind);
     }
-    in_turns(&mut all, time, &mut |what| watch("kernels", what))?;
+    in_turns(&mut all, &devices, options.time.mul_f64(SHARES.0), &mut |what| watch("kernels", what))?;
     let mut unsteady = 0;
     let mut found = vec![];
     for (kind, timed) in kinds.into_iter().zip(&all) {
@@ -129,15 +176,33 @@ fn device(
         unsteady += usize::from(measured.spread > UNSTEADY);
         found.push((kind, samples(timed)?));
     }
-    let count = all.len();
-    drop(all);
-    fit::fit(machine, &found);
-    // Devices side by side would disturb the others.
-    let beside = shared(cores, short);
-    let mut beside = [Timed::start(beside.name(), &beside.options)?];
-    in_turns(&mut beside, Duration::ZERO, &mut |what| watch("memory", what))?;
-    fit::total(machine, cores, &samples(&beside[0])?);
-    Ok((count, unsteady))
+    fit::fit(&mut machine, &found);
+    Ok((machine, (found.len(), unsteady)))
+}
+
+/// Vectors on devices of a host that share its memory, and how many devices: processes where each has a core, else threads of the first on
+/// all cores, since devices that wait for a core tell nothing of memory.
+fn beside(
+    options: &CalibrateOptions,
+    ranks: &Ranks,
+    short: bool,
+    watch: &mut CalibrationWatcher<'_>,
+) -> Result<(usize, Vec<fit::Sample>), Failure> {
+    let processes = &*options.devices.processes;
+    let count = ranks.in_host.min(ranks.cores);
+    let mut measure = |devices: &Devices, all: usize, count: usize| {
+        let length = devices.processes.broadcast("vectors".into(), shared_length(count, short))?;
+        let probe = shared(length, all);
+        let mut timed = [Timed::start(probe.name(), &probe.options, devices)?];
+        in_turns(&mut timed, devices, Duration::ZERO, &mut |what| watch("memory", what))?;
+        samples(&timed[0])
+    };
+    if processes.count() > 1 && ranks.in_host == count {
+        return Ok((count, measure(&options.devices, ranks.in_host * ranks.hosts, count)?));
+    }
+    let alone =
+        on_first(processes, "memory", || measure(&options.devices.first(), ranks.cores, ranks.cores))?;
+    Ok((ranks.cores, alone.unwrap_or_default()))
 }
 
 fn samples(timed: &Timed) -> Result<Vec<fit::Sample>, Failure> {
@@ -145,14 +210,70 @@ fn samples(timed: &Timed) -> Result<Vec<fit::Sample>, Failure> {
     found.map_err(|e| Diagnostic::error(codes::E0531, format!("{}: {e}", timed.name)).into())
 }
 
+/// Measures the plans of one device, on the first, and then those of the mesh.
 fn measured_plans(
-    mesh: &Mesh,
+    options: &CalibrateOptions,
     time: Duration,
     short: bool,
     watch: &mut CalibrationWatcher<'_>,
 ) -> Result<Vec<MeasuredPlan>, Failure> {
-    watch("plans", "compiling");
-    let mut all = started(mesh, short)?;
-    in_turns(&mut all, time, &mut |what| watch("plans", what))?;
-    Ok(all.into_iter().map(MeasuredPlan::of).collect())
+    let (alone, spread) = (cases(None, short), cases(Some(&options.mesh), short));
+    let part = alone.len() as f64 / (alone.len() + spread.len()) as f64;
+    let mut measure = |all: Vec<_>, devices: &Devices, time: Duration| {
+        watch("plans", "compiling");
+        let mut timed = vec![];
+        for (name, project) in all {
+            timed.push(Timed::start(name, &project, devices)?);
+        }
+        in_turns(&mut timed, devices, time, &mut |what| watch("plans", what))?;
+        Ok::<_, Failure>(timed.into_iter().map(MeasuredPlan::of).collect::<Vec<_>>())
+    };
+    let devices = &options.devices;
+    let first =
+        on_first(&devices.processes, "plans", || measure(alone, &devices.first(), time.mul_f64(part)))?;
+    let mut all = first.unwrap_or_default();
+    all.extend(measure(spread, devices, time.mul_f64(1.0 - part))?);
+    Ok(all)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use meshwright_comm::{Timeouts, World};
+    use std::sync::Arc;
+
+    /// Here a process is a thread. Programs with a cluster each share its end, and run in the same order on both; the collectives of all are
+    /// timed, and the first process knows how long they took.
+    #[test]
+    fn processes_are_measured_together() {
+        let mesh = Mesh::new([("all", 2)]);
+        let process = |end| {
+            let processes = Arc::new(Processes::of_one_device_each(end).unwrap());
+            let devices = Devices { processes, ..Devices::default() };
+            let ranks = Ranks::of(&devices, &mesh).unwrap();
+            assert_eq!((ranks.in_host, ranks.hosts), (2, 1));
+            let mut all: Vec<Timed> = cases(Some(&mesh), true)
+                .into_iter()
+                .filter(|(_, o)| o.model == "mlp")
+                .map(|(name, options)| Timed::start(name, &options, &devices).unwrap())
+                .collect();
+            assert!(all.len() > 1, "programs that share an end");
+            in_turns(&mut all, &devices, Duration::ZERO, &mut |_| {}).unwrap();
+            let steps: Vec<usize> = all.iter().map(|t| t.measured().steps).collect();
+            drop(all);
+            let times = network::timed(&devices, 2, true, &mut |_| {}).unwrap();
+            let first = on_first(&devices.processes, "the first", || Ok(1)).unwrap();
+            (steps, times.len(), first)
+        };
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let ends = World::new(2, Timeouts::for_tests()).into_iter();
+            let process = &process;
+            let all: Vec<_> = ends.map(|end| scope.spawn(move || process(end))).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert!(found[0].0 == found[1].0 && found[0].0.iter().all(|n| *n == 9), "{found:?}");
+        assert!(found[0].1 >= 5 && found[1].1 == 0, "{found:?}");
+        assert_eq!((found[0].2, found[1].2), (Some(1), None));
+    }
 }

@@ -1,15 +1,18 @@
-//! Collectives among devices that are threads, by the benchmark of transports, and lines through their times.
+//! Collectives among devices, by the benchmark of transports, and lines through their times.
 
 use super::fit::straight;
+use super::ranks::Ranks;
 use super::rounds::RoundsWatcher;
+use crate::devices::Devices;
+use crate::devices::consensus::agree_on_result;
 use crate::estimates::measured::quartiles;
 use crate::failure::Failure;
-use meshwright_comm::bench::{self, BenchJob, run, sizes};
-use meshwright_comm::{CollectiveKind, Timeouts, World};
+use meshwright_comm::bench::{self, BenchGroups, BenchJob, Measured, run, run_end_over, sizes};
+use meshwright_comm::{CollectiveKind, CommError, World};
 use meshwright_cost::machine::{NetworkLine, Tier};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{DType, Mesh, Monoid, Portion};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Collectives in which all members give and take alike.
 fn kinds() -> impl Iterator<Item = CollectiveKind> {
@@ -37,21 +40,13 @@ const FEW: usize = 15;
 /// A second line through the times has to make their mean square so much smaller.
 const WORTH: f64 = 0.7;
 
-/// Numbers of members of the groups that a mesh has.
-pub(super) fn members(mesh: &Mesh) -> Vec<usize> {
-    let mut all: BTreeSet<usize> = [1].into();
-    for axis in &mesh.axes {
-        let with: Vec<usize> = all.iter().map(|n| n * axis.size).collect();
-        all.extend(with);
-    }
-    all.into_iter().filter(|n| *n > 1).collect()
-}
-
 /// Seconds by collective and bytes.
 pub(super) type CollectiveTimes = BTreeMap<CollectiveKind, Vec<(f64, f64)>>;
 
-/// Times collectives among so many devices.
+/// Times collectives among this number of devices. Where devices are processes, all groups of as many consecutive ones call side by side,
+/// and only the first process gets the times.
 pub(super) fn timed(
+    devices: &Devices,
     members: usize,
     short: bool,
     progress: &mut RoundsWatcher<'_>,
@@ -70,46 +65,95 @@ pub(super) fn timed(
     let jobs: Vec<BenchJob> = (0..TURNS).flat_map(|_| each.iter().copied()).collect();
     let mut found: BTreeMap<CollectiveKind, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
     let mut wrong = None;
-    run(World::new(members, Timeouts::default()), &jobs, |m| {
+    let ended = called(devices, members, &jobs, |m| {
         progress(&format!("{} of {} bytes among {members}", m.job.kind.name(), m.bytes()));
         if m.wrong.is_some_and(|n| n > 0) {
             wrong = Some(format!("{} of {} bytes gave wrong elements", m.job.kind.name(), m.bytes()));
         }
         let times = found.entry(m.job.kind).or_default().entry(m.bytes()).or_default();
         times.push(m.median.as_secs_f64());
-        wrong.is_none()
-    })
-    .map_err(|e| Diagnostic::error(codes::E0520, e.to_string()))?;
-    if let Some(wrong) = wrong {
-        return Err(Diagnostic::error(codes::E0520, wrong).into());
-    }
+        true
+    });
+    ended.map_err(|e| Diagnostic::error(codes::E0520, e.to_string()))?;
+    let wrong = wrong.map_or(Ok(()), |wrong| Err(Diagnostic::error(codes::E0520, wrong).into()));
+    agree_on_result(&devices.processes, "collectives", wrong)?;
     let median = |(bytes, times)| Some((bytes as f64, quartiles(times)?[1]));
     Ok(found.into_iter().map(|(kind, by)| (kind, by.into_iter().filter_map(median).collect())).collect())
 }
 
-/// Sets the lines of a level by what was measured, for each number of members.
-pub(super) fn fit(tier: &mut Tier, measured: &BTreeMap<usize, CollectiveTimes>) {
-    let Some(most) = measured.keys().next_back().copied() else { return };
+/// Calls collectives on the devices' own transport.
+fn called(
+    devices: &Devices,
+    members: usize,
+    jobs: &[BenchJob],
+    each: impl FnMut(Measured) -> bool,
+) -> Result<(), CommError> {
+    let Some(end) = devices.processes.take_ends(true).and_then(|ends| ends.into_iter().next()) else {
+        return run(World::new(members, devices.timeouts), jobs, each);
+    };
+    let mut end = end;
+    let mesh = Mesh::new([("groups", end.size() / members), ("members", members)]);
+    let inner = mesh.iter().skip(1).collect();
+    run_end_over(&mut *end, &BenchGroups::over(mesh, inner), jobs, each)
+}
+
+/// The level of a network that connects hosts.
+const NETWORK: (&str, usize) = ("network", 65_536);
+
+/// Sets the levels of a network by what was measured, for each number of members: the first within a host, and where there are several hosts
+/// a second between them. Other levels stay where there is one host.
+pub(super) fn fit(tiers: &mut Vec<Tier>, measured: &BTreeMap<usize, CollectiveTimes>, ranks: &Ranks) {
+    let Some(first) = tiers.first_mut().filter(|_| !measured.is_empty()) else { return };
+    let within: Vec<_> = measured.iter().filter(|(members, _)| **members <= ranks.in_host).collect();
+    let across: Vec<_> = measured.iter().filter(|(members, _)| **members > ranks.in_host).collect();
+    first.hop = 0.0;
+    level(first, &within, usize::MAX);
+    if ranks.hosts > 1 {
+        let (name, size) = NETWORK;
+        let mut between = Tier { name: name.into(), size, reduce: None, ..first.clone() };
+        level(&mut between, &across, ranks.in_host);
+        first.size = ranks.in_host;
+        tiers.truncate(usize::from(ranks.in_host > 1));
+        tiers.push(between);
+    }
+}
+
+/// Sets the lines of a level. At most `in_host` members of its groups are in a host, and each has a link of its own.
+fn level(tier: &mut Tier, measured: &[(&usize, &CollectiveTimes)], in_host: usize) {
+    let Some(most) = measured.last().map(|(members, _)| **members) else { return };
+    tier.size = tier.size.max(most);
     tier.line.clear();
+    // Between hosts a group may have a member in each.
     let mut least = 2;
-    for (members, times) in measured {
+    for (members, times) in measured.iter().map(|(members, times)| (**members, times)) {
         // Beyond the groups that were measured, the largest speaks for all.
-        let range = (least, if *members == most { tier.size.max(*members) } else { *members });
+        let range = (least, if members == most { tier.size } else { members });
         for kind in kinds().filter(|k| has_lines(*k)) {
-            let factor = kind.bus_factor().of(*members);
             let points = times.get(&kind).map_or(&[][..], Vec::as_slice);
-            tier.line.extend(lines(points, factor).into_iter().map(|l| NetworkLine {
-                ops: vec![kind.name().into()],
-                members: range,
-                ..l
-            }));
+            tier.line.extend(
+                lines(points, factor(kind, members, in_host)).into_iter().map(|l| NetworkLine {
+                    ops: vec![kind.name().into()],
+                    members: range,
+                    ..l
+                }),
+            );
         }
         least = members + 1;
     }
-    let message = |t: &'_ CollectiveTimes| kinds().find(|k| !has_lines(*k)).and_then(|k| t.get(&k).cloned());
-    let messages = measured.values().filter_map(message).next_back();
+    let message = |t: &CollectiveTimes| kinds().find(|k| !has_lines(*k)).and_then(|k| t.get(&k).cloned());
+    let messages = measured.iter().filter_map(|(_, times)| message(times)).next_back();
     if let Some((slope, start)) = messages.and_then(|points| rising(&points).or_else(|| alone(&points))) {
         (tier.p2p, tier.p2p_latency) = (Some(1.0 / slope), start);
+    }
+}
+
+/// Bytes on the link of a device for each byte of a collective: those of an all-to-all that leave the host, or the part of a device of
+/// what all in its host send.
+fn factor(kind: CollectiveKind, members: usize, in_host: usize) -> f64 {
+    match in_host {
+        usize::MAX => kind.bus_factor().of(members),
+        near if kind == CollectiveKind::AllToAll => (members - near) as f64 / members as f64,
+        near => kind.bus_factor().of(members) / near as f64,
     }
 }
 
@@ -166,12 +210,7 @@ mod tests {
     use super::*;
     use crate::estimates::machine;
     use meshwright_cost::collective::collective;
-
-    #[test]
-    fn groups_are_those_of_all_sets_of_axes() {
-        assert_eq!(members(&Mesh::new([("a", 2), ("b", 3), ("c", 2)])), [2, 3, 4, 6, 12]);
-        assert_eq!(members(&Mesh::new([("a", 1)])), [0; 0]);
-    }
+    use meshwright_cost::machine::Machine;
 
     #[test]
     fn times_that_make_no_sense_have_a_line_all_the_same() {
@@ -181,36 +220,80 @@ mod tests {
         assert!(lines(&[], 1.0).is_empty());
     }
 
+    /// What a machine has for the collectives of groups of these numbers of members.
+    fn known(machine: &Machine, members: &[usize]) -> BTreeMap<usize, CollectiveTimes> {
+        let of = |n: &usize| {
+            let ranks: Vec<usize> = (0..*n).collect();
+            let times = |kind| {
+                let time = |b: usize| (b as f64, collective(machine, kind, b as f64, &ranks).seconds);
+                (kind, sizes(BYTES[0], BYTES[1], 4).into_iter().map(time).collect())
+            };
+            (*n, kinds().map(times).collect())
+        };
+        members.iter().map(of).collect()
+    }
+
+    /// Fits a machine to times, writes and reads it, and compares what it then has for them.
+    fn found_again(
+        mut found: Machine,
+        measured: &BTreeMap<usize, CollectiveTimes>,
+        ranks: &Ranks,
+    ) -> Machine {
+        fit(&mut found.tier, measured, ranks);
+        let text = found.to_toml().unwrap();
+        let found = Machine::read(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        for (n, kind, bytes, seconds) in measured.iter().flat_map(|(n, times)| {
+            times.iter().flat_map(move |(k, points)| points.iter().map(move |(b, s)| (*n, *k, *b, *s)))
+        }) {
+            let group: Vec<usize> = (0..n).collect();
+            let estimated = collective(&found, kind, bytes, &group).seconds;
+            assert!((estimated / seconds - 1.0).abs() < 0.02, "{kind} {n} {bytes}: {estimated} {seconds}");
+        }
+        found
+    }
+
     #[test]
     fn known_lines_are_found_again() {
-        let known = machine("cpu", &[]).unwrap();
-        let mut measured = BTreeMap::new();
-        for n in [2, 4] {
-            let ranks: Vec<usize> = (0..n).collect();
-            let of = |kind| {
-                let sizes = sizes(BYTES[0], BYTES[1], 4);
-                let time = |b: usize| (b as f64, collective(&known, kind, b as f64, &ranks).seconds);
-                (kind, sizes.into_iter().map(time).collect())
+        let cpu = machine("cpu", &[]).unwrap();
+        let ranks = Ranks { in_host: 4, hosts: 1, cores: 2 };
+        let found = found_again(cpu.clone(), &known(&cpu, &[2, 4]), &ranks);
+        assert_eq!((found.tier.len(), found.tier[0].size), (1, cpu.tier[0].size));
+    }
+
+    /// Hosts of four devices, and of one, whose links carry much less than memory.
+    #[test]
+    fn lines_between_hosts_are_found_again() {
+        let cpu = machine("cpu", &[]).unwrap();
+        let line = |op: &str, rate: f64| NetworkLine {
+            ops: vec![op.into()],
+            name: "wire".into(),
+            rate,
+            latency: 30e-6,
+            ..cpu.tier[0].line[0].clone()
+        };
+        let ops = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"];
+        for (in_host, members) in [(4, &[4, 8, 16][..]), (1, &[2, 4])] {
+            let mut two = cpu.clone();
+            let wire = Tier {
+                name: "wire".into(),
+                size: 64,
+                p2p: Some(0.3e9),
+                p2p_latency: 40e-6,
+                line: ops.map(|op| NetworkLine { members: (2, 64), up_to: None, ..line(op, 0.2e9) }).into(),
+                ..cpu.tier[0].clone()
             };
-            let times: CollectiveTimes = kinds().map(of).collect();
-            measured.insert(n, times);
-        }
-        let mut found = machine("cpu", &[]).unwrap();
-        found.tier[0].line.clear();
-        fit(&mut found.tier[0], &measured);
-        let text = found.to_toml().unwrap();
-        assert!(meshwright_cost::machine::Machine::read(&text).is_ok(), "{text}");
-        for (n, times) in &measured {
-            let ranks: Vec<usize> = (0..*n).collect();
-            for (kind, points) in times {
-                for (bytes, seconds) in points {
-                    let estimated = collective(&found, *kind, *bytes, &ranks).seconds;
-                    assert!(
-                        (estimated / seconds - 1.0).abs() < 0.02,
-                        "{kind} {n} {bytes}: {estimated} {seconds}"
-                    );
-                }
-            }
+            two.tier[0].size = in_host;
+            two.tier[0].line.retain(|l| l.members.0 == 3);
+            two.tier[0].line.iter_mut().for_each(|l| l.members = (2, 64));
+            two.tier.truncate(usize::from(in_host > 1));
+            two.tier.push(wire);
+            let ranks = Ranks { in_host, hosts: 4, cores: 2 };
+            let found = found_again(cpu.clone(), &known(&two, members), &ranks);
+            let levels: Vec<_> = found.tier.iter().map(|t| (t.name.as_str(), t.size)).collect();
+            assert_eq!(levels.last(), Some(&NETWORK));
+            assert_eq!(levels.len(), two.tier.len(), "{levels:?}");
+            let rate = found.tier.last().unwrap().line[0].rate;
+            assert!((rate / 0.2e9 - 1.0).abs() < 0.02, "a link: {rate}");
         }
     }
 }

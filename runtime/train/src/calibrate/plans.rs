@@ -4,14 +4,15 @@ use super::rounds::Timed;
 use crate::estimates::measured::{Compared, MeasuredStep, compared};
 use crate::estimates::{EstimateOptions, question};
 use crate::failure::Failure;
-use crate::project::ProjectOptions;
+use crate::project::{Project, ProjectOptions};
 use meshwright_core::{model_flops_wide, training_step};
 use meshwright_cost::estimate::EstimateError;
 use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_plan::Mesh;
+use meshwright_plan::{Mesh, Plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A plan that was measured and estimated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -63,9 +64,9 @@ const CASES: [PlanCase; 14] = [
     ("llama", "tiny", &[("batch", 4)], "batch -> A"),
 ];
 
-/// Starts the plans for a mesh; of a short calibration every second one.
-pub(super) fn started(mesh: &Mesh, short: bool) -> Result<Vec<Timed>, Failure> {
-    let mut axes = mesh.axes.iter().filter(|a| a.size > 1).map(|a| a.name.as_str());
+/// The plans for a mesh, or those for one device, by name; of a short calibration every second one.
+pub(super) fn cases(mesh: Option<&Mesh>, short: bool) -> Vec<(String, ProjectOptions)> {
+    let mut axes = mesh.iter().flat_map(|m| &m.axes).filter(|a| a.size > 1).map(|a| a.name.as_str());
     let ends = axes.clone().next().zip(axes.next_back());
     let mut all = vec![];
     for (model, preset, dims, rules) in CASES.into_iter().step_by(if short { 2 } else { 1 }) {
@@ -76,46 +77,41 @@ pub(super) fn started(mesh: &Mesh, short: bool) -> Result<Vec<Timed>, Failure> {
             ..ProjectOptions::default()
         };
         let mut name = options.model.clone();
-        match ends {
-            _ if rules.is_empty() => {}
-            None => continue,
-            Some((first, last)) => {
+        match (mesh, ends, rules) {
+            (None, _, "") => {}
+            (None, ..) | (_, None, _) | (.., "") => continue,
+            (Some(mesh), Some((first, last)), _) => {
                 let rules =
                     rules.replace("-> A", &format!("-> {first}")).replace("-> Z", &format!("-> {last}"));
                 name = format!("{name}, {rules}");
                 (options.layout, options.mesh) = (Some(rules), Some(mesh.option()));
             }
         }
-        all.push(Timed::start(name, &options)?);
+        all.push((name, options));
     }
-    Ok(all)
+    all
 }
 
 /// A plan with what was measured of it.
 pub(super) struct MeasuredPlan {
     name: String,
-    mesh: String,
-    timed: Timed,
+    project: Project,
+    plan: Arc<Plan>,
     measured: MeasuredStep,
     model_flops: f64,
 }
 
 impl MeasuredPlan {
     pub(super) fn of(timed: Timed) -> MeasuredPlan {
-        let model_flops = training_step(&timed.project.program).map_or(0.0, |step| model_flops_wide(&step));
         let measured = timed.measured();
-        MeasuredPlan {
-            name: timed.name.clone(),
-            mesh: timed.plan.mesh.describe(),
-            measured,
-            timed,
-            model_flops,
-        }
+        let Timed { name, project, plan, .. } = timed;
+        let model_flops = training_step(&project.program).map_or(0.0, |step| model_flops_wide(&step));
+        MeasuredPlan { name, project, plan, measured, model_flops }
     }
 
     fn compared(&self, machine: &Machine) -> Result<Compared, EstimateError> {
         let options = EstimateOptions::of(machine.clone());
-        compared(&self.timed.plan, &question(&self.timed.project, &options, self.model_flops), &self.measured)
+        compared(&self.plan, &question(&self.project, &options, self.model_flops), &self.measured)
     }
 }
 
@@ -152,7 +148,7 @@ pub(super) fn errors(machine: &Machine, plans: &[MeasuredPlan]) -> Result<Calibr
         }
         rows.push(CalibratedPlan {
             name: plan.name.clone(),
-            mesh: plan.mesh.clone(),
+            mesh: plan.plan.mesh.describe(),
             measured: found.measured,
             spread: plan.measured.spread,
             estimated: found.estimated,

@@ -146,13 +146,18 @@ fn stream(n: usize) -> Probe {
 /// Bytes that a training of vectors takes for an element, with what it reads and makes.
 const BYTES_OF_ELEMENT: usize = 32;
 
-/// Vectors on as many devices as there are cores, all of which share the memory: of the greatest length for which there is enough.
-pub(super) fn shared(cores: usize, short: bool) -> Probe {
-    let room = available_bytes().map_or(usize::MAX, |bytes| bytes as usize / BYTES_OF_ELEMENT / cores.max(1));
+/// The length of vectors on some devices of a host, which share its memory: the greatest for which there is enough.
+pub(super) fn shared_length(in_host: usize, short: bool) -> usize {
+    let room =
+        available_bytes().map_or(usize::MAX, |bytes| bytes as usize / BYTES_OF_ELEMENT / in_host.max(1));
     let most = room.min(if short { LONG } else { usize::MAX });
-    let length = LENGTHS.into_iter().rev().find(|n| *n <= most);
-    let mut probe = stream(length.unwrap_or(LENGTHS[0]));
-    probe.options.mesh = Some(format!("all={cores}"));
+    LENGTHS.into_iter().rev().find(|n| *n <= most).unwrap_or(LENGTHS[0])
+}
+
+/// Vectors of this length on each of some devices.
+pub(super) fn shared(length: usize, devices: usize) -> Probe {
+    let mut probe = stream(length);
+    probe.options.mesh = Some(format!("all={devices}"));
     probe
 }
 
@@ -164,7 +169,7 @@ mod tests {
     #[test]
     fn every_probe_is_a_program_of_its_own() {
         let mut names = vec![];
-        for probe in probes(false).iter().chain([&shared(2, true)]) {
+        for probe in probes(false).iter().chain([&shared(shared_length(2, true), 2)]) {
             let loaded = Project::load(&probe.options);
             assert!(loaded.project.is_some(), "{}: {:?}", probe.name(), loaded.diagnostics);
             let of = &probe.options;

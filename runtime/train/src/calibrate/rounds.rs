@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Is told what is measured.
-pub(super) type RoundsWatcher<'a> = dyn FnMut(&str) + 'a;
+pub(super) type RoundsWatcher<'a> = dyn FnMut(&str) + Send + 'a;
 
 /// Training steps of a program each time that its turn comes.
 const STEPS: u64 = 3;
@@ -34,15 +34,15 @@ pub(super) struct Timed {
 impl Timed {
     /// Loads the training step of a project on devices that have a core each, as far as there are so many. The first step, which makes
     /// kernels ready, is run.
-    pub(super) fn start(name: String, options: &ProjectOptions) -> Result<Timed, Failure> {
+    pub(super) fn start(name: String, options: &ProjectOptions, devices: &Devices) -> Result<Timed, Failure> {
         let Loaded { sources, project, diagnostics, .. } = Project::load(options);
         let project = project.ok_or(Failure::Diagnostics(diagnostics))?;
         let asked = BenchOptions {
             steps: 0,
             warmup: 0,
-            cores: Some(project.layout.mesh.devices()),
+            cores: Some(if devices.processes.count() > 1 { 1 } else { project.layout.mesh.devices() }),
             seed: 0,
-            devices: Devices::default(),
+            devices: devices.shared(),
             by: KernelsBy::Kernel,
             trace: None,
         };
@@ -71,9 +71,11 @@ impl Timed {
     }
 }
 
-/// Runs programs in turns, until the time is over and each has had the least number of turns.
+/// Runs programs in turns, until the time is over and each has had the least number of turns. Of several processes the first decides when
+/// it is over.
 pub(super) fn in_turns(
     all: &mut [Timed],
+    devices: &Devices,
     time: Duration,
     progress: &mut RoundsWatcher<'_>,
 ) -> Result<(), Failure> {
@@ -81,7 +83,7 @@ pub(super) fn in_turns(
     for turn in 0..TURNS[1] {
         // A turn takes as long as the one before.
         let next = begin.elapsed() * (turn as u32 + 1) / turn.max(1) as u32;
-        if turn >= TURNS[0] && next > time {
+        if turn >= TURNS[0] && devices.processes.broadcast("the next turn".into(), next > time)? {
             break;
         }
         for (i, one) in all.iter_mut().enumerate() {

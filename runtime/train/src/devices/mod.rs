@@ -47,8 +47,22 @@ pub struct Devices {
     pub collectives: DeviceCollectives,
     /// Paths of NVIDIA's libraries.
     pub libraries: Paths,
+    /// Whether several programs have them at once, each with a cluster of its own, and run one after the other.
+    pub beside: bool,
     /// As it was asked for, to be noted with the run.
     pub asked: Asked,
+}
+
+impl Devices {
+    /// The first of them, in a process that is alone.
+    pub(crate) fn first(&self) -> Devices {
+        Devices { processes: Arc::default(), ..self.clone() }
+    }
+
+    /// Of a program among several that have the same devices and run one after the other.
+    pub(crate) fn shared(&self) -> Devices {
+        Devices { beside: true, ..self.clone() }
+    }
 }
 
 impl Default for Devices {
@@ -60,6 +74,7 @@ impl Default for Devices {
             gpus: None,
             collectives: DeviceCollectives::default(),
             libraries: Paths::default(),
+            beside: false,
             asked: Asked::default(),
         }
     }
@@ -95,6 +110,7 @@ pub(crate) fn start(project: &Project, cores: Option<usize>, devices: &Devices) 
         gpus: devices.gpus,
         collectives: devices.collectives,
         libraries: devices.libraries.clone(),
+        beside: devices.beside,
     };
     Ok(Cluster::start(&project.layout.mesh, devices.processes.clone(), &options)?)
 }

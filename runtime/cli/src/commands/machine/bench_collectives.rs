@@ -114,10 +114,13 @@ impl Ends {
         match self {
             Ends::Threads => measure(World::new(devices, Timeouts::default()), groups, jobs, each),
             #[cfg(feature = "mpi")]
-            Ends::Mpi(end) => meshwright_comm::bench::run_end_over(end, groups, jobs, each)?.close(),
+            Ends::Mpi(mut end) => {
+                meshwright_comm::bench::run_end_over(&mut end, groups, jobs, each)?;
+                end.close()
+            }
             Ends::Nccl => measure(gpus(devices)?, groups, jobs, each),
             #[cfg(feature = "mpi")]
-            Ends::NcclEnd(end) => meshwright_comm::bench::run_end_over(*end, groups, jobs, each).map(drop),
+            Ends::NcclEnd(mut end) => meshwright_comm::bench::run_end_over(&mut *end, groups, jobs, each),
         }
     }
 }
@@ -269,7 +272,10 @@ pub(super) fn mesh_of_option(text: &str, console: &mut Console) -> Result<Mesh, 
         }
         _ => None,
     };
-    console.diagnostics(&found, &sources);
+    // All ranks are asked for the same mesh: where they know of each other, the first says what is wrong with it.
+    if console.leads() || console.processes().count() == 1 {
+        console.diagnostics(&found, &sources);
+    }
     match mesh {
         Some(mesh) if mesh.devices() > MOST_DEVICES => {
             let n = thousands(mesh.devices() as u64);

@@ -1,54 +1,82 @@
 //! `calibrate`: a machine file of this machine.
 
 use super::bench_collectives::mesh_of_option;
-use crate::args::CalibrateArgs;
-use crate::launch::launched;
+use crate::args::{CalibrateArgs, DevicesArgs};
+use crate::launch::{devices, mesh_fits};
 use crate::output::console::Console;
 use crate::output::progress::bar;
 use crate::output::table::{Align, Table};
-use crate::output::text::{counted, percent, short_seconds as seconds};
+use crate::output::text::{counted, percent, short_seconds as seconds, thousands};
 use crate::stop::Stop;
 use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_files::{Checked, ReplacingFile};
-use meshwright_train::Failure;
+use meshwright_plan::Mesh;
 use meshwright_train::calibrate::{
-    CalibrateOptions, Calibrated, CalibrationErrors, UNSTEADY, calibrate, check_machine,
+    CalibrateOptions, Calibrated, CalibrationErrors, CalibrationWatcher, UNSTEADY, calibrate, check_machine,
 };
 use meshwright_train::estimates::machine;
+use meshwright_train::{Failure, agree_on_result};
 use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// Runs the command.
+/// Devices, where neither a mesh nor a launcher says how many.
+const DEVICES: usize = 4;
+
+/// Runs the command. Of several processes the first reads and writes the machine file.
 pub(crate) fn run(args: &CalibrateArgs, console: &mut Console) -> Result<(), Stop> {
-    if launched(|name| std::env::var(name).ok()).is_some() {
-        return Err(Stop::Usage(
-            "`calibrate` measures devices that are threads of one process: start it without a launcher"
-                .into(),
-        ));
-    }
-    let mesh = mesh_of_option(&args.mesh, console)?;
+    let devices = devices(&DevicesArgs::default(), console)?;
+    let mesh = match &args.mesh {
+        Some(text) => mesh_of_option(text, console)?,
+        None => Mesh::new([("all", devices.processes.devices().unwrap_or(DEVICES))]),
+    };
+    mesh_fits(&mesh, "batch", console, &Sources::new())?;
     let time = Duration::from_secs_f64(args.minutes * 60.0);
-    let options = CalibrateOptions { mesh, time, name: args.name.clone() };
+    let options = CalibrateOptions { mesh, time, name: args.name.clone(), devices };
     if let Some(name) = &args.check {
-        let known = machine(name, &[]).map_err(|found| failed(found.into(), console))?;
-        let found = watched(console, |watch| check_machine(&known, &options, watch))?;
-        return match console.json() {
-            true => console.out_json(&serde_json::json!({ "version": 1, "machine": name, "errors": found })),
-            false => console.out(&format!("{}\n\n{}", known.name, errors(&found))),
-        };
+        return check(name, &options, console);
     }
     // What cannot be written is not measured first.
-    let file = begun(&args.output).map_err(|found| failed(found.into(), console))?;
+    let file = on_first("the machine file", console, || begun(&args.output))?;
     let found = watched(console, |watch| calibrate(&options, watch))?;
-    let text = text_of(&found.machine).map_err(|why| Stop::Internal(Some(why)))?;
-    let written = file.file().write_all(text.as_bytes()).and_then(|()| file.replace());
-    written.map_err(|e| failed(unwritten(&args.output, &e.to_string()).into(), console))?;
+    let text = found.as_ref().map(|found| text_of(&found.machine)).transpose();
+    let text = text.map_err(|why| Stop::Internal(Some(why)))?;
+    on_first("the machine file", console, || match (file, &text) {
+        (Some(file), Some(text)) => {
+            let written = file.file().write_all(text.as_bytes()).and_then(|()| file.replace());
+            written.map_err(|e| unwritten(&args.output, &e.to_string()))
+        }
+        _ => Ok(()),
+    })?;
+    let Some(found) = found else { return Ok(()) };
     if let Some(note) = unsteady(&found) {
         console.note(&note);
     }
     report(args, &found, console)
+}
+
+/// Says how far estimates with a machine are off.
+fn check(name: &str, options: &CalibrateOptions, console: &mut Console) -> Result<(), Stop> {
+    let known =
+        agree_on_result(console.processes(), "the machine", machine(name, &[]).map_err(Failure::from));
+    let known = known.map_err(|failure| failed(failure, console))?;
+    let Some(found) = watched(console, |watch| check_machine(&known, options, watch))? else { return Ok(()) };
+    match console.json() {
+        true => console.out_json(&serde_json::json!({ "version": 1, "machine": name, "errors": found })),
+        false => console.out(&format!("{}\n\n{}", known.name, errors(&found))),
+    }
+}
+
+/// What the first process does, and all learn of if it fails.
+fn on_first<T>(
+    about: &str,
+    console: &mut Console,
+    work: impl FnOnce() -> Checked<T>,
+) -> Result<Option<T>, Stop> {
+    let done = console.processes().is_first().then(work).transpose();
+    let agreed = agree_on_result(console.processes(), about, done.map_err(Failure::from));
+    agreed.map_err(|failure| failed(failure, console))
 }
 
 fn failed(failure: Failure, console: &mut Console) -> Stop {
@@ -58,12 +86,12 @@ fn failed(failure: Failure, console: &mut Console) -> Stop {
 /// Measures, and says on standard error what.
 fn watched<T>(
     console: &mut Console,
-    measure: impl FnOnce(&mut dyn FnMut(&str, &str)) -> Result<T, Failure>,
+    measure: impl FnOnce(&mut CalibrationWatcher<'_>) -> Result<T, Failure>,
 ) -> Result<T, Stop> {
     let bar = bar(0, console);
     let mut part = String::new();
     let ended = measure(&mut |now, what| {
-        if part != now {
+        if part != now && console.leads() {
             part = now.into();
             bar.suspend(|| console.err(&format!("measuring {now}\n")));
         }
@@ -115,6 +143,7 @@ fn unsteady(found: &Calibrated) -> Option<String> {
 
 fn report(args: &CalibrateArgs, found: &Calibrated, console: &mut Console) -> Result<(), Stop> {
     let file = args.output.display().to_string();
+    let engine = found.machine.calibration.as_ref().and_then(|c| c.engine.as_deref());
     if console.json() {
         return console.out_json(&serde_json::json!({
             "version": 1,
@@ -126,8 +155,9 @@ fn report(args: &CalibrateArgs, found: &Calibrated, console: &mut Console) -> Re
         }));
     }
     console.out(&format!(
-        "{}\n\n{}\n{}\nwritten to {file}: use it with `--machine {file}`\n",
+        "{}{}\n\n{}\n{}\nwritten to {file}: use it with `--machine {file}`\n",
         found.machine.name,
+        engine.map_or(String::new(), |engine| format!(", with {engine}")),
         numbers(&found.machine),
         errors(&found.errors)
     ))
@@ -150,8 +180,10 @@ fn numbers(machine: &Machine) -> String {
     if let Some(total) = d.stream.total {
         table.row([String::new(), giga(total, "GB/s"), "of all cores together".into()]);
     }
-    for line in machine.tier.first().into_iter().flat_map(|t| &t.line) {
-        let what = format!("{} among {}, {}", line.ops.join(", "), line.members.0, line.name);
+    for line in machine.tier.iter().flat_map(|t| &t.line) {
+        let (least, most) = line.members;
+        let what =
+            format!("{} among {least} to {}, {}", line.ops.join(", "), thousands(most as u64), line.name);
         table.row([what, giga(line.rate, "GB/s"), format!("after {}", seconds(line.latency))]);
     }
     table.render()

@@ -1,6 +1,6 @@
 //! Costs that are known are found again.
 
-use super::super::probes::{probes, shared};
+use super::super::probes::{probes, shared, shared_length};
 use super::*;
 use crate::estimates::machine;
 use crate::project::{Project, ProjectOptions};
@@ -65,7 +65,7 @@ fn known_costs_are_found_again() {
         probes(false).iter().map(|p| (p.kind, priced(&p.options, &known, 1))).collect();
     let mut found = machine("cpu", &[]).unwrap();
     fit(&mut found, &of);
-    total(&mut found, 2, &priced(&shared(2, false).options, &known, 2));
+    total(&mut found, 2, &priced(&shared(shared_length(2, false), 2).options, &known, 2));
     let (d, k) = (&found.device, &known.device);
     let mut wrong = vec![];
     near(d.kernel, k.kernel, "kernel", &mut wrong);
@@ -102,7 +102,7 @@ fn known_costs_are_found_again() {
 
 #[test]
 fn a_total_is_written_where_cores_share_it_and_caches_do_not_exceed_it() {
-    let samples = priced(&shared(2, true).options, &known(), 2);
+    let samples = priced(&shared(shared_length(2, true), 2).options, &known(), 2);
     let of = |rates: Vec<(f64, f64)>| {
         let mut found = machine("cpu", &[]).unwrap();
         found.device.stream.rates = rates;
