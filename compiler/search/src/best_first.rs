@@ -373,12 +373,15 @@ impl<'a> Search<'a> {
                 let none = self.roofline(place, &stored, 0);
                 let ordered = *ordered.entry(stored.clone()).or_insert_with(|| bound.ordered(&stored));
                 for recompute in 0..space.recompute.len() {
-                    let c = Candidate { stored: stored.clone(), parts, recompute, ..base.clone() };
-                    if c != *base || stages > 1 {
-                        let again = self.roofline(place, &stored, recompute);
-                        let more = (again - none) * stages as f64;
-                        let all = bound.in_order(&c.stored, parts, more, ordered);
-                        self.push(again.max(all / stages as f64), TreeNode::Leaf(c));
+                    let again = self.roofline(place, &stored, recompute);
+                    let more = (again - none) * stages as f64;
+                    let all = bound.in_order(&stored, parts, more, ordered);
+                    for trades in space.trades(&stored, parts) {
+                        let c =
+                            Candidate { stored: stored.clone(), parts, recompute, trades, ..base.clone() };
+                        if c != *base || stages > 1 {
+                            self.push(again.max(all / stages as f64), TreeNode::Leaf(c));
+                        }
                     }
                 }
             }
@@ -393,7 +396,11 @@ impl<'a> Search<'a> {
                 let extras = c.stored.iter().filter(|s| **s != Stored::Whole).count();
                 (
                     c.mesh.len() + usize::from(self.space.stages(&c.mesh) > 1),
-                    extras + c.parts + c.recompute,
+                    extras
+                        + c.parts
+                        + c.recompute
+                        + usize::from(c.trades.keep)
+                        + usize::from(c.trades.reduce),
                     self.made,
                 )
             }

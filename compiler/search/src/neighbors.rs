@@ -3,12 +3,13 @@
 //! Bounds order a search, and where they are far from the estimates, good candidates come late. From each good candidate that is known, a few
 //! steps of one choice each lead to better ones.
 
-use crate::space::{Space, Stored};
+use crate::space::{Space, Stored, Trades};
 use crate::text::Candidate;
 use std::collections::BTreeSet;
 
 /// All candidates of a space that differ from one in the set of an axis, in a prime factor that another axis or the stages have, in what is
-/// stored over an axis, or in what is recomputed and the number of parts; more stages take more parts. None has a pipeline chosen.
+/// stored over an axis, in what is recomputed and the number of parts, or in what is traded; more stages take more parts. None has a pipeline
+/// chosen.
 pub fn neighbors(space: &Space, of: &Candidate) -> BTreeSet<Candidate> {
     let c = Candidate { pipe: None, ..of.clone() };
     let mut all = BTreeSet::new();
@@ -18,6 +19,9 @@ pub fn neighbors(space: &Space, of: &Candidate) -> BTreeSet<Candidate> {
         for recompute in 0..space.recompute.len() {
             add(Candidate { parts, recompute, ..c.clone() });
         }
+    }
+    for (keep, reduce) in [(!c.trades.keep, c.trades.reduce), (c.trades.keep, !c.trades.reduce)] {
+        add(Candidate { trades: Trades { keep, reduce }, ..c.clone() });
     }
     for at in 0..c.mesh.len() {
         for level in [Stored::Whole, Stored::Moments, Stored::Grads, Stored::Params] {
@@ -85,7 +89,7 @@ fn primes(n: usize) -> Vec<usize> {
 }
 
 /// The candidate of the space that one stands for: axes in the order of their sets unless all orders are wanted, no more parts than there are
-/// examples, and what is stored as its sets and parts allow. None where there is none.
+/// examples, and what is stored and traded as its sets and parts allow. None where there is none.
 fn of_space(space: &Space, c: Candidate) -> Option<Candidate> {
     let mut axes: Vec<(usize, usize, Stored)> =
         (0..c.mesh.len()).map(|i| (c.sets[i], c.mesh[i], c.stored[i])).collect();
@@ -109,5 +113,7 @@ fn of_space(space: &Space, c: Candidate) -> Option<Candidate> {
     };
     let stored: Vec<Stored> = axes.iter().map(lower).collect();
     let fits = range.contains(&parts) && ways.contains(&stored);
-    fits.then_some(Candidate { mesh, sets, stored, parts, recompute: c.recompute, pipe: None })
+    let trades = |t: &Trades| (c.trades.keep || !t.keep) && (c.trades.reduce || !t.reduce);
+    let trades = space.trades(&stored, parts).filter(trades).last()?;
+    fits.then_some(Candidate { mesh, sets, stored, parts, recompute: c.recompute, trades, pipe: None })
 }

@@ -42,6 +42,10 @@ pub struct FixedRules {
     pub dims: BTreeSet<String>,
     /// They have rules for optimizer states, gradients, parameters or paths.
     pub scopes: bool,
+    /// The most that these split for all paths.
+    pub stored: Stored,
+    /// They say which copies of parameters are kept, or when gradients are reduced.
+    pub trades: bool,
     /// They have numbers of microbatches.
     pub microbatches: bool,
     /// They have paths to recompute.
@@ -77,6 +81,25 @@ pub enum Stored {
     Grads,
     /// The parameters too.
     Params,
+}
+
+/// Lines that trade memory for bytes that are moved, where parameters are stored split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Trades {
+    /// Copies of parameters are gathered once a step, and kept.
+    pub keep: bool,
+    /// Gradients are reduced once a step where otherwise each part of the batch reduces its own, or the other way round.
+    pub reduce: bool,
+}
+
+impl Trades {
+    /// All, the one without lines first.
+    const ALL: [Trades; 4] = [
+        Trades { keep: false, reduce: false },
+        Trades { keep: true, reduce: false },
+        Trades { keep: false, reduce: true },
+        Trades { keep: true, reduce: true },
+    ];
 }
 
 /// All layouts of a search.
@@ -197,6 +220,18 @@ impl Space {
         all
     }
 
+    /// What may be traded with this stored over each axis, in the number of parts at this position: nothing first. Without a rule for parameters the
+    /// other time at which gradients may be reduced is that of another rule.
+    pub fn trades(&self, stored: &[Stored], parts: usize) -> impl Iterator<Item = Trades> + use<> {
+        let kept = &self.choices.kept;
+        let most = stored.iter().copied().fold(kept.stored, Stored::max);
+        let in_parts = self.parts[parts] > 1 || kept.microbatches;
+        let keep = !kept.trades && most == Stored::Params;
+        let own = if kept.scopes { Stored::Moments } else { Stored::Params };
+        let reduce = !kept.trades && most >= own && in_parts;
+        Trades::ALL.into_iter().filter(move |t| (keep || !t.keep) && (reduce || !t.reduce))
+    }
+
     /// The positions of numbers of parts that leave each device along the axes of the batch an example at least. A pipeline without parts would
     /// be no faster than one of its stages with all layers.
     pub fn parts_of(&self, mesh: &[usize], sets: &[usize]) -> std::ops::Range<usize> {
@@ -212,9 +247,11 @@ impl Space {
 
     /// Number of layouts with these sets.
     pub fn alike(&self, mesh: &[usize], sets: &[usize]) -> u64 {
-        let stored = |parts: usize| self.stored(sets, self.parts[parts]).len() as u64;
-        let all: u64 = self.parts_of(mesh, sets).map(stored).sum();
-        all * self.recompute.len() as u64 * self.pipes(mesh).len().max(1) as u64
+        let stored = |parts: usize| -> usize {
+            self.stored(sets, self.parts[parts]).iter().map(|stored| self.trades(stored, parts).count()).sum()
+        };
+        let all: usize = self.parts_of(mesh, sets).map(stored).sum();
+        (all * self.recompute.len() * self.pipes(mesh).len().max(1)) as u64
     }
 
     /// Number of layouts.

@@ -1,10 +1,10 @@
 //! A candidate as the text of a layout.
 
-use crate::space::{FixedRules, Space, Stored};
+use crate::space::{FixedRules, Space, Stored, Trades};
 use meshwright_core::Program;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{FileId, Span};
-use meshwright_syntax::ast::{DimPattern, LayoutKind};
+use meshwright_syntax::ast::{DimPattern, LayoutKind, ReduceWhen, ScopeKind};
 use meshwright_syntax::parse_layout;
 use std::collections::BTreeMap;
 
@@ -21,6 +21,8 @@ pub struct Candidate {
     pub parts: usize,
     /// Position of what is recomputed.
     pub recompute: usize,
+    /// Memory that is traded for bytes.
+    pub trades: Trades,
     /// The pipeline whose stages have this mesh each, once one is chosen.
     pub pipe: Option<Pipe>,
 }
@@ -90,6 +92,12 @@ impl Space {
         if self.parts[c.parts] > 1 {
             lines.push(format!("microbatches {}", self.parts[c.parts]));
         }
+        lines.extend(c.trades.keep.then(|| "keep params".to_string()));
+        lines.extend(c.trades.reduce.then(|| {
+            let split = c.stored.iter().copied().fold(self.choices.kept.stored, Stored::max);
+            let when = if split >= Stored::Grads { ReduceWhen::Once } else { ReduceWhen::ByPart };
+            format!("reduce grads {}", when.words())
+        }));
         lines.extend(staged.map_or(vec![], |(pipe, layers)| pipe.lines(layers.1)));
         lines.extend(recompute_line(&self.recompute[c.recompute]));
         if !self.choices.gathers.is_empty() {
@@ -190,6 +198,13 @@ impl FixedRules {
                         }
                     }
                     kept.scopes |= rule.scope.kind.is_some() || rule.scope.path.is_some();
+                    kept.stored = kept.stored.max(match rule.scope.kind.as_ref().map(|kind| kind.0) {
+                        _ if rule.scope.path.is_some() => Stored::Whole,
+                        None => Stored::Whole,
+                        Some(ScopeKind::Moments) => Stored::Moments,
+                        Some(ScopeKind::Grads) => Stored::Grads,
+                        Some(ScopeKind::Params) => Stored::Params,
+                    });
                     let all = rule.scope.kind.is_none() && rule.scope.path.is_none();
                     for d in rule.dims.iter().filter(|_| all) {
                         if let DimPattern::Dim(name) = d
@@ -201,6 +216,7 @@ impl FixedRules {
                 }
                 LayoutKind::Microbatches { .. } => kept.microbatches = true,
                 LayoutKind::Recompute(_) => kept.recompute = true,
+                LayoutKind::ReduceWhen(_) | LayoutKind::KeepParams(_) => kept.trades = true,
                 LayoutKind::Gather(names) | LayoutKind::Ring(names) => {
                     let here: Vec<&str> =
                         names.iter().map(|n| n.text.as_str()).filter(|n| is_known(n)).collect();
@@ -215,9 +231,7 @@ impl FixedRules {
                 | LayoutKind::Schedule(_)
                 | LayoutKind::Chunks { .. }
                 | LayoutKind::Stages(_)
-                | LayoutKind::ReduceGrads
-                | LayoutKind::ReduceWhen(_)
-                | LayoutKind::KeepParams(_) => {}
+                | LayoutKind::ReduceGrads => {}
             }
             lines.push(written);
         }

@@ -77,8 +77,11 @@ fn alike(space: &Space, base: &Candidate) -> Vec<Candidate> {
     let mut out = Vec::new();
     for parts in space.parts_of(&base.mesh, &base.sets) {
         for stored in space.stored(&base.sets, space.parts[parts]) {
-            let of = |recompute| Candidate { stored: stored.clone(), parts, recompute, ..base.clone() };
-            out.extend((0..space.recompute.len()).map(of));
+            for recompute in 0..space.recompute.len() {
+                let of =
+                    |trades| Candidate { stored: stored.clone(), parts, recompute, trades, ..base.clone() };
+                out.extend(space.trades(&stored, parts).map(of));
+            }
         }
     }
     out
@@ -350,6 +353,39 @@ fn a_search_that_is_stopped_gives_the_gap() {
     assert!((report.rows[0].estimate.seconds / bound - 1.0 - gap).abs() < 1e-12);
 }
 
+/// Copies of parameters and the time of gradients are chosen where parameters are stored split, unless lines that are kept say how.
+#[test]
+fn what_is_traded_is_part_of_the_space() {
+    let p = program("gpt", Some("tiny"), &[("batch", 8)]);
+    let step = training_step(&p).unwrap();
+    let machine = machine("dgx-h100", &[]);
+    let s = subject(&p, &step, &machine);
+    let work = work_of(&s, 4);
+    let lines = |kept: &str, stored: Stored, parts: usize| {
+        let kept = FixedRules::of(kept, &p).unwrap();
+        let choices = SearchChoices { devices: 4, kept, ..SearchChoices::default() };
+        let space = Space::of(&p, &step, &work, choices);
+        let parts = space.parts.iter().position(|n| *n == parts).unwrap();
+        let set = (0..space.sets.len()).find(|i| ["batch", ""].contains(&&*space.set_text(*i))).unwrap();
+        let of = |trades| {
+            let (mesh, sets, stored) = (vec![4], vec![set], vec![stored]);
+            let c = Candidate { mesh, sets, stored, parts, trades, ..Candidate::default() };
+            let text = space.written(&c);
+            assert!(s.estimate(&text).unwrap().is_ok(), "{text:?}");
+            let traded = |l: &&String| l.starts_with("keep") || l.starts_with("reduce");
+            text.lines.iter().filter(traded).cloned().collect::<Vec<_>>().join("; ")
+        };
+        space.trades(&[stored], parts).map(of).collect::<Vec<String>>()
+    };
+    let all = ["", "keep params", "reduce grads once", "keep params; reduce grads once"];
+    assert_eq!(lines("", Stored::Params, 4), all);
+    assert_eq!(lines("", Stored::Params, 1), all[..2]);
+    assert_eq!(lines("", Stored::Grads, 4), all[..1]);
+    assert_eq!(lines("batch -> data; params: * -> data; microbatches 4", Stored::Whole, 1), all);
+    assert_eq!(lines("batch -> data; params: * -> data; keep params", Stored::Whole, 1), all[1..2]);
+    assert_eq!(lines("batch -> data; moments: * -> data", Stored::Whole, 4), ["", "reduce grads by part"]);
+}
+
 /// Steps from neighbor to neighbor stay in the space, and lead from each candidate to all others.
 #[test]
 fn neighbors_are_candidates_and_lead_everywhere() {
@@ -455,7 +491,7 @@ fn a_pipeline_takes_what_its_own_plan_does() {
                 let sets: Vec<usize> = sets.iter().map(set).collect();
                 let parts = space.parts.iter().position(|n| *n == 8).unwrap();
                 let stored = vec![Stored::Whole; sets.len()];
-                let c = Candidate { mesh: mesh.clone(), sets, stored, parts, recompute: 0, pipe: None };
+                let c = Candidate { mesh: mesh.clone(), sets, stored, parts, ..Candidate::default() };
                 let shared = s.estimate_pipes(&space, &c).unwrap().unwrap();
                 assert_eq!(shared.len(), space.pipes(&mesh).len());
                 for (pipe, shared) in shared {
