@@ -15,6 +15,8 @@ pub(super) mod gpu_stages;
 pub(super) mod links;
 pub(super) mod memory;
 #[cfg(feature = "mpi")]
+pub(super) mod mpi_machines;
+#[cfg(feature = "mpi")]
 pub(super) mod mpirun;
 pub(super) mod nccl;
 pub(super) mod overlap;
