@@ -127,12 +127,20 @@ impl DeviceRates {
             self.attention.iter().find_map(|name| d.attention.get(name)).or(d.attention.values().next());
         let Some(AttentionRates { forward, backward, dropout, .. }) = found else { return 0.0 };
         let (top, half) = if s.backward { backward } else { forward };
-        let published = if s.backward { PUBLISHED_PRODUCTS.1 } else { PUBLISHED_PRODUCTS.0 };
-        let products = if d.kind == DeviceKind::Cpu { s.products } else { published };
+        let products = products_of(d.kind, s);
         let width = found.map_or(1.0, |f| f.width_rate(s.width));
         let pairs = s.matrices * s.queries * s.keys * s.visible;
         let flops = products * pairs * (s.width + s.values) * if s.dropout { *dropout } else { 1.0 };
         flops / (top * width * s.keys / (s.keys + half) * d.attention_sustained * self.share)
+    }
+}
+
+/// Products of an attention that the rates of a kind of device count.
+pub fn products_of(kind: DeviceKind, s: &Scores) -> f64 {
+    match (kind, s.backward) {
+        (DeviceKind::Cpu, _) => s.products,
+        (DeviceKind::Gpu, false) => PUBLISHED_PRODUCTS.0,
+        (DeviceKind::Gpu, true) => PUBLISHED_PRODUCTS.1,
     }
 }
 

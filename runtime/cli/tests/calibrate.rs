@@ -73,6 +73,16 @@ fn mistakes_are_found_before_anything_is_measured() {
         let (code, _, err) = run_in(&at, &["calibrate", option, value]);
         assert!((code == 2 || code == 1) && err.contains(expected), "{option} {value}: {code} {err}");
     }
+    // Built without GPUs, the command says so before it measures anything, as others do, and no file is there.
+    let (code, _, err) = run_in(&at, &["calibrate", "--device", "cuda", "--output", "gpu.toml"]);
+    let built = cfg!(feature = "cuda");
+    assert!(
+        built || (code == 1 && err.contains("E0520") && err.contains("lacks the feature `cuda`")),
+        "{err}"
+    );
+    assert!(!at.join("gpu.toml").exists());
+    let (code, _, err) = run_in(&at, &["calibrate", "--device", "cubecl-cpu"]);
+    assert!(code == 2 && err.contains("for tests"), "{err}");
     // The name is a line of the file.
     let (code, _, err) = run_in(&at, &["calibrate", "--name", "two\nlines", "--minutes", "0.01"]);
     assert!(code == 2 && err.contains("a name on one line"), "{err}");

@@ -15,6 +15,8 @@ pub enum KernelsBy {
     Line,
     /// The launch of the device plan.
     Launch,
+    /// The number of the Plan's step that they compute.
+    Step,
 }
 
 /// A kernel that was launched while devices were watched.

@@ -36,6 +36,7 @@ functions! {
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const CAPTURE_MODE_RELAXED: c_int = 2;
 
+const MULTIPROCESSORS: c_int = 16;
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
@@ -71,6 +72,8 @@ pub struct Properties {
     pub memory: u64,
     /// Compute capability, such as (9, 0).
     pub capability: (u32, u32),
+    /// Multiprocessors.
+    pub units: u32,
     /// Its place on the PCI bus, such as `0000:1b:00.0`, in lower case.
     pub bus_id: String,
 }
@@ -188,9 +191,10 @@ impl Driver {
             self.check("cuDeviceGetAttribute", code).map(|()| u32::try_from(value).unwrap_or(0))
         };
         let capability = (attribute(COMPUTE_CAPABILITY_MAJOR)?, attribute(COMPUTE_CAPABILITY_MINOR)?);
+        let units = attribute(MULTIPROCESSORS)?;
         let name = self.text("cuDeviceGetName", self.f.name, device)?;
         let bus_id = self.text("cuDeviceGetPCIBusId", self.f.bus_id, device)?.to_ascii_lowercase();
-        Ok(Properties { name, memory: memory as u64, capability, bus_id })
+        Ok(Properties { name, memory: memory as u64, capability, units, bus_id })
     }
 
     #[expect(unsafe_code, reason = "a function of the driver")]

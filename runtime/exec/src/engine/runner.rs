@@ -286,10 +286,11 @@ impl<B: Backend> Program<B> {
 
     /// The name of a launch in kernel counts by line or by launch.
     fn counted_under(&self, by: KernelsBy, id: LaunchId, launch: &Launch) -> String {
-        let origin = origin(&self.plan, launch).unwrap_or_default();
+        let origin = || origin(&self.plan, launch).unwrap_or_default();
         match by {
-            KernelsBy::Launch => format!("{} {} of {origin}", id.0, launch.kind.name()),
-            KernelsBy::Kernel | KernelsBy::Line => origin,
+            KernelsBy::Launch => format!("{} {} of {}", id.0, launch.kind.name(), origin()),
+            KernelsBy::Step => launch.step.to_string(),
+            KernelsBy::Kernel | KernelsBy::Line => origin(),
         }
     }
 

@@ -1,15 +1,21 @@
 //! This host, as a machine file describes it before anything is measured, and what says that the rest was.
 
 use super::ranks::Ranks;
+use crate::devices::Devices;
 use crate::estimates::machine;
-use meshwright_cost::machine::{Machine, NumberSource, Tier};
+use crate::failure::Failure;
+use meshwright_cost::machine::{DeviceKind, Machine, NumberSource, Tier};
+use meshwright_cost::shipped::{MACHINES, ShippedMachine};
+use meshwright_exec::ExecError;
 use meshwright_files::Checked;
+use meshwright_gpu::driver::{Driver, DriverError, Properties};
 use meshwright_runs::memory::total_bytes;
 use std::collections::BTreeMap;
 use toml::Value;
 
 /// The shipped file that has the numbers which are not measured.
 const BASE: &str = "cpu";
+const BASE_OF_GPUS: &str = "dgx-h100";
 
 /// This host, in words: `2 cores of AMD EPYC`.
 pub(super) fn described(cores: usize) -> String {
@@ -21,8 +27,48 @@ pub(super) fn described(cores: usize) -> String {
     format!("{cores} {} of {model}", if cores == 1 { "core" } else { "cores" })
 }
 
-/// A machine with this host's cores and memory, and numbers of the shipped file until they are measured.
-pub(super) fn machine_of_host(name: Option<&str>, ranks: &Ranks) -> Checked<Machine> {
+/// A machine with this host's cores or GPUs and their memory, and numbers of the shipped file of that name until they are measured.
+///
+/// # Errors
+/// Where the driver does not say what the GPU is.
+pub(super) fn machine_of_host(
+    name: Option<&str>,
+    ranks: &Ranks,
+    devices: &Devices,
+) -> Result<(Machine, &'static str), Failure> {
+    let Some(gpu) = devices.device.gpu_number() else { return Ok((machine_of_cores(name, ranks)?, BASE)) };
+    let properties = Driver::open(&devices.libraries).and_then(|d| d.properties(gpu as u32));
+    let failed = |e: DriverError| ExecError::Start { rank: 0, message: e.to_string() };
+    let properties = properties.map_err(failed)?;
+    Ok((machine_of_gpu(name, &properties)?, shipped_gpu(&properties).unwrap_or(BASE_OF_GPUS)))
+}
+
+/// The shipped file of the GPU with this name; of several, that whose memory is nearest.
+fn shipped_gpu(of: &Properties) -> Option<&'static str> {
+    let read = |m: &ShippedMachine| Some((m.name, Machine::read(m.text).ok()?));
+    let all = MACHINES.iter().filter_map(read).filter(|(_, m)| m.device.kind == DeviceKind::Gpu);
+    let same = all.filter(|(_, m)| {
+        let model = m.device.name.split([' ', ',']).next().unwrap_or_default();
+        of.name.split([' ', '-']).any(|word| word == model)
+    });
+    let apart = |m: &Machine| (m.device.memory - of.memory as f64).abs();
+    same.min_by(|a, b| apart(&a.1).total_cmp(&apart(&b.1))).map(|found| found.0)
+}
+
+fn machine_of_gpu(name: Option<&str>, of: &Properties) -> Checked<Machine> {
+    let shipped = shipped_gpu(of);
+    let mut found = machine(shipped.unwrap_or(BASE_OF_GPUS), &[])?;
+    // Peaks of another GPU say nothing of this one.
+    found.device.matrix.retain(|_, _| shipped.is_some());
+    found.name = name.unwrap_or(&of.name).into();
+    found.failures = None;
+    let device = &mut found.device;
+    (device.name, device.memory, device.units) = (of.name.clone(), of.memory as f64, of.units.max(1));
+    device.reserve = device.reserve.min(device.memory / 2.0);
+    Ok(found)
+}
+
+fn machine_of_cores(name: Option<&str>, ranks: &Ranks) -> Checked<Machine> {
     let mut of = machine(BASE, &[])?;
     of.device.name = described(ranks.cores);
     let hosts = if ranks.hosts > 1 { format!("{} hosts, each of ", ranks.hosts) } else { String::new() };
@@ -51,18 +97,19 @@ pub(super) fn rounded(of: &Machine) -> Machine {
 
 /// Says of each number that it was measured, when, and by which engine, or that it is the shipped file's. Collectives were measured among
 /// `members` devices at most.
-pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: usize) {
+pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: usize, base_name: &str) {
     let measured = format!("measured on {date} by `meshwright calibrate` on {}", of.device.name);
     let all = |what: &str| Some(NumberSource::All(format!("{measured}: {what}")));
-    let shipped = |what: &str| format!("assumed: as in the shipped file `{BASE}`{what}");
+    let shipped = || format!("assumed: as in the shipped file `{base_name}`");
+    let (cpu, by_driver) = (of.device.kind == DeviceKind::Cpu, || "the driver".to_string());
     let by_key = |keys: &[(&str, String)]| {
         let keys: BTreeMap<String, String> = keys.iter().map(|(k, v)| ((*k).into(), v.clone())).collect();
         Some(NumberSource::ByKey(keys))
     };
-    let base = machine(BASE, &[]).map(|base| rounded(&base)).ok();
+    let base = machine(base_name, &[]).map(|base| rounded(&base)).ok();
     // What no probe told, the shipped file did.
     let told = |own: &str, kept: &dyn Fn(&Machine) -> bool| match base.as_ref().is_some_and(kept) {
-        true => shipped(""),
+        true => shipped(),
         false => format!("{measured}: {own}"),
     };
     let (device, tiers) = (of.device.clone(), &mut of.tier);
@@ -75,30 +122,35 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: 
     let scalar = match &kept[..] {
         [] => format!("{measured}: chains of one function"),
         some => format!(
-            "{measured}: chains of one function, but {} as in the shipped file `{BASE}`",
+            "{measured}: chains of one function, but {} as in the shipped file `{base_name}`",
             some.join(", ")
         ),
     };
     let d = &mut of.device;
+    let (memory, units) = match cpu {
+        true => ("the host's /proc/meminfo".into(), "the cores that the processes on a host may use".into()),
+        false => (by_driver(), by_driver()),
+    };
     d.source = by_key(&[
-        ("memory", "the host's /proc/meminfo".into()),
-        ("reserve", shipped("")),
-        ("units", "the cores that the processes on a host may use".into()),
+        ("memory", memory),
+        ("reserve", shipped()),
+        ("units", units),
         (
             "kernel",
-            told("steps on a few elements, one core at work", &|base| base.device.kernel == device.kernel),
+            told("steps on a few elements, one device at work", &|base| base.device.kernel == device.kernel),
         ),
         ("sustained", format!("{measured}: fitted on plans")),
-        ("attention_sustained", shipped("")),
-        ("straggle", shipped("")),
+        ("attention_sustained", format!("{measured}: attention alone")),
+        ("straggle", shipped()),
         ("scalar", scalar),
         ("families", format!("{measured}: where memory is not what limits them")),
     ]);
     for rates in d.matrix.values_mut() {
-        rates.source =
-            all("`best` is the fastest product on one core, `peak` what it would reach without edges");
+        rates.source = all(
+            "`best` is the fastest product on one device, `peak` what it would reach without edges, or of a GPU the shipped file's, and of other dtypes as far above `best` as that is",
+        );
     }
-    d.product.source = all("fitted on products of 16 shapes; `tiles` have the shapes of the shipped file");
+    d.product.source = all("fitted on products of many shapes; `tiles` have the shapes of the shipped file");
     let stream = told("updates of vectors; `total` by a device for each core", &|base| {
         base.device.stream.rates == device.stream.rates
     });
@@ -110,28 +162,28 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: 
                 .get(name)
                 .is_some_and(|b| (b.forward, b.backward) == (rates.forward, rates.backward))
         };
-        let of = told("64 to 512 keys of 64 elements, 128 and 256 of 32, and with dropout", &same);
+        let of = told("numbers of keys, keys of fewer elements, and with dropout", &same);
         rates.source = Some(NumberSource::All(of));
     }
     let mut below = 1;
     for tier in tiers {
         // Groups that a level below connects tell nothing of it.
         match members > below {
-            true => sources_of_tier(tier, &format!("{measured} ({engine})")),
-            false => tier.source = Some(NumberSource::All(shipped(""))),
+            true => sources_of_tier(tier, &format!("{measured} ({engine})"), &shipped()),
+            false => tier.source = Some(NumberSource::All(shipped())),
         }
         below = tier.size;
     }
 }
 
-fn sources_of_tier(tier: &mut Tier, measured: &str) {
+fn sources_of_tier(tier: &mut Tier, measured: &str, shipped: &str) {
     let lines = format!("{measured}: fitted on the benchmark of collectives");
     let keys = [
         ("size", "the devices of a host, or as many as anybody starts"),
-        ("hop", "none: the latency of a line has it"),
+        ("hop", if tier.hop > 0.0 { shipped } else { "none: the latency of a line has it" }),
         ("p2p", lines.as_str()),
         ("p2p_latency", lines.as_str()),
-        ("units", "a device that communicates does nothing else"),
+        ("units", if tier.units > 0.0 { shipped } else { "a device that communicates does nothing else" }),
         ("line", lines.as_str()),
     ];
     tier.source = Some(NumberSource::ByKey(keys.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()));
@@ -153,12 +205,12 @@ mod tests {
     /// Where a probe was left out, or told nothing, the number is still that of the shipped file.
     #[test]
     fn a_number_that_no_probe_told_is_that_of_the_shipped_file() {
-        let shipped = machine_of_host(Some("Here"), &Ranks { in_host: 4, hosts: 1, cores: 2 }).unwrap();
+        let shipped = machine_of_cores(Some("Here"), &Ranks { in_host: 4, hosts: 1, cores: 2 }).unwrap();
         let named = |change: &dyn Fn(&mut Machine), members| {
             let mut of = shipped.clone();
             change(&mut of);
             let mut of = rounded(&of);
-            name_sources(&mut of, "2026-01-01", "mpi", members);
+            name_sources(&mut of, "2026-01-01", "mpi", members, BASE);
             let d = &of.device;
             let attention = d.attention.values().next().unwrap();
             [
@@ -192,5 +244,29 @@ mod tests {
         let root = |m: &mut Machine| m.device.scalar.extend([("root".to_string(), 1e-9)]);
         let [_, scalar, ..] = named(&root, 4);
         assert!(scalar.contains("but ") && !scalar.contains("root") && scalar.contains("power"), "{scalar}");
+    }
+
+    #[test]
+    fn a_gpu_begins_with_the_shipped_file_of_its_name() {
+        let of = |name: &str, memory: f64| Properties {
+            name: name.into(),
+            memory: memory as u64,
+            capability: (9, 0),
+            bus_id: String::new(),
+            units: 132,
+        };
+        for (name, memory, shipped) in [
+            ("NVIDIA H200", 150e9, Some("dgx-h200")),
+            ("NVIDIA H100 80GB HBM3", 85e9, Some("dgx-h100")),
+            ("NVIDIA A100-SXM4-40GB", 42e9, Some("dgx-a100-40g")),
+            ("Tesla V100-SXM2-32GB", 34e9, Some("flow-type2-v100")),
+            ("NVIDIA GeForce RTX 4090", 25e9, None),
+        ] {
+            assert_eq!(shipped_gpu(&of(name, memory)), shipped, "{name}");
+        }
+        let found = machine_of_gpu(None, &of("NVIDIA H200", 150.1e9)).unwrap();
+        let text = found.to_toml().unwrap();
+        assert_eq!(Machine::read(&text).unwrap().device.kind, DeviceKind::Gpu, "{text}");
+        assert_eq!((found.name.as_str(), found.device.units), ("NVIDIA H200", 132));
     }
 }

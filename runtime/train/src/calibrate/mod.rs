@@ -15,7 +15,8 @@ mod rounds;
 use crate::devices::Devices;
 use crate::devices::consensus::{abort_on_error, agree_on_result};
 use crate::failure::Failure;
-use meshwright_cost::machine::{Calibration, Machine};
+use meshwright_cost::engine::EngineKind;
+use meshwright_cost::machine::{Calibration, DeviceKind, Machine};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::Processes;
 use meshwright_plan::Mesh;
@@ -90,10 +91,10 @@ fn measured(
         times.insert(members, network::timed(&options.devices, members, short, &mut progress)?);
     }
     let plans = measured_plans(options, options.time.mul_f64(SHARES.1), short, watch)?;
-    let found = device.map(|(mut machine, probes)| {
+    let found = device.map(|(mut machine, base, probes)| {
         fit::total(&mut machine, beside.0, &beside.1);
         network::fit(&mut machine.tier, &times, &ranks);
-        let (machine, errors) = finished(machine, &plans, &times, options)?;
+        let (machine, errors) = finished((machine, base), &plans, &times, options)?;
         Ok(Calibrated { machine, errors, probes })
     });
     agree_on_result(processes, "the machine", found.transpose())
@@ -101,7 +102,7 @@ fn measured(
 
 /// The machine with its errors, where its numbers come from, and when.
 fn finished(
-    machine: Machine,
+    (machine, base): (Machine, &str),
     plans: &[MeasuredPlan],
     times: &BTreeMap<usize, network::CollectiveTimes>,
     options: &CalibrateOptions,
@@ -110,18 +111,33 @@ fn finished(
     sustain(&mut machine, plans)?;
     let errors = errors(&machine, plans)?;
     let date = meshwright_runs::clock::now().chars().take("2026-11-21".len()).collect::<String>();
-    let engine = if options.devices.processes.count() > 1 { "mpi" } else { "threads" };
-    host::name_sources(&mut machine, &date, engine, times.keys().next_back().copied().unwrap_or(0));
+    let engine = engine(&options.devices);
+    let most = times.keys().next_back().copied().unwrap_or(0);
+    host::name_sources(&mut machine, &date, engine.name(), most, base);
     machine.errors.clone_from(&errors.families);
     machine.calibration = Some(Calibration {
         date,
         on: machine.device.name.clone(),
-        engine: Some(engine.into()),
+        engine: Some(engine.name().into()),
         plans: errors.plans.len() as u32,
         mean_error: errors.mean,
         max_error: errors.max,
     });
     Ok((host::rounded(&machine), errors))
+}
+
+/// The engine that is measured.
+fn engine(devices: &Devices) -> EngineKind {
+    match (devices.device.gpu_number(), devices.processes.count()) {
+        (Some(_), _) => EngineKind::Cuda,
+        (None, 1) => EngineKind::Threads,
+        _ => EngineKind::Mpi,
+    }
+}
+
+/// The kind of the devices.
+fn kind(devices: &Devices) -> DeviceKind {
+    if devices.device.gpu_number().is_some() { DeviceKind::Gpu } else { DeviceKind::Cpu }
 }
 
 /// What the first process does while the others wait.
@@ -152,18 +168,18 @@ pub fn check_machine(
     abort_on_error(processes, checked())
 }
 
-/// The machine with the numbers of one device, by probes; how many there were, and how many of them were unsteady.
+/// The machine with the numbers of one device, by probes; the shipped file that has the others; how many probes there were, and how many of them
+/// were unsteady.
 fn device(
     options: &CalibrateOptions,
     ranks: &Ranks,
     short: bool,
     watch: &mut CalibrationWatcher<'_>,
-) -> Result<(Machine, (usize, usize)), Failure> {
-    let mut machine = host::machine_of_host(options.name.as_deref(), ranks)?;
+) -> Result<(Machine, &'static str, (usize, usize)), Failure> {
     let devices = options.devices.first();
     let mut kinds = vec![];
     let mut all = vec![];
-    for probe in probes(short) {
+    for probe in probes(kind(&devices), short) {
         watch("kernels", &probe.name());
         all.push(Timed::start(probe.name(), &probe.options, &devices)?);
         kinds.push(probe.kind);
@@ -174,14 +190,17 @@ fn device(
     for (kind, timed) in kinds.into_iter().zip(&all) {
         let measured = timed.measured();
         unsteady += usize::from(measured.spread > UNSTEADY);
-        found.push((kind, samples(timed)?));
+        found.push((kind, samples(timed, &devices)?));
     }
-    fit::fit(&mut machine, &found);
-    Ok((machine, (found.len(), unsteady)))
+    // Devices that this build or this host has not are refused by their start.
+    let (mut machine, base) = host::machine_of_host(options.name.as_deref(), ranks, &devices)?;
+    let attention = engine(&devices).attention().first().copied().unwrap_or_default().to_string();
+    fit::fit(&mut machine, &found, &attention);
+    Ok((machine, base, (found.len(), unsteady)))
 }
 
 /// Vectors on devices of a host that share its memory, and how many devices: processes where each has a core, else threads of the first on
-/// all cores, since devices that wait for a core tell nothing of memory.
+/// all cores, since devices that wait for a core tell nothing of memory. Each GPU has its own.
 fn beside(
     options: &CalibrateOptions,
     ranks: &Ranks,
@@ -195,8 +214,11 @@ fn beside(
         let probe = shared(length, all);
         let mut timed = [Timed::start(probe.name(), &probe.options, devices)?];
         in_turns(&mut timed, devices, Duration::ZERO, &mut |what| watch("memory", what))?;
-        samples(&timed[0])
+        samples(&timed[0], devices)
     };
+    if kind(&options.devices) == DeviceKind::Gpu {
+        return Ok((1, vec![]));
+    }
     if processes.count() > 1 && ranks.in_host == count {
         return Ok((count, measure(&options.devices, ranks.in_host * ranks.hosts, count)?));
     }
@@ -205,8 +227,8 @@ fn beside(
     Ok((ranks.cores, alone.unwrap_or_default()))
 }
 
-fn samples(timed: &Timed) -> Result<Vec<fit::Sample>, Failure> {
-    let found = fit::samples(&timed.plan, &timed.measured());
+fn samples(timed: &Timed, devices: &Devices) -> Result<Vec<fit::Sample>, Failure> {
+    let found = fit::samples(&timed.plan, &timed.measured(), engine(devices).target());
     found.map_err(|e| Diagnostic::error(codes::E0531, format!("{}: {e}", timed.name)).into())
 }
 
@@ -217,7 +239,8 @@ fn measured_plans(
     short: bool,
     watch: &mut CalibrationWatcher<'_>,
 ) -> Result<Vec<MeasuredPlan>, Failure> {
-    let (alone, spread) = (cases(None, short), cases(Some(&options.mesh), short));
+    let kind = kind(&options.devices);
+    let (alone, spread) = (cases(kind, None, short), cases(kind, Some(&options.mesh), short));
     let part = alone.len() as f64 / (alone.len() + spread.len()) as f64;
     let mut measure = |all: Vec<_>, devices: &Devices, time: Duration| {
         watch("plans", "compiling");
@@ -253,7 +276,7 @@ mod tests {
             let devices = Devices { processes, ..Devices::default() };
             let ranks = Ranks::of(&devices, &mesh).unwrap();
             assert_eq!((ranks.in_host, ranks.hosts), (2, 1));
-            let mut all: Vec<Timed> = cases(Some(&mesh), true)
+            let mut all: Vec<Timed> = cases(DeviceKind::Cpu, Some(&mesh), true)
                 .into_iter()
                 .filter(|(_, o)| o.model == "mlp")
                 .map(|(name, options)| Timed::start(name, &options, &devices).unwrap())

@@ -8,6 +8,7 @@ use crate::devices::consensus::agree_on_result;
 use crate::estimates::measured::quartiles;
 use crate::failure::Failure;
 use meshwright_comm::bench::{self, BenchGroups, BenchJob, Measured, run, run_end_over, sizes};
+use meshwright_comm::nccl::{NcclOptions, NcclTransport};
 use meshwright_comm::{CollectiveKind, CommError, World};
 use meshwright_cost::machine::{NetworkLine, Tier};
 use meshwright_diag::{Diagnostic, codes};
@@ -88,10 +89,23 @@ fn called(
     jobs: &[BenchJob],
     each: impl FnMut(Measured) -> bool,
 ) -> Result<(), CommError> {
-    let Some(end) = devices.processes.take_ends(true).and_then(|ends| ends.into_iter().next()) else {
-        return run(World::new(members, devices.timeouts), jobs, each);
+    let options = NcclOptions {
+        paths: devices.libraries.clone(),
+        timeouts: devices.timeouts,
+        ..NcclOptions::default()
     };
-    let mut end = end;
+    let gpu =
+        |local| devices.device.of_rank(local, devices.gpus).gpu_number().and_then(|n| u32::try_from(n).ok());
+    let end = devices.processes.take_ends(true).and_then(|ends| ends.into_iter().next());
+    let mut end = match (end, gpu(0)) {
+        (None, None) => return run(World::new(members, devices.timeouts), jobs, each),
+        (None, Some(_)) => {
+            let gpus: Vec<u32> = (0..members).filter_map(gpu).collect();
+            return run(NcclTransport::of_process(&gpus, &options)?, jobs, each);
+        }
+        (Some(end), None) => end,
+        (Some(end), Some(gpu)) => Box::new(NcclTransport::new(end, gpu, &options)?),
+    };
     let mesh = Mesh::new([("groups", end.size() / members), ("members", members)]);
     let inner = mesh.iter().skip(1).collect();
     run_end_over(&mut *end, &BenchGroups::over(mesh, inner), jobs, each)
@@ -106,9 +120,10 @@ pub(super) fn fit(tiers: &mut Vec<Tier>, measured: &BTreeMap<usize, CollectiveTi
     let Some(first) = tiers.first_mut().filter(|_| !measured.is_empty()) else { return };
     let within: Vec<_> = measured.iter().filter(|(members, _)| **members <= ranks.in_host).collect();
     let across: Vec<_> = measured.iter().filter(|(members, _)| **members > ranks.in_host).collect();
-    first.hop = 0.0;
     level(first, &within, usize::MAX);
     if ranks.hosts > 1 {
+        // Lines between hosts have their steps in their latency.
+        first.hop = 0.0;
         let (name, size) = NETWORK;
         let mut between = Tier { name: name.into(), size, reduce: None, ..first.clone() };
         level(&mut between, &across, ranks.in_host);

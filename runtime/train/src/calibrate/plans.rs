@@ -7,9 +7,9 @@ use crate::failure::Failure;
 use crate::project::{Project, ProjectOptions};
 use meshwright_core::{model_flops_wide, training_step};
 use meshwright_cost::estimate::EstimateError;
-use meshwright_cost::machine::Machine;
+use meshwright_cost::machine::{DeviceKind, Machine};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_plan::{Mesh, Plan};
+use meshwright_plan::{DType, Mesh, Plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,16 +64,34 @@ const CASES: [PlanCase; 14] = [
     ("llama", "tiny", &[("batch", 4)], "batch -> A"),
 ];
 
+/// Plans that fill a GPU, in `bf16`.
+const GPU_CASES: [PlanCase; 9] = [
+    ("mlp", "", &[("batch", 8192), ("hidden", 8192)], ""),
+    ("bert", "base", &[("batch", 32)], ""),
+    ("gpt", "small", &[("batch", 16)], ""),
+    ("llama", "sheared_1b", &[("batch", 2)], ""),
+    ("gpt", "small", &[("batch", 64)], "batch -> A"),
+    ("bert", "base", &[("batch", 128)], "batch -> A; moments: * -> A"),
+    ("mlp", "", &[("batch", 8192), ("hidden", 16_384)], "hidden -> Z"),
+    ("gpt", "small", &[("batch", 16)], "heads, d_ff, vocab -> Z"),
+    ("llama", "sheared_1b", &[("batch", 16)], "batch -> A; params: * -> A"),
+];
+
 /// The plans for a mesh, or those for one device, by name; of a short calibration every second one.
-pub(super) fn cases(mesh: Option<&Mesh>, short: bool) -> Vec<(String, ProjectOptions)> {
+pub(super) fn cases(kind: DeviceKind, mesh: Option<&Mesh>, short: bool) -> Vec<(String, ProjectOptions)> {
+    let (all, precision) = match kind {
+        DeviceKind::Cpu => (&CASES[..], None),
+        DeviceKind::Gpu => (&GPU_CASES[..], Some(DType::BF16)),
+    };
     let mut axes = mesh.iter().flat_map(|m| &m.axes).filter(|a| a.size > 1).map(|a| a.name.as_str());
     let ends = axes.clone().next().zip(axes.next_back());
-    let mut all = vec![];
-    for (model, preset, dims, rules) in CASES.into_iter().step_by(if short { 2 } else { 1 }) {
+    let mut found = vec![];
+    for (model, preset, dims, rules) in all.iter().step_by(if short { 2 } else { 1 }).copied() {
         let mut options = ProjectOptions {
             model: model.into(),
             preset: (!preset.is_empty()).then(|| preset.into()),
             dims: dims.iter().map(|(name, size)| ((*name).into(), *size)).collect(),
+            precision,
             ..ProjectOptions::default()
         };
         let mut name = options.model.clone();
@@ -87,9 +105,9 @@ pub(super) fn cases(mesh: Option<&Mesh>, short: bool) -> Vec<(String, ProjectOpt
                 (options.layout, options.mesh) = (Some(rules), Some(mesh.option()));
             }
         }
-        all.push((name, options));
+        found.push((name, options));
     }
-    all
+    found
 }
 
 /// A plan with what was measured of it.

@@ -1,6 +1,7 @@
 //! The programs that are timed: model texts, each of work of one kind in several sizes.
 
 use crate::project::ProjectOptions;
+use meshwright_cost::machine::DeviceKind;
 use meshwright_plan::DType;
 use meshwright_runs::memory::available_bytes;
 
@@ -63,6 +64,35 @@ const SHAPES: [(usize, usize, usize, usize); 16] = [
     (32, 32, 32, 64),
 ];
 
+/// The same for a GPU, in `bf16`.
+const GPU_SHAPES: [(usize, usize, usize, usize); 14] = [
+    (8192, 8192, 8192, 1),
+    (4096, 4096, 4096, 1),
+    (2048, 2048, 2048, 1),
+    (1024, 1024, 1024, 1),
+    (512, 512, 512, 1),
+    (8192, 768, 3072, 1),
+    (8192, 3072, 768, 1),
+    (8192, 768, 768, 1),
+    (4096, 256, 4096, 1),
+    (4096, 16384, 256, 1),
+    (16384, 1024, 1024, 1),
+    (512, 4096, 512, 1),
+    (512, 64, 512, 192),
+    (128, 128, 128, 512),
+];
+
+/// A shape that reaches the greatest rate of a GPU, for dtypes other than `bf16`.
+const GPU_LARGE: (usize, usize, usize, usize) = (4096, 4096, 4096, 1);
+
+/// Elements of vectors on a GPU.
+const GPU_LENGTHS: [usize; 7] = [16, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 25, 1 << 28];
+
+/// Keys of attention on a GPU, and the examples and heads that fill it.
+const GPU_KEYS: [usize; 4] = [512, 1024, 2048, 4096];
+const GPU_WIDTHS: [usize; 2] = [128, 64];
+const GPU_HEADS: [(&str, usize); 2] = [("batch", 4), ("heads", 16)];
+
 /// A shape that reaches the greatest rate, for dtypes other than `f32`.
 const LARGE: (usize, usize, usize, usize) = (512, 1024, 512, 1);
 
@@ -111,8 +141,34 @@ fn product(precision: Option<DType>, (m, k, n, groups): (usize, usize, usize, us
     probe
 }
 
-/// All probes; of a short calibration without the longest vectors.
-pub(super) fn probes(short: bool) -> Vec<Probe> {
+/// All probes of a kind of device; of a short calibration without the longest vectors.
+pub(super) fn probes(kind: DeviceKind, short: bool) -> Vec<Probe> {
+    match kind {
+        DeviceKind::Cpu => of_cores(short),
+        DeviceKind::Gpu => of_gpus(short),
+    }
+}
+
+/// A GPU has no seconds of functions: memory is what limits them.
+fn of_gpus(short: bool) -> Vec<Probe> {
+    let lengths = GPU_LENGTHS.into_iter().take(GPU_LENGTHS.len() - usize::from(short));
+    let mut all: Vec<Probe> = GPU_SHAPES.into_iter().map(|shape| product(Some(DType::BF16), shape)).collect();
+    all.extend([DType::F64, DType::F32].map(|dtype| product(Some(dtype), GPU_LARGE)));
+    all.extend(lengths.map(stream));
+    all.extend(FAMILIES.into_iter().map(|(name, text)| Probe::new(ProbeKind::Family, name, text, &[])));
+    let filled = |keys, width, rate| {
+        let mut probe = attention(keys, width, rate);
+        probe.options.dims.extend(GPU_HEADS.map(|(name, size)| (name.to_string(), size)));
+        probe.options.precision = Some(DType::BF16);
+        probe
+    };
+    all.extend(GPU_KEYS.into_iter().map(|keys| filled(keys, GPU_WIDTHS[0], 0.0)));
+    all.extend(GPU_KEYS[1..3].iter().map(|keys| filled(*keys, GPU_WIDTHS[1], 0.0)));
+    all.extend(GPU_KEYS[1..3].iter().map(|keys| filled(*keys, GPU_WIDTHS[0], 0.1)));
+    all
+}
+
+fn of_cores(short: bool) -> Vec<Probe> {
     let lengths = LENGTHS.into_iter().filter(|n| !short || *n <= LONG);
     let function = |(family, of): (&'static str, &str)| {
         let text = FUNCTION.replace(WRITTEN, of);
@@ -168,16 +224,19 @@ mod tests {
 
     #[test]
     fn every_probe_is_a_program_of_its_own() {
-        let mut names = vec![];
-        for probe in probes(false).iter().chain([&shared(shared_length(2, true), 2)]) {
+        let mut names: Vec<String>;
+        let shared = shared(shared_length(2, true), 2);
+        let all = [DeviceKind::Cpu, DeviceKind::Gpu].map(|kind| probes(kind, false));
+        for probe in all.iter().flatten().chain([&shared]) {
             let loaded = Project::load(&probe.options);
             assert!(loaded.project.is_some(), "{}: {:?}", probe.name(), loaded.diagnostics);
-            let of = &probe.options;
-            names.push(format!("{} {:?} {:?} {:?}", probe.name(), of.precision, of.mesh, of.sets));
         }
-        let count = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), count, "{names:?}");
+        for all in &all {
+            let name = |p: &Probe| format!("{} {:?} {:?}", p.name(), p.options.precision, p.options.sets);
+            names = all.iter().map(name).collect();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), all.len(), "{names:?}");
+        }
     }
 }

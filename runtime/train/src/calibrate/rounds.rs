@@ -5,8 +5,9 @@ use crate::devices::Devices;
 use crate::estimates::measured::MeasuredStep;
 use crate::failure::Failure;
 use crate::project::{Loaded, Project, ProjectOptions};
-use meshwright_exec::{Cluster, KernelsBy, ProgramId, Record};
+use meshwright_exec::{Cluster, KernelsBy, ProgramId, Provider, Record};
 use meshwright_plan::Plan;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,17 @@ pub(super) struct Timed {
     pub(super) plan: Arc<Plan>,
     cluster: Cluster,
     program: ProgramId,
+    inputs: Provider,
     done: u64,
-    records: Vec<Record>,
+    seen: SeenSteps,
+}
+
+/// What was seen of a program.
+enum SeenSteps {
+    /// What devices have recorded that are threads.
+    Records(Vec<Record>),
+    /// Of GPUs the seconds of whole steps, and by the Plan's step those of its kernels in one more step, by the GPU's clock.
+    Kernels { steps: Vec<f64>, by_step: BTreeMap<usize, Vec<f64>> },
 }
 
 impl Timed {
@@ -47,27 +57,62 @@ impl Timed {
             trace: None,
         };
         let (cluster, program, _) = bench::loaded(&project, &sources, &asked)?;
-        cluster.hold_inputs(program.id, &bench::inputs(&program, asked.seed))?;
+        let inputs = bench::inputs(&program, asked.seed);
+        cluster.hold_inputs(program.id, &inputs)?;
         cluster.run_held(program.id, 1)?;
-        let (id, plan) = (program.id, program.plan.clone());
-        Ok(Timed { name, project, plan, cluster, program: id, done: 1, records: vec![] })
+        let seen = match cluster.chooses_kernels() {
+            true => SeenSteps::Kernels { steps: vec![], by_step: BTreeMap::new() },
+            false => SeenSteps::Records(vec![]),
+        };
+        let (program, plan) = (program.id, program.plan.clone());
+        Ok(Timed { name, project, plan, cluster, program, inputs, done: 1, seen })
     }
 
     fn turn(&mut self) -> Result<(), Failure> {
+        let (cluster, program) = (&self.cluster, self.program);
         let steps = self.done + 1..=self.done + STEPS;
-        self.cluster.trace(self.program, steps.clone())?;
-        for step in steps {
-            self.cluster.run_held(self.program, step)?;
-        }
         self.done += STEPS;
-        let first = self.cluster.traced()?.into_iter().next();
-        self.records.extend(first.into_iter().flat_map(|d| d.records));
+        match &mut self.seen {
+            SeenSteps::Records(records) => {
+                cluster.trace(program, steps.clone())?;
+                for step in steps {
+                    cluster.run_held(program, step)?;
+                }
+                let first = cluster.traced()?.into_iter().next();
+                records.extend(first.into_iter().flat_map(|d| d.records));
+            }
+            SeenSteps::Kernels { steps: whole, by_step } => {
+                for step in steps {
+                    let begin = Instant::now();
+                    cluster.run_held(program, step)?;
+                    whole.push(begin.elapsed().as_secs_f64());
+                }
+                // To be watched takes time, and a step that is recorded has no kernels by themselves.
+                self.done += 1;
+                cluster.release_inputs(program)?;
+                let watch = cluster.watch_kernels(KernelsBy::Step);
+                cluster.run(program, self.done, &self.inputs)?;
+                cluster.memory()?;
+                for kernel in watch.end() {
+                    if let Ok(step) = kernel.name.parse() {
+                        let seconds = kernel.ms / 1e3 / cluster.ranks().len() as f64;
+                        by_step.entry(step).or_default().push(seconds);
+                    }
+                }
+                cluster.hold_inputs(program, &self.inputs)?;
+            }
+        }
         Ok(())
     }
 
     /// What the first device was seen to do.
     pub(super) fn measured(&self) -> MeasuredStep {
-        MeasuredStep::of(&self.records).unwrap_or_default()
+        match &self.seen {
+            SeenSteps::Records(records) => MeasuredStep::of(records).unwrap_or_default(),
+            SeenSteps::Kernels { steps, by_step } => {
+                MeasuredStep::of_kernels(steps, by_step).unwrap_or_default()
+            }
+        }
     }
 }
 

@@ -46,6 +46,16 @@ impl MeasuredStep {
     }
 }
 
+impl MeasuredStep {
+    /// Of the seconds of whole steps, and those of their kernels by step of the Plan; none without a step.
+    pub(crate) fn of_kernels(steps: &[f64], by_step: &BTreeMap<usize, Vec<f64>>) -> Option<MeasuredStep> {
+        let [low, seconds, high] = quartiles(steps.to_vec())?;
+        let median = |(at, all): (&usize, &Vec<f64>)| Some((*at, quartiles(all.clone())?[1]));
+        let by_step = by_step.iter().filter_map(median).collect();
+        Some(MeasuredStep { seconds, spread: (high - low) / seconds, steps: steps.len(), by_step })
+    }
+}
+
 /// The quartiles and the median between them.
 pub(crate) fn quartiles(mut of: Vec<f64>) -> Option<[f64; 3]> {
     of.sort_by(f64::total_cmp);

@@ -1,16 +1,17 @@
 //! `calibrate`: a machine file of this machine.
 
 use super::bench_collectives::mesh_of_option;
-use crate::args::{CalibrateArgs, DevicesArgs};
-use crate::launch::{devices, mesh_fits};
+use crate::args::{CalibrateArgs, DeviceChoice, DevicesArgs};
+use crate::launch::{devices, mesh_fits, nvidia};
 use crate::output::console::Console;
 use crate::output::progress::bar;
 use crate::output::table::{Align, Table};
 use crate::output::text::{counted, percent, short_seconds as seconds, thousands};
 use crate::stop::Stop;
-use meshwright_cost::machine::Machine;
+use meshwright_cost::machine::{DeviceKind, Machine};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_files::{Checked, ReplacingFile};
+use meshwright_gpu::driver::Driver;
 use meshwright_plan::Mesh;
 use meshwright_train::calibrate::{
     CalibrateOptions, Calibrated, CalibrationErrors, CalibrationWatcher, UNSTEADY, calibrate, check_machine,
@@ -26,10 +27,13 @@ const DEVICES: usize = 4;
 
 /// Runs the command. Of several processes the first reads and writes the machine file.
 pub(crate) fn run(args: &CalibrateArgs, console: &mut Console) -> Result<(), Stop> {
-    let devices = devices(&DevicesArgs::default(), console)?;
+    if args.device == DeviceChoice::CubeclCpu {
+        return Err(Stop::Usage("`--device cubecl-cpu` is for tests, and has no times to measure".into()));
+    }
+    let devices = devices(&DevicesArgs { device: Some(args.device), ..DevicesArgs::default() }, console)?;
     let mesh = match &args.mesh {
         Some(text) => mesh_of_option(text, console)?,
-        None => Mesh::new([("all", devices.processes.devices().unwrap_or(DEVICES))]),
+        None => Mesh::new([("all", devices.processes.devices().unwrap_or_else(|| there(args.device)))]),
     };
     mesh_fits(&mesh, "batch", console, &Sources::new())?;
     let time = Duration::from_secs_f64(args.minutes * 60.0);
@@ -54,6 +58,16 @@ pub(crate) fn run(args: &CalibrateArgs, console: &mut Console) -> Result<(), Sto
         console.note(&note);
     }
     report(args, &found, console)
+}
+
+/// Devices of this process where nothing says how many: all GPUs, or some threads.
+fn there(device: DeviceChoice) -> usize {
+    match device {
+        DeviceChoice::Cuda => {
+            Driver::open(&nvidia()).and_then(|d| d.count()).map_or(1, |n| n.max(1) as usize)
+        }
+        DeviceChoice::Cpu | DeviceChoice::CubeclCpu => DEVICES,
+    }
 }
 
 /// Says how far estimates with a machine are off.
@@ -166,11 +180,12 @@ fn report(args: &CalibrateArgs, found: &Calibrated, console: &mut Console) -> Re
 /// The numbers that say most.
 fn numbers(machine: &Machine) -> String {
     let d = &machine.device;
+    let on = if d.kind == DeviceKind::Gpu { "on a GPU" } else { "on a core" };
     let giga = |rate: f64, unit: &str| format!("{:.1} {unit}", rate / 1e9);
     let mut table = Table::new(&[Align::Left, Align::Right, Align::Left]);
     table.row(["kernel".into(), seconds(d.kernel), "beside its work".into()]);
     for (dtype, rates) in &d.matrix {
-        table.row([format!("products in {dtype}"), giga(rates.best, "GFLOP/s"), "on a core".into()]);
+        table.row([format!("products in {dtype}"), giga(rates.best, "GFLOP/s"), on.into()]);
     }
     let ends = d.stream.rates.first().zip(d.stream.rates.last());
     if let Some(((_, cached), (_, far))) = ends {

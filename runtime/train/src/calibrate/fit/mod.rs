@@ -3,8 +3,8 @@
 use super::probes::ProbeKind;
 use crate::estimates::measured::{MeasuredStep, quartiles};
 use meshwright_cost::kernels::program;
-use meshwright_cost::machine::{AttentionRates, Machine, MatrixRates};
-use meshwright_cost::step::DeviceRates;
+use meshwright_cost::machine::{AttentionRates, DeviceKind, Machine, MatrixRates};
+use meshwright_cost::step::{DeviceRates, products_of};
 use meshwright_cost::work::{KernelWork, ScalarFamily, Scores, WorkItem};
 use meshwright_device::{CompileError, compile_launches, target::Target};
 use meshwright_plan::expr::FunctionCost;
@@ -21,8 +21,12 @@ pub(super) struct Sample {
 ///
 /// # Errors
 /// Where there is no device plan.
-pub(super) fn samples(plan: &Plan, measured: &MeasuredStep) -> Result<Vec<Sample>, CompileError> {
-    let work = program(plan, &compile_launches(plan, 0, Target::cpu())?);
+pub(super) fn samples(
+    plan: &Plan,
+    measured: &MeasuredStep,
+    target: Target,
+) -> Result<Vec<Sample>, CompileError> {
+    let work = program(plan, &compile_launches(plan, 0, target)?);
     let of = |item: WorkItem| match item {
         WorkItem::Work(work) => {
             let seconds = work.all_steps().iter().filter_map(|s| measured.by_step.get(s)).sum();
@@ -39,15 +43,20 @@ const NOTHING: f64 = 512.0;
 /// Least bytes of a kernel that tells of memory.
 const SOMETHING: f64 = 32_768.0;
 
+/// The part of a kernel's time beside its launch from which on it tells of memory.
+const TELLS: f64 = 0.5;
+
 /// A kernel takes so much longer than its memory, if it tells of what it computes.
 const COMPUTES: f64 = 1.3;
 
 /// How often the seconds of functions are found from those of the others.
 const ROUNDS: usize = 4;
 
-/// Sets the numbers of one device by the samples of probes. Without samples of a kind its numbers stay. The machine is a CPU, whose devices
-/// are cores.
-pub(super) fn fit(machine: &mut Machine, of: &[(ProbeKind, Vec<Sample>)]) {
+/// Sets the numbers of one device by the samples of probes: a core, or a GPU. Without samples of a kind its numbers stay. `attention` is the
+/// kernel of attention that was measured.
+pub(super) fn fit(machine: &mut Machine, of: &[(ProbeKind, Vec<Sample>)], attention: &str) {
+    // What a training keeps of the greatest rates is known by plans.
+    (machine.device.sustained, machine.device.attention_sustained) = (1.0, 1.0);
     let kind = |wanted: ProbeKind| -> Vec<&Sample> {
         of.iter().filter(|(kind, _)| *kind == wanted).flat_map(|(_, s)| s).collect()
     };
@@ -58,7 +67,7 @@ pub(super) fn fit(machine: &mut Machine, of: &[(ProbeKind, Vec<Sample>)]) {
     }
     products(machine, &of.iter().flat_map(|(_, s)| s).collect::<Vec<_>>());
     families(machine, &kind(ProbeKind::Family));
-    attention(machine, &kind(ProbeKind::Attention));
+    attention_rates(machine, &kind(ProbeKind::Attention), attention);
 }
 
 fn median(of: impl IntoIterator<Item = f64>) -> Option<f64> {
@@ -78,8 +87,11 @@ fn memory(machine: &mut Machine, samples: &[&Sample]) {
     }
     // An update is nothing but memory: two vectors are read, one is written.
     let updates = samples.iter().filter(|s| s.work.phase == Phase::Update && s.work.bytes >= SOMETHING);
-    let rate = |s: &&&Sample| (s.work.bytes, s.work.bytes / working(machine, s));
-    let mut rates: Vec<(f64, f64)> = updates.map(|s| rate(&s)).collect();
+    // A kernel of a GPU that takes little longer than one without work tells nothing of memory.
+    let tells =
+        |s: &&&Sample| machine.device.kind == DeviceKind::Cpu || working(machine, s) > TELLS * s.seconds;
+    let rate = |s: &&Sample| (s.work.bytes, s.work.bytes / working(machine, s));
+    let mut rates: Vec<(f64, f64)> = updates.filter(tells).map(rate).collect();
     rates.sort_by(|a, b| a.0.total_cmp(&b.0));
     rates.dedup_by(|a, b| a.0 == b.0);
     if !rates.is_empty() {
@@ -122,24 +134,56 @@ fn computes(machine: &Machine, s: &Sample) -> bool {
     working(machine, s) > COMPUTES * DeviceRates::new(machine, 1, &[]).seconds(&bytes).work
 }
 
-/// The greatest rate of products by dtype, and how their shape decides the rest. A CPU's own peak is not known: it is what its fastest product
-/// reaches.
+/// The greatest rate of products by dtype, and how their shape decides the rest. The peak of a CPU, which is not known, is what
+/// the fastest product reaches.
 fn products(machine: &mut Machine, samples: &[&Sample]) {
     let products: Vec<&Sample> = samples.iter().copied().filter(|s| s.work.products.len() == 1).collect();
-    for dtype in [DType::F64, DType::F32, DType::BF16] {
+    let greatest = |dtype: DType| {
         let of = products.iter().filter(|s| s.work.products[0].dtype == dtype);
         let best = of.map(|s| s.work.products[0].flops() / working(machine, s)).fold(0.0, f64::max);
-        if best > 0.0 {
-            let rates = MatrixRates { peak: best, best, source: None };
-            machine.device.matrix.insert(dtype.name().into(), rates);
-        }
+        (best > 0.0).then_some((dtype.name(), best))
+    };
+    let found: Vec<(&str, f64)> =
+        [DType::F64, DType::F32, DType::BF16].into_iter().filter_map(greatest).collect();
+    let above =
+        |(name, best): &(&str, f64)| machine.device.matrix.get(*name).map(|m| (m.peak / best).max(1.0));
+    // Of a GPU some peaks are known, and the others are assumed to be as far above their fastest products.
+    let known = if machine.device.kind == DeviceKind::Gpu {
+        found.iter().map(above).collect()
+    } else {
+        vec![None; found.len()]
+    };
+    let assumed = known.iter().flatten().copied().fold(1.0, f64::max);
+    for ((name, best), known) in found.into_iter().zip(known) {
+        let rates = MatrixRates { peak: best * known.unwrap_or(assumed), best, source: None };
+        machine.device.matrix.insert(name.into(), rates);
     }
     if products.is_empty() {
         return;
     }
-    machine.device.product.issue = 1.0;
+    let starts = match machine.device.kind {
+        DeviceKind::Cpu => &[(1.0, 1.0)][..],
+        DeviceKind::Gpu => &GPU_STARTS,
+    };
+    let from = |(issue, fill): &(f64, f64)| {
+        let mut start = machine.clone();
+        start.device.product.issue = *issue;
+        start.device.product.fill *= *fill;
+        climbed(start, &products)
+    };
+    let best = starts.iter().map(from).min_by(|a, b| a.1.total_cmp(&b.1));
+    *machine = best.map_or_else(|| machine.clone(), |best| best.0);
+}
+
+/// Starts of the fit of a GPU's products, whose waves make steps in their times: the part of the peak inside a tile, and a factor of what fills it.
+const GPU_STARTS: [(f64, f64); 8] =
+    [(0.5, 1.0), (0.6, 1.0), (0.7, 1.0), (0.8, 1.0), (0.9, 1.0), (1.0, 1.0), (0.7, 0.5), (0.9, 0.5)];
+
+/// The machine with the numbers that are reached from one, each changed for itself until none gives products their times any better, and what they
+/// are off by.
+fn climbed(mut machine: Machine, products: &[&Sample]) -> (Machine, f64) {
     // The fastest product reaches a part of its tiles too, so the rate of whole tiles is greater.
-    let mut best = error(machine, &products);
+    let mut best = error(&machine, products);
     for step in [1.5, 1.2, 1.05, 1.01] {
         let mut better = true;
         while better {
@@ -148,22 +192,26 @@ fn products(machine: &mut Machine, samples: &[&Sample]) {
                 for factor in [step, 1.0 / step] {
                     let mut other = machine.clone();
                     change(&mut other, number, factor);
-                    let found = error(&other, &products);
+                    let found = error(&other, products);
                     if found < best * (1.0 - 1e-6) {
-                        (*machine, best, better) = (other, found, true);
+                        (machine, best, better) = (other, found, true);
                     }
                 }
             }
         }
     }
+    (machine, best)
 }
 
 /// Changes one of the numbers that the shape of products is priced by: elements in which a tile is filled, or the rate of a tile. The first
-/// tile stays the measure of the others.
+/// tile stays the measure of the others: its own rate is that of a CPU's peak, or a part of the one that a GPU's data sheet has.
 fn change(machine: &mut Machine, number: usize, factor: f64) {
     let shape = &mut machine.device.product;
     match number.checked_sub(1) {
         None => shape.fill = (shape.fill * factor).clamp(1.0, 1e4),
+        Some(0) if machine.device.kind == DeviceKind::Gpu => {
+            shape.issue = (shape.issue * factor).clamp(0.05, 1.0);
+        }
         Some(0) => machine.device.matrix.values_mut().for_each(|m| m.peak = (m.peak * factor).max(m.best)),
         Some(tile) => shape.tiles[tile].2 = (shape.tiles[tile].2 * factor).clamp(1e-4, 1.0),
     }
@@ -197,18 +245,15 @@ fn families(machine: &mut Machine, samples: &[&Sample]) {
     }
 }
 
-/// Name of this project's own kernel of attention on CPUs.
-const NATIVE: &str = "native";
-
 /// Operations per second of a kernel of attention.
 fn attention_rate(machine: &Machine, s: &Sample, of: &Scores) -> f64 {
     let pairs = of.matrices * of.queries * of.keys * of.visible;
-    of.products * pairs * (of.width + of.values) / working(machine, s)
+    products_of(machine.device.kind, of) * pairs * (of.width + of.values) / working(machine, s)
 }
 
 /// The greatest rate of attention and the keys with half of it, for the widest keys without dropout; then how much slower it is with
 /// narrower ones, and with dropout.
-fn attention(machine: &mut Machine, samples: &[&Sample]) {
+fn attention_rates(machine: &mut Machine, samples: &[&Sample], name: &str) {
     let all: Vec<(Scores, f64)> = samples
         .iter()
         .filter_map(|s| s.work.attention.map(|of| (of, attention_rate(machine, s, &of))))
@@ -233,7 +278,7 @@ fn attention(machine: &mut Machine, samples: &[&Sample]) {
     };
     let dropout = all.iter().filter(|(of, _)| of.dropout && of.width == widest);
     let dropout = median(dropout.map(|one| 1.0 / reached(one)));
-    let known = machine.device.attention.get(NATIVE).map_or(1.0, |a| a.dropout);
+    let known = machine.device.attention.get(name).map_or(1.0, |a| a.dropout);
     let rates = AttentionRates {
         forward,
         backward,
@@ -241,7 +286,7 @@ fn attention(machine: &mut Machine, samples: &[&Sample]) {
         dropout: dropout.unwrap_or(known).max(1.0),
         source: None,
     };
-    machine.device.attention.insert(NATIVE.into(), rates);
+    machine.device.attention.insert(name.into(), rates);
 }
 
 /// `top` and `half` of `rate = top * keys / (keys + half)`, by least squares of `keys / rate = (keys + half) / top`, each point weighted by
