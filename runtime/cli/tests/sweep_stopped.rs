@@ -139,7 +139,11 @@ fn until(runs: &[u32], is: impl Fn(&str) -> bool) {
     let status = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let begin = Instant::now();
     while !runs.iter().map(status).all(|s| is(&s)) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", runs.iter().map(status).collect::<Vec<_>>());
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            runs.iter().map(status).collect::<Vec<_>>()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
