@@ -14,7 +14,7 @@ use meshwright_device::target::Target;
 use meshwright_diag::render::{concise_all, full_all};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors};
 use meshwright_ops::{Crossing, Id, Kind};
-use meshwright_plan::{DType, Phase, Plan};
+use meshwright_plan::{Arithmetic, Phase, Plan};
 use meshwright_runs::catalog::{LAYOUTS, MODELS, find};
 use meshwright_runs::catalog::{LIBRARY, STANDARD};
 use meshwright_syntax::ast::LayoutFile;
@@ -225,12 +225,8 @@ impl Args {
                 "--decode" => self.decode = Some(value.into()),
                 "--preset" => self.settings.size = Some(value.into()),
                 "--precision" => {
-                    self.settings.float = Some(match value {
-                        "f64" => DType::F64,
-                        "bf16" => DType::BF16,
-                        "f16" => DType::F16,
-                        _ => DType::F32,
-                    })
+                    let known = Arithmetic::named(value).ok_or_else(|| format!("no precision `{value}`"))?;
+                    self.settings.float = Some(known);
                 }
                 _ => return Err(format!("no argument `{word}`")),
             }

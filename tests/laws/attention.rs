@@ -224,7 +224,7 @@ pub(crate) fn check_half(
     let pairs = fused.outputs.iter().zip(&exact.outputs);
     let wanted: Vec<_> =
         pairs.map(|((name, id), (_, at))| (*name, *id, values[at.0 as usize].clone())).collect();
-    let step = StepGraph { float: half, ..step(&fused.graph, &fused.outputs) };
+    let step = StepGraph { float: half.into(), ..step(&fused.graph, &fused.outputs) };
     let within = Within { least: 1.0, narrow, exact: true };
     let given = tensors(&fused.graph, &fused.bound);
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();

@@ -1,7 +1,7 @@
 //! A step that decodes writes of a cache its new positions alone, under every layout.
 
 use meshwright_core::{DecodedOutput, NewPositions, decode};
-use meshwright_plan::{BufId, DType, Plan, Prim};
+use meshwright_plan::{Arithmetic, BufId, Plan, Prim};
 use meshwright_train::{Project, ProjectOptions};
 
 const MODEL: &str = "
@@ -26,7 +26,7 @@ fn plan(text: &str, (mesh, layout): (&str, &str), count: usize) -> Plan {
         model: "m.mw".into(),
         mesh: option(mesh),
         layout: option(layout),
-        precision: Some(DType::F32),
+        precision: Some(Arithmetic::F32),
         texts: [("m.mw".to_string(), text.to_string())].into(),
         ..ProjectOptions::default()
     });

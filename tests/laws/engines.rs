@@ -91,7 +91,7 @@ fn products_are_not_rounded(mut devices: Devices) {
         };
         let (a, b) = (ones(&mut g, "a", [m, k]), ones(&mut g, "b", [k, n]));
         let y = g.op(Contract { out: vec![m, n] }, &[a, b]);
-        let step = StepGraph { float: half, ..step(&g, &[("y", y)]) };
+        let step = StepGraph { float: half.into(), ..step(&g, &[("y", y)]) };
         let whole = way(&[], vec![]);
         let made = plan(&step, &layout(&whole.mesh, vec![]), true).unwrap().plan;
         let dtype = |o: &Operand| made.buffer(o.buf).dtype;

@@ -60,7 +60,9 @@ impl Equations {
             self.outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
         let step = step(&self.g, &self.outputs);
         let (step, within) = match self.half {
-            Some(float) => (StepGraph { float, ..step }, Within { least: 2.0, narrow: 0.03, exact: true }),
+            Some(float) => {
+                (StepGraph { float: float.into(), ..step }, Within { least: 2.0, narrow: 0.03, exact: true })
+            }
             None => (step, Within { least: 1.0, narrow: 3e-5, exact: true }),
         };
         same_step(name, &step, &tensors(&self.g, &self.bound), &wanted, within, ways, devices)

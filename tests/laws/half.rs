@@ -54,7 +54,7 @@ fn between(b: &Built, half: DType) -> Between {
         outputs.push(("read", g.op(Contract { out }, &[y, factor])));
     }
     let values = walk(&g, &bound);
-    let step = StepGraph { float: half, ..step(&g, &outputs) };
+    let step = StepGraph { float: half.into(), ..step(&g, &outputs) };
     let outputs = outputs.into_iter().map(|(n, id)| (n, id, values[id.0 as usize].clone())).collect();
     Between { step, bound, outputs, dims: b.dims.clone() }
 }

@@ -145,7 +145,7 @@ fn unequal(got: &Trace, want: &BTreeMap<String, F64Tensor>, within: f64) -> Opti
 /// Compiles the program of a seed in a precision, on one device and under a random layout: its gradients and its training.
 fn wrong_in(seed: u64, float: DType, runs: bool) -> Result<(), String> {
     let mut r = program(seed, true, if float == DType::F64 { float } else { DType::F32 });
-    r.program.float = float;
+    r.program.float = float.into();
     let step = differentiated(&r);
     let text = |e: Refused| format!("{e:?}");
     let alone = plan(&step, &Layout::default(), false).map_err(text)?.plan;

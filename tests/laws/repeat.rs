@@ -424,7 +424,7 @@ impl Maker {
             named: Default::default(),
             model: format!("loops {seed}"),
             graph: self.g,
-            float: self.float,
+            float: self.float.into(),
             model_consts: Default::default(),
             consts: Default::default(),
             declarations: Default::default(),

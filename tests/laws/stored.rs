@@ -14,7 +14,7 @@ use meshwright_core::resolve::resolve;
 use meshwright_core::{Layout, Program, layout, training_step};
 use meshwright_diag::Sources;
 use meshwright_ops::F64Tensor;
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_syntax::{parse_layout, parse_model};
 use std::fmt::Write;
 use std::time::Instant;
@@ -303,7 +303,7 @@ fn resolved(text: &str) -> Result<Program, String> {
     let mut sources = Sources::new();
     let id = sources.add("stored.mw", text.to_string());
     let (file, mut found) = parse_model(id, text);
-    let settings = Settings { float: Some(DType::F64), ..Settings::default() };
+    let settings = Settings { float: Some(Arithmetic::F64), ..Settings::default() };
     let program = file.and_then(|f| {
         let (program, more) = resolve(&f, None, &settings, &mut |_, _| (None, vec![]));
         found.extend(more);

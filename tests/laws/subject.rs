@@ -8,7 +8,7 @@ use meshwright_ops::family::{SampleBuild, SampleInput};
 use meshwright_ops::{
     Class, F64Tensor, Graph, Id, InputOp, InputOpKind, Origin, Rename, Sample, Type, families,
 };
-use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid};
+use meshwright_plan::{Arithmetic, DType, Dim, Dims, Init, InputDecl, Monoid};
 
 /// What a law is checked on.
 #[derive(Clone)]
@@ -198,7 +198,7 @@ pub(crate) fn step(graph: &Graph, outputs: &[(&str, Id)]) -> StepGraph {
     StepGraph {
         model: "law".into(),
         program: "predict",
-        float: DType::F64,
+        float: Arithmetic::F64,
         graph: graph.clone(),
         inputs: inputs.collect(),
         outputs: outputs

@@ -112,7 +112,7 @@ struct Pipeline {
 
 static PIPELINE: Pipeline = Pipeline {
     graph: [
-        Pass::new("precision", "in a program of `bf16` or `f16` every value gets its dtype", |g, _, _| {
+        Pass::new("precision", "in a program of `bf16` or `f16` every value gets its dtype, in one of `tf32` factors are rounded", |g, _, _| {
             Some(precision::assign(g))
         }),
         Pass::new(

@@ -4,7 +4,7 @@ use crate::step::loss_scaling::LossScaling;
 use crate::step::optimizers::Optimizer;
 use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
-use meshwright_plan::{DType, Dim, InputDecl};
+use meshwright_plan::{Arithmetic, Dim, InputDecl};
 use meshwright_syntax::ast::{Expr, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub struct Settings {
     pub consts: Vec<(String, f64)>,
     /// Which `size NAME { … }` of the file applies.
     pub size: Option<String>,
-    /// `--precision`: the arithmetic type; the model's own (`precision f64` in `train`, else `f32`) where `None`.
-    pub float: Option<DType>,
+    /// `--precision`: the arithmetic; the model's own (`precision f64` in `train`, else `f32`) where `None`.
+    pub float: Option<Arithmetic>,
     /// Reports of training steps besides their losses.
     pub reports: Reports,
     /// `--no-ema`: whether evaluations and predictions read the parameters themselves where there are averages of them.
@@ -114,8 +114,8 @@ pub struct Program {
     pub model: String,
     /// Its graph.
     pub graph: Graph,
-    /// Arithmetic type.
-    pub float: DType,
+    /// Its arithmetic.
+    pub float: Arithmetic,
     /// The consts of the file and their values, as the command line leaves them.
     pub consts: BTreeMap<String, f64>,
     /// Consts that the model itself reads. Others are read by the `train` block, or by another const, alone.

@@ -411,6 +411,7 @@ mod tests {
     use super::*;
     use crate::step::step_graph::StepOutput;
     use meshwright_ops::{Graph, InputOp, InputOpKind, NEG, Type};
+    use meshwright_plan::Arithmetic;
     use meshwright_plan::{DType, Dims};
 
     /// A step that gives the negative of an input.
@@ -424,7 +425,7 @@ mod tests {
         StepGraph {
             model: "m".into(),
             program: "predict",
-            float: DType::F32,
+            float: Arithmetic::F32,
             graph: g,
             inputs: vec![],
             outputs,

@@ -8,7 +8,9 @@ use meshwright_device::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
 use meshwright_device::slot::LaunchId;
 use meshwright_plan::KernelFamily;
 use meshwright_plan::expr::{BinaryFn, FunctionCost, Scalar};
-use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Expr, Operand, Phase, Plan, Prim, Step};
+use meshwright_plan::{
+    Arithmetic, AttentionPart, AttentionSpec, DType, Dim, Expr, Operand, Phase, Plan, Prim, Step,
+};
 
 /// The work of the device of a device plan.
 pub fn program(plan: &Plan, device: &DevicePlan) -> DeviceWork {
@@ -157,7 +159,11 @@ fn local(plan: &Plan, step: &Step, dim: Dim) -> u64 {
 /// The matrix product of a contraction; none where one factor is a single row of numbers, so that memory alone decides.
 fn product(plan: &Plan, step: &Step) -> Option<Product> {
     let ([a, b], [out]) = step.operands::<2, 1>().ok()?;
-    let mut of = Product { m: 1, n: 1, k: 1, batch: 1, dtype: plan.buffer(a.buf).dtype, fp8: false };
+    let arithmetic = match plan.buffer(a.buf).dtype {
+        DType::F32 if plan.float == Arithmetic::TF32 && step.phase != Phase::Update => Arithmetic::TF32,
+        dtype => dtype.into(),
+    };
+    let mut of = Product { m: 1, n: 1, k: 1, batch: 1, arithmetic, fp8: false };
     let mut dims: Vec<Dim> = a.dims.iter().chain(&b.dims).copied().collect();
     dims.sort();
     dims.dedup();

@@ -30,12 +30,12 @@ pub fn efficiency(of: &Product, shape: &ProductShape, units: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshwright_plan::DType;
+    use meshwright_plan::Arithmetic;
 
     fn of(m: u64, n: u64, k: u64) -> f64 {
         let tiles = vec![(256, 128, 1.0), (128, 128, 0.9), (64, 64, 0.5)];
         let shape = ProductShape { issue: 0.85, fill: 400.0, tiles, split: 0.92, source: None };
-        efficiency(&Product { m, n, k, batch: 1, dtype: DType::BF16, fp8: false }, &shape, 108.0)
+        efficiency(&Product { m, n, k, batch: 1, arithmetic: Arithmetic::BF16, fp8: false }, &shape, 108.0)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::machine::{AttentionRates, Device, DeviceKind, Machine, MatrixRates};
 use crate::shape::efficiency;
 use crate::work::{KernelWork, Product, ScalarFamily, Scores};
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_plan::KernelFamily;
 
 /// A machine as one of a number of devices sees it, which may share its cores and its memory.
@@ -71,7 +71,7 @@ impl DeviceRates {
         let product = |p: &Product| {
             let rate =
                 |m: &MatrixRates| (self.device.product.issue * m.peak).min(m.best * self.device.sustained);
-            self.matrix(p.dtype, p.fp8).map_or(0.0, |m| p.flops() / rate(m) / self.share)
+            self.matrix(p.arithmetic, p.fp8).map_or(0.0, |m| p.flops() / rate(m) / self.share)
         };
         let products = match work.family {
             KernelFamily::Matmul => work.products.iter().map(product).sum(),
@@ -98,24 +98,25 @@ impl DeviceRates {
     /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape.
     pub fn product(&self, p: &Product) -> f64 {
         let d = &self.device;
-        let Some(m) = self.matrix(p.dtype, p.fp8) else { return 0.0 };
+        let Some(m) = self.matrix(p.arithmetic, p.fp8) else { return 0.0 };
         let issue = d.product.issue * m.peak * efficiency(p, &d.product, self.units);
         let power = m.best * d.sustained;
         if issue <= 0.0 { 0.0 } else { p.flops() / issue.min(power) / self.share }
     }
 
     /// Operations per second of the data sheet, for a dtype.
-    pub fn peak(&self, dtype: DType) -> Option<f64> {
-        self.matrix(dtype, false).map(|m| m.peak * self.share)
+    pub fn peak(&self, arithmetic: Arithmetic) -> Option<f64> {
+        self.matrix(arithmetic, false).map(|m| m.peak * self.share)
     }
 
     /// The rates of a dtype, or of the next that the machine has.
-    pub(crate) fn matrix(&self, dtype: DType, fp8: bool) -> Option<&MatrixRates> {
-        let names: &[&str] = match dtype {
+    pub(crate) fn matrix(&self, arithmetic: Arithmetic, fp8: bool) -> Option<&MatrixRates> {
+        let names: &[&str] = match arithmetic {
             _ if fp8 => &["fp8", "bf16"],
-            DType::BF16 | DType::F16 => &["bf16", "f16", "f32"],
-            DType::F64 => &["f64", "f32"],
-            _ => &["f32", "f64", "bf16"],
+            Arithmetic::BF16 | Arithmetic::F16 => &["bf16", "f16", "f32"],
+            Arithmetic::F64 => &["f64", "f32"],
+            Arithmetic::TF32 => &["tf32", "f32", "f64", "bf16"],
+            Arithmetic::F32 => &["f32", "f64", "bf16"],
         };
         names.iter().find_map(|n| self.device.matrix.get(*n))
     }

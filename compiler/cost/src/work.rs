@@ -1,7 +1,7 @@
 //! What a device does in a step, as amounts: bytes, products, scores, transfers. A machine turns them into seconds.
 
 use meshwright_plan::expr::FunctionCost;
-use meshwright_plan::{Axis, CollectiveKind, DType, KernelFamily, Phase};
+use meshwright_plan::{Arithmetic, Axis, CollectiveKind, DType, KernelFamily, Phase};
 
 /// The work of one device in a step, in order.
 #[derive(Clone, Debug, Default)]
@@ -108,8 +108,8 @@ pub struct Product {
     pub k: u64,
     /// Number of products.
     pub batch: u64,
-    /// Dtype of the factors.
-    pub dtype: DType,
+    /// Arithmetic of the factors.
+    pub arithmetic: Arithmetic,
     /// Multiplied in 8 bits.
     pub fp8: bool,
 }

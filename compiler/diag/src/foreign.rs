@@ -258,6 +258,7 @@ static LAYOUT_SIGNS: Words = &[
 ];
 
 static SETTINGS: Words = &[
+    ("allow_tf32", Written("precision tf32")),
     ("amp", Written("precision bf16")),
     ("batch", Say("the batch is a dim of the model; `--dim batch=64` overrides it")),
     ("batch_size", Say("the batch is a dim of the model; `--dim batch=64` overrides it")),

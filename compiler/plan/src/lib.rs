@@ -5,6 +5,7 @@
 
 pub mod actions;
 mod arena;
+mod arithmetic;
 mod buffer;
 mod collective;
 mod communication;
@@ -28,6 +29,7 @@ mod step;
 mod work;
 
 pub use arena::{ArenaId, IdVec};
+pub use arithmetic::{Arithmetic, tf32};
 pub use buffer::buffer_layout::{BufferLayout, BufferPart};
 pub use buffer::{BufId, Buffer, Extent, Operand};
 pub use collective::{BusFactor, Collective, CollectiveKind, CollectiveSpec, Portion, Traffic};

@@ -2,7 +2,7 @@
 
 use crate::actions::PipelineSchedule;
 use crate::random::Init;
-use crate::{Axis, BufId, Buffer, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Step};
+use crate::{Arithmetic, Axis, BufId, Buffer, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Step};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 
@@ -115,8 +115,8 @@ pub struct Plan {
     pub mesh: Mesh,
     /// Names and sizes of the dims.
     pub dims: Dims,
-    /// Arithmetic type.
-    pub float: DType,
+    /// Its arithmetic.
+    pub float: Arithmetic,
     /// The model's inputs.
     pub inputs: Vec<InputDecl>,
     /// The parts in which it goes through the batch.

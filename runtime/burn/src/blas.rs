@@ -1,6 +1,7 @@
 //! A product of two tensors as cuBLASLt takes it.
 
 use burn_backend::DType as BurnType;
+use meshwright_device::kernels::product::FactorDigits;
 use meshwright_gpu::products::{
     Bits, Epilogue, Follows, Matrix, MatrixElement, MatrixProduct, Sums, matrix_of,
 };
@@ -22,8 +23,15 @@ pub fn matrices(dtype: BurnType, shape: &[usize], strides: &[usize]) -> Option<(
 }
 
 /// The product of the matrices of two tensors, but for addresses; none where they are not equally many.
-pub fn product(left: (Matrix, usize), right: (Matrix, usize), out: (Matrix, usize)) -> Option<MatrixProduct> {
-    let (sums, epilogue, adds) = (Sums::Exact, Epilogue::default(), false);
+pub fn product(
+    left: (Matrix, usize),
+    right: (Matrix, usize),
+    out: (Matrix, usize),
+    digits: FactorDigits,
+) -> Option<MatrixProduct> {
+    let rounded = digits == FactorDigits::Tf32 && left.0.element == MatrixElement::F32;
+    let sums = if rounded { Sums::Tf32 } else { Sums::Exact };
+    let (epilogue, adds) = (Epilogue::default(), false);
     let product =
         MatrixProduct { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue, adds };
     (left.1 == out.1 && right.1 == out.1).then_some(product)

@@ -15,6 +15,7 @@ use meshwright_cpu::kernels::DrawBlock;
 use meshwright_cpu::{HostMemory, Pool, bytes_mut, handle, unhandle};
 use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::kernels::Kernel;
+use meshwright_device::kernels::product::FactorDigits;
 use meshwright_device::launch::Launch;
 use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::stored::stored_as;
@@ -127,7 +128,12 @@ impl Backend for Host {
         })
     }
 
-    fn product(&mut self, left: FlexTensor, right: FlexTensor) -> Result<FlexTensor, KernelError> {
+    fn product(
+        &mut self,
+        left: FlexTensor,
+        right: FlexTensor,
+        _: FactorDigits,
+    ) -> Result<FlexTensor, KernelError> {
         let dtype = left.dtype();
         Ok(self.matmul(left, right, dtype))
     }
@@ -158,7 +164,7 @@ impl Backend for Host {
         rng: RngState,
     ) -> Result<(), KernelError> {
         let made = match (kernel, &launch.reads[..]) {
-            (Kernel::Matmul, [left, right]) => {
+            (Kernel::Matmul(_), [left, right]) => {
                 let [left, right] = [left, right].map(|t| handles.get_float_tensor::<Flex>(t));
                 HandleKind::Float(self.matmul(left, right, launch.writes[0].dtype))
             }

@@ -6,6 +6,7 @@ use super::host::HostProducts;
 use burn_backend::DType as BurnType;
 use burn_flex::FlexTensor;
 use burn_std::Shape;
+use meshwright_device::kernels::product::FactorDigits;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::{TunedProducts, Workspace};
 
@@ -61,7 +62,8 @@ fn product(products: &mut TunedProducts, left: FlexTensor, right: FlexTensor, dt
         let strides: Vec<usize> = t.layout().strides().iter().map(|s| *s as usize).collect();
         blas::matrices(t.dtype(), t.layout().shape(), &strides).unwrap()
     };
-    let product = blas::product(matrices(&left), matrices(&right), matrices(&out)).unwrap();
+    let product =
+        blas::product(matrices(&left), matrices(&right), matrices(&out), FactorDigits::All).unwrap();
     let start = |t: &FlexTensor| (t.layout().start_offset() * t.dtype().size()) as u64;
     let (_left, at_left) = placed(left.bytes());
     let (_right, at_right) = placed(right.bytes());

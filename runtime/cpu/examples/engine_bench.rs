@@ -9,8 +9,8 @@ use meshwright_exec::{
 };
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
 use meshwright_plan::{
-    BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl, Plan,
-    Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary,
+    Arithmetic, BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand,
+    OutputDecl, Plan, Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary,
 };
 use std::error::Error;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Builder {
             program: "train".into(),
             mesh: mesh.clone(),
             dims: Dims::default(),
-            float: DType::F32,
+            float: Arithmetic::F32,
             microbatches: None,
             pipeline: None,
             inputs: vec![],

@@ -24,6 +24,7 @@ use cubecl_runtime::runtime::Runtime;
 use cubecl_server::stream::{ExecuteScope, WriteScoped, failed_writing};
 use meshwright_burn::blas::{self, ProductAddresses, Then};
 use meshwright_device::arena::aligned_pitch;
+use meshwright_device::kernels::product::FactorDigits;
 use meshwright_exec::watch::watched;
 use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
@@ -136,7 +137,8 @@ pub(super) fn product(
     index: usize,
     left: &CubeTensor,
     right: &CubeTensor,
-    (dtype, out): (BurnType, &Option<CubeTensor>),
+    (dtype, digits): (BurnType, FactorDigits),
+    out: &Option<CubeTensor>,
 ) -> Option<CubeTensor> {
     let opened = of(index)?;
     let many = multiplications(left, right);
@@ -146,7 +148,7 @@ pub(super) fn product(
     let is_half = matrices(&left)?.0.element.is_half();
     let made =
         if is_half && found.is_worth_a_copy(batches, many) { with_aligned_rows(&out) } else { out.clone() };
-    let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&made)?)?;
+    let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&made)?, digits)?;
     let tensors = ProductTensors { left, right, out: made.clone(), vector: None, aux: None };
     opened.submit(product, Then::Nothing, &tensors);
     if !is_same(&made.handle, &out.handle) {
@@ -156,7 +158,12 @@ pub(super) fn product(
 }
 
 /// Puts a product with an epilogue, whose result is that many rows and columns, on its stream; false where cuBLASLt has no kernel for it.
-pub(super) fn fused(index: usize, [rows, columns]: [usize; 2], then: Then, tensors: ProductTensors) -> bool {
+pub(super) fn fused(
+    index: usize,
+    ([rows, columns], digits): ([usize; 2], FactorDigits),
+    then: Then,
+    tensors: ProductTensors,
+) -> bool {
     let Some(opened) = of(index) else { return false };
     let many = multiplications(&tensors.left, &tensors.right);
     let (left, right) = (factor(tensors.left, many), factor(tensors.right, many));
@@ -168,7 +175,7 @@ pub(super) fn fused(index: usize, [rows, columns]: [usize; 2], then: Then, tenso
         _ => columns,
     };
     let out = blas::matrices(tensors.out.dtype, &[rows, columns], &[leading, 1]);
-    let product = || blas::product(matrices(&tensors.left)?, matrices(&tensors.right)?, out?);
+    let product = || blas::product(matrices(&tensors.left)?, matrices(&tensors.right)?, out?, digits);
     let Some(product) = product() else { return false };
     let computes = opened.computes(blas::at(product, then, &tensors.assumed()));
     if computes {

@@ -49,7 +49,7 @@ impl ProductRun<'_> {
         let asked = |then, vector: Option<&CubeTensor>, aux: Option<&CubeTensor>| {
             let tensors =
                 ProductTensors { aux: aux.cloned(), ..self.tensors([left, right], &made[0], vector) };
-            blas::fused(gpu.index, self.call.matrices, then, tensors)
+            blas::fused(gpu.index, (self.call.matrices, self.call.digits), then, tensors)
         };
         let done = match &self.call.beside {
             BesideProduct::Map { function, .. } => {
@@ -77,7 +77,7 @@ impl ProductRun<'_> {
                 // With the bias alone; a kernel of our own then applies the function.
                 let kept = made.last()?.clone();
                 let tensors = self.tensors([left, right], &kept, bias.as_ref());
-                if !blas::fused(gpu.index, self.call.matrices, Then::Nothing, tensors) {
+                if !blas::fused(gpu.index, (self.call.matrices, self.call.digits), Then::Nothing, tensors) {
                     return None;
                 }
                 let inputs = OwnInputs { tensors: vec![kept.clone()], ended: vec![false] };
@@ -130,7 +130,8 @@ impl ProductRun<'_> {
             return Err("no factors".into());
         };
         let (shape, dtype) = &self.call.product;
-        let product = reshape(compute(left, right, *dtype, None)?, Extents::from(shape.clone()));
+        let made = compute(left, right, (*dtype, self.call.digits), None)?;
+        let product = reshape(made, Extents::from(shape.clone()));
         Ok(match &self.call.beside {
             BesideProduct::Map { map, at, .. }
             | BesideProduct::ReluGrad { map, at }

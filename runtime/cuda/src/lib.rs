@@ -52,6 +52,7 @@ use meshwright_cpu::{HostMemory, Pool};
 use meshwright_device::arena::Arena;
 use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::kernels::Kernel;
+use meshwright_device::kernels::product::FactorDigits;
 use meshwright_device::kernels::random::RandomBlock;
 use meshwright_device::launch::Launch;
 use meshwright_device::lowering::local::DeviceContext;
@@ -207,10 +208,10 @@ impl GpuBackend {
     fn matmul(
         left: CubeTensor,
         right: CubeTensor,
-        dtype: BurnType,
+        result: (BurnType, FactorDigits),
         out: Option<CubeTensor>,
     ) -> Result<CubeTensor, KernelError> {
-        product::compute(left, right, dtype, out)
+        product::compute(left, right, result, out)
             .map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}")))
     }
 
@@ -302,10 +303,11 @@ impl Backend for GpuBackend {
         &mut self,
         left: FloatTensor<Cube>,
         right: FloatTensor<Cube>,
+        digits: FactorDigits,
     ) -> Result<FloatTensor<Cube>, KernelError> {
         let dtype = left.dtype();
         match self.target().own_matmul {
-            true => GpuBackend::matmul(left, right, dtype, None),
+            true => GpuBackend::matmul(left, right, (dtype, digits), None),
             false => Ok(<Cube as burn_backend::ops::FloatTensorOps<Cube>>::float_matmul(left, right)),
         }
     }
@@ -363,13 +365,13 @@ impl Backend for GpuBackend {
         rng: RngState,
     ) -> Result<(), KernelError> {
         let made = match (kernel, &launch.reads[..]) {
-            (Kernel::Matmul, [left, right]) => {
+            (Kernel::Matmul(digits), [left, right]) => {
                 let [left, right] = [left, right].map(|t| handles.get_float_tensor::<Cube>(t));
                 let ir = &launch.writes[0];
                 let out = self.place(ir)?;
                 let out =
                     out.map(|handle| Cube::float_tensor(TensorHandle { handle, shape: ir.shape.clone() }));
-                HandleKind::Float(GpuBackend::matmul(left, right, ir.dtype, out)?)
+                HandleKind::Float(GpuBackend::matmul(left, right, (ir.dtype, *digits), out)?)
             }
             (Kernel::Random(block), _) => self.drawn(block, rng, launch.writes[0].dtype)?,
             (Kernel::Blank, []) => {

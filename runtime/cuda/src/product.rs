@@ -9,12 +9,13 @@ use burn_backend::{DType as BurnType, TensorMetadata};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use burn_cubecl::tensor::CubeTensor;
+use meshwright_device::kernels::product::FactorDigits;
 
 /// The product of two tensors of one dtype, with elements of `dtype`, in memory that is given or found.
 pub(super) fn compute(
     left: CubeTensor,
     right: CubeTensor,
-    dtype: BurnType,
+    (dtype, digits): (BurnType, FactorDigits),
     out: Option<CubeTensor>,
 ) -> Result<CubeTensor, String> {
     #[cfg(feature = "cubecl-cpu")]
@@ -22,7 +23,7 @@ pub(super) fn compute(
         return host::product(left, right, dtype, out).map_err(|e| format!("{e:?}"));
     }
     if let burn_cubecl::CubeDevice::Cuda(gpu) = &left.device
-        && let Some(made) = super::blas::product(gpu.index, &left, &right, (dtype, &out))
+        && let Some(made) = super::blas::product(gpu.index, &left, &right, (dtype, digits), &out)
     {
         return Ok(made);
     }

@@ -120,8 +120,18 @@ fn unary(x: f32, #[comptime] f: UnaryFn) -> f32 {
         UnaryFn::Floor => x.floor(),
         UnaryFn::Ceil => x.ceil(),
         UnaryFn::Round => x.round(),
+        UnaryFn::Tf32 => tf32(x),
         _ => truth(x == 0.0f32),
     }
+}
+
+/// As [`meshwright_plan::tf32`].
+#[cube]
+fn tf32(x: f32) -> f32 {
+    let bits = u32::reinterpret(x);
+    let even = (bits >> 13u32) & 1u32;
+    let rounded = (bits + 0xfffu32 + even) & 0xffff_e000u32;
+    select(x.is_nan(), x, f32::reinterpret(rounded))
 }
 
 #[cube]

@@ -12,6 +12,7 @@ use meshwright_device::arena::Arena;
 use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::iteration::Iteration;
 use meshwright_device::kernels::Kernel;
+use meshwright_device::kernels::product::FactorDigits;
 use meshwright_device::kernels::random::DrawPoint;
 use meshwright_device::launch::Launch;
 use meshwright_device::lowering::local::DeviceContext;
@@ -173,7 +174,9 @@ pub trait Backend: Send + Sized + 'static {
         &mut self,
         left: FloatTensor<Self::Burn>,
         right: FloatTensor<Self::Burn>,
+        digits: FactorDigits,
     ) -> Result<FloatTensor<Self::Burn>, KernelError> {
+        let _ = digits;
         Ok(Self::Burn::float_matmul(left, right))
     }
 

@@ -9,7 +9,7 @@ use meshwright_core::resolve::is_preset;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::Processes;
 use meshwright_files::Checked;
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_runs::catalog::MODELS;
 use meshwright_runs::policies::PolicySettings;
 use meshwright_runs::run_dir::read_texts;
@@ -131,10 +131,9 @@ impl Recorded {
         Ok(merged)
     }
 
-    fn precision(&self) -> Checked<DType> {
+    fn precision(&self) -> Checked<Arithmetic> {
         let name = &self.settings.precision;
-        let known = [DType::F32, DType::F64, DType::BF16, DType::F16];
-        known.into_iter().find(|d| d.name() == *name).ok_or_else(|| {
+        Arithmetic::named(name).ok_or_else(|| {
             let message = format!("`{}` cannot be used: its precision is `{name}`", self.run.display());
             Box::new(Diagnostic::error(codes::E0511, message))
         })

@@ -9,7 +9,7 @@ use meshwright_core::step::optimizers::{self, Accepts, Choices, Chosen};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
-use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid, Part, Phase, SlidingWindow};
+use meshwright_plan::{Arithmetic, DType, Dim, Dims, Init, InputDecl, Monoid, Part, Phase, SlidingWindow};
 use std::collections::BTreeSet;
 
 /// A program with values for its inputs and parameters.
@@ -540,7 +540,7 @@ impl Maker {
             named: Default::default(),
             model: format!("random {seed}"),
             graph: self.g,
-            float: DType::F64,
+            float: Arithmetic::F64,
             model_consts: Default::default(),
             consts: Default::default(),
             declarations: Default::default(),

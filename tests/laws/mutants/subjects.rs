@@ -7,7 +7,7 @@ use super::run::{Conduct, Shard, run};
 use meshwright_core::partition::Spmd;
 use meshwright_core::{Program, StepGraph, prediction, training_step};
 use meshwright_diag::Sources;
-use meshwright_plan::{DType, Plan};
+use meshwright_plan::{Arithmetic, Plan};
 use meshwright_train::{Project, ProjectOptions};
 
 /// A program under a layout, and what it gives on one device.
@@ -139,7 +139,7 @@ pub(crate) fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Sources)
         model: "m.mw".into(),
         mesh: option(mesh),
         layout: option(layout),
-        precision: Some(DType::F64),
+        precision: Some(Arithmetic::F64),
         texts: [("m.mw".to_string(), text.to_string())].into(),
         ..ProjectOptions::default()
     });

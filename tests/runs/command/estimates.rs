@@ -50,7 +50,7 @@ fn options(of: &Case<'_>, precision: Option<DType>) -> ProjectOptions {
         dims: dims.iter().map(|(n, s)| ((*n).into(), *s)).collect(),
         layout: given(layout),
         mesh: given(mesh),
-        precision,
+        precision: precision.map(DType::into),
         ..ProjectOptions::default()
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::support::{SMALL, SMALL_DIMS, apart, folder, options, told};
 use meshwright_exec::DeviceKind;
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_runs::checkpoint::Which;
 use meshwright_runs::metrics::Event;
 use meshwright_runs::policies::{EvaluationPolicy, SaveEvery, SavePolicy};
@@ -39,7 +39,7 @@ impl Run<'_> {
     fn run(&self) -> (Result<Finished, Failure>, Story) {
         let dims = [SMALL_DIMS, &[("hidden1", 24), ("hidden2", 16)]].concat();
         let o = ProjectOptions {
-            precision: Some(DType::F64),
+            precision: Some(Arithmetic::F64),
             sets: vec![("lr".into(), self.lr)],
             ..options("mnist_mlp", "", "", &dims)
         };

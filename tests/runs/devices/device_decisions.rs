@@ -8,7 +8,7 @@ use meshwright_device::decisions::def_use::DefUse;
 use meshwright_device::decisions::verify_decisions::{left, verify};
 use meshwright_device::passes::residuals::ResidualStep;
 use meshwright_device::target::Target;
-use meshwright_plan::{BufId, DType, Plan, Prim};
+use meshwright_plan::{Arithmetic, BufId, Collective, Plan, Prim};
 use meshwright_train::{Project, ProjectOptions};
 
 /// A value that one number needs alone, and that is computed from one that is stored.
@@ -25,6 +25,9 @@ train sums {
 }
 ";
 
+/// Model, mesh, layout and dims.
+type Way = (&'static str, &'static str, &'static str, Vec<(&'static str, usize)>);
+
 /// Training steps in which every pass for GPUs finds something to do.
 fn plans() -> Vec<Plan> {
     let ways = [
@@ -35,10 +38,10 @@ fn plans() -> Vec<Plan> {
         ("mlp", "a=2", "batch -> a", vec![]),
         ("sums.mw", "a=2", "n -> a", vec![]),
     ];
-    let plan = |(model, mesh, layout, dims): (&str, &str, &str, Vec<(&str, usize)>)| {
+    let plan = |((model, mesh, layout, dims), precision): (Way, Arithmetic)| {
         let o = ProjectOptions {
             preset: ["gpt", "bert"].contains(&model).then(|| "tiny".to_string()),
-            precision: Some(DType::BF16),
+            precision: Some(precision),
             texts: [("sums.mw".to_string(), SUMS.to_string())].into(),
             ..options(model, mesh, layout, &dims)
         };
@@ -47,14 +50,35 @@ fn plans() -> Vec<Plan> {
         let step = training_step(&project.program).unwrap();
         project.compile(&step, &loaded.sources).0.unwrap().plan
     };
-    ways.map(plan).into()
+    let rounded = ("gpt", "a=2", "batch -> a; params: * -> a; microbatches 2", vec![("layers", 2)]);
+    let halves = ways.into_iter().map(|way| (way, Arithmetic::BF16));
+    halves.chain([(rounded, Arithmetic::TF32)]).map(plan).collect()
 }
 
 /// A fault at the place of that number: none where there is no such place any more.
 type Fault = fn(&mut Decisions, &DefUse<'_>, usize) -> Option<()>;
 
 /// For each pass, faults that it could make.
-const FAULTS: [(&str, &str, Fault); 19] = [
+const FAULTS: [(&str, &str, Fault); 21] = [
+    ("rounded_factors", "a buffer of other numbers is taken for rounded", |d, uses, at| {
+        let all = (0..uses.plan.buffers.len()).map(|b| BufId(b as u32));
+        // Those of programs that round something.
+        let others = all.filter(|buf| !d.rounded.is_empty() && !d.rounded.contains(buf));
+        let buf = others.filter(|buf| uses.readers.contains_key(buf)).nth(at)?;
+        d.rounded.insert(buf);
+        Some(())
+    }),
+    ("rounded_factors", "a buffer that is moved is not known to be rounded", |d, uses, at| {
+        let moved = |buf: &&BufId| {
+            let copies = |step: &usize| {
+                matches!(uses.plan.steps[*step].prim, Prim::Collective(Collective::AllGather { .. }))
+            };
+            uses.readers.get(buf).is_some_and(|by| by.iter().any(copies))
+        };
+        let buf = *d.rounded.iter().filter(moved).nth(at)?;
+        d.rounded.remove(&buf);
+        Some(())
+    }),
     ("residuals", "a value is not left", |d, _, at| {
         let stores = d.residuals.steps.iter().filter(|(_, how)| matches!(how, ResidualStep::Store { .. }));
         let step = *stores.map(|(step, _)| step).nth(at)?;

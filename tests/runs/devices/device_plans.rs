@@ -11,7 +11,7 @@ use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
 use meshwright_device::{DevicePlan, compile};
 use meshwright_exec::KernelsBy;
-use meshwright_plan::{DType, Plan};
+use meshwright_plan::{Arithmetic, DType, Plan};
 use meshwright_runs::catalog::MODELS;
 use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
 
@@ -29,7 +29,7 @@ fn plan(model: &str, mesh: &str, layout: &str, precision: DType) -> Option<Plan>
     let tiny = MODELS.iter().any(|m| m.name == model && m.text.contains("size tiny"));
     let fitted = options(model, mesh, layout, &[]);
     let preset = tiny.then(|| "tiny".to_string());
-    let loaded = Project::load(&ProjectOptions { preset, precision: Some(precision), ..fitted });
+    let loaded = Project::load(&ProjectOptions { preset, precision: Some(precision.into()), ..fitted });
     let project = loaded.project?;
     let step = training_step(&project.program)?;
     Some(project.compile(&step, &loaded.sources).0?.plan)
@@ -65,7 +65,7 @@ fn attention_of_what_ships_has_kernels_on_a_gpu() {
     let timed = timed.map(|(model, preset, parameters)| {
         let o = ProjectOptions {
             preset: Some(preset.into()),
-            precision: Some(DType::BF16),
+            precision: Some(Arithmetic::BF16),
             ..options(model, "", "", &[("batch", 4), ("layers", 2)])
         };
         let whole = ProjectOptions { dims: vec![], ..o.clone() };
@@ -100,7 +100,7 @@ fn a_gradient_of_attention_reads_what_was_drawn() {
     let count = |layout: &str, seq: usize| {
         let o = ProjectOptions {
             preset: Some("tiny".into()),
-            precision: Some(DType::BF16),
+            precision: Some(Arithmetic::BF16),
             ..options("gpt", "a=1", layout, &[("seq", seq), ("places", 128)])
         };
         let loaded = Project::load(&o);
@@ -166,7 +166,7 @@ fn timing_names_attention_without_a_kernel() {
 fn loops_of_one_iteration_have_device_plans() {
     let one = ProjectOptions {
         preset: Some("tiny".into()),
-        precision: Some(DType::BF16),
+        precision: Some(Arithmetic::BF16),
         ..options("gpt", "a=1", "batch -> a", &[("layers", 1)])
     };
     let loaded = Project::load(&one);

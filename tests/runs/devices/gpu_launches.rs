@@ -26,7 +26,7 @@ pub(crate) fn are_those_of_the_cpu(
             let tiny = !model.starts_with("mnist");
             let o = ProjectOptions {
                 preset: tiny.then(|| "tiny".into()),
-                precision: Some(precision),
+                precision: Some(precision.into()),
                 ..options(model, mesh, layout, dims)
             };
             let by = |device: DeviceKind| {
@@ -101,10 +101,10 @@ fn a_pipeline_as_gpus_launch_it() {
     tokenized(dir.path(), &NEXT);
     let sizes = [("batch", 4), ("seq", 16), ("vocab", 320), ("layers", 4), ("heads", 2), ("d_head", 16)];
     let sizes = [&sizes[..], &[("d_ff", 24), ("places", 16)]].concat();
-    let trained = |device: DeviceKind, precision, mesh: &str, layout: &str| {
+    let trained = |device: DeviceKind, precision: DType, mesh: &str, layout: &str| {
         let o = ProjectOptions {
             preset: Some("tiny".into()),
-            precision: Some(precision),
+            precision: Some(precision.into()),
             ..options("gpt", mesh, layout, &sizes)
         };
         let run = format!("{device} {precision} {mesh} {layout}");

@@ -71,7 +71,7 @@ fn buckets_change_no_bit() {
         ("r=2,c=2", "batch -> r, c; params: rows -> c", None),
     ];
     for (mesh, layout, precision) in runs {
-        let options = ProjectOptions { precision, ..of(mesh, layout, false) };
+        let options = ProjectOptions { precision: precision.map(DType::into), ..of(mesh, layout, false) };
         let loaded = Project::load(&options);
         let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
         let step = training_step(&project.program).unwrap();

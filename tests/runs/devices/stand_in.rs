@@ -29,8 +29,10 @@ fn trainings_are_those_of_the_cpu_compiled_for_the_host() {
     for (precision, losses, values) in [(DType::F32, 1e-4, 1e-3), (DType::BF16, 1e-2, 1e-1)] {
         for (mesh, layout) in [("", ""), ("a=2", "batch -> a"), ("a=2", "hidden1 -> a")] {
             let name = format!("{precision} {layout}");
-            let o =
-                ProjectOptions { precision: Some(precision), ..options("mnist_mlp", mesh, layout, &dims) };
+            let o = ProjectOptions {
+                precision: Some(precision.into()),
+                ..options("mnist_mlp", mesh, layout, &dims)
+            };
             let own = trained_by(meshwright_cpu::device(), &o, dir.path(), &format!("own {name}"));
             let cube =
                 trained_by(meshwright_cuda::compiled_on_host(), &o, dir.path(), &format!("cube {name}"));

@@ -1,7 +1,7 @@
 //! A layout changes no result: trainings on many meshes beside one on a single device.
 
 use crate::support::{SMALL, SMALL_DIMS, Sizes, Trained, apart, folder, options, trained};
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_train::ProjectOptions;
 use std::path::Path;
 
@@ -45,7 +45,7 @@ fn f64_options(model: &str, mesh: &str, layout: &str, dims: &[(&str, usize)]) ->
     // The narrow networks learn slowly: a step of theirs is larger, so that a wrong gradient shows.
     let narrow = model == "mnist_mlp" && !dims.is_empty();
     ProjectOptions {
-        precision: Some(DType::F64),
+        precision: Some(Arithmetic::F64),
         sets: if narrow { vec![("lr".into(), 0.01)] } else { Vec::new() },
         ..options(model, mesh, layout, dims)
     }

@@ -125,7 +125,7 @@ impl Subject<'_> {
         let presets = std::fs::read_to_string(root().join(format!("models/{}.mw", self.model))).unwrap();
         let o = ProjectOptions {
             preset: presets.contains("size tiny").then(|| "tiny".into()),
-            precision: Some(precision),
+            precision: Some(precision.into()),
             reports: Reports { gradient_norm: true, ..Reports::default() },
             ..options(self.model, mesh, layout, self.sizes)
         };

@@ -4,7 +4,7 @@ use crate::support::{Numbers, options};
 use meshwright_core::step::autodiff::gradients;
 use meshwright_core::{OutputKind, StepGraph, StepOutput};
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_train::Project;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn data(project: &Project) -> Provider {
 fn first_step(model: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
     let loaded = Project::load(&options(model, mesh, layout, &[]));
     let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
-    assert_eq!(project.program.float, DType::F32);
+    assert_eq!(project.program.float, Arithmetic::F32);
     let plan = project.compile(&step(&project), &loaded.sources).0.unwrap().plan;
     let dims: BTreeMap<_, _> = plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
     let mut cluster =

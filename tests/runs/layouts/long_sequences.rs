@@ -2,7 +2,7 @@
 
 use crate::support::{options, run};
 use meshwright_core::training_step;
-use meshwright_plan::{DType, Plan};
+use meshwright_plan::{Arithmetic, Plan};
 use meshwright_train::{Project, ProjectOptions};
 
 /// Milliseconds of processor time that a step takes under each layout: the least of some turns, one layout after the other.
@@ -40,7 +40,7 @@ fn plan(layout: &str) -> Plan {
     let sizes = [("batch", 1), ("seq", 32_768)];
     let o = ProjectOptions {
         preset: Some("8b".into()),
-        precision: Some(DType::BF16),
+        precision: Some(Arithmetic::BF16),
         ..options("llama", "data=1,ctx=8", layout, &sizes)
     };
     let loaded = Project::load(&o);

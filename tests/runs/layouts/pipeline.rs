@@ -22,7 +22,7 @@ const SIZES: [(&str, usize); 8] = [
 fn steps(at: &Path, precision: DType, mesh: &str, layout: &str) -> Trained {
     std::fs::remove_dir_all(at.join("run")).ok();
     let o = options("gpt", mesh, layout, &SIZES);
-    let o = ProjectOptions { preset: Some("tiny".into()), precision: Some(precision), ..o };
+    let o = ProjectOptions { preset: Some("tiny".into()), precision: Some(precision.into()), ..o };
     trained(&o, at, "run", 4)
 }
 

@@ -2,7 +2,7 @@
 //! device. Shards are uneven, thinner than the halo, or empty; some kernels are larger than the image.
 
 use crate::support::{Sizes, Trained, apart, folder, options, shapes, trained};
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_train::ProjectOptions;
 use std::path::Path;
 
@@ -68,7 +68,7 @@ const MNIST_CONV: &[(&str, &str, &str)] = &[
 ];
 
 fn f64_options(model: &str, mesh: &str, layout: &str, dims: &[(&str, usize)]) -> ProjectOptions {
-    ProjectOptions { precision: Some(DType::F64), ..options(model, mesh, layout, dims) }
+    ProjectOptions { precision: Some(Arithmetic::F64), ..options(model, mesh, layout, dims) }
 }
 
 fn agrees(one: &Trained, other: &Trained, name: &str) {

@@ -102,7 +102,7 @@ impl Site {
 
     fn project(&self, mesh: &str, layout: &str, sets: &[(&str, f64)]) -> (Project, meshwright_diag::Sources) {
         let o = ProjectOptions {
-            precision: Some(self.precision),
+            precision: Some(self.precision.into()),
             sets: sets.iter().map(|(n, v)| (n.to_string(), *v)).collect(),
             ..options(&self.at("m.mw").display().to_string(), mesh, layout, &[])
         };

@@ -4,7 +4,7 @@ use crate::support::{apart, options};
 use meshwright_core::passes::unroll::unrolled;
 use meshwright_core::{Program, StepGraph, examined_step, training_step};
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
-use meshwright_plan::{DType, Phase, Plan, Prim, StepLoop};
+use meshwright_plan::{Arithmetic, Phase, Plan, Prim, StepLoop};
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Loaded) {
     let file = dir.path().join("m.mw");
     std::fs::write(&file, text).unwrap();
     let o = options(file.to_str().unwrap(), mesh, layout, &[]);
-    let mut loaded = Project::load(&ProjectOptions { precision: Some(DType::F64), ..o });
+    let mut loaded = Project::load(&ProjectOptions { precision: Some(Arithmetic::F64), ..o });
     let project = loaded.project.take().unwrap_or_else(|| panic!("{layout}: {:?}", loaded.diagnostics));
     (project, loaded)
 }

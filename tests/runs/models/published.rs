@@ -64,7 +64,7 @@ fn models_give_what_those_of_hugging_face_give_with_the_same_weights() {
                 _ => &[("rate", 0.0)],
             };
             let o = ProjectOptions {
-                precision: Some(float),
+                precision: Some(float.into()),
                 sets: sets.iter().map(|(n, v)| (n.to_string(), *v)).collect(),
                 ..options(&path, mesh, layout, &sizes)
             };

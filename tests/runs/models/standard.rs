@@ -4,7 +4,7 @@
 use crate::support::{options, root};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
-use meshwright_plan::DType;
+use meshwright_plan::{Arithmetic, DType};
 use meshwright_train::project::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
 use safetensors::{Dtype, SafeTensors};
@@ -61,7 +61,7 @@ pub(crate) fn step(o: &ProjectOptions, given: &Given) -> BTreeMap<String, Vec<f6
     for (kind, path) in &kept {
         cluster.set_state(path, &host(format!("{kind}/{path}"), float.wide())).unwrap();
     }
-    if float == DType::F16 {
+    if float == Arithmetic::F16 {
         let scale = HostTensor::new(vec![], HostData::from_f64(DType::F32, vec![64.0])).unwrap();
         cluster.set_state("loss_scale/value", &scale).unwrap();
     }
@@ -107,7 +107,7 @@ fn layers_give_what_pytorch_gives_with_the_same_weights() {
         let ways = [(DType::F64, 1e-6, 0.0), (DType::F32, 1e-5, all)];
         let meshes = [("", ""), ("a=2", "batch -> a")];
         for ((float, most, all), (mesh, layout)) in ways.into_iter().flat_map(|w| meshes.map(|m| (w, m))) {
-            let o = ProjectOptions { precision: Some(float), ..options(&model, mesh, layout, &[]) };
+            let o = ProjectOptions { precision: Some(float.into()), ..options(&model, mesh, layout, &[]) };
             let got = step(&o, &given);
             for (what, values) in &got {
                 let (was, after) = match what.split_once('/') {
@@ -181,8 +181,10 @@ fn whole_examples_are_dropped() {
         ("input/x".to_string(), (vec![32], vec![1.0; 32])),
         ("param/p".to_string(), (vec![3, 2], vec![0.0; 6])),
     ]);
-    let o =
-        ProjectOptions { precision: Some(DType::F32), ..options(&file.display().to_string(), "", "", &[]) };
+    let o = ProjectOptions {
+        precision: Some(Arithmetic::F32),
+        ..options(&file.display().to_string(), "", "", &[])
+    };
     let got = step(&o, &given);
     // The gradient of each element is the number of examples that are left, each twice.
     let left: Vec<f64> = got["param/p"].iter().map(|p| -p / 2.0).collect();

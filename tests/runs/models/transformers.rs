@@ -243,7 +243,7 @@ fn t5_loses_no_digits_in_f32_where_it_is_smooth() {
     let sizes = [&TEXT[..], &[("out", 9), ("d_model", 13)]].concat();
     let losses = |precision: DType, mesh: &str, layout: &str| {
         let o = options(model.to_str().unwrap(), mesh, layout, &sizes);
-        let o = ProjectOptions { preset: Some("tiny".into()), precision: Some(precision), ..o };
+        let o = ProjectOptions { preset: Some("tiny".into()), precision: Some(precision.into()), ..o };
         trained(&o, dir.path(), &format!("{precision}-{mesh}"), 15).losses
     };
     let double = losses(DType::F64, "", "");

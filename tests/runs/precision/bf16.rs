@@ -61,7 +61,7 @@ pub(crate) fn report(text: &str) {
 }
 
 pub(crate) fn precise(o: ProjectOptions, precision: DType) -> ProjectOptions {
-    ProjectOptions { precision: Some(precision), ..o }
+    ProjectOptions { precision: Some(precision.into()), ..o }
 }
 
 /// Sentences in which a word follows from the one before.

@@ -45,7 +45,7 @@ fn data(project: &Project) -> Provider {
 /// The losses of some steps on the same batch.
 fn losses(o: &ProjectOptions, precision: DType, steps: u64) -> Vec<f64> {
     let name = format!("{} in {precision} with {:?}", o.model, o.layout);
-    let loaded = Project::load(&ProjectOptions { precision: Some(precision), ..o.clone() });
+    let loaded = Project::load(&ProjectOptions { precision: Some(precision.into()), ..o.clone() });
     let project = loaded.project.unwrap_or_else(|| panic!("{name}: {:?}", loaded.diagnostics));
     let step = training_step(&project.program).unwrap();
     let (compiled, found) = project.compile(&step, &loaded.sources);
@@ -103,7 +103,7 @@ fn every_layer_of_the_standard_library_is_trained_in_half_precision() {
     for (name, given) in given(&folder.join("nn.safetensors")) {
         let model = folder.join(format!("{name}.mw")).display().to_string();
         for (half, mesh, layout) in HALVES.iter().flat_map(|h| [(h, "", ""), (h, "a=2", "batch -> a")]) {
-            let o = ProjectOptions { precision: Some(*half), ..options(&model, mesh, layout, &[]) };
+            let o = ProjectOptions { precision: Some((*half).into()), ..options(&model, mesh, layout, &[]) };
             let got = step(&o, &given);
             let (mut far, mut all) = (0.0, 0.0);
             for (what, values) in got.iter().filter(|(what, _)| what.starts_with("param/")) {

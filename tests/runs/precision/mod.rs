@@ -3,3 +3,4 @@
 pub(super) mod bf16;
 pub(super) mod f16;
 pub(super) mod half;
+mod tf32;

@@ -4,7 +4,7 @@
 use crate::layouts::agree::agrees;
 use crate::support::{SMALL, Trained, folder, options, told, trained};
 use crate::training::optimizers::{adam, as_the_reference, zip};
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_runs::metrics::Evaluation;
 use meshwright_train::{EvalOptions, Project, ProjectOptions, evaluate};
 use std::path::Path;
@@ -128,7 +128,7 @@ fn project(dir: &Path, text: &str, mesh: &str, layout: &str) -> ProjectOptions {
     let file = dir.join("model.mw");
     std::fs::write(&file, text).unwrap();
     let o = options(&file.display().to_string(), mesh, layout, &[]);
-    ProjectOptions { precision: Some(DType::F64), ..o }
+    ProjectOptions { precision: Some(Arithmetic::F64), ..o }
 }
 
 fn the_same_on_every_mesh(text: &str, dir: &Path, steps: u64) -> Trained {

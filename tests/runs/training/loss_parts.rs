@@ -6,7 +6,7 @@ use meshwright_core::{CompileOptions, compile_with, training_step};
 use meshwright_device::compile;
 use meshwright_device::target::Target;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
-use meshwright_plan::{DType, Plan, Prim};
+use meshwright_plan::{Arithmetic, DType, Plan, Prim};
 use meshwright_train::{Project, ProjectOptions};
 use std::sync::Arc;
 
@@ -114,7 +114,8 @@ fn the_same_numbers_in_parts_under_every_layout() {
         ("gpt", "t=2", "vocab -> t", &[]),
     ];
     for (model, mesh, layout, expected) in runs {
-        let options = ProjectOptions { precision: Some(DType::F64), ..options(model, mesh, layout, DIMS) };
+        let options =
+            ProjectOptions { precision: Some(Arithmetic::F64), ..options(model, mesh, layout, DIMS) };
         compare(&options, expected, 1e-12);
     }
 }
@@ -142,7 +143,13 @@ fn capped(loss: &str, shift: &str, precision: DType) -> (tempfile::TempDir, Proj
     let model = dir.path().join("capped.mw");
     std::fs::write(&model, CAPPED.replace("LOSS", loss).replace("SHIFT", shift)).unwrap();
     let model = model.display().to_string();
-    (dir, ProjectOptions { precision: Some(precision), ..options(&model, "data=2", "batch -> data", &[]) })
+    (
+        dir,
+        ProjectOptions {
+            precision: Some(precision.into()),
+            ..options(&model, "data=2", "batch -> data", &[])
+        },
+    )
 }
 
 /// What is between the product and the loss is in the loop too, with the positions of its rows, and sums of `bf16` are rounded once.
@@ -182,7 +189,7 @@ fn what_needs_all_rows_stays_whole() {
 #[test]
 fn gpt_small_takes_eight_gigabytes() {
     let bf16 = ProjectOptions {
-        precision: Some(DType::BF16),
+        precision: Some(Arithmetic::BF16),
         preset: Some("small".into()),
         ..options("gpt", "", "", &[("batch", 16)])
     };

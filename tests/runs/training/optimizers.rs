@@ -6,7 +6,7 @@ use crate::layouts::agree::agrees;
 use crate::support::{Numbers, SMALL, SMALL_DIMS, apart, folder, options, tensors, trained};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
-use meshwright_plan::DType;
+use meshwright_plan::{Arithmetic, DType};
 use meshwright_train::{Project, ProjectOptions, TrainOptions, train};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ fn run_in(float: DType, scales: Scales, train: &str, mesh: &str, layout: &str) -
     let file = dir.path().join("model.mw");
     std::fs::write(&file, model(train)).unwrap();
     let o = options(&file.display().to_string(), mesh, layout, &[]);
-    let loaded = Project::load(&ProjectOptions { precision: Some(float), ..o });
+    let loaded = Project::load(&ProjectOptions { precision: Some(float.into()), ..o });
     let project = loaded.project.unwrap_or_else(|| panic!("{train}: {:?}", loaded.diagnostics));
     let step = training_step(&project.program).unwrap();
     let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
@@ -412,7 +412,7 @@ fn small_mlp(folder: &std::path::Path, optimizer: &str, mesh: &str, layout: &str
     std::fs::write(&file, shipped.replace("optimizer sgd(lr = lr)", optimizer)).unwrap();
     let dims = [SMALL_DIMS, &[("hidden", 11)]].concat();
     let o = options(&file.display().to_string(), mesh, layout, &dims);
-    ProjectOptions { precision: Some(DType::F64), ..o }
+    ProjectOptions { precision: Some(Arithmetic::F64), ..o }
 }
 
 const ADAFACTOR: &str = "optimizer adafactor(lr = 0.05, min_factored = 4, beta1 = 0.5)";

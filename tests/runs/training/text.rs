@@ -3,7 +3,7 @@
 
 use crate::support::{Trained, options, root, run, tensors, trained};
 use meshwright_diag::Sources;
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_runs::metrics::Event;
 use meshwright_train::{Progress, Project, ProjectOptions, TrainOptions, train};
 use std::path::Path;
@@ -118,7 +118,10 @@ pub(crate) fn tokenized(folder: &Path, more: &[&str]) {
 }
 
 fn f64_options(model: &Path, mesh: &str, layout: &str) -> ProjectOptions {
-    ProjectOptions { precision: Some(DType::F64), ..options(&model.display().to_string(), mesh, layout, &[]) }
+    ProjectOptions {
+        precision: Some(Arithmetic::F64),
+        ..options(&model.display().to_string(), mesh, layout, &[])
+    }
 }
 
 /// Trains on one device, and with the same losses on meshes of 3, 4 and 6; `sequence` splits the sequence over `s`.

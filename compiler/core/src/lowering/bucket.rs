@@ -300,6 +300,7 @@ fn join(mut first: Step, second: Step) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshwright_plan::Arithmetic;
     use meshwright_plan::{Buffer, Collective, Expr, Mesh, Operand};
 
     fn operand(buf: u32) -> Operand {
@@ -325,7 +326,7 @@ mod tests {
             program: String::new(),
             mesh: Mesh::new([("a", 2), ("b", 2)]),
             dims: Default::default(),
-            float: DType::F64,
+            float: Arithmetic::F64,
             microbatches: None,
             pipeline: None,
             inputs: Vec::new(),

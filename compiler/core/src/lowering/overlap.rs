@@ -310,6 +310,7 @@ fn known(plan: &Plan, stays: &PerBuffer<bool>) -> BTreeMap<usize, Known> {
 mod tests {
     use super::super::{lifetimes, verify_plan};
     use super::*;
+    use meshwright_plan::Arithmetic;
     use meshwright_plan::{
         Axis, Buffer, DType, Dim, Dims, Expr, Extent, Mesh, Monoid, Operand, OutputDecl, ProgramInput,
         ProgramInputKind, Provenance,
@@ -381,7 +382,7 @@ mod tests {
                 dims.add("wide", 2);
                 dims
             },
-            float: DType::F32,
+            float: Arithmetic::F32,
             microbatches: None,
             pipeline: None,
             inputs: Vec::new(),

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Rounds kept parameters before the loops that read them.
 pub(crate) fn rounded_before_loops(step: StepGraph, layout: &Layout) -> StepGraph {
-    if layout.keep.is_empty() || step.program != "train" || !step.float.is_half() {
+    if layout.keep.is_empty() || step.program != "train" || step.float.half().is_none() {
         return step;
     }
     let mut rounded: BTreeMap<Id, Id> = BTreeMap::new();

@@ -235,8 +235,15 @@ fn round(x: Num) -> Num {
 }
 
 /// Scalar functions that models have for values alone.
-const OF_VALUES: [UnaryFn; 6] =
-    [UnaryFn::Neg, UnaryFn::Relu, UnaryFn::Recip, UnaryFn::Sigmoid, UnaryFn::Erf, UnaryFn::Not];
+const OF_VALUES: [UnaryFn; 7] = [
+    UnaryFn::Neg,
+    UnaryFn::Relu,
+    UnaryFn::Recip,
+    UnaryFn::Sigmoid,
+    UnaryFn::Erf,
+    UnaryFn::Tf32,
+    UnaryFn::Not,
+];
 
 /// Functions of numbers besides the scalar functions, with how many they take.
 const FURTHER: [(&str, usize); 4] = [("square", 1), ("min", 2), ("max", 2), ("pow", 2)];

@@ -1,4 +1,4 @@
-//! Which values of a program of `bf16` or `f16` are stored in that half type.
+//! Which values of a program of `bf16` or `f16` are stored in that half type, and which are rounded in one of `tf32`.
 //!
 //! Before: a step in `f32`. After: the same step in which products read the half type and activations are kept in it, while
 //! whatever rounding would spoil stays in `f32`: parameters and moments, gradients of parameters, sums, softmax and losses,
@@ -16,16 +16,16 @@
 use crate::passes::linear::linearized;
 use crate::passes::normalize::rebuild;
 use crate::step::step_graph::{OutputKind, StepGraph};
-use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Origin, Precision};
-use meshwright_plan::{DType, IdVec, Phase};
+use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Origin, Precision, TF32};
+use meshwright_plan::{Arithmetic, DType, IdVec, Phase};
 
-/// Gives every value its dtype. A step whose arithmetic is neither `bf16` nor `f16` stays as it is.
+/// Gives every value its dtype. A step whose arithmetic is `f32` or `f64` stays as it is.
 pub fn assign(step: StepGraph) -> StepGraph {
-    let half = step.float;
-    if !half.is_half() {
-        return step;
+    if step.float == Arithmetic::TF32 {
+        return with_rounded_factors(&step);
     }
-    let choices = choices(&step);
+    let Some(half) = step.float.half() else { return step };
+    let choices = choices(&step, half);
     let mut out = rebuild(&step, |g, mut node, id| {
         let choice = choices[id];
         if let Some(to) = choice.reads {
@@ -54,6 +54,34 @@ pub fn assign(step: StepGraph) -> StepGraph {
     }
     // Initial values of carries, and values from around a body that it rounds, are cast in front of the loop.
     linearized(out)
+}
+
+/// The same step in which products read factors that are rounded to TF32. All values stay `f32`, so a device that has no such products
+/// computes what one that has them does.
+fn with_rounded_factors(step: &StepGraph) -> StepGraph {
+    linearized(rebuild(step, |g, mut node, id| {
+        if precision(&step.graph, id) == Precision::Products {
+            for x in &mut node.inputs {
+                let ty = g.ty(*x);
+                // A number that scales a product is no factor of it that hardware would round.
+                if ty.dtype == DType::F32 && !ty.dims.is_empty() {
+                    *x = rounded(g, *x);
+                }
+            }
+        }
+        g.push(node)
+    }))
+}
+
+/// A value rounded to TF32, once for all who read it.
+fn rounded(g: &mut Graph, x: Id) -> Id {
+    let node = g.node(x);
+    let name = format!("tf32({})", g.path(x)).into();
+    let (cursor, scope) = (Origin { name, ..node.origin.clone() }, node.scope);
+    let before = (std::mem::replace(&mut g.cursor, cursor), std::mem::replace(&mut g.scope, scope));
+    let rounded = g.unary(&TF32, x);
+    (g.cursor, g.scope) = before;
+    rounded
 }
 
 /// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so what
@@ -111,8 +139,8 @@ fn precision(g: &Graph, id: Id) -> Precision {
     node.op.precision(&g.input_types(id), &node.ty)
 }
 
-fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
-    let (g, half) = (&step.graph, step.float);
+fn choices(step: &StepGraph, half: DType) -> IdVec<Id, Choice> {
+    let g = &step.graph;
     let mut natures = g.nodes.table(PrecisionClass::Other);
     let mut choices = g.nodes.table(Choice { reads: None, narrow: false });
     loop {

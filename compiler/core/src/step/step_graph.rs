@@ -1,7 +1,7 @@
 //! The graph of one whole step with what it must give: the input of the partitioner.
 
 use meshwright_ops::{Graph, Id, InputOpKind, Kind};
-use meshwright_plan::{DType, InputDecl};
+use meshwright_plan::{Arithmetic, InputDecl};
 use std::collections::BTreeSet;
 
 /// What a value is wanted for.
@@ -34,7 +34,7 @@ pub struct StepGraph {
     /// `train`, `eval` or `predict`.
     pub program: &'static str,
     /// Arithmetic type.
-    pub float: DType,
+    pub float: Arithmetic,
     /// Its values.
     pub graph: Graph,
     /// The model's inputs.

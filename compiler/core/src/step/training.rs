@@ -8,7 +8,7 @@ use crate::step::optimizers::{AVERAGE, Choices, Optimizer, OptimizerDef, Trained
 use crate::step::stack_part::StackPart;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Origin, SQRT};
-use meshwright_plan::{DType, Phase};
+use meshwright_plan::{Arithmetic, DType, Phase};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Builds the training step of a program; `None` where it has no `train` block.
@@ -34,7 +34,7 @@ fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
     // The range of `f16` is too small for gradients as they come.
     let turns = train.objectives.iter().map(|o| o.turn.is_some());
     let (mut scaler, mut skips) = (None, None);
-    if program.float == DType::F16 {
+    if program.float == Arithmetic::F16 {
         let (scales, counts) = Scaler::new(&mut g, train.scaling, turns);
         (scaler, skips) = (Some(scales), Some(counts));
     } else if program.declarations.settings.skips {

@@ -12,7 +12,7 @@ use crate::work::{DeviceWork, KernelWork, Product, Scores, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
-    BufId, CollectiveKind, DType, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step,
+    Arithmetic, BufId, CollectiveKind, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step,
 };
 use std::collections::BTreeSet;
 
@@ -270,7 +270,7 @@ impl Translation<'_> {
             let bytes = HALF * (batch * (m * k + k * n + m * n)) as f64;
             let mut made = KernelWork::memory(work.step, work.phase, bytes, 1.0);
             made.family = KernelFamily::Matmul;
-            made.products = vec![Product { m, n, k, batch, dtype: DType::BF16, fp8: false }];
+            made.products = vec![Product { m, n, k, batch, arithmetic: Arithmetic::BF16, fp8: false }];
             made
         };
         let memory = |bytes: f64| {

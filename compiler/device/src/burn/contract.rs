@@ -2,6 +2,7 @@
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
+use crate::kernels::product::FactorDigits;
 use crate::lowering::contraction::{Contraction, Factor, contraction};
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
@@ -24,7 +25,8 @@ impl Lower<'_> {
             return Ok(());
         }
         let (x, y) = (self.read(&a).val, self.read(&b).val);
-        match self.product((x, &a), (y, &b), &out)? {
+        let digits = self.decisions.digits([a.buf, b.buf]);
+        match self.product((x, &a), (y, &b), &out, digits)? {
             Some(val) => self.write_val(val, &out),
             None => self.write_number(0.0, &out),
         }
@@ -37,6 +39,7 @@ impl Lower<'_> {
         a: (Val, &Local),
         b: (Val, &Local),
         out: &Local,
+        digits: FactorDigits,
     ) -> Result<Option<Val>, LoweringError> {
         let product = match contraction(a.1, b.1, out)? {
             Contraction::Zero => return Ok(None),
@@ -53,7 +56,7 @@ impl Lower<'_> {
         let right = self.factor(right, &product.right);
         let (factors, result) = (self.graph.dtype(left), stored_as(out.dtype));
         let widens = is_half(factors) && result == BurnType::F32;
-        let val = self.graph.product(left, right, if widens { result } else { factors });
+        let val = self.graph.product(left, right, if widens { result } else { factors }, digits);
         Ok(Some(match &product.copy {
             None => self.graph.reshape(val, &extents(&out.shape)),
             Some(order) => {

@@ -1,6 +1,7 @@
 //! Operations of Burn, as the lowering of steps asks for them.
 
 use crate::kernels::Kernel;
+use crate::kernels::product::FactorDigits;
 use crate::kernels::random::RandomBlock;
 use crate::lowering::graph::{GraphBuilder, Val};
 use crate::lowering::ops::{self, Binary, Reduce, base, number, numeric};
@@ -232,7 +233,7 @@ impl GraphBuilder {
     }
 
     /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`, with elements of `dtype`.
-    pub(crate) fn product(&mut self, a: Val, b: Val, dtype: BurnType) -> Val {
+    pub(crate) fn product(&mut self, a: Val, b: Val, dtype: BurnType, digits: FactorDigits) -> Val {
         let rows = self.shape(a).iter().rev().nth(1).copied();
         if !self.target.own_matmul && dtype == self.dtype(a) && rows != Some(1) {
             return self.matmul(a, b);
@@ -240,7 +241,7 @@ impl GraphBuilder {
         let mut shape = self.shape(a).to_vec();
         let last = shape.len() - 1;
         shape[last] = self.shape(b)[last];
-        self.kernel(Kernel::Matmul, vec![a, b], [(shape, dtype)])[0]
+        self.kernel(Kernel::Matmul(digits), vec![a, b], [(shape, dtype)])[0]
     }
 }
 

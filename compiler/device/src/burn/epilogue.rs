@@ -3,7 +3,7 @@
 use super::lower::Lower;
 use crate::error::LoweringError;
 use crate::kernels::Kernel;
-use crate::kernels::product::{BesideProduct, ProductCall, relu_bits};
+use crate::kernels::product::{BesideProduct, FactorDigits, ProductCall, relu_bits};
 use crate::lowering::contraction::{Contraction, MatrixProduct, contraction};
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 /// A matmul with its epilogue, on this device.
 struct ProductSteps {
+    digits: FactorDigits,
     matrices: MatrixProduct,
     factors: [Local; 2],
     /// Result of the matmul alone.
@@ -74,6 +75,7 @@ impl Lower<'_> {
         let call = ProductCall {
             matrices: [rows, columns],
             product: (extents(&steps.product.shape), stored_as(steps.product.dtype)),
+            digits: steps.digits,
             biased: steps.bias.is_some(),
             keeps_bits: keeps.is_some(),
             bits_of,
@@ -125,6 +127,7 @@ impl Lower<'_> {
         let fits = is_matrix && gives(written[0].dtype) && gives(made.dtype);
         let whole = written.iter().chain(&reads).all(|l| l.elements() > 0);
         let steps = ProductSteps {
+            digits: self.decisions.digits([a.buf, b.buf]),
             matrices: *matrices,
             factors: [a, b],
             product: made,

@@ -2,7 +2,7 @@
 
 use super::lower::{Lower, unsupported};
 use crate::error::LoweringError;
-use crate::lowering::graph::Val;
+use crate::lowering::graph::{GraphBuilder, Val};
 use crate::lowering::ops::Binary;
 use burn_backend::DType as BurnType;
 use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
@@ -69,7 +69,31 @@ impl Lower<'_> {
             UnaryFn::Floor => e.float(FloatOp::Floor, a),
             UnaryFn::Ceil => e.float(FloatOp::Ceil, a),
             UnaryFn::Round => e.float(FloatOp::Round, a),
+            UnaryFn::Tf32 => tf32(e, a),
             UnaryFn::Not => e.not(a),
         })
     }
+}
+
+/// [`meshwright_plan::tf32`] by sums: of `c = x (2^k + 1)` the upper digits of `x` are `c - (c - x)` (Dekker 1971, section 5). Of two
+/// numbers equally near it may be the odd one.
+fn tf32(e: &mut GraphBuilder, a: Val) -> Val {
+    let dropped = match e.dtype(a) {
+        BurnType::F64 => 42,
+        BurnType::F32 => 13,
+        // Half types have no more digits.
+        _ => return a,
+    };
+    // Where `c` would be infinite, of a smaller number.
+    let size = e.numeric(Numeric::Abs, a);
+    let large = e.scalar(Binary::Gt, size, 2f64.powi(100));
+    let smaller = e.scalar(Binary::Mul, a, 2f64.powi(-32));
+    let x = e.choose(large, smaller, a);
+    let c = e.scalar(Binary::Mul, x, 2f64.powi(dropped) + 1.0);
+    let rest = e.sub(c, x);
+    let upper = e.sub(c, rest);
+    let larger = e.scalar(Binary::Mul, upper, 2f64.powi(32));
+    let rounded = e.choose(large, larger, upper);
+    let infinite = e.scalar(Binary::Gt, size, f64::from(f32::MAX));
+    e.choose(infinite, a, rounded)
 }

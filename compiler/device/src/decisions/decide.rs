@@ -9,6 +9,7 @@ use crate::passes::epilogues::Epilogues;
 use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::Residuals;
+use crate::passes::rounded_factors::rounded_buffers;
 use crate::passes::row_groups;
 use crate::passes::step_order::StepOrder;
 use crate::target::Target;
@@ -24,7 +25,8 @@ pub struct DevicePass {
 }
 
 /// Every pass in order.
-pub static PASSES: [DevicePass; 7] = [
+pub static PASSES: [DevicePass; 8] = [
+    DevicePass { name: "rounded_factors", run: rounded_factors },
     DevicePass { name: "residuals", run: residuals },
     DevicePass { name: "masks", run: masks },
     DevicePass { name: "row_groups", run: row_groups },
@@ -56,6 +58,13 @@ pub fn decisions(plan: &Plan, rank: usize, target: Target) -> Result<Decisions, 
     let mut lowering = Lowering::new(plan, rank, target);
     decide(&mut lowering, true)?;
     Ok(lowering.decisions)
+}
+
+fn rounded_factors(lowering: &mut Lowering<'_>) -> bool {
+    if lowering.graph.target.tensor_cores {
+        lowering.decisions.rounded = rounded_buffers(lowering.context.plan);
+    }
+    !lowering.decisions.rounded.is_empty()
 }
 
 fn residuals(lowering: &mut Lowering<'_>) -> bool {

@@ -7,6 +7,7 @@ pub mod verify_decisions;
 
 use crate::decisions::def_use::DefUse;
 use crate::decisions::fused::FusedGroups;
+use crate::kernels::product::FactorDigits;
 use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::Epilogues;
 use crate::passes::inlined::InlinedValues;
@@ -33,6 +34,8 @@ pub struct Decisions {
     pub attention_bits: AttentionBits,
     /// Steps that a matmul computes.
     pub epilogues: Epilogues,
+    /// Buffers of numbers that are rounded to TF32, where the target has units that multiply those.
+    pub rounded: BTreeSet<BufId>,
 }
 
 /// The launch that computes a step of the Plan.
@@ -65,6 +68,14 @@ impl Decisions {
             Role::Group
         } else {
             Role::Single
+        }
+    }
+
+    /// The digits of the factors of a product of these two buffers.
+    pub fn digits(&self, factors: [BufId; 2]) -> FactorDigits {
+        match factors.iter().all(|buf| self.rounded.contains(buf)) {
+            true => FactorDigits::Tf32,
+            false => FactorDigits::All,
         }
     }
 

@@ -7,6 +7,7 @@
 use crate::decisions::def_use::{DefUse, ended};
 use crate::decisions::{Decisions, Role};
 use crate::passes::residuals::ResidualStep;
+use crate::passes::rounded_factors::verify_rounded;
 use crate::passes::step_order::StepOrder;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,7 @@ pub fn left(uses: &DefUse<'_>) -> Result<BTreeSet<BufId>, Problem> {
 /// # Errors
 /// The first invariant that is broken, and at which step.
 pub fn verify(uses: &DefUse<'_>, decisions: &Decisions, left: &BTreeSet<BufId>) -> Result<(), Problem> {
+    verify_rounded(uses.plan, &decisions.rounded).map_err(|problem| (None, problem))?;
     residuals_match(uses, decisions)?;
     bits_match(uses, decisions)?;
     let found = walk(uses, decisions)?;

@@ -26,7 +26,7 @@ use index::{IndexCall, ScatterCall};
 use join::JoinCall;
 use map::MapCall;
 use meshwright_plan::Dim;
-use product::ProductCall;
+use product::{FactorDigits, ProductCall};
 use random::RandomBlock;
 use rows::RowCall;
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ pub enum Kernel {
     Random(RandomBlock),
     /// A matrix product that is not left to Burn's own call: its result is of another dtype than the factors, it has one row, or the
     /// target asked for it.
-    Matmul,
+    Matmul(FactorDigits),
     /// `() -> out`: memory with anything in it.
     Blank,
     /// `(all) -> out`: the element at the position of an iteration, of an operand with the dim of a loop first.
@@ -98,7 +98,7 @@ impl Kernel {
         match self {
             Kernel::Host(kernel) => (kernel.name, 1),
             Kernel::Random(_) => ("random", 1),
-            Kernel::Matmul => ("matmul", 1),
+            Kernel::Matmul(digits) => (digits.name("matmul", "matmul_tf32"), 1),
             Kernel::Blank => ("blank", 1),
             Kernel::IterationSlice(_) => ("iteration_slice", 1),
             Kernel::IterationUpdate(_) => ("iteration_update", 1),
@@ -115,7 +115,7 @@ impl Kernel {
             Kernel::LookUp(_) => ("look_up", 1),
             Kernel::Scatter(call) => ("scatter", call.starts()),
             Kernel::Pool(_) => ("pool", 1),
-            Kernel::Product(_) => ("product", 1),
+            Kernel::Product(call) => (call.digits.name("product", "product_tf32"), 1),
         }
     }
 
@@ -139,7 +139,7 @@ impl Kernel {
             Kernel::Random(_) => return ResultMemory::Own,
             Kernel::IterationUpdate(dim) => return ResultMemory::Update(*dim),
             Kernel::Map(calls) => of_maps(calls),
-            Kernel::Matmul | Kernel::Join(_) => plain(true),
+            Kernel::Matmul(_) | Kernel::Join(_) => plain(true),
             Kernel::Blank
             | Kernel::LookUp(_)
             | Kernel::Scatter(_)

@@ -6,6 +6,23 @@ use crate::passes::epilogues::ProductFunction;
 use burn_backend::DType as BurnType;
 use std::sync::Arc;
 
+/// How many digits of factors in `f32` count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FactorDigits {
+    /// All.
+    #[default]
+    All,
+    /// Those of TF32: the others are 0, and tensor cores may multiply.
+    Tf32,
+}
+
+impl FactorDigits {
+    /// The name of a kernel, by its digits.
+    pub(super) fn name(self, all: &'static str, tf32: &'static str) -> &'static str {
+        if self == FactorDigits::Tf32 { tf32 } else { all }
+    }
+}
+
 /// A matmul with an epilogue. Its operands are the factors as matrices, a bias or bits if there are any, and the other
 /// operands of the fused step.
 #[derive(Clone, Debug)]
@@ -14,6 +31,8 @@ pub struct ProductCall {
     pub matrices: [usize; 2],
     /// Shape and type of the product alone.
     pub product: (Vec<usize>, BurnType),
+    /// Digits of its factors.
+    pub digits: FactorDigits,
     /// Whether a bias is added.
     pub biased: bool,
     /// Whether the last result is the bits of the elements that a `relu` let through.

@@ -24,6 +24,7 @@ const UNARY: &[UnaryFn] = &[
     UnaryFn::Floor,
     UnaryFn::Ceil,
     UnaryFn::Round,
+    UnaryFn::Tf32,
     UnaryFn::Not,
 ];
 

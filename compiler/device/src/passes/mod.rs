@@ -6,5 +6,6 @@ pub mod epilogues;
 pub mod inlined;
 pub mod masks;
 pub mod residuals;
+pub mod rounded_factors;
 pub mod row_groups;
 pub mod step_order;

@@ -123,6 +123,8 @@ unary_functions! {
     Ceil "ceil" Float Simple |x| x.ceil();
     /// The nearest integer; of two equally near the even one.
     Round "round" Float Simple |x| x.round_ties_even();
+    /// The nearest number of TF32, with 11 significant bits; of two equally near the even one.
+    Tf32 "tf32" Float Simple |x| f64::from(crate::tf32(x as f32));
     /// Negation.
     Not "not" Truth Simple |x| f64::from(u8::from(x == 0.0));
 }

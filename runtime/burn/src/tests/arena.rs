@@ -6,6 +6,7 @@ use burn_ir::{BaseOperationIr, GraphIr, OperationIr, ShapeOpIr, TensorId, Tensor
 use meshwright_device::arena::layout::arena_of;
 use meshwright_device::arena::{Arena, Spot, result_bytes, row_pitch};
 use meshwright_device::kernels::Kernel;
+use meshwright_device::kernels::product::FactorDigits;
 use meshwright_device::launch::{BurnGraph, DevicePlan, Launch, LaunchKind, LoopLaunch};
 use meshwright_device::slot::{LaunchId, Residual, Slots, StoredPositions, TensorSlot};
 use meshwright_device::target::Target;
@@ -71,7 +72,7 @@ impl Hand {
 
     /// A kernel that makes a tensor.
     fn makes(&mut self, reads: &[TensorIr], out: TensorIr) -> LaunchId {
-        self.launch(LaunchKind::Kernel(Kernel::Matmul), reads, &[out])
+        self.launch(LaunchKind::Kernel(Kernel::Matmul(FactorDigits::All)), reads, &[out])
     }
 
     /// A kernel that makes a value.

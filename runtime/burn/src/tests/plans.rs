@@ -1,8 +1,8 @@
 //! Builds Plans by hand, with lifetimes as the compiler gives them.
 
 use meshwright_plan::{
-    Axis, BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl,
-    Plan, Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary, expr::Reg,
+    Arithmetic, Axis, BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand,
+    OutputDecl, Plan, Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary, expr::Reg,
 };
 
 /// A Plan in the making.
@@ -18,7 +18,7 @@ impl Builder {
             program: "train".into(),
             mesh: mesh.clone(),
             dims: Dims::default(),
-            float: DType::F64,
+            float: Arithmetic::F64,
             inputs: vec![],
             microbatches: None,
             pipeline: None,

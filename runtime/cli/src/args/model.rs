@@ -4,7 +4,7 @@ use crate::complete;
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_train::ProjectOptions;
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,15 +15,18 @@ pub(crate) enum Precision {
     Bf16,
     /// The same in f16, with dynamic loss scaling: for GPUs without bf16.
     F16,
+    /// All values in f32, factors of matmuls and convolutions rounded to TF32, which GPUs multiply several times as fast.
+    Tf32,
 }
 
 impl Precision {
-    pub(crate) fn dtype(self) -> DType {
+    pub(crate) fn arithmetic(self) -> Arithmetic {
         match self {
-            Precision::F32 => DType::F32,
-            Precision::F64 => DType::F64,
-            Precision::Bf16 => DType::BF16,
-            Precision::F16 => DType::F16,
+            Precision::F32 => Arithmetic::F32,
+            Precision::F64 => Arithmetic::F64,
+            Precision::Bf16 => Arithmetic::BF16,
+            Precision::F16 => Arithmetic::F16,
+            Precision::Tf32 => Arithmetic::TF32,
         }
     }
 }
@@ -103,7 +106,7 @@ impl SettingArgs {
         ProjectOptions {
             sets: self.sets.clone(),
             preset: self.preset.clone(),
-            precision: self.precision.map(Precision::dtype),
+            precision: self.precision.map(Precision::arithmetic),
             no_overlap: self.no_overlap,
             verbose: self.verbose,
             ..ProjectOptions::default()

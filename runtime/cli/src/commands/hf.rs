@@ -34,7 +34,7 @@ pub(crate) fn import(args: &ImportArgs, console: &mut Console) -> Result<(), Sto
             model,
             dims: args.dims.clone(),
             sets: args.sets.clone(),
-            precision: args.precision.map(|p| p.dtype()),
+            precision: args.precision.map(|p| p.arithmetic()),
             ..ProjectOptions::default()
         },
         map: args.map.clone(),

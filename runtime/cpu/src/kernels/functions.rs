@@ -155,6 +155,7 @@ float_functions! {
     Floor each |x| x.floor();
     Ceil each |x| x.ceil();
     Round each |x| x.round_ties_even();
+    Tf32 each |x| meshwright_plan::tf32(x);
 }
 
 // Integers wrap around.

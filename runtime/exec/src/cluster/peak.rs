@@ -3,7 +3,7 @@
 use super::{Cluster, available};
 use crate::engine::ProductTime;
 use crate::error::ExecError;
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use std::time::Duration;
 
 /// The first product has this many rows and columns, each later one twice as many.
@@ -34,10 +34,10 @@ impl Cluster {
     ///
     /// # Errors
     /// Where a device fails.
-    pub fn measured_peak(&self, dtype: DType) -> Result<f64, ExecError> {
+    pub fn measured_peak(&self, arithmetic: Arithmetic) -> Result<f64, ExecError> {
         let cores = (available() / self.processes().neighbors()).max(1);
         let slowest = |n: usize| -> Result<Duration, ExecError> {
-            Ok(alone(&self.on_all(move |engine| engine.time_product(n, dtype))?, cores))
+            Ok(alone(&self.on_all(move |engine| engine.time_product(n, arithmetic))?, cores))
         };
         let mut size = FIRST;
         // The first product of all makes threads and kernels ready.

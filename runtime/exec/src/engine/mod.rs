@@ -27,7 +27,7 @@ use launched::LaunchedRun;
 use links::axis_sets;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_gpu::load::Paths;
-use meshwright_plan::{DType, Init, Plan, ProgramInput, ProgramInputKind};
+use meshwright_plan::{Arithmetic, DType, Init, Plan, ProgramInput, ProgramInputKind};
 use place::place;
 use programs::Executor;
 use runner::RunError;
@@ -561,12 +561,12 @@ impl Engine {
         self.executor.memory()
     }
 
-    /// The time of a product of two matrices of `n` rows and columns, of the dtype in which this device computes with `dtype`.
+    /// The time of a product of two matrices of `n` rows and columns, of the dtype in which this device computes `of`.
     ///
     /// # Errors
     /// Where the device fails.
-    pub(crate) fn time_product(&mut self, n: usize, dtype: DType) -> Result<ProductTime, ExecError> {
-        self.executor.time_product(n, dtype).map_err(|DeviceError(message)| ExecError::Start {
+    pub(crate) fn time_product(&mut self, n: usize, of: Arithmetic) -> Result<ProductTime, ExecError> {
+        self.executor.time_product(n, of).map_err(|DeviceError(message)| ExecError::Start {
             rank: self.rank,
             message: format!("cannot measure its peak: {message}"),
         })

@@ -12,9 +12,10 @@ use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend as _, DType as BurnType, Shape};
 use meshwright_comm::{Group, Transport};
 use meshwright_device::error::NoAttentionKernel;
+use meshwright_device::kernels::product::FactorDigits;
 use meshwright_device::stored::stored_as;
 use meshwright_gpu::products::KernelProposal;
-use meshwright_plan::{BufId, DType, Plan};
+use meshwright_plan::{Arithmetic, BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,7 +103,7 @@ pub(crate) trait Executor: Send {
     fn memory(&mut self) -> Option<Memory>;
 
     /// The time of a product of two matrices of `n` rows and columns.
-    fn time_product(&mut self, n: usize, dtype: DType) -> Result<ProductTime, DeviceError>;
+    fn time_product(&mut self, n: usize, arithmetic: Arithmetic) -> Result<ProductTime, DeviceError>;
 
     /// Begins to copy a buffer's elements to the host.
     fn start_read(&mut self, program: usize, buf: BufId) -> Download;
@@ -352,10 +353,15 @@ impl<B: Backend> Executor for ProgramsOn<B> {
         Some(Memory { peak: self.peak.unwrap_or(0), planned, ..memory })
     }
 
-    fn time_product(&mut self, n: usize, dtype: DType) -> Result<ProductTime, DeviceError> {
+    fn time_product(&mut self, n: usize, arithmetic: Arithmetic) -> Result<ProductTime, DeviceError> {
         // Kernels of the host read `bf16` as `f32`.
-        let dtype = if self.backend.target().host_kernels { dtype.wide() } else { dtype };
-        timed_product(&mut self.backend, n, stored_as(dtype))
+        let on_host = self.backend.target().host_kernels;
+        let dtype = if on_host { arithmetic.wide() } else { arithmetic.stored() };
+        let digits = match arithmetic {
+            Arithmetic::TF32 => FactorDigits::Tf32,
+            _ => FactorDigits::All,
+        };
+        timed_product(&mut self.backend, n, (stored_as(dtype), digits))
     }
 
     fn start_read(&mut self, program: usize, buf: BufId) -> Download {
@@ -423,7 +429,11 @@ fn thread_times() -> Vec<Duration> {
 }
 
 /// The time of a product of two matrices of ones.
-fn timed_product<B: Backend>(backend: &mut B, n: usize, dtype: BurnType) -> Result<ProductTime, DeviceError> {
+fn timed_product<B: Backend>(
+    backend: &mut B,
+    n: usize,
+    (dtype, digits): (BurnType, FactorDigits),
+) -> Result<ProductTime, DeviceError> {
     let on_host = backend.target().host_kernels;
     let device = backend.device().clone();
     let ones = || B::Burn::float_ones(Shape::new([n, n]), &device, dtype.into());
@@ -432,7 +442,7 @@ fn timed_product<B: Backend>(backend: &mut B, n: usize, dtype: BurnType) -> Resu
     done()?;
     let before = if on_host { thread_times() } else { Vec::new() };
     let begin = Instant::now();
-    let product = backend.product(left, right).map_err(|e| DeviceError(e.to_string()))?;
+    let product = backend.product(left, right, digits).map_err(|e| DeviceError(e.to_string()))?;
     done()?;
     let wall = begin.elapsed();
     let after = if on_host { thread_times() } else { Vec::new() };

@@ -9,7 +9,7 @@ use meshwright_core::{model_flops_wide, training_step};
 use meshwright_cost::estimate::EstimateError;
 use meshwright_cost::machine::{DeviceKind, Machine};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_plan::{DType, Mesh, Plan};
+use meshwright_plan::{Arithmetic, Mesh, Plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ const GPU_CASES: [PlanCase; 9] = [
 pub(super) fn cases(kind: DeviceKind, mesh: Option<&Mesh>, short: bool) -> Vec<(String, ProjectOptions)> {
     let (all, precision) = match kind {
         DeviceKind::Cpu => (&CASES[..], None),
-        DeviceKind::Gpu => (&GPU_CASES[..], Some(DType::BF16)),
+        DeviceKind::Gpu => (&GPU_CASES[..], Some(Arithmetic::BF16)),
     };
     let mut axes = mesh.iter().flat_map(|m| &m.axes).filter(|a| a.size > 1).map(|a| a.name.as_str());
     let ends = axes.clone().next().zip(axes.next_back());

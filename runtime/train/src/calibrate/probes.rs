@@ -2,7 +2,7 @@
 
 use crate::project::ProjectOptions;
 use meshwright_cost::machine::DeviceKind;
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_runs::memory::available_bytes;
 
 /// What a probe tells of.
@@ -134,7 +134,7 @@ const FAMILIES: [(&str, &str); 4] = [
 /// The function in its text, in whose place others come.
 const WRITTEN: &str = "exp(-y)";
 
-fn product(precision: Option<DType>, (m, k, n, groups): (usize, usize, usize, usize)) -> Probe {
+fn product(precision: Option<Arithmetic>, (m, k, n, groups): (usize, usize, usize, usize)) -> Probe {
     let dims = [("batch", m), ("k", k), ("n", n), ("groups", groups)];
     let mut probe = Probe::new(ProbeKind::Product, "product.mw", PRODUCT, &dims);
     probe.options.precision = precision;
@@ -152,14 +152,18 @@ pub(super) fn probes(kind: DeviceKind, short: bool) -> Vec<Probe> {
 /// A GPU has no seconds of functions: memory is what limits them.
 fn of_gpus(short: bool) -> Vec<Probe> {
     let lengths = GPU_LENGTHS.into_iter().take(GPU_LENGTHS.len() - usize::from(short));
-    let mut all: Vec<Probe> = GPU_SHAPES.into_iter().map(|shape| product(Some(DType::BF16), shape)).collect();
-    all.extend([DType::F64, DType::F32].map(|dtype| product(Some(dtype), GPU_LARGE)));
+    let mut all: Vec<Probe> =
+        GPU_SHAPES.into_iter().map(|shape| product(Some(Arithmetic::BF16), shape)).collect();
+    all.extend(
+        [Arithmetic::F64, Arithmetic::F32, Arithmetic::TF32]
+            .map(|arithmetic| product(Some(arithmetic), GPU_LARGE)),
+    );
     all.extend(lengths.map(stream));
     all.extend(FAMILIES.into_iter().map(|(name, text)| Probe::new(ProbeKind::Family, name, text, &[])));
     let filled = |keys, width, rate| {
         let mut probe = attention(keys, width, rate);
         probe.options.dims.extend(GPU_HEADS.map(|(name, size)| (name.to_string(), size)));
-        probe.options.precision = Some(DType::BF16);
+        probe.options.precision = Some(Arithmetic::BF16);
         probe
     };
     all.extend(GPU_KEYS.into_iter().map(|keys| filled(keys, GPU_WIDTHS[0], 0.0)));
@@ -176,7 +180,7 @@ fn of_cores(short: bool) -> Vec<Probe> {
     };
     let family = |(name, text): (&str, &str)| Probe::new(ProbeKind::Family, name, text, &[]);
     let mut all: Vec<Probe> = SHAPES.into_iter().map(|shape| product(None, shape)).collect();
-    all.extend([DType::F64, DType::BF16].map(|dtype| product(Some(dtype), LARGE)));
+    all.extend([Arithmetic::F64, Arithmetic::BF16].map(|arithmetic| product(Some(arithmetic), LARGE)));
     all.extend(lengths.map(stream));
     all.extend(FUNCTIONS.into_iter().map(function));
     all.extend(FAMILIES.into_iter().map(family));

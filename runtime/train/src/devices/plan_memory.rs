@@ -235,6 +235,7 @@ mod tests {
     use super::*;
     use crate::{Project, ProjectOptions};
     use meshwright_core::training_step;
+    use meshwright_plan::Arithmetic;
 
     /// The lines that are named to a training step of `gpt` on GPUs that have so much of what it needs.
     fn lines(mesh: Option<&str>, part: f64) -> String {
@@ -287,7 +288,7 @@ mod tests {
         let options = ProjectOptions {
             model: "gpt".into(),
             preset: Some("tiny".into()),
-            precision: Some(meshwright_plan::DType::BF16),
+            precision: Some(Arithmetic::BF16),
             ..ProjectOptions::default()
         };
         let loaded = Project::load(&options);

@@ -15,7 +15,7 @@ use crate::training::run_description::settings_of;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors, nearest};
 use meshwright_files::text::listed;
 use meshwright_files::{Checked, RawTensor};
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_runs::checkpoint::Meta;
 use meshwright_runs::checkpoint::{INDEX, TensorSource};
 use meshwright_runs::run_dir::RunDir;
@@ -178,7 +178,7 @@ fn sized(
     if options.model.is_empty() {
         options.model = map.model.clone();
     }
-    options.precision = options.precision.or(Some(DType::F32));
+    options.precision = options.precision.or(Some(Arithmetic::F32));
     let chosen: BTreeSet<&String> = given.dims.iter().map(|d| &d.0).collect();
     let mut set = ModelSizes { consts: sizes.consts.clone(), ..ModelSizes::default() };
     set.consts.retain(|name, _| !given.sets.iter().any(|s| s.0 == *name));

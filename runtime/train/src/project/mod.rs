@@ -14,7 +14,7 @@ use meshwright_core::{
 };
 use meshwright_diag::{Diagnostic, FileId, Outcome, Severity, Sources, Span, codes, has_errors, nearest};
 use meshwright_files::text_file::text_of_at_most;
-use meshwright_plan::{DType, Dim, InputDecl};
+use meshwright_plan::{Arithmetic, Dim, InputDecl};
 use meshwright_runs::catalog::STANDARD;
 use meshwright_runs::catalog::{LAYOUTS, MODELS, meant};
 use meshwright_syntax::ast::{LayoutFile, LayoutItem, LayoutKind, MeshOption, ModelFile};
@@ -41,8 +41,8 @@ pub struct ProjectOptions {
     pub sets: Vec<(String, f64)>,
     /// The name of a `size NAME { … }` block of the model, whose values are taken.
     pub preset: Option<String>,
-    /// Arithmetic type, where it is not the model's own.
-    pub precision: Option<DType>,
+    /// Arithmetic, where it is not the model's own.
+    pub precision: Option<Arithmetic>,
     /// Reports of training steps besides their losses.
     pub reports: Reports,
     /// Evaluations and predictions read the parameters themselves, not their moving averages.

@@ -15,7 +15,7 @@ use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_exec::{Cluster, Finiteness, Processes};
 use meshwright_ops::{Graph, Id};
-use meshwright_plan::{BufId, DType, Phase, Plan, Prim, ProgramInputKind, Step};
+use meshwright_plan::{Arithmetic, BufId, Phase, Plan, Prim, ProgramInputKind, Step};
 use meshwright_runs::checkpoint::Which;
 use meshwright_runs::metrics::StepMetrics;
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,7 +201,7 @@ impl<'a> Rerun<'a> {
         let guarded = guarded.or_else(|| pole.and_then(|p| p.help_behind(self.sources, shown)));
         let in_the_model = guarded.is_some() || pole.is_some_and(|p| p.is_in_the_model());
         let d = match float {
-            DType::F16 if !in_the_model => d.note(
+            Arithmetic::F16 if !in_the_model => d.note(
                 "in `f16`, what is beyond 65504 is infinite; `--precision bf16` has the range of `f32`",
             ),
             _ => d,

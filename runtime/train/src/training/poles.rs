@@ -6,7 +6,7 @@ use crate::training::guards::Guard;
 use meshwright_diag::Sources;
 use meshwright_exec::Finiteness;
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Origin, Unary};
-use meshwright_plan::{DType, Phase};
+use meshwright_plan::{Arithmetic, Phase};
 
 /// A function with a point at which it or its derivative is infinite.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,14 +72,14 @@ impl Pole {
     }
 
     /// The function and a remedy.
-    pub(crate) fn help(&self, float: DType) -> String {
+    pub(crate) fn help(&self, float: Arithmetic) -> String {
         let PoleFunction { name, at, away, .. } = self.function;
         // The smallest number that a half type distinguishes from 0, and whose inverse it has.
         let number = match (float, *name) {
             // Numbers near -1 are farther apart.
-            (DType::F16, "log1p") => "1e-3",
-            (DType::BF16, "log1p") => "1e-2",
-            (DType::F16, _) => "1e-4",
+            (Arithmetic::F16, "log1p") => "1e-3",
+            (Arithmetic::BF16, "log1p") => "1e-2",
+            (Arithmetic::F16, _) => "1e-4",
             (_, "sqrt" | "rsqrt") => "1e-12",
             _ => "1e-6",
         };

@@ -19,7 +19,7 @@ use crate::training::{Finished, Progress, TrainOptions};
 use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, Processes};
-use meshwright_plan::{DType, Plan};
+use meshwright_plan::{Arithmetic, Plan};
 use meshwright_runs::checkpoint::{EpochLosses, Meta, Saver};
 use meshwright_runs::logs::{MetricsFile, RunState};
 use meshwright_runs::metrics_log::Stands;
@@ -60,7 +60,7 @@ fn trained(
     let Requirements { mut plan, set, validation, test, examples } = needs;
     let mut counting = None;
     // The count of updates continues without those that were skipped in `f16`.
-    if start.skips && project.program.float != DType::F16 {
+    if start.skips && project.program.float != Arithmetic::F16 {
         let now = counting.insert(project.counting_skips());
         plan = agree_on_result(processes, "what the run needs", training_plan(now, sources))?;
     }

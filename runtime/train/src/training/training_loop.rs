@@ -16,7 +16,7 @@ use meshwright_cpu::peak_value_bytes;
 use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{About, Cluster, LaunchedStep, StepReport};
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_runs::checkpoint::{EpochLosses, Meta, Saver, not_finite};
 use meshwright_runs::logs::MetricsFile;
 use meshwright_runs::memory::peak_resident_bytes;
@@ -445,7 +445,8 @@ impl TrainingLoop<'_> {
     fn squares_overflow(&self, measured: &StepMetrics) -> bool {
         let program = &self.project.program;
         let clips = program.train.as_ref().is_some_and(|t| t.clip.is_some());
-        let root = if program.float == DType::F64 { f64::MAX.sqrt() } else { f64::from(f32::MAX).sqrt() };
+        let root =
+            if program.float == Arithmetic::F64 { f64::MAX.sqrt() } else { f64::from(f32::MAX).sqrt() };
         let others = measured.values.iter().filter(|(name, _)| name.starts_with(GRADIENT_NORM));
         let mut norms = others.map(|(_, norm)| *norm).chain(measured.gradient_norm);
         !clips && norms.any(|norm| norm > root)

@@ -2,7 +2,7 @@
 
 use super::*;
 use meshwright_ops::{Class, Id, InputOpKind, Kind};
-use meshwright_plan::{DType, Init, Phase};
+use meshwright_plan::{Arithmetic, DType, Init, Phase};
 
 const MLP: &str = "
 //! One hidden layer.
@@ -69,7 +69,7 @@ fn the_mlp_has_the_paths_and_shapes_of_the_design() {
         shapes(&p),
         ["h.w[rows cols hidden]", "h.b[hidden]", "logits.w[hidden classes]", "logits.b[classes]"]
     );
-    assert_eq!((p.model.as_str(), p.float, p.losses.len(), p.metrics.len()), ("mlp", DType::F32, 1, 1));
+    assert_eq!((p.model.as_str(), p.float, p.losses.len(), p.metrics.len()), ("mlp", Arithmetic::F32, 1, 1));
     assert_eq!(
         term(&p, p.losses[0].id),
         "mean(cross_entropy(add(contract(relu(add(contract(/(cast(image), 255.0), h.w), h.b)), logits.w), logits.b), label))"

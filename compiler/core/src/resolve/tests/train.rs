@@ -4,7 +4,7 @@ use super::*;
 use crate::program::ClipSpec;
 use crate::step::optimizers::{self, Choices, OPTIMIZERS};
 use meshwright_ops::{F64Tensor, Graph, Id};
-use meshwright_plan::{DType, Phase};
+use meshwright_plan::{Arithmetic, DType, Phase};
 
 const MODEL: &str = "
 dim b = 2, d = 3, e = 4
@@ -52,7 +52,7 @@ fn lr(settings: &str, step: f64) -> f64 {
 #[test]
 fn optimizers_have_their_defaults() {
     let p = trained("optimizer adamw(lr = rate, beta2 = 0.99) clip global_norm = 2 precision f64");
-    assert_eq!(p.float, DType::F64);
+    assert_eq!(p.float, Arithmetic::F64);
     let t = p.train.unwrap();
     assert_eq!((t.loss().name.as_str(), t.clip), ("l", Some(ClipSpec::GlobalNorm(2.0))));
     assert_eq!(t.optimizers[0].def.name, "adamw");
@@ -75,12 +75,12 @@ fn optimizers_have_their_defaults() {
 #[test]
 fn the_command_line_sets_the_precision() {
     let text = format!("{MODEL} train m {{ minimize l optimizer sgd(lr = 1) precision bf16 }}");
-    let p = program_with(&text, &Settings { float: Some(DType::F64), ..Settings::default() });
-    assert_eq!(p.float, DType::F64);
+    let p = program_with(&text, &Settings { float: Some(Arithmetic::F64), ..Settings::default() });
+    assert_eq!(p.float, Arithmetic::F64);
     assert_eq!(p.graph.ty(p.params[0].id).dtype, DType::F64);
     // Built in `f32`; what is stored as `bf16` is decided on the whole step.
     let p = program(&text);
-    assert_eq!((p.float, p.graph.ty(p.params[0].id).dtype), (DType::BF16, DType::F32));
+    assert_eq!((p.float, p.graph.ty(p.params[0].id).dtype), (Arithmetic::BF16, DType::F32));
 }
 
 #[test]
@@ -91,12 +91,12 @@ fn f16_has_settings() {
         let scaling = p.train.unwrap().scaling;
         (p.float, scaling.scale, scaling.growth)
     };
-    assert_eq!(scaling("precision f16", None), (DType::F16, 65536.0, 2000.0));
-    assert_eq!(scaling("precision f16(growth = 5 * 10)", None), (DType::F16, 65536.0, 50.0));
-    assert_eq!(scaling("precision f16(2 ** 4, 7)", None), (DType::F16, 16.0, 7.0));
-    assert_eq!(scaling("precision bf16", Some(DType::F16)), (DType::F16, 65536.0, 2000.0));
+    assert_eq!(scaling("precision f16", None), (Arithmetic::F16, 65536.0, 2000.0));
+    assert_eq!(scaling("precision f16(growth = 5 * 10)", None), (Arithmetic::F16, 65536.0, 50.0));
+    assert_eq!(scaling("precision f16(2 ** 4, 7)", None), (Arithmetic::F16, 16.0, 7.0));
+    assert_eq!(scaling("precision bf16", Some(Arithmetic::F16)), (Arithmetic::F16, 65536.0, 2000.0));
     // A run in another precision leaves them aside.
-    assert_eq!(scaling("precision f16(scale = 8)", Some(DType::F32)).0, DType::F32);
+    assert_eq!(scaling("precision f16(scale = 8)", Some(Arithmetic::F32)).0, Arithmetic::F32);
 }
 
 #[test]

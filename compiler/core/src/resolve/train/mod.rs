@@ -13,13 +13,13 @@ use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
 use crate::step::loss_scaling::LossScaling;
 use crate::step::stack_part::StackPart;
 use meshwright_diag::{Diagnostic, Near, Span, codes};
-use meshwright_plan::DType;
+use meshwright_plan::Arithmetic;
 use meshwright_syntax::ast::{
     Call, Expr, Minimize, Name, ParamGroup, PathGlob, Train, TrainKind, TrainSetting,
 };
 
-/// The arithmetic type: of the command line, else of the `train` block, else `f32`.
-pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut Report) -> DType {
+/// The arithmetic: of the command line, else of the `train` block, else `f32`.
+pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut Report) -> Arithmetic {
     let written = train.into_iter().flat_map(|t| &t.settings).find_map(|s| match &s.kind {
         TrainKind::Precision(call) => Some(&call.name),
         _ => None,
@@ -27,27 +27,20 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
     if let Some(float) = settings.float {
         return float;
     }
-    let Some(name) = written else { return DType::F32 };
-    match name.text.as_str() {
-        "f32" => DType::F32,
-        "f64" => DType::F64,
-        "bf16" => DType::BF16,
-        "f16" => DType::F16,
-        other => {
-            let d = Diagnostic::error(codes::E0201, format!("there is no precision `{other}`"))
-                .at(name.span, "not known")
-                .note(format!("precisions: {}", listed(PRECISIONS)));
-            report.push(match nearest(other, PRECISIONS) {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
-                None => d,
-            });
-            DType::F32
-        }
-    }
+    let Some(name) = written else { return Arithmetic::F32 };
+    let found = Arithmetic::named(&name.text);
+    found.unwrap_or_else(|| {
+        let known = Arithmetic::ALL.map(Arithmetic::name);
+        let d = Diagnostic::error(codes::E0201, format!("there is no precision `{}`", name.text))
+            .at(name.span, "not known")
+            .note(format!("precisions: {}", listed(known)));
+        report.push(match nearest(&name.text, known) {
+            Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
+            None => d,
+        });
+        Arithmetic::F32
+    })
 }
-
-/// What `precision` may say.
-const PRECISIONS: [&str; 4] = ["f32", "f64", "bf16", "f16"];
 
 /// A line `weight_decay`: its number, whom it spares, and its place.
 pub(super) type DecaySetting<'a> = (Option<&'a Expr>, &'a [PathGlob], Span);
@@ -228,7 +221,7 @@ impl<'a> Resolver<'a> {
         let Some(first) = call.args.first() else { return Some(scaling) };
         let name = call.name.text.as_str();
         if name != "f16" {
-            if PRECISIONS.contains(&name) {
+            if Arithmetic::named(name).is_some() {
                 let text = format!("`precision {name}` has no settings: only in `f16` the loss is scaled");
                 let d = Diagnostic::error(codes::E0217, text).at(first.value.span, "has no effect");
                 self.error(d.help(format!("write `precision {name}`")));

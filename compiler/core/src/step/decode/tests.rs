@@ -10,7 +10,6 @@ use crate::step::evaluation::prediction;
 use crate::verify::verify_graph;
 use meshwright_diag::FileId;
 use meshwright_ops::{F64Tensor, Kind};
-use meshwright_plan::DType;
 use meshwright_syntax::parse_model;
 use std::collections::BTreeMap;
 
@@ -57,12 +56,13 @@ model m {
     output next = argmax[vocab](logits)
 }
 "#;
+use meshwright_plan::Arithmetic;
 
 fn program(text: &str, sizes: &[(&str, usize)]) -> Program {
     let (tree, found) = parse_model(FileId(0), text);
     let tree = tree.unwrap_or_else(|| panic!("{found:?}"));
     let dims = sizes.iter().map(|(n, s)| (n.to_string(), *s)).collect();
-    let settings = Settings { dims, float: Some(DType::F64), ..Settings::default() };
+    let settings = Settings { dims, float: Some(Arithmetic::F64), ..Settings::default() };
     let (program, found) = resolve(&tree, None, &settings, &mut |_, _| parse_model(FileId(1), LIBRARY));
     program.unwrap_or_else(|| panic!("{found:?}"))
 }

@@ -6,6 +6,7 @@ mod turns;
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
+use crate::kernels::product::FactorDigits;
 use crate::kernels::random::RandomBlock;
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
@@ -222,7 +223,7 @@ impl Lower<'_> {
         let mut factor = |v| half.map_or(v, |half| self.graph.cast(v, half));
         let (a, b) = ((factor(a.0), a.1), (factor(b.0), b.1));
         let out = Local { dtype: out.dtype.wide(), ..out.clone() };
-        match self.product(a, b, &out)? {
+        match self.product(a, b, &out, FactorDigits::All)? {
             Some(val) => Ok(val),
             None => Ok(self.graph.full(&extents(&out.shape), stored_as(out.dtype), 0.0)),
         }

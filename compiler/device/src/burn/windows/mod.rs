@@ -121,6 +121,7 @@ impl Lower<'_> {
         if self.own_convolution(slides, gives, [&a, &b, out])? {
             return Ok(());
         }
+        let digits = self.decisions.digits([a.buf, b.buf]);
         // The dims of the image with taps and positions for each wide dim.
         let mut dims = x.dims.clone();
         let mut ranges = x.ranges.clone();
@@ -134,7 +135,7 @@ impl Lower<'_> {
         let columns = Local { buf: BufId(u32::MAX), dtype: x.dtype, dims, ranges, shape };
         if gives == Part::Input {
             let (a, b) = (self.read(w).val, self.read(y).val);
-            let Some(val) = self.product((a, w), (b, y), &columns)? else {
+            let Some(val) = self.product((a, w), (b, y), &columns, digits)? else {
                 self.write_number(0.0, out);
                 return Ok(());
             };
@@ -151,7 +152,7 @@ impl Lower<'_> {
         }
         let (other, by) = if gives == Part::Result { (w, y) } else { (y, w) };
         let read = self.read(other).val;
-        match self.product((image.val, &columns), (read, other), by)? {
+        match self.product((image.val, &columns), (read, other), by, digits)? {
             Some(val) => self.write_val(val, out),
             None => self.write_number(0.0, out),
         }

@@ -53,7 +53,7 @@ fn worst(f: UnaryFn, reference: impl Fn(f64) -> f64) -> f64 {
 #[test]
 fn functions_of_f32_are_accurate_everywhere() {
     type Case = (UnaryFn, fn(f64) -> f64, f64);
-    let cases: [Case; 17] = [
+    let cases: [Case; 18] = [
         (UnaryFn::Exp, f64::exp, 1.5),
         (UnaryFn::Log, f64::ln, 1.5),
         (UnaryFn::Tanh, f64::tanh, 3.0),
@@ -71,6 +71,7 @@ fn functions_of_f32_are_accurate_everywhere() {
         (UnaryFn::Floor, f64::floor, 0.0),
         (UnaryFn::Ceil, f64::ceil, 0.0),
         (UnaryFn::Round, f64::round_ties_even, 0.0),
+        (UnaryFn::Tf32, |x| f64::from(meshwright_plan::tf32(x as f32)), 0.0),
     ];
     let found: Vec<_> = cases.iter().map(|(f, r, limit)| (f, worst(*f, r), limit)).collect();
     assert!(found.iter().all(|(_, u, limit)| u <= *limit), "{found:?}");
@@ -97,6 +98,7 @@ fn edges() {
         (UnaryFn::Floor, [-inf, -0.0, 0.0, inf, nan]),
         (UnaryFn::Ceil, [-inf, -0.0, 0.0, inf, nan]),
         (UnaryFn::Round, [-inf, -0.0, 0.0, inf, nan]),
+        (UnaryFn::Tf32, [-inf, -0.0, 0.0, inf, nan]),
     ];
     for level in Level::available() {
         for (f, want) in cases {

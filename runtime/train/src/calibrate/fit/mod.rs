@@ -8,7 +8,7 @@ use meshwright_cost::step::{DeviceRates, products_of};
 use meshwright_cost::work::{KernelWork, ScalarFamily, Scores, WorkItem};
 use meshwright_device::{CompileError, compile_launches, target::Target};
 use meshwright_plan::expr::FunctionCost;
-use meshwright_plan::{DType, KernelFamily, Phase, Plan};
+use meshwright_plan::{Arithmetic, KernelFamily, Phase, Plan};
 
 /// Kernels that follow each other, and the seconds that they were seen to take.
 #[derive(Clone, Debug)]
@@ -138,13 +138,15 @@ fn computes(machine: &Machine, s: &Sample) -> bool {
 /// the fastest product reaches.
 fn products(machine: &mut Machine, samples: &[&Sample]) {
     let products: Vec<&Sample> = samples.iter().copied().filter(|s| s.work.products.len() == 1).collect();
-    let greatest = |dtype: DType| {
-        let of = products.iter().filter(|s| s.work.products[0].dtype == dtype);
+    let greatest = |arithmetic: Arithmetic| {
+        let of = products.iter().filter(|s| s.work.products[0].arithmetic == arithmetic);
         let best = of.map(|s| s.work.products[0].flops() / working(machine, s)).fold(0.0, f64::max);
-        (best > 0.0).then_some((dtype.name(), best))
+        (best > 0.0).then_some((arithmetic.name(), best))
     };
-    let found: Vec<(&str, f64)> =
-        [DType::F64, DType::F32, DType::BF16].into_iter().filter_map(greatest).collect();
+    let found: Vec<(&str, f64)> = [Arithmetic::F64, Arithmetic::F32, Arithmetic::TF32, Arithmetic::BF16]
+        .into_iter()
+        .filter_map(greatest)
+        .collect();
     let above =
         |(name, best): &(&str, f64)| machine.device.matrix.get(*name).map(|m| (m.peak / best).max(1.0));
     // Of a GPU some peaks are known, and the others are assumed to be as far above their fastest products.

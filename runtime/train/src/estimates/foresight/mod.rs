@@ -13,7 +13,7 @@ use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_plan::actions::PipelineSchedule;
-use meshwright_plan::{CollectiveKind, DType};
+use meshwright_plan::{Arithmetic, CollectiveKind};
 use open_choices::OpenChoice;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -97,7 +97,7 @@ pub struct PublishedRun {
     /// The pipeline.
     #[serde(default)]
     pub pipe: Option<PublishedPipe>,
-    /// `bf16`, `f16`, `f32`, `f64`, or `fp8` for products in 8 bits.
+    /// `bf16`, `f16`, `f32`, `f64`, `tf32`, or `fp8` for products in 8 bits.
     pub precision: String,
     /// The machine.
     pub machine: String,
@@ -274,12 +274,9 @@ fn one_estimate(
     choice: &OpenChoice,
 ) -> Result<Estimate, String> {
     let (precision, fp8) = match run.precision.as_str() {
-        "fp8" => (DType::BF16, true),
-        "bf16" => (DType::BF16, false),
-        "f16" | "fp16" => (DType::F16, false),
-        "f32" => (DType::F32, false),
-        "f64" => (DType::F64, false),
-        other => return Err(format!("`{other}` is no precision")),
+        "fp8" => (Arithmetic::BF16, true),
+        "fp16" => (Arithmetic::F16, false),
+        name => (Arithmetic::named(name).ok_or_else(|| format!("`{name}` is no precision"))?, false),
     };
     let engine = match run.engine.as_str() {
         "threads" => EngineKind::Threads,
