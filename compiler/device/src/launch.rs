@@ -9,6 +9,7 @@ use crate::slot::{LaunchId, Slots, Table};
 use crate::target::Target;
 use crate::turns::{Carried, Turn};
 use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr};
+use meshwright_plan::actions::Action;
 use meshwright_plan::{BufId, DType, Dim, Group, IdVec, Pipeline, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -148,13 +149,42 @@ pub struct CollectiveLaunch {
 pub enum LinkEnd {
     /// It sends, and does not wait for the receiver.
     Send,
-    /// It receives.
+    /// It receives: a wait for what this begins stands where it is read.
     Receive,
 }
 
 /// Most messages that a device has on their way when it goes on after a send.
 pub fn most_sent(plan: &Plan) -> usize {
     plan.pipeline.as_ref().map_or(0, Pipeline::most_sent)
+}
+
+/// Most messages that a device has begun to receive before it reads them.
+pub fn most_ahead(plan: &Plan) -> usize {
+    plan.pipeline.as_ref().map_or(0, Pipeline::most_ahead)
+}
+
+impl LoopLaunch {
+    /// What an action of a pipeline launches of the body, each with its microbatch: what begins to receive, what comes up to the last wait for a
+    /// message, or the rest of the pass, with what it sends.
+    pub fn turns_of(&self, action: &Action, launches: &IdVec<LaunchId, Launch>) -> Vec<(usize, usize)> {
+        let (Action::Receive(run) | Action::Await(run) | Action::PassRun(run) | Action::Send(run)) = action;
+        let own = self.passes.get(run.pass as usize).and_then(|chunks| chunks.get(run.chunk));
+        let of = |launch: &usize| &launches[self.body[*launch]];
+        let (ahead, own): (Vec<usize>, Vec<usize>) =
+            own.cloned().into_iter().flatten().partition(|launch| of(launch).receives_ahead());
+        let waits = |launch: &usize| match of(launch).kind {
+            LaunchKind::Wait { start, .. } => launches[start].receives_ahead(),
+            _ => false,
+        };
+        let (before, after) = own.split_at(own.iter().rposition(waits).map_or(0, |at| at + 1));
+        let chosen = match action {
+            Action::Receive(_) => &ahead,
+            Action::Await(_) => before,
+            Action::PassRun(_) => after,
+            Action::Send(_) => &[],
+        };
+        chosen.iter().map(|launch| (*launch, run.micro)).collect()
+    }
 }
 
 impl Launch {

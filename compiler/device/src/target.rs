@@ -52,11 +52,6 @@ impl Target {
         self.maps
     }
 
-    /// Whether messages between stages of a pipeline are received ahead, while the device computes what comes before.
-    pub fn receives_ahead(&self) -> bool {
-        self.has_arena()
-    }
-
     /// A CPU: the target of `--device cpu`.
     pub fn cpu() -> Target {
         Target {

@@ -119,7 +119,7 @@ impl<'p> StepUses<'p> {
     }
 }
 
-/// What messages take on a stage beside the buffers of the pass that runs: sent ones that may not have arrived, and the one that is received
+/// What messages take on a stage beside the buffers of the pass that runs: sent ones that may not have arrived, and those that are received
 /// ahead.
 pub(crate) fn messages(
     plan: &Plan,
@@ -148,7 +148,11 @@ pub(crate) fn messages(
     let largest = |list: Vec<Vec<(BufId, u64)>>| {
         list.into_iter().max_by_key(|m| m.iter().map(|(_, bytes)| *bytes).sum::<u64>()).unwrap_or_default()
     };
-    let most = passes.pipeline.most_sent().min(passes.microbatches * chunks) as u64;
-    let sent = largest(sent).into_iter().map(|(buf, bytes)| (buf, bytes * most));
-    sent.chain(largest(received)).filter(|(_, bytes)| *bytes > 0).collect()
+    let times = |list, most: usize| {
+        let most = most.min(passes.microbatches * chunks) as u64;
+        largest(list).into_iter().map(move |(buf, bytes)| (buf, bytes * most))
+    };
+    let sent = times(sent, passes.pipeline.most_sent());
+    let received = times(received, passes.pipeline.most_ahead());
+    sent.chain(received).filter(|(_, bytes)| *bytes > 0).collect()
 }

@@ -1,6 +1,6 @@
 //! The passes of a pipeline: loops over microbatches among the steps of a Plan, and the order of each stage.
 
-use crate::actions::{Pass, PassRun, PipelineSchedule, runs};
+use crate::actions::{Action, Pass, PassRun, PipelineSchedule, actions, most_ahead, runs};
 use crate::{Cuts, Extent, Pipeline, Plan, Prim, StepLoop, piece};
 
 /// The loops over the microbatches of a pipeline, and the passes of each stage in order.
@@ -74,9 +74,20 @@ impl Pipeline {
     pub fn most_sent(&self) -> usize {
         self.chunks + 1
     }
+
+    /// Most messages that a device has begun to receive before it reads them.
+    pub fn most_ahead(&self) -> usize {
+        most_ahead(self.chunks)
+    }
 }
 
 impl PipelinePasses<'_> {
+    /// The passes of a stage with what it receives and sends, in order.
+    pub fn actions(&self, stage: usize) -> Vec<Action> {
+        let list = self.runs.get(stage).map_or(&[][..], Vec::as_slice);
+        actions(list, (stage, self.stages), self.pipeline.chunks)
+    }
+
     /// The steps of the loops over microbatches, with those between them: a schedule runs their iterations in turns.
     pub fn steps(&self) -> (usize, usize) {
         let begin = self.loops.first().map_or(0, |(_, l)| l.begin);

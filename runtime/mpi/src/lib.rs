@@ -21,7 +21,8 @@
 //! memory that it was lent is left alone: with one exception, data that a network adapter is writing by itself at that
 //! very moment.
 //!
-//! **Order of groups.** All ranks first use the groups that they share in the same order, as every rank of a Plan does.
+//! **Order of groups.** All ranks first use the groups that they share in the same order, as every rank of a Plan does. Links between
+//! stages are made when they are announced, those between lower ranks first.
 #![cfg(feature = "mpi")]
 
 mod channel;

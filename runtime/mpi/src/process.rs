@@ -11,7 +11,8 @@ use crate::timing::{ANSWER, DOUBT, LAST_ANSWER};
 use crate::wait::{Pending, ask, release};
 use meshwright_comm::parts::{Completed, run_alone};
 use meshwright_comm::{
-    Abort, AsyncCollective, Call, CallName, CollectiveKind, CommError, Group, Missing, Tag, Transport,
+    Abort, AsyncCollective, Call, CallName, CollectiveKind, Collectives, CommError, Group, Missing, Part,
+    Tag, Transport,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -249,6 +250,13 @@ impl Transport for MpiTransport {
         Ok(Box::new(Pending::new(self.shared.clone(), serial, self.timeout)))
     }
 
+    fn prepare_links(&mut self, links: &[Group]) -> Result<(), CommError> {
+        let mut links: Vec<&Group> = links.iter().collect();
+        links.sort_by_key(|link| link.ranks().to_vec());
+        links.dedup();
+        links.into_iter().try_for_each(|link| self.first_message(link))
+    }
+
     fn first_step_done(&mut self) {
         self.timeout = self.options.timeouts.later;
         self.shared.set_most(self.timeout);
@@ -257,6 +265,23 @@ impl Transport for MpiTransport {
 
     fn aborter(&self) -> Arc<dyn Abort> {
         Arc::new(MpiAborter { shared: self.shared.clone() })
+    }
+}
+
+impl MpiTransport {
+    /// Makes the communicator of a link with a first message. Stages begin to receive over some links before others send over them, so that links
+    /// would first be used in other orders on other ranks.
+    fn first_message(&mut self, link: &Group) -> Result<(), CommError> {
+        let [from, to] = link.ranks() else { return Ok(()) };
+        if self.shared.engine().has_comm(link) {
+            return Ok(());
+        }
+        let tag = Tag::new(0, "the first message", 0).over_link([*from, *to]);
+        let sends = link.position() == 0;
+        let [given, mut received] = [sends, !sends].map(|here| vec![0i32; usize::from(here)]);
+        let part = |peer: usize, here: bool| if here { vec![Part { peer, range: 0..1 }] } else { vec![] };
+        let (send, receive) = (part(1, sends), part(0, !sends));
+        self.permute(link, &tag, (&given[..], send), (&mut received[..], receive))
     }
 }
 

@@ -1,6 +1,26 @@
 //! Faults in Plans whose layers are stages: messages, what runs on which stage, what is summed over the stages, and what passes leave for later ones.
+//!
+//! The order of passes is no part of a Plan. Its faults are seeded in lists of actions (`plan/src/actions/transfers/tests.rs`) and in device plans
+//! (`runs/devices/pass_order.rs`). All faults that pipelines have had somewhere, and where each is seeded:
+//!
+//! | fault | seeded as |
+//! |---|---|
+//! | exchanged actions | "two passes are exchanged" (device plans), `lists_that_are_wrong_are_found` (lists) |
+//! | W before B | the same: of `zb_h1` |
+//! | an action that is missing or is of another microbatch | "a pass is left out", "a pass is that of another microbatch" (device plans) |
+//! | a wrong sender or receiver | "a message goes to the stage before", "a message is awaited from the stage behind" |
+//! | a missing send or receive | "a message is not sent"; "a message is not received" (device plans); `lists_that_are_wrong_are_found` (lists) |
+//! | messages in another order, or received too late to end | "two messages are received in another order", "a message is received at the end" (device plans), `lists_that_receive_later_do_not_end` (lists) |
+//! | another microbatch's residual | "a pass takes what is kept for another microbatch" (device plans); of another value, "a pass takes what is kept for another value" |
+//! | a wrong layer | "a stage leaves out its first layer", "layers are run from the other end" |
+//! | what every stage has, summed as partial | "what the last stage computes is computed on all", "what the first stage computes is computed on all" |
+//! | what the last stage has, read elsewhere | "a broadcast is from another stage", "all stages have what goes to all" |
+//! | an unreduced gradient of an embedding | "a value of one stage is not summed over the stages" |
+//! | an accumulator one action early | "an accumulator is taken one pass early" (device plans) |
+//! | an error that names nothing | "a message that is sent has no cause", "a message that is received is of no value" |
 
 use super::plans::{Fault, P, faults, seeded, steps};
+use super::sites::Site;
 use super::subjects::{planned_from, predicted_from};
 use super::{By, Row, in_spmd, judge};
 use meshwright_core::partition::{Instr, Reshard};
@@ -57,6 +77,16 @@ const FAULTS: &[Fault] = faults![
             _ => None,
         })
     };
+    "a message that is sent has no cause", P, |p, k| {
+        steps(p, k, |p, i| {
+            matches!(p.steps[i].prim, Prim::Send { .. }).then(|| p.steps[i].origin.clear())
+        })
+    };
+    "a message that is received is of no value", P, |p, k| {
+        steps(p, k, |p, i| {
+            matches!(p.steps[i].prim, Prim::Receive { .. }).then(|| p.steps[i].origin[0].path.clear())
+        })
+    };
     "a message is awaited from the stage behind", R, |p, k| {
         steps(p, k, |p, i| match &mut p.steps[i].prim {
             Prim::Receive { reverse, .. } => {
@@ -107,26 +137,33 @@ const FAULTS: &[Fault] = faults![
         })
     };
     "a value of one stage is not summed over the stages", R, |p, k| {
-        steps(p, k, |p, i| {
-            let over = p.pipeline.as_ref()?.axes.clone();
-            let of_stages = matches!(p.steps[i].collective(), Some(Collective::AllReduce { axes, .. }) if *axes == over);
-            (of_stages && p.steps[i].reads.len() > 1).then_some(())?;
-            let (from, to) = (p.steps[i].reads.pop()?.buf, p.steps[i].writes.pop()?.buf);
-            p.steps[i].aliases.retain(|(_, result)| *result != to);
-            let same = |b: &mut BufId| {
-                if *b == to {
-                    *b = from;
-                }
-            };
-            for step in &mut p.steps[i + 1..] {
-                step.reads.iter_mut().chain(&mut step.writes).for_each(|o| same(&mut o.buf));
-                step.free.iter_mut().for_each(same);
-                step.aliases.iter_mut().for_each(|(a, _)| same(a));
+        // Gradients of what the first stage embeds with among them.
+        let over = |p: &Plan, s: &Step| {
+            matches!(s.collective(), Some(Collective::AllReduce { axes, .. }) if Some(axes) == p.pipeline.as_ref().map(|of| &of.axes))
+        };
+        let all = (0..p.steps.len()).filter(|i| over(p, &p.steps[*i]));
+        let part = all.flat_map(|i| (0..p.steps[i].reads.len()).map(move |part| (i, part))).nth(k);
+        let Some((i, part)) = part else { return Site::End };
+        if p.steps[i].reads.len() < 2 {
+            return Site::Skipped;
+        }
+        let step = &mut p.steps[i];
+        let (from, to) = (step.reads.remove(part).buf, step.writes.remove(part).buf);
+        step.origin.remove(part);
+        step.aliases.retain(|(_, result)| *result != to);
+        let same = |b: &mut BufId| {
+            if *b == to {
+                *b = from;
             }
-            p.program_inputs.iter_mut().filter_map(|l| l.next.as_mut()).for_each(same);
-            p.outputs.iter_mut().for_each(|o| same(&mut o.buf));
-            Some(())
-        })
+        };
+        for step in &mut p.steps[i + 1..] {
+            step.reads.iter_mut().chain(&mut step.writes).for_each(|o| same(&mut o.buf));
+            step.free.iter_mut().for_each(same);
+            step.aliases.iter_mut().for_each(|(a, _)| same(a));
+        }
+        p.program_inputs.iter_mut().filter_map(|l| l.next.as_mut()).for_each(same);
+        p.outputs.iter_mut().for_each(|o| same(&mut o.buf));
+        Site::Seeded
     };
     "a pass takes what is kept for another value", R, |p, k| {
         let over = p.microbatches.map(|m| m.over);

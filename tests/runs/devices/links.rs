@@ -6,12 +6,12 @@ use meshwright_comm::{
 };
 use meshwright_core::training_step;
 use meshwright_exec::{
-    Cluster, ClusterOptions, ExecError, Finiteness, HostData, HostTensor, LocalInput, ProgramId, Provider,
+    Cluster, ClusterOptions, Finiteness, HostData, HostTensor, LocalInput, ProgramId, Provider,
 };
 use meshwright_plan::Plan;
-use meshwright_plan::actions::{Pass, PassRun, PipelineSchedule, runs};
+use meshwright_plan::actions::{Pass, PassRun};
 use meshwright_train::{Project, ProjectOptions};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -88,7 +88,33 @@ fn meeting() -> CallWatcher {
     })
 }
 
-/// Where a message has not ended for its sender before the receiver is there, and all calls come late by chance, a step ends with the same bits.
+/// As [`meeting`], but it holds a sender up before it posts a message, until the receiver has begun to receive it: nothing is sent ahead.
+fn begun() -> impl Fn(usize) -> CallWatcher {
+    type Begun = BTreeSet<(Vec<usize>, u64)>;
+    let all: Arc<(Mutex<Begun>, Condvar)> = Arc::default();
+    move |rank| {
+        let all = all.clone();
+        Arc::new(move |group: &Group, tag: &Tag, moment: CallMoment| {
+            if !tag.is_message || moment != CallMoment::Posted {
+                return;
+            }
+            let (begun, changed) = &*all;
+            let message = (group.ranks().to_vec(), tag.sequence);
+            let mut begun = begun.lock().unwrap();
+            if group.ranks()[0] == rank {
+                let missing = |begun: &mut Begun| !begun.contains(&message);
+                let waited = changed.wait_timeout_while(begun, Duration::from_secs(60), missing).unwrap();
+                assert!(!waited.1.timed_out(), "{message:?} is never received");
+            } else {
+                begun.insert(message);
+                changed.notify_all();
+            }
+        })
+    }
+}
+
+/// Where a message has not ended for its sender before the receiver is there, or not even begun, and all calls come late by chance, a step ends with
+/// the same bits.
 #[test]
 fn late_messages_that_hold_both_ends_change_no_bit() {
     for (mesh, layout) in [
@@ -97,6 +123,7 @@ fn late_messages_that_hold_both_ends_change_no_bit() {
         ("data=2,pipe=2", "batch -> data; layers -> pipe; microbatches 4; schedule zb_h1; params: * -> data"),
         ("pipe=2", "layers -> pipe; microbatches 8; chunks 3"),
         ("pipe=3", "layers -> pipe; microbatches 4; chunks 2; schedule zb_h1"),
+        ("pipe=2", "layers -> pipe; microbatches 8; chunks 2; schedule zb_h1; stages 0, 2, 4, 0"),
     ] {
         let plan = plan(mesh, layout, 6);
         let timeouts = || Timeouts::all(Duration::from_secs(120));
@@ -105,11 +132,12 @@ fn late_messages_that_hold_both_ends_change_no_bit() {
         let numbers = |(_, x): &(String, HostTensor)| Finiteness::of(&x.data) == Finiteness::Finite;
         assert!(expected.iter().all(numbers), "{layout}");
         plain.shutdown();
-        for seed in 0..3 {
-            let meets = meeting();
+        for seed in 0..4 {
+            let (meets, begun) = (meeting(), begun());
             let (late, id) = cluster(&plan, timeouts(), |t| {
-                let own = seed * 100 + t.rank() as u64;
-                t.with_delays(own, Duration::from_millis(2)).with_watcher(meets.clone())
+                let (rank, own) = (t.rank(), seed * 100 + t.rank() as u64);
+                let watcher = if seed % 2 == 0 { meets.clone() } else { begun(rank) };
+                t.with_delays(own, Duration::from_millis(2)).with_watcher(watcher)
             });
             assert!(after_two_steps(&late, id, &plan) == expected, "{layout}, {seed}");
             late.shutdown();
@@ -252,55 +280,83 @@ fn stages_wait_as_long_as_the_formula_says() {
     }
 }
 
-/// The error of the third step, in which something happens to the middle one of three stages.
-fn struck(fault: &InjectedFault) -> ExecError {
-    let plan = plan("pipe=3", "layers -> pipe; microbatches 4", 3);
-    let messages = runs(PipelineSchedule::OneForwardOneBackward, 3, 1, 4).unwrap()[1].len() as u64;
-    // Calls of a step: messages of both sides of all passes, and some collectives behind them.
-    let calls = Arc::new(Mutex::new(0u64));
-    let counted: CallWatcher = {
-        let calls = calls.clone();
-        Arc::new(move |_: &Group, _: &Tag, moment| {
-            *calls.lock().unwrap() += u64::from(moment == CallMoment::Posted);
-        })
-    };
-    let timeouts = |ms| Timeouts::all(Duration::from_millis(ms));
-    let (first, id) =
-        cluster(&plan, timeouts(60_000), |t| if t.rank() == 1 { t.with_watcher(counted.clone()) } else { t });
-    cluster_steps(&first, id, 1);
-    let after_one = *calls.lock().unwrap();
-    cluster_steps(&first, id, 2);
-    let each = *calls.lock().unwrap() - after_one;
-    first.shutdown();
-    assert!(each >= 2 * messages, "{each} calls");
-    let stalls = matches!(fault, InjectedFault::Stall(_));
-    let (second, id) = cluster(&plan, timeouts(if stalls { 3_000 } else { 60_000 }), |t| match t.rank() {
-        // In the middle of the passes of the third step.
-        1 => t.with_fault(after_one + each + messages, fault.clone()),
-        _ => t,
-    });
-    cluster_steps(&second, id, 1);
-    cluster_steps(&second, id, 2);
-    let error = second.run(id, 3, &ones()).unwrap_err();
-    second.shutdown();
-    error
+/// Three stages.
+fn three() -> Plan {
+    plan("pipe=3", "layers -> pipe; microbatches 4", 3)
 }
 
-fn cluster_steps(cluster: &Cluster, id: ProgramId, step: u64) {
-    cluster.run(id, step, &ones()).unwrap();
+/// The calls of the middle one of three stages in the first two steps, each with whether it is a message that is sent or one that is received; and
+/// where those of the second step begin.
+fn middle_calls() -> (Vec<Option<bool>>, usize) {
+    let calls: Arc<Mutex<Vec<Option<bool>>>> = Arc::default();
+    let noted: CallWatcher = {
+        let calls = calls.clone();
+        Arc::new(move |group: &Group, tag: &Tag, moment| {
+            if moment == CallMoment::Posted {
+                calls.lock().unwrap().push(tag.is_message.then(|| group.ranks()[0] == 1));
+            }
+        })
+    };
+    let (cluster, id) = cluster(&three(), Timeouts::all(Duration::from_secs(60)), |t| {
+        if t.rank() == 1 { t.with_watcher(noted.clone()) } else { t }
+    });
+    cluster.run(id, 1, &ones()).unwrap();
+    let first = calls.lock().unwrap().len();
+    cluster.run(id, 2, &ones()).unwrap();
+    cluster.shutdown();
+    let all = calls.lock().unwrap().clone();
+    (all, first)
+}
+
+/// The error of the second step, in which something happens to the middle one of three stages at one of its calls.
+fn struck(fault: &InjectedFault, at: usize) -> String {
+    let wait = Duration::from_secs(if matches!(fault, InjectedFault::Stall(_)) { 3 } else { 60 });
+    let (cluster, id) = cluster(&three(), Timeouts::all(wait), |t| match t.rank() {
+        1 => t.with_fault(at as u64, fault.clone()),
+        _ => t,
+    });
+    cluster.run(id, 1, &ones()).unwrap();
+    let error = cluster.run(id, 2, &ones()).unwrap_err();
+    cluster.shutdown();
+    error.to_string()
+}
+
+/// Whether an error has the number of a message, its value, and a line of the model.
+fn is_named(text: &str) -> bool {
+    let number = text.split("message #").nth(1).is_some_and(|n| n.starts_with(|c: char| c.is_ascii_digit()));
+    let line =
+        text.split("at line ").nth(1).is_some_and(|n| n.starts_with(|c: char| ('1'..='9').contains(&c)));
+    number && line && text.split(" of `").nth(1).is_some_and(|name| !name.starts_with('`'))
 }
 
 /// A stage that is gone is named, with the link over which its neighbors wait for it.
 #[test]
 fn a_middle_stage_that_is_gone_is_named() {
+    let (calls, first) = middle_calls();
+    let messages: Vec<usize> = (first..calls.len()).filter(|at| calls[*at].is_some()).collect();
+    // Forward and backward, four from each side and four to each.
+    assert_eq!(messages.len(), 16);
+    let middle = messages[messages.len() / 2];
     for fault in [InjectedFault::Fail, InjectedFault::Panic] {
-        let text = struck(&fault).to_string();
+        let text = struck(&fault, middle);
         assert!(
-            text.contains("rank 1") && text.contains("step 3") && text.contains("line "),
+            text.contains("rank 1") && text.contains("step 2") && text.contains("line "),
             "{fault:?}: {text}"
         );
     }
-    let text = struck(&InjectedFault::Stall(Duration::from_secs(9))).to_string();
+    let text = struck(&InjectedFault::Stall(Duration::from_secs(9)), middle);
     let ends = ["rank 0 timed out", "rank 2 timed out"].iter().any(|end| text.contains(end));
-    assert!(ends && text.contains("waiting for rank 1") && text.contains("message #"), "{text}");
+    assert!(ends && text.contains("waiting for rank 1") && is_named(&text), "{text}");
+}
+
+/// Whichever message fails, sent or received, its error has its number, its value and a line.
+#[test]
+fn every_message_that_fails_is_named() {
+    let (calls, first) = middle_calls();
+    for at in (first..calls.len()).filter(|at| calls[*at].is_some()) {
+        let text = struck(&InjectedFault::Fail, at);
+        assert!(text.contains("rank 1") && is_named(&text), "call {at}, sent: {:?}: {text}", calls[at]);
+    }
+    let of = |sent| calls[first..].iter().filter(|call| **call == Some(sent)).count();
+    assert_eq!([of(true), of(false)], [8, 8]);
 }

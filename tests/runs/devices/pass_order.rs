@@ -1,4 +1,5 @@
-//! The order in which a device runs the passes of a pipeline: its faults, and what is kept from pass to pass.
+//! The order in which a device runs the passes of a pipeline: its faults, and what is kept from pass to pass. `laws/mutants/pipelines.rs` has all faults
+//! of pipelines in a table.
 
 use super::device_plans::faults;
 use crate::support::options;
@@ -30,17 +31,25 @@ fn plan_of(mesh: &str, layout: &str, sizes: &[(&str, usize)]) -> Plan {
 fn edit(device: &mut DevicePlan, change: impl FnOnce(&mut Vec<Vec<Turn>>) -> Option<bool>) -> Option<bool> {
     let ids: Vec<_> = device.launches.ids().collect();
     for id in ids {
-        let LaunchKind::Loop(of) = &mut device.launches[id].kind else { continue };
+        let LaunchKind::Loop(of) = &device.launches[id].kind else { continue };
         if of.passes.is_empty() {
             continue;
         }
         let pass = |launch: usize| of.passes.iter().flatten().position(|range| range.contains(&launch));
+        // What is received ahead stays in the pass that runs meanwhile.
+        let launches = &device.launches;
+        let ahead: BTreeSet<usize> =
+            (0..of.body.len()).filter(|at| launches[of.body[*at]].receives_ahead()).collect();
         let (mut parts, mut known): (Vec<Vec<Turn>>, _) = (vec![vec![]], None);
         for turn in &of.turns {
             let own = match turn {
                 Turn::Run { launch, position } => Some((pass(*launch), *position)),
                 _ => None,
             };
+            if matches!(turn, Turn::Run { launch, .. } if ahead.contains(launch)) {
+                parts.last_mut().unwrap().push(*turn);
+                continue;
+            }
             let carries = matches!(parts.last().unwrap().last(), Some(Turn::Carry { .. }));
             if (own.is_none() || own != known) && !carries {
                 parts.push(vec![]);
@@ -50,10 +59,17 @@ fn edit(device: &mut DevicePlan, change: impl FnOnce(&mut Vec<Vec<Turn>>) -> Opt
         }
         parts.retain(|part| !part.is_empty());
         let changed = change(&mut parts);
-        of.turns = parts.concat();
+        if let LaunchKind::Loop(of) = &mut device.launches[id].kind {
+            of.turns = parts.concat();
+        }
         return changed;
     }
     None
+}
+
+/// The first launch that a pass runs itself, which is that of all passes of its kind and chunk.
+fn own_turns(part: &[Turn]) -> Option<usize> {
+    part.iter().find_map(|turn| if let Turn::Run { launch, .. } = turn { Some(*launch) } else { None })
 }
 
 #[test]
@@ -77,6 +93,31 @@ fn passes_in_another_order_are_found() {
                 parts.remove(at);
                 Some(there)
             })
+        });
+        faults(&plan, Target::cpu(), "an accumulator is taken one pass early", |device, at| {
+            edit(device, |parts| {
+                let after = parts.get(at)?.clone();
+                // Of two passes of one kind and chunk the first makes what the second adds to.
+                let own = own_turns(&after)
+                    .filter(|_| after.iter().any(|turn| matches!(turn, Turn::Carry { made: true, .. })));
+                let before = own.and_then(|_| parts[..at].iter().rposition(|p| own_turns(p) == own));
+                let Some(before) = before else { return Some(false) };
+                let carries = |turn: &Turn| matches!(turn, Turn::Carry { .. });
+                let (taken, rest) = after.into_iter().partition::<Vec<Turn>, _>(carries);
+                parts[at] = rest;
+                parts[before].splice(0..0, taken);
+                Some(true)
+            })
+        });
+        faults(&plan, Target::cpu(), "a pass takes what is kept for another microbatch", |device, at| {
+            let ids: Vec<_> = device.launches.ids().collect();
+            let LaunchKind::Kernel(Kernel::Load { residual, .. }) = &mut device.launches[*ids.get(at)?].kind
+            else {
+                return Some(false);
+            };
+            let each = residual.tensors.len() / residual.over.first()?.count;
+            residual.tensors.rotate_left(each);
+            Some(true)
         });
         faults(&plan, Target::cpu(), "a pass is that of another microbatch", |device, at| {
             edit(device, |parts| {

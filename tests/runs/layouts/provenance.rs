@@ -1,7 +1,10 @@
 //! Where a step comes from: a layer that is called many times has its collectives at each of its calls, in the table, the JSON,
 //! the Plan, the trace and the errors, joined by number and called by path.
 
-use crate::support::run;
+use crate::support::{options, run};
+use meshwright_core::training_step;
+use meshwright_plan::{Prim, Provenance};
+use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -219,4 +222,37 @@ fn a_layer_without_parameters_has_a_path_for_each_call() {
         let rows = section(&table, "forward").filter(|l| l.split_whitespace().nth(1) == Some(path)).count();
         assert_eq!(rows, 1, "{path} in\n{table}");
     }
+}
+
+/// What stages send and receive, and what else communicates, is of a value with a line, in every model that ships and that a pipeline takes.
+#[test]
+fn what_communicates_has_a_value_and_a_line() {
+    let mut messages = 0;
+    for model in ["bert", "bert_classify", "gpt", "llama", "switch", "vit"] {
+        for layout in ["pipeline", "3d"] {
+            let of = ProjectOptions { preset: Some("tiny".into()), ..options(model, "", layout, &[]) };
+            let loaded = Project::load(&of);
+            let project = loaded.project.unwrap_or_else(|| panic!("{model}: {:?}", loaded.diagnostics));
+            let step = training_step(&project.program).unwrap();
+            let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
+            for step in plan.steps.iter().filter(|s| s.communicates()) {
+                let link = matches!(step.prim, Prim::Send { .. } | Prim::Receive { .. });
+                messages += usize::from(link);
+                let known = |cause: &Provenance| !cause.path.is_empty() && cause.line > 0;
+                assert!(
+                    step.origin.iter().all(known),
+                    "{model}, {layout}: {}: {:?}",
+                    step.name(),
+                    step.origin
+                );
+                let least = usize::from(link || step.collective().is_some());
+                assert!(
+                    step.origin.len() >= step.writes.len().max(least),
+                    "{model}, {layout}: {}",
+                    step.name()
+                );
+            }
+        }
+    }
+    assert!(messages >= 6 * 2 * 4, "{messages}");
 }

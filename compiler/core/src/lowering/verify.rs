@@ -16,6 +16,7 @@
 //!     finished. The dim of a row is whole on each device.
 //! 11. A broadcast is from the device that alone has what it reads.
 //! 12. Where keys go around the devices, the term of every shard counts once.
+//! 13. What communicates names a value for each of its results, and what sends a message the one that it sends: errors name it.
 
 use super::lifetimes::releases;
 use super::per_buffer::PerBuffer;
@@ -54,6 +55,7 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
             storage.end(plan, step, (aliases, free), &mut found);
             repeats(plan, step, (&storage, &flights, free), &mut open, &mut found);
             links(plan, i, &mut found);
+            named(step, &mut found);
         } else {
             found.push(format!("{} operands and {} results", step.reads.len(), step.writes.len()));
         }
@@ -84,6 +86,15 @@ fn links(plan: &Plan, at: usize, v: &mut Vec<String>) {
     };
     if !next_to_loop {
         v.push("is not next to the loop of its stages".into());
+    }
+}
+
+/// What communicates is known by a value for each result, and by one at least.
+fn named(step: &Step, v: &mut Vec<String>) {
+    let link = matches!(step.prim, Prim::Receive { .. } | Prim::Send { .. });
+    let causes = step.origin.iter().filter(|cause| !cause.path.is_empty()).count();
+    if (link || step.collective().is_some()) && causes < step.writes.len().max(1) {
+        v.push(format!("{causes} causes of {}", step.writes.len().max(1)));
     }
 }
 

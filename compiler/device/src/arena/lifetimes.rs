@@ -121,8 +121,8 @@ struct ArenaWalk<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
     held: BTreeMap<TensorId, HeldTensor>,
-    /// Sent and received tensors, by collective.
-    in_flight: BTreeMap<u32, InFlight>,
+    /// Sent and received tensors, by collective; of messages that are received ahead the oldest first.
+    in_flight: BTreeMap<u32, VecDeque<InFlight>>,
     /// Sent tensors of messages that may be on their way, the oldest first.
     sent: VecDeque<Vec<HeldTensor>>,
     clock: Rc<Clock>,
@@ -164,7 +164,7 @@ impl ArenaWalk<'_> {
             LaunchKind::Collective(collective) => self.collective(collective, around),
             LaunchKind::Wait { start, unpack } => {
                 let LaunchKind::Collective(collective) = &self.device.launches[*start].kind else { return };
-                let in_flight = collective.async_id.and_then(|id| self.in_flight.remove(&id));
+                let in_flight = collective.async_id.and_then(|id| self.in_flight.get_mut(&id)?.pop_front());
                 self.received(in_flight.unwrap_or_default(), (unpack, around));
             }
             LaunchKind::Loop(of) => self.iterate(of, around),
@@ -362,7 +362,7 @@ impl ArenaWalk<'_> {
             return self.delivered(most_sent(self.plan));
         }
         match piece.async_id {
-            Some(id) => drop(self.in_flight.insert(id, in_flight)),
+            Some(id) => self.in_flight.entry(id).or_default().push_back(in_flight),
             None => self.received(in_flight, (&piece.unpack, at)),
         }
     }

@@ -90,9 +90,11 @@ impl ProgramBuilder<'_> {
                 calls.push(call(end, piece));
             }
         }
+        if calls.is_empty() {
+            return Ok(());
+        }
         let prepared = Prepared::of_link(group, step);
-        let ahead =
-            end == LinkEnd::Receive && self.lowering.graph.target.receives_ahead() && !calls.is_empty();
+        let ahead = end == LinkEnd::Receive;
         // The Plan counts its own from 0; a receive of each chunk has another one.
         let async_id = if ahead { u32::MAX.checked_sub(self.launches.len() as u32) } else { None };
         let (pack, unpack) = (vec![], vec![]);

@@ -5,8 +5,8 @@ use crate::launch::{Launch, LaunchKind, LoopLaunch};
 use crate::slot::{LaunchId, Slots};
 use crate::turns::Turn;
 use burn_ir::{TensorId, TensorIr, TensorStatus};
-use meshwright_plan::actions::{PassRun, runs};
-use meshwright_plan::{Axis, IdVec, Pipeline, Plan, Prim, Step};
+use meshwright_plan::actions::Action;
+use meshwright_plan::{Axis, IdVec, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -40,14 +40,14 @@ pub(super) fn in_order_of_schedule(
     body: Vec<LaunchId>,
     chunks: &BTreeMap<LaunchId, Vec<Range<usize>>>,
 ) -> Result<Vec<LaunchId>, LoweringError> {
-    let (Some(pipeline), Some(parts)) = (&plan.pipeline, plan.microbatches) else { return Ok(body) };
+    let (Some(passes), Some(parts)) = (plan.pipeline_passes(), plan.microbatches) else { return Ok(body) };
     let over = |id: &LaunchId| match &launches[*id].kind {
         LaunchKind::Loop(of) => of.dim == parts.over && of.numbers.is_some(),
         _ => false,
     };
     let found: Vec<usize> = (0..body.len()).filter(|at| over(&body[*at])).collect();
     let (Some(first), Some(last)) = (found.first().copied(), found.last().copied()) else { return Ok(body) };
-    let turns = passes(plan, rank, pipeline)?;
+    let actions = passes.actions(stages(plan, rank, &passes.pipeline.axes)?.1);
     let (loops, parts) = taken(launches, found.iter().map(|at| body[*at]), chunks);
     // Launches between the loops that later passes need come before all loops; lifetimes that end there end after them.
     let used: BTreeSet<TensorId> =
@@ -97,7 +97,7 @@ pub(super) fn in_order_of_schedule(
         frees.append(&mut launch.frees);
         steps.append(&mut launch.steps);
     }
-    let merged = merged(loops, parts, (&turns, launches))?;
+    let merged = merged(loops, parts, (&actions, launches))?;
     let launch = &mut launches[body[last]];
     launch.kind = LaunchKind::Loop(Box::new(merged));
     (launch.steps, launch.frees) = (steps, frees);
@@ -169,24 +169,15 @@ fn reads_of((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), ids: &[Launch
     all
 }
 
-/// The passes of a device in the order of its schedule.
-fn passes(plan: &Plan, rank: usize, pipeline: &Pipeline) -> Result<Vec<PassRun>, LoweringError> {
-    let (ranks, at) = stages(plan, rank, &pipeline.axes)?;
-    let parts = plan.microbatches.map_or(1, |m| plan.dims.size(m.over));
-    let mut all =
-        runs(pipeline.schedule, ranks.len(), pipeline.chunks, parts).map_err(LoweringError::Plan)?;
-    Ok(all.swap_remove(at))
-}
-
 /// Loops over the same dim, of forward passes, backward passes and weights, as one, whose iterations are in that order.
-/// `chunks` has the ranges of each chunk's launches in the body of each loop. What a pass receives ahead it begins to receive one pass earlier,
-/// when that has what it receives itself.
+/// `chunks` has the ranges of each chunk's launches in the body of each loop.
 fn merged(
     loops: Vec<LoopLaunch>,
     chunks: Vec<Vec<Range<usize>>>,
-    (passes, launches): (&[PassRun], &IdVec<LaunchId, Launch>),
+    (actions, launches): (&[Action], &IdVec<LaunchId, Launch>),
 ) -> Result<LoopLaunch, LoweringError> {
     let mut all: Option<LoopLaunch> = None;
+    // The carries of each loop, and whether a pass of it has run.
     let mut parts = vec![];
     for (of, chunks) in loops.into_iter().zip(chunks) {
         let known = all.get_or_insert_with(|| LoopLaunch {
@@ -207,37 +198,22 @@ fn merged(
         known.body.extend(of.body);
         let numbers = of.numbers.map(|n| n.saturating_mul(chunks.len() as u64));
         known.numbers = known.numbers.zip(numbers).map(|(a, b)| a.saturating_add(b));
-        let chunks: Vec<_> = chunks.iter().map(|c| launches + c.start..launches + c.end).collect();
-        parts.push((carries..known.carries.len(), chunks, false));
+        known.passes.push(chunks.iter().map(|c| launches + c.start..launches + c.end).collect());
+        parts.push((carries..known.carries.len(), false));
     }
     let mut all = all.ok_or_else(|| LoweringError::Plan("a pipeline has no passes".into()))?;
-    all.passes = parts.iter().map(|(_, chunks, _)| chunks.clone()).collect();
-    let receives = |launch: &usize| launches[all.body[*launch]].receives_ahead();
-    let waits = |launch: &usize| match launches[all.body[*launch]].kind {
-        LaunchKind::Wait { start, .. } => launches[start].receives_ahead(),
-        _ => false,
-    };
-    let mut order: Vec<(PassRun, Range<usize>)> = vec![];
-    for run in passes.iter().filter(|run| (run.pass as usize) < parts.len()) {
-        let launches = parts[run.pass as usize].1.get(run.chunk).cloned();
-        order.push((*run, launches.ok_or_else(|| LoweringError::Plan("a pass has no such chunk".into()))?));
-    }
-    let ahead = |of: Option<&(PassRun, Range<usize>)>| -> Vec<Turn> {
-        let turns = of.into_iter().flat_map(|(run, own)| own.clone().map(|launch| (launch, run.micro)));
-        let turns = turns.filter(|(launch, _)| receives(launch));
-        turns.map(|(launch, position)| Turn::Run { launch, position }).collect()
-    };
-    let mut turns = ahead(order.first());
-    for (at, (run, own)) in order.iter().enumerate() {
-        let (carries, _, begun) = &mut parts[run.pass as usize];
-        let made = std::mem::replace(begun, true);
-        turns.extend(carries.clone().map(|carry| Turn::Carry { carry, made }));
-        let own: Vec<usize> = own.clone().filter(|launch| !receives(launch)).collect();
-        let (before, after) = own.split_at(own.iter().rposition(waits).map_or(0, |at| at + 1));
-        let run = |launch: &usize| Turn::Run { launch: *launch, position: run.micro };
-        turns.extend(before.iter().map(run));
-        turns.append(&mut ahead(order.get(at + 1)));
-        turns.extend(after.iter().map(run));
+    let (mut turns, mut open) = (vec![], None);
+    for action in actions {
+        if let Action::Await(run) | Action::PassRun(run) = action
+            && open.replace(*run) != Some(*run)
+        {
+            let lacks = || LoweringError::Plan("a pass of a schedule has no loop".into());
+            let (carries, begun) = parts.get_mut(run.pass as usize).ok_or_else(lacks)?;
+            let made = std::mem::replace(begun, true);
+            turns.extend(carries.clone().map(|carry| Turn::Carry { carry, made }));
+        }
+        let own = all.turns_of(action, launches).into_iter();
+        turns.extend(own.map(|(launch, position)| Turn::Run { launch, position }));
     }
     all.turns = turns;
     all.turns.extend((0..all.carries.len()).map(|carry| Turn::End { carry, made: true }));

@@ -10,11 +10,12 @@ use crate::arena::{Spot, views};
 use crate::iteration::Iteration;
 use crate::kernels::Kernel;
 use crate::kernels::result::ResultMemory;
-use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LinkEnd, LoopLaunch, most_sent};
+use crate::launch::{
+    CollectiveLaunch, DevicePlan, Launch, LaunchKind, LinkEnd, LoopLaunch, most_ahead, most_sent,
+};
 use crate::slot::{LaunchId, Residual, TensorSlot};
 use crate::turns::Turn;
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
-use meshwright_plan::actions::PassRun;
 use meshwright_plan::{BufId, Plan};
 use occupancy::{Occupancy, Stretch};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,6 +37,7 @@ pub fn verify(plan: &Plan, device: &DevicePlan) -> Result<(), String> {
         asked: 0,
         last_collective: None,
     };
+    device.launches.iter().try_for_each(|launch| in_order(device, &launch.kind))?;
     verifier.begin();
     for id in &device.body {
         verifier.launch(*id, Iteration::default())?;
@@ -51,6 +53,24 @@ fn stacks(device: &DevicePlan) -> BTreeSet<TensorId> {
     device.launches.iter().filter(updates).flat_map(names).flatten().collect()
 }
 
+/// What is kept of a stack lies at its positions, those of one chunk in the order of the positions.
+fn in_order(device: &DevicePlan, kind: &LaunchKind) -> Result<(), String> {
+    let LaunchKind::Kernel(Kernel::Store(residual) | Kernel::Load { residual, .. }) = kind else {
+        return Ok(());
+    };
+    let place = |id: &TensorId| match device.slots.get(*id) {
+        Some(TensorSlot::Residual(stack, at)) => Some((stack.0 as usize, at)),
+        Some(TensorSlot::DrawnBits(step, at)) => Some((step, at)),
+        _ => None,
+    };
+    let places: Vec<Option<(usize, usize)>> = residual.tensors.iter().map(place).collect();
+    let next = |pair: &[Option<(usize, usize)>]| matches!(pair, [Some((of, at)), Some((same, next))] if of == same && at < next);
+    match places.windows(2).all(next) {
+        true => Ok(()),
+        false => Err(format!("`{}` is of another position", kind.name())),
+    }
+}
+
 struct Verifier<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
@@ -58,8 +78,8 @@ struct Verifier<'a> {
     fused: Vec<bool>,
     /// The tensors that hold something, with their places.
     alive: Occupancy,
-    /// Received tensors, by collective.
-    in_flight: BTreeMap<u32, Vec<(TensorId, Vec<Stretch>)>>,
+    /// Received tensors, by collective; of messages that are received ahead perhaps several times, the oldest first.
+    in_flight: BTreeMap<u32, VecDeque<Vec<(TensorId, Vec<Stretch>)>>>,
     /// Places of messages that may be on their way, the oldest first.
     sent: VecDeque<Vec<Stretch>>,
     /// Values that are made within a stack before they are put there.
@@ -90,7 +110,7 @@ impl Verifier<'_> {
             let (asked, spots) = (self.asked, self.device.arena.spots.len());
             return Err(format!("{asked} results ask for a place in the arena, which has {spots}"));
         }
-        if let Some(id) = self.in_flight.keys().next() {
+        if let Some((id, _)) = self.in_flight.iter().find(|(_, received)| !received.is_empty()) {
             return Err(format!("the collective {id} is never waited for"));
         }
         let lives = |slot: &TensorSlot| match slot {
@@ -135,7 +155,7 @@ impl Verifier<'_> {
                 let LaunchKind::Collective(of) = &device.launches[*start].kind else {
                     return Err(told(format!("it waits for {}, which is no collective", start.0)));
                 };
-                let received = of.async_id.and_then(|id| self.in_flight.remove(&id));
+                let received = of.async_id.and_then(|id| self.in_flight.get_mut(&id)?.pop_front());
                 let received = received.ok_or_else(|| told(format!("{} is not in flight", start.0)))?;
                 for (id, places) in received {
                     self.alive.end_flight(&places);
@@ -148,29 +168,22 @@ impl Verifier<'_> {
         launch.frees.iter().try_for_each(|id| self.take(*id, true).map(drop)).map_err(told)
     }
 
-    /// Passes of a pipeline run in the order of the schedule, each with its own launches, for its microbatch.
+    /// Passes of a pipeline run in the order of the schedule, each with its own launches, for its microbatch, and messages are received as far ahead as
+    /// lists end with.
     fn passes(&self, of: &LoopLaunch) -> Result<(), String> {
         let Some(passes) = self.plan.pipeline_passes().filter(|_| !of.passes.is_empty()) else {
             return Ok(());
         };
         let ranks = self.plan.mesh.group(self.device.rank, &passes.pipeline.axes);
-        let list = ranks.iter().position(|r| *r == self.device.rank).and_then(|at| passes.runs.get(at));
-        let launches = |r: &PassRun| of.passes.get(r.pass as usize).and_then(|p| p.get(r.chunk)).cloned();
-        let of_run = |r: &PassRun| {
-            let micro = r.micro;
-            launches(r).into_iter().flatten().map(move |launch| (launch, micro))
-        };
-        let expected = list.into_iter().flatten().flat_map(of_run);
+        let stage = ranks.iter().position(|r| *r == self.device.rank);
+        let actions = stage.map_or(vec![], |at| passes.actions(at));
+        let expected = actions.iter().flat_map(|action| of.turns_of(action, &self.device.launches));
         let found = of.turns.iter().filter_map(|turn| match turn {
             Turn::Run { launch, position } => Some((*launch, *position)),
             _ => None,
         });
-        // What is received ahead is in the same order, but earlier.
-        let ahead = |(launch, _): &(usize, usize)| self.device.launches[of.body[*launch]].receives_ahead();
         let kind = passes.pipeline.schedule.name();
-        let same = expected.clone().filter(ahead).eq(found.clone().filter(ahead))
-            && expected.filter(|run| !ahead(run)).eq(found.filter(|run| !ahead(run)));
-        match same {
+        match expected.eq(found) {
             true => Ok(()),
             false => Err(format!("passes are not in the order of the schedule {kind}")),
         }
@@ -381,9 +394,12 @@ impl Verifier<'_> {
         }
         if let Some(number) = of.async_id {
             received.iter().for_each(|(_, places)| self.alive.begin_flight(places));
-            return match self.in_flight.insert(number, received) {
-                Some(_) => Err(told(format!("{number} is in flight already"))),
-                None => Ok(()),
+            let most = if of.link.is_some() { most_ahead(self.plan) } else { 1 };
+            let in_flight = self.in_flight.entry(number).or_default();
+            in_flight.push_back(received);
+            return match in_flight.len() <= most {
+                false => Err(told(format!("{number} is in flight already"))),
+                true => Ok(()),
             };
         }
         received.into_iter().try_for_each(|(id, place)| self.write(id, place)).map_err(told)?;

@@ -2,7 +2,7 @@
 
 mod transfers;
 
-pub use transfers::{Action, actions, makespan, spans, verify};
+pub use transfers::{Action, actions, makespan, most_ahead, spans, verify};
 
 use serde::{Deserialize, Serialize};
 

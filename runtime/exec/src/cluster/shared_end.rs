@@ -59,6 +59,10 @@ impl<T: Transport> Transport for SharedEnd<T> {
         unsafe { self.end().post(group, tag, call) }
     }
 
+    fn prepare_links(&mut self, links: &[Group]) -> Result<(), CommError> {
+        self.end().prepare_links(links)
+    }
+
     fn first_step_done(&mut self) {
         self.end().first_step_done();
     }

@@ -3,7 +3,7 @@
 use super::runner::{InFlightCall, Program, RunContext, RunError};
 use crate::backend::Backend;
 use crate::trace::What;
-use meshwright_device::launch::{CollectiveLaunch, Launch, LinkEnd, most_sent};
+use meshwright_device::launch::{CollectiveLaunch, Launch, most_sent};
 use meshwright_plan::{Axis, Plan};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -33,13 +33,9 @@ impl<B: Backend> Program<B> {
             begin = run.ended(What::Start, launch.step, begin, sequence);
             in_flight.push(InFlightCall { started, sequence });
         }
-        if let (Some(LinkEnd::Receive), Some(id)) = (of.link, of.async_id) {
-            self.in_flight.insert(id, in_flight);
+        if let Some(id) = of.async_id {
+            self.in_flight.entry(id).or_default().push_back(in_flight);
             return Ok(());
-        }
-        if of.link == Some(LinkEnd::Receive) {
-            self.wait(backend, of, in_flight, (launch.step, &of.unpack), run)?;
-            return self.examine(backend, &self.written(&launch.steps), run);
         }
         self.sent.push_back(in_flight);
         self.delivered(most_sent(&self.plan), run)

@@ -36,9 +36,9 @@ pub(crate) struct Program<B: Backend> {
     /// The steps that are done after a launch.
     done: BTreeMap<LaunchId, Vec<usize>>,
     handles: Handles<B>,
-    /// Calls in flight of each started collective, by its id. After a failed run these are the calls that were not
-    /// waited for.
-    pub(super) in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
+    /// Calls in flight of each started collective, by its id; of messages that are received ahead perhaps several times, the oldest first. After a
+    /// failed run these are the calls that were not waited for.
+    pub(super) in_flight: BTreeMap<u32, VecDeque<Vec<InFlightCall<B>>>>,
     /// Messages to the next stages that are on their way, the oldest first.
     pub(super) sent: VecDeque<Vec<InFlightCall<B>>>,
     /// Number of messages so far over each link.
@@ -325,7 +325,8 @@ impl<B: Backend> Program<B> {
                 let LaunchKind::Collective(collective) = &started.kind else { return Ok(()) };
                 // Errors name the collective.
                 run.reach(backend, started.step);
-                let calls = collective.async_id.and_then(|id| self.in_flight.remove(&id)).unwrap_or_default();
+                let calls = collective.async_id.and_then(|id| self.in_flight.get_mut(&id)?.pop_front());
+                let calls = calls.unwrap_or_default();
                 self.wait(backend, collective, calls, (launch.step, unpack), run)?;
                 self.examine(backend, &self.written(&started.steps), run)?;
             }
@@ -503,7 +504,7 @@ impl<B: Backend> Program<B> {
             in_flight.push(InFlightCall { started, sequence });
         }
         if let Some(id) = of.async_id {
-            self.in_flight.insert(id, in_flight);
+            self.in_flight.entry(id).or_default().push_back(in_flight);
         } else {
             self.wait(backend, of, in_flight, (launch.step, &of.unpack), run)?;
         }

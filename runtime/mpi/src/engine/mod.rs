@@ -185,6 +185,11 @@ impl Engine {
         self.ops.get(&serial).and_then(EngineOp::result).cloned().unwrap_or(Ok(()))
     }
 
+    /// Whether a group has its communicator.
+    pub(super) fn has_comm(&self, group: &Group) -> bool {
+        self.groups.get(group.ranks()).is_some_and(|of| of.comm.is_some())
+    }
+
     /// Notes an abort, if none is noted, and sends it to all others if it is this rank's.
     pub(super) fn abort(&mut self, rank: usize, reason: &str) {
         if self.aborted.is_some() {

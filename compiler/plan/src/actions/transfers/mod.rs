@@ -1,23 +1,26 @@
-//! The transfers between the passes of a pipeline: where each stands in the lists of its two ranks, and whether lists end.
+//! The transfers between the passes of a pipeline: where each stands in the list of its rank, and whether lists end.
 //!
-//! A transfer is one event: at the end, in an ideal run, of the pass that makes what is sent. All passes and transfers sorted by their time
-//! are one total order, and the list of a rank is a part of it. So lists end whatever passes take, and even where a transfer blocks both of
-//! its ranks: the earliest event that is left can always happen.
+//! A pass sends what it has made when it has made it. A pass that receives begins to receive while passes before it run: the next one, with
+//! several stages on a rank the next two. So lists end even where a transfer blocks both of its ranks, the sender until the receiver has begun to
+//! receive, and the receiver, where it reads, until the sender has sent. Where receives began right before they are read, two neighbors would wait
+//! to send to each other, as a forward pass of one and a backward pass of the other.
 
-use super::{Pass, PassRun, PipelineSchedule, runs};
+use super::{Pass, PassRun};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a rank of a pipeline does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
+    /// Begins to receive what a pass of this rank needs.
+    Receive(PassRun),
+    /// Waits for what a pass needs.
+    Await(PassRun),
     /// Runs a pass.
     PassRun(PassRun),
     /// Sends what a pass of this rank made to the rank of the stage that needs it.
     Send(PassRun),
-    /// Receives what a pass of this rank needs.
-    Receive(PassRun),
 }
 
 /// A pass of a stage with a microbatch.
@@ -41,41 +44,45 @@ fn needing(pass: Pass, stage: usize, last: usize) -> Option<usize> {
     }
 }
 
-/// An action at a time. Transfers come before what begins at the same time; of several, in the order of what makes them.
-type Timed = ((u64, bool, StagePass), Action);
+/// How many passes before the one that reads a message its receive begins, gradients of weights not counted: as few as lists end with.
+pub fn most_ahead(chunks: usize) -> usize {
+    if chunks > 1 { 2 } else { 1 }
+}
 
-/// The actions of each rank: its passes, with a transfer wherever a stage of another rank needs a result.
-///
-/// # Errors
-/// Those of [`runs`].
-pub fn actions(
-    schedule: PipelineSchedule,
-    ranks: usize,
+/// The actions of a rank: its passes, with a transfer wherever a stage of another rank needs a result or has one that is needed.
+pub fn actions(list: &[PassRun], of: (usize, usize), chunks: usize) -> Vec<Action> {
+    actions_with(list, of, chunks, most_ahead(chunks))
+}
+
+/// Actions whose receives begin `most_ahead` passes ahead.
+fn actions_with(
+    list: &[PassRun],
+    (rank, ranks): (usize, usize),
     chunks: usize,
-    microbatches: usize,
-) -> Result<Vec<Vec<Action>>, String> {
-    let lists = runs(schedule, ranks, chunks, microbatches)?;
-    let spans = spans(&lists, chunks, &|_, _| 1)?;
-    let last = ranks * chunks - 1;
-    let mut timed: Vec<Vec<Timed>> = vec![Vec::new(); ranks];
-    for (rank, (list, spans)) in lists.iter().zip(&spans).enumerate() {
-        for (run, (start, end)) in list.iter().zip(spans) {
-            let stage = run.chunk * ranks + rank;
-            let event = (run.pass, stage, run.micro);
-            timed[rank].push(((*start, true, event), Action::PassRun(*run)));
-            let Some(to) = needing(run.pass, stage, last).filter(|to| to % ranks != rank) else { continue };
-            let received = PassRun { chunk: to / ranks, ..*run };
-            timed[rank].push(((*end, false, event), Action::Send(*run)));
-            timed[to % ranks].push(((*end, false, event), Action::Receive(received)));
+    most_ahead: usize,
+) -> Vec<Action> {
+    let last = (ranks * chunks).saturating_sub(1);
+    let elsewhere = |stage: usize| stage % ranks != rank;
+    let stage = |run: &PassRun| run.chunk * ranks + rank;
+    let receives =
+        |run: &PassRun| needed(run.pass, stage(run), last).is_some_and(|(_, from)| elsewhere(from));
+    let sends = |run: &PassRun| needing(run.pass, stage(run), last).is_some_and(elsewhere);
+    let mut made = vec![];
+    // Passes that others may send to and whose receives have not begun.
+    let mut ahead = list.iter().filter(|run| run.pass != Pass::W);
+    let begin = |made: &mut Vec<Action>, next: Option<&PassRun>| {
+        made.extend(next.filter(|run| receives(run)).map(|run| Action::Receive(*run)));
+    };
+    (0..most_ahead).for_each(|_| begin(&mut made, ahead.next()));
+    for run in list {
+        made.extend(receives(run).then_some(Action::Await(*run)));
+        if run.pass != Pass::W {
+            begin(&mut made, ahead.next());
         }
+        made.push(Action::PassRun(*run));
+        made.extend(sends(run).then_some(Action::Send(*run)));
     }
-    Ok(timed
-        .into_iter()
-        .map(|mut list| {
-            list.sort_unstable();
-            list.into_iter().map(|(_, action)| action).collect()
-        })
-        .collect())
+    made
 }
 
 /// The time until the last pass ends where transfers take no time. `cost` is that of a pass on a rank.
@@ -132,92 +139,142 @@ pub fn spans(
     }
 }
 
-/// Checks lists of actions: every pass of every microbatch occurs once, on its rank, after what it needs; and all lists end even if a
-/// transfer begins only when both of its ranks have come to it. Then each link carries its transfers in one order.
+/// Checks lists of actions: every pass of every microbatch occurs once, on its rank, after what it needs; each link carries its messages in one
+/// order; and all lists end even if a send ends only when the receiver has begun to receive.
 ///
 /// # Errors
 /// The first thing that is wrong.
 pub fn verify(lists: &[Vec<Action>], chunks: usize, microbatches: usize) -> Result<(), String> {
     let ranks = lists.len();
     let last = (ranks * chunks).checked_sub(1).ok_or("a pipeline without stages")?;
+    let ran = |list: &[Action]| -> Vec<PassRun> {
+        list.iter().filter_map(|a| if let Action::PassRun(r) = a { Some(*r) } else { None }).collect()
+    };
+    let passes = lists.iter().flat_map(|list| ran(list)).map(|run| run.pass as usize + 1).max().unwrap_or(1);
     for (rank, list) in lists.iter().enumerate() {
-        let all: BTreeSet<&Action> = list.iter().collect();
-        let ran: Vec<&PassRun> =
-            list.iter().filter_map(|a| if let Action::PassRun(r) = a { Some(r) } else { None }).collect();
-        let passes = if ran.iter().any(|r| r.pass == Pass::W) { 3 } else { 2 };
+        let (all, ran) = (list.iter().collect::<BTreeSet<&Action>>(), ran(list));
         let known = ran.iter().all(|r| r.micro < microbatches && r.chunk < chunks);
         if all.len() < list.len() || ran.len() != passes * chunks * microbatches || !known {
             return Err(format!("rank {rank} does not have each pass of each microbatch once"));
         }
     }
-    let mut at = vec![0; ranks];
-    // Passes that have run, and results that have come to the rank that needs them, by the event that made them.
-    let (mut ran, mut came) = (BTreeSet::new(), BTreeSet::new());
+    let mut lists = Lists {
+        lists,
+        last,
+        at: vec![0; ranks],
+        ran: BTreeSet::new(),
+        came: BTreeSet::new(),
+        links: BTreeMap::new(),
+    };
     loop {
         let mut moved = false;
         for rank in 0..ranks {
-            while let Some(action) = lists[rank].get(at[rank]) {
-                match action {
-                    Action::PassRun(run) => {
-                        may_run(run, rank, ranks, last, &ran, &came)?;
-                        ran.insert((run.pass, run.chunk * ranks + rank, run.micro));
-                    }
-                    Action::Send(run) => {
-                        let event = (run.pass, run.chunk * ranks + rank, run.micro);
-                        let to = needing(run.pass, event.1, last)
-                            .ok_or_else(|| format!("nothing needs {run:?}"))?;
-                        if !ran.contains(&event) {
-                            return Err(format!("rank {rank} sends {run:?} before it has run"));
-                        }
-                        let receive = Action::Receive(PassRun { chunk: to / ranks, ..*run });
-                        if lists[to % ranks].get(at[to % ranks]) != Some(&receive) {
-                            break;
-                        }
-                        at[to % ranks] += 1;
-                        came.insert(event);
-                    }
-                    // The sender goes on for both.
-                    Action::Receive(_) => break,
-                }
-                at[rank] += 1;
+            while lists.step(rank)? {
                 moved = true;
             }
         }
-        match (0..ranks).find(|r| at[*r] < lists[*r].len()) {
-            None => return Ok(()),
-            Some(rank) if !moved => {
-                return Err(format!("rank {rank} waits for ever at {:?}", lists[rank][at[rank]]));
+        let left = (0..ranks).find_map(|rank| Some((rank, lists.lists[rank].get(lists.at[rank])?)));
+        match left {
+            None => {
+                return lists
+                    .links
+                    .values()
+                    .all(VecDeque::is_empty)
+                    .then_some(())
+                    .ok_or_else(|| "a message is not sent".into());
+            }
+            Some((rank, action)) if !moved => {
+                return Err(format!("rank {rank} waits for ever at {action:?}"));
             }
             Some(_) => {}
         }
     }
 }
 
-/// Whether what a pass needs is there.
-fn may_run(
-    run: &PassRun,
-    rank: usize,
-    ranks: usize,
+/// Lists that run.
+struct Lists<'l> {
+    lists: &'l [Vec<Action>],
+    /// The last stage.
     last: usize,
-    ran: &BTreeSet<StagePass>,
-    came: &BTreeSet<StagePass>,
-) -> Result<(), String> {
-    let stage = run.chunk * ranks + rank;
-    let own = match run.pass {
-        Pass::F => None,
-        Pass::B => Some(Pass::F),
-        Pass::W => Some(Pass::B),
-    };
-    if let Some(pass) = own.filter(|pass| !ran.contains(&(*pass, stage, run.micro))) {
-        return Err(format!("rank {rank} runs {run:?} before its {pass:?}"));
+    /// How far each list has come.
+    at: Vec<usize>,
+    /// Passes that have run.
+    ran: BTreeSet<StagePass>,
+    /// Passes of which another rank has what they sent.
+    came: BTreeSet<StagePass>,
+    /// By sender and receiver, the passes whose messages the receiver has begun to receive, the oldest first.
+    links: BTreeMap<(usize, usize), VecDeque<StagePass>>,
+}
+
+impl Lists<'_> {
+    /// Goes on with the list of a rank; false where that has to wait.
+    fn step(&mut self, rank: usize) -> Result<bool, String> {
+        let Some(action) = self.lists[rank].get(self.at[rank]) else { return Ok(false) };
+        let ranks = self.lists.len();
+        let stage = |run: &PassRun| run.chunk * ranks + rank;
+        // The pass that sends what a pass of this rank receives.
+        let sender = |run: &PassRun| {
+            let (pass, from) = needed(run.pass, stage(run), self.last)?;
+            Some((pass, from, run.micro))
+        };
+        match action {
+            Action::Receive(run) => {
+                let from = sender(run).ok_or_else(|| format!("nothing sends to {run:?}"))?;
+                self.links.entry((from.1 % ranks, rank)).or_default().push_back(from);
+            }
+            Action::Await(run) => {
+                if !sender(run).is_some_and(|from| self.came.contains(&from)) {
+                    return Ok(false);
+                }
+            }
+            Action::PassRun(run) => {
+                self.may_run(rank, run, sender(run))?;
+                self.ran.insert((run.pass, stage(run), run.micro));
+            }
+            Action::Send(run) => {
+                let made = (run.pass, stage(run), run.micro);
+                let to =
+                    needing(run.pass, made.1, self.last).ok_or_else(|| format!("nothing needs {run:?}"))?;
+                if !self.ran.contains(&made) {
+                    return Err(format!("rank {rank} sends {run:?} before it has run"));
+                }
+                match self.links.entry((rank, to % ranks)).or_default().pop_front() {
+                    None => return Ok(false),
+                    Some(expected) if expected != made => {
+                        return Err(format!(
+                            "rank {} receives {expected:?} where rank {rank} sends {made:?}",
+                            to % ranks
+                        ));
+                    }
+                    Some(_) => self.came.insert(made),
+                };
+            }
+        }
+        self.at[rank] += 1;
+        Ok(true)
     }
-    let Some((pass, from)) = needed(run.pass, stage, last) else { return Ok(()) };
-    let event = (pass, from, run.micro);
-    let there = if from % ranks == rank { ran.contains(&event) } else { came.contains(&event) };
-    if there {
-        Ok(())
-    } else {
-        Err(format!("rank {rank} runs {run:?} before it has received {pass:?} of stage {from}"))
+
+    /// Whether what a pass needs is there: the pass before it, and what another stage sends.
+    fn may_run(&self, rank: usize, run: &PassRun, sent: Option<StagePass>) -> Result<(), String> {
+        let ranks = self.lists.len();
+        let own = match run.pass {
+            Pass::F => None,
+            Pass::B => Some(Pass::F),
+            Pass::W => Some(Pass::B),
+        };
+        let before = |pass: &Pass| !self.ran.contains(&(*pass, run.chunk * ranks + rank, run.micro));
+        if let Some(pass) = own.filter(before) {
+            return Err(format!("rank {rank} runs {run:?} before its {pass:?}"));
+        }
+        let there = |from: &StagePass| {
+            if from.1 % ranks == rank { self.ran.contains(from) } else { self.came.contains(from) }
+        };
+        match sent.filter(|from| !there(from)) {
+            Some((pass, from, _)) => {
+                Err(format!("rank {rank} runs {run:?} before it has received {pass:?} of stage {from}"))
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the papers say of schedules, for all small pipelines: idle time, what is in flight, and that lists end.
 
 use super::*;
-use crate::actions::in_flight;
-use PipelineSchedule::{Gpipe, OneForwardOneBackward, ZbH1};
+use crate::actions::PipelineSchedule::{self, Gpipe, OneForwardOneBackward, ZbH1};
+use crate::actions::{in_flight, runs};
 
 /// Costs of F, B and W of a stage; four chunks share them evenly.
 const RATIOS: [[u64; 3]; 4] = [[12, 12, 12], [12, 24, 12], [24, 36, 12], [36, 36, 24]];
@@ -64,16 +64,45 @@ fn idle_times_are_those_of_the_papers() {
     }
 }
 
+/// The actions of all ranks.
+fn lists(schedule: PipelineSchedule, p: usize, v: usize, m: usize) -> Vec<Vec<Action>> {
+    let passes = runs(schedule, p, v, m).unwrap();
+    passes.iter().enumerate().map(|(rank, list)| actions(list, (rank, p), v)).collect()
+}
+
 #[test]
 fn every_list_ends_though_transfers_block() {
     let odd = [(OneForwardOneBackward, 16, 6, 376), (OneForwardOneBackward, 64, 1, 512), (ZbH1, 16, 3, 40)];
     for (schedule, p, v, m) in pipelines().chain(odd) {
-        let lists = actions(schedule, p, v, m).unwrap();
+        let lists = lists(schedule, p, v, m);
         verify(&lists, v, m).unwrap_or_else(|e| panic!("{}, {p}, {v}, {m}: {e}", schedule.name()));
         // A transfer of each microbatch over each of the edges between stages of two ranks, forward and backward.
         let edges = if p == 1 { 0 } else { p * v - 1 };
         let sent = lists.iter().flatten().filter(|a| matches!(a, Action::Send(_))).count();
         assert_eq!(sent, 2 * m * edges);
+    }
+}
+
+/// Receives begin no earlier than they must: one pass later, and neighbors wait to send to each other.
+#[test]
+fn lists_that_receive_later_do_not_end() {
+    for (schedule, p, m) in [(OneForwardOneBackward, 2, 2), (ZbH1, 3, 6)] {
+        let mut lists = lists(schedule, p, 1, m);
+        for list in &mut lists {
+            list.retain(|action| !matches!(action, Action::Receive(_)));
+            let begun = |action: &Action| match action {
+                Action::Await(run) => vec![Action::Receive(*run), *action],
+                _ => vec![*action],
+            };
+            *list = list.iter().flat_map(begun).collect();
+        }
+        assert!(verify(&lists, 1, m).unwrap_err().contains("for ever"), "{schedule:?}");
+    }
+    for schedule in [OneForwardOneBackward, ZbH1] {
+        let passes = runs(schedule, 2, 2, 4).unwrap();
+        let of = |(rank, list): (usize, &Vec<PassRun>)| actions_with(list, (rank, 2), 2, 1);
+        let lists: Vec<Vec<Action>> = passes.iter().enumerate().map(of).collect();
+        assert!(verify(&lists, 2, 4).unwrap_err().contains("for ever"), "{schedule:?}");
     }
 }
 
@@ -102,58 +131,55 @@ fn the_actions_of_two_ranks() {
     let text = |list: &[Action]| {
         let word = |a: &Action| match a {
             Action::PassRun(r) => format!("{:?}{}", r.pass, r.micro),
+            Action::Receive(r) => format!("receive {:?}{}", r.pass, r.micro),
+            Action::Await(r) => format!("await {:?}{}", r.pass, r.micro),
             Action::Send(r) => format!("send {:?}{}", r.pass, r.micro),
-            Action::Receive(r) => format!("get {:?}{}", r.pass, r.micro),
         };
         list.iter().map(word).collect::<Vec<_>>().join(", ")
     };
-    let lists = actions(OneForwardOneBackward, 2, 1, 2).unwrap();
-    assert_eq!(text(&lists[0]), "F0, send F0, F1, send F1, get B0, B0, get B1, B1");
-    assert_eq!(text(&lists[1]), "get F0, F0, get F1, B0, send B0, F1, B1, send B1");
+    let lists = lists(OneForwardOneBackward, 2, 1, 2);
+    let first = "F0, send F0, receive B0, F1, send F1, await B0, receive B1, B0, await B1, B1";
+    assert_eq!(text(&lists[0]), first);
+    let second = "receive F0, await F0, F0, receive F1, B0, send B0, await F1, F1, B1, send B1";
+    assert_eq!(text(&lists[1]), second);
 }
 
 #[test]
 fn lists_that_are_wrong_are_found() {
-    let lists = actions(OneForwardOneBackward, 3, 1, 4).unwrap();
-    let changed = |change: &dyn Fn(&mut Vec<Vec<Action>>)| {
-        let mut lists = lists.clone();
+    let changed = |schedule, change: &dyn Fn(&mut Vec<Vec<Action>>)| {
+        let mut lists = lists(schedule, 3, 1, 4);
         change(&mut lists);
         verify(&lists, 1, 4).unwrap_err()
     };
-    assert!(changed(&|l| l[1].truncate(2)).contains("does not have each pass"));
-    assert!(changed(&|l| l[0].swap(0, 1)).contains("before it has run"));
-    assert!(changed(&|l| l[1].swap(0, 1)).contains("before it has received F of stage 0"));
-    let is = |pass, micro| move |a: &Action| *a == Action::PassRun(PassRun { pass, micro, chunk: 0 });
-    assert!(
-        changed(&|l| {
-            let (f, b) = (
-                l[2].iter().position(is(Pass::F, 0)).unwrap(),
-                l[2].iter().position(is(Pass::B, 0)).unwrap(),
-            );
-            l[2].swap(f, b);
+    let place = |list: &[Action], action: Action| list.iter().position(|a| *a == action).unwrap();
+    let run = |pass, micro| PassRun { pass, micro, chunk: 0 };
+    let swapped = |schedule, rank: usize, first, second| {
+        changed(schedule, &|l| {
+            let (a, b) = (place(&l[rank], first), place(&l[rank], second));
+            l[rank].swap(a, b);
         })
-        .contains("before its F")
-    );
-    // The receiver wants the second first.
-    let two = |l: &mut Vec<Vec<Action>>| {
-        let receives: Vec<usize> = (0..l[1].len())
-            .filter(|i| matches!(l[1][*i], Action::Receive(PassRun { pass: Pass::F, .. })))
-            .collect();
-        l[1].swap(receives[0], receives[1]);
     };
-    assert!(changed(&two).contains("for ever") || changed(&two).contains("before it has received"));
-    // Receives right before a pass and sends right after it: both ranks wait to send.
-    let naive: Vec<Vec<Action>> = (0..2)
-        .map(|rank| {
-            let mut list = Vec::new();
-            for run in &runs(OneForwardOneBackward, 2, 1, 4).unwrap()[rank] {
-                let other = if run.pass == Pass::F { rank == 1 } else { rank == 0 };
-                list.extend(other.then_some(Action::Receive(*run)));
-                list.push(Action::PassRun(*run));
-                list.extend((!other).then_some(Action::Send(*run)));
-            }
-            list
+    let [f, b, w] = [Pass::F, Pass::B, Pass::W].map(|pass| move |micro| Action::PassRun(run(pass, micro)));
+    let one = OneForwardOneBackward;
+    assert!(changed(one, &|l| l[1].truncate(2)).contains("does not have each pass"));
+    assert!(swapped(one, 0, f(0), Action::Send(run(Pass::F, 0))).contains("before it has run"));
+    assert!(
+        swapped(one, 1, f(0), Action::Await(run(Pass::F, 0))).contains("before it has received F of stage 0")
+    );
+    assert!(swapped(one, 2, f(0), b(0)).contains("before its F"));
+    assert!(swapped(one, 0, f(1), f(2)).contains("before it has run"));
+    assert!(swapped(ZbH1, 1, b(0), w(0)).contains("before its B"));
+    // The receiver wants the second first.
+    let [first, second] = [0, 1].map(|micro| Action::Receive(run(Pass::F, micro)));
+    assert!(swapped(one, 1, first, second).contains("where rank 0 sends"));
+    let without = |rank: usize, action| {
+        changed(one, &|l| {
+            let at = place(&l[rank], action);
+            l[rank].remove(at);
         })
-        .collect();
-    assert!(verify(&naive, 1, 4).unwrap_err().contains("for ever"));
+    };
+    assert!(without(0, Action::Send(run(Pass::F, 2))).contains("where rank 0 sends"));
+    assert!(without(0, Action::Send(run(Pass::F, 3))).contains("for ever"));
+    assert!(without(1, Action::Receive(run(Pass::F, 3))).contains("for ever"));
+    assert!(without(1, Action::Await(run(Pass::F, 3))).contains("before it has received"));
 }
