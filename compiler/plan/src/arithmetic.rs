@@ -101,7 +101,7 @@ mod tests {
             (1.0, 1.0),
             (1.0 + unit / 2.0, 1.0),
             (1.0 + unit * 1.5, 1.0 + 2.0 * unit),
-            (1.0 + unit * 0.500_01, 1.0 + unit),
+            (1.0 + unit / 2.0 + f32::EPSILON, 1.0 + unit),
             (-1.0 - unit * 0.75, -1.0 - unit),
             (f32::MAX, f32::INFINITY),
             (f32::INFINITY, f32::INFINITY),

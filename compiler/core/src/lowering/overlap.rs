@@ -327,7 +327,8 @@ mod tests {
 
     fn step(prim: Prim, from: &[u32], to: u32) -> Step {
         let reads = from.iter().map(|b| operand(*b)).collect();
-        Step { origin: vec![Provenance::default()], ..Step::new(prim, reads, vec![operand(to)]) }
+        let cause = Provenance { path: format!("b{to}"), ..Provenance::default() };
+        Step { origin: vec![cause], ..Step::new(prim, reads, vec![operand(to)]) }
     }
 
     fn sum(from: u32, to: u32) -> Step {
