@@ -71,6 +71,9 @@ fn in_order(device: &DevicePlan, kind: &LaunchKind) -> Result<(), String> {
     }
 }
 
+/// The tensors that a collective fills, with their places.
+type Received = Vec<(TensorId, Vec<Stretch>)>;
+
 struct Verifier<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
@@ -79,7 +82,7 @@ struct Verifier<'a> {
     /// The tensors that hold something, with their places.
     alive: Occupancy,
     /// Received tensors, by collective; of messages that are received ahead perhaps several times, the oldest first.
-    in_flight: BTreeMap<u32, VecDeque<Vec<(TensorId, Vec<Stretch>)>>>,
+    in_flight: BTreeMap<u32, VecDeque<Received>>,
     /// Places of messages that may be on their way, the oldest first.
     sent: VecDeque<Vec<Stretch>>,
     /// Values that are made within a stack before they are put there.
