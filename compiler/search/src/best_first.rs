@@ -9,15 +9,16 @@
 use crate::alone::{AxesAlone, AxisOfSet};
 use crate::base::BaseWork;
 use crate::base_bound::{BaseBound, BasePlace};
-use crate::bound::{held, roofline};
+use crate::bound::roofline;
 use crate::climb::Climb;
 use crate::compiled::{CandidateRefusal, CandidateResult, Subject};
+use crate::memory::{KnownMemory, fits, projected};
 use crate::neighbors::neighbors;
 use crate::space::{Space, Stored};
 use crate::text::{Candidate, WrittenLayout};
 use crate::tree::{Entry, TreeNode};
 use crate::work::ModelWork;
-use meshwright_cost::estimate::{Estimate, EstimateError, Fits};
+use meshwright_cost::estimate::{Estimate, EstimateError};
 use meshwright_cost::pipe::Pipe;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
@@ -29,6 +30,8 @@ const AT_ONCE: usize = 8;
 pub const TIE: f64 = 0.005;
 /// While the bound is below this part of the best estimate, neighbors of the best come first.
 const FAR: f64 = 0.9;
+/// Candidates that a search begins with, before it asks whether to stop.
+const STARTS: usize = 4;
 
 /// A candidate with its estimate.
 #[derive(Clone, Debug)]
@@ -97,24 +100,14 @@ pub struct Search<'a> {
     subject: &'a Subject<'a>,
     heap: BinaryHeap<Entry>,
     alone: AxesAlone,
-    kept: BTreeMap<AlikeKept, KeptBytes>,
+    memory: KnownMemory,
     made: u64,
     /// Candidates that were estimated, without their pipelines.
     estimated: BTreeSet<Candidate>,
     climb: Climb,
+    /// Whether a candidate was estimated in the order of bounds.
+    has_base: bool,
     outcome: SearchOutcome,
-}
-
-/// A mesh, the sets of its axes, and what is recomputed: candidates that differ in none of these keep the same for the backward pass.
-type AlikeKept = (Vec<usize>, Vec<usize>, usize);
-
-/// Bytes that a candidate keeps for the backward pass.
-#[derive(Clone, Copy, Debug)]
-struct KeptBytes {
-    /// Of all parts of the batch.
-    bytes: f64,
-    /// Their number.
-    parts: usize,
 }
 
 /// What is done for a batch.
@@ -150,10 +143,11 @@ impl<'a> Search<'a> {
             subject,
             heap: BinaryHeap::new(),
             alone: AxesAlone::default(),
-            kept: BTreeMap::new(),
+            memory: KnownMemory::default(),
             made: 0,
             estimated: BTreeSet::new(),
             climb: Climb::default(),
+            has_base: false,
             outcome: SearchOutcome::default(),
         };
         for mesh in &space.meshes {
@@ -167,6 +161,7 @@ impl<'a> Search<'a> {
     /// # Errors
     /// Where a Plan cannot be estimated.
     pub fn run(mut self, limits: &mut Limits<'_>) -> Result<SearchOutcome, EstimateError> {
+        self.run_all(self.starts(), limits.cores)?;
         loop {
             self.raise_bound();
             let best = self.best();
@@ -178,12 +173,10 @@ impl<'a> Search<'a> {
             if batch.is_empty() {
                 break;
             }
-            let results = self.done(&batch, limits.cores);
-            for (task, done) in batch.into_iter().zip(results) {
-                self.take(task, done)?;
-            }
+            self.run_all(batch, limits.cores)?;
         }
         self.raise_bound();
+        self.compile_least(limits.cores)?;
         self.compile_nearest();
         self.outcome.found.sort_by(|a, b| {
             a.estimate.seconds.total_cmp(&b.estimate.seconds).then_with(|| a.candidate.cmp(&b.candidate))
@@ -191,6 +184,44 @@ impl<'a> Search<'a> {
         choose(&mut self.outcome.found);
         self.outcome.refused = self.alone.refused;
         Ok(self.outcome)
+    }
+
+    /// Runs tasks, and takes their results.
+    fn run_all(&mut self, batch: Vec<Task>, cores: usize) -> Result<(), EstimateError> {
+        let results = self.done(&batch, cores);
+        batch.into_iter().zip(results).try_for_each(|(task, done)| self.take(task, done))
+    }
+
+    /// One candidate for each of the smallest meshes, which stores split all that it may: a search that is stopped at once has an answer, and another
+    /// has something to compare with. The first axis splits the batch; axes take those of their sets with the lowest bounds.
+    fn starts(&self) -> Vec<Task> {
+        let mut meshes: Vec<&Vec<usize>> =
+            self.space.meshes.iter().filter(|m| self.space.stages(m) == 1).collect();
+        meshes.sort_by_key(|m| m.len());
+        let start = |mesh: &Vec<usize>| {
+            let mut sets = Vec::new();
+            while sets.len() < mesh.len() {
+                let children = self.children(mesh, &sets, 0.0);
+                let splits_batch = |(_, set): &&(f64, usize)| self.space.sets[*set].batch;
+                let first = children.iter().find(splits_batch).filter(|_| sets.is_empty());
+                sets.push(first.or(children.first())?.1);
+            }
+            let stored = self.space.stored(&sets, 1).pop()?;
+            Some(Task::Near(Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() }))
+        };
+        meshes.into_iter().filter_map(start).take(STARTS).collect()
+    }
+
+    /// Where nothing fits, what was dropped without being compiled may be what misses least: it is compiled to say by how much.
+    fn compile_least(&mut self, cores: usize) -> Result<(), EstimateError> {
+        let fresh =
+            self.memory.least().filter(|c| self.outcome.found.is_empty() && !self.estimated.contains(c));
+        let tasks = fresh.cloned().map(Task::Estimate).collect();
+        // They were counted when they were dropped.
+        let rejected = self.outcome.rejected;
+        self.run_all(tasks, cores)?;
+        self.outcome.rejected = rejected;
+        Ok(())
     }
 
     /// The candidate that misses least is compiled with its stages, if it has any; it may turn out to fit.
@@ -220,8 +251,9 @@ impl<'a> Search<'a> {
 
     /// The next neighbors of the best candidates, or of the one that misses least where none fits; none where the best is near to the bound.
     fn near(&mut self, progress: Progress) -> Option<Vec<Task>> {
-        let best = progress.best.unwrap_or(f64::INFINITY);
-        if progress.bound >= best * FAR {
+        let (best, of) = (progress.best.unwrap_or(f64::INFINITY), (self.space, self.work, self.subject));
+        // From where a search begins it is far to the best.
+        if !self.has_base || progress.bound >= best * FAR {
             return None;
         }
         let found = self.outcome.found.iter().map(|f| (f.estimate.seconds, &f.candidate));
@@ -235,7 +267,7 @@ impl<'a> Search<'a> {
                 }
                 let bound = self.roofline((&c.mesh, &c.sets), &c.stored, c.recompute);
                 let bound = bound.max(self.least(&c.mesh, &c.sets));
-                if bound < best && !self.held_too_much(&c, false) {
+                if bound < best && self.memory.too_much(of, &c, false).is_none() {
                     next.push((bound, c));
                 }
             }
@@ -248,6 +280,7 @@ impl<'a> Search<'a> {
     /// The next tasks; none where the best is proven.
     fn batch(&mut self) -> Vec<Task> {
         let limit = self.best().map_or(f64::INFINITY, |s| s * (1.0 + TIE));
+        let of = (self.space, self.work, self.subject);
         let (mut batch, mut probes, mut held) = (Vec::new(), BTreeSet::new(), Vec::new());
         while batch.len() < AT_ONCE {
             let Some(entry) = self.heap.peek() else { break };
@@ -278,7 +311,8 @@ impl<'a> Search<'a> {
             if !unknown.is_empty() {
                 batch.extend(unknown.into_iter().filter(|of| probes.insert(*of)).map(Task::Alone));
                 held.push(Entry { bound, rank, node: again(c) });
-            } else if self.held_too_much(&c, base) {
+            } else if let Some(bytes) = self.memory.too_much(of, &c, base) {
+                self.memory.drop(self.space, bytes, &c, base);
                 let alike = if base { self.space.alike(&c.mesh, &c.sets) } else { self.pipes_of(&c) };
                 self.outcome.rejected.memory += alike;
             } else {
@@ -319,18 +353,24 @@ impl<'a> Search<'a> {
         if sets.len() == mesh.len() {
             return self.base(least, mesh, sets);
         }
-        let mut children: Vec<(f64, usize)> = Vec::new();
-        for set in self.space.next(&mesh, &sets) {
-            let with = [&sets[..], &[set]].concat();
-            let of = |stored: &[Stored]| self.roofline((&mesh, &with), stored, 0);
-            // Parameters that are stored split may have any kernel split.
-            let bound = of(&vec![Stored::Whole; with.len()]).min(of(&self.most(&with)));
-            children.push((bound.max(least), set));
-        }
-        children.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+        let children = self.children(&mesh, &sets, least);
         if let Some((bound, _)) = children.first() {
             self.push(*bound, TreeNode::Axes { mesh, sets, children, from: 0 });
         }
+    }
+
+    /// The sets that the next axis of a mesh may take, with their bounds, ascending.
+    fn children(&self, mesh: &[usize], sets: &[usize], least: f64) -> Vec<(f64, usize)> {
+        let mut children: Vec<(f64, usize)> = Vec::new();
+        for set in self.space.next(mesh, sets) {
+            let with = [sets, &[set]].concat();
+            let of = |stored: &[Stored]| self.roofline((mesh, &with), stored, 0);
+            // Parameters that are stored split may have any kernel split.
+            let bound = of(&vec![Stored::Whole; with.len()]).min(of(&self.space.most(&with)));
+            children.push((bound.max(least), set));
+        }
+        children.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+        children
     }
 
     /// `B0` of candidates with these sets. Of the stages of a pipeline one does what the mean of them does at least.
@@ -342,12 +382,6 @@ impl<'a> Search<'a> {
     /// How many candidates have the rules of one: the pipelines of its stages.
     fn pipes_of(&self, c: &Candidate) -> u64 {
         self.space.pipes(&c.mesh).len().max(1) as u64
-    }
-
-    /// All that may be stored over the axes with these sets.
-    fn most(&self, sets: &[usize]) -> Vec<Stored> {
-        let of = |s: &usize| if self.space.sets[*s].sums { Stored::Params } else { Stored::Whole };
-        sets.iter().map(of).collect()
     }
 
     /// The bound of the first axes of a mesh, each alone.
@@ -470,7 +504,8 @@ impl<'a> Search<'a> {
                 Err(why) => self.refuse(why, self.space.alike(&candidate.mesh, &candidate.sets)),
                 Ok(of) => {
                     let (estimate, base) = of?;
-                    self.keeps(&candidate, std::slice::from_ref(&estimate));
+                    self.has_base = true;
+                    self.memory.keeps(self.space, &candidate, std::slice::from_ref(&estimate));
                     self.variants(&candidate, &base);
                     // Of equal sets that store alike there is no candidate: they are one axis.
                     let is_new = self.estimated.insert(candidate.clone());
@@ -496,7 +531,9 @@ impl<'a> Search<'a> {
                 Ok(all) => {
                     self.estimated.insert(candidate.clone());
                     let all = all?;
-                    self.keeps(&candidate, &all.iter().map(|(_, e)| e.clone()).collect::<Vec<_>>());
+                    self.has_base |= self.outcome.compiled > STARTS as u64;
+                    let each: Vec<_> = all.iter().map(|(_, e)| e.clone()).collect();
+                    self.memory.keeps(self.space, &candidate, &each);
                     for (pipe, estimate) in all {
                         self.has_estimate(Candidate { pipe, ..candidate.clone() }, estimate);
                     }
@@ -528,12 +565,8 @@ impl<'a> Search<'a> {
         FoundLayout { written: self.space.written(&candidate), candidate, estimate }
     }
 
-    /// Memory of a stage that is projected is all there is to choose by.
     fn fits(&self, estimate: &Estimate) -> bool {
-        match projected(estimate) {
-            true => estimate.memory.device_bytes as f64 <= self.subject.machine.device.memory,
-            false => !matches!(estimate.memory.fits, Fits::No { .. }),
-        }
+        fits(estimate, self.subject.machine.device.memory)
     }
 
     /// Remembers the candidate that misses least, where one does not fit.
@@ -547,38 +580,6 @@ impl<'a> Search<'a> {
             self.outcome.nearest = Some(found);
         }
     }
-
-    /// Notes what candidates like one keep, by its estimates: one for each pipeline, if there are any.
-    fn keeps(&mut self, c: &Candidate, estimates: &[Estimate]) {
-        let parts = self.space.parts[c.parts];
-        // What a stage works on beside is projected, and comes on top.
-        let beside = |e: &Estimate| if projected(e) { e.memory.workspace } else { 0 };
-        let least = estimates.iter().map(|e| e.memory.residuals + beside(e)).min().unwrap_or(0);
-        let found = KeptBytes { bytes: (least * parts as u64) as f64, parts };
-        let known = self.kept.entry((c.mesh.clone(), c.sets.clone(), c.recompute)).or_insert(found);
-        if found.bytes > known.bytes {
-            *known = found;
-        }
-    }
-
-    /// True if a candidate, or all with the rules of a base, hold more than there is: parameters and optimizer state, and of a candidate what others
-    /// that keep the same for the backward pass were seen to keep, shared out among its parts of the batch. The stages of a pipeline keep more parts
-    /// where there are more, up to their number, so of theirs only those with fewer parts tell.
-    fn held_too_much(&self, c: &Candidate, base: bool) -> bool {
-        let most = if base { self.most(&c.sets) } else { c.stored.clone() };
-        let axes = self.space.shares(&c.mesh, &c.sets, &most);
-        let (stages, parts) = (self.space.stages(&c.mesh), self.space.parts[c.parts]);
-        let key = (c.mesh.clone(), c.sets.clone(), c.recompute);
-        let known = self.kept.get(&key).filter(|k| !base && (stages == 1 || k.parts <= parts));
-        let kept = known.map_or(0.0, |k| k.bytes / parts as f64);
-        let held = held(self.work, &axes, !base && parts > 1);
-        held / stages as f64 + kept > self.subject.machine.device.memory
-    }
-}
-
-/// True for an estimate of a Plan without the stages that it is about.
-fn projected(of: &Estimate) -> bool {
-    of.pipe.as_ref().is_some_and(|p| p.projected)
 }
 
 /// Puts the best first: of those within [`TIE`] of the fastest one that is no pipeline, then the one with the fewest rules, then the least

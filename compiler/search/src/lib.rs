@@ -11,6 +11,7 @@ pub mod best_first;
 pub mod bound;
 mod climb;
 pub mod compiled;
+mod memory;
 pub mod neighbors;
 pub mod pipes;
 pub mod report;

@@ -18,11 +18,12 @@ pub struct SearchReport {
     pub estimated: u64,
     /// Seconds that the search took.
     pub seconds: f64,
-    /// Seconds of a step below which no candidate is; none where none was found.
+    /// Seconds of a step below which no candidate is; none where all were rejected.
     pub bound: Option<f64>,
-    /// Distance of the best from the bound, relative to the bound; 0 if it is proven.
+    /// Distance of the best from the bound, relative to the bound: 0 if it is proven, but for simpler layouts, which win though they are that much
+    /// slower. None where none was found.
     pub gap: Option<f64>,
-    /// Whether no candidate is faster than the best.
+    /// Whether no candidate is faster than the best, or equals it so nearly that the simpler one wins; where none was found, whether all were rejected.
     pub proven: bool,
     /// Candidates without an estimate, by reason.
     pub rejected: RejectedReport,
@@ -39,6 +40,8 @@ pub struct SpaceReport {
     pub axes: usize,
     /// Splits of an axis: `heads, d_ff`, and `; seq when free` for a yielding dim.
     pub sets: Vec<String>,
+    /// Splits that were left out since there are too many: those of the fewest dims.
+    pub left_out: usize,
     /// Meshes, as sizes of their axes: `2x4`, or `8 stages of 2x4`.
     pub meshes: Vec<String>,
     /// Candidates.
@@ -73,9 +76,28 @@ pub struct Nearest {
     pub help: Option<String>,
 }
 
-/// A candidate.
+/// The machine of an estimate.
+#[derive(Clone, Debug, Serialize)]
+pub struct MachineOfRow {
+    /// The name by which it was asked for.
+    pub name: String,
+    /// Whether it was measured.
+    pub calibrated: bool,
+    /// By how much the estimate may be off, relatively.
+    pub error: f64,
+}
+
+/// A candidate, with all that an estimate of its layout has.
 #[derive(Clone, Debug, Serialize)]
 pub struct SearchRow {
+    /// Version of the format.
+    pub version: u32,
+    /// The model.
+    pub model: String,
+    /// The machine.
+    pub machine: MachineOfRow,
+    /// What executes the Plan.
+    pub engine: String,
     /// From 1.
     pub rank: usize,
     /// Its rules.
@@ -111,23 +133,32 @@ pub fn parts(b: &Breakdown) -> Vec<(&'static str, f64)> {
 }
 
 impl SearchReport {
-    /// The report of an outcome: the first `top` candidates, or those without an equally fast one of less memory.
-    /// `memory` are the bytes of a device.
+    /// The report of an outcome on a machine of this name: the first `top` candidates, or those without an equally fast one of less memory.
     pub fn new(
-        (space, subject): (&Space, &Subject<'_>),
+        (space, subject, machine): (&Space, &Subject<'_>, &str),
         outcome: &SearchOutcome,
         (top, pareto): (usize, bool),
-        memory: f64,
     ) -> SearchReport {
         let best = outcome.found.first().map(|f| f.estimate.seconds);
         // Ties are broken for simplicity, so the first need not be the fastest among its equals.
         let fastest = outcome.found.iter().map(|f| f.estimate.seconds).min_by(f64::total_cmp);
-        let bound = fastest.map(|s| s.min(outcome.bound));
+        let bound = Some(fastest.map_or(outcome.bound, |s| s.min(outcome.bound))).filter(|s| s.is_finite());
         let proven = fastest.map_or(outcome.bound.is_infinite(), |s| outcome.bound >= s);
-        let gap = best.zip(bound).map(|(s, b)| if proven { 0.0 } else { s / b - 1.0 });
+        let gap = best.zip(bound).map(|(s, b)| s / b - 1.0);
         let front = front(&outcome.found);
         let shown = outcome.found.iter().zip(front).enumerate();
-        let rows = shown.filter(|(_, (_, on))| !pareto || *on).take(top).map(|(at, (f, on))| SearchRow {
+        // The best comes first, if it is not on the front itself.
+        let shown = shown.filter(|(at, (_, on))| !pareto || *on || *at == 0).take(top);
+        let about = |f: &FoundLayout| MachineOfRow {
+            name: machine.to_string(),
+            calibrated: subject.machine.calibration.is_some(),
+            error: f.estimate.error,
+        };
+        let rows = shown.map(|(at, (f, on))| SearchRow {
+            version: 1,
+            model: subject.program.model.clone(),
+            machine: about(f),
+            engine: subject.engine.name().into(),
             rank: at + 1,
             layout: f.written.rules(),
             mesh: f.written.mesh.clone(),
@@ -142,13 +173,15 @@ impl SearchReport {
             layout: f.written.rules(),
             mesh: f.written.mesh.clone(),
             peak_bytes: f.estimate.memory.peak_bytes,
-            missing_bytes: (f.estimate.memory.peak_bytes as f64 - memory).max(0.0) as u64,
+            missing_bytes: (f.estimate.memory.peak_bytes as f64 - subject.machine.device.memory).max(0.0)
+                as u64,
             help: None,
         });
         SearchReport {
             space: SpaceReport {
                 axes: space.meshes.iter().map(Vec::len).max().unwrap_or(0),
                 sets: (0..space.sets.len()).map(|i| space.set_text(i)).collect(),
+                left_out: space.left_out,
                 meshes: space.meshes.iter().map(|m| sizes(space, m)).collect(),
                 candidates,
             },

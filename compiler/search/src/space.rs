@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most axes of a mesh.
 pub const MOST_AXES: usize = 3;
-/// Most sets of dims for an axis. Of more, the smallest are left out, and the report says so.
+/// Most sets of dims for an axis. Of more, those of the fewest dims are left out, and the report says how many.
 const MOST_SETS: usize = 400;
 
 /// Fixed choices of a search.
@@ -109,7 +109,7 @@ pub struct Space {
     pub choices: SearchChoices,
     /// Splits of an axis: sets with the batch first.
     pub sets: Vec<AxisSet>,
-    /// Sets left out since there are too many.
+    /// Sets left out since there are too many, at least.
     pub left_out: usize,
     /// Sizes of the axes of each mesh, major first; of a stage, where it has fewer devices than are asked for.
     pub meshes: Vec<Vec<usize>>,
@@ -218,6 +218,12 @@ impl Space {
             }
         }
         all
+    }
+
+    /// All that may be stored over the axes with these sets.
+    pub(crate) fn most(&self, sets: &[usize]) -> Vec<Stored> {
+        let of = |s: &usize| if self.sets[*s].sums { Stored::Params } else { Stored::Whole };
+        sets.iter().map(of).collect()
     }
 
     /// What may be traded with this stored over each axis, in the number of parts at this position: nothing first. Without a rule for parameters the
@@ -345,14 +351,15 @@ fn sets(
             && !choices.kept.dims.contains(g.dims.name(*d))
     };
     let dims: Vec<Dim> = work.split.iter().copied().filter(wanted).collect();
-    let mut all: Vec<Vec<Dim>> = vec![Vec::new()];
+    let (mut all, mut left_out): (Vec<Vec<Dim>>, usize) = (vec![Vec::new()], 0);
     for d in &dims {
-        let with: Vec<Vec<Dim>> = all
+        let mut with: Vec<Vec<Dim>> = all
             .iter()
             .filter(|s| !s.iter().any(|e| meet(*e, *d)))
             .map(|s| [&s[..], &[*d]].concat())
-            .take(MOST_SETS * 8)
             .collect();
+        left_out += with.len().saturating_sub(MOST_SETS * 8);
+        with.truncate(MOST_SETS * 8);
         all.extend(with);
     }
     let read: BTreeSet<Dim> = step.inputs.iter().flat_map(|i| i.dims.iter().copied()).collect();
@@ -388,7 +395,7 @@ fn sets(
     }
     // Sets that split the batch come first, then those of many dims.
     out.sort_by_key(|s| (!s.batch && !s.dims.is_empty(), std::cmp::Reverse(s.dims.len()), s.free.is_some()));
-    let left_out = out.len().saturating_sub(MOST_SETS);
+    left_out += out.len().saturating_sub(MOST_SETS);
     out.truncate(MOST_SETS);
     (out, left_out)
 }

@@ -243,7 +243,7 @@ fn a_search_finds_what_is_best_of_all_candidates() {
         assert!(found.bound >= least, "{model}: proven");
         assert!(times.iter().any(|t| t.1 == best.written), "{model}: {:?} among {times:?}", best.written);
         assert_eq!(best.written.lines.len(), fewest, "{model}: the simplest");
-        let report = SearchReport::new((&space, &s), &found, (3, false), machine.device.memory);
+        let report = SearchReport::new((&space, &s, "here"), &found, (3, false));
         assert!(report.proven && report.gap == Some(0.0) && report.rows.len() == 3);
         assert!(report.rows[0].loses.is_empty() && !report.rows[1].loses.is_empty());
         let (r, estimated) = (report.rejected, report.estimated);
@@ -274,7 +274,7 @@ fn a_search_finds_the_best_pipeline() {
     let pipe = best.candidate.pipe.as_ref().unwrap();
     assert!(pipe.stages == 2 && best.written.rules().contains("microbatches"), "{best:?}");
     assert_eq!(best.estimate.devices, 2);
-    let report = SearchReport::new((&space, &s), &found, (3, false), machine.device.memory);
+    let report = SearchReport::new((&space, &s, "here"), &found, (3, false));
     assert!(report.proven && report.rows[0].runnable && report.rows[0].estimate.breakdown.bubble > 0.0);
     assert!(best.written.rules().contains("layers -> pipe") && best.written.mesh == "pipe=2", "{best:?}");
     let (r, estimated) = (report.rejected, report.estimated);
@@ -296,7 +296,7 @@ fn what_is_rejected_unseen_is_not_estimated() {
     let kept = FixedRules::of("batch -> data", &p).unwrap();
     let space = Space::of(&p, &step, &work, SearchChoices { devices: 2, kept, ..SearchChoices::default() });
     let found = searched(&space, &work, &s, 2);
-    let report = SearchReport::new((&space, &s), &found, (3, false), small.device.memory);
+    let report = SearchReport::new((&space, &s, "here"), &found, (3, false));
     let (r, all) = (report.rejected, report.space.candidates);
     assert!(found.found.is_empty() && (1..r.memory).contains(&found.estimated), "{} {r:?}", found.estimated);
     assert_eq!((r.conflict + r.gather + r.memory, r.bound), (all, 0), "{r:?}");
@@ -347,7 +347,7 @@ fn a_search_that_is_stopped_gives_the_gap() {
     let space = space(&p, &step, &work, 4);
     let mut stop = |p: Progress| p.best.is_some();
     let found = Search::new(&space, &work, &s).run(&mut Limits { cores: 1, stop: &mut stop }).unwrap();
-    let report = SearchReport::new((&space, &s), &found, (5, false), machine.device.memory);
+    let report = SearchReport::new((&space, &s, "here"), &found, (5, false));
     let (gap, bound) = (report.gap.unwrap(), report.bound.unwrap());
     assert!(!report.proven && gap > 0.0 && report.rejected.bound == 0);
     assert!((report.rows[0].estimate.seconds / bound - 1.0 - gap).abs() < 1e-12);
@@ -463,7 +463,7 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
     let tiny = machine("cpu", &["device.reserve=0".into(), format!("device.memory={memory}")]);
     let s = Subject { machine: &tiny, ..s };
     let none = searched(&space, &work, &s, 2);
-    let report = SearchReport::new((&space, &s), &none, (5, false), tiny.device.memory);
+    let report = SearchReport::new((&space, &s, "here"), &none, (5, false));
     assert!(report.rows.is_empty() && report.nearest.unwrap().missing_bytes > 0);
 }
 

@@ -22,6 +22,7 @@ use meshwright_search::compiled::Subject;
 use meshwright_search::report::{SearchReport, SearchRow, parts};
 use meshwright_search::space::{FixedRules, SearchChoices, Space};
 use meshwright_syntax::format_layout;
+use meshwright_train::estimates::{EstimateOptions, estimated};
 use meshwright_train::{BenchOptions, Failure, Project, ProjectOptions, lines_that_fit_device};
 use std::path::Path;
 use std::time::Instant;
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
     if let Some(Err(wrong)) = args.write.as_deref().map(writable) {
         return Err(console.failed(Failure::Diagnostics(vec![*wrong]), &Sources::new()));
     }
-    let (_, machine) = of_machine(&args.machine, console)?;
+    let (name, machine) = of_machine(&args.machine, console)?;
     let options =
         ProjectOptions { model: args.model.clone(), dims: args.dims.clone(), ..args.settings.options() };
     let (project, mut sources) = project::load(&options, console)?;
@@ -71,12 +72,8 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
     let begin = Instant::now();
     let found = searched(args, &subject, choices, console);
     let (space, outcome) = found.map_err(|e| console.failed(wrong(e), &sources))?;
-    let mut report = SearchReport::new(
-        (&space, &subject),
-        &outcome,
-        (usize::from(args.top), args.pareto),
-        machine.device.memory,
-    );
+    let of = (&space, &subject, name.as_str());
+    let mut report = SearchReport::new(of, &outcome, (usize::from(args.top), args.pareto));
     report.seconds = begin.elapsed().as_secs_f64();
     let shown: Vec<&FoundLayout> = report.rows.iter().map(|r| &outcome.found[r.rank - 1]).collect();
     if let Some(best) = outcome.found.first() {
@@ -95,6 +92,9 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         nearest.help = of.and_then(|n| help(&project, &options, &mut sources, (&subject, &step), n));
     }
     if console.json() {
+        let asked =
+            EstimateOptions { machine: machine.clone(), engine: subject.engine, pipe: None, slowest: 1.0 };
+        with_lines((&project, &options, &mut sources), &asked, &outcome, &mut report, console)?;
         console.out_json(&report)?;
     } else {
         console.out(&text(&project, &report, &machine, args))?;
@@ -103,6 +103,23 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         written(path, best, &report, &machine, console)?;
     }
     if outcome.found.is_empty() { Err(none(&report, &machine, args, console)) } else { Ok(()) }
+}
+
+/// Gives the collectives of rows the lines of the model and of the layout, which a search does not look up.
+fn with_lines(
+    (project, options, sources): (&Project, &ProjectOptions, &mut Sources),
+    asked: &EstimateOptions,
+    outcome: &SearchOutcome,
+    report: &mut SearchReport,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    for row in report.rows.iter_mut().filter(|row| row.runnable) {
+        let of = placed(project, options, sources, &outcome.found[row.rank - 1]);
+        let own = of.map(|placed| estimated(&placed, sources, asked)).transpose();
+        let own = own.map_err(|e| console.failed(e, sources))?;
+        row.estimate.collectives = own.map_or(vec![], |e| e.collectives);
+    }
+    Ok(())
 }
 
 /// Searches, and says from time to time how far it is.
@@ -301,7 +318,10 @@ fn written(
 
 fn certificate(report: &SearchReport) -> String {
     match (report.gap, report.bound) {
-        _ if report.proven => "proven: no candidate is faster".into(),
+        (Some(0.0), _) if report.proven => "proven: no candidate is faster".into(),
+        (Some(gap), _) if report.proven => {
+            format!("proven: no candidate is more than {} faster, and none so fast is simpler", percent(gap))
+        }
         (Some(gap), Some(bound)) => {
             format!(
                 "the time was over: no candidate is faster than {}, a gap of {}",
@@ -313,28 +333,43 @@ fn certificate(report: &SearchReport) -> String {
     }
 }
 
-/// The error where nothing fits.
+/// The error where nothing was found.
 fn none(report: &SearchReport, machine: &Machine, args: &LayoutSearchArgs, console: &mut Console) -> Stop {
-    let devices = counted(u64::from(args.devices), "device");
-    let d = Diagnostic::error(
-        codes::E0401,
-        format!("no layout of {} fits on {devices} of {}", args.model, machine.name),
-    );
-    let d = match &report.nearest {
-        Some(n) => {
-            let d = d.note(format!(
-                "nearest: `{}` on {} needs {}, {} more than there are",
-                n.layout,
-                n.mesh,
-                bytes(n.peak_bytes),
-                bytes(n.missing_bytes)
-            ));
-            match &n.help {
-                Some(lines) => d.help(format!("it fits with `{lines}`")),
-                None => d.help("take more devices, or a smaller batch: `--devices`, `--dim`"),
-            }
+    let on = format!("{} of {}", counted(u64::from(args.devices), "device"), machine.name);
+    let (model, r) = (&args.model, &report.rejected);
+    let missed = report.nearest.as_ref().map(|n| {
+        let (layout, mesh) = (if n.layout.is_empty() { "no rules" } else { &n.layout }, &n.mesh);
+        let (needs, more) = (bytes(n.peak_bytes), bytes(n.missing_bytes));
+        format!("nearest: `{layout}` on {mesh} needs {needs}, {more} more than there are")
+    });
+    let fewer = "take more devices, or a smaller batch: `--devices`, `--dim`";
+    let fits = report.nearest.as_ref().and_then(|n| n.help.as_ref());
+    let fits = fits.map_or(fewer.to_string(), |lines| format!("it fits with `{lines}`"));
+    let d = match missed {
+        _ if !report.proven => {
+            let said = format!("the time was over before a layout of {model} was found that fits on {on}");
+            let below = report.bound.map(|s| format!("no candidate is faster than {}", seconds(s)));
+            let d =
+                missed.into_iter().chain(below).fold(Diagnostic::error(codes::E0531, said), Diagnostic::note);
+            d.help(format!("give it more time: `--time-limit {}`", (4.0 * args.time_limit).ceil()))
         }
-        None => d.help("parameters and optimizer state alone are too large: take more devices"),
+        Some(missed) => {
+            let said = format!("no layout of {model} fits on {on}");
+            Diagnostic::error(codes::E0401, said).note(missed).help(fits)
+        }
+        None if report.space.candidates == 0 => {
+            let said = format!("no axes of a mesh of {on} divide what {model} computes");
+            let d = Diagnostic::error(codes::E0531, said)
+                .note("no dim has as many elements as an axis would have devices");
+            d.help("take a number of devices with small factors: `--devices`")
+        }
+        None => {
+            let said = format!("no layout of {model} on {on} is legal");
+            let (gather, conflict) = (thousands(r.gather), thousands(r.conflict));
+            let why = format!("{gather} need a gather, {conflict} have rules that do not go together");
+            let d = Diagnostic::error(codes::E0531, said).note(why);
+            d.help("permit a gather with `--gather DIM`, or keep fewer lines in `--layout`")
+        }
     };
     console.failed(Failure::Diagnostics(vec![d]), &Sources::new())
 }
@@ -354,6 +389,10 @@ fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &Layo
         counted(s.axes as u64, "axis").replace("axiss", "axes"),
         counted(s.sets.len() as u64, "set of dims").replace("set of dimss", "sets of dims"),
     );
+    if s.left_out > 0 {
+        let sets = counted(s.left_out as u64, "set of dims").replace("set of dimss", "sets of dims");
+        out += &format!("left out  {sets}, those of the fewest dims: the certificate says nothing of them\n");
+    }
     let r = &report.rejected;
     out += &format!(
         "searched  {} compiled, {} estimated, {:.1} s\n",
