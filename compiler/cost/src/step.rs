@@ -12,9 +12,9 @@ pub struct DeviceRates {
     device: Device,
     /// Names of attention kernels, the best first.
     attention: Vec<String>,
-    /// Units that the device has for itself; of a CPU a fraction where devices share cores.
+    /// Units that products are divided among: of a CPU one.
     units: f64,
-    /// The relative rate of a unit.
+    /// The rate relative to one unit's: less than 1 where devices share cores, more where each has several.
     share: f64,
     /// Devices that share the memory.
     beside: f64,
@@ -36,9 +36,11 @@ impl DeviceRates {
     /// The rates of one of `devices`, with its attention computed by the first of these kernels that the machine has.
     pub fn new(machine: &Machine, devices: usize, attention: &[&str]) -> DeviceRates {
         let cores = f64::from(machine.device.units);
+        let each = cores / devices as f64;
         let (units, share, beside) = match machine.device.kind {
             DeviceKind::Gpu => (cores, 1.0, 1.0),
-            DeviceKind::Cpu => (1.0, (cores / devices as f64).min(1.0), devices as f64),
+            DeviceKind::Cpu if each < 1.0 => (1.0, each, devices as f64),
+            DeviceKind::Cpu => (1.0, each.floor().powf(machine.device.threads), devices as f64),
         };
         DeviceRates {
             device: machine.device.clone(),
@@ -60,7 +62,7 @@ impl DeviceRates {
             KernelFamily::Memory => 0.0,
             family => d.families.get(family.name()).map_or(0.0, |rate| work.operations / (rate * self.share)),
         };
-        Seconds { work: memory.max(computed + scalar), launch: work.kernels * d.kernel / self.share }
+        Seconds { work: memory.max(computed + scalar), launch: work.kernels * d.kernel / self.share.min(1.0) }
     }
 
     /// The least seconds of the same work in kernels of any shape and size: products and memory at their greatest rates.

@@ -180,6 +180,7 @@ fn device(d: &Device, table: &CheckedTable) -> Checked {
     table.not_negative("kernel", d.kernel)?;
     table.part("sustained", d.sustained)?;
     table.part("attention_sustained", d.attention_sustained)?;
+    table.share("threads", d.threads)?;
     table.share("straggle", d.straggle)?;
     let matrix = table.key("matrix");
     if d.matrix.is_empty() {

@@ -81,6 +81,9 @@ pub struct Device {
     /// The same for attention.
     #[serde(default = "one")]
     pub attention_sustained: f64,
+    /// Of a CPU, how much faster more threads make a device: `n` of them by `n^threads`. Devices have several where there are fewer than cores.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub threads: f64,
     /// Relative growth of a step for each doubling of the replicas beyond a node.
     #[serde(default)]
     pub straggle: f64,
@@ -106,6 +109,11 @@ pub struct Device {
 
 fn one() -> f64 {
     1.0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(x: &f64) -> bool {
+    *x == 0.0
 }
 
 /// Rates of matrix products of one dtype: of a whole GPU, or of one core of a CPU.

@@ -141,6 +141,7 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: 
         ),
         ("sustained", format!("{measured}: fitted on plans")),
         ("attention_sustained", format!("{measured}: attention alone")),
+        ("threads", format!("{measured}: plans on all cores and on one")),
         ("straggle", shipped()),
         ("scalar", scalar),
         ("families", format!("{measured}: where memory is not what limits them")),

@@ -24,7 +24,7 @@ pub use plans::{CalibratedPlan, CalibrationErrors};
 use plans::{MeasuredPlan, cases, errors, sustain};
 use probes::{probes, shared, shared_length};
 use ranks::Ranks;
-use rounds::{Timed, in_turns};
+use rounds::{Cores, Timed, in_turns};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -85,6 +85,7 @@ fn measured(
     let ranks = agree_on_result(processes, "the places of ranks", ranks)?;
     let device = on_first(processes, "kernels", || device(options, &ranks, short, watch))?;
     let beside = beside(options, &ranks, short, watch)?;
+    let threads = on_first(processes, "threads", || threads(options, &ranks, short, watch))?;
     let mut times = BTreeMap::new();
     for members in ranks.groups(&options.mesh) {
         let mut progress = |what: &str| watch("collectives", what);
@@ -93,6 +94,7 @@ fn measured(
     let plans = measured_plans(options, options.time.mul_f64(SHARES.1), short, watch)?;
     let found = device.map(|(mut machine, base, probes)| {
         fit::total(&mut machine, beside.0, &beside.1);
+        machine.device.threads = threads.flatten().unwrap_or(0.0);
         network::fit(&mut machine.tier, &times, &ranks);
         let (machine, errors) = finished((machine, base), &plans, &times, options)?;
         Ok(Calibrated { machine, errors, probes })
@@ -181,7 +183,7 @@ fn device(
     let mut all = vec![];
     for probe in probes(kind(&devices), short) {
         watch("kernels", &probe.name());
-        all.push(Timed::start(probe.name(), &probe.options, &devices)?);
+        all.push(Timed::start(probe.name(), &probe.options, &devices, Cores::OneEach)?);
         kinds.push(probe.kind);
     }
     in_turns(&mut all, &devices, options.time.mul_f64(SHARES.0), &mut |what| watch("kernels", what))?;
@@ -212,7 +214,7 @@ fn beside(
     let mut measure = |devices: &Devices, all: usize, count: usize| {
         let length = devices.processes.broadcast("vectors".into(), shared_length(count, short))?;
         let probe = shared(length, all);
-        let mut timed = [Timed::start(probe.name(), &probe.options, devices)?];
+        let mut timed = [Timed::start(probe.name(), &probe.options, devices, Cores::OneEach)?];
         in_turns(&mut timed, devices, Duration::ZERO, &mut |what| watch("memory", what))?;
         samples(&timed[0], devices)
     };
@@ -225,6 +227,31 @@ fn beside(
     let alone =
         on_first(processes, "memory", || measure(&options.devices.first(), ranks.cores, ranks.cores))?;
     Ok((ranks.cores, alone.unwrap_or_default()))
+}
+
+/// How much faster all cores make a device than one, as [`Device::threads`](meshwright_cost::machine::Device::threads) has it: the mean of plans
+/// of one device, on both in turns. None where a device has no more than a core.
+fn threads(
+    options: &CalibrateOptions,
+    ranks: &Ranks,
+    short: bool,
+    watch: &mut CalibrationWatcher<'_>,
+) -> Result<Option<f64>, Failure> {
+    let devices = options.devices.first();
+    if kind(&devices) == DeviceKind::Gpu || ranks.cores < 2 {
+        return Ok(None);
+    }
+    let mut all = vec![];
+    for (name, project) in cases(DeviceKind::Cpu, None, short) {
+        for cores in [Cores::OneEach, Cores::All] {
+            all.push(Timed::start(name.clone(), &project, &devices, cores)?);
+        }
+    }
+    in_turns(&mut all, &devices, Duration::ZERO, &mut |what| watch("threads", what))?;
+    let faster = |both: &[Timed]| (both[0].measured().seconds / both[1].measured().seconds).ln();
+    let each: Vec<f64> = all.chunks_exact(2).map(faster).collect();
+    let exponent = each.iter().sum::<f64>() / each.len() as f64 / (ranks.cores as f64).ln();
+    Ok(Some(exponent.clamp(0.0, 1.0)))
 }
 
 fn samples(timed: &Timed, devices: &Devices) -> Result<Vec<fit::Sample>, Failure> {
@@ -246,7 +273,7 @@ fn measured_plans(
         watch("plans", "compiling");
         let mut timed = vec![];
         for (name, project) in all {
-            timed.push(Timed::start(name, &project, devices)?);
+            timed.push(Timed::start(name, &project, devices, Cores::All)?);
         }
         in_turns(&mut timed, devices, time, &mut |what| watch("plans", what))?;
         Ok::<_, Failure>(timed.into_iter().map(MeasuredPlan::of).collect::<Vec<_>>())
@@ -279,7 +306,7 @@ mod tests {
             let mut all: Vec<Timed> = cases(DeviceKind::Cpu, Some(&mesh), true)
                 .into_iter()
                 .filter(|(_, o)| o.model == "mlp")
-                .map(|(name, options)| Timed::start(name, &options, &devices).unwrap())
+                .map(|(name, options)| Timed::start(name, &options, &devices, Cores::OneEach).unwrap())
                 .collect();
             assert!(all.len() > 1, "programs that share an end");
             in_turns(&mut all, &devices, Duration::ZERO, &mut |_| {}).unwrap();

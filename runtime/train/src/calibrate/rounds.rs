@@ -20,6 +20,15 @@ const STEPS: u64 = 3;
 /// Least and greatest number of turns: a time is the median of nine at least.
 const TURNS: [usize; 2] = [3, 20];
 
+/// The cores on which the devices of a program run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cores {
+    /// One for each device, as far as there are so many.
+    OneEach,
+    /// All, as programs of users have them.
+    All,
+}
+
 /// A program that is loaded.
 pub(super) struct Timed {
     /// What it is called where progress is shown.
@@ -42,15 +51,23 @@ enum SeenSteps {
 }
 
 impl Timed {
-    /// Loads the training step of a project on devices that have a core each, as far as there are so many. The first step, which makes
-    /// kernels ready, is run.
-    pub(super) fn start(name: String, options: &ProjectOptions, devices: &Devices) -> Result<Timed, Failure> {
+    /// Loads the training step of a project on devices. The first step, which makes kernels ready, is run.
+    pub(super) fn start(
+        name: String,
+        options: &ProjectOptions,
+        devices: &Devices,
+        cores: Cores,
+    ) -> Result<Timed, Failure> {
         let Loaded { sources, project, diagnostics, .. } = Project::load(options);
         let project = project.ok_or(Failure::Diagnostics(diagnostics))?;
         let asked = BenchOptions {
             steps: 0,
             warmup: 0,
-            cores: Some(if devices.processes.count() > 1 { 1 } else { project.layout.mesh.devices() }),
+            cores: match cores {
+                Cores::All => None,
+                Cores::OneEach if devices.processes.count() > 1 => Some(1),
+                Cores::OneEach => Some(project.layout.mesh.devices()),
+            },
             seed: 0,
             devices: devices.shared(),
             by: KernelsBy::Kernel,
