@@ -118,14 +118,15 @@ fn what_if_changes_the_machine() {
     let plain = seconds(&[]);
     assert!(seconds(&["--with", "tier.nvlink.rate=1e9"]) > plain);
     assert!((seconds(&["--slow", "0.5"]) / plain - 2.0).abs() < 1e-9);
-    let (code, _, err) = run(&[GPT, &["--failures"]].concat());
+    let mut args = GPT.to_vec();
+    *args.last_mut().unwrap() = "dgx-a100-80g";
+    let (code, _, err) = run(&[&args[..], &["--failures"]].concat());
     assert!(code == 1 && err.contains("no table `failures`"), "{err}");
     let shipped =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../../compiler/cost/src/machines/dgx-h100.machine.toml");
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../compiler/cost/src/machines/dgx-a100-80g.machine.toml");
     let text = std::fs::read_to_string(shipped).unwrap();
     let file = folder("failures").join("failing.toml");
     std::fs::write(&file, text + "\n[failures]\nhours = 50000\nrestart = 600\ncheckpoint = 30\n").unwrap();
-    let mut args = GPT.to_vec();
     *args.last_mut().unwrap() = file.to_str().unwrap();
     let e = json(&[&args[..], &["--failures"]].concat());
     assert!(e["goodput"]["share"].as_f64().unwrap() > 0.9, "{e}");
@@ -322,8 +323,6 @@ fn a_sweep_of_estimates_runs_nothing() {
         code == 0 && out.contains("skipped") && err.contains("is left out") && err.contains("error[E"),
         "{out}{err}"
     );
-    let (code, _, err) = run_in(&at, &["sweep", "mlp", "--layout", "dp", "--mesh", "2", "--machine", "cpu"]);
-    assert!(code == 2 && err.contains("--estimate") && err.contains("-- --machine"), "{err}");
     let (code, _, err) = run_in(&at, &["sweep", "mlp", "--layout", "dp", "--mesh", "2", "--estimate"]);
     assert!(code == 2 && err.contains("--machine NAME|FILE"), "{err}");
 }
@@ -347,6 +346,30 @@ fn comparisons_and_runs_have_estimates() {
     let seconds = costs["estimate"]["seconds"].as_f64().unwrap();
     assert!((row["estimated_ms"].as_f64().unwrap() - 1e3 * seconds).abs() < 1e-9, "{row}");
     assert!(row["estimate_ratio"].as_f64().unwrap() > 0.0, "{row}");
+}
+
+#[test]
+fn a_sweep_has_the_estimates_of_its_runs() {
+    let at = folder("sweep-with-estimates");
+    let of = "sweep mnist_mlp --layout dp,tp --mesh 2 --steps 3 --run r --format jsonl";
+    let of: Vec<&str> = of.split(' ').collect();
+    let machine = ["--machine", "cpu", "--with", "device.kernel=1e-3"];
+    for asked in [[&of[..], &machine].concat(), [&["sweep", "r", "--format", "jsonl"][..]].concat()] {
+        let (code, out, err) = run_in(&at, &asked);
+        assert_eq!(code, 0, "{err}");
+        let rows: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(rows.len(), 2, "{out}");
+        for row in &rows {
+            // A kernel a millisecond: the change of the machine counts.
+            assert!(row["estimated_ms"].as_f64().unwrap() > 10.0, "{row}");
+            assert!(row["estimate_ratio"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+    let (code, _, err) = run_in(&at, &["sweep", "r", "--machine", "dgx-h100"]);
+    assert!(code == 2 && err.contains("`--machine=cpu`"), "{err}");
+    let (code, out, err) =
+        run_in(&at, &[&of[..6], &["--steps", "3", "--run", "s", "--", "--machine", "cpu"]].concat());
+    assert!(code == 0, "{out}{err}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// The arguments of `train` that a sweep takes, by the names of their fields: those that neither the sweep says itself nor name a file
 /// to write. The file of a sweep may come from a stranger.
-const TAKEN: [&str; 21] = [
+const TAKEN: [&str; 23] = [
     "no_eval",
     "validation",
     "eval_every",
@@ -35,6 +35,8 @@ const TAKEN: [&str; 21] = [
     "deterministic",
     "timeout",
     "verbose",
+    "machine",
+    "with",
 ];
 
 /// What a run is given beside its combination.

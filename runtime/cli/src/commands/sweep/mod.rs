@@ -47,13 +47,23 @@ pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
         printed.map_err(|e| e.said(console))?;
         return asked.page.map_or(Ok(()), |page| write_page(&spec, &dir, &page, console));
     }
-    match (args.report.estimate, args.machine.machine.is_some() || !args.machine.with.is_empty()) {
-        (true, _) => estimate::run(args, &spec, &dir, &asked, console).map_err(|e| e.said(console)),
-        (false, true) => Err(Stop::Usage(
-            "`--machine` and `--with` go with `--estimate`; runs take them behind `--`: `-- --machine NAME`"
-                .into(),
-        )),
-        (false, false) => swept(args, spec, dir, asked, console),
+    if args.report.estimate {
+        return estimate::run(args, &spec, &dir, &asked, console).map_err(|e| e.said(console));
+    }
+    spec.train.extend(machine_words(args, &spec.train)?);
+    swept(args, spec, dir, asked, console)
+}
+
+/// The machine as arguments of each run, whose estimate is then beside its times.
+fn machine_words(args: &SweepArgs, before: &[String]) -> Result<Vec<String>, Stop> {
+    let machine = args.machine.machine.iter().map(|name| format!("--machine={name}"));
+    let with = args.machine.with.iter().map(|change| format!("--with={change}"));
+    let words: Vec<String> = machine.chain(with).collect();
+    match before.iter().find(|word| word.starts_with("--machine") || word.starts_with("--with")) {
+        Some(word) if !words.is_empty() => {
+            Err(Stop::Usage(format!("the runs of this sweep have a machine: `{word}`; leave `--machine` out")))
+        }
+        _ => Ok(words),
     }
 }
 
