@@ -1,10 +1,11 @@
 //! What stages of a pipeline may not do: meet in a collective within a microbatch.
 
 use super::spmd::{CopyId, Instr, PlacedLoop, Spmd};
-use crate::layout::Layout;
+use crate::layout::{Layout, Rule};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_ops::{Computes, Crossing, InputOpKind, Kind, Role};
 use meshwright_plan::{Axis, Pipeline};
+use meshwright_syntax::ast::ReduceWhen;
 use std::collections::BTreeSet;
 
 /// The pipeline of a step, if it has a loop over stages.
@@ -16,8 +17,68 @@ pub(super) fn pipeline_of(layout: &Layout, loops: &[PlacedLoop]) -> Option<Pipel
 
 /// The first thing that stages cannot do.
 pub(super) fn refused_stages(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
-    let all = [between_stages, joined_stack, ordered_stack, stack_of_one, added_by_each, waits_for_all];
+    let all = [
+        split_twice,
+        between_stages,
+        joined_stack,
+        ordered_stack,
+        stack_of_one,
+        added_by_each,
+        waits_for_all,
+    ];
     all.into_iter().find_map(|refused| refused(spmd, layout))
+}
+
+/// The error of a value that one stage has, or each a part of, and that a rule splits over the axis of the stages as well.
+fn split_twice(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+    let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
+    let (copy, axis, dim) = spmd.copies.iter().find_map(|copy| {
+        let placement = &copy.placement;
+        let split = placement.splits.iter().filter(|(dim, _)| **dim != pipeline.dim);
+        let of_stages =
+            |a: &Axis| placement.partial.contains_key(a) || placement.axes(pipeline.dim).contains(a);
+        let twice =
+            |axes: &Vec<Axis>| axes.iter().find(|a| pipeline.axes.contains(a) && of_stages(a)).copied();
+        split.clone().find_map(|(dim, axes)| Some((copy, twice(axes)?, *dim)))
+    })?;
+    let (name, of) = (g.dims.name(pipeline.dim), g.dims.name(dim));
+    let axis_name = spmd.mesh.name(axis);
+    let text = format!(
+        "the loop over `{name}` cannot be a pipeline: its stages are along `{axis_name}`, which also splits `{of}`"
+    );
+    let why = format!("`{}` is of one stage, and of one part of `{of}`", g.path(copy.value));
+    let d = Diagnostic::error(codes::E0315, text)
+        .at(g.node(copy.value).origin.span, why)
+        .and(pipeline.span, "its iterations are stages");
+    let splits = |r: &&Rule| r.axes.contains(&axis) && r.span != pipeline.span;
+    Some(match stored_over_stages(layout) {
+        Some(rule) => reduced_once(d, rule),
+        None => {
+            let d = layout
+                .rules
+                .iter()
+                .find(splits)
+                .into_iter()
+                .fold(d, |d, r| d.and(r.span, "this rule splits it"));
+            d.help(format!(
+                "split `{of}` over another axis of the mesh, or leave `{axis_name}` out of its rule"
+            ))
+        }
+    })
+}
+
+/// The rule by which gradients, parameters or states are split over the stages, where each part of the batch reduces its gradients.
+fn stored_over_stages(layout: &Layout) -> Option<&Rule> {
+    let pipeline = layout.pipeline.as_ref()?;
+    let once = layout.reduce_when.is_some_and(|(when, _)| when == ReduceWhen::Once);
+    let over = |r: &&Rule| r.scope.kind.is_some() && r.axes.iter().any(|a| pipeline.axes.contains(a));
+    layout.rules.iter().find(over).filter(|_| !once)
+}
+
+/// The way out where such a rule has stages meet within a microbatch.
+fn reduced_once(d: Diagnostic, rule: &Rule) -> Diagnostic {
+    d.and(rule.span, "this rule splits gradients over the stages, by part of the batch")
+        .help("add `reduce grads once`: then the stages meet when all microbatches have passed")
 }
 
 /// The error of a collective that joins the parts of a stack over the stages, or divides it, where stages store it in another order.
@@ -203,8 +264,9 @@ fn between_stages(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     let d = Diagnostic::error(codes::E0315, text)
         .at(g.node(cause.user.unwrap_or(value)).origin.span, why)
         .and(pipeline.span, "its iterations are stages");
-    Some(match cause.rule.filter(|rule| *rule != pipeline.span) {
-        Some(rule) => d.and(rule, "this rule asks for it").help("split this dim over another axis"),
-        None => d.help("make it a carry of the loop, which is sent from stage to stage"),
+    Some(match (stored_over_stages(layout), cause.rule.filter(|rule| *rule != pipeline.span)) {
+        (Some(rule), _) => reduced_once(d, rule),
+        (None, Some(rule)) => d.and(rule, "this rule asks for it").help("split this dim over another axis"),
+        (None, None) => d.help("make it a carry of the loop, which is sent from stage to stage"),
     })
 }
