@@ -99,6 +99,11 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
+    /// Seconds that kernels wait for collectives, over all axes.
+    pub fn exposed_seconds(&self) -> f64 {
+        total(self.exposed.values())
+    }
+
     /// The sum.
     pub fn sum(&self) -> f64 {
         self.matmul
@@ -106,7 +111,7 @@ impl Breakdown {
             + self.memory_bound
             + self.update
             + self.launch
-            + self.exposed.values().sum::<f64>()
+            + self.exposed_seconds()
             + self.contention
             + self.bubble
             + self.straggler
@@ -297,7 +302,7 @@ impl<'a> PlanOnDevice<'a> {
             devices,
             seconds,
             error: error(asked.machine, &asked.engine, &breakdown),
-            hidden: named(plan, &spent.hidden),
+            hidden: named(plan, &spent.hidden, NOTHING),
             memory: match held {
                 Some(held) => held_memory(&held, asked.machine),
                 None => memory(plan, &device.absent, asked.machine),
@@ -368,50 +373,63 @@ fn names(plan: &Plan, axes: &[Axis]) -> Vec<String> {
     axes.iter().map(|a| plan.mesh.name(*a).to_string()).collect()
 }
 
-fn named(plan: &Plan, by: &BTreeMap<Vec<Axis>, f64>) -> BTreeMap<String, f64> {
-    by.iter().filter(|(_, s)| **s > 0.0).map(|(axes, s)| (names(plan, axes).join(","), *s)).collect()
+/// Seconds that are none: a collective that is waited for whole leaves the rounding of a difference.
+const NOTHING: f64 = 1e-9;
+
+fn named(plan: &Plan, by: &BTreeMap<Vec<Axis>, f64>, above: f64) -> BTreeMap<String, f64> {
+    by.iter().filter(|(_, s)| **s > above).map(|(axes, s)| (names(plan, axes).join(","), *s)).collect()
+}
+
+/// The sum of some seconds. That of none is 0, where `sum` of floats has -0, which JSON shows.
+fn total<'a>(all: impl Iterator<Item = &'a f64>) -> f64 {
+    all.fold(0.0, |sum, seconds| sum + seconds)
 }
 
 fn breakdown(plan: &Plan, spent: &Spent, bubble: f64, straggler: f64) -> Breakdown {
-    let of = |families: &[KernelFamily]| families.iter().filter_map(|f| spent.families.get(f)).sum::<f64>();
-    let (matmul, attention) =
-        (of(&[KernelFamily::Matmul, KernelFamily::Convolve]), of(&[KernelFamily::Attention]));
+    let products = |f: &KernelFamily| matches!(f, KernelFamily::Matmul | KernelFamily::Convolve);
+    let attends = |f: &KernelFamily| matches!(f, KernelFamily::Attention);
+    let of = |wanted: &dyn Fn(&KernelFamily) -> bool| {
+        total(spent.families.iter().filter(|(family, _)| wanted(family)).map(|f| f.1))
+    };
     Breakdown {
-        matmul,
-        attention,
-        memory_bound: spent.families.values().sum::<f64>() - matmul - attention,
+        matmul: of(&products),
+        attention: of(&attends),
+        memory_bound: of(&|f| !products(f) && !attends(f)),
         update: spent.update,
         launch: spent.launch,
-        exposed: named(plan, &spent.exposed),
+        exposed: named(plan, &spent.exposed, 0.0),
         contention: spent.contention,
         bubble,
         straggler,
     }
 }
 
-/// Relative error of a time: those of the families, each by its part of the time. Nothing has measured the collectives of another engine
-/// than the one that was calibrated.
-fn error(machine: &Machine, engine: &EngineKind, breakdown: &Breakdown) -> f64 {
+/// Relative error of the time of a family of work. Nothing has measured the collectives of another engine than the one that was calibrated.
+pub fn family_error(machine: &Machine, engine: &EngineKind, family: &str) -> f64 {
     let Some(calibration) = &machine.calibration else { return UNCALIBRATED };
     let other = calibration.engine.as_deref().is_some_and(|measured| measured != engine.name());
-    let of = |family: &str| match machine.error(family) {
+    match machine.error(family) {
         error if other && family == "collective" => error.max(UNCALIBRATED),
         error => error,
-    };
-    let exposed: f64 = breakdown.exposed.values().sum();
+    }
+}
+
+/// Relative error of a step: those of the families, each by its part of the time.
+fn error(machine: &Machine, engine: &EngineKind, breakdown: &Breakdown) -> f64 {
+    let Some(calibration) = &machine.calibration else { return UNCALIBRATED };
     let parts = [
         (breakdown.matmul, "matmul"),
         (breakdown.attention, "attention"),
         (breakdown.memory_bound + breakdown.update, "memory_bound"),
         (breakdown.launch, "launch"),
-        (exposed + breakdown.contention, "collective"),
+        (breakdown.exposed_seconds() + breakdown.contention, "collective"),
         (breakdown.bubble + breakdown.straggler, "bubble"),
     ];
     let sum = breakdown.sum();
     if sum <= 0.0 {
         return calibration.mean_error;
     }
-    parts.iter().map(|(seconds, family)| seconds / sum * of(family)).sum()
+    parts.iter().map(|(seconds, family)| seconds / sum * family_error(machine, engine, family)).sum()
 }
 
 impl Memory {

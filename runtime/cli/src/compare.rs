@@ -37,6 +37,12 @@ pub(crate) struct Variant {
     /// Milliseconds of a step on the machine that was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) estimated_ms: Option<f64>,
+    /// Relative error of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) estimate_error: Option<f64>,
+    /// Estimated over measured time, where both were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) estimate_ratio: Option<f64>,
     /// Each value's collectives.
     #[serde(skip)]
     moved: BTreeMap<MovedValue, MovedBytes>,
@@ -128,8 +134,17 @@ impl Variant {
             memory: None,
             measured: None,
             estimated_ms: None,
+            estimate_error: None,
+            estimate_ratio: None,
             moved,
         }
+    }
+
+    /// The same with the estimated time of a step beside what was measured.
+    pub(crate) fn add_estimate(&mut self, seconds: f64, error: f64) {
+        let ms = 1e3 * seconds;
+        (self.estimated_ms, self.estimate_error) = (Some(ms), Some(error));
+        self.estimate_ratio = self.measured.as_ref().map(|m| ms / m.median_ms);
     }
 
     /// What tells it from the others.
@@ -225,7 +240,11 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
     titles.extend(uses.iter().map(|k| if exact { USES[*k].0 } else { USES[*k].1 }));
     titles.extend(measured.then_some(if exact { "median_ms" } else { "ms/step" }));
     let estimated = variants.iter().any(|v| v.estimated_ms.is_some());
-    titles.extend(estimated.then_some(if exact { "estimated_ms" } else { "estimated ms" }));
+    titles.extend(match (estimated, exact) {
+        (false, _) => &[][..],
+        (true, true) => &["estimated_ms", "estimate_error"],
+        (true, false) => &["estimated ms", "+-"],
+    });
     let both = measured && estimated;
     titles.extend(both.then_some(if exact { "estimate_ratio" } else { "ratio" }));
     let memory = variants.iter().any(|v| v.memory.is_some());
@@ -246,10 +265,11 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
         }
         if estimated {
             row.push(v.estimated_ms.map_or("-".into(), |ms| format!("{ms:.3}")));
+            let error = |e: f64| if exact { e.to_string() } else { format!("{:.0} %", 100.0 * e) };
+            row.push(v.estimate_error.map_or("-".into(), error));
         }
         if both {
-            let ratio = v.estimated_ms.zip(v.measured.as_ref()).map(|(ms, m)| ms / m.median_ms);
-            row.push(ratio.map_or("-".into(), |r| format!("{r:.2}")));
+            row.push(v.estimate_ratio.map_or("-".into(), |r| format!("{r:.2}")));
         }
         if let Some(m) = &v.memory {
             let with = m.fits_with.join("; ");

@@ -101,6 +101,26 @@ fn an_estimate_has_its_fields() {
     assert!(e["pipe"].is_null());
 }
 
+/// Of a model without attention or collectives no part is less than nothing, and what is hidden is more than the rounding of a difference.
+#[test]
+fn no_time_is_below_zero() {
+    for args in [
+        &["mlp", "--machine", "dgx-h100"][..],
+        &["mlp", "--layout", "tp", "--mesh", "4", "--machine", "cpu"],
+        &["gpt", "--preset", "tiny", "--layout", "zero3", "--mesh", "4", "--machine", "dgx-h100"],
+    ] {
+        let (code, out, err) = run(&[&["estimate"], args, &["--format", "json"]].concat());
+        assert!(code == 0 && !out.contains(":-0.0"), "{args:?}: {out}{err}");
+        let e: Value = serde_json::from_str(&out).unwrap();
+        for hidden in e["hidden"].as_object().unwrap().values() {
+            assert!(hidden.as_f64().unwrap() >= 1e-9, "{args:?}: {e}");
+        }
+    }
+    let swept = ["sweep", "mlp", "--mesh", "1", "--estimate", "--machine", "cpu", "--format", "jsonl"];
+    let (code, out, err) = run_in(&folder("no-time-below-zero"), &swept);
+    assert!(code == 0 && out.contains("\"exposed_ms\":0.0"), "{out}{err}");
+}
+
 #[test]
 fn a_text_says_where_time_goes_and_how_sure_it_is() {
     let (code, out, err) = run(GPT);
@@ -110,6 +130,11 @@ fn a_text_says_where_time_goes_and_how_sure_it_is() {
     {
         assert!(out.contains(part), "{part}: {out}");
     }
+    // Each part of the step has a band, and one line has that of all collectives.
+    let (parts, rest) = out.split_once("\n\nMFU").unwrap();
+    let parts: Vec<&str> = parts.lines().skip_while(|l| !l.starts_with("step")).skip(1).collect();
+    assert!(parts.len() > 3 && parts.iter().all(|l| l.contains("+- 15 %")), "{out}");
+    assert!(rest.contains("each time of a collective +- 15 %"), "{out}");
 }
 
 #[test]
@@ -150,9 +175,32 @@ fn pipelines_have_the_stages_of_a_layout() {
         "data=4" => "pipe=2,data=4",
         other => other,
     });
-    let own = json(&staged.collect::<Vec<_>>());
+    let staged: Vec<&str> = staged.collect();
+    let own = json(&staged);
     assert_eq!((&own["seconds"], &own["memory"], &own["mesh"]), (&e["seconds"], &e["memory"], &e["mesh"]));
     assert_eq!(e["pipe"]["projected"], false, "{e}");
+    // So it has a timeline, as a trace and on a page: that of the same layout.
+    let at = folder("estimated-stages");
+    let written = |args: &[&str], name: &str| {
+        let (trace, page) = (at.join(format!("{name}.json")), at.join(format!("{name}.html")));
+        let files = ["--trace", trace.to_str().unwrap(), "--html", page.to_str().unwrap()];
+        let (code, _, err) = run(&[args, &files].concat());
+        assert_eq!(code, 0, "{err}");
+        let page = std::fs::read_to_string(page).unwrap();
+        let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+        let data: Value = serde_json::from_str(data).unwrap();
+        (std::fs::read_to_string(trace).unwrap(), data["layouts"][0]["estimate"].clone())
+    };
+    let (trace, drawn) = written(&[&args[..], &["--pipe", "2", "--chunks", "2"]].concat(), "asked");
+    assert_eq!(drawn["seconds"], e["seconds"]);
+    assert!(drawn["bars"].as_array().unwrap().len() > 100, "{drawn}");
+    assert_eq!((trace, drawn), written(&staged, "own"));
+    let other = at.join("other.toml");
+    std::fs::write(&other, "attention = \"flash3\"\n").unwrap();
+    let foreign = ["--pipe", "2", "--engine", other.to_str().unwrap(), "--trace", "no.json"];
+    let (code, _, err) = run_in(&at, &[&args[..], &foreign].concat());
+    assert!(code == 1 && err.contains("error[E0531]") && err.contains("projected"), "{err}");
+    assert!(!at.join("no.json").exists());
     let (code, _, err) = run(&[&args[..], &["--pipe", "64"]].concat());
     assert!(code == 1 && err.contains("error[E0531]") && err.contains("4 layers"), "{err}");
     let twice =
@@ -258,6 +306,32 @@ fn sizes_of_an_axis_are_rows() {
     let rows: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let devices: Vec<u64> = rows.iter().map(|r| r["devices"].as_u64().unwrap()).collect();
     assert_eq!(devices, [2, 4, 8]);
+    // Each is the whole estimate, as the command gives it for that mesh.
+    let alone: Vec<&str> = GPT.iter().map(|a| if *a == "data=4" { "data=8" } else { a }).collect();
+    let mut row = rows[2].as_object().unwrap().clone();
+    assert_eq!((row.remove("axis"), row.remove("size")), (Some("data".into()), Some(8.into())));
+    let each = |r: &Value| r["examples_per_second"].as_f64().unwrap() / r["devices"].as_f64().unwrap();
+    assert_eq!(row.remove("efficiency").unwrap().as_f64(), Some(each(&rows[2]) / each(&rows[0])));
+    assert_eq!(Value::from(row), json(&alone));
+    let (_, out, _) = run(&[GPT, &["--scale", "data=2..8"]].concat());
+    assert_eq!(out.matches("+- 15 %").count(), 3, "{out}");
+    assert!(out.contains("data sheets, not calibrated"), "{out}");
+    let (code, _, err) = run(&[GPT, &["--scale", "data=2..8", "--failures"]].concat());
+    assert!(code == 1 && err.contains("no table `failures`"), "{err}");
+    let shipped = run(&["machines", "dgx-h100"]).1;
+    let file = folder("failing-sizes").join("failing.toml");
+    std::fs::write(&file, shipped + "\n[failures]\nhours = 50000\nrestart = 600\ncheckpoint = 30\n").unwrap();
+    let mut failing = GPT.to_vec();
+    *failing.last_mut().unwrap() = file.to_str().unwrap();
+    failing.extend(["--scale", "data=2..8", "--failures"]);
+    let (_, out, err) = run(&failing);
+    assert!(out.contains("goodput"), "{out}{err}");
+    let out = run(&[&failing[..], &["--format", "json"]].concat()).1;
+    let shares: Vec<f64> = out
+        .lines()
+        .map(|l| serde_json::from_str::<Value>(l).unwrap()["goodput"]["share"].as_f64().unwrap())
+        .collect();
+    assert!(shares.len() == 3 && shares.is_sorted_by(|a, b| a > b), "{shares:?}");
     let weak = run(&[GPT, &["--scale", "data=2..8", "--weak", "--format", "json"]].concat()).1;
     let weak: Vec<Value> = weak.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     // With as many examples on each device a step of more devices is no faster.
@@ -332,7 +406,18 @@ fn comparisons_and_runs_have_estimates() {
     let compared = json(&["compare", "mlp", "--layout", "dp,tp", "--mesh", "4", "--machine", "dgx-h100"]);
     for variant in compared["variants"].as_array().unwrap() {
         assert!(variant["estimated_ms"].as_f64().unwrap() > 0.0, "{variant}");
+        assert_eq!((&variant["estimate_error"], &variant["estimate_ratio"]), (&0.15.into(), &Value::Null));
     }
+    let both = ["compare", "mlp", "--layout", "dp,tp", "--mesh", "2", "--machine", "cpu"];
+    let steps = ["--measure", "--steps", "3", "--warmup", "1", "--cores", "2"];
+    let compared = json(&[&both[..], &steps].concat());
+    for v in compared["variants"].as_array().unwrap() {
+        let of = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{v}"));
+        let ratio = of(&v["estimated_ms"]) / of(&v["measured"]["median_ms"]);
+        assert_eq!(of(&v["estimate_ratio"]), ratio, "{v}");
+    }
+    let text = run(&both).1;
+    assert!(text.contains("estimated ms") && text.matches("15 %").count() == 2, "{text}");
     let at = folder("estimated-run");
     let args = ["train", "mnist_mlp", "--steps", "40", "--no-eval", "--machine", "cpu", "--run", "runs/r"];
     let (code, _, err) = run_in(&at, &args);
@@ -346,6 +431,9 @@ fn comparisons_and_runs_have_estimates() {
     let seconds = costs["estimate"]["seconds"].as_f64().unwrap();
     assert!((row["estimated_ms"].as_f64().unwrap() - 1e3 * seconds).abs() < 1e-9, "{row}");
     assert!(row["estimate_ratio"].as_f64().unwrap() > 0.0, "{row}");
+    assert_eq!(row["estimate_error"], costs["estimate"]["error"], "{row}");
+    let (_, out, _) = run_in(&at, &["runs", "ls"]);
+    assert!(out.contains("+-") && out.contains("15 %"), "{out}");
 }
 
 #[test]
@@ -436,4 +524,14 @@ fn an_engine_that_was_not_measured_has_a_wider_band() {
         error("mpi"),
         error("threads")
     );
+}
+
+/// What there is to say of a size is said once, and of the mesh that was given only if it is a row.
+#[test]
+fn sizes_have_their_own_warnings() {
+    for mesh in ["data=8", "data=32"] {
+        let asked = ["estimate", "mlp", "--dim", "batch=4", "--layout", "batch -> data", "--mesh", mesh];
+        let (_, _, err) = run(&[&asked[..], &["--machine", "dgx-h100", "--scale", "data=8..16"]].concat());
+        assert_eq!(err.matches("warning[E0312]").count(), 2, "{mesh}: {err}");
+    }
 }

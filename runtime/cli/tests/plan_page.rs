@@ -1,6 +1,6 @@
 //! `explain --html`: what the file has, against what `explain` and `compare` print; and what is refused, with a page or without.
 
-use crate::support::{folder, run, run_in};
+use crate::support::{command, folder, run, run_in, said};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -148,6 +148,56 @@ fn a_page_of_an_estimate_has_its_timeline() {
     assert!(kernels <= found["kernels"].as_u64().unwrap(), "{kernels}");
     let (code, _, err) = run_in(&at, &[&args[..], &["--html", "nowhere/estimate.html"]].concat());
     assert!(code == 1 && err.contains("nowhere"), "{err}");
+}
+
+/// The page of `explain` draws of each layout what `estimate` says of it; without a machine it draws no time.
+#[test]
+fn a_page_of_layouts_has_their_estimates() {
+    let at = folder("estimated_layouts");
+    let stages = ["gpt", "--preset", "tiny", "--mesh", "pipe=2,data=2"];
+    let staged = ["batch -> data; layers -> pipe; microbatches 4", "batch -> data; microbatches 4"];
+    for (model, layouts) in [(&MESH[..], [DP, BOTH]), (&stages[..], staged)] {
+        let [first, second] = layouts;
+        let page =
+            [&["explain"], model, &["--layout", first, "--layout", second, "--html", "plan.html"]].concat();
+        let machine = ["--machine", "dgx-h100"];
+        let (code, _, err) = run_in(&at, &[&page[..], &machine].concat());
+        assert_eq!((code, err.as_str()), (0, ""));
+        for (view, layout) in drawn(&at, "plan.html")["layouts"].as_array().unwrap().iter().zip(layouts) {
+            let alone = answer(&at, &[&["estimate"], model, &["--layout", layout], &machine].concat());
+            let estimate = &view["estimate"];
+            assert_eq!(estimate["seconds"], alone["seconds"], "{layout}");
+            assert_eq!(estimate["memory"][0], alone["memory"]["device_bytes"], "{layout}");
+            // The times of collectives, at the steps that have them.
+            let told: Vec<Value> = alone["collectives"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|c| json!([c["step"], c["seconds"], c["exposed_seconds"]]))
+                .collect();
+            assert_eq!(estimate["collectives"], json!(told), "{layout}");
+            assert!(
+                told.iter().all(|c| view["steps"][c[0].as_u64().unwrap() as usize]["collective"].is_object())
+            );
+            assert!(!estimate["bars"].as_array().unwrap().is_empty());
+            assert_eq!(view["launches"]["device"], "cuda", "the launches are those that are timed");
+        }
+        let (code, _, err) = run_in(&at, &page);
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(
+            drawn(&at, "plan.html")["layouts"].as_array().unwrap().iter().all(|v| v["estimate"].is_null())
+        );
+    }
+    // The machine of the environment counts as one that is named, also for another program; what is no machine is an error.
+    let eval =
+        [&["explain"], &MESH[..], &["--layout", DP, "--program", "eval", "--html", "eval.html"]].concat();
+    let of = |machine: &str| {
+        said(command(&eval).current_dir(&at).env("MESHWRIGHT_MACHINE", machine).output().unwrap())
+    };
+    assert_eq!(of("cpu").0, 0);
+    assert!(drawn(&at, "eval.html")["layouts"][0]["estimate"]["seconds"].as_f64().unwrap() > 0.0);
+    let (code, _, err) = of("dgx-h10");
+    assert!(code == 1 && err.contains("E0515"), "{err}");
 }
 
 #[test]

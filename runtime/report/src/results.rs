@@ -2,7 +2,7 @@
 
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_files::Checked;
-use meshwright_runs::{EpochPoint, RunSummary};
+use meshwright_runs::{EpochPoint, RunEstimate, RunSummary};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -116,9 +116,9 @@ pub struct ResultTable {
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// Seconds of a step as they were estimated before the run.
-fn estimated_seconds(s: &RunSummary) -> Option<f64> {
-    s.costs.as_ref()?.estimate.as_ref().map(|e| e.seconds)
+/// The estimate of a step before the run.
+fn estimate(s: &RunSummary) -> Option<&RunEstimate> {
+    s.costs.as_ref()?.estimate.as_ref()
 }
 
 impl ResultTable {
@@ -162,12 +162,13 @@ impl ResultTable {
         );
         t.add("step_ms_min", Number, of(|s| number(s.step_times.map(|t| t.least * 1e3))));
         t.add("step_ms_median", Number, of(|s| number(s.step_times.map(|t| t.median * 1e3))));
-        if rows.iter().any(|r| r.summary.as_ref().and_then(estimated_seconds).is_some()) {
-            t.add("estimated_ms", Number, of(|s| number(estimated_seconds(s).map(|e| e * 1e3))));
+        if rows.iter().any(|r| r.summary.as_ref().and_then(estimate).is_some()) {
+            t.add("estimated_ms", Number, of(|s| number(estimate(s).map(|e| e.seconds * 1e3))));
+            t.add("estimate_error", Number, of(|s| number(estimate(s).map(|e| e.error))));
             t.add(
                 "estimate_ratio",
                 Number,
-                of(|s| number(estimated_seconds(s).zip(s.step_times).map(|(e, t)| e / t.median))),
+                of(|s| number(estimate(s).zip(s.step_times).map(|(e, t)| e.seconds / t.median))),
             );
         }
         t.add("step_ms_p90", Number, of(|s| number(s.step_times.map(|t| t.p90 * 1e3))));

@@ -83,10 +83,10 @@ pub(crate) struct EstimateArgs {
     #[arg(long, requires = "scale", help_heading = "What if")]
     pub(crate) weak: bool,
     /// Write the estimated timeline of a device in the format of a run's trace, for Perfetto.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["pipe", "scale"], help_heading = "Output")]
+    #[arg(long, value_name = "FILE", conflicts_with = "scale", help_heading = "Output")]
     pub(crate) trace: Option<PathBuf>,
     /// Write a page of the plan: its steps, its memory, and the estimated timeline of a device.
-    #[arg(long, value_name = "FILE.html|DIR/", value_parser = page(), conflicts_with_all = ["pipe", "scale", "against"], help_heading = "Output")]
+    #[arg(long, value_name = "FILE.html|DIR/", value_parser = page(), conflicts_with_all = ["scale", "against"], help_heading = "Output")]
     pub(crate) html: Option<PathBuf>,
     /// What was measured, beside the estimate: a timeline that `--trace` of a run has written, or the folder of a run.
     #[arg(long, value_name = "RUN|TRACE", conflicts_with_all = ["pipe", "scale", "trace", "failures", "slow"], help_heading = "Output")]

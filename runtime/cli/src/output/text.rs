@@ -63,14 +63,23 @@ pub(crate) fn step_time(s: f64) -> String {
 
 /// The band of a time, with its reason: `+- 6 % (calibrated on this machine, 14 plans)`.
 pub(crate) fn band(machine: &Machine, error: f64) -> String {
-    let reason = match &machine.calibration {
+    format!("{} ({})", short_band(error), band_reason(machine))
+}
+
+/// The band of a time: `+- 6 %`.
+pub(crate) fn short_band(error: f64) -> String {
+    format!("+- {:.0} %", 100.0 * error)
+}
+
+/// Where the bands of a machine come from.
+pub(crate) fn band_reason(machine: &Machine) -> String {
+    match &machine.calibration {
         Some(c) => {
             let engine = c.engine.as_ref().map_or(String::new(), |engine| format!(" with {engine}"));
             format!("calibrated on {}{engine}, {}", c.on, counted(u64::from(c.plans), "plan"))
         }
         None => "data sheets, not calibrated".into(),
-    };
-    format!("+- {:.0} % ({reason})", 100.0 * error)
+    }
 }
 
 /// A share: `12.3 %`, with more digits where it is small.

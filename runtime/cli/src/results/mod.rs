@@ -25,7 +25,7 @@ const fn shown(name: &'static str, title: &'static str, lost: Option<u8>) -> Sho
     Shown { name, title, lost }
 }
 
-const SHOWN: [Shown; 26] = [
+const SHOWN: [Shown; 27] = [
     shown("run", "run", None),
     shown("started", "started", Some(13)),
     shown("model", "model", Some(19)),
@@ -38,6 +38,7 @@ const SHOWN: [Shown; 26] = [
     shown("step_ms_median", "step ms", Some(20)),
     shown("step_ms_p90", "p90 ms", Some(3)),
     shown("estimated_ms", "estimated", Some(18)),
+    shown("estimate_error", "+-", Some(15)),
     shown("exposed_ms", "exposed", Some(16)),
     shown("estimated_peak_bytes", "peak", Some(20)),
     shown("fits", "fits", None),
@@ -136,6 +137,7 @@ fn cell(column: &Column, cell: &Cell) -> String {
             format!("{v:.2}")
         }
         Cell::Number(v) if name == "examples_per_second" => thousands(v.round().max(0.0) as u64),
+        Cell::Number(v) if name == "estimate_error" => format!("{:.0} %", 100.0 * v),
         Cell::Number(v) if name == "loss_difference" => format!("{v:+.1e}"),
         Cell::Number(v) if ["train_", "test_", "validation_"].iter().any(|p| name.starts_with(p)) => {
             short_number(*v)

@@ -15,11 +15,10 @@
     heldAtPeak: true,
     launchesByBytes: false,
     allLaunches: false,
-    rates: { flops: 100e12, memory: 1e12, link: 50e9, latency: 10e-6 },
     layout: () => data.layouts[state.at],
     // What the layout that is shown is compared with: the first, or of the first the second.
     other: () => data.layouts[state.at === 0 ? 1 : 0],
-    ran: () => (state.layout().estimate ? planCharts.estimated(state.layout()) : planCharts.simulate(state.layout(), state.rates)),
+    ran: () => planCharts.estimated(state.layout()),
   };
 
   const flops = (count) => {
@@ -398,6 +397,8 @@
     out.push(...fact("bytes", `${exactly(own)} on each device${bucket}${step.times > 1 ? `, ${number(step.times)} times` : ""}`));
     out.push(...fact("on the wire", `at least ${bytes(Math.round(c.factor * all))} to or from each device`));
     if (c.monoid) out.push(...fact("reduces by", c.monoid));
+    const timed = layout.estimate?.collectives.find(([step]) => step === at);
+    if (timed) out.push(...fact("estimated", `${time(timed[1])} in a step, of which compute waits for ${time(timed[2])}`));
     const overlap = `starts at step ${at}, waited for at step ${c.wait}, ${count(between, "step")} of compute in between`;
     out.push(...fact("overlap", c.wait === at ? "none: waited for where it starts" : overlap));
     if (changes[state.part]) out.push(...fact("differs", element("strong", {}, changeText(changes[state.part]))));
@@ -414,7 +415,6 @@
     if (step.collective) out.push(...collectiveFacts(layout, step, at));
     if (step.started !== undefined) out.push(...fact("waits for", `the ${dashed(layout.steps[step.started].op)} that step ${step.started} started`));
     if (step.flops) out.push(...fact("computes", `${flops(step.flops)}${step.times > 1 ? `, ${number(step.times)} times` : ""}`));
-    if (step.traffic) out.push(...fact("memory traffic", bytes(step.traffic)));
     if (step.lag) out.push(...fact("lag", `${count(step.lag, "turn")} of the loop behind what runs ahead`));
     return out;
   };
@@ -486,38 +486,23 @@
       ...(rest > 0 ? [element("p", { class: "about" }, `and ${count(rest, "smaller value")} of ${bytes(others)}`)] : []));
   };
 
-  const rateFields = (parent, changed) => {
-    const fields = [["flops", "compute", 1e12, "TFLOP/s"], ["memory", "memory", 1e9, "GB/s"], ["link", "link", 1e9, "GB/s"],
-      ["latency", "latency", 1e-6, "µs"]];
-    const field = ([key, title, factor, unit]) => {
-      const now = String(Number((state.rates[key] / factor).toPrecision(6)));
-      const input = element("input", { type: "number", min: "0", step: "any", id: `rate-${key}`, value: now });
-      input.addEventListener("change", () => {
-        const given = Number(input.value) * factor;
-        // Nothing computes at no rate; what is wrong stands red, and the rate as it was.
-        const right = input.value !== "" && (given > 0 || (key === "latency" && given === 0));
-        input.setAttribute("aria-invalid", String(!right));
-        if (!right) return;
-        state.rates[key] = given;
-        changed();
-      });
-      return element("label", {}, `${title} `, input, ` ${unit}`);
-    };
-    parent.append(element("div", { class: "filter rates" }, ...fields.map(field)));
+  const ranText = () => {
+    const { estimate: e, pipeline } = state.layout();
+    const left = e.left_out ? ` Drawn is how it begins: ${count(e.left_out, "kernel or collective", "kernels and collectives")} more follow.` : "";
+    const stage = pipeline ? " Drawn is a device of the first stage." : "";
+    return `Nothing here is measured. On ${e.machine} a step takes ${time(e.seconds)} ${e.band}: compute waits for collectives for ${time(e.waited)} of it. `
+      + `A device needs ${bytes(e.memory[0])} of its ${bytes(e.memory[1])}.${stage}${left}`;
   };
 
-  const ranText = () => {
-    const { sums, whole } = state.ran();
-    const e = state.layout().estimate;
-    if (e) {
-      const left = e.left_out ? ` Drawn is how it begins: ${count(e.left_out, "kernel or collective", "kernels and collectives")} more follow.` : "";
-      return `Nothing here is measured. On ${e.machine} a step takes ${time(whole)} ${e.band}: compute waits for collectives for ${time(sums.waited)} of it. `
-        + `A device needs ${bytes(e.memory[0])} of its ${bytes(e.memory[1])}.${left}`;
-    }
-    const { flops: f, memory, link, latency } = state.rates;
-    return `Nothing here is measured. Drawn at ${flops(f)}/s, ${number(memory / 1e9)} GB/s of memory, ${number(link / 1e9)} GB/s between devices `
-      + `and ${time(latency)} to start a collective, a step takes about ${time(whole)}: `
-      + `${time(sums.compute)} of compute, ${time(sums.collectives)} of collectives, of which compute waits for ${time(sums.waited)}.`;
+  /** What there is of times where no machine was named: how to name one. */
+  const howToEstimate = () => {
+    const quoted = (text) => (/^[\w./]+$/.test(text) ? text : `'${text}'`);
+    const layouts = data.layouts.filter((l) => l.devices > 1).map((l) => ` --layout ${quoted(l.name)}`).join("");
+    const mesh = state.layout().mesh.map(([name, size]) => `${name}=${size}`).join(",");
+    const command = `meshwright explain MODEL${layouts}${mesh && ` --mesh ${mesh}`} --machine dgx-h100 --html plan.html`;
+    return element("p", { class: "about" }, "Times are of a machine, and none was named. With ", element("code", {}, "--machine"),
+      " the page has the estimated timeline of a device, and the time of each collective: ", element("code", {}, command), ". ",
+      element("code", {}, "meshwright machines"), " lists those that ship.");
   };
 
   /** A click selects the step that is there. The instance that is drawn again and again is one. */
@@ -644,25 +629,28 @@
     if (launched) launched.append(launches);
     const times = section("Timeline", undefined);
     const about = element("p", { class: "about", role: "status" });
-    times.append(about);
-    const lanes = {};
-    if (!data.layouts.some((l) => l.estimate)) rateFields(times, () => { lanes.chart.draw(); about.textContent = ranText(); });
-    lanes.chart = page.chart(times, {
-      id: "timeline", title: "Compute and collectives, estimated", height: 230, option: planCharts.timeline(state),
-      says: () => `${says()}\n${ranText()}`,
-    });
+    // A machine is that of all layouts.
+    const lanes = [];
+    if (data.layouts.every((l) => l.estimate)) {
+      times.append(about);
+      lanes.push(page.chart(times, {
+        id: "timeline", title: "Compute and collectives, estimated", height: 230, option: planCharts.timeline(state), says: () => `${says()}\n${ranText()}`,
+      }));
+    } else {
+      times.append(howToEstimate());
+    }
     clicks(curve, stepOfMemory);
-    clicks(lanes.chart, stepOfTime);
-    view.marks = () => { for (const chart of [curve, lanes.chart]) chart.instance.setOption(planCharts.marksOf(chart.option())); };
+    lanes.forEach((chart) => clicks(chart, stepOfTime));
+    view.marks = () => { for (const chart of [curve, ...lanes]) chart.instance.setOption(planCharts.marksOf(chart.option())); };
     view.held = () => heldTable(held);
     view.launches = () => { if (launched) launchTable(launches); };
     view.all = (before, step) => {
       summary(sums);
       differs?.();
       stepList(listed);
-      about.textContent = ranText();
+      if (lanes.length) about.textContent = ranText();
       // They are drawn when they are made.
-      if (before) { curve.draw(); lanes.chart.draw(); }
+      if (before) [curve, ...lanes].forEach((chart) => chart.draw());
       const first = alike(before ?? state.layout(), step);
       if (first) selectStep(first.at);
       view.held();

@@ -1,5 +1,5 @@
 "use strict";
-// Memory over the steps, and a timeline that is estimated.
+// Memory over the steps, and the estimated timeline of a device.
 const planCharts = (() => {
   const { bytes, number, ink } = page;
   // Beside the colors of phases, those of collectives: the same in the list of steps.
@@ -108,60 +108,10 @@ const planCharts = (() => {
     };
   };
 
-  /** Seconds that a step takes at the rates that are given: an estimate. */
-  const seconds = (step, rates) => {
-    const c = step.collective;
-    if (c) return rates.latency + (c.factor * c.bytes.reduce((a, b) => a + b, 0)) / rates.link;
-    return Math.max((step.flops ?? 0) / rates.flops, (step.traffic ?? 0) / rates.memory);
-  };
-
-  /** Runs the plan on two lanes. A loop is run once; the sums count all of its iterations. */
-  const simulate = (layout, rates) => {
-    const begins = new Map(layout.loops.map((l) => [l.begin, l]));
-    const ends = new Set(layout.loops.map((l) => l.end));
-    const [bars, spans, done, open] = [[], [], new Map(), []];
-    const sums = { compute: 0, collectives: 0, waited: 0, more: 0 };
-    let [clock, wire] = [0, 0];
-    const waits = (until, times) => {
-      sums.waited += Math.max(0, until - clock) * times;
-      clock = Math.max(clock, until);
-    };
-    const endLoop = () => {
-      const l = open.pop();
-      spans.push({ loop: l.loop, start: l.start, end: clock, depth: open.length });
-      const rest = (l.loop.iterations - 1) * (clock - l.start + l.more);
-      const around = open.at(-1) ?? sums;
-      around.more += l.more + rest;
-    };
-    layout.steps.forEach((step, at) => {
-      if (begins.has(at)) return open.push({ loop: begins.get(at), start: clock, more: 0 });
-      if (ends.has(at)) return endLoop();
-      if (step.started !== undefined) return waits(done.get(step.started) ?? clock, step.times);
-      const long = seconds(step, rates);
-      if (!step.collective) {
-        if (long > 0) bars.push({ at, lane: 0, start: clock, end: clock + long });
-        sums.compute += long * step.times;
-        clock += long;
-        return undefined;
-      }
-      const start = Math.max(clock, wire);
-      wire = start + long;
-      bars.push({ at, lane: 1, start, end: wire });
-      sums.collectives += long * step.times;
-      done.set(at, wire);
-      if (step.collective.wait === at) waits(wire, step.times);
-      return undefined;
-    });
-    const drawn = Math.max(clock, wire);
-    return { bars, spans, sums, drawn, whole: drawn + sums.more };
-  };
-
-  /** What the machine file gives: no loop is left out, and nothing is computed here. */
+  /** The timeline of the estimate: bars, and the end of what is drawn. */
   const estimated = ({ estimate: e }) => {
     const bars = e.bars.map(([at, lane, start, end]) => ({ at, lane, start, end }));
-    const sum = (lane) => bars.filter((b) => b.lane === lane).reduce((all, b) => all + b.end - b.start, 0);
-    const drawn = e.left_out ? bars.reduce((last, b) => Math.max(last, b.end), 0) : e.seconds;
-    return { bars, spans: [], sums: { compute: sum(0), collectives: sum(1), waited: e.waited }, drawn, whole: e.seconds };
+    return { bars, drawn: e.left_out ? bars.reduce((last, b) => Math.max(last, b.end), 0) : e.seconds };
   };
 
   const rectangle = (params, api, lane, look) => {
@@ -183,31 +133,12 @@ const planCharts = (() => {
     return [...groups.values()];
   };
 
-  /** Loops below those that they are in: each depth has a row of the lane, so that no label lies on another. */
-  const loopBars = (ran, factor) => {
-    const rows = 1 + Math.max(...ran.spans.map((s) => s.depth));
-    return {
-      type: "custom", name: "loops", tooltip: { show: false }, silent: true, encode: { x: [0, 1], y: 2 },
-      data: ran.spans.map((s) => [s.start * factor, s.end * factor, 2, `${s.loop.dim} × ${s.loop.iterations}`, s.depth]),
-      renderItem: (params, api) => {
-        const box = rectangle(params, api, 2, { fill: "transparent", stroke: ink("faint"), lineWidth: 1 });
-        if (!box) return undefined;
-        const height = box.shape.height / rows;
-        box.shape = { ...box.shape, y: box.shape.y + api.value(4) * height, height: height - (rows > 1 ? 2 : 0) };
-        const text = { text: api.value(3), width: box.shape.width - 8, overflow: "truncate", fill: ink("ink"),
-          font: `${Math.min(12, Math.max(8, Math.floor(height) - 3))}px system-ui, sans-serif`,
-          x: box.shape.x + 4, y: box.shape.y + box.shape.height / 2, verticalAlign: "middle" };
-        return { type: "group", children: [box, ...(box.shape.width > 48 ? [{ type: "text", style: text }] : [])] };
-      },
-    };
-  };
-
   const told = (layout, bar) => {
     const step = layout.steps[bar.at];
     const c = step.collective;
     const work = c
       ? `${bytes(c.bytes.reduce((a, b) => a + b, 0))} over ${c.axes.map((a) => layout.mesh[a][0]).join(", ")}`
-      : `${number(step.flops ?? 0)} FLOP, ${bytes(step.traffic ?? 0)} of memory traffic`;
+      : step.flops ? `${number(step.flops)} FLOP` : "";
     const times = step.times > 1 ? `${number(step.times)} times in a step` : "";
     const ends = c && c.wait !== bar.at ? `starts at step ${bar.at}, waited for at step ${c.wait}` : "";
     const lag = step.lag ? `${step.lag} turn${step.lag === 1 ? "" : "s"} of the loop behind what runs ahead` : "";
@@ -231,12 +162,12 @@ const planCharts = (() => {
     return {
       grid: { left: 86, right: 24, top: 12, bottom: 48 },
       tooltip: { trigger: "item" },
-      xAxis: { type: "value", min: 0, max: ran.drawn * factor, name: `estimated time in ${unit}${layout.estimate ? "" : ", each loop once"}`,
+      xAxis: { type: "value", min: 0, max: ran.drawn * factor, name: `estimated time in ${unit}`,
         axisLabel: { showMaxLabel: false, color: ink("faint") } },
-      yAxis: { type: "category", data: ["compute", "collectives", ...(ran.spans.length ? ["loops"] : [])], inverse: true, splitLine: { show: false } },
-      series: [...series, ...(ran.spans.length ? [loopBars(ran, factor)] : []), mark],
+      yAxis: { type: "category", data: ["compute", "collectives"], inverse: true, splitLine: { show: false } },
+      series: [...series, mark],
     };
   };
 
-  return { memory, timeline, marksOf, simulate, estimated, curve, heldAt, time, dashed, paths, COLLECTIVES, KINDS };
+  return { memory, timeline, marksOf, estimated, curve, heldAt, time, dashed, paths, COLLECTIVES, KINDS };
 })();

@@ -1,5 +1,5 @@
-//! A Plan as the data of a page: its steps in order, where on the mesh each value is, what a device holds at each step, and what there
-//! is to estimate times from. What the page shows of bytes is the Plan's own; nothing is counted in the browser that Rust knows.
+//! A Plan as the data of a page: its steps in order, where on the mesh each value is, what a device holds at each step, and, where a machine
+//! was named, when what runs on it. What the page shows of bytes and times is the Plan's and its estimate's own.
 //!
 //! A page is of one program under one or several layouts. Each has a [`LayoutView`]; what differs between them is given to
 //! [`data`] by whoever compares layouts elsewhere too.
@@ -100,6 +100,8 @@ pub struct EstimatedStep {
     pub waited: f64,
     /// Bytes that a device needs, with what it reserves; and those that it has.
     pub memory: (u64, u64),
+    /// Collectives: the step of the Plan, seconds of all times together, and those of them that kernels wait for.
+    pub collectives: Vec<(usize, f64, f64)>,
     /// Kernels and collectives: the step of the Plan, 1 if it communicates, its start and its end.
     pub bars: Vec<(usize, u8, f64, f64)>,
     /// Number of those that are not drawn.

@@ -1,4 +1,4 @@
-//! The steps of a Plan, each with what it reads and writes, what a collective moves and why, and what its time may be estimated from.
+//! The steps of a Plan, each with what it reads and writes, what it computes, and what a collective moves and why.
 
 use super::placed::PlacedTypes;
 use super::pools::{LinePool, RulePool, TextPool};
@@ -19,9 +19,6 @@ pub(super) struct StepView {
     /// Operations of the device with the largest shards.
     #[serde(skip_serializing_if = "is_none")]
     flops: u64,
-    /// Bytes that it reads and writes in memory.
-    #[serde(skip_serializing_if = "is_none")]
-    traffic: u64,
     /// Each as a buffer and a type.
     reads: Vec<(u32, usize)>,
     writes: Vec<(u32, usize)>,
@@ -126,7 +123,6 @@ pub(super) fn all(
             times,
             lag: step.lag,
             flops: step.flops(plan),
-            traffic: traffic(plan, step),
             reads,
             writes,
             of: origin.collect(),
@@ -153,28 +149,4 @@ fn collective(plan: &Plan, at: usize) -> Option<CollectiveView> {
         factor: c.kind().bus_factor().of(devices),
         wait: plan.end_of(at),
     })
-}
-
-/// Bytes that a computing step reads and writes in memory: all of its operands and results, except those of which it
-/// touches a part alone.
-fn traffic(plan: &Plan, step: &Step) -> u64 {
-    let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as u64;
-    let sum = |all: &[Operand]| all.iter().map(bytes).sum::<u64>();
-    match &step.prim {
-        Prim::Collective(_)
-        | Prim::Wait
-        | Prim::Repeat { .. }
-        | Prim::EndRepeat
-        | Prim::Receive { .. }
-        | Prim::Send { .. } => 0,
-        // A view.
-        Prim::IterationSlice { .. } => 0,
-        Prim::Blank { zero } => u64::from(*zero) * sum(&step.writes),
-        Prim::IterationUpdate { .. } | Prim::DynamicUpdateSlice { .. } => {
-            step.reads.get(1).map_or(0, |o| 2 * bytes(o))
-        }
-        // Of the table, the rows that are looked up.
-        Prim::Lookup { .. } => 2 * sum(&step.writes) + sum(step.reads.get(1..).unwrap_or(&[])),
-        _ => sum(&step.reads) + sum(&step.writes),
-    }
 }

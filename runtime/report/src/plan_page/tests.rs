@@ -228,7 +228,7 @@ fn a_model_of_many_devices_is_a_small_page() {
 }
 
 #[test]
-fn times_are_estimated_from_the_work_of_the_plan() {
+fn steps_have_the_operations_of_the_plan() {
     for Case { compiled, json, .. } in cases() {
         let steps = json["steps"].as_array().unwrap();
         let of = |s: &Value, field: &str| s.get(field).map_or(0, |v| v.as_u64().unwrap());
@@ -237,16 +237,10 @@ fn times_are_estimated_from_the_work_of_the_plan() {
         let part = flops as f64 / compiled.plan.summary.flops as f64;
         let most = if compiled.plan.model == "unet" { 1.25 } else { 1.0 };
         assert!(part > 0.9 && part <= most, "{}: {part}", compiled.plan.model);
-        // Communication is not traffic of compute, and what computes reads or writes something.
-        for (s, step) in steps.iter().zip(&compiled.plan.steps) {
-            assert!(step.computes() || of(s, "traffic") == 0);
-            assert!(of(s, "flops") == 0 || of(s, "traffic") > 0);
-        }
     }
     // Images of 28 x 28 pixels times a matrix, of which each device has a half.
     let mlp = case("mnist_mlp", None, "r=2,c=2", "batch -> r; hidden1 -> c");
     let steps = mlp.json["steps"].as_array().unwrap();
     let contract = steps.iter().find(|s| s["op"] == "contract").unwrap();
-    assert_eq!(contract["traffic"], 4 * (50 * 784 + 784 * 512 + 50 * 512));
     assert_eq!(contract["flops"], 2 * 50 * 784 * 512);
 }

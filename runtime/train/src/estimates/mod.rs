@@ -8,7 +8,7 @@ pub mod staged;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::trace;
-use meshwright_core::{model_flops_wide, training_step};
+use meshwright_core::{StepGraph, model_flops_wide, training_step};
 use meshwright_cost::engine::{EngineFacts, EngineKind};
 use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate, timeline};
 use meshwright_cost::machine::Machine;
@@ -59,6 +59,18 @@ pub fn estimated(
 ) -> Result<Estimate, Failure> {
     let (plan, flops) = compiled(project, sources)?;
     estimate(&plan, &question(project, options, flops)).map_err(unusable)
+}
+
+/// Estimates a program of a project that is compiled already.
+///
+/// # Errors
+/// Where the machine cannot run it.
+pub fn estimated_plan(
+    project: &Project,
+    (step, plan): (&StepGraph, &Plan),
+    options: &EstimateOptions,
+) -> Result<Estimate, Failure> {
+    estimate(plan, &question(project, options, model_flops_wide(step))).map_err(unusable)
 }
 
 /// All that runs on a device in an estimated step of a project, by its Plan.

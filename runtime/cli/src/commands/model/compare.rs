@@ -47,7 +47,7 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console) -> Result<(), Stop>
         for (variant, project) in found.variants.iter_mut().zip(&found.projects) {
             let asked = EstimateOptions::of(machine.clone());
             let estimate = estimated(project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
-            variant.estimated_ms = Some(estimate.seconds * 1e3);
+            variant.add_estimate(estimate.seconds, estimate.error);
         }
     }
     report(args, &found.variants, console)?;

@@ -1,21 +1,24 @@
 //! `estimate`: the time of a step on a machine that need not be here.
 
-use crate::args::{EstimateArgs, MachineArgs, ScheduleName};
+pub(crate) use super::named_machine::{of_machine, of_machine_if_named};
+use super::one_estimate::{fields, goodput, with_stages};
+use super::scale;
+use crate::args::{EstimateArgs, ScheduleName};
 use crate::commands::project;
 use crate::output::console::Console;
-use crate::output::json::object;
 use crate::output::table::{Align, Table};
 pub(crate) use crate::output::text::band;
-use crate::output::text::{bytes, counted, dashed, percent, short_number, step_time as seconds, thousands};
+use crate::output::text::{
+    bytes, counted, dashed, percent, short_band, short_number, step_time as seconds, thousands,
+};
 use crate::stop::Stop;
 use meshwright_cost::engine::{EngineFacts, EngineKind};
-use meshwright_cost::estimate::{Breakdown, Estimate, Fits, Goodput};
+use meshwright_cost::estimate::{Breakdown, Estimate, Fits, Goodput, family_error};
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_plan::actions::PipelineSchedule;
-use meshwright_train::estimates::staged::staged;
-use meshwright_train::estimates::{EstimateOptions, estimated, facts, machine, write_timeline};
+use meshwright_train::estimates::{EstimateOptions, estimated, facts, write_timeline};
 use meshwright_train::{Failure, Project};
 
 /// Most rows of collectives in a text.
@@ -25,9 +28,6 @@ const MOST_COLLECTIVES: usize = 12;
 pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop> {
     let (name, machine) = of_machine(&args.machine, console)?;
     let engine = engine(args, &machine, console)?;
-    let mut options = args.project.options();
-    options.whole_losses = matches!(engine, EngineKind::Foreign(_));
-    let (project, sources) = project::load(&options, console)?;
     let pipe = args.pipe.map(|stages| Pipe {
         stages: stages as usize,
         schedule: schedule(args.schedule),
@@ -41,10 +41,20 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         ));
     }
     let asked = EstimateOptions { machine, engine, pipe, slowest };
-    if let Some(scale) = &args.scale {
-        return scaled(args, scale, &project, &asked, console);
+    let mut options = args.project.options();
+    options.whole_losses = matches!(asked.engine, EngineKind::Foreign(_));
+    if let Some(sizes) = &args.scale {
+        return scale::run(args, (sizes, &options), (&name, &asked), console);
     }
+    let (project, sources) = project::load(&options, console)?;
     let (project, sources, asked) = with_stages(project, sources, asked, console);
+    if asked.pipe.is_some() && (args.trace.is_some() || args.html.is_some()) {
+        let wrong = Diagnostic::error(codes::E0531, "a pipeline that is projected has no timeline to write");
+        let help = wrong.help(
+            "leave `--trace` and `--html` out, or ask for stages with which the layout can be compiled",
+        );
+        return Err(console.failed(Failure::Diagnostics(vec![help]), &sources));
+    }
     if let Some(of) = &args.against {
         return super::against::run(&project, &sources, (&name, &asked), of, console);
     }
@@ -56,133 +66,12 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         let name = args.project.layouts().first().map_or("no layout", String::as_str);
         super::plan_page::estimated(name, (&project, &sources), &asked, &estimate, file, console)?;
     }
-    let goodput = match args.failures {
-        true => Some(goodput(&asked.machine, &estimate, console)?),
-        false => None,
-    };
+    let goodput = goodput(args, &asked.machine, &estimate, console)?;
     if console.json() {
-        let layout = args.project.layouts().first().map(String::as_str);
-        return json(&project, &name, &asked, &estimate, goodput, layout, console);
+        let of = (&project, args.project.layouts().first().map(String::as_str));
+        return console.out_json(&fields(of, (&name, &asked), &estimate, goodput)?);
     }
     console.out(&text(&project, &asked, &estimate, goodput))
-}
-
-/// A project with the stages that are asked for, where its layout can be compiled with them; else the pipeline is projected.
-fn with_stages(
-    project: Project,
-    mut sources: Sources,
-    asked: EstimateOptions,
-    console: &mut Console,
-) -> (Project, Sources, EstimateOptions) {
-    let foreign = matches!(asked.engine, EngineKind::Foreign(_));
-    let Some(pipe) = asked.pipe.as_ref().filter(|p| p.stages > 1 && !foreign) else {
-        return (project, sources, asked);
-    };
-    // A layout with stages, and more stages than layers, have errors of their own.
-    let layers = project.program.layers().filter(|(_, n)| pipe.divided(*n).is_ok());
-    if layers.is_none() || project.layout.pipeline.is_some() {
-        return (project, sources, asked);
-    }
-    match staged(&project, &mut sources, pipe) {
-        Ok(staged) => (staged, sources, EstimateOptions { pipe: None, ..asked }),
-        Err(why) => {
-            let why = why.map_or(String::new(), |d| format!(" ({}: {})", d.code.id, d.message));
-            console.note(&format!(
-                "the layout cannot be compiled with these stages{why}: time and memory are projected from its Plan without them"
-            ));
-            (project, sources, asked)
-        }
-    }
-}
-
-/// The machine that was named, if one was.
-pub(crate) fn of_machine_if_named(
-    args: &MachineArgs,
-    console: &mut Console,
-) -> Result<Option<Machine>, Stop> {
-    match args.name() {
-        Some(_) => of_machine(args, console).map(|(_, machine)| Some(machine)),
-        None if !args.with.is_empty() => Err(Stop::Usage("`--with` goes with `--machine`".into())),
-        None => Ok(None),
-    }
-}
-
-/// The machine that was asked for, with its name.
-pub(crate) fn of_machine(args: &MachineArgs, console: &mut Console) -> Result<(String, Machine), Stop> {
-    let Some(name) = args.name() else {
-        return Err(Stop::Usage(
-            "give `--machine NAME|FILE`, or set MESHWRIGHT_MACHINE; `meshwright machines` lists those that ship".into(),
-        ));
-    };
-    match machine(&name, &args.with) {
-        Ok(machine) => Ok((name, machine)),
-        Err(found) => Err(console.failed(Failure::Diagnostics(vec![*found]), &Sources::new())),
-    }
-}
-
-/// A row for each size of an axis.
-fn scaled(
-    args: &EstimateArgs,
-    scale: &str,
-    project: &Project,
-    asked: &EstimateOptions,
-    console: &mut Console,
-) -> Result<(), Stop> {
-    let usage =
-        || Stop::Usage("`--scale` takes an axis of the mesh with two sizes, such as data=8..1024".into());
-    let (axis, sizes) = scale.split_once('=').ok_or_else(usage)?;
-    let (from, to) = sizes.split_once("..").ok_or_else(usage)?;
-    let (from, to): (usize, usize) = from.parse().ok().zip(to.parse().ok()).ok_or_else(usage)?;
-    let mesh = &project.layout.mesh;
-    let Some(own) = mesh.find(axis).filter(|_| from > 0 && from <= to) else { return Err(usage()) };
-    let base = mesh.size(own);
-    let [left, right] = [Align::Left, Align::Right];
-    let mut table = Table::new(&[left, right, right, right, right, right, left]);
-    table.titles([axis, "devices", "step", "examples/s", "of linear", "MFU", "memory"]);
-    let mut first: Option<f64> = None;
-    for size in std::iter::successors(Some(from), |n| n.checked_mul(2)).take_while(|n| *n <= to) {
-        let axes =
-            mesh.axes.iter().map(|a| format!("{}={}", a.name, if a.name == axis { size } else { a.size }));
-        let mut options = args.project.options();
-        options.mesh = Some(axes.collect::<Vec<_>>().join(","));
-        options.whole_losses = matches!(asked.engine, EngineKind::Foreign(_));
-        if let (true, Some((_, name))) = (args.weak, project.example_dim()) {
-            options.dims.retain(|(n, _)| n != name);
-            options.dims.push((name.to_string(), (project.batch() * size).div_ceil(base)));
-        }
-        let (project, sources) = project::load(&options, console)?;
-        let (project, sources, asked) = with_stages(project, sources, asked.clone(), console);
-        let e = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
-        let each = e.examples_per_second / e.devices as f64;
-        let linear = each / *first.get_or_insert(each);
-        if console.json() {
-            console.out_json(&object([
-                (axis, size.into()),
-                ("devices", e.devices.into()),
-                ("seconds", e.seconds.into()),
-                ("error", e.error.into()),
-                ("examples_per_second", e.examples_per_second.into()),
-                ("efficiency", linear.into()),
-                ("mfu", e.mfu.into()),
-                ("fits", serde_json::json!(e.memory.fits)),
-            ]))?;
-            continue;
-        }
-        table.row([
-            size.to_string(),
-            thousands(e.devices as u64),
-            seconds(e.seconds),
-            short_number((e.examples_per_second * 10.0).round() / 10.0),
-            percent(linear),
-            e.mfu.map_or("-".into(), percent),
-            format!(
-                "{} ({})",
-                bytes(e.memory.device_bytes),
-                if matches!(e.memory.fits, Fits::No { .. }) { "does not fit" } else { "fits" }
-            ),
-        ]);
-    }
-    if console.json() { Ok(()) } else { console.out(&table.render()) }
 }
 
 fn engine(args: &EstimateArgs, machine: &Machine, console: &mut Console) -> Result<EngineKind, Stop> {
@@ -206,31 +95,24 @@ fn schedule(name: ScheduleName) -> PipelineSchedule {
     }
 }
 
-fn goodput(machine: &Machine, estimate: &Estimate, console: &mut Console) -> Result<Goodput, Stop> {
-    let found = Goodput::of(machine, estimate.devices);
-    found.ok_or_else(|| {
-        let wrong = Diagnostic::error(codes::E0531, format!("the file of {} has no table `failures`", machine.name));
-        let help = wrong
-            .help("add one to the file: [failures] with `hours` of a device between failures, `restart` and `checkpoint` in seconds");
-        console.failed(Failure::Diagnostics(vec![help]), &Sources::new())
-    })
-}
-
-fn parts(b: &Breakdown) -> Vec<(String, f64)> {
+/// What a step is spent on, in words, each with the family whose error it has.
+fn parts(b: &Breakdown) -> Vec<(String, f64, &'static str)> {
     let mut rows = vec![
-        ("matrix products".to_string(), b.matmul),
-        ("attention".to_string(), b.attention),
-        ("memory-bound kernels".to_string(), b.memory_bound),
-        ("optimizer".to_string(), b.update),
-        ("launches".to_string(), b.launch),
+        ("matrix products".to_string(), b.matmul, "matmul"),
+        ("attention".to_string(), b.attention, "attention"),
+        ("memory-bound kernels".to_string(), b.memory_bound, "memory_bound"),
+        ("optimizer".to_string(), b.update, "memory_bound"),
+        ("launches".to_string(), b.launch, "launch"),
     ];
-    rows.extend(b.exposed.iter().map(|(axes, s)| (format!("waiting for collectives over {axes}"), *s)));
+    let waits =
+        |(axes, s): (&String, &f64)| (format!("waiting for collectives over {axes}"), *s, "collective");
+    rows.extend(b.exposed.iter().map(waits));
     rows.extend([
-        ("contention with collectives".to_string(), b.contention),
-        ("pipeline bubble".to_string(), b.bubble),
-        ("waiting for the slowest device".to_string(), b.straggler),
+        ("contention with collectives".to_string(), b.contention, "collective"),
+        ("pipeline bubble".to_string(), b.bubble, "bubble"),
+        ("waiting for the slowest device".to_string(), b.straggler, "bubble"),
     ]);
-    rows.retain(|(_, s)| *s > 0.0);
+    rows.retain(|(_, s, _)| *s > 0.0);
     rows
 }
 
@@ -244,9 +126,10 @@ fn text(project: &Project, asked: &EstimateOptions, e: &Estimate, goodput: Optio
         asked.engine.name()
     );
     out += &format!("step   {} {}\n", seconds(e.seconds), band(machine, e.error));
-    let mut table = Table::new(&[Align::Left, Align::Right, Align::Right]);
-    for (what, s) in parts(&e.breakdown) {
-        table.row([what, seconds(s), percent(s / e.seconds)]);
+    let of_family = |family: &str| short_band(family_error(machine, &asked.engine, family));
+    let mut table = Table::new(&[Align::Left, Align::Right, Align::Right, Align::Right]);
+    for (what, s, family) in parts(&e.breakdown) {
+        table.row([what, seconds(s), of_family(family), percent(s / e.seconds)]);
     }
     out += &table.render();
     if let Some(p) = &e.pipe {
@@ -299,7 +182,7 @@ fn text(project: &Project, asked: &EstimateOptions, e: &Estimate, goodput: Optio
             crate::output::text::duration(g.between)
         );
     }
-    out + &collectives(e)
+    out + &collectives(e, &of_family("collective"))
 }
 
 /// Operations of a model, of which a step on many devices has more than 64 bits count.
@@ -310,7 +193,8 @@ fn operations(flops: f64) -> String {
     }
 }
 
-fn collectives(e: &Estimate) -> String {
+/// Collectives, the times of all with the same band.
+fn collectives(e: &Estimate, band: &str) -> String {
     if e.collectives.is_empty() {
         return String::new();
     }
@@ -335,30 +219,5 @@ fn collectives(e: &Estimate) -> String {
     let more = rows.len().saturating_sub(MOST_COLLECTIVES);
     let rest =
         if more > 0 { format!("  and {more} shorter; --format json has all\n") } else { String::new() };
-    format!("\n{}{rest}", table.render())
-}
-
-fn json(
-    project: &Project,
-    machine: &str,
-    asked: &EstimateOptions,
-    e: &Estimate,
-    goodput: Option<Goodput>,
-    layout: Option<&str>,
-    console: &mut Console,
-) -> Result<(), Stop> {
-    let of = serde_json::to_value(e).map_err(|e| Stop::Internal(Some(e.to_string())))?;
-    let calibrated = asked.machine.calibration.is_some();
-    let about = serde_json::json!({ "name": machine, "calibrated": calibrated, "error": e.error });
-    let head = [
-        ("version", 1.into()),
-        ("model", project.program.model.clone().into()),
-        ("layout", layout.unwrap_or_default().into()),
-        ("mesh", project.layout.mesh.option().into()),
-        ("machine", about),
-        ("engine", asked.engine.name().into()),
-    ];
-    let fields = of.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), v.clone()));
-    let goodput = goodput.map(|g| ("goodput", serde_json::json!(g)));
-    console.out_json(&object(head.into_iter().chain(fields).chain(goodput)))
+    format!("\neach time of a collective {band}\n{}{rest}", table.render())
 }

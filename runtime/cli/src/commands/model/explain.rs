@@ -145,7 +145,7 @@ fn add_estimate(
         machine: asked.machine.name,
         seconds: found.seconds,
         error: found.error,
-        exposed_seconds: found.breakdown.exposed.values().sum(),
+        exposed_seconds: found.breakdown.exposed_seconds(),
     });
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `explain --html`: the plan as a page, of a program under one layout or under several.
 
+use super::named_machine::of_machine_if_named;
 use super::passes;
 use crate::args::{DeviceChoice, ExplainArgs, PassArgs};
 use crate::commands::project;
@@ -13,10 +14,12 @@ use crate::stop::Stop;
 use meshwright_core::Compiled;
 use meshwright_core::explain::explain;
 use meshwright_core::layout::Layout;
+use meshwright_cost::engine::EngineKind;
 use meshwright_cost::estimate::Estimate;
 use meshwright_diag::{Sources, has_errors};
+use meshwright_plan::Plan;
 use meshwright_report::plan_page::{self, EstimatedStep, LayoutView, PlannedLayout};
-use meshwright_train::estimates::{EstimateOptions, timeline_of};
+use meshwright_train::estimates::{EstimateOptions, estimated_plan, timeline_of};
 use meshwright_train::project::line_of;
 use meshwright_train::{Project, ProjectOptions};
 use std::path::Path;
@@ -25,6 +28,7 @@ use std::path::Path;
 pub(in crate::commands) fn write(args: &ExplainArgs, file: &Path, console: &mut Console) -> Result<(), Stop> {
     writable(file).map_err(|d| said(&d, console))?;
     let asked = args.project.options(&args.topic);
+    let machine = of_machine_if_named(&args.machine, console)?.map(EstimateOptions::of);
     let given: Vec<Option<String>> = match args.project.layouts() {
         [] => vec![None],
         all => all.iter().cloned().map(Some).collect(),
@@ -43,11 +47,20 @@ pub(in crate::commands) fn write(args: &ExplainArgs, file: &Path, console: &mut 
     if !steps.trains && args.program.program.is_none() {
         console.note("the model has no `train` block: this is an evaluation step");
     }
+    // The launches are those whose times are drawn.
+    let of_machine = match machine.as_ref().map(|m| &m.engine) {
+        Some(EngineKind::Cuda) => DeviceChoice::Cuda,
+        _ => DeviceChoice::Cpu,
+    };
     let views = given.iter().zip(&made).map(|(name, (project, compiled))| {
         let name = name.as_deref().unwrap_or("no layout");
-        let (view, variant) = view(name, compiled, &sources, &project.layout);
-        let kind = args.passes.device.unwrap_or(DeviceChoice::Cpu);
-        let device = passes::device_plan(&compiled.plan, 0, kind)?;
+        let (mut view, variant) = view(name, compiled, &sources, &project.layout);
+        if let (Some(asked), Some(step)) = (&machine, &steps.shown) {
+            let found = estimated_plan(project, (step, &compiled.plan), asked);
+            let found = found.map_err(|e| console.failed(e, &sources))?;
+            view = view.estimated(drawn((project, &sources), &compiled.plan, asked, &found, console)?);
+        }
+        let device = passes::device_plan(&compiled.plan, 0, args.passes.device.unwrap_or(of_machine))?;
         Ok((view.launched(&compiled.plan, &device), variant))
     });
     let views = views.collect::<Result<Vec<_>, Stop>>()?;
@@ -83,21 +96,33 @@ pub(in crate::commands) fn estimated(
     let steps = passes::Steps::of(project, None);
     let (project, compiled) = compiled(&steps, project.clone(), sources, console)?;
     let plan = &compiled.plan;
-    let events = timeline_of(&project, plan, asked).map_err(|e| console.failed(e, sources))?;
-    let bars = events.iter().take(MOST_BARS).map(|e| (e.step, u8::from(e.communicates), e.start, e.end));
-    let step = EstimatedStep {
-        machine: asked.machine.name.clone(),
-        seconds: estimate.seconds,
-        band: band(&asked.machine, estimate.error),
-        waited: estimate.breakdown.exposed.values().sum(),
-        memory: (estimate.memory.device_bytes, asked.machine.device.memory as u64),
-        bars: bars.collect(),
-        left_out: events.len().saturating_sub(MOST_BARS),
-    };
+    let step = drawn((&project, sources), plan, asked, estimate, console)?;
     let view = view(name, &compiled, sources, &project.layout).0.estimated(step);
     let title = format!("The plan of {}", plan.model);
     let data = plan_page::data(&plan.model, &plan.program, &[view], serde_json::json!([]));
     replace::write(file, plan_page::html(&title, data).as_bytes()).map_err(|d| said(&d, console))
+}
+
+/// An estimated step as it is drawn.
+fn drawn(
+    (project, sources): (&Project, &Sources),
+    plan: &Plan,
+    asked: &EstimateOptions,
+    estimate: &Estimate,
+    console: &mut Console,
+) -> Result<EstimatedStep, Stop> {
+    let events = timeline_of(project, plan, asked).map_err(|e| console.failed(e, sources))?;
+    let bars = events.iter().take(MOST_BARS).map(|e| (e.step, u8::from(e.communicates), e.start, e.end));
+    Ok(EstimatedStep {
+        machine: asked.machine.name.clone(),
+        seconds: estimate.seconds,
+        band: band(&asked.machine, estimate.error),
+        waited: estimate.breakdown.exposed_seconds(),
+        memory: (estimate.memory.device_bytes, asked.machine.device.memory as u64),
+        collectives: estimate.collectives.iter().map(|c| (c.step, c.seconds, c.exposed_seconds)).collect(),
+        bars: bars.collect(),
+        left_out: events.len().saturating_sub(MOST_BARS),
+    })
 }
 
 /// The program for the layout of a project; what there is to say of it is said.

@@ -104,7 +104,8 @@ fn table(rows: &[RunRow], found: &[Option<Estimate>]) -> ResultTable {
     };
     add(Column::new("devices", ColumnKind::Count), of(|e| Cell::Count(e.devices as u64)));
     add(Column::new("estimated_ms", ColumnKind::Number), of(|e| Cell::Number(e.seconds * 1e3)));
-    let exposed = of(|e| Cell::Number(e.breakdown.exposed.values().sum::<f64>() * 1e3));
+    add(Column::new("estimate_error", ColumnKind::Number), of(|e| Cell::Number(e.error)));
+    let exposed = of(|e| Cell::Number(e.breakdown.exposed_seconds() * 1e3));
     add(Column::new("exposed_ms", ColumnKind::Number), exposed);
     let peak = of(|e| Cell::Count(e.memory.peak_bytes));
     add(Column::new("estimated_peak_bytes", ColumnKind::Count), peak);
