@@ -8,6 +8,7 @@ use meshwright_cli as _;
 
 mod command;
 mod devices;
+mod identities;
 mod layouts;
 mod models;
 mod precision;

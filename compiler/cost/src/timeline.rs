@@ -106,9 +106,12 @@ pub struct TimelineEvent {
 /// A collective under way.
 #[derive(Clone, Debug)]
 struct AsyncCollective {
+    start: f64,
     end: f64,
     axes: Vec<Axis>,
     step: usize,
+    /// Its stream.
+    wire: Vec<Axis>,
 }
 
 /// Runs a program.
@@ -120,6 +123,8 @@ pub struct Timeline<'p> {
     /// The part of the units that collectives under way take.
     taken: f64,
     flights: BTreeMap<u32, AsyncCollective>,
+    /// Collectives that have not ended, in their order: whoever waits for one waits for those before it on its stream.
+    queue: Vec<AsyncCollective>,
     spent: Spent,
     events: Option<Vec<TimelineEvent>>,
 }
@@ -150,6 +155,7 @@ impl<'p> Timeline<'p> {
             wires: BTreeMap::new(),
             taken: 0.0,
             flights,
+            queue: Vec::new(),
             spent,
             events: records.then(Vec::new),
         }
@@ -201,10 +207,13 @@ impl<'p> Timeline<'p> {
         let of = self.spent.collectives.entry(transfer.step).or_default();
         (of.0, of.1) = (of.0 + 1.0, of.1 + whole);
         *self.spent.hidden.entry(transfer.axes.clone()).or_default() += whole;
-        self.wires.insert(key, end);
+        self.wires.insert(key.clone(), end);
         self.taken = taken;
         self.record(transfer.step, start, end, true);
-        let flight = AsyncCollective { end, axes: transfer.axes.clone(), step: transfer.step };
+        let (axes, step) = (transfer.axes.clone(), transfer.step);
+        let flight = AsyncCollective { start, end, axes, step, wire: key };
+        self.queue.retain(|c| c.end > self.now);
+        self.queue.push(flight.clone());
         match transfer.flight {
             Some(id) if self.prices.two_streams() => {
                 self.flights.insert(id, flight);
@@ -219,12 +228,15 @@ impl<'p> Timeline<'p> {
         }
     }
 
+    /// Waits until a collective has ended. Each that runs meanwhile on its stream is exposed for as long.
     fn arrive(&mut self, flight: &AsyncCollective) {
-        let waited = (flight.end - self.now).max(0.0);
-        *self.spent.exposed.entry(flight.axes.clone()).or_default() += waited;
-        *self.spent.hidden.entry(flight.axes.clone()).or_default() -= waited;
-        self.spent.collectives.entry(flight.step).or_default().2 += waited;
-        self.now += waited;
+        for c in self.queue.iter().filter(|c| c.wire == flight.wire) {
+            let waited = (c.end.min(flight.end) - c.start.max(self.now)).max(0.0);
+            *self.spent.exposed.entry(c.axes.clone()).or_default() += waited;
+            *self.spent.hidden.entry(c.axes.clone()).or_default() -= waited;
+            self.spent.collectives.entry(c.step).or_default().2 += waited;
+        }
+        self.now = self.now.max(flight.end);
     }
 
     /// Seconds for which some collective is under way.
@@ -236,7 +248,8 @@ impl<'p> Timeline<'p> {
     fn state(&self) -> Vec<f64> {
         let ends = self.flights.values().map(|f| (f.end - self.now).max(0.0));
         let wires = self.wires.values().map(|end| (end - self.now).max(0.0));
-        ends.chain(wires).chain([self.taken]).collect()
+        let queue = self.queue.iter().filter(|c| c.end > self.now).map(|c| c.end - self.now);
+        ends.chain(wires).chain(queue).chain([self.taken]).collect()
     }
 
     fn repeat(&mut self, of: &Loop) {
@@ -271,6 +284,9 @@ impl<'p> Timeline<'p> {
     fn shift(&mut self, by: f64) {
         self.now += by;
         self.wires.values_mut().for_each(|end| *end += by);
-        self.flights.values_mut().for_each(|f| f.end += by);
+        self.flights
+            .values_mut()
+            .chain(&mut self.queue)
+            .for_each(|c| (c.start, c.end) = (c.start + by, c.end + by));
     }
 }

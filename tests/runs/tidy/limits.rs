@@ -92,6 +92,31 @@ fn only_the_command_reads_the_environment_and_ends_the_process() {
     none(found);
 }
 
+/// Estimates and searches give the same for the same Plan and machine, wherever they run.
+#[test]
+fn what_estimates_and_searches_has_no_files_no_clock_and_no_chance() {
+    const IMPURE: [&str; 6] = ["fs", "io", "net", "time", "env", "process"];
+    let mut found = Vec::new();
+    for krate in ["compiler/cost", "compiler/search"] {
+        let manifest = read(&crate::support::root().join(krate).join("Cargo.toml"));
+        let chance = |line: &&str| line.starts_with("rand") || line.starts_with("getrandom");
+        found.extend(manifest.lines().filter(chance).map(|line| format!("{krate}: depends on `{line}`")));
+        for s in sources_of(krate) {
+            for p in paths(&s.items) {
+                let uses = |first: &str, next: &[&str]| {
+                    p.segments.windows(2).any(|w| w[0] == first && next.contains(&w[1].as_str()))
+                };
+                let clock =
+                    p.segments.iter().any(|s| ["Instant", "SystemTime", "RandomState"].contains(&s.as_str()));
+                if uses("std", &IMPURE) || clock || p.segments.first().is_some_and(|s| s == "rand") {
+                    found.push(format!("{}:{}: `{}`", s.name, p.line, p.segments.join("::")));
+                }
+            }
+        }
+    }
+    none(found);
+}
+
 /// The modules of a crate: what each is called, the file that it is in, the names that it defines and imports.
 struct Modules {
     all: BTreeMap<Vec<String>, Module>,

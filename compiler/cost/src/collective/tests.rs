@@ -260,3 +260,43 @@ fn an_all_reduce_in_the_network_is_chosen_where_it_is_faster() {
     assert_ne!(of(&cut("2e9"), 1e9, 512, 8).algorithm, "rail in-network");
     assert_ne!(of(&m, 1e9, 8, 8).algorithm, "rail in-network");
 }
+
+/// Gathers that double what they have each step, as NCCL's for one member a node (2.23 and later).
+#[test]
+fn a_logarithmic_gather_takes_a_step_for_each_doubling_of_the_nodes() {
+    let line = "[[tier.line]]\nname = \"doubling\"\nops = [\"all_gather\", \"reduce_scatter\"]\nlatency = 50e-6\nrate = 8e9\nlog = true\n";
+    let text = include_str!("../machine/small.machine.toml");
+    let plain = Machine::read(text).unwrap();
+    let m = Machine::read(&text.replace("[tier.reduce]", &format!("{line}\n[tier.reduce]"))).unwrap();
+    for kind in [CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
+        // Members, and how far apart: nodes of 8, the steps between nodes and inside, and links of a node.
+        for (members, stride, between, inside, links) in [
+            (2, 8, 1.0, 0.0, 1.0),
+            (5, 8, 3.0, 0.0, 1.0),
+            (8, 8, 3.0, 0.0, 1.0),
+            (16, 4, 3.0, 1.0, 2.0),
+            (32, 2, 3.0, 3.0, 4.0),
+        ] {
+            let found = over(&m, kind, 1e5, &strided(&m, members, stride));
+            let factor = (members - 1) as f64 / members as f64;
+            let expected = 50e-6 + between * 10e-6 + inside * 1e-6 + factor * 1e5 / (links * 8e9);
+            let ring = seconds(&plain, kind, 1e5, members, stride);
+            if members > 2 {
+                assert_eq!(found.algorithm, "rail doubling", "{kind} of {members}");
+                assert!(
+                    (found.seconds - expected).abs() < 1e-12,
+                    "{kind} of {members}: {found:?} {expected}"
+                );
+                assert!(found.seconds < ring, "{kind} of {members}: {found:?} {ring}");
+            } else {
+                // A step either way, and the ring has the better rate.
+                assert_eq!((found.algorithm.as_str(), found.seconds), ("rail ring", ring));
+            }
+        }
+        // Many bytes take the better rate.
+        assert_eq!(over(&m, kind, 1e9, &strided(&m, 8, 8)).algorithm, "rail ring");
+    }
+    // An all-reduce has lines of its own.
+    let reduced = |m: &Machine| seconds(m, CollectiveKind::AllReduce, 1e5, 8, 8);
+    assert_eq!(reduced(&m), reduced(&plain));
+}
