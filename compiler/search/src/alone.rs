@@ -37,12 +37,17 @@ impl AxesAlone {
         subject.base(&text, work).map(|b| b.map(|b| b.1))
     }
 
-    /// The layout of a set alone over an axis. Lines that are kept need their axes.
+    /// The layout of a set alone over an axis. Lines that are kept need their axes, beside which the set has its own: what they split over
+    /// theirs may not go with it.
     fn program(space: &Space, (set, size): AxisOfSet) -> WrittenLayout {
-        let (mut mesh, mut sets) = (vec![size], vec![set]);
-        while mesh.len() < space.choices.kept.axes.len() {
+        let (mut mesh, mut sets) = (Vec::new(), Vec::new());
+        for _ in &space.choices.kept.axes {
             mesh.push(FIRST);
             sets.extend(space.sets.iter().position(|s| s.dims.is_empty()));
+        }
+        if !space.sets[set].dims.is_empty() {
+            mesh.push(size);
+            sets.push(set);
         }
         let stored = vec![Stored::Whole; mesh.len()];
         space.written(&Candidate { mesh, sets, stored, ..Candidate::default() })

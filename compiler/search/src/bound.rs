@@ -30,12 +30,13 @@ impl Shares {
 }
 
 impl Space {
-    /// The axes of a mesh of which the first have sets; of the others each may split everything.
+    /// The axes of a mesh of which the first have sets; of the others each may split everything, also what no rule splits and only parameters that are
+    /// stored split may.
     pub fn shares(&self, mesh: &[usize], sets: &[usize], stored: &[Stored]) -> Vec<Shares> {
         let of = |(at, size): (usize, &usize)| Shares {
             size: *size as f64,
             families: sets.get(at).map_or(ALL, |s| self.sets[*s].families | self.kept_families),
-            stored: stored.get(at).copied().unwrap_or_default(),
+            stored: stored.get(at).copied().unwrap_or(Stored::Params),
         };
         mesh.iter().enumerate().map(of).collect()
     }

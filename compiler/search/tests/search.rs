@@ -1,222 +1,19 @@
-//! Searches on shipped models: bounds, certificates, and the answer against all candidates one by one.
+//! Searches on shipped models: certificates, memory, pipelines and what is traded.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use meshwright_core::resolve::resolve;
-use meshwright_core::{Program, Settings, StepGraph, model_flops_wide, training_step};
-use meshwright_cost::engine::EngineKind;
-use meshwright_cost::estimate::{Estimate, Fits};
-use meshwright_cost::machine::Machine;
-use meshwright_cost::shipped::find;
-use meshwright_diag::FileId;
-use meshwright_search::alone::AxesAlone;
-use meshwright_search::base_bound::{BaseBound, BasePlace};
-use meshwright_search::best_first::{Limits, Progress, Search, SearchOutcome, TIE};
-use meshwright_search::bound::roofline;
-use meshwright_search::compiled::{CandidateRefusal, Subject};
+mod support;
+
+use meshwright_core::training_step;
+use meshwright_cost::estimate::Fits;
+use meshwright_search::best_first::{Limits, Progress, Search, TIE};
+use meshwright_search::compiled::Subject;
 use meshwright_search::neighbors::neighbors;
 use meshwright_search::report::SearchReport;
 use meshwright_search::space::{FixedRules, SearchChoices, Space, Stored};
 use meshwright_search::text::{Candidate, WrittenLayout};
-use meshwright_search::work::ModelWork;
-use meshwright_syntax::parse_model;
 use std::collections::BTreeSet;
-
-/// A model that ships, with sizes of some dims.
-fn program(model: &str, preset: Option<&str>, dims: &[(&str, usize)]) -> Program {
-    let read = |name: &str| std::fs::read_to_string(format!("../../models/{name}.mw")).unwrap();
-    let (file, _) = parse_model(FileId(0), &read(model));
-    let dims = dims.iter().map(|(d, n)| (d.to_string(), *n)).collect();
-    let settings = Settings { size: preset.map(String::from), dims, ..Settings::default() };
-    let (program, found) = resolve(&file.unwrap(), None, &settings, &mut |path, _| {
-        parse_model(FileId(1), &read(&format!("std/{}", path.strip_prefix("std:").unwrap())))
-    });
-    program.unwrap_or_else(|| panic!("{model}: {found:?}"))
-}
-
-fn subject<'a>(program: &'a Program, step: &'a StepGraph, machine: &'a Machine) -> Subject<'a> {
-    let engine = EngineKind::of(machine);
-    let (flops, examples) = (model_flops_wide(step), 1);
-    Subject { program, step, machine, engine, model_flops: flops, examples, tokens: None }
-}
-
-fn space(program: &Program, step: &StepGraph, work: &ModelWork, devices: usize) -> Space {
-    Space::of(program, step, work, SearchChoices { devices, ..SearchChoices::default() })
-}
-
-fn searched(space: &Space, work: &ModelWork, subject: &Subject<'_>, cores: usize) -> SearchOutcome {
-    Search::new(space, work, subject).run(&mut Limits { cores, stop: &mut |_| false }).unwrap()
-}
-
-fn work_of(subject: &Subject<'_>, devices: usize) -> ModelWork {
-    subject.work(&SearchChoices { devices, ..SearchChoices::default() }).unwrap()
-}
-
-/// All candidates without anything beside the sets of their axes.
-fn bases(space: &Space) -> Vec<Candidate> {
-    let mut out = Vec::new();
-    for mesh in &space.meshes {
-        let mut prefixes = vec![Vec::new()];
-        for _ in mesh {
-            let longer = |p: &Vec<usize>| {
-                let next: Vec<usize> = space.next(mesh, p).collect();
-                next.into_iter().map(|s| [&p[..], &[s]].concat()).collect::<Vec<_>>()
-            };
-            prefixes = prefixes.iter().flat_map(longer).collect();
-        }
-        out.extend(prefixes.into_iter().map(|sets| {
-            let stored = vec![Stored::Whole; sets.len()];
-            Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() }
-        }));
-    }
-    out
-}
-
-/// All candidates with the rules of a base.
-fn alike(space: &Space, base: &Candidate) -> Vec<Candidate> {
-    let mut out = Vec::new();
-    for parts in space.parts_of(&base.mesh, &base.sets) {
-        for stored in space.stored(&base.sets, space.parts[parts]) {
-            for recompute in 0..space.recompute.len() {
-                let of =
-                    |trades| Candidate { stored: stored.clone(), parts, recompute, trades, ..base.clone() };
-                out.extend(space.trades(&stored, parts).map(of));
-            }
-        }
-    }
-    out
-}
-
-fn machine(name: &str, changes: &[String]) -> Machine {
-    let machine = Machine::read(find(name).unwrap()).unwrap();
-    changes.iter().fold(machine, |m, c| m.with(c).unwrap())
-}
-
-/// The machine file of that name with other rates: the same for the same seed.
-fn random_machine(name: &str, seed: u64) -> Machine {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        10f64.powf((state >> 33) as f64 / f64::from(1u32 << 31) * 2.0 - 1.0)
-    };
-    let mut m = machine(name, &[]);
-    m.device.kernel *= draw();
-    m.device.sustained = (m.device.sustained * draw()).min(1.0);
-    for line in m.tier.iter_mut().flat_map(|t| &mut t.line) {
-        (line.rate, line.latency) = (line.rate * draw(), line.latency * draw());
-    }
-    m
-}
-
-/// The estimates of a candidate, one for each pipeline of its stages if there are any.
-fn estimates(s: &Subject<'_>, space: &Space, c: &Candidate) -> Result<Vec<Estimate>, CandidateRefusal> {
-    match space.stages(&c.mesh) {
-        1 => s.estimate(&space.written(c)).map(|e| vec![e.unwrap()]),
-        _ => {
-            let all = s.estimate_pipes(space, c).map(Result::unwrap)?;
-            Ok(all.into_iter().map(|(_, e)| e).collect())
-        }
-    }
-}
-
-/// Compares bounds of candidates, a few of each base, with their estimates, and counts them.
-fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usize)) -> usize {
-    let (mut compared, mut alone) = (0, AxesAlone::default());
-    let rates = work.rates.as_ref().unwrap();
-    for (at, base) in bases(space).iter().enumerate().skip(every.0 % every.1).step_by(every.1) {
-        let text = space.written(base);
-        let mut one: f64 = 0.0;
-        loop {
-            let unknown = alone.unknown(space, base);
-            for of in &unknown {
-                alone.take(*of, AxesAlone::compiled((space, work, s), *of).map(Result::unwrap));
-            }
-            one = one.max(alone.least((space, work, s), (&base.mesh, &base.sets)));
-            if unknown.is_empty() || base.sets.iter().any(|s| alone.refused.contains_key(s)) {
-                break;
-            }
-        }
-        let stages = space.stages(&base.mesh);
-        let own = match stages {
-            1 => s.base(&text, work).map(|b| b.unwrap().1),
-            _ => s.stage(&text, work, base.mesh.iter().product()).map(Result::unwrap),
-        };
-        let bound = own.as_ref().map(|b| BaseBound::new(b, BasePlace::whole(&base.mesh), rates, s.machine));
-        let of_base = alike(space, base);
-        for c in of_base.iter().skip(at % 5).step_by(of_base.len().div_ceil(4)) {
-            let text = space.written(c);
-            let estimates = estimates(s, space, c);
-            let (Ok(bound), Ok(estimates)) = (&bound, &estimates) else { continue };
-            let seconds = estimates.iter().map(|e| e.seconds).fold(f64::INFINITY, f64::min);
-            let axes = space.shares(&c.mesh, &c.sets, &c.stored);
-            let (none, again) = (roofline(work, &axes, 0), roofline(work, &axes, c.recompute));
-            let least = bound.seconds(&c.stored, c.parts, again - none) / stages as f64;
-            for (name, bound) in [("B0", again / stages as f64), ("B1", least), ("B1 of an axis", one)] {
-                let name = format!("{name} on {}: {text:?}", s.machine.name);
-                assert!(bound <= seconds * (1.0 + 1e-9), "{name}: {bound} > {seconds}");
-            }
-            compared += 1;
-        }
-    }
-    compared
-}
-
-#[test]
-fn no_candidate_is_faster_than_its_bounds() {
-    let cases =
-        [("mlp", None, 1), ("mnist_mlp", None, 3), ("bert", Some("tiny"), 131), ("gpt", Some("tiny"), 97)];
-    let mut compared = 0;
-    for (model, preset, every) in cases {
-        let p = program(model, preset, &[]);
-        let step = training_step(&p).unwrap();
-        for (seed, devices) in [2, 3, 4, 6, 8].into_iter().enumerate() {
-            for (base, seed) in [("cpu", seed as u64), ("dgx-h100", seed as u64 + 5)] {
-                let machine = random_machine(base, seed);
-                let s = subject(&p, &step, &machine);
-                let work = work_of(&s, devices);
-                let space = space(&p, &step, &work, devices);
-                compared += compare(&s, &space, &work, (seed as usize, every * devices));
-            }
-        }
-    }
-    assert!(compared > 500, "{compared}");
-}
-
-#[test]
-fn no_pipeline_is_faster_than_its_bounds() {
-    let mut compared = 0;
-    for (model, every) in [("bert", 211), ("gpt", 173)] {
-        let p = program(model, Some("tiny"), &[("layers", 4)]);
-        let step = training_step(&p).unwrap();
-        for (seed, devices) in [4, 6, 8].into_iter().enumerate() {
-            for (base, seed) in [("cpu", seed as u64), ("dgx-h100", seed as u64 + 5)] {
-                let machine = random_machine(base, seed);
-                let s = subject(&p, &step, &machine);
-                let work = work_of(&s, devices);
-                let choices = SearchChoices { devices, pipes: true, ..SearchChoices::default() };
-                let mut space = Space::of(&p, &step, &work, choices);
-                space.meshes.retain(|m| m.iter().product::<usize>() < devices);
-                compared += compare(&s, &space, &work, (seed as usize, every));
-            }
-        }
-    }
-    assert!(compared > 50, "{compared}");
-}
-
-/// Estimates all candidates one by one: those that are as fast as the best.
-fn exhaustive(s: &Subject<'_>, space: &Space) -> Vec<(f64, WrittenLayout)> {
-    let legal = |c: &Candidate| space.stored(&c.sets, space.parts[c.parts]).contains(&c.stored);
-    let mut times: Vec<(f64, WrittenLayout)> = Vec::new();
-    for c in bases(space).iter().flat_map(|b| alike(space, b)).filter(legal) {
-        let of = estimates(s, space, &c).unwrap_or_default();
-        let pipes = space.pipes(&c.mesh);
-        let with = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..c.clone() };
-        times.extend(of.iter().enumerate().map(|(k, e)| (e.seconds, space.written(&with(k)))));
-    }
-    let least = times.iter().map(|t| t.0).fold(f64::INFINITY, f64::min);
-    times.retain(|t| t.0 <= least * (1.0 + TIE));
-    times
-}
+use support::{alike, bases, exhaustive, machine, program, searched, space, subject, work_of};
 
 #[test]
 fn a_search_finds_what_is_best_of_all_candidates() {
@@ -300,25 +97,6 @@ fn what_is_rejected_unseen_is_not_estimated() {
     let (r, all) = (report.rejected, report.space.candidates);
     assert!(found.found.is_empty() && (1..r.memory).contains(&found.estimated), "{} {r:?}", found.estimated);
     assert_eq!((r.conflict + r.gather + r.memory, r.bound), (all, 0), "{r:?}");
-}
-
-#[test]
-fn a_planted_winner_is_found() {
-    // A single example cannot be split, and links cost nothing: all time is that of reading the weights, and all have the dim `hidden`.
-    let p = program("mlp", None, &[("batch", 1), ("hidden", 1 << 18)]);
-    let step = training_step(&p).unwrap();
-    let mut machine = machine("dgx-h100", &["device.kernel=1e-9".into()]);
-    for tier in &mut machine.tier {
-        tier.hop = 0.0;
-        tier.line.iter_mut().for_each(|l| (l.latency, l.per_member, l.rate) = (0.0, 0.0, 1e18));
-    }
-    let s = subject(&p, &step, &machine);
-    let work = work_of(&s, 4);
-    let space = space(&p, &step, &work, 4);
-    let found = searched(&space, &work, &s, 2);
-    let best = &found.found[0];
-    assert!(found.bound >= best.estimate.seconds, "proven");
-    assert_eq!((best.written.rules(), &*best.written.mesh), ("hidden -> model".into(), "model=4"));
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! Programs, machines and lists of candidates for tests of searches.
+
+#![allow(dead_code, reason = "each file of tests needs some of them")]
+
+use meshwright_core::resolve::resolve;
+use meshwright_core::{Program, Settings, StepGraph, model_flops_wide};
+use meshwright_cost::engine::EngineKind;
+use meshwright_cost::estimate::Estimate;
+use meshwright_cost::machine::Machine;
+use meshwright_cost::shipped::find;
+use meshwright_diag::FileId;
+use meshwright_search::best_first::{Limits, Search, SearchOutcome, TIE};
+use meshwright_search::compiled::{CandidateRefusal, Subject};
+use meshwright_search::space::{SearchChoices, Space, Stored};
+use meshwright_search::text::{Candidate, WrittenLayout};
+use meshwright_search::work::ModelWork;
+use meshwright_syntax::parse_model;
+
+/// A model that ships, with sizes of some dims.
+pub(crate) fn program(model: &str, preset: Option<&str>, dims: &[(&str, usize)]) -> Program {
+    let read = |name: &str| std::fs::read_to_string(format!("../../models/{name}.mw")).unwrap();
+    let (file, _) = parse_model(FileId(0), &read(model));
+    let dims = dims.iter().map(|(d, n)| (d.to_string(), *n)).collect();
+    let settings = Settings { size: preset.map(String::from), dims, ..Settings::default() };
+    let (program, found) = resolve(&file.unwrap(), None, &settings, &mut |path, _| {
+        parse_model(FileId(1), &read(&format!("std/{}", path.strip_prefix("std:").unwrap())))
+    });
+    program.unwrap_or_else(|| panic!("{model}: {found:?}"))
+}
+
+pub(crate) fn subject<'a>(program: &'a Program, step: &'a StepGraph, machine: &'a Machine) -> Subject<'a> {
+    let engine = EngineKind::of(machine);
+    let (flops, examples) = (model_flops_wide(step), 1);
+    Subject { program, step, machine, engine, model_flops: flops, examples, tokens: None }
+}
+
+pub(crate) fn space(program: &Program, step: &StepGraph, work: &ModelWork, devices: usize) -> Space {
+    Space::of(program, step, work, SearchChoices { devices, ..SearchChoices::default() })
+}
+
+pub(crate) fn searched(
+    space: &Space,
+    work: &ModelWork,
+    subject: &Subject<'_>,
+    cores: usize,
+) -> SearchOutcome {
+    Search::new(space, work, subject).run(&mut Limits { cores, stop: &mut |_| false }).unwrap()
+}
+
+pub(crate) fn work_of(subject: &Subject<'_>, devices: usize) -> ModelWork {
+    subject.work(&SearchChoices { devices, ..SearchChoices::default() }).unwrap()
+}
+
+/// All candidates without anything beside the sets of their axes.
+pub(crate) fn bases(space: &Space) -> Vec<Candidate> {
+    let mut out = Vec::new();
+    for mesh in &space.meshes {
+        let mut prefixes = vec![Vec::new()];
+        for _ in mesh {
+            let longer = |p: &Vec<usize>| {
+                let next: Vec<usize> = space.next(mesh, p).collect();
+                next.into_iter().map(|s| [&p[..], &[s]].concat()).collect::<Vec<_>>()
+            };
+            prefixes = prefixes.iter().flat_map(longer).collect();
+        }
+        out.extend(prefixes.into_iter().map(|sets| {
+            let stored = vec![Stored::Whole; sets.len()];
+            Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() }
+        }));
+    }
+    out
+}
+
+/// All candidates with the rules of a base.
+pub(crate) fn alike(space: &Space, base: &Candidate) -> Vec<Candidate> {
+    let mut out = Vec::new();
+    for parts in space.parts_of(&base.mesh, &base.sets) {
+        for stored in space.stored(&base.sets, space.parts[parts]) {
+            for recompute in 0..space.recompute.len() {
+                let of =
+                    |trades| Candidate { stored: stored.clone(), parts, recompute, trades, ..base.clone() };
+                out.extend(space.trades(&stored, parts).map(of));
+            }
+        }
+    }
+    out
+}
+
+pub(crate) fn machine(name: &str, changes: &[String]) -> Machine {
+    let machine = Machine::read(find(name).unwrap()).unwrap();
+    changes.iter().fold(machine, |m, c| m.with(c).unwrap())
+}
+
+/// The machine file of that name with other rates: the same for the same seed.
+pub(crate) fn random_machine(name: &str, seed: u64) -> Machine {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut draw = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        10f64.powf((state >> 33) as f64 / f64::from(1u32 << 31) * 2.0 - 1.0)
+    };
+    let mut m = machine(name, &[]);
+    m.device.kernel *= draw();
+    m.device.sustained = (m.device.sustained * draw()).min(1.0);
+    for line in m.tier.iter_mut().flat_map(|t| &mut t.line) {
+        (line.rate, line.latency) = (line.rate * draw(), line.latency * draw());
+    }
+    m
+}
+
+/// The estimates of a candidate, one for each pipeline of its stages if there are any.
+pub(crate) fn estimates(
+    s: &Subject<'_>,
+    space: &Space,
+    c: &Candidate,
+) -> Result<Vec<Estimate>, CandidateRefusal> {
+    match space.stages(&c.mesh) {
+        1 => s.estimate(&space.written(c)).map(|e| vec![e.unwrap()]),
+        _ => {
+            let all = s.estimate_pipes(space, c).map(Result::unwrap)?;
+            Ok(all.into_iter().map(|(_, e)| e).collect())
+        }
+    }
+}
+
+/// Estimates all candidates one by one: those that are as fast as the best.
+pub(crate) fn exhaustive(s: &Subject<'_>, space: &Space) -> Vec<(f64, WrittenLayout)> {
+    let legal = |c: &Candidate| space.stored(&c.sets, space.parts[c.parts]).contains(&c.stored);
+    let mut times: Vec<(f64, WrittenLayout)> = Vec::new();
+    for c in bases(space).iter().flat_map(|b| alike(space, b)).filter(legal) {
+        let of = estimates(s, space, &c).unwrap_or_default();
+        let pipes = space.pipes(&c.mesh);
+        let with = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..c.clone() };
+        times.extend(of.iter().enumerate().map(|(k, e)| (e.seconds, space.written(&with(k)))));
+    }
+    let least = times.iter().map(|t| t.0).fold(f64::INFINITY, f64::min);
+    times.retain(|t| t.0 <= least * (1.0 + TIE));
+    times
+}
