@@ -94,3 +94,21 @@ impl PipelinePasses<'_> {
         (begin, self.loops.last().map_or(0, |(_, l)| l.end))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Axis, Dim};
+
+    #[test]
+    fn messages_on_their_way_are_one_more_than_chunks() {
+        let of = |chunks| Pipeline {
+            dim: Dim(0),
+            axes: vec![Axis(0)],
+            schedule: PipelineSchedule::OneForwardOneBackward,
+            chunks,
+        };
+        let most = [1, 2, 3, 4].map(|chunks| (of(chunks).most_sent(), of(chunks).most_ahead()));
+        assert_eq!(most, [(2, 1), (3, 2), (4, 2), (5, 2)]);
+    }
+}

@@ -1,5 +1,8 @@
 //! Schedules of pipelines as data: the passes of each rank in order.
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod simulated;
 mod transfers;
 
 pub use transfers::{Action, actions, makespan, most_ahead, spans, verify};
