@@ -327,6 +327,27 @@ def loops_are_folded(driver):
     quiet(driver)
 
 
+def the_passes_of_stages_are_drawn(driver):
+    """A row a stage, a box a pass, and what each stage holds; a layout without stages has none."""
+    staged = "layers -> pipe; microbatches 4; schedule zb_h1"
+    words = ["gpt", "--preset", "tiny", "--mesh", "pipe=2"]
+    open_page(driver, made("stages.html", *words, "--layout", staged))
+    told = explained(*words, "--layout", staged)["pipeline"]
+    assert is_drawn(driver, "pipeline")
+    option = driver.execute_script(
+        """const o = page.charts.get("pipeline").instance.getOption();
+        return [o.yAxis[0].data, o.series.map(s => [s.name, s.data.map(d => [d[0], d[3]])])];""")
+    assert option[0] == ["stage 0", "stage 1"], option
+    assert {name: len(data) for name, data in option[1]} == {"forward": 8, "backward": 8, "gradients of weights": 8}, option
+    for _, data in option[1]:
+        assert [micro for stage, micro in data if stage == 1] == [0, 1, 2, 3], data
+    about = text(driver, "main")
+    assert "2 stages over pipe, 4 microbatches, zb_h1." in about and f"waits for {100 * told['bubble']:.1f} %" in about
+    assert (f'"{told["balanced"]}" would share' in about) == ("balanced" in told)
+    assert texts(driver, "#chart-pipeline ~ div tbody td:nth-child(5)") == [str(s["in_flight"]) for s in told["stages"]]
+    quiet(driver)
+
+
 def halos_are_told(driver):
     open_page(driver, made("unet.html", "unet", "--layout", "unet_tiles"))
     row(driver, "small1, permute over y").click()
@@ -425,7 +446,7 @@ def in_a_notebook_it_has_the_theme_of_the_notebook(driver):
 
 TESTS = [
     a_page_of_two_layouts_is_drawn, the_switch_marks_what_differs, the_list_is_gone_through_by_keyboard, values_are_drawn_on_the_mesh,
-    charts_can_be_used, times_are_those_of_the_estimate, loops_are_folded, halos_are_told, any_number_of_axes_and_devices,
+    charts_can_be_used, times_are_those_of_the_estimate, loops_are_folded, the_passes_of_stages_are_drawn, halos_are_told, any_number_of_axes_and_devices,
     one_device_has_nothing_to_compare, launches_lead_to_their_steps,
 ]
 # Where a width is nothing new.

@@ -83,6 +83,52 @@ fn stages_are_told_with_what_they_hold_and_send() {
     assert_eq!((sum(&all), &all["balanced"]), (sum(&p), &Value::Null));
 }
 
+/// What stands in front of the layers and behind them is computed by the first and the last stage beside their layers, which then should have fewer
+/// of them. The line that is told has its effect.
+#[test]
+fn a_stage_with_a_heavy_end_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("heavy.mw");
+    let head = "    let head = sum[d](y * out)\n    loss l = mean[batch, many](head * head)\n";
+    let text = TOY.replace("    loss l = mean[batch, d](y * y)\n", head);
+    let text = text.replace("    let y = x\n", "    param out[d, many] = normal(0, 0.1)\n    let y = x\n");
+    std::fs::write(&model, text.replace("layers = 8", "layers = 8, many = 48")).unwrap();
+    let model = model.to_str().unwrap();
+    let longest = |p: &Value| of(p, "flops").max().unwrap();
+    for (more, first) in [("", "stages 5, 3"), ("; chunks 2", "stages 3, 3, 2, 0")] {
+        let told = |stages: &str| {
+            let layout = format!("layers -> pipe; microbatches 4{more}{stages}");
+            let args = [model, "--mesh", "pipe=2", "--layout", &layout];
+            let (code, text, err) = run(&[&["explain"], &args[..]].concat());
+            assert_eq!(code, 0, "{err}");
+            (pipeline(&args), text)
+        };
+        let (even, text) = told("");
+        assert_eq!(even["balanced"], first);
+        let wanted = format!("stage 1 has most to compute; `{first}` would share the work better");
+        assert!(text.contains(&wanted), "{text}");
+        let (better, text) = told(&format!("; {first}"));
+        assert!(longest(&better) < longest(&even), "{better} {even}");
+        assert_eq!(better["balanced"], Value::Null);
+        assert!(text.contains("has most to compute\n"), "{text}");
+    }
+}
+
+/// A Plan has as many steps for 512 microbatches as for 2.
+#[test]
+fn microbatches_are_no_steps() {
+    let steps = |m: usize| {
+        let (layout, batch) = (format!("layers -> pipe; microbatches {m}"), "batch=512");
+        let words =
+            ["explain", "gpt", "--preset", "tiny", "--mesh", "pipe=2", "--emit", "plan", "--format", "json"];
+        let (code, out, err) = run(&[&words[..], &["--layout", &layout, "--dim", batch]].concat());
+        assert_eq!(code, 0, "{err}");
+        let plan: Value = serde_json::from_str(&out).unwrap();
+        plan["steps"].as_array().unwrap().len()
+    };
+    assert_eq!(steps(2), steps(512));
+}
+
 /// Gradients of weights apart are not computed twice, with recomputation neither; the activations that they read live longer.
 #[test]
 fn gradients_of_weights_apart_are_no_more_work() {

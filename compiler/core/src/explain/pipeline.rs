@@ -139,27 +139,32 @@ fn costs(plan: &Plan, passes: &PipelinePasses<'_>, on: &DeviceBlocks<'_>) -> [u6
     all
 }
 
-/// The line that shares out the layers so that the stage with most operations has fewest, where that differs from how they are shared out.
-/// A layer takes what it takes on the stage with most layers; what a stage computes beside its layers stays there.
-fn balanced(passes: &PipelinePasses<'_>, stages: &[StageReport], costs: &[[u64; 3]]) -> Option<String> {
-    if passes.pipeline.chunks > 1 {
-        return None;
+/// The line that shares out the layers so that the device with most operations has fewest, where that differs from how they are shared out.
+/// A layer takes what it takes on the device where it takes least; what a device computes beside its layers stays there, on the first of all
+/// stages or on the last one. Of a device's stages the one that then has fewest operations takes the next layer.
+fn balanced(passes: &PipelinePasses<'_>, devices: &[StageReport], costs: &[[u64; 3]]) -> Option<String> {
+    let (count, chunks) = (devices.len(), passes.pipeline.chunks);
+    let layers = |at: usize| devices[at].layers as u64;
+    let total = |at: usize| costs[at].iter().sum::<u64>() * chunks as u64;
+    let with = (0..count).filter(|at| layers(*at) > 0);
+    let each = with.map(|at| total(at) / layers(at)).min()?;
+    let beside = |at: usize| total(at).saturating_sub(each * layers(at));
+    // Operations of each stage, in the order of the layers: that of chunk c on device d is stage c times all devices plus d.
+    let mut stages: Vec<(usize, u64)> = vec![(0, 0); count * chunks];
+    for at in 0..count {
+        let end = if at + 1 == count { count * (chunks - 1) } else { 0 };
+        stages[end + at].1 = beside(at);
     }
-    let total = |at: usize| costs[at].iter().sum::<u64>();
-    let count: usize = stages.iter().map(|s| s.layers).sum();
-    // Stages between the ends compute nothing but layers; without one, those of the stage with the least operations for each layer.
-    let with: Vec<usize> = (0..stages.len()).filter(|at| stages[*at].layers > 0).collect();
-    let each = with.iter().map(|at| total(*at) / stages[*at].layers as u64).min()?;
-    let beside = |at: usize| total(at).saturating_sub(each * stages[at].layers as u64);
-    let mut lengths = vec![0usize; stages.len()];
-    for _ in 0..count {
-        let next = (0..stages.len()).min_by_key(|at| beside(*at) + each * (lengths[*at] as u64 + 1))?;
-        lengths[next] += 1;
+    let of = |stages: &[(usize, u64)], at: usize| {
+        (at..stages.len()).step_by(count).map(|s| stages[s].1).sum::<u64>()
+    };
+    for _ in 0..devices.iter().map(|d| d.layers).sum::<usize>() {
+        let device = (0..count).min_by_key(|at| of(&stages, *at))?;
+        let stage = (device..stages.len()).step_by(count).min_by_key(|s| stages[*s].1)?;
+        stages[stage] = (stages[stage].0 + 1, stages[stage].1 + each);
     }
-    let longest =
-        |of: &dyn Fn(usize) -> usize| (0..stages.len()).map(|at| beside(at) + each * of(at) as u64).max();
-    let now = longest(&|at| stages[at].layers)?;
-    let then = longest(&|at| lengths[at])?;
-    let list: Vec<String> = lengths.iter().map(usize::to_string).collect();
+    let now = (0..count).map(|at| beside(at) + each * layers(at)).max()?;
+    let then = (0..count).map(|at| of(&stages, at)).max()?;
+    let list: Vec<String> = stages.iter().map(|s| s.0.to_string()).collect();
     (then < now).then(|| format!("stages {}", list.join(", ")))
 }

@@ -19,6 +19,7 @@ const CASES: &[(&str, Option<&str>, &str, &str)] = &[
     ("bert", Some("tiny"), "data=4", "dp"),
     ("mlp", None, "", ""),
     ("mlp", None, "a=2,b=3,c=2", "batch -> a, b; hidden -> c"),
+    ("gpt", Some("tiny"), "pipe=2", "layers -> pipe; microbatches 4; chunks 2; schedule zb_h1"),
 ];
 
 struct Case {
@@ -156,8 +157,8 @@ fn shards_are_those_of_the_plan_also_beyond_the_own_ones() {
     let mut windows = 0;
     for Case { compiled, json, view, .. } in cases() {
         let plan = &compiled.plan;
-        for (i, row) in json["buffers"].as_array().unwrap().iter().enumerate() {
-            let buffer = &plan.buffers[i];
+        // Behind the buffers are the other microbatches of a pipeline, and its messages.
+        for (row, buffer) in json["buffers"].as_array().unwrap().iter().zip(&plan.buffers) {
             let placed = &json["types"][row[1].as_u64().unwrap() as usize];
             for rank in 0..plan.mesh.devices() {
                 let coords = plan.mesh.coords(rank);
@@ -214,6 +215,53 @@ fn what_memory_is_for_is_told() {
             _ => true,
         }));
     }
+}
+
+/// Of each stage the passes in the order in which it runs them, one behind the other, each where what it waits for has ended.
+#[test]
+fn the_passes_of_stages_are_drawn_in_order() {
+    let layout = "layers -> pipe; microbatches 4; schedule 1f1b";
+    let Case { json, report, .. } = case("gpt", Some("tiny"), "pipe=2", layout);
+    let (drawn, told) = (&json["pipeline"], report.pipeline.unwrap());
+    let passes: Vec<Vec<[u64; 5]>> = serde_json::from_value(drawn["passes"].clone()).unwrap();
+    let order = |list: &[[u64; 5]]| {
+        list.iter()
+            .map(|p| format!("{}{}", ["F", "B", "W"][p[0] as usize], p[1]))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(order(&passes[0]), "F0 F1 B0 F2 B1 F3 B2 B3");
+    assert_eq!(order(&passes[1]), "F0 B0 F1 B1 F2 B2 F3 B3");
+    for list in &passes {
+        assert!(list.windows(2).all(|two| two[0][4] <= two[1][3]) && list.iter().all(|p| p[3] < p[4]));
+    }
+    let of = |stage: usize, pass: u64, micro: u64| {
+        *passes[stage].iter().find(|p| (p[0], p[1]) == (pass, micro)).unwrap()
+    };
+    for micro in 0..4 {
+        assert!(of(0, 0, micro)[4] <= of(1, 0, micro)[3] && of(1, 1, micro)[4] <= of(0, 1, micro)[3]);
+    }
+    // The time in which no pass is drawn is the bubble.
+    let busy: u64 = passes.iter().flatten().map(|p| p[4] - p[3]).sum();
+    let whole = passes.iter().flatten().map(|p| p[4]).max().unwrap() * passes.len() as u64;
+    let bubble = whole as f64 / busy as f64 - 1.0;
+    assert!(
+        (bubble - told.bubble).abs() < 1e-9 && drawn["bubble"] == json!(told.bubble),
+        "{bubble} {}",
+        told.bubble
+    );
+    let stages = drawn["stages"].as_array().unwrap();
+    assert_eq!(stages.iter().map(|s| s["in_flight"].as_u64().unwrap()).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!((&drawn["left_out"], &drawn["balanced"]), (&json!(0), &json!(told.balanced)));
+    // Of many passes the first ones are drawn, and the page says how many are not.
+    let large = case("gpt", Some("gpt3_175b"), "pipe=8", "layers -> pipe; microbatches 256");
+    let drawn: Vec<usize> = large.json["pipeline"]["passes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|l| l.as_array().unwrap().len())
+        .collect();
+    assert_eq!((drawn, &large.json["pipeline"]["left_out"]), (vec![400; 8], &json!(8 * (2 * 256 - 400))));
 }
 
 #[test]
