@@ -141,6 +141,9 @@ fn no_pipeline(step: &StepGraph, batch: &Batch, problem: &NoPipeline) -> Diagnos
                 "outside of the loop give it a dim of its own in place of `{name}`, such as `dim of_{name} = {size}`, or leave the rule out"
             )
         }
+        PipelineFix::OneLoss => {
+            "minimize one loss through the layers, as the sum of several (`loss both = …`), or leave the rule out".into()
+        }
         PipelineFix::NoRule => "leave the rule out".into(),
     };
     Diagnostic::error(codes::E0315, format!("the loop over `{name}` cannot be a pipeline"))
@@ -153,7 +156,9 @@ fn told(step: &StepGraph, batch: &Batch, mixed: &Mixed) -> Diagnostic {
     let g = &step.graph;
     let name = g.dims.name(batch.parts.dim);
     let what = g.path(mixed.at);
-    Diagnostic::error(codes::E0313, format!("the step cannot take `{name}` in {} parts", batch.n))
+    // A pipeline has one, if it has not several.
+    let parts = if batch.n == 1 { "one part".into() } else { format!("{} parts", batch.n) };
+    Diagnostic::error(codes::E0313, format!("the step cannot take `{name}` in {parts}"))
         .at(g.node(mixed.at).origin.span, format!("`{what}`: {}", mixed.why))
         .and(batch.span, "asked for here")
         .help(format!("leave it out, or reduce `{name}` once, by a `sum` or `mean` behind all that is computed of each example"))

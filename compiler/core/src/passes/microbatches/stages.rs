@@ -64,6 +64,8 @@ pub(super) enum PipelineFix {
     Carry,
     /// A dim of its own for a value outside of the loop.
     OwnDim,
+    /// One loss whose gradients go back through the layers.
+    OneLoss,
     /// Nothing.
     NoRule,
 }
@@ -126,7 +128,8 @@ fn placed(
     // If no gradient goes back through the layers, since all of them are frozen, the step has forward passes alone.
     let passes = usize::from(!r.batch.evaluates);
     let ([layers], true) = (&forth[..], back.len() <= passes) else {
-        return refuse(loops.first().map_or(Id(0), first_value), OTHERWISE, PipelineFix::NoRule);
+        let fix = if back.len() > 1 { PipelineFix::OneLoss } else { PipelineFix::NoRule };
+        return refuse(loops.first().map_or(Id(0), first_value), OTHERWISE, fix);
     };
     let backward = back.first();
     let last = if backward.is_some() { Last } else { LastForward };
