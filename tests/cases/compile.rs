@@ -1,7 +1,9 @@
 //! Runs the compiler on the inputs of a case, as the command does but without files.
 
 use crate::markdown::{Block, Page};
-use meshwright_core::explain::{CollectiveReport, Report, attention_lines, explain, note_no_kernels};
+use meshwright_core::explain::{
+    CollectiveReport, PipelineReport, Report, StageReport, attention_lines, explain, note_no_kernels,
+};
 use meshwright_core::partition::{Instr, Spmd};
 use meshwright_core::resolve::resolve;
 use meshwright_core::why::{text, why};
@@ -298,6 +300,7 @@ impl Output {
             "values" => Ok(values(report()?)),
             "collectives" => Ok(report()?.collectives.iter().map(collective).collect()),
             "totals" => Ok(totals(report()?)),
+            "stages" => report()?.pipeline.as_ref().map(stages).ok_or_else(|| "it is no pipeline".into()),
             "residuals" => {
                 let compiled = self.compiled.as_ref().ok_or_else(|| self.errors())?;
                 Ok(residuals(&compiled.0.spmd))
@@ -456,4 +459,16 @@ fn totals(r: &Report) -> String {
         grouped(d.memory.optimizer_state_bytes as usize)
     );
     out
+}
+
+/// What each stage runs, sends in a step and holds.
+fn stages(p: &PipelineReport) -> String {
+    let line = |s: &StageReport| {
+        let (sends, bytes) = (grouped(s.sends), grouped(s.send_bytes as usize));
+        format!(
+            "stage {}: layers {}, sends {sends}, {bytes} B, in flight {}\n",
+            s.stage, s.layers, s.in_flight
+        )
+    };
+    p.stages.iter().map(line).collect()
 }

@@ -39,7 +39,7 @@ pub(crate) struct Page {
 
 /// What a block may be: inputs first, then expectations.
 const INPUTS: [&str; 3] = ["mw", "layout", "args"];
-const EXPECTATIONS: [&str; 12] = [
+const EXPECTATIONS: [&str; 13] = [
     "diagnostic",
     "graph",
     "spmd",
@@ -50,6 +50,7 @@ const EXPECTATIONS: [&str; 12] = [
     "collectives",
     "residuals",
     "totals",
+    "stages",
     "why",
     "after",
 ];
