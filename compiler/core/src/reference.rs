@@ -301,7 +301,7 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         (
             LayoutKeyword,
             "schedule",
-            "The order in which microbatches pass the stages of a pipeline: `1f1b` (the default) or `gpipe`.",
+            "The order in which microbatches pass the stages of a pipeline: `1f1b` (the default), `gpipe` or `zb_h1`.",
             "schedule 1f1b",
         ),
         (

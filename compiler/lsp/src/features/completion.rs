@@ -16,6 +16,7 @@ use meshwright_diag::FileId;
 use meshwright_ops::families;
 use meshwright_ops::reference::named as ops;
 use meshwright_ops::signature::Form;
+use meshwright_plan::actions::PipelineSchedule;
 use meshwright_syntax::{Language, Token, TokenKind, tokens};
 use std::collections::BTreeSet;
 
@@ -281,7 +282,10 @@ impl CompletionSite<'_> {
             (_, "->") | (_, ",") if arrow => self.names(&[K::Axis]),
             (_, "when") => keywords(&["free"]),
             _ if arrow => keywords(&["when"]),
-            ("schedule", _) => ["1f1b", "gpipe"].map(|s| plain(s, CompletionItemKind::ENUM_MEMBER)).to_vec(),
+            ("schedule", _) => {
+                let names = PipelineSchedule::ALL.map(PipelineSchedule::name);
+                names.map(|s| plain(s, CompletionItemKind::ENUM_MEMBER)).to_vec()
+            }
             ("order", "order") => dims(),
             ("order", "zigzag" | ",") => self.names(&[K::Axis]),
             ("order", _) => keywords(&["zigzag"]),
