@@ -96,15 +96,23 @@ fn chunks_change_no_bit() {
     }
 }
 
+/// The sizes of a small model of text; the heads of `llama` are in groups.
+fn sizes(model: &str) -> Vec<String> {
+    let named = |(name, size): &(&str, usize)| match (*name, model) {
+        ("heads", "llama") => format!("groups={size}"),
+        _ => format!("{name}={size}"),
+    };
+    let has = |(name, _): &&(&str, usize)| *name != "places" || model == "gpt";
+    SIZES.iter().filter(has).flat_map(|size| ["--dim".into(), named(size)]).collect()
+}
+
 /// Arguments of a small model of text with six layers in `f64`, on the data and the run below a folder.
 fn arguments(verb: &str, model: &str, at: &Path, more: &[&str]) -> Vec<String> {
     let path = |name: &str| at.join(name).display().to_string();
     let mut args: Vec<String> =
         [verb, model, "--preset", "tiny", "--data", &path("data")].map(Into::into).to_vec();
     args.extend([if verb == "train" { "--run" } else { "--checkpoint" }.into(), path(model)]);
-    for (name, size) in SIZES.iter().filter(|(name, _)| *name != "places" || model == "gpt") {
-        args.extend(["--dim".into(), format!("{name}={size}")]);
-    }
+    args.extend(sizes(model));
     let last = ["--precision", "f64", "--format", "json", "--cores", "1"];
     args.extend(last.iter().chain(more).map(|s| String::from(*s)));
     args
@@ -122,7 +130,7 @@ fn said(args: &[String]) -> Vec<serde_json::Value> {
 fn evaluations_in_stages_are_those_of_one_device() {
     let dir = tempfile::tempdir().unwrap();
     tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
-    for model in ["gpt", "switch"] {
+    for model in ["gpt", "llama", "switch"] {
         let of = |verb: &str, more: &[&str]| arguments(verb, model, dir.path(), more);
         said(&of("train", &["--steps", "2", "--no-eval"]));
         let (one, guesses) = (said(&of("eval", &[])), said(&of("predict", &[])));
@@ -150,6 +158,7 @@ fn evaluations_in_stages_are_those_of_one_device() {
             if model == "switch" && layout.contains("chunks") {
                 continue;
             }
+            let layout = &if model == "llama" { layout.replace("heads", "groups") } else { layout.into() };
             let more = ["--mesh", mesh, "--layout", layout];
             let staged = said(&of("eval", &more));
             for ((name, a), (same, b)) in numbers(&one).iter().zip(numbers(&staged)) {
@@ -170,12 +179,7 @@ fn evaluations_in_stages_are_those_of_one_device() {
                 ["explain", model, "--preset", "tiny", "--program", "eval", "--format", "json"]
                     .map(Into::into)
                     .to_vec();
-            explain.extend(
-                SIZES
-                    .iter()
-                    .filter(|s| s.0 != "places" || model == "gpt")
-                    .flat_map(|(n, s)| ["--dim".into(), format!("{n}={s}")]),
-            );
+            explain.extend(sizes(model));
             explain.extend(more.map(String::from));
             let pipeline = said(&explain).remove(0)["pipeline"].clone();
             let found: Vec<u64> =

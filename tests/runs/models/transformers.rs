@@ -407,7 +407,11 @@ fn more_layers_of_gpt_are_no_more_steps_but_buckets() {
 /// of the command included, and in less than 500 MB.
 #[test]
 fn gpt_3_is_planned_for_a_thousand_devices() {
-    for (layout, mesh) in [("dp_tp", "data=16,model=64"), ("zero3", "data=1024")] {
+    // All ways at once: 96 microbatches of 16 examples in 24 stages.
+    let staged = "batch -> data; heads, d_ff, vocab -> model; moments: * -> data; layers -> pipe; chunks 3; microbatches 96";
+    for (layout, mesh) in
+        [("dp_tp", "data=16,model=64"), ("zero3", "data=1024"), (staged, "pipe=8,data=16,model=8")]
+    {
         for asked in [&["check"][..], &["explain", "--format", "json"]] {
             let args =
                 [asked, &["gpt", "--preset", "gpt3_175b", "--layout", layout, "--mesh", mesh]].concat();
