@@ -18,6 +18,7 @@ mod stagger;
 mod stretches;
 mod verify;
 mod verify_lag;
+mod verify_passes;
 mod verify_root;
 
 pub use bucket::bucket;

@@ -17,6 +17,7 @@
 //! 11. A broadcast is from the device that alone has what it reads.
 //! 12. Where keys go around the devices, the term of every shard counts once.
 //! 13. What communicates names a value for each of its results, and what sends a message the one that it sends: errors name it.
+//! 14. Stages meet in no collective within a microbatch, and the passes of a pipeline end in the order of its schedule.
 
 use super::lifetimes::releases;
 use super::per_buffer::PerBuffer;
@@ -27,7 +28,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound Plan.
 pub fn verify_plan(plan: &Plan) -> Vec<String> {
-    check(plan, |i| (&plan.steps[i].aliases, &plan.steps[i].free))
+    let mut v = check(plan, |i| (&plan.steps[i].aliases, &plan.steps[i].free));
+    super::verify_passes::order(plan, &mut v);
+    v
 }
 
 /// As [`verify_plan`], of a Plan whose steps do not say yet what ends in them: each buffer ends where it is used last, and no storage is
@@ -67,6 +70,7 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
     flights.finish(&mut v);
     super::verify_lag::lags(plan, &mut v);
     super::verify_root::roots(plan, &mut v);
+    super::verify_passes::meetings(plan, &mut v);
     super::rings::verify::rings(plan, &mut v);
     storage.boundary(plan, &mut v);
     v
