@@ -40,11 +40,10 @@ impl AxesAlone {
     /// The layout of a set alone over an axis. Lines that are kept need their axes, beside which the set has its own: what they split over
     /// theirs may not go with it.
     fn program(space: &Space, (set, size): AxisOfSet) -> WrittenLayout {
-        let (mut mesh, mut sets) = (Vec::new(), Vec::new());
-        for _ in &space.choices.kept.axes {
-            mesh.push(FIRST);
-            sets.extend(space.sets.iter().position(|s| s.dims.is_empty()));
-        }
+        let kept = space.choices.kept.axes.len();
+        let nothing = space.sets.iter().position(|s| s.dims.is_empty());
+        let (mut mesh, mut sets) = (vec![FIRST; kept], Vec::new());
+        sets.extend(std::iter::repeat_n(nothing, kept).flatten());
         if !space.sets[set].dims.is_empty() {
             mesh.push(size);
             sets.push(set);

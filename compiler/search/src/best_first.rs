@@ -110,7 +110,7 @@ pub struct Search<'a> {
     outcome: SearchOutcome,
 }
 
-/// What is done for a batch.
+/// A piece of work in a batch.
 enum Task {
     /// A set alone over an axis.
     Alone(AxisOfSet),

@@ -125,7 +125,7 @@ pub fn parts(b: &Breakdown) -> Vec<(&'static str, f64)> {
         ("memory_bound", b.memory_bound),
         ("update", b.update),
         ("launch", b.launch),
-        ("exposed", b.exposed.values().sum()),
+        ("exposed", b.exposed_seconds()),
         ("contention", b.contention),
         ("bubble", b.bubble),
         ("straggler", b.straggler),

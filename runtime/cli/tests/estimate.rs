@@ -116,7 +116,7 @@ fn no_time_is_below_zero() {
             assert!(hidden.as_f64().unwrap() >= 1e-9, "{args:?}: {e}");
         }
     }
-    let swept = ["sweep", "mlp", "--mesh", "1", "--estimate", "--machine", "cpu", "--format", "jsonl"];
+    let swept = ["sweep", "mlp", "--dim", "batch=100", "--estimate", "--machine", "cpu", "--format", "jsonl"];
     let (code, out, err) = run_in(&folder("no-time-below-zero"), &swept);
     assert!(code == 0 && out.contains("\"exposed_ms\":0.0"), "{out}{err}");
 }
@@ -194,7 +194,11 @@ fn pipelines_have_the_stages_of_a_layout() {
     let (trace, drawn) = written(&[&args[..], &["--pipe", "2", "--chunks", "2"]].concat(), "asked");
     assert_eq!(drawn["seconds"], e["seconds"]);
     assert!(drawn["bars"].as_array().unwrap().len() > 100, "{drawn}");
-    assert_eq!((trace, drawn), written(&staged, "own"));
+    let (other, own) = written(&staged, "own");
+    assert_eq!(drawn, own);
+    // Their texts differ, and with these the name of the Plan.
+    let events = |trace: &str| trace.matches("\"dur\":").count();
+    assert!(events(&trace) == events(&other) && events(&trace) > 100, "{trace}");
     let other = at.join("other.toml");
     std::fs::write(&other, "attention = \"flash3\"\n").unwrap();
     let foreign = ["--pipe", "2", "--engine", other.to_str().unwrap(), "--trace", "no.json"];
@@ -316,13 +320,11 @@ fn sizes_of_an_axis_are_rows() {
     let (_, out, _) = run(&[GPT, &["--scale", "data=2..8"]].concat());
     assert_eq!(out.matches("+- 15 %").count(), 3, "{out}");
     assert!(out.contains("data sheets, not calibrated"), "{out}");
-    let (code, _, err) = run(&[GPT, &["--scale", "data=2..8", "--failures"]].concat());
-    assert!(code == 1 && err.contains("no table `failures`"), "{err}");
-    let shipped = run(&["machines", "dgx-h100"]).1;
-    let file = folder("failing-sizes").join("failing.toml");
-    std::fs::write(&file, shipped + "\n[failures]\nhours = 50000\nrestart = 600\ncheckpoint = 30\n").unwrap();
     let mut failing = GPT.to_vec();
-    *failing.last_mut().unwrap() = file.to_str().unwrap();
+    *failing.last_mut().unwrap() = "dgx-a100-80g";
+    let (code, _, err) = run(&[&failing[..], &["--scale", "data=2..8", "--failures"]].concat());
+    assert!(code == 1 && err.contains("no table `failures`"), "{err}");
+    failing = GPT.to_vec();
     failing.extend(["--scale", "data=2..8", "--failures"]);
     let (_, out, err) = run(&failing);
     assert!(out.contains("goodput"), "{out}{err}");

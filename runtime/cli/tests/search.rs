@@ -81,7 +81,7 @@ fn a_search_without_time_has_an_answer() {
     assert!(report["proven"] == false && report["gap"].as_f64().unwrap() > 0.0, "{report}");
     assert!(report["bound"].as_f64().unwrap() > 0.0 && !report["rows"].as_array().unwrap().is_empty());
     // One that finds nothing in its time does not say that nothing fits.
-    let little = ["--with", "device.memory=2e8", "--with", "device.reserve=1e7"];
+    let little = ["--with", "device.reserve=1e6", "--with", "device.memory=8e6"];
     let (code, _, said) = run(&[&of[..], &little].concat());
     assert!(code == 1 && said.contains("error[E0531]: the time was over before"), "{said}");
     assert!(said.contains("nearest: ") && said.contains("no candidate is faster than"), "{said}");

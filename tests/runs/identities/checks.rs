@@ -220,8 +220,11 @@ pub(super) fn without_compute(code: Code<'_>) -> Held {
     })
 }
 
+/// A model, its preset, sizes of dims, and rules.
+type EqualCase = (&'static str, &'static str, &'static [(&'static str, usize)], &'static str);
+
 /// Layouts over `a` and `b` of two devices each, and over an axis of four that is cut in two.
-const EQUAL_AXES: [(&str, &str, &[(&str, usize)], &str); 3] = [
+const EQUAL_AXES: [EqualCase; 3] = [
     ("mlp", "", &[("batch", 64)], "batch -> a; hidden -> b"),
     ("gpt", "tiny", &[], "batch -> a; heads, d_ff, vocab -> b; seq -> b when free"),
     ("gpt", "tiny", &[], "batch -> a, b; params: * -> a; microbatches 2"),

@@ -9,10 +9,21 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::timeline::Spent;
 use meshwright_train::ProjectOptions;
 
+/// Changes a machine, given the one that ships.
+type OfMachine = dyn Fn(&mut Machine, &Machine);
+/// Changes an estimate, with its name.
+type OfEstimate = (&'static str, fn(&mut Estimate));
+/// Changes what turns of a loop take, given what a turn less takes; with its name.
+type OfTurns = (&'static str, fn(&mut Spent, &Spent));
+/// Changes a pipeline, and gives the seconds that it takes longer; with its name.
+type OfPipeline = (&'static str, fn(&mut EqualStages) -> f64);
+/// An identity, by its function.
+type IdentityFn = fn(Code<'_>) -> Result<(), String>;
+
 /// What is wrong with the code.
 pub(crate) enum Fault {
     /// It reads other numbers than the machine has; the second machine has those that ship.
-    Reads(Box<dyn Fn(&mut Machine, &Machine)>),
+    Reads(Box<OfMachine>),
     /// It takes another program.
     Takes(fn(&mut ProjectOptions)),
     /// It gives another estimate.
@@ -58,7 +69,7 @@ fn of_sums() -> Vec<SeededFault> {
         };
     }
     let mut all = without!(matmul, attention, memory_bound, update, launch, contention, bubble, straggler);
-    let more: [(&str, fn(&mut Estimate)); 8] = [
+    let more: [OfEstimate; 8] = [
         ("what is exposed is no part of the sum", |e| e.breakdown.exposed.clear()),
         ("what is exposed counts twice", |e| {
             e.seconds += e.breakdown.exposed.values().sum::<f64>();
@@ -111,7 +122,7 @@ fn of_numbers() -> Vec<SeededFault> {
             if number.name == "tier.line.cap" || number.name.starts_with("tier.reduce") {
                 continue;
             }
-            let (what, by): (_, fn(Code<'_>) -> Result<(), String>) = if number.network {
+            let (what, by): (_, IdentityFn) = if number.network {
                 ("counts over links without limits", checks::without_links)
             } else {
                 ("counts on devices without limits", checks::without_compute)
@@ -123,7 +134,7 @@ fn of_numbers() -> Vec<SeededFault> {
 }
 
 fn of_turns() -> Vec<SeededFault> {
-    let fields: [(&str, fn(&mut Spent, &Spent)); 9] = [
+    let fields: [OfTurns; 9] = [
         ("families", |s, fewer| s.families.clone_from(&fewer.families)),
         ("launches", |s, fewer| s.launch = fewer.launch),
         ("contention", |s, fewer| s.contention = fewer.contention),
@@ -145,7 +156,7 @@ fn of_turns() -> Vec<SeededFault> {
 }
 
 fn of_pipelines() -> Vec<SeededFault> {
-    let faults: [(&str, fn(&mut EqualStages) -> f64); 7] = [
+    let faults: [OfPipeline; 7] = [
         ("the bubble has p passes in place of p - 1", |of| {
             of.times.forward + of.times.backward + of.times.weight
         }),

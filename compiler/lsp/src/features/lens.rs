@@ -54,7 +54,7 @@ fn step(a: &Analysis, placed: &PlacedModel, report: &Report) -> String {
         bytes(of.collective_bytes)
     );
     if let (Some(Ok(e)), Some(machine)) = (&placed.estimate, &a.pair.choice.machine) {
-        let waits: f64 = e.breakdown.exposed.values().sum();
+        let waits = e.breakdown.exposed_seconds();
         out.push_str(&format!(
             "; {} ± {:.0}% on {machine}, {} of it waiting for collectives",
             seconds(e.seconds),

@@ -155,7 +155,7 @@ float_functions! {
     Floor each |x| x.floor();
     Ceil each |x| x.ceil();
     Round each |x| x.round_ties_even();
-    Tf32 each |x| meshwright_plan::tf32(x);
+    Tf32 each meshwright_plan::tf32;
 }
 
 // Integers wrap around.

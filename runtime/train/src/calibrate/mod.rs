@@ -142,7 +142,7 @@ fn kind(devices: &Devices) -> DeviceKind {
     if devices.device.gpu_number().is_some() { DeviceKind::Gpu } else { DeviceKind::Cpu }
 }
 
-/// What the first process does while the others wait.
+/// Runs work on the first process while the others wait.
 fn on_first<T: Send>(
     processes: &Processes,
     about: &'static str,

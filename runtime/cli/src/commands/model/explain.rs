@@ -99,12 +99,12 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
 
 /// Adds what a device of that kind launches, moves and holds, and what it has no fast kernel for.
 fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<(), Stop> {
-    let device = passes::device_plan(plan, 0, kind)?;
+    let device = passes::device_plan(plan, 0, passes::target(kind))?;
     note_no_kernels(&mut report.attention, plan, &device.attention_without_kernel);
     let totals = device.totals(plan);
     let stages = report.pipeline.iter_mut().flat_map(|p| &mut p.stages);
     for (stage, on) in stages.zip(plan.device_blocks()) {
-        let device = passes::device_plan(plan, on.rank(), kind)?;
+        let device = passes::device_plan(plan, on.rank(), passes::target(kind))?;
         (stage.peak_bytes, stage.arena_bytes) = (plan.peak_on(&on, &device.absent), Some(device.arena.bytes));
     }
     report.device = Some(DeviceTotals {

@@ -201,7 +201,7 @@ fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result
                 let problem = format!("there is no rank {rank}: ranks of this mesh {ranks}");
                 return Err(Stop::Usage(problem));
             }
-            let device = device_plan(plan, rank, passes.device.unwrap_or_default())?;
+            let device = device_plan(plan, rank, target(passes.device.unwrap_or_default()))?;
             match console.json() {
                 true => console.out_json(&device.view(plan)),
                 false => console.out(&text(plan, &device, stage == Emit::Burn)),
@@ -212,13 +212,17 @@ fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result
 }
 
 /// The device plan for a kind of device.
-pub(super) fn device_plan(plan: &Plan, rank: usize, kind: DeviceChoice) -> Result<DevicePlan, Stop> {
-    let target = match kind {
+pub(super) fn device_plan(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, Stop> {
+    meshwright_device::compile(plan, rank, target).map_err(|e| Stop::Internal(Some(e.to_string())))
+}
+
+/// The target of a device that was asked for.
+pub(super) fn target(kind: DeviceChoice) -> Target {
+    match kind {
         DeviceChoice::Cpu => Target::cpu(),
         DeviceChoice::Cuda => Target::cuda(H100, true),
         DeviceChoice::CubeclCpu => Target::compiled_on_host(),
-    };
-    meshwright_device::compile(plan, rank, target).map_err(|e| Stop::Internal(Some(e.to_string())))
+    }
 }
 
 /// The compute capability of the GPUs that are compiled for where there are none.

@@ -14,7 +14,6 @@ use crate::stop::Stop;
 use meshwright_core::Compiled;
 use meshwright_core::explain::explain;
 use meshwright_core::layout::Layout;
-use meshwright_cost::engine::EngineKind;
 use meshwright_cost::estimate::Estimate;
 use meshwright_diag::{Sources, has_errors};
 use meshwright_plan::Plan;
@@ -48,9 +47,9 @@ pub(in crate::commands) fn write(args: &ExplainArgs, file: &Path, console: &mut 
         console.note("the model has no `train` block: this is an evaluation step");
     }
     // The launches are those whose times are drawn.
-    let of_machine = match machine.as_ref().map(|m| &m.engine) {
-        Some(EngineKind::Cuda) => DeviceChoice::Cuda,
-        _ => DeviceChoice::Cpu,
+    let target = match (args.passes.device, &machine) {
+        (None, Some(asked)) => asked.engine.target(),
+        (kind, _) => passes::target(kind.unwrap_or(DeviceChoice::Cpu)),
     };
     let views = given.iter().zip(&made).map(|(name, (project, compiled))| {
         let name = name.as_deref().unwrap_or("no layout");
@@ -60,7 +59,7 @@ pub(in crate::commands) fn write(args: &ExplainArgs, file: &Path, console: &mut 
             let found = found.map_err(|e| console.failed(e, &sources))?;
             view = view.estimated(drawn((project, &sources), &compiled.plan, asked, &found, console)?);
         }
-        let device = passes::device_plan(&compiled.plan, 0, args.passes.device.unwrap_or(of_machine))?;
+        let device = passes::device_plan(&compiled.plan, 0, target)?;
         Ok((view.launched(&compiled.plan, &device), variant))
     });
     let views = views.collect::<Result<Vec<_>, Stop>>()?;

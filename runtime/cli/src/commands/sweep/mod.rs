@@ -60,9 +60,9 @@ fn machine_words(args: &SweepArgs, before: &[String]) -> Result<Vec<String>, Sto
     let with = args.machine.with.iter().map(|change| format!("--with={change}"));
     let words: Vec<String> = machine.chain(with).collect();
     match before.iter().find(|word| word.starts_with("--machine") || word.starts_with("--with")) {
-        Some(word) if !words.is_empty() => {
-            Err(Stop::Usage(format!("the runs of this sweep have a machine: `{word}`; leave `--machine` out")))
-        }
+        Some(word) if !words.is_empty() => Err(Stop::Usage(format!(
+            "the runs of this sweep have a machine: `{word}`; leave `--machine` out"
+        ))),
         _ => Ok(words),
     }
 }
