@@ -57,6 +57,8 @@ const ROUNDS: usize = 4;
 pub(super) fn fit(machine: &mut Machine, of: &[(ProbeKind, Vec<Sample>)], attention: &str) {
     // What a training keeps of the greatest rates is known by plans.
     (machine.device.sustained, machine.device.attention_sustained) = (1.0, 1.0);
+    // Probes have a core for each device.
+    machine.device.threads = 0.0;
     let kind = |wanted: ProbeKind| -> Vec<&Sample> {
         of.iter().filter(|(kind, _)| *kind == wanted).flat_map(|(_, s)| s).collect()
     };

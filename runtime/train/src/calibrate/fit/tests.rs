@@ -34,7 +34,7 @@ fn priced(options: &ProjectOptions, known: &Machine, devices: usize) -> Vec<Samp
 fn known() -> Machine {
     let mut known = machine("cpu", &[]).unwrap();
     let d = &mut known.device;
-    d.kernel = 1.1e-6;
+    (d.kernel, d.threads) = (1.1e-6, 0.0);
     d.scalar.values_mut().zip([1.7, 0.8, 1.4, 2.0, 0.9, 2.2]).for_each(|(s, factor)| *s *= factor);
     d.stream.rates = vec![(2e5, 30e9), (1e7, 25e9), (1e8, 21e9)];
     d.stream.total = Some(34e9);
