@@ -582,14 +582,15 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Puts the best first: of those within [`TIE`] of the fastest one that is no pipeline, then the one with the fewest rules, then the least
+/// Puts the best first: of those within [`TIE`] of the fastest one that compiles with its stages, then one that is no pipeline, then the one with the fewest rules, then the least
 /// memory, then the first by its text.
 fn choose(found: &mut [FoundLayout]) {
     let Some(least) = found.first().map(|f| f.estimate.seconds) else { return };
     let ties = found.partition_point(|f| f.estimate.seconds <= least * (1.0 + TIE));
     let key = |f: &FoundLayout| {
         let (pipe, lines) = (f.candidate.pipe.clone(), f.written.lines.len());
-        (pipe.is_some(), lines, f.estimate.memory.peak_bytes, f.written.clone(), pipe)
+        let refused = projected(&f.estimate);
+        (refused, pipe.is_some(), lines, f.estimate.memory.peak_bytes, f.written.clone(), pipe)
     };
     let best = (0..ties).min_by_key(|i| key(&found[*i])).unwrap_or(0);
     found[..=best].rotate_right(1);
